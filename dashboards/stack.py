@@ -91,14 +91,17 @@ PANELS = [
     ),
     panels.stats(
         "Aggregator state",
-        "Runs in memory, connections, signed-in browsers, valid tokens and the time until the next one expires. "
-        "Runs only grow: run names change at each start. No token: it listens on loopback alone. About to expire: "
+        "Runs in memory, connections, signed-in browsers, valid tokens and the time until the next one expires, and "
+        "the series of all agents and aggregators, by what there is one of. "
+        "Runs only grow: run names change at each start. Many series by rank: docs/metrics.md has what to leave out. "
+        "No token: it listens on loopback alone. About to expire: "
         "create a new token and distribute it to the agents first.",
         {
             "runs": "max(goodput_aggregator_runs)",
             "connections": "sum(goodput_aggregator_connections)",
             "sessions": "sum(goodput_aggregator_sessions)",
             "{{scope}} tokens": "max by (scope) (goodput_aggregator_tokens)",
+            "series by {{level}}": "sum by (level) (goodput_node_series or goodput_aggregator_series)",
             "next expiry in": "min(goodput_aggregator_token_expiry_timestamp_seconds) - time()",
         },
         unit="none",
@@ -143,13 +146,17 @@ PANELS = [
     ),
     panels.lines(
         "Aggregator: request duration",
-        "p99 by route and the median of all requests, from headers to response, and the time to ingest one report. "
+        "p99 by route and the median of all requests, from headers to response, the time to ingest one report, and "
+        "how old the series were when they were scraped and how long rendering them took. "
         "p99 of pushes near the timeout of the agents (they retry): the ledger's disk, or one core for too many "
         "ranks. Only pages are slow: queries over long history.",
         {
             "p99 {{route}}": f"topk(6, histogram_quantile(0.99, sum by (le, route) ({DURATIONS})))",
             "p50": f"histogram_quantile(0.5, sum by (le) ({DURATIONS}))",
             "ingest of a report": INGEST,
+            "age of the series": "max(timestamp(goodput_aggregator_series_timestamp_seconds) "
+            "- goodput_aggregator_series_timestamp_seconds)",
+            "rendering the series": "max(goodput_aggregator_series_render_seconds)",
         },
         unit="s",
         no_value="no request in this time",

@@ -14,11 +14,13 @@ import logging
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from goodput import __version__
 from goodput.metrics import Families
+from goodput.metrics.text_format import Writer
 from goodput.rank_page import page
 from goodput_exporters.collector import NoData, Settings
 from goodput_exporters.collector_runner import CollectorRunner, run_collectors
@@ -31,7 +33,6 @@ from goodput_exporters.push.credentials import NONE_NEEDED, Credentials
 from goodput_exporters.push.pusher import Pusher
 from goodput_exporters.push.stacks import Stacks
 from goodput_exporters.server.authentication import NodeAuthenticator
-from goodput_exporters.server.exposition_text import Writer
 from goodput_exporters.stack_sampling import StackSampling
 
 if TYPE_CHECKING:
@@ -238,13 +239,13 @@ class Agent:
             if is_alone or not self._text:
                 start_ns = time.monotonic_ns()
                 parts = run_collectors(self.runners.values(), start_ns + int(seconds_max * 1e9))
-                self._text = self._writer.write([*parts, self._own_series()])
+                self._text = self._writer.write([*parts, self._own_series(parts)])
                 self._scrape_seconds = (time.monotonic_ns() - start_ns) / 1e9
             return self._text
         finally:
             self._scraping.release()
 
-    def _own_series(self) -> Families:
+    def _own_series(self, parts: list[Families]) -> Families:
         families = Families("node")
         families.add("goodput_node_info", {"host": self.node, "version": self.version}, 1)
         for runner in self.runners.values():
@@ -255,4 +256,6 @@ class Agent:
         if self._scrape_seconds is not None:
             families.add("goodput_node_scrape_seconds", {}, self._scrape_seconds)
         families.add_process("goodput_node")
+        counts = sum((part.count_by_level() for part in (*parts, families)), Counter())
+        families.add_counts("goodput_node_series", "level", counts)
         return families

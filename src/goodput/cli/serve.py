@@ -6,7 +6,7 @@ import os
 import socket
 
 from goodput.access.options import add_access_options, listen_address
-from goodput.cli import fail, positive_seconds, raise_file_limit, tune_garbage_collector
+from goodput.cli import fail, number, positive_seconds, raise_file_limit, tune_garbage_collector
 from goodput.defaults import STALE_SECONDS, STALL_SECONDS
 
 HELP = "run the aggregator: accounts, API, page and series of all runs"
@@ -28,6 +28,9 @@ def add_options(parser) -> None:
         help="minimum length of a stall (default: %(default)s)")  # fmt: skip
     add("--stale", type=positive_seconds, default=STALE_SECONDS, metavar="SECONDS",
         help="a rank without a report for this long is unobserved (default: %(default)s)")  # fmt: skip
+    add("--ranks-shown", type=number(int, 0, 16, " ranks"), default=16, metavar="N",
+        help="how many of a run's ranks and hosts, those that others waited for most, have series of their own on "
+        "/metrics, 0 to 16 (default: %(default)s)")  # fmt: skip
     add_access_options(add)
     add("--allow-host", action="append", default=[], metavar="NAME",
         help="without tokens: also answer requests to this host name, not only to localhost; repeatable")  # fmt: skip
@@ -59,9 +62,10 @@ def call(arguments) -> int:
         return fail("serve", error)
     except OSError as error:
         return fail("serve", f"cannot listen on {host}:{port}: {error.strerror}")
-    times = {"stall_seconds": arguments.stall, "stale_seconds": arguments.stale}
+    given = {"stall_seconds": arguments.stall, "stale_seconds": arguments.stale}
+    given["ranks_shown"] = arguments.ranks_shown
     try:
-        app = create_app(ledger, authenticator=authenticator, **times)
+        app = create_app(ledger, authenticator=authenticator, **given)
     except LedgerError as error:
         return fail("serve", error)
     shown, scheme = f"[{host}]" if ":" in host else host, "https" if authenticator.certificate else "http"

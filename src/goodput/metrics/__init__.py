@@ -14,11 +14,13 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from goodput.metrics import agent, aggregator, attribution, gpu, host, network, ranks, runs
 
+_LEVELS = {"node": "host", "run": "run"}  # by the label that tells it
 _ENTRY = re.compile(r"(histogram )?(\w+)(?:\{([\w ]+)\})?: (.+)")
 
 
@@ -30,6 +32,15 @@ class Metric(NamedTuple):
     labels: tuple[str, ...]
     help: str
     exposer: str
+
+    @property
+    def level(self) -> str:
+        """What there is one series of, or a few: a rank, a node, a run, or the exposer itself."""
+        if "rank" in self.labels:
+            return "rank"
+        if self.exposer == "aggregator":
+            return next((level for level, label in _LEVELS.items() if label in self.labels), "self")
+        return "node"
 
 
 def _parse(exposer: str, table: str) -> Iterator[Metric]:
@@ -89,6 +100,15 @@ class Families:
         except (OSError, ValueError, IndexError):
             return
         self.add(f"{prefix}_memory_bytes", {}, pages * os.sysconf("SC_PAGE_SIZE"))
+
+    def count_by_level(self) -> Counter[str]:
+        """How many series there are of each level (Metric.level); a histogram counts with its buckets."""
+        counts: Counter[str] = Counter()
+        for name, rows in self.rows.items():
+            metric = CATALOGUE[name]
+            each = len(rows[0][1]) + 2 if metric.kind == "histogram" else 1
+            counts[metric.level] += each * len(rows)
+        return counts
 
     def __iter__(self) -> Iterator:
         """As prometheus_client's metric families."""

@@ -39,6 +39,7 @@ goodput_health_events_total{kind severity device}: Hardware events of GPUs and l
     device/port, tcp, the driver, or other once the agent's limit of devices is reached.
 goodput_health_events_dropped_total: Hardware events dropped before the aggregator acknowledged them.
 goodput_health_events_waiting: Hardware events that the aggregator has not acknowledged.
+goodput_node_series{level}: Series of the agent's /metrics, by what there is one of: rank, or the node itself.
 goodput_node_scrape_seconds: Duration of the previous scrape.
 goodput_node_cpu_seconds_total: CPU time used by the agent.
 goodput_node_memory_bytes: Resident memory of the agent.

@@ -37,6 +37,12 @@ goodput_aggregator_reload_failing{file}: 1 while the current tokens or certifica
 goodput_aggregator_sessions: Signed-in browser sessions.
 goodput_aggregator_connections: Open connections.
 goodput_aggregator_runs: Runs in memory.
+goodput_aggregator_series{level}: Series of the aggregator's /metrics, by what there is one of: rank (slowest
+    only), node (likewise), run, self.
+goodput_aggregator_series_timestamp_seconds: Unix time at which the series of this text were computed, for the
+    age of what a large installation serves from memory.
+goodput_aggregator_series_render_seconds: Duration of the last computation of all series, other requests in
+    between included.
 goodput_aggregator_cpu_seconds_total: CPU time used by the aggregator.
 goodput_aggregator_memory_bytes: Resident memory of the aggregator.
 """

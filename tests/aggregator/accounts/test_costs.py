@@ -1,6 +1,8 @@
 """Costs of queries: computing only the shown runs, sharing one scrape, yielding to other requests."""
 
 import asyncio
+import gzip
+import re
 from collections import Counter
 
 import pytest
@@ -21,6 +23,7 @@ from goodput.aggregator.ingest import ingest as ingest_module
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store
+from goodput.metrics.text_format import Writer
 from goodput.wire import schema
 
 RUNS = 20
@@ -109,40 +112,82 @@ def test_cancelled_scrape_does_not_cancel_others(exposition):
     assert b"goodput_run_info" in asyncio.run(scrape())
 
 
-def test_cached_text_is_per_token_scope(exposition, monkeypatch):
-    monkeypatch.setattr(exposition_module, "COSTLY_RANKS", 0)
+@pytest.mark.parametrize("large", [0, 1 << 40])
+def test_text_is_per_token_scope_and_run(exposition, monkeypatch, large):
+    monkeypatch.setattr(exposition_module, "LARGE_RANKS", large)
     some = [Access(name, ("read",), (run,)) for name, run in (("a", "r1"), ("b", "r2"))]
 
     async def scrape():
-        return await asyncio.gather(*(exposition.text(access) for access in (*some, EVERYTHING, *some)))
+        texts = await asyncio.gather(*(exposition.text(access) for access in (*some, EVERYTHING, *some)))
+        asked = [(EVERYTHING, ("r3", "r4", "r3", "unknown")), (some[0], ("r2",)), (some[0], ("r1", "r2"))]
+        return texts, [await exposition.text(*one) for one in asked]
 
-    texts = asyncio.run(scrape())
-    shown = [{i for i in range(RUNS) if f'run="r{i}"'.encode() in text} for text in texts]
-    assert shown == [{1}, {2}, set(range(RUNS)), {1}, {2}]
-    assert [b"goodput_aggregator_runs" in text for text in texts] == [False, False, True, False, False]
+    texts, of_runs = asyncio.run(scrape())
+    shown = [{i for i in range(RUNS) if f'run="r{i}"'.encode() in text} for text in (*texts, *of_runs)]
+    assert shown == [{1}, {2}, set(range(RUNS)), {1}, {2}, {3, 4}, set(), {1}]
+    own = [b"goodput_aggregator_runs" in text for text in (*texts, *of_runs)]
+    assert own == [False, False, True, False, False, False, False, False]
+    assert all(b"goodput_aggregator_series_timestamp_seconds" in text for text in (*texts, *of_runs))
 
 
-def test_costly_text_is_cached_for_a_second(exposition, monkeypatch):
+def test_large_installation_serves_the_last_text(exposition, accounts, monkeypatch):
+    monkeypatch.setattr(exposition_module, "LARGE_RANKS", RUNS)
     now = 0.0
     monkeypatch.setattr(exposition_module.time, "monotonic", lambda: now)
 
-    async def scrape(costly: int):
+    async def scrape():
         nonlocal now
-        monkeypatch.setattr(exposition_module, "COSTLY_RANKS", costly)
-        first = await exposition.text(EVERYTHING)
-        now += 0.9
-        again = await exposition.text(EVERYTHING)
-        now += 0.2
-        return again is first, await exposition.text(EVERYTHING) is first
+        first, packed = await exposition.text(), await exposition.text(compressed=True)
+        assert gzip.decompress(packed) == first and await exposition.text() is first
+        calls = accounts.calls["r0"]
+        now += exposition_module.AGE_SECONDS_MAX - 1
+        assert await exposition.text() is first and accounts.calls["r0"] == calls
+        await exposition.refresh()
+        later = await exposition.text()
+        assert later is not first and accounts.calls["r0"] > calls
+        now += exposition_module.AGE_SECONDS_MAX + 1
+        assert await exposition.text() is not later, "nothing refreshed it for too long"
 
-    assert asyncio.run(scrape(RUNS)) == (True, False)
-    now += 10
-    assert asyncio.run(scrape(RUNS + 1)) == (False, False)
-    now += 10
-    asyncio.run(exposition.text(EVERYTHING))
-    assert not exposition._cache._cached and not exposition._cache._flights.tasks, (
-        "nothing is kept for longer"
-    )
+    asyncio.run(scrape())
+
+
+def test_small_installation_renders_each_scrape(exposition, accounts):
+    async def scrape():
+        first, calls = await exposition.text(), accounts.calls["r0"]
+        return await exposition.text() is first, accounts.calls["r0"] > calls
+
+    assert asyncio.run(scrape()) == (False, True)
+
+
+def test_unchanged_account_is_not_rendered_again(exposition, monkeypatch):
+    account, drawn = exposition._accounts.account("r0"), []
+    exposition._accounts.account = lambda name, now_ns=None: account
+    monkeypatch.setattr(exposition._accounts.store, "runs", {"r0": exposition._accounts.store.runs["r0"]})
+    add = exposition._series.add_account
+    monkeypatch.setattr(exposition._series, "add_account", lambda *of: drawn.append(of) or add(*of))
+
+    async def scrape():
+        return [await exposition.text() for _ in range(3)]
+
+    first, *others = asyncio.run(scrape())
+    assert len(drawn) == 1
+    for text in (first, *others):
+        assert b'goodput_gpu_seconds{run="r0",state="productive"}' in text
+        assert b'goodput_progress_age_seconds{run="r0"}' in text
+
+
+def test_text_equals_the_families(exposition):
+    def of_runs(text: bytes) -> list[str]:
+        """Without the aggregator's own series, whose CPU time and text age differ each time."""
+        return [line for line in text.decode().splitlines() if 'run="' in line and "_age_" not in line]
+
+    text = asyncio.run(exposition.text())
+    families = exposition.families(EVERYTHING)
+    assert sorted(of_runs(text)) == sorted(of_runs(Writer().write([families]))) != []
+    counts = dict(re.findall(r'goodput_aggregator_series\{level="(\w+)"\} (\d+)', text.decode()))
+    assert {level: int(count) for level, count in counts.items() if level != "self"} == {
+        level: count for level, count in families.count_by_level().items() if level != "self"
+    }
 
 
 def test_other_requests_run_between_runs(exposition, monkeypatch):

@@ -22,7 +22,8 @@ from goodput.account.states import STATES
 from goodput.aggregator.accounts.accounts import RunDocument
 from goodput.aggregator.accounts.run_summaries import RunPage
 from goodput.aggregator.api.app import create_app
-from goodput.aggregator.api.exposition import KEPT_SECONDS, ROLES_SHOWN
+from goodput.aggregator.api.exposition import KEPT_SECONDS
+from goodput.aggregator.api.run_series import ROLES_SHOWN
 from goodput.aggregator.ingest.store import Store
 from goodput.causes import explain
 from goodput.metrics import CATALOGUE
@@ -143,6 +144,36 @@ def test_runs_with_any_name_are_found(client, run):
     text = client.get("/metrics").text
     (family,) = [f for f in text_string_to_metric_families(text) if f.name == "goodput_run_info"]
     assert [sample.labels["run"] for sample in family.samples] == [run]
+
+
+@pytest.mark.parametrize("run", ["a/b", "a%2Fb", "..", "../x", "a b", "日本語-ラン", 'q"&run=b#?+'])
+def test_series_of_one_run(client, run):
+    for name in (run, "other", f"{run}2"):
+        tell(client, name, start=now() - 60)
+    text = client.get("/metrics", params={"run": run}).text
+    families = list(text_string_to_metric_families(text))
+    labels = [sample.labels for family in families for sample in family.samples]
+    assert {found["run"] for found in labels if "run" in found} == {run}
+    assert [found for found in labels if "run" not in found] == [{}], "its age, and nothing of the aggregator"
+    both = client.get("/metrics", params={"run": [run, "other", "unknown"]}).text
+    shown = {s.labels.get("run") for f in text_string_to_metric_families(both) for s in f.samples}
+    assert shown == {run, "other", None}
+    assert client.get("/metrics", params={"run": "unknown"}).status_code == 200
+    assert client.get("/metrics", params={"run": ["x"] * 65}).status_code == 422
+
+
+def test_metrics_are_compressed_on_request(client):
+    tell(client, start=now() - 60)
+    for accepted, compressed in (
+        ("gzip", True),
+        ("deflate, gzip;q=0.5", True),
+        ("gzip;q=0", False),
+        ("identity", False),
+    ):
+        answer = client.get("/metrics", headers={"Accept-Encoding": accepted})
+        assert (answer.headers.get("content-encoding") == "gzip") == compressed
+        assert answer.headers["vary"] == "Accept-Encoding"
+        assert 'goodput_run_info{device="NVIDIA H100 80GB HBM3",run="r1"' in answer.text
 
 
 def test_openapi_matches_the_run_document(client):

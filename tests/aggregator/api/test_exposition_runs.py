@@ -9,7 +9,8 @@ from support.aggregator.reports import rank_report
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.history import History
-from goodput.aggregator.api.exposition import RESTARTS_SHOWN, Exposition
+from goodput.aggregator.api.exposition import Exposition
+from goodput.aggregator.api.run_series import RESTARTS_SHOWN
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store

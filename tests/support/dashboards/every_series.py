@@ -106,6 +106,7 @@ class Cluster:
             "goodput_run_gpus": 8,
             "goodput_filesystem_available_bytes": 0.2,
             "goodput_restart_timestamp_seconds": time.time(),
+            "goodput_aggregator_series_timestamp_seconds": time.time(),
             "goodput_numa_device_node": 0,
             "goodput_cause_gain_ratio": 1.1,
             # Every second one goes down, having been up: one that never was has no cable.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -126,6 +127,10 @@ class Accounts:
             return live.last
         self._cached[name] = _Cached(account, now_ns, revision, time.perf_counter_ns() - began)
         return account
+
+    def last(self) -> Iterator[Account]:
+        """The accounts of the runs in the store as they were last computed."""
+        return (cached.account for name, cached in self._cached.items() if name in self.store.runs)
 
     def _is_fresh(self, cached: _Cached, revision: int, now_ns: int) -> bool:
         """Unchanged and recent, or so costly that recomputing it now would exceed a tenth of a core."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Annotated
 
 import msgspec
-from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from pydantic import StringConstraints
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from goodput import __version__
-from goodput.access.tokens import EVERYTHING
+from goodput.access.tokens import EVERYTHING, RUN_CHARS_MAX
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.fair_queue import QueueFull
 from goodput.aggregator.accounts.health_costs import HealthCosts
@@ -24,6 +26,7 @@ from goodput.aggregator.api.exposition import Exposition
 from goodput.aggregator.api.ingest_route import IngestRoute
 from goodput.aggregator.api.page_routes import add_page
 from goodput.aggregator.api.responses import REFERENCE, access_of
+from goodput.aggregator.api.run_series import RANKS_SHOWN
 from goodput.aggregator.http import sign_in
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.http.middleware import RequestMiddleware
@@ -35,6 +38,9 @@ from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.defaults import STALE_SECONDS, STALL_SECONDS
 
 log = logging.getLogger("goodput.aggregator")
+RUNS_ASKED_MAX = 64
+_Run = Annotated[str, StringConstraints(max_length=RUN_CHARS_MAX)]
+_Runs = Annotated[Sequence[_Run], Query(max_length=RUNS_ASKED_MAX)]
 HANGS_EVERY_SECONDS, FILES_EVERY_SECONDS = 2.0, 1.0
 
 
@@ -44,6 +50,7 @@ def create_app(
     stall_seconds: float = STALL_SECONDS,
     stale_seconds: float = STALE_SECONDS,
     authenticator: RequestAuthenticator | None = None,
+    ranks_shown: int = RANKS_SHOWN,
 ) -> FastAPI:
     """The aggregator as an ASGI app over the ledger at `ledger_url` (an SQLAlchemy URL).
 
@@ -57,6 +64,7 @@ def create_app(
     health_log = HealthLog()
     health = HealthCosts(health_log, accounts)
     ingest = Ingest(store, ledger, hangs=accounts.hangs, health=health_log)
+    exposition = Exposition(accounts, ingest, health, authenticator, ranks_shown=ranks_shown)
     restored = ingest.restore(then=accounts.account)
     if restored:
         log.info("restored %d rank processes of %d runs", restored, len(store.runs))
@@ -68,6 +76,7 @@ def create_app(
             asyncio.create_task(
                 _repeat(authenticator.reload, FILES_EVERY_SECONDS, "reloading tokens and certificates")
             ),
+            asyncio.create_task(exposition.keep_fresh()),
         ]
         yield
         for task in tasks:
@@ -98,7 +107,7 @@ def create_app(
     health_routes.add_health_routes(app, health)
     end_route.add_end_route(app, RunEnder(store, ledger, stale_seconds=stale_seconds))
     run_routes.add_run_routes(app, accounts)
-    _add_operations(app, Exposition(accounts, ingest, health, authenticator))
+    _add_operations(app, exposition)
     add_page(app)
     return app
 
@@ -125,6 +134,14 @@ class App(FastAPI):
             document = super().openapi()
             document.setdefault("components", {}).setdefault("schemas", {}).update(components)
         return document
+
+
+def _accepts_gzip(accepted: str) -> bool:
+    for part in accepted.lower().split(","):
+        coding, _, weight = part.partition(";")
+        if coding.strip() == "gzip":
+            return weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False
 
 
 async def _repeat(function: Callable[[], object], every_seconds: float, name: str) -> None:
@@ -160,9 +177,12 @@ async def _unavailable(_request: Request, error: Exception) -> Response:
 
 def _add_operations(app: FastAPI, exposition: Exposition) -> None:
     @app.get("/metrics", include_in_schema=False)
-    async def metrics(request: Request) -> Response:
-        text = await exposition.text(access_of(request) or EVERYTHING)
-        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+    async def metrics(request: Request, run: _Runs = ()) -> Response:
+        """Of the runs that `run` names (repeatable), or of all and the aggregator itself."""
+        compressed = _accepts_gzip(request.headers.get("accept-encoding", ""))
+        text = await exposition.text(access_of(request) or EVERYTHING, tuple(run), compressed)
+        headers = {"Vary": "Accept-Encoding"} | ({"Content-Encoding": "gzip"} if compressed else {})
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8", headers=headers)
 
     @app.get("/healthz", include_in_schema=False)
     async def healthz() -> Response:

@@ -1,50 +1,63 @@
-"""The aggregator's Prometheus series: the accounts of its runs, and its own state.
+"""The text of the aggregator's Prometheus series: the accounts of its runs, and its own state.
 
 A finished run is exposed for KEPT_SECONDS more, so that its last values are scraped. A token for some runs gets those
-runs' series only, without the aggregator's own. The text of thousands of runs takes seconds: other requests are served
-in between, concurrent scrapes share one text, and a costly text is served again for as long as it took to make.
+runs' series only, without the aggregator's own. The lines of each run are kept; a refresh renders those of the runs that
+changed, AT_A_TIME_SECONDS at a time with other requests in between. A small installation refreshes at each scrape, a
+large one (LARGE_RANKS) every REFRESH_SECONDS or ten times as long as it takes, and scrapes get the last text at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
+import gzip
+import logging
 import time
-from collections.abc import Iterator
-
-from prometheus_client import generate_latest
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from goodput import __version__
 from goodput.access.tokens import EVERYTHING, Access
-from goodput.account import FINAL_STATUSES, figures
-from goodput.account.account import FACTORS, Account, sum_gpu_ns
-from goodput.account.states import INDEX, STATES
+from goodput.account import FINAL_STATUSES
+from goodput.account.account import Account
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
-from goodput.aggregator.accounts.recent_stragglers import RecentStragglers
-from goodput.aggregator.accounts.result_cache import ResultCache
+from goodput.aggregator.accounts.result_cache import SingleFlight
+from goodput.aggregator.api.run_series import RANKS_SHOWN, RunSeries
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.ingest.ingest import Ingest
-from goodput.causes import explain
-from goodput.metrics import Families
+from goodput.metrics import CATALOGUE, Families
+from goodput.metrics.text_format import head, lines
 from goodput.wire import schema
 
+log = logging.getLogger("goodput.aggregator")
 KEPT_SECONDS = 900.0
-RESTARTS_SHOWN = 16
-ROLES_SHOWN = 8
 AT_A_TIME_SECONDS = 0.005
-# From this many ranks on a text is cached for as long as it took to make, and a second at least.
-COSTLY_RANKS = 1024
+# From this many ranks on a scrape gets the last text.
+LARGE_RANKS = 1024
+REFRESH_SECONDS = 5.0
+# An older text is not served; that happens only where nothing was scraped while the installation was small.
+AGE_SECONDS_MAX = 60.0
+TEXTS_MAX = 16
+GZIP_LEVEL = 3
 
 
-class _RunSeries:
-    """Adds series of one run. Unknown values (None) are absent."""
+class _RunText(NamedTuple):
+    """The lines of one run by series."""
 
-    def __init__(self, families: Families, run: str):
-        self._families, self._run = families, run
+    account: Account
+    of_account: dict[str, str]
+    present: dict[str, str]
+    counts: Counter[str]  # series by level
+    present_counts: Counter[str]
 
-    def add(self, name: str, value: float | None, **labels: str) -> None:
-        self._families.add(name, {"run": self._run, **labels}, value)
+
+class _Text:
+    """A text for a token's runs, as it is and, once asked for, compressed."""
+
+    def __init__(self, plain: bytes):
+        self.plain = plain
+        self.compressed: bytes | None = None
 
 
 class Exposition:
@@ -55,110 +68,145 @@ class Exposition:
         health: HealthCosts,
         authenticator: RequestAuthenticator,
         clock_ns=time.time_ns,
+        ranks_shown: int = RANKS_SHOWN,
     ):
-        self._accounts, self._ingest, self._health, self._clock_ns = accounts, ingest, health, clock_ns
+        self._accounts, self._ingest, self._clock_ns = accounts, ingest, clock_ns
         self._authenticator = authenticator
-        self._recent = RecentStragglers()
-        self._cache = ResultCache(self._age_seconds)  # by the runs that a token is for
+        self._series = RunSeries(accounts, health, ranks_shown)
+        self._runs: dict[str, _RunText] = {}
+        self._own: dict[str, str] = {}
+        self._always: dict[str, str] = {}  # for every token
+        self._texts: dict[
+            tuple, _Text
+        ] = {}  # by the token's runs and those asked for; the last used at the end
+        self._refreshed: float | None = None  # by the monotonic clock
+        self._took_seconds = 0.0
+        self._flights = SingleFlight()
 
-    async def text(self, access: Access = EVERYTHING) -> bytes:
-        """The series that `access` may see."""
-        return await self._cache.get(access.runs, lambda: self._render(access))
+    async def text(
+        self, access: Access = EVERYTHING, runs: tuple[str, ...] = (), compressed: bool = False
+    ) -> bytes:
+        """The series that `access` may see, of these runs or of all. Unknown runs have none."""
+        if self._must_wait():
+            await self._flights.run("refresh", self.refresh)
+        key = (access.runs, runs)
+        text = self._texts.pop(key, None) or await self._flights.run(
+            key, lambda: self._assemble(access, runs)
+        )
+        self._texts[key] = text
+        while len(self._texts) > TEXTS_MAX:
+            del self._texts[next(iter(self._texts))]
+        return text.plain if not compressed else await self._compressed(text)
 
-    def _age_seconds(self, took_seconds: float) -> float:
-        return max(took_seconds, 1.0) if self._accounts.store.expected_sum >= COSTLY_RANKS else 0.0
+    async def keep_fresh(self) -> None:
+        """Refresh the text of a large installation for ever."""
+        while True:
+            await asyncio.sleep(max(REFRESH_SECONDS, 10 * self._took_seconds))
+            if self._is_large():
+                try:
+                    await self._flights.run("refresh", self.refresh)
+                except Exception:
+                    log.exception("the series could not be rendered; /metrics has the last ones")
 
-    async def _render(self, access: Access) -> tuple[bytes, float]:
-        families, began = Families("aggregator"), time.monotonic()
-        last = began
-        for _ in self._fill(families, access):
-            if time.monotonic() - last > AT_A_TIME_SECONDS:
-                await asyncio.sleep(0)
-                last = time.monotonic()
-        text = await asyncio.to_thread(generate_latest, _Scrape(families))
-        return text, time.monotonic() - began
+    def _is_large(self) -> bool:
+        return self._accounts.store.expected_sum >= LARGE_RANKS
+
+    def _must_wait(self) -> bool:
+        if self._refreshed is None or not self._is_large():
+            return True
+        return time.monotonic() - self._refreshed > AGE_SECONDS_MAX + 20 * self._took_seconds
+
+    async def refresh(self) -> None:
+        """Render what has changed, and the texts that were asked for since the last time."""
+        began, now_ns = time.monotonic(), self._clock_ns()
+        await _in_slices(self._render_runs(now_ns))
+        self._render_own(now_ns)
+        self._refreshed, asked, self._texts = time.monotonic(), self._texts, {}
+        self._took_seconds = self._refreshed - began
+        if self._is_large():
+            for key, before in asked.items():
+                await self._assemble_again(key, before)
+
+    # ---- Lines
 
     def families(self, access: Access) -> Families:
-        families = Families("aggregator")
-        for _ in self._fill(families, access):
-            pass
+        """All series that `access` may see."""
+        families, now_ns = Families("aggregator"), self._clock_ns()
+        self._series.keep(self._accounts.store.runs)
+        for account in self._shown(now_ns):
+            if access.may(account.run):
+                _exhaust(self._series.add_account(families, account))
+                _exhaust(self._series.add_present(families, account, now_ns))
+        if access.is_of_all:
+            self._add_self(families)
         return families
 
-    def _fill(self, families: Families, access: Access) -> Iterator[None]:
-        """Add all series; yields after each run."""
-        now_ns, clamped = self._clock_ns(), 0
-        self._recent.keep(self._accounts.store.runs)
-        for name in filter(access.may, list(self._accounts.store.runs)):
-            account = self._accounts.account(name)
-            clamped += account.clamped
+    def _shown(self, now_ns: int) -> Iterator[Account]:
+        """The accounts of the runs that are exposed."""
+        for name in list(self._accounts.store.runs):
+            if name in self._accounts.store.runs:
+                account = self._accounts.account(name)
+                if account.status not in FINAL_STATUSES or now_ns - account.end_ns <= KEPT_SECONDS * 1e9:
+                    yield account
+
+    def _render_runs(self, now_ns: int) -> Iterator[None]:
+        """Yields between parts; the lines of a run are replaced at once."""
+        self._series.keep(self._accounts.store.runs)
+        shown: dict[str, _RunText] = {}
+        for account in self._shown(now_ns):
             yield
-            if account.status in FINAL_STATUSES and now_ns - account.end_ns > KEPT_SECONDS * 1e9:
-                continue
-            series = _RunSeries(families, name)
-            _add_account(series, account)
-            _add_roles(series, account)
-            _add_figures(series, account)
-            _add_restarts(series, account)
-            _add_straggler(series, account)
-            self._add_recent_straggler(series, account, now_ns)
-            self._add_health(series, name)
-            self._add_present(series, account, now_ns)
-        if access.is_of_all:
-            self._add_self(families, clamped)
-            _add_authentication(families, self._authenticator)
+            before = self._runs.get(account.run)
+            if before is None or before.account is not account:
+                families = Families("aggregator")
+                yield from self._series.add_account(families, account)
+                before = _RunText(account, lines(families), {}, families.count_by_level(), Counter())
+                yield
+            families = Families("aggregator")
+            yield from self._series.add_present(families, account, now_ns)
+            shown[account.run] = before._replace(
+                present=lines(families), present_counts=families.count_by_level()
+            )
+        self._runs = shown
 
-    def _add_recent_straggler(self, series: _RunSeries, account: Account, now_ns: int) -> None:
-        """The rank and stage that the account's rule names over the last minutes, for the alerts."""
-        recent = self._recent.of(account.run, now_ns, account.straggler)
-        rank = None if recent is None else recent.slow_rank()
-        if recent is not None and rank is not None:
-            host = next((one.host for one in account.ranks if one.rank == rank), "")
-            ratio = recent.slowness(rank)
-            series.add("goodput_straggler_culprit_slowness_ratio", ratio, rank=str(rank), host=host)
-        stage = None if recent is None else recent.culprit_stage()
-        if recent is not None and stage is not None:
-            ratio = recent.stage_slowness(stage)
-            series.add("goodput_straggler_stage_slowness_ratio", ratio, stage=str(stage))
+    def _render_own(self, now_ns: int) -> None:
+        families, always = Families("aggregator"), Families("aggregator")
+        self._add_self(families)
+        counts = families.count_by_level()
+        for text in self._runs.values():
+            counts += text.counts + text.present_counts
+        families.add_counts("goodput_aggregator_series", "level", counts)
+        families.add("goodput_aggregator_series_render_seconds", {}, self._took_seconds)
+        always.add("goodput_aggregator_series_timestamp_seconds", {}, now_ns / 1e9)
+        self._own, self._always = lines(families), lines(always)
 
-    def _add_present(self, series: _RunSeries, account: Account, now_ns: int) -> None:
-        """What the run's ranks do now."""
-        newest = [attempts[-1] for attempts in self._accounts.store.runs[account.run].by_rank().values()]
-        alive = [attempt for attempt in newest if attempt.known_end_ns() is None]
-        series.add("goodput_ranks", account.world_size, kind="expected")
-        series.add("goodput_ranks", len(newest), kind="observed")
-        series.add("goodput_ranks", len(alive), kind="alive")
-        # After a restart of the aggregator only the rank's own clock is known, from the ledger, until its next push.
-        oldest_ns = min((attempt.received_ns or attempt.seen_ns for attempt in alive), default=now_ns)
-        series.add("goodput_rank_last_report_age_seconds", max(now_ns - oldest_ns, 0) / 1e9)
-        hang = self._accounts.hang(account.run, now_ns)
-        series.add("goodput_hang_seconds", hang.seconds if hang else 0)
-        if hang and (culprit := hang.culprit):
-            labels = {"rank": str(culprit.rank), "host": culprit.host, "phase": culprit.phase}
-            series.add("goodput_hang_culprit_seconds", culprit.seconds, **labels)
-        is_final = account.status in FINAL_STATUSES
-        age_seconds = 0 if is_final else max(now_ns - account.last_progress_ns, 0) / 1e9
-        series.add("goodput_progress_age_seconds", age_seconds)
-        if is_final:
-            return
-        # Numbers of processes that have ended or are left out lie between those of the others.
-        expected = account.ranks if account.is_of_workers else account.ranks[: account.world_size]
-        gpus = sum(rank.devices for rank in expected)
-        series.add("goodput_run_gpus", gpus)
-        times = self._accounts.store.checkpoints.get(account.run)
-        if times is not None and times.newest is not None:
-            series.add("goodput_checkpoint_age_seconds", times.age_seconds(now_ns))
-            series.add("goodput_checkpoint_interval_seconds", times.interval_seconds())
-            save_seconds = None if times.save_ns is None else times.save_ns / 1e9
-            series.add("goodput_checkpoint_last_save_seconds", save_seconds)
+    # ---- Text
 
-    def _add_health(self, series: _RunSeries, run: str) -> None:
-        events, spent_ns = self._health.counted(run)
-        for (kind, severity), count in sorted(events.items()):
-            series.add("goodput_run_health_events", count, kind=kind, severity=severity)
-        for kind, ns in sorted(spent_ns.items()):
-            series.add("goodput_run_health_cost_gpu_seconds", ns / 1e9, kind=kind)
+    async def _assemble(self, access: Access, runs: tuple[str, ...]) -> _Text:
+        parts: list[dict[str, str]] = [self._always]
+        names = self._runs if not runs else [run for run in dict.fromkeys(runs) if run in self._runs]
+        for text in map(self._runs.__getitem__, filter(access.may, names)):
+            parts += (text.of_account, text.present)
+        if access.is_of_all and not runs:
+            parts.append(self._own)
+        out: list[str] = []
+        await _in_slices(_joined(parts, out))
+        return _Text("".join(out).encode())
 
-    def _add_self(self, families: Families, clamped: int) -> None:
+    async def _assemble_again(self, key: tuple, before: _Text) -> None:
+        text = await self._assemble(Access("", (), key[0]), key[1])
+        if before.compressed is not None:
+            await self._compressed(text)
+        self._texts.setdefault(key, text)
+
+    async def _compressed(self, text: _Text) -> bytes:
+        if text.compressed is None:
+            # zlib releases the interpreter's lock.
+            text.compressed = await asyncio.to_thread(gzip.compress, text.plain, GZIP_LEVEL, mtime=0)
+        return text.compressed
+
+    # ---- The aggregator's own
+
+    def _add_self(self, families: Families) -> None:
         store, counts = self._accounts.store, self._ingest.counts
         families.add("goodput_aggregator_info", {"version": __version__}, 1)
         reports = {outcome: counts["report", outcome] for outcome in ("accepted", "malformed", "failed")}
@@ -167,7 +215,7 @@ class Exposition:
         families.add_counts("goodput_aggregator_rank_rejections_total", "reason", rejections)
         rows = {"new": store.new, "repeated": store.repeated}
         families.add_counts("goodput_aggregator_rows_total", "kind", rows)
-        families.add("goodput_aggregator_clamped_total", {"what": "row"}, clamped)
+        families.add("goodput_aggregator_clamped_total", {"what": "row"}, self._clamped())
         families.add_counts("goodput_aggregator_stacks_total", "outcome", self._accounts.hangs.counts)
         families.add("goodput_aggregator_stack_samples_dropped_total", {}, store.sampled.dropped)
         events = self._ingest.health.counts
@@ -181,13 +229,35 @@ class Exposition:
         families.add("goodput_aggregator_ledger_errors_total", {}, counts["ledger", "error"])
         families.add("goodput_aggregator_runs", {}, len(store.runs))
         families.add_process("goodput_aggregator")
+        _add_authentication(families, self._authenticator)
+
+    def _clamped(self) -> int:
+        return sum(account.clamped for account in self._accounts.last())
 
 
-class _Scrape:
-    """A registry for prometheus_client's writer."""
+async def _in_slices(parts: Iterator[None]) -> None:
+    """Run a generator, letting other tasks run when AT_A_TIME_SECONDS have passed."""
+    last = time.monotonic()
+    for _ in parts:
+        if time.monotonic() - last > AT_A_TIME_SECONDS:
+            await asyncio.sleep(0)
+            last = time.monotonic()
 
-    def __init__(self, families: Families):
-        self.collect = families.__iter__
+
+def _exhaust(parts: Iterable[None]) -> None:
+    for _ in parts:
+        pass
+
+
+def _joined(parts: list[dict[str, str]], out: list[str]) -> Iterator[None]:
+    """Add all lines to `out`, series by series; yields after each."""
+    for name, metric in CATALOGUE.items():
+        if metric.exposer == "aggregator":
+            found = [part[name] for part in parts if name in part]
+            if found:
+                out.append(head(metric))
+                out += found
+            yield
 
 
 def _add_authentication(families: Families, authenticator: RequestAuthenticator) -> None:
@@ -201,68 +271,3 @@ def _add_authentication(families: Families, authenticator: RequestAuthenticator)
     families.add_counts("goodput_aggregator_tokens", "scope", tokens.count_by_scope() if tokens else {})
     if tokens and (expiry := tokens.next_expiry()) is not None:
         families.add("goodput_aggregator_token_expiry_timestamp_seconds", {}, expiry)
-
-
-def _add_account(series: _RunSeries, account: Account) -> None:
-    series.add("goodput_run_info", 1, device=account.device, status=account.status)
-    gpu_ns, wall_ns = account.gpu_ns(), account.wall_gpu_ns()
-    for state, ns in zip(STATES, gpu_ns, strict=True):
-        series.add("goodput_gpu_seconds", ns / 1e9, state=state)
-    for factor in FACTORS:
-        series.add(f"goodput_{factor}_ratio", account.ratio(factor))
-    series.add("goodput_coverage_ratio", 1 - gpu_ns[INDEX["unobserved"]] / wall_ns if wall_ns else 1)
-    series.add("goodput_steps", sum(rank.kept_steps for rank in account.ranks), kind="kept")
-    series.add("goodput_steps", sum(rank.lost_steps for rank in account.ranks), kind="lost")
-    series.add("goodput_restarts", len(account.restarts))
-    series.add("goodput_stall_threshold_seconds", account.threshold_ns / 1e9)
-    causes = explain(account)
-    for cause in causes:
-        series.add("goodput_cause_gain_ratio", cause["gain"], state=cause["state"])
-    for place, state in enumerate(figures.advice_order(account, causes), 1):
-        series.add("goodput_cause_order", place, state=state)
-
-
-def _add_roles(series: _RunSeries, account: Account) -> None:
-    """The account of each role, where the run has several; roles are declared by ranks, so they are bounded."""
-    for role, ranks in itertools.islice(account.by_role().items(), ROLES_SHOWN):
-        for state, ns in zip(STATES, sum_gpu_ns(ranks), strict=True):
-            series.add("goodput_role_gpu_seconds", ns / 1e9, role=role, state=state)
-
-
-def _add_figures(series: _RunSeries, account: Account) -> None:
-    """Figures derived from the account's sums."""
-    kept = sum(rank.kept_samples for rank in account.ranks)
-    series.add("goodput_run_samples", kept, kind="kept")
-    series.add("goodput_run_samples", max(account.samples - kept, 0), kind="lost")
-    series.add("goodput_input_errors", len(figures.input_errors(account)))
-    series.add("goodput_throughput_goodput_ratio", figures.throughput(account)["goodput"])
-    saving, bubble = figures.checkpoints(account), figures.pipeline(account) or {}
-    series.add("goodput_checkpoint_save_seconds", saving["save_seconds"])
-    series.add("goodput_checkpoint_best_interval_seconds", saving["best_interval_seconds"])
-    series.add("goodput_pipeline_bubble_ratio", bubble.get("bubble"), kind="measured")
-    series.add("goodput_pipeline_bubble_ratio", bubble.get("ideal_bubble"), kind="ideal")
-    for name, spent in (
-        ("goodput_cost_dollars", figures.money(account)),
-        ("goodput_energy_joules", figures.energy(account)),
-    ):
-        for state, value in (spent["states"] if spent else {}).items():
-            series.add(name, value, state=state)
-
-
-def _add_restarts(series: _RunSeries, account: Account) -> None:
-    for restart in account.restarts[-RESTARTS_SHOWN:]:
-        attempt = str(restart.attempt)
-        series.add("goodput_restart_timestamp_seconds", restart.time_ns / 1e9, attempt=attempt)
-        series.add("goodput_restart_lost_gpu_seconds", restart.lost_gpu_ns / 1e9, attempt=attempt)
-        if restart.devices:
-            down_seconds = restart.down_gpu_ns / restart.devices / 1e9
-            series.add("goodput_restart_down_seconds", down_seconds, attempt=attempt)
-
-
-def _add_straggler(series: _RunSeries, account: Account) -> None:
-    series.add("goodput_straggler_slowdown_ratio", account.straggler.slowdown())
-    hosts = {rank.rank: rank.host for rank in account.ranks}
-    for rank, share in account.straggler.shares():
-        series.add("goodput_straggler_share_ratio", share, rank=str(rank), host=hosts.get(rank, ""))
-    for host, share in account.straggler.host_shares():
-        series.add("goodput_straggler_host_share_ratio", share, host=host)

@@ -23,23 +23,23 @@ class Writer:
         self._known: dict[tuple, str | list[str]] = {}
 
     def write(self, parts: Iterable[Families]) -> bytes:
-        parts, before, known = list(parts), self._known, {}
+        parts, known = list(parts), {}
         out: list[str] = []
         filled = set().union(*(part.rows for part in parts))
         for name, metric in CATALOGUE.items():
-            if name not in filled:
-                continue
-            rows = [row for part in parts for row in part.rows.get(name, ())]
-            out.append(f"# HELP {name} {metric.help}\n# TYPE {name} {metric.kind}\n")
-            if metric.kind == "histogram":
-                self._add_histograms(out, metric, rows, known)
-                continue
-            for values, value in rows:
-                key = name, values
-                known[key] = head = before.get(key) or f"{name}{_labels(metric.labels, values)} "
-                out.append(f"{head}{number(value)}\n")
+            if name in filled:
+                out.append(head(metric))
+                self._add(out, metric, [row for part in parts for row in part.rows.get(name, ())], known)
         self._known = known
         return "".join(out).encode()
+
+    def _add(self, out: list[str], metric: Metric, rows: list[tuple], known: dict) -> None:
+        if metric.kind == "histogram":
+            return self._add_histograms(out, metric, rows, known)
+        for values, value in rows:
+            key = metric.name, values
+            known[key] = line = self._known.get(key) or f"{metric.name}{_labels(metric.labels, values)} "
+            out.append(f"{line}{number(value)}\n")
 
     def _add_histograms(self, out: list[str], metric: Metric, rows: list[tuple], known: dict) -> None:
         for values, buckets, total in rows:
@@ -56,6 +56,20 @@ class Writer:
             figures = [count for _, count in buckets]
             figures += [figures[-1], total]
             out += [f"{head}{number(figure)}\n" for head, figure in zip(heads, figures, strict=True)]
+
+
+def head(metric: Metric) -> str:
+    """The lines before a series."""
+    return f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {metric.kind}\n"
+
+
+def lines(families: Families) -> dict[str, str]:
+    """The lines of each series without their heads, to be put together with those of other families."""
+    writer, found = Writer(), {}
+    for name, rows in families.rows.items():
+        writer._add(out := [], CATALOGUE[name], rows, {})
+        found[name] = "".join(out)
+    return found
 
 
 def number(value: float) -> str:

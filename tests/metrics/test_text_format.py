@@ -8,7 +8,7 @@ from prometheus_client.utils import floatToGoString
 from support.node.broken_files import exposition
 
 from goodput.metrics import CATALOGUE, Families
-from goodput_exporters.server.exposition_text import Writer, number
+from goodput.metrics.text_format import Writer, number
 
 OURS = [metric for metric in CATALOGUE.values() if metric.exposer == "node"]
 BUCKETS = [("0.1", 1), ("2.5", 7), ("+Inf", 12_345_678)]

@@ -1,0 +1,177 @@
+"""The series of one run: what follows from its account, and what its ranks do now."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from goodput.account import FINAL_STATUSES, figures
+from goodput.account.account import FACTORS, Account, sum_gpu_ns
+from goodput.account.states import INDEX, STATES
+from goodput.aggregator.accounts.accounts import Accounts
+from goodput.aggregator.accounts.health_costs import HealthCosts
+from goodput.aggregator.accounts.recent_stragglers import RecentStragglers
+from goodput.causes import explain
+from goodput.metrics import Families
+
+RESTARTS_SHOWN = 16
+ROLES_SHOWN = 8
+# Ranks and hosts of a run with series of their own: those that its other ranks waited for most.
+RANKS_SHOWN = 16
+
+
+class _Series:
+    """Adds series of one run. Unknown values (None) are absent."""
+
+    def __init__(self, families: Families, run: str):
+        self._families, self._run = families, run
+
+    def add(self, name: str, value: float | None, **labels: str) -> None:
+        self._families.add(name, {"run": self._run, **labels}, value)
+
+
+class RunSeries:
+    def __init__(self, accounts: Accounts, health: HealthCosts, ranks_shown: int = RANKS_SHOWN):
+        self._accounts, self._health, self._ranks_shown = accounts, health, ranks_shown
+        self._recent = RecentStragglers()
+
+    def keep(self, runs) -> None:
+        """Forget all other runs."""
+        self._recent.keep(runs)
+
+    def add_account(self, families: Families, account: Account) -> Iterator[None]:
+        """The series that change with the account alone. Yields after each part, which takes up to 30 us per rank."""
+        series = _Series(families, account.run)
+        for add in (_add_states, _add_causes, _add_roles, _add_figures, _add_restarts):
+            add(series, account)
+            yield
+        for factor in FACTORS:
+            series.add(f"goodput_{factor}_ratio", account.ratio(factor))
+            yield
+        _add_straggler(series, account, self._ranks_shown)
+
+    def add_present(self, families: Families, account: Account, now_ns: int) -> Iterator[None]:
+        """The series that change with time too, or with events that the account does not have."""
+        series = _Series(families, account.run)
+        self._add_recent_straggler(series, account, now_ns)
+        yield
+        self._add_health(series, account.run)
+        yield
+        self._add_present(series, account, now_ns)
+
+    def _add_recent_straggler(self, series: _Series, account: Account, now_ns: int) -> None:
+        """The rank and stage that the account's rule names over the last minutes, for the alerts."""
+        recent = self._recent.of(account.run, now_ns, account.straggler)
+        rank = None if recent is None else recent.slow_rank()
+        if recent is not None and rank is not None:
+            host = next((one.host for one in account.ranks if one.rank == rank), "")
+            ratio = recent.slowness(rank)
+            series.add("goodput_straggler_culprit_slowness_ratio", ratio, rank=str(rank), host=host)
+        stage = None if recent is None else recent.culprit_stage()
+        if recent is not None and stage is not None:
+            ratio = recent.stage_slowness(stage)
+            series.add("goodput_straggler_stage_slowness_ratio", ratio, stage=str(stage))
+
+    def _add_present(self, series: _Series, account: Account, now_ns: int) -> None:
+        """What the run's ranks do now."""
+        newest = [attempts[-1] for attempts in self._accounts.store.runs[account.run].by_rank().values()]
+        alive = [attempt for attempt in newest if attempt.known_end_ns() is None]
+        series.add("goodput_ranks", account.world_size, kind="expected")
+        series.add("goodput_ranks", len(newest), kind="observed")
+        series.add("goodput_ranks", len(alive), kind="alive")
+        # After a restart of the aggregator only the rank's own clock is known, from the ledger, until its next push.
+        oldest_ns = min((attempt.received_ns or attempt.seen_ns for attempt in alive), default=now_ns)
+        series.add("goodput_rank_last_report_age_seconds", max(now_ns - oldest_ns, 0) / 1e9)
+        hang = self._accounts.hang(account.run, now_ns)
+        series.add("goodput_hang_seconds", hang.seconds if hang else 0)
+        if hang and (culprit := hang.culprit):
+            labels = {"rank": str(culprit.rank), "host": culprit.host, "phase": culprit.phase}
+            series.add("goodput_hang_culprit_seconds", culprit.seconds, **labels)
+        is_final = account.status in FINAL_STATUSES
+        age_seconds = 0 if is_final else max(now_ns - account.last_progress_ns, 0) / 1e9
+        series.add("goodput_progress_age_seconds", age_seconds)
+        if is_final:
+            return
+        # Numbers of processes that have ended or are left out lie between those of the others.
+        expected = account.ranks if account.is_of_workers else account.ranks[: account.world_size]
+        gpus = sum(rank.devices for rank in expected)
+        series.add("goodput_run_gpus", gpus)
+        times = self._accounts.store.checkpoints.get(account.run)
+        if times is not None and times.newest is not None:
+            series.add("goodput_checkpoint_age_seconds", times.age_seconds(now_ns))
+            series.add("goodput_checkpoint_interval_seconds", times.interval_seconds())
+            save_seconds = None if times.save_ns is None else times.save_ns / 1e9
+            series.add("goodput_checkpoint_last_save_seconds", save_seconds)
+
+    def _add_health(self, series: _Series, run: str) -> None:
+        events, spent_ns = self._health.counted(run)
+        for (kind, severity), count in sorted(events.items()):
+            series.add("goodput_run_health_events", count, kind=kind, severity=severity)
+        for kind, ns in sorted(spent_ns.items()):
+            series.add("goodput_run_health_cost_gpu_seconds", ns / 1e9, kind=kind)
+
+
+def _add_states(series: _Series, account: Account) -> None:
+    series.add("goodput_run_info", 1, device=account.device, status=account.status)
+    gpu_ns, wall_ns = account.gpu_ns(), account.wall_gpu_ns()
+    for state, ns in zip(STATES, gpu_ns, strict=True):
+        series.add("goodput_gpu_seconds", ns / 1e9, state=state)
+    series.add("goodput_coverage_ratio", 1 - gpu_ns[INDEX["unobserved"]] / wall_ns if wall_ns else 1)
+    series.add("goodput_steps", sum(rank.kept_steps for rank in account.ranks), kind="kept")
+    series.add("goodput_steps", sum(rank.lost_steps for rank in account.ranks), kind="lost")
+    series.add("goodput_restarts", len(account.restarts))
+    series.add("goodput_stall_threshold_seconds", account.threshold_ns / 1e9)
+
+
+def _add_causes(series: _Series, account: Account) -> None:
+    causes = explain(account)
+    for cause in causes:
+        series.add("goodput_cause_gain_ratio", cause["gain"], state=cause["state"])
+    for place, state in enumerate(figures.advice_order(account, causes), 1):
+        series.add("goodput_cause_order", place, state=state)
+
+
+def _add_roles(series: _Series, account: Account) -> None:
+    """The account of each role, where the run has several; roles are declared by ranks, so they are bounded."""
+    for role, ranks in itertools.islice(account.by_role().items(), ROLES_SHOWN):
+        for state, ns in zip(STATES, sum_gpu_ns(ranks), strict=True):
+            series.add("goodput_role_gpu_seconds", ns / 1e9, role=role, state=state)
+
+
+def _add_figures(series: _Series, account: Account) -> None:
+    """Figures derived from the account's sums."""
+    kept = sum(rank.kept_samples for rank in account.ranks)
+    series.add("goodput_run_samples", kept, kind="kept")
+    series.add("goodput_run_samples", max(account.samples - kept, 0), kind="lost")
+    series.add("goodput_input_errors", len(figures.input_errors(account)))
+    series.add("goodput_throughput_goodput_ratio", figures.throughput(account)["goodput"])
+    saving, bubble = figures.checkpoints(account), figures.pipeline(account) or {}
+    series.add("goodput_checkpoint_save_seconds", saving["save_seconds"])
+    series.add("goodput_checkpoint_best_interval_seconds", saving["best_interval_seconds"])
+    series.add("goodput_pipeline_bubble_ratio", bubble.get("bubble"), kind="measured")
+    series.add("goodput_pipeline_bubble_ratio", bubble.get("ideal_bubble"), kind="ideal")
+    for name, spent in (
+        ("goodput_cost_dollars", figures.money(account)),
+        ("goodput_energy_joules", figures.energy(account)),
+    ):
+        for state, value in (spent["states"] if spent else {}).items():
+            series.add(name, value, state=state)
+
+
+def _add_restarts(series: _Series, account: Account) -> None:
+    for restart in account.restarts[-RESTARTS_SHOWN:]:
+        attempt = str(restart.attempt)
+        series.add("goodput_restart_timestamp_seconds", restart.time_ns / 1e9, attempt=attempt)
+        series.add("goodput_restart_lost_gpu_seconds", restart.lost_gpu_ns / 1e9, attempt=attempt)
+        if restart.devices:
+            down_seconds = restart.down_gpu_ns / restart.devices / 1e9
+            series.add("goodput_restart_down_seconds", down_seconds, attempt=attempt)
+
+
+def _add_straggler(series: _Series, account: Account, ranks_shown: int) -> None:
+    series.add("goodput_straggler_slowdown_ratio", account.straggler.slowdown())
+    hosts = {rank.rank: rank.host for rank in account.ranks}
+    for rank, share in account.straggler.shares()[:ranks_shown]:
+        series.add("goodput_straggler_share_ratio", share, rank=str(rank), host=hosts.get(rank, ""))
+    for host, share in account.straggler.host_shares()[:ranks_shown]:
+        series.add("goodput_straggler_host_share_ratio", share, host=host)
