@@ -61,7 +61,7 @@ kubernetes:  ## write the rules as Kubernetes objects, for overlays with the Pro
 	$(PYTHON) deploy/kubernetes/rules.py
 
 picture: $(VENV)/.test  ## docs/page.png: the built-in page of a demo run, by headless Chromium
-	$(BIN)/python docs/picture.py docs/page.png
+	$(BIN)/python -m dashboards.render.page_picture docs/page.png
 
 pictures: $(VENV)/.test $(RENDER)/dist/main.js  ## docs/board-*.png: the boards over a simulated cluster, by Grafana's own components (490 MB of npm packages)
 	$(BIN)/python -m dashboards.render.pictures docs

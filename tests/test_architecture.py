@@ -9,9 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "exporters").rglob("*.py")])
-# Room -> rooms of this project that it may import, lowest first: a room may import only rooms above it in this table.
+# Package -> packages of this project that it may import, lowest first: only those above it in this table.
 # What stands after None may be imported inside functions only.
-ROOMS = {
+PACKAGES = {
     "defaults": [],
     "wire": [],
     "histograms": [],
@@ -158,7 +158,7 @@ ROOMS = {
     ],
     "__main__": ["cli"],
 }
-# Rooms that use the standard library alone: what runs in the trainer, and what commands without extras need.
+# Packages that use the standard library alone: what runs in the trainer, and what commands without extras need.
 STANDARD = {
     *(
         "goodput",
@@ -196,11 +196,11 @@ GPU_FOLDERS = tuple(
 )
 
 
-def room_of(module: str) -> str:
-    """The room of a module by its dotted name."""
+def package_of(module: str) -> str:
+    """The package of a module by its dotted name."""
     top, *rest = module.split(".")
     if top == "goodput_exporters":
-        # Each collector and each GPU driver is a room of its own: none imports another.
+        # Each collector and each GPU driver is a package of its own: none imports another.
         parts = 2 if rest[:1] == ["collectors"] or module.startswith(GPU_FOLDERS) else 1
         return ".".join(["exporters", *rest[:parts]])
     if not rest:
@@ -210,12 +210,12 @@ def room_of(module: str) -> str:
     return ".".join(rest[: 2 if rest[0] in ("sdk", "aggregator") else 1])
 
 
-def entry_of(room: str) -> str:
-    """The room's name in the table; collectors share one entry, and so do GPU drivers."""
+def entry_of(package: str) -> str:
+    """The package's name in the table; collectors share one entry, and so do GPU drivers."""
     for family, member in (("exporters.collectors.", "COLLECTOR"), ("exporters.gpu.", "DRIVER")):
-        if room.startswith(family) and room not in ROOMS:
+        if package.startswith(family) and package not in PACKAGES:
             return family + member
-    return room
+    return package
 
 
 def module_of(path: Path) -> str:
@@ -245,23 +245,23 @@ def imports(tree: ast.AST):
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_room_imports_only_what_it_may(path):
-    room = room_of(module_of(path))
-    allowed = ROOMS[entry_of(room)]
+def test_a_package_imports_only_what_it_may(path):
+    package = package_of(module_of(path))
+    allowed = PACKAGES[entry_of(package)]
     always = allowed[: allowed.index(None)] if None in allowed else allowed
     for module, lazily in imports(ast.parse(path.read_text())):
-        if module not in MODULES or room_of(module) == room:
+        if module not in MODULES or package_of(module) == package:
             continue
-        assert entry_of(room_of(module)) in (allowed if lazily else always), f"{room} imports {module}"
+        assert entry_of(package_of(module)) in (allowed if lazily else always), f"{package} imports {module}"
 
 
-def test_the_exporters_rooms_import_only_lower_ones():
-    """The table lists the exporters' rooms from the lowest to the highest."""
-    order = [room for room in ROOMS if room.startswith("exporters")]
-    for at, room in enumerate(order):
-        for other in ROOMS[room]:
+def test_exporter_packages_import_only_lower_ones():
+    """The table lists the exporters' packages from the lowest to the highest."""
+    order = [package for package in PACKAGES if package.startswith("exporters")]
+    for at, package in enumerate(order):
+        for other in PACKAGES[package]:
             if other is not None and other.startswith("exporters"):
-                assert other in order[:at], f"{room} imports the higher room {other}"
+                assert other in order[:at], f"{package} imports the higher package {other}"
 
 
 def test_no_modules_import_each_other_in_a_circle():
@@ -277,24 +277,27 @@ def test_no_modules_import_each_other_in_a_circle():
     assert not below, sorted(below)
 
 
-def test_every_room_is_in_the_architecture_page():
+def test_every_package_is_in_the_architecture_page():
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    named = {room.split(".")[1] if room.startswith(("exporters.", "aggregator.")) else room for room in ROOMS}
+    named = {
+        package.split(".")[1] if package.startswith(("exporters.", "aggregator.")) else package
+        for package in PACKAGES
+    }
     hidden = {"__main__", "sdk", "gpu", "collector", "collector_runner", "directory_lock"}
-    assert [room for room in sorted(named - hidden) if f"`{room}`" not in text] == []
+    assert [package for package in sorted(named - hidden) if f"`{package}`" not in text] == []
 
 
-def test_no_folder_holds_more_than_a_room_can():
+def test_no_folder_has_too_many_files():
     counts = Counter(path.parent for path in SOURCES)
     assert max(counts.values()) <= FILES_PER_FOLDER_MAX, counts.most_common(3)
 
 
 @pytest.mark.parametrize(
     "path",
-    [p for p in SOURCES if room_of(module_of(p)) in STANDARD and p.name not in NOT_STANDARD],
+    [p for p in SOURCES if package_of(module_of(p)) in STANDARD and p.name not in NOT_STANDARD],
     ids=lambda p: str(p.relative_to(ROOT)),
 )
-def test_the_trainers_rooms_use_the_standard_library_alone(path):
+def test_trainer_packages_use_the_standard_library_alone(path):
     for module, _ in imports(ast.parse(path.read_text())):
         top = module.split(".")[0]
         assert top in sys.stdlib_module_names or top == "goodput", f"{path.name} imports {module}"

@@ -1,7 +1,7 @@
 """Runs collectors with a deadline, times them, counts their failures, and serves old results while one is late.
 
 Collectors run one after the other in one thread; another thread is started each time one takes longer than
-STALL_SECONDS. A collector that hangs (sysfs waiting for a lock of the network stack, a process in D state) costs
+SLOW_COLLECTOR_SECONDS. A collector that hangs (sysfs waiting for a lock of the network stack, a process in D state) costs
 itself and one thread, and is not started again until it returns. `run_collectors` returns by its deadline; what a
 late collector added last is served for KEPT_SECONDS.
 
@@ -23,7 +23,7 @@ from goodput_exporters.collector import Collector, NoData
 log = logging.getLogger("goodput.node")
 
 PROBLEMS_LOGGED_MAX = 256
-STALL_SECONDS = 0.01
+SLOW_COLLECTOR_SECONDS = 0.01
 # A little over a usual scrape interval, so that a collector that is always late is one scrape behind.
 KEPT_SECONDS = 75.0
 
@@ -102,7 +102,7 @@ def run_collectors(runners: Iterable[CollectorRunner], deadline_ns: int) -> list
             if queue and before in (-1, len(returned)):
                 threading.Thread(target=work, name="collect", daemon=True).start()
             before = len(returned)
-            all_returned.wait(min(STALL_SECONDS, left_seconds))
+            all_returned.wait(min(SLOW_COLLECTOR_SECONDS, left_seconds))
     finally:
         while (runner := _next(queue)) is not None:
             runner.is_busy = False  # It was not started in time.

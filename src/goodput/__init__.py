@@ -45,7 +45,16 @@ __all__ = [
     "window",
 ]
 
-_session = _Session()
+
+def _print_reports(session, has_steps: bool) -> None:
+    from goodput.sdk.reports.exit_report import (
+        print_reports,
+    )  # For `goodput run` alone, so it is loaded late.
+
+    print_reports(session, has_steps)
+
+
+_session = _Session(print_reports=_print_reports)
 _phases = _session.phases.by_name
 _windows = _Windows(_session)
 _os.register_at_fork(after_in_child=_session.after_fork)

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from support.servers import servers
 
-from goodput.up import files, parts
+from goodput.up import files, server_plan
 
 PORTS = {"node": 1, "aggregator": 9470, "prometheus": 3, "alertmanager": 4, "grafana": 5}
 
@@ -59,9 +59,9 @@ def test_taken_default_port_is_replaced(monkeypatch):
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)
         port, (other,) = taken.getsockname()[1], servers.free_ports(1)
-        monkeypatch.setitem(parts.PORTS, "node", port)
-        monkeypatch.setitem(parts.PORTS, "aggregator", other)
-        chosen = parts.choose_ports(["node", "aggregator"], free=False)
+        monkeypatch.setitem(server_plan.PORTS, "node", port)
+        monkeypatch.setitem(server_plan.PORTS, "aggregator", other)
+        chosen = server_plan.choose_ports(["node", "aggregator"], free=False)
     assert chosen["node"] not in (port, other)
     assert chosen["aggregator"] == other
 
@@ -74,8 +74,8 @@ def test_taken_default_port_is_replaced(monkeypatch):
 def test_an_alertmanager_without_pages_is_said(tmp_path, monkeypatch, there, note):
     for name in there:
         (tmp_path / name).mkdir()
-    monkeypatch.setattr(parts, "_DEBIAN_UI", tmp_path / "ui")
-    options = parts.Options(data=tmp_path / "data", pages="pages")
-    part = parts._alertmanager(options, servers.REPOSITORY, "alertmanager", PORTS)
-    assert note in part.note and bool(note) == bool(part.note)
-    assert part.url == "http://127.0.0.1:4/"
+    monkeypatch.setattr(server_plan, "_DEBIAN_UI", tmp_path / "ui")
+    options = server_plan.Options(data=tmp_path / "data", pages="pages")
+    server = server_plan._alertmanager(options, servers.REPOSITORY, "alertmanager", PORTS)
+    assert note in server.note and bool(note) == bool(server.note)
+    assert server.url == "http://127.0.0.1:4/"

@@ -1,10 +1,10 @@
-"""A part starts only when the part it needs is ready."""
+"""A server starts only when the server it needs is ready."""
 
 import sys
 
 from support.servers import servers
 
-from goodput.up import parts, stack
+from goodput.up import server_plan, stack
 
 SLOW = """
 import http.server, sys, time
@@ -31,8 +31,8 @@ def test_part_dependencies_exist(tmp_path, monkeypatch):
     found = tmp_path / "found"
     eager = "import http.server, sys\n" + EAGER
     planned = [
-        parts.Part("aggregator", [sys.executable, "-c", SLOW, str(first)], first, "/"),
-        parts.Part(
+        server_plan.Server("aggregator", [sys.executable, "-c", SLOW, str(first)], first, "/"),
+        server_plan.Server(
             "node",
             [sys.executable, "-c", eager, str(second), str(first), str(found)],
             second,
@@ -41,13 +41,13 @@ def test_part_dependencies_exist(tmp_path, monkeypatch):
         ),
     ]
     monkeypatch.setattr(stack, "plan", lambda options: (planned, {}))
-    with stack.Stack(parts.Options(data=tmp_path / "data", pages="pages")) as one:
+    with stack.Stack(server_plan.Options(data=tmp_path / "data", pages="pages")) as one:
         one.start()
         assert found.read_text() == "200"
 
 
 def test_agent_starts_after_the_aggregator(tmp_path):
-    planned, _ = parts.plan(
-        parts.Options(data=tmp_path, pages="pages", prometheus=False, grafana=False, free_ports=True)
+    planned, _ = server_plan.plan(
+        server_plan.Options(data=tmp_path, pages="pages", prometheus=False, grafana=False, free_ports=True)
     )
-    assert [(part.name, part.after) for part in planned] == [("aggregator", ""), ("node", "aggregator")]
+    assert [(server.name, server.after) for server in planned] == [("aggregator", ""), ("node", "aggregator")]

@@ -49,7 +49,7 @@ def default_data(environ=os.environ) -> str:
 def call(arguments) -> int:
     """Run until SIGINT, SIGTERM or SIGHUP (0), or until a part fails (1)."""
     from goodput.up.files import UpError
-    from goodput.up.parts import Options
+    from goodput.up.server_plan import Options
     from goodput.up.stack import Stack
 
     options = Options(

@@ -75,37 +75,37 @@ def count(
             torch.enable_grad(),
             _autocast(torch, types, autocast),
         ):
-            tally = _run(torch, plain, types, inputs, keywords, backward, loss, in_forked_process)
+            totals = _run(torch, plain, types, inputs, keywords, backward, loss, in_forked_process)
     except FlopCountError:
         raise
     except Exception as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())[:_MESSAGE_LENGTH_MAX]
         raise FlopCountError(f"cannot count {type(plain).__name__}: {text}") from error
-    flops = tally.model * microbatches, tally.hardware * microbatches
-    return Counted(*flops, tally.dtype(), tuple(sorted(tally.uncounted)))
+    flops = totals.model * microbatches, totals.hardware * microbatches
+    return Counted(*flops, totals.dtype(), tuple(sorted(totals.uncounted)))
 
 
 def _run(
     torch, plain, types: tuple[str, ...], inputs: tuple, keywords: dict, backward: bool, loss, forked: bool
 ):
-    """Run the step on the meta copy of `plain`; returns the Tally."""
+    """Run the step on the meta copy of `plain`; returns the FlopTotals."""
     from goodput.flops import node_by_node
+    from goodput.flops.flop_totals import FlopTotals, counting, float32_names
     from goodput.flops.meta_copy import MetaMode, copy_to_meta
-    from goodput.flops.tally import Tally, counting, float32_names
 
-    tally, mode = Tally(("fp32", "fp32") if forked else float32_names(types)), MetaMode(types)
+    totals, mode = FlopTotals(("fp32", "fp32") if forked else float32_names(types)), MetaMode(types)
     model = copy_to_meta(plain, mode)
     with mode:
         inputs, keywords = copy.deepcopy((inputs, keywords), mode.memo)
-    with counting(tally), torch.device("meta"), mode:
+    with counting(totals), torch.device("meta"), mode:
         output = model(*inputs, **keywords)
         if backward:
             roots = _backward_roots(torch, output if loss is None else loss(output))
-            tally.backward = True
+            totals.backward = True
             # Dense ones: some meta kernels refuse the strides of a sum's gradient.
             run = node_by_node.backward if forked else torch.autograd.backward
             run(roots, [torch.ones_like(root) for root in roots])
-    return tally
+    return totals
 
 
 def _backward_roots(torch: Any, output: Any) -> list:

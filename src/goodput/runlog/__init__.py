@@ -6,7 +6,7 @@ Memory is bounded by ranks and attempts, plus the lines that are out of order.
     replayed = replay("run.jsonl"); replayed[0].account.ratio("goodput")
 """
 
+from goodput.runlog.log_file import LogError
 from goodput.runlog.replay import Replayed, replay
-from goodput.runlog.source import LogError
 
 __all__ = ["LogError", "Replayed", "replay"]

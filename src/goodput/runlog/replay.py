@@ -21,9 +21,9 @@ from goodput.account.states import INDEX, PHASE_STATES, vector
 from goodput.defaults import STALE_SECONDS, STALL_SECONDS
 from goodput.runlog.last_moment import hang_at_end
 from goodput.runlog.lines import TIME_NS_MAX, Line, LineError, parse
+from goodput.runlog.log_file import LogError, LogFile
 from goodput.runlog.scan import Scan
-from goodput.runlog.source import LogError, Source
-from goodput.runlog.tracks import AttemptTrack, Problems, RunTrack
+from goodput.runlog.scan_results import AttemptTrack, Problems, RunTrack
 
 _UNATTRIBUTED = INDEX["unattributed"]
 # Times written with few digits overlap by as much as was rounded off.
@@ -50,18 +50,18 @@ def replay(
     `window` is as in account.compute. `progress` is called with the share that is read, 0 to 1. Raises LogError if the
     log has no attempt.
     """
-    with Source(path) as source:
-        most = max(source.size, 1)
-        scan = Scan(source, stall_seconds, lambda at: progress(0.4 * at / most))
+    with LogFile(path) as log_file:
+        most = max(log_file.size, 1)
+        scan = Scan(log_file, stall_seconds, lambda at: progress(0.4 * at / most))
         if not any(found.tracks for found in scan.runs.values()):
             why = [f"; line {number}: {text}" for number, text in scan.problems.listed[:SHOWN]]
             why += ["; a run log has one JSON object per line, see docs/run-log.md"] * bool(why)
-            why += [f"; {source.broken}"] if source.broken else []
+            why += [f"; {log_file.broken}"] if log_file.broken else []
             raise LogError(
-                f"{source.name}: no attempt, step or beat of any rank in {scan.problems.lines} lines{''.join(why)}"
+                f"{log_file.name}: no attempt, step or beat of any rank in {scan.problems.lines} lines{''.join(why)}"
             )
         if any(track.disorder_ns for found in scan.runs.values() for track in found.tracks.values()):
-            _measure(source, scan, stall_seconds)
+            _measure(log_file, scan, stall_seconds)
         engines = {
             name: _engine(found, found.lengths.threshold_ns(stall_seconds, found.run.stepping()), window)
             for name, found in scan.runs.items()
@@ -72,7 +72,7 @@ def replay(
             for name, engine in engines.items()
             for track in scan.runs[name].tracks.values()
         }
-        for track, number, line in _ordered(source, scan, lambda at: progress(0.4 + 0.6 * at / most)):
+        for track, number, line in _ordered(log_file, scan, lambda at: progress(0.4 + 0.6 * at / most)):
             walks[track].take(number, line)
         progress(1.0)
         return [
@@ -102,26 +102,28 @@ def _engine(found: RunTrack, threshold_ns: int, window) -> Engine:
     return Engine(run, gather(run, found.now_ns(), threshold_ns, stale_seconds, known_only, window))
 
 
-def _measure(source: Source, scan: Scan, stall_seconds: float) -> None:
+def _measure(log_file: LogFile, scan: Scan, stall_seconds: float) -> None:
     """Find step lengths and repeated steps, which the first pass gets right only if lines are in order."""
     for found in scan.runs.values():
         found.lengths = StepLengths.for_threshold(stall_seconds)
         for track in found.tracks.values():
             track.lengths, track.rewinds, track.step_ns, track.last_step = found.lengths, [], None, -1
-    for track, _, line in _ordered(source, scan):
+    for track, _, line in _ordered(log_file, scan):
         if line.kind == "step":
             track.step(line)
 
 
-def _ordered(source: Source, scan: Scan, progress=lambda _: None) -> Iterator[tuple[AttemptTrack, int, Line]]:
+def _ordered(
+    log_file: LogFile, scan: Scan, progress=lambda _: None
+) -> Iterator[tuple[AttemptTrack, int, Line]]:
     """Steps and phases of each attempt in the order of their ends: (attempt, line number, line)."""
     scan.rewind()
     high: dict[AttemptTrack, int] = {}
     waiting: dict[AttemptTrack, list[tuple]] = {}
     dropped = scan.problems.dropped
-    for number, raw in source.lines():
+    for number, raw in log_file.lines():
         if number % 4096 == 0:
-            progress(source.position)
+            progress(log_file.position)
         try:
             line = parse(raw)
         except LineError:

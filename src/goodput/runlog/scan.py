@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from goodput.account import DECLARED, FINAL_STATUSES, Attempt, EndMark, Run
 from goodput.account.stall_threshold import StepLengths
-from goodput.runlog.complete import complete_attempts, note_contradictions
+from goodput.runlog.attempt_completion import complete_attempts, note_contradictions
 from goodput.runlog.lines import (
     KINDS,
     LINE_BYTES_MAX,
@@ -23,8 +23,8 @@ from goodput.runlog.lines import (
     stacks,
     unknown_fields,
 )
-from goodput.runlog.source import Source
-from goodput.runlog.tracks import AttemptTrack, Problems, RunTrack
+from goodput.runlog.log_file import LogFile
+from goodput.runlog.scan_results import AttemptTrack, Problems, RunTrack
 
 BEHIND_NS_MAX = 600 * 10**9
 RUNS_MAX = 1000
@@ -34,19 +34,19 @@ class Scan:
     """Reads the whole log. `runs` is by name, in the order of the file."""
 
     def __init__(
-        self, source: Source, stall_seconds: float, progress: Callable[[int], None] = lambda _: None
+        self, log_file: LogFile, stall_seconds: float, progress: Callable[[int], None] = lambda _: None
     ):
         self.problems = Problems()
         self._stall_seconds = stall_seconds
         self.runs: dict[str, RunTrack] = {}
         self._last_run = ""
         self._nameless = False  # there is one run so far, and no line has named it
-        for number, raw in source.lines():
+        for number, raw in log_file.lines():
             self.problems.lines = number
             if number % 4096 == 0:
-                progress(source.position)
+                progress(log_file.position)
             self._read(number, raw)
-        self.problems.broken = source.broken
+        self.problems.broken = log_file.broken
         for found in self.runs.values():
             for track in found.tracks.values():
                 self._confirm(found, track)

@@ -32,8 +32,8 @@ from collections.abc import Callable, Iterable
 
 from goodput.trace.advice import leading
 from goodput.trace.columns import Columns
+from goodput.trace.device_summary import PROBLEMS_LISTED_MAX, add, summarize_devices
 from goodput.trace.ranks import waiting
-from goodput.trace.reduce import PROBLEMS_LISTED_MAX, add, reduce
 from goodput.trace.states import STATES
 from goodput.trace.stream import Reader, TraceError
 
@@ -57,7 +57,7 @@ def analyze_one(path, order: int = 0, progress: Callable[[float], None] | None =
         why = "; ".join(f"{count} {what}" for what, (count, _) in columns.problems.items())
         raise TraceError(f"{path}: no usable event{f' (events {why})' if why else ''}")
     about = reader.about
-    devices = reduce(columns, about)
+    devices = summarize_devices(columns, about)
     if not devices:
         raise TraceError(f"{path}: no kernels and no operators to analyze")
     place = about.get("distributedInfo")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from goodput.child_processes import Child, end_all
 from goodput.up.files import UpError
-from goodput.up.parts import Options, Part, plan
+from goodput.up.server_plan import Options, Server, plan
 
 READY_SECONDS_MAX = 60.0
 END_SECONDS_MAX = 5.0
@@ -31,7 +31,7 @@ class Stack:
 
     def __init__(self, options: Options):
         self.options = options
-        self.parts: list[Part] = []
+        self.servers: list[Server] = []
         self.absent: dict[str, str] = {}
         self.children: list[Child] = []
         self.stopping = 0
@@ -48,30 +48,30 @@ class Stack:
         self.stopping += 1
 
     def start(self) -> None:
-        """Start every part and wait until all are ready. Raises UpError; returns early after `stop`."""
+        """Start every server and wait until all are ready. Raises UpError; returns early after `stop`."""
         logs = self._folder("logs")
         self._hold()
         try:
-            self.parts, self.absent = plan(self.options)
+            self.servers, self.absent = plan(self.options)
         except OSError as error:
             raise UpError(f"{error.filename or self.options.data}: {error.strerror}") from error
-        for part in self.parts:
-            for first in self.parts:
-                if first.name == part.after:
+        for server in self.servers:
+            for first in self.servers:
+                if first.name == server.after:
                     self._wait_for(first)
             if self.stopping:
                 return
             try:
-                self.children.append(Child(part.name, part.command, logs, part.environ))
+                self.children.append(Child(server.name, server.command, logs, server.environ))
             except OSError as error:
                 raise UpError(
-                    f"{part.name} cannot be started: {part.command[0]}: {error.strerror}"
+                    f"{server.name} cannot be started: {server.command[0]}: {error.strerror}"
                 ) from error
-        for part in self.parts:
-            self._wait_for(part)
+        for server in self.servers:
+            self._wait_for(server)
 
     def watch(self) -> None:
-        """Return after `stop`. Raises UpError when a part ends by itself."""
+        """Return after `stop`. Raises UpError when a server ends by itself."""
         while not self.stopping:
             self._check_children()
             time.sleep(_POLL_SECONDS)
@@ -110,18 +110,18 @@ class Stack:
         except OSError as error:
             raise UpError(f"{path}: {error.strerror}") from error
 
-    def _wait_for(self, part: Part) -> None:
+    def _wait_for(self, server: Server) -> None:
         deadline = time.monotonic() + READY_SECONDS_MAX
         last = "no answer"
         while not self.stopping:
             self._check_children()
-            last = _problem(part.health_url)
+            last = _problem(server.health_url)
             if not last:
                 return
             if time.monotonic() >= deadline:
-                child = next(child for child in self.children if child.name == part.name)
+                child = next(child for child in self.children if child.name == server.name)
                 raise UpError(
-                    f"{part.name} was not ready after {READY_SECONDS_MAX:g} s ({part.health_url}: {last})\n"
+                    f"{server.name} was not ready after {READY_SECONDS_MAX:g} s ({server.health_url}: {last})\n"
                     f"{child.tail()}"
                 )
             time.sleep(_POLL_SECONDS / 2)

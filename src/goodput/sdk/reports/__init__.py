@@ -1,1 +1,1 @@
-"""The account and the windows of one process: `goodput.report()` and `goodput.window()`."""
+"""The account and the windows of one process: `goodput.report()`, `goodput.window()`, the report at exit."""

@@ -29,6 +29,7 @@ from goodput.wire.identity import check_identity, clean_text
 
 TYPE_CHECKING = False  # `typing` is not imported: it takes longer than all of goodput.
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 CALLS_MAX = 64  # queued while one is being handled
@@ -39,8 +40,10 @@ NUMBERINGS_MAX = 1024
 class Session:
     """The process's recorder, its phases and its page."""
 
-    def __init__(self, environ=os.environ):
+    def __init__(self, environ=os.environ, print_reports: Callable[[Session, bool], None] | None = None):
+        """`print_reports(session, has_steps)` is called at exit where GOODPUT_REPORT is set."""
         self.environ = environ
+        self._print_reports = print_reports
         self.recorder = Recorder()
         self.recorder.starter = self.start_implicitly
         self.messages = Messages()
@@ -339,10 +342,8 @@ class Session:
                 self.recorder.thread = get_ident()
             steps = self.recorder.steps if self.recorder.is_recording else 0
             self.stop("finished" if succeeded or hasattr(sys, "ps1") else "failed")
-            if self.environ.get("GOODPUT_REPORT", "") not in ("", "0"):
-                from goodput.sdk.startup.exit_report import print_reports
-
-                print_reports(self, bool(steps))
+            if self._print_reports and self.environ.get("GOODPUT_REPORT", "") not in ("", "0"):
+                self._print_reports(self, bool(steps))
         except Exception:
             pass
 

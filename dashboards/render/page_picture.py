@@ -1,6 +1,6 @@
 """Writes a picture of the built-in page: runs the demo, keeps its page served, takes a screenshot, ends it.
 
-python docs/picture.py docs/page.png
+python -m dashboards.render.page_picture docs/page.png
 """
 
 import os

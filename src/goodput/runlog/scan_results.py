@@ -10,7 +10,7 @@ from goodput.account import Attempt, Run
 from goodput.account.document_types import StepLines
 from goodput.account.stall_threshold import StepLengths
 from goodput.runlog.lines import Line
-from goodput.runlog.source import LogError
+from goodput.runlog.log_file import LogError
 
 PROBLEMS_MAX = 100
 DROPPED_MAX = 200_000

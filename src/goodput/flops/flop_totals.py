@@ -2,9 +2,9 @@
 
 PyTorch's `FlopCounterMode` calls the formulae here; at the end its total must equal ours.
 
-    with counting(tally):
+    with counting(totals):
         model(x).sum().backward()
-    tally.model, tally.dtype()      # 1536, "bf16=0.93,fp32=0.07"
+    totals.model, totals.dtype()      # 1536, "bf16=0.93,fp32=0.07"
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOOKS_LIKE_PRODUCT = re.compile(
 _KNOWN_NAMESPACES = ("aten", "prim", "prims", "c10d", "_c10d_functional")
 
 
-class Tally:
+class FlopTotals:
     """FLOPs so far: `model`, also by dtype, and `hardware`, which includes recomputation."""
 
     def __init__(self, float32_names: tuple[str, str] = ("fp32", "fp32")):
@@ -66,15 +66,15 @@ class Tally:
 
 
 @contextlib.contextmanager
-def counting(tally: Tally):
+def counting(totals: FlopTotals):
     """Count the operators run in this context. Raises FlopCountError if PyTorch's counter has another total."""
-    counter = FlopCounterMode(display=False, custom_mapping=_formulas(tally))
+    counter = FlopCounterMode(display=False, custom_mapping=_formulas(totals))
     counter.mod_tracker = _NoModuleTracker()  # pyright: ignore[reportAttributeAccessIssue] - duck-typed
-    with _UncountedMode(tally, counter.flop_registry), counter:
+    with _UncountedMode(totals, counter.flop_registry), counter:
         yield
     total = counter.get_total_flops()
-    if total != tally.hardware:
-        raise FlopCountError(f"counted {tally.hardware} FLOPs, but PyTorch's counter has {total}")
+    if total != totals.hardware:
+        raise FlopCountError(f"counted {totals.hardware} FLOPs, but PyTorch's counter has {total}")
 
 
 def float32_names(types: tuple[str, ...]) -> tuple[str, str]:
@@ -105,21 +105,21 @@ class _NoModuleTracker:
 class _UncountedMode(TorchDispatchMode):
     """Records the operators that may be products and have no formula."""
 
-    def __init__(self, tally: Tally, known: dict):
+    def __init__(self, totals: FlopTotals, known: dict):
         super().__init__()
-        self.tally, self.known = tally, known
+        self.totals, self.known = totals, known
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         packet = getattr(func, "_overloadpacket", func)
         if packet not in self.known:
             foreign = getattr(func, "namespace", "") not in _KNOWN_NAMESPACES
             if foreign or _LOOKS_LIKE_PRODUCT.search(str(packet)):
-                self.tally.uncounted.add(str(packet))
+                self.totals.uncounted.add(str(packet))
         return func(*args, **(kwargs or {}))
 
 
-def _formulas(tally: Tally) -> dict:
-    """PyTorch's formulae and ours, each adding its result to the tally."""
+def _formulas(totals: FlopTotals) -> dict:
+    """PyTorch's formulae and ours, each adding its result to the totals."""
 
     def adding(operator: Any, formula: Any):
         convolution = "conv" in str(operator)
@@ -128,7 +128,7 @@ def _formulas(tally: Tally) -> dict:
             flops = formula(*args, out_val=out_val, **kwargs)
             dtype = next((arg.dtype for arg in args if isinstance(arg, torch.Tensor)), None)
             # A backward pass runs without gradients, except where checkpointing repeats a forward pass.
-            tally.add(flops, dtype, convolution, tally.backward and torch.is_grad_enabled())
+            totals.add(flops, dtype, convolution, totals.backward and torch.is_grad_enabled())
             return flops
 
         add._get_raw = True

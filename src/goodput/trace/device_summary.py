@@ -7,7 +7,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 
-from goodput.trace import names, tops
+from goodput.trace import names, top_operations
 from goodput.trace.columns import Columns, DeviceEvents
 from goodput.trace.long_gaps import long_gaps
 from goodput.trace.spans import flatten, intersect, length, lengths_in, merge, subtract, union
@@ -17,7 +17,7 @@ from goodput.trace.steps import NEVER, NO_LAUNCH, Window, bounds_of, on_device, 
 PROBLEMS_LISTED_MAX = 20
 
 
-def reduce(columns: Columns, about: dict) -> list[dict]:
+def summarize_devices(columns: Columns, about: dict) -> list[dict]:
     """The documents of a trace's devices, sorted; of its processes if it has no devices."""
     if not columns.devices:
         return _processors(columns)
@@ -79,7 +79,7 @@ def _device(columns: Columns, device, rows: DeviceEvents, launches: _Launches, a
         **document,
         "events": len(rows.starts),
         "launches_known": sum(at != NO_LAUNCH for at in launched),
-        "top": tops.kernels(columns, rows, found),
+        "top": top_operations.kernels(columns, rows, found),
     }
 
 
@@ -107,7 +107,7 @@ def _processors(columns: Columns) -> list[dict]:
                 **_lane(columns, training, work, host, found),
                 "events": sum(place in training for place in columns.op_threads),
                 "launches_known": None,
-                "top": tops.operators(columns, training, found),
+                "top": top_operations.operators(columns, training, found),
             }
         )
     return out

@@ -42,7 +42,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Part:
+class Server:
     """One server: its command, environment, port, and the path that answers 200 when it is ready."""
 
     name: str
@@ -90,8 +90,8 @@ def _bound(port: int) -> socket.socket:
     raise UpError(f"no free port on {HOST}")
 
 
-def plan(options: Options) -> tuple[list[Part], dict[str, str]]:
-    """The parts to start, and the reason for each that is not. Writes their configuration. Raises UpError."""
+def plan(options: Options) -> tuple[list[Server], dict[str, str]]:
+    """The servers to start, and the reason for each that is not. Writes their configuration. Raises UpError."""
     source = files.shipped()
     programs, absent = _programs(options)
     ports = choose_ports(["aggregator", "node", *programs], options.free_ports)
@@ -123,20 +123,20 @@ def _programs(options: Options) -> tuple[dict[str, str], dict[str, str]]:
     return programs, absent
 
 
-def _aggregator(options: Options, ports: Mapping[str, int]) -> Part:
+def _aggregator(options: Options, ports: Mapping[str, int]) -> Server:
     command = [sys.executable, "-m", "goodput", "serve", "--listen", f"{HOST}:{ports['aggregator']}"]
     command += ["--ledger", f"sqlite:///{options.data / 'ledger.db'}"]
-    return Part("aggregator", command, ports["aggregator"], "/healthz")
+    return Server("aggregator", command, ports["aggregator"], "/healthz")
 
 
-def _node(options: Options, ports: Mapping[str, int]) -> Part:
+def _node(options: Options, ports: Mapping[str, int]) -> Server:
     command = [sys.executable, "-m", "goodput", "node", "--listen", f"{HOST}:{ports['node']}"]
     command += ["--directory", options.pages, "--aggregator", f"http://{HOST}:{ports['aggregator']}"]
     # Otherwise its first push fails and its log begins with an error.
-    return Part("node", command, ports["node"], "/healthz", after="aggregator")
+    return Server("node", command, ports["node"], "/healthz", after="aggregator")
 
 
-def _prometheus(options: Options, source: Path, program: str, ports: Mapping[str, int]) -> Part:
+def _prometheus(options: Options, source: Path, program: str, ports: Mapping[str, int]) -> Server:
     config = files.write_prometheus(source, options.data / "etc" / "prometheus", ports)
     command = [
         program,
@@ -147,10 +147,10 @@ def _prometheus(options: Options, source: Path, program: str, ports: Mapping[str
         f"--web.external-url=http://{HOST}:{ports['prometheus']}/",
         "--log.level=warn",
     ]
-    return Part("prometheus", command, ports["prometheus"], "/-/ready")
+    return Server("prometheus", command, ports["prometheus"], "/-/ready")
 
 
-def _alertmanager(options: Options, source: Path, program: str, ports: Mapping[str, int]) -> Part:
+def _alertmanager(options: Options, source: Path, program: str, ports: Mapping[str, int]) -> Server:
     config = files.write_alertmanager(source, options.data / "etc" / "alertmanager")
     command = [
         program,
@@ -164,10 +164,10 @@ def _alertmanager(options: Options, source: Path, program: str, ports: Mapping[s
     # Debian's package lacks the web application.
     bare = _DEBIAN_UI.is_dir() and not (_DEBIAN_UI / "index.html").exists()
     note = " (Debian's package has no web application; use amtool)" if bare else ""
-    return Part("alertmanager", command, ports["alertmanager"], "/-/ready", note=note)
+    return Server("alertmanager", command, ports["alertmanager"], "/-/ready", note=note)
 
 
-def _grafana(options: Options, source: Path, program: str, ports: Mapping[str, int]) -> Part:
+def _grafana(options: Options, source: Path, program: str, ports: Mapping[str, int]) -> Server:
     """Every local user may view; changes need Grafana's admin login."""
     folder = _made(options.data / "grafana")
     provisioning = files.write_grafana(source, options.data / "etc" / "grafana" / "provisioning", ports)
@@ -188,7 +188,7 @@ def _grafana(options: Options, source: Path, program: str, ports: Mapping[str, i
         "GF_ANALYTICS_CHECK_FOR_UPDATES": "false",
         "GF_ANALYTICS_CHECK_FOR_PLUGIN_UPDATES": "false",
     }
-    return Part("grafana", command, ports["grafana"], "/api/health", environ)
+    return Server("grafana", command, ports["grafana"], "/api/health", environ)
 
 
 def _made(folder: Path) -> Path:

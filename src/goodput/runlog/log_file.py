@@ -25,7 +25,7 @@ class LogError(Exception):
     """A run log that cannot be used."""
 
 
-class Source:
+class LogFile:
     """A log that can be read repeatedly. `size` and `position` are bytes of the file, compressed or not."""
 
     def __init__(self, path: str):
@@ -48,7 +48,7 @@ class Source:
         except OSError as error:
             raise LogError(f"{self.name}: {error.strerror or error}") from None
 
-    def __enter__(self) -> Source:
+    def __enter__(self) -> LogFile:
         return self
 
     def __exit__(self, *_) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from goodput.account import DECLARED, Attempt
-from goodput.runlog.tracks import AttemptTrack, Problems, RunTrack
+from goodput.runlog.scan_results import AttemptTrack, Problems, RunTrack
 
 # Taken from the rank's attempt before if an attempt has no line of its own.
 LASTING = (
