@@ -84,6 +84,9 @@ class Patches:
         self._original_of.clear()
 
     def _replace_values(self, table: dict) -> None:
+        # Half a million values in a process with PyTorch, of which next to none are ours.
+        if self._original_of.keys().isdisjoint(map(id, list(table.values()))):
+            return
         for name, value in list(table.items()):
             ours, original = self._original_of.get(id(value), (None, None))
             if ours is not None:
