@@ -132,7 +132,8 @@ class PostgreSQL:
         """The URL of a new, empty database."""
         name = f"d{next(self._numbers)}"
         with self.connect("postgres") as connection:
-            connection.execute(f"create database {name}")
+            # Copied as files: a third of the time of the default, which logs every page.
+            connection.execute(f"create database {name} strategy file_copy")
         self._created.append(name)
         return self.url(name)
 
