@@ -10,6 +10,7 @@ import sys
 import time
 
 import torch
+import torch._dynamo
 from support.frameworks.script_helpers import core_wait_seconds
 from support.frameworks.scripts.loop_variants import checkpoints, evaluation, exceptions, places, rollouts
 from support.frameworks.scripts.loop_variants.cases import CASES
@@ -40,6 +41,7 @@ def state() -> dict:
 def main() -> None:
     torch.set_num_threads(1)
     goodput.auto.remove()
+    gc.freeze()  # Else each collection goes over all of PyTorch.
     report = {}
     for name in CASES:
         gc.collect()

@@ -33,6 +33,7 @@ def once(function) -> tuple:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     gc.collect()
+    gc.freeze()  # Else the next collection goes over all of PyTorch again.
     torch.manual_seed(0)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
