@@ -8,39 +8,6 @@ import pytest
 
 from goodput.rank_page import page
 
-CALLBACK, AUTO, DISABLED = "callback", "auto alone", "disabled"
-# The script of each framework, with its arguments.
-TRAININGS = {
-    ("lightning", CALLBACK): ("lightning_trainings.py", "lightning.pytorch"),
-    ("lightning", AUTO): ("lightning_trainings.py", "pytorch_lightning", "auto"),
-    ("lightning", DISABLED): ("lightning_trainings.py", "pytorch_lightning"),
-    ("transformers", CALLBACK): ("transformers_trainings.py",),
-    ("transformers", AUTO): ("transformers_trainings.py", "auto"),
-    ("transformers", DISABLED): ("transformers_trainings.py",),
-}
-
-
-@pytest.fixture(scope="session")
-def trained(tmp_path_factory):
-    """The result of a framework's script, which runs once for all tests."""
-    from support.frameworks.training_runs import train
-
-    made = {}
-
-    def get(framework: str, which: str = CALLBACK):
-        for name in (
-            ("torch", "accelerate", framework) if framework == "transformers" else ("torch", framework)
-        ):
-            pytest.importorskip(name)
-        key = framework, which
-        if key not in made:
-            script, *arguments = TRAININGS[key]
-            environ = {"GOODPUT_DISABLE": "1"} if which == DISABLED else {}
-            made[key] = train(script, tmp_path_factory.mktemp(framework), *arguments, **environ)
-        return made[key]
-
-    return get
-
 
 @pytest.fixture
 def directory():

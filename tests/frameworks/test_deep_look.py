@@ -56,7 +56,7 @@ def outcome(request, tmp_path_factory):
         "OMP_NUM_THREADS": "1",
     }
     out = directory / "out.json"
-    run_script("deep_look_cases.py", out, ENDS[request.param], **environ)
+    run_script("deep_look_cases.py", out, ENDS[request.param], forked="torch", **environ)
     return {**json.loads(out.read_text()), "how": ENDS[request.param], "directory": directory}
 
 

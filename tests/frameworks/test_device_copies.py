@@ -9,7 +9,7 @@ pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
 
 
 def run(directory, *arguments: str) -> dict:
-    done = run_script("device_copies.py", *arguments, flags=("-W", "ignore"), GOODPUT_DIR=str(directory))
+    done = run_script("device_copies.py", *arguments, forked="torch", GOODPUT_DIR=str(directory))
     assert "goodput" not in done.stderr, done.stderr
     return json.loads(done.stdout.strip().splitlines()[-1])
 

@@ -11,7 +11,7 @@ def trained(tmp_path_factory):
     """The result of each rank."""
     pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
     directory = tmp_path_factory.mktemp("weights")
-    errors = run_ranks("distributed_weights_rank.py", directory)
+    errors = run_ranks("distributed_weights_rank.py", directory, forked="torch")
     assert "goodput:" not in errors
     return written(directory, "weights-{}.json")
 

@@ -17,7 +17,7 @@ SLACK_SECONDS = 0.02
 @pytest.fixture(scope="module", params=script_process.IMPLEMENTATIONS)
 def outcome(request, tmp_path_factory) -> dict:
     place = tmp_path_factory.mktemp("batches")
-    return script_process.run_implementation(SCRIPT, place, request.param)[0]
+    return script_process.run_implementation(SCRIPT, place, request.param, forked="torch")[0]
 
 
 @pytest.mark.parametrize("name", CASES)

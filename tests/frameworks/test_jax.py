@@ -6,7 +6,7 @@ from support.frameworks.training_runs import steps, train
 
 def test_step_waits_for_the_previous_one(tmp_path):
     pytest.importorskip("jax", reason="needs JAX: pip install jax")
-    run = train("jax_steps.py", tmp_path, JAX_PLATFORMS="cpu")
+    run = train("jax_steps.py", tmp_path, forked="", JAX_PLATFORMS="cpu")
     (page,) = run.snapshots("jax")
     assert steps(page) == list(range(20)) and page.steps[-1].samples == 20 * 64
     spent = run.seconds("jax")

@@ -24,7 +24,7 @@ pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
 def run(directory, *arguments: str, **environ) -> tuple[dict, str]:
     """The identity in the rank page, and the sum of the weights."""
     environ.update(GOODPUT_DIR=str(directory), HF_HUB_OFFLINE="1", XDG_CACHE_HOME=str(directory))
-    done = run_script("model_metadata.py", *arguments, **environ)
+    done = run_script("model_metadata.py", *arguments, forked="torch", **environ)
     assert "goodput" not in done.stderr, done.stderr
     steps, weights = done.stdout.split()[-2:]
     (page,) = directory.glob("*.page")

@@ -24,6 +24,7 @@ def outcome(tmp_path_factory):
                 "planted_delays.py",
                 tmp_path_factory.mktemp("planted"),
                 implementation,
+                forked="torch",
                 PLANTED=" ".join(names),
             )
             assert printed == ""

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_tracebacks_have_no_frames_of_goodput(implementation, tmp_path):
     """Frames, their lines and contexts: before the first step, in the common case, and in a loader's worker."""
-    found, _ = run_implementation("tracebacks.py", tmp_path, implementation)
+    found, _ = run_implementation("tracebacks.py", tmp_path, implementation, forked="torch")
     assert found["steps"] > 0 and len(found["without"]) >= 30
     assert found["measured"].keys() == found["without"].keys()
     for name, chain in found["without"].items():

@@ -3,12 +3,28 @@
 from typing import NamedTuple
 
 import pytest
-from support.frameworks.training_runs import committed, resumed, steps
+from support.frameworks.training_runs import committed, resumed, steps, train
+
+from goodput.account.flops import transformer
 
 pytestmark = pytest.mark.alone
 
 CALLBACK, AUTO, DISABLED = "callback", "auto alone", "disabled"
 FRAMEWORKS = ("lightning", "transformers")
+# The module that each framework is imported by, its script and its arguments.
+LIGHTNING, OTHER_NAME = (
+    ("lightning.pytorch", "lightning_trainings.py"),
+    ("pytorch_lightning", "lightning_trainings.py"),
+)
+TRANSFORMERS = ("transformers.trainer", "transformers_trainings.py")
+TRAININGS = {
+    ("lightning", CALLBACK): LIGHTNING,
+    ("lightning", AUTO): (*OTHER_NAME, "auto"),
+    ("lightning", DISABLED): OTHER_NAME,
+    ("transformers", CALLBACK): TRANSFORMERS,
+    ("transformers", AUTO): (*TRANSFORMERS, "auto"),
+    ("transformers", DISABLED): TRANSFORMERS,
+}
 
 
 class Limits(NamedTuple):
@@ -33,6 +49,25 @@ LIMITS = {
 }
 each = pytest.mark.parametrize("framework", FRAMEWORKS)
 either = pytest.mark.parametrize("which", [CALLBACK, AUTO])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The result of a framework's script, which runs once for all tests."""
+    made = {}
+
+    def get(framework: str, which: str = CALLBACK):
+        for name in ("torch", "accelerate", framework):
+            pytest.importorskip(name)
+        key = framework, which
+        if key not in made:
+            module, script, *arguments = TRAININGS[key]
+            environ = {"GOODPUT_DISABLE": "1"} if which == DISABLED else {}
+            place = tmp_path_factory.mktemp(framework)
+            made[key] = train(script, place, module, *arguments, forked=module, **environ)
+        return made[key]
+
+    return get
 
 
 @each
@@ -115,3 +150,82 @@ def test_failed_training_loses_repeated_steps(trained, framework):
     assert steps(first) == list(range(6)) and committed(first) == [1, 3, 5]
     assert steps(second) == list(range(4, 8)) and resumed(second) == [3]
     assert run.kept_and_lost("broken") == (8, 2)
+
+
+# ---- What Lightning has beside: import names, several optimizers, asynchronous checkpoints
+
+
+@pytest.mark.parametrize("which", ["callback", "auto alone"])
+def test_validation_without_training(trained, which):
+    run = trained("lightning", which)
+    (page,) = run.snapshots("alone")
+    spent = run.seconds("alone")
+    assert page.steps == [] and spent["loader"] + spent["forward"] < 0.01 + run.printed["core_wait"]
+    assert spent["evaluation"] >= run.printed["alone"]
+
+
+def test_callback_works_under_both_import_names(trained):
+    run = trained("lightning", "auto alone")
+    (page,) = run.snapshots("then")
+    assert run.printed["is_callback"] and steps(page) == [0, 1, 2]
+    assert page.identity["microbatches"] == 2
+
+
+def test_loader_time_of_several_fits(trained):
+    run = trained("lightning")
+    planted, waited = run.printed["several"], run.printed["several_core_wait"]
+    assert planted <= run.seconds("several")["loader"] <= 1.05 * planted + 0.02 + waited
+
+
+def test_failed_fit_leaves_a_mark(trained):
+    first, _ = trained("lightning").snapshots("broken")
+    assert [e.text for e in first.events if e.kind == "mark"] == ["training broken off: ValueError"]
+
+
+def test_two_optimizers_make_one_step(trained):
+    (page,) = trained("lightning").snapshots("two")
+    assert steps(page) == list(range(5))
+    assert page.steps[-1].samples == 20
+    assert page.identity["total_steps"] == 5, "of max_steps=10, which counts each optimizer's"
+
+
+def test_partial_optimizer_steps_follow_the_trainers_count(trained):
+    """The first of the 9 steps is recorded as its parts; from then on the trainer's count holds."""
+    (page,) = trained("lightning").snapshots("halves")
+    assert 9 < len(page.steps) <= 11
+    assert {row.samples for row in page.steps[-8:]} >= {36, 32, 28}
+
+
+def test_async_checkpoint_is_committed_once_written(trained):
+    (page,) = trained("lightning").snapshots("asynchronous")
+    assert committed(page) == [5, 11]
+
+
+# ---- What transformers has beside: FLOPs and precision from the model's configuration
+
+
+@pytest.mark.parametrize("which", ["callback", "auto alone"])
+def test_evaluation_without_training(trained, which):
+    run = trained("transformers", which)
+    (page,) = run.snapshots("alone")
+    spent = run.seconds("alone")
+    assert page.steps == [] and spent["loader"] == spent["forward"] == 0
+    assert spent["evaluation"] == pytest.approx(
+        run.printed["alone"], abs=max(0.05 * run.printed["alone"], 0.01) + run.printed["core_wait"]
+    )
+
+
+def test_precision_and_accumulation_are_recorded(trained):
+    run = trained("transformers")
+    (first, *_), (last,) = run.snapshots("planted"), run.snapshots("several")
+    assert (first.identity["dtype"], first.identity["microbatches"]) == ("fp32", 2)
+    assert (last.identity["dtype"], last.identity["microbatches"]) == ("bf16", 1)
+
+
+def test_flops_follow_from_the_models_sizes(trained):
+    """By hand: a layer has 32 x 96 + 32 x 32 + 2 x 32 x 128 weights, the output layer 50 x 32; tokens are 8 x 24."""
+    params = 2 * (3072 + 1024 + 8192) + 1600
+    want = transformer(params=params, tokens=192, layers=2, heads=2, head_dim=16, context=24)
+    first, _ = trained("transformers").snapshots("broken")
+    assert first.identity["flops_per_step"] == want.model == 6 * params * 192 + 12 * 2 * 32 * 24 * 192
+    assert first.identity["hardware_flops_per_step"] == want.hardware

@@ -1,37 +1,6 @@
-"""What transformers has beside test_trainers.py: FLOPs and precision from the model's configuration."""
+"""Sizes of transformers' models, from which their FLOPs follow."""
 
 import pytest
-
-from goodput.account.flops import transformer
-
-pytestmark = pytest.mark.alone
-
-
-@pytest.mark.parametrize("which", ["callback", "auto alone"])
-def test_evaluation_without_training(trained, which):
-    run = trained("transformers", which)
-    (page,) = run.snapshots("alone")
-    spent = run.seconds("alone")
-    assert page.steps == [] and spent["loader"] == spent["forward"] == 0
-    assert spent["evaluation"] == pytest.approx(
-        run.printed["alone"], abs=max(0.05 * run.printed["alone"], 0.01) + run.printed["core_wait"]
-    )
-
-
-def test_precision_and_accumulation_are_recorded(trained):
-    run = trained("transformers")
-    (first, *_), (last,) = run.snapshots("planted"), run.snapshots("several")
-    assert (first.identity["dtype"], first.identity["microbatches"]) == ("fp32", 2)
-    assert (last.identity["dtype"], last.identity["microbatches"]) == ("bf16", 1)
-
-
-def test_flops_follow_from_the_models_sizes(trained):
-    """By hand: a layer has 32 x 96 + 32 x 32 + 2 x 32 x 128 weights, the output layer 50 x 32; tokens are 8 x 24."""
-    params = 2 * (3072 + 1024 + 8192) + 1600
-    want = transformer(params=params, tokens=192, layers=2, heads=2, head_dim=16, context=24)
-    first, _ = trained("transformers").snapshots("broken")
-    assert first.identity["flops_per_step"] == want.model == 6 * params * 192 + 12 * 2 * 32 * 24 * 192
-    assert first.identity["hardware_flops_per_step"] == want.hardware
 
 
 def test_sizes_are_unknown_without_text_input():

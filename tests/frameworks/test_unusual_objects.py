@@ -10,7 +10,9 @@ pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory) -> dict:
-    done = run_script("unusual_objects.py", GOODPUT_DIR=str(tmp_path_factory.mktemp("hostile")))
+    done = run_script(
+        "unusual_objects.py", forked="torch", GOODPUT_DIR=str(tmp_path_factory.mktemp("hostile"))
+    )
     assert "goodput" not in done.stderr, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -1,4 +1,7 @@
-"""Runs a training script of tests/support/frameworks/scripts in a process of its own, to a clean end."""
+"""Runs a training script of tests/support/frameworks/scripts in a process of its own, to a clean end.
+
+`forked` names a module with which PyTorch may have been imported in a process, of which this one is a fork.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.forks import server_with
 from support.paths import PYTHONPATH, SUPPORT
 
 SCRIPTS = SUPPORT / "frameworks" / "scripts"
@@ -20,22 +24,27 @@ IMPLEMENTATIONS = ("compiled", "python")
 TIMEOUT_SECONDS = 400
 
 
-def run_script(script: str, *arguments, flags=(), **environ: str) -> subprocess.CompletedProcess:
+def run_script(script: str, *arguments, flags=(), forked: str = "", **environ: str):
     """Run a script with these arguments, interpreter flags and additional environment variables."""
-    done = subprocess.run(
-        [sys.executable, *flags, str(SCRIPTS / script), *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": PYTHONPATH, **environ},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        stdin=subprocess.DEVNULL,
-    )
+    command = [str(SCRIPTS / script), *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH, **environ}
+    if forked:
+        (done,) = server_with(forked).run((command, environment), seconds=TIMEOUT_SECONDS)
+    else:
+        done = subprocess.run(
+            [sys.executable, *flags, *command],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 
 
 def run_implementation(
-    script: str, place: Path, implementation: str, *flags: str, **environ
+    script: str, place: Path, implementation: str, *flags: str, forked: str = "", **environ
 ) -> tuple[dict, str]:
     """(the JSON that the script wrote, what it printed)."""
     if implementation == "compiled" and importlib.util.find_spec("goodput.sdk.recorder._fast") is None:
@@ -43,7 +52,7 @@ def run_implementation(
     environ["GOODPUT_PURE"] = "1" if implementation == "python" else ""
     environ.update(GOODPUT_DIR=str(place / "pages"), GOODPUT_BUDGET="100%")
     written = place / "found.json"
-    done = run_script(script, written, flags=flags, **environ)
+    done = run_script(script, written, flags=flags, forked=forked, **environ)
     return json.loads(written.read_text()), done.stdout + done.stderr
 
 

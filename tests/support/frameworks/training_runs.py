@@ -61,11 +61,10 @@ class Trained:
         return [line for line in self.errors.splitlines() if line.startswith("goodput: ")]
 
 
-def train(script: str, directory: Path, *args: str, **environ: str) -> Trained:
+def train(script: str, directory: Path, *args: str, forked: str = "torch", **environ: str) -> Trained:
     pages = directory / "pages"
-    done = run_script(
-        script, directory, *args, **{**OFFLINE, "GOODPUT_DIR": str(pages), "OMP_NUM_THREADS": "1", **environ}
-    )
+    environ = {**OFFLINE, "GOODPUT_DIR": str(pages), "OMP_NUM_THREADS": "1", **environ}
+    done = run_script(script, directory, *args, forked=forked, **environ)
     return Trained(pages, json.loads(done.stdout.splitlines()[-1]), done.stderr)
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+from support.forks import server_with
 from support.frameworks.script_process import SCRIPTS, TIMEOUT_SECONDS
 from support.paths import TESTS
 from support.servers.servers import free_ports
@@ -31,17 +32,27 @@ def environment(directory: Path, run: str | None, **more: str) -> dict:
     return {**environ, "GOODPUT_RUN": run} if run else environ
 
 
-def run_ranks(script: str, directory: Path, *arguments: str, **more: str) -> str:
-    """Standard error of both ranks, one after the other."""
+def run_ranks(script: str, directory: Path, *arguments: str, forked: str = "", **more: str) -> str:
+    """Standard error of both ranks, one after the other; `forked` as in script_process."""
     environ = environment(directory, script.removesuffix(".py"), WORLD_SIZE="2", **more)
     environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_ports(1)[0]))
-    command = [sys.executable, str(SCRIPTS / script), str(directory), *arguments]
+    command = [str(SCRIPTS / script), str(directory), *arguments]
+    if forked:
+        processes = [(command, {**environ, "RANK": str(rank)}) for rank in range(2)]
+        ended = server_with(forked).run(*processes, seconds=TIMEOUT_SECONDS)
+        text = "\n".join(rank.stderr for rank in ended)
+        assert [rank.returncode for rank in ended] == [0, 0], text[-8000:]
+        return text
     logs = [directory / f"log-{rank}" for rank in range(2)]
     ranks = []
     try:
         for rank, log in enumerate(logs):
             with log.open("wb") as file:
-                ranks.append(subprocess.Popen(command, env={**environ, "RANK": str(rank)}, stderr=file))
+                ranks.append(
+                    subprocess.Popen(
+                        [sys.executable, *command], env={**environ, "RANK": str(rank)}, stderr=file
+                    )
+                )
         ended = [rank.wait(TIMEOUT_SECONDS) for rank in ranks]
     finally:
         for rank in ranks:
