@@ -21,7 +21,7 @@ from goodput.account.states import INDEX, PHASE_STATES, PLANNED, STATES, USER_ST
 
 PRODUCTIVE, COMMUNICATION, COMPILE = INDEX["productive"], INDEX["communication"], INDEX["compile"]
 CHECKPOINT, STALL, ROLLOUT = INDEX["checkpoint"], INDEX["stall"], INDEX["rollout"]
-_UNATTRIBUTED, _STARTUP, _LOST = (INDEX[s] for s in ("unattributed", "startup", "lost"))
+UNATTRIBUTED, _STARTUP, _LOST = (INDEX[s] for s in ("unattributed", "startup", "lost"))
 _PLANNED = tuple(INDEX[state] for state in PLANNED)
 _UNPLANNED = tuple(i for i in range(len(STATES)) if i not in _PLANNED)
 _BEFORE_STEPS = tuple(
@@ -52,9 +52,9 @@ class Fold:
         self.planned = PlannedLimits() if planned is None else planned
         self._judged: list[tuple[int, int, int]] = []  # (state, began, limit) of long planned phases
         self.to_state = [state_of(name, attempt.phase_states) for name in attempt.phases]
-        self.number, self.last_end_ns, self.samples, self._last_samples = 0, attempt.start_ns, 0, 0
+        self.number, self.last_end_ns, self.samples, self.last_samples = 0, attempt.start_ns, 0, 0
         self.compute_ns = 0  # all compute of the attempt, whatever its state
-        self.device_ns = self._last_device_ns = 0  # length of steps that the device clock divided into phases
+        self.device_ns = self.last_device_ns = 0  # length of steps that the device clock divided into phases
         self.totals = self.outside = (0,) * len(self.to_state)
         self.steps = self.clamped = 0
         self.last_count = 1
@@ -124,7 +124,7 @@ class Fold:
         """Start after this row, the last one before the bound."""
         width = len(self.to_state)
         self.totals, self.outside = padded(row.totals, width), padded(row.outside, width)
-        self.number, self._last_samples, self._last_device_ns = row.number, row.samples, row.device_ns
+        self.number, self.last_samples, self.last_device_ns = row.number, row.samples, row.device_ns
         self.last_end_ns, self.steps = max(row.end_ns, self.last_end_ns), 1
         self.compute_ns = sum(
             ns for state, ns in zip(self.to_state, self.totals, strict=True) if state == PRODUCTIVE
@@ -146,8 +146,8 @@ class Fold:
                 inside[state] += ns - beyond
         count, self.number = row.number - self.number, row.number
         self.last_count = count
-        samples, self._last_samples = row.samples - self._last_samples, row.samples
-        device_ns, self._last_device_ns = row.device_ns - self._last_device_ns, row.device_ns
+        samples, self.last_samples = row.samples - self.last_samples, row.samples
+        device_ns, self.last_device_ns = row.device_ns - self.last_device_ns, row.device_ns
         self.totals, self.outside = totals, outside
         if spent < 0 or min(gap) < 0 or min(inside) < 0 or sum(gap) + sum(inside) != spent:
             self.clamped += 1
@@ -172,10 +172,7 @@ class Fold:
         if count == 1 and self.steps and end_ns - began > self.calm_ns:
             self._note_wait(_unplanned(gap))
             self._note_wait(_unplanned(inside))
-        # Rows are ordered by number, lines of a log by time and step, since steps may take no time.
-        mine = self.attempt
-        last = self.number >= mine.top_number and (end_ns, step) >= (mine.rows_end_ns, mine.end_step)
-        self.exhausted |= self.final and last
+        self.note_exhausted(step)
         length = sum(inside)
         self.samples += samples
         self.compute_ns += inside[PRODUCTIVE] + gap[PRODUCTIVE]
@@ -183,7 +180,7 @@ class Fold:
         first, self.steps = self.steps == 0, self.steps + 1
         if first or end_ns - began != length:
             # Compute outside steps belongs to no kept step.
-            gap[_UNATTRIBUTED] += gap[PRODUCTIVE]
+            gap[UNATTRIBUTED] += gap[PRODUCTIVE]
             gap[PRODUCTIVE] = 0
             self.saved_ns += gap[CHECKPOINT]
             self._rest(_settled_gap(gap, first, count == 1, self.threshold_ns), began, end_ns - length)
@@ -195,8 +192,8 @@ class Fold:
             # Kept with its limit and restarts, which a run log may change where steps are repeated.
             self._first = (step, count, end_ns, length, inside, samples, self.limit, self.restarts)
             return None
-        if count == 1 and self._usual is None:
-            self._note_usual(length, inside[PRODUCTIVE] + inside[_UNATTRIBUTED])
+        if count == 1:
+            self.note_usual([length], [inside[PRODUCTIVE] + inside[UNATTRIBUTED]])
         return self._settle(step, count, end_ns, length, inside, samples)
 
     def finish(self, tail: list[int] | None = None):
@@ -275,11 +272,11 @@ class Fold:
         if self._usual is None and not self._others[0]:
             return
         usual, work = self._usual or (int(median(values)) for values in self._others)
-        excess = min(length - usual, inside[PRODUCTIVE] + inside[_UNATTRIBUTED] - work)
+        excess = min(length - usual, inside[PRODUCTIVE] + inside[UNATTRIBUTED] - work)
         if excess > 0:
             from_compute = min(excess, inside[PRODUCTIVE])
             inside[PRODUCTIVE] -= from_compute
-            inside[_UNATTRIBUTED] -= excess - from_compute
+            inside[UNATTRIBUTED] -= excess - from_compute
             inside[COMPILE] += excess
 
     def _count_device(self, device_ns: int, length: int, end_ns: int) -> None:
@@ -310,12 +307,24 @@ class Fold:
                     _limit(states, state, limit_ns)
                 self.planned.note(rank, state, end_ns, states[state])
 
-    def _note_usual(self, length: int, work: int) -> None:
-        lengths, works = self._others
-        lengths.append(length)
-        works.append(work)
-        if len(lengths) == OTHERS_MAX:
-            self._usual, self._others = (int(median(lengths)), int(median(works))), ([], [])
+    def note_exhausted(self, step: int) -> None:
+        """Note whether `step`, the last one that was folded, is the attempt's last."""
+        # Rows are ordered by number, lines of a log by time and step, since steps may take no time.
+        mine = self.attempt
+        is_last = self.number >= mine.top_number
+        is_last = is_last and (self.last_end_ns, step) >= (mine.rows_end_ns, mine.end_step)
+        self.exhausted |= self.final and is_last
+
+    def note_usual(self, lengths: list[int], works: list[int]) -> None:
+        """Note steps after the first: each one's length, and its compute and unattributed time."""
+        if self._usual is not None:
+            return
+        lacking = OTHERS_MAX - len(self._others[0])
+        for others, new in zip(self._others, (lengths, works), strict=True):
+            others += new[:lacking]
+        if len(lengths) >= lacking:
+            usual, work = self._others
+            self._usual, self._others = (int(median(usual)), int(median(work))), ([], [])
 
     # -- gaps and the tail
 
@@ -340,7 +349,7 @@ class Fold:
             tail[state_of(attempt.phase, attempt.phase_states)] += left
         else:
             fit(tail, vector(), length)
-            tail[_UNATTRIBUTED] += length - sum(tail)
+            tail[UNATTRIBUTED] += length - sum(tail)
         self._limit_tail(tail, began, max(left, 0))
         self.saved_ns += tail[CHECKPOINT]
         self.compute_ns += tail[PRODUCTIVE]
@@ -354,7 +363,7 @@ class Fold:
         elif bound.running:
             unfinished = True
         else:
-            _move(tail, (PRODUCTIVE,), _UNATTRIBUTED)
+            _move(tail, (PRODUCTIVE,), UNATTRIBUTED)
         before = list(self.rest)
         self._rest(tail, began, end_ns)
         counted = list(map(sub, self.rest, before))
@@ -380,7 +389,7 @@ class Fold:
 def state_of(phase: str, user_states: dict[str, str]) -> int:
     """Index of the state that a phase maps to."""
     state = PHASE_STATES.get(phase) or user_states.get(phase)
-    return INDEX[state] if state in USER_STATES else _UNATTRIBUTED
+    return INDEX[state] if state in USER_STATES else UNATTRIBUTED
 
 
 def fit(gap: list[int], inside: list[int], spent_ns: int) -> None:
@@ -394,7 +403,7 @@ def fit(gap: list[int], inside: list[int], spent_ns: int) -> None:
     if known > spent_ns:
         both = share(gap + inside, spent_ns, known)
         gap[:], inside[:] = both[: len(gap)], both[len(gap) :]
-    gap[_UNATTRIBUTED] += spent_ns - sum(gap) - sum(inside)
+    gap[UNATTRIBUTED] += spent_ns - sum(gap) - sum(inside)
 
 
 def share(states: list[int], part_ns: int, whole_ns: int) -> list[int]:
@@ -418,7 +427,7 @@ def _settled_gap(gap: list[int], first: bool, single: bool, threshold: int) -> l
     """
     settled = list(gap)
     if first and not single:
-        _move(settled, (_UNATTRIBUTED,), _STARTUP)
+        _move(settled, (UNATTRIBUTED,), _STARTUP)
     elif first:
         _move(settled, _BEFORE_STEPS, _STARTUP)
     elif single and _unplanned(gap) > threshold:

@@ -98,6 +98,26 @@ class Onset:
         elif self.sum_beside >= alarm:
             self._begin(self.began_beside)
 
+    def note_steps(
+        self, steps: list[int], hit: list[bool], beside: list[bool], chance: float, chance_beside: float
+    ) -> None:
+        """Take steps of a group whose size does not change, in order; the same as `note` for each.
+
+        Between hits the sums fall until they are restarted in every step, so only the last of these counts.
+        """
+        if steps and self.first is None and chance < 1:
+            self.first = steps[0]
+        hits_at = [at for at, both in enumerate(zip(hit, beside, strict=True)) if any(both)]
+        hits_at.append(len(steps))
+        at = following = 0
+        while at < len(steps):
+            if not self.slow and self.sum <= 0 and self.sum_beside <= 0:
+                while hits_at[following] < at:
+                    following += 1
+                at = max(at, hits_at[following] - 1)
+            self.note(steps[at], hit[at], chance, beside[at], chance_beside)
+            at += 1
+
     def _begin(self, step: int) -> None:
         if len(self.stretches) < STRETCHES_MAX:
             self.stretches.append(Stretch(step, None))

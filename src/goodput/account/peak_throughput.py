@@ -40,6 +40,20 @@ class PeakThroughput:
         if left:
             self._join(left, samples * left / count, ns * left / count)
 
+    def add_steps(self, samples: list[int], ns: list[int]) -> None:
+        """Single steps in order: the samples and length of each. The same as `add` for those that have samples."""
+        if 0 in samples:
+            ns = [length for length, many in zip(ns, samples, strict=True) if many]
+            samples = [many for many in samples if many]
+        at = 0
+        while at < len(ns):
+            end = at + max(STRETCH_STEPS - self.steps, 1)
+            own = ns[at:end]
+            self._join(len(own), sum(samples[at:end]), sum(own))
+            if self.steps >= STRETCH_STEPS and own[-1]:
+                self._close()
+            at = end
+
     def rate(self) -> float | None:
         """Samples per second of the fastest stretch; of fewer steps their own rate. None if they took no time."""
         best, (samples, ns) = self.best, (self.samples, self.ns)

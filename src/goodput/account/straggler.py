@@ -73,8 +73,11 @@ class Groups:
         before = self.pipelines
         found = {number: pipeline_of(own) for number, own in attempts.items()}
         self.pipelines = {number: one for number, one in found.items() if one is not None}
-        taken = {number for number, *_ in (*self.settled, *self._waiting)}
-        self.late |= any(self.pipelines.get(number) != before.get(number) for number in taken)
+        self.late |= any(self.pipelines.get(number) != before.get(number) for number in self._taken())
+
+    def _taken(self) -> set[int]:
+        """Attempt numbers of which steps were taken."""
+        return {number for number, *_ in (*self.settled, *self._waiting)}
 
     def group_of(self, key: Key) -> tuple[int, str]:
         """The ranks whose steps are compared with each other's: a group, all ranks in a pipeline."""
@@ -101,12 +104,18 @@ class Groups:
             return
         # A rank that repeats its own steps is not late: folding it anew would change nothing.
         self.late |= not first and self.folds[key].top_step <= step <= self.settled.get(group, -1)
-        self._waiting.setdefault((*group, step, count), []).append((key, *compared))
+        self._wait(group, step, count, key, compared)
         if not first:
             self._passed[key] = step
             self._new += 1
-            if self._new >= SWEEP_ENTRIES and self._new >= 2 * self._left:
-                self._sweep()
+            self._sweep_if_due()
+
+    def _sweep_if_due(self) -> None:
+        if self._new >= SWEEP_ENTRIES and self._new >= 2 * self._left:
+            self._sweep()
+
+    def _wait(self, group: tuple[int, str], step: int, count: int, key: Key, compared: tuple) -> None:
+        self._waiting.setdefault((*group, step, count), []).append((key, *compared))
 
     def flush(self) -> None:
         """Settle all waiting steps, in order."""
@@ -117,21 +126,23 @@ class Groups:
 
     def _held(self) -> set[tuple]:
         """Steps that wait for a first step, which its fold holds back."""
-        return {
-            (*group, *self.folds[key].held_back())
-            for group, members in self.members.items()
-            for key in members
-        }
+        return {(*group, *held) for group in self.members for held in self._held_of(group)}
+
+    def _held_of(self, group: tuple[int, str]) -> set[tuple[int, int]]:
+        """(step, count) of the first steps that a group's folds hold back."""
+        return {self.folds[key].held_back() for key in self.members[group]}
+
+    def _low(self, group: tuple[int, str]) -> int | None:
+        """The first step that a rank of the group has not passed; None where all have ended."""
+        going = [self._passed.get(key, -1) for key in self.members[group] if not self.folds[key].exhausted]
+        return min(going, default=None)
 
     def _sweep(self) -> None:
         """Settle the steps that every rank has passed, or has ended before.
 
         Always in the order of steps, so that the result does not depend on the order of ranks.
         """
-        lows, held = {}, self._held()
-        for group, members in self.members.items():
-            going = [self._passed.get(key, -1) for key in members if not self.folds[key].exhausted]
-            lows[group] = min(going, default=None)
+        lows, held = {group: self._low(group) for group in self.members}, self._held()
         for together in sorted(self._waiting):
             low = lows[together[:2]]
             if (low is None or together[2] < low) and together not in held:

@@ -1,0 +1,262 @@
+"""Steps as NumPy columns folded into the same sums as `Fold.row` has for them, to the nanosecond.
+
+Nearly all steps are ordinary: each follows the one before, its phases fill its time, and no rule changes what they are
+charged to. Those are added up for all attempts at once, in int64. The few others (an attempt's first step, stalls, long
+planned phases, rows that contradict each other, steps that are lost or cross a bound) are folded one by one, each at
+its place between the others. A step costs some 0.5 us instead of 10, an attempt 20 us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from goodput.account.attempts import Row
+from goodput.account.facts import Key
+from goodput.account.fold import (
+    CHECKPOINT,
+    COMMUNICATION,
+    COMPILE,
+    PRODUCTIVE,
+    STALL,
+    UNATTRIBUTED,
+    Fold,
+    padded,
+)
+from goodput.account.resume import KEEP_ALL
+from goodput.account.stall_threshold import NOTED_NS
+from goodput.account.states import INDEX, PLANNED
+from goodput.account.straggler_columns import Compared
+from goodput.wire.step_blocks import DEVICE, END, NUMBER, SAMPLES, STEP, TOTALS
+
+# Rows that are folded together, so that memory stays bounded.
+ROWS_AT_ONCE = 65_536
+# A step with more samples is folded alone, so that their sum cannot leave int64.
+_SAMPLES_MAX = 1 << 40
+_OUTSIDE = TOTALS + 1
+_PLANNED = [INDEX[state] for state in PLANNED]
+
+
+def fold_columns(engine, parts: Mapping[Key, np.ndarray]) -> None:
+    """Fold rows of each attempt, (columns, rows) in ascending number, into an account.Engine.
+
+    Columns are those of wire.step_blocks, as many phases as the attempt has or fewer.
+    """
+    alike: dict[tuple, list[Key]] = {}
+    for key, values in parts.items():
+        if values.shape[1]:
+            alike.setdefault((len(values), tuple(engine.folds[key].to_state)), []).append(key)
+    for (_, to_state), keys in alike.items():
+        for some in _slices(keys, parts):
+            _fold_alike(engine, to_state, some)
+
+
+def _slices(keys: list[Key], parts: Mapping[Key, np.ndarray]) -> Iterator[list[tuple[Key, np.ndarray]]]:
+    """The attempts' rows in portions of about ROWS_AT_ONCE."""
+    some: list[tuple[Key, np.ndarray]] = []
+    rows = 0
+    for key in keys:
+        values = parts[key]
+        for at in range(0, values.shape[1], ROWS_AT_ONCE):
+            part = values[:, at : at + ROWS_AT_ONCE]
+            if some and (rows + part.shape[1] > ROWS_AT_ONCE or some[-1][0] == key):
+                yield some
+                some, rows = [], 0
+            some.append((key, part))
+            rows += part.shape[1]
+    if some:
+        yield some
+
+
+class _Steps:
+    """Rows of several attempts with the same phases, as what each adds: arrays by row.
+
+    `begins` has the first row of each attempt and, last, the number of rows.
+    """
+
+    def __init__(self, folds: Sequence[Fold], to_state: Sequence[int], values: list[np.ndarray]):
+        self.folds = folds
+        self.values = np.concatenate(values, axis=1)
+        counts = [part.shape[1] for part in values]
+        self.begins = np.concatenate(([0], np.cumsum(counts)))
+        self.attempt = np.repeat(np.arange(len(folds)), counts)
+        firsts, width = self.begins[:-1], (len(self.values) - TOTALS) // 2
+        before = np.zeros_like(self.values)
+        before[:, 1:] = self.values[:, :-1]
+        before[:, firsts] = np.array([_last_row(fold, width) for fold in folds], np.int64).T
+        self.end = self._latest(self.values[END], firsts)
+        self.began = np.empty_like(self.end)
+        self.began[1:] = self.end[:-1]
+        self.began[firsts] = [fold.last_end_ns for fold in folds]
+        self.spent = self.values[END] - self.began
+        grown = self.values - before
+        self.count, self.device = grown[NUMBER], grown[DEVICE]
+        self.samples = np.maximum(grown[SAMPLES], 0)
+        self._charge(grown, to_state[:width])
+
+    def _latest(self, end: np.ndarray, firsts: np.ndarray) -> np.ndarray:
+        """The latest end so far in each attempt."""
+        later = [fold.last_end_ns for fold in self.folds]
+        if (np.diff(end) >= 0).all() and (end[firsts] >= later).all():
+            return end
+        found = end.copy()
+        for (low, high), least in zip(pairwise(self.begins), later, strict=True):
+            np.maximum.accumulate(np.maximum(end[low:high], least), out=found[low:high])
+        return found
+
+    def _charge(self, grown: np.ndarray, to_state: Sequence[int]) -> None:
+        """Time by state within the step and before it: (states, rows), for the states that occur."""
+        outside, inside = grown[_OUTSIDE::2], grown[TOTALS::2] - grown[_OUTSIDE::2]
+        # With every phase within the time that passed, no sum can leave int64.
+        self.fits = np.ones(grown.shape[1], bool)
+        for part in (*inside, *outside):
+            self.fits &= (part >= 0) & (part <= self.spent)
+        self.inside = _by_state(inside, to_state)
+        self.gap = _by_state(outside, to_state)
+        zero = np.zeros(grown.shape[1], np.int64)
+        self.zero = zero
+        self.length = sum(self.inside.values(), zero)
+        self.before = sum(self.gap.values(), zero)
+        self.unplanned = self.length - sum((self.inside.get(i, zero) for i in _PLANNED), zero)
+        self.unplanned_before = self.before - sum((self.gap.get(i, zero) for i in _PLANNED), zero)
+
+    def ordinary(self) -> np.ndarray:
+        """Rows that can be added up: no rule moves a part of their time."""
+        folds, of = self.folds, self.attempt
+        from_ns, to_ns, limit, threshold = (
+            np.array(one, np.int64)[of]
+            for one in (
+                [fold.bound.from_ns for fold in folds],
+                [fold.bound.to_ns for fold in folds],
+                [fold.limit for fold in folds],
+                [min(fold.threshold_ns, KEEP_ALL) for fold in folds],
+            )
+        )
+        found = (self.count == 1) & (self.spent >= 0) & self.fits & (self.samples < _SAMPLES_MAX)
+        found &= self.length + self.before == self.spent
+        found &= (self.unplanned <= threshold) & (self.unplanned_before <= threshold)
+        found &= (self.spent <= NOTED_NS) & (self.began >= from_ns) & (self.end <= to_ns)
+        # A step without length at the start of its bound counts by another rule.
+        found &= (self.end > from_ns) & (self.values[STEP] <= limit)
+        firsts = [begin for begin, fold in zip(self.begins, folds, strict=False) if not fold.steps]
+        found[firsts] = False
+        return found
+
+    def work(self) -> np.ndarray:
+        """Compute and unattributed time of each step."""
+        return self.inside.get(PRODUCTIVE, self.zero) + self.inside.get(UNATTRIBUTED, self.zero)
+
+    def compared(self) -> Compared:
+        """What a step is compared by with those of other ranks."""
+        communication, compiling, stalled = (
+            self.inside.get(state, self.zero) for state in (COMMUNICATION, COMPILE, STALL)
+        )
+        own = self.length - communication - compiling - stalled
+        return Compared(self.values[STEP], communication, own, self.length)
+
+
+def _last_row(fold: Fold, width: int) -> list[int]:
+    """What the attempt's next row is compared with, by column."""
+    found = [fold.number, 0, 0, 0, fold.last_samples, fold.last_device_ns, 0, 0]
+    for total, outside in zip(padded(fold.totals, width), padded(fold.outside, width), strict=True):
+        found += (total, outside)
+    return found
+
+
+def _by_state(phases: np.ndarray, to_state: Sequence[int]) -> dict[int, np.ndarray]:
+    """(phases, rows) summed by state, without states that have no time."""
+    found: dict[int, np.ndarray] = {}
+    for state, own in zip(to_state, phases, strict=False):
+        if own.any():
+            found[state] = found[state] + own if state in found else own
+    return found
+
+
+def _fold_alike(engine, to_state: tuple[int, ...], parts: list[tuple[Key, np.ndarray]]) -> None:
+    keys = [key for key, _ in parts]
+    folds = [engine.folds[key] for key in keys]
+    tops = [fold.top_step for fold in folds]
+    steps = _Steps(folds, to_state, [values for _, values in parts])
+    ordinary = steps.ordinary()
+    pieces = _Pieces(steps, ordinary)
+    for key, fold, first, last in zip(keys, folds, pieces.firsts, pieces.firsts[1:], strict=False):
+        for piece in range(first, last):
+            if pieces.is_ordinary[piece]:
+                pieces.add(fold, piece)
+            else:
+                engine.row(key, _row(pieces.last_rows[piece]))
+        fold.note_exhausted(pieces.last_rows[last - 1][STEP])
+    engine.groups.add_columns(keys, tops, steps.begins, ordinary, steps.compared())
+
+
+class _Pieces:
+    """Stretches of ordinary rows, each with its sums, and single other rows between them, in the order of rows.
+
+    `firsts` has the first piece of each attempt and, last, the number of pieces.
+    """
+
+    def __init__(self, steps: _Steps, ordinary: np.ndarray):
+        edges = np.zeros(len(ordinary) + 1, bool)
+        edges[steps.begins] = True
+        edges[:-1] |= ~ordinary
+        edges[1:] |= ~ordinary
+        bounds = np.flatnonzero(edges)
+        begins = bounds[:-1]
+        self.bounds = bounds.tolist()
+        self.firsts = np.searchsorted(bounds, steps.begins).tolist()
+        self.is_ordinary = ordinary[begins].tolist()
+        self.last_rows = steps.values[:, bounds[1:] - 1].T.tolist()
+        self.last_ends = steps.end[bounds[1:] - 1].tolist()
+
+        def sums(values: np.ndarray) -> list[int]:
+            return np.add.reduceat(values, begins).tolist()
+
+        self.kept = [(state, sums(own)) for state, own in steps.inside.items()]
+        self.rest = [(state, sums(own)) for state, own in steps.gap.items()]
+        # Of ordinary rows; with another row in it a sum may be anything.
+        nothing = [0] * len(begins)
+        inside, outside = dict(self.kept), dict(self.rest)
+        self.not_kept = [inside.get(COMPILE, nothing), inside.get(STALL, nothing)]
+        self.saved = [inside.get(CHECKPOINT, nothing), outside.get(CHECKPOINT, nothing)]
+        self.compute = [inside.get(PRODUCTIVE, nothing), outside.get(PRODUCTIVE, nothing)]
+        self.length, self.samples = sums(steps.length), sums(steps.samples)
+        self.device = sums(np.minimum(np.maximum(steps.device, 0), steps.length))
+        unplanned = np.maximum(steps.unplanned, steps.unplanned_before)
+        self.calm = np.maximum.reduceat(unplanned, begins).tolist()
+        self.top_step = np.maximum.reduceat(steps.values[STEP], begins).tolist()
+        self._lengths, self._samples = steps.length.tolist(), steps.samples.tolist()
+        self._works = steps.work().tolist()
+
+    def add(self, fold: Fold, piece: int) -> None:
+        """Add a piece of ordinary rows to its attempt's fold."""
+        low, high, width = self.bounds[piece], self.bounds[piece + 1], len(fold.to_state)
+        row = _row(self.last_rows[piece])
+        fold.number, fold.last_samples, fold.last_device_ns = row.number, row.samples, row.device_ns
+        fold.totals, fold.outside = padded(row.totals, width), padded(row.outside, width)
+        fold.last_end_ns, fold.last_count = self.last_ends[piece], 1
+        fold.top_step = max(fold.top_step, self.top_step[piece])
+        fold.calm_ns = max(fold.calm_ns, self.calm[piece])
+        fold.steps += high - low
+        fold.kept_steps += high - low
+        fold.work += high - low
+        for state, sums in self.kept:
+            fold.kept[state] += sums[piece]
+        for state, sums in self.rest:
+            # Compute outside steps belongs to no kept step.
+            fold.rest[UNATTRIBUTED if state == PRODUCTIVE else state] += sums[piece]
+        fold.kept_ns += self.length[piece] - sum(sums[piece] for sums in self.not_kept)
+        fold.saved_ns += sum(sums[piece] for sums in self.saved)
+        fold.compute_ns += sum(sums[piece] for sums in self.compute)
+        fold.device_ns += self.device[piece]
+        if self.samples[piece]:
+            fold.samples += self.samples[piece]
+            fold.kept_samples += self.samples[piece]
+            fold.throughput.add_steps(self._samples[low:high], self._lengths[low:high])
+        fold.note_usual(self._lengths[low:high], self._works[low:high])
+
+
+def _row(values: list[int]) -> Row:
+    number, step, start, end, samples, device, _, _, *phases = values
+    return Row(number, step, start, end, samples, tuple(phases[::2]), tuple(phases[1::2]), device)

@@ -1,0 +1,257 @@
+"""Stragglers over NumPy columns: the comparison of `straggler.Groups` for all steps of all groups at once.
+
+Sums are exact in int64. Pipelines are compared step by step, as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from goodput.account.onset import SLOW_RATIO_MIN, SPREADS_MIN, Onset
+from goodput.account.straggler import Groups, Key
+
+
+class Compared(NamedTuple):
+    """Single steps, each within its attempt's bound: parallel arrays of step indices and ns."""
+
+    step: np.ndarray
+    communication: np.ndarray
+    own: np.ndarray
+    length: np.ndarray
+
+
+class Entries:
+    """Steps of ranks that are to be compared: parallel arrays in the order of group, step, count and rank.
+
+    `group` and `rank` are places in ColumnGroups' sorted groups and keys; `within` is the part of `communication` in the
+    window. `begins` has the first entry of each step of a group and, last, the number of entries.
+    """
+
+    def __init__(self, columns: Sequence[np.ndarray]):
+        self.columns = columns
+        self.group, self.rank, self.step, self.count = columns[:4]
+        self.communication, self.within, self.own, self.length = columns[4:]
+        changes = (np.diff(self.step) != 0) | (np.diff(self.group) != 0) | (np.diff(self.count) != 0)
+        edges = np.flatnonzero(changes) + 1
+        self.begins = np.concatenate(([0], edges, [len(self)])) if len(self) else np.zeros(1, np.int64)
+        self.sizes = np.diff(self.begins)
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def part(self, chosen: np.ndarray) -> Entries:
+        return self if chosen.all() else Entries([column[chosen] for column in self.columns])
+
+    def by_step(self, values: np.ndarray) -> np.ndarray:
+        """One value per step of a group for each of its entries."""
+        return np.repeat(values, self.sizes)
+
+    def of_several_ranks(self) -> np.ndarray:
+        """The entries of steps that are not one rank's alone, which repeated its own step."""
+        return self.by_step(self.rank[self.begins[:-1]] != self.rank[self.begins[1:] - 1])
+
+
+class ColumnGroups(Groups):
+    """Groups that also take many steps at once. Steps are settled by `add_columns` and `flush` alone."""
+
+    def __init__(self, folds):
+        self._columns: list[tuple[list[Key], np.ndarray, Compared]] = []  # keys, place among them by entry
+        self._single: list[tuple] = []  # (key, step, count, *compared)
+        super().__init__(folds)
+
+    def find_members(self) -> None:
+        super().find_members()
+        self._groups = sorted(self.members)
+        self._place = {group: at for at, group in enumerate(self._groups)}
+        self._keys = sorted(key for members in self.members.values() for key in members)
+        self._rank = {key: at for at, key in enumerate(self._keys)}
+
+    def copy(self, folds):
+        other = super().copy(folds)
+        other._columns, other._single = list(self._columns), list(self._single)
+        return other
+
+    def add_columns(
+        self,
+        keys: list[Key],
+        tops: list[int],
+        begins: np.ndarray,
+        chosen: np.ndarray,
+        compared: Compared,
+    ) -> None:
+        """Add the chosen steps of these attempts, in order; `begins` has each one's first and, last, their number.
+
+        `tops` are the attempts' highest steps before these.
+        """
+        groups = [self.group_of(key) for key in keys]
+        settled = np.array([self.settled.get(group, -1) for group in groups])
+        early = chosen & (compared.step <= np.repeat(settled, np.diff(begins)))
+        if early.any():
+            for low, high, top in zip(begins[:-1], begins[1:], tops, strict=True):
+                step = compared.step[low:high]
+                tops_now = np.maximum.accumulate(np.maximum(step, top))
+                self.late |= bool((early[low:high] & (step == tops_now)).any())
+        steps, place = compared.step, np.repeat(np.arange(len(keys)), np.diff(begins))
+        alone = [len(self.members[group]) < 2 for group in groups]
+        for at, (key, group) in enumerate(zip(keys, groups, strict=True)):
+            own = steps[begins[at] : begins[at + 1]][chosen[begins[at] : begins[at + 1]]]
+            if not len(own):
+                continue
+            if alone[at]:
+                self.settled[group] = max(int(own.max()), self.settled.get(group, -1))
+            else:
+                self._passed[key] = int(own[-1])
+        chosen = chosen & ~np.array(alone)[place]
+        if chosen.any():
+            self._columns.append((keys, place[chosen], Compared(*(one[chosen] for one in compared))))
+            self._new += int(chosen.sum())
+        super()._sweep_if_due()
+
+    def flush(self) -> None:
+        self._settle_entries(self._gathered())
+
+    def _wait(self, group, step, count, key, compared) -> None:
+        self._single.append((key, step, count, *compared))
+
+    def _sweep_if_due(self) -> None:
+        """Not yet: an attempt's steps before this one may not have been added."""
+
+    def _taken(self) -> set[int]:
+        waiting = {number for keys, *_ in self._columns for _, number in keys}
+        return {number for number, _ in self.settled} | waiting | {key[1] for key, *_ in self._single}
+
+    def _sweep(self) -> None:
+        entries = self._gathered()
+        # Where all ranks have ended nothing will come any more.
+        lows = [self._low(group) for group in self._groups]
+        low = np.array([1 << 62 if one is None else one for one in lows])
+        is_over = np.array([one is None for one in lows])
+        ready = ~self._is_held(entries) & ((entries.step < low[entries.group]) | is_over[entries.group])
+        settled = entries.part(ready)
+        last = np.append(np.flatnonzero(np.diff(settled.group)), len(settled) - 1) if len(settled) else []
+        for at in last:
+            self.settled[self._groups[settled.group[at]]] = int(settled.step[at])
+        self._settle_entries(settled)
+        self._put_back(entries.part(~ready))
+        self._new, self._left = 0, int((~ready).sum())
+
+    def _gathered(self) -> Entries:
+        """All entries that wait, which then wait no more."""
+        parts, group_of = [], np.array([self._place[self.group_of(key)] for key in self._keys], np.int64)
+        for keys, place, own in self._columns:
+            rank = np.array([self._rank[key] for key in keys])[place]
+            parts.append((rank, own.step, np.ones_like(rank), own.communication, *own[1:]))
+        if self._single:
+            single = [(self._rank[key], *rest) for key, *rest in self._single]
+            parts.append(tuple(np.array(single, np.int64).T))
+        self._columns, self._single = [], []
+        if not parts:
+            return Entries([np.zeros(0, np.int64)] * 8)
+        rank, step, count, *rest = (np.concatenate(part) for part in zip(*parts, strict=True))
+        columns = [group_of[rank], rank, step, count, *rest]
+        order = np.lexsort((rank, count, step, columns[0]))
+        return Entries([column[order] for column in columns])
+
+    def _put_back(self, entries: Entries) -> None:
+        if len(entries):
+            own = Compared(entries.step, entries.communication, entries.own, entries.length)
+            whole = (entries.count == 1) & (entries.within == entries.communication)
+            self._columns.append((self._keys, entries.rank[whole], Compared(*(one[whole] for one in own))))
+            rows = zip(*(column[~whole].tolist() for column in entries.columns[1:]), strict=True)
+            self._single += [(self._keys[rank], *rest) for rank, *rest in rows]
+
+    def _is_held(self, entries: Entries) -> np.ndarray:
+        """Entries of steps that wait for a first step, which its fold holds back."""
+        found = np.zeros(len(entries), bool)
+        bounds = np.searchsorted(entries.group, np.arange(len(self._groups) + 1)).tolist()
+        for group, low, high in zip(self._groups, bounds, bounds[1:], strict=False):
+            steps = entries.step[low:high]
+            for step, count in self._held_of(group) if low < high else ():
+                if steps[0] <= step <= steps[-1]:
+                    found[low:high] |= (steps == step) & (entries.count[low:high] == count)
+        return found
+
+    def _settle_entries(self, entries: Entries) -> None:
+        """Compare all steps of these entries."""
+        staged = np.array([number in self.pipelines for number, _ in self._groups], bool)[entries.group]
+        if staged.any():
+            self._settle_pipelines(entries.part(staged))
+            entries = entries.part(~staged)
+        entries = entries.part(entries.of_several_ranks())
+        if len(entries):
+            self._split(entries)
+            self._note_columns(entries.part(~self._is_held(entries)))
+
+    def _settle_pipelines(self, entries: Entries) -> None:
+        held = self._is_held(entries)[entries.begins[:-1]].tolist()
+        rank, step, _, *rest = (column.tolist() for column in entries.columns[1:])
+        members = list(zip([self._keys[one] for one in rank], *rest, strict=True))
+        for (low, high), is_held in zip(pairwise(entries.begins.tolist()), held, strict=True):
+            self._settle(step[low], members[low:high], not is_held)
+
+    def _split(self, entries: Entries) -> None:
+        """Move what is above the least communication of a step to the ranks that waited least."""
+        begins = entries.begins[:-1]
+        waited = entries.communication - entries.by_step(np.minimum.reduceat(entries.communication, begins))
+        is_last = waited == 0
+        for at in np.flatnonzero(entries.within != entries.communication).tolist():
+            waited[at] = int(waited[at]) * int(entries.within[at]) // int(entries.communication[at])
+        total = entries.by_step(np.add.reduceat(waited, begins))
+        last_ranks = entries.by_step(np.add.reduceat(is_last.astype(np.int64), begins))
+        # A tie is shared; the remainder goes to the first, so the sum is exact.
+        before = np.cumsum(is_last) - is_last
+        place = before - entries.by_step(before[begins])
+        caused = np.where(is_last, total // last_ranks + (place < total % last_ranks), 0)
+        sums = np.zeros((3, len(self._keys)), np.int64)
+        for own, values in zip(sums, (waited, caused, entries.length), strict=True):
+            np.add.at(own, entries.rank, values)
+        ranks = np.flatnonzero(sums.any(axis=0))
+        for rank, waited_ns, caused_ns, length_ns in zip(
+            ranks.tolist(), *sums[:, ranks].tolist(), strict=True
+        ):
+            fold = self.folds[self._keys[rank]]
+            fold.straggler_ns += waited_ns
+            fold.caused_ns += caused_ns
+            fold.caused_in_group_ns += caused_ns
+            fold.matched_ns += length_ns
+
+    def _note_columns(self, entries: Entries) -> None:
+        """Note for each rank in which steps it was slow, see onset.hits."""
+        if not len(entries):
+            return
+        few, half = np.maximum(1, entries.sizes // 8), entries.sizes // 2
+        chances = few / entries.sizes, np.where(half > few, half / entries.sizes, 1.0)
+        order = np.argsort(entries.rank, kind="stable")
+        columns = (entries.step, *_hits(entries), *map(entries.by_step, chances))
+        steps, slowest, beside, chance, chance_beside = (column[order].tolist() for column in columns)
+        rank, size = entries.rank[order], entries.by_step(entries.sizes)[order]
+        # A rank's steps in groups of one size together.
+        edges = np.flatnonzero((np.diff(rank) != 0) | (np.diff(size) != 0)) + 1
+        for low, high in pairwise([0, *edges.tolist(), len(rank)]):
+            onset = self.onsets.setdefault(self._keys[rank[low]], Onset())
+            hits = slowest[low:high], beside[low:high]
+            onset.note_steps(steps[low:high], *hits, chance[low], chance_beside[low])
+
+
+def _hits(entries: Entries) -> tuple[np.ndarray, np.ndarray]:
+    """Whether a rank was slow in a step: among the slowest few, and beside others."""
+    of = np.repeat(np.arange(len(entries.sizes)), entries.sizes)
+    ordered = entries.own[np.lexsort((entries.own, of))]
+    begins, ends, sizes = entries.begins[:-1], entries.begins[1:], entries.sizes
+    middle, fastest = ordered[begins + (sizes - 1) // 2], ordered[begins]
+    least = SLOW_RATIO_MIN * middle
+    apart = np.maximum(least, middle + SPREADS_MIN * (middle - fastest))
+
+    def over(level: np.ndarray, most: np.ndarray) -> np.ndarray:
+        """The ranks at `level` or above; none if a tie at the border makes them more than `most`."""
+        found = entries.own >= entries.by_step(level)
+        usable = (middle > 0) & (np.add.reduceat(found.astype(np.int64), begins) <= most)
+        return found & entries.by_step(usable)
+
+    few, half = np.maximum(1, sizes // 8), np.maximum(1, sizes // 2)
+    slowest = over(np.maximum(least, ordered[ends - few]), few)
+    return slowest, over(np.maximum(apart, ordered[ends - half]), half)

@@ -1,0 +1,148 @@
+"""Columns are folded to the same account as rows one by one, to the nanosecond, however they are split."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.account.account_history import Process, ns, run_of
+from support.account.random_histories import runs
+from support.aggregator.random_runs import random_processes
+
+from goodput.account import Run
+from goodput.account.account import Account, Engine
+from goodput.account.facts import gather
+from goodput.account.fold import padded
+from goodput.account.fold_columns import fold_columns
+from goodput.account.straggler_columns import ColumnGroups
+from goodput.wire.step_blocks import encode_rows
+from goodput.wire.step_columns import decode
+
+
+def values_of(attempt) -> np.ndarray:
+    """An attempt's rows as columns."""
+    width = len(attempt.phases)
+    rows = [
+        row._replace(totals=padded(row.totals, width), outside=padded(row.outside, width))
+        for row in attempt.ordered_rows()
+    ]
+    return decode([encode_rows(rows, width)] if rows else [], width).values
+
+
+def by_rows(run: Run, facts) -> Account:
+    engine = Engine(run, facts)
+    for own in facts.by_rank.values():
+        for attempt in own:
+            for row in attempt.ordered_rows():
+                engine.row((attempt.rank, attempt.attempt), row)
+    return engine.finish()
+
+
+def by_columns(run: Run, facts, rng: random.Random) -> Account:
+    """Fed in parts of any length; the engine is copied at any moment."""
+    engine = Engine(run, facts, groups_type=ColumnGroups)
+    keys = [(a.rank, a.attempt) for own in facts.by_rank.values() for a in own]
+    left = {key: values_of(run.attempts[key]) for key in keys}
+    while any(values.shape[1] for values in left.values()):
+        parts = {}
+        for key, values in left.items():
+            # An attempt's rows come after those of the rank's attempts before.
+            if any(left[other].shape[1] for other in keys[: keys.index(key)] if other[0] == key[0]):
+                continue
+            many = rng.choice([0, 1, 3, values.shape[1]])
+            parts[key], left[key] = values[:, :many], values[:, many:]
+        fold_columns(engine, parts)
+        if rng.random() < 0.3:
+            engine.copy().finish()
+    return engine.finish()
+
+
+def near(found, expected) -> bool:
+    """Equal, but for the order in which floats were added up."""
+    if isinstance(expected, float) and isinstance(found, float):
+        return found == expected or math.isclose(found, expected, rel_tol=1e-12)
+    if isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(near(found[k], expected[k]) for k in expected)
+    if isinstance(expected, (list, tuple)):
+        return len(found) == len(expected) and all(map(near, found, expected))
+    if hasattr(expected, "__dataclass_fields__"):
+        return not differing(found, expected)
+    return found == expected
+
+
+def differing(found, expected) -> list[str]:
+    names = expected.__dataclass_fields__
+    return [name for name in names if not near(getattr(found, name), getattr(expected, name))]
+
+
+def assert_same(run: Run, facts, rng: random.Random) -> None:
+    expected, found = by_rows(run, facts), by_columns(run, facts, rng)
+    wrong = differing(found, expected)
+    assert wrong == [], {name: (getattr(found, name), getattr(expected, name)) for name in wrong}
+
+
+@settings(max_examples=150)
+@given(
+    runs(),
+    st.integers(0, 1 << 62),
+    st.sampled_from([1, 10**9, 60 * 10**9]),
+    st.randoms(use_true_random=False),
+)
+def test_columns_equal_rows_for_hostile_histories(run, now_ns, threshold_ns, rng):
+    assert_same(run, gather(run, now_ns, threshold_ns), rng)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_columns_equal_rows_for_random_runs(seed):
+    rng = random.Random(seed)
+    processes = random_processes(rng)
+    run = run_of(*processes)
+    last_ns = max(one.now_ns for one in processes)
+    threshold_ns = rng.choice([ns(0.3), ns(1.5), ns(60)])
+    assert_same(run, gather(run, last_ns, threshold_ns), rng)
+    first_ns = min(one.start_ns for one in processes)
+    low, high = sorted(rng.randrange(first_ns, last_ns) for _ in range(2))
+    assert_same(run, gather(run, last_ns, threshold_ns, window=(low, high)), rng)
+
+
+def long_run(rng: random.Random, ranks: int, steps: int, stages: int = 1) -> list[Process]:
+    """Ranks in lock step, of which some become slow and recover, with an evaluation, a checkpoint and a stall."""
+    slow = {rng.randrange(ranks): (rng.randrange(steps), rng.randrange(1, 60)) for _ in range(2)}
+    processes = []
+    for rank in range(ranks):
+        stage = {"stage": rank * stages // ranks, "microbatches": 4} if stages > 1 else {}
+        processes.append(Process(rank, 1, 1000.0, **stage).between(none=2 + rank / 100))
+    for step in range(steps):
+        own = [0.1 + rng.random() / 50 for _ in processes]
+        for rank, (first, many) in slow.items():
+            own[rank] *= 1.5 if first <= step < first + many else 1
+        longest = max(own)
+        for one, seconds in zip(processes, own, strict=True):
+            one.step(loader=0.01, forward=seconds, communication=longest - seconds + 0.02, samples=32)
+            if step % 50 == 20:
+                one.between(evaluation=1.5, none=0.1)
+            if step == steps // 2:
+                one.between(checkpoint=3.0).saved()
+    processes[0].between(none=90.0)
+    return [one.killed() if rng.random() < 0.3 else one.silent(after=1) for one in processes]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "stages", "group"), [(2, 1, 2), (16, 1, 16), (12, 1, 3), (8, 2, 8), (8, 4, 2), (33, 1, 33)]
+)
+def test_columns_equal_rows_for_slow_ranks(ranks, stages, group):
+    """Enough steps that stretches of slow steps begin and end, and steps are compared before all have come."""
+    rng = random.Random(ranks * stages)
+    processes = long_run(rng, ranks, 260, stages)
+    for one in processes:
+        one.identity["group"] = f"g{one.rank // group}"
+    run = run_of(*processes)
+    facts = gather(run, max(one.now_ns for one in processes), ns(60))
+    assert_same(run, facts, rng)
+    found = by_columns(run, facts, rng)
+    if ranks // stages > 4:
+        assert any(onset.stretches for onset in found.straggler.onsets.values())
