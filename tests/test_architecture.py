@@ -18,6 +18,7 @@ PACKAGES = {
     "metrics": [],
     "access": [],
     "account": ["defaults"],
+    "columns": ["account", "wire"],
     "child_processes": [],
     "trace": ["account"],
     "rank_page": ["wire"],
@@ -57,6 +58,7 @@ PACKAGES = {
     "aggregator.ingest": [
         "access",
         "account",
+        "columns",
         "aggregator.ledger",
         "aggregator.records",
         "histograms",
@@ -64,7 +66,7 @@ PACKAGES = {
     ],
     "aggregator.accounts": [
         *("access", "account", "aggregator.ingest", "aggregator.ledger", "aggregator.records", "causes"),
-        *("defaults", "wire"),
+        *("columns", "defaults", "wire"),
     ],
     "aggregator.http": ["access", "metrics", "web"],
     "aggregator.api": [

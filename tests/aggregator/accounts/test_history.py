@@ -25,7 +25,7 @@ def test_ledger_window_equals_window_of_all_rows(ledger, seed):
     run, rng = ingest._store.runs["r1"], random.Random(seed)
     whole = compute(run, now_ns, stale_seconds=30.0, known_only=True)
     past = Past(run, now_ns, whole.threshold_ns, 30.0)
-    assert not any(attempt.rows for attempt in past.run.attempts.values())
+    assert not any(attempt.kept_rows() for attempt in past.run.attempts.values())
     borders = sorted(rng.randrange(whole.start_ns - ns(5), whole.end_ns + ns(5)) for _ in range(5))
     for window in [
         (None, None),

@@ -67,9 +67,9 @@ def test_incremental_account_equals_full_per_push(seed, rows_max, monkeypatch):
         # All folded rows are dropped, except the newest two of each attempt.
         folds = folded._engine.folds
         assert all(
-            len(a.rows) <= 2 + sum(n > folds[key].number for n in a.rows)
+            a.kept_rows() <= 2 + a.after(folds[key].number).shape[1]
             for key, a in some.runs["r1"].attempts.items()
-            if sum(len(a.rows) for a in some.runs["r1"].attempts.values()) > 20
+            if sum(a.kept_rows() for a in some.runs["r1"].attempts.values()) > 20
         )
 
 
@@ -103,9 +103,9 @@ def test_repeated_trimmed_rows_are_known(monkeypatch):
     folded = IncrementalAccount(store.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
     want = folded.account(one.now_ns)
     (attempt,) = store.runs["r1"].attempts.values()
-    assert len(attempt.rows) == 2
+    assert attempt.kept_rows() == 2
     merged = store.merge(rank_report(one), one.now_ns)
-    assert merged.rows == [] and len(attempt.rows) == 2
+    assert merged.rows == [] and attempt.kept_rows() == 2
     assert folded.account(one.now_ns) == want
 
 
@@ -131,7 +131,7 @@ def test_trimmed_rows_are_folded_again_from_ledger(ledger, url, monkeypatch):
                 one.steps(40, forward=0.5, communication=0.25)
             await push(*first)
             accounts.account("r1", NOW + ns(i))
-        assert all(len(attempt.rows) == 2 for attempt in ingest._store.runs["r1"].attempts.values())
+        assert all(attempt.kept_rows() == 2 for attempt in ingest._store.runs["r1"].attempts.values())
         for one in first:
             one.killed(after=0.5)
         second = [Process(rank, 2, 1200.0, world_size=2).resumed(99) for rank in range(2)]

@@ -92,7 +92,7 @@ def test_late_rows_after_trimming_are_folded(monkeypatch):
         both.compare(now_ns)
     for one in ranks:
         attempt = both.some.runs["r1"].attempts[one.rank, 1]
-        assert attempt.holes == [(11, 30)] and len(attempt.rows) == 2
+        assert attempt.holes == [(11, 30)] and attempt.kept_rows() == 2
         assert both.push(rank_report(one, rows=one.rows[12:20]), now_ns) == 8
         assert both.compare(now_ns)
         assert attempt.holes == [(11, 12), (21, 30)]
@@ -130,8 +130,9 @@ def test_remembered_holes_are_bounded(monkeypatch):
         assert both.compare(one.now_ns)
     (attempt,) = both.some.runs["r1"].attempts.values()
     assert len(attempt.holes) == attempts_module.HOLES_MAX
-    assert attempt.holes[-1] == (attempt.trimmed - 1, attempt.trimmed - 1)
-    assert not attempt.lacks(2) and attempt.lacks(attempt.trimmed - 1) and not attempt.lacks(attempt.trimmed)
+    top = attempt.top_number
+    assert attempt.holes[-1] == (top - 1, top - 1)
+    assert not attempt.lacks(2) and attempt.lacks(top - 1) and not attempt.lacks(top)
 
 
 def test_returned_rank_is_compared_at_once(monkeypatch):

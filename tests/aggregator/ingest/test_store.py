@@ -73,7 +73,7 @@ def test_process_after_a_dead_one_gets_next_attempt(end):
     assert {key: a.start_ns for key, a in run.attempts.items()} == {(0, 1): 0, (0, 2): ns(5), (0, 3): ns(9)}
     # Each continues under its assigned number.
     store.merge(rank_report(third.step(forward=1), pid=78), NOW)
-    assert (len(run.attempts), len(run.attempts[0, 3].rows)) == (3, 2)
+    assert (len(run.attempts), run.attempts[0, 3].kept_rows()) == (3, 2)
 
 
 def test_declared_attempt_number_is_used():
@@ -143,7 +143,7 @@ def test_changed_phases_are_rejected():
         store.merge(rank_report(other), NOW)
     assert rejected.value.reason == "phases"
     assert "augment" in str(rejected.value) and "tokenize" in str(rejected.value)
-    assert len(store.runs["r1"].attempts[0, 1].rows) == 1
+    assert store.runs["r1"].attempts[0, 1].kept_rows() == 1
 
 
 def test_older_live_part_does_not_replace_newer():
@@ -153,7 +153,7 @@ def test_older_live_part_does_not_replace_newer():
     store = merged(new, old)
     attempt = store.runs["r1"].attempts[0, 1]
     assert (attempt.alive, attempt.phase, attempt.last_ns) == (False, "loader", ns(3.5))
-    assert len(attempt.rows) == 3
+    assert attempt.kept_rows() == 3
     same = replace(old, sequence=new.sequence)
     store.merge(same, NOW)
     assert not attempt.alive, "of two with one sequence the first stays"
@@ -164,7 +164,7 @@ def test_rows_of_an_older_report_are_merged():
     late = rank_report(one, rows=one.rows[:2], events=one.events)
     store = merged(rank_report(one.steps(2, forward=1), rows=one.rows[4:], events=[]), late)
     attempt = store.runs["r1"].attempts[0, 1]
-    assert (sorted(attempt.rows), sorted(attempt.events)) == ([1, 2, 5, 6], [1, 2])
+    assert ([row.number for row in attempt.ordered_rows()], sorted(attempt.events)) == ([1, 2, 5, 6], [1, 2])
 
 
 def test_new_and_repeated_rows_are_counted():

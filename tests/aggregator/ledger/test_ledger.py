@@ -5,7 +5,7 @@ import re
 import sqlite3
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 from support.account.account_history import Process, ns
 from support.aggregator.ledgers import (
     NOW,
@@ -38,7 +38,7 @@ def test_reports_round_trip_as_merged(ledger):
     for report in found:
         schema.check(replace(report, steps=[]))
         attempt = ingest._store.runs["r1"].attempts[report.identity.rank, report.identity.attempt]
-        assert {row.number: row for row in report.steps} == attempt.rows
+        assert list(map(astuple, report.steps)) == attempt.ordered_rows()
         assert {event.number: event for event in report.events} == attempt.events
         assert (report.phases, report.phase_states) == (attempt.phases, attempt.phase_states)
         assert (report.live.ended, report.live.totals) == (attempt.ended, attempt.totals)

@@ -15,6 +15,7 @@ from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory
 from goodput.aggregator.accounts.past import Past, account_of, folded, without_rows
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.records import NewRecords
+from goodput.columns.groups import ColumnGroups
 from goodput.runlog import replay
 from goodput.runlog.export import export
 from goodput.wire import schema
@@ -81,7 +82,7 @@ def account_or_refold(folded: IncrementalAccount, whole, now_ns: int):
     try:
         return folded.account(now_ns), 0
     except NeedsHistory as needs:
-        engine = Engine(folded.run, needs.facts)
+        engine = Engine(folded.run, needs.facts, groups_type=ColumnGroups)
         lengths = StepLengths(int(60 * 1e8))
         for key, attempt in whole.attempts.items():
             engine.folds[key].final = False

@@ -229,9 +229,8 @@ class Accounts:
 
     def _live(self, name: str, account: Account) -> list[LiveRank]:
         ranks = []
-        for rank, attempts in sorted(self.store.runs[name].by_rank().items()):
-            newest = attempts[-1]
-            last = newest.rows[max(newest.rows)] if newest.rows else None
+        for rank, process in sorted(self.store.newest[name].items()):
+            newest, last = process.attempt, process.last
             alive = newest.known_end_ns() is None
             ranks.append(
                 LiveRank(

@@ -1,6 +1,6 @@
 """The account of a running run, folded incrementally: every row is folded once and then need not be kept.
 
-The result equals account.compute over all rows, at some microseconds per new row and per rank however long the run
+The result equals account.compute over all rows, at a microsecond per new row and some per rank however long the run
 is. Folded rows are in the ledger too, so all but the newest are dropped. Where the fold turns out to be wrong (a
 restart made steps lost, a rank reported late) it starts again: from the rows in memory, or from the ledger
 (NeedsHistory).
@@ -10,10 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from goodput.account import Account, Attempt, Run
+import numpy as np
+
+from goodput.account import Account, Run
 from goodput.account.account import Engine
 from goodput.account.facts import Facts, Key, gather
 from goodput.account.stall_threshold import StepLengths
+from goodput.columns.attempts import ColumnAttempt
+from goodput.columns.fold import fold_columns
+from goodput.columns.groups import ColumnGroups
+from goodput.wire.step_blocks import END
 
 # Above ROWS_MAX rows of a run the folded ones are dropped, except the newest ROWS_KEPT of each attempt.
 ROWS_MAX, ROWS_KEPT = 200_000, 16
@@ -62,7 +68,7 @@ class IncrementalAccount:
         # The lengths, from which the facts' stall threshold comes, may lack a late row.
         self._engine, self._lengths = None, StepLengths.for_threshold(self._stall_seconds)
         facts = self._facts(now_ns)
-        engine = Engine(self.run, facts)
+        engine = Engine(self.run, facts, groups_type=ColumnGroups)
         self.begin(engine, self._lengths)
         return self._folded(engine, facts)
 
@@ -70,9 +76,9 @@ class IncrementalAccount:
         """A copy of the engine with all rows, including those whose result may still change."""
         self._advance(engine, facts)
         engine = engine.copy()
-        for key, attempt in _in_order(facts):
-            for row in _rows_after(attempt, engine.folds[key].number):
-                engine.row(key, row)
+        fold_columns(
+            engine, {key: attempt.after(engine.folds[key].number) for key, attempt in _in_order(facts)}
+        )
         return engine
 
     def _behind(self, last: Account, facts: Facts, now_ns: int) -> bool:
@@ -91,7 +97,7 @@ class IncrementalAccount:
         self,
         engine: Engine,
         lengths: StepLengths,
-        beyond: dict[Key, list] | None = None,
+        beyond: dict[Key, np.ndarray] | None = None,
         late: int | None = None,
     ) -> None:
         """Continue from this engine and these lengths of folded rows.
@@ -104,18 +110,22 @@ class IncrementalAccount:
         for key, fold in engine.folds.items():
             fold.attempt, fold.final = self.run.attempts[key], False
         for key, rows in (beyond or {}).items():
-            self.run.attempts[key].rows.update((row.number, row) for row in rows)
+            self._attempt(key).put_back(rows)
+
+    def _attempt(self, key: Key) -> ColumnAttempt:
+        attempt = self.run.attempts[key]
+        assert isinstance(attempt, ColumnAttempt)
+        return attempt
 
     def _rows_late(self) -> int:
         return sum(attempt.late for attempt in self.run.attempts.values())
 
     def _facts(self, now_ns: int) -> Facts:
         lengths = self._lengths.copy()
-        for key, attempt in self.run.attempts.items():
+        for key in self.run.attempts:
             fold = self._engine.folds.get(key) if self._engine is not None else None
-            lengths.add_rows(
-                _rows_after(attempt, fold.number if fold else 0), after=fold.number if fold else 0
-            )
+            number = fold.number if fold else 0
+            lengths.add_columns(self._attempt(key).after(number), after=number)
         threshold_ns = lengths.threshold_ns(self._stall_seconds, self.run.stepping())
         return gather(self.run, now_ns, threshold_ns, self._stale_seconds, known_only=True)
 
@@ -124,34 +134,29 @@ class IncrementalAccount:
 
     def _advance(self, engine: Engine, facts: Facts) -> None:
         """Fold rows whose result only a new fact can change, and drop them."""
+        parts = {}
         for key, attempt in _in_order(facts):
             fold = engine.folds[key]
-            for row in _rows_after(attempt, fold.number):
-                # After a clock was set back a process may start later than its first rows.
-                if max(row.end_ns, fold.last_end_ns) > fold.bound.to_ns:
-                    break
-                if fold.number and row.number == fold.number + 1:
-                    self._lengths.add(row.end_ns - row.start_ns)
-                engine.row(key, row)
+            values = attempt.after(fold.number)
+            # After a clock was set back a process may start later than its first rows.
+            latest = np.maximum.accumulate(np.maximum(values[END], fold.last_end_ns))
+            parts[key] = values[:, : int(np.searchsorted(latest, fold.bound.to_ns, side="right"))]
+            self._lengths.add_columns(parts[key], after=fold.number)
+        fold_columns(engine, parts)
+        for key, attempt in _in_order(facts):
             # The other ranks' steps do not wait for one that ended or is behind in its reports.
+            fold = engine.folds[key]
             is_over = not fold.bound.running or fold.bound.end_ns < facts.end_ns
             fold.exhausted = is_over and fold.number >= attempt.top_number
         most = 0 if facts.status == "finished" else ROWS_MAX
-        if sum(len(attempt.rows) for attempt in self.run.attempts.values()) > most:
-            for key, attempt in self.run.attempts.items():
-                attempt.trim(engine.folds[key].number, ROWS_KEPT)
+        if sum(self._attempt(key).kept_rows() for key in self.run.attempts) > most:
+            for key in self.run.attempts:
+                self._attempt(key).trim(engine.folds[key].number, ROWS_KEPT)
 
 
-def _in_order(facts: Facts) -> Iterator[tuple[Key, Attempt]]:
+def _in_order(facts: Facts) -> Iterator[tuple[Key, ColumnAttempt]]:
     """Each rank's attempts in the order of their starts, since earlier ones set limits for later ones."""
     for own in facts.by_rank.values():
         for attempt in own:
+            assert isinstance(attempt, ColumnAttempt)
             yield (attempt.rank, attempt.attempt), attempt
-
-
-def _rows_after(attempt, number: int) -> list:
-    """An attempt's rows beyond a number, in order."""
-    rows, top = attempt.rows, attempt.top_number
-    if top - number <= len(rows):
-        return [rows[n] for n in range(number + 1, top + 1) if n in rows]
-    return [rows[n] for n in sorted(n for n in rows if n > number)]

@@ -8,8 +8,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from operator import itemgetter
 
+import numpy as np
 from msgspec.structs import astuple
 
 from goodput.account import Account, Run, document
@@ -21,7 +23,11 @@ from goodput.account.fold import OTHERS_MAX, Fold
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.causes import explain
+from goodput.columns.attempts import columns_of
+from goodput.columns.fold import fold_columns
+from goodput.columns.groups import ColumnGroups
 from goodput.wire import schema
+from goodput.wire.step_blocks import END, TOTALS
 
 # How far back to search for the last row before a window; ten times further each time none is found.
 SEARCH_BACK_NS = 60 * 10**9
@@ -29,7 +35,8 @@ SEARCH_BACK_NS = 60 * 10**9
 BEYOND_MAX = 10_000
 
 Window = tuple[int | None, int | None]  # unix ns, None for the run's own start or end
-Rows = Callable[[Ledger, schema.Identity, Key, Fold], Iterator[tuple]]
+Rows = Callable[[Ledger, schema.Identity, Fold], Iterator[schema.StepRow]]
+ROWS_READ = 512  # of an attempt, at a time
 
 
 @dataclass
@@ -51,7 +58,7 @@ class Past:
 
 def without_rows(run: Run) -> Run:
     """A copy of a run without rows and events; what the facts need of them is in its attempts."""
-    attempts = {key: replace(attempt, rows={}, events={}) for key, attempt in run.attempts.items()}
+    attempts = {key: replace(attempt, parts=[], events={}) for key, attempt in run.attempts.items()}
     return replace(run, attempts=attempts)
 
 
@@ -63,21 +70,82 @@ def documents(ledger: Ledger, past: Past, windows: list[Window]) -> list[Account
 
 def account_of(ledger: Ledger, past: Past, window: Window) -> Account:
     """The account of a window."""
-    engine = Engine(past.run, past.facts(window), planned=past.planned.copy())
-    feed(engine, ledger)
+    engine = Engine(past.run, past.facts(window), groups_type=ColumnGroups, planned=past.planned.copy())
+    readers = [Reader(fold, rows_of(ledger, identity, fold)) for identity, fold in _in_bounds(engine, ledger)]
+    for parts in _together(readers):
+        fold_columns(engine, parts)
     return engine.finish()
 
 
-def feed(engine: Engine, ledger: Ledger, rows: Rows | None = None) -> None:
-    """Feed an engine the rows in its bounds, in order of time over all ranks, so that a group's steps meet."""
-    identities, streams = _identities(ledger, engine.run), []
-    for key, fold in engine.folds.items():
-        if key not in identities or fold.bound.to_ns <= fold.bound.from_ns or fold.attempt.first_step is None:
-            fold.exhausted = True
-        else:
-            streams.append((rows or rows_of)(ledger, identities[key], key, fold))
+def feed(engine: Engine, ledger: Ledger, rows: Rows) -> None:
+    """Feed an engine the rows in its bounds one by one, in order of time over all ranks."""
+    streams = [
+        _marked_over(fold, rows(ledger, identity, fold)) for identity, fold in _in_bounds(engine, ledger)
+    ]
     for _, key, row in heapq.merge(*streams, key=itemgetter(0)):
         engine.row(key, row)
+
+
+def _marked_over(fold: Fold, rows: Iterator[schema.StepRow]) -> Iterator[tuple]:
+    for row in rows:
+        yield row.end_ns, (fold.attempt.rank, fold.attempt.attempt), row
+    fold.exhausted = True
+
+
+def _in_bounds(engine: Engine, ledger: Ledger) -> Iterator[tuple[schema.Identity, Fold]]:
+    """The attempts that have rows in their bounds, in the order of their starts."""
+    identities = _identities(ledger, engine.run)
+    folds = sorted(engine.folds.items(), key=lambda item: (item[0][0], item[1].attempt.start_ns, item[0][1]))
+    for key, fold in folds:
+        if (
+            key in identities
+            and fold.bound.to_ns > fold.bound.from_ns
+            and fold.attempt.first_step is not None
+        ):
+            yield identities[key], fold
+        else:
+            fold.exhausted = True
+
+
+class Reader:
+    """Rows of one attempt as columns, some at a time."""
+
+    def __init__(self, fold: Fold, rows: Iterator[schema.StepRow], goes_on: bool = False):
+        self.fold, self._rows, self.goes_on = fold, rows, goes_on  # whether more rows may be reported
+        self.key = (fold.attempt.rank, fold.attempt.attempt)
+        self._fill()
+
+    def _fill(self) -> None:
+        some = list(islice(self._rows, ROWS_READ))
+        self.is_empty = not some
+        self._waiting = columns_of(some) if some else np.zeros((TOTALS, 0), np.int64)
+        # Clocks may have been set back.
+        self._latest = np.maximum.accumulate(self._waiting[END])
+
+    def until_ns(self) -> int:
+        return int(self._latest[-1])
+
+    def take(self, until_ns: int) -> np.ndarray:
+        """The rows that have ended by then, as far as they were read."""
+        count = int(np.searchsorted(self._latest, until_ns, side="right"))
+        found = self._waiting[:, :count]
+        if count < self._waiting.shape[1]:
+            self._waiting, self._latest = self._waiting[:, count:], self._latest[count:]
+        else:
+            self._fill()
+        return found
+
+
+def _together(readers: list[Reader]) -> Iterator[dict[Key, np.ndarray]]:
+    """All rows, some at a time, in order of time over all ranks, so that a group's steps meet."""
+    while readers:
+        for reader in readers:
+            # What it had was folded.
+            reader.fold.exhausted |= reader.is_empty and not reader.goes_on
+        readers = [reader for reader in readers if not reader.is_empty]
+        if readers:
+            until_ns = min(reader.until_ns() for reader in readers)
+            yield {reader.key: reader.take(until_ns) for reader in readers}
 
 
 def _identities(ledger: Ledger, run: Run) -> dict[Key, schema.Identity]:
@@ -88,8 +156,8 @@ def _identities(ledger: Ledger, run: Run) -> dict[Key, schema.Identity]:
     return {(one.identity.rank, one.identity.attempt): one.identity for one in processes}
 
 
-def rows_of(ledger: Ledger, identity: schema.Identity, key: Key, fold: Fold) -> Iterator[tuple]:
-    """(end_ns, key, row) of an attempt's rows, from the start of its bound to the first row that ends beyond it."""
+def rows_of(ledger: Ledger, identity: schema.Identity, fold: Fold) -> Iterator[schema.StepRow]:
+    """An attempt's rows, from the start of its bound to the first row that ends beyond it."""
     before, bound = None, fold.bound
     if bound.from_ns > fold.attempt.start_ns:
         before = _row_before(ledger, identity, bound.from_ns, fold.attempt.start_ns)
@@ -97,11 +165,10 @@ def rows_of(ledger: Ledger, identity: schema.Identity, key: Key, fold: Fold) -> 
             fold.begin(Row(*astuple(before)))
     for row in ledger.rows(identity, start_ns=bound.from_ns if before else None):
         if before is None or row.number > before.number:
-            yield row.end_ns, key, row
+            yield row
             # This row covers the rest of the bound; an attempt's first step is compared with the OTHERS_MAX after it.
             if row.end_ns >= bound.to_ns and (before is not None or row.number > OTHERS_MAX):
                 break
-    fold.exhausted = True
 
 
 def _row_before(
@@ -122,20 +189,21 @@ def _row_before(
 
 def folded(
     ledger: Ledger, run: Run, facts: Facts, stall_seconds: float
-) -> tuple[Engine, StepLengths, dict[Key, list]]:
+) -> tuple[Engine, StepLengths, dict[Key, np.ndarray]]:
     """From what IncrementalAccount.begin continues: a fold of all rows within the bounds, and trimmed rows beyond."""
     identities = _identities(ledger, run)
-    engine, lengths = Engine(run, facts), StepLengths.for_threshold(stall_seconds)
-    streams, beyond = [], {}
+    engine = Engine(run, facts, groups_type=ColumnGroups)
+    lengths, beyond = StepLengths.for_threshold(stall_seconds), {}
+    readers = []
     for key, fold in engine.folds.items():
         fold.final = False
         if key in identities:
-            streams.append(_within(ledger.rows(identities[key]), key, fold, beyond.setdefault(key, [])))
-    for _, key, row in heapq.merge(*streams, key=itemgetter(0)):
-        fold = engine.folds[key]
-        if fold.number and row.number == fold.number + 1:
-            lengths.add(row.end_ns - row.start_ns)
-        engine.row(key, row)
+            rows = _within(ledger.rows(identities[key]), fold, beyond.setdefault(key, []))
+            readers.append(Reader(fold, rows, goes_on=True))
+    for parts in _together(readers):
+        for key, values in parts.items():
+            lengths.add_columns(values, after=engine.folds[key].number)
+        fold_columns(engine, parts)
     for (rank, number), fold in engine.folds.items():
         more, gone = beyond.get((rank, number), []), fold.attempt.trimmed
         last = more[-1].number if more else fold.number
@@ -144,15 +212,17 @@ def folded(
             raise LedgerError(
                 f"ledger {ledger.url}: it has rank {rank} attempt {number} up to row {last}, not up to {gone} yet"
             )
-    return engine, lengths, beyond
+    return engine, lengths, {key: columns_of(rows) for key, rows in beyond.items() if rows}
 
 
-def _within(rows: Iterator[schema.StepRow], key: Key, fold: Fold, beyond: list) -> Iterator[tuple]:
+def _within(rows: Iterator[schema.StepRow], fold: Fold, beyond: list) -> Iterator[schema.StepRow]:
+    latest_ns = fold.last_end_ns
     for row in rows:
-        if beyond or max(row.end_ns, fold.last_end_ns) > fold.bound.to_ns:
+        latest_ns = max(row.end_ns, latest_ns)
+        if beyond or latest_ns > fold.bound.to_ns:
             # Bounds may have shrunk: a rank whose clock is behind the others' has reported since.
             if row.number > fold.attempt.trimmed or len(beyond) >= BEYOND_MAX:
                 return
             beyond.append(row)
         else:
-            yield row.end_ns, key, row
+            yield row

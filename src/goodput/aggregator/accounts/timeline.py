@@ -346,23 +346,23 @@ def _chosen(past: Past, facts: Facts, worst: Sequence[int]) -> _Choice:
     return _Choice(alone, spread, (len(alone) + many) * each <= 2 * ROWS_MAX)
 
 
-def _rows_at(ledger: Ledger, identity: schema.Identity, key: Key, fold: Fold, *, edges: list[int]):
-    """(end_ns, key, row) of an attempt's first row, of rows that touch an edge, and of its last ones."""
-    for entry in rows_of(ledger, identity, key, fold):
-        yield entry
-        seen = entry[2].number
+def _rows_at(
+    ledger: Ledger, identity: schema.Identity, fold: Fold, *, edges: list[int]
+) -> Iterator[schema.StepRow]:
+    """An attempt's first row, rows that touch an edge, and its last ones."""
+    for first in rows_of(ledger, identity, fold):
+        yield first
+        seen = first.number
         break
     else:
         return
-    fold.exhausted = False
     bound = fold.bound
     places = [ns for ns in edges if bound.from_ns < ns < bound.to_ns]
     for place in [*places, min(bound.to_ns, fold.attempt.rows_end_ns)]:
         for row in ledger.rows(identity, start_ns=place, end_ns=place):
             if row.number > seen:
                 seen = row.number
-                yield row.end_ns, key, row
-    fold.exhausted = True
+                yield row
 
 
 def _launch(fold: TimedFold) -> None:

@@ -6,9 +6,12 @@ several steps, so its length is unknown and it is left out.
 
 from __future__ import annotations
 
+import numpy as np
 from msgspec import Struct
 
+from goodput.account import Row
 from goodput.histograms.windows import StepSpans, Window, burst
+from goodput.wire.step_blocks import END, NUMBER, SAMPLES, START
 
 SPAN_NS = 1_250_000_000
 SLIDING_SPANS = 240  # 300 s
@@ -50,14 +53,18 @@ class Trend:
     def __init__(self):
         self._steps = StepSpans(SPAN_NS, keep=SLIDING_SPANS)
 
-    def add(self, attempt, rows) -> None:
-        """Count steps that are new in `attempt` (account.Attempt); each must come once."""
-        for row in rows:
-            before = attempt.rows.get(row.number - 1)
-            if before is None and row.number > 1:
-                continue
-            samples = max(row.samples - (before.samples if before else 0), 0)
-            self._steps.add(row.end_ns, row.end_ns - row.start_ns, samples)
+    def add(self, values: np.ndarray, before: Row | None) -> None:
+        """Count new steps of an attempt as columns (wire.step_blocks), in order; each must come once.
+
+        `before` is the last row that came before them.
+        """
+        number, samples = values[NUMBER], values[SAMPLES]
+        is_first = number == 1
+        grown = np.where(is_first, samples, np.diff(samples, prepend=before.samples if before else 0))
+        followed = is_first | (np.diff(number, prepend=before.number if before else 0) == 1)
+        columns = values[END], values[END] - values[START], np.maximum(grown, 0)
+        for end_ns, length_ns, many in zip(*(column[followed].tolist() for column in columns), strict=True):
+            self._steps.add(end_ns, length_ns, many)
 
     def document(self, now_ns: int, ranks: int) -> StepWindows:
         """The windows as they stand in the run's document; the busy ratio is per rank."""

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+import numpy as np
 from msgspec.structs import replace
 
-from goodput.account import DECLARED, Attempt, EndMark, Run
+from goodput.account import DECLARED, Attempt, EndMark, Row, Run
 from goodput.aggregator.ingest.checkpoint_times import CheckpointTimes, ProcessCheckpoints
 from goodput.aggregator.ingest.sampled_ranks import SampledRanks, reported
 from goodput.aggregator.ingest.step_trends import Trend
 from goodput.aggregator.records import NewRecords
+from goodput.columns.attempts import ColumnAttempt, columns_of, row_of
 from goodput.wire import schema
+from goodput.wire.step_blocks import END, NUMBER, TOTALS
 
 RUNS_MAX = 10_000
 # Rank processes of all runs: each restart of a rank is one more.
@@ -42,10 +45,10 @@ class ReportRejected(Exception):
 class Process:
     """One rank process. `sequence` is that of its newest live part, `last` its last completed step."""
 
-    attempt: Attempt
+    attempt: ColumnAttempt
     identity: schema.Identity
     sequence: int = -1
-    last: schema.StepRow | None = None
+    last: Row | None = None
     checkpoints: ProcessCheckpoints = field(default_factory=ProcessCheckpoints)
 
 
@@ -77,11 +80,10 @@ class Store:
         self._expect(report.identity)
         attempt = process.attempt
         _extend_phases(attempt, report)
-        rows = [row for row in report.steps if attempt.lacks(row.number)]
+        rows, values = _add_steps(attempt, report.steps)
         events = [event for event in report.events if event.number not in attempt.events]
-        attempt.add_rows(rows)
         run = report.identity.run
-        self.trends.setdefault(run, Trend()).add(attempt, rows)
+        trend = self.trends.setdefault(run, Trend())
         attempt.add_events(events)
         if events:
             ahead_ns = report.live.now_ns - now_ns if now_ns else 0
@@ -90,9 +92,12 @@ class Store:
             )
         live = report.live
         if rows:
-            process.last = max([*rows, *filter(None, [process.last])], key=lambda row: row.number)
+            trend.add(values, process.last)
+            last = row_of(values[:, -1].tolist())
+            if process.last is None or last.number > process.last.number:
+                process.last = last
             # Its age by the host's clock when the agent read it, by ours since: a late report is no new progress.
-            since_ns = now_ns - max(report.live.now_ns - max(row.end_ns for row in rows), 0)
+            since_ns = now_ns - max(report.live.now_ns - int(values[END].max()), 0)
             self.progress_ns[run] = max(since_ns, self.progress_ns[run])
         self.new += len(rows) + len(events)
         self.repeated += len(report.steps) + len(report.events) - len(rows) - len(events)
@@ -143,7 +148,7 @@ class Store:
                 ranks[identity.rank] = process
         return process
 
-    def _place(self, identity: schema.Identity, now_ns: int) -> Attempt:
+    def _place(self, identity: schema.Identity, now_ns: int) -> ColumnAttempt:
         """The attempt of a new process, under its own attempt number or the next free one."""
         if len(self.processes) >= PROCESSES_MAX:
             raise ReportRejected(
@@ -183,6 +188,17 @@ def _check_times(report: schema.RankReport, now_ns: int) -> None:
         )
 
 
+def _add_steps(
+    attempt: ColumnAttempt, steps: list[schema.StepRow]
+) -> tuple[list[schema.StepRow], np.ndarray]:
+    """Merge rows; returns those that were new, also as columns."""
+    values = attempt.add_columns(columns_of(steps)) if steps else np.zeros((TOTALS, 0), np.int64)
+    if values.shape[1] == len(steps):
+        return steps, values
+    new = set(values[NUMBER].tolist())
+    return list({row.number: row for row in steps if row.number in new}.values()), values
+
+
 def _order(attempt: Attempt) -> tuple[int, int]:
     """The order of a rank's attempts in Run.by_rank."""
     return attempt.start_ns, attempt.attempt
@@ -192,9 +208,9 @@ def _key(identity: schema.Identity) -> tuple:
     return (identity.run, identity.rank, identity.host, identity.pid, identity.start_ns)
 
 
-def _attempt(identity: schema.Identity, number: int) -> Attempt:
+def _attempt(identity: schema.Identity, number: int) -> ColumnAttempt:
     declared = {name: getattr(identity, name) for name in DECLARED}
-    return Attempt(identity.rank, number, identity.start_ns, **declared)
+    return ColumnAttempt(identity.rank, number, identity.start_ns, **declared)
 
 
 def _set_declared(attempt: Attempt, identity: schema.Identity) -> None:

@@ -17,8 +17,8 @@ from goodput.account import Run
 from goodput.account.account import Account, Engine
 from goodput.account.facts import gather
 from goodput.account.fold import padded
-from goodput.account.fold_columns import fold_columns
-from goodput.account.straggler_columns import ColumnGroups
+from goodput.columns.fold import fold_columns
+from goodput.columns.groups import ColumnGroups
 from goodput.wire.step_blocks import encode_rows
 from goodput.wire.step_columns import decode
 
@@ -51,10 +51,9 @@ def by_columns(run: Run, facts, rng: random.Random) -> Account:
         parts = {}
         for key, values in left.items():
             # An attempt's rows come after those of the rank's attempts before.
-            if any(left[other].shape[1] for other in keys[: keys.index(key)] if other[0] == key[0]):
-                continue
-            many = rng.choice([0, 1, 3, values.shape[1]])
-            parts[key], left[key] = values[:, :many], values[:, many:]
+            if not any(left[other].shape[1] for other in keys[: keys.index(key)] if other[0] == key[0]):
+                many = rng.choice([0, 1, 3, values.shape[1]])
+                parts[key], left[key] = values[:, :many], values[:, many:]
         fold_columns(engine, parts)
         if rng.random() < 0.3:
             engine.copy().finish()

@@ -13,7 +13,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from goodput.account.attempts import Row
 from goodput.account.facts import Key
 from goodput.account.fold import (
     CHECKPOINT,
@@ -28,7 +27,8 @@ from goodput.account.fold import (
 from goodput.account.resume import KEEP_ALL
 from goodput.account.stall_threshold import NOTED_NS
 from goodput.account.states import INDEX, PLANNED
-from goodput.account.straggler_columns import Compared
+from goodput.columns.attempts import row_of
+from goodput.columns.groups import Compared
 from goodput.wire.step_blocks import DEVICE, END, NUMBER, SAMPLES, STEP, TOTALS
 
 # Rows that are folded together, so that memory stays bounded.
@@ -40,17 +40,25 @@ _PLANNED = [INDEX[state] for state in PLANNED]
 
 
 def fold_columns(engine, parts: Mapping[Key, np.ndarray]) -> None:
-    """Fold rows of each attempt, (columns, rows) in ascending number, into an account.Engine.
+    """Fold rows of each attempt, (columns, rows) in ascending number, into an account.Engine with ColumnGroups.
 
+    A rank's attempts come in the order of their starts.
     Columns are those of wire.step_blocks, as many phases as the attempt has or fewer.
     """
-    alike: dict[tuple, list[Key]] = {}
-    for key, values in parts.items():
-        if values.shape[1]:
-            alike.setdefault((len(values), tuple(engine.folds[key].to_state)), []).append(key)
-    for (_, to_state), keys in alike.items():
-        for some in _slices(keys, parts):
-            _fold_alike(engine, to_state, some)
+    left = {key: values for key, values in parts.items() if values.shape[1]}
+    while left:
+        # Of each rank one attempt after the other, since earlier ones set limits for later ones.
+        first: dict[int, Key] = {}
+        for key in left:
+            first.setdefault(key[0], key)
+        alike: dict[tuple, list[Key]] = {}
+        for key in first.values():
+            alike.setdefault((len(left[key]), tuple(engine.folds[key].to_state)), []).append(key)
+        for (_, to_state), keys in alike.items():
+            for some in _slices(keys, left):
+                _fold_alike(engine, to_state, some)
+        for key in first.values():
+            del left[key]
 
 
 def _slices(keys: list[Key], parts: Mapping[Key, np.ndarray]) -> Iterator[list[tuple[Key, np.ndarray]]]:
@@ -186,7 +194,7 @@ def _fold_alike(engine, to_state: tuple[int, ...], parts: list[tuple[Key, np.nda
             if pieces.is_ordinary[piece]:
                 pieces.add(fold, piece)
             else:
-                engine.row(key, _row(pieces.last_rows[piece]))
+                engine.row(key, row_of(pieces.last_rows[piece]))
         fold.note_exhausted(pieces.last_rows[last - 1][STEP])
     engine.groups.add_columns(keys, tops, steps.begins, ordinary, steps.compared())
 
@@ -232,7 +240,7 @@ class _Pieces:
     def add(self, fold: Fold, piece: int) -> None:
         """Add a piece of ordinary rows to its attempt's fold."""
         low, high, width = self.bounds[piece], self.bounds[piece + 1], len(fold.to_state)
-        row = _row(self.last_rows[piece])
+        row = row_of(self.last_rows[piece])
         fold.number, fold.last_samples, fold.last_device_ns = row.number, row.samples, row.device_ns
         fold.totals, fold.outside = padded(row.totals, width), padded(row.outside, width)
         fold.last_end_ns, fold.last_count = self.last_ends[piece], 1
@@ -255,8 +263,3 @@ class _Pieces:
             fold.kept_samples += self.samples[piece]
             fold.throughput.add_steps(self._samples[low:high], self._lengths[low:high])
         fold.note_usual(self._lengths[low:high], self._works[low:high])
-
-
-def _row(values: list[int]) -> Row:
-    number, step, start, end, samples, device, _, _, *phases = values
-    return Row(number, step, start, end, samples, tuple(phases[::2]), tuple(phases[1::2]), device)

@@ -72,6 +72,7 @@ class ColumnGroups(Groups):
 
     def copy(self, folds):
         other = super().copy(folds)
+        assert isinstance(other, ColumnGroups)
         other._columns, other._single = list(self._columns), list(self._single)
         return other
 
@@ -88,7 +89,10 @@ class ColumnGroups(Groups):
         `tops` are the attempts' highest steps before these.
         """
         groups = [self.group_of(key) for key in keys]
-        settled = np.array([self.settled.get(group, -1) for group in groups])
+        alone = [len(self.members[group]) < 2 for group in groups]
+        settled = np.array(
+            [-1 if one else self.settled.get(group, -1) for one, group in zip(alone, groups, strict=True)]
+        )
         early = chosen & (compared.step <= np.repeat(settled, np.diff(begins)))
         if early.any():
             for low, high, top in zip(begins[:-1], begins[1:], tops, strict=True):
@@ -96,7 +100,6 @@ class ColumnGroups(Groups):
                 tops_now = np.maximum.accumulate(np.maximum(step, top))
                 self.late |= bool((early[low:high] & (step == tops_now)).any())
         steps, place = compared.step, np.repeat(np.arange(len(keys)), np.diff(begins))
-        alone = [len(self.members[group]) < 2 for group in groups]
         for at, (key, group) in enumerate(zip(keys, groups, strict=True)):
             own = steps[begins[at] : begins[at + 1]][chosen[begins[at] : begins[at + 1]]]
             if not len(own):
@@ -153,7 +156,11 @@ class ColumnGroups(Groups):
             return Entries([np.zeros(0, np.int64)] * 8)
         rank, step, count, *rest = (np.concatenate(part) for part in zip(*parts, strict=True))
         columns = [group_of[rank], rank, step, count, *rest]
-        order = np.lexsort((rank, count, step, columns[0]))
+        keys = [rank, count, step, columns[0]]
+        order = np.lexsort(keys)
+        if np.logical_and.reduce([np.diff(key[order]) == 0 for key in keys]).any():
+            # A rank that has repeated a step: in the order in which `Groups` compares them.
+            order = np.lexsort([*rest[::-1], *keys])
         return Entries([column[order] for column in columns])
 
     def _put_back(self, entries: Entries) -> None:

@@ -1,0 +1,1 @@
+"""Steps as NumPy columns: attempts that hold them, and the account folded over them. For the aggregator alone."""
