@@ -67,16 +67,11 @@ class StepLengths:
                 self.add(row.end_ns - row.start_ns)
             number = row.number
 
-    def add_columns(self, values, after: int = 0) -> None:
-        """Add rows of one attempt as columns (wire.step_blocks), in order; see `add_rows`."""
-        number, length = values[0], values[3] - values[2]
-        followed = number[1:] == number[:-1] + 1
-        lengths = length[1:][followed]
-        if after and len(number) and number[0] == after + 1:
-            self.add(int(length[0]))
-        self.count += len(lengths)
-        for ns in lengths[lengths > self._least_ns].tolist():
-            self.count -= 1
+    def add_ns(self, lengths) -> None:
+        """Add many lengths, a NumPy array of ns."""
+        counted = lengths[lengths > self._least_ns].tolist()
+        self.count += len(lengths) - len(counted)
+        for ns in counted:
             self.add(ns)
 
     def lower_ns(self, percent: int) -> int:

@@ -69,6 +69,8 @@ class ColumnAttempt(Attempt):
     def after(self, number: int) -> np.ndarray:
         """The rows in memory beyond a number."""
         width = TOTALS + 2 * len(self.phases)
+        if number >= self.top_number:
+            return np.zeros((width, 0), np.int64)
         found = []
         for part in reversed(self.parts):
             if int(part[NUMBER, -1]) <= number:

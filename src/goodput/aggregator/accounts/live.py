@@ -19,6 +19,7 @@ from goodput.account.stall_threshold import StepLengths
 from goodput.columns.attempts import ColumnAttempt
 from goodput.columns.fold import fold_columns
 from goodput.columns.groups import ColumnGroups
+from goodput.columns.lengths import add_lengths
 from goodput.wire.step_blocks import END
 
 # Above ROWS_MAX rows of a run the folded ones are dropped, except the newest ROWS_KEPT of each attempt.
@@ -122,10 +123,10 @@ class IncrementalAccount:
 
     def _facts(self, now_ns: int) -> Facts:
         lengths = self._lengths.copy()
-        for key in self.run.attempts:
-            fold = self._engine.folds.get(key) if self._engine is not None else None
-            number = fold.number if fold else 0
-            lengths.add_columns(self._attempt(key).after(number), after=number)
+        folds = {} if self._engine is None else self._engine.folds
+        numbers = [folds[key].number if key in folds else 0 for key in self.run.attempts]
+        new = [self._attempt(key).after(n) for key, n in zip(self.run.attempts, numbers, strict=True)]
+        add_lengths(lengths, new, numbers)
         threshold_ns = lengths.threshold_ns(self._stall_seconds, self.run.stepping())
         return gather(self.run, now_ns, threshold_ns, self._stale_seconds, known_only=True)
 
@@ -137,11 +138,12 @@ class IncrementalAccount:
         parts = {}
         for key, attempt in _in_order(facts):
             fold = engine.folds[key]
-            values = attempt.after(fold.number)
-            # After a clock was set back a process may start later than its first rows.
-            latest = np.maximum.accumulate(np.maximum(values[END], fold.last_end_ns))
-            parts[key] = values[:, : int(np.searchsorted(latest, fold.bound.to_ns, side="right"))]
-            self._lengths.add_columns(parts[key], after=fold.number)
+            if attempt.top_number > fold.number:
+                values = attempt.after(fold.number)
+                # After a clock was set back a process may start later than its first rows.
+                latest = np.maximum.accumulate(np.maximum(values[END], fold.last_end_ns))
+                parts[key] = values[:, : int(np.searchsorted(latest, fold.bound.to_ns, side="right"))]
+        add_lengths(self._lengths, list(parts.values()), [engine.folds[key].number for key in parts])
         fold_columns(engine, parts)
         for key, attempt in _in_order(facts):
             # The other ranks' steps do not wait for one that ended or is behind in its reports.

@@ -26,6 +26,7 @@ from goodput.causes import explain
 from goodput.columns.attempts import columns_of
 from goodput.columns.fold import fold_columns
 from goodput.columns.groups import ColumnGroups
+from goodput.columns.lengths import add_lengths
 from goodput.wire import schema
 from goodput.wire.step_blocks import END, TOTALS
 
@@ -201,8 +202,7 @@ def folded(
             rows = _within(ledger.rows(identities[key]), fold, beyond.setdefault(key, []))
             readers.append(Reader(fold, rows, goes_on=True))
     for parts in _together(readers):
-        for key, values in parts.items():
-            lengths.add_columns(values, after=engine.folds[key].number)
+        add_lengths(lengths, list(parts.values()), [engine.folds[key].number for key in parts])
         fold_columns(engine, parts)
     for (rank, number), fold in engine.folds.items():
         more, gone = beyond.get((rank, number), []), fold.attempt.trimmed

@@ -16,6 +16,7 @@ from goodput.wire.step_blocks import END, NUMBER, SAMPLES, START
 SPAN_NS = 1_250_000_000
 SLIDING_SPANS = 240  # 300 s
 DISCRETE_SPANS, DISCRETE_WINDOWS = 8, 30  # 10 s each
+_COUNTED = [NUMBER, START, END, SAMPLES]
 
 
 class StepSeconds(Struct):
@@ -58,13 +59,13 @@ class Trend:
 
         `before` is the last row that came before them.
         """
-        number, samples = values[NUMBER], values[SAMPLES]
-        is_first = number == 1
-        grown = np.where(is_first, samples, np.diff(samples, prepend=before.samples if before else 0))
-        followed = is_first | (np.diff(number, prepend=before.number if before else 0) == 1)
-        columns = values[END], values[END] - values[START], np.maximum(grown, 0)
-        for end_ns, length_ns, many in zip(*(column[followed].tolist() for column in columns), strict=True):
-            self._steps.add(end_ns, length_ns, many)
+        last, had = (before.number, before.samples) if before else (0, 0)
+        for number, start_ns, end_ns, samples in zip(*values[_COUNTED].tolist(), strict=True):
+            if number == 1:
+                self._steps.add(end_ns, end_ns - start_ns, samples)
+            elif number == last + 1:
+                self._steps.add(end_ns, end_ns - start_ns, max(samples - had, 0))
+            last, had = number, samples
 
     def document(self, now_ns: int, ranks: int) -> StepWindows:
         """The windows as they stand in the run's document; the busy ratio is per rank."""
