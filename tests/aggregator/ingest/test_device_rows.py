@@ -11,7 +11,6 @@ from support.aggregator.ledgers import NOW, aggregator, take
 from support.aggregator.reports import body_of, rank_report
 
 from goodput.account import compute, document
-from goodput.aggregator.ledger.ledger import _rows_decoder
 from goodput.runlog import replay
 from goodput.runlog.export import export
 from goodput.wire import schema
@@ -29,7 +28,7 @@ def test_older_peers_exchange_rows_without_device_time():
     encoded = msgspec.msgpack.encode([row])
     fields = msgspec.msgpack.decode(encoded)
     assert fields == [[1, 0, 5, 25, 0, [0, 20], [0, 0], 20]]
-    (old,) = _rows_decoder.decode(msgspec.msgpack.encode([fields[0][:-1]]))
+    (old,) = msgspec.msgpack.decode(msgspec.msgpack.encode([fields[0][:-1]]), type=list[schema.StepRow])
     assert old == schema.StepRow(1, 0, 5, 25, 0, (0, 20), (0, 0)) and old.device_ns == 0
 
     class Older(msgspec.Struct, array_like=True, frozen=True):

@@ -188,7 +188,7 @@ def test_file_that_is_no_database_is_refused(tmp_path):
 def test_damaged_row_is_a_ledger_error(ledger, url):
     take(aggregator(ledger), *bodies(*story()))
     with database(url) as connection:
-        connection.exec_driver_sql("update chunks set rows = 'not MessagePack' where rank = 1")
+        connection.exec_driver_sql("update blocks set block = 'not MessagePack' where first = 2")
     with pytest.raises(LedgerError, match=rf"ledger {re.escape(ledger.url)}: "):
         list(stored_reports(ledger))
 

@@ -41,14 +41,14 @@ def locked(ledger, url):
 
 
 def missing_table(ledger, url):
-    """The table that is written last is missing, so earlier writes must be rolled back."""
+    """A table that is written after others is missing, so earlier writes must be rolled back."""
 
     def rename(old: str, new: str) -> None:
         with database(url) as connection:
             connection.exec_driver_sql(f"alter table {old} rename to {new}")
 
-    rename("processes", "hidden")
-    return lambda: rename("hidden", "processes")
+    rename("blocks", "hidden")
+    return lambda: rename("hidden", "blocks")
 
 
 @pytest.mark.parametrize("failure", [read_only, locked, missing_table])
@@ -83,13 +83,15 @@ def test_full_disk_refuses_new_and_keeps_old(ledger, url):
     one = Process().steps(2, forward=1)
     take(ingest, body_of(rank_report(one)))
     mend = on_connect(ledger, sqlite="PRAGMA max_page_count=1")  # No page more than there is.
-    (error,) = take(ingest, body_of(rank_report(one.steps(2000, forward=1))))
+    for number in range(20_000):
+        one.step(forward=1 + number * 7919 % 10_007 / 1e9)
+    (error,) = take(ingest, body_of(rank_report(one)))
     assert isinstance(error, LedgerError) and "full" in str(error)
     (found,) = stored_reports(ledger)
     assert (len(found.steps), found.live.steps_done) == (2, 2), "not a part of it was written"
     mend()
     take(ingest, body_of(rank_report(one.finished(), rows=[])))
-    assert restored_equals(ledger, ingest) and account(ingest)["steps"]["kept"] == 2002
+    assert restored_equals(ledger, ingest) and account(ingest)["steps"]["kept"] == 20_002
 
 
 def test_repeated_pushes_to_broken_ledger_stay_bounded(ledger):

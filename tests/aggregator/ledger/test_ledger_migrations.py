@@ -1,7 +1,10 @@
 """Ledgers of earlier and later versions, half-made ones, and several programs that open one at once."""
 
+import random
 import re
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -13,13 +16,17 @@ from alembic.script import ScriptDirectory
 from msgspec.structs import replace
 from support.account.account_history import Process
 from support.aggregator.ledgers import NOW, contents, database, stored_reports
+from support.aggregator.old_ledgers import identity_of, rows_of
+from support.aggregator.old_ledgers import make as version_4_ledger
 from support.aggregator.reports import rank_report, story
 
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger import database as database_module
-from goodput.aggregator.ledger import ledger as ledger_module
 from goodput.aggregator.ledger import migrations
+from goodput.aggregator.ledger.blocks import StoredBlock, decode, step_rows
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
+from goodput.aggregator.ledger.migrations import conversion
+from goodput.aggregator.ledger.migrations.versions import version_5
 from goodput.aggregator.records import NewRecords
 
 # The tables exactly as the first version published them.
@@ -104,19 +111,24 @@ def revisions(tmp_path, monkeypatch):
     return edit
 
 
-def test_migrated_ledger_holds_what_the_old_one_held(new_url, revisions):
+def test_migrated_ledger_holds_what_the_old_one_held(new_url, revisions, monkeypatch):
     revisions(2, "PAGE_CHUNKS = 64", "PAGE_CHUNKS = 3")  # Many pages, the last one not full.
+    monkeypatch.setattr(conversion, "PAGE_CHUNKS", 2)
+    monkeypatch.setattr(conversion, "ROWS_AT_ONCE", 7)
     old, new = new_url(), new_url()
     batch = everything()
     old_ledger(old, batch)
     with_append = Ledger(new)
     with_append.append(batch)
     migrated = Ledger(old)
-    assert contents(old) == contents(new), "to the byte, as if the current version had written it"
-    assert list(stored_reports(migrated)) == list(stored_reports(with_append))
-    assert sum(len(report.steps) for report in stored_reports(migrated)) == 2 * 20 + 1200
+    want = list(stored_reports(with_append))
+    assert list(stored_reports(migrated)) == want
+    assert sum(len(report.steps) for report in want) == 2 * 20 + 1200
+    found, expected = contents(old), contents(new)
+    same = expected.keys() - {"blocks", "processes"}
+    assert {name: found[name] for name in same} == {name: expected[name] for name in same}
     migrated.append(batch)
-    assert contents(old) == contents(new), "and agents may repeat what they pushed to the old one"
+    assert list(stored_reports(migrated)) == want, "agents may repeat what they pushed to the old one"
     migrated.close()
     with_append.close()
 
@@ -129,17 +141,18 @@ def test_migrated_and_new_ledgers_have_the_same_tables(new_url):
     assert shape(old) == shape(new)
 
 
-def test_migrated_chunks_have_the_times_of_their_rows(url):
+def test_migrated_blocks_match_their_rows(url):
     old_ledger(url, everything())
     ledger = Ledger(url)
     with database(url) as connection:
-        chunks = connection.execute(sql.select(ledger_module._chunks)).mappings().all()
-    for chunk in chunks:
-        rows = msgspec.msgpack.decode(chunk["rows"])
-        assert chunk["start_ns_first"] == min(row[2] for row in rows)
-        assert chunk["end_ns_last"] == max(row[3] for row in rows)
-        assert len(rows) <= ledger_module.CHUNK_ROWS_MAX
-    assert len(chunks) == 2 * 20 + 3
+        found = connection.execute(sql.select(version_5.blocks)).mappings().all()
+    for block in found:
+        rows = list(step_rows(decode([StoredBlock(block["id"], block["width"], block["block"])])))
+        assert [row.number for row in rows] == sorted({row.number for row in rows})
+        assert (block["first"], block["last"], block["rows"]) == (rows[0].number, rows[-1].number, len(rows))
+        assert block["start_ns_first"] == min(row.start_ns for row in rows)
+        assert block["end_ns_last"] == max(row.end_ns for row in rows)
+    assert sorted(block["rows"] for block in found) == [8, 8, 12, 12, 176, 1024]
     ledger.close()
 
 
@@ -187,9 +200,9 @@ def test_a_revision_runs_once(url, revisions, tmp_path):
     assert log.read_text() == "2 "
 
 
-@pytest.mark.parametrize("version", [2, 3, 4])
+@pytest.mark.parametrize("version", [2, 3, 4, 5])
 def test_ledgers_from_before_alembic_continue_at_their_version(new_url, version):
-    """Versions 1 to 4 were published with a version table of our own; only the revisions after it run."""
+    """Versions were first published with a version table of our own; only the revisions after it run."""
     url, new = new_url(), new_url()
     old_ledger(url, everything())
     migrations.migrate(database_module.Database(url).migrating(), str(version))
@@ -275,3 +288,85 @@ def test_waiting_for_another_migration_times_out(url, monkeypatch):
         Ledger(url)
     assert contents(url) == before
     Ledger(url).close()
+
+
+def test_a_ledger_in_conversion_is_refused_by_older_programs(url, monkeypatch):
+    old_ledger(url, everything())
+    migrations.migrate(database_module.Database(url).migrating(), migrations.CONVERTING)
+    assert contents(url)["alembic_version"] == [(migrations.CONVERTING,)]
+    monkeypatch.setattr(migrations, "HEAD", "4")
+    with pytest.raises(LedgerError, match="has version 5, this program knows up to 4"):
+        Ledger(url)
+    monkeypatch.undo()
+    ledger = Ledger(url)
+    assert len(list(stored_reports(ledger))) == 5
+    ledger.close()
+
+
+def test_conversion_tells_its_progress(url, monkeypatch, caplog):
+    monkeypatch.setattr(conversion, "ROWS_AT_ONCE", 500)
+    monkeypatch.setattr(conversion, "TELL_SECONDS", 0)
+    version_4_ledger(url, ranks=2, steps=1500)
+    with caplog.at_level("INFO"):
+        Ledger(url).close()
+    told = [
+        tuple(map(int, found))
+        for found in re.findall(r"(\d+) of about (\d+) step rows, (\d+) %", caplog.text)
+    ]
+    assert told[-1] == (3000, 3000, 100) and [done for done, *_ in told] == sorted(done for done, *_ in told)
+    assert len(told) == 6 and all(percent == 100 * done // 3000 for done, _, percent in told)
+
+
+def test_damaged_chunk_is_named_and_conversion_continues(url):
+    version_4_ledger(url, ranks=2, steps=100)
+    with database(url) as connection:
+        (whole,) = connection.exec_driver_sql("select rows from chunks where rank = 1 and first = 51").one()
+        connection.exec_driver_sql("update chunks set rows = 'garbage' where rank = 1 and first = 51")
+    for _ in range(2):
+        with pytest.raises(LedgerError, match=re.escape("(run 'r1' rank 1 steps 51 to 60)")):
+            Ledger(url)
+    with database(url) as connection:
+        table = conversion._chunks
+        update = table.update().where(table.c.rank == 1, table.c.first == 51)
+        connection.execute(update, {"rows": whole})
+    assert_converted(url, ranks=2, steps=100)
+
+
+STEPPING = """
+import sys
+from goodput.aggregator.ledger.migrations import conversion
+from goodput.aggregator.ledger.ledger import Ledger
+conversion.ROWS_AT_ONCE, conversion.PAGE_CHUNKS, conversion.TELL_SECONDS = 100, 4, 0
+Ledger._log_progress = lambda *progress: print(progress[1], flush=True)
+Ledger(sys.argv[1])
+print("whole", flush=True)
+"""
+
+
+def test_killed_conversion_continues(url):
+    """SIGKILL at random moments of a conversion by two programs at once."""
+    rng, kills = random.Random(5), 0
+    version_4_ledger(url, ranks=3, steps=1500)
+    while True:
+        programs = [
+            subprocess.Popen([sys.executable, "-c", STEPPING, url], stdout=subprocess.PIPE, text=True)
+            for _ in range(2)
+        ]
+        lines = [programs[0].stdout.readline() for _ in range(rng.randint(2, 8))]
+        for program in programs:
+            if "whole\n" not in lines:
+                program.kill()
+            program.communicate(timeout=60)
+        if "whole\n" in lines:
+            break
+        kills += 1
+    assert kills >= 2
+    assert_converted(url, ranks=3, steps=1500)
+
+
+def assert_converted(url: str, ranks: int, steps: int) -> None:
+    ledger = Ledger(url)
+    for rank in range(ranks):
+        assert list(ledger.rows(identity_of(rank))) == list(rows_of(identity_of(rank), steps))
+    ledger.close()
+    assert "chunks_4" not in contents(url)

@@ -117,7 +117,7 @@ def test_held_lock_does_not_block_pushes_forever(short, postgresql, url):
         assert push(client, body_of(rank_report(one))) == 200
         with postgresql.connect(sql.make_url(url).database) as other:
             other.execute("begin")
-            other.execute("lock table chunks in access exclusive mode")
+            other.execute("lock table blocks in access exclusive mode")
             began = time.monotonic()
             answer = client.post("/api/v1/ingest", content=body_of(rank_report(one.steps(2, forward=1))))
             assert (answer.status_code, "lock timeout" in answer.text) == (503, True), answer.text

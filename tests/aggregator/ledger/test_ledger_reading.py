@@ -13,10 +13,11 @@ from support.aggregator.ledgers import NOW, database
 from support.aggregator.reports import rank_report, story
 
 from goodput.aggregator.ingest.store import Store
-from goodput.aggregator.ledger import ledger as ledger_module
+from goodput.aggregator.ledger import block_reader, blocks, inspection
 from goodput.aggregator.ledger.ledger import LedgerError
-from goodput.aggregator.records import NewRecords
+from goodput.aggregator.records import NewBlock, NewRecords
 from goodput.wire import schema
+from goodput.wire.step_blocks import encode_rows
 
 
 def one_of(steps: int, run: str = "r1", rank: int = 0, **parts) -> schema.RankReport:
@@ -64,7 +65,7 @@ def test_unknown_process_has_no_rows(ledger):
 @given(
     seed=st.integers(0, 1 << 30), count=st.integers(1, 40), chunks=st.integers(1, 30), page=st.integers(1, 7)
 )
-def test_overlapping_chunks_give_each_number_once(ledger, seed, count, chunks, page):
+def test_overlapping_blocks_give_each_number_once(ledger, seed, count, chunks, page):
     chance = random.Random(seed)
     report = one_of(count, run=f"r{seed} {count} {chunks} {page}", loader=0.5, forward=0.25)
     rows = report.steps
@@ -72,8 +73,8 @@ def test_overlapping_chunks_give_each_number_once(ledger, seed, count, chunks, p
     if chance.random() < 0.5:  # Pushes that mostly follow each other, each repeating some of the last.
         parts = [rows[max(0, at - 3) : at + 5] for at in range(0, count, 4)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledger_module, "PAGE_CHUNKS", page)
-        patch.setattr(ledger_module, "CHUNK_ROWS_MAX", chance.randint(1, 50))
+        patch.setattr(block_reader, "PAGE_BLOCKS", page)
+        patch.setattr(blocks, "ROWS_MAX", chance.randint(1, 50))
         append(ledger, report, *parts)
         want = sorted({row.number: row for part in parts for row in part}.values(), key=lambda r: r.number)
         assert list(ledger.rows(report.identity)) == want
@@ -89,18 +90,30 @@ def test_overlapping_chunks_give_each_number_once(ledger, seed, count, chunks, p
             ]
 
 
-def test_chunks_with_equal_bounds_are_both_kept(ledger):
+def test_blocks_with_equal_bounds_are_both_kept(ledger):
     report = one_of(3)
     first, second, third = report.steps
     append(ledger, report, [first, third], [first, second, third], [third, first])
     assert list(ledger.rows(report.identity)) == report.steps
 
 
-def test_window_skips_chunks_outside_of_it(ledger, url):
+def test_given_blocks_are_stored_as_they_are(ledger):
+    report = one_of(30, loader=0.5, forward=0.25)
+    rows, width = report.steps, len(report.phases)
+    block = NewBlock(encode_rows(rows, width), width, 30, rows[0].start_ns, rows[-1].end_ns)
+    ledger.append([NewRecords(replace(report, steps=[]), [], [], [block])])
+    assert list(ledger.rows(report.identity)) == rows
+    append(ledger, report, rows)
+    (process,) = ledger.processes("r1")
+    assert [len(columns) for columns in ledger.columns(process)] == [30]
+    assert sum(block.blocks for block in inspection.contents(ledger, 7, NOW).tiers) == 1, "the same block"
+
+
+def test_window_skips_blocks_outside_of_it(ledger, url):
     report = one_of(100)
     append(ledger, report, *(report.steps[at : at + 10] for at in range(0, 100, 10)))
     with database(url) as connection:
-        connection.exec_driver_sql("update chunks set rows = 'garbage' where first < 41 or first > 61")
+        connection.exec_driver_sql("update blocks set block = 'garbage' where first < 41 or first > 61")
     inside = report.steps[40:70]
     window = (inside[0].start_ns + 1, inside[-1].end_ns - 1)
     assert list(ledger.rows(report.identity, *window)) == inside
@@ -111,8 +124,8 @@ def test_window_skips_chunks_outside_of_it(ledger, url):
 
 
 def test_long_run_is_read_in_bounded_memory(ledger, monkeypatch):
-    monkeypatch.setattr(ledger_module, "CHUNK_ROWS_MAX", 50)
-    monkeypatch.setattr(ledger_module, "PAGE_CHUNKS", 4)
+    monkeypatch.setattr(blocks, "ROWS_MAX", 50)
+    monkeypatch.setattr(block_reader, "PAGE_BLOCKS", 4)
     report = one_of(20_000)
     append(ledger, report, report.steps)
 
@@ -130,7 +143,7 @@ def test_long_run_is_read_in_bounded_memory(ledger, monkeypatch):
 
 
 def test_slow_reader_does_not_block_the_writer(ledger, monkeypatch):
-    monkeypatch.setattr(ledger_module, "PAGE_CHUNKS", 1)
+    monkeypatch.setattr(block_reader, "PAGE_BLOCKS", 1)
     report = one_of(30)
     append(ledger, report, *(report.steps[at : at + 10] for at in (0, 10)))
     rows = ledger.rows(report.identity)
@@ -152,7 +165,7 @@ def test_rows_of_a_run_use_an_index(ledger, url, backend):
     identity = one_of(30).identity
     list(ledger.rows(identity)), list(ledger.rows(identity, ns(1), ns(500))), list(ledger.events(identity))
     ledger.runs()
-    assert len(executed) == 5
+    assert len(executed) == 6
     with database(url) as connection:
         # On a handful of rows PostgreSQL would rather read the table; what it could do is what counts.
         if backend == "postgresql":
@@ -163,9 +176,8 @@ def test_rows_of_a_run_use_an_index(ledger, url, backend):
             plan = "\n".join(
                 str(row) for row in connection.exec_driver_sql(f"{explain} {statement}", parameters)
             )
-            assert "Seq Scan" not in plan and "SCAN chunks" not in plan and "SCAN events" not in plan, plan
+            assert "Seq Scan" not in plan and "SCAN blocks" not in plan and "SCAN events" not in plan, plan
             if "GROUP BY" not in statement:
                 assert "Sort" not in plan and "TEMP B-TREE" not in plan, plan
-        (times,) = [s for s in executed if "min(chunks.first)" in s[0]]
-        plan = str(connection.exec_driver_sql(f"{explain} {times[0]}", times[1]).all())
-        assert "chunks_by_end" in plan
+            if "blocks.start_ns_first" in statement:
+                assert ("COVERING INDEX" if backend == "sqlite" else "Index Only Scan") in plan, plan

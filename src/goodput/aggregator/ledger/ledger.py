@@ -1,8 +1,8 @@
 """The ledger: what must outlive the aggregator, in SQLite (WAL) or PostgreSQL through SQLAlchemy Core.
 
-Step rows are stored in chunks as they were pushed, MessagePack in one column, so a push is one insert per rank. Every
-write is keyed and repeatable, and committed when it returns. Readers hold at most PAGE_CHUNKS chunks of CHUNK_ROWS_MAX
-rows each, plus those that overlap them, and keep no transaction open between pages.
+Step rows are stored as step blocks (blocks.py): a push is one insert per rank, and small blocks are merged later
+(compaction.py). Every write is keyed and repeatable, and committed when it returns. Readers hold a page of blocks, some
+MB, and keep no transaction open between pages (block_reader.py).
 
     for process in ledger.processes("r1"):
         for row in ledger.rows(process.identity, start_ns=an_hour_ago):
@@ -11,8 +11,7 @@ rows each, plus those that overlap them, and keep no transaction open between pa
 
 from __future__ import annotations
 
-import hashlib
-import heapq
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,36 +25,42 @@ from sqlalchemy.sql.elements import KeyedColumnElement
 
 from goodput.account import EndMark
 from goodput.aggregator.ledger import migrations
+from goodput.aggregator.ledger.block_reader import KEY, PROCESS_ID, read
+from goodput.aggregator.ledger.blocks import as_columns, columns_of, step_rows
 from goodput.aggregator.ledger.database import Database, LedgerError, insert
-from goodput.aggregator.ledger.migrations.versions import version_1, version_2, version_3, version_4
+from goodput.aggregator.ledger.migrations.versions import version_1, version_3, version_5
 from goodput.aggregator.records import SCOPED_OFFSET, HealthKey, NewRecords
 from goodput.wire import schema
+from goodput.wire.step_columns import StepColumns
 
 __all__ = ["Ledger", "LedgerError"]
 
-CHUNK_ROWS_MAX = 512
-PAGE_CHUNKS = 16
 PAGE_EVENTS = 10_000
 WRITES_AT_ONCE = 500  # rows per statement
+log = logging.getLogger("goodput.aggregator")
 
-_KEY = tuple(column.name for column in version_1.key_columns())
-_processes, _events, _chunks = version_1.processes, version_1.events, version_2.chunks
-_health, _end_marks = version_3.health, version_4.ends
+_processes, _blocks, _events = version_5.processes, version_5.blocks, version_1.events
+_health, _end_marks = version_3.health, version_5.ends
 _BY_START = [_processes.c[name] for name in ("start_ns", "rank", "run", "host", "pid")]
-_BY_NUMBER = [_chunks.c[name] for name in ("first", "last", "digest")]
 _EVENT = [_events.c[name] for name in schema.EventRow.__struct_fields__]
 
 
+# What makes a row of a table the same as another.
+_KEYS = {
+    _processes: KEY,
+    _blocks: (*KEY, "first", "last", "digest"),
+    **{table: tuple(table.primary_key.columns.keys()) for table in (_events, _health, _end_marks)},
+}
+
+
 def _of(table: sql.Table) -> list:
-    """Conditions that select the process whose `_key` is bound to the statement."""
-    return [table.c[name] == sql.bindparam(name) for name in _KEY]
+    """Conditions that select the process whose KEY is bound to the statement."""
+    return [table.c[name] == sql.bindparam(name) for name in KEY]
 
 
 # Built once: building a statement takes longer than SQLite takes to execute it.
-_CHUNKS_OF = sql.select(*_BY_NUMBER, _chunks.c.rows).where(*_of(_chunks)).order_by(*_BY_NUMBER)
 _EVENTS_OF = sql.select(*_EVENT).where(*_of(_events)).order_by(_events.c.number)
 
-_rows_decoder = msgspec.msgpack.Decoder(list[schema.StepRow])
 _report_decoder = msgspec.msgpack.Decoder(schema.RankReport)
 _event_decoder = msgspec.msgpack.Decoder(schema.Health)
 
@@ -63,8 +68,11 @@ _event_decoder = msgspec.msgpack.Decoder(schema.Health)
 class Ledger:
     """One database. Methods block, so call them off the event loop, and raise nothing but LedgerError."""
 
-    def __init__(self, url: str, create: bool = True):
-        """Open, create or migrate the ledger. Without `create` an SQLite file must exist."""
+    def __init__(self, url: str, create: bool = True, tell: migrations.Progress | None = None):
+        """Open, create or migrate the ledger. Without `create` an SQLite file must exist.
+
+        The progress of a long migration, in step rows, is told to `tell` every few seconds, or to the log.
+        """
         self._database = Database(url)
         file = self._database.file
         if not create and file is not None and not os.path.exists(file):
@@ -78,7 +86,7 @@ class Ledger:
                 with self._database.inspecting().connect() as connection:
                     is_current = migrations.is_current(connection)
                 if not is_current:
-                    migrations.migrate(self._database.migrating())
+                    migrations.migrate(self._database.migrating(), tell=tell or self._log_progress)
                 with self._engine.connect():
                     pass  # A connection that fails should fail now.
         except migrations.TooNew as found:
@@ -89,8 +97,22 @@ class Ledger:
 
         self._file = self._same_file()
 
+    @property
+    def file(self) -> str | None:
+        """The file of an SQLite ledger, None for a server's."""
+        return self._database.file
+
     def close(self) -> None:
         self._engine.dispose()
+
+    def _log_progress(self, done: int, to_do: int) -> None:
+        share = f"{100 * done // to_do} %"
+        log.info("ledger %s: converted %d of about %d step rows, %s", self.url, done, to_do, share)
+
+    def vacuum(self) -> None:
+        """Give the free pages of an SQLite file back to the file system."""
+        with self._errors(), self._reading.connect() as connection:
+            connection.execute(sql.text("VACUUM"))
 
     def _same_file(self) -> tuple[int, int] | None:
         """Device and inode of an SQLite file. Writes to a deleted file succeed and are lost when the process ends."""
@@ -110,10 +132,10 @@ class Ledger:
         """Write new records and health events in one transaction. Raises LedgerError; then nothing is written."""
         if self._same_file() != self._file:
             raise LedgerError(f"ledger {self.url}: its file was deleted or replaced; restart the aggregator")
-        chunks, events, processes = [], [], {}
+        blocks, events, processes = [], [], {}
         for merged in batch:
             key = _key(merged.report.identity)
-            chunks += [{**key, **chunk} for chunk in _chunked(merged.rows)]
+            blocks += [{**key, **columns} for columns in columns_of(merged)]
             events += [{**key, **_event_columns(event)} for event in merged.events]
             before = processes.get(tuple(key.values()))
             if before is None or before["sequence"] < merged.report.sequence:
@@ -122,17 +144,17 @@ class Ledger:
                     "sequence": merged.report.sequence,
                     "report": msgspec.msgpack.encode(merged.report),
                 }
-        with self._errors(), self._engine.begin() as connection:
-            _put(connection, _chunks, chunks)
+        with self.transaction() as connection:
+            _put(connection, _processes, processes.values(), newest="sequence")
+            _put(connection, _blocks, blocks)
             _put(connection, _events, events)
             _put(connection, _health, [_health_columns(key, event) for key, event in (health or {}).items()])
-            _put(connection, _processes, processes.values(), newest="sequence")
 
     def end(self, marks: list[tuple[schema.Identity, EndMark]], set_ns: int) -> None:
         """Write end marks of processes, set at `set_ns`; a later mark of a process replaces an earlier one."""
-        rows = [{**_key(of), **mark._asdict(), "said_ns": set_ns} for of, mark in marks]
-        with self._errors(), self._engine.begin() as connection:
-            _put(connection, _end_marks, rows, newest="said_ns")
+        rows = [{**_key(of), **mark._asdict(), "set_ns": set_ns} for of, mark in marks]
+        with self.transaction() as connection:
+            _put(connection, _end_marks, rows, newest="set_ns")
 
     # ---- Reading
 
@@ -140,19 +162,19 @@ class Ledger:
         """Names of all runs, ordered by the start of their first process."""
         start_ns = sql.func.min(_processes.c.start_ns)
         query = sql.select(_processes.c.run).group_by(_processes.c.run).order_by(start_ns, _processes.c.run)
-        return list(self._fetch(query).scalars())
+        return list(self.fetch(query).scalars())
 
     def processes(self, run: str) -> list[schema.RankReport]:
         """The processes of a run, oldest first, without steps and events."""
         query = sql.select(_processes.c.report).where(_processes.c.run == run).order_by(*_BY_START)
         with self._errors():
-            return [_report_decoder.decode(report) for report in self._fetch(query).scalars()]
+            return [_report_decoder.decode(report) for report in self.fetch(query).scalars()]
 
     def ends(self, run: str) -> dict[schema.StackRequest, EndMark]:
         """The end marks of the run's processes."""
-        found = self._fetch(sql.select(_end_marks).where(_end_marks.c.run == run))
+        found = self.fetch(sql.select(_end_marks).where(_end_marks.c.run == run))
         return {
-            schema.StackRequest(*(getattr(row, name) for name in _KEY)): EndMark(
+            schema.StackRequest(*(getattr(row, name) for name in KEY)): EndMark(
                 row.reason, row.at_ns, row.until_ns
             )
             for row in found
@@ -164,18 +186,23 @@ class Ledger:
         """A process's rows in ascending number, each number once.
 
         With `start_ns` or `end_ns` (unix ns on the process's host), the rows that touch that window, ends included;
-        chunks outside of it are not read.
+        blocks outside of it are not read. Phases that a row lacks are zero.
         """
         with self._errors():
-            for row in _in_order(self._chunks(_key(identity), start_ns, end_ns)):
-                if (start_ns is None or row.end_ns >= start_ns) and (
-                    end_ns is None or row.start_ns <= end_ns
-                ):
-                    yield row
+            for values in read(self.fetch, _key(identity), start_ns, end_ns):
+                yield from step_rows(values)
+
+    def columns(
+        self, process: schema.RankReport, start_ns: int | None = None, end_ns: int | None = None
+    ) -> Iterator[StepColumns]:
+        """The same rows as columns, some thousand at a time, of at least the phases of the process's report."""
+        with self._errors():
+            for values in read(self.fetch, _key(process.identity), start_ns, end_ns, len(process.phases)):
+                yield as_columns(values)
 
     def events(self, identity: schema.Identity) -> list[schema.EventRow]:
         """A process's events in ascending number."""
-        return [schema.EventRow(*event) for event in self._fetch(_EVENTS_OF, _key(identity))]
+        return [schema.EventRow(*event) for event in self.fetch(_EVENTS_OF, _key(identity))]
 
     def health(self, per_node: int) -> Iterator[tuple[str, schema.Health]]:
         """(node, event) of each node's `per_node` most severe events, newest first within a severity.
@@ -195,42 +222,30 @@ class Ledger:
                     msgspec.structs.replace(_event_decoder.decode(found.event), number=found.number),
                 )
 
-    def _chunks(self, key: dict, start_ns: int | None, end_ns: int | None) -> Iterator[tuple[int, list]]:
-        """(first number, rows) of a process's chunks that touch a window, in ascending first number."""
-        query = _CHUNKS_OF
-        if start_ns is not None or end_ns is not None:
-            touching = []
-            if start_ns is not None:
-                touching.append(_chunks.c.end_ns_last >= start_ns)
-            if end_ns is not None:
-                touching.append(_chunks.c.start_ns_first <= end_ns)
-            # One read of the index of times gives the range of numbers; within it, order is by number.
-            first = _chunks.c.first
-            ends = sql.select(sql.func.min(first), sql.func.max(first)).where(*_of(_chunks), *touching)
-            low, high = self._fetch(ends, key).one()
-            if low is None:
-                return
-            query = query.where(first >= low, first <= high, *touching)
-        for found in self._pages(query, _BY_NUMBER, PAGE_CHUNKS, key):
-            yield found.first, _rows_decoder.decode(found.rows)
-
     def _pages(
         self, query: sql.Select, order: Sequence[KeyedColumnElement], count: int, key: dict | None = None
     ) -> Iterator[sql.Row]:
         """The rows of a query ordered by `order`, `count` at a time, each page on its own connection."""
-        found = self._fetch(query.limit(count), key).all()
+        found = self.fetch(query.limit(count), key).all()
         while found:
             yield from found
             if len(found) < count:
                 return
             after = sql.tuple_(*(getattr(found[-1], column.key) for column in order))
-            found = self._fetch(query.where(sql.tuple_(*order) > after).limit(count), key).all()
+            found = self.fetch(query.where(sql.tuple_(*order) > after).limit(count), key).all()
 
     # ---- Access to the database
 
-    def _fetch(self, query: sql.Select, key: dict | None = None) -> sql.Result:
+    def fetch(self, query: sql.Select | sql.TextClause, key: dict | None = None) -> sql.Result:
+        """The rows of a query in no transaction. Raises LedgerError."""
         with self._errors(), self._reading.connect() as connection:
             return connection.execute(query, key).freeze()()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sql.Connection]:
+        """A transaction that is committed at the end. Raises LedgerError."""
+        with self._errors(), self._engine.begin() as connection:
+            yield connection
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -254,7 +269,7 @@ def _put(
     In the order of their keys, so that two aggregators that write the same rows cannot deadlock.
     """
     statement = _statement(connection.dialect.name, table, newest)
-    key = itemgetter(*(column.name for column in table.primary_key.columns))
+    key = itemgetter(*_KEYS[table])
     ordered = sorted(values, key=key)
     for at in range(0, len(ordered), WRITES_AT_ONCE):
         connection.execute(statement, ordered[at : at + WRITES_AT_ONCE])
@@ -264,52 +279,20 @@ def _put(
 def _statement(dialect: str, table: sql.Table, newest: str | None):
     """The statement of _put. Cached: building it takes as long as writing a hundred rows."""
     statement = insert(dialect, table)
+    if table is _blocks:
+        statement = statement.values(process=PROCESS_ID)
     if newest is None:
         return statement.on_conflict_do_nothing()
     excluded = statement.excluded
     return statement.on_conflict_do_update(
-        index_elements=list(table.primary_key.columns),
-        set_={c.name: excluded[c.name] for c in table.columns if not c.primary_key},
+        index_elements=_KEYS[table],
+        set_={c.name: excluded[c.name] for c in table.columns if c.name not in (*_KEYS[table], "id")},
         where=table.c[newest] < excluded[newest],
     )
 
 
-def _chunked(rows: list[schema.StepRow]) -> Iterator[dict]:
-    """Columns of chunks that hold these rows, which may be in any order."""
-    ordered = sorted(rows, key=lambda row: row.number)
-    for at in range(0, len(ordered), CHUNK_ROWS_MAX):
-        part = ordered[at : at + CHUNK_ROWS_MAX]
-        encoded = msgspec.msgpack.encode(part)
-        yield {
-            "first": part[0].number,
-            "last": part[-1].number,
-            "digest": int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "big", signed=True),
-            "start_ns_first": min(row.start_ns for row in part),
-            "end_ns_last": max(row.end_ns for row in part),
-            "rows": encoded,
-        }
-
-
-def _in_order(chunks: Iterator[tuple[int, list]]) -> Iterator[schema.StepRow]:
-    """Rows in ascending number, each once, from chunks in ascending first number.
-
-    A row is held while a later chunk may begin before it, so only overlapping chunks are in memory.
-    """
-    waiting: dict[int, schema.StepRow] = {}
-    numbers: list[int] = []
-    for first, rows in chunks:
-        while numbers and numbers[0] < first:
-            yield waiting.pop(heapq.heappop(numbers))
-        for row in rows:
-            if row.number not in waiting:
-                waiting[row.number] = row
-                heapq.heappush(numbers, row.number)
-    while numbers:
-        yield waiting.pop(heapq.heappop(numbers))
-
-
 def _key(identity: schema.Identity) -> dict:
-    return {name: getattr(identity, name) for name in _KEY}
+    return {name: getattr(identity, name) for name in KEY}
 
 
 def _health_columns(key: HealthKey, event: schema.Health) -> dict:

@@ -1,19 +1,23 @@
 """Migrations of the ledger with alembic: brings an empty database or any earlier version to HEAD.
 
-A new version is a new file in versions/ and a new HEAD; a published one is never changed. All pending revisions run in
+A new version is a new file in versions/ and a new HEAD; a published one is never changed. Pending revisions run in
 one transaction, so a failed migration leaves the ledger as it was, and of several programs that open an old ledger at
-once one migrates it and the others find it done (Database.migrating). Each table is defined in the version that made
-it, also for the ledger. Alembic is imported only where there is something to migrate: it takes 0.2 s.
+once one migrates it and the others find it done (Database.migrating). The exception is the conversion of step rows
+between versions 5 and 6, which may take minutes: it commits in steps, and whoever opens the ledger next continues it.
+Each table is defined in the version that made it, also for the ledger. Alembic is imported only where there is
+something to migrate: it takes 0.2 s.
 """
 
 from __future__ import annotations
 
 import importlib.resources
 import logging
+from collections.abc import Callable
 
 import sqlalchemy as sql
 
-HEAD = "4"
+HEAD, CONVERTING = "6", "5"
+Progress = Callable[[int, int], object]
 _alembic = sql.table("alembic_version", sql.column("version_num", sql.String))
 # The version table of ledgers from before alembic, with the same version numbers.
 _old = sql.table("ledger", sql.column("version", sql.Integer))
@@ -43,8 +47,20 @@ def is_current(connection: sql.Connection) -> bool:
     return sql.inspect(connection).has_table(_alembic.name) and version(connection) == HEAD
 
 
-def migrate(engine: sql.Engine, target: str = HEAD) -> None:
-    """Bring the ledger to `target`; `engine` is Database.migrating's. Raises TooNew, having changed nothing."""
+def migrate(engine: sql.Engine, target: str = HEAD, tell: Progress = lambda done, to_do: None) -> None:
+    """Bring the ledger to `target`; `engine` is Database.migrating's. Raises TooNew, having changed nothing.
+
+    `tell(rows done, rows to do)` is called every few seconds of a long conversion.
+    """
+    if int(target) > int(CONVERTING):
+        from goodput.aggregator.ledger.migrations.conversion import convert
+
+        _upgrade(engine, CONVERTING)
+        convert(engine, tell)
+    _upgrade(engine, target)
+
+
+def _upgrade(engine: sql.Engine, target: str) -> None:
     # Before the import, which logs every plugin at INFO.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     from alembic import command
@@ -54,11 +70,12 @@ def migrate(engine: sql.Engine, target: str = HEAD) -> None:
     config.set_main_option("script_location", str(importlib.resources.files(__name__)))
     with engine.begin() as connection:
         found = version(connection)
-        if found is not None and int(found) > int(target):
+        if found is not None and int(found) > int(HEAD):
             raise TooNew(found)
         config.attributes["connection"] = connection
         if sql.inspect(connection).has_table(_old.name):
             if found is not None:
                 command.stamp(config, found)
             connection.execute(sql.text("DROP TABLE ledger"))
-        command.upgrade(config, target)
+        if found is None or int(found) < int(target):
+            command.upgrade(config, target)

@@ -1,0 +1,98 @@
+"""Reads a process's step blocks: rows in ascending number, each once, while others add, merge and thin blocks.
+
+A listing of ids comes first, from the index alone; then the blocks are read a page at a time, without a transaction
+around the pages. A block never changes under its id, so where one of the listed is gone, what is left is listed anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import sqlalchemy as sql
+
+from goodput.aggregator.ledger.blocks import StoredBlock, decode, in_order, widened
+from goodput.aggregator.ledger.migrations.versions import version_1, version_5
+from goodput.wire.step_blocks import END, NUMBER, START, TOTALS
+
+PAGE_BLOCKS = 16
+
+KEY = tuple(column.name for column in version_1.key_columns())
+_processes, _blocks = version_5.processes, version_5.blocks
+_TIME_MAX = (1 << 63) - 1
+
+# Built once: building a statement takes longer than SQLite takes to execute it.
+PROCESS_ID = (
+    sql.select(_processes.c.id)
+    .where(*(_processes.c[name] == sql.bindparam(name) for name in KEY))
+    .scalar_subquery()
+)
+_LISTED = (
+    sql.select(_blocks.c.id, _blocks.c.first)
+    .where(
+        _blocks.c.process == PROCESS_ID,
+        _blocks.c.last > sql.bindparam("after"),
+        _blocks.c.end_ns_last >= sql.bindparam("from_ns"),
+        _blocks.c.start_ns_first <= sql.bindparam("to_ns"),
+    )
+    .order_by(*list(next(iter(_blocks.indexes)).columns)[1:])  # as blocks_key has them of one process
+)
+_STORED = sql.select(*(_blocks.c[name] for name in StoredBlock._fields)).where(
+    _blocks.c.id.in_(sql.bindparam("ids", expanding=True))
+)
+
+Fetch = Callable[[sql.Select, dict], sql.Result]
+
+
+def read(
+    fetch: Fetch, key: dict, start_ns: int | None = None, end_ns: int | None = None, width: int = 0
+) -> Iterator[np.ndarray]:
+    """The rows of a process that touch a window, as arrays of `width` phases or more.
+
+    Blocks outside of the window are not read. At most PAGE_BLOCKS blocks and those that overlap them are in memory.
+    """
+    window = {
+        "from_ns": 0 if start_ns is None else start_ns,
+        "to_ns": _TIME_MAX if end_ns is None else end_ns,
+    }
+    after: int | None = 0
+    while after is not None:
+        listed = fetch(_LISTED, {**key, **window, "after": after}).all()
+        pages = _pages(fetch, [tuple(one) for one in listed], width)
+        # Of what many pages took, some may have been appended since.
+        done, after, is_long = after, None, len(listed) > PAGE_BLOCKS
+        for rows, is_whole in pages:
+            rows = rows[:, rows[NUMBER] > done]
+            if rows.shape[1]:
+                done = int(rows[NUMBER, -1])
+                touching = (rows[END] >= window["from_ns"]) & (rows[START] <= window["to_ns"])
+                if touching.any():
+                    yield rows if touching.all() else rows[:, touching]
+            if not is_whole or is_long:
+                after = done
+
+
+def _pages(fetch: Fetch, listed: list[tuple[int, int]], width: int) -> Iterator[tuple[np.ndarray, bool]]:
+    """Rows in order, and whether all blocks were there; those from where one is missing are not read."""
+    held = np.zeros((TOTALS, 0), np.int64)  # rows that a later block may precede
+    for at in range(0, len(listed), PAGE_BLOCKS):
+        ids = [id for id, _ in listed[at : at + PAGE_BLOCKS]]
+        stored = stored_blocks(fetch, ids)
+        if len(stored) < len(ids):
+            yield held[:, :0], False
+            return
+        found = decode(stored, width)
+        width = max(width, (len(found) - TOTALS) // 2)
+        held = in_order(np.concatenate([widened(held, width), found], axis=1))
+        if at + PAGE_BLOCKS < len(listed):
+            cut = int(np.searchsorted(held[NUMBER], listed[at + PAGE_BLOCKS][1]))
+        else:
+            cut = held.shape[1]
+        yield held[:, :cut], True
+        held = held[:, cut:]
+
+
+def stored_blocks(fetch: Fetch, ids: Sequence[int]) -> list[StoredBlock]:
+    """The blocks of these ids in the same order, without those that are gone."""
+    found = {row.id: StoredBlock(*row) for row in fetch(_STORED, {"ids": list(ids)})}
+    return [found[id] for id in ids if id in found]

@@ -1,0 +1,144 @@
+"""Step blocks as the ledger stores them: rows in order and each once, cut into blocks, and the columns beside a block.
+
+Rows are `values`, an array of (columns, rows) as in step_columns.StepColumns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from goodput.aggregator.records import NewRecords
+from goodput.wire import schema, step_columns
+from goodput.wire.step_blocks import END, NUMBER, START, STEP, TOTALS, StepBlock, check_block, encode_rows
+from goodput.wire.step_columns import StepColumns
+
+ROWS_MAX = 1024  # of one block
+EVERY_ROW, MINUTES, HOURS = TIERS = (0, 60, 3600)  # seconds of which one row is kept
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(StepBlock)
+
+
+class StoredBlock(NamedTuple):
+    """A block and what is needed to decode it."""
+
+    id: int
+    width: int
+    block: bytes
+
+
+def columns_of(new: NewRecords) -> list[dict]:
+    """The database's columns of the blocks that hold the rows of new records."""
+    if new.blocks:
+        return [_columns(*one, EVERY_ROW) for one in new.blocks]
+    return columns_of_rows(new.rows)
+
+
+def columns_of_rows(rows: Sequence[schema.StepRow]) -> list[dict]:
+    """The same for rows, which may be in any order."""
+    found = {row.number: row for row in reversed(rows)}  # the first of each number
+    ordered = [found[number] for number in sorted(found)]
+    columns = []
+    for at in range(0, len(ordered), ROWS_MAX):
+        part = ordered[at : at + ROWS_MAX]
+        width = max(len(row.totals) for row in part)
+        start_ns, end_ns = min(row.start_ns for row in part), max(row.end_ns for row in part)
+        block = encode_rows(part, width)
+        columns.append(_columns(block, width, part[-1].number, start_ns, end_ns, EVERY_ROW))
+    return columns
+
+
+def block_columns(values: np.ndarray, tier: int = EVERY_ROW) -> list[dict]:
+    """The same for rows as an array."""
+    values = in_order(values)
+    columns = []
+    for at in range(0, values.shape[1], ROWS_MAX):
+        part = np.ascontiguousarray(values[:, at : at + ROWS_MAX])
+        times = int(part[START].min()), int(part[END].max())
+        width = (len(part) - TOTALS) // 2
+        columns.append(_columns(step_columns.encode(part), width, int(part[NUMBER, -1]), *times, tier))
+    return columns
+
+
+def _columns(block: StepBlock, width: int, last: int, start_ns: int, end_ns: int, tier: int) -> dict:
+    encoded = _encoder.encode(block)
+    return {
+        # A column without values is zero throughout, and the first number is at least 1.
+        "first": block.first[0],
+        "last": last,
+        "start_ns_first": start_ns,
+        "end_ns_last": end_ns,
+        "rows": block.count,
+        "tier": tier,
+        "digest": digest(encoded),
+        "width": width,
+        "block": encoded,
+    }
+
+
+def digest(block: bytes) -> int:
+    """64 bits by which two blocks of the same numbers and times are told apart."""
+    return int.from_bytes(hashlib.blake2b(block, digest_size=8).digest(), "big", signed=True)
+
+
+def decode(stored: Iterable[StoredBlock], width: int = 0) -> np.ndarray:
+    """The rows of these blocks, one block after the other, of `width` phases or more.
+
+    Raises ValueError (BlockError, msgspec.DecodeError) for a damaged one.
+    """
+    blocks = []
+    for one in stored:
+        block = _decoder.decode(one.block)
+        check_block(block, one.width, schema.STEPS_MAX)
+        width = max(width, one.width)
+        blocks.append(block)
+    return step_columns.decode(blocks, width).values
+
+
+def has_wrong_rows(values: np.ndarray) -> bool:
+    """Whether the rows of one block are out of order, or one that no rank can have recorded is among them."""
+    return bool(step_columns.wrong_rows(as_columns(values)).any())
+
+
+def in_order(values: np.ndarray) -> np.ndarray:
+    """The rows in ascending number, of each number the first."""
+    if not (np.diff(values[NUMBER]) <= 0).any():
+        return values
+    _, firsts = np.unique(values[NUMBER], return_index=True)
+    return values[:, firsts]
+
+
+def widened(values: np.ndarray, width: int) -> np.ndarray:
+    """The rows with zeros for phases that they lack."""
+    missing = TOTALS + 2 * width - len(values)
+    if missing <= 0:
+        return values
+    return np.concatenate([values, np.zeros((missing, values.shape[1]), np.int64)])
+
+
+def thinned(values: np.ndarray, seconds: int, named: Iterable[int], ends: Iterable[int]) -> np.ndarray:
+    """The rows without those for which a later one of the same minute (`seconds`) stands.
+
+    Rows are cumulative, so what is lost is resolution, not time. Kept are also the rows numbered `ends`, a process's
+    first and last, and those of the steps `named` by checkpoints, after which an attempt may have resumed.
+    """
+    period = values[END] // (seconds * 10**9)
+    keep = np.ones(len(period), bool)
+    keep[:-1] = period[1:] != period[:-1]
+    for column, kept in ((NUMBER, ends), (STEP, named)):
+        keep |= np.isin(values[column], np.fromiter(kept, np.int64))
+    return values[:, keep]
+
+
+def as_columns(values: np.ndarray) -> StepColumns:
+    return StepColumns(values, np.array([0, values.shape[1]]))
+
+
+def step_rows(values: np.ndarray) -> list[schema.StepRow]:
+    columns = as_columns(values)
+    return step_columns.step_rows(columns, 0, len(columns), columns.width)
