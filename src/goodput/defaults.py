@@ -8,3 +8,6 @@ ESTIMATED_LOADER = "loader_estimated"
 
 # Why the FLOPs of a step are not known while a child process counts them.
 FLOPS_COUNTING = "a child process is counting them, or was when the training ended"
+# Days after a run's end for which the ledger keeps each of its steps, and then a row a minute.
+KEEP_STEPS_DAYS = 7.0
+KEEP_MINUTES_DAYS = 90.0

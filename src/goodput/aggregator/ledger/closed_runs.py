@@ -1,0 +1,93 @@
+"""What a run's end leaves in the ledger for good: its account, by which its steps may be thinned, and its segments.
+
+`state` is a digest of the run's processes and end marks. A closed run whose state is another one has gone on since: its
+stored account is no longer its account, and its steps are not thinned until it is closed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Mapping
+
+import sqlalchemy as sql
+
+from goodput.aggregator.ledger.block_reader import KEY, PROCESS_ID
+from goodput.aggregator.ledger.database import insert
+from goodput.aggregator.ledger.ledger import Ledger
+from goodput.aggregator.ledger.migrations.versions import version_5
+from goodput.wire.schema import Identity
+
+ACCOUNT, DOCUMENT = "account", "document"  # kinds of stored bytes
+
+_processes, _blocks, _ends = version_5.processes, version_5.blocks, version_5.ends
+_accounts, _closed, _segments = version_5.accounts, version_5.closed_runs, version_5.segments
+
+
+def state_of(ledger: Ledger, run: str) -> bytes:
+    """Changes whenever a process of the run reports, or an end mark is set."""
+    digest = hashlib.blake2b(digest_size=16)
+    for table, value in ((_processes, "sequence"), (_ends, "set_ns")):
+        columns = [table.c[name] for name in (*KEY[1:], value)]
+        for row in ledger.fetch(sql.select(*columns).where(table.c.run == run).order_by(*columns)):
+            digest.update(repr(tuple(row)).encode())
+    return digest.digest()
+
+
+def newest_ns(ledger: Ledger, run: str) -> int:
+    """The end of the run's last row, 0 if it has none."""
+    query = sql.select(sql.func.max(_blocks.c.end_ns_last)).where(
+        _blocks.c.process.in_(sql.select(_processes.c.id).where(_processes.c.run == run))
+    )
+    return ledger.fetch(query).scalar() or 0
+
+
+def close_run(ledger: Ledger, run: str, state: bytes, newest_ns: int, bodies: Mapping[str, bytes]) -> None:
+    """Store what is left of a run that is over, by kind; `state` is that of which `bodies` were computed."""
+    with ledger.transaction() as connection:
+        _replace(connection, _accounts, [
+            {"run": run, "kind": kind, "body": zlib.compress(body)} for kind, body in bodies.items()
+        ])  # fmt: skip
+        _replace(connection, _closed, [{"run": run, "state": state, "newest_ns": newest_ns, "tier": 0}])
+
+
+def is_closed(ledger: Ledger, run: str) -> bool:
+    """Whether the run was closed and has not gone on since."""
+    stored = ledger.fetch(sql.select(_closed.c.state).where(_closed.c.run == run)).scalar()
+    return stored is not None and bytes(stored) == state_of(ledger, run)
+
+
+def stored_account(ledger: Ledger, run: str, kind: str = DOCUMENT) -> bytes | None:
+    """What was stored when the run was closed, None if it was not or has gone on since."""
+    if not is_closed(ledger, run):
+        return None
+    query = sql.select(_accounts.c.body).where(_accounts.c.run == run, _accounts.c.kind == kind)
+    body = ledger.fetch(query).scalar()
+    return None if body is None else zlib.decompress(body)
+
+
+def put_segments(ledger: Ledger, identity: Identity, bodies: Mapping[int, bytes]) -> None:
+    """Store segments of a process by the number of their first row, replacing those of the same number."""
+    key = {name: getattr(identity, name) for name in KEY}
+    with ledger.transaction() as connection:
+        process = connection.execute(sql.select(PROCESS_ID), key).scalar()
+        _replace(connection, _segments, [
+            {"process": process, "first": first, "body": body} for first, body in bodies.items()
+        ])  # fmt: skip
+
+
+def segments(ledger: Ledger, identity: Identity) -> dict[int, bytes]:
+    """The segments of a process, in ascending first number."""
+    key = {name: getattr(identity, name) for name in KEY}
+    query = sql.select(_segments.c.first, _segments.c.body).where(_segments.c.process == PROCESS_ID)
+    return {first: bytes(body) for first, body in ledger.fetch(query.order_by(_segments.c.first), key)}
+
+
+def _replace(connection: sql.Connection, table: sql.Table, rows: list[dict]) -> None:
+    """Write rows in place of those with the same key."""
+    if not rows:
+        return
+    statement = insert(connection.dialect.name, table)
+    others = {c.name: statement.excluded[c.name] for c in table.columns if not c.primary_key}
+    key = list(table.primary_key.columns)
+    connection.execute(statement.on_conflict_do_update(index_elements=key, set_=others), rows)

@@ -1,0 +1,190 @@
+"""Background work on step blocks: merges small ones, and thins those of closed runs to minutes, later to hours.
+
+A run is closed when its account was stored (closed_runs.py), so thinning changes no figure of it. Blocks are read and
+encoded without a transaction; then one short transaction replaces those of one process, and does nothing if one of them
+is gone. So ingest hardly waits, readers see each row once, and several programs may compact at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from itertools import chain, groupby
+
+import sqlalchemy as sql
+
+from goodput.aggregator.ledger import blocks, closed_runs
+from goodput.aggregator.ledger.block_reader import stored_blocks
+from goodput.aggregator.ledger.database import insert
+from goodput.aggregator.ledger.ledger import Ledger
+from goodput.aggregator.ledger.migrations.versions import version_1, version_5
+
+SMALL_ROWS = blocks.ROWS_MAX // 2  # a block with fewer is merged with its neighbours
+BLOCKS_MAX = 512  # merged at once
+# A larger process is thinned in parts of some 6 MB.
+THIN_ROWS = 32 * blocks.ROWS_MAX
+DAY_NS = 86_400 * 10**9
+# Processes whose blocks are looked through for small ones at a time.
+SEARCHED_MAX = 1000
+
+_processes, _blocks, _closed = version_5.processes, version_5.blocks, version_5.closed_runs
+_events = version_1.events
+(_INDEX,) = _blocks.indexes
+_LISTED = (
+    sql.select(_blocks.c.id, *list(_INDEX.columns)[1:])
+    .where(_blocks.c.process == sql.bindparam("of"))
+    .order_by(*list(_INDEX.columns)[1:])
+)
+
+
+@dataclass
+class Keep:
+    """For how many days after their end the steps of a run are kept, and then its minutes."""
+
+    steps_days: float = 7.0
+    minutes_days: float = 90.0
+
+
+@dataclass
+class Counts:
+    """What compaction has done since the program started."""
+
+    blocks_merged: int = 0  # that were merged into larger ones
+    blocks_thinned: int = 0
+    rows_thinned: int = 0  # for which the last of their minute or hour stands now
+    bytes_freed: int = 0  # of blocks; the file of SQLite keeps them as free pages
+
+    def add(self, other: Counts) -> None:
+        for one in fields(Counts):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+
+
+@dataclass
+class Compaction:
+    """Compacts a ledger. Its methods yield after each transaction, block between, and raise LedgerError."""
+
+    ledger: Ledger
+    keep: Keep = field(default_factory=Keep)
+    counts: Counts = field(default_factory=Counts)
+
+    def work(self, now_ns: int, merge_all: bool = False) -> Iterator[None]:
+        """Do all that is due. With `merge_all` also blocks of recent pushes are merged that do not fill one yet."""
+        for _ in chain(self._thin_due(now_ns), self._merge_small(merge_all)):
+            yield
+
+    # ---- Merging
+
+    def _merge_small(self, merge_all: bool) -> Iterator[None]:
+        of, at = _blocks.c.process, 0
+        newest = self.ledger.fetch(sql.select(sql.func.max(_processes.c.id))).scalar() or 0
+        enough = sql.func.count() > 1 if merge_all else sql.func.sum(_blocks.c.rows) >= SMALL_ROWS
+        small = sql.select(of).where(_blocks.c.rows < SMALL_ROWS).group_by(of).having(enough)
+        while at < newest:
+            found = self.ledger.fetch(small.where(of > at, of <= at + SEARCHED_MAX)).scalars().all()
+            for process in found:
+                for group in small_groups(self._listed(process), merge_all):
+                    self._merge(process, group)
+                    yield
+            at += SEARCHED_MAX
+            yield
+
+    def _merge(self, process: int, group: list[sql.Row]) -> None:
+        stored = stored_blocks(self.ledger.fetch, [one.id for one in group])
+        if len(stored) == len(group):
+            columns = blocks.block_columns(blocks.decode(stored), group[0].tier)
+            counts = Counts(blocks_merged=len(group), bytes_freed=_freed(stored, columns))
+            self._replace(process, group, columns, counts)
+
+    # ---- Thinning
+
+    def _thin_due(self, now_ns: int) -> Iterator[None]:
+        for tier, days in ((blocks.HOURS, self.keep.minutes_days), (blocks.MINUTES, self.keep.steps_days)):
+            is_due = _closed.c.newest_ns <= now_ns - int(days * DAY_NS)
+            due = sql.select(_closed.c.run, _closed.c.state).where(_closed.c.tier < tier, is_due)
+            for run, state in self.ledger.fetch(due).all():
+                yield from self._thin_run(run, state, tier)
+
+    def _thin_run(self, run: str, state: bytes, tier: int) -> Iterator[None]:
+        if not closed_runs.is_closed(self.ledger, run):
+            return
+        of_run = sql.select(_processes.c.id).where(_processes.c.run == run).order_by(_processes.c.id)
+        named = self._checkpoint_steps(run)
+        for process in self.ledger.fetch(of_run).scalars().all():
+            due = [one for one in self._listed(process) if one.tier < tier]
+            if due:
+                ends = (min(one.first for one in due), max(one.last for one in due))
+                for part in _parts(due):
+                    self._thin(process, part, tier, named, ends)
+                    yield
+        with self.ledger.transaction() as connection:
+            done = _closed.update().where(_closed.c.run == run, _closed.c.state == state)
+            connection.execute(done.values(tier=tier))
+
+    def _thin(
+        self, process: int, part: list[sql.Row], tier: int, named: list[int], ends: tuple[int, int]
+    ) -> None:
+        stored = stored_blocks(self.ledger.fetch, [one.id for one in part])
+        if len(stored) == len(part):
+            values = blocks.in_order(blocks.decode(stored))
+            kept = blocks.thinned(values, tier, named, ends)
+            columns = blocks.block_columns(kept, tier)
+            thinned = values.shape[1] - kept.shape[1]
+            counts = Counts(0, len(part), thinned, _freed(stored, columns))
+            self._replace(process, part, columns, counts)
+
+    def _checkpoint_steps(self, run: str) -> list[int]:
+        """Steps that a checkpoint or a resume of any process of the run names: all ranks keep the same."""
+        query = sql.select(_events.c.step).where(_events.c.run == run, _events.c.kind != "mark").distinct()
+        return [int(step) for step in self.ledger.fetch(query).scalars()]
+
+    # ---- Access to the ledger
+
+    def _listed(self, process: int) -> list[sql.Row]:
+        return list(self.ledger.fetch(_LISTED, {"of": process}))
+
+    def _replace(self, process: int, gone: list[sql.Row], columns: list[dict], counts: Counts) -> None:
+        """Write blocks in place of others in one transaction, unless one of these is gone."""
+        ids = [one.id for one in gone]
+        try:
+            with self.ledger.transaction() as connection:
+                if connection.execute(_blocks.delete().where(_blocks.c.id.in_(ids))).rowcount < len(ids):
+                    raise _Gone
+                statement = insert(connection.dialect.name, _blocks).on_conflict_do_nothing()
+                connection.execute(statement, [{"process": process, **one} for one in columns])
+        except _Gone:
+            return
+        self.counts.add(counts)
+
+
+class _Gone(Exception):
+    """A block was replaced by another program."""
+
+
+def small_groups(listed: list[sql.Row], merge_all: bool) -> Iterator[list[sql.Row]]:
+    """Neighbouring small blocks of one tier that fill a block together; with `merge_all` also those that do not."""
+    for (_, is_small), alike in groupby(listed, lambda one: (one.tier, one.rows < SMALL_ROWS)):
+        group, rows = [], 0
+        for one in alike if is_small else ():
+            if rows + one.rows > blocks.ROWS_MAX or len(group) == BLOCKS_MAX:
+                yield group
+                group, rows = [], 0
+            group.append(one)
+            rows += one.rows
+        if len(group) > 1 and (merge_all or rows >= SMALL_ROWS):
+            yield group
+
+
+def _parts(due: list[sql.Row]) -> Iterator[list[sql.Row]]:
+    """Blocks in order of their first number, some THIN_ROWS rows at a time."""
+    part, rows = [], 0
+    for one in due:
+        if part and rows + one.rows > THIN_ROWS:
+            yield part
+            part, rows = [], 0
+        part.append(one)
+        rows += one.rows
+    yield part
+
+
+def _freed(stored: list[blocks.StoredBlock], columns: list[dict]) -> int:
+    return sum(len(one.block) for one in stored) - sum(len(one["block"]) for one in columns)

@@ -1,0 +1,222 @@
+"""What a ledger holds, whether it is whole, and copies of it: the reading part of `goodput ledger`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from random import Random
+
+import sqlalchemy as sql
+from msgspec import Struct
+
+from goodput.aggregator.ledger import blocks
+from goodput.aggregator.ledger.block_reader import KEY, stored_blocks
+from goodput.aggregator.ledger.compaction import DAY_NS
+from goodput.aggregator.ledger.ledger import Ledger, LedgerError
+from goodput.aggregator.ledger.migrations.versions import version_1, version_5
+from goodput.wire.step_blocks import END, NUMBER, START
+
+TIERS = {blocks.EVERY_ROW: "steps", blocks.MINUTES: "minutes", blocks.HOURS: "hours"}
+PAGE_BLOCKS = 64
+# The bytes of more blocks than this are estimated from a sample of so many.
+MEASURED_MAX, SAMPLED = 20_000, 500
+BACKUP_PAGES = 2048
+
+_processes, _blocks, _segments = version_5.processes, version_5.blocks, version_5.segments
+_closed, _ends, _events = version_5.closed_runs, version_5.ends, version_1.events
+
+
+class Tier(Struct):
+    """The blocks of one resolution. `bytes` are of the blocks alone, and estimated where they are many."""
+
+    name: str
+    blocks: int
+    rows: int
+    steps: int  # that these rows stand for, about
+    bytes: int
+    oldest: float | None  # unix seconds
+    newest: float | None
+
+
+class Contents(Struct):
+    """Size and contents of a ledger. Bytes per day: of the blocks that ended in the day before the newest one."""
+
+    ledger: str
+    bytes: int  # of the database, or its tables on a server
+    free_bytes: int  # of these, not used at the moment; None of it is lost: new rows go there first
+    bytes_per_day: int
+    runs: int
+    closed_runs: int  # whose account is stored
+    processes: int
+    events: int
+    tiers: list[Tier]
+    steps_kept_longer: int  # rows of steps past their time, of runs that are not closed
+
+
+def contents(ledger: Ledger, steps_days: float, now_ns: int) -> Contents:
+    """What `goodput ledger show` prints. Reads the index of the blocks, and some blocks."""
+    total, free = size_bytes(ledger), _free_bytes(ledger)
+    tiers = [_tier(ledger, tier) for tier in TIERS]
+    newest_ns = ledger.fetch(sql.select(sql.func.max(_blocks.c.end_ns_last))).scalar() or 0
+    steps = tiers[0]
+    of_day = _sum(ledger, _blocks.c.tier == 0, _blocks.c.end_ns_last > newest_ns - DAY_NS)
+    is_old = _blocks.c.end_ns_last < now_ns - int(steps_days * DAY_NS)
+    return Contents(
+        ledger.url,
+        total,
+        free,
+        of_day * steps.bytes // steps.rows if steps.rows else 0,
+        runs=_count(ledger, sql.select(_processes.c.run).distinct()),
+        closed_runs=_count(ledger, sql.select(_closed.c.run)),
+        processes=_count(ledger, sql.select(_processes.c.id)),
+        events=_count(ledger, sql.select(_events.c.number)),
+        tiers=tiers,
+        steps_kept_longer=_sum(ledger, _blocks.c.tier == 0, is_old),
+    )
+
+
+def _tier(ledger: Ledger, tier: int) -> Tier:
+    of = _blocks.c.tier == tier
+    numbers = _blocks.c.last - _blocks.c.first + 1
+    query = sql.select(
+        sql.func.count(), sql.func.sum(_blocks.c.rows), sql.func.sum(numbers),
+        sql.func.min(_blocks.c.start_ns_first), sql.func.max(_blocks.c.end_ns_last),
+    ).where(of)  # fmt: skip
+    count, rows, steps, oldest_ns, newest_ns = ledger.fetch(query).one()
+    size = sql.func.length(_blocks.c.block)
+    if count <= MEASURED_MAX:
+        found = int(ledger.fetch(sql.select(sql.func.sum(size)).where(of)).scalar() or 0)
+    else:
+        low, high = ledger.fetch(sql.select(sql.func.min(_blocks.c.id), sql.func.max(_blocks.c.id))).one()
+        ids = Random(0).sample(range(low, high + 1), min(10 * SAMPLED, high - low))
+        sample = sql.select(size, _blocks.c.rows).where(of, _blocks.c.id.in_(ids)).limit(SAMPLED)
+        pairs = (
+            ledger.fetch(sample).all()
+            or ledger.fetch(sql.select(size, _blocks.c.rows).where(of).limit(1)).all()
+        )
+        found = int(rows) * sum(one for one, _ in pairs) // sum(one for _, one in pairs)
+    times = [ns / 1e9 if ns is not None else None for ns in (oldest_ns, newest_ns)]
+    return Tier(TIERS[tier], count, int(rows or 0), int(steps or 0), found, *times)
+
+
+def size_bytes(ledger: Ledger) -> int:
+    """Bytes of the database, or of its tables on a server."""
+    if ledger.file is not None:
+        return _pragma(ledger, "page_count") * _pragma(ledger, "page_size")
+    tables = sql.text(
+        "SELECT sum(pg_total_relation_size(oid)) FROM pg_class "
+        "WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace"
+    )
+    return int(ledger.fetch(tables).scalar() or 0)
+
+
+def _free_bytes(ledger: Ledger) -> int:
+    if ledger.file is None:
+        return 0
+    return _pragma(ledger, "freelist_count") * _pragma(ledger, "page_size")
+
+
+def _pragma(ledger: Ledger, name: str) -> int:
+    return int(ledger.fetch(sql.text(f"PRAGMA {name}")).scalar() or 0)
+
+
+def _sum(ledger: Ledger, *where) -> int:
+    return int(ledger.fetch(sql.select(sql.func.sum(_blocks.c.rows)).where(*where)).scalar() or 0)
+
+
+def _count(ledger: Ledger, query: sql.Select) -> int:
+    return int(ledger.fetch(sql.select(sql.func.count()).select_from(query.subquery())).scalar() or 0)
+
+
+# ---- Checking
+
+
+def damages(ledger: Ledger, tell: Callable[[int, int], object] = lambda done, of: None) -> Iterator[str]:
+    """What is wrong and where, one line each; `tell(blocks done, of so many)` is called after each page."""
+    yield from _broken_references(ledger)
+    of, done, after = _count(ledger, sql.select(_blocks.c.id)), 0, 0
+    columns = [column for column in _blocks.columns if column.name not in ("block", "width")]
+    page = sql.select(*columns).order_by(_blocks.c.id).limit(PAGE_BLOCKS)
+    names = {id: (run, rank, pid) for id, run, rank, pid in ledger.fetch(
+        sql.select(*(_processes.c[name] for name in ("id", "run", "rank", "pid")))
+    )}  # fmt: skip
+    while found := ledger.fetch(page.where(_blocks.c.id > after)).all():
+        for listed in found:
+            reason = _damage(ledger, listed)
+            if reason:
+                run, rank, pid = names.get(listed.process, ("unknown", "unknown", "unknown"))
+                where = f"run {run!r} rank {rank} pid {pid}"
+                yield f"block {listed.id} ({where}, rows {listed.first} to {listed.last}): {reason}"
+        done, after = done + len(found), found[-1].id
+        tell(done, max(of, done))
+
+
+def _damage(ledger: Ledger, listed: sql.Row) -> str:
+    """What is wrong with a block, or nothing."""
+    try:
+        stored = stored_blocks(ledger.fetch, [listed.id])
+        if not stored:
+            return ""  # merged meanwhile
+        values = blocks.decode(stored)
+    except (LedgerError, ValueError, TypeError, ArithmeticError) as error:
+        return f"it cannot be decoded: {error}"
+    if blocks.has_wrong_rows(values):
+        return "it has a row that no rank can have recorded, or rows out of order"
+    found = {
+        "first": values[NUMBER, 0],
+        "last": values[NUMBER, -1],
+        "rows": values.shape[1],
+        "start_ns_first": values[START].min(),
+        "end_ns_last": values[END].max(),
+    }
+    wrong = [
+        f"{name} is {getattr(listed, name)}"
+        for name, value in found.items()
+        if getattr(listed, name) != value
+    ]
+    if listed.digest != blocks.digest(stored[0].block):
+        wrong.append("the digest is another one")
+    return f"its columns do not match its rows: {', '.join(wrong)}" if wrong else ""
+
+
+def _broken_references(ledger: Ledger) -> Iterator[str]:
+    if ledger.file is not None:
+        for (found,) in ledger.fetch(sql.text("PRAGMA quick_check(20)")):
+            if found != "ok":
+                yield f"database: {found}"
+    for table in (_blocks, _segments):
+        known = sql.select(_processes.c.id)
+        query = sql.select(table.c.process, sql.func.count()).where(table.c.process.not_in(known))
+        for process, count in ledger.fetch(query.group_by(table.c.process)):
+            yield f"table {table.name}: {count} rows of the process {process}, which is unknown"
+    for table in (_events, _ends):
+        same = [table.c[name] == _processes.c[name] for name in KEY]
+        query = sql.select(table.c.run, sql.func.count()).where(~sql.exists().where(*same))
+        for run, count in ledger.fetch(query.group_by(table.c.run)):
+            yield f"table {table.name}: {count} rows of the run {run!r} belong to no process"
+
+
+# ---- Copying
+
+
+def backup(ledger: Ledger, path: str, tell: Callable[[int, int], object]) -> None:
+    """Copy an SQLite ledger as it is at this moment, while it is in use. `path` must not exist. Raises OSError, LedgerError."""
+    assert ledger.file is not None
+    part = f"{path}.part"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(part)
+    try:
+        source, target = sqlite3.connect(ledger.file), sqlite3.connect(part)
+        with contextlib.closing(source), contextlib.closing(target):
+            # With a read transaction open, writers do not make the copy start again.
+            source.execute("BEGIN")
+            source.execute("SELECT count(*) FROM alembic_version").fetchone()
+            source.backup(target, pages=BACKUP_PAGES, progress=lambda _, left, of: tell(of - left, of))
+        os.link(part, path)
+    except sqlite3.Error as error:
+        raise LedgerError(f"ledger {ledger.url}: the copy failed: {error}") from None
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(part)

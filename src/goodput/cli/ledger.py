@@ -1,0 +1,226 @@
+"""`goodput ledger`: show, compact, check, back up a ledger, and delete a run from it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+
+from goodput.cli import fail, message, number
+from goodput.defaults import KEEP_MINUTES_DAYS, KEEP_STEPS_DAYS
+
+HELP = "show, compact, check and back up the ledger, and delete runs"
+DESCRIPTION = """Look after a ledger, also while an aggregator uses it: show its size, growth and contents, compact it,
+check it, back it up, and delete a run."""
+EPILOG = """examples:
+  goodput ledger show --ledger sqlite:////var/lib/goodput/ledger.db
+  goodput ledger show --json
+  goodput ledger compact                merge small blocks, thin closed runs, as the aggregator does by itself
+  goodput ledger check                  exit status 1 if something is damaged, and where
+  goodput ledger backup copy.db         SQLite; for PostgreSQL use pg_dump
+  goodput ledger delete my-run          asks first; --yes does not
+
+exit status: 0 success; 1 it failed, or `check` found damage; 2 a wrong call
+"""
+
+TELL_SECONDS = 10.0
+DAMAGES_SHOWN_MAX = 100
+
+
+def add_options(parser) -> None:
+    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
+    show = actions.add_parser("show", help="size, growth per day, and what each tier holds")
+    show.add_argument("--json", action="store_true", help="print JSON")
+    compact = actions.add_parser("compact", help="merge small blocks and thin closed runs now")
+    for action in (show, compact):
+        add_keep_options(action.add_argument)
+    compact.add_argument("--vacuum", action="store_true",
+        help="then give free space back to the file system; SQLite rewrites the file, and pushes wait meanwhile")  # fmt: skip
+    actions.add_parser("check", help="decode every block and check all references")
+    copy = actions.add_parser("backup", help="copy an SQLite ledger to a file, while it is in use")
+    copy.add_argument("file", metavar="FILE", help="file to write, which must not exist")
+    delete = actions.add_parser("delete", help="delete a run whose processes have ended")
+    delete.add_argument("run", metavar="RUN", help="the run's name")
+    delete.add_argument("--yes", action="store_true", help="do not ask")
+    for action in actions.choices.values():
+        action.add_argument("--ledger", metavar="URL",
+            help="SQLAlchemy URL (default: SQLite file goodput-ledger.db in this folder)")  # fmt: skip
+
+
+def add_keep_options(add) -> None:
+    """--keep-steps and --keep-minutes, of `goodput serve` too."""
+    days = number(float, 0, 36_500, " days")
+    add("--keep-steps", type=days, default=KEEP_STEPS_DAYS, metavar="DAYS",
+        help="keep every step of a run until so many days after its end, then one row a minute (default: %(default)s)")  # fmt: skip
+    add("--keep-minutes", type=days, default=KEEP_MINUTES_DAYS, metavar="DAYS",
+        help="keep the minutes of a run until so many days after its end, then one row an hour (default: %(default)s)")  # fmt: skip
+
+
+def call(arguments) -> int:
+    from goodput.aggregator.ledger.ledger import Ledger, LedgerError
+
+    actions = {"show": _show, "compact": _compact, "check": _check, "backup": _backup, "delete": _delete}
+    url = arguments.ledger or f"sqlite:///{os.path.abspath('goodput-ledger.db')}"
+    try:
+        with contextlib.closing(Ledger(url, create=False, tell=_Progress("converting"))) as ledger:
+            return actions[arguments.action](ledger, arguments)
+    except LedgerError as error:
+        return fail("ledger", error)
+
+
+def _show(ledger, arguments) -> int:
+    import msgspec
+
+    from goodput.aggregator.ledger.inspection import contents
+
+    found = contents(ledger, arguments.keep_steps, time.time_ns())
+    if arguments.json:
+        print(json.dumps(msgspec.to_builtins(found), indent=2))
+        return 0
+    print(f"{found.ledger}: {_size(found.bytes)}, of which {_size(found.free_bytes)} free")
+    print(
+        f"{found.runs} runs ({found.closed_runs} closed), {found.processes} rank processes, {found.events} events"
+    )
+    print(f"growth: about {_size(found.bytes_per_day)} a day")
+    rows = [("TIER", "BLOCKS", "ROWS", "SIZE", "BYTES/STEP", "FROM", "TO")]
+    for tier in found.tiers:
+        a_step = f"{tier.bytes / tier.steps:.1f}" if tier.steps else "-"
+        times = _day(tier.oldest), _day(tier.newest)
+        rows.append((tier.name, f"{tier.blocks:,}", f"{tier.rows:,}", _size(tier.bytes), a_step, *times))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for at, row in enumerate(rows):
+        line = "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        print(_bold(line) if at == 0 else line)
+    if found.steps_kept_longer:
+        print(
+            f"{found.steps_kept_longer:,} steps are older than {arguments.keep_steps:g} days and kept, since the "
+            "aggregator has not closed their runs: they are running, or were not ended (goodput end RUN)"
+        )
+    return 0
+
+
+def _compact(ledger, arguments) -> int:
+    from goodput.aggregator.ledger.compaction import Compaction, Keep
+
+    compaction = Compaction(ledger, Keep(arguments.keep_steps, arguments.keep_minutes))
+    progress = _Progress("compacting")
+    for _ in compaction.work(time.time_ns(), merge_all=True):
+        progress(compaction.counts.blocks_merged + compaction.counts.blocks_thinned, None)
+    progress.end()
+    counts = compaction.counts
+    print(
+        f"merged {counts.blocks_merged:,} small blocks, thinned {counts.blocks_thinned:,} blocks by "
+        f"{counts.rows_thinned:,} rows, {_size(counts.bytes_freed)} freed"
+    )
+    if arguments.vacuum and ledger.file is None:
+        message("ledger", "PostgreSQL vacuums by itself; VACUUM FULL gives space back to the file system")
+    elif arguments.vacuum:
+        ledger.vacuum()
+    return 0
+
+
+def _check(ledger, _arguments) -> int:
+    from goodput.aggregator.ledger.inspection import damages
+
+    progress, found = _Progress("checking"), 0
+    for damage in damages(ledger, progress):
+        found += 1
+        if found <= DAMAGES_SHOWN_MAX:
+            progress.end()
+            print(damage)
+    progress.end()
+    if found > DAMAGES_SHOWN_MAX:
+        print(f"and {found - DAMAGES_SHOWN_MAX} more")
+    if found:
+        return fail("ledger", f"{found} damaged places in {ledger.url}")
+    print(f"{ledger.url} is whole")
+    return 0
+
+
+def _backup(ledger, arguments) -> int:
+    from goodput.aggregator.ledger.inspection import backup
+
+    if ledger.file is None:
+        return fail("ledger", "backup copies SQLite ledgers; for PostgreSQL use pg_dump", 2)
+    if os.path.lexists(arguments.file):
+        return fail("ledger", f"{arguments.file} exists; name another file", 2)
+    progress = _Progress("copying")
+    try:
+        backup(ledger, arguments.file, progress)
+    except OSError as error:
+        return fail("ledger", f"{arguments.file}: {error.strerror}")
+    progress.end()
+    print(f"{arguments.file}: {_size(os.path.getsize(arguments.file))}")
+    return 0
+
+
+def _delete(ledger, arguments) -> int:
+    from goodput.aggregator.ledger.deletion import delete, reporting_ranks
+    from goodput.wire.identity import clean_text
+
+    run, shown = arguments.run, clean_text(arguments.run, 128)
+    if run not in ledger.runs():
+        return fail("ledger", f"no run {shown!r} in {ledger.url}")
+    ranks = reporting_ranks(ledger, run, time.time_ns())
+    if ranks:
+        named = ", ".join(map(str, ranks[:8])) + ", …" * (len(ranks) > 8)
+        return fail(
+            "ledger", f"run {shown} is running: {len(ranks)} ranks reported lately ({named}); end it first"
+        )
+    if not arguments.yes and not _confirmed(f"delete run {shown} from {ledger.url} for good?"):
+        return fail("ledger", "nothing was deleted; --yes does not ask")
+    progress, deleted = _Progress("deleting"), 0
+    for deleted in delete(ledger, run):
+        progress(deleted, None)
+    progress.end()
+    print(f"deleted run {shown}: {deleted:,} blocks")
+    return 0
+
+
+def _confirmed(question: str) -> bool:
+    if not sys.stdin.isatty():
+        return False
+    print(f"{question} [y/N] ", end="", flush=True, file=sys.stderr)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+class _Progress:
+    """How far long work is, on standard error: one changing line on a terminal, else a line every TELL_SECONDS."""
+
+    def __init__(self, doing: str):
+        self._doing, self._told, self._open = doing, time.monotonic(), False
+
+    def __call__(self, done: int, of: int | None) -> None:
+        is_terminal = sys.stderr.isatty()
+        if time.monotonic() - self._told < (0.2 if is_terminal else TELL_SECONDS):
+            return
+        self._told = time.monotonic()
+        text = f"{self._doing}: {done:,}" + (f" of {of:,}, {100 * done // of} %" if of else "")
+        if is_terminal:
+            print(f"\r{text}\x1b[K", end="", flush=True, file=sys.stderr)
+            self._open = True
+        else:
+            message("ledger", text)
+
+    def end(self) -> None:
+        if self._open:
+            print("\r\x1b[K", end="", flush=True, file=sys.stderr)
+            self._open = False
+
+
+def _bold(text: str) -> str:
+    return f"\x1b[1m{text}\x1b[0m" if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024 or unit == "GiB":
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return ""
+
+
+def _day(seconds: float | None) -> str:
+    return "-" if seconds is None else time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))

@@ -1,0 +1,118 @@
+"""`goodput ledger`: what it prints, finds, copies and deletes, and its exit statuses."""
+
+import json
+import os
+import time
+
+import pytest
+from support.account.account_history import Process
+from support.aggregator.ledgers import aggregator, bodies, contents, database, take
+from support.aggregator.old_ledgers import identity_of, report_of, rows_of
+from support.aggregator.reports import body_of, rank_report, story
+
+from goodput.aggregator.ledger.ledger import Ledger
+from goodput.aggregator.records import NewRecords
+from goodput.cli import main
+
+
+@pytest.fixture
+def filled(ledger):
+    """A ledger with a run of two ranks and some pushes of a third process."""
+    take(aggregator(ledger), *bodies(*story()))
+    rows = list(rows_of(identity_of(0, "long"), 900))
+    for at in range(0, 900, 100):
+        report = report_of(identity_of(0, "long"), at, rows[at].end_ns)
+        ledger.append([NewRecords(report, rows[at : at + 100], [])])
+    return ledger
+
+
+def test_show_prints_size_growth_and_tiers(filled, url, capsys):
+    assert main(["ledger", "show", "--ledger", url]) == 0
+    text = capsys.readouterr().out
+    assert "2 runs (0 closed), 5 rank processes" in text and "a day" in text
+    (steps,) = [line.split() for line in text.splitlines() if line.startswith("steps")]
+    assert steps[2] == "940" and "\x1b" not in text
+    assert "940 steps are older than 7 days and kept" in text
+    assert main(["ledger", "show", "--ledger", url, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["runs"], found["processes"], found["steps_kept_longer"]) == (2, 5, 940)
+    assert [(tier["name"], tier["rows"]) for tier in found["tiers"]] == [
+        ("steps", 940),
+        ("minutes", 0),
+        ("hours", 0),
+    ]
+    assert found["bytes"] > found["tiers"][0]["bytes"] > 900 * 20 and found["bytes_per_day"] > 0
+
+
+def test_compact_merges_and_reports(filled, url, capsys):
+    assert main(["ledger", "compact", "--ledger", url]) == 0
+    assert "merged 40 small blocks" not in capsys.readouterr().out
+    assert list(filled.rows(identity_of(0, "long"))) == list(rows_of(identity_of(0, "long"), 900))
+    assert main(["ledger", "compact", "--ledger", url, "--vacuum"]) == 0
+    assert "merged 0 small blocks" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("update blocks set block = 'garbage' where first = 101", "rows 101 to 200): it cannot be decoded"),
+        ("update blocks set last = 201 where first = 101", "last is 201"),
+        ("update blocks set digest = 5 where first = 101", "the digest is another one"),
+        ("delete from processes where run = 'r1' and rank = 1", "belong to no process"),
+    ],
+)
+def test_check_names_what_is_damaged(filled, url, backend, damage, words, capsys):
+    assert main(["ledger", "check", "--ledger", url]) == 0
+    assert "is whole" in capsys.readouterr().out
+    with database(url) as connection:
+        if backend == "postgresql":
+            connection.exec_driver_sql("alter table blocks drop constraint blocks_process_fkey")
+        connection.exec_driver_sql(damage)
+    assert main(["ledger", "check", "--ledger", url]) == 1
+    printed = capsys.readouterr()
+    assert words in printed.out and "damaged places" in printed.err
+
+
+def test_backup_is_a_whole_ledger(filled, url, backend, tmp_path, capsys):
+    path = str(tmp_path / "copy.db")
+    if backend == "postgresql":
+        assert main(["ledger", "backup", path, "--ledger", url]) == 2
+        assert "pg_dump" in capsys.readouterr().err
+        return
+    assert main(["ledger", "backup", path, "--ledger", url]) == 0
+    assert contents(f"sqlite:///{path}") == contents(url)
+    assert sorted(os.listdir(tmp_path))[0] == "copy.db" and not os.path.exists(f"{path}.part")
+    assert main(["ledger", "backup", path, "--ledger", url]) == 2
+    assert "exists" in capsys.readouterr().err
+    assert main(["ledger", "backup", str(tmp_path / "no" / "copy.db"), "--ledger", url]) == 1
+
+
+def test_delete_asks_and_removes_one_run(filled, url, capsys):
+    assert main(["ledger", "delete", "r1", "--ledger", url]) == 1
+    assert "nothing was deleted" in capsys.readouterr().err and filled.runs() == ["r1", "long"]
+    assert main(["ledger", "delete", "r1", "--yes", "--ledger", url]) == 0
+    assert "deleted run r1: 40 blocks" in capsys.readouterr().out
+    assert filled.runs() == ["long"]
+    assert main(["ledger", "check", "--ledger", url]) == 0
+    assert {row[0] for row in contents(url)["events"]} <= {"long"}
+    assert main(["ledger", "delete", "r1", "--yes", "--ledger", url]) == 1
+    assert "no run 'r1'" in capsys.readouterr().err
+
+
+def test_delete_refuses_a_run_that_reports(ledger, url, capsys):
+    running = Process(start=time.time() - 60).steps(2, forward=1)
+    report = rank_report(running)
+    ledger.append([NewRecords(report, report.steps, [])])
+    assert main(["ledger", "delete", "r1", "--yes", "--ledger", url]) == 1
+    assert "run r1 is running: 1 ranks reported lately (0)" in capsys.readouterr().err
+    take(aggregator(ledger), body_of(rank_report(running.finished(), rows=[])))
+
+
+def test_a_missing_ledger_and_wrong_calls(tmp_path, capsys):
+    assert main(["ledger", "show", "--ledger", f"sqlite:///{tmp_path}/none.db"]) == 1
+    assert "there is no ledger" in capsys.readouterr().err and not list(tmp_path.iterdir())
+    for arguments in (["ledger"], ["ledger", "delete"], ["ledger", "show", "--keep-steps", "-1"]):
+        with pytest.raises(SystemExit) as status:
+            main(arguments)
+        assert status.value.code == 2
+    Ledger(f"sqlite:///{tmp_path}/new.db").close()
