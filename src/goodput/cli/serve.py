@@ -7,6 +7,7 @@ import socket
 
 from goodput.access.options import add_access_options, listen_address
 from goodput.cli import fail, number, positive_seconds, raise_file_limit, tune_garbage_collector
+from goodput.cli.ledger import add_keep_options
 from goodput.defaults import STALE_SECONDS, STALL_SECONDS
 
 HELP = "run the aggregator: accounts, API, page and series of all runs"
@@ -31,6 +32,7 @@ def add_options(parser) -> None:
     add("--ranks-shown", type=number(int, 0, 16, " ranks"), default=16, metavar="N",
         help="how many of a run's ranks and hosts, those that others waited for most, have series of their own on "
         "/metrics, 0 to 16 (default: %(default)s)")  # fmt: skip
+    add_keep_options(add)
     add_access_options(add)
     add("--allow-host", action="append", default=[], metavar="NAME",
         help="without tokens: also answer requests to this host name, not only to localhost; repeatable")  # fmt: skip
@@ -49,6 +51,7 @@ def call(arguments) -> int:
 
     from goodput.aggregator.api.app import create_app
     from goodput.aggregator.http.authentication import RequestAuthenticator
+    from goodput.aggregator.ledger.compaction import Keep
     from goodput.aggregator.ledger.ledger import LedgerError
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -64,6 +67,7 @@ def call(arguments) -> int:
         return fail("serve", f"cannot listen on {host}:{port}: {error.strerror}")
     given = {"stall_seconds": arguments.stall, "stale_seconds": arguments.stale}
     given["ranks_shown"] = arguments.ranks_shown
+    given["keep"] = Keep(arguments.keep_steps, arguments.keep_minutes)
     try:
         app = create_app(ledger, authenticator=authenticator, **given)
     except LedgerError as error:

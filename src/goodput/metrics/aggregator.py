@@ -17,6 +17,12 @@ goodput_aggregator_health_dropped_total{reason}: Hardware events dropped: malfor
     full (memory limit; least severe first), scope (no affected run is covered by the token).
 goodput_aggregator_ingest_seconds_total: Time spent processing reports.
 goodput_aggregator_ledger_errors_total: Failed writes to the ledger.
+goodput_aggregator_ledger_bytes: Size of the ledger's database, with its free pages.
+goodput_aggregator_ledger_blocks_compacted_total{how}: Step blocks merged with others, or thinned to minutes or
+    hours.
+goodput_aggregator_ledger_rows_thinned_total: Step rows for which the last of their minute or hour stands now.
+goodput_aggregator_ledger_freed_bytes_total: Bytes of step blocks that compaction freed.
+goodput_aggregator_ledger_runs_closed_total: Runs whose account was stored, so that their steps can be thinned.
 goodput_aggregator_requests_total{route code}: Requests by route and status code; 499: the client disconnected
     before the answer.
 histogram goodput_aggregator_request_seconds{route}: Request duration, from its headers to the end of the

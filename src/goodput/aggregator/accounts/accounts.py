@@ -132,6 +132,15 @@ class Accounts:
         """The accounts of the runs in the store as they were last computed."""
         return (cached.account for name, cached in self._cached.items() if name in self.store.runs)
 
+    def keep(self, name: str, account: Account) -> None:
+        """Let the account of a run that has ended stand until a report changes the run."""
+        self._cached[name] = _Cached(account, account.end_ns, self.store.revisions[name], 0)
+
+    def forget(self, name: str) -> None:
+        """Drop what is known of a run that was deleted."""
+        for held in (self._cached, self._lives, self._not_running):
+            held.pop(name, None)
+
     def _is_fresh(self, cached: _Cached, revision: int, now_ns: int) -> bool:
         """Unchanged and recent, or so costly that recomputing it now would exceed a tenth of a core."""
         unchanged = cached.revision == revision

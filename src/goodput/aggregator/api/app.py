@@ -24,6 +24,7 @@ from goodput.aggregator.accounts.history import History, HistoryError
 from goodput.aggregator.api import access_route, end_route, health_routes, ingest_route, run_routes
 from goodput.aggregator.api.exposition import Exposition
 from goodput.aggregator.api.ingest_route import IngestRoute
+from goodput.aggregator.api.ledger_maintenance import LedgerMaintenance
 from goodput.aggregator.api.page_routes import add_page
 from goodput.aggregator.api.responses import REFERENCE, access_of
 from goodput.aggregator.api.run_series import RANKS_SHOWN
@@ -34,6 +35,7 @@ from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.run_end import RunEnder
 from goodput.aggregator.ingest.store import Store
+from goodput.aggregator.ledger.compaction import Keep
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.defaults import STALE_SECONDS, STALL_SECONDS
 
@@ -49,10 +51,11 @@ def create_app(
     *,
     stall_seconds: float = STALL_SECONDS,
     stale_seconds: float = STALE_SECONDS,
+    keep: Keep | None = None,
     authenticator: RequestAuthenticator | None = None,
     ranks_shown: int = RANKS_SHOWN,
 ) -> FastAPI:
-    """The aggregator as an ASGI app over the ledger at `ledger_url` (an SQLAlchemy URL).
+    """The aggregator as an ASGI app over the ledger at `ledger_url` (an SQLAlchemy URL), which it compacts as in `keep`.
 
     Without an authenticator every client that names this machine as its host has full access.
     """
@@ -65,7 +68,8 @@ def create_app(
     health = HealthCosts(health_log, accounts)
     ingest = Ingest(store, ledger, hangs=accounts.hangs, health=health_log)
     exposition = Exposition(accounts, ingest, health, authenticator, ranks_shown=ranks_shown)
-    restored = ingest.restore(then=accounts.account)
+    maintenance = LedgerMaintenance(ledger, ingest, accounts, keep or Keep())
+    restored = ingest.restore(then=maintenance.restored)
     if restored:
         log.info("restored %d rank processes of %d runs", restored, len(store.runs))
 
@@ -77,6 +81,7 @@ def create_app(
                 _repeat(authenticator.reload, FILES_EVERY_SECONDS, "reloading tokens and certificates")
             ),
             asyncio.create_task(exposition.keep_fresh()),
+            asyncio.create_task(maintenance.run()),
         ]
         yield
         for task in tasks:

@@ -227,6 +227,10 @@ class Exposition:
                 families.add("goodput_aggregator_health_events_total", labels, count)
         families.add("goodput_aggregator_ingest_seconds_total", {}, self._ingest.seconds)
         families.add("goodput_aggregator_ledger_errors_total", {}, counts["ledger", "error"])
+        for name in ("bytes", "runs_closed_total", "rows_thinned_total", "freed_bytes_total"):
+            families.add(f"goodput_aggregator_ledger_{name}", {}, counts["ledger", name])
+        compacted = {how: counts["ledger", f"blocks_{how}"] for how in ("merged", "thinned")}
+        families.add_counts("goodput_aggregator_ledger_blocks_compacted_total", "how", compacted)
         families.add("goodput_aggregator_runs", {}, len(store.runs))
         families.add_process("goodput_aggregator")
         _add_authentication(families, self._authenticator)

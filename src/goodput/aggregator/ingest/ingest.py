@@ -81,6 +81,11 @@ class Ingest:
         self.health.counts.clear()
         return restored
 
+    def forget(self, run: str) -> None:
+        """Drop a run that was deleted from the ledger, and what of it waits to be written."""
+        self._unwritten = [part for part in self._unwritten if part.report.identity.run != run]
+        self._store.forget(run)
+
     async def accept(self, body: bytes, access: Access = EVERYTHING) -> schema.Ack:
         """Accept one push. Raises SchemaError (nothing was accepted) or LedgerError (push it again).
 

@@ -6,6 +6,7 @@ rejected with a reason; the other ranks of its push are accepted.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -121,6 +122,15 @@ class Store:
         """Set the end mark of a process that is in the store."""
         self.processes[_key(identity)].attempt.end_mark = mark
         self.revisions[identity.run] += 1
+
+    def forget(self, run: str) -> None:
+        """Drop a run; reports of it from now on begin a new one."""
+        self.processes = {key: one for key, one in self.processes.items() if one.identity.run != run}
+        self.expected_sum -= self.expected[run]
+        for held in (self.runs, self.revisions, self.trends, self.newest, self.progress_ns):
+            held.pop(run, None)
+        for held in (self.checkpoints, self.expected, self.starts):
+            held.pop(run, None)
 
     def _check_expected(self, identity: schema.Identity) -> None:
         more = identity.world_size - self.expected[identity.run]
@@ -250,16 +260,19 @@ def _set_live(attempt: Attempt, live: schema.Live) -> None:
 def _sum_hardware(held: dict[str, int], reported: dict[str, int]) -> dict[str, int]:
     """A rank's GPU figures summed over restarts of the agent, each of which counts from its own start, `since_ns`.
 
-    `said_...` in the result are the current agent's own figures, so that a sum restored from the ledger can be continued.
+    `reported_...` in the result are the current agent's own figures, so that a sum restored from the ledger can be
+    continued. Ledgers of earlier versions have them as `said_...`.
     """
-    if not reported or any(name.startswith("said_") for name in reported):
-        return reported or held
+    if not reported:
+        return held
+    if any(name.startswith(("reported_", "said_")) for name in reported):
+        return {re.sub("^said_", "reported_", name): value for name, value in reported.items()}
     figures = [name for name in HARDWARE if name in held or name in reported]
     is_same_agent = held.get("since_ns") == reported.get("since_ns") and all(
-        reported.get(name, 0) >= held.get(f"said_{name}", 0) for name in figures
+        reported.get(name, 0) >= held.get(f"reported_{name}", 0) for name in figures
     )
     summed = {"since_ns": reported["since_ns"]} if "since_ns" in reported else {}
     for name in figures:
-        now = summed[f"said_{name}"] = reported.get(name, 0)
-        summed[name] = held.get(name, 0) + now - (held.get(f"said_{name}", 0) if is_same_agent else 0)
+        now = summed[f"reported_{name}"] = reported.get(name, 0)
+        summed[name] = held.get(name, 0) + now - (held.get(f"reported_{name}", 0) if is_same_agent else 0)
     return summed

@@ -1,0 +1,146 @@
+"""The aggregator's background work on its ledger: closes runs, compacts, and forgets runs that were deleted from it.
+
+A run is closed once it has been over for as long as its steps are kept: its account is stored, then its steps may be
+thinned. It takes a tenth of a core at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import zlib
+from collections import Counter
+from contextlib import suppress
+
+import msgspec
+
+from goodput.account import FINAL_STATUSES, Account, document
+from goodput.aggregator.accounts.accounts import Accounts
+from goodput.aggregator.accounts.live import NeedsHistory
+from goodput.aggregator.ingest.ingest import Ingest
+from goodput.aggregator.ledger import closed_runs
+from goodput.aggregator.ledger.compaction import DAY_NS, Compaction, Keep
+from goodput.aggregator.ledger.deletion import deletions
+from goodput.aggregator.ledger.inspection import size_bytes
+from goodput.aggregator.ledger.ledger import Ledger, LedgerError
+from goodput.causes import explain
+
+log = logging.getLogger("goodput.aggregator")
+DELETIONS_EVERY_SECONDS, COMPACT_EVERY_SECONDS = 10.0, 60.0
+SHARE = 9  # waits for so many times as long as a step took
+
+
+class LedgerMaintenance:
+    """What it does is counted in `ingest.counts`, by ("ledger", series)."""
+
+    def __init__(self, ledger: Ledger, ingest: Ingest, accounts: Accounts, keep: Keep):
+        self._ledger, self._ingest, self._accounts = ledger, ingest, accounts
+        self.compaction = Compaction(ledger, keep)
+        self._counts = ingest.counts
+        self._deletions = deletions(ledger)
+        self._closed_at: Counter[str] = Counter()  # by run: its revision when it was closed
+
+    def restored(self, run: str) -> None:
+        """Called when a run was read from the ledger: the stored account of a closed one stands.
+
+        Its steps may be thinned, so an account of them would be less exact.
+        """
+        stored = closed_runs.stored_account(self._ledger, run, closed_runs.ACCOUNT)
+        if stored is not None:
+            try:
+                self._accounts.keep(run, _decoder.decode(stored))
+                self._closed_at[run] = self._accounts.store.revisions[run]
+                return
+            except (msgspec.DecodeError, zlib.error) as error:
+                log.warning("run %r: its stored account cannot be read, its steps are folded: %s", run, error)
+        self._accounts.account(run)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        compacted = time.monotonic()
+        while True:
+            await asyncio.sleep(DELETIONS_EVERY_SECONDS)
+            try:
+                await self.forget_deleted()
+                if time.monotonic() - compacted > COMPACT_EVERY_SECONDS:
+                    await self.close_runs(time.time_ns())
+                    await self.compact(time.time_ns())
+                    self._counts["ledger", "bytes"] = await asyncio.to_thread(size_bytes, self._ledger)
+                    compacted = time.monotonic()
+            except LedgerError as error:
+                self._counts["ledger", "error"] += 1
+                log.error("maintenance of the ledger: %s", error)
+            except Exception:
+                log.exception("maintenance of the ledger failed")
+
+    async def forget_deleted(self) -> None:
+        """Drop runs from memory that were deleted from the ledger since the last call."""
+        found = await asyncio.to_thread(deletions, self._ledger)
+        for run, at_ns in found.items():
+            if self._deletions.get(run) != at_ns:
+                self._ingest.forget(run)
+                self._accounts.forget(run)
+                log.info("run %r was deleted from the ledger", run)
+        self._deletions = found
+
+    async def compact(self, now_ns: int) -> None:
+        work = self.compaction.work(now_ns)
+        began = time.perf_counter()
+        while await asyncio.to_thread(next, work, False) is None:
+            self._count_compaction()
+            await asyncio.sleep(SHARE * (time.perf_counter() - began))
+            began = time.perf_counter()
+
+    def _count_compaction(self) -> None:
+        counts = self.compaction.counts
+        for name, count in (
+            ("blocks_merged", counts.blocks_merged),
+            ("blocks_thinned", counts.blocks_thinned),
+            ("rows_thinned_total", counts.rows_thinned),
+            ("freed_bytes_total", counts.bytes_freed),
+        ):
+            self._counts["ledger", name] = count
+
+    async def close_runs(self, now_ns: int) -> None:
+        """Store the accounts of runs that have been over for long enough."""
+        store = self._accounts.store
+        for run in list(store.runs):
+            if run in store.runs and self._closed_at[run] != store.revisions[run]:
+                # Where its account needs a fold of the ledger first, the next round will have it.
+                with suppress(NeedsHistory):
+                    await self._close(run, now_ns - int(self.compaction.keep.steps_days * DAY_NS))
+                await asyncio.sleep(0)
+
+    async def _close(self, run: str, before_ns: int) -> None:
+        store = self._accounts.store
+        attempts = store.runs[run].attempts.values()
+        newest_ns = max((max(one.rows_end_ns, one.seen_ns) for one in attempts), default=0)
+        if newest_ns > before_ns:
+            return
+        revision = store.revisions[run]
+        state = await asyncio.to_thread(closed_runs.state_of, self._ledger, run)
+        account = self._accounts.account(run, now_ns=time.time_ns()) if run in store.runs else None
+        if account is None or account.status not in FINAL_STATUSES or store.revisions[run] != revision:
+            return
+        if not await asyncio.to_thread(closed_runs.is_closed, self._ledger, run):
+            bodies = await asyncio.to_thread(_bodies, account)
+            await asyncio.to_thread(closed_runs.close_run, self._ledger, run, state, newest_ns, bodies)
+            self._counts["ledger", "runs_closed_total"] += 1
+        self._closed_at[run] = revision
+
+
+def _bodies(account: Account) -> dict[str, bytes]:
+    """The account in integers, for an aggregator that is restarted, and as the API has it."""
+    return {
+        closed_runs.ACCOUNT: msgspec.msgpack.encode(account),
+        closed_runs.DOCUMENT: msgspec.json.encode(document(account, explain(account))),
+    }
+
+
+def _counter(_type: type, value: object) -> Counter:
+    """Of the types in an Account, msgspec does not build this one."""
+    return Counter(value)  # type: ignore[arg-type]
+
+
+_decoder = msgspec.msgpack.Decoder(Account, dec_hook=_counter)

@@ -1,0 +1,270 @@
+"""Merging and thinning of step blocks: no row missing or twice, no figure of an account changed."""
+
+import asyncio
+import random
+import threading
+import time
+
+import pytest
+import sqlalchemy as sql
+from support.aggregator.exports import STALE
+from support.aggregator.ledgers import NOW, bodies, database, take
+from support.aggregator.old_ledgers import identity_of, report_of, rows_of
+from support.aggregator.reports import story
+
+from goodput.account import document
+from goodput.aggregator.accounts.accounts import Accounts
+from goodput.aggregator.accounts.history import History
+from goodput.aggregator.api.ledger_maintenance import LedgerMaintenance
+from goodput.aggregator.ingest.ingest import Ingest
+from goodput.aggregator.ingest.store import Store
+from goodput.aggregator.ledger import block_reader, blocks, closed_runs, inspection
+from goodput.aggregator.ledger.compaction import DAY_NS, Compaction, Keep
+from goodput.aggregator.ledger.deletion import delete
+from goodput.aggregator.ledger.ledger import Ledger
+from goodput.aggregator.records import NewRecords
+from goodput.causes import explain
+from goodput.wire import schema
+
+
+def push(ledger, rank: int, rows, events=()) -> None:
+    report = report_of(identity_of(rank), rows[-1].number, rows[-1].end_ns)
+    ledger.append([NewRecords(report, list(rows), list(events))])
+
+
+def filled(ledger, ranks: int = 2, steps: int = 1500, at_once: int = 10) -> list[list]:
+    """A ledger with the pushes of some ranks; their rows."""
+    found = [list(rows_of(identity_of(rank), steps)) for rank in range(ranks)]
+    for at in range(0, steps, at_once):
+        for rank, rows in enumerate(found):
+            push(ledger, rank, rows[at : at + at_once])
+    return found
+
+
+def block_rows(url: str, tier: int = 0) -> list[int]:
+    with database(url) as connection:
+        query = f"select rows from blocks where tier = {tier} order by process, first"
+        return list(connection.exec_driver_sql(query).scalars())
+
+
+def close(ledger, run: str = "r1") -> None:
+    state = closed_runs.state_of(ledger, run)
+    closed_runs.close_run(ledger, run, state, closed_runs.newest_ns(ledger, run), {"document": b"{}"})
+
+
+def finish(work) -> None:
+    for _ in work:
+        pass
+
+
+def test_merging_keeps_every_row(ledger, url):
+    want = filled(ledger)
+    assert set(block_rows(url)) == {10}
+    compaction = Compaction(ledger)
+    finish(compaction.work(0))
+    # What does not fill a block yet is left for the next pushes.
+    assert block_rows(url) == [1020, *[10] * 48] * 2
+    assert [list(ledger.rows(identity_of(rank))) for rank in range(2)] == want
+    assert compaction.counts.blocks_merged == 2 * 102 and compaction.counts.bytes_freed > 0
+    finish(compaction.work(0, merge_all=True))
+    assert block_rows(url) == [1020, 480] * 2
+    assert [list(ledger.rows(identity_of(rank))) for rank in range(2)] == want
+    finish(compaction.work(0, merge_all=True))
+    assert compaction.counts.blocks_merged == 2 * 150, "what is merged stays"
+
+
+def test_columns_equal_rows(ledger):
+    (rows,) = filled(ledger, ranks=1, steps=700)
+    (process,) = ledger.processes("r1")
+    for window in ((None, None), (rows[100].start_ns, rows[300].end_ns)):
+        want = list(ledger.rows(process.identity, *window))
+        found = [row for part in ledger.columns(process, *window) for row in blocks.step_rows(part.values)]
+        assert found == want
+        assert all(part.begins.tolist() == [0, len(part)] for part in ledger.columns(process, *window))
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+@pytest.mark.parametrize("seed", range(8))
+def test_readers_see_each_row_once_during_merges(ledger, monkeypatch, seed):
+    """Blocks are merged and rows pushed between any two rows that a slow reader takes."""
+    rng = random.Random(seed)
+    monkeypatch.setattr(block_reader, "PAGE_BLOCKS", rng.randint(1, 5))
+    monkeypatch.setattr(blocks, "ROWS_MAX", 40)
+    monkeypatch.setattr("goodput.aggregator.ledger.compaction.SMALL_ROWS", 20)
+    rows = list(rows_of(identity_of(0), 400))
+    at = 0
+    while at < 300:  # Pushes of which some repeat a part of the one before, and some come late.
+        size = rng.randint(1, 12)
+        push(ledger, 0, rows[max(at - rng.randint(0, 3), 0) : at + size])
+        at += size
+    push(ledger, 0, [rows[at - 1 - back] for back in (250, 130, 7)])
+    reader, found = ledger.rows(identity_of(0)), []
+    work = Compaction(ledger).work(0)
+    for row in reader:
+        found.append(row)
+        if rng.random() < 0.2 and next(work, True) is True:
+            push(ledger, 0, rows[at : at + 5])
+            at = min(at + 5, 395)
+            work = Compaction(ledger).work(0, merge_all=rng.random() < 0.3)
+    assert found == rows[: len(found)] and len(found) >= 300
+
+
+def test_several_compactions_at_once_keep_every_row(ledger, url):
+    want = filled(ledger, ranks=4, steps=1100, at_once=50)
+    others = [ledger, Ledger(url), Ledger(url)]
+    compactions = [Compaction(one) for one in others]
+    threads = [threading.Thread(target=lambda one=one: finish(one.work(0))) for one in compactions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [list(ledger.rows(identity_of(rank))) for rank in range(4)] == want
+    assert block_rows(url) == [1000, 50, 50] * 4
+    assert sum(one.counts.blocks_merged for one in compactions) == 4 * 20
+    for one in others[1:]:
+        one.close()
+
+
+def test_thinned_run_keeps_minutes_and_named_steps(ledger, url):
+    want = filled(ledger, ranks=1, steps=2000, at_once=500)[0]
+    named = schema.EventRow(1, "checkpoint_committed", want[777].end_ns, 777)
+    push(ledger, 0, want[-1:], [named])
+    newest_ns = want[-1].end_ns
+    compaction = Compaction(ledger, Keep(7, 90))
+    finish(compaction.work(newest_ns + 8 * DAY_NS))
+    assert block_rows(url, 60) == [], "the run is not closed"
+    close(ledger)
+    finish(compaction.work(newest_ns + 6 * DAY_NS))
+    assert block_rows(url, 60) == [], "its time is not over"
+    finish(compaction.work(newest_ns + 7 * DAY_NS))
+    assert block_rows(url) == []
+    kept = list(ledger.rows(identity_of(0)))
+    minutes = {row.end_ns // 60_000_000_000: row for row in want}
+    expected = {row.number for row in (*minutes.values(), want[0], want[-1], want[777])}
+    assert [row.number for row in kept] == sorted(expected) and set(kept) <= set(want)
+    assert compaction.counts.rows_thinned == 2000 - len(kept)
+    finish(compaction.work(newest_ns + 90 * DAY_NS))
+    hours = list(ledger.rows(identity_of(0)))
+    assert block_rows(url, 60) == [] and block_rows(url, 3600) == [len(hours)]
+    assert (hours[0], hours[-1]) == (want[0], want[-1]) and want[777] in hours and len(hours) <= 6
+
+
+def test_closed_run_that_goes_on_is_not_thinned(ledger, url):
+    rows = list(rows_of(identity_of(0), 600))
+    push(ledger, 0, rows[:500])
+    close(ledger)
+    assert closed_runs.stored_account(ledger, "r1") == b"{}"
+    push(ledger, 0, rows[500:])
+    assert closed_runs.stored_account(ledger, "r1") is None
+    finish(Compaction(ledger).work(rows[-1].end_ns + 30 * DAY_NS))
+    assert list(ledger.rows(identity_of(0))) == rows
+
+
+def test_segments_are_kept_by_process_and_number(ledger):
+    filled(ledger, ranks=2, steps=10)
+    closed_runs.put_segments(ledger, identity_of(0), {1: b"a", 9: b"c"})
+    closed_runs.put_segments(ledger, identity_of(0), {5: b"b", 9: b"d"})
+    assert list(closed_runs.segments(ledger, identity_of(0)).items()) == [(1, b"a"), (5, b"b"), (9, b"d")]
+    assert closed_runs.segments(ledger, identity_of(1)) == {}
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_rank_step_stays_within_its_bytes(ledger):
+    """48 bytes a rank-step at rest, 1 byte after compaction to minutes, the whole file counted."""
+    steps = 61_000
+    rows = list(rows_of(identity_of(0), steps))
+    for at in range(0, steps, 500):
+        push(ledger, 0, rows[at : at + 500])
+    compaction = Compaction(ledger)
+    empty = 120_000  # of tables without rows
+    finish(compaction.work(0, merge_all=True))
+    ledger.vacuum()
+    assert inspection.size_bytes(ledger) - empty < 48 * steps
+    close(ledger)
+    finish(compaction.work(rows[-1].end_ns + 7 * DAY_NS))
+    ledger.vacuum()
+    assert inspection.size_bytes(ledger) - empty < steps
+    assert len(list(ledger.rows(identity_of(0)))) >= steps // 70
+
+
+# ---- In the aggregator
+
+
+def maintained(ledger) -> tuple[Ingest, Accounts, LedgerMaintenance]:
+    ingest = Ingest(Store(), ledger, clock_ns=lambda: NOW)
+    accounts = Accounts(ingest._store, stall_seconds=60, stale_seconds=STALE, history=History(ledger.url))
+    maintenance = LedgerMaintenance(ledger, ingest, accounts, Keep(7, 90))
+    ingest.restore(then=maintenance.restored)
+    return ingest, accounts, maintenance
+
+
+def test_account_of_a_thinned_run_is_the_same(ledger, url):
+    """Its steps are one row a minute, but its account is that of every step, also after a restart."""
+    ingest, accounts, maintenance = maintained(ledger)
+    take(ingest, *bodies(*story(ranks=3)))
+    want = accounts.account("r1")
+    steps = sum(1 for one in ledger.processes("r1") for _ in ledger.rows(one.identity))
+
+    async def maintain(now_ns):
+        await maintenance.close_runs(now_ns)
+        await maintenance.compact(now_ns)
+
+    asyncio.run(maintain(NOW + DAY_NS))
+    assert not closed_runs.is_closed(ledger, "r1"), "it ended less than 7 days ago"
+    asyncio.run(maintain(NOW + 8 * DAY_NS))
+    asyncio.run(maintain(NOW + 8 * DAY_NS))
+    thinned = sum(1 for one in ledger.processes("r1") for _ in ledger.rows(one.identity))
+    assert thinned < steps
+    assert (ingest.counts["ledger", "runs_closed_total"], accounts.account("r1")) == (1, want)
+    assert ingest.counts["ledger", "rows_thinned_total"] == steps - thinned
+    restarted, again, _ = maintained(ledger)
+    assert again.account("r1") == want
+    assert document(again.account("r1"), explain(want)) == document(want, explain(want))
+    take(restarted, *bodies(*story(run="other")))
+    assert again.account("r1") == want
+
+
+def test_deleted_run_does_not_come_back(ledger, url):
+    ingest, accounts, maintenance = maintained(ledger)
+    take(ingest, *bodies(*story()), *bodies(*story("kept", start=500)))
+    accounts.account("r1")
+    other = Ledger(url)  # of another program
+    finish(delete(other, "r1"))
+    other.close()
+    asyncio.run(maintenance.forget_deleted())
+    assert list(ingest._store.runs) == ["kept"]
+    with pytest.raises(KeyError):
+        accounts.account("r1")
+    take(ingest, *bodies(*story("later", start=600)))
+    assert ledger.runs() == ["kept", "later"]
+    assert list(inspection.damages(ledger)) == []
+    restarted, _, _ = maintained(ledger)
+    assert sorted(restarted._store.runs) == ["kept", "later"]
+    assert restarted._store.expected_sum == ingest._store.expected_sum == 4
+
+
+def test_run_can_be_reported_again_after_its_deletion(ledger):
+    ingest, accounts, maintenance = maintained(ledger)
+    take(ingest, *bodies(*story()))
+    finish(delete(ledger, "r1"))
+    asyncio.run(maintenance.forget_deleted())
+    take(ingest, *bodies(*story()))
+    asyncio.run(maintenance.forget_deleted())
+    assert ledger.runs() == ["r1"] and accounts.account("r1").status == "finished"
+
+
+def test_maintenance_survives_a_broken_ledger(ledger, monkeypatch, caplog):
+    ingest, _, maintenance = maintained(ledger)
+    monkeypatch.setattr("goodput.aggregator.api.ledger_maintenance.DELETIONS_EVERY_SECONDS", 0.01)
+    with ledger.transaction() as connection:
+        connection.execute(sql.text("ALTER TABLE deletions RENAME TO hidden"))
+
+    async def some_rounds():
+        task = asyncio.ensure_future(maintenance.run())
+        deadline = time.monotonic() + 30
+        while ingest.counts["ledger", "error"] < 2 and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        task.cancel()
+
+    asyncio.run(some_rounds())
+    assert ingest.counts["ledger", "error"] >= 2 and "maintenance of the ledger" in caplog.text
