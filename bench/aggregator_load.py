@@ -34,7 +34,7 @@ SHARES = (0.01, 0.05, 0.01, 0.28, 0.5, 0.05, 0.1, 0, 0, 0, 0)
 
 @dataclass
 class Plan:
-    """`kind` says what a push is: a `report` of goodput, or `text` for Prometheus' import."""
+    """`kind` says what a push is: a `report` of goodput in `version` 2 or 1, or `text` for Prometheus' import."""
 
     url: str
     token: str = ""
@@ -42,6 +42,7 @@ class Plan:
     ranks: int = 1  # of each reporter
     rounds: int = 3
     kind: str = "report"
+    version: int = 2
 
 
 @dataclass
@@ -80,7 +81,10 @@ class Maker:
         else:
             now_ns = self._start_ns + int((number + 1) * ROUND_SECONDS * 1e9)
             reports = [self._rank(rank, number, now_ns) for rank in ranks]
-            body = self._schema.encode(self._schema.NodeReport(f"n{reporter}", now_ns, reports))
+            if self._plan.version > 1:
+                reports = [self._schema.in_blocks(report) for report in reports]
+            report = self._schema.NodeReport(f"n{reporter}", now_ns, reports, version=self._plan.version)
+            body = self._schema.encode(report)
         return self._head + b"content-length: %d\r\n\r\n" % len(body) + body
 
     def _rank(self, rank: int, number: int, now_ns: int):

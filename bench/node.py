@@ -53,10 +53,8 @@ class Taker:
 
             def do_POST(self):
                 report = schema.decode(self.rfile.read(int(self.headers["Content-Length"])))
-                taker.pushes, taker.rows = (
-                    taker.pushes + 1,
-                    taker.rows + sum(len(rank.steps) for rank in report.ranks),
-                )
+                taker.pushes += 1
+                taker.rows += sum(block.count for rank in report.ranks for block in rank.blocks)
                 answer = schema.encode(schema.Ack(accepted=len(report.ranks)))
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(answer)))

@@ -190,10 +190,13 @@ def _aggregator(url: str, node: str, credentials: Credentials) -> Finding:
             answer = client.post(PATH, body, schema.CONTENT_TYPE, TIMEOUT_SECONDS)
         except Unreachable as error:
             return Finding("aggregator", FAILED, f"{url}: {client.explain(error)}")
-        if answer.status != 200:
+        older = set(answer.versions) & set(schema.VERSIONS) if schema.VERSION not in answer.versions else ()
+        if answer.status != 200 and not older:
             return Finding("aggregator", FAILED, f"{url}: HTTP {answer.status}: {answer.text[:200]}")
         warning = "; the token is sent in clear text: use https, unless a proxy does"
         warning = warning if client.token_is_exposed else ""
+        if answer.status != 200:
+            warning += f", in version {max(older)}: it is older than this agent"
         return Finding("aggregator", OK, f"{url}: accepts this node's reports{warning}")
 
 

@@ -119,7 +119,7 @@ GOOD = encode_rows(steps(4), 8)
         ({"columns": GOOD.columns[::-1]}, "columns"),
         ({"columns": GOOD.columns[:-1] + b"\x3f"}, "columns"),
         ({"columns": bytes([0, 1, 2, 3, 4, 6, *GOOD.columns[6:]])}, "without a meaning"),
-        ({"first": GOOD.first[:-1]}, "describe"),
+        ({"first": GOOD.first[:-1]}, "described"),
         ({"first": (-1, *GOOD.first[1:])}, "first row"),
         ({"first": (1 << 62, *GOOD.first[1:])}, "first row"),
         ({"least": (1 << 70, *GOOD.least[1:])}, "differences"),

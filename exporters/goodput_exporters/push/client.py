@@ -8,6 +8,7 @@ An answer is read up to ANSWER_BYTES_MAX and never decompressed, whatever it cla
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 import time
@@ -15,19 +16,25 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from goodput.access.listening import is_loopback
+from goodput.wire import schema
 from goodput_exporters.push.credentials import NONE_NEEDED, Credentials, Unreachable
 from goodput_exporters.push.lean_httpx import httpx
 
 ANSWER_BYTES_MAX = 4 << 20
 NAMES_MAX, PROBE_SECONDS_MAX = 8, 2.0
+_ONLY_VERSION_1 = re.compile(r"report version \d+, this aggregator supports 1")
 
 
 class Answer(NamedTuple):
-    """`text` is the reason for people as one printable line: the body, the redirect or the status phrase."""
+    """`text` is the reason for people as one printable line: the body, the redirect or the status phrase.
+
+    `versions` are the report versions that the aggregator says it supports.
+    """
 
     status: int
     body: bytes
     text: str
+    versions: tuple[int, ...] = ()
 
 
 class AggregatorClient:
@@ -58,7 +65,11 @@ class AggregatorClient:
         if location := response.headers.get("location"):
             address = location.partition("?")[0].removesuffix(path)
             text = f"redirected: use {address} as the aggregator's address".encode()
-        return Answer(response.status_code, content, printable(text) or response.reason_phrase)
+        text = printable(text) or response.reason_phrase
+        versions = report_versions(
+            response.headers.get(schema.VERSIONS_HEADER, ""), response.status_code, text
+        )
+        return Answer(response.status_code, content, text, versions)
 
     def explain(self, error: Unreachable) -> str:
         """Why there was no usable answer and, if it can be determined, what to do. May connect once more."""
@@ -106,6 +117,14 @@ def printable(text: bytes | str) -> str:
     """Text from another machine as one line without terminal control sequences."""
     text = text if isinstance(text, str) else text.decode("utf-8", "replace")
     return "".join(letter if letter.isprintable() else " " for letter in text.strip())
+
+
+def report_versions(header: str, status: int, text: str) -> tuple[int, ...]:
+    """The supported report versions by an answer's header; an aggregator of version 1 says it in the text of its refusal."""
+    if status == 400 and _ONLY_VERSION_1.fullmatch(text):
+        header = "1"
+    found = header[:64].replace(",", " ").split()
+    return tuple(int(one) for one in found if one.isascii() and one.isdigit())
 
 
 def _read(response: httpx.Response, deadline_ns: int) -> bytes:

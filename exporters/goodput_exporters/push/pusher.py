@@ -7,6 +7,9 @@ What the answer means for the data that was sent:
     other 3xx, 4xx           a wrong token or path: everything is kept; a refused token is logged once
     5xx, timeout, no answer  everything is kept and sent later
 
+An aggregator that does not support this agent's report version is sent an older one that it does support, the same data
+at once; where there is none, everything is kept. Its answers tell when it supports a newer one again.
+
 Retries wait 1, 2, 4 … 30 s, less a random part so that nodes do not retry together. A batch is at most about 8 MiB.
 Without anything to send, every other interval sends a report without ranks, so a lost aggregator is noticed.
 
@@ -22,10 +25,12 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+import msgspec
+
 from goodput.wire import schema
 from goodput_exporters.events.event_queue import EventQueue
 from goodput_exporters.push import backlog
-from goodput_exporters.push.client import AggregatorClient, printable
+from goodput_exporters.push.client import AggregatorClient, Answer, printable
 from goodput_exporters.push.credentials import NONE_NEEDED, Credentials, Unreachable
 from goodput_exporters.push.stacks import Stacks
 from goodput_exporters.system.ranks import RankKey
@@ -74,6 +79,7 @@ class Pusher:
         self._rejections: Counter[str] = Counter()
         self._logged: set[tuple] = set()
         self._refused_status = 0  # 401 or 403 while this node is refused
+        self._version = schema.VERSION  # of the reports that are sent
         self._stopping = threading.Event()
         self._flush_deadline_ns: int | None = None
         self._thread = threading.Thread(target=self._run, name="push", daemon=True)
@@ -178,7 +184,7 @@ class Pusher:
         health = self._health.pending() if self._health else []
         report = schema.NodeReport(self.node, self._unix_ns(), reports, stacks=stacks, health=health)
         try:
-            body = schema.encode(report)
+            body = self._encoded(report)
         except schema.SchemaError as error:
             # As if the aggregator had rejected it: the batch is halved down to the rank at fault.
             self._outcomes[REJECTED] += 1
@@ -186,11 +192,16 @@ class Pusher:
             return REJECTED, 400
         try:
             answer = self._post(body)
+            if self._must_change_version(answer):
+                answer = self._post(self._encoded(report))
             ack = schema.decode_ack(answer.body) if answer.status == 200 else None
         except schema.SchemaError as error:
             return self._count_unreachable(Unreachable(str(error))), 0
         except Unreachable as error:
             return self._count_unreachable(error), 0
+        if answer.status in UNUSABLE_STATUS and answer.versions and self._version not in answer.versions:
+            # Not this report is at fault, so none of it is dropped.
+            return self._count_refusal(answer.status, answer.text[:300]), 0
         if ack is None:
             return self._count_refusal(answer.status, answer.text[:300]), answer.status
         self._acknowledge(ack, reports, stacks, health)
@@ -198,7 +209,22 @@ class Pusher:
         self._log_refused_token(0, "")
         return ACCEPTED, answer.status
 
-    def _post(self, body: bytes):
+    def _encoded(self, report: schema.NodeReport) -> bytes:
+        """A report in the present version. Raises SchemaError."""
+        ranks = report.ranks if self._version == 1 else [schema.in_blocks(rank) for rank in report.ranks]
+        return schema.encode(msgspec.structs.replace(report, version=self._version, ranks=ranks))
+
+    def _must_change_version(self, answer: Answer) -> bool:
+        """Use the newest version that both support from now on; whether the report must be sent again in it."""
+        common = set(answer.versions) & set(schema.VERSIONS)
+        if not common or max(common) == self._version:
+            return False
+        before, self._version = self._version, max(common)
+        what = f"report versions {', '.join(map(str, answer.versions))}; reports are of version {self._version} now"
+        self._log_once(("version", self._version), "push to %s: the aggregator supports %s", self.url, what)
+        return answer.status in UNUSABLE_STATUS and before not in answer.versions
+
+    def _post(self, body: bytes) -> Answer:
         seconds = self._timeout_seconds
         if self._flush_deadline_ns is not None:
             seconds = min(seconds, (self._flush_deadline_ns - time.monotonic_ns()) / 1e9)

@@ -1,10 +1,13 @@
 """The records that cross a process: fields, version, encoding and bounds, shared by node agent and aggregator.
 
-MessagePack by msgspec; a report of 8 ranks with 20 steps each is about 25 KiB and decodes in well under a millisecond.
+MessagePack by msgspec; a report of 8 ranks with 20 steps each is about 11 KiB and decodes in well under a millisecond.
 Everything is cumulative or keyed, so lost, repeated and reordered reports change nothing: a step row carries the rank's
 totals at its end and is keyed by its number, an event by its number, and the live part is superseded by a higher
 `sequence`. Times are unix ns on the rank's own host clock; they are compared within a rank and its attempts, never
 subtracted between hosts.
+
+Version 2 has steps in blocks, version 1 had them as rows. The aggregator accepts both, and each of its answers lists the
+versions it supports in VERSIONS_HEADER, so that an agent uses the newest that both support.
 
     body = encode(report); report = decode(body)    # raises SchemaError, nothing else
 """
@@ -18,12 +21,16 @@ import msgspec
 from msgspec import Struct
 
 from goodput.wire.identity import BOUNDS, PLACES, check_fields
+from goodput.wire.step_blocks import BlockError, StepBlock, check_block, encode_rows
 
-VERSION = 1
+VERSION = 2
+VERSIONS = (1, 2)  # that are accepted
+VERSIONS_HEADER = "goodput-report-versions"  # of every answer to a push: "1, 2"
 CONTENT_TYPE = "application/vnd.goodput.report+msgpack"
 BODY_BYTES_MAX = 32 << 20
 RANKS_MAX, HEALTH_MAX = 4096, 1024  # of one report
-STEPS_MAX, EVENTS_MAX, PHASES_MAX = 200_000, 20_000, 28  # of one rank
+STEPS_MAX, EVENTS_MAX, PHASES_MAX = 200_000, 20_000, 28  # of one rank; steps also of all ranks of a report
+BLOCKS_MAX = 1024  # of one rank
 DROPS_MAX, LOADER_MAX, HARDWARE_MAX = 32, 64, 32  # figures of one rank
 HITS_MAX = 256  # ranks of one health event
 PLACES_MAX, PLACE_CHARACTERS_MAX = 16, 160  # of one rank's sampled stacks
@@ -89,7 +96,7 @@ class SampledStacks(Struct, array_like=True, frozen=True, gc=False):
     reason: str = ""
 
 
-class Live(Struct, frozen=True, gc=False):
+class Live(Struct, frozen=True, gc=False, omit_defaults=True):
     """The rank at one moment; a higher RankReport.sequence replaces it whole."""
 
     now_ns: int  # when the agent read the page
@@ -112,7 +119,7 @@ class Live(Struct, frozen=True, gc=False):
     stacks: SampledStacks | None = None  # None: no more than was sent before
 
 
-class Identity(Struct, frozen=True, gc=False):
+class Identity(Struct, frozen=True, gc=False, omit_defaults=True):
     """A rank process: its key, its placement and its declared fields.
 
     run, rank, attempt, host, pid and start are constant for a process; of the rest the report with the highest
@@ -147,8 +154,11 @@ class Identity(Struct, frozen=True, gc=False):
     flops_unknown: str = ""  # why there are no flops_per_step
 
 
-class RankReport(Struct, frozen=True, gc=False):
-    """What is new of one rank process since the last acknowledged report, and its live part."""
+class RankReport(Struct, frozen=True, gc=False, omit_defaults=True):
+    """What is new of one rank process since the last acknowledged report, and its live part.
+
+    Its steps travel in `blocks`; `steps` has them as rows within a process, and in version 1.
+    """
 
     identity: Identity
     sequence: int
@@ -157,6 +167,7 @@ class RankReport(Struct, frozen=True, gc=False):
     phase_states: dict[str, str] = {}
     steps: list[StepRow] = []
     events: list[EventRow] = []
+    blocks: list[StepBlock] = []
 
 
 class StackRequest(Struct, frozen=True, gc=False):
@@ -276,8 +287,9 @@ def decode(body: bytes) -> NodeReport:
             )
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise SchemaError(f"malformed report: {error}") from None
-    if report.version != VERSION:
-        raise SchemaError(f"report version {report.version}, this aggregator supports {VERSION}")
+    if report.version not in VERSIONS:
+        supported = " and ".join(map(str, VERSIONS))
+        raise SchemaError(f"report version {report.version}, this aggregator supports {supported}")
     if len(report.ranks) > RANKS_MAX:
         raise SchemaError(f"{len(report.ranks)} ranks in one report, {RANKS_MAX} at most")
     if len(report.health) > HEALTH_MAX:
@@ -303,7 +315,7 @@ def _decode_rank(raw: msgspec.Raw, at: int) -> RankReport:
 
 
 # Optional fields that carry a rank's record, not a description: without them its report would be wrong.
-_RECORDS = ("steps", "events")
+_RECORDS = ("steps", "events", "blocks")
 
 
 def _right_fields(part: type[Struct], fields: dict) -> dict:
@@ -337,9 +349,28 @@ def decode_ack(body: bytes) -> Ack:
         raise SchemaError(f"malformed answer: {error}") from None
 
 
+def in_blocks(report: RankReport) -> RankReport:
+    """The report with its rows, which are in ascending number, as a block. Raises SchemaError for values out of range."""
+    if not report.steps:
+        return report
+    try:
+        block = encode_rows(report.steps, len(report.phases))
+    except OverflowError as error:
+        raise SchemaError(f"{name_of(report)}: steps cannot be encoded: {error}") from None
+    return msgspec.structs.replace(report, steps=[], blocks=[*report.blocks, block])
+
+
+def name_of(report: RankReport) -> str:
+    """A rank as errors name it."""
+    return f"run {report.identity.run[:64]!r} rank {report.identity.rank}"
+
+
 def check(report: RankReport) -> None:
-    """Raise SchemaError if a rank's report is invalid; the other ranks of the push are unaffected."""
-    who = f"run {report.identity.run[:64]!r} rank {report.identity.rank}"
+    """Raise SchemaError if a rank's report is invalid; the other ranks of the push are unaffected.
+
+    The rows in its blocks are checked when these are decoded.
+    """
+    who = name_of(report)
     try:
         check_fields(partial(getattr, report.identity), _IDENTITY_INTEGERS, _IDENTITY_TEXTS)
     except ValueError as error:
@@ -355,11 +386,12 @@ def check(report: RankReport) -> None:
         raise SchemaError(f"{who}: phase_states names an unknown phase")
     if any(len(state) > 32 for state in report.phase_states.values()):
         raise SchemaError(f"{who}: a state in phase_states is over 32 characters")
-    if len(report.steps) > STEPS_MAX or len(report.events) > EVENTS_MAX:
-        raise SchemaError(f"{who}: {len(report.steps)} steps and {len(report.events)} events in one report")
+    steps = len(report.steps) + _count_in_blocks(report.blocks, width, who)
+    if steps > STEPS_MAX or len(report.events) > EVENTS_MAX:
+        raise SchemaError(f"{who}: {steps} steps and {len(report.events)} events in one report")
     _check_live(report.live, report.phases, who)
     for row in report.steps:
-        _check_step(row, width, who)
+        check_step(row, width, who)
     for event in report.events:
         _check_event(event, who)
 
@@ -448,7 +480,20 @@ def _check_stacks(stacks: SampledStacks | None, who: str) -> None:
         )
 
 
-def _check_step(row: StepRow, width: int, who: str) -> None:
+def _count_in_blocks(blocks: list[StepBlock], width: int, who: str) -> int:
+    """The number of rows. Raises SchemaError if a block cannot be decoded."""
+    if len(blocks) > BLOCKS_MAX:
+        raise SchemaError(f"{who}: {len(blocks)} step blocks in one report, {BLOCKS_MAX} at most")
+    for at, block in enumerate(blocks):
+        try:
+            check_block(block, width, STEPS_MAX)
+        except BlockError as error:
+            raise SchemaError(f"{who}: step block {at}: {error}") from None
+    return sum([block.count for block in blocks])
+
+
+def check_step(row: StepRow, width: int, who: str) -> None:
+    """Raise SchemaError for a row that no rank can have recorded."""
     where = f"{who}: step row {row.number} (step {row.step})"
     if not 1 <= row.number < TIME_NS_MAX or not _is_time(row.step) or not _is_time(row.samples):
         raise SchemaError(f"{where}: number, step or samples out of range")

@@ -118,20 +118,18 @@ def check_block(block: StepBlock, width: int, rows_max: int) -> None:
     """Raise BlockError if a block cannot be decoded; its values are checked when they are."""
     columns, widths, stride = block.columns, block.widths, sum(block.widths)
     if not 1 <= block.count <= rows_max:
-        raise BlockError(f"a step block of {block.count} rows, 1 to {rows_max} are allowed")
+        raise BlockError(f"{block.count} rows, 1 to {rows_max} are allowed")
     if not len(columns) == len(block.first) == len(block.least) == len(widths):
-        raise BlockError(f"a step block of {len(columns)} columns does not describe each of them once")
+        raise BlockError(f"its {len(columns)} columns are not described once each")
     if bytes(sorted({*columns})) != columns or max(columns, default=0) >= TOTALS + 2 * width:
-        raise BlockError(f"columns {list(columns)[:64]} of a step block of {width} phases")
+        raise BlockError(f"columns {list(columns[:64])} with {width} phases")
     if not _UNUSED.isdisjoint(columns):
-        raise BlockError("a step block has a column without a meaning")
+        raise BlockError("it has a column without a meaning")
     if max(widths, default=0) > CELL_BYTES_MAX:
-        raise BlockError(f"a step block has cells of more than {CELL_BYTES_MAX} bytes")
+        raise BlockError(f"it has cells of more than {CELL_BYTES_MAX} bytes")
     if min(block.first, default=0) < 0 or max(block.first, default=0) > VALUE_MAX:
-        raise BlockError("a step block's first row is out of range")
+        raise BlockError("its first row is out of range")
     if min(block.least, default=0) < -(_WORD // 2) or max(block.least, default=0) >= _WORD // 2:
-        raise BlockError("a step block's differences are out of range")
+        raise BlockError("its differences are out of range")
     if len(block.cells) != (block.count - 1) * stride:
-        raise BlockError(
-            f"a step block has {len(block.cells)} bytes of cells, want {block.count - 1} rows of {stride}"
-        )
+        raise BlockError(f"{len(block.cells)} bytes of cells, want {block.count - 1} rows of {stride}")

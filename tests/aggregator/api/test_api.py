@@ -206,8 +206,10 @@ def test_garbage_is_refused(client, body):
 
 
 def test_wrong_version_and_too_many_ranks_are_refused(client):
-    newer = schema.encode(replace(node_report(), version=2))
-    assert "report version 2, this aggregator supports 1" in client.post("/api/v1/ingest", content=newer).text
+    newer = client.post("/api/v1/ingest", content=schema.encode(replace(node_report(), version=3)))
+    assert newer.status_code == 400 and "report version 3, this aggregator supports 1 and 2" in newer.text
+    accepted = client.post("/api/v1/ingest", content=schema.encode(node_report()))
+    assert newer.headers["goodput-report-versions"] == accepted.headers["goodput-report-versions"] == "1, 2"
     many = schema.encode(node_report(*[rank_report(Process())] * (schema.RANKS_MAX + 1)))
     answer = client.post("/api/v1/ingest", content=many)
     assert (answer.status_code, "4097 ranks" in answer.text) == (400, True)

@@ -12,8 +12,10 @@ from support.account.account_history import Process, assert_closes, ns
 from support.aggregator.reports import body_of, node_report, rank_report, story
 
 from goodput.account import compute
+from goodput.aggregator.ingest.pushed_steps import decode_steps, in_version_2
 from goodput.aggregator.ingest.store import ReportRejected, Store
 from goodput.wire import schema
+from goodput.wire.step_columns import step_rows
 
 NOW = ns(2000)
 MOST = schema.TIME_NS_MAX
@@ -25,7 +27,9 @@ def valid() -> schema.RankReport:
     return rank_report(one.steps(3, forward=1, mine=0.25, samples=8).saved().begun(forward=0.5))
 
 
-BODY = body_of(valid(), rank_report(Process(1).step(forward=1).killed()))
+OTHER = rank_report(Process(1).step(forward=1).killed())
+BODIES = {version: body_of(valid(), OTHER, version=version) for version in schema.VERSIONS}
+BODY = BODIES[schema.VERSION]
 
 
 def use(body: bytes) -> list[str]:
@@ -35,7 +39,11 @@ def use(body: bytes) -> list[str]:
     for rank in report.ranks:
         try:
             schema.check(rank)
-            store.merge(rank, NOW)
+            (steps,) = decode_steps([in_version_2(rank)])
+            if isinstance(steps, schema.SchemaError):
+                raise steps
+            rows = step_rows(steps, 0, len(steps), len(rank.phases))
+            store.merge(replace(rank, steps=rows, blocks=[]), NOW)
             outcomes.append("accepted")
         except schema.SchemaError as error:
             outcomes.append(f"malformed: {error}")
@@ -78,7 +86,7 @@ def test_unknown_fields_are_ignored():
         (BODY + b"\x00", "malformed report"),
         (b"\x91" * 100_000, "malformed report"),
         (b"\xdd\xff\xff\xff\xff", "malformed report"),
-        (schema.encode(replace(node_report(), version=2)), "version 2, this aggregator supports 1"),
+        (schema.encode(replace(node_report(), version=3)), "version 3, this aggregator supports 1 and 2"),
         (
             schema.encode(node_report(*[valid()] * (schema.RANKS_MAX + 1))),
             "4097 ranks in one report, 4096 at most",
@@ -211,8 +219,28 @@ def test_invalid_rank_is_rejected_with_reason(what):
     assert words in str(error.value)
     assert str(error.value).startswith(f"run {bad.identity.run[:64]!r} rank {bad.identity.rank}: ")
     # Also when encoded, and the report's other rank is accepted.
-    outcomes = use(body_of(bad, rank_report(Process(1).step(forward=1))))
+    outcomes = use(body_of(bad, rank_report(Process(1).step(forward=1)), version=1))
     assert outcomes[0].startswith("malformed") and outcomes[1] == "accepted"
+
+
+@pytest.mark.parametrize(
+    "what", [what for what in INVALID if what.startswith(("row", "negative", "end after", "outside more"))]
+)
+def test_invalid_row_in_a_block_is_rejected(what):
+    bad = INVALID[what][0](valid())
+    try:
+        bad = schema.in_blocks(bad)
+    except ValueError:
+        assert "totals for" in INVALID[what][1]  # A row of another width has no block.
+        return
+    body = schema.encode(node_report(bad, rank_report(Process(1).step(forward=1))))
+    outcomes = use(body)
+    assert (
+        outcomes[0].startswith(f"malformed: run 'r1' rank {bad.identity.rank}: ")
+        and outcomes[1] == "accepted"
+    )
+    if bad.blocks != schema.in_blocks(valid()).blocks:
+        assert ": step block 0: " in outcomes[0]
 
 
 @pytest.mark.parametrize(
@@ -260,12 +288,15 @@ def test_random_bytes_raise_only_schema_error(body):
 
 
 @settings(max_examples=600)
-@given(st.lists(st.tuples(st.integers(0, len(BODY) - 1), st.integers(0, 255)), min_size=1, max_size=4))
-@example([(0, 0x80)])
-def test_mutated_bytes_raise_only_schema_error(changes):
-    body = bytearray(BODY)
+@given(
+    st.lists(st.tuples(st.integers(0, len(BODY) - 1), st.integers(0, 255)), min_size=1, max_size=4),
+    st.sampled_from(schema.VERSIONS),
+)
+@example([(0, 0x80)], 1)
+def test_mutated_bytes_raise_only_schema_error(changes, version):
+    body = bytearray(BODIES[version])
     for at, byte in changes:
-        body[at] = byte
+        body[at % len(body)] = byte
     try:
         use(bytes(body))
     except schema.SchemaError:
@@ -279,6 +310,7 @@ OTHERS = {
     bool: (True, False),
     list: ([], [1], [[]]),
     dict: ({}, {"mine": "loader"}, {"mine": 1}),
+    bytes: (b"", b"\0", b"\xff" * 9, bytes(range(60)), "text"),
     type(None): (None, 3, 1.5, "text"),
 }
 ANY = [value for values in OTHERS.values() for value in values]
@@ -294,15 +326,18 @@ def leaves(found, path=()):
         yield from leaves(child, (*path, key))
 
 
-PATHS = list(leaves(msgspec.msgpack.decode(BODY)))
+PATHS = {version: list(leaves(msgspec.msgpack.decode(body))) for version, body in BODIES.items()}
 
 
 @settings(max_examples=1000)
-@given(st.lists(st.tuples(st.sampled_from(PATHS), st.integers(0, 99), st.booleans()), min_size=1, max_size=3))
-def test_any_field_value_raises_only_schema_error(changes):
-    found = msgspec.msgpack.decode(BODY)
-    for path, pick, any_type in changes:
-        parent = found
+@given(
+    st.lists(st.tuples(st.integers(0, 999), st.integers(0, 99), st.booleans()), min_size=1, max_size=3),
+    st.sampled_from(schema.VERSIONS),
+)
+def test_any_field_value_raises_only_schema_error(changes, version):
+    found = msgspec.msgpack.decode(BODIES[version])
+    for which, pick, any_type in changes:
+        parent, path = found, PATHS[version][which % len(PATHS[version])]
         try:
             for key in path[:-1]:
                 parent = parent[key]

@@ -9,7 +9,7 @@ from support.aggregator.reports import body_of, rank_report
 
 from goodput.wire import schema
 
-ONE = rank_report(Process(0, stage=1, flops_per_step=2e12).step(forward=1, samples=4))
+ONE = schema.in_blocks(rank_report(Process(0, stage=1, flops_per_step=2e12).step(forward=1, samples=4)))
 
 
 @pytest.mark.parametrize(

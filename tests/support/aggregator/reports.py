@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 from support.account.account_history import Process, ns
 
+from goodput.aggregator.ingest.pushed_steps import in_version_2
 from goodput.wire import schema
+from goodput.wire.step_columns import decode, step_rows
 
 
 def rank_report(one: Process, run: str = "r1", *, rows=None, events=None, **given) -> schema.RankReport:
@@ -47,8 +50,17 @@ def health_event(number: int, seconds: float, *ranks: int, run: str = "r1", **gi
     return schema.Health(number, time_ns=ns(seconds), hits=[(run, rank) for rank in ranks], **fields)
 
 
-def body_of(*ranks: schema.RankReport, **given) -> bytes:
-    return schema.encode(node_report(*ranks, **given))
+def body_of(*ranks: schema.RankReport, version: int = schema.VERSION, **given) -> bytes:
+    """A push of these ranks, whose steps are rows in version 1 and blocks in version 2."""
+    ranks = ranks if version == 1 else tuple(map(in_version_2, ranks))
+    return schema.encode(replace(node_report(*ranks, **given), version=version))
+
+
+def in_rows(report: schema.RankReport) -> schema.RankReport:
+    """The report with all its steps as rows."""
+    columns = decode(report.blocks, len(report.phases))
+    rows = step_rows(columns, 0, len(columns), len(report.phases))
+    return replace(report, steps=[*report.steps, *rows], blocks=[])
 
 
 def story(run: str = "r1", ranks: int = 2, start: float = 1000.0) -> list[list[schema.RankReport]]:

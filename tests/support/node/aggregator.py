@@ -1,9 +1,15 @@
-"""An aggregator for the tests: a real HTTP server on loopback that collects decoded reports and misbehaves on call."""
+"""An aggregator for the tests: a real HTTP server on loopback that collects decoded reports and misbehaves on call.
+
+Reports are kept with their steps as rows, whatever version they came in.
+"""
 
 from __future__ import annotations
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from msgspec.structs import replace
+from support.aggregator.reports import in_rows
 
 from goodput.wire import schema
 
@@ -15,6 +21,10 @@ class Aggregator:
         self.reports: list[schema.NodeReport] = []  # those that were taken
         self.requests: list[tuple[str, dict, int]] = []  # path, headers, body length of all
         self.answer = lambda report, body: None
+        self.versions: tuple[int, ...] = (
+            schema.VERSIONS
+        )  # supported; (1,) answers as the release with version 1 did
+        self.refused = 0  # reports of other versions
         self.headers: dict[str, str] = {}  # further ones of each answer
         outer = self
 
@@ -27,6 +37,8 @@ class Aggregator:
                 status, answer = outer.take(body)
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(answer)))
+                if outer.versions != (1,):
+                    self.send_header(schema.VERSIONS_HEADER, ", ".join(map(str, outer.versions)))
                 for name, value in outer.headers.items():
                     self.send_header(name, value)
                 self.end_headers()
@@ -49,8 +61,13 @@ class Aggregator:
 
     def take(self, body: bytes) -> tuple[int, bytes]:
         report = schema.decode(body)
+        if report.version not in self.versions:
+            self.refused += 1
+            supported = " and ".join(map(str, self.versions))
+            return 400, f"report version {report.version}, this aggregator supports {supported}\n".encode()
         for rank in report.ranks:
             schema.check(rank)
+        report = replace(report, ranks=[in_rows(rank) for rank in report.ranks])
         given = self.answer(report, body)
         if given is not None and given[0] != 200:
             return given

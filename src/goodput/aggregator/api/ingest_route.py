@@ -1,7 +1,8 @@
 """POST /api/v1/ingest: a NodeReport in MessagePack in, an Ack out.
 
 A raw ASGI route, since agents call it thousands of times a second and FastAPI would cost as much as the push itself.
-Statuses: 400 malformed, 413 too large, 415 compressed, 503 not stored (push it again).
+Statuses: 400 malformed, 413 too large, 415 compressed, 503 not stored (push it again). Every answer lists the supported
+report versions in the header `goodput-report-versions`; agents of other versions continue in one of these.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from goodput.aggregator.ledger.ledger import LedgerError
 from goodput.wire import schema
 
 PATH = "/api/v1/ingest"
+_VERSIONS = schema.VERSIONS_HEADER.encode(), ", ".join(map(str, schema.VERSIONS)).encode()
 
 
 class IngestRoute:
@@ -75,6 +77,10 @@ async def _send_error(send, status: int, error: Exception) -> None:
 
 
 async def _send(send, status: int, body: bytes, content_type: str) -> None:
-    headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(body)).encode())]
+    headers = [
+        (b"content-type", content_type.encode()),
+        (b"content-length", str(len(body)).encode()),
+        _VERSIONS,
+    ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

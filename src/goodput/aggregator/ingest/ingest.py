@@ -20,10 +20,12 @@ from msgspec.structs import replace
 from goodput.access.tokens import EVERYTHING, Access
 from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.health_log import NODE_WEIGHT_MAX, HealthLog
+from goodput.aggregator.ingest.pushed_steps import decode_steps, in_version_2
 from goodput.aggregator.ingest.store import ReportRejected, Store
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.records import HealthKey, NewRecords, health_key
 from goodput.wire import schema
+from goodput.wire.step_columns import step_rows
 
 log = logging.getLogger("goodput.aggregator")
 # Rejections that are logged; the counters have all.
@@ -104,7 +106,7 @@ class Ingest:
             ranks, rejected = len(report.ranks), []
             if not access.is_of_all:
                 report, rejected = self._allowed_part(report, access)
-            rejected += [rejection for rejection in map(self._merge, report.ranks) if rejection is not None]
+            rejected += self._merge(report.ranks)
             self._add_health(report, is_scoped=not access.is_of_all)
         finally:
             self.seconds += time.perf_counter() - began
@@ -144,15 +146,26 @@ class Ingest:
         stacks = [stack for stack in report.stacks if access.may(stack.of.run)]
         return replace(report, ranks=ranks, health=health, stacks=stacks), rejected
 
-    def _merge(self, report: schema.RankReport) -> schema.Rejection | None:
-        try:
-            report = self._checked(report)
-            self._unwritten.append(self._store.merge(report, self._clock_ns()))
-            return None
-        except schema.SchemaError as error:
-            return self._rejection(report.identity, "malformed", str(error))
-        except ReportRejected as rejected:
-            return self._rejection(report.identity, rejected.reason, str(rejected))
+    def _merge(self, reports: list[schema.RankReport]) -> list[schema.Rejection]:
+        """Merge what can be merged; the rejections of the other ranks."""
+        checked, rejected = [], []
+        for report in reports:
+            try:
+                checked.append(in_version_2(self._checked(report)))
+            except schema.SchemaError as error:
+                rejected.append(self._rejection(report.identity, "malformed", str(error)))
+        for report, steps in zip(checked, decode_steps(checked), strict=True):
+            if isinstance(steps, schema.SchemaError):
+                rejected.append(self._rejection(report.identity, "malformed", str(steps)))
+                continue
+            # The store and the ledger take rows.
+            rows = step_rows(steps, 0, len(steps), len(report.phases))
+            try:
+                merged = self._store.merge(replace(report, steps=rows, blocks=[]), self._clock_ns())
+                self._unwritten.append(merged)
+            except ReportRejected as refused:
+                rejected.append(self._rejection(report.identity, refused.reason, str(refused)))
+        return rejected
 
     def _checked(self, report: schema.RankReport) -> schema.RankReport:
         """The report, without optional fields that are out of bounds. Raises SchemaError."""
