@@ -8,7 +8,7 @@ bound counts in proportion. Memory does not grow with steps; a step costs about 
 
 from __future__ import annotations
 
-from copy import copy
+from functools import lru_cache
 from math import inf
 from operator import add, sub
 from statistics import median
@@ -16,7 +16,7 @@ from statistics import median
 from goodput.account.attempts import Attempt, Row
 from goodput.account.facts import Bound
 from goodput.account.peak_throughput import PeakThroughput
-from goodput.account.stall_threshold import NOTED_NS, PlannedLimits
+from goodput.account.stall_threshold import NOTED_NS, PLANNED_LEAST_NS, PlannedLimits
 from goodput.account.states import INDEX, PHASE_STATES, PLANNED, STATES, USER_STATES, vector
 
 PRODUCTIVE, COMMUNICATION, COMPILE = INDEX["productive"], INDEX["communication"], INDEX["compile"]
@@ -51,7 +51,7 @@ class Fold:
         self.restarts = restarts
         self.planned = PlannedLimits() if planned is None else planned
         self._judged: list[tuple[int, int, int]] = []  # (state, began, limit) of long planned phases
-        self.to_state = [state_of(name, attempt.phase_states) for name in attempt.phases]
+        self.to_state = _states_of_phases(attempt)
         self.number, self.last_end_ns, self.samples, self.last_samples = 0, attempt.start_ns, 0, 0
         self.compute_ns = 0  # all compute of the attempt, whatever its state
         self.device_ns = self.last_device_ns = 0  # length of steps that the device clock divided into phases
@@ -77,11 +77,13 @@ class Fold:
         self._usual: tuple[int, int] | None = None  # their medians, once there are enough
 
     def copy(self) -> Fold:
-        other = copy(self)
+        # copy.copy takes ten times as long, and the live account copies all folds.
+        other = Fold.__new__(type(self))
+        other.__dict__.update(self.__dict__)
         other.kept, other.rest = list(self.kept), list(self.rest)
         other.lost_by = {restart: list(cost) for restart, cost in self.lost_by.items()}
         lengths, work = self._others
-        other.throughput, other._others = copy(self.throughput), (list(lengths), list(work))
+        other.throughput, other._others = self.throughput.copy(), (list(lengths), list(work))
         other._judged = list(self._judged)
         if self._first is not None:
             other._first = (*self._first[:4], list(self._first[4]), *self._first[5:])
@@ -110,14 +112,14 @@ class Fold:
             return False
         if any(self._planned_limit(state, at, threshold_ns) != ns for state, at, ns in self._judged):
             return False
-        now = [state_of(name, self.attempt.phase_states) for name in self.attempt.phases]
-        return now[: len(self.to_state)] == self.to_state
+        now = _states_of_phases(self.attempt)
+        return now is self.to_state or now[: len(self.to_state)] == self.to_state
 
     def follow(self, bound: Bound, limit: int, threshold_ns: int, restarts) -> None:
         """Continue under these facts, for which `fits` holds."""
         self.bound, self.limit, self.threshold_ns, self.restarts = bound, limit, threshold_ns, restarts
         # Phases may change their state before the first step; later there may only be more of them.
-        self.to_state = [state_of(name, self.attempt.phase_states) for name in self.attempt.phases]
+        self.to_state = _states_of_phases(self.attempt)
         self.totals, self.outside = (padded(t, len(self.to_state)) for t in (self.totals, self.outside))
 
     def begin(self, row: Row) -> None:
@@ -379,6 +381,9 @@ class Fold:
         A process that makes rollouts and no steps may make any number of them, so only the running one is limited.
         """
         for state in _PLANNED:
+            # No limit is shorter.
+            if tail[state] <= PLANNED_LEAST_NS:
+                continue
             limit_ns = self._planned_limit(state, began, self.threshold_ns)
             if state == ROLLOUT and not self.steps:
                 is_running = state_of(self.attempt.phase, self.attempt.phase_states) == ROLLOUT
@@ -390,6 +395,17 @@ def state_of(phase: str, user_states: dict[str, str]) -> int:
     """Index of the state that a phase maps to."""
     state = PHASE_STATES.get(phase) or user_states.get(phase)
     return INDEX[state] if state in USER_STATES else UNATTRIBUTED
+
+
+def _states_of_phases(attempt: Attempt) -> tuple[int, ...]:
+    """The state of each of an attempt's phases, the same object for ranks whose phases are alike."""
+    return _states_of(attempt.phases, tuple(attempt.phase_states.items()))
+
+
+@lru_cache(maxsize=1024)
+def _states_of(phases: tuple[str, ...], user_states: tuple[tuple[str, str], ...]) -> tuple[int, ...]:
+    states = dict(user_states)
+    return tuple(state_of(name, states) for name in phases)
 
 
 def fit(gap: list[int], inside: list[int], spent_ns: int) -> None:

@@ -20,6 +20,12 @@ class PeakThroughput:
         self.last_samples = self.last_ns = 0.0  # of the newest complete stretch
         self.steps, self.samples, self.ns = 0, 0, 0  # of the stretch that is not yet complete
 
+    def copy(self) -> PeakThroughput:
+        other = PeakThroughput.__new__(PeakThroughput)
+        for name in self.__slots__:
+            setattr(other, name, getattr(self, name))
+        return other
+
     def add(self, count: int, samples: float, ns: int) -> None:
         """`count` steps that had `samples` and took `ns` together."""
         lacking = max(STRETCH_STEPS - self.steps, 1)

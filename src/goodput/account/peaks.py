@@ -74,6 +74,12 @@ def peak(device: str, dtype: str) -> float | None:
     `dtype` is one dtype or shares of the model FLOPs (see `shares`). With shares the times at peak add up, so the
     result is the weighted harmonic mean, 1 / sum(share / peak). Never raises: None for a text that `shares` rejects.
     """
+    return _peak(str(device), str(dtype)) if len(str(dtype)) <= TEXT_LENGTH_MAX else None
+
+
+@lru_cache(maxsize=256)
+def _peak(device: str, dtype: str) -> float | None:
+    """Cached, since an account needs the peak of every rank."""
     known = find(device)
     try:
         parts = shares(dtype)

@@ -53,7 +53,7 @@ def fold_columns(engine, parts: Mapping[Key, np.ndarray]) -> None:
             first.setdefault(key[0], key)
         alike: dict[tuple, list[Key]] = {}
         for key in first.values():
-            alike.setdefault((len(left[key]), tuple(engine.folds[key].to_state)), []).append(key)
+            alike.setdefault((len(left[key]), engine.folds[key].to_state), []).append(key)
         for (_, to_state), keys in alike.items():
             for some in _slices(keys, left):
                 _fold_alike(engine, to_state, some)
