@@ -158,7 +158,7 @@ PANELS = [
         overrides=[
             series("GPU hours", "suffix: GPU h"),
             series("order", "none"),
-            *panels.widths(order=60, GPU_hours=100, faster_by=95, state=115),
+            *panels.widths(order=80, GPU_hours=100, faster_by=95, state=115),
             ("GPU hours", {"decimals": 2}),
             ("faster by", COLOUR_TEXT | {"decimals": 1}),
             STATES,

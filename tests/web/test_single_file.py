@@ -202,6 +202,20 @@ def test_recurring_cause_leads_a_short_run(written):
 
 
 @needs_chromium
+def test_cause_has_the_share_of_the_table_of_states(written):
+    """Three thirds sum to 100.0 as 33.3, 33.4 and 33.3 %; an estimated state is marked in the sentence."""
+    document = document_of(Process().between(none=4).steps(4, forward=1, loader=1).finished())
+    document["states"] = dict.fromkeys(STATES, 0.0) | {"productive": 4.0, "loader": 4.0, "startup": 4.0}
+    document["basis"]["loader"] = "estimated"
+    dom = written([document])
+    shares = {row[0]: row[2] for row in dom.table("account-rows")}
+    assert shares == {"productive": "33.3", "loader": "33.4", "startup": "33.3"}
+    cause = dom.text("cause")
+    assert "33.4 % of all, went to loader: waiting for the data loader (an estimate)." in cause
+    assert "loader 33.4 % of all GPU time" in cause
+
+
+@needs_chromium
 def test_document_of_an_earlier_version_keeps_its_order(written):
     document = document_of(Process().between(none=20).steps(5, forward=1, loader=0.5).finished())
     for name in ("advice_order", "whole_run"):
@@ -266,7 +280,7 @@ def test_slow_ranks_are_named_by_rank_host_and_stage(written, document):
     assert "since step 1234" in shown and "1.05× slower" in shown
     assert "rank 1100.0 %" in shown and "stage 325.0 %" in shown
     assert dom.text("stretches") == "2 stretches of slow stepsrank 1: since step 1,234rank 0: steps 5 to 9"
-    assert [(row[0], row[1], row[3]) for row in dom.table("rank-rows")] == [
+    assert [(row[0], row[1], row[4]) for row in dom.table("rank-rows")] == [
         ("1", "n1 slow", "33.5 %"),
         ("0", "n0", "28.7 %"),
     ]
@@ -338,7 +352,7 @@ def test_run_without_time_is_shown(written, document):
     document |= {"gpu_seconds": 0.0, "states": dict.fromkeys(STATES, 0.0), "causes": [], "restarts": []}
     document["ranks"] = [{**document["ranks"][0], "states": dict.fromkeys(STATES, 0.0)}]
     dom = written([document])
-    assert dom.table("rank-rows")[0][3] == "unknown" and dom.table("account-rows") == []
+    assert dom.table("rank-rows")[0][4] == "unknown" and dom.table("account-rows") == []
     assert "No GPU time is known." in dom.text("cause")
 
 
@@ -354,7 +368,7 @@ def test_goodput_of_a_rank_without_reports_is_unknown(written, document):
     document["ranks"][50]["states"] = dict.fromkeys(STATES, 0.0) | {"unobserved": 94.0}
     dom, worst = written([document]), document["ranks"][99]["states"]
     goodput = f"{100 * worst['productive'] / sum(worst.values()):.1f} %"
-    assert [(row[0], row[3]) for row in dom.table("rank-rows")[:2]] == [("50", "unknown"), ("99", goodput)]
+    assert [(row[0], row[4]) for row in dom.table("rank-rows")[:2]] == [("50", "unknown"), ("99", goodput)]
     assert f"goodput {goodput} to" in dom.text("ranks-count")
 
 

@@ -2,12 +2,17 @@
 
 import { orderedCauses } from "../data/causes.js";
 import { $, field, keyed, put, swatch, text } from "../dom/nodes.js";
-import { duration, gpuUnit, percent, plural, times } from "../text/numbers.js";
+import { duration, gpuUnit, percent, plural, tenths, tenthsText, times } from "../text/numbers.js";
 import { MEANINGS } from "../text/states.js";
 import { stateCost } from "./figures.js";
 
 // How many times faster the run would be. Unobserved time may have been useful, so no gain is promised for it.
 export const gain = (cause) => (cause.state === "unobserved" || cause.gain == null ? "" : times(cause.gain));
+
+// As in the table of states, where the percents sum to exactly 100.
+function shareOf({ states }, { state }) {
+  return `${tenthsText(tenths(Object.values(states))[Object.keys(states).indexOf(state)])} %`;
+}
 
 export function drawCause(run) {
   const [first, ...others] = orderedCauses(run);
@@ -19,7 +24,7 @@ export function drawCause(run) {
     const unit = gpuUnit(run.gpu_seconds);
     const faster = gain(first) ? `Without it the run would be at most ${gain(first)} as fast. ` : "";
     const cost = run.cost === null ? "" : ` and ${stateCost(run, first.state)}`;
-    put(root, { state: first.state, share: `${percent(first.share)} of all GPU time`, advice: first.advice,
+    put(root, { state: first.state, share: `${shareOf(run, first)} of all GPU time`, advice: first.advice,
       gain: `${faster}It has taken ${unit.text(first.gpu_seconds)} ${unit.name}${cost} so far.${wholeRun(run, first)}${once(run, others)}` });
   } else {
     put(root, { state: "none", share: "", advice: run.gpu_seconds > 0 ? "All GPU time was productive." : "", gain: "" });
@@ -28,7 +33,7 @@ export function drawCause(run) {
   text($("causes").querySelector("summary"), `${plural(others.length, "other cause")} and advice`);
   keyed($("causes").querySelector("dl"), "t-cause", others, (cause) => cause.state, (node, cause) => {
     swatch(field(node, "swatch"), cause.state);
-    put(node, { state: `${cause.state}, ${percent(cause.share)}`, advice: cause.advice });
+    put(node, { state: `${cause.state}, ${shareOf(run, cause)}`, advice: cause.advice });
   });
 }
 
@@ -59,9 +64,8 @@ function sentence(run, first) {
   const host = run.ranks.find((rank) => rank.rank === culprit)?.host;
   const slow = culprit !== null ? `, rank ${culprit} on ${host || "an unnamed host"}`
     : stage !== null ? `, stage ${stage}` : "";
-  const meaning = MEANINGS[first.state] ?? "";
-  return `${waste} of the GPU time was not productive. ${largest}, ${percent(first.share)} of all, went to ` +
-    `${first.state}: ${meaning}${first.state === "straggler" ? slow : ""}.`;
+  return `${waste} of the GPU time was not productive. ${largest}, ${shareOf(run, first)} of all, went to ` +
+    `${first.state}: ${meaningOf(run, first.state)}${first.state === "straggler" ? slow : ""}.`;
 }
 
 // The threshold belongs to the meaning of a stall.
