@@ -19,6 +19,7 @@ def top_over_range(count: int, expr: str, by: str, choose: str = "topk") -> str:
     return f"{expr} and on ({by}) {choose}({count}, avg_over_time(({expr})[$__range:$__interval] @ end()))"
 
 
-def quantiles(buckets: str) -> dict[str, str]:
-    """p50, p95 and p99 of a histogram's buckets."""
-    return {f"p{percent}": f"histogram_quantile({percent / 100}, {buckets})" for percent in (50, 95, 99)}
+def quantiles(series: str, selector: str, by: str = "") -> dict[str, str]:
+    """p50, p95 and p99 of a series that has them by the label q."""
+    braces = f"max{f' by ({by}) ' if by else ''}({series}{{{selector},q="
+    return {q: f'{braces}"{q}"}})' for q in ("p50", "p95", "p99")}

@@ -66,7 +66,6 @@ PHASE_MEDIAN = f"max by (phase, clock) ({_of_group('run_group_phase_clock:phase_
 PHASE_SUM, PHASE_COUNT = (
     _rate(f"goodput_phase_duration_seconds_{part}", "phase", window="5m") for part in ("sum", "count")
 )
-PHASE_BUCKETS = _rate("goodput_phase_duration_seconds_bucket", "phase, le", window="5m")
 TRACED = f'goodput_deep_look_seconds{{{RANK},kind=~"compute|communication|copy|loader|host|idle"}}'
 
 WORKER = "loader, worker"
@@ -179,13 +178,14 @@ PANELS = [
         "Step time against the group's median",
         "A step of this rank and of the median of its group, in full and without collectives (own). In lock-step "
         "full steps are equal; own above the median by more than a few percent: this rank delays the others. Own "
-        "below: it waits for them.",
+        "below: it waits for them. The percentiles are of its last 512 steps at most, exact.",
         {
             "step": _max("rank:step_seconds:mean_1m"),
             "step, median": f"max({_of_group('run_group:step_seconds:p50_1m')})",
             "own": _max("rank:own_step_seconds:mean_1m"),
             "own, median": f"max({_of_group('run_group:own_step_seconds:p50_1m')})",
             "above the median": f"{_max('rank:slowness:ratio_5m')} - 1",
+            **promql.quantiles("goodput_rank_step_seconds", RANK),
         },
         unit="s",
         no_value="no step in the last minute",
@@ -197,12 +197,13 @@ PANELS = [
     panels.table(
         "Phase durations",
         "Duration of each phase in the last five minutes, and time that threads beside the step loop spent in it, "
-        "which is not in the account. The mean is exact, percentiles are known to a factor of three. p99 far "
+        "which is not in the account. Percentiles are exact, of the time within a step that has the phase, over the "
+        "last 512 steps at most; the mean is of each time that the phase was entered. p99 far "
         "above p50: the phase stalls now and then. A mean above that of the run's table: the problem is this "
         "rank's own.",
         {
             "mean": f"{PHASE_SUM} / ({PHASE_COUNT} > 0)",
-            **promql.quantiles(PHASE_BUCKETS),
+            **promql.quantiles("goodput_rank_phase_seconds", RANK, "phase"),
             "background": _rate("goodput_background_phase_seconds_total", "phase", window="5m"),
         },
         unit="s",

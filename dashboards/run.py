@@ -60,6 +60,8 @@ def _padded(expr: str) -> str:
 
 # At most 1.5 times the median: the first steps, which compile, would else leave one colour to all others. Not by
 # scalar(), which is an error in VictoriaMetrics where there is no sample.
+# Coarse, where the aggregator's series are not scraped.
+PHASE_BUCKETS = f"run_phase_le:phase_seconds_bucket:rate_5m{{{RUN}}}"
 _MEDIAN = f"on () group_left () quantile(0.5, {OWN_STEP_MEAN})"
 _SLOWEST_OWN_STEP = f"(max by (rank) ({OWN_STEP}) and on (rank) topk(40, {OWN_STEP_MEAN}))"
 SLOW_RANKS = _padded(f"clamp_max({_SLOWEST_OWN_STEP} / {_MEDIAN}, 1.5) * {_MEDIAN}")
@@ -207,12 +209,11 @@ PANELS = [
     ).max(1),
     panels.lines(
         "Step time, all ranks",
-        "Duration of a step over the last minute, from the merged histograms of all ranks, and samples per second "
-        "of all ranks (right). The mean is exact; percentiles are known to a factor of three, like their buckets "
-        "(goodput report has them exactly). p99 far above p50: single steps stall. The mean rises too: every step "
-        "got slower.",
+        "Duration of a step: percentiles over the last five minutes of all ranks together, exact to 0.05 %, from the "
+        "aggregator; the mean over the last minute, and samples per second of all ranks (right), from the agents. "
+        "p99 far above p50: single steps stall. The mean rises too: every step got slower.",
         {
-            **quantiles(f"run_le:step_seconds_bucket:rate_1m{{{RUN}}}"),
+            **quantiles("goodput_run_step_seconds", RUN),
             "mean": f"run:step_seconds:mean_1m{{{RUN}}}",
             "samples": f"run:samples:rate_1m{{{RUN}}}",
         },
@@ -225,13 +226,17 @@ PANELS = [
     ),
     panels.table(
         "Phases: percentiles and share of time",
-        "Duration of each phase in the last five minutes, all ranks merged, and its share of a rank's time on "
-        "either clock; 'none' is time in no phase. Percentiles are known to a factor of three, like their buckets; "
-        "the mean is exact. p99 far above p50: the phase stalls now and then (storage, network). A large share of "
+        "Time of each phase in the last five minutes, all ranks together, and its share of a rank's time on either "
+        "clock; 'none' is time in no phase. Percentiles are of the time within a step that has the phase, exact to "
+        "0.05 %; the mean is of each time that the phase was entered, so it is smaller where a step enters it often. "
+        "p99 far above p50: the phase stalls now and then (storage, network). A large share of "
         "loader or communication: the GPU waits.",
         {
             "mean": _max("run_phase:phase_seconds:mean_5m", "phase"),
-            **quantiles(f"run_phase_le:phase_seconds_bucket:rate_5m{{{RUN}}}"),
+            **{
+                q: f"{exact} or on (phase) histogram_quantile(0.{q[1:]}, {PHASE_BUCKETS})"
+                for q, exact in quantiles("goodput_run_phase_seconds", RUN, "phase").items()
+            },
             "host": _phase_share("host"),
             "device": _phase_share("device"),
         },

@@ -16,6 +16,10 @@ goodput_background_phase_seconds_total{run rank phase}: Time other threads spent
     the account.
 histogram goodput_phase_duration_seconds{run rank phase}: Duration of each phase, without nested phases.
 histogram goodput_step_duration_seconds{run rank}: Duration of completed steps.
+goodput_rank_step_seconds{run rank q}: Quantile q (p50, p95, p99) of step duration over the rank's last 512
+    steps of at most five minutes, exact; absent without steps.
+goodput_rank_phase_seconds{run rank phase q}: The same of the time in a phase within a step, over the steps that
+    have it, on the device's clock where there is one.
 goodput_sdk_cost_seconds_total{run rank}: Time the SDK itself used in the trainer, as it measures.
 goodput_sdk_budget_ratio{run rank}: Overhead budget of automatic instrumentation, as a share of step time.
 goodput_sdk_phases_every{run rank}: 1 while phases are measured, in every step; 0 while the overhead budget

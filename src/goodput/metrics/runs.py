@@ -42,6 +42,10 @@ goodput_restart_timestamp_seconds{run attempt}: Unix time at which the attempt b
     newest 16 restarts.
 goodput_restart_lost_gpu_seconds{run attempt}: GPU-seconds of work lost to the restart and redone; newest 16.
 goodput_restart_down_seconds{run attempt}: Downtime before the restart, mean over GPUs; newest 16.
+goodput_run_step_seconds{run q}: Quantile q (p50, p95, p99) of step duration over the last four to five
+    minutes, all ranks together, exact to 0.05 %; absent without steps.
+goodput_run_phase_seconds{run phase q}: The same of the time in a phase within a step, over the steps that have
+    it, on the device's clock where there is one.
 goodput_progress_age_seconds{run}: Time since any rank of the run completed a step.
 goodput_stall_threshold_seconds{run}: A run without progress for longer than this is stalled.
 goodput_hang_seconds{run}: Time since any rank completed a step while the run hangs; 0 otherwise.

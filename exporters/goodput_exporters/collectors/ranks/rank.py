@@ -17,6 +17,7 @@ from goodput.rank_page.reader import Reader, Snapshot, StepRecord
 from goodput.stack_samples import sample_file
 from goodput.wire import schema
 from goodput.wire.identity import PLACES, RATES
+from goodput_exporters.collectors.ranks.recent_steps import RecentSteps
 from goodput_exporters.system.processes import lock_holder
 from goodput_exporters.system.ranks import RankPhases, RankProcess, rank_key
 
@@ -37,6 +38,7 @@ class Rank:
         self.event_gaps = 0  # polls that came after the event ring had gone round
         self.dead_since_ns: int | None = None
         self.retired = False  # settled, but its file could not be removed
+        self.recent = RecentSteps()
         self.histograms: tuple | None = None  # (what they were computed from, buckets); see rank_series.py
         self._found = reader.identity
         self.identity = _identity(self._found)
@@ -119,6 +121,7 @@ class Rank:
         steps = [self._step_row(snapshot, record) for record in snapshot.steps]
         if snapshot.steps:
             self.last_step = snapshot.steps[-1]
+            self.recent.add(snapshot.steps)
             self._steps_seen = self.last_step.number
         if snapshot.events:
             self.event_gaps += 0 < self._events_seen < snapshot.events[0].number - 1

@@ -23,6 +23,7 @@ from goodput.rank_page.loader_words import parts_of, waits_of
 from goodput.rank_page.page import PageError
 from goodput.rank_page.reader import Reader, Snapshot
 from goodput_exporters.collectors.ranks.rank import Rank
+from goodput_exporters.collectors.ranks.recent_steps import QUANTILES
 
 UNITS_PER_SECOND = 1 << 24  # fp16's smallest step is 2**-24
 _LE = [*(repr(bound) for bound in LATENCY_BOUNDS), "+Inf"]
@@ -51,6 +52,7 @@ def add_rank(families, rank: Rank, now_ns: int) -> None:
     for what, count in snapshot.drops.items():
         families.add("goodput_sdk_dropped_total", {**of_rank, "what": what}, count)
     _add_phases(families, snapshot, of_rank)
+    _add_recent(families, rank, snapshot, of_rank, now_ns)
     if snapshot.loader:
         _add_loader(families, snapshot, of_rank)
 
@@ -161,6 +163,16 @@ def _add_phases(families, snapshot: Snapshot, of_rank: dict[str, str]) -> None:
             labels = {**of_rank, "phase": phase}
             seconds = snapshot.background_totals[index] / 1e9
             families.add("goodput_background_phase_seconds_total", labels, seconds)
+
+
+def _add_recent(families, rank: Rank, snapshot: Snapshot, of_rank: dict[str, str], now_ns: int) -> None:
+    for index, seconds in rank.recent.quantiles(now_ns).items():
+        for q, value in zip(QUANTILES, seconds, strict=True):
+            if index == 0:
+                families.add("goodput_rank_step_seconds", {**of_rank, "q": q}, value)
+            else:
+                labels = {**of_rank, "phase": snapshot.phases[index], "q": q}
+                families.add("goodput_rank_phase_seconds", labels, value)
 
 
 def _add_loader(families, snapshot: Snapshot, of_rank: dict[str, str]) -> None:

@@ -11,6 +11,7 @@ from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.recent_stragglers import RecentStragglers
+from goodput.aggregator.ingest.recent_times import QUANTILES, STEP
 from goodput.causes import explain
 from goodput.metrics import Families
 
@@ -58,6 +59,8 @@ class RunSeries:
         self._add_health(series, account.run)
         yield
         self._add_present(series, account, now_ns)
+        yield
+        self._add_times(series, account.run, now_ns)
 
     def _add_recent_straggler(self, series: _Series, account: Account, now_ns: int) -> None:
         """The rank and stage that the account's rule names over the last minutes, for the alerts."""
@@ -102,6 +105,16 @@ class RunSeries:
             series.add("goodput_checkpoint_interval_seconds", times.interval_seconds())
             save_seconds = None if times.save_ns is None else times.save_ns / 1e9
             series.add("goodput_checkpoint_last_save_seconds", save_seconds)
+
+    def _add_times(self, series: _Series, run: str, now_ns: int) -> None:
+        """Quantiles of the step and of each phase over the last minutes."""
+        times = self._accounts.store.times.get(run)
+        for phase, seconds in times.quantiles(now_ns).items() if times is not None else ():
+            for q, value in zip(QUANTILES, seconds, strict=True):
+                if phase == STEP:
+                    series.add("goodput_run_step_seconds", value, q=q)
+                else:
+                    series.add("goodput_run_phase_seconds", value, phase=phase, q=q)
 
     def _add_health(self, series: _Series, run: str) -> None:
         events, spent_ns = self._health.counted(run)

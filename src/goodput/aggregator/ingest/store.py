@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from goodput.account import DECLARED, Attempt, EndMark, Row, Run
 from goodput.aggregator.ingest.checkpoint_times import CheckpointTimes, ProcessCheckpoints
+from goodput.aggregator.ingest.recent_times import RecentTimes
 from goodput.aggregator.ingest.sampled_ranks import SampledRanks, reported
 from goodput.aggregator.ingest.step_trends import Trend
 from goodput.aggregator.records import NewRecords
@@ -62,6 +63,7 @@ class Store:
     # All by run:
     revisions: Counter[str] = field(default_factory=Counter)  # grows with every merge
     trends: dict[str, Trend] = field(default_factory=dict)
+    times: dict[str, RecentTimes] = field(default_factory=dict)
     newest: dict[str, dict[int, Process]] = field(default_factory=dict)  # by rank
     progress_ns: Counter[str] = field(default_factory=Counter)  # our unix ns of the last completed step
     checkpoints: dict[str, CheckpointTimes] = field(default_factory=dict)  # if it reported one
@@ -94,6 +96,10 @@ class Store:
         live = report.live
         if rows:
             trend.add(values, process.last)
+            if now_ns:
+                # Rows of the ledger are from before the last minutes.
+                times = self.times.setdefault(run, RecentTimes())
+                times.add(attempt.phases, values, process.last, now_ns - report.live.now_ns)
             last = row_of(values[:, -1].tolist())
             if process.last is None or last.number > process.last.number:
                 process.last = last

@@ -1,0 +1,52 @@
+"""Quantiles of a rank's last steps, against NumPy."""
+
+import random
+
+import numpy as np
+import pytest
+
+from goodput.rank_page.reader import StepRecord
+from goodput_exporters.collectors.ranks.recent_steps import QUANTILES, SECONDS_MAX, STEPS_MAX, RecentSteps
+
+SECOND = 10**9
+
+
+def records(count: int, rng: random.Random) -> tuple[list[StepRecord], list[tuple[int, int]]]:
+    """Steps of a compute phase, and in some of a checkpoint; and the time in both of each step."""
+    at = compute = checkpoint = 0
+    found, spent = [], []
+    for number in range(1, count + 1):
+        own = int(rng.lognormvariate(18, 0.5)), int(rng.random() < 0.2) * rng.randint(1, SECOND)
+        compute, checkpoint = compute + own[0], checkpoint + own[1] + 5
+        start, at = at + 5, at + 5 + sum(own)
+        totals = (0, compute, checkpoint)
+        found.append(StepRecord(number, number - 1, start, at, 0, totals, (0, 0, 5 * number)))
+        spent.append(own)
+    return found, spent
+
+
+@pytest.mark.parametrize("count", [1, 2, 30, STEPS_MAX + 100])
+def test_quantiles_are_those_of_numpy(count):
+    steps, spent = records(count, random.Random(count))
+    recent = RecentSteps()
+    for at in range(0, count, 7):
+        recent.add(steps[at : at + 7])
+    found = recent.quantiles(steps[-1].end_ns)
+    newest = spent[-STEPS_MAX:]
+    want = {0: [sum(own) for own in newest], 1: [own[0] for own in newest]}
+    if saves := [own[1] for own in newest if own[1]]:
+        want[2] = saves
+    assert found == {
+        index: [int(np.quantile(own, q, method="inverted_cdf")) / 1e9 for q in QUANTILES.values()]
+        for index, own in want.items()
+    }
+
+
+def test_old_steps_and_gaps_are_left_out():
+    steps, _ = records(20, random.Random(1))
+    recent = RecentSteps()
+    recent.add([*steps[:5], *steps[9:]])
+    assert len(recent._steps) == 15, "the step after the gap stands for several"
+    end_ns = steps[-1].end_ns
+    assert set(recent.quantiles(end_ns + (SECONDS_MAX - 1) * SECOND)) == {0, 1, 2}
+    assert recent.quantiles(end_ns + (SECONDS_MAX + 1) * SECOND) == {}
