@@ -6,7 +6,7 @@ import re
 
 import pytest
 from support.programs.comparison import differences
-from support.programs.running import Bare, run_measured
+from support.programs.running import run_bare, run_measured
 
 pytest.importorskip("torch")
 # The leading cause that the author of each program would name, and words of the advice.
@@ -48,13 +48,6 @@ CHECKPOINTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory):
-    made = Bare(tmp_path_factory.mktemp("bare"))
-    yield made
-    made.close()
-
-
 @pytest.fixture(scope="module", params=LEADING)
 def name(request) -> str:
     if request.param in FRAMEWORKS:
@@ -91,8 +84,8 @@ def test_checkpoints_are_committed(trained, name):
     assert sorted(attempt.saved) == CHECKPOINTS.get(name, [])
 
 
-def test_weights_and_outputs_are_the_same(trained, name, bare, tmp_path):
-    alone = bare.run(name, tmp_path)
+def test_weights_and_outputs_are_the_same(trained, name, tmp_path):
+    alone = run_bare(name, tmp_path)
     assert len(alone.measured) == len(trained.measured)
     for with_goodput, without in zip(trained.measured, alone.measured, strict=True):
         assert with_goodput.weights == without.weights

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import pytest
 from support.programs.comparison import EXCHANGE, TOLERANCE_SHARE, differences, restarted
-from support.programs.running import Bare, run_measured
+from support.programs.running import run_bare, run_measured
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.alone
-
-
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory):
-    made = Bare(tmp_path_factory.mktemp("bare"))
-    yield made
-    made.close()
 
 
 def place(tmp_path):
@@ -38,7 +31,7 @@ def core_wait(measured) -> int:
     return sum(each.core_wait for each in measured)
 
 
-def test_slow_rank_is_named(tmp_path, bare):
+def test_slow_rank_is_named(tmp_path):
     """Rank 1 takes 15 ms longer in each forward pass, for which rank 0 waits."""
     trained = run_measured("ranks/ddp_spawn", tmp_path)
     account, measured = trained.account, trained.measured
@@ -54,10 +47,10 @@ def test_slow_rank_is_named(tmp_path, bare):
     assert trained.document["straggler"]["culprit"] == 1
     leading = trained.leading()
     assert leading["state"] == "straggler" and "waiting for rank 1" in leading["advice"]
-    assert same_results(trained, bare.run("ranks/ddp_spawn", place(tmp_path)))
+    assert same_results(trained, run_bare("ranks/ddp_spawn", place(tmp_path)))
 
 
-def test_killed_ranks_resume(tmp_path, bare):
+def test_killed_ranks_resume(tmp_path):
     """Steps 20 to 24 are repeated, and the unfinished step 25 is lost."""
     trained = run_measured("ranks/resume", tmp_path)
     account, measured = trained.account, trained.measured
@@ -68,10 +61,10 @@ def test_killed_ranks_resume(tmp_path, bare):
         killed, resumed = measured[2 * rank : 2 * rank + 2]
         expected = restarted(killed, resumed, kept=20)
         assert differences(trained.states(rank), expected, EXCHANGE, core_wait(measured)) == {}
-    assert same_results(trained, bare.run("ranks/resume", place(tmp_path)))
+    assert same_results(trained, run_bare("ranks/resume", place(tmp_path)))
 
 
-def test_sharded_ranks_save(tmp_path, bare):
+def test_sharded_ranks_save(tmp_path):
     """The ranks exchange parameters in every pass, and save two distributed checkpoints together."""
     trained = run_measured("ranks/fsdp2", tmp_path)
     account, measured = trained.account, trained.measured
@@ -81,7 +74,7 @@ def test_sharded_ranks_save(tmp_path, bare):
         assert sorted(trained.run.attempts[rank, 1].saved) == [9, 19]
     leading = trained.leading()
     assert leading["state"] == "checkpoint" and "Save asynchronously" in leading["advice"], leading
-    assert same_results(trained, bare.run("ranks/fsdp2", place(tmp_path)))
+    assert same_results(trained, run_bare("ranks/fsdp2", place(tmp_path)))
 
 
 def test_processes_without_ranks_are_counted(tmp_path):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import sysconfig
 import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from support.forks import server_with
 from support.paths import PYTHONPATH, SUPPORT
 from support.programs.comparison import Measured
+from support.servers.servers import free_ports
 
 from goodput.account import Run, compute, document
 from goodput.account.account import Account
@@ -90,33 +91,20 @@ def run_measured(name: str, directory: Path) -> Trained:
     return Trained(directory, done.stderr)
 
 
-class Bare:
-    """A process that runs programs without goodput (bare.py)."""
-
-    def __init__(self, directory: Path):
-        self.log = (directory / "bare.log").open("w+")
-        self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAMS / "bare.py")],
-            env={**os.environ, **ENVIRONMENT},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            text=True,
-        )
-
-    def run(self, name: str, directory: Path) -> Trained:
-        assert self.process.stdin and self.process.stdout
-        ranks, restarts = 1 + (name in RESTARTS), RESTARTS.get(name, 0)
-        self.process.stdin.write(f"{PROGRAMS / name}.py\t{directory / 'found.json'}\t{ranks}\t{restarts}\n")
-        self.process.stdin.flush()
-        status = self.process.stdout.readline()
-        if status != "0\n":
-            self.log.seek(0)
-            raise AssertionError(f"{name}: exit status {status}: {self.log.read()}")
-        return Trained(directory, "")
-
-    def close(self) -> None:
-        assert self.process.stdin
-        self.process.stdin.close()
-        self.process.wait(TIMEOUT_SECONDS)
-        self.log.close()
+def run_bare(name: str, directory: Path) -> Trained:
+    """Run a program without goodput, its ranks with what torchrun sets, and again after they failed."""
+    ranks, ended = 1 + (name in RESTARTS), []
+    for attempt in range(RESTARTS.get(name, 0) + 1):
+        launched = {
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": str(free_ports(1)[0]),
+            "WORLD_SIZE": str(ranks),
+        }
+        environment = {**os.environ, **ENVIRONMENT, **launched, "TORCHELASTIC_RESTART_COUNT": str(attempt)}
+        command = [f"{PROGRAMS / name}.py", str(directory / "found.json")]
+        processes = [(command, {**environment, "RANK": str(rank)}) for rank in range(ranks)]
+        ended = server_with("torch").run(*processes, seconds=TIMEOUT_SECONDS, directory=directory)
+        if not any(process.returncode for process in ended):
+            break
+    assert not any(process.returncode for process in ended), ended
+    return Trained(directory, "")
