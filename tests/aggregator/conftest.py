@@ -1,5 +1,7 @@
 """Fixtures: a test that takes `url`, `ledger` or `new_url` runs on SQLite and on PostgreSQL."""
 
+import shutil
+
 import pytest
 
 
@@ -10,6 +12,25 @@ def postgresql():
 
     with PostgreSQL() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def postgresql_template(postgresql):
+    """The name of a database with the ledger's tables."""
+    from goodput.aggregator.ledger.ledger import Ledger
+
+    Ledger(postgresql.create_template("tables")).close()
+    return "tables"
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory):
+    """A file with the ledger's tables."""
+    from goodput.aggregator.ledger.ledger import Ledger
+
+    path = tmp_path_factory.mktemp("template") / "ledger.db"
+    Ledger(f"sqlite:///{path}").close()
+    return path
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -30,9 +51,16 @@ def new_url(backend, request, tmp_path):
 
 
 @pytest.fixture
-def url(new_url):
-    """Of a ledger that is not there yet."""
-    return new_url()
+def url(new_url, backend, request, tmp_path):
+    """Of a ledger that is not there yet; in a test that takes `ledger` too, of that one."""
+    if "ledger" not in request.fixturenames:
+        return new_url()
+    # Copied: to make the tables anew takes ten times as long.
+    if backend == "postgresql":
+        template = request.getfixturevalue("postgresql_template")
+        return request.getfixturevalue("postgresql").create_database(template)
+    shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "ledger.db")
+    return f"sqlite:///{tmp_path}/ledger.db"
 
 
 @pytest.fixture
