@@ -2,6 +2,7 @@
 
 import os
 
+import yaml
 from support import hypothesis_profiles
 
 # Files that take over half a minute where two processes share the tests, the longest first.
@@ -26,6 +27,10 @@ LONG = (
     "test_live_wide.py",
 )
 
+# PyYAML's parser in C reads the alerts and boards in a tenth of the time.
+yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# Prometheus, promtool and Alertmanager take up to half of their CPU time for collections of small heaps.
+os.environ.setdefault("GOGC", "800")
 hypothesis_profiles.load(os.environ.get("GOODPUT_TEST_PROFILE", "suite"))
 
 

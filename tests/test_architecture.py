@@ -5,8 +5,6 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "exporters").rglob("*.py")])
 # Package -> packages of this project that it may import, lowest first: only those above it in this table.
@@ -226,6 +224,7 @@ def module_of(path: Path) -> str:
 
 
 MODULES = {module_of(path): path for path in SOURCES}
+TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
 
 
 def imports(tree: ast.AST):
@@ -246,15 +245,21 @@ def imports(tree: ast.AST):
         yield from ((name, id(node) in inside) for name in named)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_package_imports_only_what_it_may(path):
-    package = package_of(module_of(path))
-    allowed = PACKAGES[entry_of(package)]
-    always = allowed[: allowed.index(None)] if None in allowed else allowed
-    for module, lazily in imports(ast.parse(path.read_text())):
-        if module not in MODULES or package_of(module) == package:
-            continue
-        assert entry_of(package_of(module)) in (allowed if lazily else always), f"{package} imports {module}"
+IMPORTS = {name: list(imports(tree)) for name, tree in TREES.items()}
+
+
+def test_a_package_imports_only_what_it_may():
+    wrong = []
+    for name, found in IMPORTS.items():
+        package = package_of(name)
+        allowed = PACKAGES[entry_of(package)]
+        always = allowed[: allowed.index(None)] if None in allowed else allowed
+        for module, lazily in found:
+            if module not in MODULES or package_of(module) == package:
+                continue
+            if entry_of(package_of(module)) not in (allowed if lazily else always):
+                wrong.append(f"{name} imports {module}")
+    assert wrong == []
 
 
 def test_exporter_packages_import_only_lower_ones():
@@ -269,8 +274,7 @@ def test_exporter_packages_import_only_lower_ones():
 def test_no_modules_import_each_other_in_a_circle():
     """Imports inside functions count too."""
     below = {
-        name: {found for found, _ in imports(ast.parse(path.read_text())) if found in MODULES} - {name}
-        for name, path in MODULES.items()
+        name: {module for module, _ in found if module in MODULES} - {name} for name, found in IMPORTS.items()
     }
     # A package and its modules name each other without harm: the package of a module is always imported first.
     below = {name: {to for to in names if not name.startswith(f"{to}.")} for name, names in below.items()}
@@ -294,31 +298,28 @@ def test_no_folder_has_too_many_files():
     assert max(counts.values()) <= FILES_PER_FOLDER_MAX, counts.most_common(3)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [p for p in SOURCES if package_of(module_of(p)) in STANDARD and p.name not in NOT_STANDARD],
-    ids=lambda p: str(p.relative_to(ROOT)),
-)
-def test_trainer_packages_use_the_standard_library_alone(path):
-    for module, _ in imports(ast.parse(path.read_text())):
-        top = module.split(".")[0]
-        assert top in sys.stdlib_module_names or top == "goodput", f"{path.name} imports {module}"
+def test_trainer_packages_use_the_standard_library_alone():
+    wrong = []
+    for name, found in IMPORTS.items():
+        if package_of(name) not in STANDARD or MODULES[name].name in NOT_STANDARD:
+            continue
+        tops = {module.split(".")[0] for module, _ in found} - {"goodput"}
+        wrong += [f"{name} imports {top}" for top in tops if top not in sys.stdlib_module_names]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_files_and_functions_stay_small(path):
-    text = path.read_text()
-    assert text.count("\n") <= 600
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno - node.lineno < 70, (
-                f"{node.name} has {node.end_lineno - node.lineno} lines"
-            )
+def test_files_and_functions_stay_small():
+    assert [name for name, path in MODULES.items() if path.read_text().count("\n") > 600] == []
+    assert [
+        f"{node.name} of {name} has {node.end_lineno - node.lineno} lines"
+        for name, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno - node.lineno >= 70
+    ] == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_module_says_what_it_is(path):
-    assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
+def test_every_module_says_what_it_is():
+    assert [name for name, tree in TREES.items() if not ast.get_docstring(tree)] == []
 
 
 def test_tests_share_helpers_through_support_only():
