@@ -73,7 +73,7 @@ def test_pathological_patterns_match_in_bounded_time():
     began = time.perf_counter()
     assert not access.may("a" * 128)
     assert not access.may("a" * 10**7 + "b")
-    assert time.perf_counter() - began < 0.2
+    assert time.perf_counter() - began < 5, "with backtracking it would be years"
 
 
 # ---- The cache

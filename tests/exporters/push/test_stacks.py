@@ -122,7 +122,7 @@ def test_running_dump_blocks_no_caller(made):
     stacks.request([ONE])
     assert stacks.pending() == []
     outcomes(stacks)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 10, "the dump takes five minutes"
     wait_until(lambda: stacks._child)
     stacks.stop()
     wait_until(stacks.pending)
