@@ -18,7 +18,7 @@ from playwright import sync_api as playwright
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: the page was not tested")
 TIMEOUT_SECONDS = 20.0
-STEP_MS = 500  # of the page's clock, between two pauses for its requests
+STEP_MS = 1250  # of the page's clock, between two pauses for its requests
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Runs Python scripts, each in a fork of this process, which has imported the modules that argv names.
 
 A line of standard input is JSON: the seconds allowed, and for each process to run at the same time its arguments (the
-script first), environment, directory and the files for its output. The answer is a line with their exit statuses.
+script first, or "-c" and code), environment, directory and the files for its output. The answer is a line with their exit statuses.
 """
 
 from __future__ import annotations
@@ -51,11 +51,14 @@ def run(arguments: list[str], environment: dict[str, str], directory: str, out: 
         os.close(opened)
     os.chdir(directory)
     script = arguments[0]
-    sys.argv[:], sys.path[0] = arguments, os.path.dirname(script)
     main = sys.modules["__main__"] = types.ModuleType("__main__")
-    main.__file__ = script
-    with open(script, "rb") as file:
-        code = compile(file.read(), script, "exec")
+    if script == "-c":
+        code, sys.path[0] = compile(arguments.pop(1), "<string>", "exec"), ""
+    else:
+        main.__file__, sys.path[0] = script, os.path.dirname(script)
+        with open(script, "rb") as file:
+            code = compile(file.read(), script, "exec")
+    sys.argv[:] = arguments
     exec(code, vars(main))
     sys.exit()
 

@@ -1,6 +1,6 @@
-"""Runs scripts that import PyTorch in forks of a process that has imported it, which takes 3 s of CPU time otherwise.
+"""Runs scripts in forks of a process that has imported what they import: PyTorch alone takes 3 s of CPU time.
 
-For scripts that import PyTorch before goodput, and that no test looks at the start of.
+For scripts that import it before goodput, and whose start no test looks at.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Ended(NamedTuple):
 class ForkServer:
     """The process that has imported these modules."""
 
-    def __init__(self, *modules: str):
+    def __init__(self, *modules: str, flags: tuple[str, ...] = ()):
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by close()
         self._process = subprocess.Popen(
-            [sys.executable, str(SUPPORT / "fork_server.py"), *modules],
+            [sys.executable, *flags, str(SUPPORT / "fork_server.py"), *modules],
             env={**os.environ, **IMPORTED_WITH, "PYTHONPATH": PYTHONPATH},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -57,7 +57,7 @@ class ForkServer:
             ]  # fmt: skip
             statuses = self._ask({"seconds": seconds, "processes": wanted})
             return [
-                Ended(status, out.read_text(), errors.read_text())
+                Ended(status, out.read_text(errors="replace"), errors.read_text(errors="replace"))
                 for status, (out, errors) in zip(statuses, outputs, strict=True)
             ]
 

@@ -6,14 +6,16 @@ The process has the standard library and goodput, nothing else (`-S`), and of th
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
-import subprocess
 import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.forks import ForkServer
 from support.paths import TESTS
 
 import goodput
@@ -90,16 +92,15 @@ def environment(directory, pure: bool, given: dict) -> dict:
     return {name: value for name, value in {**found, **given}.items() if value is not None}
 
 
+@functools.cache
+def _server() -> ForkServer:
+    made = ForkServer("json", "signal", "threading", flags=("-S",))
+    atexit.register(made.close)
+    return made
+
+
 def run(code: str, directory: Path, pure: bool, **given) -> Outcome:
     """Run code to its end; `given` are environment variables, None for one to be left out."""
-    done = subprocess.run(
-        command(code),
-        env=environment(directory, pure, given),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_MAX,
-        errors="replace",
-        stdin=subprocess.DEVNULL,
-    )
+    (done,) = _server().run((command(code)[2:], environment(directory, pure, given)), seconds=SECONDS_MAX)
     emitted = [json.loads(line) for line in done.stdout.splitlines()]
     return Outcome(directory, done.returncode, emitted, done.stderr)
