@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 CASES = [  # ranks, slow rank, delay in seconds, step of the kill, seconds
-    pytest.param((2, 0, 0.005, 60, 6), id="two ranks, least delay"),
-    pytest.param((4, 1, 0.02, 10, 6), id="killed before the first checkpoint"),
-    pytest.param((6, 5, 0.05, 40, 8), id="six ranks, largest delay"),
-    pytest.param((3, 2, 0.01, 26, 6), id="killed just after a checkpoint"),
+    pytest.param((2, 0, 0.005, 60, 4), id="two ranks, least delay"),
+    pytest.param((4, 1, 0.02, 10, 3), id="killed before the first checkpoint"),
+    pytest.param((6, 5, 0.05, 40, 5), id="six ranks, largest delay"),
+    pytest.param((3, 2, 0.01, 26, 3), id="killed just after a checkpoint"),
 ]
 
 
@@ -92,19 +92,15 @@ def test_the_run_declares_its_length(found):
     assert (whole["basis"], whole["steps"]) == ("declared", whole["done"])
 
 
-def test_run_without_faults_loses_nothing(tmp_path):
-    done = demo("--ranks", "2", "--slow-rank", "none", "--kill-at", "none", "--seconds", "3", "--json")
+def test_run_without_faults_loses_nothing_and_keeps_its_server(tmp_path):
+    arguments = "--ranks 2 --slow-rank none --kill-at none --seconds 3 --keep --json"
+    done = demo(*arguments.split(), str(tmp_path / "demo.json"))
     assert done.returncode == 0, done.stderr[-3000:]
-    result = json.loads(done.stdout)
+    result = json.loads((tmp_path / "demo.json").read_text())
     assert result["planted"]["kill_step"] is None and result["planted"]["slow_rank"] is None
     account = result["account"]
     assert account["steps"]["lost"] == 0 and account["restarts"] == [] and account["states"]["lost"] == 0
     assert account["states"]["loader"] < 0.02 * account["gpu_seconds"]
-
-
-def test_keep_leaves_only_the_server():
-    done = demo("--ranks", "2", "--kill-at", "none", "--seconds", "2", "--keep")
-    assert done.returncode == 0, done.stderr[-3000:]
     line = next(line for line in done.stdout.splitlines() if "page: http" in line)
     address, pid = line.split()[1], int(re.search(r"kill (\d+);", line).group(1))
     folder = Path(re.search(r"its files: (\S+)\)", line).group(1))
