@@ -219,16 +219,18 @@ PANELS = [
     # Cost and backlog.
     panels.lines(
         "Aggregator: cores and memory",
-        "CPU and memory of each aggregator. A whole core for long: it cannot keep up; move runs to a second one. "
-        "Memory only grows: runs that do not end; see the number of runs in memory.",
+        "CPU and memory of each aggregator, and the size of its ledger. A whole core for long: it cannot keep up; move "
+        "runs to a second one. Memory only grows: runs that do not end; see the number of runs in memory. The ledger "
+        "only grows: goodput ledger show says what it holds, and which runs never ended.",
         {
             "CPU {{instance}}": rate_of("goodput_aggregator_cpu_seconds_total", "instance"),
             "memory": "sum(goodput_aggregator_memory_bytes)",
+            "ledger": "sum(goodput_aggregator_ledger_bytes)",
         },
         unit="suffix: cores",
         no_value=NO_AGGREGATOR,
         steps=ONE_IS_BAD,
-        overrides=[series("memory", "bytes", axis="right")],
+        overrides=[series(name, "bytes", axis="right") for name in ("memory", "ledger")],
     ),
     panels.lines(
         "Agents: cores and memory",

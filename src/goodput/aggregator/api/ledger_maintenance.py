@@ -38,6 +38,7 @@ class LedgerMaintenance:
         self._ledger, self._ingest, self._accounts = ledger, ingest, accounts
         self.compaction = Compaction(ledger, keep)
         self._counts = ingest.counts
+        self._counts["ledger", "bytes"] = size_bytes(ledger)
         self._deletions = deletions(ledger)
         self._closed_at: Counter[str] = Counter()  # by run: its revision when it was closed
 
