@@ -1,7 +1,7 @@
 """Background work on step blocks: merges small ones, and thins those of closed runs to minutes, later to hours.
 
 A run is closed when its account was stored (closed_runs.py), so thinning changes no figure of it. Blocks are read and
-encoded without a transaction; then one short transaction replaces those of one process, and does nothing if one of them
+encoded without a transaction; then one short transaction replaces them, and does nothing if one of them
 is gone. So ingest hardly waits, readers see each row once, and several programs may compact at once.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 
 import sqlalchemy as sql
 
@@ -20,7 +20,9 @@ from goodput.aggregator.ledger.ledger import Ledger
 from goodput.aggregator.ledger.migrations.versions import version_1, version_5
 
 SMALL_ROWS = blocks.ROWS_MAX // 2  # a block with fewer is merged with its neighbours
-BLOCKS_MAX = 512  # merged at once
+BLOCKS_MAX = 512  # merged into one
+# Blocks of ranks that are pushed together lie in the same pages, which are written once where one transaction merges all.
+MERGED_AT_ONCE = 8
 # A larger process is thinned in parts of some 6 MB.
 THIN_ROWS = 32 * blocks.ROWS_MAX
 DAY_NS = 86_400 * 10**9
@@ -81,19 +83,29 @@ class Compaction:
         small = sql.select(of).where(_blocks.c.rows < SMALL_ROWS).group_by(of).having(enough)
         while at < newest:
             found = self.ledger.fetch(small.where(of > at, of <= at + SEARCHED_MAX)).scalars().all()
-            for process in found:
-                for group in small_groups(self._listed(process), merge_all):
-                    self._merge(process, group)
-                    yield
+            every = (
+                (process, group)
+                for process in found
+                for group in small_groups(self._listed(process), merge_all)
+            )
+            while some := list(islice(every, MERGED_AT_ONCE)):
+                self._merge(some)
+                yield
             at += SEARCHED_MAX
             yield
 
-    def _merge(self, process: int, group: list[sql.Row]) -> None:
-        stored = stored_blocks(self.ledger.fetch, [one.id for one in group])
-        if len(stored) == len(group):
-            columns = blocks.block_columns(blocks.decode(stored), group[0].tier)
-            counts = Counts(blocks_merged=len(group), bytes_freed=_freed(stored, columns))
-            self._replace(process, group, columns, counts)
+    def _merge(self, groups: list[tuple[int, list[sql.Row]]]) -> None:
+        """Merge each of some (process, blocks)."""
+        ids = [one.id for _, group in groups for one in group]
+        stored = stored_blocks(self.ledger.fetch, ids)
+        if len(stored) < len(ids):
+            return
+        columns, rest = [], iter(stored)
+        for process, group in groups:
+            values = blocks.decode(list(islice(rest, len(group))))
+            merged = blocks.block_columns(values, group[0].tier)
+            columns += [{"process": process, **one} for one in merged]
+        self._replace(ids, columns, Counts(blocks_merged=len(ids), bytes_freed=_freed(stored, columns)))
 
     # ---- Thinning
 
@@ -130,7 +142,8 @@ class Compaction:
             columns = blocks.block_columns(kept, tier)
             thinned = values.shape[1] - kept.shape[1]
             counts = Counts(0, len(part), thinned, _freed(stored, columns))
-            self._replace(process, part, columns, counts)
+            new = [{"process": process, **one} for one in columns]
+            self._replace([one.id for one in part], new, counts)
 
     def _checkpoint_steps(self, run: str) -> list[int]:
         """Steps that a checkpoint or a resume of any process of the run names: all ranks keep the same."""
@@ -142,15 +155,14 @@ class Compaction:
     def _listed(self, process: int) -> list[sql.Row]:
         return list(self.ledger.fetch(_LISTED, {"of": process}))
 
-    def _replace(self, process: int, gone: list[sql.Row], columns: list[dict], counts: Counts) -> None:
+    def _replace(self, ids: list[int], columns: list[dict], counts: Counts) -> None:
         """Write blocks in place of others in one transaction, unless one of these is gone."""
-        ids = [one.id for one in gone]
         try:
             with self.ledger.transaction() as connection:
                 if connection.execute(_blocks.delete().where(_blocks.c.id.in_(ids))).rowcount < len(ids):
                     raise _Gone
                 statement = insert(connection.dialect.name, _blocks).on_conflict_do_nothing()
-                connection.execute(statement, [{"process": process, **one} for one in columns])
+                connection.execute(statement, columns)
         except _Gone:
             return
         self.counts.add(counts)
