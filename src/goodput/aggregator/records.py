@@ -8,6 +8,7 @@ from typing import NamedTuple
 from goodput.wire import schema
 from goodput.wire.step_blocks import StepBlock
 
+BLOCK_ROWS_MAX = 1024  # of a step block in the ledger
 HealthKey = tuple[str, int]  # (node, number)
 # Added to the number of an event that came with a token for some runs only, so that it cannot shadow an event of the
 # node itself. Events' own numbers are smaller. The ledger stores the sum, so the distinction survives a restart.

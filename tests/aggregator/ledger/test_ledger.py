@@ -229,3 +229,30 @@ def test_sqlite_retries_the_change_to_wal(monkeypatch):
     monkeypatch.setattr(database_module, "LOCK_SECONDS_MAX", 0)
     with pytest.raises(sqlite3.OperationalError):
         database_module._configure_sqlite(Busy("database is locked", 1 << 30), None)
+
+
+# ---- Step blocks
+
+
+def stored_rows(url: str) -> list[int]:
+    with database(url) as connection:
+        return list(connection.exec_driver_sql("select rows from blocks order by id").scalars())
+
+
+def test_only_new_rows_of_a_push_are_stored(ledger, url):
+    one = Process().steps(30, forward=1)
+    ingest = aggregator(ledger)
+    for begin, end in ((0, 10), (0, 10), (10, 20), (15, 30)):
+        take(ingest, body_of(rank_report(one, rows=one.rows[begin:end])))
+    assert stored_rows(url) == [10, 10, 10]
+    (found,) = stored_reports(ledger)
+    assert found.steps == rank_report(one).steps
+
+
+def test_a_long_pushed_block_is_cut(ledger, url):
+    """Blocks of equal steps take a few bytes whatever their number, and are decoded as a whole."""
+    one = Process().steps(5000, forward=1)
+    take(aggregator(ledger), body_of(rank_report(one)))
+    assert stored_rows(url) == [1024, 1024, 1024, 1024, 904]
+    (found,) = stored_reports(ledger)
+    assert found.steps == rank_report(one).steps

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from goodput.access.tokens import EVERYTHING, Access
 from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.health_log import NODE_WEIGHT_MAX, HealthLog
-from goodput.aggregator.ingest.pushed_steps import decode_steps, in_version_2
+from goodput.aggregator.ingest.pushed_steps import blocks_to_store, decode_steps, in_version_2
 from goodput.aggregator.ingest.store import ReportRejected, Store
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.records import HealthKey, NewRecords, health_key
@@ -158,10 +158,12 @@ class Ingest:
             if isinstance(steps, schema.SchemaError):
                 rejected.append(self._rejection(report.identity, "malformed", str(steps)))
                 continue
-            # The store and the ledger take rows.
+            # The store takes rows, and the ledger where some of them are not new.
             rows = step_rows(steps, 0, len(steps), len(report.phases))
             try:
                 merged = self._store.merge(replace(report, steps=rows, blocks=[]), self._clock_ns())
+                if len(merged.rows) == len(steps):
+                    merged.blocks = blocks_to_store(report, steps)
                 self._unwritten.append(merged)
             except ReportRejected as refused:
                 rejected.append(self._rejection(report.identity, refused.reason, str(refused)))

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from goodput.aggregator.records import NewRecords
+from goodput.aggregator.records import BLOCK_ROWS_MAX, NewRecords
 from goodput.wire import schema, step_columns
 from goodput.wire.step_blocks import END, NUMBER, START, STEP, TOTALS, StepBlock, check_block, encode_rows
 from goodput.wire.step_columns import StepColumns
 
-ROWS_MAX = 1024  # of one block
+ROWS_MAX = BLOCK_ROWS_MAX
 EVERY_ROW, MINUTES, HOURS = TIERS = (0, 60, 3600)  # seconds of which one row is kept
 
 _encoder = msgspec.msgpack.Encoder()
