@@ -47,6 +47,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     options, rules = parser().parse_args(), load()
+    if options.gpus < 2:
+        parser().error("argument --gpus: at least 2, since a run shrinks to half of them")
     replays: dict[str, Replay] = {}
     faults: list[PlantedFault] = []
     if options.only != "planted":
