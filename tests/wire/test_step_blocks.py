@@ -168,6 +168,25 @@ def test_impossible_row_is_found(row):
     assert wrong_blocks(columns) == [False, True, False]
 
 
+@given(rows(), st.data())
+def test_wrong_rows_are_those_that_check_step_refuses(part, data):
+    """One value of honest or contradictory rows is changed to any that a block can carry."""
+    width, own = part
+    columns = decode([encode_rows(own, width)], width)
+    used = [*range(6), *range(8, len(columns.values))]
+    at = data.draw(st.sampled_from(used)), data.draw(st.integers(0, len(own) - 1))
+    columns.values[at] = data.draw(VALUE | st.integers(-(1 << 63), (1 << 63) - 1))
+    before = 0
+    for row, wrong in zip(step_rows(columns, 0, len(own), width), wrong_rows(columns), strict=True):
+        try:
+            schema.check_step(row, width, "here")
+            is_right = row.number > before
+        except schema.SchemaError:
+            is_right = False
+        before = row.number
+        assert is_right != wrong
+
+
 def test_numbers_that_do_not_grow_are_found():
     own = steps(3)
     columns = decode([encode_rows([own[0], own[2], own[1]], 8), encode_rows(own, 8)], 8)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from operator import attrgetter, sub
 from typing import Any
 
@@ -116,20 +117,27 @@ def least_of(low: int, high: int) -> int:
 
 def check_block(block: StepBlock, width: int, rows_max: int) -> None:
     """Raise BlockError if a block cannot be decoded; its values are checked when they are."""
-    columns, widths, stride = block.columns, block.widths, sum(block.widths)
+    columns = block.columns
     if not 1 <= block.count <= rows_max:
         raise BlockError(f"{block.count} rows, 1 to {rows_max} are allowed")
-    if not len(columns) == len(block.first) == len(block.least) == len(widths):
+    if not len(columns) == len(block.first) == len(block.least) == len(block.widths):
         raise BlockError(f"its {len(columns)} columns are not described once each")
-    if bytes(sorted({*columns})) != columns or max(columns, default=0) >= TOTALS + 2 * width:
-        raise BlockError(f"columns {list(columns[:64])} with {width} phases")
-    if not _UNUSED.isdisjoint(columns):
-        raise BlockError("it has a column without a meaning")
-    if max(widths, default=0) > CELL_BYTES_MAX:
-        raise BlockError(f"it has cells of more than {CELL_BYTES_MAX} bytes")
+    stride = _checked_stride(columns, block.widths, width)
     if min(block.first, default=0) < 0 or max(block.first, default=0) > VALUE_MAX:
         raise BlockError("its first row is out of range")
     if min(block.least, default=0) < -(_WORD // 2) or max(block.least, default=0) >= _WORD // 2:
         raise BlockError("its differences are out of range")
     if len(block.cells) != (block.count - 1) * stride:
         raise BlockError(f"{len(block.cells)} bytes of cells, want {block.count - 1} rows of {stride}")
+
+
+@lru_cache(1024)
+def _checked_stride(columns: bytes, widths: bytes, width: int) -> int:
+    """The bytes of a row's cells. Raises BlockError. Cached, since the blocks of one run have few layouts."""
+    if bytes(sorted({*columns})) != columns or max(columns, default=0) >= TOTALS + 2 * width:
+        raise BlockError(f"columns {list(columns[:64])} with {width} phases")
+    if not _UNUSED.isdisjoint(columns):
+        raise BlockError("it has a column without a meaning")
+    if max(widths, default=0) > CELL_BYTES_MAX:
+        raise BlockError(f"it has cells of more than {CELL_BYTES_MAX} bytes")
+    return sum(widths)
