@@ -113,13 +113,16 @@ PANELS = [
         "Aggregator: requests and reports",
         "Requests by route, accepted reports and rows per second; repeated rows were sent again after a lost "
         "response. Reports fall to zero: no agent reaches it. As many repeated as new rows: responses are lost or "
-        "too late; see the duration.",
+        "too late; see the duration. What the compaction of the ledger merges, thins and closes is counted too.",
         {
             "{{route}}": f"topk(6, {rate_of('goodput_aggregator_requests_total', 'route')})",
             "reports {{outcome}}": rate_of("goodput_aggregator_reports_total", "outcome"),
             "rows {{kind}}": rate_of("goodput_aggregator_rows_total", "kind"),
             "health events": rate_of("goodput_aggregator_health_events_total"),
             "stacks {{outcome}}": rate_of("goodput_aggregator_stacks_total", "outcome"),
+            "ledger blocks {{how}}": rate_of("goodput_aggregator_ledger_blocks_compacted_total", "how"),
+            "ledger rows thinned": rate_of("goodput_aggregator_ledger_rows_thinned_total"),
+            "ledger runs closed": rate_of("goodput_aggregator_ledger_runs_closed_total"),
         },
         unit="reqps",
         no_value=NO_AGGREGATOR,
@@ -226,11 +229,15 @@ PANELS = [
             "CPU {{instance}}": rate_of("goodput_aggregator_cpu_seconds_total", "instance"),
             "memory": "sum(goodput_aggregator_memory_bytes)",
             "ledger": "sum(goodput_aggregator_ledger_bytes)",
+            "freed by compaction": rate_of("goodput_aggregator_ledger_freed_bytes_total"),
         },
         unit="suffix: cores",
         no_value=NO_AGGREGATOR,
         steps=ONE_IS_BAD,
-        overrides=[series(name, "bytes", axis="right") for name in ("memory", "ledger")],
+        overrides=[
+            *(series(name, "bytes", axis="right") for name in ("memory", "ledger")),
+            series("freed by compaction", "Bps", axis="right"),
+        ],
     ),
     panels.lines(
         "Agents: cores and memory",
