@@ -8,7 +8,7 @@ import sys
 import time
 from contextlib import contextmanager
 
-from goodput.cli import fail
+from goodput.cli import fail, message
 
 HELP = "write a run from the ledger as a run log, or its step times as histograms"
 DESCRIPTION = """Write a run from the ledger as a run log: one JSON object per line. `goodput replay` computes the
@@ -29,6 +29,7 @@ def add_options(parser) -> None:
 
 
 def call(arguments) -> int:
+    from goodput.aggregator.ledger.closed_runs import thinned_seconds
     from goodput.aggregator.ledger.ledger import Ledger, LedgerError
     from goodput.wire.identity import clean_text
 
@@ -46,6 +47,11 @@ def call(arguments) -> int:
             known = ", ".join(clean_text(name, 128) for name in names[-10:]) or "none"
             return fail(
                 "export", f"no run {clean_text(arguments.run, 128)!r}; the last in this ledger: {known}"
+            )
+        seconds = thinned_seconds(ledger, arguments.run)
+        if seconds:
+            message(
+                "export", f"steps of this run were thinned to one row per {seconds} s: its log is less exact"
             )
         _export(ledger, arguments)
     except (LedgerError, ImportError) as error:

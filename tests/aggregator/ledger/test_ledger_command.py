@@ -10,6 +10,7 @@ from support.aggregator.ledgers import aggregator, bodies, contents, database, t
 from support.aggregator.old_ledgers import identity_of, report_of, rows_of
 from support.aggregator.reports import body_of, rank_report, story
 
+from goodput.aggregator.ledger import closed_runs
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.aggregator.records import NewRecords
 from goodput.cli import main
@@ -106,6 +107,17 @@ def test_delete_refuses_a_run_that_reports(ledger, url, capsys):
     assert main(["ledger", "delete", "r1", "--yes", "--ledger", url]) == 1
     assert "run r1 is running: 1 ranks reported lately (0)" in capsys.readouterr().err
     take(aggregator(ledger), body_of(rank_report(running.finished(), rows=[])))
+
+
+def test_export_says_that_a_run_was_thinned(filled, url, capsys):
+    assert main(["export", "long", "--ledger", url]) == 0
+    assert "thinned" not in capsys.readouterr().err
+    state = closed_runs.state_of(filled, "long")
+    closed_runs.close_run(filled, "long", state, closed_runs.newest_ns(filled, "long"), {})
+    assert main(["ledger", "compact", "--ledger", url, "--keep-minutes", "36000"]) == 0
+    assert "thinned 9 blocks" in capsys.readouterr().out
+    assert main(["export", "long", "--ledger", url]) == 0
+    assert "one row per 60 s" in capsys.readouterr().err
 
 
 def test_a_missing_ledger_and_wrong_calls(tmp_path, capsys):
