@@ -73,6 +73,19 @@ def test_merging_keeps_every_row(ledger, url):
     assert compaction.counts.blocks_merged == 2 * 150, "what is merged stays"
 
 
+def test_merging_what_was_appended_needs_no_search(ledger, url):
+    want = filled(ledger, ranks=3, steps=1100)
+    push(ledger, 3, list(rows_of(identity_of(3), 5)))
+    finish(Compaction(ledger).work(0, search=False))
+    assert block_rows(url) == [1020, *[10] * 8] * 3 + [5]
+    assert [list(ledger.rows(identity_of(rank))) for rank in range(3)] == want
+    assert list(ledger.appended.values()) == [5]
+    other = Ledger(url)
+    finish(Compaction(other).work(0, search=False))
+    assert block_rows(url) == [1020, *[10] * 8] * 3 + [5], "it appended nothing"
+    other.close()
+
+
 def test_columns_equal_rows(ledger):
     (rows,) = filled(ledger, ranks=1, steps=700)
     (process,) = ledger.processes("r1")

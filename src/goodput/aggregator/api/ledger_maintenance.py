@@ -28,6 +28,7 @@ from goodput.causes import explain
 
 log = logging.getLogger("goodput.aggregator")
 DELETIONS_EVERY_SECONDS, COMPACT_EVERY_SECONDS = 10.0, 60.0
+SEARCH_EVERY_SECONDS = 86_400.0
 SHARE = 9  # waits for so many times as long as a step took
 
 
@@ -59,14 +60,16 @@ class LedgerMaintenance:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        compacted = time.monotonic()
+        compacted, searched = time.monotonic(), -SEARCH_EVERY_SECONDS
         while True:
             await asyncio.sleep(DELETIONS_EVERY_SECONDS)
             try:
                 await self.forget_deleted()
                 if time.monotonic() - compacted > COMPACT_EVERY_SECONDS:
                     await self.close_runs(time.time_ns())
-                    await self.compact(time.time_ns())
+                    is_due = time.monotonic() - searched > SEARCH_EVERY_SECONDS
+                    await self.compact(time.time_ns(), search=is_due)
+                    searched = time.monotonic() if is_due else searched
                     self._counts["ledger", "bytes"] = await asyncio.to_thread(size_bytes, self._ledger)
                     compacted = time.monotonic()
             except LedgerError as error:
@@ -85,8 +88,9 @@ class LedgerMaintenance:
                 log.info("run %r was deleted from the ledger", run)
         self._deletions = found
 
-    async def compact(self, now_ns: int) -> None:
-        work = self.compaction.work(now_ns)
+    async def compact(self, now_ns: int, search: bool = True) -> None:
+        """Thin and merge what is due; with `search` also what was left before the aggregator started."""
+        work = self.compaction.work(now_ns, search=search)
         began = time.perf_counter()
         while await asyncio.to_thread(next, work, False) is None:
             self._count_compaction()

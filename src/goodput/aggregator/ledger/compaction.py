@@ -14,7 +14,7 @@ from itertools import chain, groupby, islice
 import sqlalchemy as sql
 
 from goodput.aggregator.ledger import blocks, closed_runs
-from goodput.aggregator.ledger.block_reader import stored_blocks
+from goodput.aggregator.ledger.block_reader import KEY, PROCESS_ID, stored_blocks
 from goodput.aggregator.ledger.database import insert
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.aggregator.ledger.migrations.versions import version_1, version_5
@@ -28,6 +28,8 @@ THIN_ROWS = 32 * blocks.ROWS_MAX
 DAY_NS = 86_400 * 10**9
 # Processes whose blocks are looked through for small ones at a time.
 SEARCHED_MAX = 1000
+# Processes whose appended rows are counted.
+APPENDED_MAX = 1 << 17
 
 _processes, _blocks, _closed = version_5.processes, version_5.blocks, version_5.closed_runs
 _events = version_1.events
@@ -69,29 +71,46 @@ class Compaction:
     keep: Keep = field(default_factory=Keep)
     counts: Counts = field(default_factory=Counts)
 
-    def work(self, now_ns: int, merge_all: bool = False) -> Iterator[None]:
-        """Do all that is due. With `merge_all` also blocks of recent pushes are merged that do not fill one yet."""
-        for _ in chain(self._thin_due(now_ns), self._merge_small(merge_all)):
+    def work(self, now_ns: int, merge_all: bool = False, search: bool = True) -> Iterator[None]:
+        """Do all that is due. With `merge_all` also blocks of recent pushes are merged that do not fill one yet.
+
+        Without `search` only blocks are merged that this ledger object appended: the search reads the index of all.
+        """
+        searched = self._searched(merge_all) if search else self._appended()
+        for _ in chain(self._thin_due(now_ns), self._merge_small(searched, merge_all)):
             yield
 
     # ---- Merging
 
-    def _merge_small(self, merge_all: bool) -> Iterator[None]:
+    def _appended(self) -> Iterator[int]:
+        """Processes of which this ledger object appended enough rows to fill a block."""
+        appended = self.ledger.appended
+        for key in [key for key, rows in list(appended.items()) if rows >= SMALL_ROWS]:
+            del appended[key]
+            process = self.ledger.fetch(sql.select(PROCESS_ID), dict(zip(KEY, key, strict=True))).scalar()
+            if process is not None:
+                yield process
+        if len(appended) > APPENDED_MAX:
+            appended.clear()  # the next search finds them
+
+    def _searched(self, merge_all: bool) -> Iterator[int]:
+        """Processes whose small blocks fill one together."""
         of, at = _blocks.c.process, 0
         newest = self.ledger.fetch(sql.select(sql.func.max(_processes.c.id))).scalar() or 0
         enough = sql.func.count() > 1 if merge_all else sql.func.sum(_blocks.c.rows) >= SMALL_ROWS
         small = sql.select(of).where(_blocks.c.rows < SMALL_ROWS).group_by(of).having(enough)
         while at < newest:
-            found = self.ledger.fetch(small.where(of > at, of <= at + SEARCHED_MAX)).scalars().all()
-            every = (
-                (process, group)
-                for process in found
-                for group in small_groups(self._listed(process), merge_all)
-            )
-            while some := list(islice(every, MERGED_AT_ONCE)):
-                self._merge(some)
-                yield
+            yield from self.ledger.fetch(small.where(of > at, of <= at + SEARCHED_MAX)).scalars().all()
             at += SEARCHED_MAX
+
+    def _merge_small(self, processes: Iterator[int], merge_all: bool) -> Iterator[None]:
+        every = (
+            (process, group)
+            for process in processes
+            for group in small_groups(self._listed(process), merge_all)
+        )
+        while some := list(islice(every, MERGED_AT_ONCE)):
+            self._merge(some)
             yield
 
     def _merge(self, groups: list[tuple[int, list[sql.Row]]]) -> None:

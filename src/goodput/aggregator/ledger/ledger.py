@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -96,6 +97,8 @@ class Ledger:
             ) from None
 
         self._file = self._same_file()
+        # Rows that were appended here, by process, until they are merged: so that merging need not search for them.
+        self.appended: Counter[tuple] = Counter()
 
     @property
     def file(self) -> str | None:
@@ -149,6 +152,8 @@ class Ledger:
             _put(connection, _blocks, blocks)
             _put(connection, _events, events)
             _put(connection, _health, [_health_columns(key, event) for key, event in (health or {}).items()])
+        for one in blocks:
+            self.appended[tuple(one[name] for name in KEY)] += one["rows"]
 
     def end(self, marks: list[tuple[schema.Identity, EndMark]], set_ns: int) -> None:
         """Write end marks of processes, set at `set_ns`; a later mark of a process replaces an earlier one."""
