@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sql
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 from support.account.account_history import Process, ns
 from support.aggregator.ledgers import NOW, database
 from support.aggregator.reports import rank_report, story
@@ -43,7 +43,7 @@ def test_runs_and_processes_are_oldest_first(ledger):
     for process in processes:
         assert process.steps == [] and process.events == []
         attempt = store.runs["between"].attempts[process.identity.rank, process.identity.attempt]
-        assert list(ledger.rows(process.identity)) == [attempt.rows[n] for n in sorted(attempt.rows)]
+        assert list(map(astuple, ledger.rows(process.identity))) == attempt.ordered_rows()
         assert ledger.events(process.identity) == [attempt.events[n] for n in sorted(attempt.events)]
         assert process.live.ended == attempt.ended
     assert ledger.processes("no such run") == []

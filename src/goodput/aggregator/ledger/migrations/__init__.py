@@ -52,7 +52,9 @@ def migrate(engine: sql.Engine, target: str = HEAD, tell: Progress = lambda done
 
     `tell(rows done, rows to do)` is called every few seconds of a long conversion.
     """
-    if int(target) > int(CONVERTING):
+    with engine.connect() as connection:
+        is_new = version(connection) is None
+    if int(target) > int(CONVERTING) and not is_new:
         from goodput.aggregator.ledger.migrations.conversion import convert
 
         _upgrade(engine, CONVERTING)
