@@ -20,7 +20,7 @@ SLACK_SECONDS = 0.004
 @pytest.fixture(scope="module", params=script_process.IMPLEMENTATIONS)
 def outcome(request, tmp_path_factory) -> tuple[dict, str]:
     place = tmp_path_factory.mktemp("loops")
-    return script_process.run_implementation(f"{FOLDER}/run.py", place, request.param, "-W", "error")
+    return script_process.run_implementation(f"{FOLDER}/run.py", place, request.param, forked="torch")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -24,15 +24,15 @@ IMPLEMENTATIONS = ("compiled", "python")
 TIMEOUT_SECONDS = 400
 
 
-def run_script(script: str, *arguments, flags=(), forked: str = "", **environ: str):
-    """Run a script with these arguments, interpreter flags and additional environment variables."""
+def run_script(script: str, *arguments, forked: str = "", **environ: str):
+    """Run a script with these arguments and additional environment variables."""
     command = [str(SCRIPTS / script), *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": PYTHONPATH, **environ}
     if forked:
         (done,) = server_with(forked).run((command, environment), seconds=TIMEOUT_SECONDS)
     else:
         done = subprocess.run(
-            [sys.executable, *flags, *command],
+            [sys.executable, *command],
             env=environment,
             capture_output=True,
             text=True,
@@ -44,7 +44,7 @@ def run_script(script: str, *arguments, flags=(), forked: str = "", **environ: s
 
 
 def run_implementation(
-    script: str, place: Path, implementation: str, *flags: str, forked: str = "", **environ
+    script: str, place: Path, implementation: str, forked: str = "", **environ
 ) -> tuple[dict, str]:
     """(the JSON that the script wrote, what it printed)."""
     if implementation == "compiled" and importlib.util.find_spec("goodput.sdk.recorder._fast") is None:
@@ -52,7 +52,7 @@ def run_implementation(
     environ["GOODPUT_PURE"] = "1" if implementation == "python" else ""
     environ.update(GOODPUT_DIR=str(place / "pages"), GOODPUT_BUDGET="100%")
     written = place / "found.json"
-    done = run_script(script, written, flags=flags, forked=forked, **environ)
+    done = run_script(script, written, forked=forked, **environ)
     return json.loads(written.read_text()), done.stdout + done.stderr
 
 

@@ -8,6 +8,7 @@ import gc
 import json
 import sys
 import time
+import warnings
 
 import torch
 import torch._dynamo
@@ -15,8 +16,9 @@ from support.frameworks.script_helpers import core_wait_seconds
 from support.frameworks.scripts.loop_variants import checkpoints, evaluation, exceptions, places, rollouts
 from support.frameworks.scripts.loop_variants.cases import CASES
 
-import goodput.auto
-from goodput.rank_page.reader import Reader
+warnings.simplefilter("error")
+import goodput.auto  # noqa: E402
+from goodput.rank_page.reader import Reader  # noqa: E402
 
 assert all((checkpoints, evaluation, exceptions, places, rollouts))  # Imported for their cases.
 
