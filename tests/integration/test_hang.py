@@ -21,6 +21,7 @@ from support.servers import servers
 RUN, RANKS, STALL_SECONDS = "hangs", 3, 3
 NAMED_SECONDS_MAX = 30  # after the threshold, as promised
 PUSH_SECONDS, LOOK_SECONDS = 5, 1  # the agent's defaults
+BUSY_SECONDS = 5  # for which a process may have no core
 
 
 class House:
@@ -104,7 +105,7 @@ def hang_of(house: House, sign: str) -> tuple[dict, float, float]:
     hang = servers.wait_until(lambda: house.run()["hang"], most, "the verdict", every_seconds=0.2)
     took = time.time() - began
     threshold = house.run()["stall_threshold_seconds"]
-    assert abs(hang["since"] - began) < 1.5, "all are on one host here, so this may be compared"
+    assert abs(hang["since"] - began) < BUSY_SECONDS, "all are on one host here, so this may be compared"
     return hang, took, threshold
 
 
@@ -116,9 +117,9 @@ def test_stuck_rank_is_named_until_it_continues(house, sign, rank, phase):
     host = socket.gethostname()
     assert (hang["culprit"], hang["host"], hang["phase"], hang["victims"]) == (rank, host, phase, RANKS - 1)
     assert [(one["rank"], one["kind"]) for one in hang["suspects"]] == [(rank, "elsewhere")]
-    assert threshold < hang["seconds"] < took + 1.5
-    assert threshold < hang["phase_seconds"] < took + 1.5
-    assert took < threshold + LOOK_SECONDS + PUSH_SECONDS + 4, "and far within the 30 s"
+    assert threshold < hang["seconds"] < took + BUSY_SECONDS
+    assert threshold < hang["phase_seconds"] < took + BUSY_SECONDS
+    assert took < threshold + LOOK_SECONDS + PUSH_SECONDS + 2 * BUSY_SECONDS, "and far within the 30 s"
 
     (labels,) = house.series("goodput_hang_culprit_seconds")
     assert labels == (("host", host), ("phase", phase), ("rank", str(rank)), ("run", RUN))
@@ -144,7 +145,10 @@ def test_killed_rank_is_named_while_others_wait(house):
     began = time.time()
     most = STALL_SECONDS + NAMED_SECONDS_MAX
     hang = servers.wait_until(lambda: house.run()["hang"], most, "the verdict", every_seconds=0.2)
-    assert time.time() - began < house.run()["stall_threshold_seconds"] + LOOK_SECONDS + PUSH_SECONDS + 4
+    assert (
+        time.time() - began
+        < house.run()["stall_threshold_seconds"] + LOOK_SECONDS + PUSH_SECONDS + 2 * BUSY_SECONDS
+    )
     assert (hang["culprit"], hang["victims"], hang["suspects"][0]["kind"]) == (1, 2, "dead")
     assert "is dead (killed)" in hang["reason"] and hang["stack"] is None
     (house.folder / "deaf").unlink()
