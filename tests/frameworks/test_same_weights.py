@@ -27,8 +27,12 @@ def report(request, tmp_path_factory) -> dict:
         f"{FOLDER}/run.py",
         tmp_path_factory.mktemp("same"),
         request.param,
-        forked="torch",
         CASES=" ".join(cases),
+        # No results of another run's cache, so that both trainings compile; and no compiler runs to find the CPU's
+        # vector instructions, which take longer than all models here. Inductor reads these when it is imported.
+        TORCHINDUCTOR_FORCE_DISABLE_CACHES="1",
+        TORCHINDUCTOR_COMPILE_THREADS="1",
+        TORCHINDUCTOR_VEC_ISA_OK="1",
     )[0]
 
 

@@ -23,11 +23,6 @@ IMPORTED_WITH = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_VERBOSITY": "error",
     "TOKENIZERS_PARALLELISM": "false",
-    # No results of another run's cache, so that each training compiles; and no compiler runs to find the CPU's vector
-    # instructions, which take longer than all models here.
-    "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
-    "TORCHINDUCTOR_COMPILE_THREADS": "1",
-    "TORCHINDUCTOR_VEC_ISA_OK": "1",
 }
 
 
