@@ -76,8 +76,10 @@ def call(arguments) -> int:
     print(f"goodput serve: page and API on {scheme}://{shown}:{listener.getsockname()[1]}", flush=True)
     print(f"goodput serve: ledger {app.state.ledger_url}", flush=True)
     tune_garbage_collector(5_000)
-    server_of(app).run(sockets=[listener])
-    return 0
+    server, startup = server_of(app), app.state.startup
+    startup.on_failure = lambda: setattr(server, "should_exit", True)
+    server.run(sockets=[listener])
+    return 0 if startup.error is None else fail("serve", startup.error)
 
 
 def server_of(app):

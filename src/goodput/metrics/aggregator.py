@@ -27,7 +27,7 @@ goodput_aggregator_requests_total{route code}: Requests by route and status code
     before the answer.
 histogram goodput_aggregator_request_seconds{route}: Request duration, from its headers to the end of the
     answer.
-goodput_aggregator_requests_refused_total{reason}: Requests refused by a limit: body (size), encoding, head
+goodput_aggregator_requests_refused_total{reason}: Requests refused by a limit: body (size), encoding, starting (reading the ledger), head
     (size), slow, busy, host, origin, throttled, sessions, malformed.
 goodput_aggregator_auth_failures_total{reason}: Requests refused because the token or session is missing,
     malformed, unknown, expired, over (session) or of the wrong scope.

@@ -18,8 +18,8 @@ READY_SECONDS_MAX = 10
 
 
 @contextmanager
-def serving(app):
-    """Yields an httpx.Client of the running app."""
+def serving(app, whole: bool = True):
+    """Yields an httpx.Client of the running app, once it has read its ledger, or with `whole` false as it listens."""
     server = server_of(app)
     server.config.timeout_graceful_shutdown = 2
     listener = listening_socket("127.0.0.1", 0)
@@ -29,7 +29,7 @@ def serving(app):
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     deadline = time.monotonic() + READY_SECONDS_MAX
-    while not server.started:
+    while not (server.started and (app.state.startup.is_whole or not whole)):
         assert thread.is_alive() and time.monotonic() < deadline, "the aggregator did not start"
         time.sleep(0.002)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

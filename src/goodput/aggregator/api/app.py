@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated
 
@@ -28,6 +28,7 @@ from goodput.aggregator.api.ledger_maintenance import LedgerMaintenance
 from goodput.aggregator.api.page_routes import add_page
 from goodput.aggregator.api.responses import REFERENCE, access_of
 from goodput.aggregator.api.run_series import RANKS_SHOWN
+from goodput.aggregator.api.startup import WAIT_SECONDS, Startup
 from goodput.aggregator.http import sign_in
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.http.middleware import RequestMiddleware
@@ -41,6 +42,7 @@ from goodput.defaults import STALE_SECONDS, STALL_SECONDS
 
 log = logging.getLogger("goodput.aggregator")
 RUNS_ASKED_MAX = 64
+_Work = Callable[[], Coroutine[object, object, None]]
 _Run = Annotated[str, StringConstraints(max_length=RUN_CHARS_MAX)]
 _Runs = Annotated[Sequence[_Run], Query(max_length=RUNS_ASKED_MAX)]
 HANGS_EVERY_SECONDS, FILES_EVERY_SECONDS = 2.0, 1.0
@@ -69,25 +71,17 @@ def create_app(
     ingest = Ingest(store, ledger, hangs=accounts.hangs, health=health_log)
     exposition = Exposition(accounts, ingest, health, authenticator, ranks_shown=ranks_shown)
     maintenance = LedgerMaintenance(ledger, ingest, accounts, keep or Keep())
-    restored = ingest.restore(then=maintenance.restored)
-    if restored:
-        log.info("restored %d rank processes of %d runs", restored, len(store.runs))
 
-    @asynccontextmanager
-    async def lifespan(_app):
-        tasks = [
-            asyncio.create_task(_repeat(accounts.detect_hangs, HANGS_EVERY_SECONDS, "hang detection")),
-            asyncio.create_task(
-                _repeat(authenticator.reload, FILES_EVERY_SECONDS, "reloading tokens and certificates")
-            ),
-            asyncio.create_task(exposition.keep_fresh()),
-            asyncio.create_task(maintenance.run()),
-        ]
-        yield
-        for task in tasks:
-            task.cancel()
-        ledger.close()
+    def restore(startup: Startup) -> None:
+        startup.known = ledger.count_processes()
+        ingest.restore(then=maintenance.restored, progress=startup.set_restored)
 
+    startup = Startup(restore)
+
+    reloads = _repeat(authenticator.reload, FILES_EVERY_SECONDS, "reloading tokens and certificates")
+    hangs = _repeat(accounts.detect_hangs, HANGS_EVERY_SECONDS, "hang detection")
+    works = (hangs, exposition.keep_fresh, maintenance.run)
+    lifespan = _lifespan(startup, reloads, works, ledger)
     app = App(
         title="goodput",
         version=__version__,
@@ -101,10 +95,10 @@ def create_app(
         dependencies=[Depends(_run_check(store))],
         exception_handlers=dict.fromkeys((HistoryError, LedgerError, QueueFull), _unavailable),
     )
-    app.add_middleware(RequestMiddleware, authenticator=authenticator)
-    app.state.ledger_url, app.state.authenticator = ledger.url, authenticator
+    app.add_middleware(RequestMiddleware, authenticator=authenticator, check=startup.check)
+    app.state.ledger_url, app.state.authenticator, app.state.startup = ledger.url, authenticator, startup
     pushes = IngestRoute(ingest, authenticator.metrics)
-    app.push = RequestMiddleware(pushes, authenticator)
+    app.push = RequestMiddleware(pushes, authenticator, startup.check)
     # Answers 405 to other methods; POST does not get here.
     app.router.routes.append(Route(ingest_route.PATH, pushes, methods=["POST"]))
     sign_in.add_routes(app, authenticator)
@@ -112,7 +106,7 @@ def create_app(
     health_routes.add_health_routes(app, health)
     end_route.add_end_route(app, RunEnder(store, ledger, stale_seconds=stale_seconds))
     run_routes.add_run_routes(app, accounts)
-    _add_operations(app, exposition)
+    _add_operations(app, exposition, startup)
     add_page(app)
     return app
 
@@ -149,17 +143,42 @@ def _accepts_gzip(accepted: str) -> bool:
     return False
 
 
-async def _repeat(function: Callable[[], object], every_seconds: float, name: str) -> None:
-    """Call a function for ever; a tenth of a core at most, however long it takes."""
-    took = 0.0
-    while True:
-        await asyncio.sleep(max(every_seconds, 10 * took))
-        began = time.perf_counter()
-        try:
-            function()
-        except Exception:
-            log.exception("%s failed", name)
-        took = time.perf_counter() - began
+def _lifespan(startup: Startup, reloads: _Work, works: Sequence[_Work], ledger: Ledger):
+    """What runs beside requests: reading the ledger, `reloads`, and `works` once the runs are whole."""
+
+    @asynccontextmanager
+    async def lifespan(_app):
+        tasks = [asyncio.create_task(reloads())]
+
+        def begin() -> None:
+            tasks.extend(asyncio.create_task(work()) for work in works)
+
+        tasks.append(asyncio.create_task(startup.run(then=begin)))
+        await asyncio.wait(tasks[1:], timeout=WAIT_SECONDS)
+        yield
+        startup.is_stopping = True
+        for task in tasks:
+            task.cancel()
+        ledger.close()
+
+    return lifespan
+
+
+def _repeat(function: Callable[[], object], every_seconds: float, name: str) -> _Work:
+    """Work that calls a function for ever; a tenth of a core at most, however long it takes."""
+
+    async def repeat() -> None:
+        took = 0.0
+        while True:
+            await asyncio.sleep(max(every_seconds, 10 * took))
+            began = time.perf_counter()
+            try:
+                function()
+            except Exception:
+                log.exception("%s failed", name)
+            took = time.perf_counter() - began
+
+    return repeat
 
 
 def _run_check(store: Store):
@@ -180,7 +199,7 @@ async def _unavailable(_request: Request, error: Exception) -> Response:
     return JSONResponse({"detail": str(error)}, 503)
 
 
-def _add_operations(app: FastAPI, exposition: Exposition) -> None:
+def _add_operations(app: FastAPI, exposition: Exposition, startup: Startup) -> None:
     @app.get("/metrics", include_in_schema=False)
     async def metrics(request: Request, run: _Runs = ()) -> Response:
         """Of the runs that `run` names (repeatable), or of all and the aggregator itself."""
@@ -192,3 +211,9 @@ def _add_operations(app: FastAPI, exposition: Exposition) -> None:
     @app.get("/healthz", include_in_schema=False)
     async def healthz() -> Response:
         return Response("ok\n", media_type="text/plain")
+
+    @app.get("/readyz", include_in_schema=False)
+    async def readyz() -> Response:
+        """503 while runs are read from the ledger."""
+        headers = {} if startup.is_whole else {"Retry-After": "5"}
+        return JSONResponse(startup.document(), 200 if startup.is_whole else 503, headers)

@@ -26,7 +26,7 @@ from goodput.aggregator.http.sessions import Sessions
 log = logging.getLogger("goodput.aggregator")
 
 # Routes without authentication: they reveal nothing about any run.
-PUBLIC_ROUTES = frozenset(("healthz", "login"))
+PUBLIC_ROUTES = frozenset(("healthz", "readyz", "login"))
 # Routes that change an account; they require scope ingest.
 INGEST_ROUTES = frozenset(("ingest", "end"))
 
@@ -53,7 +53,7 @@ class RequestAuthenticator(Authenticator):
         headers: Headers = scope["headers"]
         hosts = [value.decode("latin-1") for value in header_values(headers, b"host")]
         try:
-            if route != "healthz":
+            if route not in ("healthz", "readyz"):
                 self.check_host(hosts)
             if scope["method"] not in ("GET", "HEAD"):
                 check_origin(headers, hosts)

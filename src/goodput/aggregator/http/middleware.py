@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from urllib.parse import unquote
 
 from starlette.convertors import Convertor, register_url_convertor
@@ -26,6 +27,7 @@ _ROUTES = {
     "/api/v1/openapi.json": "schema",
     "/metrics": "metrics",
     "/healthz": "healthz",
+    "/readyz": "readyz",
     # Browsers request the icon with the sign-in page.
     **dict.fromkeys(("/login", "/login.css", "/logout", "/favicon.ico"), "login"),
 }
@@ -35,6 +37,7 @@ _REFUSAL_HEADERS = {
     401: {"www-authenticate": 'Bearer realm="goodput"'},
     429: {"retry-after": "60"},
     431: {"connection": "close"},
+    503: {"retry-after": "5"},
 }
 # Replaces an escaped slash of a run's name until routing is done; names are printable, so none contains it.
 _SLASH = "\x1f"
@@ -59,8 +62,9 @@ register_url_convertor("run", RunConvertor())
 class RequestMiddleware:
     """Sets `scope["access"]` to the client's Access, None on public routes."""
 
-    def __init__(self, app, authenticator: RequestAuthenticator):
-        self._app, self._authenticator = app, authenticator
+    def __init__(self, app, authenticator: RequestAuthenticator, check: Callable[[str], None]):
+        """`check(route)` may raise Refusal too."""
+        self._app, self._authenticator, self._check = app, authenticator, check
 
     async def __call__(self, scope, receive, send) -> None:
         if scope["type"] != "http":
@@ -78,8 +82,11 @@ class RequestMiddleware:
         try:
             self._check_head(scope)
             scope["access"] = self._authenticator.check_request(scope, route)
+            self._check(route)
             await self._app(scope, receive, send_secured)
         except Refusal as refusal:
+            if refusal.reason == "starting":
+                self._authenticator.metrics.refused["starting"] += 1
             await _answer(route, refusal)(scope, receive, send_secured)
         except Exception:
             log.exception("%s failed", route)

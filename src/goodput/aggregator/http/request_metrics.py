@@ -13,7 +13,7 @@ from goodput.metrics import Families
 
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 ROUTES: tuple[str, ...] = (
-    "ingest", "runs", "run", "end", "health", "access", "schema", "metrics", "healthz", "page", "login", "other",
+    "ingest", "runs", "run", "end", "health", "access", "schema", "metrics", "healthz", "readyz", "page", "login", "other",
 )  # fmt: skip
 REFUSALS: tuple[str, ...] = (
     "body",
@@ -21,6 +21,7 @@ REFUSALS: tuple[str, ...] = (
     "head",
     "slow",
     "busy",
+    "starting",
     "host",
     "origin",
     "throttled",

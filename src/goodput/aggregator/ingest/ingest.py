@@ -58,10 +58,15 @@ class Ingest:
         self._logged: set[tuple] = set()
         self._logged_since = time.monotonic()
 
-    def restore(self, then: Callable[[str], object] = lambda run: None) -> int:
+    def restore(
+        self,
+        then: Callable[[str], object] = lambda run: None,
+        progress: Callable[[int], object] = lambda restored: None,
+    ) -> int:
         """Fill the store from the ledger, run by run; returns how many processes were restored.
 
-        `then(run)` is called when a run is complete, so that its rows can be folded before the next run is read.
+        `then(run)` is called when a run is complete, so that its rows can be folded before the next run is read, and
+        `progress(restored)` after each process.
         """
         restored = 0
         for run in self._ledger.runs():
@@ -73,6 +78,7 @@ class Ingest:
                     self._store.merge(replace(process, steps=list(rows), events=events), 0)
                     self._store.end(identity, end_marks.get(schema.stack_request(identity)))
                     restored += 1
+                    progress(restored)
                 except ReportRejected as rejected:
                     log.warning("a process in the ledger was not restored: %s", rejected)
             if run in self._store.runs:

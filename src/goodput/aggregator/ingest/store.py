@@ -135,7 +135,7 @@ class Store:
         self.expected_sum -= self.expected[run]
         for held in (self.runs, self.revisions, self.trends, self.newest, self.progress_ns):
             held.pop(run, None)
-        for held in (self.checkpoints, self.expected, self.starts):
+        for held in (self.checkpoints, self.expected, self.starts, self.times):
             held.pop(run, None)
 
     def _check_expected(self, identity: schema.Identity) -> None:

@@ -169,6 +169,10 @@ class Ledger:
         query = sql.select(_processes.c.run).group_by(_processes.c.run).order_by(start_ns, _processes.c.run)
         return list(self.fetch(query).scalars())
 
+    def count_processes(self) -> int:
+        """How many rank processes all runs have."""
+        return self.fetch(sql.select(sql.func.count()).select_from(_processes)).scalar_one()
+
     def processes(self, run: str) -> list[schema.RankReport]:
         """The processes of a run, oldest first, without steps and events."""
         query = sql.select(_processes.c.report).where(_processes.c.run == run).order_by(*_BY_START)

@@ -11,7 +11,10 @@ export async function getFromApi(path, signal) {
   if (response.status === 404) return null;
   if (response.status === 401) throw new Error("The aggregator requires a token: sign in.");
   if (response.status === 403) throw new Error("You may not see this: sign in with a token that may read it.");
-  if (response.status === 503 || response.status === 429) throw new Busy("The aggregator is busy");
+  if (response.status === 503 || response.status === 429) {
+    const { detail } = await response.json().catch(() => ({}));
+    throw new Busy(`The aggregator is ${/^starting, \d+ %$/.test(detail) ? detail : "busy"}`);
+  }
   if (!response.ok) throw new Error(`The aggregator answers with an error: HTTP ${response.status}.`);
   return response.json();
 }

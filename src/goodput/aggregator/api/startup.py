@@ -1,0 +1,65 @@
+"""Start-up: the runs are read from the ledger while the server already listens.
+
+Until they are whole only /healthz, /readyz, the sign-in and the page's files answer; everything else is refused with 503
+and Retry-After, so that agents keep what they push. A ledger that is read within WAIT_SECONDS is whole before the server
+listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from goodput.access.responses import Refusal
+
+log = logging.getLogger("goodput.aggregator")
+WAIT_SECONDS = 1.0
+ROUTES = frozenset(("healthz", "readyz", "login", "page"))  # that answer meanwhile
+
+
+class Startup:
+    """`restored` of `known` rank processes are in memory. `error` is why the ledger could not be read."""
+
+    def __init__(self, restore: Callable[[Startup], None]):
+        self._restore = restore
+        self.known = self.restored = 0
+        self.is_whole = self.is_stopping = False
+        self.error: Exception | None = None
+        self.on_failure: Callable[[], None] = lambda: None
+
+    async def run(self, then: Callable[[], None]) -> None:
+        """Read the ledger in a thread, then call `then`. No one else uses the runs meanwhile."""
+        try:
+            await asyncio.to_thread(self._restore, self)
+        except Exception as error:
+            self.error = error
+            log.error("%s", error)
+            self.on_failure()
+            return
+        if self.restored:
+            log.info("restored %d rank processes", self.restored)
+        self.is_whole = True
+        then()
+
+    def set_restored(self, processes: int) -> None:
+        """Called by the thread after each process; ends it when the server stops."""
+        if self.is_stopping:
+            raise InterruptedError("stopped while the ledger was read")
+        self.restored = processes
+
+    def check(self, route: str) -> None:
+        """Raise Refusal for a route that needs the runs while they are not whole."""
+        if not self.is_whole and route not in ROUTES:
+            raise Refusal("starting", self.text())
+
+    def text(self) -> str:
+        """How far it is, such as `starting, 34 %`."""
+        if self.is_whole:
+            return "ready"
+        percent = 100 * self.restored // self.known if self.known else 0
+        return f"starting, {min(percent, 99)} %"
+
+    def document(self) -> dict[str, object]:
+        """The answer of /readyz."""
+        return {"status": self.text(), "processes_restored": self.restored, "processes_known": self.known}

@@ -1,0 +1,71 @@
+"""Start-up: what answers while the ledger is read, its progress, and a ledger that cannot be read."""
+
+import threading
+import time
+
+from support.account.account_history import Process
+from support.aggregator.reports import body_of, rank_report
+from support.aggregator.serve_process import push, serving
+
+from goodput.aggregator.api import app as app_module
+from goodput.aggregator.api.app import create_app
+from goodput.aggregator.ledger.ledger import LedgerError
+
+RANKS = 4
+
+
+def test_requests_wait_until_the_runs_are_whole(tmp_path, monkeypatch):
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    ranks = [Process(rank, 1, 1000.0, world_size=RANKS).steps(3, forward=1) for rank in range(RANKS)]
+    with serving(create_app(url)) as client:
+        push(client, *map(rank_report, ranks))
+    monkeypatch.setattr(app_module, "WAIT_SECONDS", 0.01)
+    app, held, half = create_app(url), threading.Event(), threading.Event()
+    startup = app.state.startup
+
+    def set_restored(processes: int) -> None:
+        startup.restored = processes
+        if processes == RANKS // 2:
+            half.set()
+            held.wait(20)
+
+    startup.set_restored = set_restored
+    seen = {}
+
+    def ask(client) -> None:
+        half.wait(20)
+        assert client.get("/healthz").text == "ok\n"
+        ready = client.get("/readyz")
+        assert (ready.status_code, ready.headers["retry-after"]) == (503, "5")
+        seen.update(ready.json())
+        for path in ("/api/v1/runs", "/api/v1/runs/r1", "/metrics"):
+            answer = client.get(path)
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "5"), path
+            assert "starting, 50 %" in answer.text
+        assert client.get("/").status_code == 200
+        assert client.post("/api/v1/ingest", content=body_of(rank_report(ranks[0]))).status_code == 503
+
+    with serving(app, whole=False) as client:
+        ask(client)
+        held.set()
+        while client.get("/readyz").status_code != 200:
+            time.sleep(0.01)
+        assert client.get("/readyz").json()["status"] == "ready"
+        assert client.get("/api/v1/runs/r1").json()["world_size"] == RANKS
+        assert push(client, rank_report(ranks[0])).accepted == 1
+        refused = 'goodput_aggregator_requests_refused_total{reason="starting"} 4'
+        assert refused in client.get("/metrics").text
+    assert seen == {"status": "starting, 50 %", "processes_restored": 2, "processes_known": 4}
+
+
+def test_unreadable_ledger_ends_the_server(tmp_path):
+    app, ended = create_app(f"sqlite:///{tmp_path}/ledger.db"), threading.Event()
+    startup = app.state.startup
+
+    def fail(_startup) -> None:
+        raise LedgerError("ledger: cannot be read")
+
+    startup._restore, startup.on_failure = fail, ended.set
+    with serving(app, whole=False) as client:
+        assert ended.wait(10) and str(startup.error) == "ledger: cannot be read"
+        assert client.get("/readyz").status_code == 503
