@@ -112,7 +112,7 @@ class Ingest:
             ranks, rejected = len(report.ranks), []
             if not access.is_of_all:
                 report, rejected = self._allowed_part(report, access)
-            rejected += self._merge(report.ranks)
+            rejected += self._merge(report.ranks, "" if access.is_of_all else access.token_id or access.name)
             self._add_health(report, is_scoped=not access.is_of_all)
         finally:
             self.seconds += time.perf_counter() - began
@@ -152,7 +152,7 @@ class Ingest:
         stacks = [stack for stack in report.stacks if access.may(stack.of.run)]
         return replace(report, ranks=ranks, health=health, stacks=stacks), rejected
 
-    def _merge(self, reports: list[schema.RankReport]) -> list[schema.Rejection]:
+    def _merge(self, reports: list[schema.RankReport], token: str) -> list[schema.Rejection]:
         """Merge what can be merged; the rejections of the other ranks."""
         checked, rejected = [], []
         for report in reports:
@@ -167,7 +167,7 @@ class Ingest:
             # The store takes rows, and the ledger where some of them are not new.
             rows = step_rows(steps, 0, len(steps), len(report.phases))
             try:
-                merged = self._store.merge(replace(report, steps=rows, blocks=[]), self._clock_ns())
+                merged = self._store.merge(replace(report, steps=rows, blocks=[]), self._clock_ns(), token)
                 if len(merged.rows) == len(steps):
                     merged.blocks = blocks_to_store(report, steps)
                 self._unwritten.append(merged)

@@ -30,6 +30,8 @@ PROCESSES_MAX = 1 << 20
 EXPECTED_MAX = 1 << 20
 # A process that reported within this time and did not end still owns its rank.
 OWNED_SECONDS = 30.0
+# A token for some runs may take this part of each of the three bounds.
+SCOPED_SHARE = 4
 HARDWARE = ("compute_ns", "idle_ns", "energy_mj")
 # How far a host's clock may be ahead of ours.
 AHEAD_NS_MAX = 86_400 * 10**9
@@ -71,16 +73,22 @@ class Store:
     expected_sum: int = 0
     starts: dict[str, int] = field(default_factory=dict)  # unix ns of the first process's start
     sampled: SampledRanks = field(default_factory=SampledRanks)
+    # What tokens for some runs take of the bounds, by run and then by (token, what).
+    taken: dict[str, Counter[tuple[str, str]]] = field(default_factory=dict)
+    taken_sum: Counter[tuple[str, str]] = field(default_factory=Counter)
     new: int = 0
     repeated: int = 0
 
-    def merge(self, report: schema.RankReport, now_ns: int) -> NewRecords:
-        """Merge a checked rank report received at `now_ns` (our unix ns; 0 skips checks of time). Raises ReportRejected."""
+    def merge(self, report: schema.RankReport, now_ns: int, token: str = "") -> NewRecords:
+        """Merge a checked rank report received at `now_ns` (our unix ns; 0 skips checks of time). Raises ReportRejected.
+
+        `token` is the id of a token for some runs, whose share of the bounds is limited.
+        """
         if now_ns:
             _check_times(report, now_ns)
-        self._check_expected(report.identity)
-        process = self._process(report.identity, now_ns)
-        self._expect(report.identity)
+        self._check_expected(report.identity, token)
+        process = self._process(report.identity, now_ns, token)
+        self._expect(report.identity, token)
         attempt = process.attempt
         _extend_phases(attempt, report)
         rows, values = _add_steps(attempt, report.steps)
@@ -133,13 +141,30 @@ class Store:
         """Drop a run; reports of it from now on begin a new one."""
         self.processes = {key: one for key, one in self.processes.items() if one.identity.run != run}
         self.expected_sum -= self.expected[run]
+        self.taken_sum.subtract(self.taken.pop(run, {}))
         for held in (self.runs, self.revisions, self.trends, self.newest, self.progress_ns):
             held.pop(run, None)
         for held in (self.checkpoints, self.expected, self.starts, self.times):
             held.pop(run, None)
 
-    def _check_expected(self, identity: schema.Identity) -> None:
+    def _check_share(self, identity: schema.Identity, token: str, what: str, more: int, bound: int) -> None:
+        """Refuse what would exceed the token's share of a bound."""
+        most = bound // SCOPED_SHARE
+        if token and more > 0 and self.taken_sum[token, what] + more > most:
+            raise ReportRejected(
+                "runs" if what == "runs" else "ranks",
+                f"run {identity.run!r}: with {more} more {what} the token {token} would exceed its share of {most}; "
+                "use a token for all runs, or end and delete old ones",
+            )
+
+    def _take_share(self, run: str, token: str, what: str, more: int) -> None:
+        if token and more > 0:
+            self.taken.setdefault(run, Counter())[token, what] += more
+            self.taken_sum[token, what] += more
+
+    def _check_expected(self, identity: schema.Identity, token: str) -> None:
         more = identity.world_size - self.expected[identity.run]
+        self._check_share(identity, token, "expected ranks", more, EXPECTED_MAX)
         if self.expected_sum + more > EXPECTED_MAX:
             raise ReportRejected(
                 "ranks",
@@ -147,25 +172,28 @@ class Store:
                 f"ranks and have {self.expected_sum}",
             )
 
-    def _expect(self, identity: schema.Identity) -> None:
+    def _expect(self, identity: schema.Identity, token: str) -> None:
         run = identity.run
+        self._take_share(run, token, "expected ranks", identity.world_size - self.expected[run])
         self.expected_sum += max(identity.world_size - self.expected[run], 0)
         self.expected[run] = max(identity.world_size, self.expected[run])
         self.starts[run] = min(identity.start_ns, self.starts.get(run, identity.start_ns))
 
-    def _process(self, identity: schema.Identity, now_ns: int) -> Process:
+    def _process(self, identity: schema.Identity, now_ns: int, token: str) -> Process:
         key = _key(identity)
         process = self.processes.get(key)
         if process is None:
-            process = self.processes[key] = Process(self._place(identity, now_ns), identity)
+            process = self.processes[key] = Process(self._place(identity, now_ns, token), identity)
+            self._take_share(identity.run, token, "rank processes", 1)
             ranks = self.newest.setdefault(identity.run, {})
             before = ranks.get(identity.rank)
             if before is None or _order(process.attempt) >= _order(before.attempt):
                 ranks[identity.rank] = process
         return process
 
-    def _place(self, identity: schema.Identity, now_ns: int) -> ColumnAttempt:
+    def _place(self, identity: schema.Identity, now_ns: int, token: str) -> ColumnAttempt:
         """The attempt of a new process, under its own attempt number or the next free one."""
+        self._check_share(identity, token, "rank processes", 1, PROCESSES_MAX)
         if len(self.processes) >= PROCESSES_MAX:
             raise ReportRejected(
                 "ranks", f"run {identity.run!r}: the limit of {PROCESSES_MAX} rank processes is reached"
@@ -174,6 +202,8 @@ class Store:
         if run is None:
             if len(self.runs) >= RUNS_MAX:
                 raise ReportRejected("runs", f"run {identity.run!r}: the limit of {RUNS_MAX} runs is reached")
+            self._check_share(identity, token, "runs", 1, RUNS_MAX)
+            self._take_share(identity.run, token, "runs", 1)
             run = self.runs[identity.run] = Run(identity.run)
         number = identity.attempt
         holder = run.attempts.get((identity.rank, number))
