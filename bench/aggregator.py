@@ -1,6 +1,6 @@
 """The aggregator under 10 000 ranks that push one by one, and under 12 500 nodes of 8 ranks: CPU, latency, memory.
 
-    python -m bench.aggregator [--rounds N] [--only NAME] [--json]
+    python -m bench.aggregator [--rounds N] [--only NAME] [--report-version 1] [--json]
 
 The real `goodput serve` in a process of its own, with tokens and an SQLite ledger on a disk, and the load
 (aggregator_load.py) in another, over loopback, each reporter with its own connection. Every push has four steps of each
@@ -196,10 +196,10 @@ def ours(plan: Plan, scraped: bool) -> dict:
         return figures | {"ledger_bytes_per_row": round(size / figures["rows"], 1)}
 
 
-def parts(rounds: int) -> dict:
+def parts(rounds: int, version: int) -> dict:
     """What is measured, by name: each a call without arguments."""
-    one = {"url": "", "reporters": RANKS, "rounds": rounds}
-    nodes = Plan("", reporters=NODES, ranks=RANKS_OF_NODE, rounds=NODE_ROUNDS)
+    one = {"url": "", "reporters": RANKS, "rounds": rounds, "version": version}
+    nodes = Plan("", reporters=NODES, ranks=RANKS_OF_NODE, rounds=NODE_ROUNDS, version=version)
     found = {
         ONE: lambda: ours(Plan(**one), False),
         SCRAPED: lambda: ours(Plan(**one), True),
@@ -220,10 +220,10 @@ def of_victoria() -> dict:
         return loaded(pid, plan)
 
 
-def measure(rounds: int, only: str | None) -> dict:
+def measure(rounds: int, only: str | None, version: int) -> dict:
     """Figures by name."""
     found = {}
-    for name, part in parts(rounds).items():
+    for name, part in parts(rounds, version).items():
         if only in (None, name):
             say(f"{name} ...")
             found[name] = part()
@@ -254,11 +254,14 @@ def main() -> int:
     parser.add_argument(
         "--only", choices=(ONE, SCRAPED, NODE, BARE, PEER), help="one line of the table alone"
     )
+    parser.add_argument(
+        "--report-version", type=int, choices=(1, 2), default=2, help="of what is pushed (%(default)s)"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     arguments = parser.parse_args()
     if arguments.rounds < 1:
         parser.error("want at least one round")
-    found = measure(arguments.rounds, arguments.only)
+    found = measure(arguments.rounds, arguments.only, arguments.report_version)
     problems = missed(found)
     if arguments.json:
         print(json.dumps({"python": platform.python_version(), "missed": problems, **found}, indent=2))
