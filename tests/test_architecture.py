@@ -24,7 +24,7 @@ PACKAGES = {
     "causes": ["account"],
     "flops": ["account"],
     "web": ["account", "wire"],
-    "runlog": ["account", "defaults", "histograms", "wire"],
+    "runlog": ["account", "columns", "defaults", "histograms", "wire"],
     "sdk": [],
     "sdk.recorder": ["histograms", "rank_page", "wire"],
     "sdk.device": ["rank_page"],

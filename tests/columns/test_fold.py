@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.account.account_history import Process, ns, run_of
+from support.account.near import differing
 from support.account.random_histories import runs
 from support.aggregator.random_runs import random_processes
 
@@ -58,24 +58,6 @@ def by_columns(run: Run, facts, rng: random.Random) -> Account:
         if rng.random() < 0.3:
             engine.copy().finish()
     return engine.finish()
-
-
-def near(found, expected) -> bool:
-    """Equal, but for the order in which floats were added up."""
-    if isinstance(expected, float) and isinstance(found, float):
-        return found == expected or math.isclose(found, expected, rel_tol=1e-12)
-    if isinstance(expected, dict):
-        return found.keys() == expected.keys() and all(near(found[k], expected[k]) for k in expected)
-    if isinstance(expected, (list, tuple)):
-        return len(found) == len(expected) and all(map(near, found, expected))
-    if hasattr(expected, "__dataclass_fields__"):
-        return not differing(found, expected)
-    return found == expected
-
-
-def differing(found, expected) -> list[str]:
-    names = expected.__dataclass_fields__
-    return [name for name in names if not near(getattr(found, name), getattr(expected, name))]
 
 
 def assert_same(run: Run, facts, rng: random.Random) -> None:

@@ -7,16 +7,18 @@ import json
 import os
 import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 from support.account.run_logs import BASE, HEAD, step
 
 from goodput.account import document
 from goodput.runlog import LogError, replay
-from goodput.runlog.lines import parse, unknown_fields
+from goodput.runlog.lines import KnownLine, LineError, parse, unknown_fields
 
 
 def found_in(path: Path, raw: bytes):
@@ -335,5 +337,14 @@ def test_a_log_cannot_set_internal_fields():
     internal = {"time_ns": 5, "seconds_ns": "x", "device_ns": 7, "step_number": [9], "warnings": {"w": 1}}
     plain = {"kind": "step", "time": 2, "step": 3, "seconds": 1.0}
     raw = json.dumps({**plain, **internal}).encode()
-    assert parse(raw) == parse(json.dumps(plain).encode())
+    assert asdict(parse(raw)) == asdict(parse(json.dumps(plain).encode()))
     assert unknown_fields(raw) == set(internal)
+
+
+@pytest.mark.parametrize("name", ["time_ns", "seconds_ns", "device_ns", "step_number", "warnings"])
+@pytest.mark.parametrize("value", [b"0", b"1", b"-1", b"null", b"[]", b'["text"]', b"true"])
+def test_no_line_with_internal_fields_is_known(name, value):
+    assert type(parse(b'{"kind":"beat","time":1}')) is KnownLine
+    raw = b'{"kind":"beat","time":1,"internal %s":%s}' % (name.encode(), value)
+    with suppress(LineError):
+        assert type(parse(raw)) is not KnownLine

@@ -20,7 +20,7 @@ TIME_NS_MAX = 1 << 62
 LINE_BYTES_MAX = 1 << 20
 COUNT_MAX = 1 << 40
 RANK_MAX = (1 << 18) - 1  # the largest world, as all ranks below a seen one are expected
-KINDS = ("run", "attempt", "step", "phase", "checkpoint", "beat", "end", "run_end", "look", "mark")
+KINDS = frozenset(("run", "attempt", "step", "phase", "checkpoint", "beat", "end", "run_end", "look", "mark"))
 _NOTHING = Raw(b"")
 # Required fields besides `kind` and `time`. Without `rank` it is rank 0.
 _REQUIRED = {"step": ("step", "seconds"), "phase": ("phase", "seconds"), "checkpoint": ("step",)}
@@ -50,7 +50,7 @@ class StackSamples(msgspec.Struct):
 
 
 # Fields of our own have no name that a log uses, so that a log cannot set them.
-class Line(msgspec.Struct, rename=lambda name: f"internal {name}" if name in _OWN_FIELDS else name):
+class Line(msgspec.Struct, gc=False, rename=lambda name: f"internal {name}" if name in _OWN_FIELDS else name):
     """All fields of all kinds, with their bounds; the last five are set by `parse`."""
 
     kind: str
@@ -106,8 +106,27 @@ class Line(msgspec.Struct, rename=lambda name: f"internal {name}" if name in _OW
     warnings: list[str] | None = None  # optional fields that were left out, and why
 
 
+_NoNumber = Annotated[int, Meta(ge=1, le=0)]
+
+
+class KnownLine(
+    Line,
+    forbid_unknown_fields=True,
+    gc=False,
+    rename=lambda name: f"internal {name}" if name in _OWN_FIELDS else name,
+):
+    """Nearly all lines: their fields are known and right, and none has the name of one of our own."""
+
+    time_ns: _NoNumber = 0
+    seconds_ns: _NoNumber = 0
+    device_ns: _NoNumber = 0
+    step_number: _NoNumber = -1
+    warnings: Annotated[list[str], Meta(min_length=1, max_length=0)] = None  # pyright: ignore
+
+
 FIELDS = frozenset(Line.__struct_fields__) - {*_OWN_FIELDS}
 _decode = msgspec.json.Decoder(Line).decode
+_decode_known = msgspec.json.Decoder(KnownLine).decode
 _decode_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 # Cumulative GPU samples in a beat or an end: field, key of Attempt.hardware, digits after the point.
 HARDWARE = (
@@ -123,34 +142,43 @@ _BY_PHASE = {"phases": float, "phase_states": str}
 
 
 def parse(raw: bytes) -> Line:
-    """Decode and check one line. Raises LineError."""
+    """Decode and check one line, a KnownLine if it has no other fields. Raises LineError."""
     try:
-        try:
-            line = _decode(raw)
-        except msgspec.ValidationError as error:
-            line = _without_wrong_fields(raw, error)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            line = _repaired_line(raw, error)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise LineError(str(error)) from None
-    kind = line.kind
+        line = _decode_known(raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        line = _parse_other(raw)
+    kind, step, seconds = line.kind, line.step, line.seconds
     if kind not in KINDS:
         return line
-    for name in _REQUIRED.get(kind, ()):
-        if getattr(line, name) is None:
-            raise LineError(f"a {kind} needs `{name}`")
-    if line.step is not None:
-        if line.step < 0 and kind == "step":
-            raise LineError(f"`step` is {line.step}, want a whole number >= 0")
-        line.step_number = line.step
-    if line.seconds is not None:
-        line.seconds_ns = round(line.seconds * 1e9)
+    if kind != "step" or step is None or seconds is None:
+        for name in _REQUIRED.get(kind, ()):
+            if getattr(line, name) is None:
+                raise LineError(f"a {kind} needs `{name}`")
+    if step is not None:
+        if step < 0 and kind == "step":
+            raise LineError(f"`step` is {step}, want a whole number >= 0")
+        line.step_number = step
+    if seconds is not None:
+        line.seconds_ns = round(seconds * 1e9)
     if line.device_seconds is not None:
         line.device_ns = round(line.device_seconds * 1e9)
     if type(line.run) is int:
         line.run = str(line.run)
     line.time_ns = to_ns(bytes(line.time), kind != "run")
     return line
+
+
+def _parse_other(raw: bytes) -> Line:
+    """Decode a line that has unknown or wrong fields, or is no strict JSON."""
+    try:
+        try:
+            return _decode(raw)
+        except msgspec.ValidationError as error:
+            return _without_wrong_fields(raw, error)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return _repaired_line(raw, error)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise LineError(str(error)) from None
 
 
 def _without_wrong_fields(raw: bytes, error: msgspec.ValidationError) -> Line:

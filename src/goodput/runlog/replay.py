@@ -1,7 +1,7 @@
 """Second pass over a run log: the account of each run.
 
-Steps are read one at a time; those out of order wait until nothing earlier can come. Duplicate steps count once, and a
-step whose time overlaps the step before is cut. Cost: about 15 us per line.
+Steps are read one at a time; those out of order wait until nothing earlier can come. They are folded in batches as NumPy
+columns (`step_batches`), or one by one (`walk`) where there are few or NumPy is missing: the account is the same.
 """
 
 from __future__ import annotations
@@ -13,22 +13,20 @@ from dataclasses import dataclass
 from goodput.account import Account
 from goodput.account.account import Engine
 from goodput.account.facts import gather
-from goodput.account.fold import fit, share, state_of
 from goodput.account.hang import Hang
-from goodput.account.resume import KEEP_ALL
 from goodput.account.stall_threshold import StepLengths
-from goodput.account.states import INDEX, PHASE_STATES, vector
+from goodput.account.straggler import Groups
 from goodput.defaults import STALE_SECONDS, STALL_SECONDS
 from goodput.runlog.last_moment import hang_at_end
 from goodput.runlog.lines import TIME_NS_MAX, Line, LineError, parse
 from goodput.runlog.log_file import LogError, LogFile
 from goodput.runlog.scan import Scan
 from goodput.runlog.scan_results import AttemptTrack, Problems, RunTrack
+from goodput.runlog.walk import Walk
 
-_UNATTRIBUTED = INDEX["unattributed"]
-# Times written with few digits overlap by as much as was rounded off.
-ROUNDING_NS = 1_000_000
 SHOWN = 3
+# Importing NumPy takes as long as some thousands of steps.
+COLUMN_STEPS_MIN = 8192
 
 
 @dataclass
@@ -62,18 +60,23 @@ def replay(
             )
         if any(track.disorder_ns for found in scan.runs.values() for track in found.tracks.values()):
             _measure(log_file, scan, stall_seconds)
+        columns = _columns(scan)
         engines = {
-            name: _engine(found, found.lengths.threshold_ns(stall_seconds, found.run.stepping()), window)
+            name: _engine(found, stall_seconds, window, columns)
             for name, found in scan.runs.items()
             if found.tracks
         }
         walks = {
-            track: _Walk(track, engine, scan.problems)
+            track: Walk(track, engine, scan.problems)
             for name, engine in engines.items()
             for track in scan.runs[name].tracks.values()
         }
+        batches = columns and columns.StepBatches(walks.values(), scan.problems)
+        take = batches.take if batches else Walk.take
         for track, number, line in _ordered(log_file, scan, lambda at: progress(0.4 + 0.6 * at / most)):
-            walks[track].take(number, line)
+            take(walks[track], number, line)
+        if batches:
+            batches.flush()
         progress(1.0)
         return [
             _finished(
@@ -83,7 +86,7 @@ def replay(
         ]
 
 
-def _finished(scan: Scan, engine: Engine, walks: dict[tuple[int, int], _Walk], window) -> Replayed:
+def _finished(scan: Scan, engine: Engine, walks: dict[tuple[int, int], Walk], window) -> Replayed:
     """The account of a run whose lines are all read; the hang only for the whole run."""
     account = engine.finish({key: walk.tail() for key, walk in walks.items()})
     account.step_lines = scan.problems.step_quality()
@@ -93,13 +96,30 @@ def _finished(scan: Scan, engine: Engine, walks: dict[tuple[int, int], _Walk], w
     return Replayed(account, scan.problems, hang)
 
 
-def _engine(found: RunTrack, threshold_ns: int, window) -> Engine:
+def _columns(scan: Scan):
+    """The module that folds steps as columns; None without NumPy, or for few steps, which fold sooner without."""
+    if scan.problems.step_lines < COLUMN_STEPS_MIN:
+        return None
+    try:
+        from goodput.runlog import step_batches
+    except ModuleNotFoundError:
+        return None
+    return step_batches
+
+
+def _engine(found: RunTrack, stall_seconds: float, window, columns) -> Engine:
     run = found.run
+    threshold_ns = found.lengths.threshold_ns(stall_seconds, run.stepping())
     known_only = found.look_ns is not None
     if run.start_ns is not None:
         run.start_ns = min(run.start_ns, min(a.start_ns for a in run.attempts.values()))
     stale_seconds = STALE_SECONDS if known_only else None
-    return Engine(run, gather(run, found.now_ns(), threshold_ns, stale_seconds, known_only, window))
+    # Repeated steps change what counts from step to step, and columns are bounded to int64.
+    is_columns = columns and not any(
+        track.rewinds or track.attempt.start_ns <= -TIME_NS_MAX for track in found.tracks.values()
+    )
+    facts = gather(run, found.now_ns(), threshold_ns, stale_seconds, known_only, window)
+    return Engine(run, facts, groups_type=columns.ColumnGroups if is_columns else Groups)
 
 
 def _measure(log_file: LogFile, scan: Scan, stall_seconds: float) -> None:
@@ -143,136 +163,3 @@ def _ordered(
     for track, heap in waiting.items():
         while heap:
             yield track, *heapq.heappop(heap)[2:]
-
-
-class _Walk:
-    """Passes the steps and phases of one attempt to the account engine of its run."""
-
-    def __init__(self, track: AttemptTrack, engine: Engine, problems: Problems):
-        self.track, self.engine, self.problems = track, engine, problems
-        self.key = (track.attempt.rank, track.attempt.attempt)
-        self.fold = engine.folds[self.key]
-        # State by phase. A log may have `launch` as a phase, measured by a trace or by counters.
-        self.states = {"launch": INDEX["launch"]}
-        self.end_ns, self.last_step = track.attempt.start_ns, -1
-        self.gap, self.gap_ns = vector(), 0
-        self.phase_ns: int | None = None  # of the last `phase` lines, which are in `phases`: (phase, length)
-        self.phases: set[tuple[str | None, int]] = set()
-        self.gap_phase = ""  # of the last `phase` line since the last step
-        self.rewinds = sorted(track.rewinds)
-        self.limit, self.restarts = (
-            self.fold.limit,
-            self.fold.restarts,
-        )  # the fold's own, outside repeated steps
-
-    def take(self, number: int, line: Line) -> None:
-        if line.kind == "phase":
-            if line.time_ns != self.phase_ns:
-                self.phase_ns, self.phases = line.time_ns, set()
-            if (line.phase, line.seconds_ns) in self.phases:
-                self.problems.repeated += 1
-                return
-            self.phases.add((line.phase, line.seconds_ns))
-            self.gap[self.state_of(line.phase or "")] += line.seconds_ns
-            self.gap_phase = line.phase or ""
-            self.gap_ns += line.seconds_ns
-        elif line.time_ns <= self.end_ns and line.step_number <= self.last_step:
-            self.problems.repeated += 1
-        else:
-            self._step(number, line)
-
-    def _step(self, number: int, line: Line) -> None:
-        step, length = line.step_number, line.seconds_ns
-        inside = self._inside(number, line)
-        end_ns = max(line.time_ns, self.end_ns)
-        spent = end_ns - self.end_ns
-        gap, self.gap = self.gap, vector()
-        over = length + self.gap_ns - spent
-        if over <= 0:
-            gap[_UNATTRIBUTED] -= over
-        elif not self.gap_ns and over <= ROUNDING_NS:
-            _shrink(inside, over, spent)
-        else:
-            if over > ROUNDING_NS:
-                self.problems.overlapping += 1
-                self.problems.note(
-                    number, f"it overlaps the step before by {over / 1e9:.3f} s, which is cut off"
-                )
-            fit(gap, inside, spent)
-        self.gap_ns, self.gap_phase = 0, ""
-        if self.rewinds:
-            self._rewind(end_ns - sum(inside), step)
-        if step <= self.last_step:
-            self.problems.note(number, f"step {step} is repeated; the work from that step on is lost")
-        self.end_ns, self.last_step = end_ns, step
-        if line.device_ns > length + ROUNDING_NS:
-            self.problems.note(number, f"its device_seconds exceed its {length / 1e9:.6f} s")
-        self.engine.add(self.key, step, line.count, end_ns, gap, inside, line.samples, line.device_ns)
-
-    def _inside(self, number: int, line: Line) -> list[int]:
-        """The step's ns per state, which sum to its length."""
-        inside, named, length, states = vector(), 0, line.seconds_ns, self.states
-        for phase, seconds in (line.phases or {}).items():
-            ns = _whole_ns(seconds)
-            if ns < 0:
-                self.problems.note(number, f"its phase {phase[:40]!r} is negative and counts as 0")
-                continue
-            state = states.get(phase)
-            inside[self.state_of(phase) if state is None else state] += ns
-            named += ns
-        if named <= length:
-            inside[_UNATTRIBUTED] += length - named
-            return inside
-        if named > length + ROUNDING_NS:
-            self.problems.note(number, f"its phases take {named / 1e9:.6f} s, the step {length / 1e9:.6f} s")
-        _shrink(inside, named - length, length)
-        return inside
-
-    def _rewind(self, began_ns: int, step: int) -> None:
-        """Steps that the attempt itself repeats later are lost, and no restart is charged for them."""
-        while self.rewinds and began_ns >= self.rewinds[0][0]:
-            self.rewinds.pop(0)
-        again = min((first - 1 for _, first in self.rewinds), default=KEEP_ALL)
-        self.fold.limit = min(self.limit, again)
-        self.fold.restarts = () if step > again else self.restarts
-
-    def last_phase(self) -> str:
-        """The phase in which the attempt was last: as its last beat or end has it, else the longest since its last step."""
-        phase, tail = self.track.attempt.phase, self.track.tail
-        if phase not in ("", "none"):
-            return phase
-        return max(tail, key=lambda name: tail[name]) if tail else self.gap_phase or "none"
-
-    def state_of(self, phase: str) -> int:
-        state = self.states.get(phase)
-        if state is None:
-            states = self.track.attempt.phase_states
-            state = self.states[phase] = state_of(phase, states)
-            if phase not in PHASE_STATES and phase not in states:
-                self.problems.ignored[f"phase {phase[:40]!r} without phase_states: unattributed"] += 1
-        return state
-
-    def tail(self) -> list[int]:
-        """The time after the last step, by state."""
-        if self.track.tail is None:
-            return self.gap
-        tail = vector()
-        for phase, seconds in self.track.tail.items():
-            tail[self.state_of(phase)] += max(_whole_ns(seconds), 0)
-        return tail
-
-
-def _whole_ns(seconds: float) -> int:
-    try:
-        return round(seconds * 1e9)
-    except OverflowError:
-        return TIME_NS_MAX if seconds > 0 else -TIME_NS_MAX
-
-
-def _shrink(inside: list[int], over: int, length: int) -> None:
-    """Cut `over` from a step's phases, leaving `length`: from the longest if it is rounding, else in proportion."""
-    longest = max(inside)
-    if over <= min(longest, ROUNDING_NS):
-        inside[inside.index(longest)] -= over
-    else:
-        inside[:] = share(inside, length, sum(inside))

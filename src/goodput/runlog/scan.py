@@ -15,6 +15,7 @@ from goodput.runlog.lines import (
     KINDS,
     LINE_BYTES_MAX,
     TIME_NS_MAX,
+    KnownLine,
     Line,
     LineError,
     hardware,
@@ -87,7 +88,7 @@ class Scan:
         self.problems.step_lines += line.kind == "step"
         for text in line.warnings or ():
             self.problems.note(number, text)
-        for name in unknown_fields(raw):
+        for name in () if type(line) is KnownLine else unknown_fields(raw):
             self.problems.ignored[f"field {name[:40]!r} of {line.kind[:40]}"] += 1
         if line.kind not in KINDS:
             self.problems.ignored[f"kind {line.kind[:40]!r}"] += 1
@@ -210,7 +211,8 @@ class Scan:
 
     def _add(self, number: int, found: RunTrack, track: AttemptTrack, line: Line) -> None:
         attempt, time_ns = track.attempt, line.time_ns
-        found.high_ns = max(found.high_ns, time_ns)
+        if time_ns > found.high_ns:
+            found.high_ns = time_ns
         late = 0 if track.high_ns is None else track.high_ns - time_ns
         if late > 0:
             track.disorder_ns = max(track.disorder_ns, late)
@@ -219,15 +221,18 @@ class Scan:
         if attempt.seen_ns >= 0:
             # No attempt line so far: it began at the latest with this line.
             attempt.start_ns = min(attempt.start_ns, time_ns - line.seconds_ns)
-        attempt.last_ns = max(attempt.last_ns, time_ns)
+        if time_ns > attempt.last_ns:
+            attempt.last_ns = time_ns
         attempt.has_rollout = attempt.has_rollout or _has_rollout(line, attempt.phase_states)
         if line.kind == "step":
+            step = line.step_number
+            first = step - line.count + 1
             track.step(line)
-            track.numbers.add(line.step_number - line.count + 1, line.step_number)
+            track.numbers.add(first, step)
             if attempt.first_step is None or time_ns < attempt.first_number:
-                attempt.first_number, attempt.first_step = time_ns, line.step_number - line.count + 1
-            last = max((attempt.rows_end_ns, attempt.end_step), (time_ns, line.step_number))
-            attempt.rows_end_ns, attempt.end_step = last
+                attempt.first_number, attempt.first_step = time_ns, first
+            if (time_ns, step) > (attempt.rows_end_ns, attempt.end_step):
+                attempt.rows_end_ns, attempt.end_step = time_ns, step
         elif line.kind == "checkpoint":
             kind = "checkpoint_committed" if line.committed else "checkpoint_begun"
             attempt.note_event(kind, line.step_number, line.time_ns)
@@ -269,6 +274,8 @@ def _has_rollout(line: Line, states: dict[str, str]) -> bool:
     if line.kind == "phase":
         return line.seconds_ns > 0 and states.get(line.phase or "", line.phase) == "rollout"
     spent = line.phases or {}
+    if not states:
+        return spent.get("rollout", 0) > 0
     return any(seconds > 0 and states.get(name, name) == "rollout" for name, seconds in spent.items())
 
 

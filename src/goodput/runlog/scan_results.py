@@ -91,9 +91,12 @@ class StepNumbers:
 
     def add(self, first: int, last: int) -> None:
         ranges = self._ranges
-        if ranges and ranges[-1][0] <= first <= ranges[-1][1] + 1:
-            ranges[-1][1] = max(ranges[-1][1], last)
-            return
+        if ranges:
+            newest = ranges[-1]
+            if newest[0] <= first <= newest[1] + 1:
+                if last > newest[1]:
+                    newest[1] = last
+                return
         insort(ranges, [first, last])
         joined = [ranges[0]]
         for low, high in ranges[1:]:

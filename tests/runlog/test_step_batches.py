@@ -1,0 +1,111 @@
+"""Steps folded as columns give the same account, problems and hang as steps folded one by one."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+
+import pytest
+from support.account.near import differing
+from support.account.runlog_history import log
+
+from goodput.runlog import replay, step_batches
+
+PATHS = sys.modules["goodput.runlog.replay"]
+SECOND = 10**9
+
+
+def assert_same(path, monkeypatch, lines_at_once: int, **options) -> int:
+    """Returns how many steps were folded as columns."""
+    monkeypatch.setattr(PATHS, "COLUMN_STEPS_MIN", 1 << 60)
+    expected = replay(str(path), **options)
+    monkeypatch.setattr(PATHS, "COLUMN_STEPS_MIN", 0)
+    monkeypatch.setattr(step_batches, "LINES_AT_ONCE", lines_at_once)
+    folded = []
+
+    def count(engine, parts):
+        folded.extend(values.shape[1] for values in parts.values())
+        return fold_columns(engine, parts)
+
+    fold_columns = step_batches.fold_columns
+    with monkeypatch.context() as patch:
+        patch.setattr(step_batches, "fold_columns", count)
+        found = replay(str(path), **options)
+    for one, other in zip(found, expected, strict=True):
+        wrong = differing(one, other)
+        assert wrong == [], {name: (getattr(one, name), getattr(other, name)) for name in wrong}
+    return sum(folded)
+
+
+def disturbed(lines: list[str], rng: random.Random) -> list[str]:
+    """With lines that are repeated, out of order, invalid, or changed in a field."""
+    found = list(lines)
+    for _ in range(rng.randrange(12)):
+        at = rng.randrange(1, len(found)) if len(found) > 1 else 0
+        kind = rng.randrange(7)
+        if kind == 0:
+            found.insert(at, found[at])
+        elif kind == 1:
+            found[at - 1 : at + 1] = found[at - 1 : at + 1][::-1]
+        elif kind == 2:
+            found.insert(at, found[at][: rng.randrange(len(found[at]))] + "x")
+        elif found[at].endswith("}") and '"step"' in found[at][:20]:
+            fields = json.loads(found[at])
+            if "seconds" in fields:
+                fields |= rng.choice(
+                    [
+                        {"samples": 1 << 61},
+                        {"seconds": fields["seconds"] * rng.choice([0, 0.5, 1.0001, 2])},
+                        {"device_seconds": fields["seconds"] * rng.choice([0.5, 1, 3])},
+                        {"phases": {"forward": fields["seconds"] + rng.choice([1e-9, 1e-4, 1])}},
+                        {"phases": {"forward": -1.0, "odd": 0.001, "rollout": 1e300}},
+                        {"count": rng.choice([2, 1 << 40]), "unknown": 1},
+                        {"time": fields["time"] + rng.choice([-500, -0.001, 0.001, 500, 10_000])},
+                    ]
+                )
+            found[at] = json.dumps(fields)
+    return found
+
+
+@pytest.mark.parametrize("first", range(0, 160, 20))
+def test_columns_equal_single_steps_in_random_logs(tmp_path, monkeypatch, first):
+    folded = 0
+    for seed in range(first, first + 20):
+        rng = random.Random(seed)
+        lines = log(seed)
+        path = tmp_path / "log"
+        path.write_text("\n".join(lines if seed % 2 else disturbed(lines, rng)) + "\n")
+        size, stall_seconds = rng.choice([1, 7, 100, 8192]), rng.choice([0.5, 60])
+        folded += assert_same(path, monkeypatch, size, stall_seconds=stall_seconds)
+        low, high = sorted(rng.randrange(20 * SECOND) for _ in range(2))
+        assert_same(path, monkeypatch, size, stall_seconds=stall_seconds, window=(low, high))
+    assert folded > 100
+
+
+def test_interleaved_runs_and_attempts_of_a_rank(tmp_path, monkeypatch):
+    """Two runs in one file, and a late line of a rank's earlier attempt."""
+    lines = []
+    for attempt in (1, 2):
+        for step in range(30):
+            for run in ("a", "b"):
+                place = f'"run":"{run}","time":{attempt * 100 + step},"rank":0,"attempt":{attempt}'
+                phases = f'{{"forward":0.5,"mine_{run}":0.25}}'
+                lines.append(f'{{"kind":"phase",{place},"phase":"loader","seconds":0.1}}')
+                lines.append(f'{{"kind":"step",{place},"step":{step},"seconds":0.75,"phases":{phases}}}')
+    late = lines[10:14]
+    path = tmp_path / "log"
+    path.write_text("\n".join([*lines[:-20], *late, *lines[-20:]]) + "\n")
+    assert assert_same(path, monkeypatch, 16) > 100
+
+
+def test_without_numpy_the_account_is_the_same(tmp_path, monkeypatch):
+    path = tmp_path / "log"
+    path.write_text("\n".join(log(3)) + "\n")
+    expected = replay(str(path))
+    monkeypatch.setattr(PATHS, "COLUMN_STEPS_MIN", 0)
+    monkeypatch.setitem(sys.modules, "goodput.runlog.step_batches", None)
+    monkeypatch.delattr("goodput.runlog.step_batches", raising=False)
+    assert [differing(*pair) for pair in zip(replay(str(path)), expected, strict=True)] == [[]] * len(
+        expected
+    )
