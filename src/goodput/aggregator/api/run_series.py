@@ -44,7 +44,7 @@ class RunSeries:
         """The series that change with the account alone. Yields after each part, which takes up to 30 us per rank."""
         series = _Series(families, account.run)
         for add in (_add_states, _add_causes, _add_roles, _add_figures, _add_restarts):
-            add(series, account)
+            yield from add(series, account)
             yield
         for factor in FACTORS:
             series.add(f"goodput_{factor}_ratio", account.ratio(factor))
@@ -124,11 +124,12 @@ class RunSeries:
             series.add("goodput_run_health_cost_gpu_seconds", ns / 1e9, kind=kind)
 
 
-def _add_states(series: _Series, account: Account) -> None:
+def _add_states(series: _Series, account: Account) -> Iterator[None]:
     series.add("goodput_run_info", 1, device=account.device, status=account.status)
     gpu_ns, wall_ns = account.gpu_ns(), account.wall_gpu_ns()
     for state, ns in zip(STATES, gpu_ns, strict=True):
         series.add("goodput_gpu_seconds", ns / 1e9, state=state)
+    yield
     series.add("goodput_coverage_ratio", 1 - gpu_ns[INDEX["unobserved"]] / wall_ns if wall_ns else 1)
     series.add("goodput_steps", sum(rank.kept_steps for rank in account.ranks), kind="kept")
     series.add("goodput_steps", sum(rank.lost_steps for rank in account.ranks), kind="lost")
@@ -136,29 +137,33 @@ def _add_states(series: _Series, account: Account) -> None:
     series.add("goodput_stall_threshold_seconds", account.threshold_ns / 1e9)
 
 
-def _add_causes(series: _Series, account: Account) -> None:
+def _add_causes(series: _Series, account: Account) -> Iterator[None]:
     causes = explain(account)
+    yield
     for cause in causes:
         series.add("goodput_cause_gain_ratio", cause["gain"], state=cause["state"])
     for place, state in enumerate(figures.advice_order(account, causes), 1):
         series.add("goodput_cause_order", place, state=state)
 
 
-def _add_roles(series: _Series, account: Account) -> None:
+def _add_roles(series: _Series, account: Account) -> Iterator[None]:
     """The account of each role, where the run has several; roles are declared by ranks, so they are bounded."""
     for role, ranks in itertools.islice(account.by_role().items(), ROLES_SHOWN):
         for state, ns in zip(STATES, sum_gpu_ns(ranks), strict=True):
             series.add("goodput_role_gpu_seconds", ns / 1e9, role=role, state=state)
+        yield
 
 
-def _add_figures(series: _Series, account: Account) -> None:
+def _add_figures(series: _Series, account: Account) -> Iterator[None]:
     """Figures derived from the account's sums."""
     kept = sum(rank.kept_samples for rank in account.ranks)
     series.add("goodput_run_samples", kept, kind="kept")
     series.add("goodput_run_samples", max(account.samples - kept, 0), kind="lost")
     series.add("goodput_input_errors", len(figures.input_errors(account)))
     series.add("goodput_throughput_goodput_ratio", figures.throughput(account)["goodput"])
+    yield
     saving, bubble = figures.checkpoints(account), figures.pipeline(account) or {}
+    yield
     series.add("goodput_checkpoint_save_seconds", saving["save_seconds"])
     series.add("goodput_checkpoint_best_interval_seconds", saving["best_interval_seconds"])
     series.add("goodput_pipeline_bubble_ratio", bubble.get("bubble"), kind="measured")
@@ -169,9 +174,10 @@ def _add_figures(series: _Series, account: Account) -> None:
     ):
         for state, value in (spent["states"] if spent else {}).items():
             series.add(name, value, state=state)
+    yield
 
 
-def _add_restarts(series: _Series, account: Account) -> None:
+def _add_restarts(series: _Series, account: Account) -> Iterator[None]:
     for restart in account.restarts[-RESTARTS_SHOWN:]:
         attempt = str(restart.attempt)
         series.add("goodput_restart_timestamp_seconds", restart.time_ns / 1e9, attempt=attempt)
@@ -179,6 +185,7 @@ def _add_restarts(series: _Series, account: Account) -> None:
         if restart.devices:
             down_seconds = restart.down_gpu_ns / restart.devices / 1e9
             series.add("goodput_restart_down_seconds", down_seconds, attempt=attempt)
+        yield
 
 
 def _add_straggler(series: _Series, account: Account, ranks_shown: int) -> None:
