@@ -1,7 +1,7 @@
 """Step blocks decoded into NumPy columns, many blocks at once, and encoded from them.
 
 Exact in int64: a block's differences are added up modulo 2^64, and `wrong_rows` finds what leaves its range. Decoding
-the ten rows of each of eight ranks takes about 80 us, most of it for the calls; of long blocks 0.2 us a row.
+the ten rows of each of eight ranks takes about 90 us, most of it for the calls; of long blocks 0.2 us a row.
 """
 
 from __future__ import annotations
