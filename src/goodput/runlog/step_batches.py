@@ -250,12 +250,12 @@ class _Batch:
             rows = kept[np.searchsorted(kept, low) : np.searchsorted(kept, high)]
             part = values[:, rows + 1] - values[:, low, None]
             part[STEP], part[END] = self.step[rows], self.end[rows]
-            _begin_anew(walk.fold, states.tolist())
+            _begin_anew(walk.fold, tuple(states.tolist()))
             found[walk.key] = part
         return found
 
 
-def _begin_anew(fold: Fold, states: list[int]) -> None:
+def _begin_anew(fold: Fold, states: tuple[int, ...]) -> None:
     """Count totals from 0 in columns for these states."""
     fold.to_state = states
     fold.totals = fold.outside = (0,) * len(states)
