@@ -123,7 +123,7 @@ class Aggregator:
         identity = merged.report.identity
         key = (identity.run, identity.rank, identity.host, identity.pid, identity.start_ns)
         _, rows, events = self._ledger.get(key, (None, [], []))
-        rows += merged.rows
+        rows += merged.rows()
         events += merged.events
         self._ledger[key] = (merged.report, rows, events)
         return True

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from goodput.wire import schema
-from goodput.wire.step_blocks import StepBlock
+from goodput.wire.step_blocks import END, NUMBER, START, TOTALS, StepBlock
+from goodput.wire.step_columns import decode, encode, step_rows
 
 BLOCK_ROWS_MAX = 1024  # of a step block in the ledger
 HealthKey = tuple[str, int]  # (node, number)
@@ -31,13 +35,32 @@ class NewBlock(NamedTuple):
 
 @dataclass
 class NewRecords:
-    """The rows and events of a rank report that were not known before.
+    """The steps and events of a rank report that were not known before.
 
-    `report` is the report without them, under the attempt number that the store assigned. Where `blocks` has the rows,
-    which saves encoding them, `rows` is not written.
+    `report` is the report without them, under the attempt number that the store assigned.
     """
 
     report: schema.RankReport
-    rows: list[schema.StepRow]
+    blocks: list[NewBlock]
     events: list[schema.EventRow]
-    blocks: list[NewBlock] = field(default_factory=list)
+
+    def rows(self) -> list[schema.StepRow]:
+        """The rows of all blocks."""
+        columns = [decode([new.block], new.width) for new in self.blocks]
+        return [row for one in columns for row in step_rows(one, 0, len(one), one.width)]
+
+
+def new_blocks(values: np.ndarray, pushed: Sequence[StepBlock] = ()) -> list[NewBlock]:
+    """Blocks of rows in order, (columns, rows); those that were pushed where they hold just these rows."""
+    if not values.shape[1]:
+        return []
+    width = (len(values) - TOTALS) // 2
+    if len(pushed) == 1 and pushed[0].count <= BLOCK_ROWS_MAX:
+        return [_new_block(pushed[0], values, width)]
+    parts = [values[:, at : at + BLOCK_ROWS_MAX] for at in range(0, values.shape[1], BLOCK_ROWS_MAX)]
+    return [_new_block(encode(np.ascontiguousarray(part)), part, width) for part in parts]
+
+
+def _new_block(block: StepBlock, values: np.ndarray, width: int) -> NewBlock:
+    last, start_ns, end_ns = values[NUMBER, -1], values[START].min(), values[END].max()
+    return NewBlock(block, width, int(last), int(start_ns), int(end_ns))

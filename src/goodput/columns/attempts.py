@@ -13,6 +13,7 @@ import numpy as np
 from goodput.account.attempts import HOLES_MAX, Attempt, Row
 from goodput.account.fold import padded
 from goodput.wire.step_blocks import END, NUMBER, STEP, TOTALS
+from goodput.wire.step_columns import in_order, widened
 
 
 @dataclass
@@ -68,9 +69,9 @@ class ColumnAttempt(Attempt):
 
     def after(self, number: int) -> np.ndarray:
         """The rows in memory beyond a number."""
-        width = TOTALS + 2 * len(self.phases)
+        width = len(self.phases)
         if number >= self.top_number:
-            return np.zeros((width, 0), np.int64)
+            return np.zeros((TOTALS + 2 * width, 0), np.int64)
         found = []
         for part in reversed(self.parts):
             if int(part[NUMBER, -1]) <= number:
@@ -79,7 +80,7 @@ class ColumnAttempt(Attempt):
             found.append(widened(part[:, begin:], width))
         if len(found) == 1:
             return found[0]
-        return np.concatenate(found[::-1], axis=1) if found else np.zeros((width, 0), np.int64)
+        return np.concatenate(found[::-1], axis=1)
 
     def put_back(self, values: np.ndarray) -> None:
         """Rows that were dropped and must be folded again."""
@@ -115,9 +116,7 @@ def columns_of(rows: Iterable) -> np.ndarray:
     for first, phases in ((0, [row.totals for row in rows]), (1, [row.outside for row in rows])):
         even = phases if all(len(one) == width for one in phases) else [padded(one, width) for one in phases]
         values[TOTALS + first :: 2] = np.array(even, np.int64).reshape(len(rows), width).T
-    if (np.diff(values[NUMBER]) > 0).all():
-        return values
-    return values[:, np.unique(values[NUMBER], return_index=True)[1]]
+    return in_order(values)
 
 
 def rows_of(values: np.ndarray) -> list[Row]:
@@ -130,17 +129,7 @@ def row_of(values: list[int]) -> Row:
     return Row(number, step, start, end, samples, tuple(phases[::2]), tuple(phases[1::2]), device)
 
 
-def widened(values: np.ndarray, width: int) -> np.ndarray:
-    """With zeros for phases that were defined later."""
-    if len(values) >= width:
-        return values
-    zeros = np.zeros((width - len(values), values.shape[1]), np.int64)
-    return np.concatenate([values, zeros])
-
-
 def _merged(parts: list[np.ndarray]) -> np.ndarray:
     """Rows of all parts in ascending number, each once."""
-    width = max(len(part) for part in parts)
-    whole = np.concatenate([widened(part, width) for part in parts], axis=1)
-    _, places = np.unique(whole[NUMBER], return_index=True)
-    return whole[:, places]
+    width = max((len(part) - TOTALS) // 2 for part in parts)
+    return in_order(np.concatenate([widened(part, width) for part in parts], axis=1))

@@ -142,6 +142,22 @@ def wrong_rows(columns: StepColumns) -> np.ndarray:
     return wrong
 
 
+def in_order(values: np.ndarray) -> np.ndarray:
+    """The rows in ascending number, of each number the first."""
+    if not (np.diff(values[NUMBER]) <= 0).any():
+        return values
+    _, firsts = np.unique(values[NUMBER], return_index=True)
+    return values[:, firsts]
+
+
+def widened(values: np.ndarray, width: int) -> np.ndarray:
+    """The rows with zeros for phases that they lack."""
+    missing = TOTALS + 2 * width - len(values)
+    if missing <= 0:
+        return values
+    return np.concatenate([values, np.zeros((missing, values.shape[1]), np.int64)])
+
+
 def step_rows(columns: StepColumns, begin: int, end: int, width: int) -> list[StepRow]:
     """Some rows as objects, with the first `width` phases."""
     return [

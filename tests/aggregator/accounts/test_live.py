@@ -105,7 +105,7 @@ def test_repeated_trimmed_rows_are_known(monkeypatch):
     (attempt,) = store.runs["r1"].attempts.values()
     assert attempt.kept_rows() == 2
     merged = store.merge(rank_report(one), one.now_ns)
-    assert merged.rows == [] and attempt.kept_rows() == 2
+    assert merged.rows() == [] and attempt.kept_rows() == 2
     assert folded.account(one.now_ns) == want
 
 

@@ -175,7 +175,7 @@ def play(pushes: list[tuple[int, schema.RankReport]]) -> int:
         except (schema.SchemaError, ReportRejected):
             continue
         rows.append(merged)
-        whole.merge(msgspec.structs.replace(report, steps=merged.rows), arrived_ns)
+        whole.merge(msgspec.structs.replace(report, steps=merged.rows()), arrived_ns)
         folding = folding or IncrementalAccount(some.runs["r1"], stall_seconds=STALL, stale_seconds=STALE)
         found = live_account(folding, rows, arrived_ns)
         assert_closes(found, elastic=True)

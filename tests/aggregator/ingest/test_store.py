@@ -173,7 +173,7 @@ def test_new_and_repeated_rows_are_counted():
     assert (store.new, store.repeated) == (6, 0)
     found = store.merge(rank_report(one.step(forward=1)), NOW)
     assert (store.new, store.repeated) == (7, 6)
-    assert ([row.number for row in found.rows], found.events) == ([5], [])
+    assert ([row.number for row in found.rows()], found.events) == ([5], [])
     assert (found.report.steps, found.report.events) == ([], [])
 
 

@@ -8,7 +8,7 @@ import time
 import pytest
 import sqlalchemy as sql
 from support.aggregator.exports import STALE
-from support.aggregator.ledgers import NOW, bodies, database, take
+from support.aggregator.ledgers import NOW, bodies, database, records_of, take
 from support.aggregator.old_ledgers import identity_of, report_of, rows_of
 from support.aggregator.reports import story
 
@@ -22,14 +22,13 @@ from goodput.aggregator.ledger import block_reader, blocks, closed_runs, inspect
 from goodput.aggregator.ledger.compaction import DAY_NS, Compaction, Keep
 from goodput.aggregator.ledger.deletion import delete
 from goodput.aggregator.ledger.ledger import Ledger
-from goodput.aggregator.records import NewRecords
 from goodput.causes import explain
 from goodput.wire import schema
 
 
 def push(ledger, rank: int, rows, events=()) -> None:
     report = report_of(identity_of(rank), rows[-1].number, rows[-1].end_ns)
-    ledger.append([NewRecords(report, list(rows), list(events))])
+    ledger.append([records_of(report, rows, events)])
 
 
 def filled(ledger, ranks: int = 2, steps: int = 1500, at_once: int = 10) -> list[list]:

@@ -6,13 +6,12 @@ import time
 
 import pytest
 from support.account.account_history import Process
-from support.aggregator.ledgers import aggregator, bodies, contents, database, take
+from support.aggregator.ledgers import aggregator, bodies, contents, database, records_of, take
 from support.aggregator.old_ledgers import identity_of, report_of, rows_of
 from support.aggregator.reports import body_of, rank_report, story
 
 from goodput.aggregator.ledger import closed_runs
 from goodput.aggregator.ledger.ledger import Ledger
-from goodput.aggregator.records import NewRecords
 from goodput.cli import main
 
 
@@ -23,7 +22,7 @@ def filled(ledger):
     rows = list(rows_of(identity_of(0, "long"), 900))
     for at in range(0, 900, 100):
         report = report_of(identity_of(0, "long"), at, rows[at].end_ns)
-        ledger.append([NewRecords(report, rows[at : at + 100], [])])
+        ledger.append([records_of(report, rows[at : at + 100])])
     return ledger
 
 
@@ -103,7 +102,7 @@ def test_delete_asks_and_removes_one_run(filled, url, capsys):
 def test_delete_refuses_a_run_that_reports(ledger, url, capsys):
     running = Process(start=time.time() - 60).steps(2, forward=1)
     report = rank_report(running)
-    ledger.append([NewRecords(report, report.steps, [])])
+    ledger.append([records_of(report, report.steps)])
     assert main(["ledger", "delete", "r1", "--yes", "--ledger", url]) == 1
     assert "run r1 is running: 1 ranks reported lately (0)" in capsys.readouterr().err
     take(aggregator(ledger), body_of(rank_report(running.finished(), rows=[])))

@@ -102,7 +102,7 @@ def test_repeated_pushes_to_broken_ledger_stay_bounded(ledger):
         body = body_of(rank_report(one.steps(5, forward=1)))
         assert isinstance(take(ingest, body, body)[0], LedgerError)
     (waiting,) = ingest._unwritten
-    assert len(waiting.rows) == 100 and waiting.report.steps == []
+    assert len(waiting.rows()) == 100 and waiting.report.steps == []
     mend()
     take(ingest, body_of(rank_report(one.finished(), rows=[])))
     assert ingest._unwritten == []

@@ -60,9 +60,9 @@ def old_ledger(url: str, batch: list[NewRecords]) -> None:
         for one in batch:
             identity = one.report.identity
             key = {name: getattr(identity, name) for name in ("run", "rank", "host", "pid", "start_ns")}
-            if one.rows:
-                numbers = [row.number for row in one.rows]
-                rows = msgspec.msgpack.encode(one.rows)
+            if one.blocks:
+                numbers = [row.number for row in one.rows()]
+                rows = msgspec.msgpack.encode(one.rows())
                 values = {**key, "first": min(numbers), "last": max(numbers), "rows": rows}
                 connection.execute(tables.tables["step_chunks"].insert(), values)
             for event in one.events:

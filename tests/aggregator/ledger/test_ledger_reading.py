@@ -9,11 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import astuple, replace
 from support.account.account_history import Process, ns
-from support.aggregator.ledgers import NOW, database
+from support.aggregator.ledgers import NOW, database, records_of
 from support.aggregator.reports import rank_report, story
 
+from goodput.aggregator import records
 from goodput.aggregator.ingest.store import Store
-from goodput.aggregator.ledger import block_reader, blocks, inspection
+from goodput.aggregator.ledger import block_reader, inspection
 from goodput.aggregator.ledger.ledger import LedgerError
 from goodput.aggregator.records import NewBlock, NewRecords
 from goodput.wire import schema
@@ -28,7 +29,7 @@ def append(ledger, report: schema.RankReport, *chunks) -> None:
     """One transaction for each chunk, as pushes bring them."""
     bare = replace(report, steps=[], events=[])
     for rows in chunks:
-        ledger.append([NewRecords(bare, list(rows), [])])
+        ledger.append([records_of(bare, rows)])
 
 
 def test_runs_and_processes_are_oldest_first(ledger):
@@ -74,7 +75,7 @@ def test_overlapping_blocks_give_each_number_once(ledger, seed, count, chunks, p
         parts = [rows[max(0, at - 3) : at + 5] for at in range(0, count, 4)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(block_reader, "PAGE_BLOCKS", page)
-        patch.setattr(blocks, "ROWS_MAX", chance.randint(1, 50))
+        patch.setattr(records, "BLOCK_ROWS_MAX", chance.randint(1, 50))
         append(ledger, report, *parts)
         want = sorted({row.number: row for part in parts for row in part}.values(), key=lambda r: r.number)
         assert list(ledger.rows(report.identity)) == want
@@ -101,7 +102,7 @@ def test_given_blocks_are_stored_as_they_are(ledger):
     report = one_of(30, loader=0.5, forward=0.25)
     rows, width = report.steps, len(report.phases)
     block = NewBlock(encode_rows(rows, width), width, 30, rows[0].start_ns, rows[-1].end_ns)
-    ledger.append([NewRecords(replace(report, steps=[]), [], [], [block])])
+    ledger.append([NewRecords(replace(report, steps=[]), [block], [])])
     assert list(ledger.rows(report.identity)) == rows
     append(ledger, report, rows)
     (process,) = ledger.processes("r1")
@@ -124,7 +125,7 @@ def test_window_skips_blocks_outside_of_it(ledger, url):
 
 
 def test_long_run_is_read_in_bounded_memory(ledger, monkeypatch):
-    monkeypatch.setattr(blocks, "ROWS_MAX", 50)
+    monkeypatch.setattr(records, "BLOCK_ROWS_MAX", 50)
     monkeypatch.setattr(block_reader, "PAGE_BLOCKS", 4)
     report = one_of(20_000)
     append(ledger, report, report.steps)

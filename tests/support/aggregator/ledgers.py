@@ -15,7 +15,9 @@ from goodput.account import compute, document
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
+from goodput.aggregator.records import NewRecords, new_blocks
 from goodput.causes import explain
+from goodput.columns.attempts import columns_of
 from goodput.wire import schema
 
 NOW = ns(2000)
@@ -106,3 +108,9 @@ def on_connect(ledger, **statements):
         ledger._engine.dispose()
 
     return mend
+
+
+def records_of(report: schema.RankReport, rows, events=()) -> NewRecords:
+    """New records with these rows, in any order."""
+    rows = list(rows)
+    return NewRecords(report, new_blocks(columns_of(rows)) if rows else [], list(events))

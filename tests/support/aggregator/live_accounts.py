@@ -40,7 +40,7 @@ class MemoryLedger:
         before = self.reports.get(key)
         if before is None or before.sequence < merged.report.sequence:
             self.reports[key] = merged.report
-        self.kept.setdefault(key, {}).update((row.number, row) for row in merged.rows)
+        self.kept.setdefault(key, {}).update((row.number, row) for row in merged.rows())
         self.reported_events.setdefault(key, {}).update((event.number, event) for event in merged.events)
 
     def processes(self, _run: str) -> list[schema.RankReport]:
@@ -114,7 +114,7 @@ class TwoStores:
         self.whole.merge(report, now_ns)
         run = self.some.runs["r1"]
         self.folding = self.folding or IncrementalAccount(run, stall_seconds=STALL, stale_seconds=STALE)
-        return len(merged.rows)
+        return len(merged.rows())
 
     def full(self, now_ns: int) -> Account:
         return compute(self.whole.runs["r1"], now_ns, stale_seconds=STALE, known_only=True)

@@ -53,6 +53,7 @@ class LedgerMaintenance:
             try:
                 self._accounts.keep(run, _decoder.decode(stored))
                 self._closed_at[run] = self._accounts.store.revisions[run]
+                self._accounts.store.drop_steps(run)
                 return
             except (msgspec.DecodeError, zlib.error) as error:
                 log.warning("run %r: its stored account cannot be read, its steps are folded: %s", run, error)

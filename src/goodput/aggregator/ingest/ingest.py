@@ -20,12 +20,11 @@ from msgspec.structs import replace
 from goodput.access.tokens import EVERYTHING, Access
 from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.health_log import NODE_WEIGHT_MAX, HealthLog
-from goodput.aggregator.ingest.pushed_steps import blocks_to_store, decode_steps, in_version_2
+from goodput.aggregator.ingest.pushed_steps import decode_steps, in_version_2
 from goodput.aggregator.ingest.store import ReportRejected, Store
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.records import HealthKey, NewRecords, health_key
 from goodput.wire import schema
-from goodput.wire.step_columns import step_rows
 
 log = logging.getLogger("goodput.aggregator")
 # Rejections that are logged; the counters have all.
@@ -73,9 +72,11 @@ class Ingest:
             end_marks = self._ledger.ends(run)
             for process in self._ledger.processes(run):
                 identity = process.identity
-                rows, events = self._ledger.rows(identity), self._ledger.events(identity)
+                events = self._ledger.events(identity)
                 try:
-                    self._store.merge(replace(process, steps=list(rows), events=events), 0)
+                    self._store.merge(replace(process, events=events), 0)
+                    for steps in self._ledger.columns(process):
+                        self._store.restore_steps(identity, steps.values)
                     self._store.end(identity, end_marks.get(schema.stack_request(identity)))
                     restored += 1
                     progress(restored)
@@ -164,13 +165,8 @@ class Ingest:
             if isinstance(steps, schema.SchemaError):
                 rejected.append(self._rejection(report.identity, "malformed", str(steps)))
                 continue
-            # The store takes rows, and the ledger where some of them are not new.
-            rows = step_rows(steps, 0, len(steps), len(report.phases))
             try:
-                merged = self._store.merge(replace(report, steps=rows, blocks=[]), self._clock_ns(), token)
-                if len(merged.rows) == len(steps):
-                    merged.blocks = blocks_to_store(report, steps)
-                self._unwritten.append(merged)
+                self._unwritten.append(self._store.merge(report, self._clock_ns(), token, steps))
             except ReportRejected as refused:
                 rejected.append(self._rejection(report.identity, refused.reason, str(refused)))
         return rejected
@@ -261,7 +257,7 @@ def _merged_by_process(batch: list[NewRecords]) -> list[NewRecords]:
         identity = part.report.identity
         key = (identity.run, identity.rank, identity.attempt)
         kept = merged.setdefault(key, NewRecords(part.report, [], []))
-        kept.rows += part.rows
+        kept.blocks += part.blocks
         kept.events += part.events
         if part.report.sequence > kept.report.sequence:
             kept.report = part.report

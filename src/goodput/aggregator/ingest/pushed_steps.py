@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from goodput.aggregator.records import BLOCK_ROWS_MAX, NewBlock
 from goodput.wire import schema
 from goodput.wire.step_blocks import TOTALS
 from goodput.wire.step_columns import StepColumns, decode, step_rows, wrong_rows
@@ -38,23 +37,6 @@ def decode_steps(reports: Sequence[schema.RankReport]) -> list[StepColumns | sch
         own = StepColumns(columns.values[: TOTALS + 2 * len(report.phases), rows], begins - begins[0])
         found.append(_error_of(report, own, wrong[rows]) if any_wrong and wrong[rows].any() else own)
     return found
-
-
-def blocks_to_store(report: schema.RankReport, steps: StepColumns) -> list[NewBlock]:
-    """The blocks of a report for the ledger; none where one is so long that it is to be cut."""
-    if any(block.count > BLOCK_ROWS_MAX for block in report.blocks):
-        return []
-    ends = steps.begins.tolist()
-    return [
-        NewBlock(
-            block,
-            len(report.phases),
-            int(steps.number[end - 1]),
-            int(steps.start[begin:end].min()),
-            int(steps.end[begin:end].max()),
-        )
-        for block, begin, end in zip(report.blocks, ends, ends[1:], strict=False)
-    ]
 
 
 def _refuse_beyond_bound(reports: Sequence[schema.RankReport]) -> dict[int, schema.SchemaError]:

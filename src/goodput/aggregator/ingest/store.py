@@ -18,10 +18,11 @@ from goodput.aggregator.ingest.checkpoint_times import CheckpointTimes, ProcessC
 from goodput.aggregator.ingest.recent_times import RecentTimes
 from goodput.aggregator.ingest.sampled_ranks import SampledRanks, reported
 from goodput.aggregator.ingest.step_trends import Trend
-from goodput.aggregator.records import NewRecords
+from goodput.aggregator.records import NewRecords, new_blocks
 from goodput.columns.attempts import ColumnAttempt, columns_of, row_of
 from goodput.wire import schema
 from goodput.wire.step_blocks import END, NUMBER, TOTALS
+from goodput.wire.step_columns import StepColumns, in_order
 
 RUNS_MAX = 10_000
 # Rank processes of all runs: each restart of a rank is one more.
@@ -55,6 +56,13 @@ class Process:
     last: Row | None = None
     checkpoints: ProcessCheckpoints = field(default_factory=ProcessCheckpoints)
 
+    def add_steps(self, values: np.ndarray) -> np.ndarray:
+        """Merge rows as columns; returns those that were new."""
+        values = self.attempt.add_columns(values) if values.shape[1] else values
+        if values.shape[1] and (self.last is None or values[NUMBER, -1] > self.last.number):
+            self.last = row_of(values[:, -1].tolist())
+        return values
+
 
 @dataclass
 class Store:
@@ -79,19 +87,28 @@ class Store:
     new: int = 0
     repeated: int = 0
 
-    def merge(self, report: schema.RankReport, now_ns: int, token: str = "") -> NewRecords:
+    def merge(
+        self, report: schema.RankReport, now_ns: int, token: str = "", steps: StepColumns | None = None
+    ) -> NewRecords:
         """Merge a checked rank report received at `now_ns` (our unix ns; 0 skips checks of time). Raises ReportRejected.
 
-        `token` is the id of a token for some runs, whose share of the bounds is limited.
+        `token` is the id of a token for some runs, whose share of the bounds is limited. `steps` has the rows of
+        `report.blocks`, decoded and checked; without, `report.steps` has them.
         """
+        if steps is None:
+            values = columns_of(report.steps) if report.steps else np.zeros((TOTALS, 0), np.int64)
+        else:
+            values = in_order(steps.values)
         if now_ns:
-            _check_times(report, now_ns)
+            _check_times(report, values, now_ns)
         self._check_expected(report.identity, token)
         process = self._process(report.identity, now_ns, token)
         self._expect(report.identity, token)
         attempt = process.attempt
         _extend_phases(attempt, report)
-        rows, values = _add_steps(attempt, report.steps)
+        last, pushed = process.last, values.shape[1]
+        values = process.add_steps(values)
+        rows = values.shape[1]
         events = [event for event in report.events if event.number not in attempt.events]
         run = report.identity.run
         trend = self.trends.setdefault(run, Trend())
@@ -103,19 +120,16 @@ class Store:
             )
         live = report.live
         if rows:
-            trend.add(values, process.last)
+            trend.add(values, last)
             if now_ns:
                 # Rows of the ledger are from before the last minutes.
                 times = self.times.setdefault(run, RecentTimes())
-                times.add(attempt.phases, values, process.last, now_ns - report.live.now_ns)
-            last = row_of(values[:, -1].tolist())
-            if process.last is None or last.number > process.last.number:
-                process.last = last
+                times.add(attempt.phases, values, last, now_ns - report.live.now_ns)
             # Its age by the host's clock when the agent read it, by ours since: a late report is no new progress.
             since_ns = now_ns - max(report.live.now_ns - int(values[END].max()), 0)
             self.progress_ns[run] = max(since_ns, self.progress_ns[run])
-        self.new += len(rows) + len(events)
-        self.repeated += len(report.steps) + len(report.events) - len(rows) - len(events)
+        self.new += rows + len(events)
+        self.repeated += pushed - rows + len(report.events) - len(events)
         attempt.received_ns = max(attempt.received_ns, now_ns)
         if report.sequence > process.sequence:
             process.sequence = report.sequence
@@ -130,7 +144,21 @@ class Store:
         identity = report.identity
         if identity.attempt != attempt.attempt:
             identity = replace(identity, attempt=attempt.attempt)
-        return NewRecords(replace(report, identity=identity, live=live, steps=[], events=[]), rows, events)
+        bare = replace(report, identity=identity, live=live, steps=[], blocks=[], events=[])
+        return NewRecords(bare, new_blocks(values, report.blocks if rows == pushed else []), events)
+
+    def restore_steps(self, identity: schema.Identity, values: np.ndarray) -> None:
+        """Add rows of the ledger to a process that is in the store."""
+        process = self.processes[_key(identity)]
+        last = process.last
+        values = process.add_steps(values)
+        if values.shape[1]:
+            self.trends[identity.run].add(values, last)
+
+    def drop_steps(self, run: str) -> None:
+        """Drop the rows of a run, which the ledger has."""
+        for attempt in self.runs[run].attempts.values():
+            attempt.trim(attempt.top_number, 0)
 
     def end(self, identity: schema.Identity, mark: EndMark | None) -> None:
         """Set the end mark of a process that is in the store."""
@@ -220,11 +248,11 @@ class Store:
         return attempt
 
 
-def _check_times(report: schema.RankReport, now_ns: int) -> None:
+def _check_times(report: schema.RankReport, values: np.ndarray, now_ns: int) -> None:
     """Refuse times far ahead of our clock: they would stretch the run over years."""
-    live, rows = report.live, report.steps
+    live = report.live
     latest_ns = max(
-        report.identity.start_ns, live.now_ns, live.last_ns, live.end_ns, *(row.end_ns for row in rows)
+        report.identity.start_ns, live.now_ns, live.last_ns, live.end_ns, 0, *values[END].tolist()
     )
     if latest_ns > now_ns + AHEAD_NS_MAX:
         raise ReportRejected(
@@ -232,17 +260,6 @@ def _check_times(report: schema.RankReport, now_ns: int) -> None:
             f"run {report.identity.run!r} rank {report.identity.rank}: reports a time "
             f"{(latest_ns - now_ns) / 8.64e13:.1f} days ahead; check the clock of {report.identity.host}",
         )
-
-
-def _add_steps(
-    attempt: ColumnAttempt, steps: list[schema.StepRow]
-) -> tuple[list[schema.StepRow], np.ndarray]:
-    """Merge rows; returns those that were new, also as columns."""
-    values = attempt.add_columns(columns_of(steps)) if steps else np.zeros((TOTALS, 0), np.int64)
-    if values.shape[1] == len(steps):
-        return steps, values
-    new = set(values[NUMBER].tolist())
-    return list({row.number: row for row in steps if row.number in new}.values()), values
 
 
 def _order(attempt: Attempt) -> tuple[int, int]:

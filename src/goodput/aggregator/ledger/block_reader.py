@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import sqlalchemy as sql
 
-from goodput.aggregator.ledger.blocks import StoredBlock, decode, in_order, widened
+from goodput.aggregator.ledger.blocks import StoredBlock, decode
 from goodput.aggregator.ledger.migrations.versions import version_1, version_5
 from goodput.wire.step_blocks import END, NUMBER, START, TOTALS
+from goodput.wire.step_columns import in_order, widened
 
 PAGE_BLOCKS = 16
 

@@ -6,18 +6,18 @@ Rows are `values`, an array of (columns, rows) as in step_columns.StepColumns.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from goodput.aggregator.records import BLOCK_ROWS_MAX, NewRecords
+from goodput.aggregator.records import BLOCK_ROWS_MAX as ROWS_MAX
+from goodput.aggregator.records import NewRecords
 from goodput.wire import schema, step_columns
-from goodput.wire.step_blocks import END, NUMBER, START, STEP, TOTALS, StepBlock, check_block, encode_rows
-from goodput.wire.step_columns import StepColumns
+from goodput.wire.step_blocks import END, NUMBER, START, STEP, TOTALS, StepBlock, check_block
+from goodput.wire.step_columns import StepColumns, in_order
 
-ROWS_MAX = BLOCK_ROWS_MAX
 EVERY_ROW, MINUTES, HOURS = TIERS = (0, 60, 3600)  # seconds of which one row is kept
 
 _encoder = msgspec.msgpack.Encoder()
@@ -33,24 +33,8 @@ class StoredBlock(NamedTuple):
 
 
 def columns_of(new: NewRecords) -> list[dict]:
-    """The database's columns of the blocks that hold the rows of new records."""
-    if new.blocks:
-        return [_columns(*one, EVERY_ROW) for one in new.blocks]
-    return columns_of_rows(new.rows)
-
-
-def columns_of_rows(rows: Sequence[schema.StepRow]) -> list[dict]:
-    """The same for rows, which may be in any order."""
-    found = {row.number: row for row in reversed(rows)}  # the first of each number
-    ordered = [found[number] for number in sorted(found)]
-    columns = []
-    for at in range(0, len(ordered), ROWS_MAX):
-        part = ordered[at : at + ROWS_MAX]
-        width = max(len(row.totals) for row in part)
-        start_ns, end_ns = min(row.start_ns for row in part), max(row.end_ns for row in part)
-        block = encode_rows(part, width)
-        columns.append(_columns(block, width, part[-1].number, start_ns, end_ns, EVERY_ROW))
-    return columns
+    """The database's columns of the blocks of new records."""
+    return [_columns(*one, EVERY_ROW) for one in new.blocks]
 
 
 def block_columns(values: np.ndarray, tier: int = EVERY_ROW) -> list[dict]:
@@ -103,22 +87,6 @@ def decode(stored: Iterable[StoredBlock], width: int = 0) -> np.ndarray:
 def has_wrong_rows(values: np.ndarray) -> bool:
     """Whether the rows of one block are out of order, or one that no rank can have recorded is among them."""
     return bool(step_columns.wrong_rows(as_columns(values)).any())
-
-
-def in_order(values: np.ndarray) -> np.ndarray:
-    """The rows in ascending number, of each number the first."""
-    if not (np.diff(values[NUMBER]) <= 0).any():
-        return values
-    _, firsts = np.unique(values[NUMBER], return_index=True)
-    return values[:, firsts]
-
-
-def widened(values: np.ndarray, width: int) -> np.ndarray:
-    """The rows with zeros for phases that they lack."""
-    missing = TOTALS + 2 * width - len(values)
-    if missing <= 0:
-        return values
-    return np.concatenate([values, np.zeros((missing, values.shape[1]), np.int64)])
 
 
 def thinned(values: np.ndarray, seconds: int, named: Iterable[int], ends: Iterable[int]) -> np.ndarray:
