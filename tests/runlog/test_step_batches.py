@@ -109,3 +109,23 @@ def test_without_numpy_the_account_is_the_same(tmp_path, monkeypatch):
     assert [differing(*pair) for pair in zip(replay(str(path)), expected, strict=True)] == [[]] * len(
         expected
     )
+
+
+def test_late_line_sets_no_limit_for_a_phase_read_before(tmp_path, monkeypatch):
+    """A rank's attempts are folded in the order of reading, since each sets limits of planned phases for the next."""
+    steps = [
+        (1, 0, 10, 1),
+        (1, 1, 20, 1),
+        (2, 0, 601, 1),
+        (2, 1, 4001, 3000),
+        (2, 2, 4002, 1),
+        (1, 2, 500, 450),
+    ]
+    lines = [
+        f'{{"kind":"step","rank":0,"attempt":{attempt},"step":{step},"time":{end},"seconds":{length},'
+        f'"phases":{{"evaluation":{length}}}}}'
+        for attempt, step, end, length in steps
+    ]
+    path = tmp_path / "log"
+    path.write_text("\n".join(lines) + "\n")
+    assert assert_same(path, monkeypatch, 8192) == len(steps)
