@@ -47,7 +47,7 @@ def default_data(environ=os.environ) -> str:
 
 
 def call(arguments) -> int:
-    """Run until SIGINT, SIGTERM or SIGHUP (0), or until a part fails (1)."""
+    """Run until SIGINT, SIGTERM or SIGHUP (0), or until a server fails (1)."""
     from goodput.up.files import UpError
     from goodput.up.server_plan import Options
     from goodput.up.stack import Stack
@@ -77,7 +77,7 @@ def call(arguments) -> int:
 
 def _as_json(stack) -> str:
     found = {
-        "urls": {part.name: part.url for part in stack.parts},
+        "urls": {server.name: server.url for server in stack.servers},
         "absent": stack.absent,
         "pids": stack.pids(),
         "data": str(stack.options.data),
@@ -87,7 +87,7 @@ def _as_json(stack) -> str:
 
 
 def _table(stack) -> str:
-    where = {part.name: part.url + part.note for part in stack.parts} | stack.absent
+    where = {server.name: server.url + server.note for server in stack.servers} | stack.absent
     rows = [(NAMES[name], where[name]) for name in NAMES]
     rows += [("data", f"{stack.options.data} (logs in logs/)"), ("rank pages", stack.options.pages)]
     lines = ["goodput up: all servers are ready; Ctrl-C ends them"]

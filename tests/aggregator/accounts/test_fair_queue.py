@@ -257,8 +257,8 @@ def test_one_token_cannot_starve_others(tmp_path, monkeypatch, path):
     app = create_app(f"sqlite:///{tmp_path}/ledger.db", authenticator=authenticator)
 
     async def check():
-        transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://head") as client:
+        client = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://head")
+        async with app.router.lifespan_context(app), client:
 
             def bearer(name):
                 return {"Authorization": f"Bearer {made[name][0]}"}

@@ -85,7 +85,8 @@ def test_flapping_devices_leak_nothing(driver, control, load, clock):
     flap(2000)
     gc.collect()
     after = (len(os.listdir("/proc/self/fd")), stub.stub_live_sets(), resident_bytes())
-    assert after[:2] == before[:2] and stub.stub_live_sets() <= 2
+    # A file of an earlier test may have been closed meanwhile.
+    assert after[0] <= before[0] and after[1] == before[1] <= 2
     assert stub.stub_live_samples() <= 6
     assert after[2] - before[2] < 2 << 20
     nvml.close()
