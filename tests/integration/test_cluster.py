@@ -33,6 +33,7 @@ QUIET = {
     "goodput_network_allowance_exceeded_total": "the same",
     "goodput_node_stacks_total": "no stacks are requested, since the ranks' pids are simulated",
     "goodput_aggregator_clamped_total": "the clocks agree",
+    "goodput_role_gpu_seconds": "the run has one role",
     "goodput_health_events_dropped_total": "few events wait",
     "goodput_node_rows_thinned_total": "the aggregator is there",
     "goodput_node_events_dropped_total": "the same",

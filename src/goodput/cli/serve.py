@@ -118,7 +118,10 @@ def listening_socket(host: str, port: int) -> socket.socket:
     """A listening socket; clients that connect before the app runs wait for it. Raises OSError."""
     from goodput.aggregator.http import limits
 
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio sets TCP_NODELAY on connections of a socket with this protocol alone; without it an answer waits for the
+    # client's delayed acknowledgement, some 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # Inherited by every connection: the kernel closes one whose client reads nothing for so long.

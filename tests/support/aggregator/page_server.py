@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
+from goodput.cli.serve import listening_socket
 from goodput.wire import schema
 
 uvicorn = pytest.importorskip("uvicorn")
@@ -142,7 +143,7 @@ def serving(app):
     """The app on a free port of loopback; yields its URL."""
     config = {"host": "127.0.0.1", "port": 0, "log_level": "warning", "access_log": False}
     server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=2, **config))
-    listener = server.config.bind_socket()
+    listener = listening_socket("127.0.0.1", 0)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
     thread.start()
     deadline = time.monotonic() + 10
