@@ -69,18 +69,15 @@ class ColumnAttempt(Attempt):
 
     def after(self, number: int) -> np.ndarray:
         """The rows in memory beyond a number."""
-        width = len(self.phases)
-        if number >= self.top_number:
-            return np.zeros((TOTALS + 2 * width, 0), np.int64)
-        found = []
+        width, found = len(self.phases), []
         for part in reversed(self.parts):
             if int(part[NUMBER, -1]) <= number:
                 break
             begin = int(np.searchsorted(part[NUMBER], number, side="right"))
             found.append(widened(part[:, begin:], width))
-        if len(found) == 1:
-            return found[0]
-        return np.concatenate(found[::-1], axis=1)
+        if not found:
+            return np.zeros((TOTALS + 2 * width, 0), np.int64)
+        return found[0] if len(found) == 1 else np.concatenate(found[::-1], axis=1)
 
     def put_back(self, values: np.ndarray) -> None:
         """Rows that were dropped and must be folded again."""

@@ -7,10 +7,11 @@ import time
 
 import pytest
 import sqlalchemy as sql
+from support.account.account_history import Process, assert_closes
 from support.aggregator.exports import STALE
 from support.aggregator.ledgers import NOW, bodies, database, records_of, take
 from support.aggregator.old_ledgers import identity_of, report_of, rows_of
-from support.aggregator.reports import story
+from support.aggregator.reports import body_of, rank_report, story
 
 from goodput.account import document
 from goodput.aggregator.accounts.accounts import Accounts
@@ -202,9 +203,12 @@ def test_rank_step_stays_within_its_bytes(ledger):
 # ---- In the aggregator
 
 
-def maintained(ledger) -> tuple[Ingest, Accounts, LedgerMaintenance]:
+def maintained(ledger, url: str = "") -> tuple[Ingest, Accounts, LedgerMaintenance]:
+    """With `url`, which has the password, accounts can be folded from the ledger."""
     ingest = Ingest(Store(), ledger, clock_ns=lambda: NOW)
-    accounts = Accounts(ingest._store, stall_seconds=60, stale_seconds=STALE, history=History(ledger.url))
+    accounts = Accounts(
+        ingest._store, stall_seconds=60, stale_seconds=STALE, history=History(url or ledger.url)
+    )
     maintenance = LedgerMaintenance(ledger, ingest, accounts, Keep(7, 90))
     ingest.restore(then=maintenance.restored)
     return ingest, accounts, maintenance
@@ -234,6 +238,34 @@ def test_account_of_a_thinned_run_is_the_same(ledger, url):
     assert document(again.account("r1"), explain(want)) == document(want, explain(want))
     take(restarted, *bodies(*story(run="other")))
     assert again.account("r1") == want
+
+
+def test_closed_run_goes_on_after_a_restart(ledger, url):
+    """Its stored account stands until its steps have been read from the ledger again."""
+    ingest, accounts, maintenance = maintained(ledger)
+    first = [
+        Process(rank, 1, 1000.0, world_size=2).steps(9, forward=1, communication=0.25) for rank in (0, 1)
+    ]
+    take(ingest, *(body_of(rank_report(one.finished())) for one in first))
+    want = accounts.account("r1")
+    asyncio.run(maintenance.close_runs(NOW + 8 * DAY_NS))
+    restarted, again, _ = maintained(ledger, url)
+    assert all(one.kept_rows() == 0 for one in restarted._store.runs["r1"].attempts.values())
+
+    async def go_on():
+        for rank in (0, 1):
+            more = Process(rank, 2, 1100.0, world_size=2).resumed(8).steps(4, forward=1).finished()
+            await restarted.accept(body_of(rank_report(more)))
+        assert again.account("r1") == want
+        until = time.monotonic() + 30
+        while again.account("r1") == want and time.monotonic() < until:
+            await asyncio.sleep(0.05)
+
+    asyncio.run(go_on())
+    account = again.account("r1")
+    assert_closes(account)
+    assert [rank.kept_steps for rank in account.ranks] == [13, 13]
+    assert account.restarts[0].lost_steps == 0
 
 
 def test_deleted_run_does_not_come_back(ledger, url):

@@ -118,6 +118,8 @@ class Accounts:
             live = self._lives[name] = IncrementalAccount(
                 run, stall_seconds=self.stall_seconds, stale_seconds=self.stale_seconds
             )
+            # That of a closed run, whose rows are in the ledger alone, stands until they have been folded.
+            live.last = cached.account if cached is not None else None
         try:
             account = live.account(now_ns)
         except NeedsHistory as needs:
