@@ -3,7 +3,8 @@
 Nearly all steps are ordinary: each follows the one before, its phases fill its time, and no rule changes what they are
 charged to. Those are added up for all attempts at once, in int64. The few others (an attempt's first step, stalls, long
 planned phases, rows that contradict each other, steps that are lost or cross a bound) are folded one by one, each at
-its place between the others. A step costs some 0.5 us instead of 10, an attempt 20 us.
+its place between the others. With the comparison of ranks a step costs 1.3 us where an attempt has hundreds at once, and
+4 us where it has ten.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ _PLANNED = [INDEX[state] for state in PLANNED]
 def fold_columns(engine, parts: Mapping[Key, np.ndarray]) -> None:
     """Fold rows of each attempt, (columns, rows) in ascending number, into an account.Engine with ColumnGroups.
 
-    A rank's attempts come in the order of their starts.
-    Columns are those of wire.step_blocks, as many phases as the attempt has or fewer.
+    A rank's attempts come in the order of their starts. Columns are those of wire.step_blocks, as many phases as the
+    attempt has or fewer.
     """
     left = {key: values for key, values in parts.items() if values.shape[1]}
     while left:
