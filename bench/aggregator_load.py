@@ -18,6 +18,7 @@ import sys
 import time
 from collections import deque
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from urllib.parse import urlsplit
 
 ROUND_SECONDS, STEP_SECONDS = 10.0, 2.5
@@ -29,7 +30,7 @@ PHASES = (
     *("none", "loader", "h2d", "forward", "backward", "optimizer", "communication"),
     *("checkpoint", "restore", "evaluation", "compile"),
 )
-SHARES = (0.01, 0.05, 0.01, 0.28, 0.5, 0.05, 0.1, 0, 0, 0, 0)
+SHARES = (0.03, 0.05, 0.01, 0.28, 0.48, 0.05, 0.1, 0, 0, 0, 0)
 
 
 @dataclass
@@ -108,14 +109,29 @@ class Maker:
 
 
 def _row(schema, number: int, start_ns: int):
-    """A step of a little more than 2.4 s, phases and all."""
+    """A step of a little more than 2.4 s and the wait before it, which together fill the time since the last one."""
     step_ns = int(STEP_SECONDS * 1e9)
-    length_ns = step_ns - (number * 7919 + start_ns) % 90_000_000
-    totals = tuple(int(share * step_ns) * number + number % 1000 for share in SHARES)
-    begin_ns = start_ns + (number - 1) * step_ns
+    waited_ns, waited_before_ns = _waited(number), _waited(number - 1)
+    begin_ns = start_ns + (number - 1) * step_ns + waited_ns - waited_before_ns
+    totals = [int(share * step_ns) * number + place * number for place, share in enumerate(SHARES)]
+    totals[0] += number * step_ns - sum(totals)
+    outside = (waited_ns, *[0] * (len(PHASES) - 1))
     return schema.StepRow(
-        number, number - 1, begin_ns, begin_ns + length_ns, 32 * number, totals, (0,) * len(PHASES), totals[3]
+        number,
+        number - 1,
+        begin_ns,
+        start_ns + number * step_ns,
+        32 * number,
+        tuple(totals),
+        outside,
+        totals[3],
     )
+
+
+@cache
+def _waited(number: int) -> int:
+    """Time between steps in all up to this one, ns: up to 2 % of a step before each."""
+    return 0 if number < 1 else _waited(number - 1) + number * 7919 % int(STEP_SECONDS * 2e7)
 
 
 def _text(rank: int, number: int) -> str:
