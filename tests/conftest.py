@@ -1,5 +1,6 @@
 """Settings of all tests, and their order: files that take long begin first, so that none is left over at the end."""
 
+import gc
 import os
 
 import yaml
@@ -32,6 +33,17 @@ yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Prometheus, promtool and Alertmanager take up to half of their CPU time for collections of small heaps.
 os.environ.setdefault("GOGC", "800")
 hypothesis_profiles.load(os.environ.get("GOODPUT_TEST_PROFILE", "suite"))
+
+
+def pytest_collection() -> None:
+    """Collect no garbage while thousands of tests are made: nearly all of it stays."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collections of the tests do not look at the tests and at what was imported for them."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items) -> None:

@@ -1,6 +1,7 @@
 """Who may import whom, as ARCHITECTURE.md says, and the house rules that a program can check."""
 
 import ast
+import functools
 import sys
 from collections import Counter
 from pathlib import Path
@@ -224,7 +225,12 @@ def module_of(path: Path) -> str:
 
 
 MODULES = {module_of(path): path for path in SOURCES}
-TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+
+
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    """Not at import, which every process of the tests does."""
+    return {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
 
 
 def imports(tree: ast.AST):
@@ -245,12 +251,14 @@ def imports(tree: ast.AST):
         yield from ((name, id(node) in inside) for name in named)
 
 
-IMPORTS = {name: list(imports(tree)) for name, tree in TREES.items()}
+@functools.cache
+def all_imports() -> dict[str, list]:
+    return {name: list(imports(tree)) for name, tree in trees().items()}
 
 
 def test_a_package_imports_only_what_it_may():
     wrong = []
-    for name, found in IMPORTS.items():
+    for name, found in all_imports().items():
         package = package_of(name)
         allowed = PACKAGES[entry_of(package)]
         always = allowed[: allowed.index(None)] if None in allowed else allowed
@@ -274,7 +282,8 @@ def test_exporter_packages_import_only_lower_ones():
 def test_no_modules_import_each_other_in_a_circle():
     """Imports inside functions count too."""
     below = {
-        name: {module for module, _ in found if module in MODULES} - {name} for name, found in IMPORTS.items()
+        name: {module for module, _ in found if module in MODULES} - {name}
+        for name, found in all_imports().items()
     }
     # A package and its modules name each other without harm: the package of a module is always imported first.
     below = {name: {to for to in names if not name.startswith(f"{to}.")} for name, names in below.items()}
@@ -300,7 +309,7 @@ def test_no_folder_has_too_many_files():
 
 def test_trainer_packages_use_the_standard_library_alone():
     wrong = []
-    for name, found in IMPORTS.items():
+    for name, found in all_imports().items():
         if package_of(name) not in STANDARD or MODULES[name].name in NOT_STANDARD:
             continue
         tops = {module.split(".")[0] for module, _ in found} - {"goodput"}
@@ -312,14 +321,14 @@ def test_files_and_functions_stay_small():
     assert [name for name, path in MODULES.items() if path.read_text().count("\n") > 600] == []
     assert [
         f"{node.name} of {name} has {node.end_lineno - node.lineno} lines"
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno - node.lineno >= 70
     ] == []
 
 
 def test_every_module_says_what_it_is():
-    assert [name for name, tree in TREES.items() if not ast.get_docstring(tree)] == []
+    assert [name for name, tree in trees().items() if not ast.get_docstring(tree)] == []
 
 
 def test_tests_share_helpers_through_support_only():

@@ -18,7 +18,6 @@ from itertools import pairwise
 from types import SimpleNamespace
 from unittest import mock
 
-from ml_goodput_measurement.src import goodput as peer
 from support.account.account_history import Process
 
 # Near 0, since the peer adds up unix times as floats, and those of today are good to 0.2 us only.
@@ -131,6 +130,8 @@ def record(lives: list[Life]) -> ListLogger:
 
     Steps count from 1 there: the peer gives up a segment that is started again from a step 0 and forgets its waste.
     """
+    from ml_goodput_measurement.src import goodput as peer  # Takes seconds.
+
     logger = ListLogger()
     recorder = peer.GoodputRecorder("job", "log", True, logger)
     for life in lives:
@@ -185,6 +186,8 @@ def _date(ms: int) -> datetime.datetime:
 
 def ask(lives: list[Life], query_ms: int, cache_dir) -> dict:
     """The peer's answer at that time: seconds by its own words, and the disruptions it counted."""
+    from ml_goodput_measurement.src import goodput as peer
+
     calculator = peer.GoodputCalculator("job", "log", record(lives), cache_dir=str(cache_dir))
 
     class Stopped(datetime.datetime):
