@@ -37,7 +37,18 @@ def open_page(browser, address: str, *, width=1400, height=1000, seconds=0.0, **
     With `seconds` the page's clock has advanced by as much, faster than the real one; requests are answered meanwhile.
     """
     phone = {"has_touch": True, "is_mobile": True} if width < 600 else {}
-    opened = browser.new_context(viewport={"width": width, "height": height}, **phone, **context)
+    page = _new_page(browser, viewport={"width": width, "height": height}, **phone, **context)
+    if seconds:
+        page.clock.install()
+    page.goto(address)
+    for _ in range(round(1000 * seconds / STEP_MS)):
+        page.clock.run_for(STEP_MS)
+        wait_for_answers(page, checks=1)
+    return page
+
+
+def _new_page(browser, **context):
+    opened = browser.new_context(**context)
     opened.set_default_timeout(1000 * TIMEOUT_SECONDS)
     page = opened.new_page()
     page.errors, page.pending = [], set()
@@ -47,12 +58,6 @@ def open_page(browser, address: str, *, width=1400, height=1000, seconds=0.0, **
     # The page does not read the bodies of errors, so their requests never finish.
     page.on("response", lambda response: response.ok or page.pending.discard(response.request))
     page.on("pageerror", lambda error: page.errors.append(str(error)))
-    if seconds:
-        page.clock.install()
-    page.goto(address)
-    for _ in range(round(1000 * seconds / STEP_MS)):
-        page.clock.run_for(STEP_MS)
-        wait_for_answers(page, checks=1)
     return page
 
 
@@ -103,13 +108,29 @@ def drag(page, start: tuple[float, float], end: tuple[float, float]) -> None:
 
 def dom_of(browser, address: str, **options) -> Dom:
     """The DOM of the page after its first requests; options as for open_page."""
-    page = open_page(browser, address, **options)
+    page = open_page(browser, address, **options) if options else _reused_page(browser, address)
     until(page, "document.querySelector('#loading')?.hidden ?? true")
     wait_for_answers(page)
     found = Dom(page.content())
     assert page.errors == []
-    page.context.close()
+    if options:
+        page.context.close()
+    else:
+        page.evaluate("localStorage.clear(), sessionStorage.clear()")
+        page.goto("about:blank")  # It asks the server nothing more.
     return found
+
+
+def _reused_page(browser, address: str):
+    """The one page of this browser for `dom_of`: each new page costs a second of processes starting."""
+    if not hasattr(browser, "reused"):
+        browser.reused = _new_page(browser, viewport={"width": 1400, "height": 1000})
+    page = browser.reused
+    page.goto("about:blank")  # After a test that failed.
+    page.errors.clear()
+    page.pending.clear()
+    page.goto(address)
+    return page
 
 
 class Dom(HTMLParser):
