@@ -18,8 +18,8 @@ demo: $(VENV)/.demo  ## train a small model here and account for every second of
 	@$(BIN)/goodput demo $(ARGS)
 
 test: $(VENV)/.test servers  ## all tests
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not alone and not mutation" $(ARGS) $(ALLOW_NO_TESTS)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m alone $(ARGS) $(ALLOW_NO_TESTS)
+	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder -m "not alone and not mutation" $(ARGS) $(ALLOW_NO_TESTS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m alone $(ARGS) $(ALLOW_NO_TESTS)
 
 fuzz: $(VENV)/.test servers  ## rules without one clause each, then property tests with new examples for MINUTES (10)
 	$(BIN)/python -m pytest -n 2 -m mutation $(ARGS) $(ALLOW_NO_TESTS)
