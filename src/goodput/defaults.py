@@ -5,6 +5,8 @@ STALE_SECONDS = 30.0  # a rank without a report for this long is unobserved
 
 # A phase that automatic instrumentation defines: time that is taken to be the making of a batch.
 ESTIMATED_LOADER = "loader_estimated"
+# The same: a pass over the parameters that is taken to be their update, where there is no optimizer.
+ESTIMATED_OPTIMIZER = "optimizer_estimated"
 
 # Why the FLOPs of a step are not known while a child process counts them.
 FLOPS_COUNTING = "a child process is counting them, or was when the training ended"

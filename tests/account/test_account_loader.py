@@ -9,7 +9,7 @@ from goodput.account import Run, compute, document
 from goodput.account.loader_summary import summarize_loaders
 from goodput.account.text import render
 from goodput.causes import explain
-from goodput.defaults import ESTIMATED_LOADER
+from goodput.defaults import ESTIMATED_LOADER, ESTIMATED_OPTIMIZER
 
 BASE = {"batches": 100, "starts": 1, "workers": 4, "prefetch": 2, "cpus": 16, "main": 1, "worker_seen": 4}
 FALLBACK = "more workers (num_workers, persistent_workers, prefetch_factor)"
@@ -125,3 +125,15 @@ def test_time_taken_for_batches_is_marked_estimated():
     # Declared and never used: a loader was known.
     account = account_of(Process(user=user).steps(4, loader=1, forward=3))
     assert document(account, [])["basis"]["loader"] == "measured"
+
+
+def test_updates_by_hand_are_marked_estimated():
+    """In `productive`, where there is no optimizer."""
+    user = {ESTIMATED_OPTIMIZER: "productive"}
+    account = account_of(Process(user=user).steps(4, **{ESTIMATED_OPTIMIZER: 1}, forward=3))
+    assert (
+        document(account, [])["basis"]["productive"] == "estimated" and of_rank(account)["productive"] == 16
+    )
+    assert "compute phases of kept steps (an estimate)" in render(document(account, explain(account)))
+    account = account_of(Process(user=user).steps(4, optimizer=1, forward=3))
+    assert document(account, [])["basis"]["productive"] == "measured"

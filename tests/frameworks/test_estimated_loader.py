@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.frameworks import script_process
 
-from goodput.defaults import ESTIMATED_LOADER
+from goodput.defaults import ESTIMATED_LOADER, ESTIMATED_OPTIMIZER
 
 pytest.importorskip("torch")
 SCRIPT = "plain_batches.py"
@@ -38,6 +38,19 @@ def test_loss_before_zero_grad_is_forward(outcome):
     """In most steps: not before the first backward pass, nor where a busy machine prolongs the loss."""
     found = outcome["loss_before_zero_grad"]["seconds"]
     assert found["forward"] >= 3 * 0.03
+
+
+@pytest.mark.parametrize("name", ["updated_by_hand", "updated_by_hand_with_loader"])
+def test_updates_by_hand_are_productive(outcome, name):
+    """A pass over two parameters takes twice 30 ms. In the one case the first step is over before its update."""
+    found = outcome[name]
+    expected = 12 * 0.03
+    assert expected <= found["seconds"][ESTIMATED_OPTIMIZER] <= expected + SLACK_SECONDS + found["core_wait"]
+    assert found["productive"] == "estimated"
+
+
+def test_an_optimizer_is_measured(outcome):
+    assert outcome["clipped_gradients"]["productive"] == "measured"
 
 
 @pytest.mark.parametrize("name", ["clipped_gradients", "updated_by_hand"])

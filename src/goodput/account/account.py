@@ -24,7 +24,7 @@ from goodput.account.sampled_stacks import SampledStacks, sampled_ranks
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.account.states import INDEX, vector
 from goodput.account.straggler import Groups, Straggler, sum_stragglers
-from goodput.defaults import ESTIMATED_LOADER, STALL_SECONDS
+from goodput.defaults import ESTIMATED_LOADER, ESTIMATED_OPTIMIZER, STALL_SECONDS
 
 _DOWN, _QUEUE, _UNOBSERVED = INDEX["down"], INDEX["queue"], INDEX["unobserved"]
 _STARTUP, _UNATTRIBUTED = INDEX["startup"], INDEX["unattributed"]
@@ -74,6 +74,7 @@ class RankAccount:
     gpu_power_watts: float | None = None
     observed: bool = False
     guessed_loader: bool = False  # part of `loader` is estimated: no loader was known
+    guessed_update: bool = False  # part of `productive` is estimated: there was no optimizer
     sampled: bool = False  # samples say how much of its compute the device was idle
     energy_mj: int = 0  # measured, by all its devices
     metered: list[int] = field(default_factory=vector)  # the part of `states` that this energy covers
@@ -507,7 +508,8 @@ def _add_attempt(result: RankAccount, attempt: Attempt, fold: Fold, restarts: di
     """Add an attempt's sums to its rank's."""
     states = states_of(attempt, fold)
     result.states = list(map(add, result.states, states))
-    result.guessed_loader |= _has_guessed_loader(attempt, fold)
+    result.guessed_loader |= _has_time(attempt, fold, ESTIMATED_LOADER)
+    result.guessed_update |= _has_time(attempt, fold, ESTIMATED_OPTIMIZER)
     result.sampled |= attempt.hardware.get("compute_ns", 0) > 0
     energy = energy_mj(attempt, sum(states))
     if energy is not None:
@@ -531,13 +533,13 @@ def _add_attempt(result: RankAccount, attempt: Attempt, fold: Fold, restarts: di
         restarts[number].lost_gpu_ns += ns * result.devices
 
 
-def _has_guessed_loader(attempt: Attempt, fold: Fold) -> bool:
-    """Whether an attempt charged time to the phase that stands for the making of batches where no loader is known."""
-    if ESTIMATED_LOADER not in attempt.phase_states:
+def _has_time(attempt: Attempt, fold: Fold, phase: str) -> bool:
+    """Whether an attempt charged time to a phase that automatic instrumentation defines for what it estimates."""
+    if phase not in attempt.phase_states:
         return False
-    if ESTIMATED_LOADER not in attempt.phases:
+    if phase not in attempt.phases:
         return True  # Of a run log, which names the phases that have time.
-    column = attempt.phases.index(ESTIMATED_LOADER)
+    column = attempt.phases.index(phase)
     return any(totals[column] > 0 for totals in (attempt.totals, fold.totals) if len(totals) > column)
 
 

@@ -95,8 +95,10 @@ def _basis(account: Account, joules: Total | None) -> dict[str, str]:
     launch = any(rank.sampled for rank in account.ranks) or account.gpu_ns()[INDEX["launch"]] > 0
     pipe = figures.pipeline(account)
     guessed = any(rank.guessed_loader and rank.states[INDEX["loader"]] for rank in account.ranks)
+    by_hand = any(rank.guessed_update and rank.states[INDEX["productive"]] for rank in account.ranks)
     return {
         "states": "measured",
+        "productive": "estimated" if by_hand else "measured",
         "loader": "estimated" if guessed else "measured",
         "compile": "estimated",
         "bubble": "estimated" if pipe and pipe["ideal_bubble"] is not None else "unknown",

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from goodput.account.sampled_stacks import SampledStacks
-from goodput.defaults import ESTIMATED_LOADER
+from goodput.defaults import ESTIMATED_LOADER, ESTIMATED_OPTIMIZER
 from goodput.rank_page import page
 from goodput.rank_page.reader import Reader, Snapshot
 from goodput.stack_samples import sample_file
@@ -29,7 +29,7 @@ STEPS_MIN, IDLE_SHARE_MIN, RANKS_MAX = 5, 0.02, 32
 PAUSE_SECONDS, PAUSE_SECONDS_MAX, LOOK_SECONDS, RETRY_SECONDS = 60.0, 3600.0, 60.0, 5.0
 CPU_SHARE_MAX = 0.005
 # Phases that look like no phase in a stack: a burst with more of them is not used.
-BUILT_IN = (*page.PHASES, ESTIMATED_LOADER)
+BUILT_IN = (*page.PHASES, ESTIMATED_LOADER, ESTIMATED_OPTIMIZER)
 OTHER_SHARE_MAX = 0.1
 TAKEN, DISCARDED, FAILED = "taken", "discarded", "failed"
 

@@ -9,7 +9,8 @@ module that was trained, and lasts until the next training call. A rollout is th
 without a loader of its own, or of one that generates. This module does not import PyTorch.
 
 Where no loader is known, time in no phase before a forward pass is nearly always the making of the batch: it is charged
-to the phase ESTIMATED_LOADER, unless a phase of another kind lies in it.
+to the phase ESTIMATED_LOADER, unless a phase of another kind lies in it. Where there is no optimizer, a pass over the
+model's parameters after a backward pass is nearly always their update: ESTIMATED_OPTIMIZER.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import weakref
 from _thread import get_ident
 from time import perf_counter_ns
 
-from goodput.defaults import ESTIMATED_LOADER
+from goodput.defaults import ESTIMATED_LOADER, ESTIMATED_OPTIMIZER
 from goodput.rank_page import page
 from goodput.sdk.automatic.compiled_optimizer import CompiledOptimizers
 from goodput.sdk.automatic.overhead_budget import CHECK_STEPS, Budget, budget_share
@@ -91,7 +92,8 @@ class Automatic:
         self.deep_look = None  # deep_look.DeepLook, if GOODPUT_DEEP_LOOK is set
         self.has_optimizer = False
         # Whether the parameters are updated without an optimizer; a module is the anchor.
-        self.by_hand = False
+        # Then also the number of backward passes whose gradients were used.
+        self.by_hand, self.used_passes = False, 0
         # Set by the patch: whether an optimizer's step is inside another.
         self.is_nested_step = lambda: False
         # Set by frameworks/torch/workers.py: fetch a batch and measure the wait; another training iterator is used.
@@ -217,6 +219,30 @@ class Automatic:
             self._attempt_each(self.after_step)
         recorder.routine = not self.needs_after_step and not self.trainer_counts
 
+    @warn_on_error
+    def update_begins(self) -> int:
+        """A pass over the parameters begins that may be their update by hand; returns when, 0 if it cannot be one.
+
+        What ran since the backward pass is work on gradients, or the making of a batch, as before an optimizer's step.
+        """
+        recorder = self.recorder
+        is_outside = not (recorder.evaluating or recorder.inside or recorder.depth or recorder.phases_off)
+        if recorder.thread != get_ident() or recorder.after != BACKWARD or not is_outside:
+            return 0
+        recorder.gap = self.optimizer_word
+        self.optimizer.run(int)
+        return recorder.last_ns
+
+    @warn_on_error
+    def update_ended(self, began_ns: int) -> None:
+        """The pass that began at `began_ns` is over: it was the update, if no phase of another kind lies in it."""
+        recorder = self.recorder
+        if recorder.thread != get_ident() or recorder.last_ns != began_ns or recorder.phases_off:
+            return
+        phases = self.session.phases
+        if ESTIMATED_OPTIMIZER in phases.by_name or len(phases.states) < page.USER_PHASES_MAX:
+            recorder.charge_last(phases.define(ESTIMATED_OPTIMIZER, "productive").total)
+
     def judge_loader(self) -> None:
         """Decide whether the time before a forward pass counts as the making of a batch.
 
@@ -239,9 +265,14 @@ class Automatic:
         recorder.gap = recorder.batch_word
         return True
 
+    def has_gradients(self) -> bool:
+        """Whether a loop without an optimizer has computed gradients since its last step ended."""
+        return self.by_hand and self.recorder.micro_batches != self.used_passes
+
     def _end_step_by_hand(self) -> None:
         """End the step of a loop without an optimizer, after its last backward pass."""
-        if self.by_hand and self.recorder.after == BACKWARD:
+        if self.has_gradients():
+            self.used_passes = self.recorder.micro_batches
             self.end_step()
 
     @warn_on_error
@@ -435,6 +466,7 @@ class Automatic:
         self.stop_evaluation()
         recorder.evaluating = recorder.trained = recorder.fetched = False
         recorder.began, recorder.anchor, recorder.batch_word = 0, dead_reference, 0
+        self.used_passes = 0
         self.needs_after_step, recorder.routine = True, False
         if self.loaders is not None:
             self.loaders.forget()

@@ -118,6 +118,16 @@ class Recorder(Clock):
             words[charged] += now_ns - last_ns
             self.last_ns = words[page.W_LAST] = now_ns
 
+    def charge_last(self, word: int) -> None:
+        """Charge the time since the last boundary to another phase than the current one."""
+        now_ns = perf_counter_ns()
+        words, last_ns = self.words, self.last_ns
+        if now_ns > last_ns:
+            words[word] += now_ns - last_ns
+            self.last_ns = words[page.W_LAST] = now_ns
+        if self.device is not None:
+            self.notify_device(word)
+
     def rename(self, phase) -> None:
         """The innermost phase turned out to be another one: charge the time since the last boundary to that, too."""
         self.current = phase.total

@@ -90,9 +90,27 @@ def updated_by_hand():
         nn.functional.mse_loss(model(x), y).backward()
         nn.utils.clip_grad_value_(slowly(model.parameters()), 1.0)
         for parameter in model.parameters():
+            time.sleep(BATCH_SECONDS)
             parameter.data.add_(parameter.grad, alpha=-0.01)
     model.zero_grad()
     return batches.seconds
+
+
+@case
+def updated_by_hand_with_loader():
+    """The batches are those of a DataLoader, and a pass that ends early, with a batch after it, is no update."""
+    model = Model()
+    for x, y in DataLoader(TensorDataset(torch.randn(STEPS, WIDTH), torch.randn(STEPS, WIDTH))):
+        model.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        for _, parameter in model.named_parameters():
+            time.sleep(BATCH_SECONDS)
+            parameter.data.add_(parameter.grad, alpha=-0.01)
+        for _ in model.parameters():
+            time.sleep(BATCH_SECONDS)
+            break
+    model.zero_grad()
+    return 0.0
 
 
 @case
@@ -248,7 +266,7 @@ def main() -> None:
             "steps": found.steps_done,
             "seconds": {p: ns / 1e9 for p, ns in zip(found.phases, found.totals, strict=False)},
             "off": found.last_ns - found.identity["start_mono_ns"] - sum(found.totals),
-            "loader": goodput.report().account["basis"]["loader"],
+            **{state: goodput.report().account["basis"][state] for state in ("loader", "productive")},
             "drops": sum(found.drops.values()),
         }
         goodput.stop()
