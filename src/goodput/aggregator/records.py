@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -50,13 +49,9 @@ class NewRecords:
         return [row for one in columns for row in step_rows(one, 0, len(one), one.width)]
 
 
-def new_blocks(values: np.ndarray, pushed: Sequence[StepBlock] = ()) -> list[NewBlock]:
-    """Blocks of rows in order, (columns, rows); those that were pushed where they hold just these rows."""
-    if not values.shape[1]:
-        return []
+def new_blocks(values: np.ndarray) -> list[NewBlock]:
+    """Blocks of rows in order, (columns, rows)."""
     width = (len(values) - TOTALS) // 2
-    if len(pushed) == 1 and pushed[0].count <= BLOCK_ROWS_MAX:
-        return [_new_block(pushed[0], values, width)]
     parts = [values[:, at : at + BLOCK_ROWS_MAX] for at in range(0, values.shape[1], BLOCK_ROWS_MAX)]
     return [_new_block(encode(np.ascontiguousarray(part)), part, width) for part in parts]
 

@@ -33,6 +33,16 @@ class ColumnAttempt(Attempt):
         rows = list(rows)
         return self.add_columns(columns_of(rows)).shape[1] if rows else 0
 
+    def add_following(self, values: np.ndarray, first_step: int, last: int, end_ns: int) -> None:
+        """Add rows that follow the last one without a gap: the first one's step, the last number, the latest end."""
+        if self.first_step is None:
+            first = last - values.shape[1] + 1
+            self.first_number, self.first_step = first, first_step - first + 1
+        self.parts.append(values)
+        self.top_number = last
+        if end_ns > self.rows_end_ns:
+            self.rows_end_ns = end_ns
+
     def add_columns(self, values: np.ndarray) -> np.ndarray:
         """Merge rows in ascending number; returns those that were new."""
         numbers = values[NUMBER]

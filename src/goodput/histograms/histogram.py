@@ -77,6 +77,13 @@ class Histogram:
         self.count = 0
         self.sum_ns = 0
 
+    @classmethod
+    def of_counts(cls, counts: dict[int, int], sum_ns: int) -> "Histogram":
+        """A histogram of these counts by bin, which it keeps, and the sum of their durations."""
+        found = cls()
+        found._counts, found.count, found.sum_ns = counts, sum(counts.values()), sum_ns
+        return found
+
     def add_ns(self, nanoseconds: int) -> None:
         """Count a duration. Raises ValueError when it is negative."""
         bin = bin_of_ns(nanoseconds)

@@ -92,15 +92,35 @@ class StepSpans:
         since_ns = max(end_ns - length_ns, 0)
         if self._since_ns is None or since_ns < self._since_ns:
             self._since_ns = since_ns
-        k = self._number(end_ns)
+        k = self.number(end_ns)
         if end_ns > self._newest_ns:
             self._advance(end_ns)
-        elif k <= self._number(self._newest_ns) - self._keep:
+        elif k <= self.number(self._newest_ns) - self._keep:
             self.dropped += 1
             return
         lengths, counted = self._spans.setdefault(k, (Histogram(), [0]))
         lengths.add_ns(length_ns)
         counted[0] += samples
+
+    def add_counted(self, since_ns: int, newest_ns: int, lengths: Histogram, samples: int) -> None:
+        """Count steps that ended in one span, the last at `newest_ns`; the first of them began at `since_ns`.
+
+        The histogram is kept.
+        """
+        if self._since_ns is None or since_ns < self._since_ns:
+            self._since_ns = since_ns
+        k = self.number(newest_ns)
+        if newest_ns > self._newest_ns:
+            self._advance(newest_ns)
+        elif k <= self.number(self._newest_ns) - self._keep:
+            self.dropped += lengths.count
+            return
+        held = self._spans.get(k)
+        if held is None:
+            self._spans[k] = (lengths, [samples])
+        else:
+            held[0].merge(lengths)
+            held[1][0] += samples
 
     def sliding(self, now_ns: int) -> Window:
         """The last `keep` spans before `now_ns`, or before the end of the newest step if that is later.
@@ -109,7 +129,7 @@ class StepSpans:
         """
         now_ns = max(now_ns, self._newest_ns)
         first = max(-((self._keep * self._span_ns - now_ns) // self._span_ns), 0)
-        return self._window(first, self._number(now_ns), first * self._span_ns, now_ns, now_ns)
+        return self._window(first, self.number(now_ns), first * self._span_ns, now_ns, now_ns)
 
     def discrete(self, now_ns: int, spans: int, count: int) -> list[Window]:
         """The last `count` windows of `spans` spans each, oldest first, those without steps included.
@@ -128,14 +148,15 @@ class StepSpans:
             for k in range(max(last - count + 1, oldest), last + 1)
         ]
 
-    def _number(self, end_ns: int) -> int:
-        """The number of the span that holds this moment; the first span holds time 0 too."""
-        return max(end_ns - 1, 0) // self._span_ns
+    def number(self, end_ns):
+        """The number of the span that holds this moment, or each of an array; the first span holds time 0 too."""
+        before = end_ns - 1
+        return before // self._span_ns + (before < 0)
 
     def _advance(self, end_ns: int) -> None:
         """Move the newest end on, and forget the spans that are now too old."""
-        before, self._newest_ns = self._number(self._newest_ns), end_ns
-        newest = self._number(end_ns)
+        before, self._newest_ns = self.number(self._newest_ns), end_ns
+        newest = self.number(end_ns)
         if newest != before:
             for k in [k for k in self._spans if k <= newest - self._keep]:
                 del self._spans[k]

@@ -14,6 +14,7 @@ versions it supports in VERSIONS_HEADER, so that an agent uses the newest that b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
@@ -365,18 +366,33 @@ def name_of(report: RankReport) -> str:
     return f"run {report.identity.run[:64]!r} rank {report.identity.rank}"
 
 
-def check(report: RankReport) -> None:
+def check(report: RankReport, is_known: bool = False) -> None:
     """Raise SchemaError if a rank's report is invalid; the other ranks of the push are unaffected.
 
-    The rows in its blocks are checked when these are decoded.
+    The rows in its blocks are checked when these are decoded. `is_known` is for a report whose identity and phases are
+    those of one that was accepted before.
     """
-    who = name_of(report)
+    who, width = name_of(report), len(report.phases)
+    if not is_known:
+        _check_declared(report, who)
+    if not _is_time(report.sequence):
+        raise SchemaError(f"{who}: sequence {report.sequence} out of range")
+    steps = len(report.steps) + _count_in_blocks(report.blocks, width, who)
+    if steps > STEPS_MAX or len(report.events) > EVENTS_MAX:
+        raise SchemaError(f"{who}: {steps} steps and {len(report.events)} events in one report")
+    _check_live(report.live, report.phases, who)
+    for row in report.steps:
+        check_step(row, width, who)
+    for event in report.events:
+        _check_event(event, who)
+
+
+def _check_declared(report: RankReport, who: str) -> None:
+    """Check a report's identity and phases."""
     try:
         check_fields(partial(getattr, report.identity), _IDENTITY_INTEGERS, _IDENTITY_TEXTS)
     except ValueError as error:
         raise SchemaError(f"{who}: {error}") from None
-    if not _is_time(report.sequence):
-        raise SchemaError(f"{who}: sequence {report.sequence} out of range")
     width = len(report.phases)
     if not 1 <= width <= PHASES_MAX or len(set(report.phases)) != width or report.phases[0] != "none":
         raise SchemaError(f"{who}: phases must be 'none' and up to {PHASES_MAX - 1} distinct others")
@@ -386,14 +402,6 @@ def check(report: RankReport) -> None:
         raise SchemaError(f"{who}: phase_states names an unknown phase")
     if any(len(state) > 32 for state in report.phase_states.values()):
         raise SchemaError(f"{who}: a state in phase_states is over 32 characters")
-    steps = len(report.steps) + _count_in_blocks(report.blocks, width, who)
-    if steps > STEPS_MAX or len(report.events) > EVENTS_MAX:
-        raise SchemaError(f"{who}: {steps} steps and {len(report.events)} events in one report")
-    _check_live(report.live, report.phases, who)
-    for row in report.steps:
-        check_step(row, width, who)
-    for event in report.events:
-        _check_event(event, who)
 
 
 def without_wrong_options(report: RankReport) -> RankReport:
@@ -444,23 +452,30 @@ def _is_time(ns: int) -> bool:
 
 
 def _check_live(live: Live, phases: tuple[str, ...], who: str) -> None:
-    numbers = (live.now_ns, live.last_ns, live.end_ns, live.steps_done, live.samples, live.cost_ns)
-    if not all(map(_is_time, (*numbers, live.step_next + 1, *live.drops.values()))):
+    numbers = (
+        *(live.now_ns, live.last_ns, live.end_ns, live.steps_done, live.samples, live.cost_ns),
+        *(live.step_next + 1, live.unmeasured, *live.drops.values()),
+    )
+    if not _are_times(numbers):
         raise SchemaError(f"{who}: a live time or count is negative or too large")
     for figures, most, what in (
         (live.drops, DROPS_MAX, "kinds of drops"),
         (live.loader, LOADER_MAX, "loader figures"),
         (live.hardware, HARDWARE_MAX, "GPU figures"),
     ):
-        if len(figures) > most or any(len(name) > 32 for name in figures):
+        if figures and (len(figures) > most or max(map(len, figures)) > 32):
             raise SchemaError(f"{who}: {len(figures)} {what}, {most} at most, or a name over 32 characters")
-    if not all(map(_is_time, (live.unmeasured, *live.loader.values(), *live.hardware.values()))):
-        raise SchemaError(f"{who}: a step count, loader figure or GPU figure is negative or too large")
+    if not _are_times((*live.loader.values(), *live.hardware.values())):
+        raise SchemaError(f"{who}: a loader figure or GPU figure is negative or too large")
     _check_stacks(live.stacks, who)
     if live.phase not in phases or live.ended not in ("", "finished", "failed", "resumed"):
         raise SchemaError(f"{who}: live phase {live.phase[:40]!r} or end reason {live.ended[:40]!r} unknown")
-    if len(live.totals) != len(phases) or not all(map(_is_time, live.totals)):
+    if len(live.totals) != len(phases) or not _are_times(live.totals):
         raise SchemaError(f"{who}: live totals do not match the phases")
+
+
+def _are_times(numbers: Sequence[int]) -> bool:
+    return not numbers or (min(numbers) >= 0 and max(numbers) < TIME_NS_MAX)
 
 
 def _check_stacks(stacks: SampledStacks | None, who: str) -> None:

@@ -186,7 +186,7 @@ def play(pushes: list[tuple[int, schema.RankReport]]) -> int:
             assert differing_fields(found, want) == []
         shown = document(found, explain(found))
         assert msgspec.json.decode(msgspec.json.encode(shown)) == shown
-        some.trends["r1"].document(found.end_ns, found.world_size)
+        some.recent["r1"].windows(found.end_ns, found.world_size)
         hang = hangs.evaluate("r1", arrived_ns, found.threshold_ns, found.world_size)
         assert hang is None or msgspec.json.encode(hangs.document("r1", hang))
     return behind

@@ -11,7 +11,7 @@ from support.aggregator.serve_process import push, serving
 from support.servers.servers import Prometheus, render, require
 
 from goodput.aggregator.api.app import create_app
-from goodput.aggregator.ingest import recent_times
+from goodput.aggregator.ingest import recent_steps, recent_times
 from goodput.aggregator.ingest.recent_times import QUANTILES, STEP, RecentTimes
 from goodput.aggregator.ingest.store import Store
 
@@ -59,13 +59,13 @@ def taken(processes: list[Process], rng: random.Random, now: float) -> dict[str,
             for _ in range(rng.randint(1, 2)):
                 store.merge(rank_report(one, rows=one.rows[at : at + size]), one.now_ns)
             at += size
-    return store.times["r1"].quantiles(ns(now))
+    return store.recent["r1"].quantiles(ns(now))
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("fold_rows", [1, 128])
 def test_quantiles_are_those_of_numpy(seed, fold_rows, monkeypatch):
-    monkeypatch.setattr(recent_times, "FOLD_ROWS", fold_rows)
+    monkeypatch.setattr(recent_steps, "ROWS_MIN", fold_rows)
     rng = random.Random(seed)
     processes = run_of(4, 100, rng)
     found = taken(processes, rng, max(one.now_ns for one in processes) / 1e9)
@@ -79,7 +79,7 @@ def test_old_minutes_are_forgotten():
     store = Store()
     slow = Process(0, 1, START).steps(50, forward=2)
     store.merge(rank_report(slow), slow.now_ns)
-    times = store.times["r1"]
+    times = store.recent["r1"]
     assert times.quantiles(slow.now_ns)[STEP] == [2.0] * 3
     slow.steps(200, forward=0.5)
     store.merge(rank_report(slow), slow.now_ns)
@@ -87,7 +87,7 @@ def test_old_minutes_are_forgotten():
     slow.steps(600, forward=0.5)
     store.merge(rank_report(slow), slow.now_ns)
     assert times.quantiles(slow.now_ns)[STEP] == [0.5] * 3
-    assert len(times._spans) <= recent_times.SPANS
+    assert len(times._times._spans) <= recent_times.SPANS
     assert times.quantiles(slow.now_ns + ns(300)) == {}, "no step in five minutes"
 
 
@@ -97,18 +97,18 @@ def test_other_clocks_and_missing_rows():
     one.step(forward=7).steps(5, forward=1)
     now_ns = one.now_ns + ns(86_400)
     store.merge(rank_report(one, rows=[*one.rows[:10], *one.rows[11:]]), now_ns)
-    assert store.times["r1"].quantiles(now_ns)["forward"] == [1.0] * 3
-    assert sum(int(counts.sum()) for _, counts in store.times["r1"]._spans.values()) == 2 * 14
+    assert store.recent["r1"].quantiles(now_ns)["forward"] == [1.0] * 3
+    assert sum(int(counts.sum()) for _, counts in store.recent["r1"]._times._spans.values()) == 2 * 14
 
 
 def test_many_phases_are_bounded(monkeypatch):
     monkeypatch.setattr(recent_times, "NAMES_MAX", 3)
     times = RecentTimes()
     phases = ["none", *(f"p{i}" for i in range(8))]
-    times.add_times(phases, np.full(5, ns(START)), np.full((5, 9), ns(1)))
+    times.add(phases, np.full(5, ns(START)), np.full((5, 9), ns(1)))
     assert set(times.quantiles(ns(START))) == {STEP, "p0", "p1"}
     endless = np.full((1, 1), 70_000 * 10**9)
-    times.add_times(["none"], np.full(1, ns(START)), endless)
+    times.add(["none"], np.full(1, ns(START)), endless)
     assert times.quantiles(ns(START))[STEP][2] == float("inf")
 
 

@@ -40,6 +40,12 @@ def push(*bodies: bytes) -> tuple[Ingest, list]:
     return ingest, take(ingest, *bodies)
 
 
+def recorded_part(found: dict) -> dict:
+    """An account without what later releases say of its basis."""
+    found = json.loads(json.dumps(found))
+    return found | {"basis": {name: found["basis"][name] for name in RECORDED["account"]["basis"]}}
+
+
 def with_block(report: schema.RankReport, **changes) -> schema.RankReport:
     (block,) = schema.in_blocks(report).blocks
     return replace(report, steps=[], blocks=[replace(block, **changes)])
@@ -51,8 +57,8 @@ def test_recorded_push_of_version_1_gives_its_account(ledger):
     assert {schema.decode(body).version for body in bodies} == {1}
     answers = take(ingest, *bodies)
     assert [(answer.accepted, answer.rejected) for answer in answers] == [(2, [])] * len(bodies)
-    assert json.loads(json.dumps(account(ingest))) == RECORDED["account"]
-    assert json.loads(json.dumps(account(aggregator(ledger)))) == RECORDED["account"], "after a restart"
+    assert recorded_part(account(ingest)) == RECORDED["account"]
+    assert recorded_part(account(aggregator(ledger))) == RECORDED["account"], "after a restart"
     assert len(list(ledger.health(10))) == 2
 
 

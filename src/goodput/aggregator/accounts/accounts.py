@@ -203,7 +203,7 @@ class Accounts:
             **document(account, explain(account)),
             "hang": self.hangs.document(name, hang) if hang else None,
             "live": self._live(name, account),
-            "windows": self.store.trends[name].document(account.end_ns, account.world_size),
+            "windows": self.store.recent[name].windows(account.end_ns, account.world_size),
         }
 
     async def window(self, name: str, window: Window, owner: str = ANONYMOUS) -> AccountDocument:

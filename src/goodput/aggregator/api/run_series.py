@@ -108,7 +108,7 @@ class RunSeries:
 
     def _add_times(self, series: _Series, run: str, now_ns: int) -> None:
         """Quantiles of the step and of each phase over the last minutes."""
-        times = self._accounts.store.times.get(run)
+        times = self._accounts.store.recent.get(run)
         for phase, seconds in times.quantiles(now_ns).items() if times is not None else ():
             for q, value in zip(QUANTILES, seconds, strict=True):
                 if phase == STEP:

@@ -1,7 +1,7 @@
 """Accepting a push: decode, merge into the store, write to the ledger, answer.
 
-The Ack is sent when everything accepted is committed. Pushes that arrive together share one transaction; where the
-last one was shared, the next waits GATHER_SECONDS for more. When the ledger cannot be written the push is answered with
+The Ack is sent when everything accepted is committed. Pushes that arrive together are merged together, since NumPy costs
+per call, and share one transaction; where the last one was shared, the next waits GATHER_SECONDS for more. When the ledger cannot be written the push is answered with
 an error, so the agent keeps it; what was merged meanwhile is written with the next transaction that succeeds. Of that
 one part per process is kept, whose rows are those in the store, so that pushes repeated against a broken ledger do not
 accumulate.
@@ -12,15 +12,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from goodput.access.tokens import EVERYTHING, Access
 from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.health_log import NODE_WEIGHT_MAX, HealthLog
-from goodput.aggregator.ingest.pushed_steps import decode_steps, in_version_2
+from goodput.aggregator.ingest.pushed_steps import decode_steps, in_version_2, refused_beyond_bound
 from goodput.aggregator.ingest.store import ReportRejected, Store
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.records import HealthKey, NewRecords, health_key
@@ -31,6 +32,20 @@ log = logging.getLogger("goodput.aggregator")
 LOGGED_PER_HOUR_MAX = 256
 # A transaction costs as much as the rows of ten pushes.
 GATHER_SECONDS = 0.025
+# Step rows that are decoded together; after as many the event loop has a turn.
+ROWS_AT_ONCE = 8192
+# Pushes that wait for a transaction are merged without it after this time, so that the account goes on.
+UNMERGED_SECONDS = 0.25
+
+
+@dataclass
+class _Push:
+    """A push that waits to be merged: the reports that may be, and the rejections of its other ranks."""
+
+    reports: list[schema.RankReport]
+    token: str
+    rejected: list[schema.Rejection]
+    since: float = field(default_factory=time.monotonic)
 
 
 class Ingest:
@@ -48,6 +63,7 @@ class Ingest:
         self.health = HealthLog() if health is None else health
         self.counts: Counter = Counter()
         self.seconds = 0.0
+        self._unmerged: deque[_Push] = deque()
         self._unwritten: list[NewRecords] = []
         self._unwritten_health: dict[HealthKey, schema.Health] = {}
         self._writing = asyncio.Lock()
@@ -113,8 +129,12 @@ class Ingest:
             ranks, rejected = len(report.ranks), []
             if not access.is_of_all:
                 report, rejected = self._allowed_part(report, access)
-            rejected += self._merge(report.ranks, "" if access.is_of_all else access.token_id or access.name)
             self._add_health(report, is_scoped=not access.is_of_all)
+            token = "" if access.is_of_all else access.token_id or access.name
+            push = _Push(report.ranks, token, rejected)
+            self._unmerged.append(push)
+            if push.since - self._unmerged[0].since > UNMERGED_SECONDS:
+                self._merge_some()
         finally:
             self.seconds += time.perf_counter() - began
         try:
@@ -127,7 +147,7 @@ class Ingest:
         if self._hangs is not None:
             self._hangs.add_stacks(report.stacks)
             requests = self._hangs.stack_requests(report.ranks)
-        return schema.Ack(ranks - len(rejected), rejected, requests)
+        return schema.Ack(ranks - len(push.rejected), push.rejected, requests)
 
     def _allowed_part(
         self, report: schema.NodeReport, access: Access
@@ -153,28 +173,42 @@ class Ingest:
         stacks = [stack for stack in report.stacks if access.may(stack.of.run)]
         return replace(report, ranks=ranks, health=health, stacks=stacks), rejected
 
-    def _merge(self, reports: list[schema.RankReport], token: str) -> list[schema.Rejection]:
-        """Merge what can be merged; the rejections of the other ranks."""
-        checked, rejected = [], []
-        for report in reports:
-            try:
-                checked.append(in_version_2(self._checked(report)))
-            except schema.SchemaError as error:
-                rejected.append(self._rejection(report.identity, "malformed", str(error)))
-        for report, steps in zip(checked, decode_steps(checked), strict=True):
+    def _merge_some(self) -> None:
+        """Merge the pushes that have waited longest, up to about ROWS_AT_ONCE rows."""
+        began, rows, checked = time.perf_counter(), 0, []
+        while self._unmerged and rows < ROWS_AT_ONCE:
+            push = self._unmerged.popleft()
+            accepted = self._check(push)
+            rows += sum(block.count for report in accepted for block in report.blocks)
+            checked += [(push, report) for report in accepted]
+        now_ns = self._clock_ns()
+        for (push, report), steps in zip(checked, decode_steps([one for _, one in checked]), strict=True):
             if isinstance(steps, schema.SchemaError):
-                rejected.append(self._rejection(report.identity, "malformed", str(steps)))
+                push.rejected.append(self._rejection(report.identity, "malformed", str(steps)))
                 continue
             try:
-                self._unwritten.append(self._store.merge(report, self._clock_ns(), token, steps))
+                self._unwritten.append(self._store.merge(report, now_ns, push.token, steps))
             except ReportRejected as refused:
-                rejected.append(self._rejection(report.identity, refused.reason, str(refused)))
-        return rejected
+                push.rejected.append(self._rejection(report.identity, refused.reason, str(refused)))
+        self.seconds += time.perf_counter() - began
+
+    def _check(self, push: _Push) -> list[schema.RankReport]:
+        """The reports of a push that are valid, with their steps in blocks; the others are rejected."""
+        valid = []
+        for report in push.reports:
+            try:
+                valid.append(in_version_2(self._checked(report)))
+            except schema.SchemaError as error:
+                push.rejected.append(self._rejection(report.identity, "malformed", str(error)))
+        refused = refused_beyond_bound(valid)
+        for at, error in refused.items():
+            push.rejected.append(self._rejection(valid[at].identity, "malformed", str(error)))
+        return [report for at, report in enumerate(valid) if at not in refused] if refused else valid
 
     def _checked(self, report: schema.RankReport) -> schema.RankReport:
         """The report, without optional fields that are out of bounds. Raises SchemaError."""
         try:
-            schema.check(report)
+            schema.check(report, is_known=self._store.has_accepted(report))
             return report
         except schema.SchemaError as error:
             usable = schema.without_wrong_options(report)
@@ -226,6 +260,10 @@ class Ingest:
                     await asyncio.sleep(GATHER_SECONDS)
                 # Pushes from now on are in the next transaction.
                 self._transaction, self._was_shared, self._waiting = None, self._waiting > 1, 0
+                while self._unmerged:
+                    self._merge_some()
+                    if self._unmerged:
+                        await asyncio.sleep(0)
                 await self._append()
         except BaseException:
             if self._transaction is asyncio.current_task():

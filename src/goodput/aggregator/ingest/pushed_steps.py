@@ -1,15 +1,46 @@
-"""The steps of a push as columns: the blocks of all its ranks decoded and checked at once, as NumPy costs per call."""
+"""The steps of pushes as columns: the blocks of all their ranks decoded and checked at once, as NumPy costs per call."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
+from goodput.columns.attempts import columns_of
 from goodput.wire import schema
-from goodput.wire.step_blocks import TOTALS
-from goodput.wire.step_columns import StepColumns, decode, step_rows, wrong_rows
+from goodput.wire.step_blocks import END, NUMBER, START, STEP, TOTALS
+from goodput.wire.step_columns import StepColumns, decode, in_order, step_rows, wrong_rows
+
+
+class PushedSteps(NamedTuple):
+    """Rows of one rank in ascending number, (columns, rows), and what is known of them without looking.
+
+    `first` and `last` are the first and the last row's numbers, `first_step` is the first row's index; `start_ns` is the
+    least start, `end_ns` the greatest end. Without rows all are 0.
+    """
+
+    values: np.ndarray
+    first: int = 0
+    last: int = 0
+    first_step: int = 0
+    start_ns: int = 0
+    end_ns: int = 0
+
+
+def pushed(values: np.ndarray) -> PushedSteps:
+    """Rows in ascending number, described."""
+    if not values.shape[1]:
+        return PushedSteps(values)
+    numbers, ends = values[NUMBER], values[END]
+    first, last, step = int(numbers[0]), int(numbers[-1]), int(values[STEP, 0])
+    return PushedSteps(values, first, last, step, int(values[START].min()), int(ends.max()))
+
+
+def steps_of_rows(rows: Sequence[schema.StepRow]) -> PushedSteps:
+    """Rows in any order, each number once."""
+    return pushed(columns_of(rows) if rows else np.zeros((TOTALS, 0), np.int64))
 
 
 def in_version_2(report: schema.RankReport) -> schema.RankReport:
@@ -20,27 +51,60 @@ def in_version_2(report: schema.RankReport) -> schema.RankReport:
     return schema.in_blocks(replace(report, steps=[rows[number] for number in sorted(rows)]))
 
 
-def decode_steps(reports: Sequence[schema.RankReport]) -> list[StepColumns | schema.SchemaError]:
+def decode_steps(reports: Sequence[schema.RankReport]) -> list[PushedSteps | schema.SchemaError]:
     """The steps of each report, which `schema.check` has accepted, or why they are refused."""
-    refused = _refuse_beyond_bound(reports)
-    blocks = [block for at, report in enumerate(reports) if at not in refused for block in report.blocks]
-    columns = decode(blocks, max((len(report.phases) for report in reports), default=1))
-    wrong = wrong_rows(columns)
-    any_wrong, found, first = bool(wrong.any()), [], 0
+    blocks = [block for report in reports for block in report.blocks]
+    width = max((len(report.phases) for report in reports), default=1)
+    return _described(reports, decode(blocks, width))
+
+
+def _described(
+    reports: Sequence[schema.RankReport], columns: StepColumns
+) -> list[PushedSteps | schema.SchemaError]:
+    """The rows of each report, whose blocks are those of `columns`, or what is wrong with them."""
+    counts = [len(report.blocks) for report in reports]
+    begins = columns.begins[np.cumsum([0, *counts])]
+    wrong, heads = wrong_rows(columns), _heads(columns, begins)
+    any_wrong, found, block = bool(wrong.any()), [], 0
     for at, report in enumerate(reports):
-        if at in refused:
-            found.append(refused[at])
-            continue
-        begins = columns.begins[first : first + len(report.blocks) + 1]
-        first += len(report.blocks)
-        rows = slice(begins[0], begins[-1])
-        own = StepColumns(columns.values[: TOTALS + 2 * len(report.phases), rows], begins - begins[0])
-        found.append(_error_of(report, own, wrong[rows]) if any_wrong and wrong[rows].any() else own)
+        low, high = heads.lows[at], heads.lows[at + 1]
+        # A copy, so that the others' rows can leave memory.
+        values = columns.values[: TOTALS + 2 * len(report.phases), low:high].copy()
+        if any_wrong and wrong[low:high].any():
+            own = columns.begins[block : block + counts[at] + 1] - low
+            found.append(_error_of(report, StepColumns(values, own), wrong[low:high]))
+        elif counts[at] > 1:
+            found.append(pushed(in_order(values)))
+        else:
+            found.append(PushedSteps(values, *heads.of[at]) if low < high else PushedSteps(values))
+        block += counts[at]
     return found
 
 
-def _refuse_beyond_bound(reports: Sequence[schema.RankReport]) -> dict[int, schema.SchemaError]:
-    """Errors for the reports with the most steps, where all have too many: a few bytes can claim many steps."""
+class _Heads(NamedTuple):
+    lows: list[int]  # the first row of each report and, last, the number of rows
+    of: list[tuple[int, ...]]  # PushedSteps without the values; of reports without rows anything
+
+
+def _heads(columns: StepColumns, begins: np.ndarray) -> _Heads:
+    lows = begins.tolist()
+    if not len(columns):
+        return _Heads(lows, [])
+    # A report without rows takes a neighbour's, and nothing is made of it.
+    firsts = np.minimum(begins[:-1], len(columns) - 1)
+    filled = np.flatnonzero(np.diff(begins))
+    start, end = np.zeros_like(firsts), np.zeros_like(firsts)
+    start[filled] = np.minimum.reduceat(columns.start, firsts[filled])
+    end[filled] = np.maximum.reduceat(columns.end, firsts[filled])
+    heads = columns.number[firsts], columns.number[begins[1:] - 1], columns.step[firsts], start, end
+    return _Heads(lows, list(zip(*(one.tolist() for one in heads), strict=True)))
+
+
+def refused_beyond_bound(reports: Sequence[schema.RankReport]) -> dict[int, schema.SchemaError]:
+    """Errors for the reports of a push that have the most steps, where all have too many, by their place.
+
+    A few bytes can claim many steps.
+    """
     counts = [sum([block.count for block in report.blocks]) for report in reports]
     refused, excess = {}, sum(counts) - schema.STEPS_MAX
     for at in sorted(range(len(reports)), key=counts.__getitem__, reverse=True) if excess > 0 else ():

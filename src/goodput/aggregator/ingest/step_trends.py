@@ -1,22 +1,22 @@
 """Recent step times of a run: a sliding window of five minutes and discrete ones of ten seconds, over all its ranks.
 
-Cost: about 2 us for each row, and the histograms of 240 spans of time. A row whose predecessor is missing stands for
-several steps, so its length is unknown and it is left out.
+Memory: the histograms of 240 spans of time. recent_steps gives the steps, many at once.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from msgspec import Struct
 
-from goodput.account import Row
+from goodput.columns.bins import fp16_bins
+from goodput.histograms.histogram import Histogram
 from goodput.histograms.windows import StepSpans, Window, burst
-from goodput.wire.step_blocks import END, NUMBER, SAMPLES, START
 
 SPAN_NS = 1_250_000_000
 SLIDING_SPANS = 240  # 300 s
 DISCRETE_SPANS, DISCRETE_WINDOWS = 8, 30  # 10 s each
-_COUNTED = [NUMBER, START, END, SAMPLES]
 
 
 class StepSeconds(Struct):
@@ -54,18 +54,20 @@ class Trend:
     def __init__(self):
         self._steps = StepSpans(SPAN_NS, keep=SLIDING_SPANS)
 
-    def add(self, values: np.ndarray, before: Row | None) -> None:
-        """Count new steps of an attempt as columns (wire.step_blocks), in order; each must come once.
-
-        `before` is the last row that came before them.
-        """
-        last, had = (before.number, before.samples) if before else (0, 0)
-        for number, start_ns, end_ns, samples in zip(*values[_COUNTED].tolist(), strict=True):
-            if number == 1:
-                self._steps.add(end_ns, end_ns - start_ns, samples)
-            elif number == last + 1:
-                self._steps.add(end_ns, end_ns - start_ns, max(samples - had, 0))
-            last, had = number, samples
+    def add(self, ends_ns: np.ndarray, lengths_ns: np.ndarray, samples: np.ndarray) -> None:
+        """Count steps by their ends, lengths and samples, from 0 on; each must come once."""
+        if not len(ends_ns):
+            return
+        numbers = self._steps.number(ends_ns)
+        order = np.argsort(numbers, kind="stable")
+        numbers, ends_ns, lengths_ns, samples = (
+            one[order] for one in (numbers, ends_ns, lengths_ns, samples)
+        )
+        begins = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1)).tolist()
+        for low, high in pairwise([*begins, len(numbers)]):
+            ends, lengths = ends_ns[low:high], lengths_ns[low:high]
+            began_ns = max(int((ends - lengths).min()), 0)
+            self._steps.add_counted(began_ns, int(ends.max()), _histogram(lengths), _sum(samples[low:high]))
 
     def document(self, now_ns: int, ranks: int) -> StepWindows:
         """The windows as they stand in the run's document; the busy ratio is per rank."""
@@ -75,6 +77,16 @@ class Trend:
             [_step_window(window, ranks) for window in discrete],
             burst(discrete),
         )
+
+
+def _histogram(lengths_ns: np.ndarray) -> Histogram:
+    bins, counts = np.unique(fp16_bins(lengths_ns), return_counts=True)
+    return Histogram.of_counts(dict(zip(bins.tolist(), counts.tolist(), strict=True)), _sum(lengths_ns))
+
+
+def _sum(values: np.ndarray) -> int:
+    """The exact sum of some thousand numbers of 63 bits at most."""
+    return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
 
 
 def _step_window(window: Window, ranks: int) -> StepWindow:

@@ -14,15 +14,15 @@ import numpy as np
 from msgspec.structs import replace
 
 from goodput.account import DECLARED, Attempt, EndMark, Row, Run
+from goodput.account.sampled_stacks import NO_STACKS
 from goodput.aggregator.ingest.checkpoint_times import CheckpointTimes, ProcessCheckpoints
-from goodput.aggregator.ingest.recent_times import RecentTimes
+from goodput.aggregator.ingest.pushed_steps import PushedSteps, pushed, steps_of_rows
+from goodput.aggregator.ingest.recent_steps import RecentSteps
 from goodput.aggregator.ingest.sampled_ranks import SampledRanks, reported
-from goodput.aggregator.ingest.step_trends import Trend
-from goodput.aggregator.records import NewRecords, new_blocks
-from goodput.columns.attempts import ColumnAttempt, columns_of, row_of
+from goodput.aggregator.records import BLOCK_ROWS_MAX, NewBlock, NewRecords, new_blocks
+from goodput.columns.attempts import ColumnAttempt, row_of
 from goodput.wire import schema
-from goodput.wire.step_blocks import END, NUMBER, TOTALS
-from goodput.wire.step_columns import StepColumns, in_order
+from goodput.wire.step_blocks import NUMBER
 
 RUNS_MAX = 10_000
 # Rank processes of all runs: each restart of a rank is one more.
@@ -34,6 +34,7 @@ OWNED_SECONDS = 30.0
 # A token for some runs may take this part of each of the three bounds.
 SCOPED_SHARE = 4
 HARDWARE = ("compute_ns", "idle_ns", "energy_mj")
+_AGENTS_FIGURES = frozenset(("since_ns", *HARDWARE))
 # How far a host's clock may be ahead of ours.
 AHEAD_NS_MAX = 86_400 * 10**9
 
@@ -48,20 +49,33 @@ class ReportRejected(Exception):
 
 @dataclass
 class Process:
-    """One rank process. `sequence` is that of its newest live part, `last` its last completed step."""
+    """One rank process. `sequence` is that of its newest live part."""
 
     attempt: ColumnAttempt
     identity: schema.Identity
     sequence: int = -1
-    last: Row | None = None
+    last_column: np.ndarray | None = None  # its last completed step, (columns, 1)
     checkpoints: ProcessCheckpoints = field(default_factory=ProcessCheckpoints)
 
-    def add_steps(self, values: np.ndarray) -> np.ndarray:
-        """Merge rows as columns; returns those that were new."""
-        values = self.attempt.add_columns(values) if values.shape[1] else values
-        if values.shape[1] and (self.last is None or values[NUMBER, -1] > self.last.number):
-            self.last = row_of(values[:, -1].tolist())
-        return values
+    @property
+    def last(self) -> Row | None:
+        """Its last completed step."""
+        return None if self.last_column is None else row_of(self.last_column[:, 0].tolist())
+
+    def add_steps(self, steps: PushedSteps) -> PushedSteps:
+        """Merge rows; returns those that were new."""
+        attempt, values = self.attempt, steps.values
+        if not values.shape[1]:
+            return steps
+        if attempt.top_number + 1 == steps.first == steps.last - values.shape[1] + 1:
+            attempt.add_following(values, steps.first_step, steps.last, steps.end_ns)
+        else:
+            values = attempt.add_columns(values)
+            if values.shape[1] < steps.values.shape[1]:
+                steps = pushed(values)
+        if self.last_column is None or steps.last > self.last_column[NUMBER, 0]:
+            self.last_column = values[:, -1:].copy()
+        return steps
 
 
 @dataclass
@@ -72,8 +86,7 @@ class Store:
     processes: dict[tuple, Process] = field(default_factory=dict)
     # All by run:
     revisions: Counter[str] = field(default_factory=Counter)  # grows with every merge
-    trends: dict[str, Trend] = field(default_factory=dict)
-    times: dict[str, RecentTimes] = field(default_factory=dict)
+    recent: dict[str, RecentSteps] = field(default_factory=dict)
     newest: dict[str, dict[int, Process]] = field(default_factory=dict)  # by rank
     progress_ns: Counter[str] = field(default_factory=Counter)  # our unix ns of the last completed step
     checkpoints: dict[str, CheckpointTimes] = field(default_factory=dict)  # if it reported one
@@ -88,72 +101,101 @@ class Store:
     repeated: int = 0
 
     def merge(
-        self, report: schema.RankReport, now_ns: int, token: str = "", steps: StepColumns | None = None
+        self, report: schema.RankReport, now_ns: int, token: str = "", steps: PushedSteps | None = None
     ) -> NewRecords:
         """Merge a checked rank report received at `now_ns` (our unix ns; 0 skips checks of time). Raises ReportRejected.
 
         `token` is the id of a token for some runs, whose share of the bounds is limited. `steps` has the rows of
         `report.blocks`, decoded and checked; without, `report.steps` has them.
         """
-        if steps is None:
-            values = columns_of(report.steps) if report.steps else np.zeros((TOTALS, 0), np.int64)
-        else:
-            values = in_order(steps.values)
+        steps = steps_of_rows(report.steps) if steps is None else steps
         if now_ns:
-            _check_times(report, values, now_ns)
-        self._check_expected(report.identity, token)
-        process = self._process(report.identity, now_ns, token)
-        self._expect(report.identity, token)
-        attempt = process.attempt
+            _check_times(report, steps.end_ns, now_ns)
+        process = self.processes.get(_key(report.identity))
+        if process is None or process.identity != report.identity:
+            self._check_expected(report.identity, token)
+            process = self._process(report.identity, now_ns, token)
+            self._expect(report.identity, token)
+        attempt, run, count = process.attempt, report.identity.run, steps.values.shape[1]
         _extend_phases(attempt, report)
-        last, pushed = process.last, values.shape[1]
-        values = process.add_steps(values)
-        rows = values.shape[1]
+        before = process.last_column
+        steps = process.add_steps(steps)
+        events = self._add_events(process, report, now_ns)
+        rows = steps.values.shape[1]
+        if rows:
+            self._add_recent(run, attempt, steps, before, now_ns - report.live.now_ns if now_ns else None)
+            # Its age by the host's clock when the agent read it, by ours since: a late report is no new progress.
+            since_ns = now_ns - max(report.live.now_ns - steps.end_ns, 0)
+            if since_ns > self.progress_ns[run]:
+                self.progress_ns[run] = since_ns
+        self.new += rows + len(events)
+        self.repeated += count - rows + len(report.events) - len(events)
+        attempt.received_ns = max(attempt.received_ns, now_ns)
+        bare = self._add_live(process, report)
+        self.revisions[run] += 1
+        if rows == count <= BLOCK_ROWS_MAX and len(report.blocks) == 1:
+            of = NewBlock(report.blocks[0], len(report.phases), steps.last, steps.start_ns, steps.end_ns)
+            return NewRecords(bare, [of], events)
+        return NewRecords(bare, new_blocks(steps.values), events)
+
+    def _add_events(self, process: Process, report: schema.RankReport, now_ns: int) -> list[schema.EventRow]:
+        """Merge a report's events; returns those that were new."""
+        if not report.events:
+            return []
+        attempt, run = process.attempt, report.identity.run
         events = [event for event in report.events if event.number not in attempt.events]
-        run = report.identity.run
-        trend = self.trends.setdefault(run, Trend())
         attempt.add_events(events)
         if events:
             ahead_ns = report.live.now_ns - now_ns if now_ns else 0
-            self.checkpoints.setdefault(run, CheckpointTimes()).add(
-                process.checkpoints, attempt.attempt, events, ahead_ns
-            )
-        live = report.live
-        if rows:
-            trend.add(values, last)
-            if now_ns:
-                # Rows of the ledger are from before the last minutes.
-                times = self.times.setdefault(run, RecentTimes())
-                times.add(attempt.phases, values, last, now_ns - report.live.now_ns)
-            # Its age by the host's clock when the agent read it, by ours since: a late report is no new progress.
-            since_ns = now_ns - max(report.live.now_ns - int(values[END].max()), 0)
-            self.progress_ns[run] = max(since_ns, self.progress_ns[run])
-        self.new += rows + len(events)
-        self.repeated += pushed - rows + len(report.events) - len(events)
-        attempt.received_ns = max(attempt.received_ns, now_ns)
+            times = self.checkpoints.setdefault(run, CheckpointTimes())
+            times.add(process.checkpoints, attempt.attempt, events, ahead_ns)
+        return events
+
+    def _add_recent(
+        self,
+        run: str,
+        attempt: ColumnAttempt,
+        steps: PushedSteps,
+        before: np.ndarray | None,
+        shift_ns: int | None,
+    ) -> None:
+        before = None if steps.first == 1 else before
+        self.recent[run].add(attempt.phases, steps.values, before, shift_ns)
+
+    def _add_live(self, process: Process, report: schema.RankReport) -> schema.RankReport:
+        """Set the live part if it is the newest; returns the report as the ledger keeps it, without steps and events."""
+        attempt, identity, live = process.attempt, report.identity, report.live
         if report.sequence > process.sequence:
             process.sequence = report.sequence
-            if report.identity != process.identity:
-                process.identity = report.identity
-                _set_declared(attempt, report.identity)
+            if identity != process.identity:
+                process.identity = identity
+                _set_declared(attempt, identity)
             _set_live(attempt, live)
-            self.sampled.take(run, attempt, live.stacks)
-            # The figures summed over restarts of the agent, and samples of reports before this one.
-            live = replace(live, hardware=attempt.hardware, stacks=reported(attempt))
-        self.revisions[run] += 1
-        identity = report.identity
+            self.sampled.take(identity.run, attempt, live.stacks)
+            if live.hardware != attempt.hardware or live.stacks or attempt.stacks is not NO_STACKS:
+                # The figures summed over restarts of the agent, and samples of reports before this one.
+                live = replace(live, hardware=attempt.hardware, stacks=reported(attempt))
         if identity.attempt != attempt.attempt:
             identity = replace(identity, attempt=attempt.attempt)
-        bare = replace(report, identity=identity, live=live, steps=[], blocks=[], events=[])
-        return NewRecords(bare, new_blocks(values, report.blocks if rows == pushed else []), events)
+        return schema.RankReport(identity, report.sequence, report.phases, live, report.phase_states)
+
+    def has_accepted(self, report: schema.RankReport) -> bool:
+        """Whether a report of the same process with this identity and these phases was merged before."""
+        process = self.processes.get(_key(report.identity))
+        return (
+            process is not None
+            and process.identity == report.identity
+            and process.attempt.phases == report.phases
+            and process.attempt.phase_states == report.phase_states
+        )
 
     def restore_steps(self, identity: schema.Identity, values: np.ndarray) -> None:
         """Add rows of the ledger to a process that is in the store."""
         process = self.processes[_key(identity)]
-        last = process.last
-        values = process.add_steps(values)
-        if values.shape[1]:
-            self.trends[identity.run].add(values, last)
+        before = process.last_column
+        steps = process.add_steps(pushed(values))
+        if steps.values.shape[1]:
+            self._add_recent(identity.run, process.attempt, steps, before, None)
 
     def drop_steps(self, run: str) -> None:
         """Drop the rows of a run, which the ledger has."""
@@ -170,9 +212,9 @@ class Store:
         self.processes = {key: one for key, one in self.processes.items() if one.identity.run != run}
         self.expected_sum -= self.expected[run]
         self.taken_sum.subtract(self.taken.pop(run, {}))
-        for held in (self.runs, self.revisions, self.trends, self.newest, self.progress_ns):
+        for held in (self.runs, self.revisions, self.recent, self.newest, self.progress_ns):
             held.pop(run, None)
-        for held in (self.checkpoints, self.expected, self.starts, self.times):
+        for held in (self.checkpoints, self.expected, self.starts):
             held.pop(run, None)
 
     def _check_share(self, identity: schema.Identity, token: str, what: str, more: int, bound: int) -> None:
@@ -233,6 +275,7 @@ class Store:
             self._check_share(identity, token, "runs", 1, RUNS_MAX)
             self._take_share(identity.run, token, "runs", 1)
             run = self.runs[identity.run] = Run(identity.run)
+            self.recent[identity.run] = RecentSteps()
         number = identity.attempt
         holder = run.attempts.get((identity.rank, number))
         if holder is not None:
@@ -248,12 +291,10 @@ class Store:
         return attempt
 
 
-def _check_times(report: schema.RankReport, values: np.ndarray, now_ns: int) -> None:
+def _check_times(report: schema.RankReport, steps_end_ns: int, now_ns: int) -> None:
     """Refuse times far ahead of our clock: they would stretch the run over years."""
     live = report.live
-    latest_ns = max(
-        report.identity.start_ns, live.now_ns, live.last_ns, live.end_ns, 0, *values[END].tolist()
-    )
+    latest_ns = max(report.identity.start_ns, live.now_ns, live.last_ns, live.end_ns, steps_end_ns)
     if latest_ns > now_ns + AHEAD_NS_MAX:
         raise ReportRejected(
             "time",
@@ -289,6 +330,8 @@ def _set_declared(attempt: Attempt, identity: schema.Identity) -> None:
 
 def _extend_phases(attempt: Attempt, report: schema.RankReport) -> None:
     """Phases are only ever appended; a report may have more of them than the attempt, or fewer."""
+    if attempt.phases == report.phases and attempt.phase_states == report.phase_states:
+        return
     shared = min(len(attempt.phases), len(report.phases))
     if attempt.phases[:shared] != report.phases[:shared]:
         raise ReportRejected(
@@ -318,7 +361,9 @@ def _sum_hardware(held: dict[str, int], reported: dict[str, int]) -> dict[str, i
     """
     if not reported:
         return held
-    if any(name.startswith(("reported_", "said_")) for name in reported):
+    if not _AGENTS_FIGURES.issuperset(reported) and any(
+        name.startswith(("reported_", "said_")) for name in reported
+    ):
         return {re.sub("^said_", "reported_", name): value for name, value in reported.items()}
     figures = [name for name in HARDWARE if name in held or name in reported]
     is_same_agent = held.get("since_ns") == reported.get("since_ns") and all(
