@@ -3,7 +3,16 @@
 import json
 
 import pytest
-from support.account.account_history import Process, account_of, assert_closes, ns, of_rank, run_of, seconds
+from support.account.account_history import (
+    Process,
+    account_of,
+    assert_closes,
+    each_rank,
+    ns,
+    of_rank,
+    run_of,
+    seconds,
+)
 
 from goodput.account import Run, compute, document
 from goodput.account.states import STATES
@@ -17,7 +26,7 @@ def test_unreported_rank_is_unobserved():
     account = account_of(one)
     assert account.world_size == 3
     assert [of_rank(account, r) for r in (0, 1, 2)] == [{"productive": 4.0}] + [{"unobserved": 4.0}] * 2
-    assert [rank.observed for rank in account.ranks] == [True, False, False]
+    assert [rank.observed for rank in each_rank(account)] == [True, False, False]
     assert account.ratio("goodput") == 4 / 12
     assert document(account)["coverage"] == {
         "ranks": 1 / 3,

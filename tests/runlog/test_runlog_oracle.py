@@ -6,6 +6,7 @@ import functools
 from pathlib import Path
 
 import pytest
+from support.account.account_history import each_rank
 from support.account.runlog_history import log
 from support.account.runlog_oracle import account
 
@@ -35,8 +36,8 @@ def replayed(path: Path, lines: list[str], stall_seconds: float = STALL_SECONDS)
 def assert_agrees(found: Account, expected: dict) -> None:
     """Every number of the account equals the oracle's, to the nanosecond."""
     assert (found.start_ns, found.end_ns) == (expected["start"], expected["end"])
-    assert [rank.rank for rank in found.ranks] == list(expected["ranks"])
-    for rank in found.ranks:
+    assert [rank.rank for rank in each_rank(found)] == list(expected["ranks"])
+    for rank in each_rank(found):
         theirs = expected["ranks"][rank.rank]
         assert sum(rank.states) == rank.wall_ns == theirs["wall"]
         mine = {state: ns for state, ns in zip(STATES, rank.states, strict=True) if ns}
@@ -133,4 +134,4 @@ def test_rank_beyond_the_world_is_expected(tmp_path):
     lines = ['{"kind":"attempt","time":0,"rank":2,"attempt":1,"world_size":2}', '{"kind":"run_end","time":3}']
     found = replayed(tmp_path / "log", lines)
     assert_agrees(found, account("\n".join(lines), STALL_SECONDS))
-    assert [rank.wall_ns for rank in found.ranks] == [3 * 10**9] * 3
+    assert [rank.wall_ns for rank in each_rank(found)] == [3 * 10**9] * 3

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import add
 
 from goodput.account.attempts import Attempt, Row, Run
 from goodput.account.document_types import StepLines
-from goodput.account.facts import Facts, Key, gather
+from goodput.account.facts import Facts, Key, RankRange, gather
 from goodput.account.fold import PRODUCTIVE, Fold
 from goodput.account.hardware import energy_mj, is_cut, states_of
 from goodput.account.loader_summary import LoaderSummary, summarize_loaders
@@ -45,7 +45,7 @@ FACTORS = ("availability", "step_efficiency", "goodput", "compute_efficiency", "
 class RankAccount:
     """One expected rank: its sums and declared fields. `states` is in ns of wall time, not yet weighed by `devices`.
 
-    An unreported rank takes about 300 bytes.
+    Where `count` is more than one it stands for so many ranks from `rank` on, each with these sums: none reported.
     """
 
     rank: int
@@ -78,6 +78,12 @@ class RankAccount:
     sampled: bool = False  # samples say how much of its compute the device was idle
     energy_mj: int = 0  # measured, by all its devices
     metered: list[int] = field(default_factory=vector)  # the part of `states` that this energy covers
+    count: int = 1
+
+    @property
+    def all_devices(self) -> int:
+        """The devices of all ranks that it stands for."""
+        return self.devices * self.count
 
     def role_name(self) -> str:
         """The declared role, else whether it trains or generates, as far as that is seen."""
@@ -91,8 +97,9 @@ def sum_gpu_ns(ranks: Iterable[RankAccount]) -> list[int]:
     """GPU-ns per state: the ranks' sums, weighed by their devices."""
     total = vector()
     for rank in ranks:
+        devices = rank.devices * rank.count
         for i, ns in enumerate(rank.states):
-            total[i] += ns * rank.devices
+            total[i] += ns * devices
     return total
 
 
@@ -152,6 +159,10 @@ class Account:
     def gpu_ns(self) -> list[int]:
         return sum_gpu_ns(self.ranks)
 
+    def rank_count(self) -> int:
+        """The number of ranks that were ever expected."""
+        return sum(rank.count for rank in self.ranks)
+
     def by_role(self) -> dict[str, list[RankAccount]]:
         """The ranks of each role, the role with the most GPU time first; {} where all ranks have one role."""
         parts: dict[str, list[RankAccount]] = {}
@@ -159,11 +170,13 @@ class Account:
             parts.setdefault(rank.role_name(), []).append(rank)
         if len(parts) < 2 or parts.keys() == {"trainer", "unobserved"}:
             return {}
-        weight = {role: sum(rank.wall_ns * rank.devices for rank in ranks) for role, ranks in parts.items()}
+        weight = {
+            role: sum(rank.wall_ns * rank.all_devices for rank in ranks) for role, ranks in parts.items()
+        }
         return {role: parts[role] for role in sorted(parts, key=lambda role: (-weight[role], role))}
 
     def wall_gpu_ns(self) -> int:
-        return sum(rank.wall_ns * rank.devices for rank in self.ranks)
+        return sum(rank.wall_ns * rank.all_devices for rank in self.ranks)
 
     def device_share(self) -> float:
         """Share of the observed GPU time whose phases are on a device's clock; the rest is on the host's."""
@@ -198,7 +211,8 @@ class Account:
             if done is None or rank.peak is None:
                 return None
             flops += done
-            most += rank.peak * (rank.states[PRODUCTIVE] if factor == "compute_efficiency" else rank.wall_ns)
+            spent_ns = rank.states[PRODUCTIVE] if factor == "compute_efficiency" else rank.wall_ns
+            most += rank.peak * spent_ns * rank.count
         return flops * 1e9 / most if most else None
 
     def gpu_hour_cost(self) -> float | None:
@@ -278,16 +292,10 @@ class Engine:
         starts = run.starts()
         restarts = {n: Restart(n, starts[n], facts.points[n]) for n in facts.restarts}
         typical = _typical(run)
-        ranks, unseen, once = [], {}, PaidOnce(facts)
-        for rank, spans in sorted(facts.spans.items()):
-            like = None if facts.by_rank.get(rank) else unseen.get(tuple(spans))
-            if like is None:
-                ranks.append(_rank_account(self, rank, spans, restarts, typical, once))
-                if not ranks[-1].observed:
-                    unseen[tuple(spans)] = ranks[-1]
-            else:
-                # The sums are shared and no longer change, so a world of 262 144 ranks costs little.
-                ranks.append(replace(like, rank=rank))
+        once = PaidOnce(facts)
+        ranks = [
+            _rank_account(self, some, restarts, typical, once) for some in facts.expected.apart(facts.by_rank)
+        ]
         result = Account(
             run=run.name,
             start_ns=facts.start_ns,
@@ -387,8 +395,8 @@ def compute(
 def _world_size(facts: Facts) -> int:
     """Ranks that are expected at the end; of a run of workers, which end one by one, those of all time."""
     if facts.own_points and facts.status != "running":
-        return len(facts.spans)
-    return sum(spans[-1][1] == facts.end_ns for spans in facts.spans.values() if spans)
+        return len(facts.expected)
+    return sum(one.count for one in facts.expected.ranges if one.spans and one.spans[-1][1] == facts.end_ns)
 
 
 def gaps(facts: Facts, rank: int) -> Iterator[tuple[int, int, int, Attempt | None]]:
@@ -398,7 +406,7 @@ def gaps(facts: Facts, rank: int) -> Iterator[tuple[int, int, int, Attempt | Non
     up to a stall threshold after the attempt's first rank has started it is startup, and up to one before the last rank
     is over, unattributed for a rank that has finished.
     """
-    attempts = facts.by_rank.get(rank, [])
+    attempts, spans = facts.by_rank.get(rank, []), facts.expected.spans_of(rank)
     at, state = facts.start_ns, _UNOBSERVED
     for attempt in attempts:
         bound = facts.bounds[rank, attempt.attempt]
@@ -408,15 +416,13 @@ def gaps(facts: Facts, rank: int) -> Iterator[tuple[int, int, int, Attempt | Non
         begun = begun if is_skew else until
         queued = begun if attempt.submit_time is None else int(attempt.submit_time * 1e9)
         parts = ((state, queued), (_QUEUE, begun), (_STARTUP, until))
-        for part in _expected(facts.spans[rank], at, until, parts):
+        for part in _expected(spans, at, until, parts):
             yield *part, attempt
         at, state = max(at, bound.to_ns), _DOWN
     if attempts and attempts[-1].known_end_ns() is None:
         state = _UNOBSERVED
     finished_ns = _finished_last_ns(facts, attempts[-1]) if attempts else at
-    for part in _expected(
-        facts.spans[rank], at, facts.end_ns, ((_UNATTRIBUTED, finished_ns), (state, facts.end_ns))
-    ):
+    for part in _expected(spans, at, facts.end_ns, ((_UNATTRIBUTED, finished_ns), (state, facts.end_ns))):
         yield *part, None
 
 
@@ -438,10 +444,13 @@ def _expected(spans, from_ns: int, to_ns: int, parts) -> Iterator[tuple[int, int
                 at = end
 
 
-def _rank_account(engine: Engine, rank: int, spans, restarts, typical, once: PaidOnce) -> RankAccount:
+def _rank_account(
+    engine: Engine, some: RankRange, restarts: dict[int, Restart], typical, once: PaidOnce
+) -> RankAccount:
     """Place the rank's attempts one after the other in the times in which it is expected."""
+    rank = some.first
     attempts = engine.facts.by_rank.get(rank, [])
-    result = RankAccount(rank, wall_ns=sum(end - start for start, end in spans))
+    result = RankAccount(rank, wall_ns=sum(end - start for start, end in some.spans), count=some.count)
     _describe(result, attempts, typical)
     for attempt in attempts:
         fold = engine.folds[rank, attempt.attempt]

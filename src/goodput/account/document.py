@@ -16,8 +16,12 @@ from goodput.account.document_types import (
     Role,
     Straggler,
     Total,
+    UnseenRanks,
 )
 from goodput.account.states import INDEX, STATES
+
+# Ranks that nobody reported that are listed one by one.
+UNSEEN_LISTED_MAX = 256
 
 
 def document(account: Account, causes: list[Cause] | None = None) -> AccountDocument:
@@ -25,6 +29,7 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
     gpu_ns, wall = account.gpu_ns(), account.wall_gpu_ns()
     dollars, joules, ranks = figures.money(account), figures.energy(account), account.ranks
     roles = account.by_role()
+    listed, unseen = _ranks(account, bool(roles))
     return {
         "run": account.run,
         "status": account.status,
@@ -35,7 +40,7 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         "states": _states(gpu_ns),
         "factors": Factors(**{factor: account.ratio(factor) for factor in FACTORS}),
         "coverage": {
-            "ranks": sum(rank.observed for rank in ranks) / len(ranks) if ranks else None,
+            "ranks": sum(rank.observed for rank in ranks) / account.rank_count() if ranks else None,
             "time": 1 - gpu_ns[INDEX["unobserved"]] / wall if wall else None,
             "device_clock": account.device_share(),
             "phases": account.phases_share(),
@@ -59,14 +64,42 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         "per_dollar": figures.per_unit(account, dollars and dollars["total"]),
         "per_joule": figures.per_unit(account, joules and joules["total"]),
         "straggler": _straggler(account),
-        "workers": {"counted": len(ranks), "left_out": account.left_out} if account.is_of_workers else None,
+        "workers": {"counted": account.rank_count(), "left_out": account.left_out}
+        if account.is_of_workers
+        else None,
         "roles": [_role(role, part) for role, part in roles.items()],
         "hang": None,
         "causes": causes or [],
         "advice_order": figures.advice_order(account, causes or []),
         "whole_run": figures.whole_run(account),
         "stack_samples": sampled_stacks.summary(account),
-        "ranks": [_rank(rank, rank.role_name() if roles else rank.role) for rank in ranks],
+        "ranks": listed,
+        "unseen_ranks": unseen,
+    }
+
+
+def _ranks(account: Account, has_roles: bool) -> tuple[list[Rank], list[UnseenRanks]]:
+    """The ranks one by one, and as ranges what is beyond UNSEEN_LISTED_MAX ranks that nobody reported."""
+    listed: list[Rank] = []
+    more: list[UnseenRanks] = []
+    left = UNSEEN_LISTED_MAX
+    for rank in account.ranks:
+        role = rank.role_name() if has_roles else rank.role
+        count = rank.count if rank.observed else min(rank.count, left)
+        left -= 0 if rank.observed else count
+        listed += [_rank(rank, rank.rank + at, role) for at in range(count)]
+        if count < rank.count:
+            more.append(_rank_range(rank, rank.rank + count, rank.count - count))
+    return listed, more
+
+
+def _rank_range(rank: RankAccount, first: int, count: int) -> UnseenRanks:
+    return {
+        "first": first,
+        "last": first + count - 1,
+        "ranks": count,
+        "devices": rank.devices,
+        "states": _states([ns * rank.devices * count for ns in rank.states]),
     }
 
 
@@ -76,7 +109,7 @@ def _role(role: str, ranks: list[RankAccount]) -> Role:
     kept, lost = (sum(getattr(rank, name) for rank in ranks) for name in ("kept_steps", "lost_steps"))
     return {
         "role": role,
-        "ranks": len(ranks),
+        "ranks": sum(rank.count for rank in ranks),
         "gpu_seconds": total / 1e9,
         "states": _states(gpu_ns),
         "steps": {"kept": kept, "lost": lost},
@@ -156,9 +189,9 @@ def _straggler(account: Account) -> Straggler:
     }
 
 
-def _rank(rank: RankAccount, role: str) -> Rank:
+def _rank(rank: RankAccount, number: int, role: str) -> Rank:
     return {
-        "rank": rank.rank,
+        "rank": number,
         "host": rank.host,
         "worker": rank.worker,
         "role": role,

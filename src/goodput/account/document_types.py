@@ -254,6 +254,16 @@ class Rank(TypedDict):
     steps: Steps
 
 
+class UnseenRanks(TypedDict):
+    """Ranks `first` to `last`, none of which was ever reported; `states` are the sums of them all."""
+
+    first: int
+    last: int
+    ranks: int
+    devices: int
+    states: dict[str, float]
+
+
 class SampledPlace(TypedDict):
     """A line of code, as "FILE:FUNCTION, line N", and its share of the samples."""
 
@@ -298,7 +308,7 @@ class AccountDocument(TypedDict):
     """The account of a run: GPU-seconds by state, which sum to `gpu_seconds`.
 
     `causes` are largest first; `advice_order` names their states in the order in which to act: what recurs with the
-    steps before what is paid once.
+    steps before what is paid once. `ranks` has the reported ranks and the first 256 others; `unseen_ranks` has the rest.
     """
 
     run: str
@@ -334,3 +344,4 @@ class AccountDocument(TypedDict):
     whole_run: WholeRun | None
     stack_samples: StackSamples | None
     ranks: list[Rank]
+    unseen_ranks: list[UnseenRanks]

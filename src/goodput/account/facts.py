@@ -1,17 +1,22 @@
 """What must be known of a whole run before one of its steps can be classified.
 
 Facts are the account's window and the run's status, when each rank is expected, where each attempt's time begins and
-ends, up to which step its work counts, and how long a wait is a stall. Cost: microseconds per attempt, none per row.
+ends, up to which step its work counts, and how long a wait is a stall. Cost: microseconds per attempt, none per row nor
+per rank that nobody reported.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from goodput.account.attempts import Attempt, Run
 from goodput.account.resume import kept_until, resume_points
 
 Key = tuple[int, int]  # (rank, attempt number)
+Span = tuple[int, int]  # unix ns
 # Statuses of a run whose time has ended.
 FINAL_STATUSES = ("finished", "failed", "cancelled")
 # A submit time further back than this is a wrong number, not a wait for a scheduler.
@@ -30,9 +35,61 @@ class Bound:
     first: bool  # `from_ns` is the attempt's own start, not one that was cut
 
 
+class RankRange(NamedTuple):
+    """`count` ranks from `first` on, with the times in which each is expected, in order."""
+
+    first: int
+    count: int
+    spans: list[Span]
+
+
+class ExpectedRanks:
+    """When each rank is expected: ranges of ranks, disjoint, so a world of 262 144 takes as much as one of four."""
+
+    def __init__(self, ranges: Iterable[RankRange]):
+        self.ranges = sorted(ranges, key=lambda one: one.first)
+        self._firsts = [one.first for one in self.ranges]
+
+    def __len__(self) -> int:
+        """The number of ranks."""
+        return sum(one.count for one in self.ranges)
+
+    def spans_of(self, rank: int) -> list[Span]:
+        """[] for a rank that is not expected."""
+        at = bisect_right(self._firsts, rank) - 1
+        if at < 0 or rank >= self.ranges[at].first + self.ranges[at].count:
+            return []
+        return self.ranges[at].spans
+
+    def apart(self, ranks: Iterable[int]) -> Iterator[RankRange]:
+        """All ranges, cut so that each of these ranks is one of its own."""
+        left, ordered = iter(self.ranges), sorted(ranks, reverse=True)
+        for first, count, spans in left:
+            beyond = first + count
+            while ordered and ordered[-1] < beyond:
+                rank = ordered.pop()
+                if rank < first:
+                    continue
+                if rank > first:
+                    yield RankRange(first, rank - first, spans)
+                yield RankRange(rank, 1, spans)
+                first = rank + 1
+            if first < beyond:
+                yield RankRange(first, beyond - first, spans)
+
+    def within(self, start_ns: int, end_ns: int) -> ExpectedRanks:
+        """The parts of all spans that lie in a window."""
+        return ExpectedRanks(
+            RankRange(first, count, [
+                (max(a, start_ns), min(b, end_ns)) for a, b in spans if a < end_ns and b > start_ns
+            ])
+            for first, count, spans in self.ranges
+        )  # fmt: skip
+
+
 @dataclass
 class Facts:
-    """See the module docstring. `spans` are the times in which a rank is expected, in order, per rank."""
+    """See the module docstring."""
 
     start_ns: int
     end_ns: int
@@ -41,7 +98,7 @@ class Facts:
     points: dict[int, int | None]
     limits: dict[Key, int]
     bounds: dict[Key, Bound]
-    spans: dict[int, list[tuple[int, int]]]
+    expected: ExpectedRanks
     window_ns: int  # where the requested window begins, -1 for the run's own start
     by_rank: dict[int, list[Attempt]]
     starts: dict[int, int]  # when the first rank of each attempt number began
@@ -90,34 +147,31 @@ def gather(
     own_points: dict[Key, dict[int, int | None]] = {}
     if run.is_of_workers():
         points, limits = _resume_each(run, own_points, down)
-        spans = _lives(run, ends, end)
+        expected = _lives(run, ends, end)
     else:
         points = resume_points(run)
         limits = kept_until(run, points, down)
-        spans = expected(run, start, end)
+        expected = expected_ranks(run, start, end)
     whole = (start, end)
     if window is not None:
         start = max(start, start if window[0] is None else window[0])
         end = max(start, min(end, end if window[1] is None else window[1]))
-        spans = {
-            r: [(max(a, start), min(b, end)) for a, b in own if a < end and b > start]
-            for r, own in spans.items()
-        }
+        expected = expected.within(start, end)
     cut_ns = start if window is not None else -1
     last_ns = max((own for own, _ in ends.values()), default=end)
     starts = run.starts()
     facts = Facts(
-        start, end, status, threshold_ns, points, limits, {}, spans, cut_ns, by_rank, starts, last_ns
+        start, end, status, threshold_ns, points, limits, {}, expected, cut_ns, by_rank, starts, last_ns
     )
     facts.own_points = own_points
     facts.is_part = (start, end) != whole
     facts.restarts = [n for n in sorted(points) if n > min(points)]
     for rank, attempts in by_rank.items():
-        _place(facts, spans.get(rank, []), attempts, ends)
+        _place(facts, expected.spans_of(rank), attempts, ends)
     return facts
 
 
-def _place(facts: Facts, spans: list[tuple[int, int]], attempts: list[Attempt], ends) -> None:
+def _place(facts: Facts, spans: list[Span], attempts: list[Attempt], ends) -> None:
     """Place a rank's attempts in the spans in which it is expected; where two overlap the earlier one counts."""
     at, alive = facts.start_ns, facts.status in ("running", "unobserved")
     for attempt in attempts:
@@ -151,55 +205,66 @@ def _resume_each(run: Run, own_points: dict, down: bool) -> tuple[dict[int, int 
     return points, limits
 
 
-def _lives(run: Run, ends: dict[Key, tuple[int, bool]], end_ns: int) -> dict[int, list[tuple[int, int]]]:
+def _lives(run: Run, ends: dict[Key, tuple[int, bool]], end_ns: int) -> ExpectedRanks:
     """When each worker is expected: from its first start to its last end. Those without steps are left out."""
-    left_out, spans = run.left_out(), {}
+    left_out, spans = run.left_out(), dict[int, list[Span]]()
     for part in run.workers():
         rank = next(iter(part.attempts))[0]
         if rank not in left_out:
             begin = min(attempt.start_ns for attempt in part.attempts.values())
             over = min(max(ends[key][0] for key in part.attempts), end_ns)
             spans.setdefault(rank, []).append((min(begin, over), over))
-    return {rank: _disjoint(sorted(own)) for rank, own in spans.items()}
+    return ExpectedRanks(RankRange(rank, 1, _disjoint(sorted(own))) for rank, own in spans.items())
 
 
-def _disjoint(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _disjoint(spans: list[Span]) -> list[Span]:
     """Spans in order, each cut where the one before reaches into it."""
-    found: list[tuple[int, int]] = []
+    found: list[Span] = []
     for begin, over in spans:
         begin = max(begin, found[-1][1]) if found else begin
         found.append((begin, max(begin, over)))
     return found
 
 
-def expected(run: Run, start_ns: int, end_ns: int) -> dict[int, list[tuple[int, int]]]:
-    """Per expected rank the times in which it is expected.
+def expected_ranks(run: Run, start_ns: int, end_ns: int) -> ExpectedRanks:
+    """The ranks that the worlds of a run's attempts have.
 
     The world may change from attempt to attempt: a rank is expected from the start of an attempt whose world
     includes it to the start of the next one. Time before the first attempt belongs to the first attempt.
     """
     if run.only_ranks is not None:
-        return {rank: [(start_ns, end_ns)] for rank in run.only_ranks}
+        return ExpectedRanks(RankRange(rank, 1, [(start_ns, end_ns)]) for rank in set(run.only_ranks))
     starts, worlds = run.starts(), {}
     for (rank, number), attempt in run.attempts.items():
         worlds[number] = max(attempt.world_size, rank + 1, worlds.get(number, 1))
     if not worlds:
-        return {0: [(start_ns, end_ns)]}
+        return ExpectedRanks([RankRange(0, 1, [(start_ns, end_ns)])])
     numbers = sorted(worlds)
     begins, at = [start_ns], start_ns
     for number in numbers[1:]:
         at = min(max(at, starts[number]), end_ns)
         begins.append(at)
-    spans: dict[int, list[tuple[int, int]]] = {}
-    for number, begin, over in zip(numbers, begins, [*begins[1:], end_ns], strict=True):
-        span = (begin, over)
-        for rank in range(worlds[number]):
-            own = spans.setdefault(rank, [])
-            if own and own[-1][1] == begin:
-                own[-1] = (own[-1][0], over)
-            else:
-                own.append(span)
-    return spans
+    times = [
+        (worlds[number], begin, over)
+        for number, begin, over in zip(numbers, begins, [*begins[1:], end_ns], strict=True)
+    ]
+    ranges, first = [], 0
+    for beyond in sorted(set(worlds.values())):
+        spans = _joined((begin, over) for world, begin, over in times if world >= beyond)
+        ranges.append(RankRange(first, beyond - first, spans))
+        first = beyond
+    return ExpectedRanks(ranges)
+
+
+def _joined(spans: Iterable[Span]) -> list[Span]:
+    """Spans in order, as one where the next begins at the end of the one before."""
+    found: list[Span] = []
+    for begin, over in spans:
+        if found and found[-1][1] == begin:
+            found[-1] = (found[-1][0], over)
+        else:
+            found.append((begin, over))
+    return found
 
 
 def _window(run: Run, by_rank, now_ns: int, stale_seconds: float | None) -> tuple[int, int, str]:

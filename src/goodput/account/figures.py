@@ -171,7 +171,7 @@ def _ideal(ranks: list[RankAccount], name: str, shown: bool = False) -> float | 
     With `shown` it is at least what each rank did: its last steps may be its fastest and too few for a stretch.
     """
     pairs = zip(_rates(ranks, name), ranks, strict=False)
-    ideals = [max(rate * rank.wall_ns / 1e9, rank.kept_samples * shown) for rate, rank in pairs]
+    ideals = [rank.count * max(rate * rank.wall_ns / 1e9, rank.kept_samples * shown) for rate, rank in pairs]
     return sum(ideals) if ideals else None
 
 
@@ -239,7 +239,7 @@ def energy(account: Account) -> Total | None:
             if rank.metered[i]:
                 joules += rank.energy_mj / 1e3 * (rank.metered[i] / metered_ns)
             if rest_ns and power is not None:
-                joules += rest_ns * rank.devices / 1e9 * power
+                joules += rest_ns * rank.all_devices / 1e9 * power
             totals[i] = joules
     known = sum(joules for joules in totals if joules is not None)
     return {"total": known, "states": dict(zip(STATES, totals, strict=True))}
@@ -263,7 +263,7 @@ def _weighed(account: Account, name: str, per_ns: float) -> Total | None:
         return None
     for rank, rate in zip(account.ranks, rates, strict=True):
         for i, ns in enumerate(rank.states):
-            totals[i] += ns * rank.devices / per_ns * rate
+            totals[i] += ns * rank.all_devices / per_ns * rate
     return {"total": sum(totals), "states": dict(zip(STATES, totals, strict=True))}
 
 
@@ -296,7 +296,7 @@ def _utilisation_errors(account: Account) -> list[str]:
     """At most one error."""
     first = next((rank for rank in account.ranks if rank.observed), None)
     about = {
-        "world_size": len(account.ranks),
+        "world_size": account.rank_count(),
         "microbatches": (first.microbatches if first else None) or 1,
         "devices": first.devices if first else 1,
         "device": account.device,

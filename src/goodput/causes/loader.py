@@ -24,7 +24,7 @@ ALONE = "check that node's disk, CPU and network, or the shard it reads."
 
 def advise(account) -> str:
     """Say whether one rank waits or all do, the main reason if the loader was measured, and what to change."""
-    waits = sorted((rank.states[INDEX[STATE]], rank.rank, rank.host) for rank in account.ranks)
+    waits = sorted((one.states[INDEX[STATE]], one.rank, one.host) for one in account.ranks if one.observed)
     most, rank, host = waits.pop()
     found = _inside(account.loader)
     if waits and most > ALONE_RATIO_MIN * median(ns for ns, _, _ in waits):

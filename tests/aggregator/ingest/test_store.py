@@ -297,37 +297,16 @@ def test_hardware_figures_continue_after_agent_restart():
 # ---- Ranks that are expected
 
 
-def expecting(world_size: int, run: str, rank: int = 0) -> schema.RankReport:
-    return rank_report(Process(rank).steps(1, forward=1), run, world_size=world_size)
-
-
-def test_expected_ranks_of_all_runs_are_bounded(monkeypatch):
-    monkeypatch.setattr(store_module, "EXPECTED_MAX", 10)
-    store = merged(expecting(4, "a"), expecting(6, "b"))
-    for one in (expecting(1, "c"), expecting(5, "a"), expecting(5, "a", rank=4)):
-        with pytest.raises(ReportRejected) as rejected:
-            store.merge(one, NOW)
-        assert rejected.value.reason == "ranks" and "world size" in str(rejected.value)
-    assert store.runs.keys() == {"a", "b"} and len(account(store, "a").ranks) == 4
-    # Runs within the bound continue, and count once.
-    for one in (expecting(4, "a"), expecting(4, "a", rank=3), expecting(2, "b"), expecting(6, "b", rank=5)):
-        store.merge(one, NOW)
-    assert store.expected == {"a": 4, "b": 6} and store.expected_sum == 10
-
-
-def test_growing_world_counts_its_growth(monkeypatch):
-    monkeypatch.setattr(store_module, "EXPECTED_MAX", 10)
-    store = merged(expecting(4, "a"), expecting(3, "b"), expecting(7, "a"))
-    assert store.expected == {"a": 7, "b": 3} and store.expected_sum == 10
-
-
-def test_rejected_reports_add_no_expected_ranks(monkeypatch):
-    monkeypatch.setattr(store_module, "EXPECTED_MAX", 10)
-    store = merged(expecting(4, "a"))
-    with pytest.raises(ReportRejected) as rejected:
-        store.merge(rank_report(Process().steps(2, forward=1), "a", world_size=9, pid=77), NOW)
-    assert rejected.value.reason == "claim"
-    assert store.expected == {"a": 4} and store.expected_sum == 4
+def test_largest_worlds_leave_room_for_others():
+    """A world size is a claim of one report: what nobody has reported takes no room."""
+    runs = [
+        rank_report(Process().steps(1, forward=1), f"r{n}", world_size=schema.WORLD_SIZE_MAX)
+        for n in range(8)
+    ]
+    store = merged(*runs)
+    found = [account(store, run) for run in store.runs]
+    assert [len(one.ranks) for one in found] == [2] * 8
+    assert {one.rank_count() for one in found} == {schema.WORLD_SIZE_MAX}
 
 
 def test_run_starts_with_its_first_process():

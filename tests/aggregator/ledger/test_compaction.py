@@ -284,7 +284,7 @@ def test_deleted_run_does_not_come_back(ledger, url):
     assert list(inspection.damages(ledger)) == []
     restarted, _, _ = maintained(ledger)
     assert sorted(restarted._store.runs) == ["kept", "later"]
-    assert restarted._store.expected_sum == ingest._store.expected_sum == 4
+    assert len(restarted._store.processes) == len(ingest._store.processes) == 8
 
 
 def test_run_can_be_reported_again_after_its_deletion(ledger):

@@ -8,7 +8,10 @@ Whole nanoseconds throughout, so that sums can be compared exactly.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from goodput.account import Account, Attempt, Event, Row, Run, compute
+from goodput.account.account import RankAccount
 from goodput.account.states import PHASE_STATES, STATES
 
 PHASES = tuple(PHASE_STATES)
@@ -154,8 +157,13 @@ def seconds(states: list[int]) -> dict[str, float]:
     return {state: value / 1e9 for state, value in zip(STATES, states, strict=True) if value}
 
 
+def each_rank(account: Account) -> list[RankAccount]:
+    """An account for each rank, also of those that a range stands for."""
+    return [replace(one, rank=one.rank + at, count=1) for one in account.ranks for at in range(one.count)]
+
+
 def of_rank(account: Account, rank: int = 0) -> dict[str, float]:
-    return seconds(account.ranks[rank].states)
+    return seconds(each_rank(account)[rank].states)
 
 
 def assert_closes(account: Account, elastic: bool = False) -> None:

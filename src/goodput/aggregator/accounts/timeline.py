@@ -315,21 +315,24 @@ def sums_of(ledger: Ledger, past: Past, window: Window, points: int, worst: Sequ
     engine.settle()
     for fold in folds.values():
         _launch(fold)
-    for rank in ranks:
-        for start, end, state, _ in gaps(facts, rank):
-            states = vector()
-            states[state] = end - start
-            sheets[rank in spread].lay(states, start, end, devices[rank])
+    seen = {rank for rank in facts.by_rank if facts.expected.spans_of(rank)}
+    for rank, count, _ in facts.expected.apart(seen):
+        if rank in ranks or rank not in seen:
+            for start, end, state, _ in gaps(facts, rank):
+                states = vector()
+                states[state] = end - start
+                sheets[rank in spread].lay(states, start, end, devices.get(rank, devices[None]) * count)
     gpu_ns = _allocated(facts, grid, devices)
     cells = list(map(_closed, sheets[0].cells, sheets[1].cells, gpu_ns))
-    whole = all_rows and len(ranks) == len(facts.spans)
-    sampled = None if whole else Sampled(len(ranks), len(facts.spans), all_rows)
+    of, unseen = len(facts.expected), len(facts.expected) - len(seen)
+    whole = all_rows and len(ranks) == len(seen)
+    sampled = None if whole else Sampled(len(ranks) + unseen, of, all_rows)
     return TimelineSums(facts, grid, gpu_ns, cells, own, merged(stalls), sampled)
 
 
 def _chosen(past: Past, facts: Facts, worst: Sequence[int]) -> _Choice:
     """All ranks if they have at most ROWS_MAX rows, else `worst` and evenly spread others."""
-    rows = dict.fromkeys(facts.spans, 0)
+    rows = {rank: 0 for rank in facts.by_rank if facts.expected.spans_of(rank)}
     for (rank, _), attempt in past.run.attempts.items():
         bound = facts.bounds[rank, attempt.attempt]
         life = max(bound.end_ns - attempt.start_ns, 1)
@@ -377,19 +380,19 @@ def _launch(fold: TimedFold) -> None:
         cell[_LAUNCH] += moved
 
 
-def _devices(past: Past, facts: Facts) -> dict[int, int]:
-    """By expected rank; an unreported one is taken to have as many as the others."""
+def _devices(past: Past, facts: Facts) -> dict[int | None, int]:
+    """By rank; under None those of an unreported one, which is taken to have as many as the others."""
     most = max((attempt.devices for attempt in past.run.attempts.values()), default=1)
-    return {rank: facts.by_rank[rank][-1].devices if rank in facts.by_rank else most for rank in facts.spans}
+    return {None: most, **{rank: own[-1].devices for rank, own in facts.by_rank.items()}}
 
 
-def _allocated(facts: Facts, grid: Grid, devices: dict[int, int]) -> list[int]:
+def _allocated(facts: Facts, grid: Grid, devices: dict[int | None, int]) -> list[int]:
     """GPU-ns of all expected ranks, by bucket."""
     found = [0] * grid.points
     alike: Counter[Span] = Counter()
-    for rank, spans in facts.spans.items():
+    for rank, count, spans in facts.expected.apart(facts.by_rank):
         for span in spans:
-            alike[span] += devices[rank]
+            alike[span] += devices.get(rank, devices[None]) * count
     for span, count in alike.items():
         for bucket, ns in grid.parts(*span):
             found[bucket] += ns * count

@@ -109,7 +109,7 @@ class Exposition:
                     log.exception("the series could not be rendered; /metrics has the last ones")
 
     def _is_large(self) -> bool:
-        return self._accounts.store.expected_sum >= LARGE_RANKS
+        return len(self._accounts.store.processes) >= LARGE_RANKS
 
     def _must_wait(self) -> bool:
         if self._refreshed is None or not self._is_large():

@@ -95,10 +95,7 @@ class RunSeries:
         series.add("goodput_progress_age_seconds", age_seconds)
         if is_final:
             return
-        # Numbers of processes that have ended or are left out lie between those of the others.
-        expected = account.ranks if account.is_of_workers else account.ranks[: account.world_size]
-        gpus = sum(rank.devices for rank in expected)
-        series.add("goodput_run_gpus", gpus)
+        series.add("goodput_run_gpus", _expected_gpus(account))
         times = self._accounts.store.checkpoints.get(account.run)
         if times is not None and times.newest is not None:
             series.add("goodput_checkpoint_age_seconds", times.age_seconds(now_ns))
@@ -122,6 +119,15 @@ class RunSeries:
             series.add("goodput_run_health_events", count, kind=kind, severity=severity)
         for kind, ns in sorted(spent_ns.items()):
             series.add("goodput_run_health_cost_gpu_seconds", ns / 1e9, kind=kind)
+
+
+def _expected_gpus(account: Account) -> int:
+    """The devices of the ranks that are expected now: of a run of workers, whose numbers have gaps, of all."""
+    beyond = account.world_size
+    return sum(
+        rank.devices * (rank.count if account.is_of_workers else min(rank.count, max(beyond - rank.rank, 0)))
+        for rank in account.ranks
+    )
 
 
 def _add_states(series: _Series, account: Account) -> Iterator[None]:

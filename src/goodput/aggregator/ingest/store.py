@@ -27,11 +27,9 @@ from goodput.wire.step_blocks import NUMBER
 RUNS_MAX = 10_000
 # Rank processes of all runs: each restart of a rank is one more.
 PROCESSES_MAX = 1 << 20
-# Ranks that the runs expect by their world sizes, reported or not: an account has a part for each, of about 1 KiB.
-EXPECTED_MAX = 1 << 20
 # A process that reported within this time and did not end still owns its rank.
 OWNED_SECONDS = 30.0
-# A token for some runs may take this part of each of the three bounds.
+# A token for some runs may take this part of each of the two bounds.
 SCOPED_SHARE = 4
 HARDWARE = ("compute_ns", "idle_ns", "energy_mj")
 _AGENTS_FIGURES = frozenset(("since_ns", *HARDWARE))
@@ -90,8 +88,6 @@ class Store:
     newest: dict[str, dict[int, Process]] = field(default_factory=dict)  # by rank
     progress_ns: Counter[str] = field(default_factory=Counter)  # our unix ns of the last completed step
     checkpoints: dict[str, CheckpointTimes] = field(default_factory=dict)  # if it reported one
-    expected: Counter[str] = field(default_factory=Counter)  # the largest world size
-    expected_sum: int = 0
     starts: dict[str, int] = field(default_factory=dict)  # unix ns of the first process's start
     sampled: SampledRanks = field(default_factory=SampledRanks)
     # What tokens for some runs take of the bounds, by run and then by (token, what).
@@ -111,11 +107,7 @@ class Store:
         steps = steps_of_rows(report.steps) if steps is None else steps
         if now_ns:
             _check_times(report, steps.end_ns, now_ns)
-        process = self.processes.get(_key(report.identity))
-        if process is None or process.identity != report.identity:
-            self._check_expected(report.identity, token)
-            process = self._process(report.identity, now_ns, token)
-            self._expect(report.identity, token)
+        process = self._process(report.identity, now_ns, token)
         attempt, run, count = process.attempt, report.identity.run, steps.values.shape[1]
         _extend_phases(attempt, report)
         before = process.last_column
@@ -210,11 +202,10 @@ class Store:
     def forget(self, run: str) -> None:
         """Drop a run; reports of it from now on begin a new one."""
         self.processes = {key: one for key, one in self.processes.items() if one.identity.run != run}
-        self.expected_sum -= self.expected[run]
         self.taken_sum.subtract(self.taken.pop(run, {}))
         for held in (self.runs, self.revisions, self.recent, self.newest, self.progress_ns):
             held.pop(run, None)
-        for held in (self.checkpoints, self.expected, self.starts):
+        for held in (self.checkpoints, self.starts):
             held.pop(run, None)
 
     def _check_share(self, identity: schema.Identity, token: str, what: str, more: int, bound: int) -> None:
@@ -232,23 +223,6 @@ class Store:
             self.taken.setdefault(run, Counter())[token, what] += more
             self.taken_sum[token, what] += more
 
-    def _check_expected(self, identity: schema.Identity, token: str) -> None:
-        more = identity.world_size - self.expected[identity.run]
-        self._check_share(identity, token, "expected ranks", more, EXPECTED_MAX)
-        if self.expected_sum + more > EXPECTED_MAX:
-            raise ReportRejected(
-                "ranks",
-                f"run {identity.run!r}: world size {identity.world_size}; all runs together may have {EXPECTED_MAX} "
-                f"ranks and have {self.expected_sum}",
-            )
-
-    def _expect(self, identity: schema.Identity, token: str) -> None:
-        run = identity.run
-        self._take_share(run, token, "expected ranks", identity.world_size - self.expected[run])
-        self.expected_sum += max(identity.world_size - self.expected[run], 0)
-        self.expected[run] = max(identity.world_size, self.expected[run])
-        self.starts[run] = min(identity.start_ns, self.starts.get(run, identity.start_ns))
-
     def _process(self, identity: schema.Identity, now_ns: int, token: str) -> Process:
         key = _key(identity)
         process = self.processes.get(key)
@@ -259,6 +233,8 @@ class Store:
             before = ranks.get(identity.rank)
             if before is None or _order(process.attempt) >= _order(before.attempt):
                 ranks[identity.rank] = process
+            start_ns = self.starts.get(identity.run, identity.start_ns)
+            self.starts[identity.run] = min(identity.start_ns, start_ns)
         return process
 
     def _place(self, identity: schema.Identity, now_ns: int, token: str) -> ColumnAttempt:

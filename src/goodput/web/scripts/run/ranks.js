@@ -83,8 +83,9 @@ function summary(run, rows) {
   if (rows.length < run.ranks.length) return `${count(rows.length)} of ${plural(run.ranks.length, "rank")}`;
   const known = rows.map((row) => row.goodput).filter((goodput) => goodput !== null).sort((a, b) => a - b);
   const left = run.left_out?.ranks ?? 0;
-  const all = left ? `The ${count(rows.length)} ranks with the lowest goodput, of ${count(rows.length + left)}`
-    : plural(rows.length, "rank");
+  const unseen = (run.unseen_ranks ?? []).reduce((sum, range) => sum + range.ranks, 0);
+  const all = (left ? `The ${count(rows.length)} ranks with the lowest goodput, of ${count(rows.length + left)}`
+    : plural(rows.length, "rank")) + (unseen ? `, and ${count(unseen)} more that never reported` : "");
   if (known.length < 2) return all;
   const median = (known[Math.floor((known.length - 1) / 2)] + known[Math.floor(known.length / 2)]) / 2;
   return `${all}; goodput ${percent(known[0])} to ${percent(known.at(-1))}, median ${percent(median)}`;
