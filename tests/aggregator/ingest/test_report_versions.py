@@ -41,8 +41,8 @@ def push(*bodies: bytes) -> tuple[Ingest, list]:
 
 
 def recorded_part(found: dict) -> dict:
-    """An account without what later releases say of its basis."""
-    found = json.loads(json.dumps(found))
+    """An account without what later releases say of it and of its basis."""
+    found = {name: json.loads(json.dumps(found[name])) for name in RECORDED["account"]}
     return found | {"basis": {name: found["basis"][name] for name in RECORDED["account"]["basis"]}}
 
 
