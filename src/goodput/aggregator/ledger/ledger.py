@@ -295,7 +295,7 @@ def _statement(
 
     Cached: building it takes as long as writing a hundred rows.
     """
-    statement = insert(dialect.name, table)
+    statement = insert(dialect.name, table).inline()
     if table is _blocks:
         statement = statement.values(process=PROCESS_ID)
     if newest is None:
