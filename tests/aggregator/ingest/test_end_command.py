@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from threading import Thread
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -104,18 +104,20 @@ def test_repeated_end_is_reported_and_json_printed(site, call):
 
 
 def test_end_waits_for_live_ranks_then_refuses(site, call, monkeypatch):
-    monkeypatch.setattr(end, "AGAIN_SECONDS", 0.05)
     ranks = [one.silent(after=79) for one in pair()]
     site.push(*ranks, run="lives")
     status, out, stderr = call("lives", "--wait", "0")
     assert (status, out) == (1, "") and "HTTP 409: run 'lives' is running: 2 ranks are alive" in stderr
     assert stderr.count("\n") == 1 and stderr.endswith("; --force ends it now\n")
-    killer = Thread(
-        target=lambda: (time.sleep(0.3), site.push(*[one.killed() for one in ranks], run="lives"))
-    )
-    killer.start()
+    slept = []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        site.push(*[one.killed() for one in ranks], run="lives")
+
+    monkeypatch.setattr(end, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
     status, out, stderr = call("lives", "--wait", "20")
-    killer.join()
+    assert slept == [end.AGAIN_SECONDS]
     assert (status, out) == (0, "run lives is over, cancelled: 2 ranks ended\n")
     assert stderr.startswith("waiting up to 20 s: run 'lives' is running") and stderr.count("\n") == 1
 

@@ -1,15 +1,16 @@
 """The whole agent: the golden exposition, polling with pushes, two agents on one directory."""
 
 import fcntl
+import inspect
 import os
 import re
 import shutil
 import subprocess
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from support.core_wait import within
 from support.node.agents import agent_on
 from support.node.hostile_pages import plant_hostile
 from support.node.node_rank import PID, Rank
@@ -22,6 +23,7 @@ from goodput_exporters.collector_runner import CollectorRunner
 from goodput_exporters.directory_lock import NAME, DirectoryInUse
 
 MS = 1_000_000
+WAIT_SECONDS = 20.0  # for collectors, which on a busy machine take longer than a scrape waits by default
 GOLDEN = str(TESTS / "exporters" / "golden" / "node_exposition.txt")
 # What differs from run to run.
 VOLATILE = ("goodput_node_collector_seconds", "goodput_node_cpu_seconds_total", "goodput_node_memory_bytes")
@@ -129,16 +131,17 @@ class Hanging:
 
 
 def test_scrape_serves_last_result_of_hanging_collectors(tree, clock):
-    """The scrape waits COLLECT_SECONDS_MAX; a quarter of a second is allowed for a busy machine."""
-    agent, hanging = agent_on(tree, clock), Hanging()
+    """The scrape waits as long as it may; more than by default, for the others to return on a busy machine."""
+    assert inspect.signature(Agent.exposition).parameters["seconds_max"].default == COLLECT_SECONDS_MAX
+    agent, hanging, scrapes = agent_on(tree, clock), Hanging(), []
     (tree / "proc" / "loadavg").unlink()
     agent.runners["hanging"] = CollectorRunner(hanging)
     try:
         with agent:
             for scrape in (1, 2, 3):
-                began = time.monotonic()
-                text = agent.exposition()
-                assert time.monotonic() - began < COLLECT_SECONDS_MAX + 0.25
+                with within(1.25) as took:
+                    text = agent.exposition(1.0)
+                scrapes += took
                 assert b"goodput_host_load1_ratio 0.25" in text
                 assert b'goodput_node_collector_up{collector="hanging"} 0.0' in text
                 assert (
@@ -148,7 +151,7 @@ def test_scrape_serves_last_result_of_hanging_collectors(tree, clock):
             assert hanging.runs == 2
             # That of the second scrape, which waited for nobody; the first did.
             seconds = float(re.search(rb"^goodput_node_scrape_seconds (\S+)$", text, re.MULTILINE)[1])
-            assert 0 < seconds < COLLECT_SECONDS_MAX + 0.25
+            assert 0 < seconds <= scrapes[1]
     finally:
         hanging.release.set()
 
@@ -174,8 +177,9 @@ def test_concurrent_scrapes_share_one_result(tree, clock):
 def test_directory_created_after_the_start(tree, clock):
     (tree / "pages").rmdir()
     with agent_on(tree, clock, interval_seconds=0.01) as agent:
-        assert b'goodput_node_pages{state="live"} 0.0' in agent.exposition()
-        assert b'goodput_node_collector_up{collector="ranks"} 1.0' in agent.exposition()
+        text = agent.exposition(WAIT_SECONDS)
+        assert b'goodput_node_pages{state="live"} 0.0' in text
+        assert b'goodput_node_collector_up{collector="ranks"} 1.0' in text
         (tree / "pages").mkdir()
         Rank(tree / "pages").step({"forward": MS})
         wait_until(lambda: b'goodput_steps_total{rank="0",run="r1"} 1.0' in agent.exposition())
@@ -248,7 +252,7 @@ def test_rows_reach_the_aggregator_exactly_once(tmp_path, aggregator, processes)
         events = [e for report in aggregator.reports for r in report.ranks for e in r.events]
         assert [(e.kind, e.step) for e in events] == [("checkpoint_committed", 19)]
         assert aggregator.reports[0].node == "n7"
-        assert b'goodput_node_page_errors_total{reason="foreign"} 0.0' in agent.exposition()
+        assert b'goodput_node_page_errors_total{reason="foreign"} 0.0' in agent.exposition(WAIT_SECONDS)
         sequences = [
             r.sequence for report in aggregator.reports for r in report.ranks if r.identity.rank == 0
         ]
@@ -278,9 +282,8 @@ def test_stop_polls_and_flushes(tree, clock, aggregator):
     agent = agent_on(tree, clock, aggregator=aggregator.url, **arguments)
     agent.start()
     Rank(tree / "pages").many(3, {"forward": MS})
-    began = time.monotonic()
-    agent.stop()
-    assert time.monotonic() - began < 4
+    with within(4):
+        agent.stop()
     assert aggregator.rows() == {("r1", 0, 1): [1, 2, 3]}
 
 
@@ -308,8 +311,10 @@ def test_unexpected_poll_failure_is_counted(tree, clock, monkeypatch):
     monkeypatch.setattr(agent.ranks, "_scan", broken)
     Rank(tree / "pages").step({"forward": MS})
     with agent:
-        wait_until(lambda: b'goodput_steps_total{rank="0",run="r1"} 1.0' in agent.exposition())
-        assert b'goodput_node_collector_errors_total{collector="ranks"} 2.0' in agent.exposition()
+        steps = b'goodput_steps_total{rank="0",run="r1"} 1.0'
+        wait_until(lambda: steps in agent.exposition(WAIT_SECONDS))
+        errors = b'goodput_node_collector_errors_total{collector="ranks"} 2.0'
+        assert errors in agent.exposition(WAIT_SECONDS)
 
 
 def test_health_reports_stopped_polling(tree, clock):

@@ -135,7 +135,7 @@ class Node:
 
     def names(self) -> set[str]:
         """Every series of an exposition but for the events and answers of the past, which are counted for ever."""
-        families = text_string_to_metric_families(self.agent.exposition().decode())
+        families = text_string_to_metric_families(self.agent.exposition(20.0).decode())
         return {
             f"{sample.name}{sorted(sample.labels.items())}"
             for family in families
@@ -205,7 +205,7 @@ def test_an_hour_of_flapping_devices_leaks_nothing(tree, clock, aggregator, monk
                 aggregator.reports.clear()
                 aggregator.requests.clear()
             if second % 90 == 0:
-                node.agent.exposition()
+                node.agent.exposition(20.0)
 
     def rest() -> dict[str, int]:
         """Everything goes, and is gone for longer than anything of it is shown."""

@@ -160,7 +160,7 @@ def lived(request, tree, clock):
         if second == 0:
             node.begin()
         if second in due:
-            history.take(second, node.agent.exposition().decode())
+            history.take(second, node.agent.exposition(20.0).decode())
     return node, history
 
 

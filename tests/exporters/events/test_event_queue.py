@@ -213,8 +213,8 @@ def test_link_down_affects_living_ranks(tree, clock, aggregator):
     ((sent,),) = [report.health for report in aggregator.reports]
     assert (sent.kind, sent.device, sent.hits) == ("link_down", "eth0", [("r1", 0)])
     counted = b'goodput_health_events_total{device="eth0",kind="link_down",severity="warning"} 1.0'
-    assert counted in agent.exposition()
-    assert b"goodput_health_events_waiting 0.0" in agent.exposition()
+    text = agent.exposition(20.0)
+    assert counted in text and b"goodput_health_events_waiting 0.0" in text
 
 
 def test_failing_phase_attribution_loses_no_event(tree, clock, monkeypatch):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 import time
+
+from support.core_wait import core_wait_seconds as core_wait_seconds
 
 ITEM_SECONDS = 0.002
 
@@ -25,21 +26,6 @@ class Slow:
         time.sleep(self.item_seconds)
         self.spent_seconds += time.perf_counter() - began
         return self.items[index]
-
-
-def core_wait_seconds() -> float:
-    """How long this process's threads have been ready to run without a core, by the kernel's schedstat.
-
-    Close to 0 on a quiet machine: the control by which tests of durations are right on a busy one.
-    """
-    total = 0
-    for task in os.listdir("/proc/self/task"):
-        try:
-            with open(f"/proc/self/task/{task}/schedstat") as file:
-                total += int(file.read().split()[1])
-        except OSError:
-            continue  # The thread has ended, or this kernel has no such counters.
-    return total / 1e9
 
 
 def digest(model) -> str:
