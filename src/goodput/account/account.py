@@ -21,6 +21,7 @@ from goodput.account.hardware import energy_mj, is_cut, states_of
 from goodput.account.loader_summary import LoaderSummary, summarize_loaders
 from goodput.account.peaks import peak
 from goodput.account.sampled_stacks import SampledStacks, sampled_ranks
+from goodput.account.slices import AT_A_TIME, Slices, result_of
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.account.states import INDEX, vector
 from goodput.account.straggler import Groups, Straggler, sum_stragglers
@@ -278,7 +279,12 @@ class Engine:
 
     def settle(self, tails: dict[Key, list[int]] | None = None) -> None:
         """Finish all folds and compare the steps that still wait; see `finish`."""
-        for key, fold in self.folds.items():
+        result_of(self._settling(tails))
+
+    def _settling(self, tails: dict[Key, list[int]] | None) -> Slices[None]:
+        for at, (key, fold) in enumerate(self.folds.items()):
+            if at % AT_A_TIME == 0:
+                yield
             first = fold.finish(None if tails is None else tails.get(key, vector()))
             if first is not None:
                 self.groups.add(key, first[0], first[1], first[2:], first=True)
@@ -286,16 +292,22 @@ class Engine:
 
     def finish(self, tails: dict[Key, list[int]] | None = None) -> Account:
         """The account. `tails` is the time after each last step by state, where no live totals have it."""
+        return result_of(self.finishing(tails))
+
+    def finishing(self, tails: dict[Key, list[int]] | None = None) -> Slices[Account]:
+        """As `finish`, in slices."""
         run, facts = self.run, self.facts
-        self.settle(tails)
+        yield from self._settling(tails)
         straggler = sum_stragglers(self.groups)
         starts = run.starts()
         restarts = {n: Restart(n, starts[n], facts.points[n]) for n in facts.restarts}
         typical = _typical(run)
         once = PaidOnce(facts)
-        ranks = [
-            _rank_account(self, some, restarts, typical, once) for some in facts.expected.apart(facts.by_rank)
-        ]
+        ranks = []
+        for some in facts.expected.apart(facts.by_rank):
+            if len(ranks) % AT_A_TIME == 0:
+                yield
+            ranks.append(_rank_account(self, some, restarts, typical, once))
         result = Account(
             run=run.name,
             start_ns=facts.start_ns,

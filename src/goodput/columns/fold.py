@@ -26,14 +26,15 @@ from goodput.account.fold import (
     padded,
 )
 from goodput.account.resume import KEEP_ALL
+from goodput.account.slices import Slices, result_of
 from goodput.account.stall_threshold import NOTED_NS
 from goodput.account.states import INDEX, PLANNED
 from goodput.columns.attempts import row_of
 from goodput.columns.groups import Compared
 from goodput.wire.step_blocks import DEVICE, END, NUMBER, SAMPLES, STEP, TOTALS
 
-# Rows that are folded together, so that memory stays bounded.
-ROWS_AT_ONCE = 65_536
+# Rows and attempts that are folded together, so that memory and the time until the next slice stay bounded.
+ROWS_AT_ONCE, ATTEMPTS_AT_ONCE = 16_384, 512
 # A step with more samples is folded alone, so that their sum cannot leave int64.
 _SAMPLES_MAX = 1 << 40
 _OUTSIDE = TOTALS + 1
@@ -46,6 +47,11 @@ def fold_columns(engine, parts: Mapping[Key, np.ndarray]) -> None:
     A rank's attempts come in the order of their starts. Columns are those of wire.step_blocks, as many phases as the
     attempt has or fewer.
     """
+    result_of(folding_columns(engine, parts))
+
+
+def folding_columns(engine, parts: Mapping[Key, np.ndarray]) -> Slices[None]:
+    """As `fold_columns`, in slices."""
     left = {key: values for key, values in parts.items() if values.shape[1]}
     while left:
         # Of each rank one attempt after the other, since earlier ones set limits for later ones.
@@ -58,19 +64,21 @@ def fold_columns(engine, parts: Mapping[Key, np.ndarray]) -> None:
         for (_, to_state), keys in alike.items():
             for some in _slices(keys, left):
                 _fold_alike(engine, to_state, some)
+                yield
         for key in first.values():
             del left[key]
 
 
 def _slices(keys: list[Key], parts: Mapping[Key, np.ndarray]) -> Iterator[list[tuple[Key, np.ndarray]]]:
-    """The attempts' rows in portions of about ROWS_AT_ONCE."""
+    """The attempts' rows in portions of ROWS_AT_ONCE and ATTEMPTS_AT_ONCE at most."""
     some: list[tuple[Key, np.ndarray]] = []
     rows = 0
     for key in keys:
         values = parts[key]
         for at in range(0, values.shape[1], ROWS_AT_ONCE):
             part = values[:, at : at + ROWS_AT_ONCE]
-            if some and (rows + part.shape[1] > ROWS_AT_ONCE or some[-1][0] == key):
+            is_full = rows + part.shape[1] > ROWS_AT_ONCE or len(some) >= ATTEMPTS_AT_ONCE
+            if some and (is_full or some[-1][0] == key):
                 yield some
                 some, rows = [], 0
             some.append((key, part))
