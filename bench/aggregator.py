@@ -1,19 +1,21 @@
-"""The aggregator under 10 000 ranks that push one by one, and under 12 500 nodes of 8 ranks: CPU, latency, memory.
+"""The aggregator under ranks that report in nodes of 8, and one by one: CPU, latency, memory, reads, ledger.
 
-    python -m bench.aggregator [--rounds N] [--only NAME] [--report-version 1] [--json]
+    python -m bench.aggregator [--ranks N ...] [--rounds N] [--only NAME] [--report-version 1] [--json] [--plot FILE.svg]
 
 The real `goodput serve` in a process of its own, with tokens and an SQLite ledger on a disk, and the load
-(aggregator_load.py) in another, over loopback, each reporter with its own connection. Every push has four steps of each
-rank. CPU is utime + stime of the server and its children over the paced rounds, as a share of one core; latency is
-from the moment when a push was due to the last byte of its answer, which is sent when the rows are committed; memory is
-the peak resident size. At the end the rows in the ledger are counted: none may be missing.
+(aggregator_load.py) in another, over loopback, each reporter with its own connection. Every rank makes one step a second
+and is reported every ten seconds. CPU is utime + stime of the server and its children over the paced rounds, as a share of
+one core; latency is from the moment when a push was due to the last byte of its answer, which is sent when the rows are
+committed; memory is the peak resident size. In one more round, which counts in latency and memory but not in CPU, /metrics is
+scraped, and what a person reads is read in turn. At the end the rows in the ledger are counted: none may be missing.
 
-    one by one            10 000 pushes in a round; once more with /metrics scraped every 10 s
-    nodes of 8            12 500 reports of 8 ranks each in a round
+    nodes of 8, N ranks   N/8 reports of 8 ranks each in a round; by default 10 000 and 100 000 ranks
+    one by one            10 000 pushes in a round
     bare FastAPI          peer: a handler that reads the body and answers (aggregator_bare.py); it keeps nothing
     victoria-metrics      peer: the same figures as text to /api/v1/import/prometheus; it answers before they are on disk
 
-Bars: design's section 9. The first round, in which every rank is new, is in memory and rows, not in CPU and latency.
+With several sizes the growth of each figure is fitted: figure = a x ranks^exponent. Bars: design's section 9. The first
+round, in which every rank is new, is in memory and rows, not in CPU and latency.
 """
 
 from __future__ import annotations
@@ -29,22 +31,31 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from http.client import HTTPConnection
+from itertools import cycle
+from math import log
 from pathlib import Path
+from statistics import linear_regression
 
-from bench.aggregator_load import ROUND_SECONDS, Plan
+from bench.aggregator_load import ROUND_SECONDS, STEP_SECONDS, Plan
 from bench.node import children, cpu_of, free_port, peak_mib, running, say
 
 ROOT = Path(__file__).resolve().parent.parent
-RANKS, NODES, RANKS_OF_NODE = 10_000, 12_500, 8
-# One round of nodes is 100 000 ranks and 400 000 rows.
-ROUNDS, NODE_ROUNDS, PEER_ROUNDS = 2, 1, 1
-CPU_PERCENT, P99_MS, MEMORY_MIB, NODES_CPU_PERCENT = 20.0, 100.0, 256.0, 100.0
-ONE, SCRAPED, NODE, BARE, PEER = (
-    *("one by one", "one by one, scraped", "nodes of 8"),
-    *("bare FastAPI, one by one", "victoria-metrics, one by one"),
-)
+RANKS, RANKS_OF_NODE = 10_000, 8
+SIZES = (10_000, 100_000)
+ROUNDS, PEER_ROUNDS = 2, 1
+ONE, BARE, PEER = "one by one", "bare FastAPI, one by one", "victoria-metrics, one by one"
+# By the number of ranks, in nodes of 8.
+BARS = {
+    10_000: {"cpu_percent": 5, "p99_ms": 50, "peak_mib": 192, "/metrics_seconds": 0.3},
+    100_000: {"cpu_percent": 50, "p99_ms": 500, "peak_mib": 1024, "/metrics_seconds": 2},
+}
+LEDGER_BYTES = 48
+# What grows with the number of ranks.
+GROWING = ("cpu_percent", "peak_mib", "p99_ms", "/metrics_seconds", "metrics_mib", "ledger_mib_per_day")
 VICTORIA = "victoria-metrics"
 READY_SECONDS_MAX = 30.0
 
@@ -97,37 +108,73 @@ def victoria(directory: Path):
         yield process.pid, f"http://127.0.0.1:{port}"
 
 
-class Scraper:
-    """GET /metrics once in a round, as Prometheus does, until it is ended."""
+# What a person reads of a run, beside /metrics.
+READS = {
+    "runs": "/api/v1/runs",
+    "run": "/api/v1/runs/bench-0",
+    "window": "/api/v1/runs/bench-0/account?start={start}&end={end}",
+    "rolling": "/api/v1/runs/bench-0/rolling",
+    "timeline": "/api/v1/runs/bench-0/timeline",
+}
 
-    def __init__(self, url: str, token: str):
-        self.seconds: list[float] = []
+
+class Reads:
+    """GET /metrics twice in a round, and beside it one of READS after the other, from `after_seconds` on until ended."""
+
+    def __init__(self, pid: int, url: str, token: str, after_seconds: float):
+        self.cpu_seconds, self._pid, self._after_seconds = 0.0, pid, after_seconds
+        self.seconds: dict[str, list[float]] = {}
+        self.metrics_bytes = 0
         self._url, self._headers = url.removeprefix("http://"), {"Authorization": f"Bearer {token}"}
-        self._end, self._thread = threading.Event(), threading.Thread(target=self._run, daemon=True)
+        self._end = threading.Event()
+        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._scrape, self._read)]
 
-    def __enter__(self) -> Scraper:
-        self._thread.start()
+    def __enter__(self) -> Reads:
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *_) -> None:
         self._end.set()
-        self._thread.join(60)
+        for thread in self._threads:
+            thread.join(60)
 
-    def _run(self) -> None:
+    def _scrape(self) -> None:
+        connection, wait = HTTPConnection(self._url, timeout=60), self._after_seconds
+        if self._end.wait(wait):
+            return
+        self.cpu_seconds = cpu_seconds(self._pid)
+        wait = 0.0
+        while not self._end.wait(wait):
+            self.metrics_bytes = self._get(connection, "/metrics", "/metrics")
+            wait = max(0.0, ROUND_SECONDS / 2 - self.seconds["/metrics"][-1])
+
+    def _read(self) -> None:
         connection = HTTPConnection(self._url, timeout=60)
-        while not self._end.wait(
-            ROUND_SECONDS / 2 if not self.seconds else max(0.0, ROUND_SECONDS - self.seconds[-1])
-        ):
-            began = time.perf_counter()
-            connection.request("GET", "/metrics", headers=self._headers)
-            answer = connection.getresponse()
-            answer.read()
-            if answer.status != 200:
-                raise RuntimeError(f"/metrics: {answer.status}")
-            self.seconds.append(time.perf_counter() - began)
+        if self._end.wait(self._after_seconds):
+            return
+        for name, path in cycle(READS.items()):
+            if self._end.wait(0.5):
+                return
+            now = time.time()
+            self._get(connection, name, path.format(start=now - 30, end=now - 10))
+
+    def _get(self, connection: HTTPConnection, name: str, path: str) -> int:
+        began = time.perf_counter()
+        connection.request("GET", path, headers=self._headers | {"Accept-Encoding": "gzip"})
+        answer = connection.getresponse()
+        size = len(answer.read())
+        if answer.status != 200:
+            raise RuntimeError(f"{path}: {answer.status}")
+        self.seconds.setdefault(name, []).append(time.perf_counter() - began)
+        return size
+
+    def figures(self) -> dict:
+        found = {f"{name}_seconds": round(max(seconds), 3) for name, seconds in self.seconds.items()}
+        return found | {"metrics_mib": round(self.metrics_bytes / 2**20, 2)}
 
 
-def loaded(pid: int, plan: Plan, scraper: Scraper | None = None) -> dict:
+def loaded(pid: int, plan: Plan, reads: Reads | None = None) -> dict:
     """The figures of a server under a load, over the paced rounds."""
     command = [sys.executable, "-m", "bench.aggregator_load"]
     with running(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as load:
@@ -135,15 +182,14 @@ def loaded(pid: int, plan: Plan, scraper: Scraper | None = None) -> dict:
         if load.stdout.readline() != "ready\n":
             raise RuntimeError("the load could not be brought in")
         before = cpu_seconds(pid)
-        with scraper or contextlib.nullcontext():
+        with reads or contextlib.nullcontext():
             _tell(load, "")
             result = json.loads(load.stdout.readline())
-        spent = cpu_seconds(pid) - before
+        spent = (reads.cpu_seconds if reads else cpu_seconds(pid)) - before
         _tell(load, "")
-    return _figures(plan, result, spent) | {
-        "peak_mib": round(peak_mib(pid) + sum(map(peak_mib, children(pid))), 1),
-        "scrape_seconds_max": round(max(scraper.seconds), 2) if scraper and scraper.seconds else None,
-    }
+    peak = round(peak_mib(pid) + sum(map(peak_mib, children(pid))), 1)
+    figures = _figures(plan, result, spent, plan.rounds - 1 if reads else plan.rounds)
+    return figures | {"peak_mib": peak} | (reads.figures() if reads else {})
 
 
 def _tell(process, line: str) -> None:
@@ -155,12 +201,13 @@ def cpu_seconds(pid: int) -> float:
     return sum(cpu_of(pid)) + sum(sum(cpu_of(child)) for child in children(pid))
 
 
-def _figures(plan: Plan, result: dict, spent: float) -> dict:
+def _figures(plan: Plan, result: dict, spent: float, rounds: int) -> dict:
+    """`spent` is the CPU time of the first `rounds`."""
     times, seconds = sorted(result.pop("milliseconds")), plan.rounds * ROUND_SECONDS
     pushes = plan.rounds * plan.reporters
     return {
-        "cpu_percent": round(100 * spent / seconds, 1),
-        "cpu_ms_per_push": round(1e3 * spent / pushes, 3),
+        "cpu_percent": round(100 * spent / rounds / ROUND_SECONDS, 1),
+        "cpu_ms_per_push": round(1e3 * spent / rounds / plan.reporters, 3),
         "p50_ms": round(times[len(times) // 2], 2),
         "p99_ms": round(times[int(len(times) * 0.99)], 2),
         "max_ms": round(times[-1], 1),
@@ -185,25 +232,34 @@ def rows_of(ledger: Path) -> int:
     return count
 
 
-def ours(plan: Plan, scraped: bool) -> dict:
+def ours(plan: Plan) -> dict:
     with tempfile.TemporaryDirectory() as at:
         directory = Path(at)
         with serving(directory) as (pid, url, tokens):
             plan.url, plan.token = f"{url}/api/v1/ingest", tokens["ingest"]
-            figures = loaded(pid, plan, Scraper(url, tokens["read"]) if scraped else None)
+            plan.rounds += 1
+            after_seconds = 0.5 + (plan.rounds - 1) * ROUND_SECONDS
+            figures = loaded(pid, plan, Reads(pid, url, tokens["read"], after_seconds))
         figures["rows_lost"] = figures["rows"] - rows_of(directory / "ledger.db")
         size = sum(path.stat().st_size for path in directory.glob("ledger.db*"))
-        return figures | {"ledger_bytes_per_row": round(size / figures["rows"], 1)}
+        a_row = size / figures["rows"]
+        a_day = a_row * plan.reporters * plan.ranks * 86_400 / STEP_SECONDS / 2**20
+        return figures | {"ledger_bytes_per_row": round(a_row, 1), "ledger_mib_per_day": round(a_day)}
 
 
-def parts(rounds: int, version: int) -> dict:
+def nodes_of(ranks: int) -> str:
+    return f"nodes of 8, {ranks} ranks"
+
+
+def parts(sizes: Sequence[int], rounds: int, version: int) -> dict:
     """What is measured, by name: each a call without arguments."""
-    one = {"url": "", "reporters": RANKS, "rounds": rounds, "version": version}
-    nodes = Plan("", reporters=NODES, ranks=RANKS_OF_NODE, rounds=NODE_ROUNDS, version=version)
-    found = {
-        ONE: lambda: ours(Plan(**one), False),
-        SCRAPED: lambda: ours(Plan(**one), True),
-        NODE: lambda: ours(nodes, False),
+    one = Plan("", reporters=RANKS, rounds=rounds, version=version)
+    plans = {
+        nodes_of(ranks): Plan("", "", ranks // RANKS_OF_NODE, RANKS_OF_NODE, rounds, version=version)
+        for ranks in sizes
+    }
+    found = {name: partial(ours, plan) for name, plan in plans.items()} | {
+        ONE: lambda: ours(one),
         BARE: of_bare,
     }
     return found | ({PEER: of_victoria} if shutil.which(VICTORIA) else {})
@@ -220,59 +276,114 @@ def of_victoria() -> dict:
         return loaded(pid, plan)
 
 
-def measure(rounds: int, only: str | None, version: int) -> dict:
-    """Figures by name."""
-    found = {}
-    for name, part in parts(rounds, version).items():
-        if only in (None, name):
-            say(f"{name} ...")
-            found[name] = part()
-    return found
-
-
 def missed(found: dict) -> list[str]:
     """The bars that are missed, in words."""
-    bars = [
-        *((ONE, what, bar) for what, bar in (("cpu_percent", CPU_PERCENT), ("p99_ms", P99_MS), ("peak_mib", MEMORY_MIB))),
-        (NODE, "cpu_percent", NODES_CPU_PERCENT), (NODE, "seconds_behind", 1.0),
-        *((name, what, 0) for name in (ONE, SCRAPED, NODE) for what in ("rows_lost", "failed", "rejected_ranks", "unanswered")),
-    ]  # fmt: skip
+    bars = [(nodes_of(ranks), what, bar) for ranks, own in BARS.items() for what, bar in own.items()]
+    for name in found.keys() - {BARE, PEER}:
+        bars += [(name, what, 0) for what in ("rows_lost", "failed", "rejected_ranks", "unanswered")]
+        bars.append((name, "ledger_bytes_per_row", LEDGER_BYTES))
     return [
         f"{name}: {what} is {found[name][what]}, the bar is {bar:g}"
         for name, what, bar in bars
-        if name in found and found[name][what] > bar
+        if name in found and found[name].get(what, bar) > bar
     ]
 
 
+def exponents(curve: dict[int, dict]) -> dict[str, float]:
+    """The growth of each figure with the number of ranks: least squares of their logarithms."""
+    found = {}
+    for what in GROWING:
+        points = [(log(ranks), log(row[what])) for ranks, row in curve.items() if row.get(what)]
+        if len(points) > 1:
+            found[what] = round(linear_regression(*zip(*points, strict=True)).slope, 2)
+    return found
+
+
+def plot(curve: dict[int, dict], path: Path) -> None:
+    """The curves as a picture. Needs matplotlib: pip install goodput-telemetry[plots]."""
+    from matplotlib import pyplot
+
+    figure, places = pyplot.subplots(2, 3, figsize=(12, 6.5), layout="constrained")
+    for place, what in zip(places.flat, GROWING, strict=True):
+        place.loglog(list(curve), [row.get(what) or None for row in curve.values()], "o-", color="#2a78d6")
+        for ranks, bars in BARS.items():
+            if what in bars:
+                place.plot([ranks], [bars[what]], "_", color="#c2410c", markersize=24, markeredgewidth=3)
+        place.set(title=what.replace("_", " "), xlabel="ranks")
+        place.grid(True, which="major", alpha=0.3)
+    figure.suptitle(
+        f"The aggregator by number of ranks (bars: the design's), Python {platform.python_version()}"
+    )
+    figure.savefig(path)
+
+
 def main() -> int:
+    arguments = _arguments()
+    found = {}
+    for name, part in parts(arguments.ranks, arguments.rounds, arguments.report_version).items():
+        if arguments.only in (None, name) and not (
+            arguments.plot and name not in map(nodes_of, arguments.ranks)
+        ):
+            say(f"{name} ...")
+            found[name] = part()
+    problems = missed(found)
+    curve = {ranks: found[nodes_of(ranks)] for ranks in arguments.ranks if nodes_of(ranks) in found}
+    growth = exponents(curve)
+    if arguments.plot:
+        plot(curve, arguments.plot)
+    if arguments.json:
+        version = platform.python_version()
+        print(json.dumps({"python": version, "missed": problems, "exponents": growth, **found}, indent=2))
+        return 1 if problems else 0
+    print(f"Python {platform.python_version()}, {arguments.rounds} rounds of {ROUND_SECONDS:.0f} s")
+    _print_table(found)
+    if growth:
+        print("\ngrowth with ranks: " + ", ".join(f"{what} {slope}" for what, slope in growth.items()))
+    print("\nbars " + (f"MISSED: {'; '.join(problems)}" if problems else "met"))
+    return 1 if problems else 0
+
+
+def _print_table(found: dict) -> None:
+    keys = (
+        "cpu_percent",
+        "cpu_ms_per_push",
+        "p50_ms",
+        "p99_ms",
+        "peak_mib",
+        "/metrics_seconds",
+        "ledger_bytes_per_row",
+    )
+    print(f"  {'':<28}" + "".join(f"{key:>22}" for key in keys))
+    for name, row in found.items():
+        print(f"  {name:<28}" + "".join(f"{row.get(key, ''):>22}" for key in keys))
+    print(f"\n  seconds, at most{'':<12}" + "".join(f"{name:>12}" for name in READS))
+    for name, row in found.items():
+        print(f"  {name:<28}" + "".join(f"{row.get(f'{key}_seconds', ''):>12}" for key in READS))
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description=__doc__.split("\n")[0], epilog="example: python -m bench.aggregator --rounds 2 --json"
+        description=__doc__.split("\n")[0],
+        epilog="example: python -m bench.aggregator --ranks 1000 3000 10000 30000 100000 --plot curve.svg",
+    )
+    parser.add_argument(
+        "--ranks", type=int, nargs="+", default=SIZES, help="numbers of ranks in nodes of 8 (%(default)s)"
     )
     parser.add_argument(
         "--rounds", type=int, default=ROUNDS, help="of ten seconds, that are measured (%(default)s)"
     )
-    parser.add_argument(
-        "--only", choices=(ONE, SCRAPED, NODE, BARE, PEER), help="one line of the table alone"
-    )
+    parser.add_argument("--only", metavar="NAME", help="one line of the table alone")
     parser.add_argument(
         "--report-version", type=int, choices=(1, 2), default=2, help="of what is pushed (%(default)s)"
     )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="the sizes alone, and their curves as a picture"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     arguments = parser.parse_args()
-    if arguments.rounds < 1:
-        parser.error("want at least one round")
-    found = measure(arguments.rounds, arguments.only, arguments.report_version)
-    problems = missed(found)
-    if arguments.json:
-        print(json.dumps({"python": platform.python_version(), "missed": problems, **found}, indent=2))
-        return 1 if problems else 0
-    print(f"Python {platform.python_version()}, {arguments.rounds} rounds of {ROUND_SECONDS:.0f} s")
-    keys = ("cpu_percent", "cpu_ms_per_push", "p50_ms", "p99_ms", "peak_mib", "rows_lost")
-    print(f"  {'':<30}" + "".join(f"{key:>16}" for key in keys))
-    for name, row in found.items():
-        print(f"  {name:<30}" + "".join(f"{row.get(key, ''):>16}" for key in keys))
-    print("\nbars " + (f"MISSED: {'; '.join(problems)}" if problems else "met"))
-    return 1 if problems else 0
+    if arguments.rounds < 1 or min(arguments.ranks) < RANKS_OF_NODE:
+        parser.error(f"want at least one round and {RANKS_OF_NODE} ranks")
+    return arguments
 
 
 if __name__ == "__main__":

@@ -21,7 +21,9 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from urllib.parse import urlsplit
 
-ROUND_SECONDS, STEP_SECONDS = 10.0, 2.5
+from goodput.wire.step_blocks import encode_rows
+
+ROUND_SECONDS, STEP_SECONDS = 10.0, 1.0
 STEPS = int(ROUND_SECONDS / STEP_SECONDS)  # in one push
 RANKS_PER_RUN = 1000
 AHEAD_MAX, IN_FLIGHT_MAX = 500, 64
@@ -30,6 +32,9 @@ PHASES = (
     *("none", "loader", "h2d", "forward", "backward", "optimizer", "communication"),
     *("checkpoint", "restore", "evaluation", "compile"),
 )
+FORWARD, COMMUNICATION = 3, 6
+# Ranks differ in how long they compute, in this many kinds.
+KINDS = 8
 SHARES = (0.03, 0.05, 0.01, 0.28, 0.48, 0.05, 0.1, 0, 0, 0, 0)
 
 
@@ -66,6 +71,7 @@ class Maker:
         from goodput.wire import schema
 
         self._schema, self._plan, self._start_ns = schema, plan, start_ns
+        self._identity, self._steps = cache(self._identity_of), cache(self._steps_of)
         parts = urlsplit(plan.url)
         self._head = (
             f"POST {parts.path or '/'} HTTP/1.1\r\nhost: {parts.netloc}\r\naccept: */*\r\n"
@@ -82,49 +88,52 @@ class Maker:
         else:
             now_ns = self._start_ns + int((number + 1) * ROUND_SECONDS * 1e9)
             reports = [self._rank(rank, number, now_ns) for rank in ranks]
-            if self._plan.version > 1:
-                reports = [self._schema.in_blocks(report) for report in reports]
             report = self._schema.NodeReport(f"n{reporter}", now_ns, reports, version=self._plan.version)
             body = self._schema.encode(report)
         return self._head + b"content-length: %d\r\n\r\n" % len(body) + body
 
     def _rank(self, rank: int, number: int, now_ns: int):
-        schema, first = self._schema, number * STEPS
-        steps = [_row(schema, first + at, self._start_ns + rank % 997) for at in range(1, STEPS + 1)]
-        return schema.RankReport(
-            identity=schema.Identity(
-                run=f"bench-{rank // RANKS_PER_RUN}", rank=rank % RANKS_PER_RUN, attempt=1,
-                world_size=RANKS_PER_RUN, host=f"n{rank // 8}", pid=1000 + rank, start_ns=self._start_ns,
-                device="NVIDIA H100 80GB HBM3", device_uuid=f"GPU-{rank:012x}", group="dp0",
-                flops_per_step=1e15, peak_flops_per_second=9.89e14, gpu_hour_cost=2.5, dtype="bf16",
-            ),
-            sequence=now_ns, phases=PHASES, steps=steps,
-            live=schema.Live(
-                now_ns=now_ns, last_ns=steps[-1].end_ns, phase="forward", step_next=first + STEPS,
-                steps_done=first + STEPS, samples=32 * (first + STEPS), alive=True, ended="", end_ns=0,
-                totals=steps[-1].totals, cost_ns=12_000 * (first + STEPS),
-                hardware={"since_ns": self._start_ns, "compute_ns": 7 * steps[-1].totals[3], "idle_ns": number},
-            ),
+        steps, live = self._steps(number, rank % KINDS, now_ns)
+        return self._schema.RankReport(self._identity(rank), now_ns, PHASES, live, **steps)
+
+    def _identity_of(self, rank: int):
+        return self._schema.Identity(
+            run=f"bench-{rank // RANKS_PER_RUN}", rank=rank % RANKS_PER_RUN, attempt=1,
+            world_size=RANKS_PER_RUN, host=f"n{rank // 8}", pid=1000 + rank, start_ns=self._start_ns,
+            device="NVIDIA H100 80GB HBM3", device_uuid=f"GPU-{rank:012x}", group="dp0",
+            flops_per_step=1e15, peak_flops_per_second=9.89e14, gpu_hour_cost=2.5, dtype="bf16",
         )  # fmt: skip
 
+    def _steps_of(self, number: int, kind: int, now_ns: int):
+        """The steps and the live part of the ranks of one kind; made once, or the load would take more than the server."""
+        schema, first = self._schema, number * STEPS
+        rows = [_row(schema, first + at, self._start_ns, kind) for at in range(1, STEPS + 1)]
+        live = schema.Live(
+            now_ns=now_ns, last_ns=rows[-1].end_ns, phase="forward", step_next=first + STEPS,
+            steps_done=first + STEPS, samples=32 * (first + STEPS), alive=True, ended="", end_ns=0,
+            totals=rows[-1].totals, cost_ns=12_000 * (first + STEPS),
+            hardware={"since_ns": self._start_ns, "compute_ns": 7 * rows[-1].totals[3], "idle_ns": number},
+        )  # fmt: skip
+        steps = {"steps": rows} if self._plan.version == 1 else {"blocks": [encode_rows(rows, len(PHASES))]}
+        return steps, live
 
-def _row(schema, number: int, start_ns: int):
-    """A step of a little more than 2.4 s and the wait before it, which together fill the time since the last one."""
+
+def _row(schema, number: int, start_ns: int, kind: int):
+    """A step and the wait before it, which together fill the time since the last one.
+
+    The higher the rank's kind, the more it computes and the less it waits for the others.
+    """
     step_ns = int(STEP_SECONDS * 1e9)
     waited_ns, waited_before_ns = _waited(number), _waited(number - 1)
     begin_ns = start_ns + (number - 1) * step_ns + waited_ns - waited_before_ns
-    totals = [int(share * step_ns) * number + place * number for place, share in enumerate(SHARES)]
+    totals = [(int(share * step_ns) + place) * number for place, share in enumerate(SHARES)]
+    totals[FORWARD] += kind * step_ns // 1000 * number
+    totals[COMMUNICATION] -= kind * step_ns // 1000 * number
     totals[0] += number * step_ns - sum(totals)
     outside = (waited_ns, *[0] * (len(PHASES) - 1))
     return schema.StepRow(
-        number,
-        number - 1,
-        begin_ns,
-        start_ns + number * step_ns,
-        32 * number,
-        tuple(totals),
-        outside,
-        totals[3],
+        *(number, number - 1, begin_ns, start_ns + number * step_ns, 32 * number, tuple(totals), outside),
+        totals[FORWARD],
     )
 
 
