@@ -60,7 +60,7 @@ class _Accounts(Accounts):
     """Accounts whose `now` is the simulated one."""
 
     def __init__(self, store: Store, clock_ns, **given):
-        super().__init__(store, history=History(""), **given)
+        super().__init__(store, history=History(None), **given)
         self.clock_ns = clock_ns
         self.hangs = HangDetector(store, **given, clock_ns=clock_ns)
 

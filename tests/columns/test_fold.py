@@ -17,6 +17,8 @@ from goodput.account import Run
 from goodput.account.account import Account, Engine
 from goodput.account.facts import gather
 from goodput.account.fold import padded
+from goodput.account.stall_threshold import StepLengths
+from goodput.columns import snapshot
 from goodput.columns.fold import fold_columns
 from goodput.columns.groups import ColumnGroups
 from goodput.wire.step_blocks import encode_rows
@@ -42,8 +44,19 @@ def by_rows(run: Run, facts) -> Account:
     return engine.finish()
 
 
+def stored(engine: Engine) -> Engine:
+    """The engine as it is read back, the same one where a number does not fit into 64 bits."""
+    try:
+        body = snapshot.encode(engine, StepLengths())
+    except snapshot.SnapshotError:
+        return engine
+    again = snapshot.decode(body).engine(engine.run)
+    again.facts = engine.facts
+    return again
+
+
 def by_columns(run: Run, facts, rng: random.Random) -> Account:
-    """Fed in parts of any length; the engine is copied at any moment."""
+    """Fed in parts of any length; the engine is copied, and stored and read back, at any moment."""
     engine = Engine(run, facts, groups_type=ColumnGroups)
     keys = [(a.rank, a.attempt) for own in facts.by_rank.values() for a in own]
     left = {key: values_of(run.attempts[key]) for key in keys}
@@ -57,6 +70,8 @@ def by_columns(run: Run, facts, rng: random.Random) -> Account:
         fold_columns(engine, parts)
         if rng.random() < 0.3:
             engine.copy().finish()
+        if rng.random() < 0.3:
+            engine = stored(engine)
     return engine.finish()
 
 

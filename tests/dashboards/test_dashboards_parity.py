@@ -46,7 +46,7 @@ class Simulation:
         self.store, self.now = Store(), START
         health = HealthLog()
         accounts = Accounts(
-            self.store, history=History(""), stall_seconds=60.0, stale_seconds=STALE, age_seconds=0.0
+            self.store, history=History(None), stall_seconds=60.0, stale_seconds=STALE, age_seconds=0.0
         )
         accounts.account = lambda name, now_ns=None, of=accounts.account: of(name, ns(self.now))
         self._exposition = Exposition(

@@ -18,7 +18,7 @@ def store():
 
 @pytest.fixture
 def accounts(store):
-    return Accounts(store, history=History(""), stall_seconds=60, stale_seconds=30, age_seconds=0.5)
+    return Accounts(store, history=History(None), stall_seconds=60, stale_seconds=30, age_seconds=0.5)
 
 
 def test_running_account_is_recomputed_with_age(store, accounts):

@@ -33,7 +33,7 @@ class Counted(Accounts):
     """Accounts that count their calls by run."""
 
     def __init__(self, store: Store):
-        super().__init__(store, history=History(""), stall_seconds=60.0, stale_seconds=30.0)
+        super().__init__(store, history=History(None), stall_seconds=60.0, stale_seconds=30.0)
         self.calls: Counter = Counter()
 
     def account(self, name, now_ns=None):

@@ -163,19 +163,22 @@ def test_slot_granted_to_a_cancelled_job_moves_on():
 # ---- For accounts of the past
 
 
-class Child:
-    """Stands in for history._child: answers once `gate` is set, and keeps the jobs' arguments."""
+class Threads:
+    """Stands in for the threads of History: answers once `gate` is set, and keeps the jobs' arguments."""
 
     def __init__(self, monkeypatch):
         self.jobs, self.gate = [], None
-        monkeypatch.setattr(history_module, "_child", self)
+        to_thread = asyncio.to_thread
 
-    async def __call__(self, job: bytes) -> bytes:
-        _, _, arguments = history_module.pickle.loads(job)
-        self.jobs.append(arguments)
-        self.gate = self.gate or asyncio.Event()
-        await self.gate.wait()
-        return history_module.pickle.dumps([{"n": len(self.jobs)}])
+        async def instead(function, *arguments):
+            if not isinstance(getattr(arguments[-1], "__self__", None), history_module._Work):
+                return await to_thread(function, *arguments)
+            self.jobs.append(arguments[1:-1])
+            self.gate = self.gate or asyncio.Event()
+            await self.gate.wait()
+            return [{"n": len(self.jobs)}]
+
+        monkeypatch.setattr(asyncio, "to_thread", instead)
 
 
 def past(run: str = "r1", now_ns: int = 1) -> Past:
@@ -186,20 +189,20 @@ def query(history: History, window, owner="a", **run) -> asyncio.Future:
     return asyncio.ensure_future(history.documents(past(**run), [window], owner))
 
 
-def test_identical_concurrent_queries_share_one_child(monkeypatch):
-    child = Child(monkeypatch)
+def test_identical_concurrent_queries_share_one_thread(monkeypatch):
+    threads = Threads(monkeypatch)
 
     async def check():
-        history = History("sqlite://")
+        history = History(None)
         same = [query(history, (0, 5), owner, now_ns=at) for at, owner in enumerate("abcdefgh" * 20)]
         other_window, other_run = query(history, (0, 6)), query(history, (0, 5), run="r2")
         await settle()
         same[0].cancel(), same[3].cancel()
         await settle()
-        child.gate.set()
+        threads.gate.set()
         found = await asyncio.gather(*same, other_window, other_run, return_exceptions=True)
-        assert len(child.jobs) == 3
-        assert {(of.run.name, window[1]) for of, (window,) in child.jobs} == {
+        assert len(threads.jobs) == 3
+        assert {(of.run.name, window[1]) for of, (window,) in threads.jobs} == {
             ("r1", 5),
             ("r1", 6),
             ("r2", 5),
@@ -207,16 +210,16 @@ def test_identical_concurrent_queries_share_one_child(monkeypatch):
         assert [isinstance(one, asyncio.CancelledError) for one in found].count(True) == 2
         assert found[1][0] == found[-3][0] == [{"n": 1}] and not history._flights.tasks
         await query(history, (0, 5))
-        assert len(child.jobs) == 4
+        assert len(threads.jobs) == 4
 
     asyncio.run(check())
 
 
 def test_internal_jobs_are_never_refused(monkeypatch):
-    child = Child(monkeypatch)
+    threads = Threads(monkeypatch)
 
     async def check():
-        history = History("sqlite://")
+        history = History(None)
         for number in range(WAITING_MAX + 50):
             task = query(history, (0, 5), f"{number}", run=f"r{number}")
             task.add_done_callback(lambda done: done.exception())
@@ -225,22 +228,22 @@ def test_internal_jobs_are_never_refused(monkeypatch):
         internal = asyncio.ensure_future(history.run(INTERNAL, len, past("internal")))
         await settle()
         assert not internal.done() and history._queue.waiting() == WAITING_MAX + 1
-        child.gate.set()
+        threads.gate.set()
         assert (await internal)[0] == [{"n": 2}], "it ran before all that waited"
-        assert [of.run.name for of, *_ in child.jobs][:2] == ["r0", "internal"]
+        assert [of.run.name for of, *_ in threads.jobs][:2] == ["r0", "internal"]
         await asyncio.gather(*history._flights.tasks.values(), return_exceptions=True)
 
     asyncio.run(check())
 
 
 def test_anonymous_clients_share_a_larger_bound(monkeypatch):
-    child = Child(monkeypatch)
+    threads = Threads(monkeypatch)
 
     async def check():
-        history = History("sqlite://")
+        history = History(None)
         queries = [query(history, (0, n), ANONYMOUS) for n in range(ANONYMOUS_WAITING_MAX + 3)]
         await settle()
-        child.gate.set()
+        threads.gate.set()
         found = await asyncio.gather(*queries, return_exceptions=True)
         assert [type(one) for one in found].count(QueueFull) == 2
 
@@ -252,7 +255,7 @@ def test_one_token_cannot_starve_others(tmp_path, monkeypatch, path):
     made = {name: make(name, scope) for name, scope in (("i", "ingest"), ("hog", "read"), ("other", "read"))}
     with token_file.changing(tmp_path / "tokens.json") as tokens:
         tokens += [token for _, token in made.values()]
-    child = Child(monkeypatch)
+    threads = Threads(monkeypatch)
     authenticator = RequestAuthenticator(TokenCache(tmp_path / "tokens.json"))
     app = create_app(f"sqlite:///{tmp_path}/ledger.db", authenticator=authenticator)
 
@@ -280,10 +283,10 @@ def test_one_token_cannot_starve_others(tmp_path, monkeypatch, path):
             refused = await asyncio.wait_for(rolling, 20)
             assert refused.status_code == 503, "two of its own wait already"
             assert not any(one.done() for one in other)
-            child.gate.set()
+            threads.gate.set()
             statuses = Counter(answer.status_code for answer in await asyncio.gather(*hog))
             assert statuses[503] == 27
-            windows = [of[0] if isinstance(of, list) else of for _, of, *_ in child.jobs]
+            windows = [of[0] if isinstance(of, list) else of for _, of, *_ in threads.jobs]
             assert any(start_ns // 10**9 >= 100 for start_ns, _ in windows[:3])
             await asyncio.gather(*other, return_exceptions=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -67,22 +68,34 @@ def test_adjacent_windows_sum_to_the_whole(ledger, seed):
         assert sum(r.lost_steps for r in same) == rank.lost_steps
 
 
-def test_child_returns_documents_or_its_error(ledger, url):
+def test_thread_returns_documents_or_its_error(ledger):
     ingest, now_ns = ingested_run(ledger, 3)
     run = ingest._store.runs["r1"]
     whole = compute(run, now_ns, stale_seconds=30.0, known_only=True)
     past = Past(run, now_ns, whole.threshold_ns, 30.0)
 
-    async def query(history, windows):
-        documents, took = await history.documents(past, windows)
+    async def query(history, of):
+        documents, took = await history.documents(of, [(None, None)])
         assert took > 0
         return documents
 
-    (found,) = asyncio.run(query(History(url), [(None, None)]))
+    (found,) = asyncio.run(query(History(ledger), past))
     assert found == document(whole, explain(whole))
-    wrong = History("sqlite:////nowhere/ledger.db")
-    with pytest.raises(HistoryError, match=r"there is no ledger /nowhere/ledger\.db"):
-        asyncio.run(query(wrong, [(None, None)]))
+    unknown = Past(replace(run, name="r2"), now_ns, whole.threshold_ns, 30.0)
+    with pytest.raises(HistoryError, match="it has no data of run 'r2'"):
+        asyncio.run(query(History(ledger), unknown))
+
+
+def test_query_that_takes_too_long_ends(ledger, monkeypatch):
+    ingest, now_ns = ingested_run(ledger, 3)
+    past = Past(ingest._store.runs["r1"], now_ns, ns(60), 30.0)
+    monkeypatch.setattr("goodput.aggregator.accounts.history.SECONDS_MAX", 0.0)
+    history = History(ledger)
+    with pytest.raises(HistoryError, match="ask for a shorter window"):
+        asyncio.run(history.documents(past, [(None, None)]))
+    history.stop()
+    with pytest.raises(HistoryError, match="stops"):
+        asyncio.run(history.documents(past, [(None, None)]))
 
 
 def test_short_window_of_long_run_reads_little(ledger, monkeypatch):
@@ -95,11 +108,11 @@ def test_short_window_of_long_run_reads_little(ledger, monkeypatch):
         take(ingest, body_of(rank_report(one, rows=one.rows[-200:])))
     run = ingest._store.runs["r1"]
     read = []
-    rows = type(ledger).rows
+    columns = type(ledger).columns
     monkeypatch.setattr(
-        type(ledger), "rows", lambda *a, **k: (read.append(row) or row for row in rows(*a, **k))
+        type(ledger), "columns", lambda *a, **k: (read.append(len(one)) or one for one in columns(*a, **k))
     )
     end_ns = one.now_ns - ns(300)
     found = account_of(ledger, Past(run, one.now_ns, ns(60), 30.0), (end_ns - ns(60), end_ns))
     assert found.ranks[0].states[INDEX["loader"]] == ns(20)
-    assert len(read) < 400, "of 4000 rows"
+    assert sum(read) < 400, "of 4000 rows"

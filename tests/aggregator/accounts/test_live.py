@@ -109,13 +109,13 @@ def test_repeated_trimmed_rows_are_known(monkeypatch):
     assert folded.account(one.now_ns) == want
 
 
-def test_trimmed_rows_are_folded_again_from_ledger(ledger, url, monkeypatch):
+def test_trimmed_rows_are_folded_again_from_ledger(ledger, monkeypatch):
     """End to end: the rows of the attempt that died are dropped, and some of its steps turn out to be lost."""
     monkeypatch.setattr(live, "ROWS_MAX", 20)
     monkeypatch.setattr(live, "ROWS_KEPT", 2)
     ingest, whole = aggregator(ledger), Store()
     accounts = Accounts(
-        ingest._store, stall_seconds=60.0, stale_seconds=STALE, age_seconds=0, history=History(url)
+        ingest._store, stall_seconds=60.0, stale_seconds=STALE, age_seconds=0, history=History(ledger)
     )
 
     async def push(*processes):

@@ -174,10 +174,11 @@ def play(pushes: list[tuple[int, schema.RankReport]]) -> int:
             merged = some.merge(report, arrived_ns)
         except (schema.SchemaError, ReportRejected):
             continue
-        rows.append(merged)
+        rows.append(merged, some.take_late())
         whole.merge(msgspec.structs.replace(report, steps=merged.rows()), arrived_ns)
         folding = folding or IncrementalAccount(some.runs["r1"], stall_seconds=STALL, stale_seconds=STALE)
         found = live_account(folding, rows, arrived_ns)
+        rows.take_segment(folding, some)
         assert_closes(found, elastic=True)
         want = compute(whole.runs["r1"], arrived_ns, stale_seconds=STALE, known_only=True)
         if found.end_ns > want.end_ns and want.status == "running":

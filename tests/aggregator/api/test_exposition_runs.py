@@ -27,7 +27,7 @@ class Board:
         health = HealthLog()
         ingest = Ingest(self.store, None, health=health)
         self._accounts = Accounts(
-            self.store, history=History(""), stall_seconds=60.0, stale_seconds=1e6, age_seconds=0.0
+            self.store, history=History(None), stall_seconds=60.0, stale_seconds=1e6, age_seconds=0.0
         )
         self._accounts.account = lambda name, now_ns=None, of=self._accounts.account: of(name, self.now_ns)
         view = HealthCosts(health, self._accounts)

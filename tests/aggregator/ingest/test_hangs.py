@@ -177,7 +177,7 @@ def test_restored_processes_are_not_blamed_at_first(store, clock):
 
 
 def test_ended_or_unobserved_run_is_no_hang(store, monkeypatch):
-    accounts = Accounts(store, history=History(""), stall_seconds=60, stale_seconds=30)
+    accounts = Accounts(store, history=History(None), stall_seconds=60, stale_seconds=30)
     accounts.hangs._began_ns = 0
     merge(store, stuck(0, "communication"), stuck(1, "loader"))
     assert accounts.hang("r1", NOW).culprit.rank == 1

@@ -173,14 +173,6 @@ def test_closed_run_that_goes_on_is_not_thinned(ledger, url):
     assert list(ledger.rows(identity_of(0))) == rows
 
 
-def test_segments_are_kept_by_process_and_number(ledger):
-    filled(ledger, ranks=2, steps=10)
-    closed_runs.put_segments(ledger, identity_of(0), {1: b"a", 9: b"c"})
-    closed_runs.put_segments(ledger, identity_of(0), {5: b"b", 9: b"d"})
-    assert list(closed_runs.segments(ledger, identity_of(0)).items()) == [(1, b"a"), (5, b"b"), (9, b"d")]
-    assert closed_runs.segments(ledger, identity_of(1)) == {}
-
-
 @pytest.mark.parametrize("backend", ["sqlite"])
 def test_rank_step_stays_within_its_bytes(ledger):
     """48 bytes a rank-step at rest, 1 byte after compaction to minutes, the whole file counted."""
@@ -203,12 +195,9 @@ def test_rank_step_stays_within_its_bytes(ledger):
 # ---- In the aggregator
 
 
-def maintained(ledger, url: str = "") -> tuple[Ingest, Accounts, LedgerMaintenance]:
-    """With `url`, which has the password, accounts can be folded from the ledger."""
+def maintained(ledger) -> tuple[Ingest, Accounts, LedgerMaintenance]:
     ingest = Ingest(Store(), ledger, clock_ns=lambda: NOW)
-    accounts = Accounts(
-        ingest._store, stall_seconds=60, stale_seconds=STALE, history=History(url or ledger.url)
-    )
+    accounts = Accounts(ingest._store, stall_seconds=60, stale_seconds=STALE, history=History(ledger))
     maintenance = LedgerMaintenance(ledger, ingest, accounts, Keep(7, 90))
     ingest.restore(then=maintenance.restored)
     return ingest, accounts, maintenance
@@ -249,7 +238,7 @@ def test_closed_run_goes_on_after_a_restart(ledger, url):
     take(ingest, *(body_of(rank_report(one.finished())) for one in first))
     want = accounts.account("r1")
     asyncio.run(maintenance.close_runs(NOW + 8 * DAY_NS))
-    restarted, again, _ = maintained(ledger, url)
+    restarted, again, _ = maintained(ledger)
     assert all(one.kept_rows() == 0 for one in restarted._store.runs["r1"].attempts.values())
 
     async def go_on():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from support.account.account_history import assert_closes
 from support.aggregator.exports import STALE, with_integers
@@ -14,11 +14,16 @@ from goodput.account.stall_threshold import StepLengths
 from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory
 from goodput.aggregator.accounts.past import Past, account_of, folded, without_rows
 from goodput.aggregator.ingest.store import Store
+from goodput.aggregator.ledger.blocks import as_columns
+from goodput.aggregator.ledger.segments import Segment
 from goodput.aggregator.records import NewRecords
+from goodput.columns.attempts import columns_of
 from goodput.columns.groups import ColumnGroups
+from goodput.columns.snapshot import SnapshotError, decode, encode
 from goodput.runlog import replay
 from goodput.runlog.export import export
 from goodput.wire import schema
+from goodput.wire.step_columns import widened
 
 STALL = 60.0
 
@@ -33,8 +38,16 @@ class MemoryLedger:
         self.kept: dict[tuple, dict[int, schema.StepRow]] = {}
         self.reported_events: dict[tuple, dict[int, schema.EventRow]] = {}
         self.end_marks: dict[schema.StackRequest, EndMark] = {}
+        self.kept_segments: list[Segment] = []
 
-    def append(self, merged: NewRecords) -> None:
+    def append(self, merged: NewRecords, late: dict | None = None) -> None:
+        """`late` as Store.take_late has it: segments with these rows are wrong."""
+        for numbers in (late or {}).values():
+            self.kept_segments = [
+                one
+                for one in self.kept_segments
+                if not any(one.numbers.get(key, -1) >= number for key, number in numbers.items())
+            ]
         identity = merged.report.identity
         key = (identity.rank, identity.attempt)
         before = self.reports.get(key)
@@ -55,20 +68,38 @@ class MemoryLedger:
         found = [row for row in found if start_ns is None or row.end_ns >= start_ns]
         return iter([row for row in found if end_ns is None or row.start_ns <= end_ns])
 
+    def columns(self, process: schema.RankReport, start_ns=None, end_ns=None, after=0, page_blocks=1):
+        """Some rows at a time, as wide as a block of them would be."""
+        rows = [row for row in self.rows(process.identity, start_ns, end_ns) if row.number > after]
+        for at in range(0, len(rows), 7):
+            values = columns_of(rows[at : at + 7])
+            yield as_columns(widened(values, len(process.phases)))
+
+    def segments(self, _run: str):
+        return iter([one.body for one in sorted(self.kept_segments, key=Segment.rows, reverse=True)])
+
+    def take_segment(self, folding: IncrementalAccount, store: Store) -> None:
+        """Keep the state of a fold, whose rows are all here."""
+        copied = folding.copy()
+        if copied is not None and copied[2] == store.late_rows(folding.run.name):
+            engine, lengths, _ = copied
+            with suppress(SnapshotError):
+                body = encode(engine, lengths)
+                self.kept_segments.append(Segment("r1", decode(body).numbers(), body))
+
     def events(self, identity: schema.Identity) -> list[schema.EventRow]:
         reported_events = self.reported_events[identity.rank, identity.attempt]
         return [reported_events[number] for number in sorted(reported_events)]
 
 
 def live_account(folding: IncrementalAccount, rows: MemoryLedger, now_ns: int):
-    """The live account, folded again from `rows` where it needs the ledger, pickled as for the child process."""
+    """The live account, folded again from `rows` where it needs the ledger."""
     for _ in range(2):
         try:
             return folding.account(now_ns)
         except NeedsHistory as needs:
             # A late row may change the threshold, so the second fold has all step lengths.
-            job = (without_rows(folding.run), replace(needs.facts, by_rank={}), STALL)
-            read = pickle.loads(pickle.dumps(folded(rows, *pickle.loads(pickle.dumps(job)))))
+            read = folded(rows, without_rows(folding.run), needs.facts, STALL)
             folding.begin(*read, late=needs.late)
     return folding.account(now_ns)
 
@@ -110,7 +141,7 @@ class TwoStores:
     def push(self, report, now_ns: int) -> int:
         """The number of new rows."""
         merged = self.some.merge(report, now_ns)
-        self.rows.append(merged)
+        self.rows.append(merged, self.some.take_late())
         self.whole.merge(report, now_ns)
         run = self.some.runs["r1"]
         self.folding = self.folding or IncrementalAccount(run, stall_seconds=STALL, stale_seconds=STALE)
@@ -122,6 +153,7 @@ class TwoStores:
     def compare(self, now_ns: int) -> bool:
         """Compare the accounts; False, without comparing, while a returned rank's backlog is incomplete."""
         found, expected = live_account(self.folding, self.rows, now_ns), self.full(now_ns)
+        self.rows.take_segment(self.folding, self.some)
         assert_closes(found, elastic=True)
         if found.end_ns > expected.end_ns and expected.status == "running":
             return False

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from goodput.account import FINAL_STATUSES, Account, document
+from goodput.account import FINAL_STATUSES, Account, Run, document
 from goodput.account.document_types import AccountDocument, Factors, Steps
 from goodput.account.hang import Hang
 from goodput.aggregator.accounts.fair_queue import INTERNAL
@@ -26,6 +26,7 @@ from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.step_trends import StepWindows
 from goodput.aggregator.ingest.store import Store
 from goodput.causes import explain
+from goodput.columns.snapshot import FoldState, SnapshotError
 
 ROLLING = (("5m", 300.0), ("1h", 3600.0), ("1d", 86_400.0))
 FOLD_AGAIN_SECONDS = 10.0
@@ -82,6 +83,10 @@ class _Cached(NamedTuple):
     cost_ns: int
 
 
+async def _flushed() -> None:
+    pass
+
+
 class Accounts:
     """Accounts by run name. Methods raise KeyError for an unknown run."""
 
@@ -97,6 +102,7 @@ class Accounts:
         self.store, self.history = store, history
         self.stall_seconds, self.stale_seconds = stall_seconds, stale_seconds
         self.hangs = HangDetector(store, stall_seconds=stall_seconds, stale_seconds=stale_seconds)
+        self.flush: Callable[[], Awaitable[None]] = _flushed  # waits until what was merged is in the ledger
         self._age_ns = int(age_seconds * 1e9)
         self._cached: dict[str, _Cached] = {}
         self._rolling = ResultCache()
@@ -113,13 +119,7 @@ class Accounts:
         if cached is not None and self._is_fresh(cached, revision, now_ns):
             return cached.account
         began = time.perf_counter_ns()
-        live = self._lives.get(name)
-        if live is None or live.run is not run:
-            live = self._lives[name] = IncrementalAccount(
-                run, stall_seconds=self.stall_seconds, stale_seconds=self.stale_seconds
-            )
-            # That of a closed run, whose rows are in the ledger alone, stands until they have been folded.
-            live.last = cached.account if cached is not None else None
+        live = self._fold_of(name, run, cached)
         try:
             account = live.account(now_ns)
         except NeedsHistory as needs:
@@ -129,6 +129,34 @@ class Accounts:
             return live.last
         self._cached[name] = _Cached(account, now_ns, revision, time.perf_counter_ns() - began)
         return account
+
+    def _fold_of(self, name: str, run: Run, cached: _Cached | None = None) -> IncrementalAccount:
+        live = self._lives.get(name)
+        if live is None or live.run is not run:
+            live = self._lives[name] = IncrementalAccount(
+                run, stall_seconds=self.stall_seconds, stale_seconds=self.stale_seconds
+            )
+            # That of a closed run, whose rows are in the ledger alone, stands until they have been folded.
+            live.last = cached.account if cached is not None else None
+        return live
+
+    def resume(self, name: str, state: FoldState | None, now_ns: int | None = None) -> None:
+        """Compute the account of a run that was read from the ledger, from `state` on if it has one."""
+        live = self._fold_of(name, self.store.runs[name])
+        if state is not None:
+            with suppress(SnapshotError):
+                live.begin(state.engine(live.run), state.lengths())
+        try:
+            self.account(name, now_ns)
+        except NeedsHistory as needs:
+            # The segment is not right any more: steps were lost since.
+            run = without_rows(live.run)
+            live.begin(*folded(self.history.ledger, run, needs.facts, self.stall_seconds), late=needs.late)
+            self.account(name, now_ns)
+
+    def folds(self) -> Iterator[tuple[str, IncrementalAccount]]:
+        """The folds of the runs in the store, by name."""
+        return ((name, live) for name, live in list(self._lives.items()) if name in self.store.runs)
 
     def last(self) -> Iterator[Account]:
         """The accounts of the runs in the store as they were last computed."""
@@ -152,16 +180,17 @@ class Accounts:
         return abs(now_ns - cached.at_ns) < max(self._age_ns if unchanged else 0, 10 * cached.cost_ns)
 
     def _fold_again(self, name: str, live: IncrementalAccount, needs: NeedsHistory) -> None:
-        """Start a fold of the whole run from the ledger; until it is done the last account stands."""
+        """Start a fold of the run from the ledger; until it is done the last account stands."""
         if name in self._folding:
             return
 
         async def fold() -> None:
             try:
                 began = time.perf_counter()
-                # What refers to the rows in memory stays here: they are read from the ledger.
-                run, facts = without_rows(live.run), replace(needs.facts, by_rank={})
-                read, _ = await self.history.run(INTERNAL, folded, run, facts, self.stall_seconds)
+                run = without_rows(live.run)
+                # The rows in memory are read from the ledger, which may not have the newest yet.
+                await self.flush()
+                read, _ = await self.history.run(INTERNAL, folded, run, needs.facts, self.stall_seconds)
                 live.begin(*read, late=needs.late)
                 # A run that needs this repeatedly takes a tenth of a core at most.
                 await asyncio.sleep(min(10 * (time.perf_counter() - began), FOLD_AGAIN_SECONDS))

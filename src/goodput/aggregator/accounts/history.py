@@ -1,24 +1,22 @@
-"""Runs computations over the ledger in a child process (history_worker.py).
+"""Runs computations over the ledger in a thread, one at a time, while the aggregator keeps taking reports.
 
-One child runs at a time and takes SECONDS_MAX at most, so the aggregator keeps taking reports meanwhile. Requests wait
-in a fair queue by token; identical concurrent requests for documents share one child.
+Requests wait in a fair queue by token and take SECONDS_MAX at most; identical concurrent requests for documents share
+one computation.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import pickle
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 from goodput.account.document_types import AccountDocument
 from goodput.aggregator.accounts import past
-from goodput.aggregator.accounts.fair_queue import FairQueue
+from goodput.aggregator.accounts.fair_queue import INTERNAL, FairQueue
 from goodput.aggregator.accounts.past import Past, Window
 from goodput.aggregator.accounts.result_cache import SingleFlight
+from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 
 SECONDS_MAX = 120.0
 # Pending requests: of everybody together, of one token, and of all requests without a token together.
@@ -33,10 +31,15 @@ class HistoryError(Exception):
 class History:
     """`owner` is the id of the client's token. Methods return their result and the seconds that it took."""
 
-    def __init__(self, url: str):
-        self._url = url
+    def __init__(self, ledger: Ledger):
+        self.ledger = ledger
         self._queue = FairQueue(WAITING_MAX)
         self._flights = SingleFlight()
+        self.is_stopping = False
+
+    def stop(self) -> None:
+        """End what is running, for which the server would wait."""
+        self.is_stopping = True
 
     async def documents(
         self, of: Past, windows: list[Window], owner: str = ANONYMOUS
@@ -47,34 +50,33 @@ class History:
         )
 
     async def run(self, owner: str | None, function: Callable, *arguments) -> tuple[Any, float]:
-        """`function(ledger, *arguments)`, all of which are pickled. Raises HistoryError, QueueFull."""
-        # Through a pipe: the URL may hold a password, which a command line would show.
-        job = pickle.dumps((self._url, function, arguments))
+        """`function(ledger, *arguments, check)`. Raises HistoryError, QueueFull.
+
+        `check` is to be called some times a second; it ends the thread's work by an exception.
+        """
         owner_max = ANONYMOUS_WAITING_MAX if owner == ANONYMOUS else OWNER_WAITING_MAX
         async with self._queue.slot(owner, owner_max):
-            began = time.perf_counter()
-            return pickle.loads(await _child(job)), time.perf_counter() - began
+            began, thread = time.perf_counter(), _Work(self, None if owner is INTERNAL else SECONDS_MAX)
+            try:
+                found = await asyncio.to_thread(function, self.ledger, *arguments, thread.check)
+            except LedgerError as error:
+                raise HistoryError(str(error)) from None
+            finally:
+                thread.is_cancelled = True
+            return found, time.perf_counter() - began
 
 
-async def _child(job: bytes) -> bytes:
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "goodput.aggregator.accounts.history_worker"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        out, errors = await asyncio.wait_for(child.communicate(job), SECONDS_MAX)
-    except asyncio.TimeoutError:
-        raise HistoryError(
-            f"the query takes more than {SECONDS_MAX:.0f} s; ask for a shorter window"
-        ) from None
-    finally:
-        if child.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                child.kill()
-            await child.wait()
-    if child.returncode != 0:
-        lines = errors.decode(errors="replace").strip().splitlines() or [f"exit status {child.returncode}"]
-        raise HistoryError(lines[-1])
-    return out
+class _Work:
+    """What a thread asks whether it should go on."""
+
+    def __init__(self, history: History, seconds_max: float | None):
+        self._history, self._seconds_max, self._began = history, seconds_max, time.monotonic()
+        self.is_cancelled = False
+
+    def check(self) -> None:
+        if self.is_cancelled or self._history.is_stopping:
+            raise HistoryError("the aggregator stops, or nobody waits for the result any more")
+        if self._seconds_max is not None and time.monotonic() - self._began > self._seconds_max:
+            raise HistoryError(
+                f"the query takes more than {self._seconds_max:.0f} s; ask for a shorter window"
+            )

@@ -113,6 +113,20 @@ class IncrementalAccount:
         for key, rows in (beyond or {}).items():
             self._attempt(key).put_back(rows)
 
+    def rows(self) -> int:
+        """How many rows are folded."""
+        return 0 if self._engine is None else sum(fold.number for fold in self._engine.folds.values())
+
+    def going(self) -> int:
+        """How many attempts may go on."""
+        return 0 if self._engine is None else sum(not one.exhausted for one in self._engine.folds.values())
+
+    def copy(self) -> tuple[Engine, StepLengths, int] | None:
+        """The folded part and its number of late rows, None while there is none that is right."""
+        if self._engine is None or self._engine.groups.late or self._late != self._rows_late():
+            return None
+        return self._engine.copy(), self._lengths.copy(), self._late
+
     def _attempt(self, key: Key) -> ColumnAttempt:
         attempt = self.run.attempts[key]
         assert isinstance(attempt, ColumnAttempt)

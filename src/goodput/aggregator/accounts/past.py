@@ -1,43 +1,49 @@
-"""Accounts of a run's past, computed from the ledger's rows in a child process of History.
+"""Accounts of a run's past, folded from the ledger's columns in a thread of History.
 
-Only rows inside the window are read and only a few per rank are held, so a short window of a long run is cheap.
+A fold begins with the newest segment that is right under the run's facts, else with the first row. Of a window only the
+rows inside are read. At most about HELD_ROWS rows are in memory.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from operator import itemgetter
 
 import numpy as np
-from msgspec.structs import astuple
 
 from goodput.account import Account, Run, document
 from goodput.account.account import Engine
-from goodput.account.attempts import Row
 from goodput.account.document_types import AccountDocument
 from goodput.account.facts import Facts, Key, gather
 from goodput.account.fold import OTHERS_MAX, Fold
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
+from goodput.aggregator.ingest.ingest import states
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.causes import explain
-from goodput.columns.attempts import columns_of
+from goodput.columns.attempts import row_of
 from goodput.columns.fold import fold_columns
 from goodput.columns.groups import ColumnGroups
 from goodput.columns.lengths import add_lengths
+from goodput.columns.snapshot import SnapshotError
 from goodput.wire import schema
-from goodput.wire.step_blocks import END, TOTALS
+from goodput.wire.step_blocks import END, NUMBER, TOTALS
+from goodput.wire.step_columns import widened
 
 # How far back to search for the last row before a window; ten times further each time none is found.
 SEARCH_BACK_NS = 60 * 10**9
 # Of an attempt's trimmed rows that end beyond its bound this many are returned; the rest become one long step.
 BEYOND_MAX = 10_000
+HELD_ROWS, HELD_LEAST, BLOCK_ROWS, BLOCKS_MAX = 1 << 20, 128, 1024, 16
 
 Window = tuple[int | None, int | None]  # unix ns, None for the run's own start or end
-Rows = Callable[[Ledger, schema.Identity, Fold], Iterator[schema.StepRow]]
-ROWS_READ = 512  # of an attempt, at a time
+Check = Callable[[], None]  # called between slices; raises to end the work
+Arrays = Iterator[np.ndarray]  # rows of an attempt in order, (columns, rows) as in wire.step_blocks
+
+Columns = Callable[[Ledger, schema.RankReport, Fold, int], Arrays]
+
+
+def never() -> None:
+    pass
 
 
 @dataclass
@@ -59,67 +65,78 @@ class Past:
 
 def without_rows(run: Run) -> Run:
     """A copy of a run without rows and events; what the facts need of them is in its attempts."""
-    attempts = {key: replace(attempt, parts=[], events={}) for key, attempt in run.attempts.items()}
+    attempts = {
+        key: replace(attempt, parts=[], events={}, holes=list(attempt.holes))
+        for key, attempt in run.attempts.items()
+    }
     return replace(run, attempts=attempts)
 
 
-def documents(ledger: Ledger, past: Past, windows: list[Window]) -> list[AccountDocument]:
+def documents(
+    ledger: Ledger, past: Past, windows: list[Window], check: Check = never
+) -> list[AccountDocument]:
     """The account documents of these windows."""
-    accounts = [account_of(ledger, past, window) for window in windows]
+    accounts = [account_of(ledger, past, window, check) for window in windows]
     return [document(account, explain(account)) for account in accounts]
 
 
-def account_of(ledger: Ledger, past: Past, window: Window) -> Account:
+def account_of(ledger: Ledger, past: Past, window: Window, check: Check = never) -> Account:
     """The account of a window."""
-    engine = Engine(past.run, past.facts(window), groups_type=ColumnGroups, planned=past.planned.copy())
-    readers = [Reader(fold, rows_of(ledger, identity, fold)) for identity, fold in _in_bounds(engine, ledger)]
-    for parts in _together(readers):
-        fold_columns(engine, parts)
-    return engine.finish()
+    facts = past.facts(window)
+    # A segment has all rows from the start of the run on.
+    is_from_start = all(attempt.start_ns >= facts.start_ns for attempt in past.run.attempts.values())
+    for begun in _begun(ledger, past.run, facts) if is_from_start else [None]:
+        if begun is None:
+            engine = Engine(past.run, facts, groups_type=ColumnGroups, planned=past.planned.copy())
+        else:
+            engine = begun[0]
+        for parts in together(readers(engine, ledger), check):
+            fold_columns(engine, parts)
+        if begun is None or not engine.groups.late:
+            return engine.finish()
+    raise AssertionError
 
 
-def feed(engine: Engine, ledger: Ledger, rows: Rows) -> None:
-    """Feed an engine the rows in its bounds one by one, in order of time over all ranks."""
-    streams = [
-        _marked_over(fold, rows(ledger, identity, fold)) for identity, fold in _in_bounds(engine, ledger)
-    ]
-    for _, key, row in heapq.merge(*streams, key=itemgetter(0)):
-        engine.row(key, row)
+def _begun(ledger: Ledger, run: Run, facts: Facts) -> Iterator[tuple[Engine, StepLengths] | None]:
+    """Folds of the run's first rows that are right under these facts, those of the most rows first; last None."""
+    for state in states(ledger, run.name):
+        try:
+            engine = state.engine(run)
+        except SnapshotError:
+            continue
+        if engine.follow(facts):
+            yield engine, state.lengths()
+    yield None
 
 
-def _marked_over(fold: Fold, rows: Iterator[schema.StepRow]) -> Iterator[tuple]:
-    for row in rows:
-        yield row.end_ns, (fold.attempt.rank, fold.attempt.attempt), row
-    fold.exhausted = True
-
-
-def _in_bounds(engine: Engine, ledger: Ledger) -> Iterator[tuple[schema.Identity, Fold]]:
-    """The attempts that have rows in their bounds, in the order of their starts."""
-    identities = _identities(ledger, engine.run)
+def readers(engine: Engine, ledger: Ledger, columns: Columns | None = None) -> list[Reader]:
+    """Of the attempts that have rows in their bounds, in the order of their starts; by default of all of these rows."""
+    found, processes = [], _processes(ledger, engine.run)
+    most = _rows_each(len(engine.folds))
     folds = sorted(engine.folds.items(), key=lambda item: (item[0][0], item[1].attempt.start_ns, item[0][1]))
     for key, fold in folds:
-        if (
-            key in identities
-            and fold.bound.to_ns > fold.bound.from_ns
-            and fold.attempt.first_step is not None
-        ):
-            yield identities[key], fold
-        else:
-            fold.exhausted = True
+        bound, attempt = fold.bound, fold.attempt
+        has_rows = bound.to_ns > bound.from_ns and attempt.first_step is not None
+        has_more = not fold.number or fold.number < attempt.top_number
+        fold.exhausted = key not in processes or not has_rows or not has_more
+        fold.final = True
+        if not fold.exhausted:
+            found.append(Reader(fold, (columns or columns_of_bound)(ledger, processes[key], fold, most)))
+    return found
 
 
 class Reader:
     """Rows of one attempt as columns, some at a time."""
 
-    def __init__(self, fold: Fold, rows: Iterator[schema.StepRow], goes_on: bool = False):
+    def __init__(self, fold: Fold, rows: Arrays, goes_on: bool = False):
         self.fold, self._rows, self.goes_on = fold, rows, goes_on  # whether more rows may be reported
         self.key = (fold.attempt.rank, fold.attempt.attempt)
         self._fill()
 
     def _fill(self) -> None:
-        some = list(islice(self._rows, ROWS_READ))
-        self.is_empty = not some
-        self._waiting = columns_of(some) if some else np.zeros((TOTALS, 0), np.int64)
+        found = next(self._rows, None)
+        self.is_empty = found is None
+        self._waiting = np.zeros((TOTALS, 0), np.int64) if found is None else found
         # Clocks may have been set back.
         self._latest = np.maximum.accumulate(self._waiting[END])
 
@@ -137,9 +154,10 @@ class Reader:
         return found
 
 
-def _together(readers: list[Reader]) -> Iterator[dict[Key, np.ndarray]]:
+def together(readers: list[Reader], check: Check = never) -> Iterator[dict[Key, np.ndarray]]:
     """All rows, some at a time, in order of time over all ranks, so that a group's steps meet."""
     while readers:
+        check()
         for reader in readers:
             # What it had was folded.
             reader.fold.exhausted |= reader.is_empty and not reader.goes_on
@@ -149,80 +167,148 @@ def _together(readers: list[Reader]) -> Iterator[dict[Key, np.ndarray]]:
             yield {reader.key: reader.take(until_ns) for reader in readers}
 
 
-def _identities(ledger: Ledger, run: Run) -> dict[Key, schema.Identity]:
+def _rows_each(attempts: int) -> int:
+    """How many rows of each attempt may be in memory."""
+    return max(HELD_ROWS // max(attempts, 1), HELD_LEAST)
+
+
+def _processes(ledger: Ledger, run: Run) -> dict[Key, schema.RankReport]:
     processes = ledger.processes(run.name)
     if run.attempts and not processes:
         # Such as a ledger file that was replaced by a new one.
         raise LedgerError(f"ledger {ledger.url}: it has no data of run {run.name!r}")
-    return {(one.identity.rank, one.identity.attempt): one.identity for one in processes}
+    return {(one.identity.rank, one.identity.attempt): one for one in processes}
 
 
-def rows_of(ledger: Ledger, identity: schema.Identity, fold: Fold) -> Iterator[schema.StepRow]:
-    """An attempt's rows, from the start of its bound to the first row that ends beyond it."""
-    before, bound = None, fold.bound
-    if bound.from_ns > fold.attempt.start_ns:
-        before = _row_before(ledger, identity, bound.from_ns, fold.attempt.start_ns)
-        if before is not None:
-            fold.begin(Row(*astuple(before)))
-    for row in ledger.rows(identity, start_ns=bound.from_ns if before else None):
-        if before is None or row.number > before.number:
-            yield row
-            # This row covers the rest of the bound; an attempt's first step is compared with the OTHERS_MAX after it.
-            if row.end_ns >= bound.to_ns and (before is not None or row.number > OTHERS_MAX):
+def _columns(
+    ledger: Ledger,
+    process: schema.RankReport,
+    most: int,
+    start_ns: int | None,
+    after: int,
+    end_ns: int | None = None,
+) -> Arrays:
+    """The rows above `after`, about `most` at a time, of which no more are in memory in between."""
+    while True:
+        blocks = min(max(most // BLOCK_ROWS, 1), BLOCKS_MAX)
+        for columns in ledger.columns(process, start_ns, end_ns, after, blocks):
+            values = columns.values
+            if most < BLOCK_ROWS and values.shape[1] > most:
+                values = values[:, :most].copy()
+                after = int(values[NUMBER, -1])
+                yield values
                 break
+            yield values
+        else:
+            return
 
 
-def _row_before(
-    ledger: Ledger, identity: schema.Identity, at_ns: int, start_ns: int
-) -> schema.StepRow | None:
-    """The last row that ended before `at_ns`, None if there is none."""
+def columns_of_bound(ledger: Ledger, process: schema.RankReport, fold: Fold, most: int) -> Arrays:
+    """An attempt's rows, from the start of its bound to the first row that ends beyond it."""
+    bound, start_ns = fold.bound, None
+    if not fold.number and bound.from_ns > fold.attempt.start_ns:
+        before = _row_before(ledger, process, bound.from_ns, fold.attempt.start_ns)
+        if before is not None:
+            fold.begin(row_of(before))
+            start_ns = bound.from_ns
+    elif fold.number > OTHERS_MAX and fold.last_end_ns >= bound.to_ns:
+        return
+    after = fold.number
+    # Those that touch the bound, then as many of the others as are needed.
+    for end_ns, many in ((bound.to_ns, most), (None, min(most, BLOCK_ROWS))):
+        for values in _columns(ledger, process, many, start_ns, after, end_ns):
+            # This row covers the rest of the bound; an attempt's first step is compared with the OTHERS_MAX after it.
+            is_last = values[END] >= bound.to_ns
+            if start_ns is None:
+                is_last &= values[NUMBER] > OTHERS_MAX
+            if is_last.any():
+                yield values[:, : int(is_last.argmax()) + 1]
+                return
+            after = int(values[NUMBER, -1])
+            yield values
+
+
+def _row_before(ledger: Ledger, process: schema.RankReport, at_ns: int, start_ns: int) -> list[int] | None:
+    """The last row that ended before `at_ns`, as values by column; None if there is none."""
     back = SEARCH_BACK_NS
     while True:
         found = None
-        for row in ledger.rows(identity, start_ns=at_ns - back, end_ns=at_ns):
-            if row.end_ns >= at_ns:
+        for columns in ledger.columns(process, start_ns=at_ns - back, end_ns=at_ns):
+            is_before = columns.end < at_ns
+            count = len(columns) if is_before.all() else int(is_before.argmin())
+            if count:
+                found = columns.values[:, count - 1].tolist()
+            if count < len(columns):
                 break
-            found = row
         if found is not None or at_ns - back <= start_ns:
             return found
         back *= 10
 
 
 def folded(
-    ledger: Ledger, run: Run, facts: Facts, stall_seconds: float
+    ledger: Ledger, run: Run, facts: Facts, stall_seconds: float, check: Check = never
 ) -> tuple[Engine, StepLengths, dict[Key, np.ndarray]]:
     """From what IncrementalAccount.begin continues: a fold of all rows within the bounds, and trimmed rows beyond."""
-    identities = _identities(ledger, run)
-    engine = Engine(run, facts, groups_type=ColumnGroups)
-    lengths, beyond = StepLengths.for_threshold(stall_seconds), {}
-    readers = []
-    for key, fold in engine.folds.items():
-        fold.final = False
-        if key in identities:
-            rows = _within(ledger.rows(identities[key]), fold, beyond.setdefault(key, []))
-            readers.append(Reader(fold, rows, goes_on=True))
-    for parts in _together(readers):
-        add_lengths(lengths, list(parts.values()), [engine.folds[key].number for key in parts])
-        fold_columns(engine, parts)
+    processes = _processes(ledger, run)
+    most = _rows_each(len(run.attempts))
+    for begun in _begun(ledger, run, facts):
+        is_whole = begun is None
+        engine, lengths = begun or (
+            Engine(run, facts, groups_type=ColumnGroups),
+            StepLengths.for_threshold(stall_seconds),
+        )
+        found, beyond = [], {}
+        for key, fold in engine.folds.items():
+            fold.final = False
+            fold.exhausted &= fold.number >= fold.attempt.top_number
+            if key in processes and not fold.exhausted:
+                rows = _columns(ledger, processes[key], most, None, fold.number)
+                found.append(Reader(fold, _within(rows, fold, beyond.setdefault(key, [])), goes_on=True))
+        for parts in together(found, check):
+            add_lengths(lengths, list(parts.values()), [engine.folds[key].number for key in parts])
+            fold_columns(engine, parts)
+            if engine.groups.late and not is_whole:
+                break
+        if is_whole or not engine.groups.late:
+            _check_trimmed(ledger, engine, beyond)
+            return engine, lengths, {key: _joined(parts) for key, parts in beyond.items() if parts}
+    raise AssertionError
+
+
+def _check_trimmed(ledger: Ledger, engine: Engine, beyond: dict[Key, list[np.ndarray]]) -> None:
+    """Raise LedgerError where the ledger lacks rows that are not in memory: they would count as folded from now on."""
     for (rank, number), fold in engine.folds.items():
         more, gone = beyond.get((rank, number), []), fold.attempt.trimmed
-        last = more[-1].number if more else fold.number
-        if last < gone and len(more) < BEYOND_MAX:
-            # A fold without those rows would stay wrong: they would count as folded from now on.
+        last = int(more[-1][NUMBER, -1]) if more else fold.number
+        if last < gone and sum(part.shape[1] for part in more) < BEYOND_MAX:
             raise LedgerError(
                 f"ledger {ledger.url}: it has rank {rank} attempt {number} up to row {last}, not up to {gone} yet"
             )
-    return engine, lengths, {key: columns_of(rows) for key, rows in beyond.items() if rows}
 
 
-def _within(rows: Iterator[schema.StepRow], fold: Fold, beyond: list) -> Iterator[schema.StepRow]:
-    latest_ns = fold.last_end_ns
-    for row in rows:
-        latest_ns = max(row.end_ns, latest_ns)
-        if beyond or latest_ns > fold.bound.to_ns:
-            # Bounds may have shrunk: a rank whose clock is behind the others' has reported since.
-            if row.number > fold.attempt.trimmed or len(beyond) >= BEYOND_MAX:
-                return
-            beyond.append(row)
-        else:
-            yield row
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    width = max((len(part) - TOTALS) // 2 for part in parts)
+    return np.concatenate([widened(part, width) for part in parts], axis=1)
+
+
+def _within(rows: Arrays, fold: Fold, beyond: list[np.ndarray]) -> Arrays:
+    """The rows that end within the bound; of those after, what was trimmed is added to `beyond`.
+
+    Bounds may have shrunk: a rank whose clock is behind the others' has reported since.
+    """
+    latest_ns, left = fold.last_end_ns, BEYOND_MAX
+    for some in rows:
+        values = some
+        if not beyond:
+            latest = np.maximum.accumulate(np.maximum(values[END], latest_ns))
+            latest_ns = int(latest[-1])
+            count = int(np.searchsorted(latest, fold.bound.to_ns, side="right"))
+            if count:
+                yield values[:, :count]
+            values = values[:, count:]
+        gone = values[:, values[NUMBER] <= fold.attempt.trimmed][:, :left]
+        if gone.shape[1]:
+            beyond.append(gone)
+            left -= gone.shape[1]
+        if gone.shape[1] < values.shape[1]:
+            return

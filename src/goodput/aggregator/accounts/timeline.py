@@ -26,9 +26,20 @@ from goodput.account.facts import Facts, Key
 from goodput.account.fold import COMMUNICATION, PRODUCTIVE, STALL, Fold, share
 from goodput.account.states import INDEX, STATES, vector
 from goodput.account.straggler import Groups
-from goodput.aggregator.accounts.past import Past, Window, feed, rows_of
+from goodput.aggregator.accounts.past import (
+    Arrays,
+    Check,
+    Past,
+    Window,
+    columns_of_bound,
+    never,
+    readers,
+    together,
+)
 from goodput.aggregator.ledger.ledger import Ledger
+from goodput.columns.attempts import rows_of
 from goodput.wire import schema
+from goodput.wire.step_blocks import NUMBER
 
 POINTS_MAX = 240
 COLUMNS_MAX = 60
@@ -271,9 +282,11 @@ class _Choice(NamedTuple):
     all_rows: bool = True
 
 
-def timeline_of(ledger: Ledger, past: Past, window: Window, points: int, worst: Sequence[int]) -> Timeline:
+def timeline_of(
+    ledger: Ledger, past: Past, window: Window, points: int, worst: Sequence[int], check: Check = never
+) -> Timeline:
     """The timeline of a window in `points` buckets, with stalls as its only marks; `worst` are the ranks that deviate."""
-    found = sums_of(ledger, past, window, points, worst)
+    found = sums_of(ledger, past, window, points, worst, check)
     edges = [ns / 1e9 for ns in found.grid.edges] or [found.facts.start_ns / 1e9]
     buckets = []
     for (start, end), gpu_ns, cell in zip(pairwise(edges), found.gpu_ns, found.cells, strict=True):
@@ -290,15 +303,17 @@ def timeline_of(ledger: Ledger, past: Past, window: Window, points: int, worst: 
     )
 
 
-def sums_of(ledger: Ledger, past: Past, window: Window, points: int, worst: Sequence[int]) -> TimelineSums:
+def sums_of(
+    ledger: Ledger, past: Past, window: Window, points: int, worst: Sequence[int], check: Check = never
+) -> TimelineSums:
     facts = past.facts(window)
     grid = Grid(facts.start_ns, facts.end_ns, points)
     if not grid.points:
         return TimelineSums(facts, grid, [], [], {}, [])
     alone, spread, all_rows = _chosen(past, facts, worst)
     ranks = alone | spread
-    together = -(-grid.points // COLUMNS_MAX)
-    columns = Grid(facts.start_ns, facts.end_ns, -(-grid.points // together))
+    per_column = -(-grid.points // COLUMNS_MAX)
+    columns = Grid(facts.start_ns, facts.end_ns, -(-grid.points // per_column))
     stalls: list[Span] = []
     own = {rank: Own([0] * columns.points, [0] * columns.points) for rank in ranks}
     sheets = [Sheet(grid), Sheet(grid)]  # of the ranks alone and spread
@@ -311,7 +326,11 @@ def sums_of(ledger: Ledger, past: Past, window: Window, points: int, worst: Sequ
         fold.columns, fold.own, fold.stalls = columns, own[rank], stalls
         if fold.attempt.hardware.get("compute_ns") and fold.attempt.hardware.get("idle_ns"):
             fold.compute = [0] * grid.points
-    feed(engine, ledger, rows_of if all_rows else partial(_rows_at, edges=grid.edges))
+    rows = columns_of_bound if all_rows else partial(_rows_at, edges=grid.edges)
+    for parts in together(readers(engine, ledger, rows), check):
+        for key, values in parts.items():
+            for row in rows_of(values):
+                engine.row(key, row)
     engine.settle()
     for fold in folds.values():
         _launch(fold)
@@ -350,22 +369,19 @@ def _chosen(past: Past, facts: Facts, worst: Sequence[int]) -> _Choice:
 
 
 def _rows_at(
-    ledger: Ledger, identity: schema.Identity, fold: Fold, *, edges: list[int]
-) -> Iterator[schema.StepRow]:
+    ledger: Ledger, process: schema.RankReport, fold: Fold, most: int, *, edges: list[int]
+) -> Arrays:
     """An attempt's first row, rows that touch an edge, and its last ones."""
-    for first in rows_of(ledger, identity, fold):
-        yield first
-        seen = first.number
-        break
-    else:
+    first = next(columns_of_bound(ledger, process, fold, most), None)
+    if first is None:
         return
-    bound = fold.bound
+    yield first[:, :1]
+    seen, bound = int(first[NUMBER, 0]), fold.bound
     places = [ns for ns in edges if bound.from_ns < ns < bound.to_ns]
     for place in [*places, min(bound.to_ns, fold.attempt.rows_end_ns)]:
-        for row in ledger.rows(identity, start_ns=place, end_ns=place):
-            if row.number > seen:
-                seen = row.number
-                yield row
+        for columns in ledger.columns(process, start_ns=place, end_ns=place, after=seen):
+            yield columns.values
+            seen = int(columns.number[-1])
 
 
 def _launch(fold: TimedFold) -> None:

@@ -21,6 +21,7 @@ from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.fair_queue import QueueFull
 from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.history import History, HistoryError
+from goodput.aggregator.accounts.snapshots import Snapshots
 from goodput.aggregator.api import access_route, end_route, health_routes, ingest_route, run_routes
 from goodput.aggregator.api.exposition import Exposition
 from goodput.aggregator.api.ingest_route import IngestRoute
@@ -63,12 +64,12 @@ def create_app(
     """
     authenticator = authenticator or RequestAuthenticator()
     store, ledger = Store(), Ledger(ledger_url)
-    accounts = Accounts(
-        store, stall_seconds=stall_seconds, stale_seconds=stale_seconds, history=History(ledger_url)
-    )
+    history = History(ledger)
+    accounts = Accounts(store, stall_seconds=stall_seconds, stale_seconds=stale_seconds, history=history)
     health_log = HealthLog()
     health = HealthCosts(health_log, accounts)
     ingest = Ingest(store, ledger, hangs=accounts.hangs, health=health_log)
+    accounts.flush = ingest.flush
     exposition = Exposition(accounts, ingest, health, authenticator, ranks_shown=ranks_shown)
     maintenance = LedgerMaintenance(ledger, ingest, accounts, keep or Keep())
 
@@ -80,8 +81,8 @@ def create_app(
 
     reloads = _repeat(authenticator.reload, FILES_EVERY_SECONDS, "reloading tokens and certificates")
     hangs = _repeat(accounts.detect_hangs, HANGS_EVERY_SECONDS, "hang detection")
-    works = (hangs, exposition.keep_fresh, maintenance.run)
-    lifespan = _lifespan(startup, reloads, works, ledger)
+    works = (hangs, exposition.keep_fresh, maintenance.run, Snapshots(accounts, ingest).run)
+    lifespan = _lifespan(startup, reloads, works, history)
     app = App(
         title="goodput",
         version=__version__,
@@ -143,7 +144,7 @@ def _accepts_gzip(accepted: str) -> bool:
     return False
 
 
-def _lifespan(startup: Startup, reloads: _Work, works: Sequence[_Work], ledger: Ledger):
+def _lifespan(startup: Startup, reloads: _Work, works: Sequence[_Work], history: History):
     """What runs beside requests: reading the ledger, `reloads`, and `works` once the runs are whole."""
 
     @asynccontextmanager
@@ -157,9 +158,10 @@ def _lifespan(startup: Startup, reloads: _Work, works: Sequence[_Work], ledger: 
         await asyncio.wait(tasks[1:], timeout=WAIT_SECONDS)
         yield
         startup.is_stopping = True
+        history.stop()
         for task in tasks:
             task.cancel()
-        ledger.close()
+        history.ledger.close()
 
     return lifespan
 

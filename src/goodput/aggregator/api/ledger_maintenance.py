@@ -25,6 +25,7 @@ from goodput.aggregator.ledger.deletion import deletions
 from goodput.aggregator.ledger.inspection import size_bytes
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.causes import explain
+from goodput.columns.snapshot import FoldState
 
 log = logging.getLogger("goodput.aggregator")
 DELETIONS_EVERY_SECONDS, COMPACT_EVERY_SECONDS = 10.0, 60.0
@@ -43,7 +44,7 @@ class LedgerMaintenance:
         self._deletions = deletions(ledger)
         self._closed_at: Counter[str] = Counter()  # by run: its revision when it was closed
 
-    def restored(self, run: str) -> None:
+    def restored(self, run: str, state: FoldState | None) -> None:
         """Called when a run was read from the ledger: the stored account of a closed one stands.
 
         Its steps may be thinned, so an account of them would be less exact.
@@ -57,7 +58,7 @@ class LedgerMaintenance:
                 return
             except (msgspec.DecodeError, zlib.error) as error:
                 log.warning("run %r: its stored account cannot be read, its steps are folded: %s", run, error)
-        self._accounts.account(run)
+        self._accounts.resume(run, state)
 
     async def run(self) -> None:
         """Work until cancelled."""

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -24,7 +24,9 @@ from goodput.aggregator.ingest.health_log import NODE_WEIGHT_MAX, HealthLog
 from goodput.aggregator.ingest.pushed_steps import decode_steps, in_version_2, refused_beyond_bound
 from goodput.aggregator.ingest.store import ReportRejected, Store
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
+from goodput.aggregator.ledger.segments import Segment
 from goodput.aggregator.records import HealthKey, NewRecords, health_key
+from goodput.columns.snapshot import FoldState, SnapshotError, decode
 from goodput.wire import schema
 
 log = logging.getLogger("goodput.aggregator")
@@ -67,6 +69,7 @@ class Ingest:
         self._unwritten: list[NewRecords] = []
         self._unwritten_health: dict[HealthKey, schema.Health] = {}
         self._writing = asyncio.Lock()
+        self._segments: dict[str, tuple[Segment, int]] = {}  # by run, with its late rows
         self._transaction: asyncio.Future | None = None  # the one that begins next
         self._waiting = 0  # pushes that wait for it
         self._was_shared = False  # whether several pushes were in the one before
@@ -75,40 +78,53 @@ class Ingest:
 
     def restore(
         self,
-        then: Callable[[str], object] = lambda run: None,
+        then: Callable[[str, FoldState | None], object] = lambda run, state: None,
         progress: Callable[[int], object] = lambda restored: None,
     ) -> int:
         """Fill the store from the ledger, run by run; returns how many processes were restored.
 
-        `then(run)` is called when a run is complete, so that its rows can be folded before the next run is read, and
-        `progress(restored)` after each process.
+        `then(run, state)` is called when a run is complete, so that its rows can be folded before the next run is read.
+        The rows are those after `state`, the newest segment of the run, all without one. `progress(restored)` is called
+        after each process.
         """
         restored = 0
         for run in self._ledger.runs():
-            end_marks = self._ledger.ends(run)
-            for process in self._ledger.processes(run):
+            processes, end_marks = self._ledger.processes(run), self._ledger.ends(run)
+            keys = {(one.identity.rank, one.identity.attempt) for one in processes}
+            found = (one for one in states(self._ledger, run) if one.folds.keys() <= keys)
+            state = next(found, None)
+            for process in processes:
                 identity = process.identity
-                events = self._ledger.events(identity)
                 try:
-                    self._store.merge(replace(process, events=events), 0)
-                    for steps in self._ledger.columns(process):
-                        self._store.restore_steps(identity, steps.values)
+                    self._store.merge(replace(process, events=self._ledger.events(identity)), 0)
+                    self._restore_steps(process, state)
                     self._store.end(identity, end_marks.get(schema.stack_request(identity)))
                     restored += 1
                     progress(restored)
                 except ReportRejected as rejected:
                     log.warning("a process in the ledger was not restored: %s", rejected)
             if run in self._store.runs:
-                then(run)
+                then(run, state)
         self._store.new = self._store.repeated = 0
         for node, event in self._ledger.health(NODE_WEIGHT_MAX):
             self.health.restore(node, event)
         self.health.counts.clear()
         return restored
 
+    def _restore_steps(self, process: schema.RankReport, state: FoldState | None) -> None:
+        attempt, after = self._store.attempt(process.identity), 0
+        key = (attempt.rank, attempt.attempt)
+        if state is not None and key in state.folds:
+            state.restore_rows(key, attempt)
+            # From the last one that was folded, with which the next one is compared.
+            after = max(attempt.top_number - 1, 0)
+        for steps in self._ledger.columns(process, after=after):
+            self._store.restore_steps(process.identity, steps.values)
+
     def forget(self, run: str) -> None:
         """Drop a run that was deleted from the ledger, and what of it waits to be written."""
         self._unwritten = [part for part in self._unwritten if part.report.identity.run != run]
+        self._segments.pop(run, None)
         self._store.forget(run)
 
     async def accept(self, body: bytes, access: Access = EVERYTHING) -> schema.Ack:
@@ -245,6 +261,19 @@ class Ingest:
             if self.health.add(report.node, event, now_ns, is_scoped):
                 self._unwritten_health[health_key(report.node, event, is_scoped)] = event
 
+    async def add_segment(self, segment: Segment, late: int) -> None:
+        """Write a segment of a run that had `late` late rows when it was taken. Raises LedgerError.
+
+        It is written with everything merged until now, so that the ledger has all rows that are in it.
+        """
+        self._segments[segment.run] = (segment, late)
+        await self._write()
+
+    async def flush(self) -> None:
+        """Wait until everything merged until now is in the ledger. Raises LedgerError."""
+        if self._unwritten or self._writing.locked():
+            await self._write()
+
     async def _write(self) -> None:
         """Wait until everything merged is committed. Raises LedgerError in every push of a failed transaction."""
         self._waiting += 1
@@ -273,11 +302,15 @@ class Ingest:
     async def _append(self) -> None:
         batch, self._unwritten = self._unwritten, []
         events, self._unwritten_health = self._unwritten_health, {}
-        if not batch and not events:
+        segments, self._segments = self._segments, {}
+        right = [one for run, (one, late) in segments.items() if self._store.late_rows(run) == late]
+        if not batch and not events and not right:
             return
+        late = self._store.take_late()
         try:
-            await asyncio.to_thread(self._ledger.append, batch, events)
+            await asyncio.to_thread(self._ledger.append, batch, events, right, late)
         except BaseException as error:
+            self._store.put_back_late(late)
             # Also when cancelled: the store has these rows, so a repeated push would not bring them again.
             self._unwritten = _merged_by_process(batch + self._unwritten)
             events |= self._unwritten_health
@@ -286,6 +319,15 @@ class Ingest:
                 self.counts["ledger", "error"] += 1
                 log.error("%s", error)
             raise
+
+
+def states(ledger: Ledger, run: str) -> Iterator[FoldState]:
+    """The run's segments that can be used, the newest first."""
+    for body in ledger.segments(run):
+        try:
+            yield decode(body)
+        except SnapshotError as error:
+            log.warning("run %r: a segment in the ledger is not used, more rows are read: %s", run, error)
 
 
 def _merged_by_process(batch: list[NewRecords]) -> list[NewRecords]:

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from goodput.account import DECLARED, Attempt, EndMark, Row, Run
+from goodput.account.facts import Key
 from goodput.account.sampled_stacks import NO_STACKS
 from goodput.aggregator.ingest.checkpoint_times import CheckpointTimes, ProcessCheckpoints
 from goodput.aggregator.ingest.pushed_steps import PushedSteps, pushed, steps_of_rows
@@ -93,6 +94,8 @@ class Store:
     # What tokens for some runs take of the bounds, by run and then by (token, what).
     taken: dict[str, Counter[tuple[str, str]]] = field(default_factory=dict)
     taken_sum: Counter[tuple[str, str]] = field(default_factory=Counter)
+    # By run and attempt, the lowest number from which a fold of its rows is wrong now: see `take_late`.
+    late: dict[str, dict[Key, int]] = field(default_factory=dict)
     new: int = 0
     repeated: int = 0
 
@@ -110,8 +113,10 @@ class Store:
         process = self._process(report.identity, now_ns, token)
         attempt, run, count = process.attempt, report.identity.run, steps.values.shape[1]
         _extend_phases(attempt, report)
-        before = process.last_column
+        before, late = process.last_column, attempt.late
         steps = process.add_steps(steps)
+        if attempt.late != late:
+            self._note_late(run, (attempt.rank, attempt.attempt), steps.first)
         events = self._add_events(process, report, now_ns)
         rows = steps.values.shape[1]
         if rows:
@@ -123,7 +128,11 @@ class Store:
         self.new += rows + len(events)
         self.repeated += count - rows + len(report.events) - len(events)
         attempt.received_ns = max(attempt.received_ns, now_ns)
+        late = attempt.late
         bare = self._add_live(process, report)
+        if attempt.late != late:
+            # Its group is another one: no step of it was compared with the right ones.
+            self._note_late(run, (attempt.rank, attempt.attempt), 0)
         self.revisions[run] += 1
         if rows == count <= BLOCK_ROWS_MAX and len(report.blocks) == 1:
             of = NewBlock(report.blocks[0], len(report.phases), steps.last, steps.start_ns, steps.end_ns)
@@ -181,9 +190,34 @@ class Store:
             and process.attempt.phase_states == report.phase_states
         )
 
+    def _note_late(self, run: str, key: Key, number: int) -> None:
+        numbers = self.late.setdefault(run, {})
+        numbers[key] = min(number, numbers.get(key, number))
+
+    def late_rows(self, run: str) -> int:
+        """How often a row of the run came late, or an attempt changed its group."""
+        return sum(attempt.late for attempt in self.runs[run].attempts.values()) if run in self.runs else -1
+
+    def put_back_late(self, late: dict[str, dict[Key, int]]) -> None:
+        for run, numbers in late.items():
+            for key, number in numbers.items():
+                self._note_late(run, key, number)
+
+    def take_late(self) -> dict[str, dict[Key, int]]:
+        """What came late since the last call."""
+        late, self.late = self.late, {}
+        return late
+
+    def attempt(self, identity: schema.Identity) -> ColumnAttempt:
+        """The attempt of a process that is in the store."""
+        return self.processes[_key(identity)].attempt
+
     def restore_steps(self, identity: schema.Identity, values: np.ndarray) -> None:
         """Add rows of the ledger to a process that is in the store."""
         process = self.processes[_key(identity)]
+        if process.last_column is None and values[NUMBER, 0] == process.attempt.top_number:
+            # The last of those that are folded already.
+            process.last_column, values = values[:, :1].copy(), values[:, 1:]
         before = process.last_column
         steps = process.add_steps(pushed(values))
         if steps.values.shape[1]:

@@ -46,22 +46,28 @@ Fetch = Callable[[sql.Select, dict], sql.Result]
 
 
 def read(
-    fetch: Fetch, key: dict, start_ns: int | None = None, end_ns: int | None = None, width: int = 0
+    fetch: Fetch,
+    key: dict,
+    start_ns: int | None = None,
+    end_ns: int | None = None,
+    width: int = 0,
+    after: int = 0,
+    page_blocks: int = PAGE_BLOCKS,
 ) -> Iterator[np.ndarray]:
-    """The rows of a process that touch a window, as arrays of `width` phases or more.
+    """The rows of a process that touch a window and have a number above `after`, as arrays of `width` phases or more.
 
-    Blocks outside of the window are not read. At most PAGE_BLOCKS blocks and those that overlap them are in memory.
+    Blocks without such rows are not read. At most `page_blocks` blocks and those that overlap them are in memory.
     """
     window = {
         "from_ns": 0 if start_ns is None else start_ns,
         "to_ns": _TIME_MAX if end_ns is None else end_ns,
     }
-    after: int | None = 0
-    while after is not None:
-        listed = fetch(_LISTED, {**key, **window, "after": after}).all()
-        pages = _pages(fetch, [tuple(one) for one in listed], width)
+    begin: int | None = after
+    while begin is not None:
+        listed = fetch(_LISTED, {**key, **window, "after": begin}).all()
+        pages = _pages(fetch, [tuple(one) for one in listed], width, page_blocks)
         # Of what many pages took, some may have been appended since.
-        done, after, is_long = after, None, len(listed) > PAGE_BLOCKS
+        done, begin, is_long = begin, None, len(listed) > page_blocks
         for rows, is_whole in pages:
             rows = rows[:, rows[NUMBER] > done]
             if rows.shape[1]:
@@ -70,14 +76,16 @@ def read(
                 if touching.any():
                     yield rows if touching.all() else rows[:, touching]
             if not is_whole or is_long:
-                after = done
+                begin = done
 
 
-def _pages(fetch: Fetch, listed: list[tuple[int, int]], width: int) -> Iterator[tuple[np.ndarray, bool]]:
+def _pages(
+    fetch: Fetch, listed: list[tuple[int, int]], width: int, page_blocks: int
+) -> Iterator[tuple[np.ndarray, bool]]:
     """Rows in order, and whether all blocks were there; those from where one is missing are not read."""
     held = np.zeros((TOTALS, 0), np.int64)  # rows that a later block may precede
-    for at in range(0, len(listed), PAGE_BLOCKS):
-        ids = [id for id, _ in listed[at : at + PAGE_BLOCKS]]
+    for at in range(0, len(listed), page_blocks):
+        ids = [id for id, _ in listed[at : at + page_blocks]]
         stored = stored_blocks(fetch, ids)
         if len(stored) < len(ids):
             yield held[:, :0], False
@@ -85,8 +93,8 @@ def _pages(fetch: Fetch, listed: list[tuple[int, int]], width: int) -> Iterator[
         found = decode(stored, width)
         width = max(width, (len(found) - TOTALS) // 2)
         held = in_order(np.concatenate([widened(held, width), found], axis=1))
-        if at + PAGE_BLOCKS < len(listed):
-            cut = int(np.searchsorted(held[NUMBER], listed[at + PAGE_BLOCKS][1]))
+        if at + page_blocks < len(listed):
+            cut = int(np.searchsorted(held[NUMBER], listed[at + page_blocks][1]))
         else:
             cut = held.shape[1]
         yield held[:, :cut], True

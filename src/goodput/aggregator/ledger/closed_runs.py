@@ -1,4 +1,4 @@
-"""What a run's end leaves in the ledger for good: its account, by which its steps may be thinned, and its segments.
+"""What a run's end leaves in the ledger for good: its account, by which its steps may be thinned.
 
 `state` is a digest of the run's processes and end marks. A closed run whose state is another one has gone on since: its
 stored account is no longer its account, and its steps are not thinned until it is closed again.
@@ -12,16 +12,15 @@ from collections.abc import Mapping
 
 import sqlalchemy as sql
 
-from goodput.aggregator.ledger.block_reader import KEY, PROCESS_ID
+from goodput.aggregator.ledger.block_reader import KEY
 from goodput.aggregator.ledger.database import insert
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.aggregator.ledger.migrations.versions import version_5
-from goodput.wire.schema import Identity
 
 ACCOUNT, DOCUMENT = "account", "document"  # kinds of stored bytes
 
 _processes, _blocks, _ends = version_5.processes, version_5.blocks, version_5.ends
-_accounts, _closed, _segments = version_5.accounts, version_5.closed_runs, version_5.segments
+_accounts, _closed = version_5.accounts, version_5.closed_runs
 
 
 def state_of(ledger: Ledger, run: str) -> bytes:
@@ -69,23 +68,6 @@ def stored_account(ledger: Ledger, run: str, kind: str = DOCUMENT) -> bytes | No
 def thinned_seconds(ledger: Ledger, run: str) -> int:
     """Of how many seconds the run's blocks have one row, 0 where they have every step."""
     return ledger.fetch(sql.select(_closed.c.tier).where(_closed.c.run == run)).scalar() or 0
-
-
-def put_segments(ledger: Ledger, identity: Identity, bodies: Mapping[int, bytes]) -> None:
-    """Store segments of a process by the number of their first row, replacing those of the same number."""
-    key = {name: getattr(identity, name) for name in KEY}
-    with ledger.transaction() as connection:
-        process = connection.execute(sql.select(PROCESS_ID), key).scalar()
-        _replace(connection, _segments, [
-            {"process": process, "first": first, "body": body} for first, body in bodies.items()
-        ])  # fmt: skip
-
-
-def segments(ledger: Ledger, identity: Identity) -> dict[int, bytes]:
-    """The segments of a process, in ascending first number."""
-    key = {name: getattr(identity, name) for name in KEY}
-    query = sql.select(_segments.c.first, _segments.c.body).where(_segments.c.process == PROCESS_ID)
-    return {first: bytes(body) for first, body in ledger.fetch(query.order_by(_segments.c.first), key)}
 
 
 def _replace(connection: sql.Connection, table: sql.Table, rows: list[dict]) -> None:

@@ -19,9 +19,9 @@ BLOCKS_AT_ONCE = 1000
 # A run that reported this recently is not deleted: its next push would bring it back.
 REPORTING_SECONDS = 600.0
 
-_processes, _blocks, _segments = version_5.processes, version_5.blocks, version_5.segments
+_processes, _blocks = version_5.processes, version_5.blocks
 _deletions = version_5.deletions
-_OF_RUN = (version_1.events, version_5.ends, version_5.accounts, version_5.closed_runs)
+_OF_RUN = (version_1.events, version_5.ends, version_5.accounts, version_5.closed_runs, version_5.segments)
 
 
 def reporting_ranks(ledger: Ledger, run: str, now_ns: int) -> list[int]:
@@ -59,7 +59,6 @@ def delete(ledger: Ledger, run: str) -> Iterator[int]:
         with ledger.transaction() as connection:
             # Also what was appended since.
             connection.execute(_blocks.delete().where(_blocks.c.process == process))
-            connection.execute(_segments.delete().where(_segments.c.process == process))
             connection.execute(_processes.delete().where(_processes.c.id == process))
 
 

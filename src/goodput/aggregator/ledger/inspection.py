@@ -24,7 +24,7 @@ PAGE_BLOCKS = 64
 MEASURED_MAX, SAMPLED = 20_000, 500
 BACKUP_PAGES = 2048
 
-_processes, _blocks, _segments = version_5.processes, version_5.blocks, version_5.segments
+_processes, _blocks = version_5.processes, version_5.blocks
 _closed, _ends, _events = version_5.closed_runs, version_5.ends, version_1.events
 
 
@@ -186,11 +186,10 @@ def _broken_references(ledger: Ledger) -> Iterator[str]:
         for (found,) in ledger.fetch(sql.text("PRAGMA quick_check(20)")):
             if found != "ok":
                 yield f"database: {found}"
-    for table in (_blocks, _segments):
-        known = sql.select(_processes.c.id)
-        query = sql.select(table.c.process, sql.func.count()).where(table.c.process.not_in(known))
-        for process, count in ledger.fetch(query.group_by(table.c.process)):
-            yield f"table {table.name}: {count} rows of the process {process}, which is unknown"
+    known = sql.select(_processes.c.id)
+    query = sql.select(_blocks.c.process, sql.func.count()).where(_blocks.c.process.not_in(known))
+    for process, count in ledger.fetch(query.group_by(_blocks.c.process)):
+        yield f"table {_blocks.name}: {count} rows of the process {process}, which is unknown"
     for table in (_events, _ends):
         same = [table.c[name] == _processes.c[name] for name in KEY]
         query = sql.select(table.c.run, sql.func.count()).where(~sql.exists().where(*same))

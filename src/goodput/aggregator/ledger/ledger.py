@@ -25,8 +25,8 @@ from sqlalchemy import exc
 from sqlalchemy.sql.elements import KeyedColumnElement
 
 from goodput.account import EndMark
-from goodput.aggregator.ledger import migrations
-from goodput.aggregator.ledger.block_reader import KEY, PROCESS_ID, read
+from goodput.aggregator.ledger import migrations, segments
+from goodput.aggregator.ledger.block_reader import KEY, PAGE_BLOCKS, PROCESS_ID, read
 from goodput.aggregator.ledger.blocks import as_columns, columns_of, step_rows
 from goodput.aggregator.ledger.database import Database, LedgerError, insert
 from goodput.aggregator.ledger.migrations.versions import version_1, version_3, version_5
@@ -130,9 +130,16 @@ class Ledger:
     # ---- Writing
 
     def append(
-        self, batch: list[NewRecords], health: Mapping[HealthKey, schema.Health] | None = None
+        self,
+        batch: list[NewRecords],
+        health: Mapping[HealthKey, schema.Health] | None = None,
+        new_segments: Iterable[segments.Segment] = (),
+        late: Mapping[str, Mapping[segments.Key, int]] | None = None,
     ) -> None:
-        """Write new records and health events in one transaction. Raises LedgerError; then nothing is written."""
+        """Write new records, health events and segments in one transaction. Raises LedgerError; then nothing is written.
+
+        `late` has, by run and attempt, the lowest number from which segments are wrong with these records.
+        """
         if self._same_file() != self._file:
             raise LedgerError(f"ledger {self.url}: its file was deleted or replaced; restart the aggregator")
         blocks, events, processes = [], [], {}
@@ -152,6 +159,10 @@ class Ledger:
             _put(connection, _blocks, blocks)
             _put(connection, _events, events)
             _put(connection, _health, [_health_columns(key, event) for key, event in (health or {}).items()])
+            for run, numbers in (late or {}).items():
+                segments.drop_wrong(connection, run, numbers)
+            for segment in new_segments:
+                segments.put(connection, segment)
         for one in blocks:
             self.appended[tuple(one[name] for name in KEY)] += one["rows"]
 
@@ -202,12 +213,25 @@ class Ledger:
                 yield from step_rows(values)
 
     def columns(
-        self, process: schema.RankReport, start_ns: int | None = None, end_ns: int | None = None
+        self,
+        process: schema.RankReport,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+        after: int = 0,
+        page_blocks: int = PAGE_BLOCKS,
     ) -> Iterator[StepColumns]:
-        """The same rows as columns, some thousand at a time, of at least the phases of the process's report."""
+        """The same rows as columns, of at least the phases of the process's report, those with numbers above `after`.
+
+        Up to `page_blocks` thousand at a time.
+        """
+        key, width = _key(process.identity), len(process.phases)
         with self._errors():
-            for values in read(self.fetch, _key(process.identity), start_ns, end_ns, len(process.phases)):
+            for values in read(self.fetch, key, start_ns, end_ns, width, after, page_blocks):
                 yield as_columns(values)
+
+    def segments(self, run: str) -> Iterator[bytes]:
+        """The segments of a run, newest first, each read when it is asked for."""
+        return segments.newest_first(self.fetch, run)
 
     def events(self, identity: schema.Identity) -> list[schema.EventRow]:
         """A process's events in ascending number."""

@@ -59,9 +59,11 @@ blocks = sql.Table(
 segments = sql.Table(
     "segments",
     tables,
-    _process(primary_key=True),
-    sql.Column("first", sql.BigInteger, primary_key=True),  # the number of its first row
-    sql.Column("body", sql.LargeBinary, nullable=False),
+    sql.Column("run", sql.String(128), primary_key=True),
+    sql.Column("rows", sql.BigInteger, primary_key=True),  # that are in it, of all processes
+    sql.Column("bytes", sql.BigInteger, nullable=False),  # of `body`
+    sql.Column("numbers", sql.LargeBinary, nullable=False),  # of the last row of each attempt in it
+    sql.Column("body", sql.LargeBinary, nullable=False),  # a columns.snapshot
 )
 accounts = sql.Table(
     "accounts",

@@ -1,0 +1,198 @@
+"""The state of a run's fold as bytes, from which the fold goes on with the rows after it, to the nanosecond.
+
+    body = encode(engine, lengths)          # some 300 bytes a rank
+    state = decode(body)                    # or SnapshotError
+    engine, lengths = state.engine(run), state.lengths()
+
+A body has a check sum and the version of this format; a damaged one, and one of another version, is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from goodput.account import Run
+from goodput.account.account import Engine
+from goodput.account.facts import Bound, Key
+from goodput.account.fold import Fold
+from goodput.account.onset import Onset
+from goodput.account.peak_throughput import PeakThroughput
+from goodput.account.pipeline import Pipeline
+from goodput.account.stall_threshold import PlannedLimits, StepLengths
+from goodput.columns.attempts import ColumnAttempt
+from goodput.columns.groups import ColumnGroups, Compared
+
+# Raise it whenever a fold of the same rows has another result: then all rows are folded anew.
+VERSION = 1
+_DIGEST_BYTES = 16
+_Group = tuple[int, str]
+_Compared = tuple[int, int, int, int]
+_Settled = tuple[int, int, int, int, list[int], int, int, list[tuple[int | None, int]]]
+
+# What is stored of each class, by attribute; tests check that these and the derived ones are all.
+FOLD: dict[str, Any] = {
+    **dict.fromkeys(("limit", "threshold_ns", "number", "last_end_ns", "samples", "last_samples"), int),
+    **dict.fromkeys(("compute_ns", "device_ns", "last_device_ns", "steps", "clamped", "last_count"), int),
+    **dict.fromkeys(("top_step", "calm_ns", "kept_steps", "lost_steps", "kept_ns", "saved_ns"), int),
+    **dict.fromkeys(("straggler_ns", "bubble_ns", "matched_ns", "caused_ns", "caused_in_group_ns"), int),
+    **dict.fromkeys(("exhausted", "final"), bool),
+    **dict.fromkeys(("work", "kept_samples"), float),
+    **dict.fromkeys(("to_state", "totals", "outside"), tuple[int, ...]),
+    **dict.fromkeys(("kept", "rest", "ending"), list[int]),
+    "bound": Bound,
+    "restarts": list[tuple[int | None, int]],
+    "stall_ns": int | float,  # inf for none
+    "lost_by": dict[int, list[int]],
+    "throughput": PeakThroughput,
+    "_judged": list[tuple[int, int, int]],
+    "_first": _Settled | None,
+    "_others": tuple[list[int], list[int]],
+    "_usual": tuple[int, int] | None,
+}
+GROUPS: dict[str, Any] = {
+    "onsets": dict[Key, Onset],
+    "settled": dict[_Group, int],
+    "pipelines": dict[int, Pipeline],
+    "stage_caused_ns": dict[int, int],
+    **dict.fromkeys(("_new", "_left"), int),
+    "_passed": dict[Key, int],
+    "_columns": list[tuple[list[Key], np.ndarray, Compared]],
+    "_single": list[tuple[Key, int, int, int, int, int, int]],
+}
+LENGTHS: dict[str, Any] = {"count": int, "_least_ns": int, "_bins": dict[int, list[int]]}
+FOLD_DERIVED = {"attempt", "planned"}
+GROUPS_DERIVED = {"folds", "members", "late", "_waiting", "_groups", "_place", "_keys", "_rank"}
+
+_Fold, _Groups, _Lengths = (
+    msgspec.defstruct(name, list(fields.items()), array_like=True, forbid_unknown_fields=True)
+    for name, fields in (("_Fold", FOLD), ("_Groups", GROUPS), ("_Lengths", LENGTHS))
+)
+_LAYOUT = hashlib.blake2b(
+    repr([VERSION, FOLD, GROUPS, LENGTHS, PeakThroughput.__slots__]).encode(), digest_size=8
+).digest()
+
+
+class SnapshotError(ValueError):
+    """Bytes that are no state of this version, or a state that cannot be stored."""
+
+
+class RowFacts(Struct, array_like=True):
+    """What an attempt knows of its rows up to the last one that was folded."""
+
+    first_number: int
+    first_step: int | None
+    rows_end_ns: int
+    holes: list[tuple[int, int]]
+
+
+class FoldState(Struct, array_like=True):
+    """A run's folds, the comparison of its ranks, its step lengths and planned phases, and what attempts know of rows."""
+
+    folds: dict[Key, _Fold]  # type: ignore[valid-type]
+    rows: dict[Key, RowFacts]
+    groups: _Groups  # type: ignore[valid-type]
+    planned: PlannedLimits
+    step_lengths: _Lengths  # type: ignore[valid-type]
+
+    def numbers(self) -> dict[Key, int]:
+        """The number of each attempt's last row that was folded."""
+        return {key: fold.number for key, fold in self.folds.items()}
+
+    def engine(self, run: Run) -> Engine:
+        """The engine as it was, for the attempts of `run`; `follow` must be called next. Raises SnapshotError."""
+        if not self.folds.keys() <= run.attempts.keys():
+            raise SnapshotError("it has attempts that the run has not")
+        engine = Engine.__new__(Engine)
+        engine.run, engine.planned, engine.folds = run, self.planned, {}
+        for key, state in self.folds.items():
+            fold = engine.folds[key] = Fold.__new__(Fold)
+            fold.__dict__.update(zip(FOLD, _values(state, FOLD), strict=True))
+            fold.attempt, fold.planned = run.attempts[key], engine.planned
+        engine.groups = ColumnGroups(engine.folds)
+        engine.groups.__dict__.update(zip(GROUPS, _values(self.groups, GROUPS), strict=True))
+        return engine
+
+    def lengths(self) -> StepLengths:
+        found = StepLengths.__new__(StepLengths)
+        found.__dict__.update(zip(LENGTHS, _values(self.step_lengths, LENGTHS), strict=True))
+        return found
+
+    def restore_rows(self, key: Key, attempt: ColumnAttempt) -> None:
+        """Let an attempt without rows know those that were folded, as if they had been dropped."""
+        fold, known = self.folds[key], self.rows[key]
+        attempt.top_number = attempt.trimmed = fold.number
+        attempt.first_number, attempt.first_step = known.first_number, known.first_step
+        attempt.rows_end_ns, attempt.holes = known.rows_end_ns, list(known.holes)
+
+
+def encode(engine: Engine, lengths: StepLengths) -> bytes:
+    """An engine with ColumnGroups as bytes. Raises SnapshotError where a number does not fit."""
+    state = FoldState(
+        {key: _Fold(*_values(fold, FOLD)) for key, fold in engine.folds.items()},
+        {key: _row_facts(fold) for key, fold in engine.folds.items()},
+        _Groups(*_values(engine.groups, GROUPS)),
+        engine.planned,
+        _Lengths(*_values(lengths, LENGTHS)),
+    )
+    try:
+        body = _LAYOUT + zlib.compress(_encoder.encode(state), 1)
+    except OverflowError as error:
+        raise SnapshotError(str(error)) from None
+    return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() + body
+
+
+def decode(body: bytes) -> FoldState:
+    """What `encode` was given. Raises SnapshotError."""
+    digest, layout, rest = (
+        body[:_DIGEST_BYTES],
+        body[_DIGEST_BYTES:][: len(_LAYOUT)],
+        body[_DIGEST_BYTES:][len(_LAYOUT) :],
+    )
+    if hashlib.blake2b(body[_DIGEST_BYTES:], digest_size=_DIGEST_BYTES).digest() != digest:
+        raise SnapshotError("it is damaged")
+    if layout != _LAYOUT:
+        raise SnapshotError("it is of another version")
+    try:
+        return _decoder.decode(zlib.decompress(rest))
+    except (msgspec.DecodeError, zlib.error, ValueError) as error:
+        raise SnapshotError(str(error)) from None
+
+
+def _values(of: object, fields: dict[str, Any]) -> list[Any]:
+    return [getattr(of, name) for name in fields]
+
+
+def _row_facts(fold: Fold) -> RowFacts:
+    attempt = fold.attempt
+    holes = [(low, min(high, fold.number)) for low, high in attempt.holes if low <= fold.number]
+    return RowFacts(attempt.first_number, attempt.first_step, attempt.rows_end_ns, holes)
+
+
+def _encode_other(value: object) -> object:
+    if isinstance(value, np.ndarray):
+        return value.astype("<i8").tobytes()
+    if isinstance(value, PeakThroughput):
+        return [getattr(value, name) for name in PeakThroughput.__slots__]
+    if isinstance(value, np.integer):
+        return int(value)
+    raise NotImplementedError(type(value))
+
+
+def _decode_other(kind: type, value: Any) -> object:
+    if kind is np.ndarray:
+        return np.frombuffer(value, "<i8").astype(np.int64)
+    found = PeakThroughput()
+    best, *rest = value
+    for name, one in zip(PeakThroughput.__slots__, (best and tuple(best), *rest), strict=True):
+        setattr(found, name, one)
+    return found
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_other)
+_decoder = msgspec.msgpack.Decoder(FoldState, dec_hook=_decode_other)
