@@ -237,7 +237,7 @@ def test_events_during_a_failed_write_are_kept(ledger):
     ingest, began, may_fail = aggregator(ledger), threading.Event(), threading.Event()
 
     class Failing:
-        def append(self, batch, health):
+        def append(self, batch, health, *more):
             began.set()
             assert may_fail.wait(10)
             raise LedgerError("no")

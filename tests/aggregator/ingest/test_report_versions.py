@@ -31,7 +31,7 @@ RANKS = [
 class NoLedger:
     """A ledger that keeps nothing."""
 
-    def append(self, batch, health):
+    def append(self, batch, health, *more):
         pass
 
 

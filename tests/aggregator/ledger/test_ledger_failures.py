@@ -132,7 +132,7 @@ class Failing:
     def __init__(self, error):
         self._error = error
 
-    def append(self, batch, health):
+    def append(self, batch, health, *more):
         raise self._error
 
 
@@ -140,7 +140,7 @@ def test_concurrent_pushes_share_one_durable_transaction(ledger):
     ingest = aggregator(ledger)
     batches = []
     append = ledger.append
-    ledger.append = lambda batch, health: (batches.append(len(batch)), append(batch, health))
+    ledger.append = lambda batch, *more: (batches.append(len(batch)), append(batch, *more))
     found = []
 
     async def push(body):
@@ -161,7 +161,7 @@ def test_concurrent_pushes_share_one_durable_transaction(ledger):
 def test_push_gathers_only_after_a_shared_transaction(ledger, monkeypatch):
     ingest, batches, slept = aggregator(ledger), [], []
     append, sleep = ledger.append, asyncio.sleep
-    ledger.append = lambda batch, health: (batches.append(len(batch)), append(batch, health))
+    ledger.append = lambda batch, *more: (batches.append(len(batch)), append(batch, *more))
 
     async def gathering(seconds):
         slept.append(seconds)
