@@ -77,7 +77,7 @@ PACKAGES = {
             "aggregator.ingest",
             "aggregator.ledger",
         ),
-        *("causes", "defaults", "goodput", "metrics", "web", "wire"),
+        *("causes", "columns", "defaults", "goodput", "metrics", "web", "wire"),
     ],
     "exporters": [],
     "exporters.collector": [],
