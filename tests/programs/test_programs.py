@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from support.programs.comparison import differences
 from support.programs.running import run_bare, run_measured
@@ -73,10 +71,7 @@ def test_account_closes(trained):
 
 
 def test_leading_cause_and_advice(trained, name):
-    state, advice = LEADING[name]
-    leading = trained.leading()
-    assert leading["state"] == state, trained.document["states"]
-    assert re.search(advice, leading["advice"]), leading
+    trained.assert_leads(*LEADING[name])
 
 
 def test_checkpoints_are_committed(trained, name):

@@ -26,34 +26,23 @@ def closes(account) -> bool:
     return all(sum(rank.states) == account.end_ns - account.start_ns for rank in account.ranks)
 
 
-def core_wait(measured) -> int:
-    """Nanoseconds for which any rank had no core: the others wait for it."""
-    return sum(each.core_wait for each in measured)
-
-
-def assert_leads(trained, state: str, advice: str) -> None:
-    """A cause is the first; where ranks waited for cores, and so for each other, by that much less than the first."""
-    causes = {cause["state"]: cause for cause in trained.document["causes"]}
-    missing = trained.leading()["gpu_seconds"] - causes[state]["gpu_seconds"]
-    assert trained.leading()["state"] == state or missing <= core_wait(trained.measured) / 1e9, causes
-    assert advice in causes[state]["advice"]
-
-
 def test_slow_rank_is_named(tmp_path):
     """Rank 1 takes 15 ms longer in each forward pass, for which rank 0 waits."""
     trained = run_measured("ranks/ddp_spawn", tmp_path)
     account, measured = trained.account, trained.measured
     assert closes(account) and [rank.kept_steps for rank in account.ranks] == [40, 40]
     for rank in range(2):
-        assert differences(trained.states(rank), measured[rank].states(), EXCHANGE, core_wait(measured)) == {}
+        assert (
+            differences(trained.states(rank), measured[rank].states(), EXCHANGE, trained.core_wait_ns) == {}
+        )
     faster, slower = ([step["forward"] for step in each.steps] for each in measured)
     waited = sum(max(late - early, 0) for early, late in zip(faster[1:], slower[1:], strict=True))
     wall = sum(trained.states(0).values())
     assert trained.states(0)["straggler"] == pytest.approx(
-        waited, abs=TOLERANCE_SHARE * wall + core_wait(measured)
+        waited, abs=TOLERANCE_SHARE * wall + trained.core_wait_ns
     )
-    assert_leads(trained, "straggler", "waiting for rank 1" if core_wait(measured) < waited / 2 else "")
-    if core_wait(measured) < waited / 2:  # Else the other rank is late as often.
+    trained.assert_leads("straggler", "waiting for rank 1" if trained.core_wait_ns < waited / 2 else "")
+    if trained.core_wait_ns < waited / 2:  # Else the other rank is late as often.
         assert trained.document["straggler"]["culprit"] == 1
     assert same_results(trained, run_bare("ranks/ddp_spawn", place(tmp_path)))
 
@@ -68,7 +57,7 @@ def test_killed_ranks_resume(tmp_path):
     for rank in range(2):
         killed, resumed = measured[2 * rank : 2 * rank + 2]
         expected = restarted(killed, resumed, kept=20)
-        assert differences(trained.states(rank), expected, EXCHANGE, core_wait(measured)) == {}
+        assert differences(trained.states(rank), expected, EXCHANGE, trained.core_wait_ns) == {}
     assert same_results(trained, run_bare("ranks/resume", place(tmp_path)))
 
 
@@ -78,9 +67,11 @@ def test_sharded_ranks_save(tmp_path):
     account, measured = trained.account, trained.measured
     assert closes(account) and [rank.kept_steps for rank in account.ranks] == [20, 20]
     for rank in range(2):
-        assert differences(trained.states(rank), measured[rank].states(), EXCHANGE, core_wait(measured)) == {}
+        assert (
+            differences(trained.states(rank), measured[rank].states(), EXCHANGE, trained.core_wait_ns) == {}
+        )
         assert sorted(trained.run.attempts[rank, 1].saved) == [9, 19]
-    assert_leads(trained, "checkpoint", "Save asynchronously")
+    trained.assert_leads("checkpoint", "Save asynchronously")
     assert same_results(trained, run_bare("ranks/fsdp2", place(tmp_path)))
 
 

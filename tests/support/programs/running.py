@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sysconfig
 import time
@@ -50,6 +51,11 @@ class Trained:
         """The stopwatch of each rank."""
         return [Measured.read(path) for path in sorted(self.directory.glob("found*.json"))]
 
+    @property
+    def core_wait_ns(self) -> int:
+        """How long the ranks' training threads had no core; ranks that wait for each other share all of it."""
+        return sum(rank.core_wait for rank in self.measured)
+
     @cached_property
     def run(self) -> Run:
         runs, errors = runs_in(str(self.directory / "pages"), time.perf_counter_ns())
@@ -69,10 +75,13 @@ class Trained:
         found = self.account.ranks[rank].states
         return {state: found[index] for state, index in INDEX.items()}
 
-    def leading(self) -> dict:
-        """The cause that the text names first."""
-        first = self.document["advice_order"][0]
-        return next(cause for cause in self.document["causes"] if cause["state"] == first)
+    def assert_leads(self, state: str, advice: str) -> None:
+        """A cause is named first; where ranks waited for cores, it takes by that much less than the first."""
+        causes = {cause["state"]: cause for cause in self.document["causes"]}
+        first = causes[self.document["advice_order"][0]]
+        missing, waited = first["gpu_seconds"] - causes[state]["gpu_seconds"], self.core_wait_ns / 1e9
+        assert first["state"] == state or missing <= waited, (waited, causes)
+        assert re.search(advice, causes[state]["advice"]), causes[state]
 
 
 def run_measured(name: str, directory: Path) -> Trained:
