@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 
@@ -68,21 +69,38 @@ def test_concurrent_reader_never_sees_half_an_identity(tmp_path):
         }
 
     page.rewrite_identity(rank.words, version(0))
+    enough, tell = os.pipe()
     writer = os.fork()
     if not writer:
-        for number in range(1, ROUNDS):
+        os.close(tell)
+        os.set_blocking(enough, False)
+        # The reader may have its first turn late.
+        for number in itertools.count(1):
             page.rewrite_identity(rank.words, version(number))
+            if number >= ROUNDS and has_ended(enough):
+                break
+        page.rewrite_identity(rank.words, version(ROUNDS - 1))
         os._exit(0)
+    os.close(enough)
     found, over = set(), 0
-    with Reader(str(rank.path)) as reader:
+    with Reader(str(rank.path)) as reader, open(tell, "wb") as told:
         while not over:
             over, status = os.waitpid(writer, os.WNOHANG)
             read = reader.snapshot().identity
             assert read["group"] == read["device"] == str(int(read["flops_per_step"]) - 1)
             found.add(read["group"])
+            if len(found) > 1:
+                told.close()
         absent = dict.fromkeys(("dtype", "role", "worker"), "")
         assert status == 0 and reader.snapshot().identity == {**version(ROUNDS - 1), **absent}
-    assert len(found) > 1
+
+
+def has_ended(pipe: int) -> bool:
+    """Whether nobody writes to the pipe any more."""
+    try:
+        return os.read(pipe, 1) == b""
+    except BlockingIOError:
+        return False
 
 
 def reported_identity(rank: Rank) -> dict:
