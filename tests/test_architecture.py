@@ -12,12 +12,13 @@ SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "exporters").rglob("*.
 # What stands after None may be imported inside functions only.
 PACKAGES = {
     "defaults": [],
+    "slices": [],
     "wire": [],
     "histograms": [],
     "metrics": [],
     "access": [],
-    "account": ["defaults"],
-    "columns": ["account", "wire"],
+    "account": ["defaults", "slices"],
+    "columns": ["account", "slices", "wire"],
     "child_processes": [],
     "trace": ["account"],
     "rank_page": ["wire"],
@@ -177,6 +178,7 @@ STANDARD = {
         "up",
         "access",
         "defaults",
+        "slices",
         "sdk",
         "sdk.recorder",
         "sdk.device",

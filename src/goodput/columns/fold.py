@@ -26,11 +26,11 @@ from goodput.account.fold import (
     padded,
 )
 from goodput.account.resume import KEEP_ALL
-from goodput.account.slices import Slices, result_of
 from goodput.account.stall_threshold import NOTED_NS
 from goodput.account.states import INDEX, PLANNED
 from goodput.columns.attempts import row_of
 from goodput.columns.groups import Compared
+from goodput.slices import Slices, result_of
 from goodput.wire.step_blocks import DEVICE, END, NUMBER, SAMPLES, STEP, TOTALS
 
 # Rows and attempts that are folded together, so that memory and the time until the next slice stay bounded.
