@@ -290,7 +290,7 @@ static PyObject *pass(Hook *self, PyObject *const *args, size_t flags, PyObject 
     clock->micro_batches += backward;
     result = timed(self, args, flags, names);
     clock->inside = 0;
-    if (backward)
+    if (backward && clock->depth == 0) /* Else `length` is of another phase. */
         clock->backward_length = clock->length;
     clock->batch_gap = result != NULL && (backward || self->returns_loss);
     clock->after = backward ? constants.after_backward : constants.after_forward;

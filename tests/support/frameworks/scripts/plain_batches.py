@@ -126,6 +126,24 @@ def before_zero_grad():
 
 
 @case
+def closure_of_an_optimizer():
+    """As in time_sequence_prediction: the optimizer calls forward and backward, which take longer than the batch."""
+    model, batches = Model(is_slow=True), Batches()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+    for step in range(STEPS):
+        x, y = batches.get(step > 0)
+
+        def closure(x=x, y=y):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    return batches.seconds
+
+
+@case
 def two_optimizers():
     """The first one ends the step, the second steps after its end."""
     model, optimizers, batches = parts(2)

@@ -59,7 +59,9 @@ def apply(torch, auto) -> None:
             raise
         finally:
             recorder.inside, recorder.batch_gap = False, True
-            recorder.after, recorder.backward_length = BACKWARD, recorder.length
+            recorder.after = BACKWARD
+            if not recorder.depth:  # Else `length` is of another phase.
+                recorder.backward_length = recorder.length
 
     kind, word = kinds.BACKWARD, auto.forward_word
     install_hook(auto, torch, torch.autograd, "backward", kind, phase, backward, word)
