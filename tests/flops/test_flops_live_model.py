@@ -144,6 +144,24 @@ class Summing(nn.Linear):
         return y
 
 
+class ActorCritic(nn.Module):
+    """Returns a distribution, as many actors do; its second head takes a twentieth of the products."""
+
+    def __init__(self):
+        super().__init__()
+        self.actor, self.critic = nn.Linear(8, 20), nn.Linear(8, 1)
+
+    def forward(self, x):
+        return torch.distributions.Categorical(logits=self.actor(x)), self.critic(x)
+
+
+def test_products_behind_a_distribution_are_counted():
+    """Forward, and backward to the weights alone, of 4 samples."""
+    assert count(ActorCritic(), torch.ones(4, 8)).model_flops == 2 * 2 * 4 * 8 * 21
+    with pytest.raises(ValueError):
+        torch.distributions.Categorical(logits=torch.tensor([float("nan")]))
+
+
 def test_compiled_models_are_counted_uncompiled():
     expected = formula(GPT()).model
     whole, part, in_place = torch.compile(GPT()), GPT(), GPT()

@@ -109,11 +109,13 @@ def _run(
 
 
 def _backward_roots(torch: Any, output: Any) -> list:
-    """The output's loss, or all of its tensors that depend on a parameter."""
+    """The output's loss, or all of its tensors that depend on a parameter, also those in objects such as distributions."""
     from torch.utils._pytree import tree_leaves
 
     named = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
     leaves = [named] if isinstance(named, torch.Tensor) else tree_leaves(output)
+    held = [vars(leaf) for leaf in leaves if not isinstance(leaf, torch.Tensor) and hasattr(leaf, "__dict__")]
+    leaves += tree_leaves(held)
     leaves = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad and t.is_floating_point()]
     if not leaves:
         raise FlopCountError(
@@ -150,17 +152,22 @@ def _preserved_state(torch: Any):
     states = random.getstate(), torch.random.get_rng_state(), numpy and numpy.random.get_state()
     cuda = torch.backends.cuda
     allowed = getattr(cuda, "fp16_bf16_reduction_math_sdp_allowed", lambda: None)()
+    # A distribution that validates its arguments reads them, and on the meta device they have no values.
+    distribution = torch.distributions.Distribution
+    validates = distribution._validate_args
     eager = contextlib.nullcontext()
     if "torch._dynamo" in sys.modules:
         # A function in the model that is compiled on its own would be compiled for the copy.
         eager = torch.compiler.set_stance("force_eager")
     try:
+        distribution.set_default_validate_args(False)
         if allowed is not None:
             # Without it attention on the meta device widens to fp32, and the shares of dtypes are wrong.
             cuda.allow_fp16_bf16_reduction_math_sdp(True)
         with eager:
             yield
     finally:
+        distribution.set_default_validate_args(validates)
         if allowed is not None:
             cuda.allow_fp16_bf16_reduction_math_sdp(allowed)
         random.setstate(states[0])
