@@ -1,4 +1,8 @@
-"""Two processes without ranks that train one model in shared memory, each with its own loader."""
+"""Two processes without ranks that train one model in shared memory without locks (Hogwild), each with its own loader.
+
+They overwrite each other's updates, so weights and losses differ from run to run, with goodput or without: alone of
+this set, this program has none to compare.
+"""
 
 import sys
 
@@ -22,7 +26,6 @@ def train(number, model, data, path):
             optimizer.step()
         watch.step()
         losses.append(loss.item())
-    # The processes overwrite each other's updates, so neither weights nor losses repeat.
     watch.write(path.replace(".json", f".{number}.json"), {}, [])
 
 
