@@ -85,7 +85,7 @@ def node(tmp_path_factory):
     yield node
     if (node.state / "agent.pid").exists() and alive(node.pid()):
         os.kill(node.pid(), signal.SIGTERM)
-        servers.wait_until(lambda: not alive(node.pid()), 10, "the agent to end")
+        servers.wait_until(lambda: not alive(node.pid()), 60, "the agent to end")
 
 
 def test_prolog_starts_only_one_agent(node):
@@ -109,7 +109,7 @@ def test_the_epilog_starts_an_agent_that_died(node):
     assert node.run("epilog.sh").returncode == 0
     assert node.pid() == before
     os.kill(before, signal.SIGKILL)
-    servers.wait_until(lambda: not alive(before), 10, "the agent to die")
+    servers.wait_until(lambda: not alive(before), 60, "the agent to die")
     done = node.run("epilog.sh")
     assert (done.returncode, done.stderr) == (0, "")
     assert node.pid() != before and alive(node.pid())

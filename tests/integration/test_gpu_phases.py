@@ -64,7 +64,7 @@ def test_gpu_is_active_in_compute_phases(tmp_path):
         )
     rank = subprocess.Popen([sys.executable, script, str(tmp_path)], env=environ)
     try:
-        servers.wait_until(lambda: re.search(r"http://[\d.:]+", log.read_text()), 20, "the agent to start")
+        servers.wait_until(lambda: re.search(r"http://[\d.:]+", log.read_text()), 60, "the agent to start")
         servers.wait_until(lambda: (tmp_path / "uuid").exists(), 120, "the training to start")
         agent, uuid = re.search(r"http://[\d.:]+", log.read_text()).group(), (tmp_path / "uuid").read_text()
 

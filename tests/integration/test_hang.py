@@ -60,7 +60,7 @@ class House:
 
     def address(self, name: str) -> str:
         log = self.folder / f"{name}.log"
-        servers.wait_until(lambda: re.search(r"http://[\d.:]+", log.read_text()), 20, f"{name} to start")
+        servers.wait_until(lambda: re.search(r"http://[\d.:]+", log.read_text()), 60, f"{name} to start")
         return re.search(r"http://[\d.:]+", log.read_text()).group()
 
     def run(self) -> dict:

@@ -104,7 +104,7 @@ class Node:
 
     def address(self, name: str) -> str:
         log = self.folder / f"{name}.log"
-        servers.wait_until(lambda: re.search(r"http://[\d.:]+", log.read_text()), 20, f"{name} to start")
+        servers.wait_until(lambda: re.search(r"http://[\d.:]+", log.read_text()), 60, f"{name} to start")
         return re.search(r"http://[\d.:]+", log.read_text()).group()
 
     def scrape(self) -> dict[tuple, float]:
@@ -240,7 +240,7 @@ def test_account_charges_gpu_idle_time_in_compute(node):
     for rank in range(2):
         assert node.children[f"rank{rank}"].wait(20) == 0
 
-    found = servers.wait_until(lambda: _over(node.ask(f"runs/{RUN}")), 10, "the run's end")
+    found = servers.wait_until(lambda: _over(node.ask(f"runs/{RUN}")), 60, "the run's end")
     scraped = node.scrape()
     by_rank = {rank["rank"]: rank["states"] for rank in found["ranks"]}
     covered = scraped["gpu_phase_seconds_total", node.uuids[1], "forward"]
@@ -258,7 +258,7 @@ def test_the_agent_ends_and_leaves_no_process(node):
     assert children
     agent.terminate()
     assert agent.wait(10) == 0
-    servers.wait_until(lambda: not any(map(_is_driver, children)), 5, "the driver's process to end")
+    servers.wait_until(lambda: not any(map(_is_driver, children)), 60, "the driver's process to end")
     assert "Traceback" not in (node.folder / "node.log").read_text()
 
 

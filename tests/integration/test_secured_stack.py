@@ -164,8 +164,8 @@ def test_run_is_hidden_without_permission(stack):
     assert stack.get(f"{stack.url}/healthz").headers["strict-transport-security"].startswith("max-age=")
     assert stack.get(stack.node_url.replace("/metrics", "/healthz")).status_code == 200
     scoped = stack.create("some", "read", "--run", "r1").strip()
-    wait_until(lambda: stack.get(f"{stack.url}/api/v1/runs", scoped).status_code == 200, 10, "the new token")
-    wait_until(lambda: stack.get(stack.node_url, scoped).status_code == 403, 10, "the agent to know it")
+    wait_until(lambda: stack.get(f"{stack.url}/api/v1/runs", scoped).status_code == 200, 60, "the new token")
+    wait_until(lambda: stack.get(stack.node_url, scoped).status_code == 403, 60, "the agent to know it")
     assert stack.node_series("goodput_node_requests_refused_total", reason="missing") >= 1
 
 

@@ -52,7 +52,7 @@ class Stack:
     def address(self, name: str) -> str:
         """The address that a server printed when it was ready."""
         log = self.folder / f"{name}.log"
-        servers.wait_until(lambda: re.search(r"http://[\d.:]+", log.read_text()), 20, f"{name} to start")
+        servers.wait_until(lambda: re.search(r"http://[\d.:]+", log.read_text()), 60, f"{name} to start")
         return re.search(r"http://[\d.:]+", log.read_text()).group()
 
     def train(self, attempt: int) -> list[subprocess.Popen]:

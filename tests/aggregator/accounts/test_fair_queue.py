@@ -99,10 +99,10 @@ def test_pending_jobs_are_bounded_except_internal():
         await jobs.submit(INTERNAL, *["internal"] * 10)
         await jobs.submit("a", "a", "a", "a")
         with pytest.raises(QueueFull, match="too many pending history queries for this token"):
-            await asyncio.wait_for(jobs.tasks[-1], 5)
+            await asyncio.wait_for(jobs.tasks[-1], 60)
         await jobs.submit("b"), await jobs.submit("c")
         with pytest.raises(QueueFull, match="too many pending history queries;"):
-            await asyncio.wait_for(jobs.tasks[-1], 5)
+            await asyncio.wait_for(jobs.tasks[-1], 60)
         await jobs.submit(INTERNAL, *["internal"] * 10)
         assert Counter(await jobs.finish_all()) == {"a": 3, "b": 1, "internal": 20}
 
@@ -154,7 +154,7 @@ def test_slot_granted_to_a_cancelled_job_moves_on():
         cancelled.cancel()
         with suppress(asyncio.CancelledError):
             await cancelled
-        await asyncio.wait_for(following, 5)
+        await asyncio.wait_for(following, 60)
         assert cancelled.cancelled() and not queue._is_busy
 
     asyncio.run(check())

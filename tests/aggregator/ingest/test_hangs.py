@@ -318,7 +318,7 @@ def test_stacks_are_requested_without_any_reader(url):
         def requests():
             return schema.decode_ack(client.post("/api/v1/ingest", content=body).content).wanted
 
-        (request,) = servers.wait_until(requests, 10, "the aggregator's own evaluation")
+        (request,) = servers.wait_until(requests, 60, "the aggregator's own evaluation")
     assert (request.run, request.rank) == ("r1", 0)
 
 

@@ -197,7 +197,7 @@ def test_push_gathers_only_after_a_shared_transaction(ledger, monkeypatch):
 
     more = asyncio.Event()
     monkeypatch.setattr("goodput.aggregator.ingest.ingest.asyncio.sleep", gathering)
-    asyncio.run(asyncio.wait_for(pushing(), 10))
+    asyncio.run(asyncio.wait_for(pushing(), 60))
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])

@@ -27,7 +27,7 @@ from goodput_exporters.collectors.ethernet.collector import Ethernet
 from goodput_exporters.collectors.infiniband.collector import InfiniBand
 
 PROGRAM = "prometheus-node-exporter"
-READY_SECONDS_MAX = 20
+READY_SECONDS_MAX = 60
 SAMPLE = re.compile(r"(node_\w+)\{(.*)\} (\S+)$")
 LABEL = re.compile(r'(\w+)="([^"]*)"')
 

@@ -130,7 +130,7 @@ def test_invalid_reading_is_dropped_and_reported():
 def test_hanging_driver_is_replaced(name, seconds):
     limits = Limits(stuck_seconds_min=0.7, open_seconds=seconds, backoff_seconds=0.05)
     with running(name, limits=limits) as child:
-        first = wait_until(lambda: pid_of(child), 10, "a process")
+        first = wait_until(lambda: pid_of(child), 60, "a process")
         report = wait_for(child, lambda report: report.restarts["stuck"] >= 2, "two replacements")
         assert not is_running(first)
         assert "silent" in report.problem and report.restarts["died"] == 0

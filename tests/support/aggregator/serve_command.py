@@ -4,7 +4,7 @@ import sys
 
 from goodput.child_processes import Child
 
-START_SECONDS_MAX = 30
+START_SECONDS_MAX = 60
 
 
 class ServeCommand(Child):

@@ -14,7 +14,7 @@ from goodput.cli.serve import listening_socket, server_of
 from goodput.metrics import CATALOGUE
 from goodput.wire import schema
 
-READY_SECONDS_MAX = 10
+READY_SECONDS_MAX = 60
 
 
 @contextmanager

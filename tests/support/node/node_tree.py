@@ -80,7 +80,7 @@ class Clock:
         return node_rank.START_UNIX_NS + int(self.seconds * 1e9)
 
 
-def wait_until(condition, seconds: float = 10.0):
+def wait_until(condition, seconds: float = 60.0):
     """The condition's first true value. Fails the test after so many seconds."""
     deadline = time.monotonic() + seconds
     while True:

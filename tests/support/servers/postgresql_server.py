@@ -27,7 +27,7 @@ import pytest
 from support.servers import servers
 
 USER, PASSWORD = "goodput", "pass-Wörd/with:signs@1"
-READY_SECONDS_MAX = 30
+READY_SECONDS_MAX = 60
 
 
 def programs() -> Path | None:
