@@ -110,6 +110,11 @@ class Groups:
             self._new += 1
             self._sweep_if_due()
 
+    def sweep_many(self) -> None:
+        """Settle what can be settled if many steps have been added since the last time."""
+        if self._new >= SWEEP_ENTRIES:
+            self._sweep()
+
     def _sweep_if_due(self) -> None:
         if self._new >= SWEEP_ENTRIES and self._new >= 2 * self._left:
             self._sweep()

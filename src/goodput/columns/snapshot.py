@@ -132,7 +132,11 @@ class FoldState(Struct, array_like=True):
 
 
 def encode(engine: Engine, lengths: StepLengths) -> bytes:
-    """An engine with ColumnGroups as bytes. Raises SnapshotError where a number does not fit."""
+    """An engine with ColumnGroups, which nobody else uses meanwhile, as bytes.
+
+    Raises SnapshotError where a number does not fit.
+    """
+    engine.groups.sweep_many()
     state = FoldState(
         {key: _Fold(*_values(fold, FOLD)) for key, fold in engine.folds.items()},
         {key: _row_facts(fold) for key, fold in engine.folds.items()},

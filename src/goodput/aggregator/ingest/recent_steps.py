@@ -17,6 +17,7 @@ from goodput.wire.step_columns import widened
 
 # So many wait at least, and more where counting them would take longer than finding their place.
 ROWS_MIN, ROWS_MAX = 256, 4096
+RESTORED_MAX = 1 << 18
 _OUTSIDE = TOTALS + 1
 
 
@@ -49,11 +50,14 @@ class RecentSteps:
         """
         if before is None:
             before = values[:, :1] if values[NUMBER, 0] > 1 else np.zeros((len(values), 1), np.int64)
-        self._waiting.setdefault(phases, []).append(
-            _Waiting(before, values, shift_ns or 0, shift_ns is not None)
-        )
+        is_recent, most = shift_ns is not None, RESTORED_MAX
+        if is_recent:
+            most = min(max(ROWS_MIN, self._times.bins // len(phases)), ROWS_MAX)
+        else:
+            phases, before, values = (), before[:TOTALS], values[:TOTALS].copy()
+        self._waiting.setdefault(phases, []).append(_Waiting(before, values, shift_ns or 0, is_recent))
         self._rows += values.shape[1]
-        if self._rows >= min(max(ROWS_MIN, self._times.bins // len(phases)), ROWS_MAX):
+        if self._rows >= most:
             self._fold()
 
     def windows(self, now_ns: int, ranks: int) -> StepWindows:

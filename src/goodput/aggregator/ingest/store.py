@@ -20,10 +20,11 @@ from goodput.aggregator.ingest.checkpoint_times import CheckpointTimes, ProcessC
 from goodput.aggregator.ingest.pushed_steps import PushedSteps, pushed, steps_of_rows
 from goodput.aggregator.ingest.recent_steps import RecentSteps
 from goodput.aggregator.ingest.sampled_ranks import SampledRanks, reported
+from goodput.aggregator.ingest.step_trends import SLIDING_SPANS, SPAN_NS
 from goodput.aggregator.records import BLOCK_ROWS_MAX, NewBlock, NewRecords, new_blocks
 from goodput.columns.attempts import ColumnAttempt, row_of
 from goodput.wire import schema
-from goodput.wire.step_blocks import NUMBER
+from goodput.wire.step_blocks import END, NUMBER
 
 RUNS_MAX = 10_000
 # Rank processes of all runs: each restart of a rank is one more.
@@ -34,6 +35,8 @@ OWNED_SECONDS = 30.0
 SCOPED_SHARE = 4
 HARDWARE = ("compute_ns", "idle_ns", "energy_mj")
 _AGENTS_FIGURES = frozenset(("since_ns", *HARDWARE))
+# How far back the windows of recent steps reach.
+WINDOWS_NS = SPAN_NS * SLIDING_SPANS
 # How far a host's clock may be ahead of ours.
 AHEAD_NS_MAX = 86_400 * 10**9
 
@@ -220,8 +223,12 @@ class Store:
             process.last_column, values = values[:, :1].copy(), values[:, 1:]
         before = process.last_column
         steps = process.add_steps(pushed(values))
-        if steps.values.shape[1]:
-            self._add_recent(identity.run, process.attempt, steps, before, None)
+        is_recent = steps.values[END] > process.attempt.seen_ns - WINDOWS_NS
+        if is_recent.any():
+            at = int(is_recent.argmax())
+            before = steps.values[:, at - 1 : at] if at else before
+            recent = pushed(steps.values[:, at:])
+            self._add_recent(identity.run, process.attempt, recent, before, None)
 
     def drop_steps(self, run: str) -> None:
         """Drop the rows of a run, which the ledger has."""
