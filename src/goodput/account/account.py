@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import add
 
 from goodput.account.attempts import Attempt, Row, Run
@@ -568,7 +569,8 @@ def _count_failures(account: Account, run: Run, facts: Facts) -> None:
     """Checkpoints, failures and the time in which the run was alive, by attempt number."""
     numbers: dict[int, list[Attempt]] = {}
     newest = run.newest()
-    for attempt in run.attempts.values():
+    # Not those that have begun since the facts were gathered.
+    for attempt in chain.from_iterable(facts.by_rank.values()):
         numbers.setdefault(attempt.attempt, []).append(attempt)
     for number, attempts in numbers.items():
         saver = max(attempts, key=lambda a: (a.commits, -a.rank))

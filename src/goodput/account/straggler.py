@@ -44,6 +44,7 @@ class Groups:
         self.folds = folds
         self.onsets: dict[Key, Onset] = {}
         self.members: dict[tuple[int, str], list[Key]] = {}
+        self._group: dict[Key, tuple[int, str]] = {}
         self.settled: dict[tuple[int, str], int] = {}  # by group, the last compared step
         self.late = False  # a step came after others of its group were compared
         self.pipelines: dict[int, Pipeline] = {}  # by attempt number
@@ -56,11 +57,12 @@ class Groups:
     def find_members(self) -> None:
         """Find the members of each group; called again when there are new attempts or first steps."""
         self._find_pipelines()
-        self.members = {}
+        self.members, self._group = {}, {}
         for (rank, number), fold in self.folds.items():
             first = fold.attempt.first_step
             if first is not None:
-                group = self.group_of((rank, number))
+                name = "" if number in self.pipelines else fold.attempt.group_name()
+                group = self._group[rank, number] = (number, name)
                 self.members.setdefault(group, []).append((rank, number))
                 self.late |= not fold.steps and group in self.settled and first <= self.settled[group]
 
@@ -81,7 +83,7 @@ class Groups:
 
     def group_of(self, key: Key) -> tuple[int, str]:
         """The ranks whose steps are compared with each other's: a group, all ranks in a pipeline."""
-        return key[1], "" if key[1] in self.pipelines else self.folds[key].attempt.group_name()
+        return self._group[key]
 
     def copy(self, folds: dict[Key, Fold]) -> Groups:
         """An independent copy, over copies of the folds."""

@@ -67,7 +67,7 @@ GROUPS: dict[str, Any] = {
 }
 LENGTHS: dict[str, Any] = {"count": int, "_least_ns": int, "_bins": dict[int, list[int]]}
 FOLD_DERIVED = {"attempt", "planned"}
-GROUPS_DERIVED = {"folds", "members", "late", "_waiting", "_groups", "_place", "_keys", "_rank"}
+GROUPS_DERIVED = {"folds", "members", "_group", "late", "_waiting", "_groups", "_place", "_keys", "_rank"}
 
 _Fold, _Groups, _Lengths = (
     msgspec.defstruct(name, list(fields.items()), array_like=True, forbid_unknown_fields=True)

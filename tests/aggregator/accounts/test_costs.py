@@ -11,7 +11,7 @@ from support.aggregator.reports import node_report, rank_report
 
 from goodput import causes
 from goodput.access.tokens import EVERYTHING, Access
-from goodput.aggregator.accounts import run_summaries as summaries_module
+from goodput.aggregator.accounts import slices
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.history import History
@@ -36,9 +36,9 @@ class Counted(Accounts):
         super().__init__(store, history=History(None), stall_seconds=60.0, stale_seconds=30.0)
         self.calls: Counter = Counter()
 
-    def account(self, name, now_ns=None):
+    def computing(self, name, now_ns=None):
         self.calls[name] += 1
-        return super().account(name, now_ns)
+        return super().computing(name, now_ns)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_page_computes_only_the_shown_runs(accounts):
 
 
 def test_other_requests_run_between_rows(accounts, monkeypatch):
-    monkeypatch.setattr(summaries_module, "AT_A_TIME_SECONDS", 0.0)
+    monkeypatch.setattr(slices, "AT_A_TIME_SECONDS", 0.0)
     page, yields = result_and_yields(RunSummaries(accounts).page(RUNS))
     assert len(page.runs) == RUNS and yields >= RUNS
 
@@ -160,8 +160,8 @@ def test_small_installation_renders_each_scrape(exposition, accounts):
 
 
 def test_unchanged_account_is_not_rendered_again(exposition, monkeypatch):
-    account, drawn = exposition._accounts.account("r0"), []
-    exposition._accounts.account = lambda name, now_ns=None: account
+    drawn = []
+    monkeypatch.setattr(exposition._accounts, "_is_fresh", lambda *_: True)
     monkeypatch.setattr(exposition._accounts.store, "runs", {"r0": exposition._accounts.store.runs["r0"]})
     add = exposition._series.add_account
     monkeypatch.setattr(exposition._series, "add_account", lambda *of: drawn.append(of) or add(*of))
@@ -191,7 +191,7 @@ def test_text_equals_the_families(exposition):
 
 
 def test_other_requests_run_between_runs(exposition, monkeypatch):
-    monkeypatch.setattr(exposition_module, "AT_A_TIME_SECONDS", -1.0)
+    monkeypatch.setattr(slices, "AT_A_TIME_SECONDS", -1.0)
     text, yields = result_and_yields(exposition.text(EVERYTHING))
     assert text.count(b"goodput_run_info{") == RUNS and yields >= RUNS
 

@@ -17,6 +17,7 @@ from msgspec import Struct
 from goodput.account import FINAL_STATUSES, Account, Run, document
 from goodput.account.document_types import AccountDocument, Factors, Steps
 from goodput.account.hang import Hang
+from goodput.account.slices import Slices, result_of
 from goodput.aggregator.accounts.fair_queue import INTERNAL
 from goodput.aggregator.accounts.history import ANONYMOUS, History
 from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory
@@ -87,6 +88,27 @@ async def _flushed() -> None:
     pass
 
 
+class _Look:
+    """The account of a run while it is computed, at `now_ns` and for a revision of the run; `cost_ns` so far."""
+
+    def __init__(self, live: IncrementalAccount, now_ns: int, revision: int):
+        self.live, self.now_ns, self.revision, self.cost_ns = live, now_ns, revision, 0
+        self.account: Account | None = None
+        self._parts = live.computing(now_ns)
+
+    def step(self) -> None:
+        """Do the next part; after the last one `account` is set. Raises NeedsHistory."""
+        began = time.perf_counter_ns()
+        try:
+            next(self._parts)
+        except StopIteration as over:
+            self.account = over.value
+        self.cost_ns += time.perf_counter_ns() - began
+
+    def close(self) -> None:
+        self._parts.close()
+
+
 class Accounts:
     """Accounts by run name. Methods raise KeyError for an unknown run."""
 
@@ -107,28 +129,57 @@ class Accounts:
         self._cached: dict[str, _Cached] = {}
         self._rolling = ResultCache()
         self._lives: dict[str, IncrementalAccount] = {}
+        self._looks: dict[str, _Look] = {}
         self._folding: dict[str, asyncio.Task] = {}
         self._not_running: dict[str, int] = {}  # by run: its revision when it was found not running
 
     def account(self, name: str, now_ns: int | None = None) -> Account:
-        """The account of a run, at most `age_seconds` old while it runs."""
-        run = self.store.runs[name]
+        """The account of a run, at most `age_seconds` old while it runs, or the last one while a newer is computed."""
+        cached = self._cached.get(name)
+        if cached is not None and name in self._looks:
+            return cached.account
+        return result_of(self.computing(name, now_ns))
+
+    def computing(self, name: str, now_ns: int | None = None) -> Slices[Account]:
+        """As `account`, in slices: of a run of ten thousand ranks it takes seconds."""
+        run, cached = self.store.runs[name], self._cached.get(name)
         now_ns = time.time_ns() if now_ns is None else now_ns
         revision = self.store.revisions[name]
-        cached = self._cached.get(name)
         if cached is not None and self._is_fresh(cached, revision, now_ns):
             return cached.account
-        began = time.perf_counter_ns()
-        live = self._fold_of(name, run, cached)
+        look = self._looks.get(name)
+        if look is None or look.live.run is not run:
+            live = self._fold_of(name, run, cached)
+            look = self._looks[name] = _Look(live, now_ns, revision)
         try:
-            account = live.account(now_ns)
+            # Several may wait for it; each does a part in its turn.
+            while look.account is None and self._looks.get(name) is look:
+                look.step()
+                if look.account is None:
+                    yield
         except NeedsHistory as needs:
-            if live.last is None:
+            self._end_look(name, look)
+            if look.live.last is None:
                 raise
-            self._fold_again(name, live, needs)
-            return live.last
-        self._cached[name] = _Cached(account, now_ns, revision, time.perf_counter_ns() - began)
-        return account
+            self._fold_again(name, look.live, needs)
+            return look.live.last
+        except BaseException:
+            self._end_look(name, look)
+            raise
+        if look.account is None:
+            # The run was read again or deleted meanwhile.
+            return (yield from self.computing(name, now_ns))
+        if self._looks.get(name) is look:
+            self._end_look(name, look)
+            self._cached[name] = _Cached(look.account, look.now_ns, look.revision, look.cost_ns)
+        return look.account
+
+    def _end_look(self, name: str, look: _Look | None = None) -> None:
+        """Drop the account that is being computed, or this one if it still is."""
+        if look is None or self._looks.get(name) is look:
+            dropped = self._looks.pop(name, None)
+            if dropped is not None:
+                dropped.close()
 
     def _fold_of(self, name: str, run: Run, cached: _Cached | None = None) -> IncrementalAccount:
         live = self._lives.get(name)
@@ -143,6 +194,7 @@ class Accounts:
     def resume(self, name: str, state: FoldState | None, now_ns: int | None = None) -> None:
         """Compute the account of a run that was read from the ledger, from `state` on if it has one."""
         live = self._fold_of(name, self.store.runs[name])
+        self._end_look(name)
         if state is not None:
             with suppress(SnapshotError):
                 live.begin(state.engine(live.run), state.lengths())
@@ -168,6 +220,7 @@ class Accounts:
 
     def forget(self, name: str) -> None:
         """Drop what is known of a run that was deleted."""
+        self._end_look(name)
         for held in (self._cached, self._lives, self._not_running):
             held.pop(name, None)
 
@@ -191,6 +244,7 @@ class Accounts:
                 # The rows in memory are read from the ledger, which may not have the newest yet.
                 await self.flush()
                 read, _ = await self.history.run(INTERNAL, folded, run, needs.facts, self.stall_seconds)
+                self._end_look(name)
                 live.begin(*read, late=needs.late)
                 # A run that needs this repeatedly takes a tenth of a core at most.
                 await asyncio.sleep(min(10 * (time.perf_counter() - began), FOLD_AGAIN_SECONDS))

@@ -15,9 +15,10 @@ import numpy as np
 from goodput.account import Account, Run
 from goodput.account.account import Engine
 from goodput.account.facts import Facts, Key, gather
+from goodput.account.slices import AT_A_TIME, Slices, result_of
 from goodput.account.stall_threshold import StepLengths
 from goodput.columns.attempts import ColumnAttempt
-from goodput.columns.fold import fold_columns
+from goodput.columns.fold import folding_columns
 from goodput.columns.groups import ColumnGroups
 from goodput.columns.lengths import add_lengths
 from goodput.wire.step_blocks import END
@@ -25,6 +26,9 @@ from goodput.wire.step_blocks import END
 # Above ROWS_MAX rows of a run the folded ones are dropped, except the newest ROWS_KEPT of each attempt.
 ROWS_MAX, ROWS_KEPT = 200_000, 16
 BEHIND_NS_MAX = 60 * 10**9
+
+
+_Rows = dict[Key, np.ndarray]
 
 
 class NeedsHistory(Exception):
@@ -43,43 +47,57 @@ class IncrementalAccount:
         self._stall_seconds, self._stale_seconds = stall_seconds, stale_seconds
         self._engine: Engine | None = None
         self._late = 0
+        self._is_computing = False
         self._behind_since_ns: int | None = None
         self._lengths = StepLengths.for_threshold(stall_seconds)
         self.last: Account | None = None
 
     def account(self, now_ns: int) -> Account:
         """The account at `now_ns`; see account.compute with `known_only`. Raises NeedsHistory."""
-        facts, engine = self._facts(now_ns), self._engine
+        return result_of(self.computing(now_ns))
+
+    def computing(self, now_ns: int) -> Slices[Account]:
+        """As `account`, in slices. Between two of them reports may be merged, which count in the next account.
+
+        One at a time; `begin` must wait until it is over or closed.
+        """
+        self._is_computing = True
+        try:
+            self.last = yield from self._computing(now_ns)
+        finally:
+            self._is_computing = False
+        return self.last
+
+    def _computing(self, now_ns: int) -> Slices[Account]:
+        facts, rows = yield from self._facts(now_ns)
+        engine = self._engine
         if engine is not None and self._late == self._rows_late() and engine.follow(facts):
-            engine = self._folded(engine, facts)
+            engine = yield from self._folded(engine, facts, rows)
         else:
             engine = None
         # Late steps of a rank that was given up on are only noticed when they are folded (`groups.late`).
         if engine is None or engine.groups.late:
             if self.last is not None and self._behind(self.last, facts, now_ns):
                 return self.last
-            engine = self._restart(facts, now_ns)
-        self.last = engine.finish()
-        return self.last
+            engine = yield from self._restart(facts, now_ns)
+        return (yield from engine.finishing())
 
-    def _restart(self, facts: Facts, now_ns: int) -> Engine:
+    def _restart(self, facts: Facts, now_ns: int) -> Slices[Engine]:
         """Fold again from the rows in memory; returns a copy as `_folded` does. Raises NeedsHistory."""
         if self._trimmed():
             raise NeedsHistory(facts, self._rows_late())
         # The lengths, from which the facts' stall threshold comes, may lack a late row.
         self._engine, self._lengths = None, StepLengths.for_threshold(self._stall_seconds)
-        facts = self._facts(now_ns)
+        facts, rows = yield from self._facts(now_ns)
         engine = Engine(self.run, facts, groups_type=ColumnGroups)
         self.begin(engine, self._lengths)
-        return self._folded(engine, facts)
+        return (yield from self._folded(engine, facts, rows))
 
-    def _folded(self, engine: Engine, facts: Facts) -> Engine:
-        """A copy of the engine with all rows, including those whose result may still change."""
-        self._advance(engine, facts)
+    def _folded(self, engine: Engine, facts: Facts, rows: _Rows) -> Slices[Engine]:
+        """A copy of the engine with all these rows, including those whose result may still change."""
+        rest = yield from self._advance(engine, facts, rows)
         engine = engine.copy()
-        fold_columns(
-            engine, {key: attempt.after(engine.folds[key].number) for key, attempt in _in_order(facts)}
-        )
+        yield from folding_columns(engine, rest)
         return engine
 
     def _behind(self, last: Account, facts: Facts, now_ns: int) -> bool:
@@ -123,7 +141,9 @@ class IncrementalAccount:
 
     def copy(self) -> tuple[Engine, StepLengths, int] | None:
         """The folded part and its number of late rows, None while there is none that is right."""
-        if self._engine is None or self._engine.groups.late or self._late != self._rows_late():
+        if self._is_computing or self._engine is None or self._engine.groups.late:
+            return None
+        if self._late != self._rows_late():
             return None
         return self._engine.copy(), self._lengths.copy(), self._late
 
@@ -135,30 +155,37 @@ class IncrementalAccount:
     def _rows_late(self) -> int:
         return sum(attempt.late for attempt in self.run.attempts.values())
 
-    def _facts(self, now_ns: int) -> Facts:
+    def _facts(self, now_ns: int) -> Slices[tuple[Facts, _Rows]]:
+        """The facts, and of each attempt the rows that are not folded yet and that the facts know of."""
         lengths = self._lengths.copy()
         folds = {} if self._engine is None else self._engine.folds
-        numbers = [folds[key].number if key in folds else 0 for key in self.run.attempts]
-        new = [self._attempt(key).after(n) for key, n in zip(self.run.attempts, numbers, strict=True)]
-        add_lengths(lengths, new, numbers)
+        numbers, rows = [], {}
+        for at, key in enumerate(list(self.run.attempts)):
+            if at % AT_A_TIME == 0:
+                yield
+            numbers.append(folds[key].number if key in folds else 0)
+            rows[key] = self._attempt(key).after(numbers[-1])
+        add_lengths(lengths, list(rows.values()), numbers)
         threshold_ns = lengths.threshold_ns(self._stall_seconds, self.run.stepping())
-        return gather(self.run, now_ns, threshold_ns, self._stale_seconds, known_only=True)
+        return gather(self.run, now_ns, threshold_ns, self._stale_seconds, known_only=True), rows
 
     def _trimmed(self) -> bool:
         return any(attempt.trimmed for attempt in self.run.attempts.values())
 
-    def _advance(self, engine: Engine, facts: Facts) -> None:
-        """Fold rows whose result only a new fact can change, and drop them."""
-        parts = {}
-        for key, attempt in _in_order(facts):
-            fold = engine.folds[key]
-            if attempt.top_number > fold.number:
-                values = attempt.after(fold.number)
+    def _advance(self, engine: Engine, facts: Facts, rows: _Rows) -> Slices[_Rows]:
+        """Fold rows whose result only a new fact can change, and drop them; returns the others."""
+        parts, rest = {}, {}
+        for at, (key, _) in enumerate(_in_order(facts)):
+            if at % AT_A_TIME == 0:
+                yield
+            fold, values = engine.folds[key], rows.get(key)
+            if values is not None and values.shape[1]:
                 # After a clock was set back a process may start later than its first rows.
                 latest = np.maximum.accumulate(np.maximum(values[END], fold.last_end_ns))
-                parts[key] = values[:, : int(np.searchsorted(latest, fold.bound.to_ns, side="right"))]
+                count = int(np.searchsorted(latest, fold.bound.to_ns, side="right"))
+                parts[key], rest[key] = values[:, :count], values[:, count:]
         add_lengths(self._lengths, list(parts.values()), [engine.folds[key].number for key in parts])
-        fold_columns(engine, parts)
+        yield from folding_columns(engine, parts)
         for key, attempt in _in_order(facts):
             # The other ranks' steps do not wait for one that ended or is behind in its reports.
             fold = engine.folds[key]
@@ -166,8 +193,9 @@ class IncrementalAccount:
             fold.exhausted = is_over and fold.number >= attempt.top_number
         most = 0 if facts.status == "finished" else ROWS_MAX
         if sum(self._attempt(key).kept_rows() for key in self.run.attempts) > most:
-            for key in self.run.attempts:
+            for key in engine.folds:
                 self._attempt(key).trim(engine.folds[key].number, ROWS_KEPT)
+        return rest
 
 
 def _in_order(facts: Facts) -> Iterator[tuple[Key, ColumnAttempt]]:

@@ -7,9 +7,9 @@ requests are served in between.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -17,12 +17,13 @@ from msgspec.structs import replace
 
 from goodput.access.tokens import EVERYTHING
 from goodput.account import FINAL_STATUSES, Account, figures
+from goodput.account.slices import Slices
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts.accounts import Accounts
+from goodput.aggregator.accounts.slices import in_slices
 from goodput.causes import explain
 
 AGE_SECONDS = 10.0
-AT_A_TIME_SECONDS = 0.005
 
 
 class RunSummary(Struct):
@@ -77,13 +78,18 @@ class RunSummaries:
         starts = self._accounts.store.starts
         names.sort(key=lambda name: (-starts[name], name))
         shown = names[offset : offset + limit]
-        rows, began = [], time.perf_counter()
-        for name in shown:
-            rows.append(self.summary(name))
-            if time.perf_counter() - began > AT_A_TIME_SECONDS:
-                await asyncio.sleep(0)
-                began = time.perf_counter()
+        rows = await in_slices(self._summaries(shown))
         return RunPage(rows, total=len(names), truncated=offset + len(shown) < len(names))
+
+    def _summaries(self, names: list[str]) -> Slices[list[RunSummary]]:
+        """Of the runs that are not deleted meanwhile."""
+        rows = []
+        for name in names:
+            with suppress(KeyError):
+                yield from self._accounts.computing(name)
+                rows.append(self.summary(name))
+            yield
+        return rows
 
     def summary(self, name: str) -> RunSummary:
         """One run. Its hang is evaluated each time, since that changes without a report."""

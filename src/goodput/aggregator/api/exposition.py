@@ -2,7 +2,7 @@
 
 A finished run is exposed for KEPT_SECONDS more, so that its last values are scraped. A token for some runs gets those
 runs' series only, without the aggregator's own. The lines of each run are kept; a refresh renders those of the runs that
-changed, AT_A_TIME_SECONDS at a time with other requests in between. A small installation refreshes at each scrape, a
+changed, in slices with other requests in between. A small installation refreshes at each scrape, a
 large one (LARGE_RANKS) every REFRESH_SECONDS or ten times as long as it takes, and scrapes get the last text at once.
 """
 
@@ -13,16 +13,17 @@ import gzip
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from goodput import __version__
 from goodput.access.tokens import EVERYTHING, Access
 from goodput.account import FINAL_STATUSES
 from goodput.account.account import Account
+from goodput.account.slices import Slices, result_of
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.result_cache import SingleFlight
+from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.api.run_series import RANKS_SHOWN, RunSeries
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.ingest.ingest import Ingest
@@ -32,7 +33,6 @@ from goodput.wire import schema
 
 log = logging.getLogger("goodput.aggregator")
 KEPT_SECONDS = 900.0
-AT_A_TIME_SECONDS = 0.005
 # From this many ranks on a scrape gets the last text.
 LARGE_RANKS = 1024
 REFRESH_SECONDS = 5.0
@@ -119,7 +119,7 @@ class Exposition:
     async def refresh(self) -> None:
         """Render what has changed, and the texts that were asked for since the last time."""
         began, now_ns = time.monotonic(), self._clock_ns()
-        await _in_slices(self._render_runs(now_ns))
+        await in_slices(self._render_runs(now_ns))
         self._render_own(now_ns)
         self._refreshed, asked, self._texts = time.monotonic(), self._texts, {}
         self._took_seconds = self._refreshed - began
@@ -133,28 +133,29 @@ class Exposition:
         """All series that `access` may see."""
         families, now_ns = Families("aggregator"), self._clock_ns()
         self._series.keep(self._accounts.store.runs)
-        for account in self._shown(now_ns):
-            if access.may(account.run):
-                _exhaust(self._series.add_account(families, account))
-                _exhaust(self._series.add_present(families, account, now_ns))
+        for name in list(self._accounts.store.runs):
+            account = self._accounts.account(name)
+            if access.may(account.run) and _is_shown(account, now_ns):
+                result_of(self._series.add_account(families, account))
+                result_of(self._series.add_present(families, account, now_ns))
         if access.is_of_all:
             self._add_self(families)
         return families
 
-    def _shown(self, now_ns: int) -> Iterator[Account]:
-        """The accounts of the runs that are exposed."""
-        for name in list(self._accounts.store.runs):
-            if name in self._accounts.store.runs:
-                account = self._accounts.account(name)
-                if account.status not in FINAL_STATUSES or now_ns - account.end_ns <= KEPT_SECONDS * 1e9:
-                    yield account
-
-    def _render_runs(self, now_ns: int) -> Iterator[None]:
+    def _render_runs(self, now_ns: int) -> Slices[None]:
         """Yields between parts; the lines of a run are replaced at once."""
         self._series.keep(self._accounts.store.runs)
         shown: dict[str, _RunText] = {}
-        for account in self._shown(now_ns):
+        for name in list(self._accounts.store.runs):
             yield
+            if name not in self._accounts.store.runs:
+                continue
+            try:
+                account = yield from self._accounts.computing(name)
+            except KeyError:
+                continue  # It was deleted meanwhile.
+            if not _is_shown(account, now_ns):
+                continue
             before = self._runs.get(account.run)
             if before is None or before.account is not account:
                 families = Families("aggregator")
@@ -189,7 +190,7 @@ class Exposition:
         if access.is_of_all and not runs:
             parts.append(self._own)
         out: list[str] = []
-        await _in_slices(_joined(parts, out))
+        await in_slices(_joined(parts, out))
         return _Text("".join(out).encode())
 
     async def _assemble_again(self, key: tuple, before: _Text) -> None:
@@ -239,21 +240,11 @@ class Exposition:
         return sum(account.clamped for account in self._accounts.last())
 
 
-async def _in_slices(parts: Iterator[None]) -> None:
-    """Run a generator, letting other tasks run when AT_A_TIME_SECONDS have passed."""
-    last = time.monotonic()
-    for _ in parts:
-        if time.monotonic() - last > AT_A_TIME_SECONDS:
-            await asyncio.sleep(0)
-            last = time.monotonic()
+def _is_shown(account: Account, now_ns: int) -> bool:
+    return account.status not in FINAL_STATUSES or now_ns - account.end_ns <= KEPT_SECONDS * 1e9
 
 
-def _exhaust(parts: Iterable[None]) -> None:
-    for _ in parts:
-        pass
-
-
-def _joined(parts: list[dict[str, str]], out: list[str]) -> Iterator[None]:
+def _joined(parts: list[dict[str, str]], out: list[str]) -> Slices[None]:
     """Add all lines to `out`, series by series; yields after each."""
     for name, metric in CATALOGUE.items():
         if metric.exposer == "aggregator":

@@ -9,6 +9,7 @@ from fastapi import FastAPI, Query, Request, Response
 from goodput.account.document_types import AccountDocument
 from goodput.aggregator.accounts.accounts import Accounts, RollingWindows, RunDocument
 from goodput.aggregator.accounts.run_summaries import RunPage, RunSummaries
+from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.accounts.timeline import POINTS_MAX, Timeline
 from goodput.aggregator.accounts.timeline_cache import TimelineCache
 from goodput.aggregator.api.responses import (
@@ -83,4 +84,5 @@ def add_run_routes(app: FastAPI, accounts: Accounts) -> None:
         summary="A run's account, factors, coverage and ranks",
     )
     async def run(run: str) -> Response:
+        await in_slices(accounts.computing(run))
         return json_response(accounts.document(run))

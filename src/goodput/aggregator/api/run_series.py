@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 from goodput.account import FINAL_STATUSES, figures
 from goodput.account.account import FACTORS, Account, sum_gpu_ns
+from goodput.account.slices import Slices
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
@@ -40,7 +40,7 @@ class RunSeries:
         """Forget all other runs."""
         self._recent.keep(runs)
 
-    def add_account(self, families: Families, account: Account) -> Iterator[None]:
+    def add_account(self, families: Families, account: Account) -> Slices[None]:
         """The series that change with the account alone. Yields after each part, which takes up to 30 us per rank."""
         series = _Series(families, account.run)
         for add in (_add_states, _add_causes, _add_roles, _add_figures, _add_restarts):
@@ -51,7 +51,7 @@ class RunSeries:
             yield
         _add_straggler(series, account, self._ranks_shown)
 
-    def add_present(self, families: Families, account: Account, now_ns: int) -> Iterator[None]:
+    def add_present(self, families: Families, account: Account, now_ns: int) -> Slices[None]:
         """The series that change with time too, or with events that the account does not have."""
         series = _Series(families, account.run)
         self._add_recent_straggler(series, account, now_ns)
@@ -130,7 +130,7 @@ def _expected_gpus(account: Account) -> int:
     )
 
 
-def _add_states(series: _Series, account: Account) -> Iterator[None]:
+def _add_states(series: _Series, account: Account) -> Slices[None]:
     series.add("goodput_run_info", 1, device=account.device, status=account.status)
     gpu_ns, wall_ns = account.gpu_ns(), account.wall_gpu_ns()
     for state, ns in zip(STATES, gpu_ns, strict=True):
@@ -143,7 +143,7 @@ def _add_states(series: _Series, account: Account) -> Iterator[None]:
     series.add("goodput_stall_threshold_seconds", account.threshold_ns / 1e9)
 
 
-def _add_causes(series: _Series, account: Account) -> Iterator[None]:
+def _add_causes(series: _Series, account: Account) -> Slices[None]:
     causes = explain(account)
     yield
     for cause in causes:
@@ -152,7 +152,7 @@ def _add_causes(series: _Series, account: Account) -> Iterator[None]:
         series.add("goodput_cause_order", place, state=state)
 
 
-def _add_roles(series: _Series, account: Account) -> Iterator[None]:
+def _add_roles(series: _Series, account: Account) -> Slices[None]:
     """The account of each role, where the run has several; roles are declared by ranks, so they are bounded."""
     for role, ranks in itertools.islice(account.by_role().items(), ROLES_SHOWN):
         for state, ns in zip(STATES, sum_gpu_ns(ranks), strict=True):
@@ -160,7 +160,7 @@ def _add_roles(series: _Series, account: Account) -> Iterator[None]:
         yield
 
 
-def _add_figures(series: _Series, account: Account) -> Iterator[None]:
+def _add_figures(series: _Series, account: Account) -> Slices[None]:
     """Figures derived from the account's sums."""
     kept = sum(rank.kept_samples for rank in account.ranks)
     series.add("goodput_run_samples", kept, kind="kept")
@@ -183,7 +183,7 @@ def _add_figures(series: _Series, account: Account) -> Iterator[None]:
     yield
 
 
-def _add_restarts(series: _Series, account: Account) -> Iterator[None]:
+def _add_restarts(series: _Series, account: Account) -> Slices[None]:
     for restart in account.restarts[-RESTARTS_SHOWN:]:
         attempt = str(restart.attempt)
         series.add("goodput_restart_timestamp_seconds", restart.time_ns / 1e9, attempt=attempt)

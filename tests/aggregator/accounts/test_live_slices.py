@@ -1,0 +1,117 @@
+"""Accounts computed in slices while reports are merged between them: they close, and the next one is exact."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from itertools import islice
+
+import pytest
+from support.account.account_history import Process, assert_closes, ns
+from support.aggregator.live_accounts import STALE, STALL, TwoStores
+from support.aggregator.random_reports import RandomReports
+from support.aggregator.reports import rank_report
+
+from goodput.account import account as account_module
+from goodput.account import straggler
+from goodput.aggregator.accounts import live
+from goodput.aggregator.accounts.accounts import Accounts
+from goodput.aggregator.accounts.live import NeedsHistory
+from goodput.aggregator.accounts.slices import in_slices
+from goodput.aggregator.ingest.store import Store
+from goodput.columns import fold
+
+
+@pytest.fixture(autouse=True)
+def one_at_a_time(monkeypatch):
+    """Every attempt and every rank is a slice of its own."""
+    for module in (account_module, live):
+        monkeypatch.setattr(module, "AT_A_TIME", 1)
+    monkeypatch.setattr(fold, "ATTEMPTS_AT_ONCE", 1)
+    monkeypatch.setattr(fold, "ROWS_AT_ONCE", 3)
+
+
+def play(seed: int, monkeypatch) -> int:
+    """Merge reports between the slices of accounts; returns between how many."""
+    rng = random.Random(seed)
+    draws, both, between = RandomReports(rng), TwoStores(), 0
+    monkeypatch.setattr(live, "ROWS_MAX", rng.choice([0, 5, 200_000]))
+    monkeypatch.setattr(live, "ROWS_KEPT", rng.choice([1, 16]))
+    monkeypatch.setattr(straggler, "SWEEP_ENTRIES", 4096 if draws.again else rng.choice([8, 64]))
+    pushes, now_ns = iter(draws.story()), 0
+    for now_ns, report in pushes:
+        both.push(report, now_ns)
+        if rng.random() < 0.3:
+            continue
+        parts = both.folding.computing(now_ns)
+        try:
+            while True:
+                next(parts)
+                assert both.folding.copy() is None, "a state that is half folded"
+                for later_ns, other in islice(pushes, rng.choice([0, 0, 1, 3])):
+                    both.push(other, max(now_ns, later_ns))
+                    between += 1
+        except StopIteration as over:
+            assert_closes(over.value, elastic=True)
+        except NeedsHistory:
+            pass
+        both.compare(now_ns)
+    if now_ns:
+        both.compare(now_ns + ns(20))
+    return between
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_reports_between_slices_change_no_later_account(part, monkeypatch):
+    between = 0
+    for seed in range(part, 60, 2):
+        try:
+            between += play(seed, monkeypatch)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}") from error
+    assert between > 100
+
+
+def store_of(ranks: int) -> tuple[Store, list[Process]]:
+    store, processes = Store(), [Process(rank, world_size=ranks).steps(5, forward=1) for rank in range(ranks)]
+    for one in processes:
+        store.merge(rank_report(one), one.now_ns)
+    return store, processes
+
+
+def accounts_of(store: Store) -> Accounts:
+    return Accounts(store, stall_seconds=STALL, stale_seconds=STALE, history=None)
+
+
+def test_several_wait_for_one_computation():
+    """Each gets the same account, those who cannot wait the one before, and an account that is dropped is begun anew."""
+    store, processes = store_of(4)
+    accounts, now_ns = accounts_of(store), processes[0].now_ns
+    before = accounts.account("r1", now_ns)
+    for one in processes:
+        store.merge(rank_report(one.steps(5, forward=1)), one.now_ns)
+    now_ns = processes[0].now_ns + ns(3600)
+
+    async def both():
+        waiting = [asyncio.ensure_future(in_slices(accounts.computing("r1", now_ns))) for _ in range(2)]
+        await asyncio.sleep(0)
+        return await asyncio.gather(*waiting)
+
+    first, second = accounts.computing("r1", now_ns), accounts.computing("r1", now_ns)
+    next(first), next(second)
+    assert accounts.account("r1", now_ns) is before
+    first.close()
+    one, other = asyncio.run(both())
+    assert one is other is not before and sum(rank.kept_steps for rank in one.ranks) == 40
+    assert list(second) == [] and accounts.account("r1", now_ns) is one
+
+
+def test_deleted_run_ends_its_computation():
+    store, processes = store_of(2)
+    accounts = accounts_of(store)
+    parts = accounts.computing("r1", processes[0].now_ns)
+    next(parts)
+    store.forget("r1")
+    accounts.forget("r1")
+    with pytest.raises(KeyError):
+        list(parts)
