@@ -17,7 +17,6 @@ from msgspec import Struct
 from goodput.account import FINAL_STATUSES, Account, Run, document
 from goodput.account.document_types import AccountDocument, Factors, Steps
 from goodput.account.hang import Hang
-from goodput.account.slices import Slices, result_of
 from goodput.aggregator.accounts.fair_queue import INTERNAL
 from goodput.aggregator.accounts.history import ANONYMOUS, History
 from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory
@@ -28,6 +27,7 @@ from goodput.aggregator.ingest.step_trends import StepWindows
 from goodput.aggregator.ingest.store import Store
 from goodput.causes import explain
 from goodput.columns.snapshot import FoldState, SnapshotError
+from goodput.slices import Slices, result_of
 
 ROLLING = (("5m", 300.0), ("1h", 3600.0), ("1d", 86_400.0))
 FOLD_AGAIN_SECONDS = 10.0

@@ -15,12 +15,12 @@ import numpy as np
 from goodput.account import Account, Run
 from goodput.account.account import Engine
 from goodput.account.facts import Facts, Key, gather
-from goodput.account.slices import AT_A_TIME, Slices, result_of
 from goodput.account.stall_threshold import StepLengths
 from goodput.columns.attempts import ColumnAttempt
 from goodput.columns.fold import folding_columns
 from goodput.columns.groups import ColumnGroups
 from goodput.columns.lengths import add_lengths
+from goodput.slices import AT_A_TIME, Slices, result_of
 from goodput.wire.step_blocks import END
 
 # Above ROWS_MAX rows of a run the folded ones are dropped, except the newest ROWS_KEPT of each attempt.

@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from goodput.access.tokens import EVERYTHING
 from goodput.account import FINAL_STATUSES, Account, figures
-from goodput.account.slices import Slices
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.slices import in_slices
 from goodput.causes import explain
+from goodput.slices import Slices
 
 AGE_SECONDS = 10.0
 

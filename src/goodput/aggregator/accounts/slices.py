@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from goodput.account.slices import Slices, T
+from goodput.slices import Slices, T
 
 AT_A_TIME_SECONDS = 0.005
 

@@ -19,7 +19,6 @@ from goodput import __version__
 from goodput.access.tokens import EVERYTHING, Access
 from goodput.account import FINAL_STATUSES
 from goodput.account.account import Account
-from goodput.account.slices import Slices, result_of
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.result_cache import SingleFlight
@@ -29,6 +28,7 @@ from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.metrics import CATALOGUE, Families
 from goodput.metrics.text_format import head, lines
+from goodput.slices import Slices, result_of
 from goodput.wire import schema
 
 log = logging.getLogger("goodput.aggregator")

@@ -6,7 +6,6 @@ import itertools
 
 from goodput.account import FINAL_STATUSES, figures
 from goodput.account.account import FACTORS, Account, sum_gpu_ns
-from goodput.account.slices import Slices
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
@@ -14,6 +13,7 @@ from goodput.aggregator.accounts.recent_stragglers import RecentStragglers
 from goodput.aggregator.ingest.recent_times import QUANTILES, STEP
 from goodput.causes import explain
 from goodput.metrics import Families
+from goodput.slices import Slices
 
 RESTARTS_SHOWN = 16
 ROLES_SHOWN = 8
