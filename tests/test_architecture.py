@@ -66,13 +66,14 @@ PACKAGES = {
     ],
     "aggregator.accounts": [
         *("access", "account", "aggregator.ingest", "aggregator.ledger", "aggregator.records", "causes"),
-        *("columns", "defaults", "wire"),
+        *("columns", "defaults", "slices", "wire"),
     ],
     "aggregator.http": ["access", "metrics", "web"],
     "aggregator.api": [
         *(
             "access",
             "account",
+            "slices",
             "aggregator.accounts",
             "aggregator.http",
             "aggregator.ingest",
