@@ -36,7 +36,7 @@ def fired() -> dict[str, list[Firing]]:
     found = {}
     try:
         for process in running.values():
-            out, errors = process.communicate(timeout=600)
+            out, errors = process.communicate(timeout=800)
             assert process.returncode in (0, 1) and out, errors
             found |= {name: [Firing(**one) for one in alerts] for name, alerts in json.loads(out).items()}
     finally:

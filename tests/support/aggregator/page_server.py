@@ -163,13 +163,13 @@ def aggregator(folder):
 
 
 def document(url: str, run: str) -> dict:
-    with urllib.request.urlopen(f"{url}/api/v1/runs/{quote(run, safe='')}", timeout=10) as answer:
+    with urllib.request.urlopen(f"{url}/api/v1/runs/{quote(run, safe='')}", timeout=60) as answer:
         return msgspec.json.decode(answer.read())
 
 
 def get(url: str, path: str):
     try:
-        with urllib.request.urlopen(f"{url}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{url}{path}", timeout=60) as answer:
             return answer.status, answer.headers, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.headers, error.read()

@@ -21,7 +21,7 @@ SCRIPTS = SUPPORT / "frameworks" / "scripts"
 # The SDK's hot path, compiled or in Python.
 IMPLEMENTATIONS = ("compiled", "python")
 # Ends a script that hangs, also where other processes keep every core busy; below pytest's own limit.
-TIMEOUT_SECONDS = 400
+TIMEOUT_SECONDS = 800
 
 
 def run_script(script: str, *arguments, forked: str = "", **environ: str):
