@@ -7,6 +7,7 @@ with chromium() as browser:
 
 from __future__ import annotations
 
+import datetime
 import shutil
 import time
 from contextlib import contextmanager
@@ -39,12 +40,14 @@ def chromium():
 def open_page(browser, address: str, *, width=1400, height=1000, seconds=0.0, **context):
     """A loaded page in a context of its own. `page.errors` collects uncaught exceptions.
 
-    With `seconds` the page's clock has advanced by as much, faster than the real one; requests are answered meanwhile.
+    With `seconds` the page's clock has advanced by as much, and stands still; requests are answered meanwhile.
     """
     phone = {"has_touch": True, "is_mobile": True} if width < 600 else {}
     page = _new_page(browser, viewport={"width": width, "height": height}, **phone, **context)
     if seconds:
-        page.clock.install()
+        now = datetime.datetime.now(datetime.timezone.utc)
+        page.clock.install(time=now - datetime.timedelta(minutes=1))
+        page.clock.pause_at(now)
     page.goto(address)
     for _ in range(round(1000 * seconds / STEP_MS)):
         page.clock.run_for(STEP_MS)
