@@ -93,11 +93,12 @@ PANELS = [
         "Aggregator state",
         "Runs in memory, connections, signed-in browsers, valid tokens and the time until the next one expires, and "
         "the series of all agents and aggregators, by what there is one of. "
-        "Runs only grow: run names change at each start. Many series by rank: docs/metrics.md has what to leave out. "
+        "Runs that are over leave memory for the ledger. Many series by rank: docs/metrics.md has what to leave out. "
         "No token: it listens on loopback alone. About to expire: "
         "create a new token and distribute it to the agents first.",
         {
             "runs": "max(goodput_aggregator_runs)",
+            "runs in the ledger alone": "max(goodput_aggregator_runs_stored)",
             "connections": "sum(goodput_aggregator_connections)",
             "sessions": "sum(goodput_aggregator_sessions)",
             "{{scope}} tokens": "max by (scope) (goodput_aggregator_tokens)",
@@ -123,6 +124,7 @@ PANELS = [
             "ledger blocks {{how}}": rate_of("goodput_aggregator_ledger_blocks_compacted_total", "how"),
             "ledger rows thinned": rate_of("goodput_aggregator_ledger_rows_thinned_total"),
             "ledger runs closed": rate_of("goodput_aggregator_ledger_runs_closed_total"),
+            "runs moved: {{why}}": rate_of("goodput_aggregator_runs_moved_total", "why"),
         },
         unit="reqps",
         no_value=NO_AGGREGATOR,

@@ -43,6 +43,9 @@ goodput_aggregator_reload_failing{file}: 1 while the current tokens or certifica
 goodput_aggregator_sessions: Signed-in browser sessions.
 goodput_aggregator_connections: Open connections.
 goodput_aggregator_runs: Runs in memory.
+goodput_aggregator_runs_stored: Runs that are over and in the ledger alone; they are read when asked for.
+goodput_aggregator_runs_moved_total{why}: Runs that left memory for the ledger because they had ended, or because a
+    bound was full, and those that were loaded again.
 goodput_aggregator_series{level}: Series of the aggregator's /metrics, by what there is one of: rank (slowest
     only), node (likewise), run, self.
 goodput_aggregator_series_timestamp_seconds: Unix time at which the series of this text were computed, for the

@@ -215,11 +215,13 @@ def test_account_of_a_thinned_run_is_the_same(ledger, url):
         await maintenance.compact(now_ns)
 
     asyncio.run(maintain(NOW + DAY_NS))
-    assert not closed_runs.is_closed(ledger, "r1"), "it ended less than 7 days ago"
+    assert closed_runs.is_closed(ledger, "r1") and "r1" in ingest._store.stored, "it ended over an hour ago"
+    assert closed_runs.thinned_seconds(ledger, "r1") == 0, "it ended less than 7 days ago"
     asyncio.run(maintain(NOW + 8 * DAY_NS))
     asyncio.run(maintain(NOW + 8 * DAY_NS))
     thinned = sum(1 for one in ledger.processes("r1") for _ in ledger.rows(one.identity))
     assert thinned < steps
+    asyncio.run(maintenance.memory.load("r1"))
     assert (ingest.counts["ledger", "runs_closed_total"], accounts.account("r1")) == (1, want)
     assert ingest.counts["ledger", "rows_thinned_total"] == steps - thinned
     restarted, again, _ = maintained(ledger)

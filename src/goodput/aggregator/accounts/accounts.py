@@ -206,6 +206,13 @@ class Accounts:
             live.begin(*folded(self.history.ledger, run, needs.facts, self.stall_seconds), late=needs.late)
             self.account(name, now_ns)
 
+    def resumed_in(self, store: Store, name: str, state: FoldState | None) -> IncrementalAccount:
+        """The fold of a run of another store, for `adopt`; in any thread."""
+        seconds = {"stall_seconds": self.stall_seconds, "stale_seconds": self.stale_seconds}
+        other = Accounts(store, **seconds, history=self.history)
+        other.resume(name, state)
+        return other._lives[name]
+
     def folds(self) -> Iterator[tuple[str, IncrementalAccount]]:
         """The folds of the runs in the store, by name."""
         return ((name, live) for name, live in list(self._lives.items()) if name in self.store.runs)
@@ -218,9 +225,19 @@ class Accounts:
         """Let the account of a run that has ended stand until a report changes the run."""
         self._cached[name] = _Cached(account, account.end_ns, self.store.revisions[name], 0)
 
+    def adopt(self, name: str, live: IncrementalAccount) -> None:
+        """Continue from the account of a run that was just read from the ledger."""
+        self._lives[name] = live
+
+    def last_of(self, name: str) -> Account | None:
+        """The account of a run as it was last computed."""
+        cached = self._cached.get(name)
+        return None if cached is None else cached.account
+
     def forget(self, name: str) -> None:
-        """Drop what is known of a run that was deleted."""
+        """Drop what is known of a run that was deleted or stored away."""
         self._end_look(name)
+        self.hangs.clear(name)
         for held in (self._cached, self._lives, self._not_running):
             held.pop(name, None)
 

@@ -8,7 +8,7 @@ requests are served in between.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -24,6 +24,9 @@ from goodput.causes import explain
 from goodput.slices import Slices
 
 AGE_SECONDS = 10.0
+
+
+StoredSummaries = Callable[[list[str]], Awaitable["dict[str, RunSummary]"]]
 
 
 class RunSummary(Struct):
@@ -65,20 +68,29 @@ class _Cached(NamedTuple):
 class RunSummaries:
     """Summaries by run name."""
 
-    def __init__(self, accounts: Accounts):
-        self._accounts = accounts
+    def __init__(self, accounts: Accounts, stored: StoredSummaries | None = None):
+        """`stored` has those of runs that are in the ledger alone; it brings back a run without one."""
+        self._accounts, self._stored = accounts, stored
         self._cached: dict[str, _Cached] = {}
 
     async def page(
         self, limit: int, offset: int = 0, search: str = "", may: Callable[[str], bool] = EVERYTHING.may
     ) -> RunPage:
         """`limit` runs from `offset` on, of those that the client `may` see and whose name contains `search`."""
-        runs, search = self._accounts.store.runs, search.casefold()
-        names = [name for name in filter(may, runs) if search in name.casefold()]
-        starts = self._accounts.store.starts
+        store, search = self._accounts.store, search.casefold()
+        starts = {**store.stored, **store.starts}
+        names = [name for name in filter(may, starts) if search in name.casefold()]
         names.sort(key=lambda name: (-starts[name], name))
         shown = names[offset : offset + limit]
-        rows = await in_slices(self._summaries(shown))
+        read = self._stored
+        stored = [name for name in shown if name in store.stored]
+        found = await read(stored) if stored and read else {}
+        self._cached = {name: one for name, one in self._cached.items() if name in store.runs}
+        computed = await in_slices(self._summaries([name for name in shown if name not in found]))
+        found |= {row.run: row for row in computed}
+        left = [name for name in shown if name not in found and name in store.stored]
+        found |= await read(left) if left and read else {}
+        rows = [found[name] for name in shown if name in found]
         return RunPage(rows, total=len(names), truncated=offset + len(shown) < len(names))
 
     def _summaries(self, names: list[str]) -> Slices[list[RunSummary]]:
@@ -105,11 +117,11 @@ class RunSummaries:
                 return cached.summary
         account = self._accounts.account(name)
         if cached is None or cached.account is not account:
-            cached = self._cached[name] = _Cached(_summary_of(account), account, revision, now)
+            cached = self._cached[name] = _Cached(summary_of(account), account, revision, now)
         return cached.summary
 
 
-def _summary_of(account: Account) -> RunSummary:
+def summary_of(account: Account) -> RunSummary:
     gpu_ns, dollars, causes = account.gpu_ns(), figures.money(account), explain(account)
     return RunSummary(
         run=account.run,

@@ -28,6 +28,7 @@ from goodput.aggregator.api.ingest_route import IngestRoute
 from goodput.aggregator.api.ledger_maintenance import LedgerMaintenance
 from goodput.aggregator.api.page_routes import add_page
 from goodput.aggregator.api.responses import REFERENCE, access_of
+from goodput.aggregator.api.run_memory import RunMemory
 from goodput.aggregator.api.run_series import RANKS_SHOWN
 from goodput.aggregator.api.startup import WAIT_SECONDS, Startup
 from goodput.aggregator.http import sign_in
@@ -74,7 +75,8 @@ def create_app(
     maintenance = LedgerMaintenance(ledger, ingest, accounts, keep or Keep())
 
     def restore(startup: Startup) -> None:
-        startup.known = ledger.count_processes()
+        stored = maintenance.memory.find_stored()
+        startup.known = ledger.count_processes() - stored
         ingest.restore(then=maintenance.restored, progress=startup.set_restored)
 
     startup = Startup(restore)
@@ -93,7 +95,7 @@ def create_app(
         lifespan=lifespan,
         # A redirect would repeat the Host header of the request.
         redirect_slashes=False,
-        dependencies=[Depends(_run_check(store))],
+        dependencies=[Depends(_run_check(store, maintenance.memory))],
         exception_handlers=dict.fromkeys((HistoryError, LedgerError, QueueFull), _unavailable),
     )
     app.add_middleware(RequestMiddleware, authenticator=authenticator, check=startup.check)
@@ -106,7 +108,7 @@ def create_app(
     access_route.add_access_route(app, authenticator)
     health_routes.add_health_routes(app, health)
     end_route.add_end_route(app, RunEnder(store, ledger, stale_seconds=stale_seconds))
-    run_routes.add_run_routes(app, accounts)
+    run_routes.add_run_routes(app, accounts, maintenance.memory.summaries)
     _add_operations(app, exposition, startup)
     add_page(app)
     return app
@@ -183,12 +185,16 @@ def _repeat(function: Callable[[], object], every_seconds: float, name: str) -> 
     return repeat
 
 
-def _run_check(store: Store):
+def _run_check(store: Store, memory: RunMemory):
     async def check(request: Request) -> None:
         """Runs before every route of one run. A run that the token may not see is answered as unknown."""
         run, access = request.path_params.get("run"), access_of(request)
-        if run is None or (access.may(run) and run in store.runs):
+        if run is None:
             return
+        if access.may(run):
+            await memory.load(run)
+            if run in store.runs:
+                return
         if "ingest" in access.scopes and not access.may(run):
             # The same whether the run exists or not.
             raise HTTPException(403, f"token {access.name} is not for run {run[:64]!r}")

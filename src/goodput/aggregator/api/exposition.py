@@ -233,6 +233,9 @@ class Exposition:
         compacted = {how: counts["ledger", f"blocks_{how}"] for how in ("merged", "thinned")}
         families.add_counts("goodput_aggregator_ledger_blocks_compacted_total", "how", compacted)
         families.add("goodput_aggregator_runs", {}, len(store.runs))
+        families.add("goodput_aggregator_runs_stored", {}, len(store.stored))
+        for what in ("ended", "full", "loaded"):
+            families.add("goodput_aggregator_runs_moved_total", {"why": what}, counts["runs", what])
         families.add_process("goodput_aggregator")
         _add_authentication(families, self._authenticator)
 

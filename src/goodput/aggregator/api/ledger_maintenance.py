@@ -9,22 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import zlib
 from collections import Counter
 from contextlib import suppress
 
-import msgspec
-
-from goodput.account import FINAL_STATUSES, Account, document
+from goodput.account import FINAL_STATUSES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.live import NeedsHistory
+from goodput.aggregator.api.run_memory import ENDED_SECONDS, RunMemory
+from goodput.aggregator.api.stored_accounts import bodies_of, decoded_account
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ledger import closed_runs
 from goodput.aggregator.ledger.compaction import DAY_NS, Compaction, Keep
 from goodput.aggregator.ledger.deletion import deletions
 from goodput.aggregator.ledger.inspection import size_bytes
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
-from goodput.causes import explain
 from goodput.columns.snapshot import FoldState
 
 log = logging.getLogger("goodput.aggregator")
@@ -38,6 +36,7 @@ class LedgerMaintenance:
 
     def __init__(self, ledger: Ledger, ingest: Ingest, accounts: Accounts, keep: Keep):
         self._ledger, self._ingest, self._accounts = ledger, ingest, accounts
+        self.memory = RunMemory(ledger, ingest, accounts)
         self.compaction = Compaction(ledger, keep)
         self._counts = ingest.counts
         self._counts["ledger", "bytes"] = size_bytes(ledger)
@@ -49,16 +48,13 @@ class LedgerMaintenance:
 
         Its steps may be thinned, so an account of them would be less exact.
         """
-        stored = closed_runs.stored_account(self._ledger, run, closed_runs.ACCOUNT)
-        if stored is not None:
-            try:
-                self._accounts.keep(run, _decoder.decode(stored))
-                self._closed_at[run] = self._accounts.store.revisions[run]
-                self._accounts.store.drop_steps(run)
-                return
-            except (msgspec.DecodeError, zlib.error) as error:
-                log.warning("run %r: its stored account cannot be read, its steps are folded: %s", run, error)
-        self._accounts.resume(run, state)
+        stored = decoded_account(self._ledger, run)
+        if stored is None:
+            self._accounts.resume(run, state)
+            return
+        self._accounts.keep(run, stored)
+        self._closed_at[run] = self._accounts.store.revisions[run]
+        self._accounts.store.drop_steps(run, closed_runs.is_thinned(self._ledger, run))
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -110,14 +106,17 @@ class LedgerMaintenance:
             self._counts["ledger", name] = count
 
     async def close_runs(self, now_ns: int) -> None:
-        """Store the accounts of runs that have been over for long enough."""
+        """Store the accounts of runs that have been over for long enough, after which they may leave memory."""
         store = self._accounts.store
+        after_ns = min(int(self.compaction.keep.steps_days * DAY_NS), int(ENDED_SECONDS * 1e9))
         for run in list(store.runs):
             if run in store.runs and self._closed_at[run] != store.revisions[run]:
                 # Where its account needs a fold of the ledger first, the next round will have it.
                 with suppress(NeedsHistory):
-                    await self._close(run, now_ns - int(self.compaction.keep.steps_days * DAY_NS))
+                    await self._close(run, now_ns - after_ns)
                 await asyncio.sleep(0)
+        self.memory.store_ended([run for run in store.runs if self._closed_at[run] == store.revisions[run]])
+        self._closed_at = Counter({run: self._closed_at[run] for run in store.runs})
 
     async def _close(self, run: str, before_ns: int) -> None:
         store = self._accounts.store
@@ -131,23 +130,7 @@ class LedgerMaintenance:
         if account is None or account.status not in FINAL_STATUSES or store.revisions[run] != revision:
             return
         if not await asyncio.to_thread(closed_runs.is_closed, self._ledger, run):
-            bodies = await asyncio.to_thread(_bodies, account)
+            bodies = await asyncio.to_thread(bodies_of, account)
             await asyncio.to_thread(closed_runs.close_run, self._ledger, run, state, newest_ns, bodies)
             self._counts["ledger", "runs_closed_total"] += 1
         self._closed_at[run] = revision
-
-
-def _bodies(account: Account) -> dict[str, bytes]:
-    """The account in integers, for an aggregator that is restarted, and as the API has it."""
-    return {
-        closed_runs.ACCOUNT: msgspec.msgpack.encode(account),
-        closed_runs.DOCUMENT: msgspec.json.encode(document(account, explain(account))),
-    }
-
-
-def _counter(_type: type, value: object) -> Counter:
-    """Of the types in an Account, msgspec does not build this one."""
-    return Counter(value)  # type: ignore[arg-type]
-
-
-_decoder = msgspec.msgpack.Decoder(Account, dec_hook=_counter)

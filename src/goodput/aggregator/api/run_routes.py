@@ -8,7 +8,7 @@ from fastapi import FastAPI, Query, Request, Response
 
 from goodput.account.document_types import AccountDocument
 from goodput.aggregator.accounts.accounts import Accounts, RollingWindows, RunDocument
-from goodput.aggregator.accounts.run_summaries import RunPage, RunSummaries
+from goodput.aggregator.accounts.run_summaries import RunPage, RunSummaries, StoredSummaries
 from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.accounts.timeline import POINTS_MAX, Timeline
 from goodput.aggregator.accounts.timeline_cache import TimelineCache
@@ -31,9 +31,9 @@ _Search = Annotated[str, Query(max_length=SEARCH_CHARS_MAX)]
 _Points = Annotated[int, Query(ge=1, le=POINTS_MAX)]
 
 
-def add_run_routes(app: FastAPI, accounts: Accounts) -> None:
+def add_run_routes(app: FastAPI, accounts: Accounts, stored: StoredSummaries | None = None) -> None:
     """The last of the routes under /runs/, since a run's name may contain slashes."""
-    summaries, timelines = RunSummaries(accounts), TimelineCache(accounts)
+    summaries, timelines = RunSummaries(accounts, stored), TimelineCache(accounts)
 
     @app.get("/api/v1/runs", responses=json_of(RunPage), summary="Runs, newest first")
     async def runs(

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -63,6 +63,8 @@ class Ingest:
     ):
         self._store, self._ledger, self._clock_ns, self._hangs = store, ledger, clock_ns, hangs
         self.health = HealthLog() if health is None else health
+        # Brings runs of Store.stored back into memory.
+        self.load: Callable[[str], Awaitable[object]] | None = None
         self.counts: Counter = Counter()
         self.seconds = 0.0
         self._unmerged: deque[_Push] = deque()
@@ -81,7 +83,7 @@ class Ingest:
         then: Callable[[str, FoldState | None], object] = lambda run, state: None,
         progress: Callable[[int], object] = lambda restored: None,
     ) -> int:
-        """Fill the store from the ledger, run by run; returns how many processes were restored.
+        """Fill the store from the ledger, run by run, but for Store.stored; returns how many processes were restored.
 
         `then(run, state)` is called when a run is complete, so that its rows can be folded before the next run is read.
         The rows are those after `state`, the newest segment of the run, all without one. `progress(restored)` is called
@@ -89,20 +91,15 @@ class Ingest:
         """
         restored = 0
         for run in self._ledger.runs():
-            processes, end_marks = self._ledger.processes(run), self._ledger.ends(run)
-            keys = {(one.identity.rank, one.identity.attempt) for one in processes}
-            found = (one for one in states(self._ledger, run) if one.folds.keys() <= keys)
-            state = next(found, None)
-            for process in processes:
-                identity = process.identity
-                try:
-                    self._store.merge(replace(process, events=self._ledger.events(identity)), 0)
-                    self._restore_steps(process, state)
-                    self._store.end(identity, end_marks.get(schema.stack_request(identity)))
-                    restored += 1
-                    progress(restored)
-                except ReportRejected as rejected:
-                    log.warning("a process in the ledger was not restored: %s", rejected)
+            if run in self._store.stored:
+                continue
+
+            def count() -> None:
+                nonlocal restored
+                restored += 1
+                progress(restored)
+
+            state = restore_run(self._ledger, self._store, run, count)
             if run in self._store.runs:
                 then(run, state)
         self._store.new = self._store.repeated = 0
@@ -111,15 +108,10 @@ class Ingest:
         self.health.counts.clear()
         return restored
 
-    def _restore_steps(self, process: schema.RankReport, state: FoldState | None) -> None:
-        attempt, after = self._store.attempt(process.identity), 0
-        key = (attempt.rank, attempt.attempt)
-        if state is not None and key in state.folds:
-            state.restore_rows(key, attempt)
-            # From the last one that was folded, with which the next one is compared.
-            after = max(attempt.top_number - 1, 0)
-        for steps in self._ledger.columns(process, after=after):
-            self._store.restore_steps(process.identity, steps.values)
+    def is_written(self, run: str) -> bool:
+        """Whether nothing of the run waits to be merged or written."""
+        waiting = (report.identity.run for push in self._unmerged for report in push.reports)
+        return run not in waiting and all(part.report.identity.run != run for part in self._unwritten)
 
     def forget(self, run: str) -> None:
         """Drop a run that was deleted from the ledger, and what of it waits to be written."""
@@ -141,7 +133,11 @@ class Ingest:
             by = f" by token {access.name}" if access.name else ""
             self._log_once(("report", access.name), f"a whole report{by} rejected (report): {error}")
             raise
-        else:
+        finally:
+            self.seconds += time.perf_counter() - began
+        await self._load_stored(report, access)
+        began = time.perf_counter()
+        try:
             ranks, rejected = len(report.ranks), []
             if not access.is_of_all:
                 report, rejected = self._allowed_part(report, access)
@@ -164,6 +160,19 @@ class Ingest:
             self._hangs.add_stacks(report.stacks)
             requests = self._hangs.stack_requests(report.ranks)
         return schema.Ack(ranks - len(push.rejected), push.rejected, requests)
+
+    async def _load_stored(self, report: schema.NodeReport, access: Access) -> None:
+        """Bring back the runs of a report that are in the ledger alone. Raises LedgerError."""
+        stored = self._store.stored
+        if not stored or self.load is None:
+            return
+        for run in {rank.identity.run for rank in report.ranks}:
+            if run in stored and access.may(run):
+                try:
+                    await self.load(run)
+                except LedgerError:
+                    self.counts["report", "failed"] += 1
+                    raise
 
     def _allowed_part(
         self, report: schema.NodeReport, access: Access
@@ -328,6 +337,39 @@ def states(ledger: Ledger, run: str) -> Iterator[FoldState]:
             yield decode(body)
         except SnapshotError as error:
             log.warning("run %r: a segment in the ledger is not used, more rows are read: %s", run, error)
+
+
+def restore_run(
+    ledger: Ledger, store: Store, run: str, progress: Callable[[], object] = lambda: None
+) -> FoldState | None:
+    """Read a run from the ledger into a store: the rows after its newest segment, which is returned, or all.
+
+    `progress` is called after each process. Raises LedgerError.
+    """
+    processes, end_marks = ledger.processes(run), ledger.ends(run)
+    keys = {(one.identity.rank, one.identity.attempt) for one in processes}
+    state = next((one for one in states(ledger, run) if one.folds.keys() <= keys), None)
+    for process in processes:
+        identity = process.identity
+        try:
+            store.merge(replace(process, events=ledger.events(identity)), 0)
+            _restore_steps(ledger, store, process, state)
+            store.end(identity, end_marks.get(schema.stack_request(identity)))
+            progress()
+        except ReportRejected as rejected:
+            log.warning("a process in the ledger was not restored: %s", rejected)
+    return state
+
+
+def _restore_steps(ledger: Ledger, store: Store, process: schema.RankReport, state: FoldState | None) -> None:
+    attempt, after = store.attempt(process.identity), 0
+    key = (attempt.rank, attempt.attempt)
+    if state is not None and key in state.folds:
+        state.restore_rows(key, attempt)
+        # From the last one that was folded, with which the next one is compared.
+        after = max(attempt.top_number - 1, 0)
+    for steps in ledger.columns(process, after=after):
+        store.restore_steps(process.identity, steps.values)
 
 
 def _merged_by_process(batch: list[NewRecords]) -> list[NewRecords]:

@@ -6,6 +6,7 @@ A rank's samples take some 2 KiB.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
 from goodput.account import Attempt
 from goodput.account.sampled_stacks import NO_STACKS, RANKS_MAX, SampledStacks
@@ -38,6 +39,12 @@ class SampledRanks:
             holder.stacks = NO_STACKS
         self._holders[run, attempt.rank] = attempt
         attempt.stacks = SampledStacks(stacks.places, stacks.samples, stacks.reason)
+
+    def forget(self, runs: Collection[str]) -> None:
+        """Give up what these runs hold of the bounds."""
+        self._holders = {key: one for key, one in self._holders.items() if key[0] not in runs}
+        for run in runs:
+            del self._of_run[run]
 
 
 def reported(attempt: Attempt) -> schema.SampledStacks | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -93,6 +94,12 @@ class Store:
     progress_ns: Counter[str] = field(default_factory=Counter)  # our unix ns of the last completed step
     checkpoints: dict[str, CheckpointTimes] = field(default_factory=dict)  # if it reported one
     starts: dict[str, int] = field(default_factory=dict)  # unix ns of the first process's start
+    reported_ns: dict[str, int] = field(default_factory=dict)  # our unix ns of the last report
+    # Runs that are in the ledger alone, with their starts in unix ns. A report of one may not be merged before its run
+    # is in memory again (adopt).
+    stored: dict[str, int] = field(default_factory=dict)
+    # Called with the id of a token for some runs, or "", when its bounds are full: takes old runs out of memory.
+    make_room: Callable[[str], object] = lambda token: None
     sampled: SampledRanks = field(default_factory=SampledRanks)
     # What tokens for some runs take of the bounds, by run and then by (token, what).
     taken: dict[str, Counter[tuple[str, str]]] = field(default_factory=dict)
@@ -101,6 +108,7 @@ class Store:
     late: dict[str, dict[Key, int]] = field(default_factory=dict)
     new: int = 0
     repeated: int = 0
+    _adopted: int = 0
 
     def merge(
         self, report: schema.RankReport, now_ns: int, token: str = "", steps: PushedSteps | None = None
@@ -115,6 +123,7 @@ class Store:
             _check_times(report, steps.end_ns, now_ns)
         process = self._process(report.identity, now_ns, token)
         attempt, run, count = process.attempt, report.identity.run, steps.values.shape[1]
+        self.reported_ns[run] = now_ns or max(report.live.now_ns, self.reported_ns.get(run, 0))
         _extend_phases(attempt, report)
         before, late = process.last_column, attempt.late
         steps = process.add_steps(steps)
@@ -131,12 +140,15 @@ class Store:
         self.new += rows + len(events)
         self.repeated += count - rows + len(report.events) - len(events)
         attempt.received_ns = max(attempt.received_ns, now_ns)
-        late = attempt.late
+        late, is_newest = attempt.late, report.sequence > process.sequence
         bare = self._add_live(process, report)
         if attempt.late != late:
             # Its group is another one: no step of it was compared with the right ones.
             self._note_late(run, (attempt.rank, attempt.attempt), 0)
-        self.revisions[run] += 1
+        is_open = process is self.newest[run][attempt.rank] and attempt.known_end_ns() is None
+        if rows or events or is_newest or is_open:
+            # Otherwise it repeats what a process reported that has ended, and changes nothing.
+            self.revisions[run] += 1
         if rows == count <= BLOCK_ROWS_MAX and len(report.blocks) == 1:
             of = NewBlock(report.blocks[0], len(report.phases), steps.last, steps.start_ns, steps.end_ns)
             return NewRecords(bare, [of], events)
@@ -230,34 +242,74 @@ class Store:
             recent = pushed(steps.values[:, at:])
             self._add_recent(identity.run, process.attempt, recent, before, None)
 
-    def drop_steps(self, run: str) -> None:
-        """Drop the rows of a run, which the ledger has."""
+    def drop_steps(self, run: str, is_thinned: bool = False) -> None:
+        """Drop the rows of a run, which the ledger has; of a thinned run all that were ever reported count as known."""
         for attempt in self.runs[run].attempts.values():
             attempt.trim(attempt.top_number, 0)
+            if is_thinned:
+                attempt.holes.clear()
 
     def end(self, identity: schema.Identity, mark: EndMark | None) -> None:
         """Set the end mark of a process that is in the store."""
         self.processes[_key(identity)].attempt.end_mark = mark
         self.revisions[identity.run] += 1
 
-    def forget(self, run: str) -> None:
-        """Drop a run; reports of it from now on begin a new one."""
-        self.processes = {key: one for key, one in self.processes.items() if one.identity.run != run}
-        self.taken_sum.subtract(self.taken.pop(run, {}))
-        for held in (self.runs, self.revisions, self.recent, self.newest, self.progress_ns):
-            held.pop(run, None)
-        for held in (self.checkpoints, self.starts):
-            held.pop(run, None)
+    def forget(self, *runs: str) -> None:
+        """Drop runs; reports of them from now on begin new ones."""
+        self.processes = {key: one for key, one in self.processes.items() if one.identity.run not in runs}
+        self.sampled.forget(runs)
+        for run in runs:
+            self.taken_sum.subtract(self.taken.pop(run, {}))
+            for held in self._by_run():
+                held.pop(run, None)
+            self.stored.pop(run, None)
 
-    def _check_share(self, identity: schema.Identity, token: str, what: str, more: int, bound: int) -> None:
-        """Refuse what would exceed the token's share of a bound."""
+    def store_away(self, *runs: str) -> None:
+        """Drop runs that the ledger has whole; they come back by `adopt`."""
+        starts = {run: self.starts[run] for run in runs}
+        self.forget(*runs)
+        self.stored |= starts
+
+    def adopt(self, other: Store) -> None:
+        """Take over the runs of another store, which is not used any more."""
+        self.processes |= other.processes
+        self._adopted += 1
+        for own, theirs in zip(self._by_run(), other._by_run(), strict=True):
+            own.update(theirs)
+        for run in other.runs:
+            self.stored.pop(run, None)
+            # Results that were cached before it left are not those of a revision of the same number.
+            self.revisions[run] += self._adopted << 32
+            for attempt in other.runs[run].attempts.values():
+                self.sampled.take(run, attempt, reported(attempt))
+
+    def _by_run(self) -> tuple[dict, ...]:
+        return (
+            *(self.runs, self.revisions, self.recent, self.newest),
+            *(self.progress_ns, self.checkpoints, self.starts, self.reported_ns),
+        )
+
+    def _check_share(self, identity: schema.Identity, token: str, what: str, bound: int) -> None:
+        """Refuse what would exceed the token's share of a bound, also without the runs that can be stored away."""
         most = bound // SCOPED_SHARE
-        if token and more > 0 and self.taken_sum[token, what] + more > most:
-            raise ReportRejected(
-                "runs" if what == "runs" else "ranks",
-                f"run {identity.run!r}: with {more} more {what} the token {token} would exceed its share of {most}; "
-                "use a token for all runs, or end and delete old ones",
-            )
+        if token and self.taken_sum[token, what] >= most:
+            self.make_room(token)
+            if self.taken_sum[token, what] >= most:
+                raise ReportRejected(
+                    "runs" if what == "runs" else "ranks",
+                    f"run {identity.run!r}: with 1 more {what} the token {token} would exceed its share of {most} of "
+                    "runs that report; use a token for all runs",
+                )
+
+    def _check_room(self, identity: schema.Identity, what: str, count: Callable[[], int], bound: int) -> None:
+        """Refuse what would exceed a bound, also without the runs that can be stored away."""
+        if count() >= bound:
+            self.make_room("")
+            if count() >= bound:
+                raise ReportRejected(
+                    "runs" if what == "runs" else "ranks",
+                    f"run {identity.run!r}: the limit of {bound} {what} is reached by runs that report now",
+                )
 
     def _take_share(self, run: str, token: str, what: str, more: int) -> None:
         if token and more > 0:
@@ -280,16 +332,12 @@ class Store:
 
     def _place(self, identity: schema.Identity, now_ns: int, token: str) -> ColumnAttempt:
         """The attempt of a new process, under its own attempt number or the next free one."""
-        self._check_share(identity, token, "rank processes", 1, PROCESSES_MAX)
-        if len(self.processes) >= PROCESSES_MAX:
-            raise ReportRejected(
-                "ranks", f"run {identity.run!r}: the limit of {PROCESSES_MAX} rank processes is reached"
-            )
+        self._check_share(identity, token, "rank processes", PROCESSES_MAX)
+        self._check_room(identity, "rank processes", lambda: len(self.processes), PROCESSES_MAX)
         run = self.runs.get(identity.run)
         if run is None:
-            if len(self.runs) >= RUNS_MAX:
-                raise ReportRejected("runs", f"run {identity.run!r}: the limit of {RUNS_MAX} runs is reached")
-            self._check_share(identity, token, "runs", 1, RUNS_MAX)
+            self._check_room(identity, "runs", lambda: len(self.runs), RUNS_MAX)
+            self._check_share(identity, token, "runs", RUNS_MAX)
             self._take_share(identity.run, token, "runs", 1)
             run = self.runs[identity.run] = Run(identity.run)
             self.recent[identity.run] = RecentSteps()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
 
 import sqlalchemy as sql
 
@@ -17,7 +18,7 @@ from goodput.aggregator.ledger.database import insert
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.aggregator.ledger.migrations.versions import version_5
 
-ACCOUNT, DOCUMENT = "account", "document"  # kinds of stored bytes
+ACCOUNT, DOCUMENT, SUMMARY = "account", "document", "summary"  # kinds of stored bytes
 
 _processes, _blocks, _ends = version_5.processes, version_5.blocks, version_5.ends
 _accounts, _closed = version_5.accounts, version_5.closed_runs
@@ -25,12 +26,38 @@ _accounts, _closed = version_5.accounts, version_5.closed_runs
 
 def state_of(ledger: Ledger, run: str) -> bytes:
     """Changes whenever a process of the run reports, or an end mark is set."""
-    digest = hashlib.blake2b(digest_size=16)
+    return _states(ledger, lambda table: table.c.run == run).get(run, _digest()).digest()
+
+
+class ClosedRun(NamedTuple):
+    start_ns: int
+    processes: int
+
+
+def closed(ledger: Ledger) -> dict[str, ClosedRun]:
+    """All runs that were closed and have not gone on since."""
+    stored = {row.run: bytes(row.state) for row in ledger.fetch(sql.select(_closed.c.run, _closed.c.state))}
+    states = _states(ledger, lambda table: table.c.run.in_(sql.select(_closed.c.run)))
+    kept = ledger.fetch(sql.select(_accounts.c.run).where(_accounts.c.kind == SUMMARY)).scalars()
+    found = sql.func.min(_processes.c.start_ns), sql.func.count()
+    of_run = sql.select(_processes.c.run, *found).group_by(_processes.c.run)
+    runs = {run: ClosedRun(*row) for run, *row in ledger.fetch(of_run)}
+    return {run: runs[run] for run in kept if run in states and states[run].digest() == stored.get(run)}
+
+
+def _states(ledger: Ledger, chosen: Callable[[sql.Table], sql.ColumnElement]) -> dict[str, Any]:
+    """A digest for each of the chosen runs."""
+    states: dict[str, Any] = {}
     for table, value in ((_processes, "sequence"), (_ends, "set_ns")):
         columns = [table.c[name] for name in (*KEY[1:], value)]
-        for row in ledger.fetch(sql.select(*columns).where(table.c.run == run).order_by(*columns)):
-            digest.update(repr(tuple(row)).encode())
-    return digest.digest()
+        query = sql.select(table.c.run, *columns).where(chosen(table)).order_by(table.c.run, *columns)
+        for run, *row in ledger.fetch(query):
+            states.setdefault(run, _digest()).update(repr(tuple(row)).encode())
+    return states
+
+
+def _digest() -> Any:
+    return hashlib.blake2b(digest_size=16)
 
 
 def newest_ns(ledger: Ledger, run: str) -> int:
@@ -65,9 +92,25 @@ def stored_account(ledger: Ledger, run: str, kind: str = DOCUMENT) -> bytes | No
     return None if body is None else zlib.decompress(body)
 
 
+def summaries(ledger: Ledger, runs: Collection[str]) -> dict[str, bytes]:
+    """What was stored as the summaries of these runs, none of which has gone on since."""
+    query = sql.select(_accounts.c.run, _accounts.c.body).where(
+        _accounts.c.kind == SUMMARY, _accounts.c.run.in_(runs)
+    )
+    return {row.run: zlib.decompress(row.body) for row in ledger.fetch(query)}
+
+
 def thinned_seconds(ledger: Ledger, run: str) -> int:
     """Of how many seconds the run's blocks have one row, 0 where they have every step."""
     return ledger.fetch(sql.select(_closed.c.tier).where(_closed.c.run == run)).scalar() or 0
+
+
+def is_thinned(ledger: Ledger, run: str) -> bool:
+    """Whether some of the run's steps are gone."""
+    query = sql.select(sql.func.max(_blocks.c.tier)).where(
+        _blocks.c.process.in_(sql.select(_processes.c.id).where(_processes.c.run == run))
+    )
+    return bool(ledger.fetch(query).scalar())
 
 
 def _replace(connection: sql.Connection, table: sql.Table, rows: list[dict]) -> None:

@@ -1,0 +1,44 @@
+"""What the ledger keeps of a run that is over: its account in integers, its document, and its row in the list of runs."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections import Counter
+
+import msgspec
+
+from goodput.account import Account, document
+from goodput.aggregator.accounts.run_summaries import summary_of
+from goodput.aggregator.ledger import closed_runs
+from goodput.aggregator.ledger.ledger import Ledger
+from goodput.causes import explain
+
+log = logging.getLogger("goodput.aggregator")
+
+
+def bodies_of(account: Account) -> dict[str, bytes]:
+    """What is stored, by kind."""
+    return {
+        closed_runs.ACCOUNT: msgspec.msgpack.encode(account),
+        closed_runs.DOCUMENT: msgspec.json.encode(document(account, explain(account))),
+        closed_runs.SUMMARY: msgspec.json.encode(summary_of(account)),
+    }
+
+
+def decoded_account(ledger: Ledger, run: str) -> Account | None:
+    """The stored account of a run that has not gone on since, None where its steps are to be folded."""
+    try:
+        stored = closed_runs.stored_account(ledger, run, closed_runs.ACCOUNT)
+        return None if stored is None else _decoder.decode(stored)
+    except (msgspec.DecodeError, zlib.error) as error:
+        log.warning("run %r: its stored account cannot be read, its steps are folded: %s", run, error)
+        return None
+
+
+def _counter(_type: type, value: object) -> Counter:
+    """Of the types in an Account, msgspec does not build this one."""
+    return Counter(value)  # type: ignore[arg-type]
+
+
+_decoder = msgspec.msgpack.Decoder(Account, dec_hook=_counter)

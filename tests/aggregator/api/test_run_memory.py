@@ -1,0 +1,183 @@
+"""Runs that left memory for the ledger: they read as before, come back exactly, and make room for new ones."""
+
+import asyncio
+import random
+import time
+
+import pytest
+from support.account.account_history import Process, ns
+from support.aggregator.exports import STALE, with_integers
+from support.aggregator.ledgers import NOW, bodies
+from support.aggregator.reports import body_of, rank_report, story
+
+from goodput.aggregator.accounts.accounts import Accounts
+from goodput.aggregator.accounts.history import History
+from goodput.aggregator.accounts.run_summaries import RunSummaries
+from goodput.aggregator.api import run_memory
+from goodput.aggregator.api.ledger_maintenance import LedgerMaintenance
+from goodput.aggregator.ingest import store as store_module
+from goodput.aggregator.ingest.ingest import Ingest
+from goodput.aggregator.ingest.store import Store
+from goodput.aggregator.ledger.compaction import DAY_NS, Keep
+from goodput.aggregator.ledger.ledger import Ledger
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    yield ledger
+    ledger.close()
+
+
+class Aggregator:
+    """One over a ledger, whose reports all come at `now_ns`, long ago."""
+
+    def __init__(self, ledger: Ledger, now_ns: int = NOW):
+        self.now_ns, self.store = now_ns, Store()
+        self.ingest = Ingest(self.store, ledger, clock_ns=lambda: self.now_ns)
+        history = History(ledger.url)
+        self.accounts = Accounts(self.store, stall_seconds=60, stale_seconds=STALE, history=history)
+        self.maintenance = LedgerMaintenance(ledger, self.ingest, self.accounts, Keep(7, 90))
+        self.memory = self.maintenance.memory
+        self.summaries = RunSummaries(self.accounts, self.memory.summaries)
+
+    async def push(self, *pushed: bytes) -> list:
+        return [await self.ingest.accept(body) for body in pushed]
+
+    async def account(self, run: str):
+        await self.memory.load(run)
+        return self.accounts.account(run, NOW)
+
+
+def run_bodies(run: str, rank: int = 0, **given) -> list[bytes]:
+    return [body_of(rank_report(Process(rank).steps(3, forward=1, loader=0.25).finished(), run, **given))]
+
+
+def test_ended_runs_leave_and_read_the_same(ledger):
+    async def scenario():
+        one = Aggregator(ledger)
+        await one.push(*bodies(*story(ranks=3)), *run_bodies("small"))
+        want = {run: with_integers(one.accounts.account(run, NOW)) for run in ("r1", "small")}
+        before = await one.summaries.page(10)
+        await one.maintenance.close_runs(NOW + DAY_NS)
+        assert not one.store.runs and not one.store.processes and set(one.store.stored) == set(want)
+        assert not list(one.accounts.last()), "nothing of them is held"
+        assert (await one.summaries.page(10)) == before and not one.store.runs, "the list brings none back"
+        for run in want:
+            assert with_integers(await one.account(run)) == want[run]
+        assert one.ingest.counts["runs", "loaded"] == 2
+        again = Aggregator(ledger)
+        assert again.memory.find_stored() == len(ledger.processes("r1")) + 1
+        assert again.ingest.restore() == 0 and (await again.summaries.page(10)) == before
+        for run in want:
+            assert with_integers(await again.account(run)) == want[run]
+
+    asyncio.run(scenario())
+
+
+def test_repeated_reports_of_thinned_runs_change_nothing(ledger):
+    async def scenario():
+        one, pushed = Aggregator(ledger), bodies(*story(ranks=3))
+        await one.push(*pushed)
+        want = with_integers(one.accounts.account("r1", NOW))
+        for _ in range(2):
+            await one.maintenance.close_runs(NOW + 8 * DAY_NS)
+            await one.maintenance.compact(NOW + 8 * DAY_NS)
+        assert one.ingest.counts["ledger", "rows_thinned_total"] and "r1" in one.store.stored
+        answers = await one.push(*pushed)
+        assert not any(answer.rejected for answer in answers)
+        assert "r1" in one.store.runs and with_integers(one.accounts.account("r1", NOW)) == want
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_runs_that_leave_at_any_moment_have_the_same_account(ledger, tmp_path, seed):
+    """Reports in any order with repeats, the run stored away between any two: as if it had never left."""
+    rng, pushed = random.Random(seed), bodies(*story(ranks=2))
+    order = rng.sample(range(len(pushed)), len(pushed)) + rng.choices(range(len(pushed)), k=5)
+
+    async def scenario():
+        one, stays = Aggregator(ledger), Aggregator(Ledger(f"sqlite:///{tmp_path}/other.db"))
+        for seconds, at in enumerate(order):
+            await asyncio.gather(one.push(pushed[at]), stays.push(pushed[at]))
+            if rng.random() < 0.5:
+                # Each look is later than what an account may be behind.
+                one.accounts.account("r1", NOW + ns(100 * seconds))
+            if rng.random() < 0.3:
+                one.memory._used.clear()
+                assert one.memory.make_room() == 1 and not one.store.runs
+        await one.memory.load("r1")
+        found, want = (its.accounts.account("r1", NOW + ns(1e5)) for its in (one, stays))
+        assert with_integers(found) == with_integers(want)
+
+    asyncio.run(scenario())
+
+
+def test_new_runs_take_the_place_of_the_oldest(ledger, monkeypatch):
+    """100 runs where 16 fit: all are accepted, the newest are in memory, all are listed and read."""
+    monkeypatch.setattr(store_module, "RUNS_MAX", 16)
+
+    async def scenario():
+        one = Aggregator(ledger)
+        for number in range(100):
+            one.now_ns = NOW + number
+            (answer,) = await one.push(*run_bodies(f"run {number}", start_ns=ns(500 + number)))
+            assert not answer.rejected
+        assert len(one.store.runs) <= 16 and len(one.store.stored) == 100 - len(one.store.runs)
+        assert "run 99" in one.store.runs and "run 0" in one.store.stored
+        assert one.ingest.counts["runs", "full"] == len(one.store.stored)
+        page = await one.summaries.page(1000)
+        assert len(page.runs) == page.total == 100
+        assert (await one.account("run 0")).status == "finished"
+
+    asyncio.run(scenario())
+
+
+def test_runs_that_report_now_are_not_driven_out(ledger, monkeypatch):
+    monkeypatch.setattr(store_module, "RUNS_MAX", 4)
+
+    async def scenario():
+        one = Aggregator(ledger, time.time_ns())
+        for number in range(4):
+            await one.push(*run_bodies(f"run {number}"))
+        (answer,) = await one.push(*run_bodies("one more"))
+        (rejection,) = answer.rejected
+        assert rejection.reason == "runs" and "by runs that report now" in rejection.text
+        assert len(one.store.runs) == 4
+        monkeypatch.setattr(run_memory, "USED_SECONDS", 0.0)
+        (answer,) = await one.push(*run_bodies("one more"))
+        assert not answer.rejected
+
+    asyncio.run(scenario())
+
+
+def test_runs_of_full_tokens_make_room_for_their_own(ledger, monkeypatch):
+    monkeypatch.setattr(store_module, "RUNS_MAX", 8)
+
+    async def scenario():
+        one = Aggregator(ledger)
+        await one.push(*run_bodies("others"))
+        for number in range(3):
+            report = rank_report(Process().steps(1, forward=1).finished(), f"a/{number}")
+            one.store.merge(report, NOW, "scoped")
+        assert "others" in one.store.runs and "a/0" not in one.store.runs
+        assert {"a/2", "others"} <= one.store.runs.keys()
+
+    asyncio.run(scenario())
+
+
+def test_deleted_runs_are_not_listed(ledger):
+    from goodput.aggregator.ledger.deletion import delete
+
+    async def scenario():
+        one = Aggregator(ledger)
+        await one.push(*run_bodies("gone"))
+        await one.maintenance.close_runs(NOW + DAY_NS)
+        assert "gone" in one.store.stored
+        for _ in delete(ledger, "gone"):
+            pass
+        await one.maintenance.forget_deleted()
+        assert not one.store.stored and not (await one.summaries.page(10)).runs
+
+    asyncio.run(scenario())
