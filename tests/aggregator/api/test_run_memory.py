@@ -181,3 +181,22 @@ def test_deleted_runs_are_not_listed(ledger):
         assert not one.store.stored and not (await one.summaries.page(10)).runs
 
     asyncio.run(scenario())
+
+
+def test_run_of_a_batch_stays_while_it_is_merged(ledger, monkeypatch):
+    """A new run that is merged first and needs room does not send away the old one that is merged after it."""
+    monkeypatch.setattr(store_module, "RUNS_MAX", 1)
+
+    async def scenario():
+        one = Aggregator(ledger)
+        await one.push(*run_bodies("old"))
+        (new,) = run_bodies("new")
+        later = body_of(rank_report(Process(0).steps(5, forward=1, loader=0.25), "old"))
+        acks = await asyncio.gather(one.ingest.accept(new), one.ingest.accept(later))
+        return one, acks
+
+    one, (new, later) = asyncio.run(scenario())
+    assert [rejection.reason for rejection in new.rejected] == ["runs"] and not later.rejected
+    assert one.store.stored == {} and list(one.store.runs) == ["old"]
+    (attempt,) = one.store.runs["old"].attempts.values()
+    assert attempt.top_number == 5

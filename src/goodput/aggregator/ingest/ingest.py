@@ -68,6 +68,7 @@ class Ingest:
         self.counts: Counter = Counter()
         self.seconds = 0.0
         self._unmerged: deque[_Push] = deque()
+        self._merging: set[str] = set()  # runs of the pushes that are being merged
         self._unwritten: list[NewRecords] = []
         self._unwritten_health: dict[HealthKey, schema.Health] = {}
         self._writing = asyncio.Lock()
@@ -111,7 +112,9 @@ class Ingest:
     def is_written(self, run: str) -> bool:
         """Whether nothing of the run waits to be merged or written."""
         waiting = (report.identity.run for push in self._unmerged for report in push.reports)
-        return run not in waiting and all(part.report.identity.run != run for part in self._unwritten)
+        if run in self._merging or run in waiting:
+            return False
+        return all(part.report.identity.run != run for part in self._unwritten)
 
     def forget(self, run: str) -> None:
         """Drop a run that was deleted from the ledger, and what of it waits to be written."""
@@ -206,7 +209,7 @@ class Ingest:
             accepted = self._check(push)
             rows += sum(block.count for report in accepted for block in report.blocks)
             checked += [(push, report) for report in accepted]
-        now_ns = self._clock_ns()
+        now_ns, self._merging = self._clock_ns(), {report.identity.run for _, report in checked}
         for (push, report), steps in zip(checked, decode_steps([one for _, one in checked]), strict=True):
             if isinstance(steps, schema.SchemaError):
                 push.rejected.append(self._rejection(report.identity, "malformed", str(steps)))
@@ -215,6 +218,7 @@ class Ingest:
                 self._unwritten.append(self._store.merge(report, now_ns, push.token, steps))
             except ReportRejected as refused:
                 push.rejected.append(self._rejection(report.identity, refused.reason, str(refused)))
+        self._merging = set()
         self.seconds += time.perf_counter() - began
 
     def _check(self, push: _Push) -> list[schema.RankReport]:
