@@ -66,8 +66,8 @@ def test_deep_look_finds_the_loader_and_closes(outcome):
     assert seen["cause"]["state"] == "loader"
     assert seen["states_ns"]["loader"] >= 4 * 0.004e9
     assert sum(seen["states_ns"].values()) == seen["wall_ns"]
-    # The mark in the trace is the step in the page, but for the way into the profiler.
-    assert abs(seen["wall_ns"] - found["step_ns"]) < 0.05 * found["step_ns"] + 1e6
+    # The mark in the trace is the step in the page, but for the way into the profiler, on which it may have no core.
+    assert abs(seen["wall_ns"] - found["step_ns"]) < 0.05 * found["step_ns"] + 1e6 + found["core_wait_ns"]
     assert any(row["name"].startswith("aten::") for row in seen["top"])
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 
 import torch
+from support.core_wait import core_wait_seconds
 from torch.profiler import ProfilerActivity, profile
 
 import goodput
@@ -90,9 +91,9 @@ def snapshot():
 
 @case
 def slow_loader():
-    loader = torch.utils.data.DataLoader(Slow(), batch_size=4)
+    loader, waited = torch.utils.data.DataLoader(Slow(), batch_size=4), core_wait_seconds()
     train(looked(), loader)
-    one = deep()
+    one, waited = deep(), core_wait_seconds() - waited
     one.off = True  # One more may have begun.
     train(lambda: not (one.wanted or one.profile or one.analysis), loader)
     train(None, loader, steps=3)
@@ -104,6 +105,7 @@ def slow_loader():
     return {
         "document": one.document(),
         "step_ns": lengths[one.seen["step"]],
+        "core_wait_ns": round(1e9 * waited),
         "page_cost_ns": found.cost_ns,
         "phase_ns": phases["deep_look"],
         "outside_ns": outside["deep_look"],
