@@ -4,14 +4,44 @@ import threading
 import time
 
 from support.account.account_history import Process
+from support.aggregator import old_ledgers
 from support.aggregator.reports import body_of, rank_report
 from support.aggregator.serve_process import push, serving
 
 from goodput.aggregator.api import app as app_module
 from goodput.aggregator.api.app import create_app
 from goodput.aggregator.ledger.ledger import LedgerError
+from goodput.aggregator.ledger.migrations import conversion
 
 RANKS = 4
+
+
+def test_older_ledger_is_converted_while_listening(tmp_path, monkeypatch):
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    old_ledgers.make(url, RANKS, 100)
+    monkeypatch.setattr(app_module, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(conversion, "TELL_SECONDS", 0.0)
+    app, held, begun = create_app(url), threading.Event(), threading.Event()
+    startup = app.state.startup
+    set_converted = startup.set_converted
+
+    def hold(done: int, to_do: int) -> None:
+        set_converted(done, to_do)
+        begun.set()
+        held.wait(20)
+
+    startup.set_converted = hold
+    with serving(app, whole=False) as client:
+        assert begun.wait(20)
+        assert client.get("/healthz").text == "ok\n"
+        ready = client.get("/readyz")
+        assert ready.status_code == 503 and ready.json()["status"].startswith("converting the ledger, ")
+        assert 0 < ready.json()["rows_to_convert"] <= 2 * RANKS * 100
+        assert client.get("/api/v1/runs").status_code == 503
+        held.set()
+        while client.get("/readyz").status_code != 200:
+            time.sleep(0.01)
+        assert client.get("/api/v1/runs/r1").json()["steps"]["kept"] == RANKS * 100
 
 
 def test_requests_wait_until_the_runs_are_whole(tmp_path, monkeypatch):

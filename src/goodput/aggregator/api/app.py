@@ -64,7 +64,7 @@ def create_app(
     Without an authenticator every client that names this machine as its host has full access.
     """
     authenticator = authenticator or RequestAuthenticator()
-    store, ledger = Store(), Ledger(ledger_url)
+    store, ledger = Store(), Ledger(ledger_url, migrate_later=True)
     history = History(ledger)
     accounts = Accounts(store, stall_seconds=stall_seconds, stale_seconds=stale_seconds, history=history)
     health_log = HealthLog()
@@ -75,6 +75,9 @@ def create_app(
     maintenance = LedgerMaintenance(ledger, ingest, accounts, keep or Keep())
 
     def restore(startup: Startup) -> None:
+        if ledger.is_old:
+            ledger.migrate(startup.set_converted)
+            maintenance.begin()
         stored = maintenance.memory.find_stored()
         startup.known = ledger.count_processes() - stored
         ingest.restore(then=maintenance.restored, progress=startup.set_restored)

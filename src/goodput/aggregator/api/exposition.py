@@ -154,20 +154,25 @@ class Exposition:
                 account = yield from self._accounts.computing(name)
             except KeyError:
                 continue  # It was deleted meanwhile.
-            if not _is_shown(account, now_ns):
-                continue
-            before = self._runs.get(account.run)
-            if before is None or before.account is not account:
-                families = Families("aggregator")
-                yield from self._series.add_account(families, account)
-                before = _RunText(account, lines(families), {}, families.count_by_level(), Counter())
-                yield
-            families = Families("aggregator")
-            yield from self._series.add_present(families, account, now_ns)
-            shown[account.run] = before._replace(
-                present=lines(families), present_counts=families.count_by_level()
-            )
+            if _is_shown(account, now_ns):
+                try:
+                    shown[name] = yield from self._render_run(account, now_ns)
+                except KeyError:
+                    if name in self._accounts.store.runs:
+                        raise
         self._runs = shown
+
+    def _render_run(self, account: Account, now_ns: int) -> Slices[_RunText]:
+        """Raises KeyError if the run leaves memory meanwhile."""
+        before = self._runs.get(account.run)
+        if before is None or before.account is not account:
+            families = Families("aggregator")
+            yield from self._series.add_account(families, account)
+            before = _RunText(account, lines(families), {}, families.count_by_level(), Counter())
+            yield
+        families = Families("aggregator")
+        yield from self._series.add_present(families, account, now_ns)
+        return before._replace(present=lines(families), present_counts=families.count_by_level())
 
     def _render_own(self, now_ns: int) -> None:
         families, always = Families("aggregator"), Families("aggregator")

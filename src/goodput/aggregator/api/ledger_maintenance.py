@@ -39,9 +39,15 @@ class LedgerMaintenance:
         self.memory = RunMemory(ledger, ingest, accounts)
         self.compaction = Compaction(ledger, keep)
         self._counts = ingest.counts
-        self._counts["ledger", "bytes"] = size_bytes(ledger)
-        self._deletions = deletions(ledger)
+        self._deletions: dict[str, int] = {}
         self._closed_at: Counter[str] = Counter()  # by run: its revision when it was closed
+        if not ledger.is_old:
+            self.begin()
+
+    def begin(self) -> None:
+        """Note the state of the ledger, once it is of the present version."""
+        self._counts["ledger", "bytes"] = size_bytes(self._ledger)
+        self._deletions = deletions(self._ledger)
 
     def restored(self, run: str, state: FoldState | None) -> None:
         """Called when a run was read from the ledger: the stored account of a closed one stands.

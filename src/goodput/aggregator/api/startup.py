@@ -1,4 +1,4 @@
-"""Start-up: the runs are read from the ledger while the server already listens.
+"""Start-up: the ledger is migrated and the runs are read from it while the server already listens.
 
 Until they are whole only /healthz, /readyz, the sign-in and the page's files answer; everything else is refused with 503
 and Retry-After, so that agents keep what they push. A ledger that is read within WAIT_SECONDS is whole before the server
@@ -19,11 +19,14 @@ ROUTES = frozenset(("healthz", "readyz", "login", "page"))  # that answer meanwh
 
 
 class Startup:
-    """`restored` of `known` rank processes are in memory. `error` is why the ledger could not be read."""
+    """`restored` of `known` rank processes are in memory, after `converted` of `to_convert` step rows of an older ledger.
+
+    `error` is why the ledger could not be read.
+    """
 
     def __init__(self, restore: Callable[[Startup], None]):
         self._restore = restore
-        self.known = self.restored = 0
+        self.known = self.restored = self.to_convert = self.converted = 0
         self.is_whole = self.is_stopping = False
         self.error: Exception | None = None
         self.on_failure: Callable[[], None] = lambda: None
@@ -48,6 +51,13 @@ class Startup:
             raise InterruptedError("stopped while the ledger was read")
         self.restored = processes
 
+    def set_converted(self, done: int, to_do: int) -> None:
+        """Called by the thread while the ledger is brought to the present version; ends it when the server stops."""
+        if self.is_stopping:
+            raise InterruptedError("stopped while the ledger was converted; the next start continues")
+        self.converted, self.to_convert = done, to_do
+        log.info("converted %d of about %d step rows of the ledger", done, to_do)
+
     def check(self, route: str) -> None:
         """Raise Refusal for a route that needs the runs while they are not whole."""
         if not self.is_whole and route not in ROUTES:
@@ -57,9 +67,15 @@ class Startup:
         """How far it is, such as `starting, 34 %`."""
         if self.is_whole:
             return "ready"
+        if self.to_convert and not self.known:
+            return f"converting the ledger, {min(100 * self.converted // self.to_convert, 99)} %"
         percent = 100 * self.restored // self.known if self.known else 0
         return f"starting, {min(percent, 99)} %"
 
     def document(self) -> dict[str, object]:
         """The answer of /readyz."""
-        return {"status": self.text(), "processes_restored": self.restored, "processes_known": self.known}
+        found: dict[str, object] = {"status": self.text()}
+        found |= {"processes_restored": self.restored, "processes_known": self.known}
+        if self.to_convert:
+            found |= {"rows_converted": self.converted, "rows_to_convert": self.to_convert}
+        return found

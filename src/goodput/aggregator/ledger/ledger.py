@@ -69,10 +69,17 @@ _event_decoder = msgspec.msgpack.Decoder(schema.Health)
 class Ledger:
     """One database. Methods block, so call them off the event loop, and raise nothing but LedgerError."""
 
-    def __init__(self, url: str, create: bool = True, tell: migrations.Progress | None = None):
+    def __init__(
+        self,
+        url: str,
+        create: bool = True,
+        tell: migrations.Progress | None = None,
+        migrate_later: bool = False,
+    ):
         """Open, create or migrate the ledger. Without `create` an SQLite file must exist.
 
-        The progress of a long migration, in step rows, is told to `tell` every few seconds, or to the log.
+        The progress of a long migration, in step rows, is told to `tell` every few seconds, or to the log. With
+        `migrate_later` a ledger of an earlier version is left to a call of `migrate`, before which nothing else works.
         """
         self._database = Database(url)
         file = self._database.file
@@ -82,23 +89,30 @@ class Ledger:
         self._engine = self._database.engine
         # Every read is one statement; a transaction around it would cost two more round trips.
         self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        with self._errors(), self._database.inspecting().connect() as connection:
+            self.is_old = not migrations.is_current(connection)
+            is_convertible = migrations.version(connection) in migrations.EARLIER
+        if not (migrate_later and is_convertible):
+            self.migrate(tell)
+        with self._errors(), self._engine.connect():
+            pass  # A connection that fails should fail now.
+        self._file = self._same_file()
+        # Rows that were appended here, by process, until they are merged: so that merging need not search for them.
+        self.appended: Counter[tuple] = Counter()
+
+    def migrate(self, tell: migrations.Progress | None = None) -> None:
+        """Bring a ledger of an earlier version to the present one."""
+        if not self.is_old:
+            return
         try:
             with self._errors():
-                with self._database.inspecting().connect() as connection:
-                    is_current = migrations.is_current(connection)
-                if not is_current:
-                    migrations.migrate(self._database.migrating(), tell=tell or self._log_progress)
-                with self._engine.connect():
-                    pass  # A connection that fails should fail now.
+                migrations.migrate(self._database.migrating(), tell=tell or self._log_progress)
         except migrations.TooNew as found:
             raise LedgerError(
                 f"ledger {self.url} has version {found.version}, this program knows up to {migrations.HEAD}; "
                 "use the version of goodput that wrote it, or a newer one"
             ) from None
-
-        self._file = self._same_file()
-        # Rows that were appended here, by process, until they are merged: so that merging need not search for them.
-        self.appended: Counter[tuple] = Counter()
+        self.is_old = False
 
     @property
     def file(self) -> str | None:

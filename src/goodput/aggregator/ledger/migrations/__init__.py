@@ -17,6 +17,7 @@ from collections.abc import Callable
 import sqlalchemy as sql
 
 HEAD, CONVERTING = "6", "5"
+EARLIER = tuple(map(str, range(1, int(HEAD))))
 Progress = Callable[[int, int], object]
 _alembic = sql.table("alembic_version", sql.column("version_num", sql.String))
 # The version table of ledgers from before alembic, with the same version numbers.
