@@ -2,8 +2,8 @@
 
 The result equals account.compute over all rows, at one to four microseconds per new row and some 150 per rank however
 long the run is. Folded rows are in the ledger too, so all but the newest are dropped. Where the fold turns out to be wrong (a
-restart made steps lost, a rank reported late) it starts again: from the rows in memory, or from the ledger
-(NeedsHistory).
+restart made steps lost, a rank reported late) it starts again: from the rows in memory, or from a state in the ledger
+that is right still, with the rows after it (NeedsHistory).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A run over time: GPU-seconds by state per bucket, and the ranks whose own step time stands out.
 
 One pass over the ledger's rows folds every step as the account does and spreads what it became over the buckets, so the
-buckets of a run sum to its account and the states of a bucket to its GPU time, to the nanosecond. Runs in the child
-process of History; a row costs about 40 us. Of a run with more than ROWS_MAX rows a sample is read: the ranks that
+buckets of a run sum to its account and the states of a bucket to its GPU time, to the nanosecond. Runs in a thread of
+History; a row costs about 40 us. Of a run with more than ROWS_MAX rows a sample is read: the ranks that
 deviate, each for itself, and evenly spaced others that are scaled to represent the rest; where even that is too much,
 only the rows at the buckets' edges, so that stalls in between are missed. `sampled` reports this.
 """
