@@ -141,14 +141,14 @@ def test_restart_reads_rows_after_the_state(ledger, monkeypatch):
         await one.account(now_ns)
         assert await one.write()
         await pushed(one, processes, slice(450, None))
-        read, columns = [], type(ledger).columns
+        read, tails = [], type(ledger).tails
 
-        def counted(*arguments, **given):
-            for found in columns(*arguments, **given):
+        def counted(*arguments):
+            for process, found in tails(*arguments):
                 read.append(len(found))
-                yield found
+                yield process, found
 
-        monkeypatch.setattr(type(ledger), "columns", counted)
+        monkeypatch.setattr(type(ledger), "tails", counted)
         one.restart()
         assert await one.account(now_ns) == one.full(now_ns)
         assert sum(read) == 3 * 51, "the last row of the state, and those after it"

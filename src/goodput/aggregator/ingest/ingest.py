@@ -353,27 +353,31 @@ def restore_run(
     processes, end_marks = ledger.processes(run), ledger.ends(run)
     keys = {(one.identity.rank, one.identity.attempt) for one in processes}
     state = next((one for one in states(ledger, run) if one.folds.keys() <= keys), None)
+    events, whole, after = ledger.events_of_run(run), [], []
     for process in processes:
-        identity = process.identity
+        key = schema.stack_request(process.identity)
         try:
-            store.merge(replace(process, events=ledger.events(identity)), 0)
-            _restore_steps(ledger, store, process, state)
-            store.end(identity, end_marks.get(schema.stack_request(identity)))
+            store.merge(replace(process, events=events.pop(key, [])), 0)
+            store.end(process.identity, end_marks.get(key))
+            whole.append(process)
+            after.append(_restore_rows(store, process, state))
             progress()
         except ReportRejected as rejected:
             log.warning("a process in the ledger was not restored: %s", rejected)
+    for process, steps in ledger.tails(whole, after):
+        store.restore_steps(process.identity, steps.values)
     return state
 
 
-def _restore_steps(ledger: Ledger, store: Store, process: schema.RankReport, state: FoldState | None) -> None:
-    attempt, after = store.attempt(process.identity), 0
+def _restore_rows(store: Store, process: schema.RankReport, state: FoldState | None) -> int:
+    """Let an attempt know the rows in `state`; returns the number above which rows are to be read."""
+    attempt = store.attempt(process.identity)
     key = (attempt.rank, attempt.attempt)
-    if state is not None and key in state.folds:
-        state.restore_rows(key, attempt)
-        # From the last one that was folded, with which the next one is compared.
-        after = max(attempt.top_number - 1, 0)
-    for steps in ledger.columns(process, after=after):
-        store.restore_steps(process.identity, steps.values)
+    if state is None or key not in state.folds:
+        return 0
+    state.restore_rows(key, attempt)
+    # From the last one that was folded, with which the next one is compared.
+    return max(attempt.top_number - 1, 0)
 
 
 def _merged_by_process(batch: list[NewRecords]) -> list[NewRecords]:

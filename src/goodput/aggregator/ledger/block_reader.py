@@ -6,7 +6,8 @@ around the pages. A block never changes under its id, so where one of the listed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import sqlalchemy as sql
@@ -17,6 +18,7 @@ from goodput.wire.step_blocks import END, NUMBER, START, TOTALS
 from goodput.wire.step_columns import in_order, widened
 
 PAGE_BLOCKS = 16
+TAIL_BLOCKS, TAIL_ROWS = 128, 2048
 
 KEY = tuple(column.name for column in version_1.key_columns())
 _processes, _blocks = version_5.processes, version_5.blocks
@@ -42,7 +44,13 @@ _STORED = sql.select(*(_blocks.c[name] for name in StoredBlock._fields)).where(
     _blocks.c.id.in_(sql.bindparam("ids", expanding=True))
 )
 
-Fetch = Callable[[sql.Select, dict], sql.Result]
+_TAILS = """
+    WITH wanted(process, number) AS (VALUES {})
+    SELECT blocks.process, blocks.id, blocks.rows FROM wanted CROSS JOIN blocks
+    WHERE blocks.process = wanted.process AND blocks.last > wanted.number ORDER BY blocks.process, blocks.first
+"""
+
+Fetch = Callable[[sql.Select | sql.TextClause, dict], sql.Result]
 
 
 def read(
@@ -52,12 +60,14 @@ def read(
     end_ns: int | None = None,
     width: int = 0,
     after: int = 0,
-    page_blocks: int = PAGE_BLOCKS,
+    page_blocks: int = 0,
 ) -> Iterator[np.ndarray]:
     """The rows of a process that touch a window and have a number above `after`, as arrays of `width` phases or more.
 
-    Blocks without such rows are not read. At most `page_blocks` blocks and those that overlap them are in memory.
+    Blocks without such rows are not read. At most `page_blocks` blocks, by default PAGE_BLOCKS, and those that overlap
+    them are in memory.
     """
+    page_blocks = page_blocks or PAGE_BLOCKS
     window = {
         "from_ns": 0 if start_ns is None else start_ns,
         "to_ns": _TIME_MAX if end_ns is None else end_ns,
@@ -99,6 +109,31 @@ def _pages(
             cut = held.shape[1]
         yield held[:, :cut], True
         held = held[:, cut:]
+
+
+def read_tails(
+    fetch: Fetch, after: Mapping[int, int], widths: Mapping[int, int]
+) -> Iterator[tuple[int, np.ndarray | None]]:
+    """The rows above a number of each of some processes, which are given by their ids, with two queries for all.
+
+    None for a process with so many blocks, or with blocks that are replaced meanwhile, that `read` should be used.
+    """
+    wanted = ", ".join(f"({int(process)}, {int(number)})" for process, number in after.items())
+    ids: dict[int, list[int]] = {}
+    rows: Counter[int] = Counter()
+    for process, id, count in fetch(sql.text(_TAILS.format(wanted)), {}).all():
+        ids.setdefault(process, []).append(id)
+        rows[process] += count
+    few = [own for of, own in ids.items() if len(own) <= TAIL_BLOCKS and rows[of] <= TAIL_ROWS]
+    stored = stored_blocks(fetch, [id for own in few for id in own])
+    found = {one.id: one for one in stored}
+    for process, own in ids.items():
+        blocks = [found[id] for id in own if id in found]
+        if len(blocks) < len(own):
+            yield process, None
+        else:
+            values = in_order(decode(blocks, widths[process]))
+            yield process, values[:, values[NUMBER] > after[process]]
 
 
 def stored_blocks(fetch: Fetch, ids: Sequence[int]) -> list[StoredBlock]:

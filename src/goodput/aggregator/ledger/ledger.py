@@ -26,7 +26,7 @@ from sqlalchemy.sql.elements import KeyedColumnElement
 
 from goodput.account import EndMark
 from goodput.aggregator.ledger import migrations, segments
-from goodput.aggregator.ledger.block_reader import KEY, PAGE_BLOCKS, PROCESS_ID, read
+from goodput.aggregator.ledger.block_reader import KEY, PROCESS_ID, read, read_tails
 from goodput.aggregator.ledger.blocks import as_columns, columns_of, step_rows
 from goodput.aggregator.ledger.database import Database, LedgerError, insert
 from goodput.aggregator.ledger.migrations.versions import version_1, version_3, version_5
@@ -38,6 +38,7 @@ __all__ = ["Ledger", "LedgerError"]
 
 PAGE_EVENTS = 10_000
 WRITES_AT_ONCE = 500  # rows per statement
+TAILS_AT_ONCE = 128  # processes
 log = logging.getLogger("goodput.aggregator")
 
 _processes, _blocks, _events = version_5.processes, version_5.blocks, version_1.events
@@ -232,7 +233,7 @@ class Ledger:
         start_ns: int | None = None,
         end_ns: int | None = None,
         after: int = 0,
-        page_blocks: int = PAGE_BLOCKS,
+        page_blocks: int = 0,
     ) -> Iterator[StepColumns]:
         """The same rows as columns, of at least the phases of the process's report, those with numbers above `after`.
 
@@ -242,6 +243,37 @@ class Ledger:
         with self._errors():
             for values in read(self.fetch, key, start_ns, end_ns, width, after, page_blocks):
                 yield as_columns(values)
+
+    def tails(
+        self, processes: Sequence[schema.RankReport], after: Sequence[int]
+    ) -> Iterator[tuple[schema.RankReport, StepColumns]]:
+        """The rows of each of these processes of one run that have numbers above `after`, some processes at a time."""
+        run = processes[0].identity.run if processes else ""
+        columns = [_processes.c.id, *(_processes.c[name] for name in KEY)]
+        found = self.fetch(sql.select(*columns).where(_processes.c.run == run))
+        ids = {tuple(key): id for id, *key in found}
+        of = {ids[tuple(_key(one.identity).values())]: one for one in processes}
+        numbers = list(zip(of, after, strict=True))
+        with self._errors():
+            for at in range(0, len(numbers), TAILS_AT_ONCE):
+                some = dict(numbers[at : at + TAILS_AT_ONCE])
+                widths = {process: len(of[process].phases) for process in some}
+                for process, values in read_tails(self.fetch, some, widths):
+                    if values is None:
+                        for more in self.columns(of[process], after=some[process]):
+                            yield of[process], more
+                    elif values.shape[1]:
+                        yield of[process], as_columns(values)
+
+    def events_of_run(self, run: str) -> dict[schema.StackRequest, list[schema.EventRow]]:
+        """The events of a run's processes, each one's in ascending number."""
+        query = sql.select(*(_events.c[name] for name in KEY), *_EVENT).where(_events.c.run == run)
+        found: dict[schema.StackRequest, list[schema.EventRow]] = {}
+        for row in self.fetch(query.order_by(_events.c.number)):
+            values = tuple(row)
+            key = schema.StackRequest(*values[: len(KEY)])
+            found.setdefault(key, []).append(schema.EventRow(*values[len(KEY) :]))
+        return found
 
     def segments(self, run: str) -> Iterator[bytes]:
         """The segments of a run, newest first, each read when it is asked for."""
