@@ -361,11 +361,16 @@ def restore_run(
             store.end(process.identity, end_marks.get(key))
             whole.append(process)
             after.append(_restore_rows(store, process, state))
-            progress()
         except ReportRejected as rejected:
             log.warning("a process in the ledger was not restored: %s", rejected)
+    left, newest = len(whole), None
     for process, steps in ledger.tails(whole, after):
         store.restore_steps(process.identity, steps.values)
+        if process is not newest:
+            newest, left = process, left - 1
+            progress()
+    for _ in range(left):
+        progress()
     return state
 
 
