@@ -69,7 +69,7 @@ class SlowLedger:
     def __init__(self):
         self.batches: list[int] = []
 
-    def append(self, batch, health):
+    def append(self, batch, *_):
         self.batches.append(len(batch))
 
 
