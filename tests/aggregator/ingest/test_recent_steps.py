@@ -130,3 +130,28 @@ def test_pushes_are_merged_while_the_ledger_does_not_answer(monkeypatch):
         return seen
 
     assert asyncio.run(push()) == 3
+
+
+def test_large_pushes_are_merged_in_slices(monkeypatch):
+    """A backlog of many ranks: others have a turn between its ranks, and all of it is in one transaction."""
+    monkeypatch.setattr(ingest_module, "ROWS_AT_ONCE", 4)
+    ledger, turns, merged = SlowLedger(), [], []
+    merge_some = ingest_module.Ingest._merge_some
+
+    def noted(self) -> None:
+        before = self._store.new
+        merge_some(self)
+        merged.append(self._store.new - before)
+
+    monkeypatch.setattr(ingest_module.Ingest, "_merge_some", noted)
+
+    async def scenario() -> None:
+        ingest = ingest_module.Ingest(Store(), ledger, clock_ns=lambda: NOW)
+        push = asyncio.ensure_future(ingest.accept(body_of(*reports(6))))
+        while not push.done():
+            await asyncio.sleep(0)
+            turns.append(len(merged))
+        assert push.result().accepted == 6 and ledger.batches == [6]
+
+    asyncio.run(scenario())
+    assert len(merged) == 6 and set(turns) >= set(range(1, 7))

@@ -35,7 +35,7 @@ LOGGED_PER_HOUR_MAX = 256
 # A transaction costs as much as the rows of ten pushes.
 GATHER_SECONDS = 0.025
 # Step rows that are decoded together; after as many the event loop has a turn.
-ROWS_AT_ONCE = 8192
+ROWS_AT_ONCE = 4096
 # Pushes that wait for a transaction are merged without it after this time, so that the account goes on.
 UNMERGED_SECONDS = 0.25
 
@@ -47,6 +47,7 @@ class _Push:
     reports: list[schema.RankReport]
     token: str
     rejected: list[schema.Rejection]
+    is_checked: bool = False  # `reports` has those left to merge, the next one last
     since: float = field(default_factory=time.monotonic)
 
 
@@ -202,13 +203,21 @@ class Ingest:
         return replace(report, ranks=ranks, health=health, stacks=stacks), rejected
 
     def _merge_some(self) -> None:
-        """Merge the pushes that have waited longest, up to about ROWS_AT_ONCE rows."""
+        """Merge the pushes that have waited longest, or the next ranks of a large one, up to about ROWS_AT_ONCE rows."""
         began, rows, checked = time.perf_counter(), 0, []
         while self._unmerged and rows < ROWS_AT_ONCE:
-            push = self._unmerged.popleft()
-            accepted = self._check(push)
-            rows += sum(block.count for report in accepted for block in report.blocks)
-            checked += [(push, report) for report in accepted]
+            push = self._unmerged[0]
+            if not push.is_checked:
+                push.reports, push.is_checked = self._check(push)[::-1], True
+            while push.reports:
+                count = sum([block.count for block in push.reports[-1].blocks])
+                if checked and rows + count > ROWS_AT_ONCE:
+                    rows = ROWS_AT_ONCE
+                    break
+                rows += count
+                checked.append((push, push.reports.pop()))
+            if not push.reports:
+                self._unmerged.popleft()
         now_ns, self._merging = self._clock_ns(), {report.identity.run for _, report in checked}
         for (push, report), steps in zip(checked, decode_steps([one for _, one in checked]), strict=True):
             if isinstance(steps, schema.SchemaError):
