@@ -29,7 +29,7 @@ TORCHRUN = (str(SCRIPTS / "torchrun"), "--standalone", "--nproc-per-node", "2", 
 # How often each program that torchrun launches is started again.
 RESTARTS = {"ranks/fsdp2": 0, "ranks/resume": 1}
 # Ends a program that hangs, also where other processes keep every core busy; below pytest's own limit.
-TIMEOUT_SECONDS = 800
+TIMEOUT_SECONDS = 300
 ENVIRONMENT = {
     "PYTHONPATH": PYTHONPATH,
     "OMP_NUM_THREADS": "1",

@@ -17,6 +17,10 @@ import goodput
 
 STEPS = 60
 
+# Models live as long as the process: PyTorch joins a thread of gloo when it frees one, holding the interpreter's lock, for
+# which that thread may wait.
+KEPT = []
+
 
 def all_reduce(_state, bucket):
     """A communication hook: the mean of the bucket over all ranks, timed."""
@@ -53,6 +57,7 @@ def main() -> None:
     model = DistributedDataParallel(
         torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
     )
+    KEPT.append(model)
     model.register_comm_hook(None, all_reduce)
     optimizer = torch.optim.Adam(model.parameters())
     dataset = Slow(float(sys.argv[2]) if rank == 1 else 0.0)

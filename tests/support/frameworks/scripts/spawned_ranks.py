@@ -17,6 +17,10 @@ from torch.utils.data import DataLoader, Dataset
 
 STEPS = 25
 
+# Models live as long as the process: PyTorch joins a thread of gloo when it frees one, holding the interpreter's lock, for
+# which that thread may wait.
+KEPT = []
+
 
 class Slow(Dataset):
     """Random samples; `planted_seconds` is the delay so far, as measured."""
@@ -42,6 +46,7 @@ def train(rank: int, directory: str, port: str, delay_seconds: str) -> None:
     optimizer = torch.optim.Adam(model.parameters())
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     model = DistributedDataParallel(model)
+    KEPT.append(model)
     dataset = Slow(float(delay_seconds) if rank == 1 else 0.0)
     waited = core_wait_seconds()
     for inputs, targets in DataLoader(dataset, batch_size=4):

@@ -14,6 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 STEPS, SAVED_EVERY, KILLED_BEFORE = 30, 8, 21
 
+# Models live as long as the process: PyTorch joins a thread of gloo when it frees one, holding the interpreter's lock, for
+# which that thread may wait.
+KEPT = []
+
 
 def main(path: str) -> None:
     torch.set_num_threads(1)
@@ -30,6 +34,7 @@ def main(path: str) -> None:
         optimizer.load_state_dict(saved["optimizer"])
         done = saved["done"]
     wrapped = DistributedDataParallel(model)
+    KEPT.append(wrapped)
     for number in range(done, STEPS):
         if number == KILLED_BEFORE and attempt == "0" and rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)

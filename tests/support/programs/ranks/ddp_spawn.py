@@ -14,6 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
+# Models live as long as the process: PyTorch joins a thread of gloo when it frees one, holding the interpreter's lock, for
+# which that thread may wait.
+KEPT = []
+
 
 class ToyModel(nn.Module):
     """Rank 1 runs on a throttled device: 15 ms more in each forward pass."""
@@ -36,6 +40,7 @@ def train(rank, world_size, port, path):
     data = TensorDataset(torch.randn(1280, 64), torch.randn(1280, 8))
     loader = DataLoader(data, 16, sampler=DistributedSampler(data))
     model = DistributedDataParallel(ToyModel(0.02 + 0.015 * rank))
+    KEPT.append(model)
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.01), []
     for x, y in watch.each("loader", loader):
         with watch("compute"):

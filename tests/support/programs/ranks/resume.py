@@ -14,6 +14,10 @@ from torch.utils.data import DataLoader, TensorDataset
 watch = Stopwatch()
 STEPS, SAVE_EVERY, KILLED_AT = 40, 10, 25
 
+# Models live as long as the process: PyTorch joins a thread of gloo when it frees one, holding the interpreter's lock, for
+# which that thread may wait.
+KEPT = []
+
 
 def main():
     rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -24,6 +28,7 @@ def main():
     path = os.path.join(os.path.dirname(sys.argv[1]), "snapshot.pt")
     torch.manual_seed(11)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 1536), nn.ReLU(), nn.Linear(1536, 8)))
+    KEPT.append(model)
     optimizer, losses, first = torch.optim.AdamW(model.parameters()), [], 0
     if os.path.exists(path):
         with watch("restore"):
