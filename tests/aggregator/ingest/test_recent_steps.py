@@ -114,6 +114,32 @@ def test_pushes_merged_together_keep_their_answers(rows_at_once, monkeypatch):
     assert ledger.batches == [4], "one transaction"
 
 
+@pytest.mark.parametrize("where", ["check", "merge", "decode"])
+def test_unforeseen_error_fails_one_push(where, monkeypatch):
+    """The pushes beside it are answered, and nothing of theirs is merged twice."""
+    ranks, merge, decode = reports(4), Store.merge, ingest_module.decode_steps
+
+    def fail_on(given: list[schema.RankReport]) -> None:
+        if any(report.identity.rank == 2 for report in given):
+            raise RuntimeError("unforeseen")
+
+    if where == "check":
+        check = schema.check
+        monkeypatch.setattr(
+            schema, "check", lambda report, **more: fail_on([report]) or check(report, **more)
+        )
+    elif where == "merge":
+        monkeypatch.setattr(
+            Store, "merge", lambda self, report, *of: fail_on([report]) or merge(self, report, *of)
+        )
+    else:
+        monkeypatch.setattr(ingest_module, "decode_steps", lambda given: fail_on(given) or decode(given))
+    store, answers = push_together(*map(body_of, ranks), ledger=SlowLedger())
+    assert [getattr(answer, "accepted", str(answer)) for answer in answers] == [1, 1, "unforeseen", 1]
+    assert sorted(rank for rank, _ in store.runs["r1"].attempts) == [0, 1, 3]
+    assert (store.new, store.repeated) == (18, 0)
+
+
 def test_pushes_are_merged_while_the_ledger_does_not_answer(monkeypatch):
     monkeypatch.setattr(ingest_module, "UNMERGED_SECONDS", -1.0)
     store, ranks = Store(), reports(3)

@@ -21,7 +21,12 @@ from msgspec.structs import replace
 from goodput.access.tokens import EVERYTHING, Access
 from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.health_log import NODE_WEIGHT_MAX, HealthLog
-from goodput.aggregator.ingest.pushed_steps import decode_steps, in_version_2, refused_beyond_bound
+from goodput.aggregator.ingest.pushed_steps import (
+    PushedSteps,
+    decode_steps,
+    in_version_2,
+    refused_beyond_bound,
+)
 from goodput.aggregator.ingest.store import ReportRejected, Store
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.segments import Segment
@@ -47,6 +52,7 @@ class _Push:
     reports: list[schema.RankReport]
     token: str
     rejected: list[schema.Rejection]
+    error: Exception | None = None  # why the push failed
     is_checked: bool = False  # `reports` has those left to merge, the next one last
     since: float = field(default_factory=time.monotonic)
 
@@ -158,6 +164,9 @@ class Ingest:
         except LedgerError:
             self.counts["report", "failed"] += 1
             raise
+        if push.error is not None:
+            self.counts["report", "failed"] += 1
+            raise push.error
         self.counts["report", "accepted"] += 1
         requests = []
         if self._hangs is not None:
@@ -218,17 +227,32 @@ class Ingest:
                 checked.append((push, push.reports.pop()))
             if not push.reports:
                 self._unmerged.popleft()
-        now_ns, self._merging = self._clock_ns(), {report.identity.run for _, report in checked}
-        for (push, report), steps in zip(checked, decode_steps([one for _, one in checked]), strict=True):
-            if isinstance(steps, schema.SchemaError):
-                push.rejected.append(self._rejection(report.identity, "malformed", str(steps)))
-                continue
-            try:
-                self._unwritten.append(self._store.merge(report, now_ns, push.token, steps))
-            except ReportRejected as refused:
-                push.rejected.append(self._rejection(report.identity, refused.reason, str(refused)))
+        self._merging = {report.identity.run for _, report in checked}
+        self._merge_checked(checked)
         self._merging = set()
         self.seconds += time.perf_counter() - began
+
+    def _merge_checked(self, checked: list[tuple[_Push, schema.RankReport]]) -> None:
+        """Merge valid reports, which are rejected where they contradict what is known.
+
+        An error that nobody foresaw fails the push with that report alone, not those of other nodes beside it.
+        """
+        now_ns = self._clock_ns()
+        for (push, report), steps in zip(checked, _decoded([one for _, one in checked]), strict=True):
+            try:
+                if isinstance(steps, Exception):
+                    raise steps
+                self._unwritten.append(self._store.merge(report, now_ns, push.token, steps))
+            except schema.SchemaError as error:
+                push.rejected.append(self._rejection(report.identity, "malformed", str(error)))
+            except ReportRejected as refused:
+                push.rejected.append(self._rejection(report.identity, refused.reason, str(refused)))
+            except Exception as error:
+                self._fail(push, report, error)
+
+    def _fail(self, push: _Push, report: schema.RankReport, error: Exception) -> None:
+        log.exception("%s: its report could not be merged", schema.name_of(report), exc_info=error)
+        push.error = error
 
     def _check(self, push: _Push) -> list[schema.RankReport]:
         """The reports of a push that are valid, with their steps in blocks; the others are rejected."""
@@ -238,6 +262,8 @@ class Ingest:
                 valid.append(in_version_2(self._checked(report)))
             except schema.SchemaError as error:
                 push.rejected.append(self._rejection(report.identity, "malformed", str(error)))
+            except Exception as error:
+                self._fail(push, report, error)
         refused = refused_beyond_bound(valid)
         for at, error in refused.items():
             push.rejected.append(self._rejection(valid[at].identity, "malformed", str(error)))
@@ -392,6 +418,16 @@ def _restore_rows(store: Store, process: schema.RankReport, state: FoldState | N
     state.restore_rows(key, attempt)
     # From the last one that was folded, with which the next one is compared.
     return max(attempt.top_number - 1, 0)
+
+
+def _decoded(reports: list[schema.RankReport]) -> list[PushedSteps | Exception]:
+    """The steps of each report, or why they are refused or could not be decoded."""
+    try:
+        return [*decode_steps(reports)]
+    except Exception as error:
+        if len(reports) == 1:
+            return [error]
+    return [steps for report in reports for steps in _decoded([report])]
 
 
 def _merged_by_process(batch: list[NewRecords]) -> list[NewRecords]:
