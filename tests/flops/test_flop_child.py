@@ -21,6 +21,12 @@ from goodput.sdk.automatic.frameworks.torch import _flop_count  # noqa: E402
 from goodput.sdk.automatic.frameworks.torch._flop_count import FlopCount, reason_against_fork  # noqa: E402
 
 
+@pytest.fixture(autouse=True)
+def ordinary_priority(monkeypatch):
+    """At its own a child gets no turn for minutes on a machine that runs other tests."""
+    monkeypatch.setattr(_flop_count, "NICENESS", 0)
+
+
 def start(*calls, words=None) -> FlopCount:
     """Count (module, input, number of calls) in a child."""
     auto = SimpleNamespace(
@@ -81,6 +87,14 @@ def mlp():
 
 def cnn():
     return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
+
+
+def test_child_gives_way_to_the_trainer(monkeypatch):
+    monkeypatch.setattr(_flop_count, "NICENESS", 7)
+    monkeypatch.setattr(
+        _flop_count, "_counted", lambda calls: {"niceness": os.getpriority(os.PRIO_PROCESS, 0)}
+    )
+    assert result((mlp(), torch.randn(4, 16), 1)) == {"niceness": 7}
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from goodput.rank_page import page
 from goodput.wire.identity import check_identity, clean_text
 
 SECONDS_MAX, CPU_SECONDS_MAX = 600, 60  # of the child
+NICENESS = 19  # of the child
 PRIVATE_BYTES_MAX = 4 << 30
 REASON_CHARACTERS_MAX = 200
 # Shared memory: whether the result is there, whether the trainer has ended, the result's length and its text.
@@ -144,7 +145,7 @@ def _child(calls: list[tuple], auto, shared, words, parent: int) -> None:
     try:
         _isolate()
         _drop_data()
-        os.setpriority(os.PRIO_PROCESS, 0, 19)
+        os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
         auto.roots.stop_search()
         found = json.dumps(_counted(calls)).encode()
         shared[TEXT : TEXT + len(found)] = found
