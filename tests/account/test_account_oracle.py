@@ -114,7 +114,7 @@ def spend(one: Process, parts) -> None:
         one.begun(**{phase: ns / 1e9})
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(histories())
 def test_states_steps_and_restarts_equal_the_oracle(history):
     lives, now_ns = history

@@ -17,7 +17,7 @@ from goodput.account.text import render, state_rows
 from goodput.causes import explain
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(runs(), number_ns, st.none() | st.just(30.0), st.sampled_from([1e-9, 1.0, 60.0]))
 def test_states_close_for_hostile_histories(run, now_ns, stale_seconds, stall_seconds):
     account = compute(run, now_ns, stale_seconds=stale_seconds, stall_seconds=stall_seconds)

@@ -69,7 +69,7 @@ def test_ranges_hold_each_rank_once(name):
     )
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(runs(), number_ns, st.none() | st.tuples(number_ns, number_ns), st.integers(1, 12))
 def test_ranges_equal_ranks_one_by_one(run, now_ns, window, world):
     """Any run and window: the same sums, document and factors as with an account for each rank."""

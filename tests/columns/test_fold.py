@@ -81,7 +81,7 @@ def assert_same(run: Run, facts, rng: random.Random) -> None:
     assert wrong == [], {name: (getattr(found, name), getattr(expected, name)) for name in wrong}
 
 
-@settings(max_examples=150)
+@settings(max_examples=70)
 @given(
     runs(),
     st.integers(0, 1 << 62),

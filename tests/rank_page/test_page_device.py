@@ -186,7 +186,7 @@ def test_failed_snapshot_is_repeated(forge):
         assert reader.snapshot(2, alive=True).steps == [*first.steps[2:], *one.steps]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_snapshots_in_any_order_sum_to_wall_time(tmp_path_factory, data):
     """Random steps, records late, missing or of the host's; whoever follows and whoever comes anew agree."""

@@ -25,7 +25,7 @@ from goodput.wire import schema
 
 START = 1_700_000_000 * 10**9
 MOST = schema.TIME_NS_MAX - 1
-SEEDS = 48
+SEEDS = 32
 
 
 class Rank:

@@ -15,7 +15,7 @@ from goodput.account import FINAL_STATUSES, EndMark, straggler
 from goodput.aggregator.accounts import live
 from goodput.wire import schema
 
-SEEDS = 60
+SEEDS = 32
 
 
 def mark_ended(both: TwoStores, reason: str, at_ns: int, slack_ns: int) -> None:

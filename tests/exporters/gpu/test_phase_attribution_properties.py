@@ -57,7 +57,7 @@ def ranks(draw) -> list[RankPhases]:
     return found
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.lists(st.tuples(taken, ranks()), max_size=12))
 def test_sums_close_for_any_history(history):
     attribution = PhaseAttribution()
@@ -137,7 +137,7 @@ def test_gpus_are_bounded():
     assert len(attribution.gpus) == GPUS_MAX and "GPU-0-0" in attribution.gpus
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(
     st.lists(
         st.tuples(

@@ -14,7 +14,7 @@ from support.sdk.checks import check_records
 from goodput.rank_page import page
 from goodput.rank_page.reader import Reader
 
-LIVES = 300
+LIVES = 200
 
 
 def test_page_survives_hundreds_of_kills(directory, pure):
