@@ -115,3 +115,24 @@ def test_deleted_run_ends_its_computation():
     accounts.forget("r1")
     with pytest.raises(KeyError):
         list(parts)
+
+
+@pytest.mark.parametrize("parts_before", range(8))
+def test_late_row_between_slices_of_a_restart_is_folded(parts_before):
+    both, ranks = TwoStores(), [Process(rank, world_size=2).steps(6, forward=1) for rank in range(2)]
+    now_ns = ranks[0].now_ns
+
+    def push(rank: int, *numbers: int) -> None:
+        rows = [row for row in ranks[rank].rows if row.number in numbers]
+        both.push(rank_report(ranks[rank], rows=rows), now_ns)
+
+    push(0, 1, 3, 5, 6)
+    push(1, 1, 2, 3, 4, 5, 6)
+    assert both.compare(now_ns)
+    push(0, 2)
+    parts = both.folding.computing(now_ns)
+    for _ in range(parts_before):
+        next(parts, None)
+    push(0, 4)
+    list(parts)
+    assert both.compare(now_ns + ns(1))

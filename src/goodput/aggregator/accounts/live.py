@@ -88,9 +88,11 @@ class IncrementalAccount:
             raise NeedsHistory(facts, self._rows_late())
         # The lengths, from which the facts' stall threshold comes, may lack a late row.
         self._engine, self._lengths = None, StepLengths.for_threshold(self._stall_seconds)
+        # A row that comes late while they are taken is noticed by the next account.
+        late = self._rows_late()
         facts, rows = yield from self._facts(now_ns)
         engine = Engine(self.run, facts, groups_type=ColumnGroups)
-        self.begin(engine, self._lengths)
+        self.begin(engine, self._lengths, late=late)
         return (yield from self._folded(engine, facts, rows))
 
     def _folded(self, engine: Engine, facts: Facts, rows: _Rows) -> Slices[Engine]:
