@@ -89,14 +89,8 @@ class StepSpans:
 
     def add(self, end_ns: int, length_ns: int, samples: int = 0) -> None:
         """Count a step; the numbers are integers from 0 on. A step added twice counts twice."""
-        since_ns = max(end_ns - length_ns, 0)
-        if self._since_ns is None or since_ns < self._since_ns:
-            self._since_ns = since_ns
-        k = self.number(end_ns)
-        if end_ns > self._newest_ns:
-            self._advance(end_ns)
-        elif k <= self.number(self._newest_ns) - self._keep:
-            self.dropped += 1
+        k = self._span_for(max(end_ns - length_ns, 0), end_ns, 1)
+        if k is None:
             return
         lengths, counted = self._spans.setdefault(k, (Histogram(), [0]))
         lengths.add_ns(length_ns)
@@ -107,13 +101,8 @@ class StepSpans:
 
         The histogram is kept.
         """
-        if self._since_ns is None or since_ns < self._since_ns:
-            self._since_ns = since_ns
-        k = self.number(newest_ns)
-        if newest_ns > self._newest_ns:
-            self._advance(newest_ns)
-        elif k <= self.number(self._newest_ns) - self._keep:
-            self.dropped += lengths.count
+        k = self._span_for(since_ns, newest_ns, lengths.count)
+        if k is None:
             return
         held = self._spans.get(k)
         if held is None:
@@ -121,6 +110,18 @@ class StepSpans:
         else:
             held[0].merge(lengths)
             held[1][0] += samples
+
+    def _span_for(self, since_ns: int, end_ns: int, steps: int) -> int | None:
+        """The number of the span in which these steps ended, the last at `end_ns`; None where it is too old."""
+        if self._since_ns is None or since_ns < self._since_ns:
+            self._since_ns = since_ns
+        k = self.number(end_ns)
+        if end_ns > self._newest_ns:
+            self._advance(end_ns)
+        elif k <= self.number(self._newest_ns) - self._keep:
+            self.dropped += steps
+            return None
+        return k
 
     def sliding(self, now_ns: int) -> Window:
         """The last `keep` spans before `now_ns`, or before the end of the newest step if that is later.

@@ -88,7 +88,7 @@ async def _flushed() -> None:
     pass
 
 
-class _Look:
+class _Computation:
     """The account of a run while it is computed, at `now_ns` and for a revision of the run; `cost_ns` so far."""
 
     def __init__(self, live: IncrementalAccount, now_ns: int, revision: int):
@@ -129,14 +129,14 @@ class Accounts:
         self._cached: dict[str, _Cached] = {}
         self._rolling = ResultCache()
         self._lives: dict[str, IncrementalAccount] = {}
-        self._looks: dict[str, _Look] = {}
+        self._computations: dict[str, _Computation] = {}
         self._folding: dict[str, asyncio.Task] = {}
         self._not_running: dict[str, int] = {}  # by run: its revision when it was found not running
 
     def account(self, name: str, now_ns: int | None = None) -> Account:
         """The account of a run, at most `age_seconds` old while it runs, or the last one while a newer is computed."""
         cached = self._cached.get(name)
-        if cached is not None and name in self._looks:
+        if cached is not None and name in self._computations:
             return cached.account
         return result_of(self.computing(name, now_ns))
 
@@ -147,37 +147,39 @@ class Accounts:
         revision = self.store.revisions[name]
         if cached is not None and self._is_fresh(cached, revision, now_ns):
             return cached.account
-        look = self._looks.get(name)
-        if look is None or look.live.run is not run:
+        computation = self._computations.get(name)
+        if computation is None or computation.live.run is not run:
             live = self._fold_of(name, run, cached)
-            look = self._looks[name] = _Look(live, now_ns, revision)
+            computation = self._computations[name] = _Computation(live, now_ns, revision)
         try:
             # Several may wait for it; each does a part in its turn.
-            while look.account is None and self._looks.get(name) is look:
-                look.step()
-                if look.account is None:
+            while computation.account is None and self._computations.get(name) is computation:
+                computation.step()
+                if computation.account is None:
                     yield
         except NeedsHistory as needs:
-            self._end_look(name, look)
-            if look.live.last is None:
+            self._drop_computation(name, computation)
+            if computation.live.last is None:
                 raise
-            self._fold_again(name, look.live, needs)
-            return look.live.last
+            self._fold_again(name, computation.live, needs)
+            return computation.live.last
         except BaseException:
-            self._end_look(name, look)
+            self._drop_computation(name, computation)
             raise
-        if look.account is None:
+        if computation.account is None:
             # The run was read again or deleted meanwhile.
             return (yield from self.computing(name, now_ns))
-        if self._looks.get(name) is look:
-            self._end_look(name, look)
-            self._cached[name] = _Cached(look.account, look.now_ns, look.revision, look.cost_ns)
-        return look.account
+        if self._computations.get(name) is computation:
+            self._drop_computation(name, computation)
+            self._cached[name] = _Cached(
+                computation.account, computation.now_ns, computation.revision, computation.cost_ns
+            )
+        return computation.account
 
-    def _end_look(self, name: str, look: _Look | None = None) -> None:
+    def _drop_computation(self, name: str, computation: _Computation | None = None) -> None:
         """Drop the account that is being computed, or this one if it still is."""
-        if look is None or self._looks.get(name) is look:
-            dropped = self._looks.pop(name, None)
+        if computation is None or self._computations.get(name) is computation:
+            dropped = self._computations.pop(name, None)
             if dropped is not None:
                 dropped.close()
 
@@ -194,7 +196,7 @@ class Accounts:
     def resume(self, name: str, state: FoldState | None, now_ns: int | None = None) -> None:
         """Compute the account of a run that was read from the ledger, from `state` on if it has one."""
         live = self._fold_of(name, self.store.runs[name])
-        self._end_look(name)
+        self._drop_computation(name)
         if state is not None:
             with suppress(SnapshotError):
                 live.begin(state.engine(live.run), state.lengths())
@@ -236,7 +238,7 @@ class Accounts:
 
     def forget(self, name: str) -> None:
         """Drop what is known of a run that was deleted or stored away."""
-        self._end_look(name)
+        self._drop_computation(name)
         self.hangs.clear(name)
         for held in (self._cached, self._lives, self._not_running):
             held.pop(name, None)
@@ -261,7 +263,7 @@ class Accounts:
                 # The rows in memory are read from the ledger, which may not have the newest yet.
                 await self.flush()
                 read, _ = await self.history.run(INTERNAL, folded, run, needs.facts, self.stall_seconds)
-                self._end_look(name)
+                self._drop_computation(name)
                 live.begin(*read, late=needs.late)
                 # A run that needs this repeatedly takes a tenth of a core at most.
                 await asyncio.sleep(min(10 * (time.perf_counter() - began), FOLD_AGAIN_SECONDS))

@@ -1,6 +1,6 @@
 """The account of a running run, folded incrementally: every row is folded once and then need not be kept.
 
-The result equals account.compute over all rows, at one to four microseconds per new row and some 150 per rank however
+The result equals account.compute over all rows, at one to four microseconds per new row and some 200 per rank however
 long the run is. Folded rows are in the ledger too, so all but the newest are dropped. Where the fold turns out to be wrong (a
 restart made steps lost, a rank reported late) it starts again: from the rows in memory, or from a state in the ledger
 that is right still, with the rows after it (NeedsHistory).
