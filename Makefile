@@ -6,7 +6,7 @@ RENDER := dashboards/render
 TORCH := torch==2.13.0
 # Tests rewrite their assertions and start hundreds of processes; both read compiled files if they may be written.
 unexport PYTHONDONTWRITEBYTECODE
-# With ARGS, one of the two parts may select no test, for which pytest exits with 5.
+# With ARGS, `make fuzz` may select no test in one of its parts, for which pytest exits with 5.
 ALLOW_NO_TESTS = $(if $(ARGS),|| [ $$? -eq 5 ])
 
 .PHONY: help demo test fuzz lint audit bench replay-alerts dashboards kubernetes picture pictures clean servers
@@ -18,8 +18,7 @@ demo: $(VENV)/.demo  ## train a small model here and account for every second of
 	@$(BIN)/goodput demo $(ARGS)
 
 test: $(VENV)/.test servers  ## all tests
-	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder -m "not alone and not mutation" $(ARGS) $(ALLOW_NO_TESTS)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m alone $(ARGS) $(ALLOW_NO_TESTS)
+	$(BIN)/python tests/support/run_suite.py $(ARGS)
 
 fuzz: $(VENV)/.test servers  ## rules without one clause each, then property tests with new examples for MINUTES (10)
 	$(BIN)/python -m pytest -n 2 -m mutation $(ARGS) $(ALLOW_NO_TESTS)

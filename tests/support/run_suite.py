@@ -1,0 +1,96 @@
+"""What `make test` runs: the tests beside each other, then those marked `alone`; arguments are those of pytest.
+
+A few tests that fail are run once more, in one process with nothing beside them. If they pass there, so does the suite,
+and its last line names them: they depend on their order or on a quiet machine, which has to be mended.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+REPEATED_MAX = 5
+FAILED, NOTHING_SELECTED = 1, 5  # Exit statuses of pytest.
+# Options that leave tests out after a failure: to pass once more says nothing about those.
+STOPS_EARLY = re.compile(r"--maxfail|--exitfirst|-[a-z]*x")
+
+
+class Stage(NamedTuple):
+    marks: str
+    options: tuple[str, ...]
+
+
+FILES_BESIDE_EACH_OTHER = ("--dist", "loadfile", "--no-loadscope-reorder")
+STAGES = (
+    Stage("not alone and not mutation", ("-n", "6", *FILES_BESIDE_EACH_OTHER)),
+    Stage("alone", ("-n", "2", *FILES_BESIDE_EACH_OTHER)),
+)
+
+
+class Result(NamedTuple):
+    status: int
+    failed_once: tuple[str, ...] = ()  # Tests that passed when they were repeated.
+
+
+def pytest(*options: str) -> int:
+    return subprocess.run([sys.executable, "-m", "pytest", *options]).returncode
+
+
+def failed_tests(cache: str) -> tuple[str, ...]:
+    """Of the last run with this cache; no test if it could not write there."""
+    file = Path(cache, "v/cache/lastfailed")
+    return tuple(json.loads(file.read_text())) if file.exists() else ()
+
+
+def pass_alone(stage: Stage, arguments: list[str], cache: str) -> bool:
+    """Whether all tests that failed pass in a process of their own; a skipped one has not passed."""
+    report = Path(cache, "repeated.xml")
+    once_more = ("-n", "0", "-o", f"cache_dir={cache}", "--lf", "--lfnf=none", f"--junitxml={report}")
+    if pytest("-m", stage.marks, *arguments, *once_more):
+        return False
+    return not ElementTree.parse(report).findall(".//skipped")
+
+
+def run_stage(stage: Stage, arguments: list[str]) -> Result:
+    with tempfile.TemporaryDirectory() as cache:  # Its own, so that no failures of other runs are repeated.
+        status = pytest(*stage.options, "-m", stage.marks, *arguments, "-o", f"cache_dir={cache}")
+        failed = failed_tests(cache)
+        may_repeat = status == FAILED and 0 < len(failed) <= REPEATED_MAX
+        if not may_repeat or any(map(STOPS_EARLY.match, arguments)):
+            return Result(status)
+        print(f"\n{len(failed)} failed beside other tests, once more alone:", flush=True)
+        return Result(0, failed) if pass_alone(stage, arguments, cache) else Result(status)
+
+
+def run(arguments: list[str], stages: tuple[Stage, ...] = STAGES) -> int:
+    """Run all stages, print one line about them, and return the exit status, of which 0 means that all tests passed."""
+    results = [run_stage(stage, arguments) for stage in stages]
+    statuses = {result.status for result in results}
+    if statuses == {NOTHING_SELECTED}:
+        print("\ntests: none selected")
+        return NOTHING_SELECTED
+    accepted = {0, NOTHING_SELECTED} if arguments else {0}  # Arguments may select tests of one stage only.
+    if statuses - accepted:
+        wrong = [
+            f"{stage.marks}: pytest exit {result.status}"
+            for stage, result in zip(stages, results, strict=True)
+            if result.status not in accepted
+        ]
+        print(f"\ntests: FAILED ({', '.join(wrong)})")
+        return FAILED
+    failed_once = [test for result in results for test in result.failed_once]
+    if failed_once:
+        print(f"\ntests: passed, but {len(failed_once)} only alone; mend these:", *failed_once)
+    else:
+        print("\ntests: passed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))
