@@ -72,8 +72,8 @@ class _Accounts(Accounts):
             groups._sweep()
         return found
 
-    def hang(self, name, now_ns=None):
-        return super().hang(name, self.clock_ns() if now_ns is None else now_ns)
+    def hang(self, name, now_ns=None, account=None):
+        return super().hang(name, self.clock_ns() if now_ns is None else now_ns, account)
 
 
 class Aggregator:

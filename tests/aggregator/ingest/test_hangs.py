@@ -24,6 +24,7 @@ from goodput.aggregator.ingest.hangs import (
 )
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store
+from goodput.slices import result_of
 from goodput.wire import schema
 
 NOW, MINUTE, WORLD = ns(5000), ns(60), 8
@@ -182,13 +183,12 @@ def test_ended_or_unobserved_run_is_no_hang(store, monkeypatch):
     merge(store, stuck(0, "communication"), stuck(1, "loader"))
     assert accounts.hang("r1", NOW).culprit.rank == 1
     assert accounts.document("r1")["hang"] is None, "by the wall clock its last report is years old"
-    computed = []
-    monkeypatch.setattr(accounts, "account", lambda *_: computed.append(1))
-    accounts.detect_hangs()
+    computed, computing = [], accounts.computing
+    monkeypatch.setattr(accounts, "computing", lambda *given: computed.append(1) or computing(*given))
+    result_of(accounts.detecting_hangs())
     assert not computed
     merge(store, stuck(0, "communication"), now_ns=NOW)
-    with pytest.raises(AttributeError):
-        accounts.detect_hangs()
+    result_of(accounts.detecting_hangs())
     assert computed, "a report leads to another evaluation"
 
 

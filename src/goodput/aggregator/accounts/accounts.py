@@ -275,14 +275,14 @@ class Accounts:
 
         self._folding[name] = asyncio.get_running_loop().create_task(fold())
 
-    def hang(self, name: str, now_ns: int | None = None) -> Hang | None:
-        """The verdict on a run that hangs, None while it does not."""
+    def hang(self, name: str, now_ns: int | None = None, account: Account | None = None) -> Hang | None:
+        """The verdict on a run that hangs, None while it does not. `account` is its newest, if it is at hand."""
         now_ns = time.time_ns() if now_ns is None else now_ns
         revision = self.store.revisions[name]
-        if self._not_running.get(name) == revision or not self.hangs.may_hang(name, now_ns):
+        if not self._may_hang(name, now_ns):
             self.hangs.clear(name)
             return None
-        account = self.account(name, now_ns)
+        account = self.account(name, now_ns) if account is None else account
         if account.status == "running":
             return self.hangs.evaluate(
                 name, now_ns, account.threshold_ns, account.world_size, account.planned
@@ -292,15 +292,23 @@ class Accounts:
         self.hangs.clear(name)
         return None
 
-    def detect_hangs(self) -> None:
+    def _may_hang(self, name: str, now_ns: int) -> bool:
+        is_over = self._not_running.get(name) == self.store.revisions[name]
+        return not is_over and self.hangs.may_hang(name, now_ns)
+
+    def detecting_hangs(self) -> Slices[None]:
         """Evaluate all runs, so that stacks are requested whether or not anybody reads the page or the series."""
         for name in list(self.store.runs):
-            self.hang(name)
+            yield
+            with suppress(KeyError):  # It was deleted meanwhile.
+                may_hang = self._may_hang(name, time.time_ns())
+                account = (yield from self.computing(name)) if may_hang else None
+                self.hang(name, account=account)
 
     def document(self, name: str) -> RunDocument:
         """The account document of a run, with its hang, what each rank is doing now and recent step times."""
         account = self.account(name)
-        hang = self.hang(name)
+        hang = self.hang(name, account=account)
         return {
             **document(account, explain(account)),
             "hang": self.hangs.document(name, hang) if hang else None,

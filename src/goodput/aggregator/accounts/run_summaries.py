@@ -98,24 +98,28 @@ class RunSummaries:
         rows = []
         for name in names:
             with suppress(KeyError):
-                yield from self._accounts.computing(name)
-                rows.append(self.summary(name))
+                account = yield from self._accounts.computing(name)
+                rows.append(self.summary(name, account))
             yield
         return rows
 
-    def summary(self, name: str) -> RunSummary:
-        """One run. Its hang is evaluated each time, since that changes without a report."""
-        summary = self._summary(name)
-        return replace(summary, hang=summary.status == "running" and self._accounts.hang(name) is not None)
+    def summary(self, name: str, account: Account | None = None) -> RunSummary:
+        """One run. Its hang is evaluated each time, since that changes without a report.
 
-    def _summary(self, name: str) -> RunSummary:
+        `account` is its newest, if it is at hand.
+        """
+        summary = self._summary(name, account)
+        is_running = summary.status == "running"
+        return replace(summary, hang=is_running and self._accounts.hang(name, account=account) is not None)
+
+    def _summary(self, name: str, account: Account | None) -> RunSummary:
         revision, now = self._accounts.store.revisions[name], time.monotonic()
         cached = self._cached.get(name)
         if cached is not None and cached.revision == revision:
             status = cached.summary.status
             if status in FINAL_STATUSES or (status != "running" and now - cached.at_seconds < AGE_SECONDS):
                 return cached.summary
-        account = self._accounts.account(name)
+        account = self._accounts.account(name) if account is None else account
         if cached is None or cached.account is not account:
             cached = self._cached[name] = _Cached(summary_of(account), account, revision, now)
         return cached.summary

@@ -21,6 +21,7 @@ from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.fair_queue import QueueFull
 from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.history import History, HistoryError
+from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.accounts.snapshots import Snapshots
 from goodput.aggregator.api import access_route, end_route, health_routes, ingest_route, run_routes
 from goodput.aggregator.api.exposition import Exposition
@@ -41,6 +42,7 @@ from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger.compaction import Keep
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.defaults import STALE_SECONDS, STALL_SECONDS
+from goodput.slices import Slices
 
 log = logging.getLogger("goodput.aggregator")
 RUNS_ASKED_MAX = 64
@@ -84,8 +86,12 @@ def create_app(
 
     startup = Startup(restore)
 
-    reloads = _repeat(authenticator.reload, FILES_EVERY_SECONDS, "reloading tokens and certificates")
-    hangs = _repeat(accounts.detect_hangs, HANGS_EVERY_SECONDS, "hang detection")
+    def reload() -> Slices[None]:
+        yield
+        authenticator.reload()
+
+    reloads = _repeat(reload, FILES_EVERY_SECONDS, "reloading tokens and certificates")
+    hangs = _repeat(accounts.detecting_hangs, HANGS_EVERY_SECONDS, "hang detection")
     works = (hangs, exposition.keep_fresh, maintenance.run, Snapshots(accounts, ingest).run)
     lifespan = _lifespan(startup, reloads, works, history)
     app = App(
@@ -171,19 +177,26 @@ def _lifespan(startup: Startup, reloads: _Work, works: Sequence[_Work], history:
     return lifespan
 
 
-def _repeat(function: Callable[[], object], every_seconds: float, name: str) -> _Work:
-    """Work that calls a function for ever; a tenth of a core at most, however long it takes."""
+def _repeat(parts: Callable[[], Slices[None]], every_seconds: float, name: str) -> _Work:
+    """Work that is done in slices, for ever; a tenth of a core at most, however long it takes."""
+    took = 0.0
+
+    def timed() -> Slices[None]:
+        nonlocal took
+        began, took = time.perf_counter(), 0.0
+        for _ in parts():
+            took += time.perf_counter() - began
+            yield
+            began = time.perf_counter()
+        took += time.perf_counter() - began
 
     async def repeat() -> None:
-        took = 0.0
         while True:
             await asyncio.sleep(max(every_seconds, 10 * took))
-            began = time.perf_counter()
             try:
-                function()
+                await in_slices(timed())
             except Exception:
                 log.exception("%s failed", name)
-            took = time.perf_counter() - began
 
     return repeat
 

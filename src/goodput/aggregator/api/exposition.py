@@ -118,9 +118,9 @@ class Exposition:
 
     async def refresh(self) -> None:
         """Render what has changed, and the texts that were asked for since the last time."""
-        began, now_ns = time.monotonic(), self._clock_ns()
-        await in_slices(self._render_runs(now_ns))
-        self._render_own(now_ns)
+        began = time.monotonic()
+        await in_slices(self._render_runs())
+        self._render_own(self._clock_ns())
         self._refreshed, asked, self._texts = time.monotonic(), self._texts, {}
         self._took_seconds = self._refreshed - began
         if self._is_large():
@@ -142,7 +142,7 @@ class Exposition:
             self._add_self(families)
         return families
 
-    def _render_runs(self, now_ns: int) -> Slices[None]:
+    def _render_runs(self) -> Slices[None]:
         """Yields between parts; the lines of a run are replaced at once."""
         self._series.keep(self._accounts.store.runs)
         shown: dict[str, _RunText] = {}
@@ -154,15 +154,15 @@ class Exposition:
                 account = yield from self._accounts.computing(name)
             except KeyError:
                 continue  # It was deleted meanwhile.
-            if _is_shown(account, now_ns):
+            if _is_shown(account, self._clock_ns()):
                 try:
-                    shown[name] = yield from self._render_run(account, now_ns)
+                    shown[name] = yield from self._render_run(account)
                 except KeyError:
                     if name in self._accounts.store.runs:
                         raise
         self._runs = shown
 
-    def _render_run(self, account: Account, now_ns: int) -> Slices[_RunText]:
+    def _render_run(self, account: Account) -> Slices[_RunText]:
         """Raises KeyError if the run leaves memory meanwhile."""
         before = self._runs.get(account.run)
         if before is None or before.account is not account:
@@ -171,7 +171,7 @@ class Exposition:
             before = _RunText(account, lines(families), {}, families.count_by_level(), Counter())
             yield
         families = Families("aggregator")
-        yield from self._series.add_present(families, account, now_ns)
+        yield from self._series.add_present(families, account, self._clock_ns())
         return before._replace(present=lines(families), present_counts=families.count_by_level())
 
     def _render_own(self, now_ns: int) -> None:

@@ -85,7 +85,7 @@ class RunSeries:
         # After a restart of the aggregator only the rank's own clock is known, from the ledger, until its next push.
         oldest_ns = min((attempt.received_ns or attempt.seen_ns for attempt in alive), default=now_ns)
         series.add("goodput_rank_last_report_age_seconds", max(now_ns - oldest_ns, 0) / 1e9)
-        hang = self._accounts.hang(account.run, now_ns)
+        hang = self._accounts.hang(account.run, now_ns, account)
         series.add("goodput_hang_seconds", hang.seconds if hang else 0)
         if hang and (culprit := hang.culprit):
             labels = {"rank": str(culprit.rank), "host": culprit.host, "phase": culprit.phase}
