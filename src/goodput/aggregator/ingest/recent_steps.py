@@ -1,10 +1,12 @@
 """The newest steps of a run, of all its ranks: how long each took, for its step windows and its quantiles.
 
-Steps wait until there are many or somebody asks, and are counted together, since NumPy costs per call. A step whose predecessor is missing stands for several steps, so its length is unknown and it is left out.
+Steps wait until there are many or somebody asks, and are counted together, since NumPy costs per call. A step whose
+predecessor is missing stands for several steps, so its length is unknown and it is left out.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,8 +17,8 @@ from goodput.aggregator.ingest.step_trends import StepWindows, Trend
 from goodput.wire.step_blocks import END, NUMBER, SAMPLES, START, TOTALS
 from goodput.wire.step_columns import widened
 
-# So many wait at least, and more where counting them would take longer than finding their place.
-ROWS_MIN, ROWS_MAX = 256, 4096
+# So many wait at most; fewer, but at least ROWS_MIN, where the first has waited for WAIT_SECONDS.
+ROWS_MIN, ROWS_MAX, WAIT_SECONDS = 256, 4096, 1.0
 RESTORED_MAX = 1 << 18
 _OUTSIDE = TOTALS + 1
 
@@ -34,7 +36,7 @@ class RecentSteps:
     def __init__(self):
         self._trend, self._times = Trend(), RecentTimes()
         self._waiting: dict[tuple[str, ...], list[_Waiting]] = {}
-        self._rows = 0
+        self._rows, self._since = 0, 0.0
 
     def add(
         self,
@@ -50,14 +52,16 @@ class RecentSteps:
         """
         if before is None:
             before = values[:, :1] if values[NUMBER, 0] > 1 else np.zeros((len(values), 1), np.int64)
-        is_recent, most = shift_ns is not None, RESTORED_MAX
-        if is_recent:
-            most = min(max(ROWS_MIN, self._times.bins // len(phases)), ROWS_MAX)
-        else:
+        is_recent, now = shift_ns is not None, time.monotonic()
+        most = ROWS_MAX if is_recent else RESTORED_MAX
+        self._since = self._since if self._rows else now
+        if not is_recent:
             phases, before, values = (), before[:TOTALS], values[:TOTALS].copy()
         self._waiting.setdefault(phases, []).append(_Waiting(before, values, shift_ns or 0, is_recent))
         self._rows += values.shape[1]
-        if self._rows >= most:
+        if self._rows >= most or (
+            is_recent and self._rows >= ROWS_MIN and now - self._since > WAIT_SECONDS
+        ):
             self._fold()
 
     def windows(self, now_ns: int, ranks: int) -> StepWindows:

@@ -31,11 +31,6 @@ class RecentTimes:
         self._places: dict[str, int] = {STEP: 0}
         self._spans: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # keys in order, and how often each occurs
 
-    @property
-    def bins(self) -> int:
-        """The number of bins of the minute that has most."""
-        return max([len(keys) for keys, _ in self._spans.values()], default=0)
-
     def add(self, phases: Sequence[str], ends_ns: np.ndarray, times_ns: np.ndarray) -> None:
         """Take steps by their ends on our clock and, as (steps, 1 + phases - 1), their lengths and times in each phase
         but the first, which is time in no phase."""
@@ -46,9 +41,9 @@ class RecentTimes:
         occurs[:, 0] = True
         numbers = ends_ns // SPAN_NS
         for k in np.unique(numbers).tolist():
-            own = keys[numbers == k][occurs[numbers == k]]
-            parts = [self._spans[k]] if k in self._spans else []
-            self._spans[k] = _summed([*parts, (own, np.ones(len(own), np.uint8))])
+            mine = numbers == k
+            own = np.unique(keys[mine][occurs[mine]], return_counts=True)
+            self._spans[k] = _summed([self._spans[k], own] if k in self._spans else [own])
         for k in sorted(self._spans)[:-SPANS]:
             del self._spans[k]
 
