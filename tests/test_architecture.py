@@ -15,7 +15,7 @@ PACKAGES = {
     "slices": [],
     "wire": [],
     "histograms": [],
-    "metrics": [],
+    "metrics": ["histograms"],
     "access": [],
     "account": ["defaults", "slices"],
     "columns": ["account", "slices", "wire"],
@@ -68,7 +68,7 @@ PACKAGES = {
         *("access", "account", "aggregator.ingest", "aggregator.ledger", "aggregator.records", "causes"),
         *("columns", "defaults", "slices", "wire"),
     ],
-    "aggregator.http": ["access", "metrics", "web"],
+    "aggregator.http": ["access", "histograms", "metrics", "web"],
     "aggregator.api": [
         *(
             "access",

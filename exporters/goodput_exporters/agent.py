@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, cast
 
 from goodput import __version__
 from goodput.metrics import Families
-from goodput.metrics.text_format import Writer
+from goodput.metrics.text_format import TextWriter
+from goodput.metrics.writer import Writer
 from goodput.rank_page import page
 from goodput_exporters.collector import NoData, Settings
 from goodput_exporters.collector_runner import CollectorRunner, run_collectors
@@ -104,7 +105,9 @@ class Agent:
         self.stack_sampling = StackSampling(self.settings.procfs) if sample_stacks else None
         self._directory_lock = DirectoryLock(self.settings.directory)
         self._scraping = threading.Lock()
-        self._writer, self._text = Writer(), b""
+        self._writers: dict[type[Writer], Writer] = {}
+        self._parts: list[Families] = []  # of the last scrape
+        self._bodies: dict[type[Writer], bytes] = {}  # likewise, in the formats asked for
         self._scrape_seconds: float | None = None
         self._stopping = threading.Event()
         self._polled_ns, self._links_ns = time.monotonic_ns(), 0
@@ -230,20 +233,28 @@ class Agent:
 
     # -- the scrape
 
-    def exposition(self, seconds_max: float = COLLECT_SECONDS_MAX) -> bytes:
-        """All series in the Prometheus text format; for a late collector those of its last run."""
+    def exposition(
+        self, seconds_max: float = COLLECT_SECONDS_MAX, format: type[Writer] = TextWriter
+    ) -> bytes:
+        """All series, by default in the Prometheus text format; for a late collector those of its last run."""
         is_alone = self._scraping.acquire(blocking=False)
         if not is_alone:
             self._scraping.acquire()
         try:
-            if is_alone or not self._text:
+            if is_alone or not self._parts:
                 start_ns = time.monotonic_ns()
                 parts = run_collectors(self.runners.values(), start_ns + int(seconds_max * 1e9))
-                self._text = self._writer.write([*parts, self._own_series(parts)])
+                self._parts, self._bodies = [*parts, self._own_series(parts)], {}
+                self._write(format)
                 self._scrape_seconds = (time.monotonic_ns() - start_ns) / 1e9
-            return self._text
+            return self._write(format)
         finally:
             self._scraping.release()
+
+    def _write(self, format: type[Writer]) -> bytes:
+        if format not in self._bodies:
+            self._bodies[format] = self._writers.setdefault(format, format()).write(self._parts)
+        return self._bodies[format]
 
     def _own_series(self, parts: list[Families]) -> Families:
         families = Families("node")

@@ -8,7 +8,7 @@ from prometheus_client.utils import floatToGoString
 from support.node.broken_files import exposition
 
 from goodput.metrics import CATALOGUE, Families
-from goodput.metrics.text_format import Writer, number
+from goodput.metrics.text_format import TextWriter, number
 
 OURS = [metric for metric in CATALOGUE.values() if metric.exposer == "node"]
 BUCKETS = [("0.1", 1), ("2.5", 7), ("+Inf", 12_345_678)]
@@ -36,7 +36,7 @@ def test_integers_are_formatted_as_in_go(value):
 @settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_arbitrary_families_match_prometheus_client(data):
-    writer = Writer()
+    writer = TextWriter()
     for _ in range(2):  # The second time with the cache of the first.
         families = Families("node")
         for metric in data.draw(st.lists(st.sampled_from(OURS), max_size=4)):
@@ -49,7 +49,7 @@ def test_whole_catalogue_matches_prometheus_client():
     for metric in OURS:
         fill(families, metric, [f'{label} "\\\n' for label in metric.labels], 1_234_567.5)
         fill(again, metric, [f'{label} "\\\n' for label in metric.labels], 2)
-    writer = Writer()
+    writer = TextWriter()
     assert writer.write([families]) == exposition(families)
     assert writer.write([again]) == exposition(again) != exposition(families)
 
@@ -62,11 +62,11 @@ def test_family_of_two_collectors_is_written_once():
     whole = Families("node")
     for device in ("b", "a"):
         whole.add("goodput_network_up", {"device": device}, 1)
-    assert Writer().write(parts) == exposition(whole)
+    assert TextWriter().write(parts) == exposition(whole)
 
 
 def test_cache_forgets_series_that_are_gone():
-    writer = Writer()
+    writer = TextWriter()
     for run in range(50):
         families = Families("node")
         families.add("goodput_rank_step", {"run": f"r{run}", "rank": "0"}, run)
@@ -76,7 +76,7 @@ def test_cache_forgets_series_that_are_gone():
 
 
 def test_changed_buckets_are_not_read_from_the_cache():
-    writer = Writer()
+    writer = TextWriter()
     for buckets in (BUCKETS, [("1.0", 3), ("+Inf", 4)], [("5.0", 3), ("+Inf", 4)]):
         families = Families("node")
         families.add_histogram("goodput_step_duration_seconds", {"run": "r", "rank": "0"}, buckets, 9.5)

@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from goodput.access.listening import is_loopback
 from goodput.access.responses import SECURITY_HEADERS, Refusal
+from goodput.metrics.negotiation import negotiated
 from goodput_exporters.server.authentication import NodeAuthenticator
 
 log = logging.getLogger("goodput.node")
@@ -24,7 +25,6 @@ log = logging.getLogger("goodput.node")
 CONNECTIONS_MAX = 32
 IDLE_SECONDS_MAX = 30.0
 TEXT = "text/plain; charset=utf-8"
-METRICS = "text/plain; version=0.0.4; charset=utf-8"
 INDEX = b"""<!doctype html><html lang="en"><head><title>goodput node</title></head><body>
 <h1>goodput node agent</h1>
 <ul><li><a href="/metrics">/metrics</a></li><li><a href="/healthz">/healthz</a></li></ul>
@@ -59,18 +59,19 @@ class Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _answer_metrics(self) -> None:
+        format = negotiated(",".join(self.headers.get_all("Accept", [])))
         try:
-            body = self.server.exposition()
+            body = self.server.exposition(format=format)
         except Exception:
             log.exception("/metrics failed")
             return self._answer(500, TEXT, b"internal error; see the agent's log\n")
-        self._answer(200, METRICS, body)
+        self._answer(200, format.content_type, body, ("Vary", "Accept"))
 
-    def _answer(self, status: int, content_type: str, body: bytes) -> None:
+    def _answer(self, status: int, content_type: str, body: bytes, *more: tuple[str, str]) -> None:
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
-        for name, value in SECURITY_HEADERS.items():
+        for name, value in (*more, *SECURITY_HEADERS.items()):
             self.send_header(name, value)
         if status == 401:
             self.send_header("WWW-Authenticate", 'Bearer realm="goodput"')
@@ -91,7 +92,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(
         self,
-        exposition: Callable[[], bytes],
+        exposition: Callable[..., bytes],
         health: Callable[[], str | None],
         address: tuple[str, int] = ("127.0.0.1", 0),
         authenticator: NodeAuthenticator | None = None,

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from goodput.histograms.native_histogram import NativeHistogram
 from goodput.metrics import agent, aggregator, attribution, gpu, host, network, ranks, runs
 
 _LEVELS = {"node": "host", "run": "run"}  # by the label that tells it
@@ -67,7 +68,7 @@ class Families:
 
     def __init__(self, exposer: str):
         self._exposer = exposer
-        # By series: label values in the catalogue's order, then a value, or buckets and their sum.
+        # By series: label values in the catalogue's order, then a value, or buckets, their sum and a native histogram.
         self.rows: dict[str, list[tuple]] = {}
 
     def add(self, name: str, labels: Mapping[str, str], value: float | None) -> None:
@@ -81,10 +82,18 @@ class Families:
             self.rows[name] = [(values, value)]
 
     def add_histogram(
-        self, name: str, labels: Mapping[str, str], buckets: list[tuple[str, int]], total: float
+        self,
+        name: str,
+        labels: Mapping[str, str],
+        buckets: list[tuple[str, int]],
+        total: float,
+        native: NativeHistogram | None = None,
     ) -> None:
-        """Add one histogram: cumulative (le, count) pairs with +Inf last, and the sum of the observations."""
-        self.rows.setdefault(name, []).append((self._values(name, labels), buckets, total))
+        """Add one histogram: cumulative (le, count) pairs with +Inf last, and the sum of the observations.
+
+        `native` is the same for the protobuf format.
+        """
+        self.rows.setdefault(name, []).append((self._values(name, labels), buckets, total, native))
 
     def add_counts(self, name: str, label: str, counts: Mapping[str, float]) -> None:
         """Add one value for each key, the value of the only label."""
@@ -102,7 +111,7 @@ class Families:
         self.add(f"{prefix}_memory_bytes", {}, pages * os.sysconf("SC_PAGE_SIZE"))
 
     def count_by_level(self) -> Counter[str]:
-        """How many series there are of each level (Metric.level); a histogram counts with its buckets."""
+        """How many series of the text there are of each level (Metric.level); a histogram counts with its buckets."""
         counts: Counter[str] = Counter()
         for name, rows in self.rows.items():
             metric = CATALOGUE[name]
@@ -122,7 +131,7 @@ class Families:
         for metric in [metric for name, metric in CATALOGUE.items() if name in self.rows]:
             family = kinds[metric.kind](metric.name, metric.help, labels=metric.labels)
             for values, *figures in self.rows[metric.name]:
-                family.add_metric(values, *figures)
+                family.add_metric(values, *figures[:2])
             yield family
 
     def _values(self, name: str, labels: Mapping[str, str]) -> tuple[str, ...]:

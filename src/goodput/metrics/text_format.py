@@ -1,48 +1,40 @@
 """Writes the Prometheus text format 0.0.4, byte for byte like prometheus_client's generate_latest, in a fifth of the time.
 
-Line prefixes (name and labels) of the last scrape's series are cached, about 300 bytes each; 3000 series take 4 ms.
-
-    writer = Writer(); writer.write([families, more])
+3000 series take 4 ms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
-from goodput.metrics import CATALOGUE, Families, Metric
+from goodput.metrics import Metric
+from goodput.metrics.writer import Writer
 
 _ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
-class Writer:
-    """Not thread-safe."""
+class TextWriter(Writer):
+    """Keeps the line up to the value; for a histogram one per bucket, count and sum. Native histograms are left out."""
 
-    def __init__(self):
-        # (series, label values) of the last scrape: the line up to the value; for a histogram one per bucket,
-        # count and sum.
-        self._known: dict[tuple, str | list[str]] = {}
+    content_type = "text/plain; version=0.0.4; charset=utf-8"
 
-    def write(self, parts: Iterable[Families]) -> bytes:
-        parts, known = list(parts), {}
+    @classmethod
+    def head(cls, metric: Metric, family: str, size: int) -> bytes:
+        return f"# HELP {family} {metric.help}\n# TYPE {family} {metric.kind}\n".encode()
+
+    def encode(self, metric: Metric, rows: list[tuple], known: dict) -> Iterator[tuple[str, bytes]]:
         out: list[str] = []
-        filled = set().union(*(part.rows for part in parts))
-        for name, metric in CATALOGUE.items():
-            if name in filled:
-                out.append(head(metric))
-                self._add(out, metric, [row for part in parts for row in part.rows.get(name, ())], known)
-        self._known = known
-        return "".join(out).encode()
+        (self._add_histograms if metric.kind == "histogram" else self._add)(out, metric, rows, known)
+        yield metric.name, "".join(out).encode()
 
     def _add(self, out: list[str], metric: Metric, rows: list[tuple], known: dict) -> None:
-        if metric.kind == "histogram":
-            return self._add_histograms(out, metric, rows, known)
         for values, value in rows:
             key = metric.name, values
             known[key] = line = self._known.get(key) or f"{metric.name}{_labels(metric.labels, values)} "
             out.append(f"{line}{number(value)}\n")
 
     def _add_histograms(self, out: list[str], metric: Metric, rows: list[tuple], known: dict) -> None:
-        for values, buckets, total in rows:
+        for values, buckets, total, _ in rows:
             key = (metric.name, values, *[bound for bound, _ in buckets])
             heads = self._known.get(key)
             if heads is None:
@@ -56,20 +48,6 @@ class Writer:
             figures = [count for _, count in buckets]
             figures += [figures[-1], total]
             out += [f"{head}{number(figure)}\n" for head, figure in zip(heads, figures, strict=True)]
-
-
-def head(metric: Metric) -> str:
-    """The lines before a series."""
-    return f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {metric.kind}\n"
-
-
-def lines(families: Families) -> dict[str, str]:
-    """The lines of each series without their heads, to be put together with those of other families."""
-    writer, found = Writer(), {}
-    for name, rows in families.rows.items():
-        writer._add(out := [], CATALOGUE[name], rows, {})
-        found[name] = "".join(out)
-    return found
 
 
 def number(value: float) -> str:

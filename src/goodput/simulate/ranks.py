@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 
 import numpy as np
 
-from goodput.histograms.histogram import LATENCY_BOUNDS
+from goodput.histograms.histogram import LATENCY_BOUNDS, STEP_BOUNDS
 from goodput.simulate.gpus import GPUS_PER_NUMA_NODE
 from goodput.simulate.run import COLUMN, HISTOGRAMS, Attempt, SimulatedRun
 from goodput.simulate.scenario import DEVICE, gpu_uuid
@@ -75,14 +75,22 @@ def _basic(attempt: Attempt, rank: int, now: float, who: Labels) -> Iterator[Sam
 
 def _histograms(attempt: Attempt, rank: int, who: Labels) -> Iterator[Sample]:
     in_steps = (attempt.totals[rank] - attempt.outside[rank]) / 1e9
-    for at, phase in enumerate(("", *HISTOGRAMS)):
-        name = "goodput_phase_duration_seconds" if phase else "goodput_step_duration_seconds"
-        labels = {**who, "phase": phase} if phase else who
-        below = np.cumsum(attempt.bucket_counts[rank, at]).tolist()
-        for bound, count in zip((*map(repr, LATENCY_BOUNDS), "+Inf"), below, strict=True):
-            yield f"{name}_bucket", {**labels, "le": bound}, count
-        yield f"{name}_sum", labels, float(in_steps[COLUMN[phase]] if phase else in_steps.sum())
-        yield f"{name}_count", labels, below[-1]
+    yield from _histogram(
+        "goodput_step_duration_seconds", who, STEP_BOUNDS, attempt.step_counts, in_steps.sum()
+    )
+    for phase, counts in zip(HISTOGRAMS, attempt.phase_counts[rank], strict=True):
+        labels, total = {**who, "phase": phase}, in_steps[COLUMN[phase]]
+        yield from _histogram("goodput_phase_duration_seconds", labels, LATENCY_BOUNDS, counts, total)
+
+
+def _histogram(
+    name: str, labels: Labels, bounds: Sequence[float], counts: np.ndarray, total: float
+) -> Iterator[Sample]:
+    below = np.cumsum(counts).tolist()
+    for bound, count in zip((*map(repr, bounds), "+Inf"), below, strict=True):
+        yield f"{name}_bucket", {**labels, "le": bound}, count
+    yield f"{name}_sum", labels, float(total)
+    yield f"{name}_count", labels, below[-1]
 
 
 def _device_clock(attempt: Attempt, rank: int, who: Labels) -> Iterator[Sample]:

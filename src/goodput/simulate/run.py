@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from goodput.histograms.histogram import LATENCY_BOUNDS
+from goodput.histograms.histogram import LATENCY_BOUNDS, STEP_BOUNDS
 from goodput.simulate.scenario import AttemptPlan, RunFault, RunPlan, nanoseconds, unix_ns
 from goodput.wire import schema
 
@@ -67,8 +67,9 @@ class Attempt:
         self.ended, self.end_ns, self.alive = "", 0, True
         self.span: Span | None = None
         self.live: list[tuple[str, int, list[int]]] = []
-        # Of the steps: lengths of the step (first) and of the phases in HISTOGRAMS, counted by bucket; their sums.
-        self.bucket_counts = np.zeros((ranks, 1 + len(HISTOGRAMS), len(LATENCY_BOUNDS) + 1), np.int64)
+        # By bucket: lengths of the steps, the same for all ranks, and of the phases in HISTOGRAMS.
+        self.step_counts = np.zeros(len(STEP_BOUNDS) + 1, np.int64)
+        self.phase_counts = np.zeros((ranks, len(HISTOGRAMS), len(LATENCY_BOUNDS) + 1), np.int64)
         self.starved_batches = np.zeros(ranks, np.int64)
 
     def lengthen_step(self, rank: int, phase: str, length_ns: int) -> None:
@@ -164,10 +165,10 @@ class SimulatedRun:
         attempt.rows.append(Row(fields, attempt.totals.tolist(), attempt.outside.tolist(), kept))
         attempt.step += 1
         by_phase = dict(span.parts)
-        attempt.bucket_counts[:, 0, bisect_left(LATENCY_BOUNDS, length_ns / 1e9)] += 1
-        for at, phase in enumerate(HISTOGRAMS, 1):
+        attempt.step_counts[bisect_left(STEP_BOUNDS, length_ns / 1e9)] += 1
+        for at, phase in enumerate(HISTOGRAMS):
             buckets = np.searchsorted(LATENCY_BOUNDS, by_phase[phase] / 1e9)
-            attempt.bucket_counts[np.arange(attempt.ranks), at, buckets] += 1
+            attempt.phase_counts[np.arange(attempt.ranks), at, buckets] += 1
         usual_ns = SHARES["loader"] * self.plan.workload.step * 1e9
         attempt.starved_batches += by_phase["loader"] > 3 * usual_ns
 

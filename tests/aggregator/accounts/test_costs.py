@@ -23,7 +23,7 @@ from goodput.aggregator.ingest import ingest as ingest_module
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store
-from goodput.metrics.text_format import Writer
+from goodput.metrics.text_format import TextWriter
 from goodput.wire import schema
 
 RUNS = 20
@@ -183,7 +183,7 @@ def test_text_equals_the_families(exposition):
 
     text = asyncio.run(exposition.text())
     families = exposition.families(EVERYTHING)
-    assert sorted(of_runs(text)) == sorted(of_runs(Writer().write([families]))) != []
+    assert sorted(of_runs(text)) == sorted(of_runs(TextWriter().write([families]))) != []
     counts = dict(re.findall(r'goodput_aggregator_series\{level="(\w+)"\} (\d+)', text.decode()))
     assert {level: int(count) for level, count in counts.items() if level != "self"} == {
         level: count for level, count in families.count_by_level().items() if level != "self"

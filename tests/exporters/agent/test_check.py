@@ -105,7 +105,7 @@ def test_running_agent_of_this_node_passes(tree, tmp_path, secured):
         certificate = Certificate(*map(str, (*authority.issue("node"), authority.cert)))
         authenticator = NodeAuthenticator(None, certificate)
     lock = DirectoryLock(str(tree / "pages"))
-    server = Server(lambda: b"", lambda: "ill", authenticator=authenticator)
+    server = Server(lambda format: b"", lambda: "ill", authenticator=authenticator)
     assert lock.hold()
     server.start()
     found = by_name(check(agent(tree), server.address, None))

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from support.node.node_rank import Rank
 from support.node.node_tree import MS, samples
 
-from goodput.histograms.histogram import BINS, LATENCY_BOUNDS, OCTAVE, SLOTS, value_of
+from goodput.histograms.histogram import BINS, LATENCY_BOUNDS, OCTAVE, SLOTS, STEP_BOUNDS, value_of
+from goodput.histograms.native_histogram import bucket_of_bin, native_histogram
 from goodput.metrics import Families
 from goodput.rank_page import page
-from goodput_exporters.collectors.ranks.rank_series import bucket_counts, sum_of_bins
+from goodput_exporters.collectors.ranks.bucket_counts import Binning
+from goodput_exporters.collectors.ranks.rank_series import sum_of_bins
 
 
 def blocks_of(bins: dict[int, int]) -> list[tuple[int, memoryview]]:
@@ -31,15 +33,24 @@ def blocks_of(bins: dict[int, int]) -> list[tuple[int, memoryview]]:
 counts = st.dictionaries(st.integers(0, SLOTS - 1), st.integers(1, 1 << 40), max_size=30)
 
 
-def buckets_expected(bins: dict[int, int]) -> list[int]:
+def buckets_expected(bins: dict[int, int], bounds) -> list[int]:
     """Samples up to each bound, by brute force."""
-    bounds = [*LATENCY_BOUNDS, math.inf]
-    return [sum(count for bin, count in bins.items() if value_of(bin) <= bound) for bound in bounds]
+    return [
+        sum(count for bin, count in bins.items() if value_of(bin) <= bound) for bound in (*bounds, math.inf)
+    ]
+
+
+def check_buckets(bins: dict[int, int]) -> None:
+    for bounds in (LATENCY_BOUNDS, STEP_BOUNDS):
+        classic, native = Binning(bounds).counts(blocks_of(bins))
+        assert list(accumulate(classic)) == buckets_expected(bins, bounds)
+        one_by_one = ((bucket_of_bin(bin), count) for bin, count in bins.items())
+        assert native_histogram(native, 0.0) == native_histogram(one_by_one, 0.0)
 
 
 @given(counts)
 def test_buckets_are_those_of_brute_force(bins):
-    assert list(accumulate(bucket_counts(blocks_of(bins)))) == buckets_expected(bins)
+    check_buckets(bins)
 
 
 @given(counts)
@@ -51,7 +62,7 @@ def test_the_sum_is_bin_values_times_counts(bins):
 def test_each_bound_cuts_between_the_right_bins():
     """Every finite bin once: exhaustive, so that no bound is off by one bin."""
     bins = dict.fromkeys(range(SLOTS), 1)
-    assert list(accumulate(bucket_counts(blocks_of(bins)))) == buckets_expected(bins)
+    check_buckets(bins)
 
 
 def test_values_of_a_rank(tree, ranks, clock):

@@ -43,7 +43,9 @@ def serve():
     running = []
 
     def start(authenticator: NodeAuthenticator) -> Server:
-        running.append(Server(lambda: b"goodput_host_cpus 4\n", lambda: None, authenticator=authenticator))
+        running.append(
+            Server(lambda format: b"goodput_host_cpus 4\n", lambda: None, authenticator=authenticator)
+        )
         running[-1].start()
         return running[-1]
 

@@ -21,7 +21,9 @@ def serve():
     running = []
 
     def start(authenticator: NodeAuthenticator | None = None, host: str = "127.0.0.1") -> Server:
-        running.append(Server(lambda: b"goodput_host_cpus 4\n", lambda: None, (host, 0), authenticator))
+        running.append(
+            Server(lambda format: b"goodput_host_cpus 4\n", lambda: None, (host, 0), authenticator)
+        )
         running[-1].start()
         return running[-1]
 

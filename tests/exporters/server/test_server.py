@@ -19,7 +19,7 @@ def health():
 
 @pytest.fixture
 def server(health):
-    running = Server(lambda: b"goodput_host_cpus 4\n", lambda: health[0] if health else None)
+    running = Server(lambda format: b"goodput_host_cpus 4\n", lambda: health[0] if health else None)
     running.start()
     yield running
     running.stop()
@@ -93,7 +93,7 @@ def test_hanging_clients_do_not_block_scrapes(server):
 
 
 def test_failing_exposition_gives_500():
-    def fail():
+    def fail(format):
         raise RuntimeError("no")
 
     server = Server(fail, lambda: None)
@@ -106,7 +106,7 @@ def test_failing_exposition_gives_500():
 def test_a_slow_scrape_does_not_block_health():
     release = threading.Event()
 
-    def slow():
+    def slow(format):
         release.wait(10)
         return b""
 
@@ -122,12 +122,12 @@ def test_a_slow_scrape_does_not_block_health():
 
 def test_address_in_use_raises_os_error(server):
     with pytest.raises(OSError):
-        Server(lambda: b"", lambda: None, server.address)
+        Server(lambda format: b"", lambda: None, server.address)
 
 
 def test_ipv6_address():
     try:
-        server = Server(lambda: b"x 1\n", lambda: None, ("::1", 0))
+        server = Server(lambda format: b"x 1\n", lambda: None, ("::1", 0))
     except OSError:
         pytest.skip("no IPv6 loopback here")
     server.start()
@@ -136,6 +136,6 @@ def test_ipv6_address():
 
 
 def test_stop_without_start_and_twice():
-    server = Server(lambda: b"", lambda: None)
+    server = Server(lambda format: b"", lambda: None)
     server.stop()
     server.stop()

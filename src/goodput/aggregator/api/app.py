@@ -42,6 +42,7 @@ from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger.compaction import Keep
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.defaults import STALE_SECONDS, STALL_SECONDS
+from goodput.metrics.negotiation import negotiated
 from goodput.slices import Slices
 
 log = logging.getLogger("goodput.aggregator")
@@ -228,9 +229,10 @@ def _add_operations(app: FastAPI, exposition: Exposition, startup: Startup) -> N
     async def metrics(request: Request, run: _Runs = ()) -> Response:
         """Of the runs that `run` names (repeatable), or of all and the aggregator itself."""
         compressed = _accepts_gzip(request.headers.get("accept-encoding", ""))
-        text = await exposition.text(access_of(request) or EVERYTHING, tuple(run), compressed)
-        headers = {"Vary": "Accept-Encoding"} | ({"Content-Encoding": "gzip"} if compressed else {})
-        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8", headers=headers)
+        format = negotiated(",".join(request.headers.getlist("accept")))
+        text = await exposition.text(access_of(request) or EVERYTHING, tuple(run), compressed, format)
+        headers = {"Vary": "Accept, Accept-Encoding"} | ({"Content-Encoding": "gzip"} if compressed else {})
+        return Response(text, headers=headers | {"Content-Type": format.content_type})
 
     @app.get("/healthz", include_in_schema=False)
     async def healthz() -> Response:

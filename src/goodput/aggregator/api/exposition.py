@@ -1,9 +1,10 @@
-"""The text of the aggregator's Prometheus series: the accounts of its runs, and its own state.
+"""What the aggregator's /metrics answers: the accounts of its runs, and its own state.
 
 A finished run is exposed for KEPT_SECONDS more, so that its last values are scraped. A token for some runs gets those
 runs' series only, without the aggregator's own. The lines of each run are kept; a refresh renders those of the runs that
-changed, in slices with other requests in between. A small installation refreshes at each scrape, a
-large one (LARGE_RANKS) every REFRESH_SECONDS or ten times as long as it takes, and scrapes get the last text at once.
+changed, in slices with other requests in between, in the formats asked for within FORMAT_SECONDS.
+A small installation refreshes at each scrape, a large one (LARGE_RANKS) every REFRESH_SECONDS or ten times as long as it
+takes, and scrapes get the last text at once.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from goodput.aggregator.api.run_series import RANKS_SHOWN, RunSeries
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.metrics import CATALOGUE, Families
-from goodput.metrics.text_format import head, lines
+from goodput.metrics.text_format import TextWriter
+from goodput.metrics.writer import Writer
 from goodput.slices import Slices, result_of
 from goodput.wire import schema
 
@@ -40,14 +42,26 @@ REFRESH_SECONDS = 5.0
 AGE_SECONDS_MAX = 60.0
 TEXTS_MAX = 16
 GZIP_LEVEL = 3
+# A format that nobody asked for in so long is no longer rendered.
+FORMAT_SECONDS = 300.0
+Format = type[Writer]
+Bodies = dict[Format, dict[str, bytes]]  # by format and family
+
+
+class _Key(NamedTuple):
+    """What a text was asked for."""
+
+    may_see: tuple[str, ...]
+    runs: tuple[str, ...]
+    format: Format
 
 
 class _RunText(NamedTuple):
-    """The lines of one run by series."""
+    """The series of one run."""
 
     account: Account
-    of_account: dict[str, str]
-    present: dict[str, str]
+    of_account: Bodies
+    present: Bodies
     counts: Counter[str]  # series by level
     present_counts: Counter[str]
 
@@ -74,24 +88,31 @@ class Exposition:
         self._authenticator = authenticator
         self._series = RunSeries(accounts, health, ranks_shown)
         self._runs: dict[str, _RunText] = {}
-        self._own: dict[str, str] = {}
-        self._always: dict[str, str] = {}  # for every token
-        self._texts: dict[
-            tuple, _Text
-        ] = {}  # by the token's runs and those asked for; the last used at the end
+        self._own: Bodies = {}
+        self._always: Bodies = {}  # for every token
+        self._formats: dict[Format, float] = {}  # when last asked for, by the monotonic clock
+        self._texts: dict[_Key, _Text] = {}  # the last used at the end
         self._refreshed: float | None = None  # by the monotonic clock
         self._took_seconds = 0.0
         self._flights = SingleFlight()
 
     async def text(
-        self, access: Access = EVERYTHING, runs: tuple[str, ...] = (), compressed: bool = False
+        self,
+        access: Access = EVERYTHING,
+        runs: tuple[str, ...] = (),
+        compressed: bool = False,
+        format: Format = TextWriter,
     ) -> bytes:
         """The series that `access` may see, of these runs or of all. Unknown runs have none."""
+        self._formats[format] = time.monotonic()
         if self._must_wait():
             await self._flights.run("refresh", self.refresh)
-        key = (access.runs, runs)
+        if format not in self._always:
+            # The refresh had begun before this format was asked for.
+            await self._flights.run("refresh", self.refresh)
+        key = _Key(access.runs, runs, format)
         text = self._texts.pop(key, None) or await self._flights.run(
-            key, lambda: self._assemble(access, runs)
+            key, lambda: self._assemble(access, runs, format)
         )
         self._texts[key] = text
         while len(self._texts) > TEXTS_MAX:
@@ -119,15 +140,18 @@ class Exposition:
     async def refresh(self) -> None:
         """Render what has changed, and the texts that were asked for since the last time."""
         began = time.monotonic()
-        await in_slices(self._render_runs())
-        self._render_own(self._clock_ns())
+        formats = [format for format, asked in self._formats.items() if began - asked <= FORMAT_SECONDS]
+        formats = formats or [TextWriter]
+        self._runs = await in_slices(self._render_runs(formats))
+        self._render_own(self._clock_ns(), formats)
         self._refreshed, asked, self._texts = time.monotonic(), self._texts, {}
         self._took_seconds = self._refreshed - began
         if self._is_large():
             for key, before in asked.items():
-                await self._assemble_again(key, before)
+                if key.format in formats:
+                    await self._assemble_again(key, before)
 
-    # ---- Lines
+    # ---- Series
 
     def families(self, access: Access) -> Families:
         """All series that `access` may see."""
@@ -142,8 +166,8 @@ class Exposition:
             self._add_self(families)
         return families
 
-    def _render_runs(self) -> Slices[None]:
-        """Yields between parts; the lines of a run are replaced at once."""
+    def _render_runs(self, formats: list[Format]) -> Slices[dict[str, _RunText]]:
+        """Yields between parts. Runs and own series are replaced together, so that they have the same formats."""
         self._series.keep(self._accounts.store.runs)
         shown: dict[str, _RunText] = {}
         for name in list(self._accounts.store.runs):
@@ -156,25 +180,26 @@ class Exposition:
                 continue  # It was deleted meanwhile.
             if _is_shown(account, self._clock_ns()):
                 try:
-                    shown[name] = yield from self._render_run(account)
+                    shown[name] = yield from self._render_run(account, formats)
                 except KeyError:
                     if name in self._accounts.store.runs:
                         raise
-        self._runs = shown
+        return shown
 
-    def _render_run(self, account: Account) -> Slices[_RunText]:
+    def _render_run(self, account: Account, formats: list[Format]) -> Slices[_RunText]:
         """Raises KeyError if the run leaves memory meanwhile."""
         before = self._runs.get(account.run)
-        if before is None or before.account is not account:
+        if before is None or before.account is not account or before.of_account.keys() != set(formats):
             families = Families("aggregator")
             yield from self._series.add_account(families, account)
-            before = _RunText(account, lines(families), {}, families.count_by_level(), Counter())
-            yield
+            of_account = yield from _bodies(families, formats)
+            before = _RunText(account, of_account, {}, families.count_by_level(), Counter())
         families = Families("aggregator")
         yield from self._series.add_present(families, account, self._clock_ns())
-        return before._replace(present=lines(families), present_counts=families.count_by_level())
+        present = yield from _bodies(families, formats)
+        return before._replace(present=present, present_counts=families.count_by_level())
 
-    def _render_own(self, now_ns: int) -> None:
+    def _render_own(self, now_ns: int, formats: list[Format]) -> None:
         families, always = Families("aggregator"), Families("aggregator")
         self._add_self(families)
         counts = families.count_by_level()
@@ -183,23 +208,24 @@ class Exposition:
         families.add_counts("goodput_aggregator_series", "level", counts)
         families.add("goodput_aggregator_series_render_seconds", {}, self._took_seconds)
         always.add("goodput_aggregator_series_timestamp_seconds", {}, now_ns / 1e9)
-        self._own, self._always = lines(families), lines(always)
+        self._own = {format: format.bodies(families) for format in formats}
+        self._always = {format: format.bodies(always) for format in formats}
 
     # ---- Text
 
-    async def _assemble(self, access: Access, runs: tuple[str, ...]) -> _Text:
-        parts: list[dict[str, str]] = [self._always]
+    async def _assemble(self, access: Access, runs: tuple[str, ...], format: Format) -> _Text:
+        found: list[Bodies] = [self._always]
         names = self._runs if not runs else [run for run in dict.fromkeys(runs) if run in self._runs]
         for text in map(self._runs.__getitem__, filter(access.may, names)):
-            parts += (text.of_account, text.present)
+            found += (text.of_account, text.present)
         if access.is_of_all and not runs:
-            parts.append(self._own)
-        out: list[str] = []
-        await in_slices(_joined(parts, out))
-        return _Text("".join(out).encode())
+            found.append(self._own)
+        out: list[bytes] = []
+        await in_slices(_joined(format, [one[format] for one in found], out))
+        return _Text(b"".join(out))
 
-    async def _assemble_again(self, key: tuple, before: _Text) -> None:
-        text = await self._assemble(Access("", (), key[0]), key[1])
+    async def _assemble_again(self, key: _Key, before: _Text) -> None:
+        text = await self._assemble(Access("", (), key.may_see), key.runs, key.format)
         if before.compressed is not None:
             await self._compressed(text)
         self._texts.setdefault(key, text)
@@ -252,15 +278,24 @@ def _is_shown(account: Account, now_ns: int) -> bool:
     return account.status not in FINAL_STATUSES or now_ns - account.end_ns <= KEPT_SECONDS * 1e9
 
 
-def _joined(parts: list[dict[str, str]], out: list[str]) -> Slices[None]:
-    """Add all lines to `out`, series by series; yields after each."""
-    for name, metric in CATALOGUE.items():
+def _bodies(families: Families, formats: list[Format]) -> Slices[Bodies]:
+    """Yields after each format."""
+    found: Bodies = {}
+    for format in formats:
+        found[format] = format.bodies(families)
+        yield
+    return found
+
+
+def _joined(format: Format, parts: list[dict[str, bytes]], out: list[bytes]) -> Slices[None]:
+    """Add all series to `out`, family by family; yields after each."""
+    for metric in CATALOGUE.values():
         if metric.exposer == "aggregator":
-            found = [part[name] for part in parts if name in part]
-            if found:
-                out.append(head(metric))
-                out += found
-            yield
+            for family in format.families_of(metric):
+                found = [part[family] for part in parts if family in part]
+                if found:
+                    out += (format.head(metric, family, sum(map(len, found))), *found)
+                yield
 
 
 def _add_authentication(families: Families, authenticator: RequestAuthenticator) -> None:

@@ -1,6 +1,6 @@
 """Request counters of the aggregator: by route and status, durations, refusals by reason.
 
-Routes and statuses come from fixed lists, so clients cannot create series. Costs a microsecond per request.
+Routes and statuses come from fixed lists, so clients cannot create series. Costs two microseconds per request.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from bisect import bisect_left
 from collections import Counter
 from itertools import accumulate
 
+from goodput.histograms.native_histogram import bucket_of, native_histogram
 from goodput.metrics import Families
 
+SECONDS_MIN = 1e-6
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 ROUTES: tuple[str, ...] = (
     "ingest", "runs", "run", "end", "health", "access", "schema", "metrics", "healthz", "readyz", "page", "login", "other",
@@ -41,11 +43,14 @@ class RequestMetrics:
         self.failures: Counter[str] = Counter(dict.fromkeys(FAILURES, 0))
         self.connections = 0
         self._buckets = {route: [0] * (len(BOUNDS) + 1) for route in ROUTES}
+        self._native: dict[str, Counter[int]] = {route: Counter() for route in ROUTES}
         self._seconds = dict.fromkeys(ROUTES, 0.0)
 
     def observe(self, route: str, status: int, seconds: float) -> None:
         self.counts[route, status if status in STATUSES else status // 100] += 1
         self._buckets[route][bisect_left(BOUNDS, seconds)] += 1
+        # Without a zero bucket.
+        self._native[route][bucket_of(max(seconds, SECONDS_MIN))] += 1
         self._seconds[route] += seconds
 
     def collect(self, families: Families) -> None:
@@ -56,7 +61,8 @@ class RequestMetrics:
         for route, counts in self._buckets.items():
             if any(counts):
                 buckets = list(zip((*map(str, BOUNDS), "+Inf"), accumulate(counts), strict=True))
-                families.add_histogram(name, {"route": route}, buckets, self._seconds[route])
+                native = native_histogram(self._native[route].items(), self._seconds[route])
+                families.add_histogram(name, {"route": route}, buckets, self._seconds[route], native)
         families.add_counts("goodput_aggregator_requests_refused_total", "reason", self.refused)
         families.add_counts("goodput_aggregator_auth_failures_total", "reason", self.failures)
         families.add("goodput_aggregator_connections", {}, self.connections)

@@ -59,9 +59,7 @@ class RecentSteps:
             phases, before, values = (), before[:TOTALS], values[:TOTALS].copy()
         self._waiting.setdefault(phases, []).append(_Waiting(before, values, shift_ns or 0, is_recent))
         self._rows += values.shape[1]
-        if self._rows >= most or (
-            is_recent and self._rows >= ROWS_MIN and now - self._since > WAIT_SECONDS
-        ):
+        if self._rows >= most or (is_recent and self._rows >= ROWS_MIN and now - self._since > WAIT_SECONDS):
             self._fold()
 
     def windows(self, now_ns: int, ranks: int) -> StepWindows:
