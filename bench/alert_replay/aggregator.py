@@ -143,7 +143,7 @@ class Aggregator:
                 if len(value) == 1:
                     found[name, labels] = float(value[0])
                 else:
-                    found |= _histogram(name, labels, *value)
+                    found |= _histogram(name, labels, *value[:2])
         up_seconds = self.now - self._began
         own = {name: rate * up_seconds for name, rate in PROCESS_RATES.items()}
         own["goodput_aggregator_memory_bytes"] = PROCESS_MEMORY_BYTES
