@@ -11,6 +11,7 @@ from support.aggregator.reports import node_report, rank_report
 
 from goodput import causes
 from goodput.access.tokens import EVERYTHING, Access
+from goodput.aggregator.accounts import accounts as accounts_module
 from goodput.aggregator.accounts import slices
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
@@ -82,6 +83,19 @@ def test_page_computes_only_the_shown_runs(accounts):
     assert [row.run for row in page.runs] == ["r17", "r16", "r15"]
     assert (page.total, page.truncated) == (RUNS, True)
     assert accounts.calls.keys() == {"r17", "r16", "r15"}
+
+
+def test_page_shows_last_accounts_where_costly(accounts, monkeypatch):
+    """Else a page of 30 000 ranks takes as long as folding what they pushed since."""
+    asyncio.run(RunSummaries(accounts).page(3))
+    monkeypatch.setattr(accounts_module, "COSTLY_NS", 1)
+    monkeypatch.setattr(accounts_module, "RECENT_TIMES", 10**9)
+    accounts.store.merge(rank_report(Process(0, 1, 1019.0).steps(3, forward=1), "r19"), 0)
+    accounts.calls.clear()
+    page = asyncio.run(RunSummaries(accounts).page(4))
+    assert [row.run for row in page.runs] == ["r19", "r18", "r17", "r16"]
+    assert page.runs[0].end == accounts.last_of("r19").end_ns / 1e9
+    assert accounts.calls.keys() == {"r16"}, "which has none yet"
 
 
 def test_other_requests_run_between_rows(accounts, monkeypatch):

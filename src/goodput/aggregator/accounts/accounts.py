@@ -31,6 +31,8 @@ from goodput.slices import Slices, result_of
 
 ROLLING = (("5m", 300.0), ("1h", 3600.0), ("1d", 86_400.0))
 FOLD_AGAIN_SECONDS = 10.0
+# Accounts of a large installation are computed every ten times as long as all of them take, see api.exposition.
+COSTLY_NS, RECENT_TIMES = 500_000_000, 20
 log = logging.getLogger("goodput.aggregator")
 
 
@@ -230,6 +232,15 @@ class Accounts:
     def adopt(self, name: str, live: IncrementalAccount) -> None:
         """Continue from the account of a run that was just read from the ledger."""
         self._lives[name] = live
+
+    def recent(self, name: str) -> Account | None:
+        """The last account of a run where computing all accounts takes COSTLY_NS or more, None where it is older than
+        RECENT_TIMES as long."""
+        cached = self._cached.get(name)
+        costs_ns = sum(one.cost_ns for one in self._cached.values())
+        if cached is None or costs_ns < COSTLY_NS:
+            return None
+        return cached.account if abs(time.time_ns() - cached.at_ns) < RECENT_TIMES * costs_ns else None
 
     def last_of(self, name: str) -> Account | None:
         """The account of a run as it was last computed."""

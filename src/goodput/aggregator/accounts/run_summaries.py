@@ -1,8 +1,8 @@
 """The list of runs, page by page, newest run first.
 
-A run's summary is cached until the run changes, and for AGE_SECONDS at most while a run without reports grows older. A
-page of a thousand cached runs takes milliseconds; computing one takes some milliseconds per thousand ranks, and other
-requests are served in between.
+A run's summary is cached until the run changes, and for AGE_SECONDS at most while a run without reports grows older; that
+of a run whose account takes long is of the last one. A page of a thousand cached runs takes milliseconds; computing one
+takes some milliseconds per thousand ranks, and other requests are served in between.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ StoredSummaries = Callable[[list[str]], Awaitable["dict[str, RunSummary]"]]
 
 class RunSummary(Struct):
     """A run in one row. `states` has GPU-seconds of the states that occur; waste is what was not productive, its cost
-    in dollars or null without a price."""
+    in dollars or null without a price. `end` of a running run is the time up to which the row counts."""
 
     run: str
     status: str
@@ -98,28 +98,26 @@ class RunSummaries:
         rows = []
         for name in names:
             with suppress(KeyError):
-                account = yield from self._accounts.computing(name)
+                account = self._accounts.recent(name)
+                if account is None:
+                    account = yield from self._accounts.computing(name)
                 rows.append(self.summary(name, account))
             yield
         return rows
 
-    def summary(self, name: str, account: Account | None = None) -> RunSummary:
-        """One run. Its hang is evaluated each time, since that changes without a report.
-
-        `account` is its newest, if it is at hand.
-        """
+    def summary(self, name: str, account: Account) -> RunSummary:
+        """One run by its account. Its hang is evaluated each time, since that changes without a report."""
         summary = self._summary(name, account)
         is_running = summary.status == "running"
         return replace(summary, hang=is_running and self._accounts.hang(name, account=account) is not None)
 
-    def _summary(self, name: str, account: Account | None) -> RunSummary:
+    def _summary(self, name: str, account: Account) -> RunSummary:
         revision, now = self._accounts.store.revisions[name], time.monotonic()
         cached = self._cached.get(name)
         if cached is not None and cached.revision == revision:
             status = cached.summary.status
             if status in FINAL_STATUSES or (status != "running" and now - cached.at_seconds < AGE_SECONDS):
                 return cached.summary
-        account = self._accounts.account(name) if account is None else account
         if cached is None or cached.account is not account:
             cached = self._cached[name] = _Cached(summary_of(account), account, revision, now)
         return cached.summary
