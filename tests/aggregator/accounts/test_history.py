@@ -15,6 +15,7 @@ from support.aggregator.reports import body_of, rank_report
 
 from goodput.account import compute, document
 from goodput.account.states import INDEX
+from goodput.aggregator.accounts import rolling
 from goodput.aggregator.accounts.history import History, HistoryError
 from goodput.aggregator.accounts.past import Past, account_of
 from goodput.causes import explain
@@ -116,3 +117,22 @@ def test_short_window_of_long_run_reads_little(ledger, monkeypatch):
     found = account_of(ledger, Past(run, one.now_ns, ns(60), 30.0), (end_ns - ns(60), end_ns))
     assert found.ranks[0].states[INDEX["loader"]] == ns(20)
     assert sum(read) < 400, "of 4000 rows"
+
+
+@pytest.mark.parametrize("seconds", [5.0, 10_000.0])
+def test_rolling_windows_have_figures_of_documents(ledger, seconds, monkeypatch):
+    """A window that is not shorter than the run is not folded."""
+    ingest, now_ns = ingested_run(ledger, 3)
+    run = ingest._store.runs["r1"]
+    whole = compute(run, now_ns, stale_seconds=30.0, known_only=True)
+    past = Past(run, now_ns, whole.threshold_ns, 30.0)
+    start_ns = whole.end_ns - ns(seconds)
+    want = document(window := account_of(ledger, past, (start_ns, whole.end_ns)), explain(window))
+    monkeypatch.setattr(rolling, "ROLLING", (("last", seconds),))
+    if start_ns < whole.start_ns:
+        monkeypatch.setattr(rolling, "account_of", None)
+    found, lifetime = rolling.rolling_windows(ledger, past, whole).windows
+    names = ("start", "end", "gpu_seconds", "states", "factors", "steps")
+    assert {name: getattr(found, name) for name in names} == {name: want[name] for name in names}
+    assert (found.name, found.seconds, found.leading_cause) == ("last", seconds, want["advice_order"][0])
+    assert lifetime.states == document(whole)["states"]

@@ -15,21 +15,23 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from goodput.account import FINAL_STATUSES, Account, Run, document
-from goodput.account.document_types import AccountDocument, Factors, Steps
+from goodput.account.document_types import AccountDocument
 from goodput.account.hang import Hang
 from goodput.aggregator.accounts.fair_queue import INTERNAL
 from goodput.aggregator.accounts.history import ANONYMOUS, History
 from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory
-from goodput.aggregator.accounts.past import Past, Window, folded, without_rows
+from goodput.aggregator.accounts.past import Check, Past, Window, folded, without_rows
 from goodput.aggregator.accounts.result_cache import ResultCache
+from goodput.aggregator.accounts.rolling import RollingWindows, rolling_windows
+from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.step_trends import StepWindows
 from goodput.aggregator.ingest.store import Store
+from goodput.aggregator.ledger.ledger import Ledger
 from goodput.causes import explain
 from goodput.columns.snapshot import FoldState, SnapshotError
 from goodput.slices import Slices, result_of
 
-ROLLING = (("5m", 300.0), ("1h", 3600.0), ("1d", 86_400.0))
 FOLD_AGAIN_SECONDS = 10.0
 # Accounts of a large installation are computed every ten times as long as all of them take, see api.exposition.
 COSTLY_NS, RECENT_TIMES = 500_000_000, 20
@@ -56,27 +58,6 @@ class RunDocument(AccountDocument):
 
     live: list[LiveRank]
     windows: StepWindows
-
-
-class RollingWindow(Struct):
-    """A short form of the account of a window that ends now."""
-
-    name: str
-    seconds: float
-    start: float
-    end: float
-    gpu_seconds: float
-    states: dict[str, float]
-    factors: Factors
-    steps: Steps
-    leading_cause: str | None
-
-
-class RollingWindows(Struct):
-    """The last 5 minutes, hour and day of a run, and its lifetime."""
-
-    run: str
-    windows: list[RollingWindow]
 
 
 class _Cached(NamedTuple):
@@ -242,6 +223,10 @@ class Accounts:
             return None
         return cached.account if abs(time.time_ns() - cached.at_ns) < RECENT_TIMES * costs_ns else None
 
+    async def latest(self, name: str) -> Account:
+        """The account of a run, `recent` or computed with other requests in between."""
+        return self.recent(name) or await in_slices(self.computing(name))
+
     def last_of(self, name: str) -> Account | None:
         """The account of a run as it was last computed."""
         cached = self._cached.get(name)
@@ -329,35 +314,32 @@ class Accounts:
 
     async def window(self, name: str, window: Window, owner: str = ANONYMOUS) -> AccountDocument:
         """The account document of a window, for the token with the id `owner`. Raises HistoryError, QueueFull."""
-        documents, _ = await self.history.documents(self.past(name), [window], owner)
+        account = await self.latest(name)
+        start_ns, end_ns = window
+        if (start_ns or 0) <= account.start_ns and (end_ns is None or end_ns >= account.end_ns):
+            found, _ = await self.history.run(owner, _document_of, account)
+            return found
+        documents, _ = await self.history.documents(self.past(account), [window], owner)
         return documents[0]
 
     async def rolling(self, name: str, owner: str = ANONYMOUS) -> RollingWindows:
-        """Short accounts of ROLLING and of the whole run. Raises HistoryError, QueueFull."""
-        account = self.account(name)
-        end_ns = account.end_ns
-        windows: list[Window] = [(end_ns - int(seconds * 1e9), end_ns) for _, seconds in ROLLING]
-        recent = await self._rolling.get(
+        """Short accounts of the last while and of the whole run. Raises HistoryError, QueueFull."""
+        account = await self.latest(name)
+        return await self._rolling.get(
             name,
-            lambda: self.history.documents(self.past(name), windows, owner),
+            lambda: self.history.run(owner, rolling_windows, self.past(account), account),
             self.final_revision(account),
-        )
-        names = [*ROLLING, ("lifetime", (account.end_ns - account.start_ns) / 1e9)]
-        documents = [*recent, document(account, explain(account))]
-        return RollingWindows(
-            name,
-            [_rolling(*window, found) for window, found in zip(names, documents, strict=True)],
         )
 
     def final_revision(self, account: Account) -> int | None:
         """The revision of a run that has ended, None while its time goes on."""
         return self.store.revisions[account.run] if account.status in FINAL_STATUSES else None
 
-    def past(self, name: str) -> Past:
-        """A run as the functions that read the ledger take it."""
-        account = self.account(name)
+    def past(self, account: Account) -> Past:
+        """The run of an account that was just computed, as the functions that read the ledger take it."""
         now_ns = account.end_ns if account.status == "running" else time.time_ns()
-        return Past(self.store.runs[name], now_ns, account.threshold_ns, self.stale_seconds, account.planned)
+        run = self.store.runs[account.run]
+        return Past(run, now_ns, account.threshold_ns, self.stale_seconds, account.planned)
 
     def _live(self, name: str, account: Account) -> list[LiveRank]:
         ranks = []
@@ -381,14 +363,6 @@ class Accounts:
         return ranks
 
 
-def _rolling(name: str, seconds: float, found: AccountDocument) -> RollingWindow:
-    return RollingWindow(
-        *(name, seconds),
-        start=found["start"],
-        end=found["end"],
-        gpu_seconds=found["gpu_seconds"],
-        states=found["states"],
-        factors=found["factors"],
-        steps=found["steps"],
-        leading_cause=next(iter(found["advice_order"]), None),
-    )
+def _document_of(_ledger: Ledger, account: Account, _check: Check) -> AccountDocument:
+    """As a computation of History, since it takes a second of ten thousand ranks."""
+    return document(account, explain(account))

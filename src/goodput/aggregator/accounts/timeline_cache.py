@@ -8,9 +8,10 @@ from goodput.account import Account, Run
 from goodput.account.states import INDEX
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.history import ANONYMOUS
-from goodput.aggregator.accounts.past import Window
+from goodput.aggregator.accounts.past import Check, Past, Window
 from goodput.aggregator.accounts.result_cache import ResultCache
 from goodput.aggregator.accounts.timeline import RANKS_SHOWN, Mark, Timeline, timeline_of
+from goodput.aggregator.ledger.ledger import Ledger
 
 RESTARTS_MARKED_MAX = 200
 # The states of a rank's own work, by which ranks are compared.
@@ -27,25 +28,32 @@ class TimelineCache:
         self, run: str, points: int, window: Window = (None, None), owner: str = ANONYMOUS
     ) -> Timeline:
         """The timeline of a run, for the token with the id `owner`. Raises KeyError, HistoryError, QueueFull."""
-        account = self._accounts.account(run)
+        account = await self._accounts.latest(run)
         timeline = await self._cache.get(
             (run, points, window),
-            lambda: self._compute(run, points, window, owner),
+            lambda: self._compute(account, points, window, owner),
             self._accounts.final_revision(account),
         )
         timeline.status = account.status
         return timeline
 
-    async def _compute(self, name: str, points: int, window: Window, owner: str) -> tuple[Timeline, float]:
-        account, run = self._accounts.account(name), self._accounts.store.runs[name]
-        worst = ranks_by_excess(account)[:RANKS_SHOWN]
+    async def _compute(
+        self, account: Account, points: int, window: Window, owner: str
+    ) -> tuple[Timeline, float]:
+        run, past = self._accounts.store.runs[account.run], self._accounts.past(account)
         timeline, took_seconds = await self._accounts.history.run(
-            *(owner, timeline_of, self._accounts.past(name), window, points, worst)
+            *(owner, _timeline_of, past, window, points, account)
         )
         _add_marks(timeline, run, account)
         if not timeline.buckets:
             timeline.start = timeline.end = account.start_ns / 1e9
         return timeline, took_seconds
+
+
+def _timeline_of(
+    ledger: Ledger, past: Past, window: Window, points: int, account: Account, check: Check
+) -> Timeline:
+    return timeline_of(ledger, past, window, points, ranks_by_excess(account)[:RANKS_SHOWN], check)
 
 
 def ranks_by_excess(account: Account) -> list[int]:

@@ -7,7 +7,8 @@ from typing import Annotated
 from fastapi import FastAPI, Query, Request, Response
 
 from goodput.account.document_types import AccountDocument
-from goodput.aggregator.accounts.accounts import Accounts, RollingWindows, RunDocument
+from goodput.aggregator.accounts.accounts import Accounts, RunDocument
+from goodput.aggregator.accounts.rolling import RollingWindows
 from goodput.aggregator.accounts.run_summaries import RunPage, RunSummaries, StoredSummaries
 from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.accounts.timeline import POINTS_MAX, Timeline
