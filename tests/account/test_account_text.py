@@ -1,5 +1,7 @@
 """The account as text: percentages that close, one line per finding, advice for every cause."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -370,7 +372,7 @@ def test_advice_is_one_line_for_every_state():
     account = compute(run_of(Process().steps(2, forward=1).finished()), ns(9))
     for index, state in enumerate(STATES):
         account.ranks[0].states[index] += ns(1)
-        account.end_ns += ns(1)
+        account = replace(account, end_ns=account.end_ns + ns(1))
         found = {cause["state"]: cause for cause in explain(account)}
         if state != "productive":
             advice = found[state]["advice"]

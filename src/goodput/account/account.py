@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from operator import add
 
@@ -124,7 +125,10 @@ class Restart:
 
 @dataclass
 class Account:
-    """The whole run. `status` is running, down, unobserved or one of facts.FINAL_STATUSES; `world_size` is that of its end."""
+    """The whole run. `status` is running, down, unobserved or one of facts.FINAL_STATUSES; `world_size` is that of its end.
+
+    Its sums are kept once they are computed: `ranks` must not change after that.
+    """
 
     run: str
     start_ns: int
@@ -159,7 +163,15 @@ class Account:
     left_out: int = 0  # processes of these that are not counted
 
     def gpu_ns(self) -> list[int]:
+        return list(self._gpu_ns)
+
+    @cached_property
+    def _gpu_ns(self) -> list[int]:
         return sum_gpu_ns(self.ranks)
+
+    @cached_property
+    def _wall_gpu_ns(self) -> int:
+        return sum(rank.wall_ns * rank.all_devices for rank in self.ranks)
 
     def rank_count(self) -> int:
         """The number of ranks that were ever expected."""
@@ -178,7 +190,7 @@ class Account:
         return {role: parts[role] for role in sorted(parts, key=lambda role: (-weight[role], role))}
 
     def wall_gpu_ns(self) -> int:
-        return sum(rank.wall_ns * rank.all_devices for rank in self.ranks)
+        return self._wall_gpu_ns
 
     def device_share(self) -> float:
         """Share of the observed GPU time whose phases are on a device's clock; the rest is on the host's."""

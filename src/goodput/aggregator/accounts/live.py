@@ -24,7 +24,7 @@ from goodput.slices import AT_A_TIME, Slices, result_of
 from goodput.wire.step_blocks import END
 
 # Above ROWS_MAX rows of a run the folded ones are dropped, except the newest ROWS_KEPT of each attempt.
-ROWS_MAX, ROWS_KEPT = 200_000, 16
+ROWS_MAX, ROWS_KEPT = 16_384, 16
 BEHIND_NS_MAX = 60 * 10**9
 
 
