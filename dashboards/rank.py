@@ -166,10 +166,20 @@ PANELS = [
     # Steps.
     panels.heat_map(
         "Step time: distribution",
-        "Number of steps by duration; two buckets to a factor of ten. One narrow band is normal. A second band "
+        "Number of steps by duration; six buckets to a factor of ten. One narrow band is normal. A second band "
         "above: steps that stall now and then (checkpoint, loader, evaluation). A rising band: the rank gets "
         "slower; see temperature and clocks of its GPU. A wide band: the work differs from step to step.",
         {"{{le}}": f"sum by (le) (increase(goodput_step_duration_seconds_bucket{{{RANK}}}[{RATE}]))"},
+        unit="s",
+        no_value="no step in this time",
+        buckets=True,
+    ),
+    panels.heat_map(
+        "Step time: distribution, all ranks",
+        "The same of all ranks of the run together, ten buckets to a factor of ten, from the aggregator. Like this "
+        "rank's: the whole run does this, look at the run's board. Narrower than this rank's: the others' steps do "
+        "not stall, look at this rank's loader, GPU and host.",
+        {"{{le}}": f'sum by (le) (increase(goodput_run_step_duration_seconds_bucket{{run="$run"}}[{RATE}]))'},
         unit="s",
         no_value="no step in this time",
         buckets=True,
@@ -312,7 +322,7 @@ BOARD = build_board(
     "goodput-rank",
     "What does this rank spend its time on, what does its loader wait for, and is it slower than its group?",
     PANELS,
-    [(5, 14, 10), (9, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8)],
+    [(5, 14, 10), (9, 8, 8, 8), (8, 12, 12), (8, 12, 12), (8, 8, 8, 8), (8, 8, 8, 8)],
     variables=[board_builder.RUN, board_builder.RANK],
     time_from="now-30m",
 )

@@ -61,6 +61,11 @@ def _padded(expr: str) -> str:
 # At most 1.5 times the median: the first steps, which compile, would else leave one colour to all others. Not by
 # scalar(), which is an error in VictoriaMetrics where there is no sample.
 # Coarse, where the aggregator's series are not scraped.
+PHASE_SUM, PHASE_COUNT = (
+    f"sum by (phase) (rate(goodput_run_phase_duration_seconds_{part}{{{RUN}}}[5m]))"
+    for part in ("sum", "count")
+)
+PHASE_MEAN = f"{PHASE_SUM} / ({PHASE_COUNT} > 0)"
 PHASE_BUCKETS = f"run_phase_le:phase_seconds_bucket:rate_5m{{{RUN}}}"
 _MEDIAN = f"on () group_left () quantile(0.5, {OWN_STEP_MEAN})"
 _SLOWEST_OWN_STEP = f"(max by (rank) ({OWN_STEP}) and on (rank) topk(40, {OWN_STEP_MEAN}))"
@@ -227,12 +232,12 @@ PANELS = [
     panels.table(
         "Phases: percentiles and share of time",
         "Time of each phase in the last five minutes, all ranks together, and its share of a rank's time on either "
-        "clock; 'none' is time in no phase. Percentiles are of the time within a step that has the phase, exact to "
-        "0.05 %; the mean is of each time that the phase was entered, so it is smaller where a step enters it often. "
+        "clock; 'none' is time in no phase. Percentiles and mean are of the time within a step that has the phase, "
+        "exact to 0.05 %; of a phase outside steps the mean is of each time that it was entered. "
         "p99 far above p50: the phase stalls now and then (storage, network). A large share of "
         "loader or communication: the GPU waits.",
         {
-            "mean": _max("run_phase:phase_seconds:mean_5m", "phase"),
+            "mean": f"{PHASE_MEAN} or on (phase) {_max('run_phase:phase_seconds:mean_5m', 'phase')}",
             **{
                 q: f"{exact} or on (phase) histogram_quantile(0.{q[1:]}, {PHASE_BUCKETS})"
                 for q, exact in quantiles("goodput_run_phase_seconds", RUN, "phase").items()

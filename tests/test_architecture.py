@@ -79,7 +79,7 @@ PACKAGES = {
             "aggregator.ingest",
             "aggregator.ledger",
         ),
-        *("causes", "columns", "defaults", "goodput", "metrics", "web", "wire"),
+        *("causes", "columns", "defaults", "goodput", "histograms", "metrics", "web", "wire"),
     ],
     "exporters": [],
     "exporters.collector": [],

@@ -46,6 +46,10 @@ goodput_run_step_seconds{run q}: Quantile q (p50, p95, p99) of step duration ove
     minutes, all ranks together, exact to 0.05 %; absent without steps.
 goodput_run_phase_seconds{run phase q}: The same of the time in a phase within a step, over the steps that have
     it, on the device's clock where there is one.
+histogram goodput_run_step_duration_seconds{run}: Duration of the steps pushed to this aggregator, all ranks
+    together; ten buckets to a factor of ten.
+histogram goodput_run_phase_duration_seconds{run phase}: The same of the time in a phase within a step, over the
+    steps that have it; count and sum, and in protobuf a native histogram.
 goodput_progress_age_seconds{run}: Time since any rank of the run completed a step.
 goodput_stall_threshold_seconds{run}: A run without progress for longer than this is stalled.
 goodput_hang_seconds{run}: Time since any rank completed a step while the run hangs; 0 otherwise.

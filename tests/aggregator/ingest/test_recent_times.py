@@ -8,6 +8,7 @@ import pytest
 from support.account.account_history import Process, ns
 from support.aggregator.reports import rank_report
 from support.aggregator.serve_process import push, serving
+from support.aggregator.step_times import START, run_of, times_of
 from support.servers.servers import Prometheus, render, require
 
 from goodput.aggregator.api.app import create_app
@@ -15,37 +16,13 @@ from goodput.aggregator.ingest import recent_steps, recent_times
 from goodput.aggregator.ingest.recent_times import QUANTILES, STEP, RecentTimes
 from goodput.aggregator.ingest.store import Store
 
-START = 1_000_020.0  # the start of a minute
 EXACT = 2**-11
 
 
-def run_of(ranks: int, steps: int, rng: random.Random, start: float = START) -> list[Process]:
-    """Ranks with log-normal times in two phases, of which one is in some steps only, and time outside steps."""
-    found = []
-    for rank in range(ranks):
-        one = Process(rank, 1, start, world_size=ranks)
-        for _ in range(steps):
-            more = {"loader": rng.lognormvariate(-4, 1)} if rng.random() < 0.3 else {}
-            one.step(forward=rng.lognormvariate(-1, 0.3), none=0.01, **more)
-            one.between(loader=0.02)
-        found.append(one)
-    return found
-
-
 def expected(processes: list[Process]) -> dict[str, list[float]]:
-    times: dict[str, list[int]] = {}
-    for one in processes:
-        before = (0,) * len(one.phases)
-        for row in one.rows:
-            inside = tuple(a - b for a, b in zip(row.totals, row.outside, strict=True))
-            times.setdefault(STEP, []).append(row.end_ns - row.start_ns)
-            for phase, now, then in zip(one.phases[1:], inside[1:], before[1:], strict=True):
-                if now > then:
-                    times.setdefault(phase, []).append(now - then)
-            before = inside
     return {
         name: [float(np.quantile(own, q, method="inverted_cdf")) / 1e9 for q in QUANTILES.values()]
-        for name, own in times.items()
+        for name, own in times_of(processes).items()
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 from goodput.account import FINAL_STATUSES, figures
 from goodput.account.account import FACTORS, Account, sum_gpu_ns
@@ -12,6 +13,7 @@ from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.recent_stragglers import RecentStragglers
 from goodput.aggregator.ingest.recent_times import QUANTILES, STEP
 from goodput.causes import explain
+from goodput.histograms.native_histogram import NativeHistogram
 from goodput.metrics import Families
 from goodput.slices import Slices
 
@@ -29,6 +31,13 @@ class _Series:
 
     def add(self, name: str, value: float | None, **labels: str) -> None:
         self._families.add(name, {"run": self._run, **labels}, value)
+
+    def add_histogram(
+        self, name: str, native: NativeHistogram, buckets: Sequence[tuple[str, int]] = (), **labels: str
+    ) -> None:
+        """The classic buckets are given without +Inf."""
+        classic = [*buckets, ("+Inf", native.count)]
+        self._families.add_histogram(name, {"run": self._run, **labels}, classic, native.sum_seconds, native)
 
 
 class RunSeries:
@@ -104,9 +113,16 @@ class RunSeries:
             series.add("goodput_checkpoint_last_save_seconds", save_seconds)
 
     def _add_times(self, series: _Series, run: str, now_ns: int) -> None:
-        """Quantiles of the step and of each phase over the last minutes."""
+        """Quantiles of the step and of each phase over the last minutes, and histograms of all."""
         times = self._accounts.store.recent.get(run)
-        for phase, seconds in times.quantiles(now_ns).items() if times is not None else ():
+        if times is None:
+            return
+        for phase, found in times.histograms().items():
+            if phase == STEP:
+                series.add_histogram("goodput_run_step_duration_seconds", found.native, found.buckets)
+            else:
+                series.add_histogram("goodput_run_phase_duration_seconds", found.native, phase=phase)
+        for phase, seconds in times.quantiles(now_ns).items():
             for q, value in zip(QUANTILES, seconds, strict=True):
                 if phase == STEP:
                     series.add("goodput_run_step_seconds", value, q=q)

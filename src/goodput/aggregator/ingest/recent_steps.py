@@ -1,4 +1,4 @@
-"""The newest steps of a run, of all its ranks: how long each took, for its step windows and its quantiles.
+"""The newest steps of a run, of all its ranks: how long each took, for its step windows, quantiles and histograms.
 
 Steps wait until there are many or somebody asks, and are counted together, since NumPy costs per call. A step whose
 predecessor is missing stands for several steps, so its length is unknown and it is left out.
@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from goodput.aggregator.ingest.recent_times import RecentTimes
+from goodput.aggregator.ingest.run_histograms import RunHistogram
 from goodput.aggregator.ingest.step_trends import StepWindows, Trend
 from goodput.wire.step_blocks import END, NUMBER, SAMPLES, START, TOTALS
 from goodput.wire.step_columns import widened
@@ -31,7 +32,7 @@ class _Waiting(NamedTuple):
 
 
 class RecentSteps:
-    """The step windows and the quantiles of one run."""
+    """The step windows, quantiles and histograms of one run."""
 
     def __init__(self):
         self._trend, self._times = Trend(), RecentTimes()
@@ -71,6 +72,11 @@ class RecentSteps:
         """Seconds at each of recent_times.QUANTILES by phase, and of STEP; empty without steps in the last minutes."""
         self._fold()
         return self._times.quantiles(now_ns)
+
+    def histograms(self) -> dict[str, RunHistogram]:
+        """Of all steps that were pushed, by phase, and of STEP."""
+        self._fold()
+        return self._times.histograms()
 
     def _fold(self) -> None:
         waiting, self._waiting, self._rows = self._waiting, {}, 0

@@ -14,14 +14,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from goodput.aggregator.ingest.run_histograms import BIN_BITS, RunHistogram, RunHistograms
 from goodput.columns.bins import fp16_bins
 from goodput.histograms.histogram import value_of
 
 SPAN_NS, SPANS = 60 * 10**9, 5
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+_NOTHING = np.zeros(0, np.uint32), np.zeros(0, np.uint8)
 STEP = ""  # the name of the whole step among the phases
 NAMES_MAX = 64  # further phases are left out
-_BITS = 16  # of a bin in a key, below the place of its name
 
 
 class RecentTimes:
@@ -30,13 +31,14 @@ class RecentTimes:
     def __init__(self):
         self._places: dict[str, int] = {STEP: 0}
         self._spans: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # keys in order, and how often each occurs
+        self._past = RunHistograms()  # of the minutes before
 
     def add(self, phases: Sequence[str], ends_ns: np.ndarray, times_ns: np.ndarray) -> None:
         """Take steps by their ends on our clock and, as (steps, 1 + phases - 1), their lengths and times in each phase
         but the first, which is time in no phase."""
         names = (STEP, *phases[1:])
         places = np.array([self._place(name) for name in names], np.int64)
-        keys = ((places << _BITS) | fp16_bins(times_ns)).astype(np.uint32)
+        keys = ((places << BIN_BITS) | fp16_bins(times_ns)).astype(np.uint32)
         occurs = (times_ns > 0) & (places >= 0)
         occurs[:, 0] = True
         numbers = ends_ns // SPAN_NS
@@ -44,22 +46,31 @@ class RecentTimes:
             mine = numbers == k
             own = np.unique(keys[mine][occurs[mine]], return_counts=True)
             self._spans[k] = _summed([self._spans[k], own] if k in self._spans else [own])
-        for k in sorted(self._spans)[:-SPANS]:
-            del self._spans[k]
+        self._forget(sorted(self._spans)[:-SPANS])
 
     def quantiles(self, now_ns: int) -> dict[str, list[float]]:
         """Seconds at each of QUANTILES by phase, and of STEP; empty without steps in the last minutes."""
         newest = now_ns // SPAN_NS
-        self._spans = {k: span for k, span in self._spans.items() if k > newest - SPANS}
+        self._forget([k for k in self._spans if k <= newest - SPANS])
         if not self._spans:
             return {}
         keys, counts = _summed(list(self._spans.values()))
         found = {}
         for name, place in self._places.items():
-            first, last = np.searchsorted(keys, (place << _BITS, (place + 1) << _BITS))
+            first, last = np.searchsorted(keys, (place << BIN_BITS, (place + 1) << BIN_BITS))
             if last > first:
-                found[name] = _quantiles(keys[first:last] - (place << _BITS), counts[first:last])
+                found[name] = _quantiles(keys[first:last] - (place << BIN_BITS), counts[first:last])
         return found
+
+    def histograms(self) -> dict[str, RunHistogram]:
+        """Of all steps ever taken, by phase, and of STEP."""
+        recent = _summed([*self._spans.values(), _NOTHING])
+        return dict(self._past.plus(*recent).by_name(self._places))
+
+    def _forget(self, minutes: list[int]) -> None:
+        """Their steps count in the histograms only."""
+        for k in minutes:
+            self._past = self._past.plus(*self._spans.pop(k))
 
     def _place(self, name: str) -> int:
         if name not in self._places and len(self._places) >= NAMES_MAX:
