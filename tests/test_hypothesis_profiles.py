@@ -27,7 +27,7 @@ print(hash(tuple(map(repr, drawn))))
 def draws(more: str) -> str:
     command = [sys.executable, "-c", DRAWS.format(more=more), str(TESTS)]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=True, env={"PYTHONHASHSEED": "0"}
+        command, capture_output=True, text=True, timeout=300, check=True, env={"PYTHONHASHSEED": "0"}
     ).stdout
 
 

@@ -41,13 +41,13 @@ def train(tmp_path):
         if end == "alive":
             assert process.stdout.readline() == b"ready\n"
         else:
-            process.wait(20)
+            process.wait(120)
         return process
 
     yield start
     for process in started:
         process.kill()
-        process.wait(20)
+        process.wait(120)
         process.stdin.close()
         process.stdout.close()
 
@@ -74,7 +74,7 @@ def test_pages_of_finished_killed_and_running_ranks(train, tmp_path):
     for i in range(3):
         assert of_rank(account, i)["productive"] >= 5 * 0.002 and of_rank(account, i)["startup"] > 0
     alive.stdin.close()
-    alive.wait(20)
+    alive.wait(120)
 
     (account,), _ = local(tmp_path)
     # A rank was killed and none continues: its steps after the checkpoint of step 3 are lost provisionally.

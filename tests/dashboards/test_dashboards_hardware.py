@@ -60,7 +60,7 @@ def test_every_panel_and_record_of_hardware_has_a_value(prometheus):
 
     last = []
     try:
-        wait_until(lambda: not last.__setitem__(slice(None), nothing()) and not last, 30, "every expression")
+        wait_until(lambda: not last.__setitem__(slice(None), nothing()) and not last, 60, "every expression")
     except AssertionError:
         assert last == []
     assert {rule["health"] for rule in prometheus.rules()} == {"ok"}
@@ -73,7 +73,7 @@ def test_gpu_alerts_carry_run_and_rank(prometheus):
         found = {one["labels"]["alertname"]: one for one in prometheus.alerts() if one["state"] == "firing"}
         return found if set(names) <= set(found) else None
 
-    found = wait_until(firing, 20, "the three alerts")
+    found = wait_until(firing, 60, "the three alerts")
     for name in names:
         labels = found[name]["labels"]
         assert [labels[key] for key in ("host", "gpu", "run", "rank")] == ["n0", "GPU-0", "r1", "0"], name

@@ -109,7 +109,7 @@ def test_wider_alert_inhibits_narrower_but_no_cause(scenario, tmp_path):
             return {labels: bool(status["inhibitedBy"]) for labels, status in found.items()}
 
         # A request may be answered before the inhibitor has read the last alert.
-        routed = wait_until(inhibited, 30, "every alert to be routed")
+        routed = wait_until(inhibited, 60, "every alert to be routed")
         deadline = time.monotonic() + 10
         while routed != expected and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -166,7 +166,7 @@ def evaluate(simulation, tmp_path_factory):
             ["promtool", "test", "rules", str(pruned(path, target))],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
         return done.stdout + done.stderr if done.returncode else ""
 

@@ -157,7 +157,7 @@ CLAUSES |= {
 
 def promtool(*arguments, cwd=RULES) -> subprocess.CompletedProcess:
     require("promtool")
-    return subprocess.run(["promtool", *arguments], cwd=cwd, capture_output=True, text=True, timeout=60)
+    return subprocess.run(["promtool", *arguments], cwd=cwd, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize("what", [("rules", *FILES), ("config", "prometheus.yml")])
@@ -169,7 +169,7 @@ def test_files_are_valid(what):
 def test_alertmanager_configuration_names_existing_alerts():
     require("amtool")
     path = RULES / "alertmanager.yml"
-    done = subprocess.run(["amtool", "check-config", str(path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["amtool", "check-config", str(path)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert set(re.findall(r"Goodput\w+", path.read_text())) <= set(ALERTS)
 

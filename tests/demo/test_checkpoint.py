@@ -114,7 +114,7 @@ def test_sigkill_while_saving_loses_no_committed_checkpoint(path):
             committed = [int(child.stdout.readline()) for _ in range(8 + round_)][-1]
         finally:
             child.kill()
-            child.communicate(timeout=10)
+            child.communicate(timeout=300)
         model, adam = _trained(0, hidden=(500,))
         step = restore(path, model, adam)
         assert step >= committed

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -100,15 +98,11 @@ def test_short_text_and_bad_rank_are_refused():
         _batches(rank=2, world_size=2)
 
 
-def test_fetch_takes_less_than_forty_microseconds():
-    tokens = np.random.default_rng(0).integers(0, 100, 300_000).astype(np.uint8)
-    batches = Batches(tokens, 0, 2, 64, 16, 0)
-    seconds = []
-    for step in range(2000):
-        start = time.perf_counter()
-        batches.fetch(step)
-        seconds.append(time.perf_counter() - start)
-    assert np.median(seconds) < 40e-6
+def test_fetch_copies_nothing():
+    """A batch takes microseconds, so that the planted delay is all of the loader's time."""
+    batches = _batches()
+    windows, targets = batches.fetch(0)
+    assert windows.base is targets.base is batches.fetch(batches.steps_per_epoch)[0].base is not None
 
 
 def test_the_model_learns_from_the_real_text():

@@ -21,7 +21,7 @@ def made(tmp_path_factory):
 
     def make(*names: str):
         command = [DEPLOY / "certificates.sh", folder / "a", *names]
-        subprocess.run(command, check=True, capture_output=True, timeout=30)
+        subprocess.run(command, check=True, capture_output=True, timeout=300)
         return folder / "a"
 
     make("head=10.0.0.1,head.example", "goodput-node")

@@ -44,7 +44,7 @@ def load(path: Path) -> list[dict]:
 def kustomize(folder: Path) -> str:
     for command in (["kustomize", "build"], ["kubectl", "kustomize"]):
         if shutil.which(command[0]):
-            done = subprocess.run([*command, str(folder)], capture_output=True, text=True, timeout=60)
+            done = subprocess.run([*command, str(folder)], capture_output=True, text=True, timeout=300)
             assert done.returncode == 0, done.stderr
             return done.stdout
     pytest.skip("not installed: kustomize or kubectl")

@@ -21,7 +21,7 @@ SCRIPTS = sorted([*SLURM.glob("*.sh"), *SLURM.glob("*.sbatch")])
 def test_the_linter_finds_nothing(path):
     program = Path(sysconfig.get_path("scripts")) / "shellcheck"
     command = [str(program), "--external-sources", "--severity=style", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=servers.REPOSITORY)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=servers.REPOSITORY)
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -54,7 +54,7 @@ class Node:
 
     def run(self, script: str) -> subprocess.CompletedProcess:
         return subprocess.run(
-            [str(SLURM / script)], env=self.environ, capture_output=True, text=True, timeout=30
+            [str(SLURM / script)], env=self.environ, capture_output=True, text=True, timeout=300
         )
 
     def pid(self) -> int:
@@ -95,7 +95,7 @@ def test_prolog_starts_only_one_agent(node):
         subprocess.Popen([str(SLURM / "prolog.sh")], env=node.environ, stderr=subprocess.PIPE)
         for _ in range(2)
     ]
-    assert [(one.communicate(timeout=30)[1], one.returncode) for one in both] == [(b"", 0)] * 2
+    assert [(one.communicate(timeout=300)[1], one.returncode) for one in both] == [(b"", 0)] * 2
     assert time.monotonic() - began < 15
     assert node.calls() == [f"node --directory {node.pages} --listen 127.0.0.1:0"]
     assert alive(node.pid())

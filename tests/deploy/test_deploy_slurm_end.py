@@ -39,7 +39,7 @@ class Controller:
                 env=self.environ,
                 capture_output=True,
                 text=True,
-                timeout=30,
+                timeout=300,
                 pass_fds=(held,),
             )
             os.close(held)

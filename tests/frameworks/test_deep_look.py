@@ -143,7 +143,7 @@ def test_report_command_shows_the_deep_look(outcome):
         [sys.executable, "-m", "goodput", "report", "--directory", str(outcome["directory"] / "pages")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert "deep look of rank 0 at step" in done.stdout

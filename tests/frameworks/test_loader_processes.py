@@ -44,7 +44,7 @@ def test_every_start_method(trainer, context):
     # The owner's lock is seen by other processes only.
     code = "import sys, goodput.rank_page.page as page; sys.exit(not page.is_locked(sys.argv[1]))"
     command = [sys.executable, "-c", code, trainer.session.writer.path]
-    assert subprocess.run(command, timeout=30).returncode == 0
+    assert subprocess.run(command, timeout=300).returncode == 0
     assert len(os.listdir(os.path.dirname(trainer.session.writer.path))) == 1
 
 

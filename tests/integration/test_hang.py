@@ -40,7 +40,7 @@ class House:
         ledger = f"sqlite:///{folder / 'ledger.db'}"
         options = f"--listen 127.0.0.1:0 --stall {STALL_SECONDS} --ledger {ledger}"
         self.start("serve", "-m", "goodput", "serve", *options.split())
-        self.client = httpx.Client(base_url=self.address("serve"), trust_env=False, timeout=10)
+        self.client = httpx.Client(base_url=self.address("serve"), trust_env=False, timeout=60)
         options = f"--listen 127.0.0.1:0 --py-spy --aggregator {self.address('serve')}"
         self.start("node", "-m", "goodput", "node", *options.split())
         self.address("node")
@@ -127,14 +127,14 @@ def test_stuck_rank_is_named_until_it_continues(house, sign, rank, phase):
     assert house.series("goodput_hang_seconds")[(("run", RUN),)] >= hang["seconds"]
     assert house.client.get("/api/v1/runs").json()["runs"][0]["hang"] is True
 
-    shown = servers.wait_until(lambda: (house.run()["hang"] or {}).get("stack"), 30, "the stack")
+    shown = servers.wait_until(lambda: (house.run()["hang"] or {}).get("stack"), 60, "the stack")
     assert f"Process {house.ranks[rank].pid}" in shown, shown
     assert ("wait_for_a_shard" if phase == "loader" else "main (hanging_rank.py") in shown
     hang = house.run()["hang"]
     assert hang["stack_rank"] == rank and abs(hang["stack_time"] - time.time()) < 60
 
     (house.folder / sign).unlink()
-    servers.wait_until(lambda: house.run()["hang"] is None, 30, "the hang to be over")
+    servers.wait_until(lambda: house.run()["hang"] is None, 60, "the hang to be over")
     assert list(house.series("goodput_hang_seconds").values()) == [0]
     assert house.series("goodput_hang_culprit_seconds") == {}
 
@@ -152,5 +152,5 @@ def test_killed_rank_is_named_while_others_wait(house):
     assert (hang["culprit"], hang["victims"], hang["suspects"][0]["kind"]) == (1, 2, "dead")
     assert "is dead (killed)" in hang["reason"] and hang["stack"] is None
     (house.folder / "deaf").unlink()
-    servers.wait_until(lambda: house.run()["status"] == "down", 30, "the others' end to be known")
+    servers.wait_until(lambda: house.run()["status"] == "down", 60, "the others' end to be known")
     assert house.run()["hang"] is None

@@ -44,7 +44,7 @@ class Node:
 
     def __init__(self, folder: Path):
         self.folder, self.children = folder, {}
-        self.http = httpx.Client(trust_env=False, timeout=10)
+        self.http = httpx.Client(trust_env=False, timeout=60)
         nvml = stub()
         self.uuids = [nvml.uuid(gpu) for gpu in range(2)]
         library = nvml.build(folder / "lib")
@@ -166,7 +166,7 @@ def test_activity_and_energy_are_there_by_phase(node):
     def is_there(found: dict) -> bool:
         return found.get(("gpu_phase_seconds_total", second, "forward"), 0) > 4
 
-    found = node.wait(is_there, 30, "4 s in forward")
+    found = node.wait(is_there, 60, "4 s in forward")
     for gpu, uuid, phase, ratio in ((0, first, "loader", 0.05), (1, second, "forward", 0.3)):
         whole = sum(value for at, value in found.items() if at[:2] == ("gpu_phase_seconds_total", uuid))
         seconds = found["gpu_phase_seconds_total", uuid, phase]
@@ -187,12 +187,12 @@ def test_lost_gpu_is_reported_with_its_rank(node):
     xid = ("health_events_total", node.uuids[1], "xid", "critical")
     began, waited = time.monotonic(), node.core_wait_seconds()
     node.gpus.xid(1, 79)
-    found = node.wait(lambda found: found.get(xid), 20, "the XID")
+    found = node.wait(lambda found: found.get(xid), 60, "the XID")
     told_seconds = time.monotonic() - began
     began = time.monotonic()
     node.gpus.lose(1)
-    found = node.wait(lambda found: found.get(lost), 20, "the loss")
-    found = node.wait(lambda found: found["gpu_up", node.uuids[1]] == 0, 5, "the GPU to be down")
+    found = node.wait(lambda found: found.get(lost), 60, "the loss")
+    found = node.wait(lambda found: found["gpu_up", node.uuids[1]] == 0, 60, "the GPU to be down")
     lost_seconds, waited = time.monotonic() - began, node.core_wait_seconds() - waited
     print(f"XID after {told_seconds:.2f} s, loss after {lost_seconds:.2f} s")
     # A few intervals, and what the scrapes take, and no core.
@@ -204,7 +204,7 @@ def test_lost_gpu_is_reported_with_its_rank(node):
     assert any(at[0] == "gpu_xid_errors_total" and {"79", node.uuids[1]} <= set(at) for at in found)
     path = f"runs/{RUN}/health"
     reported = servers.wait_until(
-        lambda: (node.ask(path) or {}).get("events", [])[1:], 10, "both events at the aggregator"
+        lambda: (node.ask(path) or {}).get("events", [])[1:], 60, "both events at the aggregator"
     )
     events = {event["kind"]: event for event in [*reported, *node.ask(path)["events"]]}
     assert events.keys() == {"xid", "lost"}
@@ -217,7 +217,7 @@ def test_lost_gpu_is_reported_with_its_rank(node):
 
 def test_hung_driver_call_does_not_delay_scrapes(node):
     node.gpus.set("0.nvmlDeviceGetPowerUsage", "block")
-    slowest, end = 0.0, time.monotonic() + STUCK_SECONDS + 6
+    slowest, end, waited = 0.0, time.monotonic() + STUCK_SECONDS + 60, node.core_wait_seconds()
     while True:
         found = node.scrape()
         slowest = max(slowest, node.scrape_seconds)
@@ -226,19 +226,19 @@ def test_hung_driver_call_does_not_delay_scrapes(node):
         assert time.monotonic() < end, "the driver's process was not replaced"
         time.sleep(0.05)
     print(f"slowest scrape {1000 * slowest:.0f} ms")
-    assert slowest < SCRAPE_SECONDS_MAX
+    assert slowest < SCRAPE_SECONDS_MAX + max(node.core_wait_seconds() - waited, 0.0)
     assert found["driver_up", "nvml"] == 0 and found["gpu_up", node.uuids[0]] == 0
     assert found["node_collector_up", "gpus"] == found["node_collector_up", "gpu_phases"] == 1
     node.gpus.set("0.nvmlDeviceGetPowerUsage", int(1000 * WATTS[0]))
     node.wait(
-        lambda found: found["driver_up", "nvml"] and found["gpu_up", node.uuids[0]], 15, "the driver again"
+        lambda found: found["driver_up", "nvml"] and found["gpu_up", node.uuids[0]], 60, "the driver again"
     )
 
 
 def test_account_charges_gpu_idle_time_in_compute(node):
     (node.folder / "stop").touch()
     for rank in range(2):
-        assert node.children[f"rank{rank}"].wait(20) == 0
+        assert node.children[f"rank{rank}"].wait(120) == 0
 
     found = servers.wait_until(lambda: _over(node.ask(f"runs/{RUN}")), 60, "the run's end")
     scraped = node.scrape()
@@ -257,7 +257,7 @@ def test_the_agent_ends_and_leaves_no_process(node):
     children = _children_of(agent.pid)
     assert children
     agent.terminate()
-    assert agent.wait(10) == 0
+    assert agent.wait(120) == 0
     servers.wait_until(lambda: not any(map(_is_driver, children)), 60, "the driver's process to end")
     assert "Traceback" not in (node.folder / "node.log").read_text()
 

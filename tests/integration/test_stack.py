@@ -91,9 +91,9 @@ def live(tmp_path_factory):
             )
             with servers.Prometheus(folder, config) as prometheus:
                 first = stack.train(1)
-                servers.wait_until((folder / "checkpoint").exists, 30, "a checkpoint")
+                servers.wait_until((folder / "checkpoint").exists, 60, "a checkpoint")
                 first[1].kill()
-                first[0].wait(20)
+                first[0].wait(120)
                 yield stack, stack.train(2), prometheus, webhook
     finally:
         stack.end()

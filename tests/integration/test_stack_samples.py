@@ -62,10 +62,10 @@ def test_slow_batch_source_is_named(services):
             if not may_read(child.pid):
                 pytest.skip("needs the right to read other processes")
             wait_until(lambda: agent.stack_sampling.outcomes()["taken"], 60, "a burst")
-            assert child.wait(60) == 0
+            assert child.wait(120) == 0
         finally:
             child.kill()
-    found = wait_until(lambda: over(client), 20, "the end of the run")
+    found = wait_until(lambda: over(client), 60, "the end of the run")
     sampled, causes = found["stack_samples"], {cause["state"]: cause for cause in found["causes"]}
     lines = [one for one in sampled["places"] if one["place"].startswith("nanochat.py:documents, ")]
     percent = 100 * sum(one["samples"] for one in lines) / sampled["samples"]

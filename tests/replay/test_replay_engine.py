@@ -101,7 +101,7 @@ def by_promtool(directory, series) -> dict[str, list[int]]:
             {"rule_files": files, "evaluation_interval": "1m", "group_eval_order": groups, "tests": [test]}
         )
     )
-    done = subprocess.run(["promtool", "test", "rules", path], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["promtool", "test", "rules", path], capture_output=True, text=True, timeout=300)
     # The expected samples never exist, so promtool's error lists those that do.
     got = re.findall(r"^\s*got:(.*?)$", done.stdout + done.stderr, re.MULTILINE)
     assert len(got) == 2, done.stdout + done.stderr

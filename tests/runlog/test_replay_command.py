@@ -19,7 +19,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "example-run.jsonl"
 
 def call(*arguments, **more) -> subprocess.CompletedProcess:
     command = [sys.executable, "-c", MAIN, "replay", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, timeout=60, **{"text": True, **more})
+    return subprocess.run(command, capture_output=True, timeout=300, **{"text": True, **more})
 
 
 def test_example_of_the_definitions():
@@ -74,7 +74,7 @@ def test_standard_input(tmp_path):
 def test_standard_input_that_is_closed():
     command = [sys.executable, "-c", MAIN, "replay", "-"]
     done = subprocess.run(
-        ["sh", "-c", '"$@" <&-', "sh", *command], capture_output=True, text=True, timeout=60
+        ["sh", "-c", '"$@" <&-', "sh", *command], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 1 and "standard input is closed" in done.stderr
 
@@ -136,7 +136,7 @@ def on_a_terminal(*arguments) -> tuple[str, str]:
             break
         seen += piece
     out = process.stdout.read().decode()
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
     process.stdout.close()
     os.close(ours)
     return out, seen.decode()

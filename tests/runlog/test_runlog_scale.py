@@ -84,7 +84,7 @@ def test_memory_does_not_grow_with_lines(tmp_path):
         for pair in zip(steps(lengths), steps(lengths, rank=1), strict=True):
             lines += pair
         command = [sys.executable, "-c", PEAK, write(tmp_path / str(count), lines), str(count)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
         peaks.append(int(done.stdout))
     assert os.path.getsize(tmp_path / "100000") > os.path.getsize(tmp_path / "20000") + 8 * 2**20
     # 80 000 steps more would be over 8 MiB in any form; a few pages come and go.

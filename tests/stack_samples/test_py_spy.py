@@ -72,6 +72,6 @@ def test_stop_ends_a_recording(fake_py_spy):
     while recorder._child is None and thread.is_alive():
         thread.join(0.01)
     recorder.stop()
-    thread.join(10)
+    thread.join(60)
     assert [one.reason for one in found] == ["py-spy: exit status -9"]
     assert recorder.record(os.getpid()).reason == "py-spy: stopped"

@@ -74,7 +74,7 @@ class ForkServer:
     def close(self) -> None:
         assert self._process.stdin and self._process.stdout
         self._process.stdin.close()
-        self._process.wait(60)
+        self._process.wait(120)
         self._process.stdout.close()
         self._log.close()
 

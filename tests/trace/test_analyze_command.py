@@ -148,7 +148,7 @@ def test_colour_only_on_a_terminal_that_allows_it(tmp_path, no_color, coloured):
             [*command, str(trace(tmp_path / "t.json"))],
             stdout=theirs,
             env=environment,
-            timeout=60,
+            timeout=300,
             check=True,
         )
         assert done.returncode == 0

@@ -44,7 +44,7 @@ for stack in (False, True):
 def traces(tmp_path_factory):
     folder = tmp_path_factory.mktemp("torch")
     paths = [folder / "plain.json", folder / "stack.json.gz"]
-    subprocess.run([sys.executable, "-c", SCRIPT, *map(str, paths)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", SCRIPT, *map(str, paths)], check=True, timeout=300)
     return paths
 
 

@@ -28,11 +28,11 @@ def test_older_ledger_is_converted_while_listening(tmp_path, monkeypatch):
     def hold(done: int, to_do: int) -> None:
         set_converted(done, to_do)
         begun.set()
-        held.wait(20)
+        held.wait(120)
 
     startup.set_converted = hold
     with serving(app, whole=False) as client:
-        assert begun.wait(20)
+        assert begun.wait(120)
         assert client.get("/healthz").text == "ok\n"
         ready = client.get("/readyz")
         assert ready.status_code == 503 and ready.json()["status"].startswith("converting the ledger, ")
@@ -57,13 +57,13 @@ def test_requests_wait_until_the_runs_are_whole(tmp_path, monkeypatch):
         startup.restored = processes
         if processes == RANKS // 2:
             half.set()
-            held.wait(20)
+            held.wait(120)
 
     startup.set_restored = set_restored
     seen = {}
 
     def ask(client) -> None:
-        half.wait(20)
+        half.wait(120)
         assert client.get("/healthz").text == "ok\n"
         ready = client.get("/readyz")
         assert (ready.status_code, ready.headers["retry-after"]) == (503, "5")
@@ -97,5 +97,5 @@ def test_unreadable_ledger_ends_the_server(tmp_path):
 
     startup._restore, startup.on_failure = fail, ended.set
     with serving(app, whole=False) as client:
-        assert ended.wait(10) and str(startup.error) == "ledger: cannot be read"
+        assert ended.wait(120) and str(startup.error) == "ledger: cannot be read"
         assert client.get("/readyz").status_code == 503

@@ -42,7 +42,7 @@ class Site:
     def raw(self, path: str, headers: dict[str, str]) -> http.client.HTTPResponse:
         """The path as it stands: httpx would resolve it."""
         connection = http.client.HTTPConnection(
-            self.client.base_url.host, self.client.base_url.port, timeout=10
+            self.client.base_url.host, self.client.base_url.port, timeout=60
         )
         try:
             connection.request("GET", path, headers=headers)
@@ -603,7 +603,7 @@ def test_reports_of_ingest_are_bounded(site, monkeypatch):
     headers = site.bearer("agent")
     packed = site.client.post("/api/v1/ingest", content=b"x", headers={**headers, "content-encoding": "gzip"})
     assert packed.status_code == 415 and "Content-Encoding" in packed.text
-    reported = http.client.HTTPConnection(site.client.base_url.host, site.client.base_url.port, timeout=10)
+    reported = http.client.HTTPConnection(site.client.base_url.host, site.client.base_url.port, timeout=60)
     reported.putrequest("POST", "/api/v1/ingest")
     for name, value in {**headers, "Content-Length": str(schema.BODY_BYTES_MAX + 1)}.items():
         reported.putheader(name, value)

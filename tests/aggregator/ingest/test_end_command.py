@@ -38,7 +38,7 @@ class Site:
         self.serve = ServeCommand(
             folder, f"sqlite:///{folder}/ledger.db", "--tokens", str(folder / "tokens.json")
         )
-        self.client = httpx.Client(base_url=self.serve.url.rstrip("/"), timeout=20, trust_env=False)
+        self.client = httpx.Client(base_url=self.serve.url.rstrip("/"), timeout=60, trust_env=False)
 
     def push(self, *ranks: Process, run: str) -> None:
         body = body_of(*[rank_report(one, run) for one in ranks])
@@ -85,7 +85,7 @@ def test_end_command_ends_a_cancelled_run(site):
     assert site.status("vision%2Fa%20b") == "down"
     command = [sys.executable, "-m", "goodput", "end", "vision/a b", "--aggregator", site.serve.url]
     command += ["--token-file", site.files["nodes"]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "run vision/a b is over, cancelled: 2 ranks ended\n"
     assert site.status("vision%2Fa%20b") == "cancelled"

@@ -176,12 +176,12 @@ def test_reason_decides_which_steps_count(client, reason, monkeypatch):
     monkeypatch.undo()  # The account of a final run is cached until a report.
     killed(client)
     assert end(client, reason=reason)["reason"] == reason
-    wait_until(lambda: account(client)["status"] == reason, 20, "the first reason")
+    wait_until(lambda: account(client)["status"] == reason, 60, "the first reason")
     found = account(client)
     assert found["steps"] == ({"kept": 176, "lost": 0} if reason == "finished" else {"kept": 160, "lost": 16})
     # The last request wins. A finished run's rows were dropped, so it is folded again from the ledger.
     assert end(client)["ended"] == RANKS
-    wait_until(lambda: account(client)["status"] == "cancelled", 20, "the last reason")
+    wait_until(lambda: account(client)["status"] == "cancelled", 60, "the last reason")
 
 
 def test_ranks_end_at_given_or_last_seen_time(client):

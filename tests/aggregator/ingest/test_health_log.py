@@ -239,7 +239,7 @@ def test_events_during_a_failed_write_are_kept(ledger):
     class Failing:
         def append(self, batch, health, *more):
             began.set()
-            assert may_fail.wait(10)
+            assert may_fail.wait(120)
             raise LedgerError("no")
 
     async def together():

@@ -31,7 +31,7 @@ class Agent(threading.Thread):
 
     def run(self) -> None:
         try:
-            with httpx.Client(base_url=self.url, timeout=10, trust_env=False) as client:
+            with httpx.Client(base_url=self.url, timeout=60, trust_env=False) as client:
                 for body in self.bodies:
                     answer = client.post("/api/v1/ingest", content=body)
                     ack = schema.decode_ack(answer.content)
@@ -68,10 +68,10 @@ def test_a_killed_aggregator_loses_nothing(tmp_path, url):
             if kill < KILLS:
                 # In the middle of the pushes: some are stored, some in flight, some not begun.
                 for _ in range(total // (KILLS + 2)):
-                    assert acknowledged.acquire(timeout=20), [agent.error for agent in agents]
+                    assert acknowledged.acquire(timeout=300), [agent.error for agent in agents]
                 served.kill()
             for agent in agents:
-                agent.join(30)
+                agent.join(60)
                 assert agent.error is None and not agent.is_alive(), agent.error
             restarts.append(sum(agent.sent for agent in agents))
             # What was not acknowledged is sent again, and now and then something that was.
@@ -82,7 +82,7 @@ def test_a_killed_aggregator_loses_nothing(tmp_path, url):
             if kill < KILLS:
                 assert any(left), "the kill was in the middle"
                 continue
-            with httpx.Client(base_url=served.url, timeout=10, trust_env=False) as client:
+            with httpx.Client(base_url=served.url, timeout=60, trust_env=False) as client:
                 found = client.get("/api/v1/runs/killed%20run").json()
     assert {name: found[name] for name in want} == want
     assert want["status"] == "finished" and want["steps"] == {"kept": 8 * 16, "lost": 8 * 4}
@@ -90,7 +90,7 @@ def test_a_killed_aggregator_loses_nothing(tmp_path, url):
     # And once more over what is on disk alone.
     with (
         ServeCommand(tmp_path, url) as served,
-        httpx.Client(base_url=served.url, timeout=10, trust_env=False) as client,
+        httpx.Client(base_url=served.url, timeout=60, trust_env=False) as client,
     ):
         again = client.get("/api/v1/runs/killed%20run").json()
     assert {name: again[name] for name in want} == want

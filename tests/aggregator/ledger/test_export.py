@@ -53,7 +53,7 @@ def test_the_command(ledger, url, tmp_path):
             capture_output=True,
             text=True,
             cwd=tmp_path,
-            timeout=60,
+            timeout=300,
         )
 
     assert call("export", "--ledger", url).stdout.split() == ["r1"]
@@ -90,7 +90,7 @@ def test_hdr_log_of_a_run(ledger, url, tmp_path):
         assert not answer.rejected, answer
     path = tmp_path / "run.hlog"
     command = [sys.executable, "-m", "goodput", "export", "r1", "--ledger", url, "--hdr", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     found: dict[str, HdrHistogram] = {}
     reader = HistogramLogReader(str(path), HdrHistogram(1, 65_520 * 10**9, 3))

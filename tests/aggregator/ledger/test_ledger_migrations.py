@@ -166,7 +166,7 @@ def test_concurrent_openers_migrate_once(new_url, old):
         together = threading.Barrier(6)
 
         def open_it(url=url, together=together, done=done, errors=errors):
-            together.wait(10)
+            together.wait(120)
             try:
                 ledger = Ledger(url)
                 done.append([report.identity.rank for report in stored_reports(ledger)])
@@ -359,7 +359,7 @@ def test_killed_conversion_continues(url):
         for program in programs:
             if "whole\n" not in lines:
                 program.kill()
-            program.communicate(timeout=60)
+            program.communicate(timeout=300)
         if "whole\n" in lines:
             break
         kills += 1

@@ -91,7 +91,7 @@ def test_frozen_server_does_not_block_pushes_forever(short, postgresql, url, cap
                 assert push(client, body_of(rank_report(one.steps(2, forward=1)))) == 503
                 assert time.monotonic() - began < 8
         thawed = body_of(rank_report(one.finished()))
-        wait_until(lambda: push(client, thawed) == 200, 20, "the thawed server to be used again")
+        wait_until(lambda: push(client, thawed) == 200, 60, "the thawed server to be used again")
     assert "no answer for 3 s" in caplog.text and "timeout" in caplog.text
     assert steps_in(url) == [6]
 
@@ -154,7 +154,7 @@ def test_two_aggregators_can_write_the_same_rows(url, ledger):
                 for part in (batch, list(reversed(batch)))
             ]
             for write in writes:
-                write.result(30)
+                write.result(60)
     assert [len(report.steps) for report in stored_reports(ledger)] == [3] * 60
     other.close()
 
@@ -193,7 +193,7 @@ def test_wrong_password_is_not_shown(postgresql, how, caplog):
 )
 def test_unreachable_url_gives_one_line_without_password(url, tmp_path):
     command = [sys.executable, "-m", "goodput", "serve", "--listen", "127.0.0.1:0", "--ledger", url]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1 and "s3cret" not in done.stdout + done.stderr
     assert len(done.stderr.splitlines()) == 1 and "ledger" in done.stderr, done.stderr
 

@@ -107,15 +107,15 @@ def test_no_process_while_absent(tmp_path, monkeypatch):
     )
     child.start()
     try:
-        wait_until(lambda: child.status().settled, 20, "its answer")
-        wait_until(lambda: child._absences > 2, 20, "another attempt")
+        wait_until(lambda: child.status().settled, 60, "its answer")
+        wait_until(lambda: child._absences > 2, 60, "another attempt")
         report = child.status()
         assert report.absent and report.empty and report.problem == "nothing to sample: no such library"
         assert not started.exists() and report.cpu_seconds == 0
         child._limits = Limits(absent_seconds=3600)
         time.sleep(0.1)
         why[0] = ""
-        wait_until(started.exists, 20, "the process, long before an hour is over")
+        wait_until(started.exists, 60, "the process, long before an hour is over")
     finally:
         child.stop(5)
 

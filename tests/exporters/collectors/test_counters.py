@@ -213,6 +213,6 @@ def ask(folder: Path, series: list[dict], expected: dict[str, float]) -> None:
     path = folder / "counters.yml"
     path.write_text(yaml.safe_dump(whole, width=1_000_000))
     done = subprocess.run(
-        ["promtool", "test", "rules", str(path)], capture_output=True, text=True, timeout=60
+        ["promtool", "test", "rules", str(path)], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -307,7 +307,7 @@ def veth():
     name = f"goodput-{uuid.uuid4().hex[:8]}"
 
     def ip(*arguments):
-        return subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=20)
+        return subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=300)
 
     made = ip("netns", "add", name)
     if made.returncode != 0:
@@ -322,7 +322,7 @@ def veth():
             ["ip", "netns", "exec", name, sys.executable, "-c", READ_VETH],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
         assert done.returncode == 0, done.stderr
         yield json.loads(done.stdout)

@@ -103,7 +103,7 @@ def shown(tmp_path_factory) -> dict[str, tuple[int, str, str]]:
         running[name] = subprocess.Popen(call, env=environ, text=True, **pipes)
     found = {}
     for name, process in running.items():
-        out, output = process.communicate(timeout=60)
+        out, output = process.communicate(timeout=300)
         found[name] = process.returncode, out, output
     return found
 
@@ -131,7 +131,7 @@ def test_promtool_accepts_the_exposition(shown, tree_name):
     if not shutil.which("promtool"):
         pytest.skip("promtool is not on PATH (Debian package prometheus)")
     call = ["promtool", "check", "metrics"]
-    checked = subprocess.run(call, input=shown[tree_name][1], capture_output=True, text=True, timeout=30)
+    checked = subprocess.run(call, input=shown[tree_name][1], capture_output=True, text=True, timeout=300)
     assert checked.returncode == 0 and not checked.stdout + checked.stderr
 
 

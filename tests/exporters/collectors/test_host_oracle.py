@@ -50,7 +50,7 @@ def scrape(root) -> dict:
     ]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         try:
-            text = wait_until(lambda: process.poll() or fetch(url), 30.0, "the oracle's answer")
+            text = wait_until(lambda: process.poll() or fetch(url), 60, "the oracle's answer")
             assert process.returncode is None, f"the oracle ended with {process.returncode}"
         finally:
             process.send_signal(signal.SIGTERM)

@@ -85,7 +85,7 @@ def theirs(root) -> dict:
         text = page(f"http://127.0.0.1:{port}/metrics", process)
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(120)
     found = {}
     for line in text.splitlines():
         match = SAMPLE.match(line)

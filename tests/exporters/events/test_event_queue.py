@@ -287,17 +287,17 @@ def test_blocked_log_does_not_block_scrapes(log):
     class Stuck(logging.Handler):
         def emit(self, record):
             inside.set()
-            held.wait(10)
+            held.wait(120)
 
     stuck = Stuck()
     logging.getLogger("goodput.node").addHandler(stuck)
     writer = threading.Thread(target=log.add, args=(event(), []))
     try:
         writer.start()
-        assert inside.wait(5)
+        assert inside.wait(120)
         reader = threading.Thread(target=totals, args=(log,))
         reader.start()
-        reader.join(5)
+        reader.join(60)
         assert not reader.is_alive()
     finally:
         held.set()

@@ -366,7 +366,7 @@ def test_a_node_of_eight_gpus(tmp_path):
         gpus.on_sample = received.append
         assert gpus.settle(20.0)
         families = scrape(gpus)
-        wait_until(lambda: received, 20, "a sample to the listener")
+        wait_until(lambda: received, 60, "a sample to the listener")
     assert up(families) == {f"GPU-{at}": 1 for at in range(8)}
     assert kinds(families) == {"expected": 8, "seen": 8, "lost": 0, "unknown": 0}
     assert {labels[4] for labels in values(families, "goodput_gpu_info")} == {"0", "1"}
@@ -381,18 +381,18 @@ def test_promtool_accepts_gpu_series(tmp_path):
         assert gpus.settle(20.0)
         families = scrape(gpus)
     checked = subprocess.run(
-        ["promtool", "check", "metrics"], input=exposition(families), capture_output=True, timeout=30
+        ["promtool", "check", "metrics"], input=exposition(families), capture_output=True, timeout=300
     )
     assert checked.returncode == 0, checked.stderr.decode()
 
 
 def test_hanging_driver_does_not_delay_scrapes(tmp_path):
-    limits = Limits(stuck_seconds_min=2.0, open_seconds=20.0, backoff_seconds=30.0)
+    limits = Limits(stuck_seconds_min=4.0, open_seconds=60.0, backoff_seconds=60.0)
     with running(tmp_path, {"nvml": "Hanging"}, gpus_on_bus=8, limits=limits) as gpus:
         families = wait_scrape(gpus, lambda families: up(families), "the GPUs")
         assert len(values(families, "goodput_gpu_power_watts")) == 8
         hung = gpus._supervisors[0]
-        wait_until(lambda: hung.status().age_seconds > 0.5, 20, "the hang", every_seconds=0.01)
+        wait_until(lambda: hung.status().age_seconds > 0.5, 60, "the hang", every_seconds=0.01)
         assert hung.status().restarts["stuck"] == 0 and scrape_seconds(gpus) < 1
         families = wait_scrape(gpus, lambda families: not any(up(families).values()), "that they are down")
         assert len(up(families)) == 8, "down, and not gone"

@@ -81,7 +81,7 @@ def test_driver_gives_samples_and_its_usage():
     assert 0.01 < report.cpu_seconds < 5
     assert 5 << 20 < report.memory_bytes < 64 << 20
     assert report.counts["problems"] == 0 and sum(report.restarts.values()) == 0
-    assert report.age_seconds < 1
+    assert report.age_seconds < 30
 
 
 def test_sampling_keeps_its_interval():
@@ -104,7 +104,7 @@ def test_printed_output_does_not_corrupt_samples():
     with running("Printing") as child:
         report = wait_for(child, lambda report: report.counts["samples"] >= 5, "five samples")
         assert sum(report.restarts.values()) == 0
-        wait_until(lambda: "fake: hello" in child._process.lines, 20, "the lines printed")
+        wait_until(lambda: "fake: hello" in child._process.lines, 60, "the lines printed")
 
 
 def test_flooded_stderr_blocks_but_does_not_kill():
@@ -270,7 +270,7 @@ def test_frames_in_pieces_are_assembled(tmp_path):
     ]
     with running("", command=command) as child:
         # The shell waits for its input, which nobody writes: end it by closing.
-        wait_until(lambda: child._process, 20, "a process")
+        wait_until(lambda: child._process, 60, "a process")
         child._process._popen.stdin.close()
         report = wait_for(child, lambda report: report.counts["samples"] == 2, "two samples")
     assert report.full.sample.gpus[0].uuid == "GPU-1" and report.restarts["garbled"] == 0
@@ -307,7 +307,7 @@ def test_stopping_ends_the_process_within_a_second(name):
         elif name == "Absent":
             wait_for(child, lambda report: report.absent, "its absence")
         else:
-            wait_until(lambda: pid_of(child), 20, "a process")
+            wait_until(lambda: pid_of(child), 60, "a process")
         pid = pid_of(child)
         with within(1.0):
             child.stop()
@@ -326,7 +326,7 @@ def test_driver_is_closed_when_agent_stops(tmp_path, monkeypatch):
 def test_process_ignoring_stdin_end_is_killed():
     limits = Limits(stuck_seconds_min=0.3, open_seconds=0.3, backoff_seconds=60)
     with running("", command=["sleep", "60"], limits=limits) as child:
-        pid = wait_until(lambda: pid_of(child), 20, "a process")
+        pid = wait_until(lambda: pid_of(child), 60, "a process")
         report = wait_for(child, lambda report: report.restarts["stuck"] == 1, "its end")
         assert not is_running(pid) and report.unkillable == 0
 
@@ -354,13 +354,13 @@ def test_the_process_ends_when_its_parent_is_killed(name):
             # It ignores SIGTERM from the moment on that it hangs.
             mask = Path(f"/proc/{pid}/status")
             ignored = lambda: int(mask.read_text().split("SigIgn:")[1].split()[0], 16) >> 14 & 1  # noqa: E731
-            wait_until(ignored, 20, "the hang", every_seconds=0.01)
+            wait_until(ignored, 60, "the hang", every_seconds=0.01)
         assert is_running(pid)
     finally:
         parent.kill()
         parent.wait()
         parent.stdout.close()
-    wait_until(lambda: not is_running(pid), 20, "the driver's process to end", every_seconds=0.01)
+    wait_until(lambda: not is_running(pid), 60, "the driver's process to end", every_seconds=0.01)
 
 
 def test_process_inherits_no_descriptors_and_is_nice():
@@ -392,7 +392,7 @@ def test_unkillable_processes_are_bounded():
             child.stop()
     for process in killed:
         process.send_signal(signal.SIGKILL)
-        assert process.wait(5.0)
+        assert process.wait(120)
 
 
 def test_replacements_leak_nothing(tmp_path):

@@ -328,7 +328,7 @@ def test_requested_stack_is_sent_with_next_push(tmp_path, processes):
     try:
         timing = {"interval_seconds": 0.05, "push_interval_seconds": 0.05}
         with Agent(str(tmp_path / "pages"), aggregator=aggregator.url, py_spy=True, **timing) as agent:
-            assert answered.wait(10)
+            assert answered.wait(120)
             received = lambda: [stack for report in list(aggregator.reports) for stack in report.stacks]  # noqa: E731
             wait_until(received, seconds=30)
             (stack,) = received()

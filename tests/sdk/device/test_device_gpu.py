@@ -270,7 +270,7 @@ emit(recorder.words[page.W_DEVICE_STATE])
         env={**os.environ, "GOODPUT_DIR": str(directory), "PYTHONPATH": sdk_process.SOURCE},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == page.DEVICE_STATES.index("active")

@@ -21,7 +21,7 @@ def test_page_survives_hundreds_of_kills(directory, pure):
     directory.mkdir()
     done = subprocess.run(
         [sys.executable, "-S", os.path.abspath(crash.__file__), str(LIVES), "11"], capture_output=True, text=True,
-        timeout=120, env=sdk_process.environment(directory, pure, {}),
+        timeout=300, env=sdk_process.environment(directory, pure, {}),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

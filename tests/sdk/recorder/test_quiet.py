@@ -89,7 +89,7 @@ def imported(code: str, pure: bool, directory) -> set[str]:
     """Modules that a bare interpreter has loaded in the end."""
     done = subprocess.run(
         [sys.executable, "-S", "-c", f"{code}\nimport sys\nprint(*sys.modules)"], capture_output=True, text=True,
-        env=sdk_process.environment(directory, pure, {}), timeout=60, check=True,
+        env=sdk_process.environment(directory, pure, {}), timeout=300, check=True,
     )  # fmt: skip
     return set(done.stdout.split())
 
@@ -170,7 +170,7 @@ def in_small_tmpfs(code: str, kib: int, pure: bool, tmp_path) -> subprocess.Comp
     command = ["unshare", "--mount", "sh", "-c", mount, *sdk_process.command(code)]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, env=sdk_process.environment(place, pure, {})
+            command, capture_output=True, text=True, timeout=300, env=sdk_process.environment(place, pure, {})
         )
     except FileNotFoundError:
         pytest.skip("needs unshare(1)")
@@ -234,5 +234,5 @@ for _ in range(300):
     del words, clock
 assert gc.collect() >= 300
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]

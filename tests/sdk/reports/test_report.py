@@ -147,7 +147,7 @@ def test_report_from_another_thread_leaves_the_queue(sdk):
 
 def command(directory, *arguments, **given) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-S", "-m", "goodput", "report", *arguments], capture_output=True, text=True, timeout=60,
+        [sys.executable, "-S", "-m", "goodput", "report", *arguments], capture_output=True, text=True, timeout=300,
         env=sdk_process.environment(directory, False, given), errors="replace",
     )  # fmt: skip
 
@@ -253,7 +253,7 @@ def test_an_empty_directory_has_no_run(tmp_path):
 @pytest.mark.parametrize("arguments", [["report", "--help"], ["--help"], ["--version"]])
 def test_help(tmp_path, arguments):
     done = subprocess.run(
-        [sys.executable, "-m", "goodput", *arguments], capture_output=True, text=True, timeout=60,
+        [sys.executable, "-m", "goodput", *arguments], capture_output=True, text=True, timeout=300,
         env={**os.environ, "COLUMNS": "200"},
     )  # fmt: skip
     assert done.returncode == 0 and ("example: goodput" in done.stdout or "goodput 0." in done.stdout)
@@ -266,7 +266,7 @@ def test_closed_output_pipe_is_no_error(trained):
         env=sdk_process.environment(trained, False, {}),
     )  # fmt: skip
     process.stdout.close()
-    assert process.stderr.read() == "" and process.wait(timeout=60) == 1
+    assert process.stderr.read() == "" and process.wait(timeout=300) == 1
     process.stderr.close()
 
 
@@ -281,7 +281,7 @@ def test_a_live_rank_is_reported_without_disturbing_it(directory, pure):
         documents = [json.loads(command(directory, "--json").stdout) for _ in range(2)]
         runs, errors = runs_in(str(directory), time.perf_counter_ns())
     finally:
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
     assert [document["status"] for document in documents] == ["running", "running"]
     assert documents[1]["gpu_seconds"] > documents[0]["gpu_seconds"] and documents[0]["steps"]["kept"] == 20
     assert errors == [] and runs[0].attempts[0, 1].alive

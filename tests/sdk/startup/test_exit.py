@@ -231,7 +231,7 @@ if __name__ == "__main__":
 """)
     subprocess.run(
         [*sdk_process.command("")[:2], str(script)],
-        env=sdk_process.environment(directory, pure, {}), timeout=60, stderr=subprocess.DEVNULL, check=True,
+        env=sdk_process.environment(directory, pure, {}), timeout=300, stderr=subprocess.DEVNULL, check=True,
     )  # fmt: skip
     parent, child = sdk_process.Outcome(directory, 0, [], "").snapshots()
     assert (check(parent).ended, check(child).ended, child.steps_done) == ("finished", ended, 3)

@@ -15,7 +15,7 @@ from support.sdk.checks import check
 def test_junk_in_random_order(tmp_path, directory, pure, seed):
     script = os.path.abspath(junk.__file__)
     done = subprocess.run(
-        [sys.executable, "-S", script, str(seed), "1500"], cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        [sys.executable, "-S", script, str(seed), "1500"], cwd=tmp_path, capture_output=True, text=True, timeout=300,
         env=sdk_process.environment(directory, pure, {}), errors="replace",
     )  # fmt: skip
     assert done.returncode == 0 and done.stdout == "[]\n", done.stdout + done.stderr

@@ -24,7 +24,7 @@ def run(place, *arguments, status=0, text=None, **environ) -> subprocess.Complet
     given = dict(os.environ, GOODPUT_DIR=str(place / "pages"), **environ)
     done = subprocess.run(
         [*GOODPUT, "run", *map(str, arguments)],
-        cwd=place, env=given, input=text, capture_output=True, text=True, timeout=60,
+        cwd=place, env=given, input=text, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == status, done.stdout + done.stderr
     return done
@@ -62,7 +62,9 @@ def test_what_does_not_exist(place):
 
 def test_a_traceback_is_that_of_plain_python(place):
     path = script(place, "def f():\n    raise KeyError('x')\nf()\n")
-    plain = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, cwd=place, timeout=60)
+    plain = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, cwd=place, timeout=300
+    )
     assert run(place, path, status=1).stderr == plain.stderr
 
 
@@ -88,7 +90,9 @@ def test_an_interrupt_reaches_the_script(place):
 
 def test_python_environment_is_unchanged(place):
     path = script(place, "import sys; print(sys.path, sys.argv, __name__, __file__, sys.flags.isolated)")
-    plain = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, cwd=place, timeout=60)
+    plain = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, cwd=place, timeout=300
+    )
     assert run(place, path).stdout == plain.stdout
 
 

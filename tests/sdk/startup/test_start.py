@@ -156,7 +156,7 @@ def test_the_default_run_is_named_after_the_script(tmp_path, directory, pure):
     done = subprocess.run(
         [*sdk_process.command("")[:2], str(script)],
         env=sdk_process.environment(directory, pure, {}),
-        timeout=60,
+        timeout=300,
     )
     (snapshot,) = sdk_process.Outcome(directory, done.returncode, [], "").snapshots()
     assert snapshot.identity["run"] == f"train model-{snapshot.identity['pid']}"
@@ -310,7 +310,7 @@ def test_second_process_of_a_rank_is_reported(directory, pure):
         seconds = [sdk_process.run(code, directory, pure) for _ in range(2)]
         other = sdk_process.run(code.replace("rank=1", "rank=2"), directory, pure)
     finally:
-        first.communicate(timeout=60)
+        first.communicate(timeout=300)
     for second in seconds:
         assert second.emitted == [5] and second.status == 0
         assert len(second.messages()) == 1 and "already writes this rank's page" in second.errors

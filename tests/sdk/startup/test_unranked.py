@@ -37,7 +37,7 @@ def run_workers(tmp_path, directory, pure, *arguments, **given) -> subprocess.Co
         env=sdk_process.environment(directory, pure, given),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
 
 
@@ -87,10 +87,10 @@ def test_two_launches_never_share_a_run(directory, pure):
     first = hold(directory, pure, "terminal 1")
     second = hold(directory, pure, "terminal 2")
     third = hold(directory, pure, "terminal 1")
-    _, errors = second.communicate(timeout=60)
+    _, errors = second.communicate(timeout=300)
     assert b"already writes this rank's page" in errors
     for one in (first, third):
-        assert one.communicate(timeout=60)[1] == b""
+        assert one.communicate(timeout=300)[1] == b""
     found = identities(directory)
     assert [(one["rank"], one["pid"]) for one in found] == [(0, first.pid), (1, third.pid)]
 
@@ -99,10 +99,10 @@ def test_restart_takes_its_number_while_others_live(directory, pure):
     """The first process is killed and started again; the second lives on."""
     first, second = (hold(directory, pure, "a") for _ in range(2))
     first.kill()
-    first.communicate(timeout=60)
+    first.communicate(timeout=300)
     again = hold(directory, pure, "a")
     for one in (again, second):
-        one.communicate(timeout=60)
+        one.communicate(timeout=300)
     found = [(one["rank"], one["attempt"], one["pid"]) for one in identities(directory)]
     assert found == [(0, 1, first.pid), (0, 2, again.pid), (1, 1, second.pid)]
 
@@ -114,7 +114,7 @@ def test_other_work_takes_another_number(directory, pure):
             [*sdk_process.command("goodput.start(run='r')\nwith goodput.step(): pass"), fold],
             env=sdk_process.environment(directory, pure, {"GOODPUT_LAUNCH": "a"}),
             check=True,
-            timeout=60,
+            timeout=300,
         )
     assert [(one["rank"], one["attempt"]) for one in identities(directory)] == [(0, 1), (1, 1)]
 

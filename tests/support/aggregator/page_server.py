@@ -128,7 +128,7 @@ def hung_run(run: str, now_ns: int, hung_seconds: float, **identity) -> list[sch
 def push(url: str, ranks: list[schema.RankReport], stacks: list[schema.Stack] | None = None) -> schema.Ack:
     body = schema.encode(schema.NodeReport("gpu-node", time.time_ns(), ranks, stacks=stacks or []))
     with urllib.request.urlopen(
-        urllib.request.Request(f"{url}/api/v1/ingest", data=body), timeout=10
+        urllib.request.Request(f"{url}/api/v1/ingest", data=body), timeout=60
     ) as answer:
         ack = schema.decode_ack(answer.read())
     assert ack.accepted == len(ranks), ack.rejected
@@ -154,7 +154,7 @@ def serving(app):
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(60)
         listener.close()
 
 

@@ -27,4 +27,4 @@ class ServeCommand(Child):
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(120)

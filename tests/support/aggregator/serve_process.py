@@ -35,7 +35,7 @@ def serving(app, whole: bool = True):
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     try:
         # Without trust_env a proxy of the environment would be used for loopback.
-        with httpx.Client(base_url=url, timeout=20, trust_env=False) as client:
+        with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
             yield client
     finally:
         server.should_exit = True

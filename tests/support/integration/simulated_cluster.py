@@ -71,7 +71,7 @@ class ShippedAlertmanager(servers.Alertmanager):
 class Cluster:
     def __init__(self, folder: Path):
         self.folder, self.children, self.attempt = folder, {}, 0
-        self.http = httpx.Client(trust_env=False, timeout=10)
+        self.http = httpx.Client(trust_env=False, timeout=60)
         self.webhook = servers.Webhook()
         self.alertmanager = ShippedAlertmanager(folder, self.webhook.url)
         self.victoria = servers.VictoriaMetrics(folder)
@@ -149,7 +149,7 @@ class Cluster:
         config = self.folder / "prometheus.yml"
         written = yaml.safe_load(config.read_text())
         newest = f"max(timestamp(up)) >= {self.prometheus.over('max(timestamp(up))', now, now, 1)[frozenset()][now]}"
-        servers.wait_until(lambda: self.victoria.over(newest, now, now, 1), 20, "the last samples")
+        servers.wait_until(lambda: self.victoria.over(newest, now, now, 1), 60, "the last samples")
         config.write_text(yaml.safe_dump({"remote_write": written["remote_write"]}))
         os.kill(self.prometheus.pid, signal.SIGHUP)
         return now
@@ -169,7 +169,7 @@ class Cluster:
         ).stdout.split()[-1]
         (self.folder / "token").write_text(self._token)
         (self.folder / "token").chmod(0o600)
-        assert made.process.wait(60) == 0, (self.folder / "make.log").read_text()
+        assert made.process.wait(120) == 0, (self.folder / "make.log").read_text()
 
     def _serve(self) -> None:
         ledger = f"sqlite:///{self.folder / 'ledger.db'}"

@@ -27,4 +27,4 @@ def command(*arguments, **environment) -> list:
 
 def run(*arguments, **environment) -> subprocess.CompletedProcess:
     call, environ = command(*arguments, **environment)
-    return subprocess.run(call, env=environ, capture_output=True, text=True, timeout=30)
+    return subprocess.run(call, env=environ, capture_output=True, text=True, timeout=300)

@@ -40,7 +40,7 @@ class Puppet:
         return trace, path
 
     def end(self) -> None:
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=300)
         assert self.process.returncode == 0
 
 

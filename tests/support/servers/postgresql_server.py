@@ -73,7 +73,7 @@ class PostgreSQL:
         command = [self._programs / "initdb", "--no-sync", "--encoding=UTF8", "--auth=scram-sha-256"]
         command += [f"--username={USER}", f"--pwfile={secret}", f"--pgdata={self.folder / 'data'}"]
         done = subprocess.run(
-            command, cwd=self.folder, capture_output=True, text=True, timeout=120, **self._as
+            command, cwd=self.folder, capture_output=True, text=True, timeout=300, **self._as
         )
         assert done.returncode == 0, done.stderr
         secret.unlink()
@@ -100,12 +100,12 @@ class PostgreSQL:
             return
         self._process.send_signal(how)
         try:
-            self._process.wait(20)
+            self._process.wait(120)
         except subprocess.TimeoutExpired:
             for pid in [*self._children(), self._process.pid]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            self._process.wait(20)
+            self._process.wait(120)
         self._process = None
 
     @contextlib.contextmanager

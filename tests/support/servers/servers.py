@@ -95,7 +95,7 @@ class Server:
         self.url = f"http://{self.address}"
         self.log = self.directory / "log.txt"
         # Without trust_env a proxy of the environment would be used for loopback.
-        self.http = httpx.Client(base_url=self.url, timeout=10, trust_env=False)
+        self.http = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
         self._process: subprocess.Popen | None = None
 
     def command(self) -> list[str]:
@@ -134,7 +134,7 @@ class Server:
             self._process.wait(5)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(5)
+            self._process.wait(120)
 
     def _is_ready(self) -> bool:
         if self._process.poll() is not None:
