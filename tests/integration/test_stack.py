@@ -111,6 +111,7 @@ QUIET = {
     "goodput_phase_seconds_total": "there is no device, so no device's clock",
     "run_phase_clock:phase_seconds:rate_1m": "the same, merged",
     "goodput_hang_seconds": "nothing hangs yet",
+    "goodput_straggler_culprit_slowness_ratio": "neither rank is slow yet, though one may seem so for a moment",
     "goodput_aggregator_requests_total": "no request fails",
     "goodput_aggregator_requests_refused_total": "none is refused",
     "goodput_aggregator_auth_failures_total": "no token is required",
