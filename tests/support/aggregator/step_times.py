@@ -24,13 +24,16 @@ def run_of(ranks: int, steps: int, rng: random.Random, start: float = START) -> 
     return found
 
 
-def times_of(processes: list[Process]) -> dict[str, list[int]]:
-    """The length of each step in ns, as STEP, and the times in each phase within steps."""
+def times_of(processes: list[Process], after: int = 0) -> dict[str, list[int]]:
+    """The length of each step in ns, as STEP, and the times in each phase within steps; without each first `after`."""
     times: dict[str, list[int]] = {}
     for one in processes:
         before = (0,) * len(one.phases)
         for row in one.rows:
             inside = tuple(a - b for a, b in zip(row.totals, row.outside, strict=True))
+            if row.number <= after:
+                before = inside
+                continue
             times.setdefault(STEP, []).append(row.end_ns - row.start_ns)
             for phase, now, then in zip(one.phases[1:], inside[1:], before[1:], strict=True):
                 if now > then:
