@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from support.account.account_history import Process
 from support.aggregator.reports import node_report, rank_report
+from support.metrics import client_model
 
 from goodput import causes
 from goodput.access.tokens import EVERYTHING, Access
@@ -24,6 +25,7 @@ from goodput.aggregator.ingest import ingest as ingest_module
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store
+from goodput.metrics.protobuf_format import ProtobufWriter
 from goodput.metrics.text_format import TextWriter
 from goodput.wire import schema
 
@@ -171,6 +173,43 @@ def test_small_installation_renders_each_scrape(exposition, accounts):
         return await exposition.text() is first, accounts.calls["r0"] > calls
 
     assert asyncio.run(scrape()) == (False, True)
+
+
+def test_formats_are_rendered_while_asked_for(exposition, monkeypatch):
+    monkeypatch.setattr(exposition_module, "LARGE_RANKS", 0)
+    now = 0.0
+    monkeypatch.setattr(exposition_module.time, "monotonic", lambda: now)
+
+    async def refreshed(later: float) -> list:
+        nonlocal now
+        now += later
+        await exposition.refresh()
+        return sorted(exposition._always, key=lambda format: format.__name__)
+
+    async def scrape():
+        await exposition.text()
+        assert await refreshed(1) == [TextWriter]
+        await exposition.text(format=ProtobufWriter)
+        assert await refreshed(1) == [ProtobufWriter, TextWriter]
+        assert {key.format for key in exposition._texts} == {ProtobufWriter, TextWriter}
+        await exposition.text(format=ProtobufWriter)
+        assert await refreshed(exposition_module.FORMAT_SECONDS) == [ProtobufWriter]
+        assert {key.format for key in exposition._texts} == {ProtobufWriter}
+        assert await refreshed(exposition_module.FORMAT_SECONDS) == [TextWriter]
+        assert b"goodput_aggregator_info" in await exposition.text(format=ProtobufWriter)
+
+    asyncio.run(scrape())
+
+
+def test_compressed_protobuf_is_the_same(exposition, monkeypatch):
+    monkeypatch.setattr(exposition_module, "LARGE_RANKS", 0)
+
+    async def scrape():
+        packed = await exposition.text(compressed=True, format=ProtobufWriter)
+        return packed, await exposition.text(format=ProtobufWriter)
+
+    packed, body = asyncio.run(scrape())
+    assert gzip.decompress(packed) == body and client_model.values(body)
 
 
 def test_unchanged_account_is_not_rendered_again(exposition, monkeypatch):

@@ -10,13 +10,16 @@ import threading
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from support.core_wait import within
+from support.metrics import client_model
 from support.node.agents import agent_on
 from support.node.hostile_pages import plant_hostile
 from support.node.node_rank import PID, Rank
 from support.node.node_tree import wait_until
 from support.paths import TESTS
 
+from goodput.metrics.protobuf_format import ProtobufWriter
 from goodput.rank_page import page
 from goodput_exporters.agent import COLLECT_SECONDS_MAX, Agent
 from goodput_exporters.collector_runner import CollectorRunner
@@ -172,6 +175,18 @@ def test_concurrent_scrapes_share_one_result(tree, clock):
     for thread in (first, *others):
         thread.join(60)
     assert len(texts) == 5 and len(set(map(id, texts))) == 1 and hanging.runs == 2
+
+
+def test_formats_of_one_scrape_have_the_same_samples(tree, clock):
+    Rank(tree / "pages").step({"loader": 200 * MS, "forward": 300 * MS})
+    agent = agent_on(tree, clock)
+    agent.ranks.poll()
+    parsed = text_string_to_metric_families(agent.exposition(WAIT_SECONDS).decode())
+    text = {(s.name, frozenset(s.labels.items())): s.value for family in parsed for s in family.samples}
+    body = agent._write(ProtobufWriter)  # as for a scraper that waited for another's scrape
+    assert client_model.values(body) == text
+    step = "goodput_step_duration_seconds", frozenset({("run", "r1"), ("rank", "0")})
+    assert client_model.counts_of(client_model.natives(body)[step]) == {-16: 1}, "0.5 s, which is 2**(-16/16)"
 
 
 def test_directory_created_after_the_start(tree, clock):

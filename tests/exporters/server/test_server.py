@@ -9,6 +9,8 @@ import httpx
 import pytest
 from support.node.node_tree import wait_until
 
+from goodput.metrics.protobuf_format import ProtobufWriter
+from goodput.metrics.text_format import TextWriter
 from goodput_exporters.server.server import CONNECTIONS_MAX, Server
 
 
@@ -139,3 +141,26 @@ def test_stop_without_start_and_twice():
     server = Server(lambda format: b"", lambda: None)
     server.stop()
     server.stop()
+
+
+def test_format_follows_the_accept_header():
+    server = Server(lambda format: format.__name__.encode(), lambda: None)
+    server.start()
+    try:
+        ours, text = ProtobufWriter.content_type, TextWriter.content_type
+        for accept, content_type in (
+            (ours, ours),
+            (f"{ours};q=0.5,text/plain;q=0.2", ours),
+            ("text/plain", text),
+            ("", text),
+            (f"{ours};q=1.5", text),
+            (ours.replace("delimited", "text"), text),
+            ("x" * 60_000, text),
+        ):
+            answer = httpx.get(
+                server.url + "/metrics", headers={"Accept": accept}, timeout=10, trust_env=False
+            )
+            assert (answer.status_code, answer.headers["Content-Type"]) == (200, content_type), accept[:80]
+            assert answer.headers["Vary"] == "Accept"
+    finally:
+        server.stop()
