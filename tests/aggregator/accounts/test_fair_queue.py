@@ -250,7 +250,7 @@ def test_anonymous_clients_share_a_larger_bound(monkeypatch):
     asyncio.run(check())
 
 
-@pytest.mark.parametrize("path", ["account?start={n}&end=1001", "timeline?start={n}"])
+@pytest.mark.parametrize("path", ["account?start=1700001{n:03}", "timeline?start={n}"])
 def test_one_token_cannot_starve_others(tmp_path, monkeypatch, path):
     made = {name: make(name, scope) for name, scope in (("i", "ingest"), ("hog", "read"), ("other", "read"))}
     with token_file.changing(tmp_path / "tokens.json") as tokens:
@@ -287,7 +287,7 @@ def test_one_token_cannot_starve_others(tmp_path, monkeypatch, path):
             statuses = Counter(answer.status_code for answer in await asyncio.gather(*hog))
             assert statuses[503] == 27
             windows = [of[0] if isinstance(of, list) else of for _, of, *_ in threads.jobs]
-            assert any(start_ns // 10**9 >= 100 for start_ns, _ in windows[:3])
+            assert any(start_ns // 10**9 % 1000 >= 100 for start_ns, _ in windows[:3])
             await asyncio.gather(*other, return_exceptions=True)
 
     asyncio.run(check())

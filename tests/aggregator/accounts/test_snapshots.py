@@ -24,6 +24,8 @@ from goodput.aggregator.accounts.snapshots import Snapshots
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger.migrations.versions import version_5
+from goodput.aggregator.ledger.page_reader import PageReader
+from goodput.wire.step_blocks import NUMBER
 
 
 class Aggregator:
@@ -175,14 +177,14 @@ def test_restart_of_a_run_folds_from_the_state_before(ledger, monkeypatch):
         await pushed(one, processes, slice(0, 0))
         start = processes[0].now_ns / 1e9 + 5
         again = [Process(rank, 2, start, world_size=2).resumed(149).steps(5, forward=1) for rank in range(2)]
-        read, columns = [], type(ledger).columns
+        read, pages = [], PageReader.pages
 
-        def counted(*arguments, **given):
-            for found in columns(*arguments, **given):
-                read.append(int(found.number[0]))
+        def counted(*arguments):
+            for found in pages(*arguments):
+                read.append(int(found[NUMBER, 0]))
                 yield found
 
-        monkeypatch.setattr(type(ledger), "columns", counted)
+        monkeypatch.setattr(PageReader, "pages", counted)
         now_ns = await pushed(one, again, slice(None))
         found = await one.account(now_ns)
         assert found == one.full(now_ns) and found.restarts[0].lost_steps == 300

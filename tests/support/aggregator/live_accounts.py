@@ -15,6 +15,7 @@ from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory
 from goodput.aggregator.accounts.past import Past, account_of, folded, without_rows
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger.blocks import as_columns
+from goodput.aggregator.ledger.page_reader import PageBounds
 from goodput.aggregator.ledger.segments import Segment
 from goodput.aggregator.records import NewRecords
 from goodput.columns.attempts import columns_of
@@ -74,6 +75,20 @@ class MemoryLedger:
         for at in range(0, len(rows), 7):
             values = columns_of(rows[at : at + 7])
             yield as_columns(widened(values, len(process.phases)))
+
+    def pages(self, processes, bounds, _rows):
+        return [
+            (columns.values for columns in self.columns(process, after=self._after(process, one)))
+            for process, one in zip(processes, bounds, strict=True)
+        ]
+
+    def _after(self, process: schema.RankReport, bounds: PageBounds) -> int:
+        before = 0
+        for row in self.rows(process.identity) if bounds.from_ns is not None else ():
+            if row.end_ns >= bounds.from_ns:
+                break
+            before = row.number - 1
+        return max(before, bounds.after)
 
     def segments(self, _run: str):
         return iter([one.body for one in sorted(self.kept_segments, key=Segment.rows, reverse=True)])

@@ -19,6 +19,7 @@ from goodput.account.fold import OTHERS_MAX, Fold
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.aggregator.ingest.ingest import states
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
+from goodput.aggregator.ledger.page_reader import PageBounds
 from goodput.causes import explain
 from goodput.columns.attempts import row_of
 from goodput.columns.fold import fold_columns
@@ -29,17 +30,15 @@ from goodput.wire import schema
 from goodput.wire.step_blocks import END, NUMBER, TOTALS
 from goodput.wire.step_columns import widened
 
-# How far back to search for the last row before a window; ten times further each time none is found.
-SEARCH_BACK_NS = 60 * 10**9
 # Of an attempt's trimmed rows that end beyond its bound this many are returned; the rest become one long step.
 BEYOND_MAX = 10_000
-HELD_ROWS, HELD_LEAST, BLOCK_ROWS, BLOCKS_MAX = 1 << 20, 128, 1024, 16
+HELD_ROWS, HELD_LEAST, PAGE_ROWS_MAX = 1 << 20, 128, 1 << 14
 
 Window = tuple[int | None, int | None]  # unix ns, None for the run's own start or end
 Check = Callable[[], None]  # called between slices; raises to end the work
 Arrays = Iterator[np.ndarray]  # rows of an attempt in order, (columns, rows) as in wire.step_blocks
 
-Columns = Callable[[Ledger, schema.RankReport, Fold, int], Arrays]
+Columns = Callable[[Ledger, schema.RankReport, Fold, Arrays], Arrays]
 
 
 def never() -> None:
@@ -111,8 +110,8 @@ def _begun(ledger: Ledger, run: Run, facts: Facts) -> Iterator[tuple[Engine, Ste
 
 def readers(engine: Engine, ledger: Ledger, columns: Columns | None = None) -> list[Reader]:
     """Of the attempts that have rows in their bounds, in the order of their starts; by default of all of these rows."""
-    found, processes = [], _processes(ledger, engine.run)
-    most = _rows_each(len(engine.folds))
+    processes = _processes(ledger, engine.run)
+    chosen: list[tuple[schema.RankReport, Fold]] = []
     folds = sorted(engine.folds.items(), key=lambda item: (item[0][0], item[1].attempt.start_ns, item[0][1]))
     for key, fold in folds:
         bound, attempt = fold.bound, fold.attempt
@@ -121,35 +120,53 @@ def readers(engine: Engine, ledger: Ledger, columns: Columns | None = None) -> l
         fold.exhausted = key not in processes or not has_rows or not has_more
         fold.final = True
         if not fold.exhausted:
-            found.append(Reader(fold, (columns or columns_of_bound)(ledger, processes[key], fold, most)))
-    return found
+            chosen.append((processes[key], fold))
+    most = _rows_each(len(engine.folds))
+    bounds = [PageBounds(fold.number, _cut_ns(fold), fold.bound.to_ns) for _, fold in chosen]
+    pages = ledger.pages([process for process, _ in chosen], bounds, most)
+    find = columns or rows_of_bound
+    return [
+        Reader(fold, find(ledger, process, fold, rows))
+        for rows, (process, fold) in zip(pages, chosen, strict=True)
+    ]
 
 
 class Reader:
     """Rows of one attempt as columns, some at a time."""
 
-    def __init__(self, fold: Fold, rows: Arrays, goes_on: bool = False):
-        self.fold, self._rows, self.goes_on = fold, rows, goes_on  # whether more rows may be reported
+    def __init__(self, fold: Fold, pages: Arrays, goes_on: bool = False):
+        self.fold, self._pages, self.goes_on = fold, pages, goes_on  # whether more rows may be reported
         self.key = (fold.attempt.rank, fold.attempt.attempt)
+        self._waiting, self._is_read = np.zeros((TOTALS, 0), np.int64), False
         self._fill()
 
+    @property
+    def is_empty(self) -> bool:
+        return self._is_read and not self._waiting.shape[1]
+
     def _fill(self) -> None:
-        found = next(self._rows, None)
-        self.is_empty = found is None
-        self._waiting = np.zeros((TOTALS, 0), np.int64) if found is None else found
+        """Add the next page."""
+        page = next(self._pages, None)
+        if page is None:
+            self._is_read = True
+        else:
+            self._waiting = joined([self._waiting, page]) if self._waiting.shape[1] else page
+        self._least = self._waiting.shape[1] // 2
         # Clocks may have been set back.
         self._latest = np.maximum.accumulate(self._waiting[END])
 
-    def until_ns(self) -> int:
-        return int(self._latest[-1])
+    def until_ns(self) -> int | None:
+        """Until when all rows are at hand, None if all of them are."""
+        return None if self._is_read else int(self._latest[-1])
 
-    def take(self, until_ns: int) -> np.ndarray:
+    def take(self, until_ns: int | None) -> np.ndarray:
         """The rows that have ended by then, as far as they were read."""
-        count = int(np.searchsorted(self._latest, until_ns, side="right"))
+        most = self._waiting.shape[1]
+        count = most if until_ns is None else int(np.searchsorted(self._latest, until_ns, side="right"))
         found = self._waiting[:, :count]
-        if count < self._waiting.shape[1]:
-            self._waiting, self._latest = self._waiting[:, count:], self._latest[count:]
-        else:
+        self._waiting, self._latest = self._waiting[:, count:], self._latest[count:]
+        # Before nothing is left, or ranks whose pages end one after the other would be read one by one.
+        if not self._is_read and most - count <= self._least:
             self._fill()
         return found
 
@@ -163,13 +180,14 @@ def together(readers: list[Reader], check: Check = never) -> Iterator[dict[Key, 
             reader.fold.exhausted |= reader.is_empty and not reader.goes_on
         readers = [reader for reader in readers if not reader.is_empty]
         if readers:
-            until_ns = min(reader.until_ns() for reader in readers)
+            known = [until_ns for reader in readers if (until_ns := reader.until_ns()) is not None]
+            until_ns = min(known, default=None)
             yield {reader.key: reader.take(until_ns) for reader in readers}
 
 
 def _rows_each(attempts: int) -> int:
     """How many rows of each attempt may be in memory."""
-    return max(HELD_ROWS // max(attempts, 1), HELD_LEAST)
+    return min(max(HELD_ROWS // max(attempts, 1), HELD_LEAST), PAGE_ROWS_MAX)
 
 
 def _processes(ledger: Ledger, run: Run) -> dict[Key, schema.RankReport]:
@@ -180,69 +198,40 @@ def _processes(ledger: Ledger, run: Run) -> dict[Key, schema.RankReport]:
     return {(one.identity.rank, one.identity.attempt): one for one in processes}
 
 
-def _columns(
-    ledger: Ledger,
-    process: schema.RankReport,
-    most: int,
-    start_ns: int | None,
-    after: int,
-    end_ns: int | None = None,
-) -> Arrays:
-    """The rows above `after`, about `most` at a time, of which no more are in memory in between."""
-    while True:
-        blocks = min(max(most // BLOCK_ROWS, 1), BLOCKS_MAX)
-        for columns in ledger.columns(process, start_ns, end_ns, after, blocks):
-            values = columns.values
-            if most < BLOCK_ROWS and values.shape[1] > most:
-                values = values[:, :most].copy()
-                after = int(values[NUMBER, -1])
-                yield values
-                break
-            yield values
-        else:
-            return
+def _cut_ns(fold: Fold) -> int | None:
+    """Where the bound of an attempt begins, if that is not where the attempt does and no row was folded yet."""
+    return fold.bound.from_ns if not fold.number and fold.bound.from_ns > fold.attempt.start_ns else None
 
 
-def columns_of_bound(ledger: Ledger, process: schema.RankReport, fold: Fold, most: int) -> Arrays:
-    """An attempt's rows, from the start of its bound to the first row that ends beyond it."""
-    bound, start_ns = fold.bound, None
-    if not fold.number and bound.from_ns > fold.attempt.start_ns:
-        before = _row_before(ledger, process, bound.from_ns, fold.attempt.start_ns)
-        if before is not None:
-            fold.begin(row_of(before))
-            start_ns = bound.from_ns
-    elif fold.number > OTHERS_MAX and fold.last_end_ns >= bound.to_ns:
+def rows_of_bound(_ledger: Ledger, _process: schema.RankReport, fold: Fold, pages: Arrays) -> Arrays:
+    """Of an attempt's rows those from the start of its bound to the first row that ends beyond it.
+
+    The fold begins with the row before.
+    """
+    bound, cut_ns, before = fold.bound, _cut_ns(fold), None
+    if fold.number > OTHERS_MAX and fold.last_end_ns >= bound.to_ns:
         return
-    after = fold.number
-    # Those that touch the bound, then as many of the others as are needed.
-    for end_ns, many in ((bound.to_ns, most), (None, min(most, BLOCK_ROWS))):
-        for values in _columns(ledger, process, many, start_ns, after, end_ns):
-            # This row covers the rest of the bound; an attempt's first step is compared with the OTHERS_MAX after it.
-            is_last = values[END] >= bound.to_ns
-            if start_ns is None:
-                is_last &= values[NUMBER] > OTHERS_MAX
-            if is_last.any():
-                yield values[:, : int(is_last.argmax()) + 1]
-                return
-            after = int(values[NUMBER, -1])
-            yield values
-
-
-def _row_before(ledger: Ledger, process: schema.RankReport, at_ns: int, start_ns: int) -> list[int] | None:
-    """The last row that ended before `at_ns`, as values by column; None if there is none."""
-    back = SEARCH_BACK_NS
-    while True:
-        found = None
-        for columns in ledger.columns(process, start_ns=at_ns - back, end_ns=at_ns):
-            is_before = columns.end < at_ns
-            count = len(columns) if is_before.all() else int(is_before.argmin())
-            if count:
-                found = columns.values[:, count - 1].tolist()
-            if count < len(columns):
-                break
-        if found is not None or at_ns - back <= start_ns:
-            return found
-        back *= 10
+    for page in pages:
+        values = page
+        if cut_ns is not None:
+            is_inside = values[END] >= cut_ns
+            at = int(is_inside.argmax()) if is_inside.any() else values.shape[1]
+            before = values[:, at - 1].tolist() if at else before
+            if at == values.shape[1]:
+                continue
+            if before is not None:
+                fold.begin(row_of(before))
+            cut_ns, values = None, values[:, at:]
+        # This row covers the rest of the bound; an attempt's first step is compared with the OTHERS_MAX after it.
+        is_last = values[END] >= bound.to_ns
+        if before is None:
+            is_last &= values[NUMBER] > OTHERS_MAX
+        if is_last.any():
+            yield values[:, : int(is_last.argmax()) + 1]
+            return
+        yield values
+    if cut_ns is not None and before is not None:
+        fold.begin(row_of(before))
 
 
 def folded(
@@ -257,13 +246,19 @@ def folded(
             Engine(run, facts, groups_type=ColumnGroups),
             StepLengths.for_threshold(stall_seconds),
         )
-        found, beyond = [], {}
+        chosen, beyond = [], {}
         for key, fold in engine.folds.items():
             fold.final = False
             fold.exhausted &= fold.number >= fold.attempt.top_number
             if key in processes and not fold.exhausted:
-                rows = _columns(ledger, processes[key], most, None, fold.number)
-                found.append(Reader(fold, _within(rows, fold, beyond.setdefault(key, [])), goes_on=True))
+                chosen.append(key)
+        bounds = [PageBounds(engine.folds[key].number) for key in chosen]
+        found = []
+        for key, rows in zip(
+            chosen, ledger.pages([processes[key] for key in chosen], bounds, most), strict=True
+        ):
+            fold = engine.folds[key]
+            found.append(Reader(fold, _within(rows, fold, beyond.setdefault(key, [])), goes_on=True))
         for parts in together(found, check):
             add_lengths(lengths, list(parts.values()), [engine.folds[key].number for key in parts])
             fold_columns(engine, parts)
@@ -271,7 +266,7 @@ def folded(
                 break
         if is_whole or not engine.groups.late:
             _check_trimmed(ledger, engine, beyond)
-            return engine, lengths, {key: _joined(parts) for key, parts in beyond.items() if parts}
+            return engine, lengths, {key: joined(parts) for key, parts in beyond.items() if parts}
     raise AssertionError
 
 
@@ -286,7 +281,8 @@ def _check_trimmed(ledger: Ledger, engine: Engine, beyond: dict[Key, list[np.nda
             )
 
 
-def _joined(parts: list[np.ndarray]) -> np.ndarray:
+def joined(parts: list[np.ndarray]) -> np.ndarray:
+    """Rows one after the other, with zeros for phases that a part lacks."""
     width = max((len(part) - TOTALS) // 2 for part in parts)
     return np.concatenate([widened(part, width) for part in parts], axis=1)
 

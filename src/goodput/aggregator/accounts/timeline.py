@@ -31,9 +31,9 @@ from goodput.aggregator.accounts.past import (
     Check,
     Past,
     Window,
-    columns_of_bound,
     never,
     readers,
+    rows_of_bound,
     together,
 )
 from goodput.aggregator.ledger.ledger import Ledger
@@ -326,7 +326,7 @@ def sums_of(
         fold.columns, fold.own, fold.stalls = columns, own[rank], stalls
         if fold.attempt.hardware.get("compute_ns") and fold.attempt.hardware.get("idle_ns"):
             fold.compute = [0] * grid.points
-    rows = columns_of_bound if all_rows else partial(_rows_at, edges=grid.edges)
+    rows = rows_of_bound if all_rows else partial(_rows_at, edges=grid.edges)
     for parts in together(readers(engine, ledger, rows), check):
         for key, values in parts.items():
             for row in rows_of(values):
@@ -369,10 +369,10 @@ def _chosen(past: Past, facts: Facts, worst: Sequence[int]) -> _Choice:
 
 
 def _rows_at(
-    ledger: Ledger, process: schema.RankReport, fold: Fold, most: int, *, edges: list[int]
+    ledger: Ledger, process: schema.RankReport, fold: Fold, pages: Arrays, *, edges: list[int]
 ) -> Arrays:
     """An attempt's first row, rows that touch an edge, and its last ones."""
-    first = next(columns_of_bound(ledger, process, fold, most), None)
+    first = next(rows_of_bound(ledger, process, fold, pages), None)
     if first is None:
         return
     yield first[:, :1]

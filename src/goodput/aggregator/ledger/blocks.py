@@ -71,17 +71,19 @@ def digest(block: bytes) -> int:
 
 
 def decode(stored: Iterable[StoredBlock], width: int = 0) -> np.ndarray:
-    """The rows of these blocks, one block after the other, of `width` phases or more.
+    """The rows of these blocks, one block after the other, of `width` phases or more."""
+    return decode_columns(stored, width).values
 
-    Raises ValueError (BlockError, msgspec.DecodeError) for a damaged one.
-    """
+
+def decode_columns(stored: Iterable[StoredBlock], width: int = 0) -> StepColumns:
+    """The same with where each block begins. Raises ValueError (BlockError, msgspec.DecodeError) for a damaged one."""
     blocks = []
     for one in stored:
         block = _decoder.decode(one.block)
         check_block(block, one.width, schema.STEPS_MAX)
         width = max(width, one.width)
         blocks.append(block)
-    return step_columns.decode(blocks, width).values
+    return step_columns.decode(blocks, width)
 
 
 def has_wrong_rows(values: np.ndarray) -> bool:

@@ -20,6 +20,7 @@ from functools import cache
 from operator import itemgetter
 
 import msgspec
+import numpy as np
 import sqlalchemy as sql
 from sqlalchemy import exc
 from sqlalchemy.sql.elements import KeyedColumnElement
@@ -30,6 +31,7 @@ from goodput.aggregator.ledger.block_reader import KEY, PROCESS_ID, read, read_t
 from goodput.aggregator.ledger.blocks import as_columns, columns_of, step_rows
 from goodput.aggregator.ledger.database import Database, LedgerError, insert
 from goodput.aggregator.ledger.migrations.versions import version_1, version_3, version_5
+from goodput.aggregator.ledger.page_reader import PageBounds, PageReader, Wanted, numbers_before
 from goodput.aggregator.records import SCOPED_OFFSET, HealthKey, NewRecords
 from goodput.wire import schema
 from goodput.wire.step_columns import StepColumns
@@ -248,11 +250,7 @@ class Ledger:
         self, processes: Sequence[schema.RankReport], after: Sequence[int]
     ) -> Iterator[tuple[schema.RankReport, StepColumns]]:
         """The rows of each of these processes of one run that have numbers above `after`, some processes at a time."""
-        run = processes[0].identity.run if processes else ""
-        columns = [_processes.c.id, *(_processes.c[name] for name in KEY)]
-        found = self.fetch(sql.select(*columns).where(_processes.c.run == run))
-        ids = {tuple(key): id for id, *key in found}
-        of = {ids[tuple(_key(one.identity).values())]: one for one in processes}
+        of = dict(zip(self._ids(processes), processes, strict=True))
         numbers = list(zip(of, after, strict=True))
         with self._errors():
             for at in range(0, len(numbers), TAILS_AT_ONCE):
@@ -264,6 +262,36 @@ class Ledger:
                             yield of[process], more
                     elif values.shape[1]:
                         yield of[process], as_columns(values)
+
+    def pages(
+        self, processes: Sequence[schema.RankReport], bounds: Sequence[PageBounds], rows: int
+    ) -> list[Iterator[np.ndarray]]:
+        """The rows of each of these processes of one run that have numbers above those of its bounds, as columns.
+
+        Up to about `rows` at a time; read for many processes at once when the first of them is asked for. Raises
+        LedgerError, also while they are read.
+        """
+        ids = self._ids(processes)
+        late = {id: one.from_ns for id, one in zip(ids, bounds, strict=True) if one.from_ns is not None}
+        with self._errors():
+            after = numbers_before(self.fetch, late)
+        wanted = [
+            Wanted(id, len(process.phases), max(one.after, after.get(id, 0)), one.until_ns)
+            for id, process, one in zip(ids, processes, bounds, strict=True)
+        ]
+        reader = PageReader(self.fetch, wanted, rows)
+        return [self._translated(reader.pages(one)) for one in wanted]
+
+    def _translated(self, pages: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+        with self._errors():
+            yield from pages
+
+    def _ids(self, processes: Sequence[schema.RankReport]) -> list[int]:
+        """The ids of these processes of one run."""
+        run = processes[0].identity.run if processes else ""
+        columns = [_processes.c.id, *(_processes.c[name] for name in KEY)]
+        ids = {tuple(key): id for id, *key in self.fetch(sql.select(*columns).where(_processes.c.run == run))}
+        return [ids[tuple(_key(one.identity).values())] for one in processes]
 
     def events_of_run(self, run: str) -> dict[schema.StackRequest, list[schema.EventRow]]:
         """The events of a run's processes, each one's in ascending number."""

@@ -1,0 +1,176 @@
+"""Reads the rows of many processes at once, each in ascending number, a page of each at a time.
+
+A page of up to PROCESSES_AT_ONCE processes, and about ROWS_AT_ONCE rows, takes two queries. Blocks may be added, merged and thinned meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+import sqlalchemy as sql
+
+from goodput.aggregator.ledger.block_reader import Fetch, stored_blocks
+from goodput.aggregator.ledger.blocks import StoredBlock, decode_columns
+from goodput.aggregator.records import BLOCK_ROWS_MAX
+from goodput.wire.step_blocks import NUMBER, TOTALS
+from goodput.wire.step_columns import in_order
+
+_MAX = (1 << 63) - 1
+PROCESSES_AT_ONCE, ROWS_AT_ONCE, LISTED_AT_ONCE = 128, 1 << 17, 512
+_LISTED = """
+    WITH wanted(process, number, until_ns) AS (VALUES {})
+    SELECT blocks.process, blocks.id, blocks.first, blocks.last, blocks.rows FROM wanted CROSS JOIN blocks
+    WHERE blocks.process = wanted.process AND blocks.last > wanted.number
+    AND blocks.start_ns_first <= wanted.until_ns ORDER BY blocks.process, blocks.first
+"""
+_REACHING = """
+    WITH wanted(process, at_ns) AS (VALUES {})
+    SELECT wanted.process, min(blocks.first) FROM wanted CROSS JOIN blocks
+    WHERE blocks.process = wanted.process AND blocks.end_ns_last >= wanted.at_ns GROUP BY wanted.process
+"""
+_BEFORE = """
+    WITH wanted(process, number) AS (VALUES {})
+    SELECT wanted.process, max(blocks.last) FROM wanted CROSS JOIN blocks
+    WHERE blocks.process = wanted.process AND blocks.first < wanted.number GROUP BY wanted.process
+"""
+
+
+class PageBounds(NamedTuple):
+    """Rows above `after` and, with `from_ns`, from the last one before the first that ends then or later.
+
+    Rows that begin after `until_ns` are looked for only when all others were taken.
+    """
+
+    after: int = 0
+    from_ns: int | None = None
+    until_ns: int = _MAX
+
+
+@dataclass
+class Wanted:
+    """The rows of a process above `after`. Until `until_ns`, those that begin later are not looked for at first."""
+
+    process: int  # its id in the ledger
+    width: int  # phases of its report
+    after: int = 0
+    until_ns: int = _MAX
+    listed: list[tuple[int, int, int, int]] = field(default_factory=list)  # id, first, last, rows
+    page: np.ndarray | None = None
+    is_over: bool = False
+
+
+class PageReader:
+    """Pages of about `rows` rows of each process, or of one block where that has more and `rows` allows it."""
+
+    def __init__(self, fetch: Fetch, wanted: Sequence[Wanted], rows: int):
+        self._fetch, self._rows = fetch, rows
+        self._wanted = list(wanted)
+        self._at_once = max(min(PROCESSES_AT_ONCE, ROWS_AT_ONCE // max(rows, BLOCK_ROWS_MAX)), 1)
+        self._place = {one.process: at for at, one in enumerate(self._wanted)}
+
+    def pages(self, of: Wanted) -> Iterator[np.ndarray]:
+        """The rows of one of the processes, as arrays of its phases or more."""
+        while True:
+            if of.page is None and not of.is_over:
+                self._load(self._lacking(of))
+            if of.page is None:
+                return
+            found, of.page = of.page, None
+            yield found
+
+    def _lacking(self, of: Wanted) -> list[Wanted]:
+        """This process and those that come next and have no page either."""
+        found = [of]
+        for one in self._wanted[self._place[of.process] + 1 :]:
+            if len(found) == self._at_once:
+                break
+            if one.page is None and not one.is_over:
+                found.append(one)
+        return found
+
+    def _load(self, some: list[Wanted]) -> None:
+        """Read the next page of each, or find that there is none."""
+        while some:
+            self._list([one for one in some if not one.listed])
+            some = [one for one in some if not one.is_over]
+            chosen = [_next_blocks(one, self._rows) for one in some]
+            stored = {one.id: one for one in stored_blocks(self._fetch, list(chain.from_iterable(chosen)))}
+            whole: list[tuple[Wanted, list[StoredBlock]]] = []
+            for one, ids in zip(some, chosen, strict=True):
+                if all(id in stored for id in ids):
+                    whole.append((one, [stored[id] for id in ids]))
+                else:
+                    # Some were replaced by others meanwhile.
+                    one.listed = []
+            for one, values in _decoded(whole):
+                self._take(one, values)
+            some = [one for one in some if one.page is None]
+
+    def _list(self, some: list[Wanted]) -> None:
+        """List the blocks of these processes; those that have none are over, unless there may be later ones."""
+        for at in range(0, len(some), LISTED_AT_ONCE):
+            part = some[at : at + LISTED_AT_ONCE]
+            while part:
+                of = {one.process: one for one in part}
+                rows = ((one.process, one.after, one.until_ns) for one in part)
+                for process, *block in self._fetch(sql.text(_LISTED.format(_values(rows))), {}).all():
+                    of[process].listed.append(tuple(block))
+                part = [one for one in part if not one.listed]
+                for one in part:
+                    one.is_over, one.until_ns = one.until_ns == _MAX, _MAX
+                part = [one for one in part if not one.is_over]
+
+    def _take(self, one: Wanted, values: np.ndarray) -> None:
+        """Let those of the decoded rows that are new be the next page."""
+        numbers = values[NUMBER]
+        begin = int(np.searchsorted(numbers, one.after, side="right"))
+        end = min(len(numbers), begin + self._rows)
+        if begin < end:
+            # A copy, or the rows of all processes would stay in memory with these.
+            one.page, one.after = values[:, begin:end].copy(), int(numbers[end - 1])
+        one.listed = [block for block in one.listed if block[2] > one.after]
+
+
+def _next_blocks(one: Wanted, rows: int) -> list[int]:
+    """The ids of the listed blocks from which the next page comes: those with enough rows, and what overlaps them."""
+    ids, many, top = [], 0, 0
+    for id, first, last, count in one.listed:
+        if many >= rows and first > top:
+            break
+        ids.append(id)
+        many, top = many + count, max(top, last)
+    return ids
+
+
+def _decoded(whole: list[tuple[Wanted, list[StoredBlock]]]) -> Iterator[tuple[Wanted, np.ndarray]]:
+    """The rows of each process in order, decoded together."""
+    width = max((one.width for one, _ in whole), default=0)
+    columns = decode_columns(chain.from_iterable(blocks for _, blocks in whole), width)
+    at = 0
+    for one, blocks in whole:
+        begin, end = columns.begins[at], columns.begins[at + len(blocks)]
+        at += len(blocks)
+        own = max(one.width, *(block.width for block in blocks))
+        yield one, in_order(columns.values[: TOTALS + 2 * own, begin:end])
+
+
+def numbers_before(fetch: Fetch, at_ns: Mapping[int, int]) -> dict[int, int]:
+    """By process id a number above which lie the first row that ends at this time or later, and the row before it."""
+    found = dict.fromkeys(at_ns, 0)
+    processes = list(at_ns)
+    for at in range(0, len(processes), LISTED_AT_ONCE):
+        part = processes[at : at + LISTED_AT_ONCE]
+        reaching = dict.fromkeys(part, _MAX)
+        rows = ((process, at_ns[process]) for process in part)
+        reaching |= dict(map(tuple, fetch(sql.text(_REACHING.format(_values(rows))), {}).all()))
+        before = dict(map(tuple, fetch(sql.text(_BEFORE.format(_values(reaching.items()))), {}).all()))
+        found |= {one: min(number, reaching[one]) - 1 for one, number in before.items()}
+    return found
+
+
+def _values(rows) -> str:
+    return ", ".join(f"({', '.join(str(int(value)) for value in row)})" for row in rows)
