@@ -11,13 +11,13 @@ import yaml
 from support.dashboards.rules_pruned import rule_files
 from support.servers.servers import RULES, Alertmanager, require, wait_until
 
-LABELS = {
-    rule["alert"]: rule["labels"]
-    for name in rule_files()
-    for group in yaml.safe_load((RULES / name).read_text())["groups"]
-    for rule in group["rules"]
-    if "alert" in rule
-}
+# Of an alert with several rules the labels of the first, the most severe.
+LABELS: dict[str, dict] = {}
+for _name in rule_files():
+    for _group in yaml.safe_load((RULES / _name).read_text())["groups"]:
+        for _rule in _group["rules"]:
+            if "alert" in _rule:
+                LABELS.setdefault(_rule["alert"], _rule["labels"])
 N0 = {"instance": "n0:9470", "host": "n0"}
 N1 = {"instance": "n1:9470", "host": "n1"}
 # By scenario: what fires, with the labels beside severity and level, and whether it is silenced.
@@ -66,6 +66,22 @@ SCENARIOS = {
         ("BacklogDropping", N0, True),
         ("AgentDown", {"instance": "n1:9470", "job": "goodput-node"}, False),
         ("GpuXidCritical", {**N0, "gpu": "G0"}, False),
+    ],
+    "one of two aggregators, and another cluster's only one": [
+        ("AggregatorDown", {"cluster": "a", "instance": "a1:9471", "severity": "warning"}, False),
+        ("RunStalled", {"cluster": "a", "run": "r1"}, False),
+        ("PushFailing", {"cluster": "a", **N0}, False),
+        ("AggregatorDown", {"cluster": "b", "instance": "b0:9471"}, False),
+        ("RunStalled", {"cluster": "b", "run": "r1"}, True),
+        ("PushFailing", {"cluster": "b", **N0}, True),
+        ("ClusterObjectiveBurn", {"cluster": "c"}, False),
+        ("ObjectiveBurnFast", {"cluster": "d", "run": "r1"}, False),
+        ("RunStalled", {"cluster": "e", "run": "r1"}, False),
+        ("LoaderStarved", {"cluster": "e", "run": "r1"}, True),
+        ("LoaderStarved", {"cluster": "f", "run": "r1"}, False),
+        ("AgentDown", {"cluster": "g", **N0}, False),
+        ("DiskSaturated", {"cluster": "g", **N0}, True),
+        ("DiskSaturated", {"cluster": "h", **N0}, False),
     ],
     "a node without an agent": [
         ("AgentDown", {**N0, "job": "goodput-node", "run": "r1"}, False),
