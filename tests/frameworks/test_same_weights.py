@@ -27,6 +27,8 @@ def report(request, tmp_path_factory) -> dict:
         f"{FOLDER}/run.py",
         tmp_path_factory.mktemp("same"),
         request.param,
+        # Without compiled models nothing depends on when Inductor is imported.
+        forked="" if request.param == "compiled" else "torch",
         CASES=" ".join(cases),
         # No results of another run's cache, so that both trainings compile; and no compiler runs to find the CPU's
         # vector instructions, which take longer than all models here. Inductor reads these when it is imported.

@@ -14,6 +14,8 @@ from support.aggregator.ledgers import NOW, aggregator, take
 from support.aggregator.random_runs import random_processes
 from support.aggregator.reports import body_of, rank_report, story
 
+from goodput.cli import main
+
 
 def test_a_restarted_run_at_every_push(ledger, tmp_path):
     ingest = aggregator(ledger)
@@ -25,7 +27,9 @@ def test_a_restarted_run_at_every_push(ledger, tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_any_run(ledger, tmp_path, seed):
+def test_any_run(ledger, url, tmp_path, seed):
+    if seed >= 12 and url.startswith("postgresql"):
+        pytest.skip("twelve have each way that rows arrive; the other histories are SQLite's")
     rng = random.Random(seed)
     processes = random_processes(rng)
     ingest = aggregator(ledger)
@@ -42,19 +46,16 @@ def test_any_run(ledger, tmp_path, seed):
         assert_export_equals_live(ledger, ingest, tmp_path, max(one.now_ns for one in processes) + later)
 
 
-def test_the_command(ledger, url, tmp_path):
+def test_the_command(ledger, url, tmp_path, capfdbinary):
+    """In this process, of which several calls cost much less; `test_hdr_log_of_a_run` starts the command."""
     ingest = aggregator(ledger)
     for push in story():
         take(ingest, body_of(*push))
 
     def call(*arguments):
-        return subprocess.run(
-            [sys.executable, "-m", "goodput", *arguments],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            timeout=300,
-        )
+        status = main(list(arguments))
+        out, errors = (printed.decode() for printed in capfdbinary.readouterr())
+        return subprocess.CompletedProcess(arguments, status, out, errors)
 
     assert call("export", "--ledger", url).stdout.split() == ["r1"]
     packed = str(tmp_path / "run.jsonl.gz")
