@@ -349,7 +349,7 @@ print("whole", flush=True)
 def test_killed_conversion_continues(url):
     """SIGKILL at random moments of a conversion by two programs at once."""
     rng, kills = random.Random(5), 0
-    version_4_ledger(url, ranks=3, steps=600)
+    version_4_ledger(url, ranks=3, steps=300)
     while True:
         programs = [
             subprocess.Popen([sys.executable, "-c", STEPPING, url], stdout=subprocess.PIPE, text=True)
@@ -364,7 +364,7 @@ def test_killed_conversion_continues(url):
             break
         kills += 1
     assert kills >= 1
-    assert_converted(url, ranks=3, steps=600)
+    assert_converted(url, ranks=3, steps=300)
 
 
 def assert_converted(url: str, ranks: int, steps: int) -> None:
