@@ -93,7 +93,7 @@ class Demo:
             agent.address(READY_SECONDS_MAX)
             with View(address, self.name) as view:
                 self._train(view)
-                agent.end()  # It pushes what is left before it exits.
+                agent.end(SETTLE_SECONDS_MAX)  # It pushes what is left before it exits.
                 account = view.finished(SETTLE_SECONDS_MAX)
             if account is None or account["status"] != "finished":
                 raise DemoError(f"the run did not finish in the account:\n{agent.tail()}\n{server.tail()}")
