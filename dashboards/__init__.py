@@ -8,6 +8,7 @@
     stack.py     goodput / The stack itself: whether agents, aggregator and SDK work, and what they cost
     panels.py    the kinds of panel, and the overrides of single series or columns
     promql.py    PromQL that several boards share
+    clusters.py  limits every query to the chosen cluster
     states.py    colours of states and statuses, and common thresholds
     board_builder.py   what every board has around its panels: layout, variables, links, time range
     render/      pictures of the boards

@@ -24,6 +24,9 @@ _LINK = re.compile(
     r"(?:\?(\S(?:.*[^\s'])?))?(?='?\n)"
 )
 
+# Without the label the board keeps its default, all clusters.
+_CLUSTER = "{{ if $labels.cluster }}&var-cluster={{ $labels.cluster | urlquery }}{{ end }}"
+
 # By board and title of the panel.
 LINKS: dict[tuple[str, str], tuple[str, ...]] = {
     ("goodput-run", "Where the GPU time goes"): ("UtilisationDrop", "ObjectiveBurnFast", "ObjectiveBurnSlow"),
@@ -83,8 +86,9 @@ def linked(text: str, found: dict[str, tuple[str, dict]]) -> str:
         if match[2] not in found:
             return match[0]
         uid, panel = found[match[2]]
-        own = re.sub(r"&?viewPanel=\d+", "", match[3] or "")
-        return f"{match[1]}/d/{uid}?{own}{'&' if own else ''}viewPanel={panel['id']}"
+        own = re.sub(r"&?viewPanel=\d+", "", (match[3] or "").replace(_CLUSTER, ""))
+        cluster = _CLUSTER if match[1].endswith("}}") else ""
+        return f"{match[1]}/d/{uid}?{own}{'&' if own else ''}viewPanel={panel['id']}{cluster}"
 
     return _LINK.sub(replaced, text)
 

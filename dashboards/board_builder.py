@@ -37,7 +37,7 @@ def build_board(
 ) -> builders.Dashboard:
     """A board whose panels fill a grid of 24 columns in their order.
 
-    `layout` has a row of panels each: its height and the width of each panel. The data source is the first variable.
+    `layout` has a row of panels each: its height and the width of each panel. The data source and the cluster are the first variables.
     """
     dashboard = (
         builders.Dashboard(f"goodput / {BOARDS[uid]}")
@@ -55,7 +55,7 @@ def build_board(
         if other != uid:
             link = builders.DashboardLink(title).type(models.DashboardLinkType.LINK).url(f"/d/{other}")
             dashboard.link(link.icon("dashboard").keep_time(True).include_vars(True))
-    for variable in variables:
+    for variable in (CLUSTER, *variables):
         dashboard.with_variable(variable)
     for one in annotations:
         dashboard.annotation(one)
@@ -94,6 +94,10 @@ def _all(name: str, label: str, text: str) -> builders.QueryVariable:
     return _query(name, label, text).include_all(True).all_value(".*").current(every).multi(True)
 
 
+# Only targets of several clusters in one Prometheus have the label; see clusters.py.
+CLUSTER = _all(
+    "cluster", "Cluster", 'label_values({__name__=~"goodput_run_info|goodput_node_info"}, cluster)'
+).multi(False)
 _RUNS = "label_values(goodput_run_info, run)"
 # Names that begin with a date sort newest first.
 RUN = _query("run", "Run", _RUNS).sort(models.VariableSort.ALPHABETICAL_DESC).include_all(False).multi(False)

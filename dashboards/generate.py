@@ -16,6 +16,8 @@ import pkgutil
 import sys
 from pathlib import Path
 
+from dashboards.clusters import in_cluster, query_in_cluster
+
 GENERATED = Path(__file__).parent / "generated"
 
 
@@ -73,7 +75,15 @@ def _text(model) -> str:
 
     for number, panel in enumerate(model.panels, 1):
         panel.id_val = number
-    return json.dumps(model, cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    board = json.loads(json.dumps(model, cls=JSONEncoder))
+    for target in (target for panel in board["panels"] for target in panel["targets"]):
+        target["expr"] = in_cluster(target["expr"])
+    for mark in (one for one in board["annotations"].get("list", []) if one.get("expr")):
+        mark["expr"] = in_cluster(mark["expr"])
+    for variable in board["templating"]["list"]:
+        if variable["type"] == "query" and variable["name"] != "cluster":
+            variable["definition"] = variable["query"]["query"] = query_in_cluster(variable["definition"])
+    return json.dumps(board, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 if __name__ == "__main__":

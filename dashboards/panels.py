@@ -323,7 +323,7 @@ def link(name: str, title: str, board: str, **variables: str) -> Override:
         f"var-{variable}=${{{kinds[value.rpartition(':')[0]].format(value.rpartition(':')[2])}:percentencode}}"
         for variable, value in variables.items()
     )
-    url = f"/d/{board}?${{datasource:queryparam}}&{query}&${{__url_time_range}}"
+    url = f"/d/{board}?${{datasource:queryparam}}&${{cluster:queryparam}}&{query}&${{__url_time_range}}"
     return name, {"links": [{"title": title, "url": url, "targetBlank": False}]}
 
 

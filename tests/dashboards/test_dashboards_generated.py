@@ -11,6 +11,7 @@ import pytest
 import yaml
 from dashboards import generate
 from dashboards import panels as kinds
+from dashboards.clusters import MATCHER, in_cluster
 from support.servers.servers import DASHBOARDS, REPOSITORY, RULES, expressions, series_of
 
 from goodput.account import FINAL_STATUSES
@@ -23,12 +24,12 @@ MODELS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in BO
 PANEL_TYPES = {"stat", "bargauge", "timeseries", "table", "heatmap", "barchart", "state-timeline"}
 # The variables of each board besides the data source, and the selector that every query of a board must have.
 VARIABLES = {
-    "goodput-fleet": [],
-    "goodput-run": ["run"],
-    "goodput-node": ["run", "instance", "gpu"],
-    "goodput-host": ["run", "instance"],
-    "goodput-rank": ["run", "rank"],
-    "goodput-stack": ["run", "instance"],
+    "goodput-fleet": ["cluster"],
+    "goodput-run": ["cluster", "run"],
+    "goodput-node": ["cluster", "run", "instance", "gpu"],
+    "goodput-host": ["cluster", "run", "instance"],
+    "goodput-rank": ["cluster", "run", "rank"],
+    "goodput-stack": ["cluster", "run", "instance"],
 }
 SELECTORS = {
     "goodput-run": 'run="$run"',
@@ -37,7 +38,7 @@ SELECTORS = {
     "goodput-rank": 'run="$run"',
 }
 # Labels that Prometheus adds, and those of recording rules.
-ADDED = {"instance", "job"}
+ADDED = {"cluster", "instance", "job"}
 RECORDED = ADDED | {
     *("run", "rank", "state", "gpu", "resource", "kind", "xid", "class", "device", "port", "clock")
 }
@@ -142,6 +143,35 @@ def test_panel_keeps_every_query(count, last):
     assert len(waterfall.targets) == count and len(named) == count and named[f"Value #{last}"] == steps[-1][1]
 
 
+@pytest.mark.parametrize(
+    "expr, limited",
+    [
+        ("up", "up{C}"),
+        ("up{}", "up{C}"),
+        ('up{job="a, by (run) {b}", }', 'up{job="a, by (run) {b}",C}'),
+        ("sum by (run) (x)", "sum by (cluster, run) (x{C})"),
+        ('sum by (cluster, run) (x{cluster="a"})', 'sum by (cluster, run) (x{cluster="a"})'),
+        ("sum by (le) (rate(x_bucket[5m])) * 2e3", "sum by (le) (rate(x_bucket{C}[5m])) * 2e3"),
+        ("sum without (run) (x) unless y", "sum without (run) (x{C}) unless y{C}"),
+        (
+            "a and on (instance) b * on (rank) group_left (host) c",
+            "a{C} and on (cluster, instance) b{C} * on (rank) group_left (host) c{C}",
+        ),
+        (
+            'label_replace(x offset 5m, "what", "y", "", "") or vector(1)',
+            'label_replace(x{C} offset 5m, "what", "y", "", "") or vector(1)',
+        ),
+        (
+            "topk(3, avg_over_time((x)[$__range:$i] @ end()))",
+            "topk(3, avg_over_time((x{C})[$__range:$i] @ end()))",
+        ),
+        ("run:a:ratio_5m / on (state) ${v:raw}", "run:a:ratio_5m{C} / on (state) ${v:raw}"),
+    ],
+)
+def test_query_reads_only_the_chosen_cluster(expr, limited):
+    assert in_cluster(expr) == limited.replace("C}", MATCHER + "}")
+
+
 def test_expected_boards_exist():
     assert set(MODELS) == set(VARIABLES)
     assert len({board["title"] for board in MODELS.values()}) == len(MODELS)
@@ -162,7 +192,8 @@ def test_board_is_whole(uid):
         variables["datasource"]["type"] == "datasource" and variables["datasource"]["query"] == "prometheus"
     )
     if "run" in variables:
-        assert variables["run"]["query"]["query"] == "label_values(goodput_run_info, run)"
+        runs = 'label_values(goodput_run_info{cluster=~"$cluster"}, run)'
+        assert variables["run"]["query"]["query"] == runs
 
 
 @pytest.mark.parametrize("uid", MODELS)
@@ -175,7 +206,7 @@ def test_variables_are_bounded_and_read_series_that_exist(uid):
             continue
         assert variable["type"] == "query"
         text = variable["query"]["query"]
-        assert re.search(r", (run|instance|gpu)\)$", text)
+        assert re.search(r", (cluster|run|instance|gpu)\)$", text)
         assert set(re.findall(r"goodput_\w+", text)) <= set(CATALOGUE)
         assert set(re.findall(r"\$(\w+)", text)) <= known
         if variable.get("includeAll"):
@@ -308,6 +339,7 @@ def test_panel_queries_use_the_data_source_variable(panel):
     for target in panel["targets"]:
         assert target["datasource"] == source
         assert SELECTORS.get(panel["board"], "") in target["expr"]
+        assert target["expr"].count('cluster=~"$cluster"') >= len(series_of(target["expr"])) > 0
         assert target["legendFormat"]
         assert set(re.findall(r"\$([a-z]\w*)", target["expr"])) <= set(VARIABLES[panel["board"]])
         if panel["type"] in ("table", "barchart"):
@@ -402,7 +434,7 @@ def test_waterfall_bars_join():
 
     def value(expr: str) -> float:
         for name, number in given.items():
-            expr = expr.replace(f'max(goodput_{name}_ratio{{run="$run"}})', str(number))
+            expr = expr.replace(f'max(goodput_{name}_ratio{{run="$run",cluster=~"$cluster"}})', str(number))
         return eval(expr, {"clamp_min": max})
 
     tops = []
@@ -431,7 +463,7 @@ def test_leading_causes_stand_in_the_pages_order():
     (panel,) = [one for one in MODELS["goodput-run"]["panels"] if one["title"].startswith("Leading causes")]
     assert panel["options"]["sortBy"] == [{"displayName": "order", "desc": False}]
     (order,) = [one for one in panel["targets"] if one["legendFormat"] == "order"]
-    assert order["expr"].startswith('max by (state) (goodput_cause_order{run="$run"})')
+    assert order["expr"].startswith('max by (state) (goodput_cause_order{run="$run",cluster=~"$cluster"})')
 
 
 def test_run_board_has_its_annotations():

@@ -412,7 +412,13 @@ def expressions(
         for kind, name, text in queries:
             text = re.sub(r"\$__range\b", lambda _: span or interval, text)
             text = re.sub(r"\$__(rate_interval|interval)\b", lambda _: interval, text)
-            for variable, value in {"$run": run, "$rank": rank, "$instance": ".*", "$gpu": ".*"}.items():
+            for variable, value in {
+                "$run": run,
+                "$rank": rank,
+                "$instance": ".*",
+                "$gpu": ".*",
+                "$cluster": ".*",
+            }.items():
                 text = text.replace(variable, value)
             found.append(Expression(kind, f"{board['title']}: {name}", text, board["uid"]))
     for name in yaml.safe_load((RULES / "prometheus.yml").read_text())["rule_files"]:
