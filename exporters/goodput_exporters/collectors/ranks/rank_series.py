@@ -18,7 +18,7 @@ from goodput.histograms.histogram import (
     OVERFLOW_SECONDS,
     STEP_BOUNDS,
 )
-from goodput.histograms.native_histogram import NativeHistogram, native_histogram
+from goodput.histograms.native_histogram import NativeHistogram
 from goodput.rank_page.loader_words import parts_of, waits_of
 from goodput.rank_page.page import PageError
 from goodput.rank_page.reader import Reader, Snapshot
@@ -108,7 +108,7 @@ def read_histograms(reader: Reader, snapshot: Snapshot) -> dict[int, tuple[Bucke
             raise PageError("value", f"{reader.path}: histogram {slot} counts {sum(classic)} samples")
         sum_seconds = snapshot.host_totals[slot] / 1e9 if slot else sum_of_bins(blocks)
         buckets = list(zip(binning.bounds, accumulate(classic), strict=True))
-        found[slot] = buckets, sum_seconds, native_histogram(native, sum_seconds)
+        found[slot] = buckets, sum_seconds, NativeHistogram(native, sum_seconds)
     return found
 
 

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections import Counter
 from itertools import accumulate
 
-from goodput.histograms.native_histogram import bucket_of, native_histogram
+from goodput.histograms.native_histogram import NativeHistogram, bucket_of
 from goodput.metrics import Families
 
 SECONDS_MIN = 1e-6
@@ -61,7 +61,7 @@ class RequestMetrics:
         for route, counts in self._buckets.items():
             if any(counts):
                 buckets = list(zip((*map(str, BOUNDS), "+Inf"), accumulate(counts), strict=True))
-                native = native_histogram(self._native[route].items(), self._seconds[route])
+                native = NativeHistogram(list(self._native[route].items()), self._seconds[route])
                 families.add_histogram(name, {"route": route}, buckets, self._seconds[route], native)
         families.add_counts("goodput_aggregator_requests_refused_total", "reason", self.refused)
         families.add_counts("goodput_aggregator_auth_failures_total", "reason", self.failures)

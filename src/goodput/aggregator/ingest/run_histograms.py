@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from goodput.histograms.histogram import BINS, OVERFLOW_SECONDS, SLOTS, value_of
-from goodput.histograms.native_histogram import NativeHistogram, bucket_of_bin, native_histogram
+from goodput.histograms.native_histogram import NativeHistogram, bucket_of_bin
 
 #: Of steps, ten to a factor of ten, for heat maps.
 BOUNDS = (
@@ -57,15 +57,16 @@ class RunHistograms(NamedTuple):
     def plus(self, keys: np.ndarray, counts: np.ndarray) -> RunHistograms:
         """With these besides: keys of place and bin, and how often each occurs."""
         bins, places, units = keys & _MASK, keys >> BIN_BITS, dict(self.units)
+        firsts = np.flatnonzero(np.diff(places, prepend=-1))
         # 2**63 units are 17 000 years: more than any minutes of steps have.
-        spent = _UNITS[bins] * counts
-        for place in np.unique(places).tolist():
-            units[place] = units.get(place, 0) + int(spent[places == place].sum())
-        cells = np.concatenate((self.keys, (places << BIN_BITS) | _CELL[bins]))
-        found, at = np.unique(cells, return_inverse=True)
-        sums = np.zeros(len(found), np.int64)
-        np.add.at(sums, at, np.concatenate((self.counts, counts.astype(np.int64))))
-        return RunHistograms(found.astype(np.uint32), sums, units)
+        spent = np.add.reduceat(_UNITS[bins] * counts, firsts) if len(firsts) else firsts
+        for place, more in zip(places[firsts].tolist(), spent.tolist(), strict=True):
+            units[place] = units.get(place, 0) + more
+        cells, at = np.unique(
+            np.concatenate((self.keys, (places << BIN_BITS) | _CELL[bins])), return_inverse=True
+        )
+        both = np.concatenate((self.counts, counts))
+        return RunHistograms(cells, np.bincount(at, both, len(cells)).astype(np.int64), units)
 
     def by_name(self, places: Mapping[str, int]) -> Iterator[tuple[str, RunHistogram]]:
         """The histogram of each name that occurred."""
@@ -77,8 +78,8 @@ class RunHistograms(NamedTuple):
 
 
 def _histogram(cells: np.ndarray, counts: np.ndarray, sum_seconds: float) -> RunHistogram:
-    native = zip((_NATIVE_OF_CELL[cell] for cell in cells.tolist()), counts.tolist(), strict=True)
+    native = list(zip([_NATIVE_OF_CELL[cell] for cell in cells.tolist()], counts.tolist(), strict=True))
     below = np.searchsorted(_CLASSIC_OF_CELL[cells], np.arange(len(BOUNDS)), side="right")
     cumulative = np.concatenate(([0], np.cumsum(counts)))[below]
     buckets = list(zip(map(repr, BOUNDS), cumulative.tolist(), strict=True))
-    return RunHistogram(buckets, native_histogram(native, sum_seconds))
+    return RunHistogram(buckets, NativeHistogram(native, sum_seconds))
