@@ -125,6 +125,7 @@ PANELS = [
             "ledger rows thinned": rate_of("goodput_aggregator_ledger_rows_thinned_total"),
             "ledger runs closed": rate_of("goodput_aggregator_ledger_runs_closed_total"),
             "runs moved: {{why}}": rate_of("goodput_aggregator_runs_moved_total", "why"),
+            "left memory: {{what}}": rate_of("goodput_aggregator_memory_freed_total", "what"),
         },
         unit="reqps",
         no_value=NO_AGGREGATOR,
@@ -225,11 +226,12 @@ PANELS = [
     panels.lines(
         "Aggregator: cores and memory",
         "CPU and memory of each aggregator, and the size of its ledger. A whole core for long: it cannot keep up; move "
-        "runs to a second one. Memory only grows: runs that do not end; see the number of runs in memory. The ledger "
+        "runs to a second one. Memory at its bound: the oldest runs leave for the ledger, then pushes wait. The ledger "
         "only grows: goodput ledger show says what it holds, and which runs never ended.",
         {
             "CPU {{instance}}": rate_of("goodput_aggregator_cpu_seconds_total", "instance"),
             "memory": "sum(goodput_aggregator_memory_bytes)",
+            "bound of memory": "sum(goodput_aggregator_memory_limit_bytes)",
             "ledger": "sum(goodput_aggregator_ledger_bytes)",
             "freed by compaction": rate_of("goodput_aggregator_ledger_freed_bytes_total"),
         },
@@ -237,7 +239,7 @@ PANELS = [
         no_value=NO_AGGREGATOR,
         steps=ONE_IS_BAD,
         overrides=[
-            *(series(name, "bytes", axis="right") for name in ("memory", "ledger")),
+            *(series(name, "bytes", axis="right") for name in ("memory", "bound of memory", "ledger")),
             series("freed by compaction", "Bps", axis="right"),
         ],
     ),

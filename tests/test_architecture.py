@@ -54,6 +54,7 @@ PACKAGES = {
     "transformers": ["auto", "goodput", "sdk.automatic"],
     "aggregator": [],
     "aggregator.records": ["wire"],
+    "aggregator.memory_bound": ["access"],
     "aggregator.ledger": ["account", "aggregator.records", "wire"],
     "aggregator.ingest": [
         "access",
@@ -65,8 +66,8 @@ PACKAGES = {
         "wire",
     ],
     "aggregator.accounts": [
-        *("access", "account", "aggregator.ingest", "aggregator.ledger", "aggregator.records", "causes"),
-        *("columns", "defaults", "slices", "wire"),
+        *("access", "account", "aggregator.ingest", "aggregator.ledger", "aggregator.memory_bound"),
+        *("aggregator.records", "causes", "columns", "defaults", "slices", "wire"),
     ],
     "aggregator.http": ["access", "histograms", "metrics", "web"],
     "aggregator.api": [
@@ -78,6 +79,7 @@ PACKAGES = {
             "aggregator.http",
             "aggregator.ingest",
             "aggregator.ledger",
+            "aggregator.memory_bound",
         ),
         *("causes", "columns", "defaults", "goodput", "histograms", "metrics", "web", "wire"),
     ],
@@ -145,6 +147,7 @@ PACKAGES = {
             "aggregator.api",
             "aggregator.http",
             "aggregator.ledger",
+            "aggregator.memory_bound",
         ),
         *("bootstrap", "causes", "demo", "exporters.agent", "exporters.check", "exporters.directory_lock"),
         *("flops", "histograms"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 # Status by the reason of a refusal; 401 for all others, which concern the token or session.
 STATUSES = {
-    "login": 303, "scope": 403, "origin": 403, "body": 413, "encoding": 415, "host": 421, "throttled": 429,
-    "head": 431, "busy": 503, "starting": 503,
+    "login": 303, "scope": 403, "origin": 403, "body": 413, "large": 413, "encoding": 415, "host": 421, "throttled": 429,
+    "head": 431, "busy": 503, "memory": 503, "starting": 503,
 }  # fmt: skip
 SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",

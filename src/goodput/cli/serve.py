@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import socket
 import sys
 
@@ -37,6 +39,9 @@ def add_options(parser) -> None:
     add("--ranks-shown", type=number(int, 0, 16, " ranks"), default=16, metavar="N",
         help="how many of a run's ranks and hosts, those that others waited for most, have series of their own on "
         "/metrics, 0 to 16 (default: %(default)s)")  # fmt: skip
+    add("--memory", type=memory_bytes, metavar="SIZE",
+        help="keep resident memory below this, such as 512MiB or 2G; 0 for no bound (default: 80 %% of the memory limit of "
+        "the container or service, no bound where it has none)")  # fmt: skip
     add_keep_options(add)
     add_access_options(add)
     add("--allow-host", action="append", default=[], metavar="NAME",
@@ -58,6 +63,7 @@ def call(arguments) -> int:
     from goodput.aggregator.http.authentication import RequestAuthenticator
     from goodput.aggregator.ledger.compaction import Keep
     from goodput.aggregator.ledger.ledger import LedgerError
+    from goodput.aggregator.memory_bound import TooSmall
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     ledger = arguments.ledger or f"sqlite:///{os.path.abspath('goodput-ledger.db')}"
@@ -74,7 +80,9 @@ def call(arguments) -> int:
     given["ranks_shown"] = arguments.ranks_shown
     given["keep"] = Keep(arguments.keep_steps, arguments.keep_minutes)
     try:
-        app = create_app(ledger, authenticator=authenticator, **given)
+        app = create_app(ledger, authenticator=authenticator, memory=_memory_bound(arguments.memory), **given)
+    except TooSmall as error:
+        return fail("serve", f"--memory: {error}", 2)
     except LedgerError as error:
         return fail("serve", error)
     shown, scheme = f"[{host}]" if ":" in host else host, "https" if authenticator.certificate else "http"
@@ -86,6 +94,38 @@ def call(arguments) -> int:
     startup.on_failure = lambda: setattr(server, "should_exit", True)
     server.run(sockets=[listener])
     return 0 if startup.error is None else fail("serve", startup.error)
+
+
+def memory_bytes(text: str) -> int:
+    """An argparse type: a number of bytes with an optional unit, K to T for powers of 1024."""
+    found = re.fullmatch(
+        r"(\d+(?:\.\d+)?) ?(?:([KMGT])(?:i?B|i)?|B)?", text.strip(), re.IGNORECASE | re.ASCII
+    )
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a size such as 512MiB or 2G, or 0 for no bound")
+    return int(float(found[1]) * 1024 ** " KMGT".index((found[2] or " ").upper()))
+
+
+def _memory_bound(given: int | None):
+    """The bound that was given, else one by the control group. Raises TooSmall."""
+    import logging
+
+    from goodput.aggregator.memory_bound import CGROUP_SHARE, MemoryBound, TooSmall, cgroup_limit_bytes
+
+    if given == 0:
+        return MemoryBound()
+    try:
+        if given is not None:
+            return MemoryBound(given)
+        limit = cgroup_limit_bytes()
+        return MemoryBound(None if limit is None else int(CGROUP_SHARE * limit))
+    except OSError as error:
+        raise TooSmall(f"resident memory cannot be read here: {error}") from None
+    except TooSmall as error:
+        if given is not None:
+            raise
+        logging.getLogger("goodput.aggregator").warning("the container's memory limit is not kept: %s", error)
+        return MemoryBound()
 
 
 def server_of(app):

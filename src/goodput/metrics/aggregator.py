@@ -27,8 +27,8 @@ goodput_aggregator_requests_total{route code}: Requests by route and status code
     before the answer.
 histogram goodput_aggregator_request_seconds{route}: Request duration, from its headers to the end of the
     answer.
-goodput_aggregator_requests_refused_total{reason}: Requests refused by a limit: body (size), encoding, starting (reading the ledger), head
-    (size), slow, busy, host, origin, throttled, sessions, malformed.
+goodput_aggregator_requests_refused_total{reason}: Requests refused by a limit: body (size), large (takes too much of --memory at once),
+    encoding, starting (reading the ledger), head (size), slow, busy, memory (--memory), host, origin, throttled, sessions, malformed.
 goodput_aggregator_auth_failures_total{reason}: Requests refused because the token or session is missing,
     malformed, unknown, expired, over (session) or of the wrong scope.
 goodput_aggregator_tokens{scope}: Valid tokens by scope: ingest, read, metrics.
@@ -43,9 +43,9 @@ goodput_aggregator_reload_failing{file}: 1 while the current tokens or certifica
 goodput_aggregator_sessions: Signed-in browser sessions.
 goodput_aggregator_connections: Open connections.
 goodput_aggregator_runs: Runs in memory.
-goodput_aggregator_runs_stored: Runs that are over and in the ledger alone; they are read when asked for.
-goodput_aggregator_runs_moved_total{why}: Runs that left memory for the ledger because they had ended, or because a
-    bound was full, and those that were loaded again.
+goodput_aggregator_runs_stored: Runs that are in the ledger alone; they are read when asked for.
+goodput_aggregator_runs_moved_total{why}: Runs that left memory for the ledger because they had ended, because a
+    bound was full, or for memory (--memory), and those that were loaded again.
 goodput_aggregator_series{level}: Series of the aggregator's /metrics, by what there is one of: rank (slowest
     only), node (likewise), run, self.
 goodput_aggregator_series_timestamp_seconds: Unix time at which the series of this text were computed, for the
@@ -54,4 +54,7 @@ goodput_aggregator_series_render_seconds: Duration of the last computation of al
     between included.
 goodput_aggregator_cpu_seconds_total: CPU time used by the aggregator.
 goodput_aggregator_memory_bytes: Resident memory of the aggregator.
+goodput_aggregator_memory_limit_bytes: The bound of its resident memory (--memory); absent without one.
+goodput_aggregator_memory_freed_total{what}: What left memory because the bound was approached: step_rows, runs,
+    results_of_queries.
 """

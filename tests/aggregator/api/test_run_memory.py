@@ -145,7 +145,7 @@ def test_runs_that_report_now_are_not_driven_out(ledger, monkeypatch):
         (rejection,) = answer.rejected
         assert rejection.reason == "runs" and "by runs that report now" in rejection.text
         assert len(one.store.runs) == 4
-        monkeypatch.setattr(run_memory, "USED_SECONDS", 0.0)
+        monkeypatch.setattr(run_memory, "OVER_SECONDS", 0.0)
         (answer,) = await one.push(*run_bodies("one more"))
         assert not answer.rejected
 

@@ -33,6 +33,7 @@ class MemoryLedger:
     """The part of a Ledger's interface that accounts read, filled with what a store accepted."""
 
     url = "in memory"
+    rows_held = 1 << 20
 
     def __init__(self):
         self.reports: dict[tuple, schema.RankReport] = {}

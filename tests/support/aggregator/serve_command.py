@@ -8,10 +8,12 @@ START_SECONDS_MAX = 60
 
 
 class ServeCommand(Child):
-    """The command on a free port of loopback, killed on leaving the context."""
+    """The command on a free port of loopback, killed on leaving the context; `setup` is Python that runs before."""
 
-    def __init__(self, folder, ledger_url: str, *options: str):
-        command = [sys.executable, "-m", "goodput", "serve", "--listen", "127.0.0.1:0"]
+    def __init__(self, folder, ledger_url: str, *options: str, setup: str = ""):
+        main = f"import sys\nfrom goodput.cli import main\n{setup}\nsys.exit(main(sys.argv[1:]))"
+        program = ["-c", main] if setup else ["-m", "goodput"]
+        command = [sys.executable, *program, "serve", "--listen", "127.0.0.1:0"]
         super().__init__("serve", [*command, "--ledger", ledger_url, *options], folder)
         try:
             self.url = self.address(START_SECONDS_MAX)

@@ -19,7 +19,7 @@ from goodput.account.document_types import AccountDocument
 from goodput.account.hang import Hang
 from goodput.aggregator.accounts.fair_queue import INTERNAL
 from goodput.aggregator.accounts.history import ANONYMOUS, History
-from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory
+from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory, kept_rows
 from goodput.aggregator.accounts.past import Check, Past, Window, folded, without_rows
 from goodput.aggregator.accounts.result_cache import ResultCache
 from goodput.aggregator.accounts.rolling import RollingWindows, rolling_windows
@@ -35,6 +35,7 @@ from goodput.slices import Slices, result_of
 FOLD_AGAIN_SECONDS = 10.0
 # Accounts of a large installation are computed every ten times as long as all of them take, see api.exposition.
 COSTLY_NS, RECENT_TIMES = 500_000_000, 20
+ROWS_DROPPED_LEAST = 128  # of each attempt, on average
 log = logging.getLogger("goodput.aggregator")
 
 
@@ -231,6 +232,29 @@ class Accounts:
         """The account of a run as it was last computed."""
         cached = self._cached.get(name)
         return None if cached is None else cached.account
+
+    def account_over(self, name: str) -> Account | None:
+        """The last account of a run that is over, None if the run is not, or was reported since."""
+        cached = self._cached.get(name)
+        if cached is None or cached.revision != self.store.revisions[name]:
+            return None
+        return cached.account if cached.account.status in FINAL_STATUSES else None
+
+    async def drop_folded_rows(self, _is_enough: object = None) -> int:
+        """Fold and drop the rows of runs that hold many, which the ledger has too; returns how many."""
+        dropped = 0
+        for name, run in list(self.store.runs.items()):
+            # A fold takes as much memory as some 30 rows of each rank.
+            if kept_rows(run) > ROWS_DROPPED_LEAST * len(run.attempts):
+                with suppress(KeyError, NeedsHistory):
+                    await in_slices(self.computing(name))
+                if name in self._lives:
+                    dropped += self._lives[name].drop_rows()
+        return dropped
+
+    def clear_results(self) -> int:
+        """Drop cached results of queries; returns how many."""
+        return self._rolling.clear()
 
     def forget(self, name: str) -> None:
         """Drop what is known of a run that was deleted or stored away."""

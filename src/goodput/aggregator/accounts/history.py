@@ -17,11 +17,14 @@ from goodput.aggregator.accounts.fair_queue import INTERNAL, FairQueue
 from goodput.aggregator.accounts.past import Past, Window
 from goodput.aggregator.accounts.result_cache import SingleFlight
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
+from goodput.aggregator.memory_bound import MemoryBound
 
 SECONDS_MAX = 120.0
 # Pending requests: of everybody together, of one token, and of all requests without a token together.
 WAITING_MAX, OWNER_WAITING_MAX, ANONYMOUS_WAITING_MAX = 64, 2, 8
 ANONYMOUS = ""
+# Of a row that is read, with those of the accounts that are computed from it.
+ROW_BYTES = 400
 
 
 class HistoryError(Exception):
@@ -31,8 +34,8 @@ class HistoryError(Exception):
 class History:
     """`owner` is the id of the client's token. Methods return their result and the seconds that it took."""
 
-    def __init__(self, ledger: Ledger):
-        self.ledger = ledger
+    def __init__(self, ledger: Ledger, memory: MemoryBound | None = None):
+        self.ledger, self._memory = ledger, memory or MemoryBound()
         self._queue = FairQueue(WAITING_MAX)
         self._flights = SingleFlight()
         self.is_stopping = False
@@ -55,7 +58,10 @@ class History:
         `check` is to be called some times a second; it ends the thread's work by an exception.
         """
         owner_max = ANONYMOUS_WAITING_MAX if owner == ANONYMOUS else OWNER_WAITING_MAX
-        async with self._queue.slot(owner, owner_max):
+        async with self._queue.slot(owner, owner_max), self._memory.reservation() as memory:
+            if arguments and isinstance(arguments[0], Past):
+                rows = min(arguments[0].rows(), self.ledger.rows_held)
+                await memory.add(rows * ROW_BYTES, "a query of the past")
             began, thread = time.perf_counter(), _Work(self, None if owner is INTERNAL else SECONDS_MAX)
             try:
                 found = await asyncio.to_thread(function, self.ledger, *arguments, thread.check)

@@ -133,6 +133,15 @@ class IncrementalAccount:
         for key, rows in (beyond or {}).items():
             self._attempt(key).put_back(rows)
 
+    def drop_rows(self) -> int:
+        """Drop the folded rows, but for the newest ROWS_KEPT of each attempt; returns how many."""
+        if self._engine is None or self._is_computing:
+            return 0
+        before = kept_rows(self.run)
+        for key, fold in self._engine.folds.items():
+            self._attempt(key).trim(fold.number, ROWS_KEPT)
+        return before - kept_rows(self.run)
+
     def rows(self) -> int:
         """How many rows are folded."""
         return 0 if self._engine is None else sum(fold.number for fold in self._engine.folds.values())
@@ -194,10 +203,15 @@ class IncrementalAccount:
             is_over = not fold.bound.running or fold.bound.end_ns < facts.end_ns
             fold.exhausted = is_over and fold.number >= attempt.top_number
         most = 0 if facts.status == "finished" else ROWS_MAX
-        if sum(self._attempt(key).kept_rows() for key in self.run.attempts) > most:
+        if kept_rows(self.run) > most:
             for key in engine.folds:
                 self._attempt(key).trim(engine.folds[key].number, ROWS_KEPT)
         return rest
+
+
+def kept_rows(run: Run) -> int:
+    """How many rows of a run are in memory."""
+    return sum(one.kept_rows() for one in run.attempts.values() if isinstance(one, ColumnAttempt))
 
 
 def _in_order(facts: Facts) -> Iterator[tuple[Key, ColumnAttempt]]:

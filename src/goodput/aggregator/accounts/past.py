@@ -1,7 +1,7 @@
 """Accounts of a run's past, folded from the ledger's columns in a thread of History.
 
 A fold begins with the newest segment that is right under the run's facts, else with the first row. Of a window only the
-rows inside are read. At most about HELD_ROWS rows are in memory.
+rows inside are read. At most about Ledger.rows_held rows are in memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from goodput.wire.step_columns import widened
 
 # Of an attempt's trimmed rows that end beyond its bound this many are returned; the rest become one long step.
 BEYOND_MAX = 10_000
-HELD_ROWS, HELD_LEAST, PAGE_ROWS_MAX = 1 << 20, 128, 1 << 14
+HELD_LEAST, PAGE_ROWS_MAX = 128, 1 << 14
 
 Window = tuple[int | None, int | None]  # unix ns, None for the run's own start or end
 Check = Callable[[], None]  # called between slices; raises to end the work
@@ -57,6 +57,10 @@ class Past:
 
     def __post_init__(self):
         self.run = without_rows(self.run)
+
+    def rows(self) -> int:
+        """How many rows the run has, about."""
+        return sum(attempt.top_number for attempt in self.run.attempts.values())
 
     def facts(self, window: Window) -> Facts:
         return gather(self.run, self.now_ns, self.threshold_ns, self.stale_seconds, True, window)
@@ -121,7 +125,7 @@ def readers(engine: Engine, ledger: Ledger, columns: Columns | None = None) -> l
         fold.final = True
         if not fold.exhausted:
             chosen.append((processes[key], fold))
-    most = _rows_each(len(engine.folds))
+    most = _rows_each(ledger, len(engine.folds))
     bounds = [PageBounds(fold.number, _cut_ns(fold), fold.bound.to_ns) for _, fold in chosen]
     pages = ledger.pages([process for process, _ in chosen], bounds, most)
     find = columns or rows_of_bound
@@ -185,9 +189,9 @@ def together(readers: list[Reader], check: Check = never) -> Iterator[dict[Key, 
             yield {reader.key: reader.take(until_ns) for reader in readers}
 
 
-def _rows_each(attempts: int) -> int:
+def _rows_each(ledger: Ledger, attempts: int) -> int:
     """How many rows of each attempt may be in memory."""
-    return min(max(HELD_ROWS // max(attempts, 1), HELD_LEAST), PAGE_ROWS_MAX)
+    return min(max(ledger.rows_held // max(attempts, 1), HELD_LEAST), PAGE_ROWS_MAX)
 
 
 def _processes(ledger: Ledger, run: Run) -> dict[Key, schema.RankReport]:
@@ -239,7 +243,7 @@ def folded(
 ) -> tuple[Engine, StepLengths, dict[Key, np.ndarray]]:
     """From what IncrementalAccount.begin continues: a fold of all rows within the bounds, and trimmed rows beyond."""
     processes = _processes(ledger, run)
-    most = _rows_each(len(run.attempts))
+    most = _rows_each(ledger, len(run.attempts))
     for begun in _begun(ledger, run, facts):
         is_whole = begun is None
         engine, lengths = begun or (

@@ -79,6 +79,12 @@ class ResultCache:
             return cached.result
         return await self._flights.run(key, lambda: self._compute(key, compute, final_revision))
 
+    def clear(self) -> int:
+        """Drop all results; returns how many there were."""
+        count = len(self._cached)
+        self._cached.clear()
+        return count
+
     async def _compute(self, key: Hashable, compute, final_revision: int | None) -> Any:
         result, took_seconds = await compute()
         age_seconds = self._age_seconds(took_seconds)

@@ -69,7 +69,7 @@ class RunSummaries:
     """Summaries by run name."""
 
     def __init__(self, accounts: Accounts, stored: StoredSummaries | None = None):
-        """`stored` has those of runs that are in the ledger alone; it brings back a run without one."""
+        """`stored` has those of runs that are in the ledger alone; it may bring back a run without one."""
         self._accounts, self._stored = accounts, stored
         self._cached: dict[str, _Cached] = {}
 

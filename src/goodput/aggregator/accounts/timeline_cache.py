@@ -37,6 +37,10 @@ class TimelineCache:
         timeline.status = account.status
         return timeline
 
+    def clear(self) -> int:
+        """Drop all timelines; returns how many there were."""
+        return self._cache.clear()
+
     async def _compute(
         self, account: Account, points: int, window: Window, owner: str
     ) -> tuple[Timeline, float]:

@@ -20,9 +20,10 @@ from goodput.access.tokens import EVERYTHING, RUN_CHARS_MAX
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.fair_queue import QueueFull
 from goodput.aggregator.accounts.health_costs import HealthCosts
-from goodput.aggregator.accounts.history import History, HistoryError
+from goodput.aggregator.accounts.history import ROW_BYTES, History, HistoryError
 from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.accounts.snapshots import Snapshots
+from goodput.aggregator.accounts.timeline_cache import TimelineCache
 from goodput.aggregator.api import access_route, end_route, health_routes, ingest_route, run_routes
 from goodput.aggregator.api.exposition import Exposition
 from goodput.aggregator.api.ingest_route import IngestRoute
@@ -41,6 +42,7 @@ from goodput.aggregator.ingest.run_end import RunEnder
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger.compaction import Keep
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
+from goodput.aggregator.memory_bound import MemoryBound, Way
 from goodput.defaults import STALE_SECONDS, STALL_SECONDS
 from goodput.metrics.negotiation import negotiated
 from goodput.slices import Slices
@@ -61,31 +63,26 @@ def create_app(
     keep: Keep | None = None,
     authenticator: RequestAuthenticator | None = None,
     ranks_shown: int = RANKS_SHOWN,
+    memory: MemoryBound | None = None,
 ) -> FastAPI:
     """The aggregator as an ASGI app over the ledger at `ledger_url` (an SQLAlchemy URL), which it compacts as in `keep`.
 
     Without an authenticator every client that names this machine as its host has full access.
     """
     authenticator = authenticator or RequestAuthenticator()
+    memory = memory or MemoryBound()
     store, ledger = Store(), Ledger(ledger_url, migrate_later=True)
-    history = History(ledger)
+    ledger.rows_held = memory.rows_held(ROW_BYTES, ledger.rows_held)
+    history = History(ledger, memory)
     accounts = Accounts(store, stall_seconds=stall_seconds, stale_seconds=stale_seconds, history=history)
     health_log = HealthLog()
     health = HealthCosts(health_log, accounts)
     ingest = Ingest(store, ledger, hangs=accounts.hangs, health=health_log)
     accounts.flush = ingest.flush
-    exposition = Exposition(accounts, ingest, health, authenticator, ranks_shown=ranks_shown)
-    maintenance = LedgerMaintenance(ledger, ingest, accounts, keep or Keep())
+    exposition = Exposition(accounts, ingest, health, authenticator, memory, ranks_shown=ranks_shown)
+    maintenance = LedgerMaintenance(ledger, ingest, accounts, keep or Keep(), memory)
 
-    def restore(startup: Startup) -> None:
-        if ledger.is_old:
-            ledger.migrate(startup.set_converted)
-            maintenance.begin()
-        stored = maintenance.memory.find_stored()
-        startup.known = ledger.count_processes() - stored
-        ingest.restore(then=maintenance.restored, progress=startup.set_restored)
-
-    startup = Startup(restore)
+    startup = Startup(lambda startup: _restore(startup, ledger, ingest, maintenance, memory))
 
     def reload() -> Slices[None]:
         yield
@@ -93,7 +90,7 @@ def create_app(
 
     reloads = _repeat(reload, FILES_EVERY_SECONDS, "reloading tokens and certificates")
     hangs = _repeat(accounts.detecting_hangs, HANGS_EVERY_SECONDS, "hang detection")
-    works = (hangs, exposition.keep_fresh, maintenance.run, Snapshots(accounts, ingest).run)
+    works = (hangs, exposition.keep_fresh, maintenance.run, Snapshots(accounts, ingest).run, memory.run)
     lifespan = _lifespan(startup, reloads, works, history)
     app = App(
         title="goodput",
@@ -110,7 +107,7 @@ def create_app(
     )
     app.add_middleware(RequestMiddleware, authenticator=authenticator, check=startup.check)
     app.state.ledger_url, app.state.authenticator, app.state.startup = ledger.url, authenticator, startup
-    pushes = IngestRoute(ingest, authenticator.metrics)
+    pushes = IngestRoute(ingest, authenticator.metrics, memory)
     app.push = RequestMiddleware(pushes, authenticator, startup.check)
     # Answers 405 to other methods; POST does not get here.
     app.router.routes.append(Route(ingest_route.PATH, pushes, methods=["POST"]))
@@ -118,10 +115,31 @@ def create_app(
     access_route.add_access_route(app, authenticator)
     health_routes.add_health_routes(app, health)
     end_route.add_end_route(app, RunEnder(store, ledger, stale_seconds=stale_seconds))
-    run_routes.add_run_routes(app, accounts, maintenance.memory.summaries)
+    timelines = run_routes.add_run_routes(app, accounts, maintenance.memory.summaries)
+    memory.ways = _ways_of_freeing(accounts, maintenance.memory, timelines)
     _add_operations(app, exposition, startup)
     add_page(app)
     return app
+
+
+def _restore(
+    startup: Startup, ledger: Ledger, ingest: Ingest, maintenance: LedgerMaintenance, memory: MemoryBound
+) -> None:
+    if ledger.is_old:
+        ledger.migrate(startup.set_converted)
+        maintenance.begin()
+    stored = maintenance.memory.find_stored()
+    startup.known = ledger.count_processes() - stored
+    ingest.restore(maintenance.restored, startup.set_restored, memory.has_room)
+
+
+def _ways_of_freeing(accounts: Accounts, runs: RunMemory, timelines: TimelineCache) -> dict[str, Way]:
+    """What may leave memory where it is full, first what is missed least."""
+
+    async def clear_results(_is_enough: Callable[[], bool]) -> int:
+        return timelines.clear() + accounts.clear_results()
+
+    return {"step rows": accounts.drop_folded_rows, "runs": runs.free, "results of queries": clear_results}
 
 
 class App(FastAPI):

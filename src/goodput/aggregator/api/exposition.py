@@ -27,6 +27,7 @@ from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.api.run_series import RANKS_SHOWN, RunSeries
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.ingest.ingest import Ingest
+from goodput.aggregator.memory_bound import MemoryBound
 from goodput.metrics import CATALOGUE, Families
 from goodput.metrics.text_format import TextWriter
 from goodput.metrics.writer import Writer
@@ -81,11 +82,12 @@ class Exposition:
         ingest: Ingest,
         health: HealthCosts,
         authenticator: RequestAuthenticator,
+        memory: MemoryBound | None = None,
         clock_ns=time.time_ns,
         ranks_shown: int = RANKS_SHOWN,
     ):
         self._accounts, self._ingest, self._clock_ns = accounts, ingest, clock_ns
-        self._authenticator = authenticator
+        self._authenticator, self._memory = authenticator, memory or MemoryBound()
         self._series = RunSeries(accounts, health, ranks_shown)
         self._runs: dict[str, _RunText] = {}
         self._own: Bodies = {}
@@ -265,8 +267,11 @@ class Exposition:
         families.add_counts("goodput_aggregator_ledger_blocks_compacted_total", "how", compacted)
         families.add("goodput_aggregator_runs", {}, len(store.runs))
         families.add("goodput_aggregator_runs_stored", {}, len(store.stored))
-        for what in ("ended", "full", "loaded"):
+        for what in ("ended", "full", "memory", "loaded"):
             families.add("goodput_aggregator_runs_moved_total", {"why": what}, counts["runs", what])
+        families.add("goodput_aggregator_memory_limit_bytes", {}, self._memory.bytes_max)
+        freed = {what.replace(" ", "_"): self._memory.freed[what] for what in self._memory.ways}
+        families.add_counts("goodput_aggregator_memory_freed_total", "what", freed)
         families.add_process("goodput_aggregator")
         _add_authentication(families, self._authenticator)
 

@@ -1,7 +1,7 @@
 """The aggregator's background work on its ledger: closes runs, compacts, and forgets runs that were deleted from it.
 
-A run is closed once it has been over for as long as its steps are kept: its account is stored, then its steps may be
-thinned. It takes a tenth of a core at most.
+A run is closed once it has been over for CLOSED_SECONDS: its account is stored, so that it may leave memory, and its
+steps may be thinned once they are as old as they are kept. It takes a tenth of a core at most.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import suppress
 from goodput.account import FINAL_STATUSES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.live import NeedsHistory
-from goodput.aggregator.api.run_memory import ENDED_SECONDS, RunMemory
+from goodput.aggregator.api.run_memory import RunMemory
 from goodput.aggregator.api.stored_accounts import bodies_of, decoded_account
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ledger import closed_runs
@@ -23,24 +23,32 @@ from goodput.aggregator.ledger.compaction import DAY_NS, Compaction, Keep
 from goodput.aggregator.ledger.deletion import deletions
 from goodput.aggregator.ledger.inspection import size_bytes
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
+from goodput.aggregator.memory_bound import MemoryBound
 from goodput.columns.snapshot import FoldState
 
 log = logging.getLogger("goodput.aggregator")
 DELETIONS_EVERY_SECONDS, COMPACT_EVERY_SECONDS = 10.0, 60.0
 SEARCH_EVERY_SECONDS = 86_400.0
+CLOSED_SECONDS = 120.0
 SHARE = 9  # waits for so many times as long as a step took
 
 
 class LedgerMaintenance:
     """What it does is counted in `ingest.counts`, by ("ledger", series)."""
 
-    def __init__(self, ledger: Ledger, ingest: Ingest, accounts: Accounts, keep: Keep):
+    def __init__(
+        self,
+        ledger: Ledger,
+        ingest: Ingest,
+        accounts: Accounts,
+        keep: Keep,
+        memory: MemoryBound | None = None,
+    ):
         self._ledger, self._ingest, self._accounts = ledger, ingest, accounts
-        self.memory = RunMemory(ledger, ingest, accounts)
+        self.memory = RunMemory(ledger, ingest, accounts, memory or MemoryBound())
         self.compaction = Compaction(ledger, keep)
         self._counts = ingest.counts
         self._deletions: dict[str, int] = {}
-        self._closed_at: Counter[str] = Counter()  # by run: its revision when it was closed
         if not ledger.is_old:
             self.begin()
 
@@ -59,7 +67,7 @@ class LedgerMaintenance:
             self._accounts.resume(run, state)
             return
         self._accounts.keep(run, stored)
-        self._closed_at[run] = self._accounts.store.revisions[run]
+        self.memory.closed_at[run] = self._accounts.store.revisions[run]
         self._accounts.store.drop_steps(run, closed_runs.is_thinned(self._ledger, run))
 
     async def run(self) -> None:
@@ -114,15 +122,17 @@ class LedgerMaintenance:
     async def close_runs(self, now_ns: int) -> None:
         """Store the accounts of runs that have been over for long enough, after which they may leave memory."""
         store = self._accounts.store
-        after_ns = min(int(self.compaction.keep.steps_days * DAY_NS), int(ENDED_SECONDS * 1e9))
+        after_ns = min(int(self.compaction.keep.steps_days * DAY_NS), int(CLOSED_SECONDS * 1e9))
         for run in list(store.runs):
-            if run in store.runs and self._closed_at[run] != store.revisions[run]:
+            if run in store.runs and self.memory.closed_at[run] != store.revisions[run]:
                 # Where its account needs a fold of the ledger first, the next round will have it.
                 with suppress(NeedsHistory):
                     await self._close(run, now_ns - after_ns)
                 await asyncio.sleep(0)
-        self.memory.store_ended([run for run in store.runs if self._closed_at[run] == store.revisions[run]])
-        self._closed_at = Counter({run: self._closed_at[run] for run in store.runs})
+        self.memory.store_ended(
+            [run for run in store.runs if self.memory.closed_at[run] == store.revisions[run]]
+        )
+        self.memory.closed_at = Counter({run: self.memory.closed_at[run] for run in store.runs})
 
     async def _close(self, run: str, before_ns: int) -> None:
         store = self._accounts.store
@@ -139,4 +149,4 @@ class LedgerMaintenance:
             bodies = await asyncio.to_thread(bodies_of, account)
             await asyncio.to_thread(closed_runs.close_run, self._ledger, run, state, newest_ns, bodies)
             self._counts["ledger", "runs_closed_total"] += 1
-        self._closed_at[run] = revision
+        self.memory.closed_at[run] = revision

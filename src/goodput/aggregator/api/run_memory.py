@@ -1,8 +1,8 @@
 """Which runs are in memory: those that are over leave it for the ledger, and come back when asked for or reported.
 
-A run whose account was stored at its end leaves at leisure. Where a bound is full the runs that have not reported for
-the longest time leave at once, those that are over first; their steps are in the ledger, from which they are folded
-again. So a new run is refused only where the bound is full of runs that report now.
+A run whose account was stored at its end leaves at leisure. Where a bound is full, of runs, processes or bytes, the runs
+that have not reported for the longest time leave at once, those that are over first; their steps are in the ledger, from
+which they are folded again. So a new run is refused only where the bound is full of runs that report now.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -19,18 +20,23 @@ from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.live import IncrementalAccount
 from goodput.aggregator.accounts.result_cache import SingleFlight
 from goodput.aggregator.accounts.run_summaries import RunSummary, summary_of
+from goodput.aggregator.api.exposition import KEPT_SECONDS
 from goodput.aggregator.api.stored_accounts import decoded_account
 from goodput.aggregator.ingest import store as bounds
 from goodput.aggregator.ingest.ingest import Ingest, restore_run
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger import closed_runs
 from goodput.aggregator.ledger.ledger import Ledger
+from goodput.aggregator.memory_bound import MemoryBound, Reservation
 
 log = logging.getLogger("goodput.aggregator")
-# A run that has reported or was asked for within this time stays, whatever is full.
-USED_SECONDS = 120.0
+# A run that has reported or was asked for within this time stays, whatever is full; one whose ranks have all ended is not
+# in use for as long.
+USED_SECONDS, OVER_SECONDS = 120.0, 10.0
 # A run that is over stays for so long after its last report, so that its last series are scraped and its page is fast.
 ENDED_SECONDS = 3600.0
+# What a rank process takes when its run is read.
+PROCESS_BYTES = 32 << 10
 # Of a full bound so much is freed at once: looking for the oldest takes a look at all.
 FREED_SHARE = 16
 
@@ -38,35 +44,34 @@ FREED_SHARE = 16
 class RunMemory:
     """`ingest.counts` has what left and came back, by ("runs", what)."""
 
-    def __init__(self, ledger: Ledger, ingest: Ingest, accounts: Accounts):
-        self._ledger, self._ingest, self._accounts = ledger, ingest, accounts
+    def __init__(self, ledger: Ledger, ingest: Ingest, accounts: Accounts, memory: MemoryBound):
+        self._ledger, self._ingest, self._accounts, self._memory = ledger, ingest, accounts, memory
         self._store, self._counts = accounts.store, ingest.counts
         self._flights = SingleFlight()
         self._used: dict[str, float] = {}  # when runs were loaded
+        # Of runs that left since they were over; None where the ledger has it.
+        self._summaries: dict[str, RunSummary | None] = {}
+        self.closed_at: Counter[str] = Counter()  # by run: its revision when it was closed
         self._store.make_room = self.make_room
         ingest.load = self.load
 
     def find_stored(self) -> int:
-        """Note the closed runs of the ledger, which need not be in memory; returns how many processes they have."""
-        found = closed_runs.closed(self._ledger)
+        """Note the closed runs of the ledger, which need not be in memory; returns how many processes they have.
+
+        But for those whose last values are still exposed.
+        """
+        exposed_ns = time.time_ns() - int(KEPT_SECONDS * 1e9)
+        closed = closed_runs.closed(self._ledger)
+        found = {run: one for run, one in closed.items() if one.newest_ns < exposed_ns}
         self._store.stored |= {run: one.start_ns for run, one in found.items()}
+        self._summaries |= dict.fromkeys(found)
         return sum(one.processes for one in found.values())
 
     # ---- Out of memory
 
     def make_room(self, token: str = "") -> int:
         """Take the oldest runs that are not in use out of memory; returns how many."""
-        ours = self._store.taken if token else self._store.runs
-        old = [run for run in ours if self._is_unused(run, USED_SECONDS)]
-        if token:
-            old = [run for run in old if any(of == token for of, _ in self._store.taken[run])]
-        last, reported = self._accounts.last_of, self._store.reported_ns
-
-        def order(run: str) -> tuple[bool, int]:
-            account = last(run)
-            return account is None or account.status not in FINAL_STATUSES, reported[run]
-
-        old.sort(key=order)
+        old = self._oldest(token)
         some = old[: max(len(old) // FREED_SHARE, bounds.RUNS_MAX // FREED_SHARE, 1)]
         self._store_away(some, "full")
         if some:
@@ -77,46 +82,98 @@ class RunMemory:
             )
         return len(some)
 
+    async def free(self, is_enough: Callable[[], bool]) -> int:
+        """Take the oldest runs that are not in use out of memory until it is enough; returns how many."""
+        left = 0
+        while not is_enough() and (old := self._oldest()):
+            some = old[: -(-len(old) // FREED_SHARE)]
+            self._store_away(some, "memory")
+            left += len(some)
+            await asyncio.sleep(0)
+        return left
+
+    def _oldest(self, token: str = "") -> list[str]:
+        """Runs that are not in use, of a token or all, in the order in which they should leave."""
+        runs: Collection[str] = self._store.taken if token else self._store.runs
+        if token:
+            runs = [run for run in runs if any(of == token for of, _ in self._store.taken[run])]
+        last, reported = self._accounts.last_of, self._store.reported_ns
+
+        def order(run: str) -> tuple[bool, int]:
+            account = last(run)
+            return account is None or account.status not in FINAL_STATUSES, reported[run]
+
+        return sorted(self._unused(runs), key=order)
+
     def store_ended(self, runs: Collection[str]) -> None:
         """Take closed runs out of memory that nobody has used for a while."""
-        self._store_away([run for run in runs if self._is_unused(run, ENDED_SECONDS)], "ended")
+        self._store_away(self._unused(runs, ENDED_SECONDS), "ended")
+        self._summaries = {run: one for run, one in self._summaries.items() if run in self._store.stored}
 
-    def _is_unused(self, run: str, seconds: float) -> bool:
-        if run not in self._store.runs or time.monotonic() - self._used.get(run, -seconds) < min(
-            seconds, USED_SECONDS
-        ):
-            return False
-        is_old = time.time_ns() - self._store.reported_ns.get(run, 0) > seconds * 1e9
-        return is_old and self._ingest.is_written(run)
+    def _unused(self, runs: Collection[str], seconds: float | None = None) -> list[str]:
+        """Those that nobody has reported for so many seconds, by default for as long as they stay where a bound is full."""
+        unwritten, now, now_ns, found = self._ingest.unwritten(), time.monotonic(), time.time_ns(), []
+        for run in runs:
+            least = seconds or (OVER_SECONDS if self._has_ended(run) else USED_SECONDS)
+            is_old = now_ns - self._store.reported_ns[run] > least * 1e9
+            is_asked_for = now - self._used.get(run, -least) < min(least, USED_SECONDS)
+            if is_old and not is_asked_for and run not in unwritten:
+                found.append(run)
+        return found
+
+    def _has_ended(self, run: str) -> bool:
+        return all(one.attempt.known_end_ns() is not None for one in self._store.newest[run].values())
 
     def _store_away(self, runs: list[str], why: str) -> None:
         if runs:
+            for run in runs:
+                self._keep_summary(run)
             self._store.store_away(*runs)
             for run in runs:
                 self._accounts.forget(run)
                 self._used.pop(run, None)
             self._counts["runs", why] += len(runs)
+            # Their blocks are merged after the next search of the ledger for small ones.
+            gone = set(runs)
+            for key in [key for key in list(self._ledger.appended) if key[0] in gone]:
+                self._ledger.appended.pop(key, None)
+
+    def _keep_summary(self, run: str) -> None:
+        account = self._accounts.account_over(run)
+        self._summaries.pop(run, None)
+        if self.closed_at.pop(run, None) == self._store.revisions[run]:
+            self._summaries[run] = None
+        elif account is not None:
+            self._summaries[run] = summary_of(account)
 
     # ---- Back into memory
 
     async def load(self, run: str) -> None:
-        """Bring a run back that is in the ledger alone; nothing for another one. Raises LedgerError."""
+        """Bring a run back that is in the ledger alone; nothing for another one. Raises LedgerError, Refusal."""
         if run in self._store.stored:
             await self._flights.run(run, lambda: self._load(run))
 
     async def _load(self, run: str) -> None:
-        found, account, live = await asyncio.to_thread(self._read, run)
+        async with self._memory.reservation() as memory:
+            await self._reserve(memory, run)
+            found, account, live = await asyncio.to_thread(self._read, run)
         if run not in self._store.stored:
             return  # deleted meanwhile
         if len(self._store.runs) >= bounds.RUNS_MAX or len(self._store.processes) >= bounds.PROCESSES_MAX:
             self.make_room()
         self._used[run] = time.monotonic()
         self._store.adopt(found)
+        self._summaries.pop(run, None)
         self._counts["runs", "loaded"] += 1
         if account is not None:
             self._accounts.keep(run, account)
         elif live is not None:
             self._accounts.adopt(run, live)
+
+    async def _reserve(self, memory: Reservation, run: str) -> None:
+        processes = await asyncio.to_thread(self._ledger.count_processes, run)
+        # A large run is not refused for good, as a request for that much is.
+        await memory.add(min(processes * PROCESS_BYTES, self._memory.request_bytes_max()), f"run {run!r}")
 
     def _read(self, run: str) -> tuple[Store, Account | None, IncrementalAccount | None]:
         """The run as the ledger has it, with its stored account or one of its steps."""
@@ -131,15 +188,32 @@ class RunMemory:
         return found, None, self._accounts.resumed_in(found, run, state)
 
     async def summaries(self, runs: Collection[str]) -> dict[str, RunSummary]:
-        """The stored summaries of runs that are in the ledger alone; one without is brought back."""
-        bodies = await asyncio.to_thread(closed_runs.summaries, self._ledger, runs)
-        found = {run: _summary_decoder.decode(body) for run, body in bodies.items()}
+        """The summaries of runs that are in the ledger alone; one without is brought back where memory is not full."""
+        kept = {run: self._summaries[run] for run in runs if run in self._summaries}
+        closed = [run for run, summary in kept.items() if summary is None]
+        bodies = await asyncio.to_thread(closed_runs.summaries, self._ledger, closed) if closed else {}
+        found: dict[str, RunSummary | None] = {run: one for run, one in kept.items() if one is not None}
+        found |= {run: _summary_decoder.decode(body) for run, body in bodies.items()}
         for run in runs:
             if run not in found:
+                if not self._memory.has_room():
+                    found[run] = await self._read_summary(run)
+                    continue
                 await self.load(run)
                 if run in self._store.runs:
                     found[run] = summary_of(self._accounts.account(run))
-        return found
+        return {run: summary for run, summary in found.items() if summary is not None}
+
+    async def _read_summary(self, run: str) -> RunSummary | None:
+        """That of a run which stays in the ledger; None if it was deleted."""
+        async with self._memory.reservation() as memory:
+            await self._reserve(memory, run)
+            _, account, live = await asyncio.to_thread(self._read, run)
+        account = account or (live and live.last)
+        summary = None if account is None else summary_of(account)
+        if summary is not None and summary.status in FINAL_STATUSES and run in self._store.stored:
+            self._summaries[run] = summary
+        return summary
 
 
 _summary_decoder = msgspec.json.Decoder(RunSummary)

@@ -32,8 +32,8 @@ _Search = Annotated[str, Query(max_length=SEARCH_CHARS_MAX)]
 _Points = Annotated[int, Query(ge=1, le=POINTS_MAX)]
 
 
-def add_run_routes(app: FastAPI, accounts: Accounts, stored: StoredSummaries | None = None) -> None:
-    """The last of the routes under /runs/, since a run's name may contain slashes."""
+def add_run_routes(app: FastAPI, accounts: Accounts, stored: StoredSummaries | None = None) -> TimelineCache:
+    """The last of the routes under /runs/, since a run's name may contain slashes. Returns their cache."""
     summaries, timelines = RunSummaries(accounts, stored), TimelineCache(accounts)
 
     @app.get("/api/v1/runs", responses=json_of(RunPage), summary="Runs, newest first")
@@ -87,3 +87,5 @@ def add_run_routes(app: FastAPI, accounts: Accounts, stored: StoredSummaries | N
     async def run(run: str) -> Response:
         await in_slices(accounts.computing(run))
         return json_response(accounts.document(run))
+
+    return timelines

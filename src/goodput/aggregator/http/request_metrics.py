@@ -19,10 +19,12 @@ ROUTES: tuple[str, ...] = (
 )  # fmt: skip
 REFUSALS: tuple[str, ...] = (
     "body",
+    "large",
     "encoding",
     "head",
     "slow",
     "busy",
+    "memory",
     "starting",
     "host",
     "origin",

@@ -15,6 +15,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -33,6 +34,7 @@ from goodput.aggregator.ledger.segments import Segment
 from goodput.aggregator.records import HealthKey, NewRecords, health_key
 from goodput.columns.snapshot import FoldState, SnapshotError, decode
 from goodput.wire import schema
+from goodput.wire.step_blocks import TOTALS
 
 log = logging.getLogger("goodput.aggregator")
 # Rejections that are logged; the counters have all.
@@ -43,6 +45,16 @@ GATHER_SECONDS = 0.025
 ROWS_AT_ONCE = 4096
 # Pushes that wait for a transaction are merged without it after this time, so that the account goes on.
 UNMERGED_SECONDS = 0.25
+
+
+# Merging takes up to so many times the bytes of the rows as columns, and so many bytes for each rank beside.
+MERGED_SHARE, RANK_BYTES = 5, 8 << 10
+
+
+class Reservation(Protocol):
+    """Notes memory that is about to be taken, and refuses by an exception what would be too much."""
+
+    async def add(self, more: int, what: str) -> None: ...
 
 
 @dataclass
@@ -77,6 +89,7 @@ class Ingest:
         self._unmerged: deque[_Push] = deque()
         self._merging: set[str] = set()  # runs of the pushes that are being merged
         self._unwritten: list[NewRecords] = []
+        self._appending: list[NewRecords] = []  # in the transaction that is being written
         self._unwritten_health: dict[HealthKey, schema.Health] = {}
         self._writing = asyncio.Lock()
         self._segments: dict[str, tuple[Segment, int]] = {}  # by run, with its late rows
@@ -90,16 +103,22 @@ class Ingest:
         self,
         then: Callable[[str, FoldState | None], object] = lambda run, state: None,
         progress: Callable[[int], object] = lambda restored: None,
+        has_room: Callable[[], bool] = lambda: True,
     ) -> int:
         """Fill the store from the ledger, run by run, but for Store.stored; returns how many processes were restored.
+
+        Runs that reported last come first; those for which `has_room()` is false are left in the ledger.
 
         `then(run, state)` is called when a run is complete, so that its rows can be folded before the next run is read.
         The rows are those after `state`, the newest segment of the run, all without one. `progress(restored)` is called
         after each process.
         """
         restored = 0
-        for run in self._ledger.runs():
+        for run, start_ns in self._ledger.starts().items():
             if run in self._store.stored:
+                continue
+            if not has_room():
+                self._store.stored[run] = start_ns
                 continue
 
             def count() -> None:
@@ -116,12 +135,12 @@ class Ingest:
         self.health.counts.clear()
         return restored
 
-    def is_written(self, run: str) -> bool:
-        """Whether nothing of the run waits to be merged or written."""
-        waiting = (report.identity.run for push in self._unmerged for report in push.reports)
-        if run in self._merging or run in waiting:
-            return False
-        return all(part.report.identity.run != run for part in self._unwritten)
+    def unwritten(self) -> set[str]:
+        """Runs of which something waits to be merged or written."""
+        waiting = {report.identity.run for push in self._unmerged for report in push.reports}
+        return (
+            waiting | self._merging | {part.report.identity.run for part in self._unwritten + self._appending}
+        )
 
     def forget(self, run: str) -> None:
         """Drop a run that was deleted from the ledger, and what of it waits to be written."""
@@ -129,8 +148,12 @@ class Ingest:
         self._segments.pop(run, None)
         self._store.forget(run)
 
-    async def accept(self, body: bytes, access: Access = EVERYTHING) -> schema.Ack:
+    async def accept(
+        self, body: bytes, access: Access = EVERYTHING, memory: Reservation | None = None
+    ) -> schema.Ack:
         """Accept one push. Raises SchemaError (nothing was accepted) or LedgerError (push it again).
+
+        What it takes is added to `memory`, which may raise an exception of its own; then nothing was accepted.
 
         Parts of runs that `access` does not allow are left out: their ranks are rejected, their stacks and health
         events ignored.
@@ -145,6 +168,10 @@ class Ingest:
             raise
         finally:
             self.seconds += time.perf_counter() - began
+        if memory is not None:
+            await memory.add(
+                merged_bytes(report), f"a report of {len(report.ranks)} ranks of node {report.node[:64]!r}"
+            )
         await self._load_stored(report, access)
         began = time.perf_counter()
         try:
@@ -349,6 +376,7 @@ class Ingest:
 
     async def _append(self) -> None:
         batch, self._unwritten = self._unwritten, []
+        self._appending = batch
         events, self._unwritten_health = self._unwritten_health, {}
         segments, self._segments = self._segments, {}
         right = [one for run, (one, late) in segments.items() if self._store.late_rows(run) == late]
@@ -367,6 +395,18 @@ class Ingest:
                 self.counts["ledger", "error"] += 1
                 log.error("%s", error)
             raise
+        finally:
+            self._appending = []
+
+
+def merged_bytes(report: schema.NodeReport) -> int:
+    """How much memory merging a report may take. A few bytes can claim many steps, which are refused later."""
+    rows, width = 0, 0
+    for rank in report.ranks:
+        rows += len(rank.steps) + sum([min(max(block.count, 0), schema.STEPS_MAX) for block in rank.blocks])
+        width = max(width, len(rank.phases))
+    columns = TOTALS + 2 * min(width, schema.PHASES_MAX)
+    return MERGED_SHARE * 8 * columns * min(rows, schema.STEPS_MAX) + RANK_BYTES * len(report.ranks)
 
 
 def states(ledger: Ledger, run: str) -> Iterator[FoldState]:

@@ -32,17 +32,23 @@ def state_of(ledger: Ledger, run: str) -> bytes:
 class ClosedRun(NamedTuple):
     start_ns: int
     processes: int
+    newest_ns: int  # the end of its last row
 
 
 def closed(ledger: Ledger) -> dict[str, ClosedRun]:
     """All runs that were closed and have not gone on since."""
-    stored = {row.run: bytes(row.state) for row in ledger.fetch(sql.select(_closed.c.run, _closed.c.state))}
+    columns = _closed.c.run, _closed.c.state, _closed.c.newest_ns
+    stored = {run: (bytes(state), newest_ns) for run, state, newest_ns in ledger.fetch(sql.select(*columns))}
     states = _states(ledger, lambda table: table.c.run.in_(sql.select(_closed.c.run)))
     kept = ledger.fetch(sql.select(_accounts.c.run).where(_accounts.c.kind == SUMMARY)).scalars()
     found = sql.func.min(_processes.c.start_ns), sql.func.count()
     of_run = sql.select(_processes.c.run, *found).group_by(_processes.c.run)
-    runs = {run: ClosedRun(*row) for run, *row in ledger.fetch(of_run)}
-    return {run: runs[run] for run in kept if run in states and states[run].digest() == stored.get(run)}
+    runs = {run: (start_ns, processes) for run, start_ns, processes in ledger.fetch(of_run)}
+    return {
+        run: ClosedRun(*runs[run], stored[run][1])
+        for run in kept
+        if run in states and run in stored and states[run].digest() == stored[run][0]
+    }
 
 
 def _states(ledger: Ledger, chosen: Callable[[sql.Table], sql.ColumnElement]) -> dict[str, Any]:

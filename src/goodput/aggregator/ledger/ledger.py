@@ -39,6 +39,8 @@ from goodput.wire.step_columns import StepColumns
 __all__ = ["Ledger", "LedgerError"]
 
 PAGE_EVENTS = 10_000
+# How many rows of a run those who fold them should have in memory.
+ROWS_HELD = 1 << 20
 WRITES_AT_ONCE = 500  # rows per statement
 TAILS_AT_ONCE = 128  # processes
 log = logging.getLogger("goodput.aggregator")
@@ -89,6 +91,7 @@ class Ledger:
         if not create and file is not None and not os.path.exists(file):
             raise LedgerError(f"there is no ledger {file}")
         self.url = self._database.shown
+        self.rows_held = ROWS_HELD
         self._engine = self._database.engine
         # Every read is one statement; a transaction around it would cost two more round trips.
         self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -197,9 +200,16 @@ class Ledger:
         query = sql.select(_processes.c.run).group_by(_processes.c.run).order_by(start_ns, _processes.c.run)
         return list(self.fetch(query).scalars())
 
-    def count_processes(self) -> int:
-        """How many rank processes all runs have."""
-        return self.fetch(sql.select(sql.func.count()).select_from(_processes)).scalar_one()
+    def starts(self) -> dict[str, int]:
+        """The starts of all runs in unix ns, the run that reported last being the first."""
+        start_ns, reported = sql.func.min(_processes.c.start_ns), sql.func.max(_processes.c.sequence)
+        query = sql.select(_processes.c.run, start_ns).group_by(_processes.c.run)
+        return {run: int(ns) for run, ns in self.fetch(query.order_by(reported.desc(), _processes.c.run))}
+
+    def count_processes(self, run: str | None = None) -> int:
+        """How many rank processes a run or all runs have."""
+        query = sql.select(sql.func.count()).select_from(_processes)
+        return self.fetch(query if run is None else query.where(_processes.c.run == run)).scalar_one()
 
     def processes(self, run: str) -> list[schema.RankReport]:
         """The processes of a run, oldest first, without steps and events."""
