@@ -83,6 +83,15 @@ SCENARIOS = {
         ("DiskSaturated", {"cluster": "g", **N0}, True),
         ("DiskSaturated", {"cluster": "h", **N0}, False),
     ],
+    "no agent and no report at all": [
+        ("AgentDown", {"severity": "critical", "level": "cluster", "agents": "all"}, False),
+        ("AgentDown", N0, True),
+        ("AgentDown", {"cluster": "b", **N0}, False),
+        ("TelemetryMissing", {"severity": "critical", "level": "cluster", "missing": "all"}, False),
+        ("TelemetryMissing", {"run": "r1", "missing": "reports"}, True),
+        ("PushFailing", N0, True),
+        ("RunStalled", {"run": "r2"}, False),
+    ],
     "a node without an agent": [
         ("AgentDown", {**N0, "job": "goodput-node", "run": "r1"}, False),
         ("GpuThrottled", {**N0, "gpu": "G0"}, True),
