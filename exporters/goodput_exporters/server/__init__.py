@@ -1,1 +1,1 @@
-"""The agent's HTTP server and its text exposition."""
+"""The agent's HTTP server and who may read from it."""

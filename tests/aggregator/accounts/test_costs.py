@@ -246,10 +246,11 @@ def test_text_equals_the_families(exposition, monkeypatch):
     }
 
 
-def test_other_requests_run_between_runs(exposition, monkeypatch):
+@pytest.mark.parametrize("format", [TextWriter, ProtobufWriter])
+def test_other_requests_run_between_runs(exposition, monkeypatch, format):
     monkeypatch.setattr(slices, "AT_A_TIME_SECONDS", -1.0)
-    text, yields = result_and_yields(exposition.text(EVERYTHING))
-    assert text.count(b"goodput_run_info{") == RUNS and yields >= RUNS
+    text, yields = result_and_yields(exposition.text(EVERYTHING, format=format))
+    assert all(b"r%d" % i in text for i in range(RUNS)) and yields >= RUNS
 
 
 def test_causes_are_listed_once():

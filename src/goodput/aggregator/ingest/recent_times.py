@@ -2,7 +2,8 @@
 
 A phase counts with its time within a step, in the steps that have it. A quantile is the fp16 rounding of the sample that
 NumPy's `method="inverted_cdf"` returns (relative error up to 2**-11). Memory: 5 bytes for each bin that occurs, phase and
-minute; a steady phase touches some dozens. recent_steps gives the steps, many at once: about 1 us each.
+minute; a steady phase touches some dozens. Older minutes stay as histograms (run_histograms). recent_steps gives the
+steps, many at once: about 1 us each.
 
     times = RecentTimes(); times.add(phases, ends_ns, times_ns); times.quantiles(now_ns)["loader"]
 """
