@@ -96,6 +96,10 @@ class Fold:
         step, count, end_ns, length = self._first[:4]
         return (step, count) if end_ns - bool(length) >= self.bound.from_ns else (-1, 0)
 
+    def go_on_with_others_of(self, later: Fold) -> None:
+        """Compare the first step with those after it that `later`, which has folded more rows, knows."""
+        self._others, self._usual = later._others, later._usual
+
     def fits(self, bound: Bound, limit: int, threshold_ns: int, restarts) -> bool:
         """Whether the folded sums would be the same under these facts."""
         mine = self.bound

@@ -94,6 +94,12 @@ class MemoryLedger:
     def segments(self, _run: str):
         return iter([one.body for one in sorted(self.kept_segments, key=Segment.rows, reverse=True)])
 
+    def segment_rows(self, _run: str) -> list[int]:
+        return sorted(one.rows() for one in self.kept_segments)
+
+    def segment(self, _run: str, rows: int) -> bytes | None:
+        return next((one.body for one in self.kept_segments if one.rows() == rows), None)
+
     def take_segment(self, folding: IncrementalAccount, store: Store) -> None:
         """Keep the state of a fold, whose rows are all here."""
         copied = folding.copy()

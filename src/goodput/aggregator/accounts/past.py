@@ -6,8 +6,9 @@ rows inside are read. At most about Ledger.rows_held rows are in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from goodput.account.document_types import AccountDocument
 from goodput.account.facts import Facts, Key, gather
 from goodput.account.fold import OTHERS_MAX, Fold
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
-from goodput.aggregator.ingest.ingest import states
+from goodput.aggregator.accounts.stored_states import States, begun_between
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.page_reader import PageBounds
 from goodput.causes import explain
@@ -25,7 +26,6 @@ from goodput.columns.attempts import row_of
 from goodput.columns.fold import fold_columns
 from goodput.columns.groups import ColumnGroups
 from goodput.columns.lengths import add_lengths
-from goodput.columns.snapshot import SnapshotError
 from goodput.wire import schema
 from goodput.wire.step_blocks import END, NUMBER, TOTALS
 from goodput.wire.step_columns import widened
@@ -86,34 +86,66 @@ def documents(
 def account_of(ledger: Ledger, past: Past, window: Window, check: Check = never) -> Account:
     """The account of a window."""
     facts = past.facts(window)
-    # A segment has all rows from the start of the run on.
-    is_from_start = all(attempt.start_ns >= facts.start_ns for attempt in past.run.attempts.values())
-    for begun in _begun(ledger, past.run, facts) if is_from_start else [None]:
-        if begun is None:
-            engine = Engine(past.run, facts, groups_type=ColumnGroups, planned=past.planned.copy())
-        else:
-            engine = begun[0]
+    for engine, is_last in _begun_windows(ledger, past, facts, check):
         for parts in together(readers(engine, ledger), check):
             fold_columns(engine, parts)
-        if begun is None or not engine.groups.late:
+        if is_last or not engine.groups.late:
             return engine.finish()
     raise AssertionError
 
 
+def _begun_windows(ledger: Ledger, past: Past, facts: Facts, check: Check) -> Iterator[tuple[Engine, bool]]:
+    """Engines that have folded the first rows of a window; the last one has none, which is told."""
+    # A state has all rows from the start of the run on.
+    if all(attempt.start_ns >= facts.start_ns for attempt in past.run.attempts.values()):
+        for begun in _begun(ledger, past.run, facts):
+            if begun is not None:
+                yield begun[0], False
+    else:
+        both, fold_until = (facts, past.facts((None, None))), partial(_fold_until, ledger, check)
+        begun = begun_between(States(ledger, past.run), past.run, both, past.planned, fold_until)
+        if begun is not None:
+            yield begun, False
+    yield Engine(past.run, facts, groups_type=ColumnGroups, planned=past.planned.copy()), True
+
+
+def _fold_until(ledger: Ledger, check: Check, engine: Engine, numbers: dict[Key, int]) -> None:
+    """Fold the rows of these attempts up to these numbers."""
+
+    def until(ledger: Ledger, process: schema.RankReport, fold: Fold, pages: Arrays) -> Arrays:
+        last = numbers[fold.attempt.rank, fold.attempt.attempt]
+        for values in rows_of_bound(ledger, process, fold, pages):
+            count = int(np.searchsorted(values[NUMBER], last, side="right"))
+            if count:
+                yield values[:, :count]
+            if count < values.shape[1]:
+                return
+
+    for parts in together(readers(engine, ledger, until, goes_on=True, only=numbers), check):
+        fold_columns(engine, parts)
+
+
 def _begun(ledger: Ledger, run: Run, facts: Facts) -> Iterator[tuple[Engine, StepLengths] | None]:
     """Folds of the run's first rows that are right under these facts, those of the most rows first; last None."""
-    for state in states(ledger, run.name):
-        try:
-            engine = state.engine(run)
-        except SnapshotError:
-            continue
-        if engine.follow(facts):
-            yield engine, state.lengths()
+    states = States(ledger, run)
+    for at in reversed(range(states.count_within(facts))):
+        begun = states.engine(at, facts)
+        if begun is not None:
+            yield begun
     yield None
 
 
-def readers(engine: Engine, ledger: Ledger, columns: Columns | None = None) -> list[Reader]:
-    """Of the attempts that have rows in their bounds, in the order of their starts; by default of all of these rows."""
+def readers(
+    engine: Engine,
+    ledger: Ledger,
+    columns: Columns | None = None,
+    goes_on: bool = False,
+    only: Container[Key] | None = None,
+) -> list[Reader]:
+    """Of the attempts that have rows in their bounds, in the order of their starts; by default of all of these rows.
+
+    With `only` of these attempts; `goes_on` where other rows of them are folded afterwards.
+    """
     processes = _processes(ledger, engine.run)
     chosen: list[tuple[schema.RankReport, Fold]] = []
     folds = sorted(engine.folds.items(), key=lambda item: (item[0][0], item[1].attempt.start_ns, item[0][1]))
@@ -122,15 +154,15 @@ def readers(engine: Engine, ledger: Ledger, columns: Columns | None = None) -> l
         has_rows = bound.to_ns > bound.from_ns and attempt.first_step is not None
         has_more = not fold.number or fold.number < attempt.top_number
         fold.exhausted = key not in processes or not has_rows or not has_more
-        fold.final = True
-        if not fold.exhausted:
+        fold.final = not goes_on
+        if not fold.exhausted and (only is None or key in only):
             chosen.append((processes[key], fold))
     most = _rows_each(ledger, len(engine.folds))
     bounds = [PageBounds(fold.number, _cut_ns(fold), fold.bound.to_ns) for _, fold in chosen]
     pages = ledger.pages([process for process, _ in chosen], bounds, most)
     find = columns or rows_of_bound
     return [
-        Reader(fold, find(ledger, process, fold, rows))
+        Reader(fold, find(ledger, process, fold, rows), goes_on)
         for rows, (process, fold) in zip(pages, chosen, strict=True)
     ]
 
@@ -207,13 +239,20 @@ def _cut_ns(fold: Fold) -> int | None:
     return fold.bound.from_ns if not fold.number and fold.bound.from_ns > fold.attempt.start_ns else None
 
 
+def _needs_others(fold: Fold) -> bool:
+    """Whether the attempt's first step is or will be among those that are folded."""
+    return not fold.steps or fold.held_back() != (-1, 0)
+
+
 def rows_of_bound(_ledger: Ledger, _process: schema.RankReport, fold: Fold, pages: Arrays) -> Arrays:
     """Of an attempt's rows those from the start of its bound to the first row that ends beyond it.
 
     The fold begins with the row before.
     """
     bound, cut_ns, before = fold.bound, _cut_ns(fold), None
-    if fold.number > OTHERS_MAX and fold.last_end_ns >= bound.to_ns:
+    if fold.last_end_ns >= bound.to_ns and (
+        fold.number > OTHERS_MAX or (fold.number and not _needs_others(fold))
+    ):
         return
     for page in pages:
         values = page
@@ -228,7 +267,7 @@ def rows_of_bound(_ledger: Ledger, _process: schema.RankReport, fold: Fold, page
             cut_ns, values = None, values[:, at:]
         # This row covers the rest of the bound; an attempt's first step is compared with the OTHERS_MAX after it.
         is_last = values[END] >= bound.to_ns
-        if before is None:
+        if _needs_others(fold):
             is_last &= values[NUMBER] > OTHERS_MAX
         if is_last.any():
             yield values[:, : int(is_last.argmax()) + 1]

@@ -317,6 +317,14 @@ class Ledger:
         """The segments of a run, newest first, each read when it is asked for."""
         return segments.newest_first(self.fetch, run)
 
+    def segment_rows(self, run: str) -> list[int]:
+        """How many rows each segment of a run has, ascending."""
+        return segments.listed(self.fetch, run)
+
+    def segment(self, run: str, rows: int) -> bytes | None:
+        """The segment with so many rows, None if it was dropped meanwhile."""
+        return segments.body(self.fetch, run, rows)
+
     def events(self, identity: schema.Identity) -> list[schema.EventRow]:
         """A process's events in ascending number."""
         return [schema.EventRow(*event) for event in self.fetch(_EVENTS_OF, _key(identity))]

@@ -1,7 +1,8 @@
 """Segments: states of a run's fold as of some row, from which an account goes on without the rows before it.
 
-Of each run the newest is kept, and of the older ones fewer the further back they are, within BYTES_MAX together. One that
-a late row makes wrong is deleted in the transaction that writes the row.
+Of each run the newest are kept, and of the older ones as many, evenly spaced, as COUNT_MAX and BYTES_MAX allow, so that
+windows begin near one wherever they are. One that a late row makes wrong is deleted in the transaction that writes the
+row.
 """
 
 from __future__ import annotations
@@ -17,9 +18,7 @@ from goodput.aggregator.ledger.migrations.versions import version_5
 
 Key = tuple[int, int]  # (rank, attempt number)
 # Of one run.
-BYTES_MAX = 256 << 20
-# A segment is dropped where the next older one lacks no more than so many times the rows that the next newer one lacks.
-SPACING = 4
+BYTES_MAX, COUNT_MAX = 256 << 20, 512
 
 _segments = version_5.segments
 _encoder = msgspec.msgpack.Encoder()
@@ -51,21 +50,17 @@ def put(connection: sql.Connection, segment: Segment) -> None:
 
 
 def kept(sizes: Mapping[int, int]) -> set[int]:
-    """Which segments to keep, of these sizes by number of rows."""
-    spacing, newest = SPACING, max(sizes)
-    while True:
-        found = [newest]
-        ordered = sorted(sizes, reverse=True)[1:]
-        for at, rows in enumerate(ordered):
-            older = ordered[at + 1] if at + 1 < len(ordered) else None
-            if older is None or newest - older > spacing * (newest - found[-1]) or len(found) == 1:
-                found.append(rows)
-        if sum(sizes[rows] for rows in found) <= BYTES_MAX:
-            return set(found)
-        if len(found) <= 2:
-            return {newest}
-        # The oldest is always kept above, so fewer of those between.
-        sizes = {rows: sizes[rows] for rows in (*found[:-1:2], found[-1])}
+    """Which segments to keep, of these sizes by number of rows: all but those whose neighbours are closest together.
+
+    The two newest and the oldest are always kept.
+    """
+    found, size = sorted(sizes), sum(sizes.values())
+    while len(found) > 3 and (len(found) > COUNT_MAX or size > BYTES_MAX):
+        at = min(range(1, len(found) - 2), key=lambda at: found[at + 1] - found[at - 1])
+        size -= sizes[found.pop(at)]
+    while len(found) > 1 and size > BYTES_MAX:
+        size -= sizes[found.pop(0)]
+    return set(found)
 
 
 def drop_wrong(connection: sql.Connection, run: str, late: Mapping[Key, int]) -> None:
@@ -77,11 +72,24 @@ def drop_wrong(connection: sql.Connection, run: str, late: Mapping[Key, int]) ->
             connection.execute(_segments.delete().where(of_run, _segments.c.rows == one.rows))
 
 
+def listed(fetch, run: str) -> list[int]:
+    """How many rows each of a run's segments has, ascending; `body` takes these."""
+    return list(
+        fetch(sql.select(_segments.c.rows).where(_segments.c.run == run).order_by(_segments.c.rows)).scalars()
+    )
+
+
+def body(fetch, run: str, rows: int) -> bytes | None:
+    """The body of a segment, None if it was dropped meanwhile."""
+    found = fetch(
+        sql.select(_segments.c.body).where(_segments.c.run == run, _segments.c.rows == rows)
+    ).scalar()
+    return None if found is None else bytes(found)
+
+
 def newest_first(fetch, run: str) -> Iterator[bytes]:
     """The bodies of a run's segments, each read when it is asked for."""
-    of_run = _segments.c.run == run
-    listed = fetch(sql.select(_segments.c.rows).where(of_run).order_by(_segments.c.rows.desc())).scalars()
-    for rows in listed.all():
-        body = fetch(sql.select(_segments.c.body).where(of_run, _segments.c.rows == rows)).scalar()
-        if body is not None:
-            yield bytes(body)
+    for rows in reversed(listed(fetch, run)):
+        found = body(fetch, run, rows)
+        if found is not None:
+            yield found

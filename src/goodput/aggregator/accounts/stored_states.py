@@ -1,0 +1,267 @@
+"""A window's account from two states of the run's fold in the ledger: their difference, and the rows beside it.
+
+The rows from the window's start to the earlier state are folded, the sums that lie between the states are added as a
+difference, and the rows after the later state follow. All sums are those of a fold of all rows, to the nanosecond; where
+that cannot be seen (at the earlier state other steps wait to be compared than after the rows, or of a group some ranks
+began before the window and some in it) the states are not used. What is no sum is that of the attempt since its
+start: the best throughput, and in which steps a rank was slow.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Callable
+from operator import add, sub
+
+import numpy as np
+
+from goodput.account import Run
+from goodput.account.account import Engine
+from goodput.account.facts import Facts, Key
+from goodput.account.fold import Fold
+from goodput.account.stall_threshold import PlannedLimits, StepLengths
+from goodput.aggregator.ledger.ledger import Ledger
+from goodput.columns.groups import ColumnGroups, Entries
+from goodput.columns.snapshot import FoldState, SnapshotError, decode
+
+log = logging.getLogger("goodput.aggregator")
+TRIES = 3
+_NEVER = 1 << 62
+_SUMS = (
+    *(
+        "samples",
+        "compute_ns",
+        "device_ns",
+        "steps",
+        "clamped",
+        "kept_steps",
+        "lost_steps",
+        "kept_ns",
+        "saved_ns",
+    ),
+    *("work", "kept_samples", "straggler_ns", "bubble_ns", "matched_ns", "caused_ns", "caused_in_group_ns"),
+)
+_LATEST = (
+    *(
+        "number",
+        "last_end_ns",
+        "last_samples",
+        "last_device_ns",
+        "totals",
+        "outside",
+        "last_count",
+        "top_step",
+    ),
+    *("calm_ns", "stall_ns", "throughput"),
+)
+FoldUntil = Callable[[Engine, dict[Key, int]], None]  # folds the rows of these attempts up to these numbers
+
+
+class States:
+    """The states of a run in the ledger, oldest first; each is read when it is asked for, and none is held."""
+
+    def __init__(self, ledger: Ledger, run: Run):
+        self._ledger, self._run = ledger, run
+        self._rows = ledger.segment_rows(run.name)
+        self._ends: dict[int, dict[Key, int] | None] = {}
+
+    def _state(self, at: int) -> FoldState | None:
+        """None for one that cannot be used."""
+        body, name = self._ledger.segment(self._run.name, self._rows[at]), self._run.name
+        try:
+            return None if body is None else decode(body)
+        except SnapshotError as error:
+            log.warning("run %r: a segment in the ledger is not used, more rows are read: %s", name, error)
+            return None
+
+    def engine(self, at: int, facts: Facts) -> tuple[Engine, StepLengths] | None:
+        """A state's engine and step lengths, None where its sums are not right under these facts."""
+        state = self._state(at)
+        if state is None:
+            return None
+        try:
+            engine = state.engine(self._run)
+        except SnapshotError:
+            return None
+        return (engine, state.lengths()) if engine.follow(facts) else None
+
+    def count_within(self, facts: Facts) -> int:
+        """How many of the states, from the oldest on, have no row that ends after these facts' bounds."""
+        return bisect_left(range(len(self._rows)), True, key=lambda at: not self._is_within(at, facts))
+
+    def first_reaching(self, facts: Facts, keys: set[Key]) -> int:
+        """The first state that has rows of all these attempts that end in their bounds."""
+        return bisect_left(range(len(self._rows)), True, key=lambda at: self._reaches(at, facts, keys))
+
+    def _is_within(self, at: int, facts: Facts) -> bool:
+        bounds = facts.bounds
+        return all(
+            end_ns <= max(bounds[key].to_ns, facts.start_ns)
+            for key, end_ns in (self._ends_of(at) or {}).items()
+            if key in bounds
+        )
+
+    def _reaches(self, at: int, facts: Facts, keys: set[Key]) -> bool:
+        ends = self._ends_of(at)
+        return ends is not None and all(ends.get(key, -1) >= facts.bounds[key].from_ns for key in keys)
+
+    def _ends_of(self, at: int) -> dict[Key, int] | None:
+        """The last end of each attempt that has rows in a state."""
+        if at not in self._ends:
+            state = self._state(at)
+            ends = None if state is None else {k: f.last_end_ns for k, f in state.folds.items() if f.steps}
+            self._ends[at] = ends
+        return self._ends[at]
+
+
+def begun_between(
+    states: States, run: Run, facts: tuple[Facts, Facts], planned: PlannedLimits, fold_until: FoldUntil
+) -> Engine | None:
+    """An engine of a window that has folded its rows up to a state; None where no two states serve.
+
+    `facts` are those of the window and of the whole run.
+    """
+    window, whole = facts
+    begun = _Window(run, window, planned)
+    later = states.count_within(window) - 1
+    if later < 1 or not begun.cut or not begun.is_apart():
+        return None
+    first = states.first_reaching(window, begun.cut)
+    for earlier in range(first, min(first + TRIES, later)):
+        both = states.engine(earlier, whole), states.engine(later, whole)
+        if both[0] is None or both[1] is None:
+            continue
+        begun = _Window(run, window, planned)
+        if begun.add(both[0][0], both[1][0], fold_until):
+            return begun.engine
+    return None
+
+
+class _Window:
+    """The engine of a window. `cut` are the attempts with time in it that have begun before."""
+
+    def __init__(self, run: Run, facts: Facts, planned: PlannedLimits):
+        self.engine = Engine(run, facts, groups_type=_WindowGroups, planned=planned.copy())
+        folds = self.engine.folds.items()
+        self._alive = {
+            key
+            for key, fold in folds
+            if fold.bound.to_ns > fold.bound.from_ns and fold.attempt.first_step is not None
+        }
+        self.cut = {key for key in self._alive if not self.engine.folds[key].bound.first}
+
+    def is_apart(self) -> bool:
+        """Whether of each group the ranks have all begun before the window, or all in it."""
+        members = self.engine.groups.members.values()
+        return all(len({key in self.cut for key in own if key in self._alive}) < 2 for own in members)
+
+    def add(self, earlier: Engine, later: Engine, fold_until: FoldUntil) -> bool:
+        """Fold up to the later state; False where the sums would not be those of a fold of all rows."""
+        groups = self.engine.groups
+        assert isinstance(groups, _WindowGroups)
+        if not self._take_whole(later):
+            return False
+        groups.never_sweep()
+        numbers = {key: earlier.folds[key].number for key in self.cut}
+        fold_until(self.engine, numbers)
+        is_complete = all(self.engine.folds[key].number == number for key, number in numbers.items())
+        if not is_complete or not groups.settle_as(earlier.groups, self.cut):
+            return False
+        for key in self.cut:
+            _add_difference(self.engine.folds[key], earlier.folds[key], later.folds[key])
+        groups.go_on_from(earlier.groups, later.groups, self.cut)
+        return True
+
+    def _take_whole(self, later: Engine) -> bool:
+        """Take the folds of attempts that begin in the window; False where they would differ."""
+        facts = self.engine.facts
+        for key in self._alive - self.cut:
+            fold = later.folds.get(key)
+            if fold is None or not fold.steps:
+                continue
+            if not fold.fits(*facts.criteria(key)):
+                return False
+            fold.follow(*facts.criteria(key))
+            fold.planned = self.engine.planned
+            self.engine.folds[key] = fold
+        return all(key in later.folds for key in self.cut)
+
+
+def _add_difference(fold: Fold, earlier: Fold, later: Fold) -> None:
+    """Add what a state has more than an earlier one, and go on from there."""
+    for name in _SUMS:
+        setattr(fold, name, getattr(fold, name) + getattr(later, name) - getattr(earlier, name))
+    for name in ("kept", "rest"):
+        grown = map(sub, getattr(later, name), getattr(earlier, name))
+        setattr(fold, name, list(map(add, getattr(fold, name), grown)))
+    for restart, (steps, ns) in later.lost_by.items():
+        before = earlier.lost_by.get(restart, (0, 0))
+        cost = fold.lost_by.setdefault(restart, [0, 0])
+        cost[0] += steps - before[0]
+        cost[1] += ns - before[1]
+    for name in _LATEST:
+        setattr(fold, name, getattr(later, name))
+    if fold.held_back() != (-1, 0):
+        # Its first step lies in the window, and so do those with which that is compared.
+        fold.go_on_with_others_of(later)
+
+
+class _WindowGroups(ColumnGroups):
+    """Groups whose steps are compared when they are told to."""
+
+    def never_sweep(self) -> None:
+        self._left = _NEVER
+
+    def settle_as(self, state, cut: set[Key]) -> bool:
+        """Compare the steps that were compared in a state; False unless those that are left wait in it."""
+        mine, settled = self._gathered(), self._settled(state)
+        is_left = mine.step > settled[mine.group]
+        theirs = self._translated(state, cut)
+        theirs = theirs.part(theirs.step > settled[theirs.group])
+        left, is_held = mine.part(is_left), self._is_held(mine)
+        self._firsts = {
+            self._groups[group]: int(mine.step[mine.group == group].min())
+            for group in set(mine.group.tolist())
+        }
+        if len(left) != len(theirs) or not all(map(np.array_equal, left.columns, theirs.columns)):
+            return False
+        self._held_entries = mine.part(~is_left & is_held)
+        self._settle_entries(mine.part(~is_left & ~is_held))
+        return True
+
+    def go_on_from(self, earlier, later, cut: set[Key]) -> None:
+        """Take over what waits in the later state, and what was compared between both."""
+        for stage, ns in later.stage_caused_ns.items():
+            grown = ns - earlier.stage_caused_ns.get(stage, 0)
+            self.stage_caused_ns[stage] = self.stage_caused_ns.get(stage, 0) + grown
+        entries = self._translated(later, later.folds.keys())
+        groups = {self._place[self.group_of(key)] for key in cut}
+        # Those that wait for a first step: those of them that lie in the window are held already.
+        is_old = np.isin(entries.group, list(groups)) & (entries.step <= self._settled(later)[entries.group])
+        self._columns, self._single = [], []
+        self._put_back(self._held_entries)
+        self._put_back(entries.part(~is_old))
+        self.settled, self._passed = dict(later.settled), dict(later._passed)
+        self.onsets = {key: self._since(key, onset) for key, onset in later.onsets.items()}
+        self._new, self._left = len(entries), 0
+
+    def _since(self, key: Key, onset):
+        """Without stretches that ended before the first step that lies in the window."""
+        first = self._firsts.get(self._group.get(key), 0)
+        onset.stretches = [one for one in onset.stretches if one.last is None or one.last >= first]
+        return onset
+
+    def _settled(self, state) -> np.ndarray:
+        return np.array([state.settled.get(group, -1) for group in self._groups], np.int64)
+
+    def _translated(self, state, keys) -> Entries:
+        """What waits in a state, of these attempts, in the order of `_gathered`."""
+        entries, place = state._gathered(), [self._rank.get(key, -1) for key in state._keys]
+        rank = np.array([*place, -1], np.int64)[entries.rank]
+        chosen = np.isin(rank, [self._rank[key] for key in keys if key in self._rank])
+        groups = np.array([self._place[self.group_of(key)] for key in self._keys], np.int64)
+        columns = [column[chosen] for column in entries.columns]
+        columns[0], columns[1] = groups[rank[chosen]], rank[chosen]
+        order = np.lexsort([*columns[4:][::-1], columns[1], columns[3], columns[2], columns[0]])
+        return Entries([column[order] for column in columns])

@@ -1,0 +1,155 @@
+"""Accounts of windows that are put together from two stored states equal those over all rows."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import fields
+
+import pytest
+from support.account.account_history import Process, ns
+from support.aggregator.exports import STALE
+from support.aggregator.live_accounts import TwoStores
+from support.aggregator.random_reports import RandomReports
+from support.aggregator.reports import rank_report
+
+from goodput.account import Account, compute, straggler
+from goodput.aggregator.accounts import live, stored_states
+from goodput.aggregator.accounts.past import Past, account_of
+
+# What is no sum: of the attempt since its start.
+SINCE_START = {"best_samples_per_second"}
+
+
+@pytest.fixture
+def used(monkeypatch):
+    """Whether states were used for the last window, and how often in all."""
+    found, begun_between = [], stored_states.begun_between
+
+    def counted(*arguments):
+        found.append(begun_between(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr("goodput.aggregator.accounts.past.begun_between", counted)
+    return found
+
+
+def steps(rng: random.Random, processes: list[Process], many: int) -> None:
+    for _ in range(many):
+        length = 1 + rng.random()
+        for one in processes:
+            own = round(length * rng.uniform(0.5, 0.8), 3)
+            parts = {"forward": own, "communication": round(length - own, 9)}
+            if rng.random() < 0.02:
+                parts["loader"] = rng.choice([5, 45, 70])
+            one.step(**parts, samples=rng.randrange(4), device=rng.random() < 0.5)
+            if rng.random() < 0.05:
+                one.between(none=0.2, evaluation=1)
+        if rng.random() < 0.05:
+            for one in processes:
+                one.saved(None, committed=True)
+
+
+def played(rng: random.Random) -> tuple[TwoStores, int]:
+    """A run of some attempts that reports now and then, whose states are stored at times."""
+    stores, start, point = TwoStores(), 1000.0, -1
+    world, in_groups = rng.choice([1, 2, 4]), rng.choice([1, 2])
+    for number in range(1, rng.choice([2, 3, 4])):
+        processes = [
+            Process(
+                rank, number, start + rng.random(), world_size=world, group=f"g{rank // 2 * (in_groups - 1)}"
+            )
+            for rank in range(world)
+        ]
+        for one in processes:
+            one.between(none=1, restore=1)
+            if number > 1:
+                one.resumed(point)
+        sent = [0] * world
+        for _ in range(rng.randrange(2, 12)):
+            steps(rng, processes, rng.randrange(1, 12))
+            now_ns = max(one.now_ns for one in processes)
+            for at, one in enumerate(processes):
+                if rng.random() < 0.9:
+                    stores.push(rank_report(one, rows=one.rows[sent[at] :]), now_ns)
+                    sent[at] = len(one.rows)
+            if stores.folding is not None:
+                stores.compare(now_ns)
+        for at, one in enumerate(processes):
+            over = rng.choice([one.killed, one.finished])
+            stores.push(rank_report(over(), rows=one.rows[sent[at] :]), now_ns)
+        point = rng.choice([-1, max(processes[0].rows[-1].step - rng.randrange(9), -1)])
+        start = max(one.now_ns for one in processes) / 1e9 + 5
+    return stores, max(one.now_ns for one in processes) + ns(1)
+
+
+def assert_equal(found: Account, want: Account) -> None:
+    for field in fields(Account):
+        if field.name not in ("ranks", "straggler"):
+            assert getattr(found, field.name) == getattr(want, field.name), field.name
+    for mine, theirs in zip(found.ranks, want.ranks, strict=True):
+        for name in type(want.ranks[0]).__slots__:
+            if name in ("kept_samples", "flops", "hardware_flops"):
+                assert getattr(mine, name) == pytest.approx(getattr(theirs, name)), name
+            elif name not in SINCE_START:
+                assert getattr(mine, name) == getattr(theirs, name), name
+    for field in fields(want.straggler):
+        if field.name == "steps":
+            assert found.straggler.steps == pytest.approx(want.straggler.steps)
+        elif field.name != "onsets":
+            assert getattr(found.straggler, field.name) == getattr(want.straggler, field.name), field.name
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_windows_between_states_equal_all_rows(part, monkeypatch, used):
+    monkeypatch.setattr(live, "ROWS_MAX", 0)
+    monkeypatch.setattr(straggler, "SWEEP_ENTRIES", 8)
+    for seed in range(part, 16, 4):
+        rng = random.Random(seed)
+        stores, now_ns = played(rng)
+        compare_windows(stores, now_ns, rng, f"seed {seed}")
+    assert sum(one is not None for one in used) > len(used) // 20
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_windows_of_hostile_runs_equal_all_rows(part, monkeypatch, used):
+    """Where states cannot be used all rows are folded."""
+    monkeypatch.setattr(live, "ROWS_MAX", 0)
+    monkeypatch.setattr(straggler, "SWEEP_ENTRIES", 8)
+    for seed in range(part, 24, 4):
+        rng, stores, now_ns = random.Random(seed), TwoStores(), 0
+        reports = RandomReports(rng)
+        reports.again = 0
+        for now_ns, report in reports.story():
+            stores.push(report, now_ns)
+            stores.compare(now_ns)
+        if now_ns:
+            compare_windows(stores, now_ns, rng, f"seed {seed}", is_hostile=True)
+
+
+def compare_windows(
+    stores: TwoStores, now_ns: int, rng: random.Random, what: str, is_hostile: bool = False
+) -> None:
+    """With a fold of the window's rows and, unless the run is hostile, with one of all rows of the run, one by one."""
+    whole, rows = stores.full(now_ns), stores.rows
+    past = Past(stores.some.runs["r1"], now_ns, whole.threshold_ns, STALE, whole.planned)
+    stored = rows.kept_segments
+    for _ in range(6):
+        borders = sorted(rng.randrange(whole.start_ns, whole.end_ns + 2) for _ in range(2))
+        window = (borders[0], borders[1])
+        rows.kept_segments = []
+        want = account_of(rows, past, window)
+        rows.kept_segments = stored
+        found = account_of(rows, past, window)
+        all_rows = compute(
+            stores.whole.runs["r1"], now_ns, stale_seconds=STALE, known_only=True, window=window
+        )
+        try:
+            assert_equal(found, want)
+            if is_hostile:
+                continue
+            assert [(one.states, one.kept_steps, one.lost_steps, one.kept_ns) for one in found.ranks] == [
+                (one.states, one.kept_steps, one.lost_steps, one.kept_ns) for one in all_rows.ranks
+            ]
+            assert found.straggler.caused_ns == all_rows.straggler.caused_ns
+        except AssertionError as error:
+            raise AssertionError(f"{what}, window {window}") from error
