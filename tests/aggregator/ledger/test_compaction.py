@@ -7,8 +7,9 @@ import time
 
 import pytest
 import sqlalchemy as sql
+from msgspec.structs import replace
 from support.account.account_history import Process, assert_closes
-from support.aggregator.exports import STALE
+from support.aggregator.exports import STALE, with_integers
 from support.aggregator.ledgers import NOW, bodies, database, records_of, take
 from support.aggregator.old_ledgers import identity_of, report_of, rows_of
 from support.aggregator.reports import body_of, rank_report, story
@@ -257,6 +258,36 @@ def test_closed_run_goes_on_after_a_restart(ledger, url):
     assert_closes(account)
     assert [rank.kept_steps for rank in account.ranks] == [13, 13]
     assert account.restarts[0].lost_steps == 0
+
+
+def test_late_rows_of_a_thinned_run_are_exact(ledger, tmp_path):
+    """Reported after a week without a network: the account is that of all rows, though most of them are thinned."""
+    processes = [Process(rank, 1, 1000.0, world_size=2) for rank in (0, 1)]
+    for at in range(30):
+        for one in processes:
+            one.step(forward=1, loader=at % 3 / 4, communication=(1 + (5 * at + 3 * one.rank) % 4) / 8)
+    whole = [rank_report(one.finished()) for one in processes]
+    first = [replace(one, sequence=one.sequence - 1, steps=one.steps[:20]) for one in whole]
+
+    async def late(ingest, accounts, maintenance):
+        await ingest.accept(body_of(*first))
+        for _ in range(2):
+            await maintenance.close_runs(NOW + 8 * DAY_NS)
+            await maintenance.compact(NOW + 8 * DAY_NS)
+        assert ingest.counts["ledger", "rows_thinned_total"] > 20
+        before = accounts.last_of("r1")
+        await ingest.accept(body_of(*(replace(one, steps=one.steps[20:]) for one in whole)))
+        until = time.monotonic() + 30
+        while accounts.account("r1", NOW) == before and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+        while accounts._folding and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+        return accounts.account("r1", NOW)
+
+    found = asyncio.run(late(*maintained(ledger)))
+    ingest, accounts, _ = maintained(Ledger(f"sqlite:///{tmp_path}/other.db"))
+    take(ingest, body_of(*whole))
+    assert with_integers(found) == with_integers(accounts.account("r1", NOW))
 
 
 def test_deleted_run_does_not_come_back(ledger, url):

@@ -66,14 +66,22 @@ class Snapshots:
 
     async def write(self, run: str, live: IncrementalAccount) -> bool:
         """Write the state of a run; False where it has none that is right. Raises LedgerError, SnapshotError."""
-        copied = live.copy()
-        if copied is None:
-            return False
-        engine, lengths, late = copied
-        self._rows[run] = live.rows()
-        numbers = {key: fold.number for key, fold in engine.folds.items()}
-        if sum(numbers.values()) > INT64_MAX:
-            raise SnapshotError("it has more rows than can be counted")
-        body = await asyncio.to_thread(encode, engine, lengths)
-        await self._ingest.add_segment(Segment(run, numbers, body), late)
-        return True
+        before, self._rows[run] = self._rows.get(run, 0), live.rows()
+        if await write_state(self._ingest, run, live):
+            return True
+        self._rows[run] = before
+        return False
+
+
+async def write_state(ingest: Ingest, run: str, live: IncrementalAccount) -> bool:
+    """Write the state of a run; False where it has none that is right. Raises LedgerError, SnapshotError."""
+    copied = live.copy()
+    if copied is None:
+        return False
+    engine, lengths, late = copied
+    numbers = {key: fold.number for key, fold in engine.folds.items()}
+    if sum(numbers.values()) > INT64_MAX:
+        raise SnapshotError("it has more rows than can be counted")
+    body = await asyncio.to_thread(encode, engine, lengths)
+    await ingest.add_segment(Segment(run, numbers, body), late)
+    return True

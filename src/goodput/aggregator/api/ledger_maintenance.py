@@ -15,6 +15,7 @@ from contextlib import suppress
 from goodput.account import FINAL_STATUSES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.live import NeedsHistory
+from goodput.aggregator.accounts.snapshots import write_state
 from goodput.aggregator.api.run_memory import RunMemory
 from goodput.aggregator.api.stored_accounts import bodies_of, decoded_account
 from goodput.aggregator.ingest.ingest import Ingest
@@ -24,7 +25,7 @@ from goodput.aggregator.ledger.deletion import deletions
 from goodput.aggregator.ledger.inspection import size_bytes
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.memory_bound import MemoryBound
-from goodput.columns.snapshot import FoldState
+from goodput.columns.snapshot import FoldState, SnapshotError
 
 log = logging.getLogger("goodput.aggregator")
 DELETIONS_EVERY_SECONDS, COMPACT_EVERY_SECONDS = 10.0, 60.0
@@ -146,7 +147,17 @@ class LedgerMaintenance:
         if account is None or account.status not in FINAL_STATUSES or store.revisions[run] != revision:
             return
         if not await asyncio.to_thread(closed_runs.is_closed, self._ledger, run):
+            await self._write_state(run)
             bodies = await asyncio.to_thread(bodies_of, account)
             await asyncio.to_thread(closed_runs.close_run, self._ledger, run, state, newest_ns, bodies)
             self._counts["ledger", "runs_closed_total"] += 1
         self.memory.closed_at[run] = revision
+
+    async def _write_state(self, run: str) -> None:
+        """Write the state of the run's account, from which late rows are folded when the others are thinned."""
+        live = dict(self._accounts.folds()).get(run)
+        if live is not None:
+            try:
+                await write_state(self._ingest, run, live)
+            except SnapshotError as error:
+                log.warning("run %r: the state of its account was not written: %s", run, error)
