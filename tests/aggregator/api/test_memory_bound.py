@@ -22,8 +22,8 @@ from goodput.cli import parser
 from goodput.wire import schema
 
 MIB = 1 << 20
-RUNS, RANKS, STEPS = 24, 128, 3
-BOUND_MIB = 132
+RUNS, RANKS, STEPS = 30, 128, 3
+BOUND_MIB = 142
 # Runs that are over may leave at once.
 SETUP = "from goodput.aggregator.api import run_memory; run_memory.OVER_SECONDS = 0.05"
 

@@ -59,7 +59,7 @@ class History:
         """
         owner_max = ANONYMOUS_WAITING_MAX if owner == ANONYMOUS else OWNER_WAITING_MAX
         async with self._queue.slot(owner, owner_max), self._memory.reservation() as memory:
-            if arguments and isinstance(arguments[0], Past):
+            if self._memory.bytes_max is not None and arguments and isinstance(arguments[0], Past):
                 rows = min(arguments[0].rows(), self.ledger.rows_held)
                 await memory.add(rows * ROW_BYTES, "a query of the past")
             began, thread = time.perf_counter(), _Work(self, None if owner is INTERNAL else SECONDS_MAX)
