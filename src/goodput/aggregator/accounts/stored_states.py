@@ -210,8 +210,10 @@ def _add_difference(fold: Fold, earlier: Fold, later: Fold) -> None:
 class _WindowGroups(ColumnGroups):
     """Groups whose steps are compared when they are told to."""
 
+    _is_noting = True
+
     def never_sweep(self) -> None:
-        self._left = _NEVER
+        self._left, self._is_noting = _NEVER, False
 
     def settle_as(self, state, cut: set[Key]) -> bool:
         """Compare the steps that were compared in a state; False unless those that are left wait in it."""
@@ -228,7 +230,13 @@ class _WindowGroups(ColumnGroups):
             return False
         self._held_entries = mine.part(~is_left & is_held)
         self._settle_entries(mine.part(~is_left & ~is_held))
+        self._is_noting = True
         return True
+
+    def _note_columns(self, entries: Entries) -> None:
+        """Not before the later state, which has noted all before it."""
+        if self._is_noting:
+            super()._note_columns(entries)
 
     def go_on_from(self, earlier, later, cut: set[Key]) -> None:
         """Take over what waits in the later state, and what was compared between both."""
