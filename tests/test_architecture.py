@@ -87,7 +87,7 @@ PACKAGES = {
     "exporters.collector": [],
     "exporters.directory_lock": [],
     "exporters.collector_runner": ["exporters.collector", "metrics"],
-    "exporters.system": ["exporters.collector", "wire"],
+    "exporters.system": ["exporters.collector", "rank_page", "wire"],
     "exporters.gpu.nvidia": [],
     "exporters.gpu": ["exporters.collector", "exporters.system", "wire"],
     "exporters.gpu.DRIVER": [
@@ -103,7 +103,9 @@ PACKAGES = {
         "exporters.system",
         "wire",
     ],
-    "exporters.push": ["access", "exporters.events", "exporters.system", "stack_samples", "wire"],
+    "exporters.push": [
+        *("access", "exporters.events", "exporters.system", "rank_page", "stack_samples", "wire"),
+    ],
     "exporters.server": ["access", "metrics"],
     "exporters.collectors": ["exporters.collector"],
     "exporters.collectors.COLLECTOR": [

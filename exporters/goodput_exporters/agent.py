@@ -92,7 +92,8 @@ class Agent:
         self.gpus.on_sample = self._receive
         self.stacks = self.pusher = None
         if aggregator:
-            self.stacks = Stacks(self.ranks.owns, unix_ns=unix_ns) if py_spy else None
+            of_ranks = {"refusal": self.ranks.refusal, "unix_ns": unix_ns}
+            self.stacks = Stacks(self.ranks.owns, **of_ranks) if py_spy else None
             self.pusher = Pusher(
                 aggregator,
                 self.node,

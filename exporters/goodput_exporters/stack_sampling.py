@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from goodput.rank_page.page import PageError
@@ -30,7 +31,7 @@ class StackSampling:
     def __init__(self, procfs: str = "/proc", command: str | None = None):
         self._sampler = StackSampler(Recorder(command or find_py_spy()), DELAY_SECONDS)
         self._processes = Processes(procfs)
-        self._orders: queue.Queue[tuple[str, int] | None] = queue.Queue()
+        self._orders: queue.Queue[tuple[str, int, Callable[[], str]] | None] = queue.Queue()
         self._busy = threading.Event()
         self._thread: threading.Thread | None = None
         self._has_failed = False
@@ -47,11 +48,12 @@ class StackSampling:
         process = by_path[path].process()
         # 0 where its process is in a PID namespace that is not seen from here; the recording says so.
         pid = self._processes.find([process]).get(process, 0)
+        named = pid or by_path[path].named_pid()
         self._busy.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="stack samples", daemon=True)
             self._thread.start()
-        self._orders.put((path, pid))
+        self._orders.put((path, pid, lambda: self._processes.problem(process, named) if named else ""))
 
     def stop(self) -> None:
         """End the child process, if there is one, without waiting for it."""

@@ -140,7 +140,7 @@ def test_burst_in_another_phase_is_discarded(clock, page):
     sampler.choose([(page.path, seen(0, 0))])
     recorder.meanwhile = lambda: page.spend({"evaluation": 200 * MS, "none": 800 * MS})
     sampler.sample(page.path, 1)
-    assert sampler.outcomes == {"taken": 0, "discarded": 1, "failed": 0}
+    assert sampler.outcomes == {"taken": 0, "discarded": 1, "failed": 0, "refused": 0}
     assert not sample_file.written_ns(page.path)
     later = seen(10**12, 10**12)
     assert sampler.choose([(page.path, later)]) is None

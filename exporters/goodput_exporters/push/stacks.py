@@ -1,12 +1,13 @@
 """Stacks of hanging ranks: runs `py-spy dump` on a process when the aggregator requests it, if that is enabled.
 
-Requests come from the network: only processes for which `owns` is true (living ranks of this node) are dumped. One
+Requests come from the network: only processes for which `owns` is true (living ranks of this node) are dumped, and
+none for which `refusal` has a reason, before the dump or after it (the page of another user may name a process). One
 child process at a time, in a thread of its own and killed after `seconds_max`; at most QUEUE_MAX requests wait; one
 process is dumped at most once in `again_seconds`. The text is printable, at most STACK_CHARS_MAX long and without the
 command line, which may contain secrets; an error's text takes its place. The process is not paused (`--nonblocking`)
 and its variables are not read. A dump takes about 0.3 s of one core.
 
-    stacks = Stacks(ranks.owns); stacks.request(ack.wanted); ...; stacks.acknowledge(stacks.pending())
+    stacks = Stacks(ranks.owns, refusal=ranks.refusal); stacks.request(ack.wanted); ...; stacks.acknowledge(stacks.pending())
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 
+from goodput.rank_page.process_owner import ENDED
 from goodput.stack_samples.py_spy import find_py_spy
 from goodput.wire import schema
 
 QUEUE_MAX = 8
 KNOWN_MAX = 256
 ERROR_CHARS_MAX = 2000
-TAKEN, FAILED, IGNORED = "taken", "failed", "ignored"
+TAKEN, FAILED, IGNORED, REFUSED = "taken", "failed", "ignored", "refused"
 
 
 class Stacks:
@@ -37,20 +39,21 @@ class Stacks:
         self,
         owns: Callable[[schema.StackRequest], bool],
         *,
+        refusal: Callable[[schema.StackRequest], str] = lambda process: "",
         command: str | None = None,
         seconds_max: float = 20.0,
         again_seconds: float = 60.0,
         monotonic: Callable[[], float] = time.monotonic,
         unix_ns: Callable[[], int] = time.time_ns,
     ):
-        self._owns, self._command = owns, command
+        self._owns, self._refusal, self._command = owns, refusal, command
         self._seconds_max, self._again_seconds = seconds_max, again_seconds
         self._monotonic, self._unix_ns = monotonic, unix_ns
         self._changed = threading.Condition()  # around all below
         self._queue: deque[schema.StackRequest] = deque()
         self._begun: dict[schema.StackRequest, float] = {}  # oldest first
         self._waiting: dict[schema.StackRequest, schema.Stack] = {}
-        self._outcomes = Counter({TAKEN: 0, FAILED: 0, IGNORED: 0})
+        self._outcomes = Counter({TAKEN: 0, FAILED: 0, IGNORED: 0, REFUSED: 0})
         self._child: subprocess.Popen | None = None
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -110,12 +113,22 @@ class Stacks:
                 process = self._queue.popleft()
             # Meanwhile it may have ended and its pid been reused.
             is_ours = self._owns(process)
-            outcome, text = self._dump(process.pid) if is_ours else (FAILED, "py-spy: the process has ended")
+            outcome, text = self._dump_own(process) if is_ours else (FAILED, f"py-spy: {ENDED}")
             with self._changed:
                 self._outcomes[outcome] += 1
                 self._waiting[process] = schema.Stack(process, self._unix_ns(), text)
                 while len(self._waiting) > schema.STACKS_MAX:
                     del self._waiting[next(iter(self._waiting))]
+
+    def _dump_own(self, process: schema.StackRequest) -> tuple[str, str]:
+        """Outcome and text; none of a process of which it is not sure that it was the page's all the time."""
+        refusal, outcome, text = self._refusal(process), REFUSED, ""
+        if not refusal:
+            outcome, text = self._dump(process.pid)
+            refusal = self._refusal(process)
+        if not refusal:
+            return outcome, text
+        return FAILED if refusal == ENDED else REFUSED, f"py-spy: {refusal}"
 
     def _dump(self, pid: int) -> tuple[str, str]:
         """Outcome and text of one `py-spy dump`."""

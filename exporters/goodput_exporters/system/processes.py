@@ -1,7 +1,7 @@
 """Finds the processes of ranks in procfs, and reads the owner of a process.
 
-A page's pid counts in its trainer's PID namespace, which need not be the agent's. A pid is therefore accepted only
-if its start time is the page's: first the process that locks the page (the kernel reports it in the agent's
+A page's pid counts in its trainer's PID namespace, which need not be the agent's, and anybody may write a page that
+names another user's process. A pid is therefore accepted only if its start time and its user are the page's: first the process that locks the page (the kernel reports it in the agent's
 namespace), then the page's own pid, then, at most once per SCAN_SECONDS for all pages together, the one process
 whose innermost pid (NSpid) and start time match. Two that match count as none.
 
@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from goodput.rank_page.process_owner import owner_problem
 from goodput.wire.identity import clean_text
 from goodput_exporters.collector import ParseError
 from goodput_exporters.system.cgroup import parse_cgroup
@@ -89,8 +90,7 @@ class Processes:
         found = {}
         for rank in ranks:
             for pid in (self._found.get(rank, 0), rank.holder, rank.pid):
-                stat = self.stat(pid) if pid else None
-                if stat is not None and stat.start_ticks == rank.start_ticks:
+                if pid and self._is_of(rank, pid):
                     found[rank] = pid
                     break
         missing = [rank for rank in ranks if rank not in found and rank.start_ticks is not None]
@@ -98,6 +98,14 @@ class Processes:
             found.update(self._scan(missing))
         self._found = found
         return found
+
+    def problem(self, rank: RankProcess, pid: int) -> str:
+        """Why a pid is not the process of a rank's page, "" if it is."""
+        return "" if rank.owner is None else owner_problem(rank.owner, pid, rank.start_ticks, self._procfs)
+
+    def _is_of(self, rank: RankProcess, pid: int) -> bool:
+        stat = self.stat(pid)
+        return stat is not None and stat.start_ticks == rank.start_ticks and not self.problem(rank, pid)
 
     def stat(self, pid: int) -> ProcessStat | None:
         """None for a process that is gone, a zombie, or unparsable."""
@@ -140,7 +148,7 @@ class Processes:
             if inner and inner[0].isdecimal():
                 matching.setdefault((int(inner[0]), stat.start_ticks), []).append(pid)
         found = {rank: matching.get((rank.pid, rank.start_ticks or 0), []) for rank in missing}
-        return {rank: pids[0] for rank, pids in found.items() if len(pids) == 1}
+        return {r: pids[0] for r, pids in found.items() if len(pids) == 1 and not self.problem(r, pids[0])}
 
     def _pids(self) -> list[int]:
         try:

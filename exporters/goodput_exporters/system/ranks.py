@@ -22,7 +22,7 @@ def rank_key(identity: schema.Identity) -> RankKey:
 
 
 class RankProcess(NamedTuple):
-    """A living rank process as its page describes it. `holder` is the pid that locks the page, or 0."""
+    """A living rank process as its page describes it. `holder` is the pid that locks the page, or 0; `owner` the page's user."""
 
     run: str
     rank: int
@@ -31,10 +31,11 @@ class RankProcess(NamedTuple):
     start_ticks: int | None
     holder: int = 0
     device_uuid: str = ""
+    owner: int | None = None  # None: any user's process
 
 
 class RankPhases(NamedTuple):
-    """A living rank's cumulative phase times. `totals_ns` belong to `phases`, in order."""
+    """A living rank's cumulative phase times. `totals_ns` belong to `phases`, in order; pid 0 is unknown."""
 
     key: RankKey
     gpu_uuid: str

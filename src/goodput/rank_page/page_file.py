@@ -12,7 +12,8 @@ import stat
 from collections import namedtuple
 
 from goodput.rank_page import page
-from goodput.rank_page.page import PageError, owner_is_locking, process_start_ticks
+from goodput.rank_page.page import PageError, owner_is_locking
+from goodput.rank_page.process_owner import owner_problem
 from goodput.wire.identity import check_identity, without_wrong_options
 
 _REVISION_READS_MAX = 4
@@ -65,11 +66,17 @@ class PageFile:
         self.close()
 
     def alive(self, procfs: str = "/proc") -> bool:
-        """Whether the owner lives: it holds the lock, or its pid still has the recorded start time."""
-        if owner_is_locking(self.fd):
-            return True
-        ticks = self.identity.get("pid_start_ticks")
-        return ticks is not None and process_start_ticks(self.identity["pid"], procfs) == ticks
+        """Whether the owner lives: it holds the lock, or its pid is still the process that made the page."""
+        return owner_is_locking(self.fd) or not self.process_problem(self.identity["pid"], procfs)
+
+    @property
+    def owner(self) -> int:
+        """The user whose file it is."""
+        return os.fstat(self.fd).st_uid
+
+    def process_problem(self, pid: int, procfs: str = "/proc") -> str:
+        """Why a process is not the one that made this page, "" if it is: start time and user must be the page's."""
+        return owner_problem(self.owner, pid, self.identity.get("pid_start_ticks"), procfs)
 
     def ended(self) -> str:
         """Why its owner has ended, one of page.END_REASONS."""

@@ -43,7 +43,8 @@ def living_ranks(directory: str, root: int) -> dict[str, Snapshot]:
         path = os.path.join(directory, name)
         try:
             with Reader(path) as reader:
-                if not reader.alive() or not is_descendant(reader.identity["pid"], root):
+                pid = reader.identity["pid"]
+                if not reader.alive() or reader.process_problem(pid) or not is_descendant(pid, root):
                     continue
                 snapshot = reader.snapshot(page.NS_MAX, page.NS_MAX)
         except (page.PageError, OSError):
@@ -58,7 +59,9 @@ def poll(sampler: StackSampler, directory: str, root: int) -> None:
     ranks = living_ranks(directory, root)
     path = sampler.choose(ranks.items())
     if path is not None:
-        sampler.sample(path, ranks[path].identity["pid"])
+        pid = ranks[path].identity["pid"]
+        with Reader(path) as reader:
+            sampler.sample(path, pid, lambda: reader.process_problem(pid))
 
 
 def main(directory: str, root: int) -> None:

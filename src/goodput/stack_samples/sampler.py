@@ -31,7 +31,7 @@ CPU_SHARE_MAX = 0.005
 # Phases that look like no phase in a stack: a burst with more of them is not used.
 BUILT_IN = (*page.PHASES, ESTIMATED_LOADER, ESTIMATED_OPTIMIZER)
 OTHER_SHARE_MAX = 0.1
-TAKEN, DISCARDED, FAILED = "taken", "discarded", "failed"
+TAKEN, DISCARDED, FAILED, REFUSED = "taken", "discarded", "failed", "refused"
 
 Totals = dict[str, int]  # ns by phase
 
@@ -59,7 +59,7 @@ class StackSampler:
         self._recorder, self._delay_seconds, self._monotonic = recorder, delay_seconds, monotonic
         self._followed: dict[str, Followed] = {}
         self._due = 0.0  # by the CPU time of the last burst
-        self.outcomes: Counter[str] = Counter(dict.fromkeys((TAKEN, DISCARDED, FAILED), 0))
+        self.outcomes: Counter[str] = Counter(dict.fromkeys((TAKEN, DISCARDED, FAILED, REFUSED), 0))
         self.cpu_seconds = 0.0
 
     def choose(self, ranks: Iterable[tuple[str, Snapshot]]) -> str | None:
@@ -90,13 +90,21 @@ class StackSampler:
         self._followed[path].due = now + PAUSE_SECONDS - age
         return True
 
-    def sample(self, path: str, pid: int) -> None:
-        """Sample the process of a page, and add the counts to its file. Raises PageError or OSError."""
+    def sample(self, path: str, pid: int, problem: Callable[[], str] = str) -> None:
+        """Sample the process of a page, and add the counts to its file. Raises PageError or OSError.
+
+        `problem` returns why the process is not the page's, "" if it is. Where it has a reason, before the samples
+        are taken or after, there are none.
+        """
         one = self._followed.setdefault(path, Followed({}, self._monotonic(), 0.0))
         with Reader(path) as reader:
             start_ns = reader.identity["start_unix_ns"]
             before = totals_of(reader.snapshot(page.NS_MAX, page.NS_MAX))
-            recording = self._recorder.record(pid)
+            reason = problem()
+            recording = Recording("") if reason else self._recorder.record(pid)
+            reason = reason or (problem() if recording.raw else "")
+            if reason:
+                recording = Recording("", reason, recording.cpu_seconds)
             after = totals_of(reader.snapshot(page.NS_MAX, page.NS_MAX))
         now = self._monotonic()
         one.totals, one.looked = after, now
@@ -111,7 +119,7 @@ class StackSampler:
         one.bursts += 1
         if self._recorder.is_stopped:
             return
-        self.outcomes[FAILED if recording.reason else TAKEN] += 1
+        self.outcomes[REFUSED if reason else FAILED if recording.reason else TAKEN] += 1
         add_samples(path, start_ns, recording)
 
     def stop(self) -> None:

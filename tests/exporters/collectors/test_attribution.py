@@ -12,6 +12,7 @@ from support.node import node_rank
 from support.node.attribution_tree import CONTAINER, OTHER, PLACES, UID, add_process
 from support.node.node_rank import PID, TICKS, Rank
 from support.node.node_tree import Clock, samples, wait_until
+from support.other_users import as_root
 
 from goodput.metrics import Families
 from goodput_exporters.collector import CollectorError, NoData, ParseError, Settings
@@ -141,7 +142,9 @@ def test_a_plain_process(tree, settings, ranks, rank):
     }  # fmt: skip
 
 
+@as_root
 def test_a_slurm_step(tree, settings, ranks, rank):
+    os.chown(rank.path, 3_999_999_999, -1)
     add_process(
         tree, PID, TICKS, uid=3_999_999_999, cgroup=PLACES["Slurm v2"][0],
         environ={**SECRETS, "SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "9", "SLURM_JOB_USER": "ada"},
@@ -150,7 +153,9 @@ def test_a_slurm_step(tree, settings, ranks, rank):
     assert (labels["slurm_job"], labels["slurm_step"], labels["user"]) == ("4711", "interactive", "ada")
 
 
+@as_root
 def test_slurm_job_from_environment(tree, settings, ranks, rank):
+    os.chown(rank.path, 3_999_999_999, -1)
     add_process(tree, PID, TICKS, uid=3_999_999_999, environ={"SLURM_JOBID": "12", "SLURM_STEPID": "0"})
     labels = only(attribution_on(settings, ranks))
     assert (labels["slurm_job"], labels["slurm_step"], labels["user"]) == ("12", "0", "3999999999")

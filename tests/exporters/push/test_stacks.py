@@ -66,7 +66,7 @@ def test_stack_is_pending_until_acknowledged(made):
     stacks.acknowledge([schema.Stack(ONE, 5, "another")])
     stacks.acknowledge([stack])
     assert stacks.pending() == []
-    assert outcomes(stacks) == {"taken": 1, "failed": 0, "ignored": 0}
+    assert outcomes(stacks) == {"taken": 1, "failed": 0, "ignored": 0, "refused": 0}
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_long_output_is_truncated_while_read():
 def test_foreign_processes_are_ignored_and_counted(made):
     stacks = made("echo never", owns=lambda process: False)
     stacks.request([ONE] * 3)
-    assert outcomes(stacks) == {"taken": 0, "failed": 0, "ignored": 3}
+    assert outcomes(stacks) == {"taken": 0, "failed": 0, "ignored": 3, "refused": 0}
     assert stacks._thread is None and stacks.pending() == []
     stacks.request([ONE] * 1000)
     assert outcomes(stacks)["ignored"] == 3 + schema.STACK_REQUESTS_MAX

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 CONTAINER, OTHER = "0123456789abcdef" * 4, "fedcba9876543210" * 4
 UID = "12345678-9abc-def0-1234-56789abcdef0"
 _UID = UID.replace("-", "_")
@@ -72,13 +74,15 @@ def add_process(root, pid: int, ticks: int, **given) -> None:
     folder = root / "proc" / str(pid)
     folder.mkdir(parents=True, exist_ok=True)
     output = {
-        "comm": "python (x) y", "state": "S", "uid": 0, "cgroup": "0::/\n", "environ": {}, "pids": (pid,),
+        "comm": "python (x) y", "state": "S", "uid": os.getuid(), "cgroup": "0::/\n", "environ": {}, "pids": (pid,),
         "cpus": "0-1", "processor": 0, **given,
     }  # fmt: skip
     zeros = "0 " * 16
     (folder / "stat").write_text(
         f"{pid} ({output['comm']}) {output['state']} 1 1 {zeros}{ticks} {zeros}{output['processor']} 0 0\n"
     )
+    if output["uid"] != os.getuid():
+        os.chown(folder, output["uid"], -1)
     uid, pids = output["uid"], "\t".join(map(str, output["pids"]))
     (folder / "status").write_text(
         f"Name:\t{output['comm']}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{pids}\n"

@@ -67,13 +67,20 @@ class Attribution:
 def _add_gpu_ranks(
     families, gpus: list[MergedGpu], ranks: list[RankProcess], pids: dict[RankProcess, int]
 ) -> None:
-    """From the GPU that a rank declares, and from the driver's pids: a rank may use a GPU it did not declare."""
-    uses = {(_uuid(rank.device_uuid), rank.run, rank.rank) for rank in ranks if rank.device_uuid}
+    """From the GPU that a rank declares, and from the driver's pids: a rank may use a GPU it did not declare.
+
+    A page may declare another user's GPU: where the driver sees those that declare it, others do not count.
+    """
+    declared: dict[str, set[RankProcess]] = {}
+    for rank in ranks:
+        if rank.device_uuid:
+            declared.setdefault(rank.device_uuid, set()).add(rank)
     rank_of = {pid: rank for rank, pid in pids.items()}
     for gpu in gpus:
-        for pid in gpu.pids or ():
-            if pid in rank_of:
-                uses.add((_uuid(gpu.uuid), rank_of[pid].run, rank_of[pid].rank))
+        seen = {rank_of[pid] for pid in gpu.pids or () if pid in rank_of}
+        users = declared.get(gpu.uuid, set())
+        declared[gpu.uuid] = seen if users & seen else users | seen
+    uses = {(_uuid(uuid), rank.run, rank.rank) for uuid, users in declared.items() for rank in users}
     for gpu, run, rank in sorted(uses):
         families.add("goodput_gpu_rank_info", {"gpu": gpu, "run": run, "rank": str(rank)}, 1)
 

@@ -101,10 +101,15 @@ class GpuTotals:
         self.rank_totals_ns = {rank.key: rank.totals_ns for rank in self.users(gpu, ranks)}
 
     def users(self, gpu: Gpu, ranks: list[RankPhases]) -> list[RankPhases]:
-        """The ranks on this GPU: by the UUID that they declare, else by their pid."""
-        return [
-            rank for rank in ranks if (rank.gpu_uuid == gpu.uuid if rank.gpu_uuid else rank.pid in self.pids)
-        ]
+        """The ranks on this GPU: by the UUID that they declare, else by their pid.
+
+        A page may declare another user's GPU: where the driver sees a rank on it, others count only if it sees them too.
+        """
+        seen = [rank for rank in ranks if rank.pid and rank.pid in self.pids]
+        declared = [rank for rank in ranks if rank.gpu_uuid == gpu.uuid]
+        if any(rank in seen for rank in declared):
+            declared = [rank for rank in declared if rank in seen]
+        return declared + [rank for rank in seen if not rank.gpu_uuid]
 
     def energy_since_last(self, gpu: Gpu, spent_ns: int) -> int | None:
         """Microjoules since the last sample: from the GPU's counter, else from its present power."""

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from goodput.rank_page import page
 from goodput.rank_page.deep_look import LookError
 from goodput.rank_page.page import PageError
+from goodput.rank_page.process_owner import ENDED
 from goodput.rank_page.reader import Reader
 from goodput.wire import schema
 from goodput.wire.identity import clean_text
@@ -94,6 +95,13 @@ class Ranks:
         with self._lock:
             ranks = self._ranks.values()
             return any(schema.stack_request(rank.identity) == process and rank.is_local() for rank in ranks)
+
+    def refusal(self, process: schema.StackRequest) -> str:
+        """Why a process that a page here names is not to be read: "" if a page of its own user names it."""
+        with self._lock:
+            named = [r for r in self._ranks.values() if schema.stack_request(r.identity) == process]
+            problems = [rank.process_problem() for rank in named]
+            return "" if "" in problems else next(iter(problems), ENDED)
 
     def processes(self) -> list[RankProcess]:
         """The processes of the living ranks, of each rank the newest."""

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from goodput.rank_page.loader_words import figures
-from goodput.rank_page.page import NS_MAX, PageError, process_start_ticks
+from goodput.rank_page.page import NS_MAX, PageError
+from goodput.rank_page.process_owner import ENDED
 from goodput.rank_page.reader import Reader, Snapshot, StepRecord
 from goodput.stack_samples import sample_file
 from goodput.wire import schema
@@ -44,6 +45,7 @@ class Rank:
         self.identity = _identity(self._found)
         self.key = rank_key(self.identity)
         self._procfs = procfs
+        self._known_pid = 0  # the identity's, once it is known to be the page's process
         self._seen_alive_ns = 0
         self._death_reported = False
         self._steps_seen = 0
@@ -77,16 +79,25 @@ class Rank:
             self._found = snapshot.identity
             self.identity = _identity(self._found)
 
+    def process_problem(self) -> str:
+        """Why the pid is not the page's process in this agent's PID namespace, which a lock alone does not show."""
+        return self.reader.process_problem(self.identity.pid, self._procfs)
+
     def is_local(self) -> bool:
-        """Whether the pid is the same process in this agent's pid namespace, which a lock alone does not show."""
-        ticks = self.reader.identity.get("pid_start_ticks")
-        return ticks is not None and process_start_ticks(self.identity.pid, self._procfs) == ticks
+        """Whether the pid has the page's start time here, whoever its user is."""
+        return self.process_problem() != ENDED
+
+    def named_pid(self) -> int:
+        """The pid that the page names, 0 where no process here has it and the page's start time."""
+        return self.identity.pid if self.is_local() else 0
 
     def process(self) -> RankProcess:
         """Its process, as procfs identifies it."""
         identity, ticks = self.identity, self.reader.identity.get("pid_start_ticks")
         about = identity.run, identity.rank, identity.host, identity.pid
-        return RankProcess(*about, ticks, lock_holder(self.reader.fd), identity.device_uuid)
+        return RankProcess(
+            *about, ticks, lock_holder(self.reader.fd), identity.device_uuid, self.reader.owner
+        )
 
     def now(self, monotonic_ns: Callable[[], int]) -> RankPhases | None:
         """Its totals on the host's clock up to this moment, the running phase included; None if they cannot be read."""
@@ -100,10 +111,12 @@ class Rank:
             totals[running] += max(monotonic_ns() - snapshot.last_ns, 0)
         states = snapshot.phase_states
         compute = frozenset(p for p in snapshot.phases if p in COMPUTE or states.get(p) == "productive")
-        about = self.key, self.identity.device_uuid, self.identity.pid
+        about = self.key, self.identity.device_uuid, self._known_pid
         return RankPhases(*about, snapshot.phases, compute, tuple(totals), snapshot.last_ns)
 
     def _note_alive(self, alive: bool, now_ns: int) -> None:
+        if not (alive and self.alive and self._known_pid):
+            self._known_pid = self.identity.pid if alive and not self.process_problem() else 0
         self.alive = alive
         if alive:
             self._seen_alive_ns, self.dead_since_ns = now_ns, None

@@ -1,0 +1,148 @@
+"""A page that names another user's process: no stack, no samples, no attribution of it, and a reason for each."""
+
+import os
+
+import pytest
+from support.node.node_rank import Rank
+from support.node.node_tree import MS, collect, wait_until
+from support.other_users import ATTACKER, VICTIM, as_root, sleeper_of
+
+from goodput.rank_page.page import process_start_ticks
+from goodput.rank_page.reader import Reader
+from goodput.stack_samples import sample_file
+from goodput.stack_samples.beside_run import living_ranks
+from goodput.stack_samples.py_spy import Recording
+from goodput.wire import schema
+from goodput_exporters.collector import Settings
+from goodput_exporters.collectors.attribution.collector import Attribution
+from goodput_exporters.collectors.ranks.collector import Ranks
+from goodput_exporters.gpu.sample import Gpu
+from goodput_exporters.push.stacks import Stacks
+from goodput_exporters.stack_sampling import StackSampling
+
+pytestmark = as_root
+
+
+@pytest.fixture
+def victim():
+    process = sleeper_of(VICTIM)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return Settings(directory=str(tmp_path))
+
+
+def page_of(directory, owner: int, pid: int, **given) -> Rank:
+    """A page of this user that names this process. Its lock is of this process, which does not see it."""
+    rank = Rank(directory, pid=pid, pid_start_ticks=process_start_ticks(pid), **given)
+    os.chown(rank.path, owner, -1)
+    rank.many(6, {"none": MS, "forward": MS})
+    return rank
+
+
+def dump(ranks: Ranks, process: schema.StackRequest, command) -> tuple[str, dict]:
+    """The text and the outcomes of one request."""
+    stacks = Stacks(ranks.owns, refusal=ranks.refusal, command=str(command))
+    stacks.request([process])
+    wait_until(stacks.pending)
+    stacks.stop()
+    outcomes = {labels[0]: count for (_, labels), count in collect(stacks).items() if count}
+    return stacks.pending()[0].text, outcomes
+
+
+@pytest.fixture
+def py_spy(tmp_path):
+    path = tmp_path / "py-spy"
+    path.write_text("#!/bin/sh\necho the secret stack\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_no_stack_of_another_users_process(tmp_path, settings, victim, py_spy):
+    ranks = Ranks(settings)
+    held = (
+        page_of(tmp_path, ATTACKER, victim.pid, run="theft"),
+        page_of(tmp_path, VICTIM, victim.pid, run="own"),
+    )
+    ranks.poll()
+    theft, own = (
+        schema.StackRequest(run, 0, "n0", victim.pid, held[0].identity["start_unix_ns"])
+        for run in ("theft", "own")
+    )
+    text, outcomes = dump(ranks, theft, py_spy)
+    assert text == (
+        f"py-spy: refused: its page belongs to user {ATTACKER}, its process {victim.pid} to {VICTIM}"
+    )
+    assert outcomes == {"refused": 1}
+    assert dump(ranks, own, py_spy) == ("the secret stack", {"taken": 1})
+    ranks.close()
+
+
+def test_stack_is_dropped_when_the_process_changed(tmp_path, settings, victim, py_spy):
+    """The check before the dump cannot see what the pid becomes during it."""
+    ranks = Ranks(settings)
+    held = page_of(tmp_path, VICTIM, victim.pid, run="own")
+    ranks.poll()
+    py_spy.write_text(f"#!/bin/sh\nchown {ATTACKER} {held.path}\necho the secret stack\n")
+    request = schema.StackRequest("own", 0, "n0", victim.pid, held.identity["start_unix_ns"])
+    text, outcomes = dump(ranks, request, py_spy)
+    assert "refused" in text and outcomes == {"refused": 1}
+    ranks.close()
+
+
+def test_no_samples_of_another_users_process(tmp_path, settings, victim, py_spy):
+    ranks, sampling = Ranks(settings), StackSampling(command=str(py_spy))
+    recorded = []
+    sampling._sampler._recorder.record = lambda pid: recorded.append(pid) or Recording("stolen (a.py:1) 9")
+    held = page_of(tmp_path, ATTACKER, victim.pid)
+    ranks.poll()
+    # Its process is not of the page's user: the page is dead, unless the attacker's process locks it.
+    assert ranks.followed() == []
+    (rank,) = ranks._ranks.values()
+    sampling._sampler.choose = lambda snapshots: held.path
+    sampling.poll([rank])
+    wait_until(lambda: sampling.outcomes()["refused"] == 1)
+    assert recorded == []
+    found = sample_file.read(held.path, held.identity["start_unix_ns"])
+    assert (found.samples, f"belongs to user {ATTACKER}" in found.reason) == (0, True)
+    sampling.stop()
+    ranks.close()
+
+
+def test_command_samples_only_its_users_pages(tmp_path):
+    own, foreign = (
+        page_of(tmp_path, owner, os.getpid(), run=str(owner)) for owner in (os.getuid(), ATTACKER)
+    )
+    assert list(living_ranks(str(tmp_path), os.getpid())) == [own.path]
+    assert os.path.exists(foreign.path)
+
+
+def test_page_of_another_users_process_is_dead(tmp_path, victim):
+    page_of(tmp_path, ATTACKER, victim.pid)
+    held = page_of(tmp_path, VICTIM, victim.pid, run="own")
+    with Reader(held.path) as own, Reader(str(tmp_path / "r1.0.1.page")) as theft:
+        assert (own.alive(), theft.alive()) == (True, False)
+
+
+def test_attribution_leaves_another_users_process_out(tmp_path, settings, victim):
+    ranks = Ranks(settings)
+    held = [page_of(tmp_path, owner, victim.pid, run=str(owner)) for owner in (ATTACKER, VICTIM)]
+    ranks.poll()
+    # As if a process of the attacker locked the page.
+    for rank in ranks._ranks.values():
+        rank.alive = True
+    attribution = Attribution(settings)
+    attribution.ranks = ranks.processes
+    attribution.gpus = lambda: [Gpu(uuid="GPU-1", pids=[victim.pid])]
+    found = collect(attribution)
+    assert found["goodput_rank_process_known", ("0", str(ATTACKER))] == 0
+    assert found["goodput_rank_process_known", ("0", str(VICTIM))] == 1
+    users = [labels for name, labels in found if name == "goodput_gpu_rank_info"]
+    assert users == [("GPU-1", "0", str(VICTIM))], "both pages declare it, the driver sees one"
+    assert [one.pid for one in ranks.now()] == [0, victim.pid], "no pid to join with GPUs"
+    assert held
+    ranks.close()
