@@ -187,6 +187,10 @@ class Agent:
             return f"the rank pages were last read {age_seconds:.0f} s ago"
         return self.failure
 
+    def warnings(self) -> str:
+        """What the operator should know while polling works, a line each."""
+        return "\n".join(self.ranks.refusals())
+
     def _run(self) -> None:
         while not self._stopping.wait(self.ranks.wait_seconds):
             try:

@@ -18,8 +18,7 @@ from goodput.metrics import Families
 from goodput.wire import schema
 from goodput.wire.identity import clean_text
 from goodput_exporters.collector import NoData
-from goodput_exporters.directory_lock import NAME as LOCK_NAME
-from goodput_exporters.directory_lock import DirectoryInUse, DirectoryLock
+from goodput_exporters.directory_lock import DirectoryLock
 from goodput_exporters.push.client import AggregatorClient
 from goodput_exporters.push.credentials import NONE_NEEDED, Credentials, Unreachable
 from goodput_exporters.push.pusher import PATH
@@ -103,27 +102,17 @@ def _paths(settings) -> list[Finding]:
 def _directory_and_port(directory: str, listen: tuple[str, int]) -> list[Finding]:
     """Both belong to one agent. If one holds both, it is this node's agent and not a conflict."""
     pages, port = _directory(directory), _listen(listen)
-    if pages.status == port.status == FAILED and (pid := _holder(directory)) and _is_agent(listen):
+    if (
+        pages.status == port.status == FAILED
+        and (pid := DirectoryLock(directory).holder())
+        and _is_agent(listen)
+    ):
         here = f"in use by the running agent, pid {pid}"
         return [
             Finding("rank pages", OK, f"{directory}: {here}"),
             Finding("listen", OK, f"{port.detail.rpartition(': ')[0]}: {here}"),
         ]
     return [pages, port]
-
-
-def _holder(directory: str) -> int:
-    """The pid of the agent that holds the directory's lock, in this PID namespace; 0 if unknown."""
-    try:
-        inode = os.stat(os.path.join(directory, LOCK_NAME)).st_ino
-        with open("/proc/locks", encoding="ascii") as file:
-            rows = [line.split() for line in file]
-    except (OSError, ValueError):
-        return 0
-    # 12: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF; the device number may differ from stat's, so only the inode is
-    # compared.
-    held = [row for row in rows if len(row) == 8 and row[1] == "FLOCK" and row[5].endswith(f":{inode}")]
-    return max((int(row[4]) for row in held), default=0)
 
 
 def _is_agent(address: tuple[str, int]) -> bool:
@@ -157,17 +146,15 @@ def _directory(directory: str) -> Finding:
         return Finding("rank pages", NONE, f"{directory} does not exist yet; the first rank creates it")
     except OSError as error:
         return Finding("rank pages", FAILED, f"{directory}: {error.strerror}")
-    lock = DirectoryLock(directory)
-    existed = os.path.exists(os.path.join(directory, LOCK_NAME))
-    try:
-        held = lock.hold()
-    except DirectoryInUse as error:
-        return Finding("rank pages", FAILED, str(error))
-    finally:
-        lock.release()
-    if held and not existed:
-        os.unlink(os.path.join(directory, LOCK_NAME))
-    access = "and writable" if held else "but not writable: pages of dead ranks are not removed"
+    if pid := DirectoryLock(directory).holder():
+        return Finding("rank pages", FAILED, f"{directory}: another agent already uses it, pid {pid}")
+    may_write = os.access(directory, os.W_OK | os.X_OK)
+    access = "and writable" if may_write else "but not writable: pages of dead ranks are not removed"
+    owner = os.stat(directory).st_uid
+    if owner not in (0, os.geteuid()):
+        access += (
+            f"; user {owner} owns it and may remove the pages of others: let root make it, see docs/deploy.md"
+        )
     return Finding("rank pages", OK, f"{directory} is readable {access}")
 
 

@@ -35,6 +35,7 @@ class Settings:
     grace_seconds: float = 60.0
     keep_seconds_max: float = 86_400.0
     pages_max: int = 4096
+    user_pages_max: int = 256  # of each user but root and the agent's own
     gpus_expected: int | None = None  # None: counted on the PCI bus
     gpu_interval_seconds: float = 1.0
     dcgm_endpoint: str = ""  # URL of a dcgm-exporter, such as http://127.0.0.1:9400/metrics

@@ -15,13 +15,14 @@ ATTACKER, VICTIM = 54_321, 54_322
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
 
 
-def start_as(uid: int, act: Callable[[], object]) -> int:
-    """The pid of a fork that does this as another user and ends; its status is 0 unless something raised."""
+def start_as(uid: int, act: Callable[[], object], directory=".") -> int:
+    """The pid of a fork that does this as another user in a directory and ends; status 0 unless something raised."""
     pid = os.fork()
     if pid:
         return pid
     status = 1
     try:
+        os.chdir(directory)  # As root: the folders above may be closed to others.
         os.setgroups([])
         os.setgid(uid)
         os.setuid(uid)
@@ -32,8 +33,8 @@ def start_as(uid: int, act: Callable[[], object]) -> int:
     os._exit(status)
 
 
-def run_as(uid: int, act: Callable[[], object]) -> None:
-    _, status = os.waitpid(start_as(uid, act), 0)
+def run_as(uid: int, act: Callable[[], object], directory=".") -> None:
+    _, status = os.waitpid(start_as(uid, act, directory), 0)
     assert status == 0, "failed as another user"
 
 

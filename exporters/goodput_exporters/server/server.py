@@ -45,7 +45,8 @@ class Handler(BaseHTTPRequestHandler):
         try:
             if path == "/healthz":
                 problem = self.server.health()
-                return self._answer(503 if problem else 200, TEXT, f"{problem or 'ok'}\n".encode())
+                text = problem or "\n".join(filter(None, ("ok", self.server.warnings())))
+                return self._answer(503 if problem else 200, TEXT, f"{text}\n".encode())
             hosts, authorizations = (self.headers.get_all(name, []) for name in ("Host", "Authorization"))
             self.server.authenticator.check_request(hosts, authorizations)
             if path == "/metrics":
@@ -96,8 +97,10 @@ class Server(ThreadingHTTPServer):
         health: Callable[[], str | None],
         address: tuple[str, int] = ("127.0.0.1", 0),
         authenticator: NodeAuthenticator | None = None,
+        warnings: Callable[[], str] = str,
     ):
-        self.exposition, self.health = exposition, health
+        """`health` returns why polling does not work, `warnings` what else to say in /healthz, with status 200."""
+        self.exposition, self.health, self.warnings = exposition, health, warnings
         # Other addresses than loopback have an authenticator, or serve public series.
         self.authenticator = authenticator or NodeAuthenticator(any_host=not is_loopback(address[0]))
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET

@@ -250,7 +250,7 @@ def _run(agent, arguments) -> int:
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, lambda *_: stopping.set())
     try:
-        server = Server(agent.exposition, agent.health, arguments.listen, agent.authenticator)
+        server = Server(agent.exposition, agent.health, arguments.listen, agent.authenticator, agent.warnings)
     except (OSError, OverflowError) as error:
         return fail("node", f"cannot listen on {arguments.listen[0]}:{arguments.listen[1]}: {error}")
     try:

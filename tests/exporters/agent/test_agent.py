@@ -221,6 +221,7 @@ def test_agent_losing_the_directory_lock_stops(tree, clock):
     agent = agent_on(tree, clock, interval_seconds=0.01)
     agent.start()
     (tree / "elsewhere").mkdir()
+    (tree / "elsewhere" / NAME).touch(mode=0o600)
     with open(tree / "elsewhere" / NAME, "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         (tree / "elsewhere").rename(tree / "pages")

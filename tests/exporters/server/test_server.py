@@ -164,3 +164,11 @@ def test_format_follows_the_accept_header():
             assert answer.headers["Vary"] == "Accept"
     finally:
         server.stop()
+
+
+def test_health_has_warnings_after_its_ok():
+    server = Server(lambda format: b"", lambda: None, warnings=lambda: "2 rank pages of user 7 are refused")
+    server.start()
+    answer = get(server, "/healthz")
+    assert (answer.status_code, answer.text) == (200, "ok\n2 rank pages of user 7 are refused\n")
+    server.stop()

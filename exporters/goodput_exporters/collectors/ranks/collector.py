@@ -2,7 +2,7 @@
 
 Of several processes of one rank (a restart beside the page of the dead one) a scrape has the newest, so every series
 exists once. An invalid page is counted by reason at every poll, logged once, and affects no other. At most `pages_max`
-pages are followed. A page is removed when its process is dead, the grace period is over, and all of it was
+pages are followed, shared between users as in page_share.py. A page is removed when its process is dead, the grace period is over, and all of it was
 acknowledged (or `keep_seconds_max` has passed). A poll costs about 0.5 ms at 8 live ranks, and 15 us per new step.
 
     ranks = Ranks(settings); reports = ranks.poll(); removed = ranks.sweep(settled=lambda key: True)
@@ -29,6 +29,7 @@ from goodput.wire import schema
 from goodput.wire.identity import clean_text
 from goodput_exporters.collector import CollectorError, NoData, Settings
 from goodput_exporters.collectors.ranks.deep_look_series import add_look, remove_look
+from goodput_exporters.collectors.ranks.page_share import Entry, PageShare
 from goodput_exporters.collectors.ranks.rank import Rank
 from goodput_exporters.collectors.ranks.rank_series import add_histograms, add_rank
 from goodput_exporters.system.ranks import RankKey, RankPhases, RankProcess
@@ -38,10 +39,22 @@ log = logging.getLogger("goodput.node")
 WAIT_SECONDS_MIN = 0.1
 # Poll again when a quarter of the step ring will have been written.
 RING_SHARE = 4
-ENTRIES_PER_PAGE_MAX = 4
+ENTRIES_PER_PAGE_MAX = 16
+DRAFTS_MAX = 256
 LOGGED_MAX = 4096
 # Exposed from the start, so that the first error is an increase: those of page.PageError, then our own.
-REASONS = ("unreadable", "foreign", "truncated", "version", "identity", "value", "excess", "overrun", "look")
+REASONS = (
+    "unreadable",
+    "foreign",
+    "truncated",
+    "version",
+    "identity",
+    "value",
+    "excess",
+    "user",
+    "overrun",
+    "look",
+)
 
 
 class Ranks:
@@ -51,6 +64,7 @@ class Ranks:
         self._settings = settings
         self._lock = threading.Lock()  # A scrape reads histograms by descriptors that a sweep closes.
         self._ranks: dict[tuple[str, int], Rank] = {}  # by file name and inode
+        self._share = PageShare(settings)
         self._drafts: list[str] = []
         self._errors: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self._rejected: set[str] = set()  # paths, in the last poll
@@ -153,8 +167,13 @@ class Ranks:
 
     def _add_counts(self, families) -> None:
         good = [r for r in self._ranks.values() if not r.retired and r.reader.path not in self._rejected]
-        live = sum(rank.alive for rank in good)
-        for state, count in (("live", live), ("dead", len(good) - live), ("rejected", len(self._rejected))):
+        live, refused = sum(rank.alive for rank in good), sum(self._share.refused.values())
+        for state, count in (
+            ("live", live),
+            ("dead", len(good) - live),
+            ("rejected", len(self._rejected)),
+            ("refused", refused),
+        ):
             families.add("goodput_node_pages", {"state": state}, count)
         for reason, count in sorted(self._errors.items()):
             families.add("goodput_node_page_errors_total", {"reason": reason}, count)
@@ -169,20 +188,39 @@ class Ranks:
 
     def _scan(self) -> None:
         """Follow new pages, list the drafts, and close retired pages whose file is gone."""
-        present, self._drafts = set(), []
-        for name, inode in self._entries():
-            if name.startswith("."):
-                self._drafts.append(name)
-            elif (name, inode) in self._ranks:
-                present.add((name, inode))
-            else:
-                present.add(self._follow(name))
+        entries, inodes = self._entries(), {inode for _, inode in self._ranks}
+        present = {(name, inode) for name, inode, _ in entries} & self._ranks.keys()
+        # Further names of one page are left aside.
+        new = {entry.inode: entry for entry in entries if entry.inode not in inodes}.values()
+        followed = Counter(rank.owner for rank in self._ranks.values())
+        for entry in self._share.choose(new, followed):
+            at = self._follow(entry, followed)
+            present |= {at} if at else set()
+        for (reason, owner), count in self._share.refused.items():
+            self._errors[reason] += count
+            self._log(
+                f"{reason} {owner}", f"{count} rank pages of user {owner} are refused: {self._bound(reason)}"
+            )
         for at in [at for at, rank in self._ranks.items() if rank.retired and at not in present]:
             self._ranks.pop(at).reader.close()
 
-    def _entries(self) -> list[tuple[str, int]]:
+    def refusals(self) -> list[str]:
+        """Which users' rank pages are refused, and why."""
+        refused = dict(self._share.refused)
+        return [
+            f"{n} rank pages of user {user} are refused: {self._bound(why)}"
+            for (why, user), n in refused.items()
+        ]
+
+    def _bound(self, reason: str) -> str:
+        if reason == "user":
+            return f"the agent follows at most {self._settings.user_pages_max} of one user"
+        return f"{self._settings.pages_max} pages are followed already"
+
+    def _entries(self) -> list[Entry]:
+        """The pages in the directory, with their owners where they are not followed; the drafts are set aside."""
         entries_max = ENTRIES_PER_PAGE_MAX * self._settings.pages_max
-        found = []
+        found, self._drafts = [], []
         try:
             with os.scandir(self._settings.directory) as directory:
                 for entry in directory:
@@ -191,7 +229,13 @@ class Ranks:
                     if len(found) >= entries_max:
                         self._reject("excess", self._settings.directory, f"over {entries_max} pages")
                         break
-                    found.append((entry.name, entry.inode()))
+                    if entry.name.startswith("."):
+                        self._drafts += [entry.name] if len(self._drafts) < DRAFTS_MAX else []
+                        continue
+                    at = entry.name, entry.inode()
+                    with contextlib.suppress(FileNotFoundError):
+                        owner = -1 if at in self._ranks else entry.stat(follow_symlinks=False).st_uid
+                        found.append(Entry(*at, owner))
         except OSError as error:
             self._missing = f"{self._settings.directory}: {error.strerror}"
             self._refused = error.errno not in (errno.ENOENT, errno.ENODEV)
@@ -199,22 +243,36 @@ class Ranks:
         self._missing = ""
         return found
 
-    def _follow(self, name: str) -> tuple[str, int] | None:
-        path = os.path.join(self._settings.directory, name)
-        if len(self._ranks) >= self._settings.pages_max:
-            self._reject("excess", path, f"{path}: {self._settings.pages_max} pages are followed already")
+    def _follow(self, entry: Entry, followed: Counter[int]) -> tuple[str, int] | None:
+        path = os.path.join(self._settings.directory, entry.name)
+        if len(self._ranks) >= self._settings.pages_max and not self._displace(entry.owner, followed):
+            self._share.refused["excess", entry.owner] += 1
             return None
         try:
             reader = Reader(path)
         except PageError as error:
             self._reject(error.reason, path, str(error))
             return None
-        at = (name, os.fstat(reader.fd).st_ino)
-        if at in self._ranks:
+        info = os.fstat(reader.fd)
+        at = (entry.name, info.st_ino)
+        # Replaced since it was listed, maybe by another user's file: that has its own turn at the next poll.
+        if at in self._ranks or info.st_uid != entry.owner:
             reader.close()
-        else:
-            self._ranks[at] = Rank(name, reader, self._settings.procfs)
+            return at
+        self._ranks[at] = Rank(entry.name, reader, self._settings.procfs)
+        followed[entry.owner] += 1
         return at
+
+    def _displace(self, owner: int, followed: Counter[int]) -> bool:
+        """Stop following the page found last of the user with most, if that makes room for a user with fewer."""
+        other = self._share.displaced(owner, followed)
+        if other is None:
+            return False
+        at = next(at for at, rank in reversed(self._ranks.items()) if rank.owner == other)
+        self._ranks.pop(at).reader.close()
+        followed[other] -= 1
+        self._share.refused["excess", other] += 1
+        return True
 
     def _poll_rank(self, rank: Rank) -> schema.RankReport | None:
         before = rank.event_gaps

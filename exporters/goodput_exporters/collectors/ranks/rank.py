@@ -32,6 +32,7 @@ class Rank:
     def __init__(self, name: str, reader: Reader, procfs: str):
         self.name = name
         self.reader = reader
+        self.owner = reader.owner  # the user whose file it is
         self.snapshot: Snapshot | None = None
         self.alive = False
         self.last_step: StepRecord | None = None
