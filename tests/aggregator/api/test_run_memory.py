@@ -134,6 +134,50 @@ def test_new_runs_take_the_place_of_the_oldest(ledger, monkeypatch):
     asyncio.run(scenario())
 
 
+def test_runs_that_left_stay_in_the_ledger_at_a_restart(ledger, monkeypatch):
+    """They were closed two minutes after their end, so a bound that was full leaves nothing to be read again."""
+    monkeypatch.setattr(store_module, "RUNS_MAX", 8)
+
+    async def scenario():
+        one = Aggregator(ledger)
+        for number in range(30):
+            one.now_ns = NOW + number
+            await one.push(*run_bodies(f"run {number}", start_ns=ns(500 + number)))
+            await one.maintenance.close_runs(NOW + ns(121))
+        want = await one.summaries.page(100)
+        again = Aggregator(ledger)
+        again.memory.find_stored()
+        assert again.ingest.restore() == 0 and len(again.store.stored) == 30
+        assert await again.summaries.page(100) == want and not again.store.runs
+
+    asyncio.run(scenario())
+
+
+def test_restart_reads_the_newest_runs_that_fit(ledger):
+    """The others stay in the ledger, also those that are not over, and are listed and read as before."""
+
+    async def scenario():
+        one = Aggregator(ledger)
+        for number in range(6):
+            running = Process(start=500.0 + number).steps(3, forward=1)
+            await one.push(body_of(rank_report(running, f"run {number}")))
+        whole = Aggregator(ledger)
+        assert whole.ingest.restore(whole.maintenance.restored) == 6
+        want = {run: with_integers(await whole.account(run)) for run in one.store.runs}
+        again = Aggregator(ledger)
+        rooms = iter([True, True])
+        assert again.ingest.restore(again.maintenance.restored, has_room=lambda: next(rooms, False)) == 2
+        assert set(again.store.runs) == {"run 4", "run 5"} and set(again.store.stored) == want.keys() - {
+            "run 4",
+            "run 5",
+        }
+        assert [row.run for row in (await again.summaries.page(10)).runs] == sorted(want, reverse=True)
+        for run, account in want.items():
+            assert with_integers(await again.account(run)) == account
+
+    asyncio.run(scenario())
+
+
 def test_runs_that_report_now_are_not_driven_out(ledger, monkeypatch):
     monkeypatch.setattr(store_module, "RUNS_MAX", 4)
 
