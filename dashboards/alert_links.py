@@ -40,11 +40,12 @@ LINKS: dict[tuple[str, str], tuple[str, ...]] = {
     ("goodput-fleet", "Goodput and MFU"): ("ClusterObjectiveBurn",),
     ("goodput-stack", "Trainers: measurement overhead"): ("SdkOverBudget",),
     ("goodput-stack", "Availability of the stack"): ("AgentDown", "AggregatorDown", "CollectorDown"),
-    ("goodput-stack", "Aggregator state"): ("TokenExpiring",),
+    ("goodput-stack", "Aggregator state"): ("TokenExpiring", "CertificateExpiring"),
     ("goodput-stack", "Aggregator: errors per minute"): (
         *("LedgerFailing", "ReportsRefused", "ClocksContradict", "AuthFailures", "TokenReloadFailing"),
     ),
     ("goodput-stack", "Agents: pushes and samples"): ("PushFailing",),
+    ("goodput-stack", "Aggregator: requests and reports"): ("NothingReported",),
     ("goodput-stack", "Agents: errors per minute"): ("BacklogDropping", "GpuDriverRestarting"),
     ("goodput-stack", "Agents: backlog and stuck drivers"): ("GpuDriverHung",),
     ("goodput-stack", "Agents: cores and memory"): ("AgentOverhead",),

@@ -91,8 +91,8 @@ PANELS = [
     ),
     panels.stats(
         "Aggregator state",
-        "Runs in memory, connections, signed-in browsers, valid tokens and the time until the next one expires, and "
-        "the series of all agents and aggregators, by what there is one of. "
+        "Runs in memory, connections, signed-in browsers, valid tokens and the time until the next one and the next "
+        "certificate expires, and the series of all agents and aggregators, by what there is one of. "
         "Runs that are over leave memory for the ledger. Many series by rank: docs/metrics.md has what to leave out. "
         "No token: it listens on loopback alone. About to expire: "
         "create a new token and distribute it to the agents first.",
@@ -104,10 +104,17 @@ PANELS = [
             "{{scope}} tokens": "max by (scope) (goodput_aggregator_tokens)",
             "series by {{level}}": "sum by (level) (goodput_node_series or goodput_aggregator_series)",
             "next expiry in": "min(goodput_aggregator_token_expiry_timestamp_seconds) - time()",
+            "next certificate expires in": (
+                "min(goodput_aggregator_certificate_expiry_timestamp_seconds or "
+                "goodput_node_certificate_expiry_timestamp_seconds) - time()"
+            ),
         },
         unit="none",
         no_value=NO_AGGREGATOR,
-        overrides=[series("next expiry in", "s", [(None, RED), (259200, YELLOW), (1209600, GREEN)])],
+        overrides=[
+            series(name, "s", [(None, RED), (259200, YELLOW), (1209600, GREEN)])
+            for name in ("next expiry in", "next certificate expires in")
+        ],
     ),
     # The aggregator: rate, errors, duration.
     panels.lines(
@@ -167,6 +174,19 @@ PANELS = [
         unit="s",
         no_value="no request in this time",
         steps=[(None, GREEN), (0.1, YELLOW), (1, RED)],
+    ),
+    panels.lines(
+        "Aggregator: used share of its bounds",
+        "What is full makes room (the oldest runs leave memory for the ledger) or refuses: runs and rank processes that "
+        "report now, a token's share of them, connections, bodies of requests, sessions, and memory (--memory). At 1 for "
+        "long: see the errors beside it, and move runs to a second aggregator.",
+        {
+            "{{bound}}": "max by (bound) (goodput_aggregator_bound_used_ratio)",
+            "memory": "max(goodput_aggregator_memory_bytes / goodput_aggregator_memory_limit_bytes)",
+        },
+        unit="percentunit",
+        no_value=NO_AGGREGATOR,
+        steps=ONE_IS_BAD,
     ),
     # The agents: rate, errors, duration.
     panels.lines(
@@ -233,6 +253,7 @@ PANELS = [
             "memory": "sum(goodput_aggregator_memory_bytes)",
             "bound of memory": "sum(goodput_aggregator_memory_limit_bytes)",
             "ledger": "sum(goodput_aggregator_ledger_bytes)",
+            "growth of the ledger": "sum(deriv(goodput_aggregator_ledger_bytes[1h]))",
             "freed by compaction": rate_of("goodput_aggregator_ledger_freed_bytes_total"),
         },
         unit="suffix: cores",
@@ -240,7 +261,7 @@ PANELS = [
         steps=ONE_IS_BAD,
         overrides=[
             *(series(name, "bytes", axis="right") for name in ("memory", "bound of memory", "ledger")),
-            series("freed by compaction", "Bps", axis="right"),
+            *(series(name, "Bps", axis="right") for name in ("growth of the ledger", "freed by compaction")),
         ],
     ),
     panels.lines(
@@ -349,6 +370,6 @@ BOARD = build_board(
     "goodput-stack",
     "Do the aggregator and the agents accept all reports quickly and without loss, and what do they and the SDK cost?",
     PANELS,
-    [(4, 12, 12), (8, 8, 8, 8), (8, 8, 8, 8), (8, 6, 6, 6, 6), (8, 8, 8, 8)],
+    [(4, 12, 12), (8, 6, 6, 6, 6), (8, 8, 8, 8), (8, 6, 6, 6, 6), (8, 8, 8, 8)],
     variables=[board_builder.OPTIONAL_RUN, board_builder.AGENT],
 )

@@ -87,7 +87,7 @@ SCENARIOS = {
         ("AgentDown", {"severity": "critical", "level": "cluster", "agents": "all"}, False),
         ("AgentDown", N0, True),
         ("AgentDown", {"cluster": "b", **N0}, False),
-        ("TelemetryMissing", {"severity": "critical", "level": "cluster", "missing": "all"}, False),
+        ("NothingReported", {}, False),
         ("TelemetryMissing", {"run": "r1", "missing": "reports"}, True),
         ("PushFailing", N0, True),
         ("RunStalled", {"run": "r2"}, False),

@@ -5,12 +5,14 @@ The rank trains on whatever happens to tokens; nothing of a token is in a log, a
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -276,6 +278,11 @@ def test_a_replaced_certificate_is_served_without_a_restart(stack):
         )
     kept = stack.steps_kept()
     wait_until(lambda: stack.steps_kept() > kept, 60, "pushes to go on", every_seconds=0.05)
+    of_agent = stack.get(stack.node_url, (stack.folder / "prometheus").read_text().strip()).text
+    for name, text in (("aggregator", stack.read("/metrics").text), ("node", of_agent)):
+        series = f"goodput_{name}_certificate_expiry_timestamp_seconds"
+        expiry = float(re.search(rf"^{series} (\S+)", text, re.M)[1])
+        assert 0 < expiry - time.time() < 2 * 86_400 + 60
 
 
 def test_no_secret_is_in_a_log_a_command_line_or_a_series(stack):

@@ -37,4 +37,6 @@ class NodeAuthenticator(Authenticator):
         families.add("goodput_node_token_reload_errors_total", {}, errors)
         failing = {name: name in files and files[name].is_failing for name in ("tokens", "certificate")}
         families.add_counts("goodput_node_reload_failing", "file", failing)
+        expiry = self.certificate.expiry if self.certificate else None
+        families.add("goodput_node_certificate_expiry_timestamp_seconds", {}, expiry)
         families.add_counts("goodput_node_requests_refused_total", "reason", self._refused)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import ssl
 
+from goodput.access.certificate_expiry import earliest_expiry
 from goodput.access.listening import OptionError
 from goodput.access.reloading import ReloadedFiles
 
 
 class Certificate(ReloadedFiles):
-    """A server's TLS context; new connections use the files' content as of the last `reload`. Raises OptionError."""
+    """A server's TLS context; new connections use the files' content as of the last `reload`. Raises OptionError.
+
+    `expiry` is the unix time at which it or the first certificate of its chain expires, None if that is unknown.
+    """
 
     def __init__(self, cert: str, key: str, client_ca: str | None = None):
         super().__init__(cert, key)
-        self.context = _server_context(cert, key, client_ca)
+        self.context, self.expiry = _server_context(cert, key, client_ca), earliest_expiry(cert)
         self._warn_of_permissions()
 
     def _load(self) -> None:
@@ -21,6 +25,7 @@ class Certificate(ReloadedFiles):
         cert, key = self._paths
         _server_context(cert, key, None)
         self.context.load_cert_chain(cert, key, password=refuse_password)
+        self.expiry = earliest_expiry(cert)
 
 
 def _server_context(cert: str, key: str, client_ca: str | None) -> ssl.SSLContext:

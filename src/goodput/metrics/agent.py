@@ -19,6 +19,8 @@ goodput_node_token_reload_errors_total: Changes of the agent's token or certific
     loaded.
 goodput_node_reload_failing{file}: 1 while the current tokens or certificate file cannot be loaded and the
     previous version is in use.
+goodput_node_certificate_expiry_timestamp_seconds: Unix time at which the agent's certificate or one of its
+    chain expires; absent without TLS.
 goodput_node_push_rejections_total{reason}: Rank reports that the aggregator rejected, by reason; they are not
     sent again.
 goodput_node_backlog_rows: Step rows that the aggregator has not acknowledged.

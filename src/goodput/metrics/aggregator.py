@@ -34,6 +34,8 @@ goodput_aggregator_auth_failures_total{reason}: Requests refused because the tok
 goodput_aggregator_tokens{scope}: Valid tokens by scope: ingest, read, metrics.
 goodput_aggregator_token_expiry_timestamp_seconds: Unix time at which the next valid token expires; absent if
     none does.
+goodput_aggregator_certificate_expiry_timestamp_seconds: Unix time at which the aggregator's certificate or
+    one of its chain expires; absent without TLS.
 goodput_aggregator_token_reload_errors_total: Changes of the token file that could not be loaded; the previous
     tokens stay valid.
 goodput_aggregator_tls_reload_errors_total: Changes of the certificate or key that could not be loaded; the
@@ -46,6 +48,9 @@ goodput_aggregator_runs: Runs in memory.
 goodput_aggregator_runs_stored: Runs that are in the ledger alone; they are read when asked for.
 goodput_aggregator_runs_moved_total{why}: Runs that left memory for the ledger because they had ended, because a
     bound was full, or for memory (--memory), and those that were loaded again.
+goodput_aggregator_bound_used_ratio{bound}: Used share of each bound: runs and rank_processes in memory (at 1
+    the oldest leave it), connections, bodies (bytes of requests that are being received), sessions, and
+    token_runs and token_rank_processes of the token for some runs that uses most of its share.
 goodput_aggregator_series{level}: Series of the aggregator's /metrics, by what there is one of: rank (slowest
     only), node (likewise), run, self.
 goodput_aggregator_series_timestamp_seconds: Unix time at which the series of this text were computed, for the

@@ -536,6 +536,8 @@ def test_all_series_are_declared(client):
     declared = {name for name, metric in CATALOGUE.items() if metric.exposer == "aggregator"}
     # With tokens these two are in test_auth_http.py.
     declared -= {"goodput_aggregator_tokens", "goodput_aggregator_token_expiry_timestamp_seconds"}
+    # With TLS it is in test_secured_stack.py.
+    declared -= {"goodput_aggregator_certificate_expiry_timestamp_seconds"}
     # With a bound it is in test_memory_bound.py.
     declared -= {"goodput_aggregator_memory_limit_bytes"}
     # These need ten minutes of reports, see test_recent_stragglers.py.

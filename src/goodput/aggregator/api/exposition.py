@@ -25,8 +25,10 @@ from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.result_cache import SingleFlight
 from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.api.run_series import RANKS_SHOWN, RunSeries
+from goodput.aggregator.http import limits
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.ingest.ingest import Ingest
+from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.memory_bound import MemoryBound
 from goodput.metrics import CATALOGUE, Families
 from goodput.metrics.text_format import TextWriter
@@ -272,6 +274,7 @@ class Exposition:
         families.add("goodput_aggregator_memory_limit_bytes", {}, self._memory.bytes_max)
         freed = {what.replace(" ", "_"): self._memory.freed[what] for what in self._memory.ways}
         families.add_counts("goodput_aggregator_memory_freed_total", "what", freed)
+        _add_bounds(families, store, self._authenticator)
         families.add_process("goodput_aggregator")
         _add_authentication(families, self._authenticator)
 
@@ -303,6 +306,15 @@ def _joined(format: Format, parts: list[dict[str, bytes]], out: list[bytes]) -> 
                 yield
 
 
+def _add_bounds(families: Families, store: Store, authenticator: RequestAuthenticator) -> None:
+    requests, sessions = authenticator.metrics, authenticator.sessions
+    used = {what.replace(" ", "_"): share for what, share in store.used_shares().items()}
+    used["connections"] = requests.connections / requests.connections_max
+    used["bodies"] = requests.reading_bytes / limits.BODIES_BYTES_MAX
+    used["sessions"] = len(sessions) / limits.SESSIONS_MAX if sessions else 0.0
+    families.add_counts("goodput_aggregator_bound_used_ratio", "bound", used)
+
+
 def _add_authentication(families: Families, authenticator: RequestAuthenticator) -> None:
     authenticator.metrics.collect(families)
     sessions, tokens, files = authenticator.sessions, authenticator.tokens, authenticator.reloaded_files
@@ -312,5 +324,7 @@ def _add_authentication(families: Families, authenticator: RequestAuthenticator)
         families.add(f"goodput_aggregator_{series}_reload_errors_total", {}, errors)
         families.add("goodput_aggregator_reload_failing", {"file": name}, int(is_failing))
     families.add_counts("goodput_aggregator_tokens", "scope", tokens.count_by_scope() if tokens else {})
-    if tokens and (expiry := tokens.next_expiry()) is not None:
-        families.add("goodput_aggregator_token_expiry_timestamp_seconds", {}, expiry)
+    expiry = tokens.next_expiry() if tokens else None
+    families.add("goodput_aggregator_token_expiry_timestamp_seconds", {}, expiry)
+    expiry = authenticator.certificate.expiry if authenticator.certificate else None
+    families.add("goodput_aggregator_certificate_expiry_timestamp_seconds", {}, expiry)

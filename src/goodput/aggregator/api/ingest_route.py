@@ -26,7 +26,6 @@ _VERSIONS = schema.VERSIONS_HEADER.encode(), ", ".join(map(str, schema.VERSIONS)
 class IngestRoute:
     def __init__(self, ingest: Ingest, metrics: RequestMetrics, memory: MemoryBound):
         self._ingest, self._metrics, self._memory = ingest, metrics, memory
-        self._reading_bytes = 0  # of all bodies that are being read
 
     async def __call__(self, scope, receive, send) -> None:
         try:
@@ -60,15 +59,15 @@ class IngestRoute:
                 if message["type"] == "http.disconnect":
                     return None
                 part, more = message.get("body", b""), message.get("more_body", False)
-                if self._reading_bytes + len(part) > limits.BODIES_BYTES_MAX:
+                if self._metrics.reading_bytes + len(part) > limits.BODIES_BYTES_MAX:
                     raise Refusal("busy", "too many reports at a time; push it again")
                 await memory.add(DECODED_BYTES * len(part), "a report")
-                self._reading_bytes += len(part)
+                self._metrics.reading_bytes += len(part)
                 body += part
                 if len(body) > schema.BODY_BYTES_MAX:
                     raise _too_large()
         finally:
-            self._reading_bytes -= len(body)
+            self._metrics.reading_bytes -= len(body)
         return bytes(body)
 
 

@@ -24,13 +24,13 @@ def bounded_protocol(
     metrics: RequestMetrics, files_max: int = limits.CONNECTIONS_MAX
 ) -> type[HttpToolsProtocol]:
     """The protocol class for uvicorn.Config(http=...); refusals are counted in `metrics`."""
-    attributes = {"metrics": metrics, "connections_max": min(files_max, limits.CONNECTIONS_MAX)}
+    metrics.connections_max = min(files_max, limits.CONNECTIONS_MAX)
+    attributes = {"metrics": metrics}
     return type("Connection", (BoundedProtocol,), attributes)
 
 
 class BoundedProtocol(HttpToolsProtocol):
     metrics: RequestMetrics
-    connections_max: int
 
     def connection_made(self, transport) -> None:
         super().connection_made(transport)
@@ -40,7 +40,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._non_body_bytes = self._begun = 0
         self._set_timer(limits.IDLE_SECONDS_MAX)
         self.metrics.connections += 1
-        if self.metrics.connections > self.connections_max:
+        if self.metrics.connections > self.metrics.connections_max:
             self._refuse("busy", b"503 Service Unavailable", b"too many connections\n")
 
     def connection_lost(self, exc) -> None:

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections import Counter
 from itertools import accumulate
 
+from goodput.aggregator.http import limits
 from goodput.histograms.native_histogram import NativeHistogram, bucket_of
 from goodput.metrics import Families
 
@@ -37,13 +38,17 @@ STATUSES = {200, 206, 303, 304, 400, 401, 403, 404, 405, 413, 415, 416, 421, 422
 
 
 class RequestMetrics:
-    """`refused` and `failures` count by reason; `connections` is the number of open ones."""
+    """`refused` and `failures` count by reason; `connections` is the number of open ones, of `connections_max`.
+
+    `reading_bytes` are those of all request bodies that are being received.
+    """
 
     def __init__(self):
         self.counts: Counter[tuple[str, int]] = Counter()
         self.refused: Counter[str] = Counter(dict.fromkeys(REFUSALS, 0))
         self.failures: Counter[str] = Counter(dict.fromkeys(FAILURES, 0))
-        self.connections = 0
+        self.connections, self.connections_max = 0, limits.CONNECTIONS_MAX
+        self.reading_bytes = 0
         self._buckets = {route: [0] * (len(BOUNDS) + 1) for route in ROUTES}
         self._native: dict[str, Counter[int]] = {route: Counter() for route in ROUTES}
         self._seconds = dict.fromkeys(ROUTES, 0.0)

@@ -311,6 +311,16 @@ class Store:
                     f"run {identity.run!r}: the limit of {bound} {what} is reached by runs that report now",
                 )
 
+    def used_shares(self) -> dict[str, float]:
+        """The used part of each bound, by name; of tokens for some runs, of the one that uses most of its share."""
+        bounds = {"runs": RUNS_MAX, "rank processes": PROCESSES_MAX}
+        used = {"runs": len(self.runs), "rank processes": len(self.processes)}
+        found = {what: used[what] / most for what, most in bounds.items()}
+        for what, most in bounds.items():
+            largest = max((count for (_, of), count in self.taken_sum.items() if of == what), default=0)
+            found[f"token {what}"] = largest / (most // SCOPED_SHARE)
+        return found
+
     def _take_share(self, run: str, token: str, what: str, more: int) -> None:
         if token and more > 0:
             self.taken.setdefault(run, Counter())[token, what] += more
