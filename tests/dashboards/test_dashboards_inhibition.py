@@ -140,3 +140,40 @@ def test_wider_alert_inhibits_narrower_but_no_cause(scenario, tmp_path):
             time.sleep(0.05)
             routed = inhibited()
         assert routed == expected
+
+
+def test_shared_cause_is_one_message_for_all_nodes(tmp_path):
+    """A file system that hangs on 600 nodes, and a switch that takes 32 links along, each in one of two clusters."""
+    require("prometheus-alertmanager")
+
+    def alert(name, **labels):
+        return {"labels": {"alertname": f"Goodput{name}", **LABELS[f"Goodput{name}"], **labels}}
+
+    body = [
+        alert("FilesystemNotAnswering", cluster="a", instance=f"n{n}:9470", run=f"r{n % 9}", mount="/lustre")
+        for n in range(600)
+    ]
+    body += [
+        alert(
+            "InfinibandLinkDown", cluster="a", instance=f"n{n}:9470", run=f"r{n % 9}", device=f"mlx5_{n % 8}"
+        )
+        for n in range(32)
+    ]
+    body += [
+        alert("FilesystemNotAnswering", cluster="b", instance="n0:9470", run="r0", mount="/lustre"),
+        alert("GpuLost", cluster="a", instance="n0:9470", run="r0", gpu="G0"),
+        alert("NetworkLinkDown", cluster="a", instance="n1:9470", device="eth0"),
+        alert("NetworkLinkDown", cluster="a", instance="n2:9470", device="eth0"),
+    ]
+    with Shipped(tmp_path) as alertmanager:
+        assert alertmanager.http.post("/api/v2/alerts", json=body).status_code == 200
+
+        def groups():
+            found = alertmanager.http.get("/api/v2/alerts/groups").json()
+            return found if sum(len(one["alerts"]) for one in found) == len(body) else None
+
+        found = wait_until(groups, 60, "every alert to be in a group")
+    assert sorted((one["receiver"]["name"], len(one["alerts"])) for one in found) == [
+        *[("page", 1), ("page", 1), ("page", 32), ("page", 600)],
+        ("ticket", 2),
+    ]

@@ -110,7 +110,7 @@ def test_defaults_parse_alike_in_systemd_and_shell():
     """systemd takes quotes off as a shell does; without them a shell would run the second word."""
     files = [DEPLOY / "systemd" / f"goodput-{name}.default" for name in ("node", "aggregator")]
     options = [line for file in files for line in re.findall(r"^#?(GOODPUT_\w+=.*)$", file.read_text(), re.M)]
-    assert len(options) == 6
+    assert len(options) == 7
     for line in options:
         assert len(shlex.split(line)) == 1, line
         name, _, value = shlex.split(line)[0].partition("=")
