@@ -28,7 +28,8 @@ ZERO_THRESHOLD = 2**-25
 # One beyond the bucket of the largest finite float, as Prometheus' own clients have it for infinity.
 OVERFLOW = (1024 << SCHEMA) + 1
 _PER_OCTAVE = 1 << SCHEMA
-_BOUNDS = [2 ** (i / _PER_OCTAVE - 1) for i in range(_PER_OCTAVE)]  # from 1/2 to below 1
+#: The bounds from 1/2 to below 1.
+FRACTIONS = [2 ** (i / _PER_OCTAVE - 1) for i in range(_PER_OCTAVE)]
 
 
 class NativeHistogram(NamedTuple):
@@ -57,7 +58,7 @@ def bucket_of(seconds: float) -> int:
     if seconds == math.inf:
         return OVERFLOW
     fraction, exponent = math.frexp(seconds)
-    return bisect_left(_BOUNDS, fraction) + (exponent - 1) * _PER_OCTAVE
+    return bisect_left(FRACTIONS, fraction) + (exponent - 1) * _PER_OCTAVE
 
 
 def bucket_of_bin(bin: int) -> int | None:

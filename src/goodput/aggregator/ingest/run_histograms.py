@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from goodput.histograms.histogram import BINS, OVERFLOW_SECONDS, SLOTS, value_of
-from goodput.histograms.native_histogram import NativeHistogram, bucket_of_bin
+from goodput.histograms.histogram import BINS, OVERFLOW_SECONDS
+from goodput.histograms.native_histogram import FRACTIONS, NativeHistogram, bucket_of_bin
 
 #: Of steps, ten to a factor of ten, for heat maps.
 BOUNDS = (
@@ -26,18 +26,30 @@ BOUNDS = (
 BIN_BITS = 16  # of a bin in a key, below the place of its name
 _MASK = (1 << BIN_BITS) - 1
 _UNITS_PER_SECOND = 1 << 24  # fp16's smallest step is 2**-24, so sums of bins are exact
-_VALUES = np.array([*map(value_of, range(BINS)), OVERFLOW_SECONDS])
-_UNITS = (_VALUES * _UNITS_PER_SECOND).astype(np.int64)
-_CLASSIC = np.searchsorted(BOUNDS, [*_VALUES[:BINS], np.inf])
-_NATIVE = [bucket_of_bin(bin) for bin in range(SLOTS)]
-_FIRST = [
-    bin
-    for bin in range(SLOTS)
-    if not bin or (_CLASSIC[bin], _NATIVE[bin]) != (_CLASSIC[bin - 1], _NATIVE[bin - 1])
-]
-_CELL = np.searchsorted(_FIRST, np.arange(SLOTS), side="right").astype(np.uint32) - 1
-_CLASSIC_OF_CELL = _CLASSIC[_FIRST]
-_NATIVE_OF_CELL = [_NATIVE[bin] for bin in _FIRST]
+
+
+def _values(bins: np.ndarray) -> np.ndarray:
+    """The seconds that bins stand for; OVERFLOW_SECONDS for the overflow."""
+    return np.minimum(bins.astype(np.uint16).view(np.float16).astype(np.float64), OVERFLOW_SECONDS)
+
+
+def _first_bins() -> np.ndarray:
+    """The first bin of each cell; the zero bucket and the overflow have one each."""
+    values = _values(np.arange(1, BINS))
+    fractions, exponents = np.frexp(values)
+    natives = np.searchsorted(FRACTIONS, fractions) + exponents * len(FRACTIONS)
+    changes = np.diff(natives, prepend=0) != 0
+    changes |= np.diff(np.searchsorted(BOUNDS, values), prepend=0) != 0
+    return np.concatenate(([0], np.flatnonzero(changes) + 1, [BINS]))
+
+
+_FIRST = _first_bins()
+_CLASSIC_OF_CELL = np.searchsorted(BOUNDS, [*_values(_FIRST[:-1]), np.inf])
+_NATIVE_OF_CELL = [*map(bucket_of_bin, _FIRST.tolist())]
+
+
+def _cells(bins: np.ndarray) -> np.ndarray:
+    return (np.searchsorted(_FIRST, bins, side="right") - 1).astype(np.uint32)
 
 
 class RunHistogram(NamedTuple):
@@ -59,11 +71,12 @@ class RunHistograms(NamedTuple):
         bins, places, units = keys & _MASK, keys >> BIN_BITS, dict(self.units)
         firsts = np.flatnonzero(np.diff(places, prepend=-1))
         # 2**63 units are 17 000 years: more than any minutes of steps have.
-        spent = np.add.reduceat(_UNITS[bins] * counts, firsts) if len(firsts) else firsts
+        each = (_values(bins) * _UNITS_PER_SECOND).astype(np.int64)
+        spent = np.add.reduceat(each * counts, firsts) if len(firsts) else firsts
         for place, more in zip(places[firsts].tolist(), spent.tolist(), strict=True):
             units[place] = units.get(place, 0) + more
         cells, at = np.unique(
-            np.concatenate((self.keys, (places << BIN_BITS) | _CELL[bins])), return_inverse=True
+            np.concatenate((self.keys, (places << BIN_BITS) | _cells(bins))), return_inverse=True
         )
         both = np.concatenate((self.counts, counts))
         return RunHistograms(cells, np.bincount(at, both, len(cells)).astype(np.int64), units)
