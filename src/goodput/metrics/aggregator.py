@@ -49,7 +49,7 @@ goodput_aggregator_runs_stored: Runs that are in the ledger alone; they are read
 goodput_aggregator_runs_moved_total{why}: Runs that left memory for the ledger because they had ended, because a
     bound was full, or for memory (--memory), and those that were loaded again.
 goodput_aggregator_bound_used_ratio{bound}: Used share of each bound: runs and rank_processes in memory (at 1
-    the oldest leave it), connections, bodies (bytes of requests that are being received), sessions, and
+    the oldest leave it), memory (--memory), connections, bodies (bytes of requests that are being received), sessions, and
     token_runs and token_rank_processes of the token for some runs that uses most of its share.
 goodput_aggregator_series{level}: Series of the aggregator's /metrics, by what there is one of: rank (slowest
     only), node (likewise), run, self.

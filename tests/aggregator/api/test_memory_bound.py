@@ -189,6 +189,7 @@ def test_pushes_beyond_the_bound_over_http(tmp_path):
         seen = samples(client)
         assert seen["goodput_aggregator_requests_refused_total", "memory"] == 1
         assert seen["goodput_aggregator_memory_limit_bytes",] == 1000 * MIB
+        assert seen["goodput_aggregator_bound_used_ratio", "memory"] == 0.95
         assert seen["goodput_aggregator_runs",] == 0
         memory.taken = 0
         assert client.post("/api/v1/ingest", content=body).status_code == 200

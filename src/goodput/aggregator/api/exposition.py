@@ -274,7 +274,7 @@ class Exposition:
         families.add("goodput_aggregator_memory_limit_bytes", {}, self._memory.bytes_max)
         freed = {what.replace(" ", "_"): self._memory.freed[what] for what in self._memory.ways}
         families.add_counts("goodput_aggregator_memory_freed_total", "what", freed)
-        _add_bounds(families, store, self._authenticator)
+        _add_bounds(families, store, self._authenticator, self._memory)
         families.add_process("goodput_aggregator")
         _add_authentication(families, self._authenticator)
 
@@ -306,12 +306,16 @@ def _joined(format: Format, parts: list[dict[str, bytes]], out: list[bytes]) -> 
                 yield
 
 
-def _add_bounds(families: Families, store: Store, authenticator: RequestAuthenticator) -> None:
+def _add_bounds(
+    families: Families, store: Store, authenticator: RequestAuthenticator, memory: MemoryBound
+) -> None:
     requests, sessions = authenticator.metrics, authenticator.sessions
     used = {what.replace(" ", "_"): share for what, share in store.used_shares().items()}
     used["connections"] = requests.connections / requests.connections_max
     used["bodies"] = requests.reading_bytes / limits.BODIES_BYTES_MAX
     used["sessions"] = len(sessions) / limits.SESSIONS_MAX if sessions else 0.0
+    if memory.bytes_max is not None:
+        used["memory"] = memory.resident() / memory.bytes_max
     families.add_counts("goodput_aggregator_bound_used_ratio", "bound", used)
 
 
