@@ -32,7 +32,8 @@ REQUEST_SHARE = 0.25
 OBJECT_BYTES = 80
 # A query of the past may hold so much of it.
 QUERY_SHARE = 1 / 16
-EVERY_SECONDS = 1.0
+# Resident memory is read so often; where nothing could leave, that is tried again after RETRIED_SECONDS.
+CHECKED_SECONDS, RETRIED_SECONDS = 0.1, 1.0
 LOGGED_EVERY_SECONDS = 3600.0
 # Of the limit of the control group: the rest is for the kernel's buffers and caches of files, which count there.
 CGROUP_SHARE = 0.8
@@ -80,7 +81,7 @@ class MemoryBound:
     async def run(self) -> None:
         """Free memory whenever it is approached, until cancelled."""
         while self.bytes_max is not None:
-            await asyncio.sleep(EVERY_SECONDS)
+            await asyncio.sleep(CHECKED_SECONDS)
             try:
                 await self._relieve()
             except Exception:
@@ -148,7 +149,7 @@ class MemoryBound:
         self._relieving = None
         if done.cancelled() or done.exception() is not None or not done.result():
             # Nothing is left that could leave; soon there may be.
-            self._not_before = time.monotonic() + EVERY_SECONDS
+            self._not_before = time.monotonic() + RETRIED_SECONDS
 
     def _is_enough(self, more: int) -> bool:
         """Whether so much is free with `more` taken that nothing need leave memory."""
