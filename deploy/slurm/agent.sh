@@ -21,27 +21,63 @@ goodput_say() {
     echo "goodput: $*" >&2
 }
 
-# The folder of rank pages, open to all users as /tmp is, and the agent's own, so that it may remove what jobs left.
-goodput_make_directory() {
-    if [ -L "$goodput_dir" ]; then
+# The folder of rank pages, open to all users as /tmp is, and the agent's own, so that it may remove what jobs left. By
+# default only root can have made it, since nobody else writes to /run. Elsewhere (/dev/shm) a user may have put a folder
+# or a link of theirs in its place, and swap it at any time. So the folder is entered once, which holds it as an open
+# descriptor does; where it is and whose it is are checked from inside, and only "." is changed.
+goodput_make_directory() (
+    name=${goodput_dir##*/}
+    case $goodput_dir in
+        /*/*) ;;
+        *) goodput_say "GOODPUT_DIR=$goodput_dir is not an absolute path in a folder" && return 1 ;;
+    esac
+    mkdir -p -- "${goodput_dir%/*}" && cd -P -- "${goodput_dir%/*}" && parent=$(pwd -P) || return 1
+    mkdir -- "./$name" 2>/dev/null || true
+    cd -P -- "./$name" || return 1
+    if [ "$(pwd -P)" != "${parent%/}/$name" ]; then
         goodput_say "$goodput_dir is a symbolic link; left alone"
         return 1
     fi
-    mkdir -p -- "$goodput_dir" && chmod 1777 -- "$goodput_dir" || return 1
-    [ "$(id -u)" != 0 ] || chown -- "$goodput_user:" "$goodput_dir"
+    owner=$(stat --format %u .) && user=$(id -u -- "$goodput_user") || return 1
+    if [ "$owner" != "$(id -u)" ] && [ "$owner" != "$user" ]; then
+        goodput_say "$goodput_dir belongs to user $owner, who may remove other users' pages: left alone; remove it," \
+            "or set GOODPUT_DIR=/run/goodput"
+        return 1
+    fi
+    # Before the chown: of another's folder only root may change the mode.
+    chmod 1777 . || return 1
+    [ "$(id -u)" != 0 ] || chown -- "$user" .
+)
+
+# What is ours alone: in a folder that others cannot enter nobody else can hold a lock.
+goodput_make_state() {
+    mkdir -p -- "$goodput_state" && chmod 700 -- "$goodput_state"
 }
 
-# An agent holds a lock on this file in its folder, and the kernel drops the lock with it, however it dies.
+goodput_has_unit() {
+    command -v systemctl >/dev/null 2>&1 && systemctl cat "$goodput_unit" >/dev/null 2>&1
+}
+
+# An agent that was started here has this lock open and held, and the kernel drops it with the agent, however it dies.
+# Nothing in the folder of pages is opened: others write there.
 goodput_runs() {
-    [ -e "$goodput_dir/.agent.lock" ] || return 1
+    if goodput_has_unit; then
+        systemctl is-active --quiet "$goodput_unit"
+        return
+    fi
     goodput_status=0
-    # A status of its own, so that a lock file that cannot be read is not taken for an agent that runs.
-    flock --nonblock --shared --conflict-exit-code 75 "$goodput_dir/.agent.lock" true || goodput_status=$?
+    flock --nonblock --conflict-exit-code 75 "$goodput_state/agent.lock" true || goodput_status=$?
     [ "$goodput_status" = 75 ]
 }
 
+# Whether the folder of pages has an agent, by the kernel's list of locks.
+goodput_serves() {
+    goodput_inode=$(stat --format %i -- "$goodput_dir/.agent.lock" 2>/dev/null) &&
+        grep -q "FLOCK.*:$goodput_inode " /proc/locks
+}
+
 goodput_launch() {
-    if command -v systemctl >/dev/null 2>&1 && systemctl cat "$goodput_unit" >/dev/null 2>&1; then
+    if goodput_has_unit; then
         systemctl start --no-block "$goodput_unit"
         return
     fi
@@ -53,24 +89,29 @@ goodput_launch() {
     if [ "$(id -u)" = 0 ] && [ "$goodput_user" != root ]; then
         set -- setpriv --reuid "$goodput_user" --regid "$(id -g "$goodput_user")" --clear-groups -- "$@"
     fi
-    # In a session of its own and with nothing of ours open: slurmd waits for a prolog's output to end.
-    # shellcheck disable=SC2086  # Options are words.
-    setsid "$@" ${GOODPUT_NODE_OPTIONS:-} </dev/null >>"$goodput_state/agent.log" 2>&1 9>&- &
+    # In a session of its own and with nothing of ours open but its lock: slurmd waits for a prolog's output to end.
+    {
+        flock --nonblock 8 || return 1
+        # shellcheck disable=SC2086  # Options are words.
+        setsid "$@" ${GOODPUT_NODE_OPTIONS:-} </dev/null >>"$goodput_state/agent.log" 2>&1 9>&- &
+    } 8>>"$goodput_state/agent.lock"
     echo "$!" >"$goodput_state/agent.pid"
 }
 
 # Two jobs may start on a node at once; the second waits until the first has its agent running.
 goodput_ensure_agent() {
-    mkdir -p -- "$goodput_state" && goodput_make_directory || return 0
+    goodput_make_state && goodput_make_directory || return 0
     {
         flock --timeout 15 9 || return 0
         if ! goodput_runs && goodput_launch; then
             tries=50
-            while [ "$tries" -gt 0 ] && ! goodput_runs; do
+            while [ "$tries" -gt 0 ] && ! goodput_serves; do
+                # One that has ended does not come again; a unit takes a moment to start.
+                goodput_has_unit || goodput_runs || tries=1
                 sleep 0.1
                 tries=$((tries - 1))
             done
-            goodput_runs || goodput_say "no agent on $goodput_dir after 5 s: see $goodput_state/agent.log or the unit's" \
+            [ "$tries" -gt 0 ] || goodput_say "no agent on $goodput_dir: see $goodput_state/agent.log or the unit's" \
                 "journal, and whether $goodput_defaults says GOODPUT_DIR=$goodput_dir"
         fi
     } 9>"$goodput_state/lock"

@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from pathlib import Path
 
 import pytest
 from support.deploy.deploy_words import DEPLOY
+from support.other_users import ATTACKER, as_root, start_as
 from support.servers import servers
 
 SLURM = DEPLOY / "slurm"
@@ -34,7 +36,7 @@ class Node:
         programs.mkdir()
         for name in ("sh", "mkdir", "chmod", "chown", "id", "flock", "setsid", "setpriv", "true"):
             (programs / name).symlink_to(shutil.which(name))
-        for name in ("dirname", "readlink", "env"):
+        for name in ("dirname", "readlink", "env", "stat", "grep"):
             (programs / name).symlink_to(shutil.which(name))
         (programs / "logger").write_text(f'#!/bin/sh\necho "$*" >>{folder}/syslog\n')
         # Between two looks for the agent, of which there are fifty, five times as long: it may start on a busy machine.
@@ -152,16 +154,124 @@ def test_trouble_never_fails_a_job(tmp_path, trouble):
 def test_a_unit_that_is_installed_is_preferred(tmp_path):
     node = Node(tmp_path)
     systemctl = tmp_path / "bin" / "systemctl"
-    # As the unit would: take the lock that says an agent runs, and hold it for a while.
+    # As the unit would: take the lock of the folder of pages, and hold it for a while.
     systemctl.write_text(
-        f'#!/bin/sh\necho "$*" >>{tmp_path}/systemctl\n'
-        f'[ "$1" = start ] || exit 0\nsetsid flock {node.pages}/.agent.lock sleep 3 >/dev/null 2>&1 9>&- &\n'
+        f'#!/bin/sh\necho "$*" >>{tmp_path}/systemctl\n[ "$1" != is-active ] || [ -e {tmp_path}/started ] || exit 3\n'
+        f'[ "$1" = start ] || exit 0\n>{tmp_path}/started\n'
+        f"setsid flock {node.pages}/.agent.lock sleep 3 >/dev/null 2>&1 9>&- &\n"
     )
     systemctl.chmod(0o755)
     done = node.run("prolog.sh")
     assert (done.returncode, done.stderr) == (0, "")
-    assert (tmp_path / "systemctl").read_text().splitlines() == [
-        "cat goodput-node.service",
-        "start --no-block goodput-node.service",
-    ]
+    calls = [line for line in (tmp_path / "systemctl").read_text().splitlines() if not line.startswith("cat")]
+    before, start, *after = calls
+    assert start == "start --no-block goodput-node.service"
+    assert {before, *after} == {"is-active --quiet goodput-node.service"}
     assert not (tmp_path / "calls").exists()
+
+
+# -- another user of the node
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """A node whose pages lie in a folder that everybody may write to, and a folder of root beside it."""
+    node = Node(tmp_path)
+    node.program.write_text("#!/bin/sh\nexit 0\n")
+    (tmp_path / "shm").mkdir()
+    (tmp_path / "shm").chmod(0o1777)
+    (tmp_path / "precious").mkdir(mode=0o755)
+    node.pages = tmp_path / "shm" / "goodput"
+    node.defaults.write_text(f"GOODPUT_DIR={node.pages}\n")
+    node.environ["GOODPUT_USER"] = "nobody"
+    return node
+
+
+def untouched(node: Node) -> bool:
+    found = (node.folder / "precious").stat()
+    return (found.st_uid, found.st_mode & 0o7777) == (0, 0o755)
+
+
+@as_root
+@pytest.mark.parametrize("before", ["chmod", "chown", "stat"])
+def test_swapped_folder_gives_root_folders_to_nobody(shared, before):
+    """An attacker's folder becomes a link to root's after the checks, at the worst moment."""
+    run_as_attacker = f"setpriv --reuid {ATTACKER} --regid {ATTACKER} --clear-groups"
+    real = (shared.folder / "bin" / before).resolve()
+    (shared.folder / "bin" / before).unlink()
+    (shared.folder / "bin" / before).write_text(
+        f"#!/bin/sh\nhere=$(pwd -P); cd {shared.folder}/shm\n{run_as_attacker} "
+        f'/bin/sh -c "rmdir goodput; ln -s ../precious goodput" 2>/dev/null\ncd "$here"\nexec {real} "$@"\n'
+    )
+    (shared.folder / "bin" / before).chmod(0o755)
+    shared.pages.mkdir()
+    os.chown(shared.pages, ATTACKER, ATTACKER)
+    assert shared.run("prolog.sh").returncode == 0
+    assert untouched(shared)
+
+
+@as_root
+def test_prolog_wins_races_for_its_folder(shared):
+    """Another user swaps a folder and a link under the name as fast as it can."""
+
+    def swap():
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not os.path.exists("stop"):
+            for act in (
+                lambda: os.mkdir("goodput"),
+                lambda: os.rmdir("goodput"),
+                lambda: os.symlink("../precious", "goodput"),
+                lambda: os.unlink("goodput"),
+            ):
+                try:
+                    act()
+                except OSError:
+                    pass
+
+    pid = start_as(ATTACKER, swap, shared.pages.parent)
+    try:
+        for _ in range(6):
+            assert shared.run("prolog.sh").returncode == 0
+            assert untouched(shared)
+            # Else the attacker has lost once and for all.
+            if shared.pages.is_dir() and not shared.pages.is_symlink():
+                try:
+                    shared.pages.rmdir()
+                except OSError:
+                    pass
+    finally:
+        (shared.pages.parent / "stop").touch()
+        os.waitpid(pid, 0)
+
+
+@as_root
+def test_folder_of_another_user_is_left_alone(shared):
+    shared.pages.mkdir(mode=0o700)
+    os.chown(shared.pages, ATTACKER, ATTACKER)
+    assert shared.run("prolog.sh").returncode == 0
+    assert f"belongs to user {ATTACKER}" in shared.syslog()
+    assert (shared.pages.stat().st_uid, shared.pages.stat().st_mode & 0o7777) == (ATTACKER, 0o700)
+
+
+@as_root
+def test_fresh_folder_is_the_agents(shared):
+    assert shared.run("prolog.sh").returncode == 0
+    owner = shared.pages.stat()
+    assert (owner.st_uid, owner.st_mode & 0o7777) == (65534, 0o1777)
+    assert shared.state.stat().st_mode & 0o7777 == 0o700, "nobody else can hold the prolog's locks"
+
+
+@as_root
+def test_no_lock_of_another_user_keeps_the_agent_away(shared):
+    """Before, a flock on the file in the folder of pages meant that an agent runs."""
+    shared.program.write_text(f"#!/bin/sh\n>{shared.folder}/ran\n")
+    shared.pages.mkdir()
+    (shared.pages / ".agent.lock").touch()
+    os.chown(shared.pages / ".agent.lock", ATTACKER, -1)
+    with open(shared.pages / ".agent.lock") as held:
+        subprocess.run(
+            ["flock", "--exclusive", "--nonblock", str(held.fileno())], pass_fds=[held.fileno()], check=True
+        )
+        shared.environ["GOODPUT_USER"] = "root"
+        assert shared.run("prolog.sh").returncode == 0
+        servers.wait_until((shared.folder / "ran").exists, 30, "the agent to be started")
