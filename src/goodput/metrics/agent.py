@@ -2,8 +2,10 @@
 
 SERIES = """
 goodput_node_info{host version}: Always 1; the agent's host and version as labels.
-goodput_node_pages{state}: Rank pages in the directory by state: live, dead, rejected (malformed).
-goodput_node_page_errors_total{reason}: Failed reads of rank pages, by reason.
+goodput_node_pages{state}: Rank pages in the directory by state: live, dead, rejected (malformed),
+    refused (beyond a bound).
+goodput_node_page_errors_total{reason}: Failed reads of rank pages, by reason; once a poll for each page that
+    is refused: user (more than one user may have), excess (more than the agent follows).
 goodput_node_collector_up{collector}: 1 if the collector's last run succeeded or found nothing to collect, 0
     if it failed or is late.
 goodput_node_collector_seconds{collector}: Duration of the collector's last run.
@@ -31,9 +33,10 @@ goodput_node_events_dropped_total: Events of ranks (marks, checkpoints, ...) dro
 goodput_node_reports_refused_total: Reports of rank processes that were not queued because the backlog holds
     too many processes.
 goodput_node_stacks_total{outcome}: Stack dumps requested by the aggregator (--py-spy) by outcome: taken,
-    failed, ignored (not a rank of this node).
+    failed, ignored (not a rank of this node), refused (the page names a process of another user).
 goodput_node_stack_bursts_total{outcome}: Bursts of stack samples of ranks in no phase (--stack-samples) by
-    outcome: taken, discarded (the rank was in a phase that stacks do not show), failed.
+    outcome: taken, discarded (the rank was in a phase that stacks do not show), failed, refused (the page
+    names a process of another user).
 goodput_node_stack_bursts_cpu_seconds_total: CPU time of py-spy for these bursts.
 goodput_health_events_total{kind severity device}: Hardware events of GPUs and links: xid, ecc, row_remap,
     page_retired, throttle, lost, back, link_down, link_up, link_flap, retransmits, driver (its process was
