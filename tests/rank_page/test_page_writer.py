@@ -149,3 +149,11 @@ def test_a_page_directory_that_is_full_says_so(tmp_path):
     fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     assert page.reserve(fd, 8192, 8192) and os.stat(tmp_path / "file").st_blocks >= 16
     os.close(fd)
+
+
+def test_directory_that_root_made_is_the_default(tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "SYSTEM_DIRECTORY", str(tmp_path))
+    assert page.default_directory({}) == str(tmp_path)
+    assert page.default_directory({"GOODPUT_DIR": "/x"}) == "/x"
+    monkeypatch.setattr(page, "SYSTEM_DIRECTORY", str(tmp_path / "none"))
+    assert page.default_directory({}) != str(tmp_path / "none")

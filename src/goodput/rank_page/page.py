@@ -131,6 +131,7 @@ W_HISTOGRAMS = -(-(W_WORKERS + WORKERS_MAX * WORKER_WORDS) // 1024) * 1024
 FILE_BYTES = 8 * (W_HISTOGRAMS + HISTOGRAMS * HISTOGRAM_WORDS)
 
 SUFFIX = ".page"
+SYSTEM_DIRECTORY = "/run/goodput"
 ATTEMPT_MAX = 1 << 20
 NS_MAX = 1 << 62
 
@@ -144,9 +145,14 @@ class PageError(Exception):
 
 
 def default_directory(environ=os.environ) -> str:
-    """`$GOODPUT_DIR`, else /dev/shm/goodput where there is a writable /dev/shm, else the temp directory's."""
+    """`$GOODPUT_DIR`, else /run/goodput where root has made it, else /dev/shm/goodput, else the temp directory's.
+
+    Only root can make a directory in /run; in the others any user may have been the first.
+    """
     if environ.get("GOODPUT_DIR"):
         return environ["GOODPUT_DIR"]
+    if os.access(SYSTEM_DIRECTORY, os.W_OK | os.X_OK):
+        return SYSTEM_DIRECTORY
     if os.access("/dev/shm", os.W_OK):
         return "/dev/shm/goodput"
     return os.path.join(environ.get("TMPDIR") or "/tmp", "goodput")
