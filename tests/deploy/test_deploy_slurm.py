@@ -201,7 +201,7 @@ def test_swapped_folder_gives_root_folders_to_nobody(shared, before):
     (shared.folder / "bin" / before).unlink()
     (shared.folder / "bin" / before).write_text(
         f"#!/bin/sh\nhere=$(pwd -P); cd {shared.folder}/shm\n{run_as_attacker} "
-        f'/bin/sh -c "rmdir goodput; ln -s ../precious goodput" 2>/dev/null\ncd "$here"\nexec {real} "$@"\n'
+        f'/bin/sh -c "/bin/rmdir goodput; /bin/ln -s ../precious goodput" 2>/dev/null\ncd "$here"\nexec {real} "$@"\n'
     )
     (shared.folder / "bin" / before).chmod(0o755)
     shared.pages.mkdir()
