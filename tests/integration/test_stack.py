@@ -195,7 +195,7 @@ def test_a_run_that_hangs_is_reported_as_stalled(live):
 
 def test_an_agent_that_is_gone_is_reported(live):
     stack, _, prometheus, webhook = live
-    (alert,) = [e for e in expressions("alert") if e.name == "GoodputAgentDown"]
+    alert = next(e for e in expressions("alert") if e.name == "GoodputAgentDown")
     stack.node.kill()
     webhook.wait_for("GoodputAgentDown", 60, instance=stack.agent.removeprefix("http://"))
     prometheus.wait_for(alert.text, 30)
