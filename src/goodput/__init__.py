@@ -115,7 +115,8 @@ def start(
         gpu_hour_cost: price of one GPU-hour in dollars.
         gpu_power_watts: mean power of one device, for energy by state.
         submit_time: unix seconds at which the job was submitted; the wait since then counts as `queue`.
-        directory: where rank pages are written; default `$GOODPUT_DIR`, else /dev/shm/goodput.
+        directory: where rank pages are written; default `$GOODPUT_DIR`, else /run/goodput where root has
+            made it, else /dev/shm/goodput.
     """
     given = {name: value for name, value in locals().items() if value is not None and name != "others"}
     for name in others:

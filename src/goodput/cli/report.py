@@ -18,7 +18,8 @@ COUNT_SECONDS_MAX = 10  # that a report waits for the count of FLOPs of a traini
 
 def add_options(parser) -> None:
     parser.add_argument(
-        "--directory", help="folder of the rank pages (default: $GOODPUT_DIR or /dev/shm/goodput)"
+        "--directory",
+        help="folder of the rank pages (default: $GOODPUT_DIR, else /run/goodput if there is one, else /dev/shm/goodput)",
     )
     add_account_options(parser.add_argument)
 

@@ -25,7 +25,10 @@ EPILOG = """examples: goodput run train.py --epochs 3
 def add_options(parser) -> None:
     add = parser.add_argument
     add("--name", metavar="RUN", help="name of the run (default: the launcher's job, else the script)")
-    add("--directory", help="folder of the rank pages (default: $GOODPUT_DIR or /dev/shm/goodput)")
+    add(
+        "--directory",
+        help="folder of the rank pages (default: $GOODPUT_DIR, else /run/goodput if there is one, else /dev/shm/goodput)",
+    )
     add("--quiet", action="store_true", help="print no account at the end")
     add("-m", dest="module", action="store_true", help="SCRIPT is a module, as in python -m")
     add("script", metavar="SCRIPT", help="a Python script, a module after -m, or a command")
