@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 
 import yaml
 from support import hypothesis_profiles
@@ -72,6 +73,9 @@ LONG = (
 yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Prometheus, promtool and Alertmanager take up to half of their CPU time for collections of small heaps.
 os.environ.setdefault("GOGC", "800")
+# A job in the background of a script ignores interrupts, and what it starts would too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 hypothesis_profiles.load(os.environ.get("GOODPUT_TEST_PROFILE", "suite"))
 
 

@@ -209,6 +209,14 @@ def _stack(plan: Plan) -> None:
     )
     plan.scenario.aggregator_changes.append((name, {}, 0.0, 2 * HOUR, "set", expiry))
     plan.fault("GoodputTokenExpiring", "a token has three days left", 50 * MINUTE, 2 * HOUR, 16 * MINUTE)
+    name = "goodput_aggregator_certificate_expiry_timestamp_seconds"
+    expiry = EPOCH_SECONDS + 14 * 86_400 + 50 * MINUTE
+    plan.scenario.aggregator_changes.append((name, {}, 0.0, 2 * HOUR, "set", expiry))
+    plan.fault("GoodputCertificateExpiring", "it has two weeks left", 50 * MINUTE, 2 * HOUR, 16 * MINUTE)
+    start, end = 30 * MINUTE, 45 * MINUTE
+    accepted = "goodput_aggregator_reports_total", {"outcome": "accepted"}
+    plan.scenario.aggregator_changes.append((*accepted, start, end, "set", 1.0))
+    plan.fault("GoodputNothingReported", "no push is accepted", start, end, 9 * MINUTE)
 
 
 def _gpus(plan: Plan) -> None:
