@@ -13,9 +13,9 @@ from goodput.cli import fail, number, positive_seconds, raise_file_limit, tune_g
 from goodput.cli.ledger import add_keep_options
 from goodput.defaults import STALE_SECONDS, STALL_SECONDS
 
-# Threads that read the ledger leave the interpreter to the event loop after this time (Python's own is 10 times longer):
-# a push waits as long several times.
-TURN_SECONDS = 0.0005
+# The interpreter's switch interval, a tenth of Python's default: a push may wait for it several times while threads that
+# read the ledger compute.
+SWITCH_SECONDS = 0.0005
 
 HELP = "run the aggregator: accounts, API, page and series of all runs"
 DESCRIPTION = """Receive the reports of node agents and serve the account of every run:
@@ -89,7 +89,7 @@ def call(arguments) -> int:
     print(f"goodput serve: page and API on {scheme}://{shown}:{listener.getsockname()[1]}", flush=True)
     print(f"goodput serve: ledger {app.state.ledger_url}", flush=True)
     tune_garbage_collector(5_000)
-    sys.setswitchinterval(TURN_SECONDS)
+    sys.setswitchinterval(SWITCH_SECONDS)
     server, startup = server_of(app), app.state.startup
     startup.on_failure = lambda: setattr(server, "should_exit", True)
     server.run(sockets=[listener])

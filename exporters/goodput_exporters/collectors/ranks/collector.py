@@ -2,8 +2,9 @@
 
 Of several processes of one rank (a restart beside the page of the dead one) a scrape has the newest, so every series
 exists once. An invalid page is counted by reason at every poll, logged once, and affects no other. At most `pages_max`
-pages are followed, shared between users as in page_share.py. A page is removed when its process is dead, the grace period is over, and all of it was
-acknowledged (or `keep_seconds_max` has passed). A poll costs about 0.5 ms at 8 live ranks, and 15 us per new step.
+pages are followed, shared between users as in page_share.py. A page is removed when its process is dead, the grace
+period is over, and all of it was acknowledged (or `keep_seconds_max` has passed). A poll costs about 0.5 ms at 8 live
+ranks, and 15 us per new step.
 
     ranks = Ranks(settings); reports = ranks.poll(); removed = ranks.sweep(settled=lambda key: True)
 """

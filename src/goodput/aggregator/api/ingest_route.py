@@ -1,8 +1,9 @@
 """POST /api/v1/ingest: a NodeReport in MessagePack in, an Ack out.
 
 A raw ASGI route, since agents call it thousands of times a second and FastAPI would cost as much as the push itself.
-Statuses: 400 malformed, 413 too large, 415 compressed, 503 not stored or no memory for it (push it again). Every answer lists the supported
-report versions in the header `goodput-report-versions`; agents of other versions continue in one of these.
+Statuses: 400 malformed, 413 too large, 415 compressed, 503 not stored or no memory for it (push it again). Every answer
+lists the supported report versions in the header `goodput-report-versions`; agents of other versions continue in one of
+these.
 """
 
 from __future__ import annotations
