@@ -1,5 +1,6 @@
 """When a server's certificate expires, read from its own file."""
 
+import calendar
 import subprocess
 import time
 
@@ -13,8 +14,7 @@ from goodput.access.certificate_expiry import earliest_expiry
 def by_openssl(path) -> float:
     command = ["openssl", "x509", "-in", str(path), "-noout", "-enddate", "-dateopt", "iso_8601"]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-    moment = time.strptime(text.removeprefix("notAfter="), "%Y-%m-%d %H:%M:%SZ")
-    return time.mktime(moment) - time.timezone
+    return calendar.timegm(time.strptime(text.removeprefix("notAfter="), "%Y-%m-%d %H:%M:%SZ"))
 
 
 def test_expiry_agrees_with_openssl(tmp_path):
