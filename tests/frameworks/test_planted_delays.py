@@ -38,7 +38,7 @@ def test_planted_delay_is_found_and_leads(outcome, name):
     found = outcome("compiled")[name]
     planted, account = found["planted"], found["account"]
     state = {"worker": "loader"}.get(name, name)
-    assert planted > 0.3
+    assert planted + found["core_wait"] > 0.3  # Compilation is planted beyond the median of the steps.
     tolerance = TOLERANCE * planted + found["core_wait"]
     assert account["states"][state] == pytest.approx(planted, abs=tolerance), account["states"]
     # Compilation is paid once, so it leads by size only.
@@ -57,4 +57,5 @@ def test_clean_run_has_no_false_cause(outcome, implementation):
     for state in ("productive", "compile"):
         states.pop(state)
     limit = FALSE_MAX * trained + found["core_wait"]
-    assert all(seconds <= limit for seconds in states.values()), (states, trained)
+    above = {state: seconds for state, seconds in states.items() if seconds > limit}
+    assert above == {}, (limit, trained)
