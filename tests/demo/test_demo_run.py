@@ -13,11 +13,14 @@ from pathlib import Path
 import httpx
 import pytest
 
+from goodput.child_processes import Child
+from goodput.demo import run
+
 CASES = [  # ranks, slow rank, delay in seconds, step of the kill, seconds
     pytest.param((2, 0, 0.005, 60, 4), id="two ranks, least delay"),
     pytest.param((4, 1, 0.02, 10, 3), id="killed before the first checkpoint"),
     pytest.param((6, 5, 0.05, 40, 5), id="six ranks, largest delay"),
-    pytest.param((3, 2, 0.01, 26, 3), id="killed just after a checkpoint"),
+    pytest.param((3, 2, 0.03, 26, 3), id="killed just after a checkpoint"),
 ]
 
 
@@ -135,6 +138,25 @@ def test_interrupted_it_leaves_nothing_running():
         running.kill()
         running.wait()
     assert [line for line in processes_of("goodput.demo.rank") if f"-{running.pid}" in line] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_process_started_when_interrupted_is_ended(monkeypatch, number):
+    """A signal between the start of a process and its place in the list of those to end."""
+    started = []
+
+    class Interrupted(Child):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            started.append(self)
+            demo.interrupt(number)
+
+    monkeypatch.setattr(run, "Child", Interrupted)
+    demo = run.Demo(run.Options(2, 2, None, 0.0, None, False))
+    with pytest.raises(SystemExit) as ended:
+        demo.run()
+    assert ended.value.code == 128 + number
+    assert [child.name for child in started] == ["serve"] and started[0].poll() is not None
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_quick_loader_is_sampled(trainer):
     assert 0 < found["wait_ns"] <= trainer.snapshot().totals[page.PHASES.index("loader")]
     reasons = sum(found[f"wait_{why}_ns"] for why in ("storage", "decode", "collate"))
     # The last skipped batches have no reasons.
-    assert 0.5 * found["wait_ns"] < reasons <= found["wait_ns"]
+    assert 0.9 * (found["wait_ns"] - recorder.skipped_ns) < reasons <= found["wait_ns"]
 
 
 def test_short_epochs_are_sampled_evenly(trainer, monkeypatch):

@@ -52,7 +52,9 @@ def call(arguments) -> int:
         keep=arguments.keep,
     )
     demo = Demo(options)
-    signal.signal(signal.SIGTERM, demo.interrupt)  # Ends the child processes.
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        if signal.getsignal(ending) != signal.SIG_IGN:  # As in a job in the background.
+            signal.signal(ending, demo.interrupt)  # Ends the child processes.
     try:
         outcome = demo.run()
     except DemoError as error:

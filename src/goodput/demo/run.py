@@ -71,15 +71,21 @@ class Demo:
         self.killed_rank = ((options.slow_rank or 0) + 1) % options.ranks
         self.children: list[Child] = []
         self.attempts: list[list[Child]] = []
-        self.interrupted = False
+        self.interrupted = 0  # The signal that came.
+        self.starting = False
 
-    def interrupt(self, *_) -> None:
-        """A signal handler: end everything and exit with status 143.
+    def interrupt(self, signal: int, _frame=None) -> None:
+        """A signal handler: end everything and exit with status 128 + `signal`.
 
-        The interpreter drops an exception that is raised while a process is being forked; hence the flag.
+        Not while a process is being started, which would then be in no list and so never be ended.
         """
-        self.interrupted = True
-        raise SystemExit(143)
+        self.interrupted = signal
+        if not self.starting:
+            self._exit_if_interrupted()
+
+    def _exit_if_interrupted(self) -> None:
+        if self.interrupted:
+            raise SystemExit(128 + self.interrupted)
 
     def run(self) -> Outcome:
         """Raises DemoError when a part fails."""
@@ -118,7 +124,12 @@ class Demo:
 
     def _start(self, name: str, command: list[str], environ: dict[str, str], leave: bool = False) -> Child:
         environ = {"GOODPUT_DIR": self.pages, "GOODPUT_DISABLE": "", **environ}
-        self.children.append(Child(name, [sys.executable, *command], self.folder, environ, leave))
+        self.starting = True
+        try:
+            self.children.append(Child(name, [sys.executable, *command], self.folder, environ, leave))
+        finally:
+            self.starting = False
+        self._exit_if_interrupted()
         return self.children[-1]
 
     def _train(self, view: View) -> None:
@@ -180,8 +191,7 @@ class Demo:
             child.end(1.0)
 
     def _poll(self, view: View) -> None:
-        if self.interrupted:
-            raise SystemExit(143)
+        self._exit_if_interrupted()
         view.refresh()
 
     # -- what really happened, from the ranks' own notes
