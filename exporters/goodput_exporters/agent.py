@@ -4,7 +4,7 @@ Whatever a collector, a page or the aggregator does becomes a series; it ends ne
 takes at most 100 ms, even if a collector hangs; concurrent scrapes share one result. Beside 8 GPUs, 8 NICs and 8
 ranks at 20 steps a second: 2 ms per poll, 2 ms per GPU sample, 15 ms per scrape (bench/node.py).
 
-    with Agent("/dev/shm/goodput", aggregator="http://127.0.0.1:9471") as agent:
+    with Agent("/run/goodput", aggregator="http://127.0.0.1:9471") as agent:
         print(agent.exposition().decode())
 """
 

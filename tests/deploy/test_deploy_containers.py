@@ -25,7 +25,7 @@ INSTRUCTIONS = {
     "ARG",
 }
 # Nothing of the host is mounted but these.
-HOST_PATHS = {"/dev/shm/goodput", "/sys", "/proc"}
+HOST_PATHS = {"/run/goodput", "/sys", "/proc"}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_every_mounted_file_exists_and_every_volume_is_declared(services):
                 assert mode == "ro", f"{source} of the repository is mounted to be written"
             elif source.startswith("/"):
                 assert source in HOST_PATHS
-                assert mode == "ro" or source == "/dev/shm/goodput"
+                assert mode == "ro" or source == "/run/goodput"
             else:
                 used.add(source)
     assert used == set(declared)
@@ -96,7 +96,7 @@ def test_server_paths_lie_in_mounts(services):
         "prometheus": ("/etc/goodput/prometheus.yml", "/prometheus"),
         "alertmanager": ("/etc/goodput/alertmanager.yml", "/alertmanager"),
         "grafana": ("/etc/grafana/dashboards/goodput", "/etc/grafana/provisioning"),
-        "node": ("/host/sys", "/host/proc", "/dev/shm/goodput"),
+        "node": ("/host/sys", "/host/proc", "/run/goodput"),
         "aggregator": ("/var/lib/goodput/ledger.db",),
     }.items():
         found = {target: source for source, target, _ in mounts(services[name])}

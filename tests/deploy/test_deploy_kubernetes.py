@@ -370,9 +370,9 @@ def test_only_the_agent_shares_the_host_read_only(document, pod):
     assert (
         set(paths.values())
         == {
-            "goodput-node": {"/dev/shm/goodput", "/sys", "/proc"},
+            "goodput-node": {"/run/goodput", "/sys", "/proc"},
             "goodput-aggregator": set(),
-            "train": {"/dev/shm/goodput"},
+            "train": {"/run/goodput"},
         }[document["metadata"]["name"]]
     )
     for container in pod["containers"]:
