@@ -1,5 +1,6 @@
 """Start-up: what answers while the ledger is read, its progress, and a ledger that cannot be read."""
 
+import asyncio
 import threading
 import time
 
@@ -10,6 +11,7 @@ from support.aggregator.serve_process import push, serving
 
 from goodput.aggregator.api import app as app_module
 from goodput.aggregator.api.app import create_app
+from goodput.aggregator.api.startup import Startup
 from goodput.aggregator.ledger.ledger import LedgerError
 from goodput.aggregator.ledger.migrations import conversion
 
@@ -86,6 +88,44 @@ def test_requests_wait_until_the_runs_are_whole(tmp_path, monkeypatch):
         refused = 'goodput_aggregator_requests_refused_total{reason="starting"} 4'
         assert refused in client.get("/metrics").text
     assert seen == {"status": "starting, 50 %", "processes_restored": 2, "processes_known": 4}
+
+
+def test_liveness_follows_the_progress_of_a_start():
+    """However long it takes: a start fails its probe when it has not advanced for ten minutes, and no sooner."""
+    now = [0.0]
+    startup = Startup(lambda _: None, clock=lambda: now[0])
+    now[0] = 1e6  # A migration, whose statements may take hours.
+    assert startup.stall() is None
+    startup.begin_reading(known=100)
+    for processes in range(1, 40):
+        now[0] += 599
+        assert startup.stall() is None
+        startup.set_restored(processes)
+    now[0] += 601
+    assert startup.stall() == "starting, 39 %: no progress for 601 s"
+    asyncio.run(startup.run(then=lambda: None))
+    assert startup.stall() is None
+
+
+def test_stalled_start_fails_the_liveness_probe(tmp_path, monkeypatch):
+    monkeypatch.setattr(app_module, "WAIT_SECONDS", 0.01)
+    app, held, reading = create_app(f"sqlite:///{tmp_path}/ledger.db"), threading.Event(), threading.Event()
+    startup, begin = app.state.startup, app.state.startup.begin_reading
+
+    def hold(known: int) -> None:
+        begin(known)
+        reading.set()
+        held.wait(120)
+
+    startup.begin_reading = hold
+    with serving(app, whole=False) as client:
+        assert reading.wait(120) and client.get("/healthz").status_code == 200
+        startup._clock = lambda: time.monotonic() + 700
+        answer = client.get("/healthz")
+        assert answer.status_code == 503 and answer.text.startswith("starting, 0 %: no progress for 70")
+        held.set()
+        while client.get("/healthz").text != "ok\n":
+            time.sleep(0.01)
 
 
 def test_unreadable_ledger_ends_the_server(tmp_path):

@@ -129,7 +129,7 @@ def _restore(
         ledger.migrate(startup.set_converted)
         maintenance.begin()
     stored = maintenance.memory.find_stored()
-    startup.known = ledger.count_processes() - stored
+    startup.begin_reading(ledger.count_processes() - stored)
     ingest.restore(maintenance.restored, startup.set_restored, memory.has_room)
 
 
@@ -254,7 +254,9 @@ def _add_operations(app: FastAPI, exposition: Exposition, startup: Startup) -> N
 
     @app.get("/healthz", include_in_schema=False)
     async def healthz() -> Response:
-        return Response("ok\n", media_type="text/plain")
+        """503 only when a start does not advance, for a probe of liveness."""
+        stall = startup.stall()
+        return Response(f"{stall or 'ok'}\n", 503 if stall else 200, media_type="text/plain")
 
     @app.get("/readyz", include_in_schema=False)
     async def readyz() -> Response:

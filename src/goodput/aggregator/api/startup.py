@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 
 from goodput.access.responses import Refusal
 
 log = logging.getLogger("goodput.aggregator")
 WAIT_SECONDS = 1.0
+STALL_SECONDS = (
+    600.0  # without a process read, /healthz fails, so that what watches it starts the server again
+)
 ROUTES = frozenset(("healthz", "readyz", "login", "page"))  # that answer meanwhile
 
 
@@ -24,8 +28,9 @@ class Startup:
     `error` is why the ledger could not be read.
     """
 
-    def __init__(self, restore: Callable[[Startup], None]):
-        self._restore = restore
+    def __init__(self, restore: Callable[[Startup], None], clock: Callable[[], float] = time.monotonic):
+        self._restore, self._clock = restore, clock
+        self._advanced: float | None = None  # when the last process was read; None while not reading
         self.known = self.restored = self.to_convert = self.converted = 0
         self.is_whole = self.is_stopping = False
         self.error: Exception | None = None
@@ -40,16 +45,22 @@ class Startup:
             log.error("%s", error)
             self.on_failure()
             return
+        self._advanced = None
         if self.restored:
             log.info("restored %d rank processes", self.restored)
         self.is_whole = True
         then()
 
+    def begin_reading(self, known: int) -> None:
+        """Called by the thread when the ledger has the present version. A migration is not judged by its progress:
+        one of its statements may take hours, and would begin anew after a restart."""
+        self.known, self._advanced = known, self._clock()
+
     def set_restored(self, processes: int) -> None:
         """Called by the thread after each process; ends it when the server stops."""
         if self.is_stopping:
             raise InterruptedError("stopped while the ledger was read")
-        self.restored = processes
+        self.restored, self._advanced = processes, self._clock()
 
     def set_converted(self, done: int, to_do: int) -> None:
         """Called by the thread while the ledger is brought to the present version; ends it when the server stops."""
@@ -62,6 +73,11 @@ class Startup:
         """Raise Refusal for a route that needs the runs while they are not whole."""
         if not self.is_whole and route not in ROUTES:
             raise Refusal("starting", self.text())
+
+    def stall(self) -> str | None:
+        """What to answer when the ledger has not been read on for STALL_SECONDS, else None."""
+        seconds = 0.0 if self._advanced is None else self._clock() - self._advanced
+        return f"{self.text()}: no progress for {seconds:.0f} s" if seconds > STALL_SECONDS else None
 
     def text(self) -> str:
         """How far it is, such as `starting, 34 %`."""
