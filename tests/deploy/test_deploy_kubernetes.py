@@ -12,20 +12,24 @@ from pathlib import Path
 
 import kubernetes_validate
 import pytest
+import sqlalchemy
 import yaml
 from support.deploy.deploy_words import DEPLOY, parsed
 from support.servers import servers
 
 from goodput.access import listening
+from goodput.rank_page.page import SYSTEM_DIRECTORY
 
 KUBERNETES = DEPLOY / "kubernetes"
 OVERLAYS = ("base", "overlays/prometheus-operator", "overlays/nvidia")
+# Components of patches alone, which are no whole objects.
+PATCHES = {"nvidia", "stack-samples", "closed-ingress", "postgresql"}
 VERSIONS = ("1.27", "1.31", "1.34")
 FILES = sorted(
     path
     for path in KUBERNETES.rglob("*.yaml")
     if path.name not in ("kustomization.yaml", "rules.yaml")
-    and not {"nvidia", "stack-samples"} & {*path.parts}  # patches
+    and (not PATCHES & {*path.parts} or path.name == "egress.yaml")
 )
 KUSTOMIZATIONS = sorted(
     [
@@ -200,7 +204,8 @@ def test_every_rendered_object_is_valid(built):
     assert len(set(names)) == len(names)
     for document in documents:
         validate(document)
-        assert document["kind"] == "Namespace" or document["metadata"]["namespace"] == "goodput"
+        of_all = document["kind"] in ("Namespace", "PriorityClass")
+        assert of_all or document["metadata"]["namespace"] == "goodput"
 
 
 def test_overlay_adds_its_parts(built):
@@ -261,6 +266,90 @@ def test_network_policy_admits_agent_pushes(built):
     listening.check_options(arguments, "10.0.0.1", only_metrics=True)
     for name in ("token_file", "ca_file", "tokens", "tls_cert", "tls_key"):
         assert Path(getattr(arguments, name)).parent.as_posix() in mounts, name
+
+
+@pytest.fixture(scope="module")
+def hardened(tree) -> list[dict]:
+    """An overlay with PostgreSQL, closed ingress and images by digest."""
+    folder = tree / "deploy" / "kubernetes" / "overlays" / "hardened"
+    folder.mkdir()
+    image = {"name": "goodput-node", "newName": "registry.example/node", "digest": f"sha256:{'a' * 64}"}
+    overlay = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": ["../../base"],
+        "components": ["../../components/postgresql", "../../components/closed-ingress"],
+        "images": [image, {"name": "goodput-aggregator", "digest": f"sha256:{'b' * 64}"}],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    documents = [document for document in yaml.safe_load_all(kustomize(folder)) if document]
+    for document in documents:
+        validate(document)
+    return documents
+
+
+def test_ledger_in_postgresql_is_reached_by_policy(hardened):
+    aggregator = of_kind(hardened, "StatefulSet")["goodput-aggregator"]["spec"]
+    assert "volumeClaimTemplates" not in aggregator
+    (container,) = aggregator["template"]["spec"]["containers"]
+    assert "/var/lib/goodput" not in {mount["mountPath"] for mount in container["volumeMounts"]}
+    url = sqlalchemy.make_url(parsed("serve", *container["args"]).ledger)
+    assert (url.drivername, url.username, url.password) == ("postgresql+psycopg", "goodput", None)
+    environment = {entry["name"]: entry for entry in container["env"]}
+    assert "secretKeyRef" in environment["PGPASSWORD"]["valueFrom"]
+    assert environment["PGSSLMODE"]["value"] == "verify-full"
+    assert environment["PGSSLROOTCERT"]["value"].startswith("/etc/goodput/postgresql/")
+    policy = of_kind(hardened, "NetworkPolicy")["goodput-aggregator-postgresql"]["spec"]
+    assert policy["podSelector"] == aggregator["selector"] and policy["policyTypes"] == ["Egress"]
+    database, names = policy["egress"]
+    (peer,) = database["to"]
+    namespace = peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
+    assert url.host.split(".")[1] == namespace
+    assert database["ports"] == [{"protocol": "TCP", "port": url.port or 5432}]
+    assert {port["port"] for port in names["ports"]} == {53}
+    assert "secret generic goodput-postgresql " in (servers.REPOSITORY / "docs" / "deploy.md").read_text()
+
+
+def test_closed_ingress_names_nodes_and_namespaces(hardened):
+    policy = of_kind(hardened, "NetworkPolicy")["goodput-aggregator"]["spec"]
+    (rule,) = policy["ingress"]
+    assert rule["ports"] == [{"protocol": "TCP", "port": 9471}] and policy["egress"] == []
+    assert [sorted(peer) for peer in rule["from"]] == [["ipBlock"], ["namespaceSelector"]]
+
+
+def test_images_are_pinned_by_digest(hardened):
+    images = {
+        container["image"]
+        for _, pod in pods(hardened)
+        for container in [*pod.get("initContainers", ()), *pod["containers"]]
+    }
+    assert images == {
+        f"registry.example/node@sha256:{'a' * 64}",
+        f"goodput-aggregator@sha256:{'b' * 64}",
+    }
+
+
+def test_priorities_exist_and_preempt_nobody(built):
+    _, documents = built
+    classes = of_kind(documents, "PriorityClass")
+    assert {pod["priorityClassName"] for _, pod in pods(documents)} == set(classes)
+    for one in classes.values():
+        # Above that Kubernetes keeps the values for itself.
+        assert 0 < one["value"] <= 1_000_000_000 and not one.get("globalDefault")
+        assert one["preemptionPolicy"] == "Never"
+
+
+def test_start_up_is_bounded_by_progress(built):
+    """The startup probe covers the time until it listens; later /healthz follows the reading of the ledger."""
+    _, documents = built
+    (container,) = of_kind(documents, "StatefulSet")["goodput-aggregator"]["spec"]["template"]["spec"][
+        "containers"
+    ]
+    paths = {
+        name: container[name]["httpGet"]["path"]
+        for name in ("startupProbe", "livenessProbe", "readinessProbe")
+    }
+    assert paths == {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
 
 
 def test_aggregator_is_single_and_authenticates(built):
@@ -379,6 +468,54 @@ def test_only_the_agent_shares_the_host_read_only(document, pod):
         for mount in container["volumeMounts"]:
             if paths.get(mount["name"]) in ("/sys", "/proc"):
                 assert mount["readOnly"] is True
+
+
+def test_pages_lie_where_only_root_makes_folders():
+    """Whoever makes the folder of pages first would own it, and the init container would trust it."""
+    folders = {
+        volume["hostPath"]["path"]
+        for path in FILES
+        for _, pod in pods(load(path))
+        for volume in pod["volumes"]
+        if volume.get("hostPath", {}).get("path") not in (None, "/sys", "/proc")
+    }
+    assert folders == {SYSTEM_DIRECTORY} == {"/run/goodput"}
+
+
+def test_job_with_the_claim_meets_the_restricted_level():
+    """What the Pod Security Standards forbid under "restricted", of what the job has when it uses the claim."""
+    ((_, pod),) = pods(load(KUBERNETES / "job-example.yaml"))
+    volume, claim = load(KUBERNETES / "job-volume.yaml")
+    assert volume["spec"]["hostPath"] == {"path": SYSTEM_DIRECTORY, "type": "Directory"}
+    assert volume["spec"]["claimRef"].items() <= claim["metadata"].items()
+    assert claim["spec"]["volumeName"] == volume["metadata"]["name"]
+    assert claim["spec"]["storageClassName"] == volume["spec"]["storageClassName"] == ""
+    comment = (KUBERNETES / "job-volume.yaml").read_text().partition("apiVersion")[0]
+    part = yaml.safe_load(
+        "".join(line.removeprefix("# ") + "\n" for line in comment.split("\n") if "#     " in line)
+    )
+    (named,) = part
+    assert named["name"] == pod["volumes"][0]["name"]
+    assert named["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    allowed = {
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    }
+    assert all(volume.keys() - {"name"} <= allowed for volume in [named, *pod["volumes"][1:]])
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
 
 
 def test_job_example_uses_the_agents_page_folder():
