@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # With ARGS, `make fuzz` may select no test in one of its parts, for which pytest exits with 5.
 ALLOW_NO_TESTS = $(if $(ARGS),|| [ $$? -eq 5 ])
 
-.PHONY: help demo test fuzz lint audit bench replay-alerts dashboards kubernetes picture pictures clean servers
+.PHONY: help demo test fuzz lint audit bench replay-alerts dashboards kubernetes chart picture pictures clean servers
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -58,6 +58,9 @@ dashboards: $(VENV)/.test  ## write dashboards/generated/*.json and the alerts' 
 
 kubernetes:  ## write the rules as Kubernetes objects, for overlays with the Prometheus operator
 	$(PYTHON) deploy/kubernetes/rules.py
+
+chart:  ## write the Helm chart to dist/chart/goodput, from the Kubernetes objects
+	$(PYTHON) deploy/helm/chart.py
 
 picture: $(VENV)/.test  ## docs/page.png: the built-in page of a demo run, by headless Chromium
 	$(BIN)/python -m dashboards.render.page_picture docs/page.png

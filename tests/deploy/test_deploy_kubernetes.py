@@ -5,9 +5,6 @@ used.
 """
 
 import json
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import kubernetes_validate
@@ -15,6 +12,7 @@ import pytest
 import sqlalchemy
 import yaml
 from support.deploy.deploy_words import DEPLOY, parsed
+from support.deploy.kustomize import copied_tree, kustomize
 from support.servers import servers
 
 from goodput.access import listening
@@ -45,26 +43,9 @@ def load(path: Path) -> list[dict]:
     return [document for document in yaml.safe_load_all(path.read_text()) if document]
 
 
-def kustomize(folder: Path) -> str:
-    for command in (["kustomize", "build"], ["kubectl", "kustomize"]):
-        if shutil.which(command[0]):
-            done = subprocess.run([*command, str(folder)], capture_output=True, text=True, timeout=300)
-            assert done.returncode == 0, done.stderr
-            return done.stdout
-    pytest.skip("not installed: kustomize or kubectl")
-
-
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory) -> Path:
-    """A copy of deploy/kubernetes, and of what it refers to, with the rules that `make kubernetes` writes."""
-    root = tmp_path_factory.mktemp("tree")
-    for folder in ("deploy", "dashboards/generated"):
-        shutil.copytree(DEPLOY.parent / folder, root / folder)
-    written = root / "deploy" / "kubernetes" / "components" / "prometheus-operator" / "rules.yaml"
-    written.unlink(missing_ok=True)
-    subprocess.run([sys.executable, root / "deploy" / "kubernetes" / "rules.py"], check=True)
-    assert written.is_file()
-    return root
+    return copied_tree(tmp_path_factory.mktemp("tree"))
 
 
 @pytest.fixture(scope="module", params=OVERLAYS)

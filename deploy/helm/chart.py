@@ -1,0 +1,306 @@
+"""Write the Helm chart: the objects of deploy/kubernetes as templates, with the rules and dashboards beside them.
+
+Each object's text is that which kustomize reads; an entry of EDITS that does not occur exactly once ends the program.
+Needs Python alone.
+
+    python3 deploy/helm/chart.py [FOLDER]     # default: dist/chart/goodput; removed first
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+KUBERNETES = ROOT / "deploy" / "kubernetes"
+COMPONENTS = KUBERNETES / "components"
+PART_OF = "  labels:\n    app.kubernetes.io/part-of: goodput\n"
+MONITOR_LABELS = """\
+  {{- with .Values.prometheusOperator.labels }}
+  labels: {{- toYaml . | nindent 4 }}
+  {{- end }}
+"""
+CLUSTER_KINDS = {"PriorityClass", "ClusterRole", "ClusterRoleBinding", "PersistentVolume"}
+
+# Template -> (text of the source, what stands in its place), in any order.
+EDITS: dict[str, list[tuple[str, str]]] = {
+    "node.yaml": [
+        (
+            "      serviceAccountName: goodput-node\n",
+            """\
+      {{- with .Values.imagePullSecrets }}
+      imagePullSecrets: {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- if .Values.nvidia }}
+      runtimeClassName: nvidia
+      nodeSelector:
+        nvidia.com/gpu.present: "true"
+      {{- end }}
+      serviceAccountName: goodput-node
+""",
+        ),
+        (
+            '          command: [sh, -c, "chmod 1777 /pages && chown 65532:65532 /pages"]\n',
+            """\
+          {{- if .Values.stackSamples }}
+          command: [sh, -c, "chmod 1777 /pages && chown 0:0 /pages && rm -f /pages/.agent.lock"]
+          {{- else }}
+          command: [sh, -c, "chmod 1777 /pages && chown 65532:65532 /pages"]
+          {{- end }}
+""",
+        ),
+        (
+            "            - --tls-key=/etc/goodput/tls/tls.key\n          env:\n",
+            """\
+            - --tls-key=/etc/goodput/tls/tls.key
+            {{- if .Values.nvidia }}
+            - --gpu-driver=nvml
+            {{- end }}
+            {{- with .Values.node.args }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+          env:
+            {{- if .Values.nvidia }}
+            - name: NVIDIA_VISIBLE_DEVICES
+              value: all
+            - name: NVIDIA_DRIVER_CAPABILITIES
+              value: utility
+            {{- end }}
+""",
+        ),
+        (
+            """\
+          securityContext:
+            allowPrivilegeEscalation: false
+            readOnlyRootFilesystem: true
+            capabilities:
+              drop: [ALL]
+          resources:
+            requests: {cpu: 20m, memory: 96Mi}
+            limits: {cpu: 250m, memory: 512Mi}
+""",
+            """\
+          securityContext:
+            allowPrivilegeEscalation: false
+            readOnlyRootFilesystem: true
+            {{- if .Values.stackSamples }}
+            runAsNonRoot: false
+            runAsUser: 0
+            {{- end }}
+            capabilities:
+              drop: [ALL]
+              {{- if .Values.stackSamples }}
+              add: [SYS_PTRACE]
+              {{- end }}
+          resources: {{- toYaml .Values.node.resources | nindent 12 }}
+""",
+        ),
+    ],
+    "aggregator.yaml": [
+        (
+            "      serviceAccountName: goodput-aggregator\n",
+            """\
+      {{- with .Values.imagePullSecrets }}
+      imagePullSecrets: {{- toYaml . | nindent 8 }}
+      {{- end }}
+      serviceAccountName: goodput-aggregator
+""",
+        ),
+        (
+            "            - --tls-key=/etc/goodput/tls/tls.key\n",
+            """\
+            - --tls-key=/etc/goodput/tls/tls.key
+            {{- if .Values.postgresql.enabled }}
+            - --ledger={{ .Values.postgresql.url }}
+            {{- end }}
+            {{- with .Values.aggregator.args }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+          {{- if .Values.postgresql.enabled }}
+          env:
+            - name: PGPASSWORD
+              valueFrom:
+                secretKeyRef:
+                  name: goodput-postgresql
+                  key: password
+            - name: PGSSLMODE
+              value: verify-full
+            - name: PGSSLROOTCERT
+              value: /etc/goodput/postgresql/ca.crt
+          {{- end }}
+""",
+        ),
+        (
+            """\
+          resources:
+            requests: {cpu: 100m, memory: 256Mi}
+            # It keeps itself below 80 % of the limit of memory (goodput serve --memory).
+            limits: {cpu: "2", memory: 2Gi}
+""",
+            """\
+          # It keeps itself below 80 % of the limit of memory (goodput serve --memory).
+          resources: {{- toYaml .Values.aggregator.resources | nindent 12 }}
+""",
+        ),
+        (
+            """\
+            - name: ledger
+              mountPath: /var/lib/goodput
+""",
+            """\
+            {{- if .Values.postgresql.enabled }}
+            - name: postgresql
+              mountPath: /etc/goodput/postgresql
+              readOnly: true
+            {{- else }}
+            - name: ledger
+              mountPath: /var/lib/goodput
+            {{- end }}
+""",
+        ),
+        (
+            "        - name: tmp\n          emptyDir:\n",
+            """\
+        {{- if .Values.postgresql.enabled }}
+        - name: postgresql
+          secret:
+            secretName: goodput-postgresql
+            defaultMode: 0440
+            items:
+              - key: ca.crt
+                path: ca.crt
+        {{- end }}
+        - name: tmp
+          emptyDir:
+""",
+        ),
+        (
+            """\
+  volumeClaimTemplates:
+    - metadata:
+        name: ledger
+      spec:
+        accessModes: [ReadWriteOnce]
+        resources:
+          requests:
+            storage: 20Gi
+""",
+            """\
+  {{- if not .Values.postgresql.enabled }}
+  volumeClaimTemplates:
+    - metadata:
+        name: ledger
+      spec:
+        accessModes: [ReadWriteOnce]
+        {{- with .Values.aggregator.storage.className }}
+        storageClassName: {{ . }}
+        {{- end }}
+        resources:
+          requests:
+            storage: {{ .Values.aggregator.storage.size }}
+  {{- end }}
+""",
+        ),
+    ],
+    "network-policy.yaml": [
+        (
+            "          port: 9471\n  egress: []\n",
+            """\
+          port: 9471
+      {{- if or .Values.networkPolicy.nodes .Values.networkPolicy.namespaces }}
+      from:
+        {{- range .Values.networkPolicy.nodes }}
+        - ipBlock:
+            cidr: {{ . }}
+        {{- end }}
+        {{- range .Values.networkPolicy.namespaces }}
+        - namespaceSelector:
+            matchLabels:
+              kubernetes.io/metadata.name: {{ . }}
+        {{- end }}
+      {{- end }}
+  egress: {{- toYaml .Values.networkPolicy.egress | nindent 4 }}
+""",
+        ),
+    ],
+    "egress.yaml": [
+        (
+            "              kubernetes.io/metadata.name: postgresql\n",
+            "              kubernetes.io/metadata.name: {{ .Values.postgresql.namespace }}\n",
+        ),
+    ],
+}
+CONDITIONS = {"egress.yaml": "postgresql.enabled", "monitors.yaml": "prometheusOperator.enabled"}
+
+
+def listed(path: Path, key: str) -> list[str]:
+    """The names under a top-level `key:` of a YAML file whose list has one name in each line."""
+    found = re.search(rf"^{key}:\n((?:\s+-.*\n)+)", path.read_text(encoding="utf-8"), re.M)
+    if found is None:
+        raise SystemExit(f"{path} has no {key}")
+    return re.findall(r"-\s+(\S+)", found[1])
+
+
+def edited(name: str, text: str) -> str:
+    """The source with its EDITS. Raises SystemExit where one does not fit."""
+    for old, new in EDITS.get(name, ()):
+        if text.count(old) != 1:
+            raise SystemExit(f"{name}: an edit of {Path(__file__).name} fits {text.count(old)} times:\n{old}")
+        text = text.replace(old, new)
+    text = re.sub(
+        r"(?m)image: goodput-(node|aggregator)$",
+        r'image: {{ include "goodput.image" .Values.images.\1 }}',
+        text,
+    )
+    return text.replace(".goodput.svc", ".{{ .Release.Namespace }}.svc")
+
+
+def placed(document: str, labels: str) -> str:
+    """An object in the release's namespace with `labels`, a block that goes before the labels it has."""
+    kind = re.search(r"(?m)^kind: (\w+)", document)
+    head = re.search(r"(?m)^(metadata:\n  name: .*\n)(?:  namespace: .*\n)?(?:  labels:\n)?", document)
+    if kind is None or head is None:
+        raise SystemExit(
+            f"an object without a kind, or whose metadata do not begin with its name:\n{document}"
+        )
+    namespace = "" if kind[1] in CLUSTER_KINDS else "  namespace: {{ .Release.Namespace }}\n"
+    return f"{document[: head.start()]}{head[1]}{namespace}{labels}{document[head.end() :]}"
+
+
+def template(path: Path, labels: str) -> str:
+    """A template of the objects in `path`, under the condition of its file name."""
+    text = edited(path.name, path.read_text(encoding="utf-8"))
+    text = "---\n".join(placed(document, labels) for document in re.split(r"(?m)^---\n", text))
+    condition = CONDITIONS.get(path.name)
+    return f"{{{{- if .Values.{condition} }}}}\n{text}{{{{- end }}}}\n" if condition else text
+
+
+def write(folder: Path) -> None:
+    """The chart, in place of what `folder` had."""
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "templates").mkdir(parents=True)
+    for name in ("Chart.yaml", "values.yaml", "values.schema.json"):
+        shutil.copy(HERE / name, folder)
+    for path in (HERE / "templates").iterdir():
+        shutil.copy(path, folder / "templates")
+    base = [
+        KUBERNETES / "base" / name for name in listed(KUBERNETES / "base" / "kustomization.yaml", "resources")
+    ]
+    sources = [(path, PART_OF) for path in base if path.name != "namespace.yaml"]
+    sources.append((COMPONENTS / "postgresql" / "egress.yaml", ""))
+    sources.append((COMPONENTS / "prometheus-operator" / "monitors.yaml", MONITOR_LABELS))
+    for path, labels in sources:
+        (folder / "templates" / path.name).write_text(template(path, labels), encoding="utf-8")
+    for name in listed(ROOT / "deploy" / "prometheus" / "prometheus.yml", "rule_files"):
+        (folder / "rules").mkdir(exist_ok=True)
+        shutil.copy(ROOT / "deploy" / "prometheus" / name, folder / "rules")
+    (folder / "dashboards").mkdir()
+    for path in (ROOT / "dashboards" / "generated").glob("*.json"):
+        shutil.copy(path, folder / "dashboards")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "dist" / "chart" / "goodput")

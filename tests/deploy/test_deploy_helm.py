@@ -1,0 +1,156 @@
+"""The Helm chart, rendered by Helm's own library: with the same choices it makes what kustomize makes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from support.deploy.deploy_words import DEPLOY
+from support.deploy.kustomize import copied_tree, kustomize
+
+helm = pytest.importorskip("helm_python", reason="not installed: helm-python-sdk")
+
+DIGEST = f"sha256:{'a' * 64}"
+# Values, and the kustomization that says the same.
+CHOICES = {
+    "defaults": ({}, {"resources": ["../../base"]}),
+    "operator": (
+        {"prometheusOperator": {"enabled": True}},
+        {"resources": ["../prometheus-operator"]},
+    ),
+    "nvidia": (
+        {"nvidia": True, "prometheusOperator": {"enabled": True}},
+        {"resources": ["../nvidia"]},
+    ),
+    "stack-samples": (
+        {"stackSamples": True},
+        {"resources": ["../../base"], "components": ["../../components/stack-samples"]},
+    ),
+    "postgresql": (
+        {"postgresql": {"enabled": True}},
+        {"resources": ["../../base"], "components": ["../../components/postgresql"]},
+    ),
+    "closed-ingress": (
+        {"networkPolicy": {"nodes": ["10.0.0.0/8"], "namespaces": ["monitoring"]}},
+        {"resources": ["../../base"], "components": ["../../components/closed-ingress"]},
+    ),
+    "digest": (
+        {"images": {"node": {"repository": "registry.example/node", "digest": DIGEST}}},
+        {
+            "resources": ["../../base"],
+            "images": [{"name": "goodput-node", "newName": "registry.example/node", "digest": DIGEST}],
+        },
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory) -> Path:
+    return copied_tree(tmp_path_factory.mktemp("tree"))
+
+
+@pytest.fixture(scope="module")
+def folder(tree) -> Path:
+    subprocess.run([sys.executable, tree / "deploy" / "helm" / "chart.py"], check=True)
+    return tree / "dist" / "chart" / "goodput"
+
+
+@pytest.fixture(scope="module")
+def chart(folder):
+    with helm.Chart.load(folder) as chart:
+        yield chart
+
+
+def objects(text: str) -> dict[tuple[str, str], dict]:
+    documents = [document for document in yaml.safe_load_all(text) if document]
+    found = {(document["kind"], document["metadata"]["name"]): document for document in documents}
+    assert len(found) == len(documents)
+    return found
+
+
+def rendered(chart, values: dict, namespace: str = "goodput") -> dict[tuple[str, str], dict]:
+    manifests = chart.render(values, name="release", namespace=namespace).values()
+    return objects("\n---\n".join(manifests))
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_chart_makes_what_kustomize_makes(chart, tree, choice):
+    values, overlay = CHOICES[choice]
+    folder = tree / "deploy" / "kubernetes" / "overlays" / f"same-{choice}"
+    folder.mkdir()
+    kind = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kind | overlay))
+    expected = objects(kustomize(folder))
+    # Helm makes the namespace itself (--create-namespace).
+    del expected["Namespace", "goodput"]
+    found = rendered(chart, values)
+    assert found.keys() == expected.keys()
+    for name in expected:
+        for one in (found[name], expected[name]):
+            order_free(one)
+        assert found[name] == expected[name], name
+
+
+def order_free(document: dict) -> None:
+    """Sort the lists whose order means nothing."""
+    pod = document.get("spec", {}).get("template", {}).get("spec", {})
+    pod.get("volumes", []).sort(key=lambda one: one["name"])
+    for container in pod.get("containers", ()):
+        container.get("env", []).sort(key=lambda one: one["name"])
+        container["volumeMounts"].sort(key=lambda one: one["mountPath"])
+
+
+def test_chart_passes_helms_linter(folder):
+    report = helm.lint(folder, strict=True)
+    assert report["errors"] == []
+    assert [message for message in report["messages"] if message["severity"] > 1] == []
+
+
+def test_release_in_another_namespace_names_it_everywhere(chart):
+    found = rendered(chart, {"postgresql": {"enabled": True}}, namespace="telemetry")
+    for (kind, _), document in found.items():
+        assert document["metadata"].get("namespace") == (None if kind == "PriorityClass" else "telemetry")
+    (container,) = found["DaemonSet", "goodput-node"]["spec"]["template"]["spec"]["containers"]
+    assert "--aggregator=https://goodput-aggregator.telemetry.svc:9471" in container["args"]
+
+
+def test_values_reach_the_objects(chart):
+    values = {
+        "imagePullSecrets": [{"name": "pull"}],
+        "node": {"args": ["--stack-samples=off"]},
+        "aggregator": {"args": ["--keep-steps=3"], "storage": {"size": "1Ti", "className": "fast"}},
+        "prometheusOperator": {"enabled": True, "labels": {"release": "stack"}},
+        "networkPolicy": {"egress": [{"ports": [{"port": 4318}]}]},
+    }
+    found = rendered(chart, values)
+    for kind, name, last in (
+        ("DaemonSet", "goodput-node", "--stack-samples=off"),
+        ("StatefulSet", "goodput-aggregator", "--keep-steps=3"),
+    ):
+        pod = found[kind, name]["spec"]["template"]["spec"]
+        assert pod["imagePullSecrets"] == [{"name": "pull"}]
+        assert pod["containers"][0]["args"][-1] == last
+    (claim,) = found["StatefulSet", "goodput-aggregator"]["spec"]["volumeClaimTemplates"]
+    assert claim["spec"]["storageClassName"] == "fast"
+    assert claim["spec"]["resources"]["requests"] == {"storage": "1Ti"}
+    assert found["NetworkPolicy", "goodput-aggregator"]["spec"]["egress"] == [{"ports": [{"port": 4318}]}]
+    labelled = [
+        document for (kind, _), document in found.items() if kind in ("ServiceMonitor", "PrometheusRule")
+    ]
+    assert len(labelled) > 4 and all(one["metadata"]["labels"] == {"release": "stack"} for one in labelled)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"nvidea": True}, {"images": {"node": {"digest": "sha256:1"}}}, {"postgresql": {"url": "mysql://a"}}],
+)
+def test_wrong_values_are_refused(chart, values):
+    with pytest.raises(helm.HelmError):
+        chart.validate_schema(values)
+
+
+def test_version_is_the_programs():
+    text = (DEPLOY.parent / "pyproject.toml").read_text()
+    chart = yaml.safe_load((DEPLOY / "helm" / "Chart.yaml").read_text())
+    assert f'\nversion = "{chart["version"]}"\n' in text and chart["appVersion"] == chart["version"]
