@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # With ARGS, `make fuzz` may select no test in one of its parts, for which pytest exits with 5.
 ALLOW_NO_TESTS = $(if $(ARGS),|| [ $$? -eq 5 ])
 
-.PHONY: help demo test fuzz lint audit bench replay-alerts dashboards kubernetes chart picture pictures clean servers
+.PHONY: help demo test fuzz lint audit bench replay-alerts dashboards kubernetes chart packages picture pictures clean servers
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -59,6 +59,10 @@ dashboards: $(VENV)/.test  ## write dashboards/generated/*.json and the alerts' 
 kubernetes:  ## write the rules as Kubernetes objects, for overlays with the Prometheus operator
 	$(PYTHON) deploy/kubernetes/rules.py
 
+# Of a clean checkout: with the same commit, Python and versions of the extra `packages` the bytes are the same.
+packages: $(VENV)/.packages  ## dist/: wheel, .deb and .rpm of agent and aggregator, bill of materials (CycloneDX)
+	$(BIN)/python deploy/packages/build.py dist
+
 chart:  ## write the Helm chart to dist/chart/goodput, from the Kubernetes objects
 	$(PYTHON) deploy/helm/chart.py
 
@@ -84,6 +88,10 @@ $(VENV)/bin/python:
 
 $(VENV)/.demo: pyproject.toml src/goodput/sdk/recorder/_fast.c | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	touch $@
+
+$(VENV)/.packages: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --editable '.[packages]'
 	touch $@
 
 # PyTorch by its exact version first: asked for by a range, pip takes a build with gigabytes of CUDA.

@@ -1,0 +1,9 @@
+#!/bin/sh
+# Before the removal ("remove" on Debian, 0 with RPM), and not before an upgrade.
+case "${1:-}" in
+    remove | 0)
+        if [ -z "${DPKG_ROOT:-}" ] && [ -d /run/systemd/system ]; then
+            systemctl disable --now @UNIT@ || true
+        fi
+        ;;
+esac
