@@ -20,56 +20,64 @@ from dashboards.generate import GENERATED
 RULES = Path(__file__).parents[1] / "deploy" / "prometheus"
 # In rules it follows Grafana's address, from an external label of Prometheus; tests set no such label.
 _LINK = re.compile(
-    r"(runbooks/(\w+)\.md\n +dashboard_url: (?:'\{\{ \$externalLabels\.grafana \}\})?)/d/[\w-]+"
+    r"(runbooks/(\w+)\.md(?:#(\w+))?\n +dashboard_url: (?:'\{\{ \$externalLabels\.grafana \}\})?)/d/[\w-]+"
     r"(?:\?(\S(?:.*[^\s'])?))?(?='?\n)"
 )
 
 # Without the label the board keeps its default, all clusters.
 _CLUSTER = "{{ if $labels.cluster }}&var-cluster={{ $labels.cluster | urlquery }}{{ end }}"
 
-# By board and title of the panel.
+# By board and title of the panel. An alert of several problems has a link for each, named Alert#problem.
 LINKS: dict[tuple[str, str], tuple[str, ...]] = {
-    ("goodput-run", "Where the GPU time goes"): ("UtilisationDrop", "ObjectiveBurnFast", "ObjectiveBurnSlow"),
+    ("goodput-run", "Where the GPU time goes"): (
+        "UtilisationDrop",
+        "ObjectiveBurn#fast",
+        "ObjectiveBurn#slow",
+    ),
     ("goodput-run", "MFU, goodput and idle causes"): ("LoaderStarved", "MfuDrop"),
     ("goodput-run", "Time since the last step"): ("RunStalled",),
-    ("goodput-run", "Ranks and telemetry coverage"): ("TelemetryMissing",),
+    ("goodput-run", "Ranks and telemetry coverage"): ("TelemetryMissing#ranks",),
     ("goodput-run", "Own step time by rank"): ("StragglerRank",),
     ("goodput-run", "Work lost per restart"): ("LostWork",),
     ("goodput-run", "Other counts of the run"): ("RestartLoop",),
-    ("goodput-run", "Checkpoints"): ("CheckpointSlow", "CheckpointOld"),
-    ("goodput-fleet", "Goodput and MFU"): ("ClusterObjectiveBurn",),
-    ("goodput-stack", "Trainers: measurement overhead"): ("SdkOverBudget",),
-    ("goodput-stack", "Availability of the stack"): ("AgentDown", "AggregatorDown", "CollectorDown"),
-    ("goodput-stack", "Aggregator state"): ("TokenExpiring", "CertificateExpiring"),
+    ("goodput-run", "Checkpoints"): ("CheckpointLate#slow", "CheckpointLate#old"),
+    ("goodput-fleet", "Goodput and MFU"): ("ObjectiveBurn#cluster",),
+    ("goodput-stack", "Trainers: measurement overhead"): ("OverBudget#sdk",),
+    ("goodput-stack", "Availability of the stack"): ("AgentDown", "AggregatorDown", "CollectorDown#failing"),
+    ("goodput-stack", "Aggregator state"): ("Credentials#token", "Credentials#certificate"),
     ("goodput-stack", "Aggregator: errors per minute"): (
-        *("LedgerFailing", "ReportsRefused", "ClocksContradict", "AuthFailures", "TokenReloadFailing"),
+        *("LedgerFailing", "ReportsRefused", "ClocksContradict", "AuthFailures", "Credentials#reload"),
     ),
-    ("goodput-stack", "Agents: pushes and samples"): ("PushFailing",),
-    ("goodput-stack", "Aggregator: requests and reports"): ("NothingReported",),
-    ("goodput-stack", "Agents: errors per minute"): ("BacklogDropping", "GpuDriverRestarting"),
-    ("goodput-stack", "Agents: backlog and stuck drivers"): ("GpuDriverHung",),
-    ("goodput-stack", "Agents: cores and memory"): ("AgentOverhead",),
-    ("goodput-node", "GPUs of the chosen nodes"): (*("GpuLost", "GpuNotSeen", "GpuDriverDown"),),
+    ("goodput-stack", "Agents: pushes and samples"): ("PushFailing#failing",),
+    ("goodput-stack", "Aggregator: requests and reports"): ("TelemetryMissing#all",),
+    ("goodput-stack", "Agents: errors per minute"): ("PushFailing#dropping", "GpuDriverDown#restarting"),
+    ("goodput-stack", "Agents: backlog and stuck drivers"): ("GpuDriverDown#hung",),
+    ("goodput-stack", "Agents: cores and memory"): ("OverBudget#agent",),
+    ("goodput-node", "GPUs of the chosen nodes"): (
+        *("GpuLost#lost", "GpuLost#not_seen", "GpuDriverDown#down"),
+    ),
     ("goodput-node", "GPU errors: memory, XIDs, PCIe"): (
-        *("GpuXid", "GpuXidApplication", "GpuXidCritical", "GpuUncorrectableEcc"),
-        *("GpuRowRemapFailure", "GpuRowRemapPending", "GpuPcieDegraded"),
+        *("GpuXid#other", "GpuXid#application", "GpuXid#critical", "GpuMemory#uncorrectable"),
+        *("GpuMemory#no_spare_rows", "GpuMemory#reset_pending", "GpuPcieDegraded"),
         "GpuNeedsRecovery",
     ),
-    ("goodput-node", "Activity of the GPUs"): ("TelemetryFalseZero",),
-    ("goodput-node", "Health events of the last hour"): ("NetworkLinkDown",),
+    ("goodput-node", "Activity of the GPUs"): ("CollectorDown#false_zero",),
+    ("goodput-node", "Health events of the last hour"): ("LinkDown#network",),
     ("goodput-node", "Clock throttling by reason"): ("GpuThrottled",),
     ("goodput-node", "Network utilisation: the busiest links"): (
-        *("NicSaturated", "LinkDegraded", "InfinibandLinkDown"),
+        *("NetworkCongestion#saturated", "LinkDegraded#rate_or_errors", "LinkDown#infiniband"),
     ),
-    ("goodput-node", "Network errors per second"): (*("LinkFlapping", "Retransmits", "NetworkCongestion"),),
-    ("goodput-host", "Disks"): ("DiskSaturated",),
+    ("goodput-node", "Network errors per second"): (
+        *("LinkDegraded#flapping", "NetworkCongestion#retransmits", "NetworkCongestion#congestion"),
+    ),
+    ("goodput-host", "Disks"): ("HostPressure#disk",),
     ("goodput-host", "File systems"): ("FilesystemNearlyFull", "FilesystemNotAnswering"),
-    ("goodput-node", "Pressure, disks, file systems"): ("HostPressure",),
+    ("goodput-node", "Pressure, disks, file systems"): ("HostPressure#pressure",),
 }
 
 
 def panels(generated: Path = GENERATED) -> dict[str, tuple[str, dict]]:
-    """The board's uid and the panel of each alert; KeyError for a title that no panel has."""
+    """The board's uid and the panel of each alert and problem; KeyError for a title that no panel has."""
     boards = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in generated.glob("*.json")}
     found = {}
     for (uid, title), alerts in LINKS.items():
@@ -84,10 +92,11 @@ def linked(text: str, found: dict[str, tuple[str, dict]]) -> str:
     """The text of a rule file or of a test with current links."""
 
     def replaced(match: re.Match) -> str:
-        if match[2] not in found:
+        name = f"{match[2]}#{match[3]}" if match[3] else match[2]
+        if name not in found:
             return match[0]
-        uid, panel = found[match[2]]
-        own = re.sub(r"&?viewPanel=\d+", "", (match[3] or "").replace(_CLUSTER, ""))
+        uid, panel = found[name]
+        own = re.sub(r"&?viewPanel=\d+", "", (match[4] or "").replace(_CLUSTER, ""))
         cluster = _CLUSTER if match[1].endswith("}}") else ""
         return f"{match[1]}/d/{uid}?{own}{'&' if own else ''}viewPanel={panel['id']}{cluster}"
 

@@ -96,8 +96,8 @@ def planted(base: float = 10.0) -> tuple[ScrapedScenario, list[PlantedFault]]:
     for add in (_gpus, _gpu_errors, _links, _traffic, _host):
         add(plan)
     what, end = "the storage serves a seventh", SECONDS - 25 * MINUTE
-    plan.fault("GoodputObjectiveBurnFast", what, OUTAGE_AT, end, 65 * MINUTE, run="sound")
-    plan.fault("GoodputClusterObjectiveBurn", what, OUTAGE_AT, end, 65 * MINUTE)
+    plan.fault("GoodputObjectiveBurn#fast", what, OUTAGE_AT, end, 65 * MINUTE, run="sound")
+    plan.fault("GoodputObjectiveBurn#cluster", what, OUTAGE_AT, end, 65 * MINUTE)
     return plan.scenario, plan.faults
 
 
@@ -120,7 +120,7 @@ def _slow_runs(plan: Plan) -> None:
     )
     plan.run("watched", 130 * MINUTE, RunFault("sdk", start, 90 * MINUTE, 0.06))
     what = "measuring takes 6 % of the time"
-    plan.fault("GoodputSdkOverBudget", what, start, 90 * MINUTE, 30 * MINUTE, run="watched")
+    plan.fault("GoodputOverBudget#sdk", what, start, 90 * MINUTE, 30 * MINUTE, run="watched")
     # From half past one: half of its time is good, for hours.
     start, end = 90 * MINUTE, OUTAGE_AT - 10 * MINUTE
     plan.run(
@@ -130,7 +130,7 @@ def _slow_runs(plan: Plan) -> None:
         RunFault("loader", OUTAGE_AT, SECONDS - 25 * MINUTE, 6.0),
     )
     what = "half of its time is lost, for hours"
-    plan.fault("GoodputObjectiveBurnSlow", what, start, end, 3.3 * HOUR, run="burns")
+    plan.fault("GoodputObjectiveBurn#slow", what, start, end, 3.3 * HOUR, run="burns")
 
 
 def _stalled_runs(plan: Plan) -> None:
@@ -145,7 +145,9 @@ def _stalled_runs(plan: Plan) -> None:
     plan.fault("GoodputRestartLoop", "it dies every 5 minutes", ends[0], ends[-1], 14 * MINUTE, run="loops")
     plan.run("misses", 80 * MINUTE, attempts=[(60.0, 40 * MINUTE, "finished")], world_size=3)
     what = "one of three ranks was never seen"
-    plan.fault("GoodputTelemetryMissing", what, 60.0, 40 * MINUTE, 6 * MINUTE, run="misses", missing="ranks")
+    plan.fault(
+        "GoodputTelemetryMissing#ranks", what, 60.0, 40 * MINUTE, 6 * MINUTE, run="misses", missing="ranks"
+    )
 
 
 def _checkpoints(plan: Plan) -> None:
@@ -154,13 +156,18 @@ def _checkpoints(plan: Plan) -> None:
     attempts = [(60.0, killed, "killed"), (killed + 60, 170 * MINUTE, "finished")]
     plan.run("forgets", 0, RunFault("unsaved", start, killed), attempts=attempts, workload=often)
     plan.fault(
-        "GoodputCheckpointOld", "it saves no checkpoints any more", start, killed, 37 * MINUTE, run="forgets"
+        "GoodputCheckpointLate#old",
+        "it saves no checkpoints any more",
+        start,
+        killed,
+        37 * MINUTE,
+        run="forgets",
     )
     what = "it dies an hour after its last checkpoint"
     plan.fault("GoodputLostWork", what, killed, killed + HOUR, 6 * MINUTE, run="forgets")
     start, end = 36 * MINUTE, 66 * MINUTE
     plan.run("crawls", 90 * MINUTE, RunFault("save", start, end, 1500.0), workload=often)
-    plan.fault("GoodputCheckpointSlow", "a save takes 25 minutes", start, end, 21 * MINUTE, run="crawls")
+    plan.fault("GoodputCheckpointLate#slow", "a save takes 25 minutes", start, end, 21 * MINUTE, run="crawls")
 
 
 def _stack(plan: Plan) -> None:
@@ -171,14 +178,16 @@ def _stack(plan: Plan) -> None:
     for outcome, rate in (("accepted", -0.2), ("unreachable", 0.2)):
         plan.hardware("mute-1", "goodput_node_pushes_total", start, end, "rate", rate, outcome=outcome)
     what = "an agent does not reach the aggregator"
-    plan.fault("GoodputTelemetryMissing", what, start, end, 4 * MINUTE, run="mute", missing="reports")
-    plan.fault("GoodputPushFailing", what, start, end, 11 * MINUTE, instance="mute-1:9470")
+    plan.fault("GoodputTelemetryMissing#ranks", what, start, end, 4 * MINUTE, run="mute", missing="reports")
+    plan.fault("GoodputPushFailing#failing", what, start, end, 11 * MINUTE, instance="mute-1:9470")
     plan.run("alone", 70 * MINUTE)
     plan.scenario.agent_outages["alone-0"] = [(start, end)]
     plan.fault("GoodputAgentDown", "an agent is gone", start, end, 3 * MINUTE, instance="alone-0:9470")
     plan.hardware("alone-0", "goodput_node_rows_thinned_total", 10 * MINUTE, 12 * MINUTE, "rate", 5)
     what = "an agent's backlog is full"
-    plan.fault("GoodputBacklogDropping", what, 10 * MINUTE, 12 * MINUTE, 2 * MINUTE, instance="alone-0:9470")
+    plan.fault(
+        "GoodputPushFailing#dropping", what, 10 * MINUTE, 12 * MINUTE, 2 * MINUTE, instance="alone-0:9470"
+    )
     plan.scenario.aggregator_outages = [(4.5 * HOUR, 4.5 * HOUR + 10 * MINUTE)]
     plan.fault("GoodputAggregatorDown", "it is gone", *plan.scenario.aggregator_outages[0], 6 * MINUTE)
     start, end = 60 * MINUTE, 85 * MINUTE
@@ -202,21 +211,21 @@ def _stack(plan: Plan) -> None:
     failing = ("goodput_aggregator_reload_failing", {"file": "tokens"}, start, end, "set", 1.0)
     plan.scenario.aggregator_changes.append(failing)
     what = "the new token file is no good"
-    plan.fault("GoodputTokenReloadFailing", what, start, end, 6 * MINUTE)
+    plan.fault("GoodputCredentials#reload", what, start, end, 6 * MINUTE)
     expiry, name = (
         EPOCH_SECONDS + 3 * 86_400 + 50 * MINUTE,
         "goodput_aggregator_token_expiry_timestamp_seconds",
     )
     plan.scenario.aggregator_changes.append((name, {}, 0.0, 2 * HOUR, "set", expiry))
-    plan.fault("GoodputTokenExpiring", "a token has three days left", 50 * MINUTE, 2 * HOUR, 16 * MINUTE)
+    plan.fault("GoodputCredentials#token", "a token has three days left", 50 * MINUTE, 2 * HOUR, 16 * MINUTE)
     name = "goodput_aggregator_certificate_expiry_timestamp_seconds"
     expiry = EPOCH_SECONDS + 14 * 86_400 + 50 * MINUTE
     plan.scenario.aggregator_changes.append((name, {}, 0.0, 2 * HOUR, "set", expiry))
-    plan.fault("GoodputCertificateExpiring", "it has two weeks left", 50 * MINUTE, 2 * HOUR, 16 * MINUTE)
+    plan.fault("GoodputCredentials#certificate", "it has two weeks left", 50 * MINUTE, 2 * HOUR, 16 * MINUTE)
     start, end = 30 * MINUTE, 45 * MINUTE
     accepted = "goodput_aggregator_reports_total", {"outcome": "accepted"}
     plan.scenario.aggregator_changes.append((*accepted, start, end, "set", 1.0))
-    plan.fault("GoodputNothingReported", "no push is accepted", start, end, 9 * MINUTE)
+    plan.fault("GoodputTelemetryMissing#all", "no push is accepted", start, end, 9 * MINUTE)
 
 
 def _gpus(plan: Plan) -> None:
@@ -224,7 +233,7 @@ def _gpus(plan: Plan) -> None:
     gpu = gpu_uuid("sound-0", 0)
     rank = {"run": "sound", "rank": "0", "gpu": gpu, "instance": "sound-0:9470"}
     for minute, minutes, alert, what, name, how, value, labels, within in (
-        (30, 10, "GoodputGpuLost", "it falls off the bus", "gpu_up", "set", 0, {}, 1),
+        (30, 10, "GoodputGpuLost#lost", "it falls off the bus", "gpu_up", "set", 0, {}, 1),
         (
             50,
             10,
@@ -258,43 +267,59 @@ def _gpus(plan: Plan) -> None:
             {"kind": "current"},
             5,
         ),
-        (125, 20, "GoodputTelemetryFalseZero", "its counters read zero", "gpu_false_zero", "set", 1, {}, 10),
+        (
+            125,
+            20,
+            "GoodputCollectorDown#false_zero",
+            "its counters read zero",
+            "gpu_false_zero",
+            "set",
+            1,
+            {},
+            10,
+        ),
     ):
         start, end = minute * MINUTE, (minute + minutes) * MINUTE
         plan.hardware("sound-0", f"goodput_{name}", start, end, how, value, gpu=gpu, **labels)
         plan.fault(alert, what, start, end, within * MINUTE, **rank)
     node = {"run": "sound", "instance": "sound-1:9470"}
     plan.hardware("sound-1", "goodput_gpus", 30 * MINUTE, 45 * MINUTE, "set", 3, kind="expected")
-    plan.fault("GoodputGpuNotSeen", "a third GPU never shows", 30 * MINUTE, 45 * MINUTE, 5 * MINUTE, **node)
+    plan.fault(
+        "GoodputGpuLost#not_seen", "a third GPU never shows", 30 * MINUTE, 45 * MINUTE, 5 * MINUTE, **node
+    )
     plan.hardware("sound-1", "goodput_driver_up", 60 * MINUTE, 70 * MINUTE, "set", 0, driver="nvml")
-    plan.fault("GoodputGpuDriverDown", "it does not answer", 60 * MINUTE, 70 * MINUTE, 2 * MINUTE, **node)
+    plan.fault(
+        "GoodputGpuDriverDown#down", "it does not answer", 60 * MINUTE, 70 * MINUTE, 2 * MINUTE, **node
+    )
     name = "goodput_driver_processes_unkillable"
     plan.hardware("sound-1", name, 85 * MINUTE, 95 * MINUTE, "set", 1, driver="nvml")
-    plan.fault("GoodputGpuDriverHung", "a call never returns", 85 * MINUTE, 95 * MINUTE, 2 * MINUTE, **node)
+    plan.fault(
+        "GoodputGpuDriverDown#hung", "a call never returns", 85 * MINUTE, 95 * MINUTE, 2 * MINUTE, **node
+    )
     for minute in (110, 116, 122):
         name = "goodput_driver_restarts_total"
         plan.hardware("sound-1", name, minute * MINUTE, 0, "jump", 1, driver="nvml", reason="stuck")
     what = "its process is stuck three times"
-    plan.fault("GoodputGpuDriverRestarting", what, 110 * MINUTE, 122 * MINUTE, 8 * MINUTE, **node)
+    plan.fault("GoodputGpuDriverDown#restarting", what, 110 * MINUTE, 122 * MINUTE, 8 * MINUTE, **node)
 
 
 def _gpu_errors(plan: Plan) -> None:
     gpu = gpu_uuid("sound-2", 1)
     rank = {"run": "sound", "rank": "5", "gpu": gpu, "instance": "sound-2:9470"}
     for minute, alert, xid, kind in (
-        (30, "GoodputGpuXidCritical", "79", "bus"),
-        (60, "GoodputGpuXid", "94", "memory"),
-        (90, "GoodputGpuXidApplication", "31", "application"),
+        (30, "GoodputGpuXid#critical", "79", "bus"),
+        (60, "GoodputGpuXid#other", "94", "memory"),
+        (90, "GoodputGpuXid#application", "31", "application"),
     ):
         labels = {"gpu": gpu, "xid": xid, "class": kind}
         plan.hardware("sound-2", "goodput_gpu_xid_errors_total", minute * MINUTE, 0, "born", 1, **labels)
         plan.fault(alert, f"XID {xid}", minute * MINUTE, minute * MINUTE, 0, **rank, xid=xid)
     labels = {"gpu": gpu, "kind": "uncorrectable", "scope": "volatile"}
     plan.hardware("sound-2", "goodput_gpu_ecc_errors_total", 120 * MINUTE, 0, "jump", 1, **labels)
-    plan.fault("GoodputGpuUncorrectableEcc", "one error", 120 * MINUTE, 120 * MINUTE, 0, **rank)
+    plan.fault("GoodputGpuMemory#uncorrectable", "one error", 120 * MINUTE, 120 * MINUTE, 0, **rank)
     for minute, alert, kind, within in (
-        (145, "GoodputGpuRowRemapFailure", "failure", 1),
-        (165, "GoodputGpuRowRemapPending", "pending", 5),
+        (145, "GoodputGpuMemory#no_spare_rows", "failure", 1),
+        (165, "GoodputGpuMemory#reset_pending", "pending", 5),
     ):
         start, end = minute * MINUTE, (minute + 10) * MINUTE
         plan.hardware("sound-2", "goodput_gpu_rows_remapped", start, end, "set", 1, gpu=gpu, kind=kind)
@@ -305,18 +330,20 @@ def _links(plan: Plan) -> None:
     port = {"device": "mlx5_0", "port": "1"}
     where = {"run": "sound", "instance": "sound-3:9470", "device": "mlx5_0"}
     plan.hardware("sound-3", "goodput_infiniband_up", 30 * MINUTE, 40 * MINUTE, "set", 0, **port)
-    plan.fault("GoodputInfinibandLinkDown", "a cable is out", 30 * MINUTE, 40 * MINUTE, MINUTE, **where)
+    plan.fault("GoodputLinkDown#infiniband", "a cable is out", 30 * MINUTE, 40 * MINUTE, MINUTE, **where)
     plan.hardware("sound-3", "goodput_network_up", 55 * MINUTE, 65 * MINUTE, "set", 0, device="eth0")
     ethernet = {**where, "device": "eth0"}
-    plan.fault("GoodputNetworkLinkDown", "a cable is out", 55 * MINUTE, 65 * MINUTE, MINUTE, **ethernet)
+    plan.fault("GoodputLinkDown#network", "a cable is out", 55 * MINUTE, 65 * MINUTE, MINUTE, **ethernet)
     for minute in (80, 84, 88):
         name = "goodput_infiniband_errors_total"
         plan.hardware("sound-3", name, minute * MINUTE, 0, "jump", 1, **port, kind="link_downed")
     what = "it goes down three times"
-    plan.fault("GoodputLinkFlapping", what, 80 * MINUTE, 88 * MINUTE, 6 * MINUTE, **where)
+    plan.fault("GoodputLinkDegraded#flapping", what, 80 * MINUTE, 88 * MINUTE, 6 * MINUTE, **where)
     name = "goodput_infiniband_rate_bytes_per_second"
     plan.hardware("sound-3", name, 125 * MINUTE, 140 * MINUTE, "set", 25e9, **port)
-    plan.fault("GoodputLinkDegraded", "half its rate", 125 * MINUTE, 140 * MINUTE, 5 * MINUTE, **where)
+    plan.fault(
+        "GoodputLinkDegraded#rate_or_errors", "half its rate", 125 * MINUTE, 140 * MINUTE, 5 * MINUTE, **where
+    )
 
 
 def _traffic(plan: Plan) -> None:
@@ -324,14 +351,20 @@ def _traffic(plan: Plan) -> None:
     where = {"run": "sound", "instance": "sound-3:9470", "device": "mlx5_0"}
     start, end, name = 155 * MINUTE, 170 * MINUTE, "goodput_infiniband_retransmits_total"
     plan.hardware("sound-3", name, start, end, "rate", 400, **port)
-    plan.fault("GoodputRetransmits", "400 packets a second again", start, end, 8 * MINUTE, **where)
+    plan.fault(
+        "GoodputNetworkCongestion#retransmits", "400 packets a second again", start, end, 8 * MINUTE, **where
+    )
     start, end, ethernet = 185 * MINUTE, 210 * MINUTE, {**where, "device": "eth0"}
     plan.hardware("sound-3", "goodput_network_pause_seconds_total", start, end, "rate", 0.4, device="eth0")
-    plan.fault("GoodputNetworkCongestion", "paused for two fifths", start, end, 13 * MINUTE, **ethernet)
+    plan.fault(
+        "GoodputNetworkCongestion#congestion", "paused for two fifths", start, end, 13 * MINUTE, **ethernet
+    )
     start, end, way = 225 * MINUTE, 255 * MINUTE, {"device": "eth0", "direction": "transmit"}
     plan.hardware("sound-3", "goodput_network_bytes_total", start, end, "rate", 11.5e9, **way)
     what = "97 % of the line rate"
-    plan.fault("GoodputNicSaturated", what, start, end, 20 * MINUTE, **ethernet, direction="transmit")
+    plan.fault(
+        "GoodputNetworkCongestion#saturated", what, start, end, 20 * MINUTE, **ethernet, direction="transmit"
+    )
 
 
 def _host(plan: Plan) -> None:
@@ -340,12 +373,18 @@ def _host(plan: Plan) -> None:
     start, end = 160 * MINUTE, 180 * MINUTE
     plan.hardware(node, "goodput_host_pressure_seconds_total", start, end, "rate", 0.5, **full)
     plan.fault(
-        "GoodputHostPressure", "half of the time all wait", start, end, 13 * MINUTE, **where, resource="io"
+        "GoodputHostPressure#pressure",
+        "half of the time all wait",
+        start,
+        end,
+        13 * MINUTE,
+        **where,
+        resource="io",
     )
     plan.hardware(node, "goodput_host_disk_busy_seconds_total", start, end, "rate", 0.93, device="nvme0n1")
     plan.hardware(node, "goodput_host_disk_operation_seconds_total", start, end, "rate", 30, device="nvme0n1")
     what = "a request takes 0.2 s"
-    plan.fault("GoodputDiskSaturated", what, start, end, 15 * MINUTE, **where, device="nvme0n1")
+    plan.fault("GoodputHostPressure#disk", what, start, end, 15 * MINUTE, **where, device="nvme0n1")
     plan.hardware(node, "goodput_filesystem_up", 30 * MINUTE, 40 * MINUTE, "set", 0, mount="/shared")
     what = "the file server is gone"
     plan.fault("GoodputFilesystemNotAnswering", what, 30 * MINUTE, 40 * MINUTE, 2 * MINUTE, **where)
@@ -356,7 +395,7 @@ def _host(plan: Plan) -> None:
     node, where = "sound-2", {"run": "sound", "instance": "sound-2:9470"}
     start, end = 30 * MINUTE, 60 * MINUTE
     plan.hardware(node, "goodput_node_cpu_seconds_total", start, end, "rate", 0.1)
-    plan.fault("GoodputAgentOverhead", "a tenth of a core", start, end, 19 * MINUTE, **where, what="cpu")
+    plan.fault("GoodputOverBudget#agent", "a tenth of a core", start, end, 19 * MINUTE, **where, what="cpu")
     plan.hardware(node, "goodput_node_collector_up", start, end, "set", 0, collector="infiniband")
     what = "one of its collectors fails"
-    plan.fault("GoodputCollectorDown", what, start, end, 10 * MINUTE, **where, collector="infiniband")
+    plan.fault("GoodputCollectorDown#failing", what, start, end, 10 * MINUTE, **where, collector="infiniband")

@@ -25,7 +25,7 @@ class RuleError(ValueError):
 
 @dataclass(frozen=True)
 class Rule:
-    """`name` is the alert's, or that of the recorded series."""
+    """`name` is the alert's, with `#problem` where it has that label, or that of the recorded series."""
 
     name: str
     expr: str
@@ -116,6 +116,8 @@ def seconds(duration: str | int) -> float:
 def _rule(given: dict, group: str) -> Rule:
     labels = {name: str(value) for name, value in given.get("labels", {}).items()}
     name = given.get("alert") or given["record"]
+    if "problem" in labels:  # One of the problems for which the alert fires.
+        name += f"#{labels['problem']}"
     if any("{{" in value for value in labels.values()):
         raise RuleError(f"{name}: labels with templates are not supported")
     return Rule(

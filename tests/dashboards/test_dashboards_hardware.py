@@ -4,6 +4,7 @@ import math
 import time
 
 import pytest
+from support.dashboards.rules_pruned import alert_key
 from support.paths import TESTS
 from support.servers.servers import HARDWARE, Prometheus, expressions, render, require, shorten, wait_until
 
@@ -67,10 +68,11 @@ def test_every_panel_and_record_of_hardware_has_a_value(prometheus):
 
 
 def test_gpu_alerts_carry_run_and_rank(prometheus):
-    names = ("GoodputGpuRowRemapFailure", "GoodputGpuPcieDegraded", "GoodputGpuXidCritical")
+    names = ("GoodputGpuMemory#no_spare_rows", "GoodputGpuPcieDegraded", "GoodputGpuXid#critical")
 
     def firing():
-        found = {one["labels"]["alertname"]: one for one in prometheus.alerts() if one["state"] == "firing"}
+        alerts = [one for one in prometheus.alerts() if one["state"] == "firing"]
+        found = {alert_key(one["labels"], one["labels"]["alertname"]): one for one in alerts}
         return found if set(names) <= set(found) else None
 
     found = wait_until(firing, 60, "the three alerts")

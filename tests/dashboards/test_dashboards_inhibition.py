@@ -8,16 +8,16 @@ import time
 
 import pytest
 import yaml
-from support.dashboards.rules_pruned import rule_files
+from support.dashboards.rules_pruned import alert_key, rule_files
 from support.servers.servers import RULES, Alertmanager, require, wait_until
 
-# Of an alert with several rules the labels of the first, the most severe.
+# By alert and problem; of several rules the labels of the first, the most severe.
 LABELS: dict[str, dict] = {}
 for _name in rule_files():
     for _group in yaml.safe_load((RULES / _name).read_text())["groups"]:
         for _rule in _group["rules"]:
             if "alert" in _rule:
-                LABELS.setdefault(_rule["alert"], _rule["labels"])
+                LABELS.setdefault(alert_key(_rule["labels"], _rule["alert"]), _rule["labels"])
 N0 = {"instance": "n0:9470", "host": "n0"}
 N1 = {"instance": "n1:9470", "host": "n1"}
 # By scenario: what fires, with the labels beside severity and level, and whether it is silenced.
@@ -25,21 +25,21 @@ SCENARIOS = {
     "a run that hangs": [
         ("RunStalled", {"run": "r1"}, False),
         ("UtilisationDrop", {"run": "r1"}, True),
-        ("ObjectiveBurnFast", {"run": "r1"}, True),
+        ("ObjectiveBurn#fast", {"run": "r1"}, True),
         ("LoaderStarved", {"run": "r1"}, True),
-        ("CheckpointOld", {"run": "r1"}, True),
+        ("CheckpointLate#old", {"run": "r1"}, True),
         ("StragglerRank", {"run": "r1", "rank": "3", "host": "n0"}, True),
         ("GpuThrottled", {**N0, "run": "r1", "gpu": "G1"}, True),
         # The cause, or what may be it, and what is of another run or of none.
         ("AgentDown", {"instance": "n2:9470", "job": "goodput-node", "host": "n2", "run": "r1"}, False),
-        ("GpuLost", {**N0, "run": "r1", "gpu": "G0"}, False),
+        ("GpuLost#lost", {**N0, "run": "r1", "gpu": "G0"}, False),
         ("UtilisationDrop", {"run": "r2"}, False),
-        ("Retransmits", {**N0, "run": "r2"}, False),
-        ("GpuXid", {**N1, "gpu": "G9"}, False),
+        ("NetworkCongestion#retransmits", {**N0, "run": "r2"}, False),
+        ("GpuXid#other", {**N1, "gpu": "G9"}, False),
     ],
     "a run that burns its budget": [
-        ("ObjectiveBurnFast", {"run": "r1"}, False),
-        ("ObjectiveBurnSlow", {"run": "r1"}, True),
+        ("ObjectiveBurn#fast", {"run": "r1"}, False),
+        ("ObjectiveBurn#slow", {"run": "r1"}, True),
         ("UtilisationDrop", {"run": "r1"}, True),
         ("MfuDrop", {"run": "r1"}, True),
         # They say why.
@@ -50,56 +50,56 @@ SCENARIOS = {
         ("MfuDrop", {"run": "r2"}, True),
     ],
     "several runs at once": [
-        ("ClusterObjectiveBurn", {}, False),
-        ("ObjectiveBurnFast", {"run": "r1"}, True),
-        ("ObjectiveBurnFast", {"run": "r2"}, True),
+        ("ObjectiveBurn#cluster", {}, False),
+        ("ObjectiveBurn#fast", {"run": "r1"}, True),
+        ("ObjectiveBurn#fast", {"run": "r2"}, True),
         ("UtilisationDrop", {"run": "r3"}, True),
         ("RunStalled", {"run": "r4"}, False),
-        ("GpuLost", {**N0, "gpu": "G0"}, False),
+        ("GpuLost#lost", {**N0, "gpu": "G0"}, False),
     ],
     "no aggregator": [
         ("AggregatorDown", {"instance": "a:9471", "job": "goodput-aggregator"}, False),
-        ("TelemetryMissing", {"run": "r1", "missing": "reports"}, True),
+        ("TelemetryMissing#ranks", {"run": "r1", "missing": "reports"}, True),
         ("RunStalled", {"run": "r1"}, True),
-        ("ClusterObjectiveBurn", {}, True),
-        ("PushFailing", N0, True),
-        ("BacklogDropping", N0, True),
+        ("ObjectiveBurn#cluster", {}, True),
+        ("PushFailing#failing", N0, True),
+        ("PushFailing#dropping", N0, True),
         ("AgentDown", {"instance": "n1:9470", "job": "goodput-node"}, False),
-        ("GpuXidCritical", {**N0, "gpu": "G0"}, False),
+        ("GpuXid#critical", {**N0, "gpu": "G0"}, False),
     ],
     "one of two aggregators, and another cluster's only one": [
         ("AggregatorDown", {"cluster": "a", "instance": "a1:9471", "severity": "warning"}, False),
         ("RunStalled", {"cluster": "a", "run": "r1"}, False),
-        ("PushFailing", {"cluster": "a", **N0}, False),
+        ("PushFailing#failing", {"cluster": "a", **N0}, False),
         ("AggregatorDown", {"cluster": "b", "instance": "b0:9471"}, False),
         ("RunStalled", {"cluster": "b", "run": "r1"}, True),
-        ("PushFailing", {"cluster": "b", **N0}, True),
-        ("ClusterObjectiveBurn", {"cluster": "c"}, False),
-        ("ObjectiveBurnFast", {"cluster": "d", "run": "r1"}, False),
+        ("PushFailing#failing", {"cluster": "b", **N0}, True),
+        ("ObjectiveBurn#cluster", {"cluster": "c"}, False),
+        ("ObjectiveBurn#fast", {"cluster": "d", "run": "r1"}, False),
         ("RunStalled", {"cluster": "e", "run": "r1"}, False),
         ("LoaderStarved", {"cluster": "e", "run": "r1"}, True),
         ("LoaderStarved", {"cluster": "f", "run": "r1"}, False),
         ("AgentDown", {"cluster": "g", **N0}, False),
-        ("DiskSaturated", {"cluster": "g", **N0}, True),
-        ("DiskSaturated", {"cluster": "h", **N0}, False),
+        ("HostPressure#disk", {"cluster": "g", **N0}, True),
+        ("HostPressure#disk", {"cluster": "h", **N0}, False),
     ],
     "no agent and no report at all": [
         ("AgentDown", {"severity": "critical", "level": "cluster", "agents": "all"}, False),
         ("AgentDown", N0, True),
         ("AgentDown", {"cluster": "b", **N0}, False),
-        ("NothingReported", {}, False),
-        ("TelemetryMissing", {"run": "r1", "missing": "reports"}, True),
-        ("PushFailing", N0, True),
+        ("TelemetryMissing#all", {}, False),
+        ("TelemetryMissing#ranks", {"run": "r1", "missing": "reports"}, True),
+        ("PushFailing#failing", N0, True),
         ("RunStalled", {"run": "r2"}, False),
     ],
     "a node without an agent": [
         ("AgentDown", {**N0, "job": "goodput-node", "run": "r1"}, False),
         ("GpuThrottled", {**N0, "gpu": "G0"}, True),
-        ("DiskSaturated", N0, True),
-        ("DiskSaturated", N1, False),
+        ("HostPressure#disk", N0, True),
+        ("HostPressure#disk", N1, False),
         ("StragglerRank", {"run": "r1", "rank": "3", "host": "n0"}, False),
-        ("PushFailing", N1, False),
-        ("BacklogDropping", N1, True),
+        ("PushFailing#failing", N1, False),
+        ("PushFailing#dropping", N1, True),
     ],
 }
 
@@ -119,7 +119,7 @@ def test_wider_alert_inhibits_narrower_but_no_cause(scenario, tmp_path):
     require("prometheus-alertmanager")
     expected = {}
     for name, labels, silenced in SCENARIOS[scenario]:
-        full = {"alertname": f"Goodput{name}", **LABELS[f"Goodput{name}"], **labels}
+        full = {"alertname": f"Goodput{name.partition('#')[0]}", **LABELS[f"Goodput{name}"], **labels}
         expected[tuple(sorted(full.items()))] = silenced
     with Shipped(tmp_path) as alertmanager:
         body = [{"labels": dict(labels)} for labels in expected]
@@ -147,7 +147,9 @@ def test_shared_cause_is_one_message_for_all_nodes(tmp_path):
     require("prometheus-alertmanager")
 
     def alert(name, **labels):
-        return {"labels": {"alertname": f"Goodput{name}", **LABELS[f"Goodput{name}"], **labels}}
+        return {
+            "labels": {"alertname": f"Goodput{name.partition('#')[0]}", **LABELS[f"Goodput{name}"], **labels}
+        }
 
     body = [
         alert("FilesystemNotAnswering", cluster="a", instance=f"n{n}:9470", run=f"r{n % 9}", mount="/lustre")
@@ -155,15 +157,15 @@ def test_shared_cause_is_one_message_for_all_nodes(tmp_path):
     ]
     body += [
         alert(
-            "InfinibandLinkDown", cluster="a", instance=f"n{n}:9470", run=f"r{n % 9}", device=f"mlx5_{n % 8}"
+            "LinkDown#infiniband", cluster="a", instance=f"n{n}:9470", run=f"r{n % 9}", device=f"mlx5_{n % 8}"
         )
         for n in range(32)
     ]
     body += [
         alert("FilesystemNotAnswering", cluster="b", instance="n0:9470", run="r0", mount="/lustre"),
-        alert("GpuLost", cluster="a", instance="n0:9470", run="r0", gpu="G0"),
-        alert("NetworkLinkDown", cluster="a", instance="n1:9470", device="eth0"),
-        alert("NetworkLinkDown", cluster="a", instance="n2:9470", device="eth0"),
+        alert("GpuLost#lost", cluster="a", instance="n0:9470", run="r0", gpu="G0"),
+        alert("LinkDown#network", cluster="a", instance="n1:9470", device="eth0"),
+        alert("LinkDown#network", cluster="a", instance="n2:9470", device="eth0"),
     ]
     with Shipped(tmp_path) as alertmanager:
         assert alertmanager.http.post("/api/v2/alerts", json=body).status_code == 200

@@ -7,14 +7,22 @@ from collections import defaultdict
 import pytest
 import yaml
 from dashboards import alert_links
-from support.dashboards.rules_pruned import alerts_in, each_pruned, pruned, read, rule_files
+from support.dashboards.rules_pruned import (
+    alert_key,
+    alerts_in,
+    each_pruned,
+    keys_in_case,
+    pruned,
+    read,
+    rule_files,
+)
 from support.servers.servers import REPOSITORY, RULES, require, series_of
 
 from goodput.metrics import CATALOGUE
 from goodput_exporters.gpu.nvidia.xid import XIDS
 
 FILES = {name: yaml.safe_load((RULES / name).read_text()) for name in rule_files()}
-# Every rule of an alert, and by name the first: an alert may have one for each severity.
+# Every rule of an alert, and by name and problem the first: an alert may have one for each severity.
 EVERY = [
     {**rule, "file": name}
     for name, file in FILES.items()
@@ -22,9 +30,12 @@ EVERY = [
     for rule in group["rules"]
     if "alert" in rule
 ]
-ALERTS = {rule["alert"]: rule for rule in reversed(EVERY)}
+for _rule in EVERY:
+    _rule["key"] = alert_key(_rule["labels"], _rule["alert"])
+ALERTS = {rule["key"]: rule for rule in reversed(EVERY)}
+NAMES = {rule["alert"] for rule in EVERY}
 every_rule = pytest.mark.parametrize(
-    "rule", [pytest.param(rule, id=f"{rule['alert']}-{rule['labels']['severity']}") for rule in EVERY]
+    "rule", [pytest.param(rule, id=f"{rule['key']}-{rule['labels']['severity']}") for rule in EVERY]
 )
 RECORDED = {
     rule["record"]: rule
@@ -58,27 +69,27 @@ CLAUSES = {
     "objective_burn_test.yml": {
         "and on (cluster, run) run:goodput_burn:ratio_5m > on (cluster, run) clamp_max(0.6 / (1 - run:goodput:objective), 6)\n"
         "and on (cluster, run) run:goodput_burn:ratio_2m > on (cluster, run) clamp_max(0.6 / (1 - run:goodput:objective), 6)\n": (
-            "GoodputObjectiveBurnFast"
+            "GoodputObjectiveBurn#fast"
         ),
         "and on (cluster, run) run:steady_gpu_seconds:delta_1h >= on (cluster, run) 1800 * max by (cluster, run) (goodput_run_gpus)": (
-            "GoodputObjectiveBurnFast"
+            "GoodputObjectiveBurn#fast"
         ),
-        "and on (cluster, run) max by (cluster, run) (goodput_run_gpus) >= 8": "GoodputObjectiveBurnFast",
-        "and on (cluster, run) run:expected_to_work:bool": "GoodputObjectiveBurnFast",
-        "and on (cluster, run) run:coverage:ratio_5m >= 0.95": "GoodputObjectiveBurnFast",
-        "unless on (cluster, run) goodput_rank_last_report_age_seconds > 60": "GoodputObjectiveBurnFast",
-        ">= 2": "GoodputClusterObjectiveBurn",
+        "and on (cluster, run) max by (cluster, run) (goodput_run_gpus) >= 8": "GoodputObjectiveBurn#fast",
+        "and on (cluster, run) run:expected_to_work:bool": "GoodputObjectiveBurn#fast",
+        "and on (cluster, run) run:coverage:ratio_5m >= 0.95": "GoodputObjectiveBurn#fast",
+        "unless on (cluster, run) goodput_rank_last_report_age_seconds > 60": "GoodputObjectiveBurn#fast",
+        ">= 2": "GoodputObjectiveBurn#cluster",
     },
     "objective_burn_hours_test.yml": {
         "and on (cluster, run) run:goodput_burn:ratio_30m > on (cluster, run) clamp_max(0.6 / (1 - run:goodput:objective), 3)": (
-            "GoodputObjectiveBurnSlow"
+            "GoodputObjectiveBurn#slow"
         ),
         "and on (cluster, run) run:steady_gpu_seconds:delta_6h >= on (cluster, run) 10800 * max by (cluster, run) (goodput_run_gpus)": (
-            "GoodputObjectiveBurnSlow"
+            "GoodputObjectiveBurn#slow"
         ),
-        "and on (cluster, run) run:expected_to_work:bool": "GoodputObjectiveBurnSlow",
-        "and on (cluster, run) run:coverage:ratio_5m >= 0.95": "GoodputObjectiveBurnSlow",
-        "unless on (cluster, run) goodput_rank_last_report_age_seconds > 60": "GoodputObjectiveBurnSlow",
+        "and on (cluster, run) run:expected_to_work:bool": "GoodputObjectiveBurn#slow",
+        "and on (cluster, run) run:coverage:ratio_5m >= 0.95": "GoodputObjectiveBurn#slow",
+        "unless on (cluster, run) goodput_rank_last_report_age_seconds > 60": "GoodputObjectiveBurn#slow",
     },
     "run_causes_test.yml": {
         'and on (cluster, run) goodput_run_info{status="running"} == 1': "GoodputLoaderStarved",
@@ -90,29 +101,29 @@ CLAUSES = {
         "> 120 < 1800\n)": "GoodputStragglerRank",
         "and run:steady_mfu:ratio_5m < 0.8 * run:steady_mfu:ratio_baseline": "GoodputMfuDrop",
         '>= 5 * max by (cluster, run) (goodput_ranks{kind="alive"})': "GoodputMfuDrop",
-        "sum by (cluster, run, rank) (rate(goodput_deep_look_cost_seconds_total[15m]))\n  or ": "GoodputSdkOverBudget",
+        "sum by (cluster, run, rank) (rate(goodput_deep_look_cost_seconds_total[15m]))\n  or ": "GoodputOverBudget#sdk",
     },
     "run_checkpoint_test.yml": {
         "and on (cluster, run) run:expected_to_work:bool": "GoodputRestartLoop",
         "and on (cluster, run, attempt) time() - goodput_restart_timestamp_seconds < 3600": "GoodputLostWork",
-        "and max by (cluster, run) (goodput_checkpoint_last_save_seconds) > 60": "GoodputCheckpointSlow",
-        " > 600": "GoodputCheckpointSlow",
-        'and on (cluster, run) goodput_run_info{status="running"} == 1': "GoodputCheckpointOld",
-        "or max by (cluster, run) (goodput_checkpoint_best_interval_seconds)": "GoodputCheckpointOld",
-        "unless on (cluster, run) goodput_rank_last_report_age_seconds > 60": "GoodputCheckpointOld",
-        "unless on (cluster, run) run:planned_pause:bool == 1": "GoodputCheckpointOld",
+        "and max by (cluster, run) (goodput_checkpoint_last_save_seconds) > 60": "GoodputCheckpointLate#slow",
+        " > 600": "GoodputCheckpointLate#slow",
+        'and on (cluster, run) goodput_run_info{status="running"} == 1': "GoodputCheckpointLate#old",
+        "or max by (cluster, run) (goodput_checkpoint_best_interval_seconds)": "GoodputCheckpointLate#old",
+        "unless on (cluster, run) goodput_rank_last_report_age_seconds > 60": "GoodputCheckpointLate#old",
+        "unless on (cluster, run) run:planned_pause:bool == 1": "GoodputCheckpointLate#old",
     },
     "stack_test.yml": {
         'or absent(up{job="goodput-aggregator"})': "GoodputAggregatorDown",
         'or on (cluster, instance) up{job="goodput-node"} == 0': "GoodputAgentDown",
         "or node_owner:seen:timestamp > time() - 86400": "GoodputAgentDown",
         'unless on (cluster, instance) sum by (cluster, instance) (rate(goodput_node_pushes_total{outcome="accepted"}[5m])) > 0': (
-            "GoodputPushFailing"
+            "GoodputPushFailing#failing"
         ),
         "- goodput_aggregator_clamped_total offset 1h": "GoodputClocksContradict",
         **{
             f"or label_replace(\n    max by (cluster, instance) (increase({series}[15m])) > 0,\n"
-            f'    "what", "{what}", "", ""\n  )': "GoodputBacklogDropping"
+            f'    "what", "{what}", "", ""\n  )': "GoodputPushFailing#dropping"
             for series, what in {
                 "goodput_health_events_dropped_total": "drops health events",
                 "goodput_node_events_dropped_total": "drops rank events",
@@ -126,33 +137,33 @@ CLAUSES = {
 # The same for alerts on hardware.
 CLAUSES |= {
     "hardware_gpu_test.yml": {
-        "and on (cluster, instance) goodput_driver_up == 1": "GoodputGpuLost",
-        'unless on (cluster, instance) goodput_gpus{kind="unknown"} > 0': "GoodputGpuLost",
-        'unless on (cluster, instance, gpu) goodput_gpu_info{parent!=""}': "GoodputGpuLost",
-        "or on (cluster, instance, gpu) goodput_gpu_up": "GoodputGpuLost",
-        "unless on (cluster, instance) goodput_driver_up == 0": "GoodputGpuNotSeen",
-        "|lost": "GoodputGpuNotSeen",
-        "|unknown": "GoodputGpuNotSeen",
-        '{reason!="memory"}': "GoodputGpuDriverRestarting",
-        "(goodput_gpu_xid_errors_total unless goodput_gpu_xid_errors_total offset 15m)\n  or ": "GoodputGpuXidCritical",
-        "or increase(goodput_gpu_xid_errors_total[15m]) > 0": "GoodputGpuXidCritical",
-        'or goodput_gpu_pages_retired{kind="pending"} == 1': "GoodputGpuRowRemapPending",
+        "and on (cluster, instance) goodput_driver_up == 1": "GoodputGpuLost#lost",
+        'unless on (cluster, instance) goodput_gpus{kind="unknown"} > 0': "GoodputGpuLost#lost",
+        'unless on (cluster, instance, gpu) goodput_gpu_info{parent!=""}': "GoodputGpuLost#lost",
+        "or on (cluster, instance, gpu) goodput_gpu_up": "GoodputGpuLost#lost",
+        "unless on (cluster, instance) goodput_driver_up == 0": "GoodputGpuLost#not_seen",
+        "|lost": "GoodputGpuLost#not_seen",
+        "|unknown": "GoodputGpuLost#not_seen",
+        '{reason!="memory"}': "GoodputGpuDriverDown#restarting",
+        "(goodput_gpu_xid_errors_total unless goodput_gpu_xid_errors_total offset 15m)\n  or ": "GoodputGpuXid#critical",
+        "or increase(goodput_gpu_xid_errors_total[15m]) > 0": "GoodputGpuXid#critical",
+        'or goodput_gpu_pages_retired{kind="pending"} == 1': "GoodputGpuMemory#reset_pending",
         "|hw_thermal": "GoodputGpuThrottled",
         'and on (cluster, instance, gpu) avg_over_time(goodput_gpu_activity_ratio{unit="utilization"}[5m]) > 0.5': "GoodputGpuPcieDegraded",
         "or gpu_rank:seen:timestamp > time() - 3600": "GoodputGpuPcieDegraded",
     },
     "hardware_network_test.yml": {
-        "and on (cluster, instance, device, port) infiniband_port:up:timestamp": "GoodputInfinibandLinkDown",
-        "or infiniband_port:up:timestamp > time() - 86400": "GoodputInfinibandLinkDown",
-        "and on (cluster, instance, device) network_device:up:timestamp": "GoodputNetworkLinkDown",
-        "or network_device:up:timestamp > time() - 86400": "GoodputNetworkLinkDown",
-        "|veth": "GoodputNetworkLinkDown",
-        'or increase(goodput_infiniband_errors_total{kind="link_downed"}[30m]) >= 2': "GoodputLinkFlapping",
-        "and on (cluster, instance, device, port) goodput_infiniband_up == 1": "GoodputLinkDegraded",
-        '{direction="receive"}': "GoodputNetworkCongestion",
+        "and on (cluster, instance, device, port) infiniband_port:up:timestamp": "GoodputLinkDown#infiniband",
+        "or infiniband_port:up:timestamp > time() - 86400": "GoodputLinkDown#infiniband",
+        "and on (cluster, instance, device) network_device:up:timestamp": "GoodputLinkDown#network",
+        "or network_device:up:timestamp > time() - 86400": "GoodputLinkDown#network",
+        "|veth": "GoodputLinkDown#network",
+        'or increase(goodput_infiniband_errors_total{kind="link_downed"}[30m]) >= 2': "GoodputLinkDegraded#flapping",
+        "and on (cluster, instance, device, port) goodput_infiniband_up == 1": "GoodputLinkDegraded#rate_or_errors",
+        '{direction="receive"}': "GoodputNetworkCongestion#congestion",
     },
     "hardware_host_test.yml": {
-        "and on (cluster, instance) goodput_rank_alive == 1": "GoodputHostPressure",
+        "and on (cluster, instance) goodput_rank_alive == 1": "GoodputHostPressure#pressure",
         ">= 0.03": "GoodputFilesystemNearlyFull",
         "squashfs|": "GoodputFilesystemNearlyFull",
     },
@@ -175,7 +186,16 @@ def test_alertmanager_configuration_names_existing_alerts():
     path = RULES / "alertmanager.yml"
     done = subprocess.run(["amtool", "check-config", str(path)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert set(re.findall(r"Goodput\w+", path.read_text())) <= set(ALERTS)
+    text = path.read_text()
+    assert set(re.findall(r"Goodput\w+", text)) <= NAMES
+    problems = {rule["labels"].get("problem") for rule in EVERY}
+    named = re.findall(r'problem!?=~?"([\w|]+)"', text)
+    assert {problem for some in named for problem in some.split("|")} <= problems
+
+
+def test_alerts_stay_few():
+    """An alert of its own only for what has a runbook of its own; its problems are sections there."""
+    assert len(NAMES) < 35
 
 
 @pytest.mark.parametrize("path", RULE_TESTS, ids=lambda path: path.stem)
@@ -199,7 +219,8 @@ def test_rule_tests_detect_a_removed_clause(file, clause, name, tmp_path):
     changed = []
 
     def without(rule: dict) -> None:
-        if clause in rule["expr"] and rule.get("alert", name) == name:
+        key = alert_key(rule["labels"], rule["alert"]) if "alert" in rule else name
+        if clause in rule["expr"] and key == name:
             changed.append(rule)
             rule["expr"] = rule["expr"].replace(clause, "")
 
@@ -217,7 +238,7 @@ def seen_in_tests() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {name: set() for name in ALERTS}
     for path in RULE_TESTS:
         for test in read(path)["tests"]:
-            for name in alerts_in(test):
+            for name in alerts_in(test) & set(found):
                 found[name] |= _seen(test, name)
     return found
 
@@ -225,12 +246,14 @@ def seen_in_tests() -> dict[str, set[str]]:
 def _seen(test: dict, name: str) -> set[str]:
     """What one case of a file shows of an alert."""
     times: dict[float, bool] = defaultdict(bool)
+    alert = name.partition("#")[0]
     for case in test.get("alert_rule_test", []):
-        if case["alertname"] == name:
-            times[_minutes(case["eval_time"])] |= bool(case.get("exp_alerts"))
+        if case["alertname"] == alert:
+            fires = bool(case.get("exp_alerts")) and name in keys_in_case(case)
+            times[_minutes(case["eval_time"])] |= fires
     for case in test.get("promql_expr_test", []):
-        if name in case["expr"]:
-            times[_minutes(case["eval_time"])] |= any(name in str(one) for one in case["exp_samples"] or [])
+        if name in keys_in_case(case):
+            times[_minutes(case["eval_time"])] |= any(alert in str(one) for one in case["exp_samples"] or [])
     fired = [at for at, fires in times.items() if fires]
     if not fired:
         return {"stays silent"}
@@ -274,8 +297,8 @@ def test_xid_severities_match_the_agent():
     def named(alert: str) -> set[str]:
         return set(re.search(r'xid[=!]~"([\d|]+)"', ALERTS[alert]["expr"])[1].split("|"))
 
-    assert named("GoodputGpuXidCritical") == numbers("critical")
-    assert named("GoodputGpuXid") == numbers("critical") | numbers("info")
+    assert named("GoodputGpuXid#critical") == numbers("critical")
+    assert named("GoodputGpuXid#other") == numbers("critical") | numbers("info")
     # None of the application's is critical, or it would fire in neither place or in both.
     assert {one.severity for one in XIDS.values() if one.kind == "application"} == {"warning"}
 
@@ -285,7 +308,8 @@ def test_alert_has_annotations_and_links(rule):
     name = rule["alert"]
     assert rule["labels"]["severity"] in ("info", "warning", "critical")
     assert set(rule["annotations"]) == {"summary", "description", "runbook_url", "dashboard_url"}
-    assert rule["annotations"]["runbook_url"] == f"{RUNBOOK_URL}{name}.md"
+    section = f"#{rule['labels']['problem']}" if "problem" in rule["labels"] else ""
+    assert rule["annotations"]["runbook_url"] == f"{RUNBOOK_URL}{name}.md{section}"
     variable = {
         "cluster": "",
         "run": "?var-run={{ $labels.run | urlquery }}&",
@@ -315,10 +339,11 @@ def test_runbook_queries_use_existing_series(tmp_path):
     """Indented lines of the diagnosis, each as the expression of a rule."""
     rules = []
     for path in sorted(RUNBOOKS.glob("*.md")):
-        diagnosis = (
-            path.read_text(encoding="utf-8").partition("## Diagnosis")[2].partition("## Mitigation")[0]
-        )
-        found = [line.strip() for line in diagnosis.splitlines() if line.startswith("    ")]
+        text = path.read_text(encoding="utf-8")
+        diagnoses = re.findall(r"(?ms)^##+ Diagnosis$(.*?)^##+ Mitigation$", text)
+        assert len(diagnoses) == text.count("# Diagnosis\n")
+        lines = "".join(diagnoses).splitlines()
+        found = [line.strip() for line in lines if line.startswith("    ")]
         assert found, path.name
         for query in found:
             unknown = {
@@ -334,16 +359,24 @@ def test_runbook_queries_use_existing_series(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", ALERTS)
+@pytest.mark.parametrize("name", sorted(NAMES))
 def test_runbook_has_its_sections(name):
+    """The same four for each problem."""
     lines = (RUNBOOKS / f"{name}.md").read_text(encoding="utf-8").splitlines()
     assert lines[0] == f"# {name}"
-    headings = [line for line in lines if line.startswith("## ")]
-    assert headings == ["## Meaning", "## Impact", "## Diagnosis", "## Mitigation"]
+    headings = [line for line in lines[1:] if line.startswith("#")]
+    parts = ["Meaning", "Impact", "Diagnosis", "Mitigation"]
+    problems = {rule["labels"].get("problem") for rule in EVERY if rule["alert"] == name}
+    if problems == {None}:
+        assert headings == [f"## {part}" for part in parts]
+    else:
+        sections = [line for line in headings if line.startswith("## ")]
+        assert set(sections) == {f"## {problem}" for problem in problems}
+        assert headings == [one for line in sections for one in (line, *(f"### {part}" for part in parts))]
 
 
 def test_every_runbook_has_an_alert():
-    assert {path.stem for path in RUNBOOKS.glob("*.md")} == set(ALERTS)
+    assert {path.stem for path in RUNBOOKS.glob("*.md")} == NAMES
 
 
 def base_of(names) -> set[str]:
@@ -362,7 +395,7 @@ JOINED = base_of(
     ["gpu:owner:info", "node:owner:info", "run:planned_pause:bool", "run:expected_to_work:bool"]
 ) | {"goodput_rank_last_report_age_seconds"}
 # Their panels show the effect: counters that are left out, an event, a damaged GPU.
-SHOWN_BY_EFFECT = {"GoodputTelemetryFalseZero", "GoodputNetworkLinkDown", "GoodputGpuNeedsRecovery"}
+SHOWN_BY_EFFECT = {"GoodputCollectorDown#false_zero", "GoodputLinkDown#network", "GoodputGpuNeedsRecovery"}
 PANELS = alert_links.panels()
 
 
@@ -378,7 +411,9 @@ def test_links_are_current(path):
     assert alert_links.linked(path.read_text(), PANELS) == path.read_text(), (
         "python -m dashboards.alert_links"
     )
-    for name in set(ALERTS) & set(re.findall(r"runbooks/(\w+)\.md", path.read_text())):
+    for name in set(ALERTS) & {
+        f"{name}{section}" for name, section in re.findall(r"runbooks/(\w+)\.md(#\w+)?", path.read_text())
+    }:
         assert re.search(rf"[?&]viewPanel={PANELS[name][1]['id']}\D", path.read_text()), name
 
 
@@ -424,9 +459,11 @@ def test_record_is_named_level_metric_operations(name):
 
 def test_docs_table_lists_every_alert():
     text = (REPOSITORY / "docs" / "alerts.md").read_text(encoding="utf-8")
-    rows = re.findall(r"(?m)^\| \[(\w+)\]\((\S+)\) \| (\w+) \| (\w+) \| .+ \| (\w+) \| (.+) \|$", text)
-    listed = [(name, severity, level, hold) for name, _, severity, level, hold, _ in rows]
+    rows = re.findall(r"(?m)^\| \[([\w: ]+)\]\((\S+)\) \| (\w+) \| (\w+) \| .+ \| (\w+) \| (.+) \|$", text)
+    listed = [(name.replace(": ", "#"), severity, level, hold) for name, _, severity, level, hold, _ in rows]
     assert sorted(listed) == sorted(
-        (rule["alert"], rule["labels"]["severity"], rule["labels"]["level"], rule["for"]) for rule in EVERY
+        (rule["key"], rule["labels"]["severity"], rule["labels"]["level"], rule["for"]) for rule in EVERY
     )
-    assert all((REPOSITORY / "docs" / link).exists() for _, link, *_ in rows)
+    for name, link, *_ in rows:
+        path, _, section = link.partition("#")
+        assert f"# {section or name}\n" in (REPOSITORY / "docs" / path).read_text(encoding="utf-8")

@@ -209,13 +209,13 @@ def test_hang_inhibits_minor_alerts_but_no_cause(seen):
     alerts = [alert for group in seen.groups for alert in group["alerts"]]
     of_run = [one for one in alerts if one["labels"].get("run") == RUN]
     slight = {one["labels"]["alertname"] for one in of_run if is_silenced(one)}
-    assert {"GoodputGpuThrottled", "GoodputGpuPcieDegraded", "GoodputLinkFlapping"} <= slight
+    assert {"GoodputGpuThrottled", "GoodputGpuPcieDegraded", "GoodputLinkDegraded"} <= slight
     for one in of_run:
         is_slight = one["labels"]["severity"] != "critical" and one["labels"]["level"] != "cluster"
-        if one["labels"]["alertname"] != "GoodputObjectiveBurnFast":
+        if one["labels"]["alertname"] != "GoodputObjectiveBurn":
             assert is_silenced(one) == is_slight, one["labels"]
     grave = {one["labels"]["alertname"] for one in of_run if not is_silenced(one)}
-    assert {"GoodputGpuXidCritical", "GoodputInfinibandLinkDown", "GoodputRunStalled"} <= grave
+    assert {"GoodputGpuXid", "GoodputLinkDown", "GoodputRunStalled"} <= grave
     # Of no run, so of no concern to it.
     assert not any(
         map(is_silenced, (one for group in groups_of(seen, "GoodputAuthFailures") for one in group["alerts"]))
@@ -223,15 +223,15 @@ def test_hang_inhibits_minor_alerts_but_no_cause(seen):
 
 
 def test_messages_are_grouped_by_node(seen):
-    (group,) = groups_of(seen, "GoodputGpuXidCritical")
+    (group,) = groups_of(seen, "GoodputGpuXid")
     instance = seen.cluster.agents[1].removeprefix("http://")
-    assert group["labels"] == {"alertname": "GoodputGpuXidCritical", "run": RUN, "instance": instance}
+    assert group["labels"] == {"alertname": "GoodputGpuXid", "run": RUN, "instance": instance}
     assert {alert["labels"]["host"] for alert in group["alerts"]} == {"n1"}
     assert {alert["labels"]["rank"] for alert in group["alerts"]} == {"10", "13"}
     assert group["receiver"]["name"] == "page"
-    (link,) = groups_of(seen, "GoodputInfinibandLinkDown")
+    (link,) = groups_of(seen, "GoodputLinkDown")
     # One message for what a switch takes along.
-    assert link["labels"] == {"alertname": "GoodputInfinibandLinkDown"}
+    assert link["labels"] == {"alertname": "GoodputLinkDown"}
     assert link["alerts"][0]["labels"]["instance"] == seen.cluster.agents[3].removeprefix("http://")
 
 

@@ -25,12 +25,29 @@ def read(path: Path) -> dict:
     return yaml.safe_load(re.sub(r"(?m)^( +values: )([^\"'>|\n].*)$", r"\1'\2'", path.read_text()))
 
 
+def alert_key(labels: dict, name: str) -> str:
+    """An alert's name and, where it fires for several problems, `#` and the problem."""
+    return f"{name}#{labels['problem']}" if "problem" in labels else name
+
+
+def keys_in_case(case: dict) -> set[str]:
+    """The alerts that one moment of a test names, as `alert_key` does; without a problem if it names none."""
+    if "alertname" in case:
+        expected = case.get("exp_alerts") or [{"exp_labels": {}}]
+        return {alert_key(one["exp_labels"], case["alertname"]) for one in expected}
+    found = set()
+    for selector in re.findall(r"\{[^}]*\}", case["expr"]):
+        problem = re.search(r'\bproblem="(\w+)"', selector)
+        labels = {"problem": problem[1]} if problem else {}
+        for names in re.findall(r'alertname=~?"([\w|]+)"', selector):
+            found |= {alert_key(labels, name) for name in names.split("|")}
+    return found
+
+
 def alerts_in(test: dict) -> set[str]:
-    """Names of the alerts in one case of a test file."""
-    named = {case["alertname"] for case in test.get("alert_rule_test", [])}
-    for case in test.get("promql_expr_test", []):
-        named |= set(re.findall(r'alertname=~?"([\w|]+)"', case["expr"]))
-    return {name for names in named for name in names.split("|")}
+    """The alerts in one case of a test file, as `alert_key` names them."""
+    moments = [*test.get("alert_rule_test", []), *test.get("promql_expr_test", [])]
+    return set().union(*map(keys_in_case, moments))
 
 
 def reads(rule: dict) -> set[str]:
@@ -45,19 +62,19 @@ def reads(rule: dict) -> set[str]:
 def pruned(path: Path, folder: Path, change=lambda rule: None, only: str | None = None) -> Path:
     """Write the test and the rules that it needs; returns the test's new path.
 
-    `change(rule)` may change a rule that stays. With `only` the cases of that alert alone are kept.
+    `change(rule)` may change a rule that stays. With `only`, as `alert_key` names it, the cases of that alert alone are kept.
     """
     document = read(path)
     if only is not None:
         document["tests"] = [test for test in document["tests"] if only in alerts_in(test)]
         for test in document["tests"]:
             alerts, exprs = test.get("alert_rule_test", []), test.get("promql_expr_test", [])
-            test["promql_expr_test"] = [case for case in exprs if f'"{only}"' in case["expr"]]
+            test["promql_expr_test"] = [case for case in exprs if only in keys_in_case(case)]
             # Labels and times are in both; annotations cost queries.
             test["alert_rule_test"] = [
                 case
                 for case in alerts
-                if case["alertname"] == only and not (case.get("exp_alerts") and test["promql_expr_test"])
+                if only in keys_in_case(case) and not (case.get("exp_alerts") and test["promql_expr_test"])
             ]
     return _with_its_rules(document, folder / path.name, change)
 
@@ -80,7 +97,8 @@ def _with_its_rules(document: dict, target: Path, change=lambda rule: None) -> P
     rules = [rule for some in groups.values() for group in some for rule in group["rules"]]
     needed: set[str] = set()
     for test in document["tests"]:
-        needed |= alerts_in(test)
+        # All problems of an alert: a case compares all that fires under its name.
+        needed |= {key.partition("#")[0] for key in alerts_in(test)}
         for case in test.get("promql_expr_test", []):
             needed |= series_of(case["expr"]) | set(re.findall(r"\w+:\w+:\w+", str(case)))
     kept, before = set(), -1
