@@ -48,6 +48,8 @@ HOLD = {
     if one.kind == "alert"
     and one.name not in ("GoodputAgentDown", "GoodputAggregatorDown", "GoodputTelemetryMissing")
 }
+# Its message is sent once and is to have the culprit, which may be known later.
+HOLD["GoodputRunStalled"] = "4s"
 WAITS = {"group_wait": "1s", "group_interval": "1s"}
 
 
