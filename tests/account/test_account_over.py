@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.account.account_history import Process, assert_closes, ns, of_rank, run_of
 
-from goodput.account import Account, EndMark, compute
+from goodput.account import ABANDONED, Account, EndMark, compute
 
 STALE = 30.0
 LATER = 10_000
@@ -62,9 +62,13 @@ def test_silent_run_ends_when_last_alive():
 
 @pytest.mark.parametrize(("at", "end"), [(5, 11.5), (11.5, 11.5), (40, 40)])
 def test_end_is_not_before_the_last_life(at, end):
+    """A process that was seen dead is down until the run's allocation ends; one that fell silent may have gone on."""
     ranks = [one.killed(after=1) for one in pair()]
     found = account(*ranks, over=mark(at=at))
-    assert found.end_ns == ns(end) and of_rank(found)["lost"] == end - 6
+    assert found.end_ns == ns(end) and of_rank(found)["lost"] == 5.5
+    assert of_rank(found).get("down", 0) == end - 11.5
+    silent = account(*[one.silent(after=1) for one in pair()], over=mark(at=at))
+    assert silent.end_ns == ns(end) and of_rank(silent) == {"productive": 6, "lost": end - 6}
 
 
 def test_cancelled_hang_is_stall_until_its_end():
@@ -79,7 +83,7 @@ def test_reported_ends_take_precedence():
     failed.failed(), killed.killed(after=2)
     found = account(failed, killed, over=mark(at=20))
     assert found.status == "cancelled" and found.failures == 1 and found.end_ns == ns(20)
-    assert of_rank(found, 0)["down"] == 20 - 10.5 and "down" not in of_rank(found, 1)
+    assert of_rank(found, 0)["down"] == 20 - 10.5 and of_rank(found, 1)["down"] == 20 - 12.5
     assert account(*[one.killed() for one in pair()], over=mark()).failures == 0, (
         "a cancelled run has not failed"
     )
@@ -122,6 +126,70 @@ def test_new_attempt_continues_the_run():
     found, want = (account(*ranks, *again, over=over, at=64) for over in (mark(), None))
     assert found.status == "running" and of_rank(found) == of_rank(want)
     assert of_rank(found) == {"productive": 10, "lost": 5.5, "down": 48.5}
+
+
+DAY = 86_400
+
+
+def abandoned(*ranks: Process) -> EndMark:
+    """As the aggregator sets it a day after the last sign of life, which the next one undoes."""
+    last = max(one.now_ns for one in ranks)
+    return EndMark(ABANDONED, last + ns(DAY), last)
+
+
+@pytest.mark.parametrize("is_dead", [True, False])
+def test_abandoned_run_stops_counting(is_dead):
+    """Its account stays as it was when the limit had passed: nothing is taken back, nothing is lost that was not."""
+    ranks = [one.killed(after=1) if is_dead else one.silent(after=1) for one in pair()]
+    end = 11.5 + DAY
+    before = account(*ranks, at=end)
+    assert before.status == ("down" if is_dead else "unobserved")
+    found, later = (account(*ranks, over=abandoned(*ranks), at=at) for at in (end, 10 * DAY))
+    assert found == later and (found.status, found.end_ns) == ("abandoned", ns(end))
+    assert of_rank(found) == of_rank(before) and found.failures == before.failures
+    assert of_rank(found)["down" if is_dead else "unobserved"] == DAY
+
+
+def test_abandoned_run_with_a_dead_and_a_silent_rank():
+    dead, silent = pair()
+    ranks = [dead.killed(after=1), silent.silent(after=3)]
+    found = account(*ranks, over=abandoned(*ranks), at=3 * DAY)
+    assert (found.status, found.end_ns) == ("abandoned", ns(13.5 + DAY))
+    assert (of_rank(found, 0)["down"], of_rank(found, 1)["unobserved"]) == (DAY + 2, DAY)
+
+
+@pytest.mark.parametrize("again", ["new attempt", "same process"])
+def test_abandoned_run_goes_on(again):
+    """All of it is accounted for then, as if it had never been abandoned: the time between is down, or was a step's."""
+    ranks = [one.killed(after=1) if again == "new attempt" else one.silent(after=1) for one in pair()]
+    over, more = abandoned(*ranks), []
+    if again == "new attempt":
+        more = [Process(rank, 2, 3 * DAY, world_size=2).resumed(5).steps(4, forward=1) for rank in range(2)]
+    else:
+        ranks = [one.steps(3, forward=DAY) for one in pair()]
+    at = (more or ranks)[0].now_ns / 1e9
+    found, want = (account(*ranks, *more, over=mark, at=at) for mark in (over, None))
+    assert found == want and found.status == "running"
+    assert of_rank(found).get("down", 0) == (3 * DAY - 11.5 if more else 0)
+
+
+def test_life_of_one_rank_ends_the_abandonment():
+    """One rank of two was only cut off: once it is back the run is down, or unobserved, until it is abandoned anew."""
+    ranks = [one.killed(after=1) for one in pair()]
+    over = abandoned(*ranks)
+    back = pair()[1].steps(3, forward=DAY).killed()
+    for at, status in ((back.now_ns / 1e9, "down"), (back.now_ns / 1e9 + DAY, "down")):
+        assert account(ranks[0], back, over=over, at=at).status == status
+    assert account(ranks[0], back, over=over, marked=1).status == "down"
+
+
+def test_declared_end_replaces_the_abandonment():
+    ranks = [one.killed(after=1) for one in pair()]
+    run = run_of(*ranks)
+    for attempt, over in zip(run.attempts.values(), (abandoned(*ranks), mark()), strict=True):
+        attempt.end_mark = over
+    found = compute(run, ns(10 * DAY), stale_seconds=STALE, known_only=True)
+    assert (found.status, found.end_ns) == ("cancelled", ns(11.5))
 
 
 def test_window_ends_with_the_run():

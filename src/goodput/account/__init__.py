@@ -7,12 +7,14 @@ the document. No I/O and no clock.
 """
 
 from goodput.account.account import Account, compute
-from goodput.account.attempts import DECLARED, Attempt, EndMark, Event, Row, Run
+from goodput.account.attempts import ABANDONED, DECLARED, Attempt, EndMark, Event, Row, Run
 from goodput.account.document import document
-from goodput.account.facts import FINAL_STATUSES
+from goodput.account.facts import END_REASONS, FINAL_STATUSES
 
 __all__ = [
+    "ABANDONED",
     "DECLARED",
+    "END_REASONS",
     "FINAL_STATUSES",
     "Account",
     "Attempt",

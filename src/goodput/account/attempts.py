@@ -41,9 +41,14 @@ class Event(NamedTuple):
 class EndMark(NamedTuple):
     """A declaration that a process's run has ended, and why; see Attempt.valid_end_mark."""
 
-    reason: str  # "finished", "failed", "cancelled"
-    at_ns: int  # its earliest end; 0 for the last moment at which it was known to be alive
+    reason: str  # "finished", "failed", "cancelled", or ABANDONED
+    at_ns: int  # the run's earliest end; 0 for the last moment at which it was known to be alive
     until_ns: int  # on its host's clock; activity after this makes the mark invalid
+
+
+# The reason of marks that the aggregator sets by itself on a run that has been silent for too long. They end the run's
+# time, and say nothing about how a process ended.
+ABANDONED = "abandoned"
 
 
 SAVED_MAX = 4096
@@ -210,14 +215,12 @@ class Attempt:
 
     def known_end_ns(self) -> int | None:
         """When the process ended, None while it may be alive."""
-        mark = self.valid_end_mark()
         if self.ended or not self.alive:
-            end_ns = max(self.end_ns or self.last_ns, self.start_ns)
-        elif mark is not None:
-            end_ns = self.beat_ns()
-        else:
+            return max(self.end_ns or self.last_ns, self.start_ns)
+        mark = self.valid_end_mark()
+        if mark is None or mark.reason == ABANDONED:
             return None
-        return end_ns if mark is None or self.ended else max(end_ns, mark.at_ns)
+        return max(self.beat_ns(), mark.at_ns)
 
     def valid_end_mark(self) -> EndMark | None:
         """Its end mark, unless it has shown life since."""
@@ -230,7 +233,7 @@ class Attempt:
     def end_reason(self) -> str:
         """How it ended: as it reported, else as its end mark has it; "" if it was killed or still runs."""
         mark = self.valid_end_mark()
-        return self.ended or ("" if mark is None else mark.reason)
+        return self.ended or ("" if mark is None or mark.reason == ABANDONED else mark.reason)
 
     def beat_ns(self) -> int:
         """The last moment at which the process is known to have been alive."""

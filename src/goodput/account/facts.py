@@ -12,13 +12,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from goodput.account.attempts import Attempt, Run
+from goodput.account.attempts import ABANDONED, Attempt, EndMark, Run
 from goodput.account.resume import kept_until, resume_points
 
 Key = tuple[int, int]  # (rank, attempt number)
 Span = tuple[int, int]  # unix ns
-# Statuses of a run whose time has ended.
-FINAL_STATUSES = ("finished", "failed", "cancelled")
+# Why a run was declared over, and the statuses of a run whose time has ended.
+END_REASONS = ("finished", "failed", "cancelled")
+FINAL_STATUSES = (*END_REASONS, ABANDONED)
 # A submit time further back than this is a wrong number, not a wait for a scheduler.
 SUBMIT_NS_MAX = 90 * 86_400 * 10**9
 
@@ -143,7 +144,8 @@ def gather(
             )
     if until is None:
         end = max(end, max((own for own, _ in ends.values()), default=end))
-    down = status in ("down", "failed", "cancelled")
+    # That a run is abandoned changes nothing else: what may have gone on unobserved is not lost.
+    down = status in ("down", "failed", "cancelled") or (status == ABANDONED and not _open(run, by_rank))
     own_points: dict[Key, dict[int, int | None]] = {}
     if run.is_of_workers():
         points, limits = _resume_each(run, own_points, down)
@@ -173,7 +175,7 @@ def gather(
 
 def _place(facts: Facts, spans: list[Span], attempts: list[Attempt], ends) -> None:
     """Place a rank's attempts in the spans in which it is expected; where two overlap the earlier one counts."""
-    at, alive = facts.start_ns, facts.status in ("running", "unobserved")
+    at, alive = facts.start_ns, facts.status in ("running", "unobserved", ABANDONED)
     for attempt in attempts:
         key = (attempt.rank, attempt.attempt)
         own, died = ends[key]
@@ -280,11 +282,14 @@ def _window(run: Run, by_rank, now_ns: int, stale_seconds: float | None) -> tupl
     open_ = _open(run, by_rank)
     stale = all(is_stale(a, now_ns, stale_seconds) for a in open_)
     finished = bool(last) and all(a.ended == "finished" for a in last)
-    # The end mark of one process stands for all: none goes on, and there is no later attempt.
-    marked = [mark.reason for a in last if (mark := a.valid_end_mark()) is not None]
-    if stale and (finished or marked):
+    marks = _marks(last)
+    if stale and (finished or marks):
         ends = [a.known_end_ns() or 0 for a in attempts]
-        status = "finished" if finished else max(marked)
+        status = "finished" if finished else max(mark.reason for mark in marks)
+        if not finished:
+            ends += [mark.at_ns for mark in marks]
+        if status == ABANDONED:
+            ends += [a.beat_ns() for a in open_]
         return start, max(start, max(ends) if run.end_ns is None else run.end_ns), status
     end = max(start, now_ns if run.end_ns is None else run.end_ns)
     if not open_:
@@ -292,6 +297,19 @@ def _window(run: Run, by_rank, now_ns: int, stale_seconds: float | None) -> tupl
     if run.end_ns is not None:
         return start, end, "finished"
     return start, end, "unobserved" if stale else "running"
+
+
+def _marks(last: list[Attempt]) -> list[EndMark]:
+    """The end marks that hold for a run, of its newest processes.
+
+    One that a person or a scheduler set stands for all: none goes on, and there is no later attempt. That the run is
+    abandoned holds as long as no process has shown life since.
+    """
+    marks = [mark for a in last if (mark := a.valid_end_mark()) is not None]
+    declared = [mark for mark in marks if mark.reason != ABANDONED]
+    if not declared and any(a.valid_end_mark() is None and a.ended != "finished" for a in last):
+        return []
+    return declared or marks
 
 
 def _open(run: Run, by_rank) -> list[Attempt]:
@@ -320,6 +338,7 @@ def _attempt_end(
         known = min(attempt.beat_ns(), max(later.start_ns, attempt.start_ns))
     if known is not None:
         return known, attempt.end_reason() != "finished"
-    if is_stale(attempt, end_ns, stale_seconds):
+    # An end mark that does not end it says that its run is abandoned.
+    if is_stale(attempt, end_ns, stale_seconds) or attempt.valid_end_mark() is not None:
         return attempt.beat_ns(), False
     return max(end_ns, attempt.start_ns), False

@@ -37,8 +37,8 @@ def add_options(parser) -> None:
     add("--reason", choices=REASONS, default="cancelled",
         help="finished: all its work counts; failed, cancelled: work up to its last checkpoint counts (default: %(default)s)")  # fmt: skip
     add("--at", metavar="TIME", type=moment,
-        help="earliest end of a rank, as 2026-05-01T08:30:00Z or unix seconds (default: when each was last "
-        "seen alive)")  # fmt: skip
+        help="when the run's GPUs were released, as 2026-05-01T08:30:00Z or unix seconds: ranks that were seen dead are "
+        "down until then, others ran (default: when each was last seen alive)")  # fmt: skip
     add("--wait", metavar="SECONDS", type=seconds(0), default=60.0,
         help="how long to wait for ranks that are still alive (default: %(default)s)")  # fmt: skip
     add("--force", action="store_true",

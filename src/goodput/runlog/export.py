@@ -87,6 +87,8 @@ def _process(
     last: dict[str, Any] = {} if end_ns is None else {"reason": live.ended or "killed"}
     if (mark := attempt.valid_end_mark()) is not None:
         last["over"] = mark.reason
+        if mark.at_ns:
+            last["over_at"] = _seconds(mark.at_ns)
     if live.unmeasured:
         last["unmeasured_steps"] = live.unmeasured
     last |= {

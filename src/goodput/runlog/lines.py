@@ -74,6 +74,7 @@ class Line(msgspec.Struct, gc=False, rename=lambda name: f"internal {name}" if n
     committed: bool = True
     reason: str = "finished"
     over: str | None = None
+    over_at: Raw = _NOTHING
     resume_step: _Step | None = None
     world_size: Annotated[int, Meta(ge=1, le=1 << 18)] | None = None
     host: _Name | None = None
@@ -307,26 +308,26 @@ def unknown_fields(raw: bytes) -> set[str]:
     return set() if keys <= FIELDS else set(keys) - FIELDS
 
 
-def to_ns(raw: bytes, needed: bool = True) -> int:
+def to_ns(raw: bytes, needed: bool = True, name: str = "time") -> int:
     """A JSON number of seconds as whole ns, exactly; digits below a nanosecond are cut off. Raises LineError."""
     whole, _, part = raw.partition(b".")
     if len(whole) <= 20 and whole.lstrip(b"-").isdigit() and (not part or part.isdigit()):
         ns = int(whole + (part + b"000000000")[:9])
     elif raw in (b"", b"null"):
         if needed:
-            raise LineError("`time` is missing")
+            raise LineError(f"`{name}` is missing")
         return 0
     else:
         try:
             exact = Decimal(raw.decode())
         except (InvalidOperation, UnicodeDecodeError):
             text = raw[:40].decode(errors="replace")
-            raise LineError(f"`time` is {text}, want a number of seconds") from None
+            raise LineError(f"`{name}` is {text}, want a number of seconds") from None
         # 1e999999999 must not become an integer: it would fill memory.
         ns = int(exact * 10**9) if -TIME_NS_MAX < exact < TIME_NS_MAX else TIME_NS_MAX
     if not -TIME_NS_MAX < ns < TIME_NS_MAX:
         raise LineError(
-            f"`time` is {raw[:40].decode(errors='replace')}: further away than 146 years; is it in seconds?"
+            f"`{name}` is {raw[:40].decode(errors='replace')}: further away than 146 years; is it in seconds?"
         )
     return ns
 

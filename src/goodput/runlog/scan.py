@@ -22,6 +22,7 @@ from goodput.runlog.lines import (
     is_step_line,
     parse,
     stacks,
+    to_ns,
     unknown_fields,
 )
 from goodput.runlog.log_file import LogFile
@@ -254,19 +255,26 @@ class Scan:
             attempt.unmeasured, attempt.hardware = line.unmeasured_steps, hardware(line)
             attempt.stacks = stacks(line)
             attempt.phase = line.phase or ("none" if line.phases is not None else "")
+        if line.over is not None:
+            self._set_end_mark(number, attempt, line)
         if line.kind == "end":
             if line.reason == "killed":
                 attempt.alive = False
             else:
                 attempt.ended = line.reason if line.reason in ("finished", "resumed") else "failed"
-            if line.over in FINAL_STATUSES:
-                attempt.end_mark = EndMark(line.over, 0, TIME_NS_MAX)
-            elif line.over is not None:
-                self.problems.note(
-                    number, f"`over` is {line.over[:40]!r}, want one of {', '.join(FINAL_STATUSES)}"
-                )
             track.end_number = number
             attempt.end_ns = max(attempt.end_ns, line.time_ns)
+
+    def _set_end_mark(self, number: int, attempt: Attempt, line: Line) -> None:
+        """What a beat or an end says of the whole run: that it was declared over, or is abandoned, and since when."""
+        if line.over not in FINAL_STATUSES:
+            text = f"`over` is {line.over[:40]!r}, want one of {', '.join(FINAL_STATUSES)}"
+            return self.problems.note(number, text)
+        try:
+            at_ns = to_ns(bytes(line.over_at), needed=False, name="over_at")
+        except LineError as error:
+            return self.problems.note(number, f"{error}; it is left out")
+        attempt.end_mark = EndMark(line.over, at_ns, TIME_NS_MAX)
 
 
 def _has_rollout(line: Line, states: dict[str, str]) -> bool:

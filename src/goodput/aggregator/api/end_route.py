@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 from fastapi import FastAPI, HTTPException, Request, Response
 
-from goodput.account import FINAL_STATUSES
+from goodput.account import END_REASONS
 from goodput.aggregator.api.responses import (
     REFERENCE,
     access_of,
@@ -21,7 +21,7 @@ from goodput.aggregator.ingest.run_end import AHEAD_SECONDS, EndResult, RanksAli
 
 
 class EndRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """`at` is in unix seconds: no rank ends before it, nor before it was last seen alive."""
+    """`at` is in unix seconds: the run does not end before it, nor before a rank was last seen alive."""
 
     reason: Literal["finished", "failed", "cancelled"] = "cancelled"
     at: float | None = None
@@ -51,7 +51,7 @@ def add_end_route(app: FastAPI, ender: RunEnder) -> None:
         summary="Mark a run as ended; takes a token of scope ingest",
     )
     async def end(request: Request, run: str) -> Response:
-        """No time is counted from each rank's last sign of life on. A rank that reports life later, or a new
+        """No time is counted from the last sign of life on, or from `at`. A rank that reports life later, or a new
         attempt, continues the run."""
         body = _decode(await _body(request))
         try:
@@ -76,7 +76,7 @@ def _decode(body: bytes) -> EndRequest:
     try:
         return msgspec.json.decode(body or b"{}", type=EndRequest)
     except msgspec.ValidationError as error:
-        hint = f"; want one of {', '.join(FINAL_STATUSES)}" if "$.reason" in str(error) else ""
+        hint = f"; want one of {', '.join(END_REASONS)}" if "$.reason" in str(error) else ""
         raise HTTPException(422, f"{error}{hint}") from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise HTTPException(400, f"want a JSON object or an empty body: {error}") from None

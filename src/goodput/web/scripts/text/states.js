@@ -39,6 +39,8 @@ export const STATUSES = {
   down: "no process of this run is alive; work after its last checkpoint counts as lost until it resumes",
   failed: "it was reported as failed; work after its last checkpoint counts as lost",
   cancelled: "it was reported as over; work after its last checkpoint counts as lost",
+  abandoned: "it showed no life for a day, or as long as the aggregator is set to wait; no time is counted since, " +
+    "until it reports again",
   unobserved: isLive ? "no recent report of this run: is goodput node running on its hosts?"
     : "no recent report of this run when this file was written",
 };
