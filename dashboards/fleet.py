@@ -95,7 +95,8 @@ PANELS = [
     panels.stats(
         "Runs",
         "Runs by status. Down: no rank is alive, while its GPUs stay allocated; find out why it was not "
-        "restarted. Unobserved: a run that has not ended sends no reports; check the agents of its nodes.",
+        "restarted. Unobserved: a run that has not ended sends no reports; check the agents of its nodes. Either is "
+        "taken for abandoned after a day: its GPUs count as free, its time as over, until it reports again.",
         {status: _runs(status) for status in ("running", "down", "unobserved")},
         unit="short",
         no_value="no run",

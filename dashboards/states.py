@@ -35,8 +35,9 @@ STATUSES = {
     "finished": (2, STATE_COLOURS["evaluation"]),
     "cancelled": (3, STATE_COLOURS["evaluation"]),
     "failed": (4, STATE_COLOURS["stall"]),
-    "unobserved": (5, STATE_COLOURS["unobserved"]),
-    "down": (6, STATE_COLOURS["lost"]),
+    "abandoned": (5, STATE_COLOURS["down"]),
+    "unobserved": (6, STATE_COLOURS["unobserved"]),
+    "down": (7, STATE_COLOURS["lost"]),
 }
 STATUS_MEANINGS = {number: (name, colour) for name, (number, colour) in STATUSES.items()}
 GOOD_IS_HIGH = [(None, RED), (0.7, YELLOW), (0.85, GREEN)]

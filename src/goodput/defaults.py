@@ -2,6 +2,7 @@
 
 STALL_SECONDS = 60.0  # the shortest stall: see account/stall_threshold.py
 STALE_SECONDS = 30.0  # a rank without a report for this long is unobserved
+ABANDONED_SECONDS = 86_400.0  # a run without a sign of life for this long is abandoned
 
 # A phase that automatic instrumentation defines: time that is taken to be the making of a batch.
 ESTIMATED_LOADER = "loader_estimated"

@@ -11,7 +11,7 @@ import sys
 from goodput.access.options import add_access_options, listen_address
 from goodput.cli import fail, number, positive_seconds, raise_file_limit, tune_garbage_collector
 from goodput.cli.ledger import add_keep_options
-from goodput.defaults import STALE_SECONDS, STALL_SECONDS
+from goodput.defaults import ABANDONED_SECONDS, STALE_SECONDS, STALL_SECONDS
 
 # The interpreter's switch interval, a tenth of Python's default: a push may wait for it several times while threads that
 # read the ledger compute.
@@ -36,6 +36,10 @@ def add_options(parser) -> None:
         help="minimum length of a stall (default: %(default)s)")  # fmt: skip
     add("--stale", type=positive_seconds, default=STALE_SECONDS, metavar="SECONDS",
         help="a rank without a report for this long is unobserved (default: %(default)s)")  # fmt: skip
+    add("--abandoned-after", dest="abandoned", type=number(float, 600, 365 * 86_400, " seconds"),
+        default=ABANDONED_SECONDS, metavar="SECONDS",
+        help="a run without a sign of life for this long is abandoned: no more time is counted and no alert fires, until "
+        "it reports again; at least 600 (default: %(default)s, a day)")  # fmt: skip
     add("--ranks-shown", type=number(int, 0, 16, " ranks"), default=16, metavar="N",
         help="how many of a run's ranks and hosts, those that others waited for most, have series of their own on "
         "/metrics, 0 to 16 (default: %(default)s)")  # fmt: skip
@@ -77,7 +81,7 @@ def call(arguments) -> int:
     except OSError as error:
         return fail("serve", f"cannot listen on {host}:{port}: {error.strerror}")
     given = {"stall_seconds": arguments.stall, "stale_seconds": arguments.stale}
-    given["ranks_shown"] = arguments.ranks_shown
+    given |= {"abandoned_seconds": arguments.abandoned, "ranks_shown": arguments.ranks_shown}
     given["keep"] = Keep(arguments.keep_steps, arguments.keep_minutes)
     try:
         app = create_app(ledger, authenticator=authenticator, memory=_memory_bound(arguments.memory), **given)

@@ -2,13 +2,13 @@
 
 SERIES = """
 goodput_run_info{run device status}: Always 1 for each run; status is running, down, unobserved, finished,
-    failed or cancelled.
+    failed, cancelled or abandoned (no sign of life for a day).
 goodput_gpu_seconds{run state}: The account: GPU-seconds of the run in each state since its start. A gauge,
     because work can become lost later.
 goodput_role_gpu_seconds{run role state}: The account of each role (trainer, generator) of a run that has several,
     like goodput_gpu_seconds; the 8 roles with the most GPU time.
 goodput_cost_dollars{run state}: The account in dollars; absent without a price per GPU-hour.
-goodput_run_gpus{run}: GPUs currently allocated to the run, observed or not; absent once it is finished.
+goodput_run_gpus{run}: GPUs currently allocated to the run, observed or not; absent once it is over.
 goodput_availability_ratio{run}: Availability: time in kept steps / allocated time.
 goodput_step_efficiency_ratio{run}: Step efficiency: productive time / time in kept steps.
 goodput_goodput_ratio{run}: Goodput: productive time / allocated time, since the run's start.

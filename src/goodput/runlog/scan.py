@@ -267,14 +267,15 @@ class Scan:
 
     def _set_end_mark(self, number: int, attempt: Attempt, line: Line) -> None:
         """What a beat or an end says of the whole run: that it was declared over, or is abandoned, and since when."""
-        if line.over not in FINAL_STATUSES:
-            text = f"`over` is {line.over[:40]!r}, want one of {', '.join(FINAL_STATUSES)}"
+        over = line.over or ""
+        if over not in FINAL_STATUSES:
+            text = f"`over` is {over[:40]!r}, want one of {', '.join(FINAL_STATUSES)}"
             return self.problems.note(number, text)
         try:
             at_ns = to_ns(bytes(line.over_at), needed=False, name="over_at")
         except LineError as error:
             return self.problems.note(number, f"{error}; it is left out")
-        attempt.end_mark = EndMark(line.over, at_ns, TIME_NS_MAX)
+        attempt.end_mark = EndMark(over, at_ns, TIME_NS_MAX)
 
 
 def _has_rollout(line: Line, states: dict[str, str]) -> bool:

@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from goodput import __version__
 from goodput.access.tokens import EVERYTHING, RUN_CHARS_MAX
+from goodput.aggregator.accounts.abandonment import Abandonment
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.fair_queue import QueueFull
 from goodput.aggregator.accounts.health_costs import HealthCosts
@@ -43,7 +44,7 @@ from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger.compaction import Keep
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.memory_bound import MemoryBound, Way
-from goodput.defaults import STALE_SECONDS, STALL_SECONDS
+from goodput.defaults import ABANDONED_SECONDS, STALE_SECONDS, STALL_SECONDS
 from goodput.metrics.negotiation import negotiated
 from goodput.slices import Slices
 
@@ -60,6 +61,7 @@ def create_app(
     *,
     stall_seconds: float = STALL_SECONDS,
     stale_seconds: float = STALE_SECONDS,
+    abandoned_seconds: float = ABANDONED_SECONDS,
     keep: Keep | None = None,
     authenticator: RequestAuthenticator | None = None,
     ranks_shown: int = RANKS_SHOWN,
@@ -90,7 +92,12 @@ def create_app(
 
     reloads = _repeat(reload, FILES_EVERY_SECONDS, "reloading tokens and certificates")
     hangs = _repeat(accounts.detecting_hangs, HANGS_EVERY_SECONDS, "hang detection")
-    works = (hangs, exposition.keep_fresh, maintenance.run, Snapshots(accounts, ingest).run, memory.run)
+    ender = RunEnder(store, ledger, stale_seconds=stale_seconds)
+    abandonment = Abandonment(accounts, ender, abandoned_seconds)
+    works = (
+        *(hangs, exposition.keep_fresh, abandonment.run, maintenance.run),
+        *(Snapshots(accounts, ingest).run, memory.run),
+    )
     lifespan = _lifespan(startup, reloads, works, history)
     app = App(
         title="goodput",
@@ -114,7 +121,7 @@ def create_app(
     sign_in.add_routes(app, authenticator)
     access_route.add_access_route(app, authenticator)
     health_routes.add_health_routes(app, health)
-    end_route.add_end_route(app, RunEnder(store, ledger, stale_seconds=stale_seconds))
+    end_route.add_end_route(app, ender)
     timelines = run_routes.add_run_routes(app, accounts, maintenance.memory.summaries)
     memory.ways = _ways_of_freeing(accounts, maintenance.memory, timelines)
     _add_operations(app, exposition, startup)

@@ -87,7 +87,8 @@ class RunSeries:
     def _add_present(self, series: _Series, account: Account, now_ns: int) -> None:
         """What the run's ranks do now."""
         newest = [attempts[-1] for attempts in self._accounts.store.runs[account.run].by_rank().values()]
-        alive = [attempt for attempt in newest if attempt.known_end_ns() is None]
+        is_final = account.status in FINAL_STATUSES
+        alive = [attempt for attempt in newest if attempt.known_end_ns() is None and not is_final]
         series.add("goodput_ranks", account.world_size, kind="expected")
         series.add("goodput_ranks", len(newest), kind="observed")
         series.add("goodput_ranks", len(alive), kind="alive")
@@ -99,7 +100,6 @@ class RunSeries:
         if hang and (culprit := hang.culprit):
             labels = {"rank": str(culprit.rank), "host": culprit.host, "phase": culprit.phase}
             series.add("goodput_hang_culprit_seconds", culprit.seconds, **labels)
-        is_final = account.status in FINAL_STATUSES
         age_seconds = 0 if is_final else max(now_ns - account.last_progress_ns, 0) / 1e9
         series.add("goodput_progress_age_seconds", age_seconds)
         if is_final:

@@ -1,4 +1,4 @@
-"""Marking a run as ended: only a person or a script can tell a cancelled run from a dead one.
+"""Marking a run as ended: only a person, a scheduler or a script can tell a cancelled run from a dead one.
 
 An end mark (account.EndMark) is set on the newest process of each rank that has not finished, first in the ledger,
 then in the store; the account does the rest (account.facts). While a process was seen alive within the staleness
@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from goodput.account import EndMark
+from goodput.account import ABANDONED, Attempt, EndMark
 from goodput.account.facts import is_stale
 from goodput.aggregator.ingest.store import Process, Store
 from goodput.aggregator.ledger.ledger import Ledger
@@ -69,7 +69,7 @@ class RunEnder:
     ) -> EndResult:
         """Mark a run's processes as ended. Raises KeyError (unknown run), RanksAlive, LedgerError; then nothing changed.
 
-        `reason` is one of account.FINAL_STATUSES, `at_ns` the earliest time at which a rank ended, `client` is for the log.
+        `reason` is one of account.END_REASONS, `at_ns` the earliest time at which a rank ended, `client` is for the log.
         """
         now_ns = self._clock_ns()
         processes = list(self._store.newest[run].values())
@@ -91,6 +91,18 @@ class RunEnder:
         )
         return EndResult(run, reason, ended, known, len(alive), already)
 
+    async def abandon(self, run: str, at_ns: int) -> None:
+        """Mark a run as abandoned, with its time ending at `at_ns`, until a process of it shows life again.
+
+        Raises KeyError (unknown run), LedgerError; then nothing changed.
+        """
+        processes = [one for one in self._store.newest[run].values() if one.attempt.ended != "finished"]
+        marks = [(one.identity, EndMark(ABANDONED, at_ns, _last_known_ns(one.attempt))) for one in processes]
+        await asyncio.to_thread(self._ledger.end, marks, self._clock_ns())
+        for identity, mark in marks:
+            self._store.end(identity, mark)
+        log.warning("run %r is abandoned: none of its %d ranks has shown life", run, len(marks))
+
     def _is_alive(self, process: Process, now_ns: int) -> bool:
         attempt = process.attempt
         return attempt.known_end_ns() is None and not is_stale(attempt, now_ns, self._stale_seconds)
@@ -109,5 +121,9 @@ def _until_ns(process: Process, now_ns: int) -> int:
     else:
         # Known from the ledger alone, so the offset of its clock from ours is unknown.
         host_now_ns = max(attempt.seen_ns, now_ns)
-    known_ns = max(host_now_ns, attempt.last_ns, attempt.rows_end_ns, attempt.end_ns)
-    return known_ns + int(SLACK_SECONDS * 1e9)
+    return max(host_now_ns, _last_known_ns(attempt)) + int(SLACK_SECONDS * 1e9)
+
+
+def _last_known_ns(attempt: Attempt) -> int:
+    """The newest time in what is known of a process."""
+    return max(attempt.seen_ns, attempt.last_ns, attempt.rows_end_ns, attempt.end_ns)
