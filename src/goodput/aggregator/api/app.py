@@ -93,11 +93,8 @@ def create_app(
     reloads = _repeat(reload, FILES_EVERY_SECONDS, "reloading tokens and certificates")
     hangs = _repeat(accounts.detecting_hangs, HANGS_EVERY_SECONDS, "hang detection")
     ender = RunEnder(store, ledger, stale_seconds=stale_seconds)
-    abandonment = Abandonment(accounts, ender, abandoned_seconds)
-    works = (
-        *(hangs, exposition.keep_fresh, abandonment.run, maintenance.run),
-        *(Snapshots(accounts, ingest).run, memory.run),
-    )
+    works = (hangs, exposition.keep_fresh, maintenance.run, Snapshots(accounts, ingest).run, memory.run)
+    works = (*works, Abandonment(accounts, ender, abandoned_seconds).run)
     lifespan = _lifespan(startup, reloads, works, history)
     app = App(
         title="goodput",
