@@ -74,4 +74,5 @@ def test_shellcheck_passes():
     linter = Path(sysconfig.get_path("scripts")) / "shellcheck"
     if not linter.exists():
         pytest.skip("not installed: shellcheck")
-    subprocess.run([linter, DEPLOY / "certificates.sh"], check=True)
+    scripts = (DEPLOY / "packages" / "scripts").glob("*.sh")
+    subprocess.run([linter, DEPLOY / "certificates.sh", *scripts], check=True)
