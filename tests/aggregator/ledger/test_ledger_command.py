@@ -2,13 +2,16 @@
 
 import json
 import os
+import subprocess
 import time
+from contextlib import closing
 
 import pytest
 from support.account.account_history import Process
-from support.aggregator.ledgers import aggregator, bodies, contents, database, records_of, take
+from support.aggregator.ledgers import account, aggregator, bodies, contents, database, records_of, take
 from support.aggregator.old_ledgers import identity_of, report_of, rows_of
 from support.aggregator.reports import body_of, rank_report, story
+from support.servers.postgresql_server import programs
 
 from goodput.aggregator.ledger import closed_runs
 from goodput.aggregator.ledger.ledger import Ledger
@@ -85,6 +88,32 @@ def test_backup_is_a_whole_ledger(filled, url, backend, tmp_path, capsys):
     assert main(["ledger", "backup", path, "--ledger", url]) == 2
     assert "exists" in capsys.readouterr().err
     assert main(["ledger", "backup", str(tmp_path / "no" / "copy.db"), "--ledger", url]) == 1
+
+
+def test_restored_backup_has_the_same_accounts(filled, url, backend, new_url, tmp_path):
+    """The original is lost; the copy takes its place, is whole, and gives every run's account as before."""
+    lost, copy = accounts_in(url), tmp_path / "copy"
+    if backend == "postgresql":
+        server = programs()
+        subprocess.run([server / "pg_dump", "--format=custom", f"--file={copy}", url], check=True)
+        restored = new_url()
+        subprocess.run([server / "pg_restore", "--exit-on-error", f"--dbname={restored}", copy], check=True)
+    else:
+        assert main(["ledger", "backup", str(copy), "--ledger", url]) == 0
+        filled.close()
+        for path in tmp_path.glob("ledger.db*"):
+            path.unlink()
+        copy.rename(tmp_path / "ledger.db")
+        restored = url
+    assert main(["ledger", "check", "--ledger", restored]) == 0
+    assert accounts_in(restored) == lost and len(lost) == 2
+
+
+def accounts_in(url: str) -> dict[str, dict]:
+    """Each run's account at one moment, as a program that opens the ledger computes it."""
+    with closing(Ledger(url)) as ledger:
+        served = aggregator(ledger)
+        return {run: account(served, run) for run in ledger.runs()}
 
 
 def test_delete_asks_and_removes_one_run(filled, url, capsys):
