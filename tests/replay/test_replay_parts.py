@@ -21,6 +21,7 @@ from goodput.simulate.scenario import (
     RunFault,
     RunPlan,
     Workload,
+    gpu_uuid,
 )
 
 PLACES = [("n0", 0), ("n0", 1)]
@@ -188,9 +189,9 @@ def _node() -> NodeSeries:
 def test_hardware_change_affects_only_its_series():
     node = _node()
     sound = {key: values.copy() for key, values in node.series([]).items()}
-    node.apply(HardwareChange("n0", "goodput_gpu_up", (("gpu", "GPU-n0-1"),), 120, 240, "set", 0))
+    node.apply(HardwareChange("n0", "goodput_gpu_up", (("gpu", gpu_uuid("n0", 1)),), 120, 240, "set", 0))
     node.apply(HardwareChange("n0", "goodput_host_tcp_retransmits_total", (), 300, 360, "jump", 500))
-    labels = (("class", "bus"), ("gpu", "GPU-n0-0"), ("xid", "79"))
+    labels = (("class", "bus"), ("gpu", gpu_uuid("n0", 0)), ("xid", "79"))
     node.apply(HardwareChange("n0", "goodput_gpu_xid_errors_total", labels, 180, 0, "born", 1))
     broken = node.series([])
     changed = {
@@ -198,7 +199,7 @@ def test_hardware_change_affects_only_its_series():
         for key in broken
         if key not in sound or not np.array_equal(broken[key], sound[key], equal_nan=True)
     }
-    up, xid = ("goodput_gpu_up", (("gpu", "GPU-n0-1"),)), ("goodput_gpu_xid_errors_total", labels)
+    up, xid = ("goodput_gpu_up", (("gpu", gpu_uuid("n0", 1)),)), ("goodput_gpu_xid_errors_total", labels)
     assert changed == {up, xid, ("goodput_host_tcp_retransmits_total", ())}
     assert broken[up].tolist() == [1, 1, 0, 0, 1, 1, 1, 1, 1, 1, 1]
     assert np.isnan(broken[xid][:3]).all() and broken[xid][3:].tolist() == [1] * 8

@@ -36,7 +36,7 @@ def add(node) -> None:
 
 
 def _identity(node, gpu: str, index: int) -> None:
-    numa, pci = str(index // GPUS_PER_NUMA_NODE), f"0000:{index:02x}:00.0"
+    numa, pci = str(index // GPUS_PER_NUMA_NODE), f"0000:{0x1B + 0x11 * index:02x}:00.0"
     info = {"index": str(index), "model": DEVICE, "pci": pci, "numa": numa, "driver": "nvml"}
     node.gauge("goodput_gpu_info", 1, gpu=gpu, **info, parent="", profile="")
     node.gauge("goodput_numa_device_node", int(numa), device=pci, kind="gpu")

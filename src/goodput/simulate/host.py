@@ -16,6 +16,7 @@ def add(node) -> None:
     _processors(node)
     _memory(node)
     _lustre(node)
+    _nfs(node)
 
 
 def _pressure(node) -> None:
@@ -47,8 +48,12 @@ def _disk(node) -> None:
 def _filesystems(node) -> None:
     # Scratch fills with checkpoints, and old ones are removed every night; the shared one hardly moves.
     of_day = (node.times % DAY_SECONDS) / DAY_SECONDS
-    for mount, size, free in (("/scratch", 7e12, 0.7 - 0.48 * of_day), ("/shared", 2e15, 0.31 - 0 * of_day)):
-        node.gauge("goodput_filesystem_info", 1, mount=mount, fstype="xfs", source=mount)
+    for mount, fstype, source, size, free in (
+        ("/scratch", "xfs", "/dev/nvme0n1p1", 7e12, 0.7 - 0.48 * of_day),
+        ("/shared", "lustre", "10.4.0.1@o2ib:/data", 2e15, 0.31 - 0 * of_day),
+        ("/home", "nfs4", "10.4.0.9:/home", 5e13, 0.4 - 0 * of_day),
+    ):
+        node.gauge("goodput_filesystem_info", 1, mount=mount, fstype=fstype, source=source)
         node.gauge("goodput_filesystem_up", 1, mount=mount)
         node.gauge("goodput_filesystem_response_seconds", 4e-4, mount=mount)
         node.gauge("goodput_filesystem_size_bytes", size, mount=mount)
@@ -90,3 +95,20 @@ def _lustre(node) -> None:
         labels = {"filesystem": "data", "operation": operation}
         node.counter("goodput_lustre_operations_total", rate, **labels)
         node.counter("goodput_lustre_operation_seconds_total", rate * seconds, **labels)
+
+
+def _nfs(node) -> None:
+    """Home directories: little is read, and most of that from the page cache."""
+    for direction, rate in {"read": 2e6, "write": 1e5}.items():
+        for side, share in {"application": 1.0, "server": 0.1}.items():
+            labels = {"mount": "/home", "direction": direction, "side": side}
+            node.counter("goodput_nfs_bytes_total", share * rate, **labels)
+    for operation, rate, seconds in (("GETATTR", 40, 0.0004), ("READ", 12, 0.0011), ("WRITE", 2, 0.0025)):
+        labels = {"mount": "/home", "operation": operation}
+        for name in ("operations", "transmissions"):
+            node.counter(f"goodput_nfs_{name}_total", rate, **labels)
+        for name in ("timeouts", "errors"):
+            node.counter(f"goodput_nfs_{name}_total", 0, **labels)
+        for part, share in {"queue": 0.02, "response": 0.95, "total": 1.0}.items():
+            name = "goodput_nfs_operation_seconds_total"
+            node.counter(name, share * rate * seconds, **labels, part=part)

@@ -16,6 +16,7 @@ Sample = tuple[str, Labels, float]
 PAGE_KEPT_SECONDS = 60.0  # for so long the agent exposes the page of a process that has ended
 LOADER_REASONS = {"storage": 0.72, "decode": 0.16, "collate": 0.04, "cpus": 0.03, "queue": 0.05}
 LOADER_WORKERS = 4
+HIDDEN_SHARE = 0.2  # of loading and copies, on the device
 # Of a traced step: shares of its length.
 TRACED = {
     "compute": 0.81,
@@ -45,6 +46,8 @@ def series(run: SimulatedRun, now: float, node: str, wanted: Container[str]) -> 
             yield from _histograms(attempt, rank, who)
             yield from _device_clock(attempt, rank, who)
             yield from _loader(attempt, rank, who)
+        if "goodput_rank_step_seconds" in wanted and attempt.recent:
+            yield from _quantiles(attempt, rank, who)
         if "goodput_rank_numa_node" in wanted and attempt.alive:
             yield from _process(attempt, rank, index, who)
             yield from _traced_step(run, attempt, rank, now, who)
@@ -93,12 +96,30 @@ def _histogram(
     yield f"{name}_count", labels, below[-1]
 
 
+def _quantiles(attempt: Attempt, rank: int, who: Labels) -> Iterator[Sample]:
+    """Exact, of the newest steps."""
+    lengths = [length_ns for length_ns, _ in attempt.recent]
+    for q, seconds in _of_quantiles(lengths):
+        yield "goodput_rank_step_seconds", {**who, "q": q}, seconds
+    for phase in attempt.recent[-1][1]:
+        spent = [by_phase[phase][rank] for _, by_phase in attempt.recent]
+        for q, seconds in _of_quantiles(spent):
+            yield "goodput_rank_phase_seconds", {**who, "phase": phase, "q": q}, seconds
+
+
+def _of_quantiles(lengths_ns: list[int]) -> Iterator[tuple[str, float]]:
+    ordered = sorted(lengths_ns)
+    for percent in (50, 95, 99):
+        yield f"p{percent}", float(ordered[-(-percent * len(ordered) // 100) - 1]) / 1e9
+
+
 def _device_clock(attempt: Attempt, rank: int, who: Labels) -> Iterator[Sample]:
     _, _, totals = attempt.live[rank]
+    # The device's queue hides a part of loading and copies: it still computes meanwhile.
+    hidden = {phase: HIDDEN_SHARE * totals[COLUMN[phase]] for phase in ("loader", "h2d")}
     for phase, column in COLUMN.items():
-        # The device's queue hides a part of loading and copies.
-        seconds = totals[column] / 1e9 * (0.8 if phase in ("loader", "h2d") else 1.0)
-        yield "goodput_phase_seconds_total", {**who, "phase": phase, "clock": "device"}, seconds
+        own = totals[column] - hidden.get(phase, 0.0) + (phase == "backward") * sum(hidden.values())
+        yield "goodput_phase_seconds_total", {**who, "phase": phase, "clock": "device"}, own / 1e9
     yield "goodput_sdk_unmeasured_steps_total", who, 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass, field
 
 # Second 0 of a scenario: Monday 2026-01-05 00:00 UTC.
@@ -102,7 +103,8 @@ class Scenario:
 
 
 def gpu_uuid(node: str, index: int) -> str:
-    return f"GPU-{node}-{index}"
+    """As long as a driver's, and always the same for a GPU."""
+    return f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{index}.{node}')}"
 
 
 def within(at: float, spans: list[Span]) -> bool:
