@@ -138,8 +138,8 @@ export function HeatmapPanel(props: PanelProps) {
   const names = useMemo(() => lanes.map((lane) => withUnit(lane.name, options.yAxis.unit)), [lanes]);
   const visible = (value: number) => Number.isFinite(value) && value > options.filterValues.le;
   const shown = lanes.flatMap((lane) => (lane.field.values as number[]).filter(visible));
-  const low = shown.reduce((one, other) => Math.min(one, other), Infinity);
-  const high = shown.reduce((one, other) => Math.max(one, other), -Infinity);
+  const low: number = options.color.min ?? shown.reduce((one, other) => Math.min(one, other), Infinity);
+  const high: number = options.color.max ?? shown.reduce((one, other) => Math.max(one, other), -Infinity);
   const colour = schemeOf(options.color, theme.isDark);
   const draw = useMemo(
     () => (plot: uPlot) => {
@@ -149,7 +149,7 @@ export function HeatmapPanel(props: PanelProps) {
           const value = lane.field.values[index];
           if (visible(value)) {
             const [x, y, w, h] = rectangle(plot, row, time - lane.step, time, 1);
-            plot.ctx.fillStyle = colour(high > low ? (value - low) / (high - low) : 1);
+            plot.ctx.fillStyle = colour(high > low ? Math.min(Math.max((value - low) / (high - low), 0), 1) : 1);
             plot.ctx.fillRect(x, y, Math.max(1, w - gap), Math.max(1, h - gap));
           }
         }),
