@@ -13,7 +13,7 @@ from dashboards.states import (
     ONE_IS_BAD,
     STATE_COLOURS,
     STATUS_MEANINGS,
-    STATUSES,
+    status_number,
 )
 
 NO_ACCOUNT = "no run has an account in this time"
@@ -23,16 +23,16 @@ SEEN = 'sum(goodput_gpus{kind="seen"})'
 ALLOCATED = "sum(max by (run) (goodput_run_gpus))"
 AGENTS = 'avg(up{job="goodput-node"})'
 
-# The status of each run as its number in STATUSES; the largest where aggregators differ.
-STATUS = "max by (run) (" + " or ".join(
-    f'goodput_run_info{{status="{name}"}} * {number}' for name, (number, _) in STATUSES.items()
-) + ")"  # fmt: skip
+STATUS = status_number("max by (run)")
 WASTE = "sum_over_time(run:waste_gpu_seconds:change_1m[$__range])"
 WASTEFUL = f"topk(20, {WASTE} > 0)"
 AMONG = f"and on (run) {WASTEFUL}"
 RUN_SECONDS = f"sum_over_time(run:gpu_seconds:change_1m[$__range]) {AMONG}"
 COST = 'sum by (state) (sum_over_time(cluster_state:cost_dollars:change_1m{state!="productive"}[$__range]))'
-UNHEALTHY = "topk(20, sum by (instance) (node_kind:open_health:count))"
+# Faults that are open now before the events of the last hour, which may be over.
+_OPEN = 'sum by (instance) (node_kind:open_health:count{kind=~"gpu|link"})'
+_HEALTH = "sum by (instance) (node_kind:open_health:count)"
+UNHEALTHY = f"topk(20, 1000 * {_OPEN} or {_HEALTH})"
 
 
 def _share(state: str) -> str:
@@ -116,6 +116,92 @@ PANELS = [
         no_value=NO_ACCOUNT,
         steps=COVERAGE_STEPS,
     ),
+    # Which runs.
+    panels.table(
+        "Runs ranked by waste",
+        "The twenty runs with most GPU-hours that were not productive in the time range. Open the first one: its "
+        "board shows why, which rank, and what to do. High waste with high goodput is a large run; high waste "
+        "with low goodput is where work pays. Coverage below 100 %: its figures lack as much.",
+        {
+            "wasted": f"{WASTEFUL} / 3600",
+            "goodput": f"(1 - ({WASTE}) / ({RUN_SECONDS} > 0)) {AMONG}",
+            "GPUs": f"max by (run) (goodput_run_gpus) {AMONG}",
+            "cost": f"sum_over_time(run:waste_dollars:change_1m[$__range]) {AMONG}",
+            "status": f"{STATUS} {AMONG}",
+            "hangs for": f"max by (run) (goodput_hang_seconds) / 60 > 0 {AMONG}",
+            "restarts": f"max by (run) (goodput_restarts) {AMONG}",
+            "MFU": f"max by (run) (goodput_mfu_ratio) {AMONG}",
+            "coverage": f"min by (run) (goodput_coverage_ratio) {AMONG}",
+        },
+        unit="short",
+        no_value="no waste, or no run in this time",
+        first=["run"],
+        sort="wasted",
+        overrides=[
+            series("goodput", "percentunit", GOOD_IS_HIGH),
+            series("MFU", "percentunit", MFU_STEPS),
+            series("coverage", "percentunit", COVERAGE_STEPS),
+            *((name, COLOUR_TEXT | {"decimals": 1}) for name in ("goodput", "MFU", "coverage")),
+            series("wasted", "suffix: GPU h"),
+            ("wasted", GAUGE | {"decimals": 1}),
+            *panels.widths(run=200, wasted=160),
+            series("cost", "currencyUSD"),
+            panels.texts("status", STATUS_MEANINGS),
+            series("hangs for", "suffix:min", [(None, RED)]),
+            ("hangs for", COLOUR_TEXT | {"decimals": 1}),
+            panels.link("run", "Open the run", "goodput-run", run="field:run"),
+        ],
+    ),
+    panels.states(
+        "Status of these runs",
+        "The runs of the table over time. Dark red: down, its GPUs wait for a restart. Grey: unobserved, no "
+        "reports. Many runs that go down at one moment share a cause: network, storage or power.",
+        # Chosen at the end of the time range, so that the same twenty runs are drawn all along.
+        {"{{run}}": f"{STATUS} and on (run) {WASTEFUL.replace(']', '] @ end()')}"},
+        no_value="no run in this time",
+        meanings=STATUS_MEANINGS,
+        overrides=[panels.link("/.*/", "Open the run", "goodput-run", run="label:run")],
+    ),
+    # Which nodes.
+    panels.table(
+        "Nodes with faults",
+        "Open now: GPUs that are lost or request a reset, and links that were up and are down. Drain such a node: its "
+        "run waits for it, will fail or is slow. Beside it the health events of the last hour, which may be over: a "
+        "GPU that is back after a critical event needs a look when it happens again; warnings when there are many.",
+        {
+            "GPUs now": _unhealthy("gpu"),
+            "links now": _unhealthy("link"),
+            "critical, 1 h": _unhealthy("critical"),
+            "warnings, 1 h": _unhealthy("warning"),
+            "node": f"group by (instance, host, run) (node:owner:info) and on (instance) {UNHEALTHY}",
+        },
+        unit="short",
+        no_value="every node is healthy",
+        first=["host", "instance", "run"],
+        sort="GPUs now",
+        hide=("node",),
+        steps=[(None, "text"), (1, RED)],
+        overrides=[
+            *((name, COLOUR_TEXT) for name in ("GPUs now", "links now")),
+            *(series(name, "none", [(None, "text")]) for name in ("critical, 1 h", "warnings, 1 h")),
+            panels.link("run", "Open the run", "goodput-run", run="field:run"),
+            panels.link("instance", "Open the node", "goodput-node", instance="field:instance"),
+            panels.link("host", "Open the node", "goodput-node", instance="field:instance"),
+        ],
+    ),
+    panels.bars(
+        "Lost to hardware",
+        "GPU-hours of restarts that are attributed to a hardware event, by kind. One kind far ahead: contact the "
+        "vendor with the nodes of the table. None although runs restart: the cause is the code or the scheduler; "
+        "see the restarts of the run.",
+        {
+            "{{kind}}": "topk(8, sum by (kind) "
+            "(max by (run, kind) (goodput_run_health_cost_gpu_seconds)) / 3600)"
+        },
+        unit="suffix: GPU h",
+        no_value="no restart is attributed to hardware",
+        steps=[(None, YELLOW), (10, RED)],
+    ),
     # Where the GPU-hours go. Recorded once a minute: a shorter interval would leave holes.
     panels.areas(
         "GPU-hours by state",
@@ -175,88 +261,6 @@ PANELS = [
         no_value="no run and no driver",
         overrides=panels.colours({"seen": "text", "allocated": YELLOW, "used by a rank": "#3f86cf"}),
     ).decimals(0),
-    # Which runs.
-    panels.table(
-        "Runs ranked by waste",
-        "The twenty runs with most GPU-hours that were not productive in the time range. Open the first one: its "
-        "board shows why, which rank, and what to do. High waste with high goodput is a large run; high waste "
-        "with low goodput is where work pays. Coverage below 100 %: its figures lack as much.",
-        {
-            "wasted": f"{WASTEFUL} / 3600",
-            "goodput": f"(1 - ({WASTE}) / ({RUN_SECONDS} > 0)) {AMONG}",
-            "GPUs": f"max by (run) (goodput_run_gpus) {AMONG}",
-            "cost": f"sum_over_time(run:waste_dollars:change_1m[$__range]) {AMONG}",
-            "status": f"{STATUS} {AMONG}",
-            "restarts": f"max by (run) (goodput_restarts) {AMONG}",
-            "MFU": f"max by (run) (goodput_mfu_ratio) {AMONG}",
-            "coverage": f"min by (run) (goodput_coverage_ratio) {AMONG}",
-        },
-        unit="short",
-        no_value="no waste, or no run in this time",
-        first=["run"],
-        sort="wasted",
-        overrides=[
-            series("goodput", "percentunit", GOOD_IS_HIGH),
-            series("MFU", "percentunit", MFU_STEPS),
-            series("coverage", "percentunit", COVERAGE_STEPS),
-            *((name, COLOUR_TEXT | {"decimals": 1}) for name in ("goodput", "MFU", "coverage")),
-            series("wasted", "suffix: GPU h"),
-            ("wasted", GAUGE | {"decimals": 1}),
-            *panels.widths(run=200, wasted=160),
-            series("cost", "currencyUSD"),
-            panels.texts("status", STATUS_MEANINGS),
-            panels.link("run", "Open the run", "goodput-run", run="field:run"),
-        ],
-    ),
-    panels.states(
-        "Status of these runs",
-        "The runs of the table over time. Dark red: down, its GPUs wait for a restart. Grey: unobserved, no "
-        "reports. Many runs that go down at one moment share a cause: network, storage or power.",
-        # Chosen at the end of the time range, so that the same twenty runs are drawn all along.
-        {"{{run}}": f"{STATUS} and on (run) {WASTEFUL.replace(']', '] @ end()')}"},
-        no_value="no run in this time",
-        meanings=STATUS_MEANINGS,
-        overrides=[panels.link("/.*/", "Open the run", "goodput-run", run="label:run")],
-    ),
-    # Which nodes, and whether all is observed.
-    panels.table(
-        "Nodes with open health events",
-        "Nodes with GPUs that are lost or request a reset, with links that were up and are down, or with health "
-        "events in the last hour. A GPU or a critical event: drain the node; its run waits for it or will fail. A "
-        "link: the run on it is slow. Only warnings: look when there are many.",
-        {
-            "critical": _unhealthy("critical"),
-            "GPUs": _unhealthy("gpu"),
-            "links down": _unhealthy("link"),
-            "warnings": _unhealthy("warning"),
-            "node": f"group by (instance, host, run) (node:owner:info) and on (instance) {UNHEALTHY}",
-        },
-        unit="short",
-        no_value="every node is healthy",
-        first=["host", "instance", "run"],
-        sort="critical",
-        hide=("node",),
-        steps=[(None, "text"), (1, RED)],
-        overrides=[
-            *((name, COLOUR_TEXT) for name in ("critical", "GPUs", "links down")),
-            panels.link("run", "Open the run", "goodput-run", run="field:run"),
-            panels.link("instance", "Open the node", "goodput-node", instance="field:instance"),
-            panels.link("host", "Open the node", "goodput-node", instance="field:instance"),
-        ],
-    ),
-    panels.bars(
-        "Lost to hardware",
-        "GPU-hours of restarts that are attributed to a hardware event, by kind. One kind far ahead: contact the "
-        "vendor with the nodes of the table. None although runs restart: the cause is the code or the scheduler; "
-        "see the restarts of the run.",
-        {
-            "{{kind}}": "topk(8, sum by (kind) "
-            "(max by (run, kind) (goodput_run_health_cost_gpu_seconds)) / 3600)"
-        },
-        unit="suffix: GPU h",
-        no_value="no restart is attributed to hardware",
-        steps=[(None, YELLOW), (10, RED)],
-    ),
     panels.lines(
         "Coverage over time",
         "Share of GPU time that was observed in five minutes, of the five runs with the lowest, and share of "
@@ -275,7 +279,7 @@ BOARD = build_board(
     "goodput-fleet",
     "How many GPU-hours were useful work, what took the others, and which run or node is worth a look first?",
     PANELS,
-    [(4, 5, 4, 5, 5, 5), (9, 16, 8), (8, 8, 8, 8), (10, 16, 8), (8, 12, 6, 6)],
+    [(4, 5, 4, 5, 5, 5), (7, 17, 7), (6, 17, 7), (9, 16, 8), (8, 6, 6, 6, 6)],
     time_from="now-6h",
     refresh="1m",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dashboards import board_builder, panels, promql
 from dashboards.board_builder import build_board
 from dashboards.panels import GREEN, OTHER_AXIS, RED, YELLOW, series
-from dashboards.promql import top_over_range
+from dashboards.promql import gpu_names, on_node, top_over_range
 from dashboards.states import ONE_IS_BAD, ONE_IS_GOOD
 
 NODE = 'instance=~"$instance"'
@@ -66,18 +66,39 @@ NOT_STACKED = {
     "custom.fillOpacity": 0,
     "custom.lineWidth": 2,
 }
+# Of the modes of /proc/stat.
+MODE_COLOURS = {
+    "user": "#1261b0",
+    "nice": "#7cc4f0",
+    "system": "#a572c9",
+    "iowait": "#e28c03",
+    "irq": "#d977b3",
+    "softirq": "#d977b3",
+    "steal": "#af2d11",
+    "online": "text",
+    "load": "#97a9b8",
+    "blocked": "#c6585c",
+}
+MEMORY_COLOURS = {
+    "total": "text",
+    "available": "#5794f2",
+    "available, lowest node": "#1261b0",
+    "cached": "#a572c9",
+    "dirty": "#e28c03",
+    "shared": "#d977b3",
+}
 PORT_DOWN = f'goodput_infiniband_state{{{NODE},kind="logical",state!="active"}} == 1'
 
 PANELS = [
     # Processors and memory.
     panels.areas(
         "Processors",
-        "Time of the processors of the chosen nodes by mode, in cores; on the right the load per processor of the "
-        "busiest node, and blocked tasks. High iowait or many blocked tasks: storage. High system: copies or "
+        "Time that the processors of the chosen nodes work or wait, by mode, in cores, below the line of all that are "
+        "online; on the right the load per processor of the busiest node, and blocked tasks. High iowait or many blocked tasks: storage. High system: copies or "
         "network interrupts. Load above 1: fewer loader workers or threads, or more cores for each rank. steal: "
         "another virtual machine on the same hardware.",
         {
-            "{{mode}}": _rate("goodput_host_cpu_seconds_total", "mode"),
+            "{{mode}}": _rate("goodput_host_cpu_seconds_total", "mode", ',mode!="idle"'),
             "online": f"sum(goodput_host_cpus{{{NODE}}})",
             "load": f"max(goodput_host_load1_ratio{{{NODE}}})",
             "blocked": f"max(goodput_host_processes_blocked{{{NODE}}})",
@@ -85,6 +106,7 @@ PANELS = [
         unit="suffix: cores",
         no_value=NO_AGENT,
         overrides=[
+            *panels.colours(MODE_COLOURS),
             ("online", NOT_STACKED),
             *(
                 (name, NOT_STACKED | {"custom.axisPlacement": "right", "unit": "short"})
@@ -104,6 +126,7 @@ PANELS = [
         },
         unit="bytes",
         no_value=NO_AGENT,
+        overrides=panels.colours(MEMORY_COLOURS),
     ),
     panels.lines(
         "Swap, faults, kills",
@@ -128,9 +151,9 @@ PANELS = [
         "the data. Low rate and low latency while loaders wait: the disk is not the cause.",
         {
             "{{direction}}": _rate("goodput_host_disk_bytes_total", "direction"),
-            "latency of {{device}} on {{instance}}": top_over_range(3, DISK_LATENCY, DEVICE),
-            "in flight {{device}} on {{instance}}": top_over_range(
-                3, f"max by ({DEVICE}) (goodput_host_disk_in_flight{{{NODE}}})", DEVICE
+            "latency {{node}} {{device}}": on_node(top_over_range(3, DISK_LATENCY, DEVICE)),
+            "in flight {{node}} {{device}}": on_node(
+                top_over_range(3, f"max by ({DEVICE}) (goodput_host_disk_in_flight{{{NODE}}})", DEVICE)
             ),
         },
         unit="Bps",
@@ -160,6 +183,7 @@ PANELS = [
             series("free", "bytes", [(None, "text")]),
             series("response time", "s", ONE_IS_BAD),
             series("up", "bool_yes_no", ONE_IS_GOOD),
+            *panels.widths(fstype=80, source=200),
             TO_NODE,
         ],
     ),
@@ -198,17 +222,17 @@ PANELS = [
     ),
     panels.lines(
         "Lustre",
-        "Bytes that programs read from and wrote to each file system; on the right the mean time of the four "
-        "slowest operations, and operations per second. Many slow open or stat: small files; pack them. Slow "
+        "Bytes that programs read from and wrote to each file system; on the right the mean time of the three "
+        "slowest operations; operations per second have no axis. Many slow open or stat: small files; pack them. Slow "
         "read: a busy storage target; stripe large files over more targets.",
         {
             "{{filesystem}} {{direction}}": _rate("goodput_lustre_bytes_total", "filesystem, direction"),
-            "time of {{operation}} {{filesystem}}": top_over_range(4, LUSTRE_LATENCY, OPERATION),
-            "number of {{operation}} {{filesystem}}": top_over_range(4, LUSTRE_OPERATIONS, OPERATION),
+            "time of {{operation}} {{filesystem}}": top_over_range(3, LUSTRE_LATENCY, OPERATION),
+            "operations": f"sum({LUSTRE_OPERATIONS})",
         },
         unit="Bps",
         no_value="no Lustre here",
-        overrides=[series("/^time of/", "s", axis="right"), series("/^number of/", "cps", axis="right")],
+        overrides=[series("/^time of/", "s", axis="right"), series("operations", "cps", axis="hidden")],
     ),
     # NUMA, and what runs on the node.
     panels.lines(
@@ -254,15 +278,15 @@ PANELS = [
         "and time from the rank. Find it by its pid on the node.",
         {
             "process": "topk(40, group by (gpu, instance, pid, user, comm, pod, slurm_job) "
-            f"(goodput_gpu_process_info{{{NODE}}}))",
+            f"(goodput_gpu_process_info{{{NODE}}})) * on (instance, gpu) group_left (index, uuid) {gpu_names(NODE)}",
             "on this GPU": f"topk(40, max by (instance, gpu) (goodput_gpu_processes{{{NODE}}}) > 0)",
         },
         unit="none",
         no_value="no process uses a GPU, or the driver does not report it",
-        first=["instance", "gpu", "pid", "user", "comm", "pod", "slurm_job"],
-        sort="instance",
-        hide=("process",),
-        overrides=[*panels.widths(instance=110, pid=70), TO_NODE],
+        first=["instance", "index", "uuid", "pid", "user", "comm", "pod", "slurm_job"],
+        sort=("-instance", "-index"),
+        hide=("process", "gpu"),
+        overrides=[*panels.widths(instance=110, index=60, uuid=85, pid=70), TO_NODE],
     ),
     # Links.
     panels.lines(
@@ -296,8 +320,8 @@ PANELS = [
             "{{operation}}": _rate("goodput_infiniband_operation_bytes_total", "operation"),
             "retransmitted": _rate("goodput_infiniband_retransmit_bytes_total"),
             "packets {{direction}}": _rate("goodput_infiniband_packets_total", "direction"),
-            "{{device}}/{{port}} on {{instance}}": top_over_range(
-                3, _rate("goodput_infiniband_bytes_total", DEVICE_PORT), DEVICE_PORT
+            "{{node}} {{device}}/{{port}}": on_node(
+                top_over_range(3, _rate("goodput_infiniband_bytes_total", DEVICE_PORT), DEVICE_PORT)
             ),
         },
         unit="Bps",

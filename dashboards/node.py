@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dashboards import board_builder, panels
 from dashboards.board_builder import build_board
-from dashboards.panels import GREEN, RED, YELLOW, series
-from dashboards.promql import RATE, rate_of, top_over_range
-from dashboards.states import ONE_IS_BAD, ONE_IS_GOOD
+from dashboards.panels import COLOUR_TEXT, GREEN, RED, YELLOW, series
+from dashboards.promql import NODE_NAME, RATE, gpu_names, on_node, rate_of, top_over_range
+from dashboards.states import ONE_IS_BAD, ONE_IS_GOOD, PHASE_COLOURS
 
+GPUS_SHOWN = 6  # as many as a legend has room for
 NODE = 'instance=~"$instance"'
 GPU = f'{NODE},gpu=~"$gpu"'
 NO_GPU = "no driver reports a GPU here"
 NO_AGENT = "no node agent is scraped"
 ERRORS_STEPS = [(None, GREEN), (1, YELLOW), (10, RED)]
+# A bar of errors is full where it is red, one of what is normal at a hundred times as many.
+ERRORS_FULL, NORMAL_FULL = 10, 1000
+TEMPERATURE_STEPS = [(None, GREEN), (80, YELLOW), (90, RED)]
 
 
 def _gain(series: str, selector: str) -> str:
@@ -31,15 +35,25 @@ def _below_maximum(series: str) -> str:
         f'max by (instance, gpu) (goodput_gpu_pcie_{series}{{{GPU},kind="{kind}"}})'
         for kind in ("current", "max")
     )
-    return f"count({current} < {maximum}) or vector(0)"
+    return (
+        f"count({current} < {maximum} and on (instance, gpu) {_activity('utilization')} > 0.2) or vector(0)"
+    )
 
 
-EVENTS = _gain("goodput_health_events_total", NODE + ',severity=~"warning|critical"')
+def _events(severity: str) -> str:
+    gained = _gain("goodput_health_events_total", f'{NODE},severity="{severity}"')
+    return f"topk(6, sum by (kind) ({gained}) > 0)"
+
+
 ROWS_BAD = (
     f'sum(max by (instance, gpu) (goodput_gpu_rows_remapped{{{GPU},kind=~"pending|failure"}} or '
     f'goodput_gpu_pages_retired{{{GPU},kind="pending"}})) or vector(0)'
 )
 RECOVERY = f'max by (instance, gpu) (goodput_gpu_recovery_action{{{GPU},action!="none"}})'
+
+
+def _colour(colour: str) -> dict:
+    return {"color": {"mode": "fixed", "fixedColor": colour}}
 
 
 # -- By phase: what a counter gained in each second that the rank of the GPU spent in the phase
@@ -54,6 +68,7 @@ def _activity_by_phase(unit: str) -> str:
     return _by_phase("goodput_gpu_activity_seconds_total", f',unit="{unit}"')
 
 
+COMPUTE = "forward|backward"
 MIXED = (
     f"{rate_of('goodput_gpu_phase_mixed_seconds_total', '', GPU)} "
     f"/ ({rate_of('goodput_gpu_phase_seconds_total', '', GPU)} > 0)"
@@ -71,15 +86,32 @@ def _memory(kind: str) -> str:
     return f'max by (instance, gpu) (goodput_gpu_memory_bytes{{{GPU},kind="{kind}"}})'
 
 
-LEAST_ACTIVE = top_over_range(
-    10, f"({_activity('sm')} or {_activity('utilization')})", "instance, gpu", "bottomk"
-)
+ACTIVE = f"({_activity('sm')} or {_activity('utilization')})"
+LEAST_ACTIVE = top_over_range(GPUS_SHOWN, ACTIVE, "instance, gpu", "bottomk")
 # The rank that used the GPU last; of a GPU that none has used, the run is empty.
 OWNER = f'gpu:owner:info{{{NODE},run=~"$run|"}}'
+# A name that fits a legend; the table has the slot and the uuid.
+GPU_LEGEND = "{{node}} GPU {{index}}"
+
+
+def _named(expr: str) -> str:
+    """A series by GPU, with the index of the GPU and the name of its node."""
+    return f"label_replace(({expr}) * on (instance, gpu) group_left (index) {gpu_names(GPU)}, {NODE_NAME})"
+
+
+ROWS = f"bottomk(40, max by (instance, gpu) (goodput_gpu_up{{{GPU}}}))"
+
+
+def _row(expr: str) -> str:
+    return f"{expr} and on (instance, gpu) {ROWS}"
+
+
 THROTTLED = f'avg_over_time(goodput_gpu_throttled{{{GPU},reason!="idle"}}[{RATE}])'
 CLOCK = f'goodput_gpu_clock_hertz{{{GPU},clock="sm"}}'
 POWER = f"max by (instance, gpu) (goodput_gpu_power_watts{{{GPU}}})"
 TEMPERATURE = f"max by (instance, gpu, sensor) (goodput_gpu_temperature_celsius{{{GPU}}})"
+HOTTEST = f"max by (instance, gpu) (goodput_gpu_temperature_celsius{{{GPU}}})"
+MEMORY_USED = f"{_memory('used')} / {_memory('total')}"
 LINK_BYTES = f"sum by (link, direction) (goodput_gpu_link_bytes_per_second{{{GPU}}})"
 
 
@@ -90,7 +122,7 @@ def _utilisation(kind: str, by: str, speed: str) -> str:
     """Traffic of each interface or port over its line rate."""
     line_rate = f"max by ({by}) (goodput_{kind}_{speed}_bytes_per_second{{{NODE}}} > 0)"
     traffic = f"max by ({by}, direction) (rate(goodput_{kind}_bytes_total{{{NODE}}}[{RATE}]))"
-    return top_over_range(8, f"{traffic} / on ({by}) group_left () {line_rate}", f"{by}, direction")
+    return on_node(top_over_range(3, f"{traffic} / on ({by}) group_left () {line_rate}", f"{by}, direction"))
 
 
 PORT, INTERFACE = "instance, device, port", "instance, device"
@@ -129,13 +161,11 @@ PANELS = [
         "The eight most frequent events of GPUs and links, by kind. Critical ones (a lost GPU, an uncorrectable "
         "error, an RDMA link down) need action now. Many of one kind on one node: drain it. /api/v1/health of the "
         "aggregator lists time, device and affected ranks of each event.",
-        {
-            "{{kind}} ({{severity}})": f"topk(8, sum by (kind, severity) ({EVENTS}))",
-        },
+        {f"{{{{kind}}}} ({severity})": _events(severity) for severity in ("critical", "warning")},
         unit="short",
-        no_value="no events since the agents started",
-        steps=ERRORS_STEPS,
-    ),
+        no_value="no event in the last hour",
+        overrides=[("/.*critical.*/", _colour(RED)), ("/.*warning.*/", _colour(YELLOW))],
+    ).max(ERRORS_FULL),
     panels.bars(
         "GPU errors: memory, XIDs, PCIe",
         "Errors in the last hour, and GPUs in a bad state. Any uncorrectable error: data was lost, reset the GPU. "
@@ -156,7 +186,46 @@ PANELS = [
         no_value=NO_GPU,
         steps=ERRORS_STEPS,
         # Neither needs action by itself.
-        overrides=[series(name, "short", [(None, GREEN)]) for name in ("correctable errors", "PCIe replays")],
+        overrides=[
+            (name, {**dict([series(name, "short", [(None, GREEN)])])[name], "max": NORMAL_FULL})
+            for name in ("correctable errors", "PCIe replays")
+        ],
+    ).max(ERRORS_FULL),
+    panels.table(
+        "The GPUs, lost ones first",
+        "At most forty GPUs of the chosen nodes: index, slot on the PCI bus and the beginning of the uuid, by which you "
+        "find them in nvidia-smi and in the machine; the rank on each, and what it does now. Unlike its peers: cooler "
+        "and idle, it waits; hotter or throttled, the others wait for it. Not up, or with an XID: drain the node.",
+        {
+            "info": _row(on_node(gpu_names(GPU))),
+            "owner": _row(f"group by (instance, gpu, run, rank) ({OWNER})"),
+            "up": ROWS,
+            "active": _row(ACTIVE),
+            "throttled": _row(f"max by (instance, gpu) (gpu:throttled:ratio_5m{{{GPU}}})"),
+            "hottest": _row(HOTTEST),
+            "power": _row(POWER),
+            "SM clock": _row(f"max by (instance, gpu) ({CLOCK})"),
+            "memory": _row(MEMORY_USED),
+            "XIDs, 1 h": _row(f"sum by (instance, gpu) ({_gain('goodput_gpu_xid_errors_total', GPU)})"),
+        },
+        unit="percentunit",
+        no_value=NO_GPU,
+        first=["node", "index", "pci", "uuid", "run", "rank"],
+        sort=("-up", "-node", "-index"),
+        hide=("info", "owner", "instance", "gpu", "host"),
+        overrides=[
+            series("up", "bool_yes_no", ONE_IS_GOOD),
+            series("throttled", "percentunit", [(None, "text"), (0.05, YELLOW), (0.5, RED)]),
+            series("hottest", "celsius", TEMPERATURE_STEPS),
+            series("power", "watt"),
+            series("SM clock", "hertz"),
+            series("XIDs, 1 h", "none", [(None, "text"), (1, RED)]),
+            *((name, COLOUR_TEXT) for name in ("up", "throttled", "hottest", "XIDs, 1 h")),
+            ("power", {"decimals": 0}),
+            *panels.widths(index=60, pci=120, uuid=90, rank=60, up=60),
+            panels.link("rank", "Open the rank", "goodput-rank", run="field:run", rank="field:rank"),
+            panels.link("run", "Open the run", "goodput-run", run="field:run"),
+        ],
     ),
     # How hard the GPUs work, and in which phase.
     panels.lines(
@@ -174,31 +243,34 @@ PANELS = [
         overrides=[series("GPUs with false zeros", "none", axis="hidden")],
     ),
     panels.lines(
-        "The ten least active GPUs",
+        "The six least active GPUs",
         "SM activity (utilization where there is none) of the least active GPUs. One far below the others in a "
         "run: its rank waits for data, has died, or the others do not wait for it. One far above: the others wait "
         "for it. All low: see the phases beside.",
-        {
-            "rank {{rank}}: {{gpu}} on {{instance}}": f"({LEAST_ACTIVE}) * on (instance, gpu) "
-            f"group_left (run, rank) {OWNER}"
-        },
+        {GPU_LEGEND: _named(f"({LEAST_ACTIVE}) * on (instance, gpu) group_left (run, rank) {OWNER}")},
         unit="percentunit",
         no_value=NO_GPU,
         overrides=[panels.link("/.*/", "Open the rank", "goodput-rank", run="label:run", rank="label:rank")],
     ),
     panels.lines(
         "Activity by phase",
-        "Activity of the GPU per second that its rank spent in a phase: SM (engine where there is none) and "
-        "tensor. Low forward and backward: launch-bound or bound by memory. Loader or checkpoint at zero: waiting "
+        "Activity of the GPU per second that its rank spent in a phase: SM (engine where there is none), and the "
+        "tensor cores in forward and backward. Low forward and backward: launch-bound or bound by memory. Loader or checkpoint at zero: waiting "
         "that could be overlapped. Where one sample spans several phases, as in steps much shorter than a second, "
         "their shares are estimated.",
         {
-            "{{phase}}: SM": f"{_activity_by_phase('sm')} or {_activity_by_phase('engine')}",
-            "{{phase}}: tensor": _activity_by_phase("tensor"),
+            "{{phase}}": f"{_activity_by_phase('sm')} or {_activity_by_phase('engine')}",
+            "{{phase}}, tensor": _by_phase(
+                "goodput_gpu_activity_seconds_total", f',unit="tensor",phase=~"{COMPUTE}"'
+            ),
             "estimated part": MIXED,
         },
         unit="percentunit",
         no_value="no rank has used these GPUs, or they have no such counters",
+        overrides=panels.colours(
+            PHASE_COLOURS
+            | {"forward, tensor": "#5794f2", "backward, tensor": "#b0dcf7", "estimated part": "text"}
+        ),
     ),
     # Power, and what limits it.
     panels.lines(
@@ -209,14 +281,15 @@ PANELS = [
         {"{{phase}}": _by_phase("goodput_gpu_phase_energy_joules_total")},
         unit="watt",
         no_value="no rank has used these GPUs, or the driver reports no power",
+        overrides=panels.colours(PHASE_COLOURS),
     ),
     panels.lines(
         "Power and energy",
-        "Power of the ten GPUs that draw most, the lowest limit in force, and the sum of all by their energy "
+        "Power of the six GPUs that draw most, the lowest limit in force, and the sum of all by their energy "
         "counters (right). One GPU with less power than its peers in a run: it waits, or is throttled. A limit "
         "below the others: an operator or the rack set it; that GPU will be the straggler.",
         {
-            "{{gpu}} on {{instance}}": top_over_range(10, POWER, "instance, gpu"),
+            GPU_LEGEND: _named(top_over_range(GPUS_SHOWN, POWER, "instance, gpu")),
             "lowest limit": f"min(goodput_gpu_power_limit_watts{{{GPU}}})",
             "total": rate_of("goodput_gpu_energy_joules_total", "", GPU),
         },
@@ -242,25 +315,25 @@ PANELS = [
     ),
     # Heat, memory, links.
     panels.lines(
-        "Temperature: the ten hottest",
+        "Temperature: the six hottest",
         "Hottest sensor of each GPU: core, memory or junction. Most GPUs throttle between 83 and 95 degrees, "
         "memory some ten later; the clocks beside show whether they do. One GPU far above its neighbours: its "
         "fan, its heat sink or its position in the air flow.",
-        {"{{gpu}} {{sensor}} on {{instance}}": top_over_range(10, TEMPERATURE, "instance, gpu, sensor")},
+        {
+            GPU_LEGEND + " {{sensor}}": _named(
+                top_over_range(GPUS_SHOWN, TEMPERATURE, "instance, gpu, sensor")
+            )
+        },
         unit="celsius",
         no_value=NO_GPU,
-        steps=[(None, GREEN), (80, YELLOW), (90, RED)],
+        steps=TEMPERATURE_STEPS,
     ),
     panels.lines(
-        "GPU memory: the ten fullest",
+        "GPU memory: the six fullest",
         "Share of each GPU's memory in use, caches of the framework included. Near 100 %: a larger batch or "
         "fragmentation ends in out-of-memory. Low: room for a larger batch. One GPU unlike its peers: a leftover "
         "process (goodput_gpu_process_info names it) or an uneven split of the model.",
-        {
-            "{{gpu}} on {{instance}}": top_over_range(
-                10, f"{_memory('used')} / {_memory('total')}", "instance, gpu"
-            )
-        },
+        {GPU_LEGEND: _named(top_over_range(GPUS_SHOWN, MEMORY_USED, "instance, gpu"))},
         unit="percentunit",
         no_value=NO_GPU,
         steps=[(None, GREEN), (0.95, YELLOW)],
@@ -282,13 +355,13 @@ PANELS = [
     # What the GPUs wait for.
     panels.lines(
         "Network utilisation: the busiest links",
-        "Traffic over the line rate of the eight busiest interfaces and RDMA ports. Near 100 % for long: steps are "
+        "Traffic over the line rate of the three busiest interfaces and RDMA ports. Near 100 % for long: steps are "
         "bound by the network (overlap, compress, fewer bytes), or the link also carries a data set. One idle rail "
         "while the others work: it is down or not configured. Links down: ports and interfaces that were up within "
         "a day.",
         {
-            "{{device}} {{direction}} on {{instance}}": _utilisation("network", INTERFACE, "speed"),
-            "{{device}}/{{port}} {{direction}} on {{instance}}": _utilisation("infiniband", PORT, "rate"),
+            "{{node}} {{device}} {{direction}}": _utilisation("network", INTERFACE, "speed"),
+            "{{node}} {{device}}/{{port}} {{direction}}": _utilisation("infiniband", PORT, "rate"),
             "links down": LINKS_DOWN,
         },
         unit="percentunit",
@@ -322,14 +395,14 @@ PANELS = [
     panels.lines(
         "Pressure, disks, file systems",
         "Share of time in which tasks waited for cpu, memory or io (worst node; full: nothing ran), busy time of "
-        "the three busiest disks, the three fullest file systems, and the slowest response of one (right). High io "
+        "the two busiest disks, the two fullest file systems, and the slowest response of one (right). High io "
         "or disk: loaders read too much or too small. memory: no room for the page cache. A file system down: any "
         "access to it hangs.",
         {
-            "waiting for {{resource}} ({{kind}})": "topk(6, max by (resource, kind) "
+            "{{resource}} ({{kind}})": "topk(4, max by (resource, kind) "
             f"(node_resource:pressure:ratio_5m{{{NODE}}}))",
-            "{{device}} busy on {{instance}}": top_over_range(3, DISK_BUSY, "instance, device"),
-            "{{mount}} full on {{instance}}": top_over_range(3, FULL, "instance, mount"),
+            "{{node}} {{device}} busy": on_node(top_over_range(2, DISK_BUSY, "instance, device")),
+            "{{node}} {{mount}} full": on_node(top_over_range(2, FULL, "instance, mount")),
             "file systems down": f"count(goodput_filesystem_up{{{NODE}}} == 0) or vector(0)",
             "slowest response": f"max(goodput_filesystem_response_seconds{{{NODE}}})",
         },
@@ -346,6 +419,6 @@ BOARD = build_board(
     "goodput-node",
     "What do the GPUs, links, disks and the host under a run do, and what is wrong with them?",
     PANELS,
-    [(7, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8)],
+    [(7, 8, 8, 8), (9, 24), (9, 7, 7, 10), (8, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8)],
     variables=[board_builder.OPTIONAL_RUN, board_builder.NODE, board_builder.GPU],
 )

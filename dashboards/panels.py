@@ -9,6 +9,8 @@ series or column, or a /pattern/ of their names, and the settings by which it di
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from grafana_foundation_sdk.builders import (
@@ -36,6 +38,14 @@ BASE = "base"
 COLOUR_TEXT = {"custom.cellOptions": {"type": "color-text"}}
 GAUGE = {"custom.cellOptions": {"type": "gauge", "mode": "basic"}}
 OTHER_AXIS = {"custom.axisPlacement": "right", "custom.thresholdsStyle": {"mode": "off"}}
+
+# Grafana's own palette begins with green and yellow, and its fifth colour is red, whatever a line stands for.
+CALM = ("#5794f2", "#b877d9", "#6ed0e0", "#ff9830", "#8ab8ff", "#d683ce", "#3f86cf", "#c9d2de", "#a352cc")
+ALARMING = ("#e02f44", "#ff7383", "#fa6400")
+BAD = re.compile(
+    r"error|fail|refused|rejected|dropped|malformed|unreachable|invalid|timeout|killed|unkillable|unauthorized"
+    r"|\bdown\b|\blost\b|not (accepted|measured|authorized)|false zero|retransm|left out"
+)
 
 Override = tuple[str, Mapping[str, object]]
 Steps = Sequence[tuple[float | None, str]]
@@ -97,7 +107,21 @@ def lines(title, description, queries, *, unit, no_value, steps=(), overrides=()
     )
     if unit in ("short", "cps", "reqps"):
         panel.axis_soft_max(1)  # Zero is a line at the bottom, not one on a scale to a hundred.
+    overrides = [*_line_colours(queries, overrides), *overrides]
     return _finish(panel, title, description, _range_or_instant(queries), unit, no_value, steps, overrides)
+
+
+def _line_colours(legends: Iterable[str], overrides: Iterable[Override]) -> list[Override]:
+    """Red for lines of what is bad by their names, others for the rest; those with labels keep Grafana's palette."""
+    coloured = {name for name, settings in overrides if "color" in settings}
+    plain = [legend for legend in legends if "{{" not in legend and legend not in coloured]
+    bad = [legend for legend in plain if BAD.search(legend)]
+    calm = [legend for legend in plain if legend not in bad]
+    pairs = [
+        *zip(bad, itertools.cycle(ALARMING), strict=False),
+        *zip(calm, itertools.cycle(CALM), strict=False),
+    ]
+    return colours(dict(pairs))
 
 
 def areas(title, description, queries, *, unit, no_value, overrides=(), shares=False) -> timeseries.Panel:
@@ -136,7 +160,7 @@ def table(
     """A table: the samples of all `columns` (name: expression) with the same labels are one row.
 
     `first` are the labels whose columns come before the values, and `last` those whose columns come after; `sort` is the
-    column by which rows are sorted, the largest first, or with a minus in front the smallest; `hide` leaves out labels
+    column by which rows are sorted, the largest first, or with a minus in front the smallest, or several columns; `hide` leaves out labels
     and columns; `tall` rows have room for two lines of text.
     """
     # Grafana's name for the values of each query.
@@ -156,7 +180,8 @@ def table(
         .cell_height(common.TableCellHeight.LG if tall else common.TableCellHeight.SM)
         .min_width(60)
         .sort_by(
-            [common_builders.TableSortByFieldState().display_name(sort.lstrip("-")).desc(sort[0] != "-")]
+            common_builders.TableSortByFieldState().display_name(name.lstrip("-")).desc(name[0] != "-")
+            for name in ((sort,) if isinstance(sort, str) else sort)
         )
     )
     _transform(panel, merge={}, organize=organize)
@@ -166,29 +191,28 @@ def table(
     return _finish(panel, title, description, _table_targets(columns), unit, no_value, steps, overrides)
 
 
-def heat_map(title, description, queries, *, unit, no_value, buckets=False) -> heatmap.Panel:
-    """A line of cells per series, red for the largest values; or, of a histogram's `buckets` by `le`, one per bucket."""
+def heat_map(title, description, queries, *, unit, no_value, scale) -> heatmap.Panel:
+    """A line of cells per series, coloured from the lower to the upper value of `scale`: blue to red."""
     colour = heatmap.HeatmapColorOptions().mode(heat.HeatmapColorMode.SCHEME).steps(64)
     panel = (
         heatmap.Panel()
         .calculate(False)
         .color(
-            colour.scheme("Blues" if buckets else "Turbo")
+            colour.scheme("Turbo")
             .fill("dark-orange")
             .scale(heat.HeatmapColorScale.LINEAR)
+            .min(scale[0])
+            .max(scale[1])
         )
         .cell_gap(1)
         .show_value(common.VisibilityMode.NEVER)
         .show_legend()
         .filter_values(heatmap.FilterValueRange().le(1e-9))
-        .y_axis(heatmap.YAxisConfig().unit(unit if buckets else "none"))
-        .cell_values(heatmap.CellValues().unit("short" if buckets else unit))
+        .y_axis(heatmap.YAxisConfig().unit("none"))
+        .cell_values(heatmap.CellValues().unit(unit))
         .rows_frame(heatmap.RowsHeatmapOptions().layout(common.HeatmapCellLayout.AUTO))
     )
-    targets = _range_or_instant(queries)
-    if buckets:
-        targets = [one.format(PromQueryFormat.HEATMAP) for one in targets]
-    return _finish(panel, title, description, targets, unit, no_value)
+    return _finish(panel, title, description, _range_or_instant(queries), unit, no_value)
 
 
 def states(title, description, queries, *, no_value, meanings, overrides=()) -> statetimeline.Panel:
@@ -200,7 +224,7 @@ def states(title, description, queries, *, no_value, meanings, overrides=()) -> 
         .row_height(0.8)
         .line_width(0)
         .fill_opacity(80)
-        .mappings([_value_map(meanings)])
+        .mappings([value_map(meanings)])
         .legend(_legend_list())
         .tooltip(_tooltip())
     )
@@ -286,8 +310,9 @@ def series(name: str, unit: str, steps: Steps = (), axis: str = "") -> Override:
         settings["thresholds"] = _thresholds(steps).build()
     if axis:
         settings |= OTHER_AXIS | {"custom.axisPlacement": axis}
-    if axis == "right" and unit == "percentunit":
-        settings["custom.axisSoftMax"] = 0.1  # All zero would else be drawn on a scale to 10 000 %.
+    # All zero would else be drawn on a scale to a hundred, or to 10 000 %.
+    if axis == "right" and unit in ("percentunit", "cps", "short"):
+        settings["custom.axisSoftMax"] = 0.1 if unit == "percentunit" else 1
     return name, settings
 
 
@@ -303,7 +328,7 @@ def widths(**pixels: int) -> list[Override]:
 
 def texts(name: str, meanings: Mapping, wrap: bool = False) -> Override:
     """Texts, or (text, colour), in the place of a column's values."""
-    settings: dict[str, object] = {"mappings": [_value_map(meanings)]}
+    settings: dict[str, object] = {"mappings": [value_map(meanings)]}
     if wrap:
         # Grafana 12 and later read the second.
         settings |= {"custom.cellOptions": {"type": "auto", "wrapText": True}, "custom.wrapText": True}
@@ -388,7 +413,7 @@ def _thresholds(steps: Steps) -> dashboard_builders.ThresholdsConfig:
     return dashboard_builders.ThresholdsConfig().mode(dashboard.ThresholdsMode.ABSOLUTE).steps(found)
 
 
-def _value_map(meanings: Mapping) -> dashboard.ValueMap:
+def value_map(meanings: Mapping) -> dashboard.ValueMap:
     """The text or (text, colour) of each value."""
     results = {}
     for at, (value, meaning) in enumerate(meanings.items()):

@@ -3,6 +3,21 @@
 from __future__ import annotations
 
 RATE = "$__rate_interval"
+# label_replace's arguments: the label `node` is the instance without its port.
+NODE_NAME = '"node", "$1", "instance", "(.+?)(?::[0-9]+)?"'
+# And `uuid` is the beginning of the label `gpu`, as long as a legend or a column has room for.
+SHORT_UUID = '"uuid", "$1", "gpu", "(?:[A-Z]+-)?(.{1,8}).*"'
+
+
+def gpu_names(selector: str) -> str:
+    """The index of each GPU and its slot, by which it is found in nvidia-smi and in the machine, and its short uuid."""
+    names = f"group by (instance, gpu, index, pci) (goodput_gpu_info{{{selector}}})"
+    return f"label_replace({names}, {SHORT_UUID})"
+
+
+def on_node(expr: str) -> str:
+    """A series by instance, with the node's name in the label `node`: the instance without its port, for legends."""
+    return f"label_replace({expr}, {NODE_NAME})"
 
 
 def rate_of(series: str, by: str = "", selector: str = "", window: str = RATE) -> str:

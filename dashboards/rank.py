@@ -5,31 +5,23 @@ from __future__ import annotations
 from dashboards import board_builder, panels, promql
 from dashboards.board_builder import build_board
 from dashboards.panels import GREEN, RED, YELLOW, series
-from dashboards.promql import RATE
-from dashboards.states import ONE_IS_GOOD, STATE_COLOURS
+from dashboards.promql import RATE, gpu_names
+from dashboards.states import ONE_IS_GOOD, PHASE_COLOURS
 
-RANK = 'run="$run",rank="$rank"'
+RUN = 'run="$run"'
+RANK = f'{RUN},rank="$rank"'
 NO_RANK = "no node agent has this rank"
 NO_LOADER = "no DataLoader is measured"
-# The compute phases share the colour of productive time, in shades.
-PHASE_COLOURS = {
-    "forward": "#1261b0",
-    "backward": "#3f86cf",
-    "optimizer": "#7fb2e5",
-    **{
-        phase: STATE_COLOURS[phase]
-        for phase in (
-            "loader",
-            "h2d",
-            "communication",
-            "checkpoint",
-            "restore",
-            "evaluation",
-            "rollout",
-            "compile",
-        )
-    },
-    "none": STATE_COLOURS["unattributed"],
+STEP_COLOURS = {
+    "p50, this rank": "#7cc4f0",
+    "p95, this rank": "#1261b0",
+    "p99, this rank": "#a572c9",
+    "p50, all ranks": "#c9d2de",
+    "p95, all ranks": "#97a9b8",
+    "p99, all ranks": "#78818c",
+    "mean, this rank": "#4ba18c",
+    "mean, median rank": "#d3c58c",
+    "mean, all ranks": "text",
 }
 WAIT_COLOURS = {
     "storage": "#e28c03",
@@ -47,25 +39,52 @@ def _rate(series: str, by: str = "", more: str = "", window: str = RATE) -> str:
     return promql.rate_of(series, by, RANK + more, window)
 
 
+def _gained(series: str, by: str = "") -> str:
+    """How many in a quarter of an hour: rates of what happens once in minutes would be spikes."""
+    return f"round({_rate(series, by, window='15m')} * 900)"
+
+
 def _max(series: str) -> str:
     return f"max({series}{{{RANK}}})"
 
 
-def _of_group(series: str) -> str:
+def _of_group(series: str, more: str = "") -> str:
     """A recorded series of the rank's group."""
-    return f'{series}{{run="$run"}} and on (run, group) group by (run, group) (goodput_rank_info{{{RANK}}})'
+    return f'{series}{{run="$run"{more}}} and on (run, group) group by (run, group) (goodput_rank_info{{{RANK}}})'
 
 
 HERE = {"run": "run", "instance": "field:instance"}
-COLUMNS = ["host", "instance", "gpu_uuid", "device", "group", "stage", "attempt", "pid", "pod", "slurm_job"]
+COLUMNS = [
+    "host",
+    "instance",
+    "index",
+    "pci",
+    "uuid",
+    "gpu_uuid",
+    "device",
+    "group",
+    "stage",
+    "attempt",
+    "pid",
+    "pod",
+    "slurm_job",
+]
 IDENTITY = "host, instance, device, gpu_uuid, group, stage, attempt"
+# In the labels of the rank's own rows.
+GPU_OF_RANK = (
+    f"group by (instance, index, pci, uuid, gpu_uuid) (label_replace({gpu_names('')}, "
+    f'"gpu_uuid", "$1", "gpu", "(.*)") and on (instance, gpu_uuid) group by (instance, gpu_uuid) '
+    f"(goodput_rank_info{{{RANK}}}))"
+)
 PROCESS = "host, instance, pid, pod, slurm_job"
 BATCHES = f"({_rate('goodput_loader_batches_total')} > 0)"
-PHASE_RATE = f"sum by (phase, clock) (rate(goodput_phase_seconds_total{{{RANK}}}[1m]))"
-PHASE_MEDIAN = f"max by (phase, clock) ({_of_group('run_group_phase_clock:phase_seconds:p50_1m')})"
 PHASE_SUM, PHASE_COUNT = (
     _rate(f"goodput_phase_duration_seconds_{part}", "phase", window="5m") for part in ("sum", "count")
 )
+ALL_STEPS = {
+    part: promql.rate_of(f"goodput_run_step_duration_seconds_{part}", "", RUN, "5m")
+    for part in ("sum", "count")
+}
 TRACED = f'goodput_deep_look_seconds{{{RANK},kind=~"compute|communication|copy|loader|host|idle"}}'
 
 WORKER = "loader, worker"
@@ -80,17 +99,20 @@ def _busy(parts: str) -> str:
     return _of_workers(_rate("goodput_loader_worker_seconds_total", WORKER, f',part=~"{parts}"', "5m"))
 
 
-def _phases(clock: str, description: str, no_value: str):
-    """The step thread's time by phase."""
-    return panels.areas(
-        f"Phases on the {clock}'s clock",
-        description,
-        {"{{phase}}": _rate("goodput_phase_seconds_total", "phase", f',clock="{clock}"')},
-        unit="percentunit",
-        no_value=no_value,
-        overrides=panels.colours(PHASE_COLOURS),
-    ).interval("1m")  # A window shorter than a step would show one phase only.
+def _clock(name: str) -> str:
+    """The step thread's time by phase on one clock."""
+    return _rate("goodput_phase_seconds_total", "phase", f',clock="{name}"')
 
+
+def _excess(clock: str) -> str:
+    """What the rank spends in each phase beyond the median of its group."""
+    own = _rate("goodput_phase_seconds_total", "phase", f',clock="{clock}"', "1m")
+    median = _of_group("run_group_phase_clock:phase_seconds:p50_1m", f',clock="{clock}"')
+    return f"{own} - on (phase) max by (phase) ({median})"
+
+
+HAS_DEVICE_CLOCK = f'group (goodput_phase_seconds_total{{{RANK},clock="device"}})'
+PHASE_EXCESS = f"{_excess('device')} or ({_excess('host')} unless on () {HAS_DEVICE_CLOCK})"
 
 PANELS = [
     # Identity and present state.
@@ -101,6 +123,7 @@ PANELS = [
         "rank of this number, or its node has no agent. The links of host and GPU open the board of the node.",
         {
             "info": f"group by ({IDENTITY}) (goodput_rank_info{{{RANK}}})",
+            "GPU": GPU_OF_RANK,
             "process": f"group by ({PROCESS}) (goodput_rank_process_info{{{RANK}}})",
             "NUMA node": f"max by (instance) (goodput_rank_numa_node{{{RANK}}})",
             "CPUs": f"sum by (instance) (goodput_rank_cpus{{{RANK}}})",
@@ -109,10 +132,14 @@ PANELS = [
         no_value=NO_RANK,
         first=COLUMNS,
         sort="attempt",
-        hide=("info", "process"),
+        hide=("info", "GPU", "process", "gpu"),
         overrides=[
-            *panels.widths(device=170, attempt=75),
-            panels.link("gpu_uuid", "Open the GPU", "goodput-node", **HERE, gpu="field:gpu_uuid"),
+            *panels.widths(index=55, pci=115, uuid=85, attempt=70, pid=60, CPUs=55, NUMA_node=95),
+            (
+                "gpu_uuid",
+                {"custom.hidden": True, "custom.hideFrom": {"viz": True, "legend": False, "tooltip": False}},
+            ),
+            panels.link("uuid", "Open the GPU", "goodput-node", **HERE, gpu="field:gpu_uuid"),
             panels.link("instance", "Open the node", "goodput-node", **HERE),
             panels.link("host", "Open host and storage", "goodput-host", **HERE),
         ],
@@ -139,88 +166,100 @@ PANELS = [
             series("last sign of life", "s", [(None, GREEN), (60, YELLOW), (600, RED)]),
         ],
     ),
-    # Phases on both clocks.
-    _phases(
-        "host",
+    # Phases on both clocks. A window shorter than a step would show one phase only.
+    panels.areas(
+        "Phases on the host's clock",
         "Time of the step thread in each phase, per second; 'none' is time in no phase. A phase that grows: the "
         "code waits for it. With a device, some of this waiting did not delay the GPU: compare with the clock of "
         "the device beside before you change anything. The gap to 100 % is a phase longer than the window.",
-        NO_RANK,
-    ),
-    _phases(
-        "device",
-        "The same on the GPU: time between the marks of the phases on its stream. Loader or h2d here is waiting "
-        "that cost GPU time; on the host's clock alone it was hidden. Communication here is exposed: not "
-        "overlapped with compute. Empty: no device, or the steps are measured by the host's clock.",
-        "no device clock: the host's clock is used instead",
-    ),
+        {"{{phase}}": _clock("host")},
+        unit="percentunit",
+        no_value=NO_RANK,
+        overrides=panels.colours(PHASE_COLOURS),
+    ).interval("1m"),
+    panels.lines(
+        "Device's clock less the host's",
+        "How much more of its time the GPU spent in each phase than the step thread. Below zero in loader or h2d: so "
+        "much of that waiting was hidden, since the GPU still computed; only the rest is worth a change. Above zero in "
+        "a compute phase: that is where it was hidden. All at zero: the GPU waits whenever the code does.",
+        {"{{phase}}": f"{_clock('device')} - on (phase) {_clock('host')}"},
+        unit="percentunit",
+        no_value="no device clock: the host's clock is used instead",
+        overrides=panels.colours(PHASE_COLOURS),
+    )
+    .interval("1m")
+    .min(None)
+    .axis_soft_min(-0.05)
+    .axis_soft_max(0.05),
     panels.lines(
         "Phases against the group's median",
-        "Seconds per second that the rank spends in a phase beyond the median of its group. Above zero in loader, "
-        "h2d or compute: that is why the others wait for it. Above zero in communication, below in the rest: it "
-        "waits for others. All near zero: this rank is like the others.",
-        {"{{phase}} ({{clock}})": f"{PHASE_RATE} - on (phase, clock) {PHASE_MEDIAN}"},
+        "Seconds per second that the rank spends in a phase beyond the median of its group, on the clock of the device "
+        "where there is one. Above zero in loader, h2d or compute: that is why the others wait for it. Above zero in "
+        "communication, below in the rest: it waits for others. All near zero: this rank is like the others.",
+        {"{{phase}}": PHASE_EXCESS},
         unit="percentunit",
         no_value="no group, or no step in the last minute",
-    ).min(None),
+        overrides=panels.colours(PHASE_COLOURS),
+    )
+    .min(None)
+    .axis_soft_min(-0.05)
+    .axis_soft_max(0.05),
     # Steps.
-    panels.heat_map(
-        "Step time: distribution",
-        "Number of steps by duration; six buckets to a factor of ten. One narrow band is normal. A second band "
-        "above: steps that stall now and then (checkpoint, loader, evaluation). A rising band: the rank gets "
-        "slower; see temperature and clocks of its GPU. A wide band: the work differs from step to step.",
-        {"{{le}}": f"sum by (le) (increase(goodput_step_duration_seconds_bucket{{{RANK}}}[{RATE}]))"},
-        unit="s",
-        no_value="no step in this time",
-        buckets=True,
-    ),
-    panels.heat_map(
-        "Step time: distribution, all ranks",
-        "The same of all ranks of the run together, ten buckets to a factor of ten, from the aggregator. Like this "
-        "rank's: the whole run does this, look at the run's board. Narrower than this rank's: the others' steps do "
-        "not stall, look at this rank's loader, GPU and host.",
-        {"{{le}}": f'sum by (le) (increase(goodput_run_step_duration_seconds_bucket{{run="$run"}}[{RATE}]))'},
-        unit="s",
-        no_value="no step in this time",
-        buckets=True,
-    ),
     panels.lines(
-        "Step time against the group's median",
-        "A step of this rank and of the median of its group, in full and without collectives (own). In lock-step "
-        "full steps are equal; own above the median by more than a few percent: this rank delays the others. Own "
-        "below: it waits for them. The percentiles are of its last 512 steps at most, exact.",
+        "Own step time against the group's median",
+        "Steps without collectives: of this rank, of the median of its group, and by how much it is above (right). In "
+        "lock-step full steps are equal; own above the median by more than a few percent: this rank delays the others. "
+        "Below: it waits for them. Both rise: the whole group got slower.",
         {
-            "step": _max("rank:step_seconds:mean_1m"),
-            "step, median": f"max({_of_group('run_group:step_seconds:p50_1m')})",
             "own": _max("rank:own_step_seconds:mean_1m"),
             "own, median": f"max({_of_group('run_group:own_step_seconds:p50_1m')})",
             "above the median": f"{_max('rank:slowness:ratio_5m')} - 1",
-            **promql.quantiles("goodput_rank_step_seconds", RANK),
         },
         unit="s",
         no_value="no step in the last minute",
         overrides=[
-            *panels.colours({"step, median": STATE_COLOURS["down"], "own, median": STATE_COLOURS["queue"]}),
+            *panels.colours({"own": "#1261b0", "own, median": "text", "above the median": "#e28c03"}),
             series("above the median", "percentunit", axis="right"),
         ],
-    ).min(None),
+    ),
+    panels.lines(
+        "Step time: this rank and all ranks",
+        "Whole steps: exact percentiles of this rank's last 512 at most, and of all ranks' in five minutes; means of "
+        "the last minute (of all ranks: five). p99 far above p50: steps stall now and then (checkpoint, loader, "
+        "evaluation). Only this rank's: its loader, GPU or host. All alike: look at the run's board.",
+        {
+            **{f"{q}, this rank": e for q, e in promql.quantiles("goodput_rank_step_seconds", RANK).items()},
+            **{f"{q}, all ranks": e for q, e in promql.quantiles("goodput_run_step_seconds", RUN).items()},
+            "mean, this rank": _max("rank:step_seconds:mean_1m"),
+            "mean, median rank": f"max({_of_group('run_group:step_seconds:p50_1m')})",
+            "mean, all ranks": f"{ALL_STEPS['sum']} / ({ALL_STEPS['count']} > 0)",
+        },
+        unit="s",
+        no_value="no step in the last minute",
+        overrides=panels.colours(STEP_COLOURS),
+    ),
     panels.table(
         "Phase durations",
-        "Duration of each phase in the last five minutes, and time that threads beside the step loop spent in it, "
-        "which is not in the account. Percentiles are exact, of the time within a step that has the phase, over the "
-        "last 512 steps at most; the mean is of each time that the phase was entered. p99 far "
-        "above p50: the phase stalls now and then. A mean above that of the run's table: the problem is this "
-        "rank's own.",
+        "Of each phase in a step: exact percentiles over the last 512 steps at most, the mean over five minutes; the "
+        "share of time in it on each clock, and of threads beside the step loop, which is not in the account. p99 far "
+        "above p50: the phase stalls now and then. Above the run's table: the problem is this rank's own.",
         {
             "mean": f"{PHASE_SUM} / ({PHASE_COUNT} > 0)",
             **promql.quantiles("goodput_rank_phase_seconds", RANK, "phase"),
+            **{
+                clock: _rate("goodput_phase_seconds_total", "phase", f',clock="{clock}"', "5m")
+                for clock in ("host", "device")
+            },
             "background": _rate("goodput_background_phase_seconds_total", "phase", window="5m"),
         },
         unit="s",
         no_value="no phase in the last five minutes",
         first=["phase"],
-        sort="p99",
-        overrides=[series("background", "percentunit"), *panels.widths(phase=115)],
+        sort="host",
+        overrides=[
+            *(series(name, "percentunit") for name in ("host", "device", "background")),
+            *panels.widths(phase=115),
+        ],
     ),
     # The loader.
     panels.areas(
@@ -282,33 +321,35 @@ PANELS = [
     ),
     panels.lines(
         "Measurement overhead",
-        "Time of the SDK in this trainer by its own measure, over the rank's time, against its budget; on the "
-        "right, whether phases are measured. Above the budget for long: declare fewer phases, or report it as a "
-        "bug. A rank whose phases are off still counts and times every step.",
+        "Time of the SDK in this trainer by its own measure, over the rank's time, in the last fifteen minutes, against "
+        "its budget; on the right, whether phases are measured. Above the budget: declare fewer phases, or report it "
+        "as a bug. A rank whose phases are off still counts and times every step.",
         {
-            "cost": _rate("goodput_sdk_cost_seconds_total"),
-            "deep looks": _rate("goodput_deep_look_cost_seconds_total"),
+            "cost": _rate("goodput_sdk_cost_seconds_total", window="15m"),
+            "deep looks": _rate("goodput_deep_look_cost_seconds_total", window="15m"),
             "budget": _max("goodput_sdk_budget_ratio"),
             "phases measured": f"min(goodput_sdk_phases_every{{{RANK}}})",
         },
         unit="percentunit",
         no_value=NO_RANK,
         overrides=[
-            *panels.colours({"budget": RED}),
+            *panels.colours(
+                {"cost": "#1261b0", "deep looks": "#a572c9", "budget": RED, "phases measured": "text"}
+            ),
             series("phases measured", "bool_yes_no", axis="right"),
         ],
     ).decimals(3),
     panels.lines(
-        "Counters of the framework and the SDK",
-        "Per minute: compilations, steps that mixed precision skipped, steps without measured phases, deep looks, "
+        "Events of the framework and the SDK",
+        "In the last fifteen minutes: compilations, steps that mixed precision skipped, steps without measured phases, deep looks, "
         "dropped records; micro-batches per step on the right. Compilations in mid-run: shapes change. Skipped "
         "steps in a row: the loss scale falls. Dropped records: goodput is called wrongly; its log explains how.",
         {
-            "compilations": f"{_rate('goodput_compilations_total')} * 60",
-            "skipped steps": f"{_rate('goodput_skipped_steps_total')} * 60",
-            "unmeasured steps": f"{_rate('goodput_sdk_unmeasured_steps_total')} * 60",
-            "deep looks {{outcome}}": f"{_rate('goodput_deep_looks_total', 'outcome')} * 60",
-            "dropped {{what}}": f"{_rate('goodput_sdk_dropped_total', 'what')} * 60",
+            "compilations": _gained("goodput_compilations_total"),
+            "skipped steps": _gained("goodput_skipped_steps_total"),
+            "unmeasured steps": _gained("goodput_sdk_unmeasured_steps_total"),
+            "deep looks {{outcome}}": _gained("goodput_deep_looks_total", "outcome"),
+            "dropped {{what}}": _gained("goodput_sdk_dropped_total", "what"),
             "micro-batches per step": f"{_rate('goodput_micro_batches_total')} / "
             f"({_rate('goodput_steps_total')} > 0)",
         },
@@ -322,7 +363,7 @@ BOARD = build_board(
     "goodput-rank",
     "What does this rank spend its time on, what does its loader wait for, and is it slower than its group?",
     PANELS,
-    [(5, 14, 10), (9, 8, 8, 8), (8, 12, 12), (8, 12, 12), (8, 8, 8, 8), (8, 8, 8, 8)],
+    [(4, 15, 9), (9, 8, 8, 8), (9, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8)],
     variables=[board_builder.RUN, board_builder.RANK],
     time_from="now-30m",
 )

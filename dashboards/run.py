@@ -6,17 +6,27 @@ from dashboards import board_builder, panels
 from dashboards.board_builder import build_board
 from dashboards.panels import COLOUR_TEXT, GAUGE, GREEN, RED, YELLOW, series
 from dashboards.promql import RATE, quantiles
-from dashboards.states import COVERAGE_STEPS, GOOD_IS_HIGH, MFU_STEPS, ONE_IS_BAD, STATE_COLOURS
+from dashboards.states import (
+    COVERAGE_STEPS,
+    GOOD_IS_HIGH,
+    MFU_STEPS,
+    ONE_IS_BAD,
+    STATE_COLOURS,
+    STATUS_MEANINGS,
+    status_number,
+)
 from goodput.causes import general
 
 RUN = 'run="$run"'
 STATES = panels.texts("state", {state: (state, colour) for state, colour in STATE_COLOURS.items()})
 FACTORS = {
     "goodput": ("goodput_goodput_ratio", GOOD_IS_HIGH),
-    "availability": ("goodput_availability_ratio", [(None, RED), (0.85, YELLOW), (0.95, GREEN)]),
+    "availability": ("goodput_availability_ratio", GOOD_IS_HIGH),
     "step efficiency": ("goodput_step_efficiency_ratio", GOOD_IS_HIGH),
-    "compute efficiency": ("goodput_compute_efficiency_ratio", MFU_STEPS),
+}
+COMPUTE_FACTORS = {
     "MFU": ("goodput_mfu_ratio", MFU_STEPS),
+    "compute efficiency": ("goodput_compute_efficiency_ratio", MFU_STEPS),
     "HFU": ("goodput_hfu_ratio", MFU_STEPS),
 }
 
@@ -24,6 +34,11 @@ FACTORS = {
 def _max(series: str, by: str = "", more: str = "") -> str:
     """The run's value: the largest, and so the newest, of the aggregators that share the run."""
     return f"max{f' by ({by}) ' if by else ''}({series}{{{RUN}{more}}})"
+
+
+def _minutes(series: str) -> str:
+    """On an axis of seconds, Grafana would put its lines at 1.67 and 3.33 minutes."""
+    return f"{_max(series)} / 60"
 
 
 # -- Account
@@ -40,11 +55,22 @@ _BEFORE = f"max by (state) (goodput_gpu_seconds{{{RUN}}} offset {RATE})"
 _GAINED = f"clamp_min({SECONDS} - ({_BEFORE} or {SECONDS} * 0), 0)"
 SHARES = f"{_GAINED} / on () group_left () (sum({_GAINED}) > 0)"
 
+# -- Phases
+
+PHASE_SUM, PHASE_COUNT = (
+    f"sum by (phase) (rate(goodput_run_phase_duration_seconds_{part}{{{RUN}}}[5m]))"
+    for part in ("sum", "count")
+)
+PHASE_MEAN = f"{PHASE_SUM} / ({PHASE_COUNT} > 0)"
+# An estimate, where the aggregator's series are not scraped: two buckets to a factor of ten.
+PHASE_BUCKETS = f"run_phase_le:phase_seconds_bucket:rate_5m{{{RUN}}}"
+
 # -- Ranks
 
 OWN_STEP = f"rank:own_step_seconds:mean_1m{{{RUN}}}"
 OWN_STEP_MEAN = f"max by (rank) (avg_over_time({OWN_STEP}[$__range:$__interval] @ end()))"
 SLOWEST = f"topk(10, {_max('goodput_straggler_share_ratio', 'rank, host')})"
+SLOWNESS_STEPS = [(None, "text"), (0.02, YELLOW), (0.1, RED)]
 NODE_OF_HOST = (
     "on (host) group_left (instance) topk by (host) (1, group by (host, instance) (goodput_node_info))"
 )
@@ -58,43 +84,52 @@ def _padded(expr: str) -> str:
     return expr
 
 
-# At most 1.5 times the median: the first steps, which compile, would else leave one colour to all others. Not by
-# scalar(), which is an error in VictoriaMetrics where there is no sample.
-# Coarse, where the aggregator's series are not scraped.
-PHASE_SUM, PHASE_COUNT = (
-    f"sum by (phase) (rate(goodput_run_phase_duration_seconds_{part}{{{RUN}}}[5m]))"
-    for part in ("sum", "count")
-)
-PHASE_MEAN = f"{PHASE_SUM} / ({PHASE_COUNT} > 0)"
-PHASE_BUCKETS = f"run_phase_le:phase_seconds_bucket:rate_5m{{{RUN}}}"
-_MEDIAN = f"on () group_left () quantile(0.5, {OWN_STEP_MEAN})"
 _SLOWEST_OWN_STEP = f"(max by (rank) ({OWN_STEP}) and on (rank) topk(40, {OWN_STEP_MEAN}))"
-SLOW_RANKS = _padded(f"clamp_max({_SLOWEST_OWN_STEP} / {_MEDIAN}, 1.5) * {_MEDIAN}")
+# Over the median of the same moment, which the first steps of an attempt raise for all ranks alike.
+_MEDIAN_NOW = f"on () group_left () (quantile(0.5, max by (rank) ({OWN_STEP})) > 0)"
+SLOW_RANKS = _padded(f"{_SLOWEST_OWN_STEP} / {_MEDIAN_NOW}")
+SLOWNESS = _max("rank:slowness:ratio_5m", "rank")
+SLOWNESS_MOST = f"max by (rank) (max_over_time(rank:slowness:ratio_5m{{{RUN}}}[$__range]))"
 
 
 def _phase_share(clock: str) -> str:
     return _max("run_phase_clock:phase_seconds:rate_1m", "phase", f',clock="{clock}"')
 
 
-PANELS = [
-    # What became of the GPU time since the run's start: goodput = availability x step efficiency.
-    panels.stats(
-        "Goodput = availability × step efficiency; MFU = goodput × compute efficiency",
-        "Since the run's start. Low availability: restarts, lost steps, long startups, stalls. Low step efficiency: "
-        "steps wait for data, copies, collectives or a slow rank; the causes below show which. Low compute "
-        "efficiency: the kernels are slow (small batches, wrong precision); profile a step.",
-        {name: _max(series) for name, (series, _) in FACTORS.items()},
+def _factors(title: str, description: str, factors: dict):
+    return panels.stats(
+        title,
+        description,
+        {name: _max(ratio) for name, (ratio, _) in factors.items()},
         unit="percentunit",
         no_value="no account yet",
-        overrides=[series(name, "percentunit", steps) for name, (_, steps) in FACTORS.items()],
+        overrides=[series(name, "percentunit", steps) for name, (_, steps) in factors.items()],
         trend=True,
+    )
+
+
+PANELS = [
+    # What became of the GPU time since the run's start: goodput = availability x step efficiency.
+    _factors(
+        "Goodput = availability × step efficiency",
+        "Since the run's start. Low availability: restarts, lost steps, long startups, stalls. Low step efficiency: "
+        "steps wait for data, copies, collectives or a slow rank; the causes below show which.",
+        FACTORS,
+    ),
+    _factors(
+        "MFU = goodput × compute efficiency",
+        "Since the run's start; of the hardware's peak, so that good values are far below 100 %. Low compute "
+        "efficiency: the kernels are slow (small batches, wrong precision); profile a step.",
+        COMPUTE_FACTORS,
     ),
     panels.stats(
-        "Ranks and telemetry coverage",
-        "Ranks that are expected and that are alive, allocated GPUs, the share of GPU time that was observed, and "
-        "impossible inputs. Alive below expected: processes have died. Coverage below 100 %: a node without an "
-        "agent, or ranks without goodput; every figure lacks as much. Wrong inputs: check the FLOPs per step.",
+        "Status, ranks and telemetry coverage",
+        "Ranks that are expected and that are alive, for how long the run hangs, the share of GPU time that was "
+        "observed, and impossible inputs. Alive below expected: processes have died. Coverage below 100 %: a node "
+        "without an agent, or ranks without goodput; every figure lacks as much. Wrong inputs: check the FLOPs.",
         {
+            "status": status_number("max", RUN),
+            "hangs for": f"{_minutes('goodput_hang_seconds')} > 0",
             "expected": _max("goodput_ranks", more=',kind="expected"'),
             "alive": _max("goodput_ranks", more=',kind="alive"'),
             "GPUs": _max("goodput_run_gpus"),
@@ -104,6 +139,9 @@ PANELS = [
         unit="short",
         no_value="no rank has reported",
         overrides=[
+            ("status", {"mappings": [panels.value_map(STATUS_MEANINGS)]}),
+            series("hangs for", "suffix:min", [(None, RED)]),
+            ("hangs for", {"decimals": 1}),
             series("coverage", "percentunit", COVERAGE_STEPS),
             series("wrong inputs", "short", ONE_IS_BAD),
         ],
@@ -165,7 +203,7 @@ PANELS = [
         overrides=[
             series("GPU hours", "suffix: GPU h"),
             series("order", "none"),
-            *panels.widths(order=80, GPU_hours=100, faster_by=95, state=115),
+            *panels.widths(order=75, GPU_hours=100, faster_by=95, state=115),
             ("GPU hours", {"decimals": 2}),
             ("faster by", COLOUR_TEXT | {"decimals": 1}),
             STATES,
@@ -191,6 +229,7 @@ PANELS = [
             ("GPU hours", {"decimals": 2}),
             series("share", "percentunit"),
             ("share", GAUGE | {"min": 0, "max": 1}),
+            *panels.widths(state=115, share=105),
             series("cost", "currencyUSD"),
             series("energy", "joule"),
             STATES,
@@ -233,15 +272,17 @@ PANELS = [
         "Phases: percentiles and share of time",
         "Time of each phase in the last five minutes, all ranks together, and its share of a rank's time on either "
         "clock; 'none' is time in no phase. Percentiles and mean are of the time within a step that has the phase, "
-        "exact to 0.05 %; of a phase outside steps the mean is of each time that it was entered. "
+        "exact to 0.05 %, or without an aggregator estimated from buckets, three times too long at worst. "
         "p99 far above p50: the phase stalls now and then (storage, network). A large share of "
         "loader or communication: the GPU waits.",
         {
             "mean": f"{PHASE_MEAN} or on (phase) {_max('run_phase:phase_seconds:mean_5m', 'phase')}",
             **{
-                q: f"{exact} or on (phase) histogram_quantile(0.{q[1:]}, {PHASE_BUCKETS})"
+                q: f"{exact} or on (phase) histogram_quantile(0.{q[1:]}, {PHASE_BUCKETS}) >= 0"
                 for q, exact in quantiles("goodput_run_phase_seconds", RUN, "phase").items()
             },
+            "exact": f"{_max('goodput_run_phase_seconds', 'phase')} * 0 + 1 "
+            f"or on (phase) group by (phase) ({PHASE_BUCKETS} > 0) - 1",
             "host": _phase_share("host"),
             "device": _phase_share("device"),
         },
@@ -252,30 +293,33 @@ PANELS = [
         hide=("run",),
         overrides=[
             *(series(name, "percentunit") for name in ("host", "device")),
-            *panels.widths(phase=115),
+            series("exact", "bool_yes_no"),
+            *panels.widths(phase=115, mean=64, p50=64, p95=64, p99=64, exact=56, host=66),
         ],
     ),
     # Which rank.
     panels.heat_map(
-        "Own step time by rank",
-        "Duration of each rank's steps without collectives: in lock-step all full steps are equal, and only this "
-        "differs between ranks. The forty slowest ranks; red is 1.5 times the median or more. One red line: that "
-        "rank, see the table. Red columns: all ranks at once. Changing lines: uneven batches.",
+        "Own step time by rank, over the median",
+        "Duration of each rank's steps without collectives, over the median of all ranks at the same moment: in "
+        "lock-step all full steps are equal, and only this differs between ranks. The forty slowest ranks. One hot "
+        "line: that rank, see the table. Changing lines: uneven batches. All ranks slow at once: see the step time.",
         {"{{rank}}": SLOW_RANKS},
-        unit="s",
+        unit="suffix:×",
         no_value="no step in this time",
+        scale=(0.9, 1.3),
     ),
     panels.table(
         "Stragglers and hang culprits",
-        "Ranks by the share of the waiting that they cause, with the share of their node and their extra time over "
-        "the median; and the rank that causes a hang. One far ahead: look at its host (throttling, a slow NIC, a "
-        "noisy neighbour) or remove it. Even shares: the work is uneven, not a machine. Named: the account blames this "
-        "rank, or a pipeline stage, which has more work than the others, in the last minutes, by so much above them.",
+        "Ranks by the share of the waiting that they caused since the run's start, with the share of their node; how "
+        "far their own steps are above the median, at most in the time shown and now; and the rank that causes a "
+        "hang. One far ahead and slow now: look at its host (throttling, a slow NIC) or remove it. Even shares: the "
+        "work is uneven. Named: the account blames this rank, or a pipeline stage, in the last minutes.",
         {
-            "share": f"({SLOWEST} * {NODE_OF_HOST} or on (rank) {SLOWEST})",
-            "node's share": f"{SLOWEST} * 0 + on (host) group_left () "
+            "since start": f"({SLOWEST} * {NODE_OF_HOST} or on (rank) {SLOWEST})",
+            "node since start": f"{SLOWEST} * 0 + on (host) group_left () "
             f"{_max('goodput_straggler_host_share_ratio', 'host')}",
-            "above the median": f"{_max('rank:slowness:ratio_5m', 'rank')} - 1 and on (rank) {SLOWEST}",
+            "most above median": f"{SLOWNESS_MOST} - 1 and on (rank) {SLOWEST}",
+            "now": f"{SLOWNESS} - 1 and on (rank) {SLOWEST}",
             "named": f"{_max('goodput_straggler_culprit_slowness_ratio', 'rank, host')} - 1",
             "slow stage": f"{_max('goodput_straggler_stage_slowness_ratio', 'stage')} - 1",
             "hangs since": _max("goodput_hang_culprit_seconds", "rank, host, phase"),
@@ -283,12 +327,15 @@ PANELS = [
         unit="percentunit",
         no_value="no rank is slower than the others",
         first=["rank", "host", "instance", "stage", "phase"],
-        sort="share",
+        sort=("hangs since", "since start"),
         steps=[(None, GREEN), (0.3, YELLOW), (0.6, RED)],
         overrides=[
-            ("share", GAUGE | {"min": 0, "max": 1}),
+            ("since start", GAUGE | {"min": 0, "max": 1}),
+            *(series(name, "percentunit", SLOWNESS_STEPS) for name in ("most above median", "now", "named")),
+            *((name, COLOUR_TEXT) for name in ("most above median", "now", "named", "hangs since")),
             series("hangs since", "s", [(None, RED)]),
-            *panels.widths(rank=65, share=150),
+            *panels.widths(rank=55, instance=110, phase=75, since_start=125, node_since_start=130),
+            *panels.widths(most_above_median=155, now=65),
             panels.link("rank", "Open the rank", "goodput-rank", run="run", rank="field:rank"),
             *(
                 panels.link(name, "Open the node", "goodput-node", run="run", instance="field:instance")
@@ -303,12 +350,12 @@ PANELS = [
         "of the median rank (right). Above the threshold outside of a checkpoint, an evaluation or a start: find "
         "the culprit above, save its stack, restart from the last checkpoint.",
         {
-            "since the last step": _max("goodput_progress_age_seconds"),
-            "stall threshold": _max("goodput_stall_threshold_seconds"),
-            "hangs": f"{_max('goodput_hang_seconds')} > 0",
+            "since the last step": _minutes("goodput_progress_age_seconds"),
+            "stall threshold": _minutes("goodput_stall_threshold_seconds"),
+            "hangs": f"{_minutes('goodput_hang_seconds')} > 0",
             "steps": f"run:steps:rate_1m{{{RUN}}}",
         },
-        unit="s",
+        unit="suffix:min",
         no_value="no step yet",
         overrides=[
             *panels.colours({"stall threshold": RED, "hangs": STATE_COLOURS["stall"]}),
@@ -321,13 +368,13 @@ PANELS = [
         "observed failures, and how long saving takes. Age far above the interval: saving fails, and a restart now "
         "loses that much. Interval far from the best: save less or more often. Saving slows down: the storage.",
         {
-            "age": _max("goodput_checkpoint_age_seconds"),
-            "interval": _max("goodput_checkpoint_interval_seconds"),
-            "best interval": _max("goodput_checkpoint_best_interval_seconds"),
-            "saving, mean": _max("goodput_checkpoint_save_seconds"),
-            "saving, last": _max("goodput_checkpoint_last_save_seconds"),
+            "age": _minutes("goodput_checkpoint_age_seconds"),
+            "interval": _minutes("goodput_checkpoint_interval_seconds"),
+            "best interval": _minutes("goodput_checkpoint_best_interval_seconds"),
+            "saving, mean": _minutes("goodput_checkpoint_save_seconds"),
+            "saving, last": _minutes("goodput_checkpoint_last_save_seconds"),
         },
-        unit="s",
+        unit="suffix:min",
         no_value="no checkpoint has been reported",
     ),
     panels.table(
@@ -415,7 +462,7 @@ BOARD = build_board(
     "goodput-run",
     "Was every GPU-second of the run useful work, and if not, why, which rank, and what did it cost?",
     PANELS,
-    [(4, 14, 10), (9, 10, 14), (8, 14, 10), (8, 8, 8, 8), (9, 12, 12), (8, 8, 8, 8), (8, 10, 14)],
+    [(4, 7, 6, 11), (9, 10, 14), (8, 16, 8), (8, 8, 7, 9), (9, 9, 15), (8, 12, 12), (8, 8, 6, 10)],
     variables=[board_builder.RUN],
     annotations=[
         panels.annotation(name, expr, title, STATE_COLOURS[state]) for name, expr, title, state in ANNOTATIONS

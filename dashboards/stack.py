@@ -5,7 +5,7 @@ from __future__ import annotations
 from dashboards import board_builder, panels
 from dashboards.board_builder import build_board
 from dashboards.panels import GREEN, RED, YELLOW, series
-from dashboards.promql import RATE, rate_of, top_over_range
+from dashboards.promql import RATE, on_node, rate_of, top_over_range
 from dashboards.states import COVERAGE_STEPS, ONE_IS_BAD, STATE_COLOURS
 
 RUN = 'run=~"$run"'
@@ -13,6 +13,25 @@ NODE = 'instance=~"$instance"'
 NO_AGGREGATOR = "no aggregator is scraped"
 NO_AGENT = "no node agent is scraped"
 NO_RANK = "no rank is measured"
+# Of the label values of what goes as it should, and of what does not.
+GOOD, FINE, BAD, WORSE = "#5794f2", "#8ab8ff", "#ff7383", "#e02f44"
+OUTCOMES = {
+    "reports accepted": GOOD,
+    "reports malformed": BAD,
+    "reports failed": WORSE,
+    "rows new": "#6ed0e0",
+    "rows repeated": "#ff9830",
+    "stacks accepted": "#b877d9",
+    "stacks ignored": "#d683ce",
+    "ingest": "#c9d2de",
+}
+PUSHES = {
+    "pushes accepted": GOOD,
+    "pushes rejected": BAD,
+    "pushes unreachable": WORSE,
+    "samples of nvml": "#6ed0e0",
+    "samples of dcgm": "#b877d9",
+}
 
 
 # -- The aggregator
@@ -20,6 +39,10 @@ NO_RANK = "no rank is measured"
 
 def _refused(series: str, by: str) -> str:
     return f"{rate_of(f'goodput_aggregator_{series}_total', by)} * 60 > 0"
+
+
+def _in_quarter(series: str, by: str = "") -> str:
+    return f"round({rate_of(f'goodput_aggregator_{series}_total', by, window='15m')} * 900)"
 
 
 HTTP_ERRORS = rate_of("goodput_aggregator_requests_total", "code", 'code=~"4..|5.."')
@@ -61,7 +84,8 @@ COLLECTOR_SECONDS = f"max by (collector) (goodput_node_collector_seconds{{{NODE}
 # -- The trainers
 
 SDK_COST = f"rank:sdk_cost:ratio_15m{{{RUN}}}"
-TRACE_COST = f"max by (run) (rate(goodput_deep_look_cost_seconds_total{{{RUN}}}[{RATE}]))"
+# Over a quarter of an hour, since one step in ten minutes is traced.
+TRACE_COST = f"max by (run) (rate(goodput_deep_look_cost_seconds_total{{{RUN}}}[15m]))"
 _HOST = "topk by (run, rank) (1, group by (run, rank, host) (goodput_rank_info))"
 COSTLIEST = f"topk(10, max by (run, rank, host) ({SDK_COST} * on (run, rank) group_left (host) {_HOST}))"
 
@@ -121,21 +145,17 @@ PANELS = [
         "Aggregator: requests and reports",
         "Requests by route, accepted reports and rows per second; repeated rows were sent again after a lost "
         "response. Reports fall to zero: no agent reaches it. As many repeated as new rows: responses are lost or "
-        "too late; see the duration. What the compaction of the ledger merges, thins and closes is counted too.",
+        "too late; see the duration.",
         {
-            "{{route}}": f"topk(6, {rate_of('goodput_aggregator_requests_total', 'route')})",
+            "{{route}}": f"topk(3, {rate_of('goodput_aggregator_requests_total', 'route')})",
             "reports {{outcome}}": rate_of("goodput_aggregator_reports_total", "outcome"),
             "rows {{kind}}": rate_of("goodput_aggregator_rows_total", "kind"),
             "health events": rate_of("goodput_aggregator_health_events_total"),
             "stacks {{outcome}}": rate_of("goodput_aggregator_stacks_total", "outcome"),
-            "ledger blocks {{how}}": rate_of("goodput_aggregator_ledger_blocks_compacted_total", "how"),
-            "ledger rows thinned": rate_of("goodput_aggregator_ledger_rows_thinned_total"),
-            "ledger runs closed": rate_of("goodput_aggregator_ledger_runs_closed_total"),
-            "runs moved: {{why}}": rate_of("goodput_aggregator_runs_moved_total", "why"),
-            "left memory: {{what}}": rate_of("goodput_aggregator_memory_freed_total", "what"),
         },
         unit="reqps",
         no_value=NO_AGGREGATOR,
+        overrides=panels.colours(OUTCOMES),
     ),
     panels.lines(
         "Aggregator: errors per minute",
@@ -187,7 +207,7 @@ PANELS = [
         unit="percentunit",
         no_value=NO_AGGREGATOR,
         steps=ONE_IS_BAD,
-    ),
+    ).axis_soft_max(1),
     # The agents: rate, errors, duration.
     panels.lines(
         "Agents: pushes and samples",
@@ -204,6 +224,7 @@ PANELS = [
         },
         unit="cps",
         no_value=NO_AGENT,
+        overrides=panels.colours(PUSHES),
     ),
     panels.lines(
         "Agents: errors per minute",
@@ -226,14 +247,14 @@ PANELS = [
     ),
     panels.lines(
         "Agents: duration",
-        "Duration of the slowest scrapes and collector runs, and the age of the oldest samples of drivers and "
+        "Duration of the three slowest scrapes and two slowest collectors, and the age of the oldest samples of drivers and "
         "GPUs. Above the scrape timeout all series of that node are missing. A slow collector: a file system or a "
         "driver that responds late. Old samples: the driver hangs.",
         {
-            "scrape of {{instance}}": top_over_range(
-                3, f"max by (instance) (goodput_node_scrape_seconds{{{NODE}}})", "instance"
+            "scrape of {{node}}": on_node(
+                top_over_range(3, f"max by (instance) (goodput_node_scrape_seconds{{{NODE}}})", "instance")
             ),
-            "collector {{collector}}": top_over_range(4, COLLECTOR_SECONDS, "collector"),
+            "collector {{collector}}": top_over_range(2, COLLECTOR_SECONDS, "collector"),
             "oldest sample of {{driver}}": f"max by (driver) (goodput_driver_sample_age_seconds{{{NODE}}})",
             "oldest sample of a GPU": f"max(goodput_gpu_sample_age_seconds{{{NODE}}})",
         },
@@ -245,24 +266,48 @@ PANELS = [
     # Cost and backlog.
     panels.lines(
         "Aggregator: cores and memory",
-        "CPU and memory of each aggregator, and the size of its ledger. A whole core for long: it cannot keep up; move "
-        "runs to a second one. Memory at its bound: the oldest runs leave for the ledger, then pushes wait. The ledger "
-        "only grows: goodput ledger show says what it holds, and which runs never ended.",
+        "CPU of each aggregator, and on the right memory and its bound. A whole core for long: it cannot keep up; move "
+        "runs to a second one. Memory at its bound: the oldest runs leave for the ledger, then pushes wait.",
         {
             "CPU {{instance}}": rate_of("goodput_aggregator_cpu_seconds_total", "instance"),
             "memory": "sum(goodput_aggregator_memory_bytes)",
             "bound of memory": "sum(goodput_aggregator_memory_limit_bytes)",
-            "ledger": "sum(goodput_aggregator_ledger_bytes)",
-            "growth of the ledger": "sum(deriv(goodput_aggregator_ledger_bytes[1h]))",
-            "freed by compaction": rate_of("goodput_aggregator_ledger_freed_bytes_total"),
         },
         unit="suffix: cores",
         no_value=NO_AGGREGATOR,
         steps=ONE_IS_BAD,
         overrides=[
-            *(series(name, "bytes", axis="right") for name in ("memory", "bound of memory", "ledger")),
-            *(series(name, "Bps", axis="right") for name in ("growth of the ledger", "freed by compaction")),
+            *(series(name, "bytes", axis="right") for name in ("memory", "bound of memory")),
         ],
+    ),
+    panels.lines(
+        "Aggregator: its ledger",
+        "Size of the ledgers, and on the right how fast they grow and what compaction frees, each second. The ledger "
+        "only grows: goodput ledger show says what it holds, and which runs never ended. Growth far above what is "
+        "freed for days: plan its disk, or keep steps for less long.",
+        {
+            "ledger": "sum(goodput_aggregator_ledger_bytes)",
+            "growth": "sum(deriv(goodput_aggregator_ledger_bytes[1h]))",
+            "freed": rate_of("goodput_aggregator_ledger_freed_bytes_total"),
+        },
+        unit="bytes",
+        no_value=NO_AGGREGATOR,
+        overrides=[series(name, "Bps", axis="right") for name in ("growth", "freed")],
+    ),
+    panels.lines(
+        "Aggregator: runs and blocks moved",
+        "What leaves memory for the ledger or comes back, and what its compaction merges, thins and closes, in the last "
+        "fifteen minutes. Runs that come back again and again: more are read than memory holds; raise --memory. No "
+        "block is merged for hours while rows arrive: the compaction does not keep up.",
+        {
+            "blocks {{how}}": _in_quarter("ledger_blocks_compacted", "how"),
+            "rows thinned": _in_quarter("ledger_rows_thinned"),
+            "runs closed": _in_quarter("ledger_runs_closed"),
+            "runs moved: {{why}}": _in_quarter("runs_moved", "why"),
+            "left memory: {{what}}": _in_quarter("memory_freed", "what"),
+        },
+        unit="short",
+        no_value=NO_AGGREGATOR,
     ),
     panels.lines(
         "Agents: cores and memory",
@@ -270,7 +315,7 @@ PANELS = [
         "the largest memory of an agent and of a driver process (right). Above 1 % of a core: many GPUs or links sampled too often, or a "
         "slow driver. Memory grows: the agent replaces such a process itself.",
         {
-            "{{instance}}": top_over_range(3, f"node:agent_cpu:ratio_5m{{{NODE}}}", "instance"),
+            "{{node}}": on_node(top_over_range(3, f"node:agent_cpu:ratio_5m{{{NODE}}}", "instance")),
             "median": f"quantile(0.5, node:agent_cpu:ratio_5m{{{NODE}}})",
             "py-spy": f"max(rate(goodput_node_stack_bursts_cpu_seconds_total{{{NODE}}}[{RATE}]))",
             "memory of an agent": f"max(goodput_node_memory_bytes{{{NODE}}})",
@@ -370,6 +415,6 @@ BOARD = build_board(
     "goodput-stack",
     "Do the aggregator and the agents accept all reports quickly and without loss, and what do they and the SDK cost?",
     PANELS,
-    [(4, 12, 12), (8, 6, 6, 6, 6), (8, 8, 8, 8), (8, 6, 6, 6, 6), (8, 8, 8, 8)],
+    [(4, 12, 12), (8, 8, 5, 5, 6), (8, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8)],
     variables=[board_builder.OPTIONAL_RUN, board_builder.AGENT],
 )

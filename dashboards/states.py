@@ -1,4 +1,4 @@
-"""Colours of the account's states and a run's statuses, and the thresholds that several boards share.
+"""Colours of the account's states, of phases and of a run's statuses, and the thresholds that several boards share.
 
 Productive is blue, waiting yellow to red, planned work green and purple, down dark, unknown grey. These are the
 built-in page's colours; neighbours in a bar are distinguishable for colour-blind readers.
@@ -29,6 +29,26 @@ STATE_COLOURS = {
     "launch": "#c07b35",
     "stall": "#c6585c",
 }
+# Of phases that are not states, colours that no state has.
+PHASE_COLOURS = {
+    "forward": "#1261b0",
+    "backward": "#7cc4f0",
+    "optimizer": "#d977b3",
+    **{
+        phase: STATE_COLOURS[phase]
+        for phase in (
+            "loader",
+            "h2d",
+            "communication",
+            "checkpoint",
+            "restore",
+            "evaluation",
+            "rollout",
+            "compile",
+        )
+    },
+    "none": STATE_COLOURS["unattributed"],
+}
 # Statuses as numbers, since a state timeline is drawn from numbers.
 STATUSES = {
     "running": (1, STATE_COLOURS["productive"]),
@@ -40,8 +60,18 @@ STATUSES = {
     "down": (7, STATE_COLOURS["lost"]),
 }
 STATUS_MEANINGS = {number: (name, colour) for name, (number, colour) in STATUSES.items()}
+# The same of every share of useful time, so that two of them in one colour are alike.
 GOOD_IS_HIGH = [(None, RED), (0.7, YELLOW), (0.85, GREEN)]
 MFU_STEPS = [(None, RED), (0.2, YELLOW), (0.35, GREEN)]
 COVERAGE_STEPS = [(None, RED), (0.95, YELLOW), (0.999, GREEN)]
 ONE_IS_BAD = [(None, GREEN), (1, RED)]
 ONE_IS_GOOD = [(None, RED), (1, GREEN)]
+
+
+def status_number(aggregation: str, selector: str = "") -> str:
+    """The status of runs as its number in STATUSES; the largest where aggregators differ."""
+    more = f"{selector}," if selector else ""
+    numbers = (
+        f'goodput_run_info{{{more}status="{name}"}} * {number}' for name, (number, _) in STATUSES.items()
+    )
+    return f"{aggregation} ({' or '.join(numbers)})"

@@ -16,7 +16,7 @@ from bench.alert_replay.rules import Rule
 from dashboards.render import __main__ as command
 from dashboards.render import document, history, queries, variables
 from dashboards.render.queries import Range
-from support.servers.servers import DASHBOARDS, REPOSITORY, require
+from support.servers.servers import DASHBOARDS, REPOSITORY
 
 from goodput.simulate.node import key_of
 from goodput.simulate.run import SimulatedRun
@@ -322,7 +322,9 @@ def test_history_is_declared_and_consistent():
         ]
         return values
 
-    assert set(one("goodput_ranks", kind="alive", run="llama-70b")) == {24.0}
+    # The run is killed once, and resumes.
+    alive = one("goodput_ranks", kind="alive", run="llama-70b")
+    assert set(alive) == {0.0, 24.0} and alive[-1] == 24.0
     assert one("goodput_steps", kind="kept", run="llama-70b")[-1] > 24, "some steps of each rank"
     clamped = [values for key, (_, values) in found.items() if key[0] == "goodput_aggregator_clamped_total"]
     assert clamped and not any(values.any() for values in clamped)
@@ -366,18 +368,6 @@ def test_recording_rules_follow_what_they_read():
     ]
     with pytest.raises(ValueError, match="need each other"):
         alert_rules.recording(circle)
-
-
-def test_history_fills_a_real_prometheus(tmp_path):
-    require("prometheus")
-    end = 1_767_609_000
-    with history.history(tmp_path / "history", seconds=400, end_seconds=end) as url:
-        steps, ratio = (
-            queries.instant_series(url, expr, Range(0, end * 1000))
-            for expr in ('run:steps:rate_1m{run="llama-70b"}', "count(up == 1)")
-        )
-    assert 0.1 < float(steps[0]["values"][0][1]) < 0.3 and ratio[0]["values"][0][1] == "7"
-    assert list((tmp_path / "history").glob("data*")) == [], "it leaves no data behind"
 
 
 # ---- The picture

@@ -1,0 +1,225 @@
+"""What a person needs to read the boards: colours that agree, names that fit, axes with round numbers, no empty panel."""
+
+import json
+import re
+
+import pytest
+from dashboards import generate
+from dashboards import panels as kinds
+from dashboards.render import document, history, queries
+from dashboards.render.pictures import VIEWS
+from dashboards.render.queries import Range
+from support.servers.servers import require
+
+BOARDS = {uid.removesuffix(".json"): json.loads(text) for uid, text in generate.boards().items()}
+PANELS = [(uid, panel) for uid, board in BOARDS.items() for panel in board["panels"]]
+LINES = [(uid, panel) for uid, panel in PANELS if panel["type"] == "timeseries"]
+# Series whose values are judged alike wherever they are shown.
+QUANTITIES = {
+    "useful share": r"goodput_(goodput|availability|step_efficiency)_ratio|cluster:goodput:ratio_5m|run:goodput:ratio_5m",
+    "FLOPs": r"goodput_(mfu|hfu|compute_efficiency)_ratio|cluster:mfu:ratio_5m",
+    "coverage": r"goodput_coverage_ratio",
+    "temperature": r"goodput_gpu_temperature_celsius",
+}
+# What lasts minutes: on an axis of seconds the lines stand at 1.67 and 3.33 minutes.
+MINUTES = re.compile(
+    r"goodput_(progress_age|stall_threshold|hang|checkpoint_\w*age|checkpoint_\w*interval)_seconds"
+)
+# Once in minutes; a rate over seconds is a row of spikes.
+RARE = re.compile(r"goodput_(deep_look_cost_seconds|deep_looks|compilations|skipped_steps)_total")
+REDS = {"red", *kinds.ALARMING}
+# Red without being bad: a bound that is not to be reached.
+BOUNDS = r"limit|budget|threshold|stall|hangs|killed"
+# Panels that a cluster without such faults, devices or roles leaves empty.
+EMPTY = {"Account by role"}
+
+
+def settings_of(panel: dict, name: str) -> dict:
+    """The overrides of a series or column."""
+    found = {}
+    for override in panel["fieldConfig"]["overrides"]:
+        matcher, pattern = override["matcher"]["id"], override["matcher"]["options"]
+        if (matcher == "byName" and pattern == name) or (
+            matcher == "byRegexp" and re.match(pattern.strip("/"), name)
+        ):
+            found |= {one["id"]: one["value"] for one in override["properties"]}
+    return found
+
+
+def steps_of(panel: dict, name: str) -> list[tuple]:
+    steps = settings_of(panel, name).get("thresholds") or panel["fieldConfig"]["defaults"]["thresholds"]
+    return [(step["value"], step["color"]) for step in steps["steps"]]
+
+
+@pytest.mark.parametrize("pattern", QUANTITIES.values(), ids=QUANTITIES)
+def test_one_quantity_has_one_colour_scale(pattern):
+    """Where it is coloured at all: 94 % is not yellow beside a green 87 %."""
+    scales = {}
+    for uid, panel in PANELS:
+        for target in panel["targets"]:
+            name = target["legendFormat"]
+            if re.search(pattern, target["expr"]) and panel["type"] in ("stat", "table"):
+                steps = steps_of(panel, name)
+                if len(steps) > 1:
+                    scales.setdefault(tuple(steps), []).append((uid, panel["title"], name))
+    assert len(scales) == 1, scales
+
+
+def test_legends_name_gpus_by_node_and_index():
+    for uid, panel in PANELS:
+        for target in panel["targets"]:
+            legend = target["legendFormat"]
+            is_node = re.search(r"\{\{(gpu|gpu_uuid|instance)\}\}", legend)
+            assert not is_node or "goodput_aggregator_" in target["expr"], (uid, panel["title"], legend)
+
+
+def test_minutes_stand_on_an_axis_of_minutes():
+    for uid, panel in LINES:
+        for target in panel["targets"]:
+            if MINUTES.search(target["expr"]):
+                assert panel["fieldConfig"]["defaults"]["unit"] == "suffix:min", (uid, panel["title"])
+                assert "/ 60" in target["expr"]
+
+
+def test_rare_events_are_counted_over_minutes():
+    for uid, panel in LINES:
+        for target in panel["targets"]:
+            for series in RARE.finditer(target["expr"]):
+                (window,) = re.findall(r"\[([^\]]+)\]", target["expr"][series.start() :])[:1]
+                assert window == "15m", (uid, panel["title"], target["legendFormat"])
+
+
+def test_only_what_is_bad_is_red():
+    """Every line with a fixed name has a colour of its own, red where its name says that something is wrong."""
+    for uid, panel in LINES:
+        for target in panel["targets"]:
+            name = target["legendFormat"]
+            if "{{" in name:
+                continue
+            colour = settings_of(panel, name).get("color", {}).get("fixedColor")
+            assert colour, (uid, panel["title"], name)
+            if colour in REDS:
+                assert kinds.BAD.search(name) or re.search(BOUNDS, name), (uid, panel["title"], name)
+
+
+def test_processors_that_idle_are_not_drawn():
+    modes = [
+        target["expr"]
+        for _, panel in LINES
+        for target in panel["targets"]
+        if "goodput_host_cpu_seconds_total" in target["expr"]
+    ]
+    assert modes and all('mode!="idle"' in expr for expr in modes)
+
+
+def test_heat_maps_have_a_fixed_scale():
+    """A single value far off would else leave one colour to all others."""
+    for uid, panel in PANELS:
+        if panel["type"] == "heatmap":
+            colour = panel["options"]["color"]
+            assert colour["min"] < 1 < colour["max"], (uid, panel["title"])
+
+
+@pytest.mark.parametrize("uid, panel", [(uid, p) for uid, p in PANELS if p["type"] == "bargauge"])
+def test_one_error_is_not_a_full_bar(uid, panel):
+    """Bars of counts have a maximum: by default the largest bar is full."""
+    if panel["fieldConfig"]["defaults"]["unit"] == "short":
+        assert panel["fieldConfig"]["defaults"]["max"] >= 10, (uid, panel["title"])
+
+
+# ---- What the pictures' cluster shows ------------------------------------------------------------------------
+
+CHARACTER_PIXELS, MARK_PIXELS, ROW_PIXELS, GRID_PIXELS = 6.6, 34, 22, 38
+
+
+def legend_rows(panel: dict, names: list[str]) -> float:
+    """Rows of a legend below the panel, those of the right axis apart."""
+    width, rows = 1600 * panel["gridPos"]["w"] / 24 - 32, 0
+    groups = {True: [], False: []}
+    for name in names:
+        groups[settings_of(panel, name).get("custom.axisPlacement") == "right"].append(name)
+    for group in groups.values():
+        used = width
+        for name in group:
+            pixels = CHARACTER_PIXELS * len(name) + MARK_PIXELS
+            rows, used = (rows + 1, pixels) if used + pixels > width else (rows, used + pixels)
+    return rows
+
+
+def legends(answers: list[dict]) -> list[str]:
+    return [
+        re.sub(r"\{\{(\w+)\}\}", lambda label, one=one: one["metric"].get(label[1], ""), answer["legend"])
+        for answer in answers
+        for one in answer["series"]
+    ]
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """The answers to every panel of each board, of a quarter of an hour with all faults of the pictures' cluster."""
+    require("prometheus")
+    end, found, folder = 1_767_609_000, {}, tmp_path_factory.mktemp("history")
+    with history.history(folder, seconds=900, end_seconds=end) as url:
+        range_ = Range((end - 600) * 1000, end * 1000)
+        (up,) = queries.instant_series(url, "count(up == 1)", range_)
+        assert up["values"][0][1] == "9", "eight agents and an aggregator"
+        for board, (_, chosen) in [*VIEWS.items(), ("host", (0, {"instance": ["gpu-07:9470"]}))]:
+            answers = document.document_of(BOARDS[f"goodput-{board}"], url, range_, chosen)["answers"]
+            for panel in BOARDS[f"goodput-{board}"]["panels"]:
+                found.setdefault((board, panel["title"]), []).append(answers[str(panel["id"])])
+    assert list(folder.glob("data*")) == [], "it leaves no data behind"
+    return found
+
+
+def shown(planted: dict):
+    """(board, panel, answers), once for each view."""
+    for uid, panel in PANELS:
+        for answers in planted[uid.removeprefix("goodput-"), panel["title"]]:
+            yield uid, panel, answers
+
+
+def test_no_query_fails(planted):
+    for uid, panel, answers in shown(planted):
+        assert not [one["error"] for one in answers if one["error"]], (uid, panel["title"])
+
+
+def test_no_panel_is_empty(planted):
+    empty = {
+        title
+        for (_, title), views in planted.items()
+        if not any(one["series"] for answers in views for one in answers)
+    }
+    assert empty <= EMPTY
+
+
+def test_no_one_reads_a_whole_uuid(planted):
+    """GPUs are named by node and index; tables have slot and the beginning of the uuid."""
+    for uid, panel, answers in shown(planted):
+        texts = legends(answers)
+        if panel["type"] == "table":
+            hidden = next(
+                t["options"]["excludeByName"] for t in panel["transformations"] if t["id"] == "organize"
+            )
+            texts = [
+                value
+                for answer in answers
+                for one in answer["series"]
+                for label, value in one["metric"].items()
+                if label not in hidden and not settings_of(panel, label).get("custom.hidden")
+            ]
+        assert not [text for text in texts if re.search(r"[0-9a-f]{8}-[0-9a-f]{4}", text)], (
+            uid,
+            panel["title"],
+        )
+
+
+def test_legends_fit_below_their_panels(planted):
+    """Grafana gives a legend a third of a panel, and cuts the rest."""
+    cut = {}
+    for uid, panel, answers in shown(planted):
+        if panel["type"] == "timeseries" and panel["options"]["legend"]["placement"] == "bottom":
+            room = (GRID_PIXELS * panel["gridPos"]["h"] - 40) * 0.35
+            rows = legend_rows(panel, legends(answers))
+            if rows * ROW_PIXELS > room:
+                cut[uid, panel["title"]] = rows, room / ROW_PIXELS
+    assert not cut
