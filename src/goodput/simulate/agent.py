@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import goodput
+from importlib.metadata import version
 
 COLLECTORS = ("ranks", "gpu", "infiniband", "ethernet", "host", "filesystems")
 
 
 def add(node) -> None:
-    node.gauge("goodput_node_info", 1, host=node.name, version=goodput.__version__)
+    node.gauge("goodput_node_info", 1, host=node.name, version=version("goodput-telemetry"))
     for collector in COLLECTORS:
         node.gauge("goodput_node_collector_up", 1, collector=collector)
         node.gauge("goodput_node_collector_seconds", 0.003, collector=collector)
