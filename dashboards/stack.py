@@ -168,6 +168,7 @@ PANELS = [
             "{{code}}": f"{HTTP_ERRORS} * 60 > 0",
             "not authorized: {{reason}}": _refused("auth_failures", "reason"),
             "refused: {{reason}}": _refused("requests_refused", "reason"),
+            "refused: token {{token}} ({{bound}})": _refused("token_refusals", "token, bound"),
             "rank rejected: {{reason}}": _refused("rank_rejections", "reason"),
             "{{what}}": AGGREGATOR_ERRORS,
             "invalid: {{file}}": "max by (file) (goodput_aggregator_reload_failing) > 0",
@@ -198,7 +199,7 @@ PANELS = [
     panels.lines(
         "Aggregator: used share of its bounds",
         "What is full makes room (the oldest runs leave memory for the ledger) or refuses: runs and rank processes that "
-        "report now, a token's share of them, connections, bodies of requests, sessions, and memory (--memory). At 1 for "
+        "report now, a token's share of them and of bytes and CPU time of pushes, connections, bodies of reports, sessions, and memory (--memory). At 1 for "
         "long: see the errors beside it, and move runs to a second aggregator.",
         {
             "{{bound}}": "max by (bound) (goodput_aggregator_bound_used_ratio)",

@@ -54,12 +54,14 @@ PACKAGES = {
     "transformers": ["auto", "goodput", "sdk.automatic"],
     "aggregator": [],
     "aggregator.records": ["wire"],
+    "aggregator.fair_queue": [],
     "aggregator.memory_bound": ["access"],
     "aggregator.ledger": ["account", "aggregator.records", "wire"],
     "aggregator.ingest": [
         "access",
         "account",
         "columns",
+        "aggregator.fair_queue",
         "aggregator.ledger",
         "aggregator.records",
         "histograms",
@@ -67,7 +69,7 @@ PACKAGES = {
     ],
     "aggregator.accounts": [
         *("access", "account", "aggregator.ingest", "aggregator.ledger", "aggregator.memory_bound"),
-        *("aggregator.records", "causes", "columns", "defaults", "slices", "wire"),
+        *("aggregator.fair_queue", "aggregator.records", "causes", "columns", "defaults", "slices", "wire"),
     ],
     "aggregator.http": ["access", "histograms", "metrics", "web"],
     "aggregator.api": [
@@ -76,6 +78,7 @@ PACKAGES = {
             "account",
             "slices",
             "aggregator.accounts",
+            "aggregator.fair_queue",
             "aggregator.http",
             "aggregator.ingest",
             "aggregator.ledger",

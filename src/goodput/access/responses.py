@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # Status by the reason of a refusal; 401 for all others, which concern the token or session.
 STATUSES = {
-    "login": 303, "scope": 403, "origin": 403, "body": 413, "large": 413, "encoding": 415, "host": 421, "throttled": 429,
+    "login": 303, "scope": 403, "origin": 403, "body": 413, "large": 413, "encoding": 415, "host": 421, "throttled": 429, "quota": 429,
     "head": 431, "busy": 503, "memory": 503, "starting": 503,
 }  # fmt: skip
 SECURITY_HEADERS = {
@@ -16,8 +16,11 @@ SECURITY_HEADERS = {
 
 
 class Refusal(Exception):
-    """A refused request: one word as the reason, for a counter, and a text for the client without any secret."""
+    """A refused request: one word as the reason, for a counter, and a text for the client without any secret.
 
-    def __init__(self, reason: str, text: str):
+    `retry_after` is in seconds, None for what the reason usually has.
+    """
+
+    def __init__(self, reason: str, text: str, retry_after: int | None = None):
         super().__init__(text)
-        self.reason, self.status = reason, STATUSES.get(reason, 401)
+        self.reason, self.status, self.retry_after = reason, STATUSES.get(reason, 401), retry_after

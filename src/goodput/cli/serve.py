@@ -46,6 +46,11 @@ def add_options(parser) -> None:
     add("--memory", type=memory_bytes, metavar="SIZE",
         help="keep resident memory below this, such as 512MiB or 2G; 0 for no bound (default: 80 %% of the memory limit of "
         "the container or service, no bound where it has none)")  # fmt: skip
+    add("--token-bytes", type=memory_bytes, default=4 << 20, metavar="SIZE",
+        help="bytes of reports a second from each token for some runs, such as 4MiB; 0 for no bound (default: 4MiB)")  # fmt: skip
+    add("--token-cpu", type=number(float, 0, 16, " cores"), default=0.25, metavar="CORES",
+        help="CPU time that the reports of each token for some runs may take, as a share of a core; 0 for no bound "
+        "(default: %(default)s)")  # fmt: skip
     add_keep_options(add)
     add_access_options(add)
     add("--allow-host", action="append", default=[], metavar="NAME",
@@ -65,6 +70,7 @@ def call(arguments) -> int:
 
     from goodput.aggregator.api.app import create_app
     from goodput.aggregator.http.authentication import RequestAuthenticator
+    from goodput.aggregator.http.token_budgets import TokenLimits
     from goodput.aggregator.ledger.compaction import Keep
     from goodput.aggregator.ledger.ledger import LedgerError
     from goodput.aggregator.memory_bound import TooSmall
@@ -73,6 +79,7 @@ def call(arguments) -> int:
     ledger = arguments.ledger or f"sqlite:///{os.path.abspath('goodput-ledger.db')}"
     settings = {"hosts": tuple(arguments.allow_host), "any_host": bool(arguments.client_ca)}
     settings["metrics_public"] = arguments.metrics_public
+    settings["token_limits"] = TokenLimits(arguments.token_bytes, arguments.token_cpu)
     try:
         authenticator = RequestAuthenticator.from_options(arguments, **settings)
         listener = listening_socket(host, port)

@@ -28,7 +28,10 @@ goodput_aggregator_requests_total{route code}: Requests by route and status code
 histogram goodput_aggregator_request_seconds{route}: Request duration, from its headers to the end of the
     answer.
 goodput_aggregator_requests_refused_total{reason}: Requests refused by a limit: body (size), large (takes too much of --memory at once),
-    encoding, starting (reading the ledger), head (size), slow, busy, memory (--memory), host, origin, throttled, sessions, malformed.
+    encoding, starting (reading the ledger), head (size), slow, busy, memory (--memory), host, origin, throttled, quota (more than its token may push),
+    sessions, malformed.
+goodput_aggregator_token_refusals_total{token bound}: Pushes refused because the token, which is for some runs, has
+    used up its bytes, its CPU time (time), or the bytes of reports that may be in work at a time (held). By the token's name.
 goodput_aggregator_auth_failures_total{reason}: Requests refused because the token or session is missing,
     malformed, unknown, expired, over (session) or of the wrong scope.
 goodput_aggregator_tokens{scope}: Valid tokens by scope: ingest, read, metrics.
@@ -49,8 +52,9 @@ goodput_aggregator_runs_stored: Runs that are in the ledger alone; they are read
 goodput_aggregator_runs_moved_total{why}: Runs that left memory for the ledger because they had ended, because a
     bound was full, or for memory (--memory), and those that were loaded again.
 goodput_aggregator_bound_used_ratio{bound}: Used share of each bound: runs and rank_processes in memory (at 1
-    the oldest leave it), memory (--memory), connections, bodies (bytes of requests that are being received), sessions, and
-    token_runs and token_rank_processes of the token for some runs that uses most of its share.
+    the oldest leave it), memory (--memory), connections, bodies (bytes of reports that are being received or worked on), sessions,
+    and of the token for some runs that uses most of its share token_runs, token_rank_processes, token_push_bytes and
+    token_push_seconds (at 1 and above its pushes are refused).
 goodput_aggregator_series{level}: Series of the aggregator's /metrics, by what there is one of: rank (slowest
     only), node (likewise), run, self.
 goodput_aggregator_series_timestamp_seconds: Unix time at which the series of this text were computed, for the

@@ -40,6 +40,12 @@ WORLD_SIZE_MAX = 1 << 18
 # Stacks requested in one Ack, sent in one report, and the length of one.
 STACK_REQUESTS_MAX, STACKS_MAX, STACK_CHARS_MAX = 16, 16, 1 << 16
 TIME_NS_MAX = 1 << 62
+# Of fields that `check` bounds more narrowly: decoding a hostile report holds the interpreter's lock.
+_FEW = msgspec.Meta(max_length=1024)
+# A rank report with a field of a wrong type is decoded a second time, without types, if it is no larger.
+_UNTYPED_BYTES_MAX = 1 << 20
+# Of larger reports each rank is decoded by itself, so that other threads run in between.
+_WHOLE_BYTES_MAX = 256 << 10
 _IDENTITY_INTEGERS = {
     **{name: BOUNDS[name] for name in ("rank", "attempt", "devices", *PLACES)},
     "world_size": (1, WORLD_SIZE_MAX),
@@ -71,8 +77,8 @@ class StepRow(Struct, array_like=True, frozen=True, gc=False):
     start_ns: int
     end_ns: int
     samples: int  # cumulative
-    totals: tuple[int, ...]
-    outside: tuple[int, ...]
+    totals: Annotated[tuple[int, ...], _FEW]
+    outside: Annotated[tuple[int, ...], _FEW]
     device_ns: int = 0
 
 
@@ -92,7 +98,7 @@ class SampledStacks(Struct, array_like=True, frozen=True, gc=False):
     `reason` says why there are none.
     """
 
-    places: dict[str, int]
+    places: Annotated[dict[str, int], _FEW]
     samples: int
     reason: str = ""
 
@@ -109,14 +115,14 @@ class Live(Struct, frozen=True, gc=False, omit_defaults=True):
     alive: bool
     ended: str  # "", "finished", "failed", "resumed"; a rank that is not alive and has "" was killed
     end_ns: int  # meaningful when ended, else 0
-    totals: tuple[int, ...]
+    totals: Annotated[tuple[int, ...], _FEW]
     cost_ns: int = 0
-    drops: dict[str, int] = {}
+    drops: Annotated[dict[str, int], _FEW] = {}
     unmeasured: int = 0  # steps of which only the length was measured
-    loader: dict[str, int] = {}  # rank_page.loader_words.FIGURES, cumulative, without zeros
+    loader: Annotated[dict[str, int], _FEW] = {}  # rank_page.loader_words.FIGURES, cumulative, without zeros
     # Cumulative activity of the rank's GPU: compute_ns (covered by samples while the rank was in a compute phase),
     # idle_ns (the part of it in which the GPU was idle), energy_mj; since_ns: unix time of the agent's first sample.
-    hardware: dict[str, int] = {}
+    hardware: Annotated[dict[str, int], _FEW] = {}
     stacks: SampledStacks | None = None  # None: no more than was sent before
 
 
@@ -163,12 +169,12 @@ class RankReport(Struct, frozen=True, gc=False, omit_defaults=True):
 
     identity: Identity
     sequence: int
-    phases: tuple[str, ...]
+    phases: Annotated[tuple[str, ...], _FEW]
     live: Live
-    phase_states: dict[str, str] = {}
-    steps: list[StepRow] = []
-    events: list[EventRow] = []
-    blocks: list[StepBlock] = []
+    phase_states: Annotated[dict[str, str], _FEW] = {}
+    steps: Annotated[list[StepRow], msgspec.Meta(max_length=2 * STEPS_MAX)] = []
+    events: Annotated[list[EventRow], msgspec.Meta(max_length=2 * EVENTS_MAX)] = []
+    blocks: Annotated[list[StepBlock], msgspec.Meta(max_length=2 * BLOCKS_MAX)] = []
 
 
 class StackRequest(Struct, frozen=True, gc=False):
@@ -221,15 +227,15 @@ class NodeReport(Struct, frozen=True):
     sent_ns: int
     ranks: list[RankReport]
     version: int = VERSION
-    stacks: list[Stack] = []
+    stacks: Annotated[list[Stack], _FEW] = []
     health: list[Health] = []
 
 
 class _LooseReport(NodeReport, frozen=True):
     """A report whose ranks and health events are not decoded yet."""
 
-    ranks: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=RANKS_MAX)] = []
-    health: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=HEALTH_MAX)] = []
+    ranks: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=2 * RANKS_MAX)] = []
+    health: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=2 * HEALTH_MAX)] = []
 
 
 SEVERITIES = ("info", "warning", "critical")  # of a Health event
@@ -278,8 +284,10 @@ def decode(body: bytes) -> NodeReport:
         raise SchemaError(f"report of {len(body)} bytes, {BODY_BYTES_MAX} at most")
     try:
         try:
-            report = _report_decoder.decode(body)
+            report = _report_decoder.decode(body) if len(body) <= _WHOLE_BYTES_MAX else None
         except msgspec.ValidationError:
+            report = None
+        if report is None:
             loose = _loose_decoder.decode(body)
             report = msgspec.structs.replace(
                 loose,
@@ -303,8 +311,8 @@ def _decode_rank(raw: msgspec.Raw, at: int) -> RankReport:
     try:
         return _rank_decoder.decode(raw)
     except msgspec.ValidationError as error:
-        fields = msgspec.msgpack.decode(raw)
         try:
+            fields = msgspec.msgpack.decode(raw) if memoryview(raw).nbytes <= _UNTYPED_BYTES_MAX else None
             if isinstance(fields, dict):
                 for name, part in (("identity", Identity), ("live", Live)):
                     if isinstance(fields.get(name), dict):

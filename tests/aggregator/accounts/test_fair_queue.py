@@ -18,7 +18,6 @@ from goodput.access.token_cache import TokenCache
 from goodput.access.tokens import make
 from goodput.account import Run
 from goodput.aggregator.accounts import history as history_module
-from goodput.aggregator.accounts.fair_queue import INTERNAL, FairQueue, QueueFull
 from goodput.aggregator.accounts.history import (
     ANONYMOUS,
     ANONYMOUS_WAITING_MAX,
@@ -27,6 +26,7 @@ from goodput.aggregator.accounts.history import (
 )
 from goodput.aggregator.accounts.past import Past
 from goodput.aggregator.api.app import create_app
+from goodput.aggregator.fair_queue import INTERNAL, FairQueue, QueueFull
 from goodput.aggregator.http.authentication import RequestAuthenticator
 
 
@@ -39,7 +39,7 @@ class Jobs:
     """Jobs that hold the slot of a FairQueue until `finish_one`; `started` has their names in order."""
 
     def __init__(self, waiting_max: int = 8):
-        self.queue, self.started, self.tasks = FairQueue(waiting_max), [], []
+        self.queue, self.started, self.tasks = FairQueue(waiting_max, "history queries"), [], []
         self._holding: list[asyncio.Event] = []
 
     async def submit(self, owner, *names: str, owner_max: int = 2) -> None:

@@ -164,10 +164,11 @@ def test_large_pushes_are_merged_in_slices(monkeypatch):
     ledger, turns, merged = SlowLedger(), [], []
     merge_some = ingest_module.Ingest._merge_some
 
-    def noted(self) -> None:
+    def noted(self) -> int:
         before = self._store.new
-        merge_some(self)
+        weight = merge_some(self)
         merged.append(self._store.new - before)
+        return weight
 
     monkeypatch.setattr(ingest_module.Ingest, "_merge_some", noted)
 

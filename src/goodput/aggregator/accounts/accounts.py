@@ -17,13 +17,13 @@ from msgspec import Struct
 from goodput.account import FINAL_STATUSES, Account, Run, document
 from goodput.account.document_types import AccountDocument
 from goodput.account.hang import Hang
-from goodput.aggregator.accounts.fair_queue import INTERNAL
 from goodput.aggregator.accounts.history import ANONYMOUS, History
 from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory, kept_rows
 from goodput.aggregator.accounts.past import Check, Past, Window, folded, without_rows
 from goodput.aggregator.accounts.result_cache import ResultCache
 from goodput.aggregator.accounts.rolling import RollingWindows, rolling_windows
 from goodput.aggregator.accounts.slices import in_slices
+from goodput.aggregator.fair_queue import INTERNAL
 from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.step_trends import StepWindows
 from goodput.aggregator.ingest.store import Store

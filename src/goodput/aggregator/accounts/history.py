@@ -13,9 +13,9 @@ from typing import Any
 
 from goodput.account.document_types import AccountDocument
 from goodput.aggregator.accounts import past
-from goodput.aggregator.accounts.fair_queue import INTERNAL, FairQueue
 from goodput.aggregator.accounts.past import Past, Window
 from goodput.aggregator.accounts.result_cache import SingleFlight
+from goodput.aggregator.fair_queue import INTERNAL, FairQueue
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.memory_bound import MemoryBound
 
@@ -36,7 +36,7 @@ class History:
 
     def __init__(self, ledger: Ledger, memory: MemoryBound | None = None):
         self.ledger, self._memory = ledger, memory or MemoryBound()
-        self._queue = FairQueue(WAITING_MAX)
+        self._queue = FairQueue(WAITING_MAX, "history queries")
         self._flights = SingleFlight()
         self.is_stopping = False
 

@@ -19,7 +19,6 @@ from goodput import __version__
 from goodput.access.tokens import EVERYTHING, RUN_CHARS_MAX
 from goodput.aggregator.accounts.abandonment import Abandonment
 from goodput.aggregator.accounts.accounts import Accounts
-from goodput.aggregator.accounts.fair_queue import QueueFull
 from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.history import ROW_BYTES, History, HistoryError
 from goodput.aggregator.accounts.slices import in_slices
@@ -34,6 +33,7 @@ from goodput.aggregator.api.responses import REFERENCE, access_of
 from goodput.aggregator.api.run_memory import RunMemory
 from goodput.aggregator.api.run_series import RANKS_SHOWN
 from goodput.aggregator.api.startup import WAIT_SECONDS, Startup
+from goodput.aggregator.fair_queue import QueueFull
 from goodput.aggregator.http import sign_in
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.http.middleware import RequestMiddleware
@@ -111,7 +111,7 @@ def create_app(
     )
     app.add_middleware(RequestMiddleware, authenticator=authenticator, check=startup.check)
     app.state.ledger_url, app.state.authenticator, app.state.startup = ledger.url, authenticator, startup
-    pushes = IngestRoute(ingest, authenticator.metrics, memory)
+    pushes = IngestRoute(ingest, authenticator.metrics, memory, authenticator.budgets)
     app.push = RequestMiddleware(pushes, authenticator, startup.check)
     # Answers 405 to other methods; POST does not get here.
     app.router.routes.append(Route(ingest_route.PATH, pushes, methods=["POST"]))

@@ -312,7 +312,8 @@ def _add_bounds(
     requests, sessions = authenticator.metrics, authenticator.sessions
     used = {what.replace(" ", "_"): share for what, share in store.used_shares().items()}
     used["connections"] = requests.connections / requests.connections_max
-    used["bodies"] = requests.reading_bytes / limits.BODIES_BYTES_MAX
+    used["bodies"] = requests.body_bytes / limits.BODIES_BYTES_MAX
+    used |= authenticator.budgets.used_shares()
     used["sessions"] = len(sessions) / limits.SESSIONS_MAX if sessions else 0.0
     if memory.bytes_max is not None:
         used["memory"] = memory.resident() / memory.bytes_max
@@ -321,6 +322,9 @@ def _add_bounds(
 
 def _add_authentication(families: Families, authenticator: RequestAuthenticator) -> None:
     authenticator.metrics.collect(families)
+    for (token, bound), count in sorted(authenticator.budgets.refusals.items()):
+        labels = {"token": token, "bound": bound}
+        families.add("goodput_aggregator_token_refusals_total", labels, count)
     sessions, tokens, files = authenticator.sessions, authenticator.tokens, authenticator.reloaded_files
     families.add("goodput_aggregator_sessions", {}, len(sessions) if sessions else 0)
     for name, series in (("tokens", "token"), ("certificate", "tls")):

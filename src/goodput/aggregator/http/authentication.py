@@ -22,6 +22,7 @@ from goodput.aggregator.http.headers import Headers, header_values
 from goodput.aggregator.http.limits import FAILING_ADDRESSES_MAX, FAILURES_PER_MINUTE_MAX
 from goodput.aggregator.http.request_metrics import RequestMetrics
 from goodput.aggregator.http.sessions import Sessions
+from goodput.aggregator.http.token_budgets import TokenBudgets, TokenLimits
 
 log = logging.getLogger("goodput.aggregator")
 
@@ -39,11 +40,13 @@ class RequestAuthenticator(Authenticator):
         tokens: TokenCache | None = None,
         *arguments,
         metrics_public: bool = False,
+        token_limits: TokenLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
         **settings,
     ):
         super().__init__(tokens, *arguments, **settings)
         self.metrics = RequestMetrics()
+        self.budgets = TokenBudgets(token_limits)
         self.sessions = Sessions(tokens) if tokens else None
         self._public_routes = PUBLIC_ROUTES | {"metrics"} if metrics_public else PUBLIC_ROUTES
         self._throttle = Throttle(clock)

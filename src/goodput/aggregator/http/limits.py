@@ -19,7 +19,7 @@ PIPELINED_MAX = 2
 IDLE_SECONDS_MAX = 75
 # "busy", 503. Fewer if the process may open fewer files.
 CONNECTIONS_MAX = 20_000
-# All request bodies being received together. "busy", 503: agents keep what they could not push.
+# All reports being received or worked on together. "busy", 503: agents keep what they could not push.
 BODIES_BYTES_MAX = 256 << 20
 LOGIN_BYTES_MAX = END_BYTES_MAX = 4 << 10
 # Wrong tokens from one address; further ones get 429. "throttled". Valid tokens are never refused, so nobody can be

@@ -30,6 +30,7 @@ REFUSALS: tuple[str, ...] = (
     "host",
     "origin",
     "throttled",
+    "quota",
     "sessions",
     "malformed",
 )
@@ -40,7 +41,7 @@ STATUSES = {200, 206, 303, 304, 400, 401, 403, 404, 405, 413, 415, 416, 421, 422
 class RequestMetrics:
     """`refused` and `failures` count by reason; `connections` is the number of open ones, of `connections_max`.
 
-    `reading_bytes` are those of all request bodies that are being received.
+    `body_bytes` are those of all reports that are being received or worked on.
     """
 
     def __init__(self):
@@ -48,7 +49,7 @@ class RequestMetrics:
         self.refused: Counter[str] = Counter(dict.fromkeys(REFUSALS, 0))
         self.failures: Counter[str] = Counter(dict.fromkeys(FAILURES, 0))
         self.connections, self.connections_max = 0, limits.CONNECTIONS_MAX
-        self.reading_bytes = 0
+        self.body_bytes = 0
         self._buckets = {route: [0] * (len(BOUNDS) + 1) for route in ROUTES}
         self._native: dict[str, Counter[int]] = {route: Counter() for route in ROUTES}
         self._seconds = dict.fromkeys(ROUTES, 0.0)

@@ -1,7 +1,9 @@
 """Accepting a push: decode, merge into the store, write to the ledger, answer.
 
 The Ack is sent when everything accepted is committed. Pushes that arrive together are merged together, since NumPy costs
-per call, and share one transaction; where the last one was shared, the next waits GATHER_SECONDS for more. When the ledger cannot be written the push is answered with
+per call, and share one transaction; where the last one was shared, the next waits GATHER_SECONDS for more. Tokens take
+turns: a large push is decoded and checked in a thread, one at a time, and merged in parts, if need be over several
+transactions. When the ledger cannot be written the push is answered with
 an error, so the agent keeps it; what was merged meanwhile is written with the next transaction that succeeds. Of that
 one part per process is kept, whose rows are those in the store, so that pushes repeated against a broken ledger do not
 accumulate.
@@ -12,23 +14,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
 from goodput.access.tokens import EVERYTHING, Access
+from goodput.aggregator.fair_queue import FairQueue
 from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.health_log import NODE_WEIGHT_MAX, HealthLog
 from goodput.aggregator.ingest.pushed_steps import (
     PushedSteps,
     decode_steps,
+    in_parts,
     in_version_2,
     refused_beyond_bound,
 )
 from goodput.aggregator.ingest.store import ReportRejected, Store
+from goodput.aggregator.ingest.waiting_pushes import Part, Push, WaitingPushes
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.segments import Segment
 from goodput.aggregator.records import HealthKey, NewRecords, health_key
@@ -43,6 +48,12 @@ LOGGED_PER_HOUR_MAX = 256
 GATHER_SECONDS = 0.025
 # Step rows that are decoded together; after as many the event loop has a turn.
 ROWS_AT_ONCE = 4096
+# Rows of one transaction, for which other pushes wait.
+TRANSACTION_ROWS = 16 * ROWS_AT_ONCE
+# Larger bodies, and pushes of more rows, are decoded and checked in a thread.
+BODY_BYTES_AT_ONCE, PUSH_ROWS_AT_ONCE = 256 << 10, 2 * ROWS_AT_ONCE
+# The bytes of their bodies are bounded before (http/limits.py), and so is their number.
+LARGE_WAITING_MAX = 4096
 # Pushes that wait for a transaction are merged without it after this time, so that the account goes on.
 UNMERGED_SECONDS = 0.25
 
@@ -57,16 +68,12 @@ class Reservation(Protocol):
     async def add(self, more: int, what: str) -> None: ...
 
 
-@dataclass
-class _Push:
-    """A push that waits to be merged: the reports that may be, and the rejections of its other ranks."""
+class _Checked(NamedTuple):
+    """Rank reports that may be merged, those that may not with the reason, and wrong fields that are left out."""
 
-    reports: list[schema.RankReport]
-    token: str
-    rejected: list[schema.Rejection]
-    error: Exception | None = None  # why the push failed
-    is_checked: bool = False  # `reports` has those left to merge, the next one last
-    since: float = field(default_factory=time.monotonic)
+    parts: list[Part]
+    wrong: list[tuple[schema.RankReport, Exception]]
+    fields: list[tuple[schema.RankReport, schema.SchemaError]]
 
 
 class Ingest:
@@ -86,7 +93,7 @@ class Ingest:
         self.load: Callable[[str], Awaitable[object]] | None = None
         self.counts: Counter = Counter()
         self.seconds = 0.0
-        self._unmerged: deque[_Push] = deque()
+        self._unmerged, self._large = WaitingPushes(), FairQueue(LARGE_WAITING_MAX, "large pushes")
         self._merging: set[str] = set()  # runs of the pushes that are being merged
         self._unwritten: list[NewRecords] = []
         self._appending: list[NewRecords] = []  # in the transaction that is being written
@@ -95,6 +102,10 @@ class Ingest:
         self._segments: dict[str, tuple[Segment, int]] = {}  # by run, with its late rows
         self._transaction: asyncio.Future | None = None  # the one that begins next
         self._waiting = 0  # pushes that wait for it
+        self._batch, self._committed = (
+            1,
+            0,
+        )  # the numbers of the next transaction, and of the last that succeeded
         self._was_shared = False  # whether several pushes were in the one before
         self._logged: set[tuple] = set()
         self._logged_since = time.monotonic()
@@ -137,9 +148,10 @@ class Ingest:
 
     def unwritten(self) -> set[str]:
         """Runs of which something waits to be merged or written."""
-        waiting = {report.identity.run for push in self._unmerged for report in push.reports}
         return (
-            waiting | self._merging | {part.report.identity.run for part in self._unwritten + self._appending}
+            self._unmerged.runs()
+            | self._merging
+            | {part.report.identity.run for part in self._unwritten + self._appending}
         )
 
     def forget(self, run: str) -> None:
@@ -149,57 +161,110 @@ class Ingest:
         self._store.forget(run)
 
     async def accept(
-        self, body: bytes, access: Access = EVERYTHING, memory: Reservation | None = None
+        self,
+        body: bytes,
+        access: Access = EVERYTHING,
+        memory: Reservation | None = None,
+        spent: Callable[[float], object] = lambda seconds: None,
     ) -> schema.Ack:
-        """Accept one push. Raises SchemaError (nothing was accepted) or LedgerError (push it again).
+        """Accept one push. Raises SchemaError (nothing was accepted), LedgerError or QueueFull (push it again).
 
-        What it takes is added to `memory`, which may raise an exception of its own; then nothing was accepted.
+        What it takes is added to `memory`, which may raise an exception of its own; then nothing was accepted. `spent`
+        is called with the seconds of CPU time that it took.
 
         Parts of runs that `access` does not allow are left out: their ranks are rejected, their stacks and health
         events ignored.
         """
-        began = time.perf_counter()
+        push = Push([], "" if access.is_of_all else access.token_id or access.name, [])
         try:
-            report = schema.decode(body)
-        except schema.SchemaError as error:
-            self.counts["report", "malformed"] += 1
-            by = f" by token {access.name}" if access.name else ""
-            self._log_once(("report", access.name), f"a whole report{by} rejected (report): {error}")
-            raise
+            return await self._accept(push, body, access, memory)
         finally:
-            self.seconds += time.perf_counter() - began
+            self._unmerged.discard(push)
+            self.seconds += push.seconds
+            spent(push.seconds)
+
+    async def _accept(
+        self, push: Push, body: bytes, access: Access, memory: Reservation | None
+    ) -> schema.Ack:
+        async with self._turn(push, len(body) > BODY_BYTES_AT_ONCE):
+            report = await self._decode(push, body, access)
         if memory is not None:
             await memory.add(
                 merged_bytes(report), f"a report of {len(report.ranks)} ranks of node {report.node[:64]!r}"
             )
         await self._load_stored(report, access)
-        began = time.perf_counter()
-        try:
-            ranks, rejected = len(report.ranks), []
-            if not access.is_of_all:
-                report, rejected = self._allowed_part(report, access)
-            self._add_health(report, is_scoped=not access.is_of_all)
-            token = "" if access.is_of_all else access.token_id or access.name
-            push = _Push(report.ranks, token, rejected)
-            self._unmerged.append(push)
-            if push.since - self._unmerged[0].since > UNMERGED_SECONDS:
-                self._merge_some()
-        finally:
-            self.seconds += time.perf_counter() - began
-        try:
-            await self._write()
-        except LedgerError:
-            self.counts["report", "failed"] += 1
-            raise
-        if push.error is not None:
-            self.counts["report", "failed"] += 1
-            raise push.error
+        ranks = len(report.ranks)
+        if not access.is_of_all:
+            report, push.rejected = self._allowed_part(report, access)
+        self._add_health(report, is_scoped=not access.is_of_all)
+        await self._check(push, report.ranks, len(body))
+        await self._merge(push)
         self.counts["report", "accepted"] += 1
         requests = []
         if self._hangs is not None:
             self._hangs.add_stacks(report.stacks)
             requests = self._hangs.stack_requests(report.ranks)
         return schema.Ack(ranks - len(push.rejected), push.rejected, requests)
+
+    @asynccontextmanager
+    async def _turn(self, push: Push, is_large: bool):
+        """One large push at a time is worked on in a thread; tokens take turns. Raises QueueFull."""
+        if not is_large:
+            yield
+            return
+        async with self._large.slot(push.token, LARGE_WAITING_MAX):
+            yield
+
+    async def _decode(self, push: Push, body: bytes, access: Access) -> schema.NodeReport:
+        """Raises SchemaError, which is counted."""
+        try:
+            return await self._work(push, len(body) > BODY_BYTES_AT_ONCE, schema.decode, body)
+        except schema.SchemaError as error:
+            self.counts["report", "malformed"] += 1
+            by = f" by token {access.name}" if access.name else ""
+            self._log_once(("report", access.name), f"a whole report{by} rejected (report): {error}")
+            raise
+
+    async def _work(self, push: Push, is_large: bool, function: Callable, *arguments):
+        """`function(*arguments)`, of a large push in a thread; its CPU time is added to the push."""
+
+        def timed():
+            began = time.thread_time()
+            try:
+                return function(*arguments)
+            finally:
+                push.seconds += time.thread_time() - began
+
+        return await asyncio.to_thread(timed) if is_large else timed()
+
+    async def _check(self, push: Push, ranks: list[schema.RankReport], body_bytes: int) -> None:
+        """Add the parts of valid rank reports to a push; the others are rejected."""
+        rows = sum([len(rank.steps) + sum([block.count for block in rank.blocks]) for rank in ranks])
+        is_large = body_bytes > BODY_BYTES_AT_ONCE or rows > PUSH_ROWS_AT_ONCE
+        async with self._turn(push, is_large):
+            found = await self._work(push, is_large, checked, ranks, self._store.has_accepted, is_large)
+        for report, error in found.fields:
+            text = f"rank report used without a wrong field: {error}"
+            self._log_rank(report.identity, "field", text)
+        for report, error in found.wrong:
+            self._reject(push, report, error)
+        push.parts = found.parts[::-1]
+
+    async def _merge(self, push: Push) -> None:
+        """Until all parts of a push are merged and committed. Raises LedgerError, or why a part could not be merged."""
+        push.batch = self._batch
+        self._unmerged.add(push)
+        if push.since - self._unmerged.since() > UNMERGED_SECONDS:
+            self._merge_some()
+        try:
+            while push.parts or push.batch > self._committed:
+                await self._write()
+        except LedgerError:
+            self.counts["report", "failed"] += 1
+            raise
+        if push.error is not None:
+            self.counts["report", "failed"] += 1
+            raise push.error
 
     async def _load_stored(self, report: schema.NodeReport, access: Access) -> None:
         """Bring back the runs of a report that are in the ledger alone. Raises LedgerError."""
@@ -238,74 +303,47 @@ class Ingest:
         stacks = [stack for stack in report.stacks if access.may(stack.of.run)]
         return replace(report, ranks=ranks, health=health, stacks=stacks), rejected
 
-    def _merge_some(self) -> None:
-        """Merge the pushes that have waited longest, or the next ranks of a large one, up to about ROWS_AT_ONCE rows."""
-        began, rows, checked = time.perf_counter(), 0, []
-        while self._unmerged and rows < ROWS_AT_ONCE:
-            push = self._unmerged[0]
-            if not push.is_checked:
-                push.reports, push.is_checked = self._check(push)[::-1], True
-            while push.reports:
-                count = sum([block.count for block in push.reports[-1].blocks])
-                if checked and rows + count > ROWS_AT_ONCE:
-                    rows = ROWS_AT_ONCE
-                    break
-                rows += count
-                checked.append((push, push.reports.pop()))
-            if not push.reports:
-                self._unmerged.popleft()
-        self._merging = {report.identity.run for _, report in checked}
-        self._merge_checked(checked)
+    def _merge_some(self) -> int:
+        """Merge the next parts of the pushes that wait, up to about ROWS_AT_ONCE rows; returns how many rows."""
+        began = time.thread_time()
+        taken = self._unmerged.take(ROWS_AT_ONCE)
+        weights = [part.weight for _, part in taken]
+        self._merging = {part.report.identity.run for _, part in taken}
+        self._merge_parts(taken)
         self._merging = set()
-        self.seconds += time.perf_counter() - began
+        seconds, total = time.thread_time() - began, sum(weights)
+        for (push, _), weight in zip(taken, weights, strict=True):
+            push.seconds += seconds * weight / total
+        return total
 
-    def _merge_checked(self, checked: list[tuple[_Push, schema.RankReport]]) -> None:
-        """Merge valid reports, which are rejected where they contradict what is known.
+    def _merge_parts(self, taken: list[tuple[Push, Part]]) -> None:
+        """Merge parts of valid reports, which are rejected where they contradict what is known.
 
         An error that nobody foresaw fails the push with that report alone, not those of other nodes beside it.
         """
-        now_ns = self._clock_ns()
-        for (push, report), steps in zip(checked, _decoded([one for _, one in checked]), strict=True):
+        now_ns, rejected = self._clock_ns(), set()
+        for (push, (report, _)), steps in zip(taken, _decoded([part for _, part in taken]), strict=True):
+            push.batch = self._batch
+            if (id(push), report.identity) in rejected:
+                continue  # Another part of the same report was.
             try:
                 if isinstance(steps, Exception):
                     raise steps
                 self._unwritten.append(self._store.merge(report, now_ns, push.token, steps))
-            except schema.SchemaError as error:
-                push.rejected.append(self._rejection(report.identity, "malformed", str(error)))
-            except ReportRejected as refused:
-                push.rejected.append(self._rejection(report.identity, refused.reason, str(refused)))
             except Exception as error:
-                self._fail(push, report, error)
+                rejected.add((id(push), report.identity))
+                push.parts = [part for part in push.parts if part.report.identity != report.identity]
+                self._reject(push, report, error)
 
-    def _fail(self, push: _Push, report: schema.RankReport, error: Exception) -> None:
-        log.exception("%s: its report could not be merged", schema.name_of(report), exc_info=error)
-        push.error = error
-
-    def _check(self, push: _Push) -> list[schema.RankReport]:
-        """The reports of a push that are valid, with their steps in blocks; the others are rejected."""
-        valid = []
-        for report in push.reports:
-            try:
-                valid.append(in_version_2(self._checked(report)))
-            except schema.SchemaError as error:
-                push.rejected.append(self._rejection(report.identity, "malformed", str(error)))
-            except Exception as error:
-                self._fail(push, report, error)
-        refused = refused_beyond_bound(valid)
-        for at, error in refused.items():
-            push.rejected.append(self._rejection(valid[at].identity, "malformed", str(error)))
-        return [report for at, report in enumerate(valid) if at not in refused] if refused else valid
-
-    def _checked(self, report: schema.RankReport) -> schema.RankReport:
-        """The report, without optional fields that are out of bounds. Raises SchemaError."""
-        try:
-            schema.check(report, is_known=self._store.has_accepted(report))
-            return report
-        except schema.SchemaError as error:
-            usable = schema.without_wrong_options(report)
-            schema.check(usable)
-            self._log_rank(report.identity, "field", f"rank report used without a wrong field: {error}")
-            return usable
+    def _reject(self, push: Push, report: schema.RankReport, error: Exception) -> None:
+        """Reject one rank report of a push; an error that nobody foresaw fails the push."""
+        if isinstance(error, schema.SchemaError):
+            push.rejected.append(self._rejection(report.identity, "malformed", str(error)))
+        elif isinstance(error, ReportRejected):
+            push.rejected.append(self._rejection(report.identity, error.reason, str(error)))
+        else:
+            log.exception("%s: its report could not be merged", schema.name_of(report), exc_info=error)
+            push.error = error
 
     def _rejection(self, identity: schema.Identity, reason: str, text: str) -> schema.Rejection:
         self.counts["rejection", reason] += 1
@@ -364,11 +402,14 @@ class Ingest:
                     await asyncio.sleep(GATHER_SECONDS)
                 # Pushes from now on are in the next transaction.
                 self._transaction, self._was_shared, self._waiting = None, self._waiting > 1, 0
-                while self._unmerged:
-                    self._merge_some()
+                merged = 0
+                while self._unmerged and merged < TRANSACTION_ROWS:
+                    merged += self._merge_some()
                     if self._unmerged:
                         await asyncio.sleep(0)
+                batch, self._batch = self._batch, self._batch + 1
                 await self._append()
+                self._committed = batch
         except BaseException:
             if self._transaction is asyncio.current_task():
                 self._transaction = None
@@ -460,14 +501,55 @@ def _restore_rows(store: Store, process: schema.RankReport, state: FoldState | N
     return max(attempt.top_number - 1, 0)
 
 
-def _decoded(reports: list[schema.RankReport]) -> list[PushedSteps | Exception]:
-    """The steps of each report, or why they are refused or could not be decoded."""
+def checked(
+    reports: Sequence[schema.RankReport], is_known: Callable[[schema.RankReport], bool], is_large: bool
+) -> _Checked:
+    """Check the rank reports of a push. Of a large one the steps are decoded too, and divided into parts."""
+    valid, wrong, fields = [], [], []
+    for report in reports:
+        try:
+            usable, error = _usable(report, is_known)
+            if error is not None:
+                fields.append((report, error))
+            valid.append(in_version_2(usable))
+        except Exception as error:
+            wrong.append((report, error))
+    refused = refused_beyond_bound(valid)
+    wrong += [(valid[at], error) for at, error in refused.items()]
+    parts = [Part(report) for at, report in enumerate(valid) if at not in refused]
+    if not is_large:
+        return _Checked(parts, wrong, fields)
+    divided = []
+    for (report, _), steps in zip(parts, _decoded(parts), strict=True):
+        if isinstance(steps, Exception):
+            wrong.append((report, steps))
+        else:
+            divided += [Part(*one) for one in in_parts(report, steps, ROWS_AT_ONCE)]
+    return _Checked(divided, wrong, fields)
+
+
+def _usable(
+    report: schema.RankReport, is_known: Callable[[schema.RankReport], bool]
+) -> tuple[schema.RankReport, schema.SchemaError | None]:
+    """The report, without optional fields that are out of bounds, and what is wrong with these. Raises SchemaError."""
     try:
-        return [*decode_steps(reports)]
+        schema.check(report, is_known=is_known(report))
+        return report, None
+    except schema.SchemaError as error:
+        usable = schema.without_wrong_options(report)
+        schema.check(usable)
+        return usable, error
+
+
+def _decoded(parts: Sequence[Part]) -> list[PushedSteps | Exception]:
+    """The steps of each part, or why they are refused or could not be decoded."""
+    try:
+        of_blocks = iter(decode_steps([part.report for part in parts if part.steps is None]))
+        return [next(of_blocks) if part.steps is None else part.steps for part in parts]
     except Exception as error:
-        if len(reports) == 1:
+        if len(parts) == 1:
             return [error]
-    return [steps for report in reports for steps in _decoded([report])]
+    return [steps for part in parts for steps in _decoded([part])]
 
 
 def _merged_by_process(batch: list[NewRecords]) -> list[NewRecords]:

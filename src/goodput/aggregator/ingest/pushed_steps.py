@@ -100,6 +100,19 @@ def _heads(columns: StepColumns, begins: np.ndarray) -> _Heads:
     return _Heads(lows, list(zip(*(one.tolist() for one in heads), strict=True)))
 
 
+def in_parts(
+    report: schema.RankReport, steps: PushedSteps, rows_max: int
+) -> list[tuple[schema.RankReport, PushedSteps]]:
+    """A report and its steps, in parts of so many rows; the last one has the events."""
+    count = steps.values.shape[1]
+    if count <= rows_max:
+        return [(report, steps)]
+    bare = replace(report, blocks=[], events=[])
+    begins = range(0, count, rows_max)
+    parts = [(bare, pushed(steps.values[:, at : at + rows_max])) for at in begins]
+    return [*parts[:-1], (replace(bare, events=report.events), parts[-1][1])]
+
+
 def refused_beyond_bound(reports: Sequence[schema.RankReport]) -> dict[int, schema.SchemaError]:
     """Errors for the reports of a push that have the most steps, where all have too many, by their place.
 

@@ -1,6 +1,6 @@
 """A fair queue: one job at a time, round-robin over owners, the aggregator's own jobs first.
 
-    queue = FairQueue(waiting_max=64)
+    queue = FairQueue(waiting_max=64, what="history queries")
     async with queue.slot("token 1f2e", owner_max=2):
         ...
 
@@ -23,8 +23,8 @@ class QueueFull(Exception):
 
 
 class FairQueue:
-    def __init__(self, waiting_max: int):
-        self._waiting_max = waiting_max
+    def __init__(self, waiting_max: int, what: str = "requests"):
+        self._waiting_max, self._what = waiting_max, what
         self._is_busy = False
         # No queue is empty; the owner in front is next, and INTERNAL is always in front.
         self._queues: OrderedDict[str | None, deque[asyncio.Future]] = OrderedDict()
@@ -64,11 +64,9 @@ class FairQueue:
         if owner is INTERNAL:
             return
         if len(self._queues.get(owner, ())) >= owner_max:
-            raise QueueFull(
-                f"too many pending history queries for this token; try again in {RETRY_SECONDS} s"
-            )
+            raise QueueFull(f"too many pending {self._what} for this token; try again in {RETRY_SECONDS} s")
         if self.waiting() - len(self._queues.get(INTERNAL, ())) >= self._waiting_max:
-            raise QueueFull(f"too many pending history queries; try again in {RETRY_SECONDS} s")
+            raise QueueFull(f"too many pending {self._what}; try again in {RETRY_SECONDS} s")
 
     def _release(self) -> None:
         while self._queues:

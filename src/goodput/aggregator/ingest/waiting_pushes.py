@@ -1,0 +1,97 @@
+"""Pushes that wait to be merged, round-robin over tokens: a push of many rows delays only others of its token."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from goodput.aggregator.ingest.pushed_steps import PushedSteps
+from goodput.wire import schema
+
+# What a rank costs beside its rows and events, in rows.
+RANK_ROWS = 8
+
+
+class Part(NamedTuple):
+    """A rank report, or some of the steps of one, to be merged; `steps` None are not decoded yet."""
+
+    report: schema.RankReport
+    steps: PushedSteps | None = None
+
+    @property
+    def weight(self) -> int:
+        """What merging it costs, in rows."""
+        rows = (
+            sum([block.count for block in self.report.blocks])
+            if self.steps is None
+            else self.steps.values.shape[1]
+        )
+        return rows + len(self.report.events) + RANK_ROWS
+
+
+@dataclass
+class Push:
+    """A push that waits to be merged: its parts that are left, the next one last, and the rejections of its ranks."""
+
+    parts: list[Part]
+    token: str
+    rejected: list[schema.Rejection]
+    error: Exception | None = None  # why the push failed
+    batch: int = 0  # the transaction with what was merged last
+    seconds: float = 0.0  # of CPU time that it took
+    since: float = field(default_factory=time.monotonic)
+
+
+class WaitingPushes:
+    """Of each token the pushes in the order of their arrival."""
+
+    def __init__(self):
+        # No queue is empty; the token in front is next.
+        self._queues: OrderedDict[str, deque[Push]] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
+    def add(self, push: Push) -> None:
+        if push.parts:
+            self._queues.setdefault(push.token, deque()).append(push)
+
+    def discard(self, push: Push) -> None:
+        """Forget what was not merged of a push."""
+        push.parts.clear()
+        queue = self._queues.get(push.token)
+        if queue and push in queue:
+            queue.remove(push)
+            if not queue:
+                del self._queues[push.token]
+
+    def since(self) -> float:
+        """When the one that waits longest began to."""
+        return min((queue[0].since for queue in self._queues.values()), default=time.monotonic())
+
+    def runs(self) -> set[str]:
+        return {
+            part.report.identity.run
+            for queue in self._queues.values()
+            for push in queue
+            for part in push.parts
+        }
+
+    def take(self, weight_max: int) -> list[tuple[Push, Part]]:
+        """The next parts, of about this weight: of each token in turn its share of what is left, and at least one."""
+        found, left = [], weight_max
+        while self._queues and left > 0:
+            share = max(left // len(self._queues), 1)
+            token, queue = self._queues.popitem(last=False)
+            while queue and share > 0:
+                push = queue[0]
+                part = push.parts.pop()
+                if not push.parts:
+                    queue.popleft()
+                found.append((push, part))
+                share, left = share - part.weight, left - part.weight
+            if queue:
+                self._queues[token] = queue
+        return found

@@ -1,0 +1,42 @@
+"""Turns between tokens among pushes that wait to be merged."""
+
+from support.account.account_history import Process
+from support.aggregator.reports import rank_report
+
+from goodput.aggregator.ingest.waiting_pushes import RANK_ROWS, Part, Push, WaitingPushes
+
+REPORT = rank_report(Process(0).steps(1, forward=1))
+
+
+def push(token: str, ranks: int) -> Push:
+    return Push([Part(REPORT)] * ranks, token, [])
+
+
+def tokens(waiting: WaitingPushes, ranks: int) -> str:
+    return "".join(push.token for push, _ in waiting.take(ranks * RANK_ROWS))
+
+
+def test_large_push_of_one_token_leaves_room_for_others():
+    waiting = WaitingPushes()
+    for one in (push("a", 100), push("a", 2), push("b", 1), push("c", 1)):
+        waiting.add(one)
+    assert tokens(waiting, 9) == "aaabcaaaa"
+    assert tokens(waiting, 9) == "a" * 9 and waiting
+
+
+def test_every_token_gets_at_least_one_part():
+    waiting = WaitingPushes()
+    for name in "abcdef":
+        waiting.add(push(name, 2))
+    assert tokens(waiting, 3) == "abc"
+    assert tokens(waiting, 3) == "def"
+    assert tokens(waiting, 12) == "abcdef"
+    assert not waiting
+
+
+def test_discarded_push_is_forgotten():
+    waiting, one, other = WaitingPushes(), push("a", 3), push("a", 1)
+    waiting.add(one)
+    waiting.add(other)
+    waiting.discard(one)
+    assert tokens(waiting, 5) == "a" and not waiting and not one.parts
