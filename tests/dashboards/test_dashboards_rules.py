@@ -1,8 +1,10 @@
 """Recording rules, alerts and their runbooks: valid by promtool, tested by promtool, and complete."""
 
+import json
 import re
 import subprocess
 from collections import defaultdict
+from pathlib import Path
 
 import pytest
 import yaml
@@ -201,6 +203,39 @@ def test_alerts_stay_few():
 @pytest.mark.parametrize("path", RULE_TESTS, ids=lambda path: path.stem)
 def test_promtool_cases_pass(path, tmp_path):
     assert read(path)["rule_files"] == [f"../{name}" for name in FILES if f"../{name}" in path.read_text()]
+    done = promtool("test", "rules", *map(str, each_pruned(path, tmp_path)))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def with_second_aggregator(path: Path, target: Path) -> Path:
+    """The test with every aggregator's series twice, as of a pair that all agents push to."""
+    document, added = read(path), 0
+    for test in document["tests"]:
+        for one in list(test["input_series"]):
+            name, _, labels = one["series"].partition("{")
+            if getattr(CATALOGUE.get(name), "exposer", "") == "aggregator" and "instance=" not in labels:
+                second = f'{name}{{instance="b:9471"{"," if labels else ""}{labels or "}"}'
+                test["input_series"].append({**one, "series": second})
+                added += 1
+    assert added, "no series of an aggregator"
+    target.write_text(json.dumps(document))
+    return target
+
+
+# Those that take over 2 s are left to `make fuzz`.
+OF_AGGREGATORS = [
+    pytest.param(name, marks=[pytest.mark.mutation] * takes_long, id=name)
+    for takes_long, names in (
+        (False, ("run_causes", "run_ended", "run_stalled", "scrape_intervals", "telemetry_missing")),
+        (True, ("objective_burn", "objective_burn_hours", "run_checkpoint", "utilisation_drop")),
+    )
+    for name in names
+]
+
+
+@pytest.mark.parametrize("name", OF_AGGREGATORS)
+def test_second_aggregator_of_a_run_changes_no_alert(name, tmp_path):
+    path = with_second_aggregator(RULES / "tests" / f"{name}_test.yml", tmp_path / f"{name}_test.yml")
     done = promtool("test", "rules", *map(str, each_pruned(path, tmp_path)))
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -4,14 +4,18 @@ A fake agent and a fake aggregator serve catalogue series that advance with the 
 expression must have a value, and the alert of a planted drop must reach a webhook and resolve.
 """
 
+import contextlib
 import math
+import re
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+import yaml
 from prometheus_client import generate_latest
 from support.servers.servers import (
+    RULES,
     Alertmanager,
     Prometheus,
     VictoriaMetrics,
@@ -262,6 +266,36 @@ def test_server_start_failure_has_a_reason(tmp_path):
     config.write_text("scrape_configs: nonsense\n")
     with pytest.raises(AssertionError, match="prometheus ended with"), Prometheus(tmp_path, config):
         pass
+
+
+def test_pair_of_prometheus_sends_each_alert_once(tmp_path):
+    """Both have no target at all; with the shipped relabelling their alerts are the same."""
+    require("prometheus")
+    shipped = yaml.safe_load((RULES / "prometheus.yml").read_text())
+    with contextlib.ExitStack() as stack:
+        alertmanager = stack.enter_context(Alertmanager(tmp_path, "http://127.0.0.1:1/"))
+        pair = []
+        for replica in ("a", "b"):
+            directory = tmp_path / replica
+            directory.mkdir()
+            # Prometheus finds its Alertmanager after 5 s, and drops what it sends before.
+            path = render(directory, {}, alertmanagers=[alertmanager.address], hold="8s")
+            config = yaml.safe_load(path.read_text())
+            config["global"]["external_labels"] = {"cluster": "west", "replica": replica}
+            config["alerting"]["alert_relabel_configs"] = shipped["alerting"]["alert_relabel_configs"]
+            path.write_text(yaml.safe_dump(config))
+            pair.append(stack.enter_context(Prometheus(directory, path)))
+
+        def sent(prometheus) -> float:
+            metrics = prometheus.http.get("/metrics").text
+            found = re.search(r"(?m)^prometheus_notifications_sent_total\S* (\S+)$", metrics)
+            return float(found[1]) if found else 0
+
+        wait_until(lambda: all(sent(one) >= 2 for one in pair), 60, "both to send their alerts")
+        labels = [one["labels"] for one in alertmanager.alerts()]
+    names = [one["alertname"] for one in labels]
+    assert sorted(names) == ["GoodputAgentDown", "GoodputAggregatorDown"]
+    assert all(one["cluster"] == "west" and "replica" not in one for one in labels)
 
 
 def test_missing_program_skips_with_its_name():
