@@ -1,12 +1,12 @@
 #!/bin/sh
-# The real servers that tests start by themselves: Prometheus, VictoriaMetrics, Alertmanager, node_exporter, PostgreSQL, Chromium;
-# openssl, for certificates, and rpm, for packages.
+# The real servers that tests start by themselves: Prometheus, VictoriaMetrics, Alertmanager, node_exporter, PostgreSQL, Chromium,
+# Slurm; openssl, for certificates, and rpm, for packages.
 # Without apt or without the rights for it, the tests that need them are skipped, and say so.
 set -u
 missing=""
 for pair in prometheus:prometheus promtool:prometheus prometheus-alertmanager:prometheus-alertmanager chromium:chromium \
     victoria-metrics:victoria-metrics \
-    prometheus-node-exporter:prometheus-node-exporter openssl:openssl rpm:rpm; do
+    prometheus-node-exporter:prometheus-node-exporter openssl:openssl rpm:rpm slurmctld:slurmctld slurmd:slurmd; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair##*:}"
 done
 # Debian keeps PostgreSQL's programs off the path, by version.

@@ -1,23 +1,50 @@
 #!/bin/sh
-# EpilogSlurmctld= of slurm.conf: as SlurmUser on the controller, once when a job has ended. Tells the aggregator of a job
-# that was cancelled, ran out of its time or completed, so that its run is not taken for one that died. Not of one that
-# failed, which someone is to hear of, nor of one that is requeued, whose run goes on. Always ends with 0, at once.
+# EpilogSlurmctld= of slurm.conf: as SlurmUser on the controller, once when a job has ended. Tells the aggregator that a
+# job was cancelled, ran out of its time or completed, and when, so that its run is not taken for one that died and its
+# time ends with its allocation. Not of one that failed, which someone is to hear of, nor of one that is requeued, whose
+# run goes on. Always ends with 0, at once.
 #
 # In: /etc/default/goodput-end, or the file in GOODPUT_DEFAULTS: GOODPUT_AGGREGATOR, GOODPUT_TOKEN_FILE (one that SlurmUser
-# may read, of scope ingest), GOODPUT_CA_FILE. Only for runs whose name is the job's number, as without GOODPUT_RUN.
+# may read, of scope ingest), GOODPUT_CA_FILE; PATH and SLURM_CONF where Slurm is elsewhere, since slurmctld passes neither.
+# Only for runs whose name is the job's number, as without GOODPUT_RUN.
 set -a
 # shellcheck source=/dev/null
 [ ! -r "${GOODPUT_DEFAULTS:-/etc/default/goodput-end}" ] || . "${GOODPUT_DEFAULTS:-/etc/default/goodput-end}"
 set +a
-state=$(scontrol show job --oneliner "${SLURM_JOB_ID:-}" 2>/dev/null | tr ' ' '\n' | sed -n 's/^JobState=//p')
+job=${SLURM_JOB_ID:-}
+[ -n "$job" ] || exit 0
+
+# The job has no final state as long as this script runs: it is COMPLETING. And slurmctld kills the script's process
+# group once it has ended. So the wait is in a session of its own, which exists when it has closed its standard output.
+if [ "${1:-}" != wait ]; then
+    : "$(setsid --fork "$0" wait </dev/null 2>/dev/null)"
+    exit 0
+fi
+exec >/dev/null 2>&1
+
+# Until the last of its nodes is done with the job, which takes a while where one is hung.
+left=${GOODPUT_END_WAIT:-3600} pause=1
+while :; do
+    # Not scontrol, whose output has the job's name, which may be anything.
+    found=$(squeue --noheader --states=all --jobs="$job" --format='%A %T %e' | sed -n "s/^$job //p")
+    state=${found%% *} ended=${found#* }
+    case $state in
+        COMPLETING | '') ;; # none while slurmctld does not answer
+        *) break ;;
+    esac
+    if [ "$left" -le 0 ]; then
+        logger -t goodput-slurm -- "job $job: no final state in time (${state:-unknown}); its run was not ended"
+        exit 0
+    fi
+    sleep "$pause"
+    left=$((left - pause)) pause=$((pause < 15 ? pause + 1 : 15))
+done
 case $state in
-    CANCELLED | TIMEOUT | DEADLINE) reason=cancelled ;;
+    CANCELLED | TIMEOUT | DEADLINE | PREEMPTED) reason=cancelled ;;
     COMPLETED) reason=finished ;;
     *) exit 0 ;;
 esac
-# It waits until the nodes' agents have seen the ranks die, and slurmctld should not.
-{
-    said=$("${GOODPUT_PROGRAM:-/opt/goodput/bin/goodput}" end "$SLURM_JOB_ID" --reason "$reason" --wait 120 2>&1)
-    logger -t goodput-slurm -- "job $SLURM_JOB_ID, $state: $said"
-} </dev/null >/dev/null 2>&1 &
+# Agents notice that ranks are dead some seconds later.
+said=$("${GOODPUT_PROGRAM:-/opt/goodput/bin/goodput}" end "$job" --reason "$reason" --at "$ended" --wait 120 2>&1)
+logger -t goodput-slurm -- "job $job, $state: $said"
 exit 0

@@ -6,15 +6,23 @@ import subprocess
 import pytest
 from support.deploy.deploy_words import DEPLOY, parsed
 
+ENDED = "2026-11-23T01:30:34"
+
 
 class Controller:
-    """A controller whose scontrol knows one job, with programs that write down how they are called."""
+    """A controller that knows one job, in one state after the other, with programs that write down how they are called."""
 
-    def __init__(self, folder, state: str):
+    def __init__(self, folder, *states: str):
         self.folder = folder
-        reported = f"JobId=4711 JobName=train UserId=me(1) JobState={state} Reason=None Restarts=0"
+        (folder / "states").write_text("".join(f"{state}\n" for state in states))
         programs = {
-            "scontrol": f'[ "$*" = "show job --oneliner 4711" ] && echo "{reported}"',
+            "squeue": f"""[ "$*" = "--noheader --states=all --jobs=4711 --format=%A %T %e" ] || exit 1
+                echo "471 RUNNING N/A"
+                state=$(sed -n 1p {folder}/states)
+                [ $(wc -l <{folder}/states) = 1 ] || sed -i 1d {folder}/states
+                [ -z "$state" ] || echo "4711 $state {ENDED}"
+                """,
+            "sleep": f'echo "$1" >>{folder}/sleeps',
             "goodput": f'echo "$* by $GOODPUT_AGGREGATOR" >>{folder}/calls; echo run 4711 is over',
             "logger": f'echo "$*" >>{folder}/syslog',
         }
@@ -22,13 +30,11 @@ class Controller:
             (folder / name).write_text(f"#!/bin/sh\n{text}\n")
             (folder / name).chmod(0o755)
         (folder / "defaults").write_text(
-            f"GOODPUT_AGGREGATOR=http://head:9471\nGOODPUT_PROGRAM={folder}/goodput\n"
+            f"GOODPUT_AGGREGATOR=http://head:9471\nGOODPUT_PROGRAM={folder}/goodput\nGOODPUT_END_WAIT=60\n"
+            f"PATH={folder}:{os.environ['PATH']}\n"
         )
-        self.environ = {
-            "PATH": f"{folder}:{os.environ['PATH']}",
-            "GOODPUT_DEFAULTS": str(folder / "defaults"),
-            "SLURM_JOB_ID": "4711",
-        }
+        # As slurmctld calls it: without a PATH.
+        self.environ = {"GOODPUT_DEFAULTS": str(folder / "defaults"), "SLURM_JOB_ID": "4711"}
 
     def run(self) -> None:
         """Until what it has left in the background is over too: the end of a pipe that all of it holds."""
@@ -52,10 +58,14 @@ class Controller:
 
 
 @pytest.mark.parametrize(
-    ("state", "reason"), [("CANCELLED", "cancelled"), ("TIMEOUT", "cancelled"), ("COMPLETED", "finished")]
+    ("state", "reason"),
+    [
+        *(("CANCELLED", "cancelled"), ("TIMEOUT", "cancelled"), ("PREEMPTED", "cancelled")),
+        ("COMPLETED", "finished"),
+    ],
 )
 def test_finished_job_is_reported(tmp_path, state, reason):
-    one = Controller(tmp_path, state)
+    one = Controller(tmp_path, "COMPLETING", "", "COMPLETING", state)
     one.run()
     (output,) = one.lines("syslog")
     assert output == f"-t goodput-slurm -- job 4711, {state}: run 4711 is over"
@@ -64,10 +74,21 @@ def test_finished_job_is_reported(tmp_path, state, reason):
     assert aggregator == "http://head:9471", "the command finds it in its environment"
     found = parsed(*words.split())
     assert (found.run, found.reason, found.wait) == ("4711", reason, 120.0)
+    assert found.at == parsed("end", "4711", "--at", ENDED).at, "when the allocation ended"
+    assert one.lines("sleeps") == ["1", "2", "3"]
 
 
-@pytest.mark.parametrize("state", ["FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PENDING", "REQUEUED", ""])
+@pytest.mark.parametrize("state", ["FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PENDING", "REQUEUED", "RUNNING"])
 def test_failed_or_requeued_job_is_not_reported(tmp_path, state):
-    one = Controller(tmp_path, state)
+    one = Controller(tmp_path, "COMPLETING", state)
     one.run()
     assert one.lines("calls") == [] and one.lines("syslog") == []
+
+
+@pytest.mark.parametrize(("state", "shown"), [("COMPLETING", "COMPLETING"), ("", "unknown")])
+def test_wait_for_the_final_state_is_bounded(tmp_path, state, shown):
+    one = Controller(tmp_path, state)
+    one.run()
+    assert sum(map(int, one.lines("sleeps"))) >= 60 and one.lines("calls") == []
+    (output,) = one.lines("syslog")
+    assert output.endswith(f"job 4711: no final state in time ({shown}); its run was not ended")
