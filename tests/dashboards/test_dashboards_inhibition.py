@@ -3,7 +3,10 @@
 The receivers are empty as they are shipped; only the waits are shorter.
 """
 
+import json
 import re
+import subprocess
+import tempfile
 import time
 
 import pytest
@@ -140,6 +143,53 @@ def test_wider_alert_inhibits_narrower_but_no_cause(scenario, tmp_path):
             time.sleep(0.05)
             routed = inhibited()
         assert routed == expected
+
+
+def message_of(alerts: list[dict], status: str = "firing") -> tuple[str, str]:
+    """Title and text, as Alertmanager renders them for a receiver."""
+    require("amtool")
+    first = alerts[0]["labels"]
+    common = {
+        name: text for name, text in first.items() if all(one["labels"].get(name) == text for one in alerts)
+    }
+    data = {"status": status, "alerts": [{"status": status, **one} for one in alerts], "commonLabels": common}
+    command = ["amtool", "template", "render", f"--template.glob={RULES / 'messages.tmpl'}"]
+    command += ["--template.text", '{{ template "goodput.title" . }}|{{ template "goodput.text" . }}']
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(data, file)
+        file.flush()
+        command += [f"--template.data={file.name}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    title, _, text = done.stdout.strip().partition("|")
+    return title, text
+
+
+def test_message_has_count_examples_and_links():
+    labels = {"alertname": "GoodputFilesystemNotAnswering", "mount": "/lustre", "cluster": "a"}
+    alerts = [
+        {
+            "labels": {**labels, "host": f"n{n}"},
+            "annotations": {
+                "summary": f"Node n{n}",
+                "description": "It hangs.",
+                "dashboard_url": "/d/x",
+                "runbook_url": "https://r",
+            },
+        }
+        for n in range(600)
+    ]
+    title, text = message_of(alerts)
+    assert title == "GoodputFilesystemNotAnswering, /lustre, cluster a: 600 firing"
+    examples = [f"- Node n{n}" for n in range(5)]
+    assert text.splitlines() == ["5 of 600:", *examples, "It hangs.", "Board: /d/x", "Runbook: https://r"]
+    one = {
+        **alerts[0],
+        "labels": {"alertname": "GoodputGpuXid", "problem": "critical", "run": "r1", "host": "n0"},
+    }
+    title, text = message_of([one], "resolved")
+    assert title == "Resolved: GoodputGpuXid (critical), run r1, node n0"
+    assert text.splitlines() == ["- Node n0", "It hangs.", "Board: /d/x", "Runbook: https://r"]
 
 
 def test_shared_cause_is_one_message_for_all_nodes(tmp_path):

@@ -69,11 +69,11 @@ def write_prometheus(source: Path, folder: Path, ports: Mapping[str, int]) -> Pa
 
 
 def write_alertmanager(source: Path, folder: Path) -> Path:
-    """Write alertmanager.yml into `folder`; returns its path."""
+    """Write alertmanager.yml and its templates into `folder`; returns the path of the first."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "alertmanager.yml"
-    shutil.copyfile(source / "deploy" / "prometheus" / "alertmanager.yml", path)
-    return path
+    for name in ("alertmanager.yml", "messages.tmpl"):
+        shutil.copyfile(source / "deploy" / "prometheus" / name, folder / name)
+    return folder / "alertmanager.yml"
 
 
 def write_grafana(source: Path, folder: Path, ports: Mapping[str, int]) -> Path:
