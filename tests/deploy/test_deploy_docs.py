@@ -76,7 +76,7 @@ def test_documented_grafana_address_is_shipped():
     found = re.search(r"`global: external_labels: (\{.+?\})`", TEXT)[1]
     assert yaml.safe_load(found) == shipped["global"]["external_labels"]
     (rule,) = shipped["alerting"]["alert_relabel_configs"]
-    assert rule == {"action": "labeldrop", "regex": "grafana"}
+    assert rule == {"action": "labeldrop", "regex": "grafana|replica"}
 
 
 def test_amtool_calls_name_alertmanager():
