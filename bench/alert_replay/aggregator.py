@@ -20,7 +20,6 @@ from goodput.aggregator.accounts.history import History
 from goodput.aggregator.api import exposition
 from goodput.aggregator.api.exposition import EVERYTHING, Exposition
 from goodput.aggregator.http.authentication import RequestAuthenticator
-from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import ReportRejected, Store
@@ -60,20 +59,15 @@ class _Accounts(Accounts):
     """Accounts whose `now` is the simulated one."""
 
     def __init__(self, store: Store, clock_ns, **given):
-        super().__init__(store, history=History(None), **given)
-        self.clock_ns = clock_ns
-        self.hangs = HangDetector(store, **given, clock_ns=clock_ns)
+        super().__init__(store, history=History(None), clock_ns=clock_ns, **given)
 
     def account(self, name, now_ns=None):
-        found = super().account(name, self.clock_ns() if now_ns is None else now_ns)
+        found = super().account(name, now_ns)
         groups = self._lives[name]._engine.groups
         # Steps not yet compared would be compared again at each call: after a restart that is all of the run's steps.
         if len(groups._waiting) > WAITING_MAX:
             groups._sweep()
         return found
-
-    def hang(self, name, now_ns=None, account=None):
-        return super().hang(name, self.clock_ns() if now_ns is None else now_ns, account)
 
 
 class Aggregator:

@@ -80,6 +80,10 @@ class Pusher:
         self._logged: set[tuple] = set()
         self._refused_status = 0  # 401 or 403 while this node is refused
         self._version = schema.VERSION  # of the reports that are sent
+        self._answered_ns = (
+            0,
+            0,
+        )  # of the last push that was answered: when it was sent, and how long it took
         self._stopping = threading.Event()
         self._flush_deadline_ns: int | None = None
         self._thread = threading.Thread(target=self._run, name="push", daemon=True)
@@ -182,7 +186,9 @@ class Pusher:
         """Outcome and HTTP status (0: none) of one batch."""
         stacks = self._stacks.pending() if self._stacks else []
         health = self._health.pending() if self._health else []
-        report = schema.NodeReport(self.node, self._unix_ns(), reports, stacks=stacks, health=health)
+        before = dict(zip(("previous_sent_ns", "previous_took_ns"), self._answered_ns, strict=True))
+        began_ns, sent_ns = time.monotonic_ns(), self._unix_ns()
+        report = schema.NodeReport(self.node, sent_ns, reports, stacks=stacks, health=health, **before)
         try:
             body = self._encoded(report)
         except schema.SchemaError as error:
@@ -204,6 +210,7 @@ class Pusher:
             return self._count_refusal(answer.status, answer.text[:300]), 0
         if ack is None:
             return self._count_refusal(answer.status, answer.text[:300]), answer.status
+        self._answered_ns = (sent_ns, time.monotonic_ns() - began_ns)
         self._acknowledge(ack, reports, stacks, health)
         self._outcomes[ACCEPTED] += 1
         self._log_refused_token(0, "")

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from goodput.histograms.native_histogram import NativeHistogram
 from goodput.metrics import agent, aggregator, attribution, gpu, host, network, ranks, runs
 
-_LEVELS = {"node": "host", "run": "run"}  # by the label that tells it
+_LEVELS = {"host": "node", "node": "node", "run": "run"}  # by the label that tells it
 _ENTRY = re.compile(r"(histogram )?(\w+)(?:\{([\w ]+)\})?: (.+)")
 
 
@@ -40,7 +40,7 @@ class Metric(NamedTuple):
         if "rank" in self.labels:
             return "rank"
         if self.exposer == "aggregator":
-            return next((level for level, label in _LEVELS.items() if label in self.labels), "self")
+            return next((level for label, level in _LEVELS.items() if label in self.labels), "self")
         return "node"
 
 

@@ -61,6 +61,10 @@ goodput_aggregator_series_timestamp_seconds: Unix time at which the series of th
     age of what a large installation serves from memory.
 goodput_aggregator_series_render_seconds: Duration of the last computation of all series, other requests in
     between included.
+goodput_node_clock_offset_seconds{node}: How far the clock of a node that pushes is ahead of the aggregator's,
+    negative where it is behind, estimated from its pushes, some milliseconds exact (up to 10 s with agents of earlier versions); the 1024 nodes that are off most.
+goodput_aggregator_clock_step_seconds: How far the aggregator's wall clock was set forward since its start,
+    negative for back, while the clocks of the nodes do not confirm it; ages and statuses do not follow it.
 goodput_aggregator_cpu_seconds_total: CPU time used by the aggregator.
 goodput_aggregator_memory_bytes: Resident memory of the aggregator.
 goodput_aggregator_memory_limit_bytes: The bound of its resident memory (--memory); absent without one.

@@ -164,7 +164,8 @@ class Identity(Struct, frozen=True, gc=False, omit_defaults=True):
 class RankReport(Struct, frozen=True, gc=False, omit_defaults=True):
     """What is new of one rank process since the last acknowledged report, and its live part.
 
-    Its steps travel in `blocks`; `steps` has them as rows within a process, and in version 1.
+    Its steps travel in `blocks`; `steps` has them as rows within a process, and in version 1. `sequence` grows: it is
+    the node's unix ns when its agent read the page, or one more than before.
     """
 
     identity: Identity
@@ -221,7 +222,11 @@ class Health(Struct, frozen=True, gc=False):
 
 
 class NodeReport(Struct, frozen=True):
-    """One push of a node agent."""
+    """One push of a node agent.
+
+    previous_sent_ns  `sent_ns` of the last push that was answered, 0 before the first
+    previous_took_ns  how long that one took from `sent_ns` to its answer, by the agent's monotonic clock
+    """
 
     node: str
     sent_ns: int
@@ -229,6 +234,8 @@ class NodeReport(Struct, frozen=True):
     version: int = VERSION
     stacks: Annotated[list[Stack], _FEW] = []
     health: list[Health] = []
+    previous_sent_ns: int = 0
+    previous_took_ns: int = 0
 
 
 class _LooseReport(NodeReport, frozen=True):

@@ -132,7 +132,8 @@ class Marked:
     def __init__(self, tmp_path):
         self.store, ledger = Store(), Ledger(f"sqlite:///{tmp_path}/ledger.db")
         seconds = {"stall_seconds": 60.0, "stale_seconds": STALE}
-        accounts = Accounts(self.store, **seconds, history=History(ledger), age_seconds=0.0)
+        given = {"history": History(ledger), "age_seconds": 0.0, "clock_ns": lambda: time.time_ns()}
+        accounts = Accounts(self.store, **seconds, **given)
         ender = RunEnder(self.store, ledger, stale_seconds=STALE)
         self.abandonment = Abandonment(accounts, ender)
 

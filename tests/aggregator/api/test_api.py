@@ -482,8 +482,8 @@ def test_wrong_input_is_counted(client):
 
 def test_rank_counts_and_report_age(client):
     start = now() - 10
-    push(client, rank_report(Process(0, 1, start, world_size=4).steps(3, forward=1)))
-    push(client, rank_report(Process(1, 1, start, world_size=4).steps(3, forward=1).killed()))
+    push(client, rank_report(Process(0, 1, start, world_size=4).steps(3, forward=1).silent(after=7)))
+    push(client, rank_report(Process(1, 1, start, world_size=4).steps(3, forward=1).killed(after=7)))
     found = samples(client)
     kinds = {key[2]: value for key, value in found.items() if key[0] == "goodput_ranks"}
     assert kinds == {"expected": 4, "observed": 2, "alive": 1}
@@ -524,6 +524,7 @@ def test_all_series_are_declared(client):
     push(
         client,
         health=[schema.Health(1, "xid", "GPU-0", ns(now() - 45), severity="critical", hits=[("r1", 0)])],
+        sent_ns=ns(now()),
     )
     families = list(text_string_to_metric_families(client.get("/metrics").text))
     seen = set()

@@ -41,8 +41,10 @@ def rank_report(one: Process, run: str = "r1", *, rows=None, events=None, **give
     )
 
 
-def node_report(*ranks: schema.RankReport, node: str = "n", health=()) -> schema.NodeReport:
-    return schema.NodeReport(node=node, sent_ns=0, ranks=list(ranks), health=list(health))
+def node_report(
+    *ranks: schema.RankReport, node: str = "n", sent_ns: int = 0, health=(), **given
+) -> schema.NodeReport:
+    return schema.NodeReport(node=node, sent_ns=sent_ns, ranks=list(ranks), health=list(health), **given)
 
 
 def health_event(number: int, seconds: float, *ranks: int, run: str = "r1", **given) -> schema.Health:

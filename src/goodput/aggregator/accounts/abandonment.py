@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from contextlib import suppress
 
 from goodput.account import Run
@@ -38,7 +37,7 @@ class Abandonment:
         await asyncio.sleep(START_SECONDS)
         while True:
             try:
-                await self.mark_due(time.time_ns())
+                await self.mark_due(self._accounts.clock_ns())
             except LedgerError as error:
                 log.warning("abandoned runs were not marked: %s", error)
             except Exception:

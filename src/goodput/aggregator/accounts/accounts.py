@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from goodput.account import FINAL_STATUSES, Account, Run, document
+from goodput.account import FINAL_STATUSES, Account, Attempt, Run, document
 from goodput.account.document_types import AccountDocument
 from goodput.account.hang import Hang
 from goodput.aggregator.accounts.history import ANONYMOUS, History
@@ -25,6 +25,7 @@ from goodput.aggregator.accounts.rolling import RollingWindows, rolling_windows
 from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.fair_queue import INTERNAL
 from goodput.aggregator.ingest.hangs import HangDetector
+from goodput.aggregator.ingest.node_clocks import NodeClocks
 from goodput.aggregator.ingest.step_trends import StepWindows
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger.ledger import Ledger
@@ -54,10 +55,21 @@ class LiveRank(Struct):
     report_age_seconds: float
 
 
+class SkewedClock(Struct):
+    """A host whose clock is off, by so many seconds ahead of the aggregator's; negative is behind.
+
+    Its ranks' times lie that much off those of other hosts: in between they, or the others, count as unobserved.
+    """
+
+    host: str
+    ahead_seconds: float
+
+
 class RunDocument(AccountDocument):
-    """A run's account, what its ranks are doing now, and recent step times."""
+    """A run's account, what its ranks are doing now, recent step times, and clocks that are off."""
 
     live: list[LiveRank]
+    clocks: list[SkewedClock]
     windows: StepWindows
 
 
@@ -104,10 +116,15 @@ class Accounts:
         stale_seconds: float,
         history: History,
         age_seconds: float = 0.5,
+        clock_ns: Callable[[], int] = time.time_ns,
+        clocks: NodeClocks | None = None,
     ):
-        self.store, self.history = store, history
+        self.store, self.history, self.clock_ns = store, history, clock_ns
+        self.clocks = NodeClocks(clock_ns) if clocks is None else clocks
         self.stall_seconds, self.stale_seconds = stall_seconds, stale_seconds
-        self.hangs = HangDetector(store, stall_seconds=stall_seconds, stale_seconds=stale_seconds)
+        self.hangs = HangDetector(
+            store, stall_seconds=stall_seconds, stale_seconds=stale_seconds, clock_ns=clock_ns
+        )
         self.flush: Callable[[], Awaitable[None]] = _flushed  # waits until what was merged is in the ledger
         self._age_ns = int(age_seconds * 1e9)
         self._cached: dict[str, _Cached] = {}
@@ -127,7 +144,7 @@ class Accounts:
     def computing(self, name: str, now_ns: int | None = None) -> Slices[Account]:
         """As `account`, in slices: of a run of ten thousand ranks it takes seconds."""
         run, cached = self.store.runs[name], self._cached.get(name)
-        now_ns = time.time_ns() if now_ns is None else now_ns
+        now_ns = self.clock_ns() if now_ns is None else now_ns
         revision = self.store.revisions[name]
         if cached is not None and self._is_fresh(cached, revision, now_ns):
             return cached.account
@@ -194,8 +211,13 @@ class Accounts:
 
     def resumed_in(self, store: Store, name: str, state: FoldState | None) -> IncrementalAccount:
         """The fold of a run of another store, for `adopt`; in any thread."""
-        seconds = {"stall_seconds": self.stall_seconds, "stale_seconds": self.stale_seconds}
-        other = Accounts(store, **seconds, history=self.history)
+        other = Accounts(
+            store,
+            stall_seconds=self.stall_seconds,
+            stale_seconds=self.stale_seconds,
+            history=self.history,
+            clock_ns=self.clock_ns,
+        )
         other.resume(name, state)
         return other._lives[name]
 
@@ -222,7 +244,7 @@ class Accounts:
         costs_ns = sum(one.cost_ns for one in self._cached.values())
         if cached is None or costs_ns < COSTLY_NS:
             return None
-        return cached.account if abs(time.time_ns() - cached.at_ns) < RECENT_TIMES * costs_ns else None
+        return cached.account if abs(self.clock_ns() - cached.at_ns) < RECENT_TIMES * costs_ns else None
 
     async def latest(self, name: str) -> Account:
         """The account of a run, `recent` or computed with other requests in between."""
@@ -297,7 +319,7 @@ class Accounts:
 
     def hang(self, name: str, now_ns: int | None = None, account: Account | None = None) -> Hang | None:
         """The verdict on a run that hangs, None while it does not. `account` is its newest, if it is at hand."""
-        now_ns = time.time_ns() if now_ns is None else now_ns
+        now_ns = self.clock_ns() if now_ns is None else now_ns
         revision = self.store.revisions[name]
         if not self._may_hang(name, now_ns):
             self.hangs.clear(name)
@@ -321,7 +343,7 @@ class Accounts:
         for name in list(self.store.runs):
             yield
             with suppress(KeyError):  # It was deleted meanwhile.
-                may_hang = self._may_hang(name, time.time_ns())
+                may_hang = self._may_hang(name, self.clock_ns())
                 account = (yield from self.computing(name)) if may_hang else None
                 self.hang(name, account=account)
 
@@ -333,6 +355,7 @@ class Accounts:
             **document(account, explain(account)),
             "hang": self.hangs.document(name, hang) if hang else None,
             "live": self._live(name, account),
+            "clocks": self._skewed(name),
             "windows": self.store.recent[name].windows(account.end_ns, account.world_size),
         }
 
@@ -361,12 +384,31 @@ class Accounts:
 
     def past(self, account: Account) -> Past:
         """The run of an account that was just computed, as the functions that read the ledger take it."""
-        now_ns = account.end_ns if account.status == "running" else time.time_ns()
+        now_ns = account.end_ns if account.status == "running" else self.clock_ns()
         run = self.store.runs[account.run]
         return Past(run, now_ns, account.threshold_ns, self.stale_seconds, account.planned)
 
+    def _skewed(self, name: str) -> list[SkewedClock]:
+        hosts = (process.attempt.host for process in self.store.newest[name].values())
+        return [SkewedClock(host, offset.ns / 1e9) for host, offset in self.clocks.skewed(hosts)]
+
+    def progress_ns(self, account: Account) -> int:
+        """When a step of the run last completed, or the run began, on our clock."""
+        known_ns = self.store.progress_ns.get(account.run, 0)
+        if known_ns:
+            return known_ns
+        # Nothing of it has been received since the start, or no step.
+        attempts, ours = self.store.runs[account.run].attempts.values(), self.clocks.ours
+        ends = [ours(one.host, one.rows_end_ns) for one in attempts if one.rows_end_ns]
+        return max(ends) if ends else min(ours(one.host, one.start_ns) for one in attempts)
+
+    def received_ns(self, attempt: Attempt) -> int:
+        """When an attempt was last reported, on our clock; since a restart, when it was last seen."""
+        return attempt.received_ns or self.clocks.ours(attempt.host, attempt.seen_ns)
+
     def _live(self, name: str, account: Account) -> list[LiveRank]:
         ranks = []
+        now_ns = account.end_ns if account.status in FINAL_STATUSES else self.clock_ns()
         for rank, process in sorted(self.store.newest[name].items()):
             newest, last = process.attempt, process.last
             alive = newest.known_end_ns() is None
@@ -381,7 +423,7 @@ class Accounts:
                     phase_seconds=max(newest.seen_ns - newest.last_ns, 0) / 1e9,
                     step=last.step if last else None,
                     step_seconds=(last.end_ns - last.start_ns) / 1e9 if last else None,
-                    report_age_seconds=max(account.end_ns - (newest.received_ns or newest.seen_ns), 0) / 1e9,
+                    report_age_seconds=max(now_ns - self.received_ns(newest), 0) / 1e9,
                 )
             )
         return ranks

@@ -33,12 +33,14 @@ from goodput.aggregator.api.responses import REFERENCE, access_of
 from goodput.aggregator.api.run_memory import RunMemory
 from goodput.aggregator.api.run_series import RANKS_SHOWN
 from goodput.aggregator.api.startup import WAIT_SECONDS, Startup
+from goodput.aggregator.clock import SteadyClock
 from goodput.aggregator.fair_queue import QueueFull
 from goodput.aggregator.http import sign_in
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.http.middleware import RequestMiddleware
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
+from goodput.aggregator.ingest.node_clocks import NodeClocks, follow_step
 from goodput.aggregator.ingest.run_end import RunEnder
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger.compaction import Keep
@@ -53,7 +55,7 @@ RUNS_ASKED_MAX = 64
 _Work = Callable[[], Coroutine[object, object, None]]
 _Run = Annotated[str, StringConstraints(max_length=RUN_CHARS_MAX)]
 _Runs = Annotated[Sequence[_Run], Query(max_length=RUNS_ASKED_MAX)]
-HANGS_EVERY_SECONDS, FILES_EVERY_SECONDS = 2.0, 1.0
+HANGS_EVERY_SECONDS, FILES_EVERY_SECONDS, CLOCK_EVERY_SECONDS = 2.0, 1.0, 1.0
 
 
 def create_app(
@@ -66,35 +68,36 @@ def create_app(
     authenticator: RequestAuthenticator | None = None,
     ranks_shown: int = RANKS_SHOWN,
     memory: MemoryBound | None = None,
+    clock: SteadyClock | None = None,
 ) -> FastAPI:
     """The aggregator as an ASGI app over the ledger at `ledger_url` (an SQLAlchemy URL), which it compacts as in `keep`.
 
     Without an authenticator every client that names this machine as its host has full access.
     """
     authenticator = authenticator or RequestAuthenticator()
-    memory = memory or MemoryBound()
+    memory, clock = memory or MemoryBound(), clock or SteadyClock()
     store, ledger = Store(), Ledger(ledger_url, migrate_later=True)
     ledger.rows_held = memory.rows_held(ROW_BYTES, ledger.rows_held)
     history = History(ledger, memory)
-    accounts = Accounts(store, stall_seconds=stall_seconds, stale_seconds=stale_seconds, history=history)
+    seconds = {"stall_seconds": stall_seconds, "stale_seconds": stale_seconds}
+    clocks = NodeClocks(clock)
+    accounts = Accounts(store, **seconds, history=history, clock_ns=clock, clocks=clocks)
     health_log = HealthLog()
     health = HealthCosts(health_log, accounts)
-    ingest = Ingest(store, ledger, hangs=accounts.hangs, health=health_log)
+    ingest = Ingest(store, ledger, clock, hangs=accounts.hangs, health=health_log, clocks=clocks)
     accounts.flush = ingest.flush
-    exposition = Exposition(accounts, ingest, health, authenticator, memory, ranks_shown=ranks_shown)
+    exposition = Exposition(accounts, ingest, health, authenticator, memory, clock, ranks_shown)
     maintenance = LedgerMaintenance(ledger, ingest, accounts, keep or Keep(), memory)
 
     startup = Startup(lambda startup: _restore(startup, ledger, ingest, maintenance, memory))
 
-    def reload() -> Slices[None]:
-        yield
-        authenticator.reload()
-
-    reloads = _repeat(reload, FILES_EVERY_SECONDS, "reloading tokens and certificates")
+    reloads = _repeat(_once(authenticator.reload), FILES_EVERY_SECONDS, "reloading tokens and certificates")
     hangs = _repeat(accounts.detecting_hangs, HANGS_EVERY_SECONDS, "hang detection")
-    ender = RunEnder(store, ledger, stale_seconds=stale_seconds)
+    ender = RunEnder(store, ledger, stale_seconds=stale_seconds, clock_ns=clock)
+    follow = _once(lambda: follow_step(clock, clocks, store))
+    clock_steps = _repeat(follow, CLOCK_EVERY_SECONDS, "following steps of the clock")
     works = (hangs, exposition.keep_fresh, maintenance.run, Snapshots(accounts, ingest).run, memory.run)
-    works = (*works, Abandonment(accounts, ender, abandoned_seconds).run)
+    works = (*works, clock_steps, Abandonment(accounts, ender, abandoned_seconds).run)
     lifespan = _lifespan(startup, reloads, works, history)
     app = App(
         title="goodput",
@@ -222,6 +225,14 @@ def _repeat(parts: Callable[[], Slices[None]], every_seconds: float, name: str) 
                 log.exception("%s failed", name)
 
     return repeat
+
+
+def _once(work: Callable[[], object]) -> Callable[[], Slices[None]]:
+    def parts() -> Slices[None]:
+        yield
+        work()
+
+    return parts
 
 
 def _run_check(store: Store, memory: RunMemory):

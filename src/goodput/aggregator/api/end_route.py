@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Literal
 
 import msgspec
@@ -56,7 +55,11 @@ def add_end_route(app: FastAPI, ender: RunEnder) -> None:
         body = _decode(await _body(request))
         try:
             result = await ender.end(
-                run, body.reason, at_ns=_at_ns(body.at), force=body.force, client=access_of(request).name
+                run,
+                body.reason,
+                at_ns=_at_ns(body.at, ender.clock_ns()),
+                force=body.force,
+                client=access_of(request).name,
             )
         except RanksAlive as alive:
             raise HTTPException(409, str(alive)) from None
@@ -82,10 +85,10 @@ def _decode(body: bytes) -> EndRequest:
         raise HTTPException(400, f"want a JSON object or an empty body: {error}") from None
 
 
-def _at_ns(at: float | None) -> int:
+def _at_ns(at: float | None, now_ns: int) -> int:
     if at is None:
         return 0
     at_ns = unix_ns(at)
-    if not 0 <= at <= time.time() + AHEAD_SECONDS:
+    if not 0 <= at <= now_ns / 1e9 + AHEAD_SECONDS:
         raise HTTPException(422, f"at {at}: want unix seconds in the past")
     return at_ns

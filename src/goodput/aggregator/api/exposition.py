@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import heapq
 import logging
 import time
 from collections import Counter
@@ -25,6 +26,7 @@ from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.result_cache import SingleFlight
 from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.api.run_series import RANKS_SHOWN, RunSeries
+from goodput.aggregator.clock import SteadyClock
 from goodput.aggregator.http import limits
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.ingest.ingest import Ingest
@@ -44,6 +46,8 @@ REFRESH_SECONDS = 5.0
 # An older text is not served; that happens only where nothing was scraped while the installation was small.
 AGE_SECONDS_MAX = 60.0
 TEXTS_MAX = 16
+# Nodes with a series of their clock: those that are off most.
+NODES_SHOWN = 1024
 GZIP_LEVEL = 3
 # A format that nobody asked for in so long is no longer rendered.
 FORMAT_SECONDS = 300.0
@@ -275,8 +279,18 @@ class Exposition:
         freed = {what.replace(" ", "_"): self._memory.freed[what] for what in self._memory.ways}
         families.add_counts("goodput_aggregator_memory_freed_total", "what", freed)
         _add_bounds(families, store, self._authenticator, self._memory)
+        self._add_clocks(families)
         families.add_process("goodput_aggregator")
         _add_authentication(families, self._authenticator)
+
+    def _add_clocks(self, families: Families) -> None:
+        if isinstance(self._clock_ns, SteadyClock):
+            families.add("goodput_aggregator_clock_step_seconds", {}, self._clock_ns.step_ns() / 1e9)
+        offsets = [(name, offset.ns) for name, offset, _ in self._accounts.clocks.listed()]
+        if len(offsets) > NODES_SHOWN:
+            offsets = heapq.nlargest(NODES_SHOWN, offsets, key=lambda one: abs(one[1]))
+        for name, ns in offsets:
+            families.add("goodput_node_clock_offset_seconds", {"node": name}, ns / 1e9)
 
     def _clamped(self) -> int:
         return sum(account.clamped for account in self._accounts.last())

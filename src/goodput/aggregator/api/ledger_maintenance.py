@@ -79,9 +79,9 @@ class LedgerMaintenance:
             try:
                 await self.forget_deleted()
                 if time.monotonic() - compacted > COMPACT_EVERY_SECONDS:
-                    await self.close_runs(time.time_ns())
+                    await self.close_runs(self._accounts.clock_ns())
                     is_due = time.monotonic() - searched > SEARCH_EVERY_SECONDS
-                    await self.compact(time.time_ns(), search=is_due)
+                    await self.compact(self._accounts.clock_ns(), search=is_due)
                     searched = time.monotonic() if is_due else searched
                     self._counts["ledger", "bytes"] = await asyncio.to_thread(size_bytes, self._ledger)
                     compacted = time.monotonic()
@@ -143,7 +143,7 @@ class LedgerMaintenance:
             return
         revision = store.revisions[run]
         state = await asyncio.to_thread(closed_runs.state_of, self._ledger, run)
-        account = self._accounts.account(run, now_ns=time.time_ns()) if run in store.runs else None
+        account = self._accounts.account(run, now_ns=self._accounts.clock_ns()) if run in store.runs else None
         if account is None or account.status not in FINAL_STATUSES or store.revisions[run] != revision:
             return
         if not await asyncio.to_thread(closed_runs.is_closed, self._ledger, run):

@@ -60,7 +60,7 @@ class RunMemory:
 
         But for those whose last values are still exposed.
         """
-        exposed_ns = time.time_ns() - int(KEPT_SECONDS * 1e9)
+        exposed_ns = self._accounts.clock_ns() - int(KEPT_SECONDS * 1e9)
         closed = closed_runs.closed(self._ledger)
         found = {run: one for run, one in closed.items() if one.newest_ns < exposed_ns}
         self._store.stored |= {run: one.start_ns for run, one in found.items()}
@@ -112,7 +112,8 @@ class RunMemory:
 
     def _unused(self, runs: Collection[str], seconds: float | None = None) -> list[str]:
         """Those that nobody has reported for so many seconds, by default for as long as they stay where a bound is full."""
-        unwritten, now, now_ns, found = self._ingest.unwritten(), time.monotonic(), time.time_ns(), []
+        unwritten, found = self._ingest.unwritten(), []
+        now, now_ns = time.monotonic(), self._accounts.clock_ns()
         for run in runs:
             least = seconds or (OVER_SECONDS if self._has_ended(run) else USED_SECONDS)
             is_old = now_ns - self._store.reported_ns[run] > least * 1e9

@@ -92,15 +92,14 @@ class RunSeries:
         series.add("goodput_ranks", account.world_size, kind="expected")
         series.add("goodput_ranks", len(newest), kind="observed")
         series.add("goodput_ranks", len(alive), kind="alive")
-        # After a restart of the aggregator only the rank's own clock is known, from the ledger, until its next push.
-        oldest_ns = min((attempt.received_ns or attempt.seen_ns for attempt in alive), default=now_ns)
+        oldest_ns = min(map(self._accounts.received_ns, alive), default=now_ns)
         series.add("goodput_rank_last_report_age_seconds", max(now_ns - oldest_ns, 0) / 1e9)
         hang = self._accounts.hang(account.run, now_ns, account)
         series.add("goodput_hang_seconds", hang.seconds if hang else 0)
         if hang and (culprit := hang.culprit):
             labels = {"rank": str(culprit.rank), "host": culprit.host, "phase": culprit.phase}
             series.add("goodput_hang_culprit_seconds", culprit.seconds, **labels)
-        age_seconds = 0 if is_final else max(now_ns - account.last_progress_ns, 0) / 1e9
+        age_seconds = 0 if is_final else max(now_ns - self._accounts.progress_ns(account), 0) / 1e9
         series.add("goodput_progress_age_seconds", age_seconds)
         if is_final:
             return

@@ -25,6 +25,7 @@ from goodput.access.tokens import EVERYTHING, Access
 from goodput.aggregator.fair_queue import FairQueue
 from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.health_log import NODE_WEIGHT_MAX, HealthLog
+from goodput.aggregator.ingest.node_clocks import NodeClocks
 from goodput.aggregator.ingest.pushed_steps import (
     PushedSteps,
     decode_steps,
@@ -86,9 +87,11 @@ class Ingest:
         clock_ns=time.time_ns,
         hangs: HangDetector | None = None,
         health: HealthLog | None = None,
+        clocks: NodeClocks | None = None,
     ):
         self._store, self._ledger, self._clock_ns, self._hangs = store, ledger, clock_ns, hangs
         self.health = HealthLog() if health is None else health
+        self.clocks = NodeClocks(clock_ns) if clocks is None else clocks
         # Brings runs of Store.stored back into memory.
         self.load: Callable[[str], Awaitable[object]] | None = None
         self.counts: Counter = Counter()
@@ -175,7 +178,8 @@ class Ingest:
         Parts of runs that `access` does not allow are left out: their ranks are rejected, their stacks and health
         events ignored.
         """
-        push = Push([], "" if access.is_of_all else access.token_id or access.name, [])
+        token = "" if access.is_of_all else access.token_id or access.name
+        push = Push([], token, [], arrived_ns=self._clock_ns())
         try:
             return await self._accept(push, body, access, memory)
         finally:
@@ -188,6 +192,9 @@ class Ingest:
     ) -> schema.Ack:
         async with self._turn(push, len(body) > BODY_BYTES_AT_ONCE):
             report = await self._decode(push, body, access)
+        push.sent_ns = report.sent_ns
+        if access.is_of_all:
+            self.clocks.add(report, push.arrived_ns)
         if memory is not None:
             await memory.add(
                 merged_bytes(report), f"a report of {len(report.ranks)} ranks of node {report.node[:64]!r}"
@@ -329,7 +336,8 @@ class Ingest:
             try:
                 if isinstance(steps, Exception):
                     raise steps
-                self._unwritten.append(self._store.merge(report, now_ns, push.token, steps))
+                read_ns = push.read_ns(report, now_ns)
+                self._unwritten.append(self._store.merge(report, now_ns, push.token, steps, read_ns))
             except Exception as error:
                 rejected.add((id(push), report.identity))
                 push.parts = [part for part in push.parts if part.report.identity != report.identity]

@@ -62,7 +62,7 @@ class RunEnder:
         clock_ns: Callable[[], int] = time.time_ns,
     ):
         self._store, self._ledger, self._stale_seconds = store, ledger, stale_seconds
-        self._clock_ns = clock_ns
+        self.clock_ns = clock_ns
 
     async def end(
         self, run: str, reason: str, *, at_ns: int = 0, force: bool = False, client: str = ""
@@ -71,7 +71,7 @@ class RunEnder:
 
         `reason` is one of account.END_REASONS, `at_ns` the earliest time at which a rank ended, `client` is for the log.
         """
-        now_ns = self._clock_ns()
+        now_ns = self.clock_ns()
         processes = list(self._store.newest[run].values())
         alive = [one.attempt.rank for one in processes if self._is_alive(one, now_ns)]
         if alive and not force:
@@ -98,7 +98,7 @@ class RunEnder:
         """
         processes = [one for one in self._store.newest[run].values() if one.attempt.ended != "finished"]
         marks = [(one.identity, EndMark(ABANDONED, at_ns, _last_known_ns(one.attempt))) for one in processes]
-        await asyncio.to_thread(self._ledger.end, marks, self._clock_ns())
+        await asyncio.to_thread(self._ledger.end, marks, self.clock_ns())
         for identity, mark in marks:
             self._store.end(identity, mark)
         log.warning("run %r is abandoned: none of its %d ranks has shown life", run, len(marks))

@@ -111,14 +111,20 @@ class Store:
     _adopted: int = 0
 
     def merge(
-        self, report: schema.RankReport, now_ns: int, token: str = "", steps: PushedSteps | None = None
+        self,
+        report: schema.RankReport,
+        now_ns: int,
+        token: str = "",
+        steps: PushedSteps | None = None,
+        read_ns: int | None = None,
     ) -> NewRecords:
         """Merge a checked rank report received at `now_ns` (our unix ns; 0 skips checks of time). Raises ReportRejected.
 
-        `token` is the id of a token for some runs, whose share of the bounds is limited. `steps` has the rows of
+        `read_ns` is when its page was read, on our clock; by default `now_ns`. `token` is the id of a token for some runs, whose share of the bounds is limited. `steps` has the rows of
         `report.blocks`, decoded and checked; without, `report.steps` has them.
         """
         steps = steps_of_rows(report.steps) if steps is None else steps
+        read_ns = now_ns if read_ns is None else read_ns
         if now_ns:
             _check_times(report, steps.end_ns, now_ns)
         process = self._process(report.identity, now_ns, token)
@@ -129,12 +135,12 @@ class Store:
         steps = process.add_steps(steps)
         if attempt.late != late:
             self._note_late(run, (attempt.rank, attempt.attempt), steps.first)
-        events = self._add_events(process, report, now_ns)
+        events = self._add_events(process, report, read_ns)
         rows = steps.values.shape[1]
         if rows:
-            self._add_recent(run, attempt, steps, before, now_ns - report.live.now_ns if now_ns else None)
+            self._add_recent(run, attempt, steps, before, read_ns - report.live.now_ns if now_ns else None)
             # Its age by the host's clock when the agent read it, by ours since: a late report is no new progress.
-            since_ns = now_ns - max(report.live.now_ns - steps.end_ns, 0)
+            since_ns = read_ns - max(report.live.now_ns - steps.end_ns, 0)
             if since_ns > self.progress_ns[run]:
                 self.progress_ns[run] = since_ns
         self.new += rows + len(events)
@@ -154,7 +160,7 @@ class Store:
             return NewRecords(bare, [of], events)
         return NewRecords(bare, new_blocks(steps.values), events)
 
-    def _add_events(self, process: Process, report: schema.RankReport, now_ns: int) -> list[schema.EventRow]:
+    def _add_events(self, process: Process, report: schema.RankReport, read_ns: int) -> list[schema.EventRow]:
         """Merge a report's events; returns those that were new."""
         if not report.events:
             return []
@@ -162,7 +168,7 @@ class Store:
         events = [event for event in report.events if event.number not in attempt.events]
         attempt.add_events(events)
         if events:
-            ahead_ns = report.live.now_ns - now_ns if now_ns else 0
+            ahead_ns = report.live.now_ns - read_ns if read_ns else 0
             times = self.checkpoints.setdefault(run, CheckpointTimes())
             times.add(process.checkpoints, attempt.attempt, events, ahead_ns)
         return events
@@ -282,6 +288,17 @@ class Store:
             self.revisions[run] += self._adopted << 32
             for attempt in other.runs[run].attempts.values():
                 self.sampled.take(run, attempt, reported(attempt))
+
+    def move(self, step_ns: int) -> None:
+        """Our clock was set forward by so much: what was received by it keeps its age."""
+        for run in self.runs.values():
+            for attempt in run.attempts.values():
+                attempt.received_ns += step_ns if attempt.received_ns else 0
+        for times in (self.progress_ns, self.reported_ns):
+            for run in times:
+                times[run] += step_ns
+        for checkpoints in self.checkpoints.values():
+            checkpoints.committed_ns += step_ns
 
     def _by_run(self) -> tuple[dict, ...]:
         return (

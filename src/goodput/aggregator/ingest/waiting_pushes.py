@@ -12,6 +12,8 @@ from goodput.wire import schema
 
 # What a rank costs beside its rows and events, in rows.
 RANK_ROWS = 8
+# A page that was read longer before it was sent is taken for one whose agent does not say when.
+PAGE_AGE_NS_MAX = 30 * 86_400 * 10**9
 
 
 class Part(NamedTuple):
@@ -42,6 +44,14 @@ class Push:
     batch: int = 0  # the transaction with what was merged last
     seconds: float = 0.0  # of CPU time that it took
     since: float = field(default_factory=time.monotonic)
+    sent_ns: int = 0  # by the node's clock
+    arrived_ns: int = 0  # by ours
+
+    def read_ns(self, report: schema.RankReport, now_ns: int) -> int:
+        """When the agent read the page of a report, on our clock; `now_ns` if it does not say when."""
+        age_ns = self.sent_ns - report.sequence  # of the page when it was sent, by one clock
+        is_known = self.sent_ns > 0 and 0 <= age_ns <= PAGE_AGE_NS_MAX
+        return min(self.arrived_ns - age_ns, now_ns) if is_known else now_ns
 
 
 class WaitingPushes:

@@ -1,0 +1,178 @@
+"""How far each node's clock is from ours, as bounds, from the pushes of its agent.
+
+A report says when it was sent by the node's clock. It arrived later, so the node is ahead of us by at least `sent - arrived`.
+It also says how long the push before took until its answer, by the agent's monotonic clock, and that one arrived within
+this time: so the node is ahead by at most `sent - arrived + took` of that push, as in NTP. Bounds are the tightest of the
+last 8 to 16 pushes; a push that contradicts them shows that a clock was stepped, and they begin anew.
+
+Nothing that lasts is measured with it: durations are differences of one clock. Reports of tokens for some runs are left out,
+since such a token may name any node. Cost: 2 us a push, about 400 bytes a node.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from statistics import median
+from typing import NamedTuple
+
+from goodput.aggregator.clock import SteadyClock
+from goodput.aggregator.ingest.store import Store
+from goodput.wire import schema
+
+log = logging.getLogger("goodput.aggregator")
+
+# Nodes that are known; beyond, the one that has been silent for the longest time is forgotten.
+NODES_MAX, HOSTS_MAX, NODE_CHARS_MAX = 16_384, 65_536, 255
+HALF_WINDOW = 8  # pushes
+# A push that takes longer has failed for the agent. Agents of earlier versions do not say how long one took.
+PUSH_NS_MAX, WIDE_NS = 10 * 10**9, 10**9
+# Nodes that have pushed in this time count where a step of our wall clock is to be confirmed, and are listed.
+RECENT_NS, LISTED_NS = 60 * 10**9, 600 * 10**9
+# A clock that is off by more shows in what is said of a run; synchronised clocks differ by milliseconds.
+SKEW_NS = 5 * 10**9
+STEP_NS, CONFIRMED_NS = 10**9, 2 * 10**9
+_WIDEST = (-(1 << 63), 1 << 63)
+
+
+class Offset(NamedTuple):
+    """A node's clock less ours lies between these bounds."""
+
+    low_ns: int
+    high_ns: int
+
+    @property
+    def ns(self) -> int:
+        """The estimate: the middle; of wide bounds the lower one, since the fastest push hardly took any time."""
+        is_wide = self.high_ns - self.low_ns > WIDE_NS
+        return self.low_ns if is_wide else (self.low_ns + self.high_ns) // 2
+
+    @property
+    def correction_ns(self) -> int:
+        """The estimate where the clocks surely differ, else 0."""
+        return 0 if self.low_ns <= 0 <= self.high_ns else self.ns
+
+    @property
+    def is_skewed(self) -> bool:
+        """Whether the clocks surely differ by more than SKEW_NS."""
+        return self.low_ns > SKEW_NS or self.high_ns < -SKEW_NS
+
+
+class _Node:
+    """The bounds of the pushes before the last HALF_WINDOW ones, and of those."""
+
+    __slots__ = ("ahead_ns", "before", "heard_ns", "now", "pushes", "sent_ns")
+
+    def __init__(self) -> None:
+        self.before, self.now, self.pushes = _WIDEST, _WIDEST, 0
+        self.sent_ns = self.ahead_ns = self.heard_ns = 0  # of the last push
+
+    def offset(self) -> Offset:
+        return Offset(*_both(self.before, self.now))
+
+    def narrow(self, bounds: tuple[int, int]) -> None:
+        """Add the bounds of a push; where they contradict those known a clock was stepped."""
+        low, high = _both(self.offset(), bounds)
+        if low > high:
+            self.before, self.now, self.pushes = _WIDEST, bounds, 0
+        else:
+            self.now = _both(self.now, bounds)
+
+    def end_push(self) -> None:
+        self.pushes += 1
+        if self.pushes == HALF_WINDOW:
+            self.before, self.now, self.pushes = self.now, _WIDEST, 0
+
+    def move(self, step_ns: int) -> None:
+        self.before, self.now = (
+            (low if low == _WIDEST[0] else low + step_ns, high if high == _WIDEST[1] else high + step_ns)
+            for low, high in (self.before, self.now)
+        )
+        self.ahead_ns += step_ns
+        self.heard_ns -= step_ns
+
+
+def _both(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    return max(one[0], other[0]), min(one[1], other[1])
+
+
+class NodeClocks:
+    """The clocks of the nodes that push; `clock_ns` is ours."""
+
+    def __init__(self, clock_ns: Callable[[], int] = time.time_ns):
+        self._clock_ns = clock_ns
+        self._nodes: dict[str, _Node] = {}  # the one heard last at the end
+        self._of_host: dict[str, str] = {}  # the node whose agent reports a host's ranks
+
+    def add(self, report: schema.NodeReport, arrived_ns: int) -> None:
+        """Take a report's times. A name that cannot be a label, or a time that no clock can have, is ignored."""
+        name = report.node
+        if not 0 < len(name) <= NODE_CHARS_MAX or not name.isprintable():
+            return
+        if not 0 < report.sent_ns < schema.TIME_NS_MAX:
+            return
+        node = self._nodes.pop(name, None) or _Node()
+        self._nodes[name] = node
+        if len(self._nodes) > NODES_MAX:
+            del self._nodes[next(iter(self._nodes))]
+        self._note_hosts(report)
+        ahead_ns = report.sent_ns - arrived_ns
+        if report.previous_sent_ns == node.sent_ns > 0 and 0 <= report.previous_took_ns <= PUSH_NS_MAX:
+            node.narrow((node.ahead_ns, node.ahead_ns + report.previous_took_ns))
+        node.narrow((ahead_ns, ahead_ns + PUSH_NS_MAX))
+        node.end_push()
+        node.sent_ns, node.ahead_ns, node.heard_ns = report.sent_ns, ahead_ns, arrived_ns
+
+    def _note_hosts(self, report: schema.NodeReport) -> None:
+        """Containers have host names of their own."""
+        for host in {rank.identity.host for rank in report.ranks} - {report.node}:
+            self._of_host[host] = report.node
+        while len(self._of_host) > HOSTS_MAX:
+            del self._of_host[next(iter(self._of_host))]
+
+    def offset(self, host: str) -> Offset | None:
+        """That of a node, or of the node whose agent reports the ranks of a host; None if none has pushed."""
+        node = self._nodes.get(self._of_host.get(host, host))
+        return None if node is None else node.offset()
+
+    def ours(self, host: str, ns: int) -> int:
+        """A time that a host has stamped, on our clock: moved by the estimate where the clocks surely differ."""
+        found = self.offset(host)
+        return ns if found is None else ns - found.correction_ns
+
+    def listed(self) -> Iterator[tuple[str, Offset, int]]:
+        """Name, offset and the age of the last push in ns, of nodes that have pushed lately; the last one first."""
+        now_ns = self._clock_ns()
+        for name, node in reversed(self._nodes.items()):
+            age_ns = max(now_ns - node.heard_ns, 0)
+            if age_ns > LISTED_NS:
+                return
+            yield name, node.offset(), age_ns
+
+    def skewed(self, hosts: Iterable[str]) -> list[tuple[str, Offset]]:
+        """Of these hosts those whose clock is off, by name, with their nodes' offsets."""
+        found = ((host, self.offset(host)) for host in sorted(set(hosts)))
+        return [(host, offset) for host, offset in found if offset is not None and offset.is_skewed]
+
+    def confirm(self, step_ns: int) -> bool:
+        """Whether the nodes' clocks agree with ours after this step: half of those that push, or more."""
+        found = [offset.ns for _, offset, age_ns in self.listed() if age_ns <= RECENT_NS]
+        return bool(found) and abs(median(found) - step_ns) <= CONFIRMED_NS
+
+    def move(self, step_ns: int) -> None:
+        """Our clock was set forward by so much."""
+        for node in self._nodes.values():
+            node.move(-step_ns)
+
+
+def follow_step(clock: SteadyClock, nodes: NodeClocks, store: Store) -> bool:
+    """Set our clock by a step of the wall clock that the nodes confirm; ages stay. Whether it was."""
+    step_ns = clock.step_ns()
+    if abs(step_ns) < STEP_NS or not nodes.confirm(step_ns):
+        return False
+    clock.follow(step_ns)
+    nodes.move(step_ns)
+    store.move(step_ns)
+    log.warning("the wall clock was stepped by %.1f s, which the clocks of the nodes confirm", step_ns / 1e9)
+    return True
