@@ -44,9 +44,19 @@ LINKS: dict[tuple[str, str], tuple[str, ...]] = {
     ("goodput-fleet", "Goodput and MFU"): ("ObjectiveBurn#cluster",),
     ("goodput-stack", "Trainers: measurement overhead"): ("OverBudget#sdk",),
     ("goodput-stack", "Availability of the stack"): ("AgentDown", "AggregatorDown", "CollectorDown#failing"),
-    ("goodput-stack", "Aggregator state"): ("Credentials#token", "Credentials#certificate"),
+    ("goodput-stack", "Aggregator state"): (
+        "Credentials#token",
+        "Credentials#certificate",
+        "ClocksContradict#skew",
+    ),
     ("goodput-stack", "Aggregator: errors per minute"): (
-        *("LedgerFailing", "ReportsRefused", "ClocksContradict", "AuthFailures", "Credentials#reload"),
+        *(
+            "LedgerFailing",
+            "ReportsRefused",
+            "ClocksContradict#contradict",
+            "AuthFailures",
+            "Credentials#reload",
+        ),
     ),
     ("goodput-stack", "Agents: pushes and samples"): ("PushFailing#failing",),
     ("goodput-stack", "Aggregator: requests and reports"): ("TelemetryMissing#all",),

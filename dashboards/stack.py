@@ -119,7 +119,8 @@ PANELS = [
         "certificate expires, and the series of all agents and aggregators, by what there is one of. "
         "Runs that are over leave memory for the ledger. Many series by rank: docs/metrics.md has what to leave out. "
         "No token: it listens on loopback alone. About to expire: "
-        "create a new token and distribute it to the agents first.",
+        "create a new token and distribute it to the agents first. A clock that is seconds off: check NTP on the node "
+        "that GoodputClocksContradict names.",
         {
             "runs": "max(goodput_aggregator_runs)",
             "runs in the ledger alone": "max(goodput_aggregator_runs_stored)",
@@ -127,6 +128,8 @@ PANELS = [
             "sessions": "sum(goodput_aggregator_sessions)",
             "{{scope}} tokens": "max by (scope) (goodput_aggregator_tokens)",
             "series by {{level}}": "sum by (level) (goodput_node_series or goodput_aggregator_series)",
+            "worst clock of a node": "max(abs(goodput_node_clock_offset_seconds))",
+            "own clock was set by": "max(abs(goodput_aggregator_clock_step_seconds))",
             "next expiry in": "min(goodput_aggregator_token_expiry_timestamp_seconds) - time()",
             "next certificate expires in": (
                 "min(goodput_aggregator_certificate_expiry_timestamp_seconds or "
@@ -138,6 +141,10 @@ PANELS = [
         overrides=[
             series(name, "s", [(None, RED), (259200, YELLOW), (1209600, GREEN)])
             for name in ("next expiry in", "next certificate expires in")
+        ]
+        + [
+            series(name, "s", [(None, GREEN), (1, YELLOW), (5, RED)])
+            for name in ("worst clock of a node", "own clock was set by")
         ],
     ),
     # The aggregator: rate, errors, duration.

@@ -201,13 +201,16 @@ def _stack(plan: Plan) -> None:
             0.1,
             11,
         ),
-        ("GoodputClocksContradict", "clocks jump", "clamped_total", {"what": "row"}, 0.1, 10),
+        ("GoodputClocksContradict#contradict", "clocks jump", "clamped_total", {"what": "row"}, 0.1, 10),
         ("GoodputAuthFailures", "a token is wrong", "auth_failures_total", {"reason": "unknown"}, 0.2, 18),
     ):
         plan.scenario.aggregator_changes.append(
             (f"goodput_aggregator_{name}", labels, start, end, "grow", rate)
         )
         plan.fault(alert, what, start, end, within * MINUTE)
+    skewed = ("goodput_node_clock_offset_seconds", {"node": "n0"}, start, end, "set", 300.0)
+    plan.scenario.aggregator_changes.append(skewed)
+    plan.fault("GoodputClocksContradict#skew", "a node is 300 s ahead", start, end, 5 * MINUTE)
     failing = ("goodput_aggregator_reload_failing", {"file": "tokens"}, start, end, "set", 1.0)
     plan.scenario.aggregator_changes.append(failing)
     what = "the new token file is no good"

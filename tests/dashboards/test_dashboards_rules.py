@@ -122,7 +122,9 @@ CLAUSES = {
         'unless on (cluster, instance) sum by (cluster, instance) (rate(goodput_node_pushes_total{outcome="accepted"}[5m])) > 0': (
             "GoodputPushFailing#failing"
         ),
-        "- goodput_aggregator_clamped_total offset 1h": "GoodputClocksContradict",
+        "- goodput_aggregator_clamped_total offset 1h": "GoodputClocksContradict#contradict",
+        "or label_replace(\n  max by (cluster, instance) (abs(goodput_aggregator_clock_step_seconds)) > 5,\n"
+        '  "what", "seconds is how far the aggregator\'s own was set", "", ""\n)': "GoodputClocksContradict#skew",
         **{
             f"or label_replace(\n    max by (cluster, instance) (increase({series}[15m])) > 0,\n"
             f'    "what", "{what}", "", ""\n  )': "GoodputPushFailing#dropping"
