@@ -38,7 +38,9 @@ def test_prometheus_configuration_gets_addresses_and_rule_files(tmp_path):
     # Links of alerts lead to where Grafana is now, and alerts do not change their names with it.
     assert written["global"].pop("external_labels") == {"grafana": "http://127.0.0.1:5"}
     assert shipped["global"].pop("external_labels") == {"grafana": "http://127.0.0.1:3000"}
-    assert written["alerting"]["alert_relabel_configs"] == [{"action": "labeldrop", "regex": "grafana|replica"}]
+    assert written["alerting"]["alert_relabel_configs"] == [
+        {"action": "labeldrop", "regex": "grafana|replica"}
+    ]
     for key in ("global", "rule_files"):
         assert written[key] == shipped[key]
 
