@@ -1,7 +1,7 @@
 """What a Prometheus pays for the agents of a cluster: CPU and memory by series, interval and what is dropped.
 
     python -m bench.prometheus [--nodes N] [--interval SECONDS] [--drop REGEX] [--without-rules]
-        [--seconds N] [--json]
+        [--warm SECONDS] [--seconds N] [--json]
 
 The real agent of bench.node, with 8 GPUs, 8 NICs and 8 ranks; Debian's Prometheus scrapes its /metrics under N names,
 with the shipped rules every 10 s. CPU is what Prometheus counts of itself over N seconds, memory its resident size at
@@ -33,7 +33,8 @@ COUNTED = {
     "series": "prometheus_tsdb_head_series",
     "resident": "process_resident_memory_bytes",
     "heap": "go_memstats_heap_inuse_bytes",
-    "rules": "prometheus_rule_group_last_duration_seconds",
+    "evaluations": "prometheus_rule_group_iterations_total",
+    "missed": "prometheus_rule_group_iterations_missed_total",
 }
 
 
@@ -92,8 +93,10 @@ def read(port: int) -> dict[str, float]:
     return {name: value(text, series) for name, series in COUNTED.items()}
 
 
-def measure(nodes: int, interval: int, drop: str | None, rules: bool, seconds: float) -> dict[str, float]:
-    """Figures of a Prometheus that has scraped for a while before, so that all series are in its head."""
+def measure(
+    nodes: int, interval: int, drop: str | None, rules: bool, warm: float, seconds: float
+) -> dict[str, float]:
+    """Figures of the last `seconds`, after `warm` seconds, in which the windows of the rules fill."""
     taker = Taker()
     with tempfile.TemporaryDirectory() as directory, node(taker.url, Path(directory)) as targets:
         wait_until_ready(targets)
@@ -103,7 +106,7 @@ def measure(nodes: int, interval: int, drop: str | None, rules: bool, seconds: f
         command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={directory}/data"]
         command += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"]
         with running(command, stderr=subprocess.DEVNULL):
-            time.sleep(max(30.0, 2.0 * interval))
+            time.sleep(max(warm, 2.0 * interval))
             before, began = read(port), time.monotonic()
             time.sleep(seconds)
             after, spent = read(port), time.monotonic() - began
@@ -115,7 +118,8 @@ def measure(nodes: int, interval: int, drop: str | None, rules: bool, seconds: f
         "series_per_node": after["series"] / nodes,
         "samples_per_second": (after["samples"] - before["samples"]) / spent,
         "cores": (after["cpu"] - before["cpu"]) / spent,
-        "rules_seconds": after["rules"],
+        "evaluations_missed": (after["missed"] - before["missed"])
+        / max(after["evaluations"] - before["evaluations"], 1),
         "resident_mib": after["resident"] / 2**20,
         "heap_mib": after["heap"] / 2**20,
     }
@@ -127,6 +131,7 @@ def main() -> int:
     options.add_argument("--interval", type=int, default=15, metavar="SECONDS")
     options.add_argument("--drop", metavar="REGEX", help=f"series to drop, such as '{BUCKETS}'")
     options.add_argument("--without-rules", action="store_true", help="evaluate no rules or alerts")
+    options.add_argument("--warm", type=float, default=330.0, metavar="SECONDS", help="scrape so long before")
     options.add_argument("--seconds", type=float, default=60.0)
     options.add_argument("--json", action="store_true")
     given = options.parse_args()
@@ -134,7 +139,9 @@ def main() -> int:
         print("bench.prometheus: prometheus is not installed", file=sys.stderr)
         return 1
     say(f"{given.nodes} nodes, every {given.interval} s, {given.seconds:.0f} s ...")
-    found = measure(given.nodes, given.interval, given.drop, not given.without_rules, given.seconds)
+    found = measure(
+        given.nodes, given.interval, given.drop, not given.without_rules, given.warm, given.seconds
+    )
     if given.json:
         print(json.dumps(found))
     else:

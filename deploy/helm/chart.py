@@ -226,6 +226,29 @@ EDITS: dict[str, list[tuple[str, str]]] = {
 """,
         ),
     ],
+    "monitors.yaml": [
+        (
+            """\
+      interval: 5s
+      scrapeTimeout: 4s
+      # Series name the pod and container of a rank; those of the agent itself must not take their place.
+""",
+            """\
+      {{- if .Values.prometheusOperator.largeCluster }}
+      interval: 30s
+      scrapeTimeout: 10s
+      metricRelabelings:
+        - sourceLabels: [__name__]
+          regex: @LARGE_CLUSTER@
+          action: drop
+      {{- else }}
+      interval: 5s
+      scrapeTimeout: 4s
+      {{- end }}
+      # Series name the pod and container of a rank; those of the agent itself must not take their place.
+""",
+        ),
+    ],
     "egress.yaml": [
         (
             "              kubernetes.io/metadata.name: postgresql\n",
@@ -255,6 +278,9 @@ def edited(name: str, text: str) -> str:
         r'image: {{ include "goodput.image" .Values.images.\1 }}',
         text,
     )
+    large = (COMPONENTS / "large-cluster" / "kustomization.yaml").read_text(encoding="utf-8")
+    dropped = re.findall(r"(?m)^ +regex: (\S+)$", large)
+    text = text.replace("@LARGE_CLUSTER@", "".join(dropped))
     return text.replace(".goodput.svc", ".{{ .Release.Namespace }}.svc")
 
 

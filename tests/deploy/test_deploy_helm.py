@@ -19,6 +19,10 @@ CHOICES = {
         {"prometheusOperator": {"enabled": True}},
         {"resources": ["../prometheus-operator"]},
     ),
+    "large-cluster": (
+        {"prometheusOperator": {"enabled": True, "largeCluster": True}},
+        {"resources": ["../prometheus-operator"], "components": ["../../components/large-cluster"]},
+    ),
     "nvidia": (
         {"nvidia": True, "prometheusOperator": {"enabled": True}},
         {"resources": ["../nvidia"]},

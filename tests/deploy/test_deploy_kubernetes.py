@@ -5,6 +5,7 @@ used.
 """
 
 import json
+import re
 from pathlib import Path
 
 import kubernetes_validate
@@ -16,6 +17,7 @@ from support.deploy.kustomize import copied_tree, kustomize
 from support.servers import servers
 
 from goodput.access import listening
+from goodput.metrics import CATALOGUE
 from goodput.rank_page.page import SYSTEM_DIRECTORY
 
 KUBERNETES = DEPLOY / "kubernetes"
@@ -77,7 +79,7 @@ def check_operator(document: dict) -> None:
         assert spec.keys() <= {"selector", "endpoints", "jobLabel", "namespaceSelector"}
         for endpoint in spec["endpoints"]:
             known = {"port", "path", "interval", "scrapeTimeout", "honorLabels", "authorization", "scheme"}
-            assert {"port"} <= endpoint.keys() <= known | {"tlsConfig"}
+            assert {"port"} <= endpoint.keys() <= known | {"tlsConfig", "metricRelabelings"}
             # Only these three concern TLS; skipping the check is not one of them.
             assert endpoint["tlsConfig"].keys() == {"ca", "serverName"} and endpoint["scheme"] == "https"
 
@@ -122,7 +124,7 @@ def test_kustomization_refers_to_existing_files(path, tree):
         # kustomize reads files only below the folder of the kustomization itself.
         assert not any(".." in file for file in generator["files"])
         named += generator["files"]
-    assert named
+    assert named or document["patches"]
     for name in named:
         target = path.parent / name
         assert target.is_file() or (target / "kustomization.yaml").is_file(), name
@@ -379,6 +381,37 @@ def test_secrets_are_documented_and_minimal(built):
         for endpoint in monitor["spec"]["endpoints"]:
             assert endpoint["authorization"]["credentials"] == brought[name]
             assert endpoint["tlsConfig"]["serverName"] in text
+
+
+def test_large_cluster_drops_no_series_that_rules_need(tree):
+    folder = tree / "deploy" / "kubernetes" / "overlays" / "large"
+    folder.mkdir()
+    overlay = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
+    overlay |= {"resources": ["../prometheus-operator"], "components": ["../../components/large-cluster"]}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    documents = [document for document in yaml.safe_load_all(kustomize(folder)) if document]
+    monitors = of_kind(documents, "ServiceMonitor")
+    validate(monitors["goodput-node"])
+    (endpoint,) = monitors["goodput-node"]["spec"]["endpoints"]
+    (relabelling,) = endpoint["metricRelabelings"]
+    assert (endpoint["interval"], endpoint["scrapeTimeout"], relabelling["action"]) == ("30s", "10s", "drop")
+    assert relabelling["regex"] in (servers.REPOSITORY / "docs" / "sizing.md").read_text()
+    rules = [
+        rule
+        for one in of_kind(documents, "PrometheusRule").values()
+        for group in one["spec"]["groups"]
+        for rule in group["rules"]
+    ]
+    # Their quantiles are the aggregator's; without it the buckets stand in for them.
+    spare = {f"run_le:step_seconds_bucket:rate_{window}" for window in ("1m", "5m")}
+    spare.add("run_phase_le:phase_seconds_bucket:rate_5m")
+    needed = " ".join(rule["expr"] for rule in rules if rule.get("record") not in spare)
+    assert not [rule for rule in rules if "alert" in rule and any(name in rule["expr"] for name in spare)]
+    dropped = re.compile(relabelling["regex"])
+    names = set(re.findall(r"goodput_\w+", needed))
+    assert len(names) > 100 and [name for name in names if dropped.fullmatch(name)] == []
+    histograms = [f"{name}_bucket" for name in CATALOGUE]
+    assert len([name for name in [*CATALOGUE, *histograms] if dropped.fullmatch(name)]) == 8
 
 
 # -- rights and bounds
