@@ -8,9 +8,13 @@ from support.account.account_history import Process, ns
 from support.aggregator.reports import node_report, rank_report
 from support.aggregator.serve_process import samples, serving
 
+from goodput.account import document
 from goodput.aggregator.api.app import create_app
 from goodput.aggregator.clock import SteadyClock, since_boot_ns
 from goodput.aggregator.ingest.pushed_steps import in_version_2
+from goodput.aggregator.ledger.ledger import Ledger
+from goodput.runlog import replay
+from goodput.runlog.export import export
 from goodput.wire import schema
 
 
@@ -119,6 +123,30 @@ def test_skew_of_a_node_is_in_no_age_and_named(client, machine, ahead):
     clocks = client.get("/api/v1/runs/r1").json()["clocks"]
     assert [one["host"] for one in clocks] == (["n1"] if abs(ahead) > 5 else [])
     assert all(one["ahead_seconds"] == pytest.approx(ahead, abs=0.4) for one in clocks)
+    skew = "clocks more than 5 s off: 1 nodes\n" if abs(ahead) > 5 else ""
+    assert client.get("/healthz").text == "ok\n" + skew
+
+
+@pytest.mark.parametrize("ahead", (-300, -0.5, 0.5, 300))
+def test_accounts_agree_whatever_the_skew(client, machine, tmp_path, ahead):
+    """Live, window and replay are one account, and states of phases are as long as without skew."""
+    start = machine.now() - 1000
+    ranks = [Process(rank, 1, start + ahead * rank, world_size=2) for rank in (0, 1)]
+    for one in ranks:
+        for _ in range(3):
+            one.steps(20, forward=1, loader=0.5)
+            push(client, f"n{one.rank}", machine.now() + ahead * one.rank, rank_report(one))
+        push(client, f"n{one.rank}", machine.now() + ahead * one.rank, rank_report(one.finished()))
+    machine.pass_(60)
+    found = client.get("/api/v1/runs/r1").json()
+    assert found["status"] == "finished"
+    assert (found["states"]["productive"], found["states"]["loader"]) == (120, 60)
+    assert sum(found["states"].values()) == pytest.approx(2 * (90 + abs(ahead)))
+    assert client.get("/api/v1/runs/r1/account").json()["states"] == found["states"]
+    log = tmp_path / "run.jsonl"
+    log.write_bytes(b"".join(export(Ledger(f"sqlite:///{tmp_path}/ledger.db"), "r1", machine.clock())))
+    (replayed,) = replay(str(log))
+    assert document(replayed.account)["states"] == found["states"]
 
 
 def test_skew_is_in_no_age_after_a_restart(machine, tmp_path):

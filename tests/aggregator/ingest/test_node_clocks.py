@@ -10,6 +10,7 @@ from support.aggregator.reports import node_report, rank_report
 
 from goodput.aggregator.clock import SteadyClock
 from goodput.aggregator.ingest import node_clocks
+from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.node_clocks import HALF_WINDOW, PUSH_NS_MAX, NodeClocks, follow_step
 from goodput.aggregator.ingest.store import Store
 
@@ -162,6 +163,7 @@ def test_confirmed_steps_are_followed_and_ages_stay(off):
     machine.unix_ns += ns(off)
     machine.clock = SteadyClock(lambda: machine.unix_ns, lambda: machine.boot_ns)
     clocks, store = NodeClocks(machine.clock), Store()
+    hangs = HangDetector(store, stall_seconds=60, stale_seconds=30, clock_ns=machine.clock)
     nodes = [Node(clocks, "n0"), Node(clocks, "n1"), Node(clocks, "wrong", ahead=120)]
     true_ns = START
     for _ in range(4):
@@ -174,9 +176,10 @@ def test_confirmed_steps_are_followed_and_ages_stay(off):
     received_ns, progress_ns = (store.runs["r1"].attempts[0, 1].received_ns, store.progress_ns["r1"])
     assert clocks.offset("n0").is_skewed and not follow_step(machine.clock, clocks, store)
     machine.step(-off)
-    assert follow_step(machine.clock, clocks, store) and machine.clock() == true_ns
+    assert follow_step(machine.clock, clocks, store, hangs) and machine.clock() == true_ns
     assert store.runs["r1"].attempts[0, 1].received_ns == received_ns - ns(off) == true_ns
     assert store.progress_ns["r1"] == progress_ns - ns(off)
     assert store.checkpoints["r1"].committed_ns == true_ns and store.reported_ns["r1"] == true_ns
+    assert hangs._began_ns == true_ns - ns(20)
     assert [name for name, _ in clocks.skewed(["n0", "n1", "wrong"])] == ["wrong"]
     assert clocks.offset("n0").low_ns == 0 and not follow_step(machine.clock, clocks, store)

@@ -112,7 +112,7 @@ class IncrementalAccount:
             return False
         if self._behind_since_ns is None:
             self._behind_since_ns = now_ns
-        return now_ns - self._behind_since_ns < BEHIND_NS_MAX
+        return abs(now_ns - self._behind_since_ns) < BEHIND_NS_MAX
 
     def begin(
         self,

@@ -40,7 +40,7 @@ from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.http.middleware import RequestMiddleware
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
-from goodput.aggregator.ingest.node_clocks import NodeClocks, follow_step
+from goodput.aggregator.ingest.node_clocks import SKEW_NS, NodeClocks, follow_step
 from goodput.aggregator.ingest.run_end import RunEnder
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger.compaction import Keep
@@ -94,7 +94,7 @@ def create_app(
     reloads = _repeat(_once(authenticator.reload), FILES_EVERY_SECONDS, "reloading tokens and certificates")
     hangs = _repeat(accounts.detecting_hangs, HANGS_EVERY_SECONDS, "hang detection")
     ender = RunEnder(store, ledger, stale_seconds=stale_seconds, clock_ns=clock)
-    follow = _once(lambda: follow_step(clock, clocks, store))
+    follow = _once(lambda: follow_step(clock, clocks, store, accounts.hangs))
     clock_steps = _repeat(follow, CLOCK_EVERY_SECONDS, "following steps of the clock")
     works = (hangs, exposition.keep_fresh, maintenance.run, Snapshots(accounts, ingest).run, memory.run)
     works = (*works, clock_steps, Abandonment(accounts, ender, abandoned_seconds).run)
@@ -124,7 +124,7 @@ def create_app(
     end_route.add_end_route(app, ender)
     timelines = run_routes.add_run_routes(app, accounts, maintenance.memory.summaries)
     memory.ways = _ways_of_freeing(accounts, maintenance.memory, timelines)
-    _add_operations(app, exposition, startup)
+    _add_operations(app, exposition, startup, clocks)
     add_page(app)
     return app
 
@@ -257,7 +257,7 @@ async def _unavailable(_request: Request, error: Exception) -> Response:
     return JSONResponse({"detail": str(error)}, 503)
 
 
-def _add_operations(app: FastAPI, exposition: Exposition, startup: Startup) -> None:
+def _add_operations(app: FastAPI, exposition: Exposition, startup: Startup, clocks: NodeClocks) -> None:
     @app.get("/metrics", include_in_schema=False)
     async def metrics(request: Request, run: _Runs = ()) -> Response:
         """Of the runs that `run` names (repeatable), or of all and the aggregator itself."""
@@ -271,7 +271,9 @@ def _add_operations(app: FastAPI, exposition: Exposition, startup: Startup) -> N
     async def healthz() -> Response:
         """503 only when a start does not advance, for a probe of liveness."""
         stall = startup.stall()
-        return Response(f"{stall or 'ok'}\n", 503 if stall else 200, media_type="text/plain")
+        off = sum(offset.is_skewed for _, offset, _ in clocks.listed())
+        skew = f"clocks more than {SKEW_NS // 10**9} s off: {off} nodes\n" if off else ""
+        return Response(f"{stall or 'ok'}\n{skew}", 503 if stall else 200, media_type="text/plain")
 
     @app.get("/readyz", include_in_schema=False)
     async def readyz() -> Response:

@@ -63,6 +63,13 @@ class HangDetector:
         # Clients identify a hang by its start, which each evaluation computes slightly differently.
         return replace(found, since_ns=self._since_ns.setdefault(run, found.since_ns))
 
+    def move(self, step_ns: int) -> None:
+        """Our clock was set forward by so much."""
+        self._began_ns += step_ns
+        for times in (self._since_ns, self._answered_ns):
+            for key in times:
+                times[key] += step_ns
+
     def clear(self, run: str) -> None:
         """Forget a hang of a run that does not hang (any more)."""
         self._since_ns.pop(run, None)

@@ -15,10 +15,9 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from goodput.aggregator.clock import SteadyClock
-from goodput.aggregator.ingest.store import Store
 from goodput.wire import schema
 
 log = logging.getLogger("goodput.aggregator")
@@ -166,13 +165,19 @@ class NodeClocks:
             node.move(-step_ns)
 
 
-def follow_step(clock: SteadyClock, nodes: NodeClocks, store: Store) -> bool:
-    """Set our clock by a step of the wall clock that the nodes confirm; ages stay. Whether it was."""
+class Movable(Protocol):
+    """Holds times on our clock."""
+
+    def move(self, step_ns: int) -> None: ...
+
+
+def follow_step(clock: SteadyClock, nodes: NodeClocks, *holders: Movable) -> bool:
+    """Set our clock by a step of the wall clock that the nodes confirm; ages in `holders` stay. Whether it was."""
     step_ns = clock.step_ns()
     if abs(step_ns) < STEP_NS or not nodes.confirm(step_ns):
         return False
     clock.follow(step_ns)
-    nodes.move(step_ns)
-    store.move(step_ns)
+    for holder in (nodes, *holders):
+        holder.move(step_ns)
     log.warning("the wall clock was stepped by %.1f s, which the clocks of the nodes confirm", step_ns / 1e9)
     return True

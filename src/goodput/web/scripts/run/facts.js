@@ -19,6 +19,7 @@ export function facts(run) {
     ...stepFacts(run.windows?.sliding),
     ["Restarts", count(run.restarts.length)],
     ["Observed", percent(coverage.time), "coverage: share of the allocated GPU time for which there is a report"],
+    ...clockFacts(run.clocks ?? []),
     ["Device clock", percent(coverage.device_clock),
       "coverage: share of the time measured on the device; the rest is the host's clock"],
     ...(coverage.phases < 1 && coverage.phases !== null
@@ -30,6 +31,16 @@ function wasted(run, unit) {
   const seconds = unit.text(run.gpu_seconds - run.states.productive);
   return run.cost === null ? seconds
     : `${seconds}, ${dollars(run.cost.total - run.cost.states.productive, run.cost.total)}`;
+}
+
+// Hosts whose clock is off; their ranks' times lie off those of the others, which leaves time not observed.
+function clockFacts(clocks) {
+  if (!clocks.length) return [];
+  const named = clocks.slice(0, 4).map((one) =>
+    `${one.host} ${duration(Math.abs(one.ahead_seconds))} ${one.ahead_seconds < 0 ? "behind" : "ahead"}`);
+  const more = clocks.length > 4 ? `, and ${count(clocks.length - 4)} more` : "";
+  return [["Clocks off", named.join(", ") + more,
+    "times of ranks on these hosts differ by as much from the others': in between, time counts as not observed"]];
 }
 
 // Step time in the last five minutes; nothing where no step ended in them.
