@@ -102,6 +102,7 @@ class Agent:
                 stacks=self.stacks,
                 health=self.events,
                 unix_ns=unix_ns,
+                agent_version=version,
             )
         self.stack_sampling = StackSampling(self.settings.procfs) if sample_stacks else None
         self._directory_lock = DirectoryLock(self.settings.directory)

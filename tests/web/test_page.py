@@ -159,7 +159,7 @@ def test_a_hostile_name_is_text(browser, served, address):
     if address == "#runs":
         names = [row["run"] for row in msgspec.json.decode(get(served, "/api/v1/runs")[2])["runs"]]
         rows = [row[0].removesuffix("1 restart") for row in dom.table("runs-rows")]
-        assert HOSTILE in names and rows == names
+        assert HOSTILE in names and sorted(rows) == sorted(names)
     else:
         assert HOSTILE in dom.text("h1") and dom.table("account-rows")
     assert [found.get("src") for tag, found in dom.tags if tag == "script"] == [

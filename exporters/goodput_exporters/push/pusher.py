@@ -65,9 +65,10 @@ class Pusher:
         health: EventQueue | None = None,
         unix_ns: Callable[[], int] = time.time_ns,
         chance: Callable[[], float] = random.random,
+        agent_version: str = "",
     ):
         self.url = aggregator.rstrip("/") + PATH
-        self.node = node
+        self.node, self._agent_version = node, agent_version
         self.client = AggregatorClient(aggregator, credentials)
         self._has_token = bool(credentials.token_file)
         self._stacks, self._health = stacks, health
@@ -188,7 +189,8 @@ class Pusher:
         health = self._health.pending() if self._health else []
         before = dict(zip(("previous_sent_ns", "previous_took_ns"), self._answered_ns, strict=True))
         began_ns, sent_ns = time.monotonic_ns(), self._unix_ns()
-        report = schema.NodeReport(self.node, sent_ns, reports, stacks=stacks, health=health, **before)
+        more = {"stacks": stacks, "health": health, "agent": self._agent_version}
+        report = schema.NodeReport(self.node, sent_ns, reports, **more, **before)
         try:
             body = self._encoded(report)
         except schema.SchemaError as error:

@@ -2,7 +2,8 @@
 
 page.html and page.css are the page, login.html and login.css the sign-in form. Its scripts, by subject: main.js
 (polling and user input), address.js, keyboard.js, theme.js, data/ (API or file), dom/ (nodes, tables), text/
-(numbers, times, names of states), runs/ (the list), run/ (one run, a file per section) and charts/. They are ES
+(numbers, times, names of states), runs/ (the list), run/ (one run, a file per section), installation/ (the aggregator
+and the agents themselves) and charts/. They are ES
 modules without a build step. Columns of tables are lists of entries: runs/columns.js for the list of runs, otherwise
 COLUMNS in the section's file.
 """

@@ -262,6 +262,7 @@ def test_run_list_is_paged_with_totals(client):
     assert names("?limit=2&offset=2") == (["r1"], 3, False)
     assert names("?q=TEAM%2F") == (["Team/Two"], 1, False)
     assert names("?offset=9") == ([], 3, False)
+    assert names("?order=open") == names("") and client.get("/api/v1/runs?order=x").status_code == 422
     assert client.get("/api/v1/runs?limit=1001").status_code == 422
 
 

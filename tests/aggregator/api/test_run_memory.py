@@ -130,6 +130,8 @@ def test_new_runs_take_the_place_of_the_oldest(ledger, monkeypatch):
         page = await one.summaries.page(1000)
         assert len(page.runs) == page.total == 100
         assert (await one.account("run 0")).status == "finished"
+        opened = await one.summaries.page(len(one.store.runs), open_first=True)
+        assert {row.run for row in opened.runs} == set(one.store.runs) and "run 0" in one.store.runs
 
     asyncio.run(scenario())
 

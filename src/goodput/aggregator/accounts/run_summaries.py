@@ -1,4 +1,4 @@
-"""The list of runs, page by page, newest run first.
+"""The list of runs, page by page, newest run first, or first those that are not over.
 
 A run's summary is cached until the run changes, and for AGE_SECONDS at most while a run without reports grows older; that
 of a run whose account takes long is of the last one. A page of a thousand cached runs takes milliseconds; computing one
@@ -51,7 +51,7 @@ class RunSummary(Struct):
 
 
 class RunPage(Struct):
-    """Runs, newest first; `total` counts all that match, `truncated` is true where more follow the last one here."""
+    """Runs in the order asked for; `total` counts all that match, `truncated` is true where more follow the last one here."""
 
     runs: list[RunSummary]
     total: int
@@ -74,13 +74,21 @@ class RunSummaries:
         self._cached: dict[str, _Cached] = {}
 
     async def page(
-        self, limit: int, offset: int = 0, search: str = "", may: Callable[[str], bool] = EVERYTHING.may
+        self,
+        limit: int,
+        offset: int = 0,
+        search: str = "",
+        may: Callable[[str], bool] = EVERYTHING.may,
+        open_first: bool = False,
     ) -> RunPage:
-        """`limit` runs from `offset` on, of those that the client `may` see and whose name contains `search`."""
+        """`limit` runs from `offset` on, of those that the client `may` see and whose name contains `search`.
+
+        With `open_first` those in the ledger alone, which are over, come last.
+        """
         store, search = self._accounts.store, search.casefold()
         starts = {**store.stored, **store.starts}
         names = [name for name in filter(may, starts) if search in name.casefold()]
-        names.sort(key=lambda name: (-starts[name], name))
+        names.sort(key=lambda name: (open_first and name in store.stored, -starts[name], name))
         shown = names[offset : offset + limit]
         read = self._stored
         stored = [name for name in shown if name in store.stored]

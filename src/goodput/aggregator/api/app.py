@@ -24,7 +24,14 @@ from goodput.aggregator.accounts.history import ROW_BYTES, History, HistoryError
 from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.accounts.snapshots import Snapshots
 from goodput.aggregator.accounts.timeline_cache import TimelineCache
-from goodput.aggregator.api import access_route, end_route, health_routes, ingest_route, run_routes
+from goodput.aggregator.api import (
+    access_route,
+    end_route,
+    health_routes,
+    ingest_route,
+    installation_route,
+    run_routes,
+)
 from goodput.aggregator.api.exposition import Exposition
 from goodput.aggregator.api.ingest_route import IngestRoute
 from goodput.aggregator.api.ledger_maintenance import LedgerMaintenance
@@ -121,6 +128,7 @@ def create_app(
     sign_in.add_routes(app, authenticator)
     access_route.add_access_route(app, authenticator)
     health_routes.add_health_routes(app, health)
+    installation_route.add_installation_route(app, exposition, ingest)
     end_route.add_end_route(app, ender)
     timelines = run_routes.add_run_routes(app, accounts, maintenance.memory.summaries)
     memory.ways = _ways_of_freeing(accounts, maintenance.memory, timelines)
@@ -165,7 +173,7 @@ class App(FastAPI):
         if document is None:
             types = (
                 *(*run_routes.DOCUMENTS, *health_routes.DOCUMENTS),
-                *(*end_route.DOCUMENTS, *access_route.DOCUMENTS),
+                *(*end_route.DOCUMENTS, *access_route.DOCUMENTS, *installation_route.DOCUMENTS),
             )
             _, components = msgspec.json.schema_components(types, ref_template=REFERENCE)
             document = super().openapi()

@@ -207,9 +207,14 @@ class Exposition:
         present = yield from _bodies(families, formats)
         return before._replace(present=present, present_counts=families.count_by_level())
 
-    def _render_own(self, now_ns: int, formats: list[Format]) -> None:
-        families, always = Families("aggregator"), Families("aggregator")
+    def own(self) -> Families:
+        """The aggregator's series about itself, but for those about its series."""
+        families = Families("aggregator")
         self._add_self(families)
+        return families
+
+    def _render_own(self, now_ns: int, formats: list[Format]) -> None:
+        families, always = self.own(), Families("aggregator")
         counts = families.count_by_level()
         for text in self._runs.values():
             counts += text.counts + text.present_counts

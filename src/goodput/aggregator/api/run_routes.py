@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import FastAPI, Query, Request, Response
 
@@ -29,6 +29,7 @@ POINTS = 120
 _Limit = Annotated[int, Query(ge=1, le=RUNS_LISTED_MAX)]
 _Offset = Annotated[int, Query(ge=0, le=1_000_000)]
 _Search = Annotated[str, Query(max_length=SEARCH_CHARS_MAX)]
+_Order = Literal["newest", "open"]
 _Points = Annotated[int, Query(ge=1, le=POINTS_MAX)]
 
 
@@ -36,12 +37,23 @@ def add_run_routes(app: FastAPI, accounts: Accounts, stored: StoredSummaries | N
     """The last of the routes under /runs/, since a run's name may contain slashes. Returns their cache."""
     summaries, timelines = RunSummaries(accounts, stored), TimelineCache(accounts)
 
-    @app.get("/api/v1/runs", responses=json_of(RunPage), summary="Runs, newest first")
+    @app.get(
+        "/api/v1/runs",
+        responses=json_of(RunPage),
+        summary="Runs, newest first or those that are not over first",
+    )
     async def runs(
-        request: Request, limit: _Limit = RUNS_LISTED_MAX, offset: _Offset = 0, q: _Search = ""
+        request: Request,
+        limit: _Limit = RUNS_LISTED_MAX,
+        offset: _Offset = 0,
+        q: _Search = "",
+        order: _Order = "newest",
     ) -> Response:
-        """`q` is a part of the name, in any case. `total` counts all matches; `truncated` is true if more follow."""
-        return json_response(await summaries.page(limit, offset, q, access_of(request).may))
+        """`q` is a part of the name, in any case. `total` counts all matches; `truncated` is true if more follow.
+
+        With `order=open` runs that are not over, or have just ended, come before all others, the newest first of each.
+        """
+        return json_response(await summaries.page(limit, offset, q, access_of(request).may, order == "open"))
 
     @app.get(
         "/api/v1/runs/{run:run}/timeline",

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from goodput.access.tokens import EVERYTHING, Access
 from goodput.aggregator.fair_queue import FairQueue
+from goodput.aggregator.ingest.agent_versions import AgentVersions
 from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.health_log import NODE_WEIGHT_MAX, HealthLog
 from goodput.aggregator.ingest.node_clocks import NodeClocks
@@ -95,6 +96,7 @@ class Ingest:
         # Brings runs of Store.stored back into memory.
         self.load: Callable[[str], Awaitable[object]] | None = None
         self.counts: Counter = Counter()
+        self.agents = AgentVersions()
         self.seconds = 0.0
         self._unmerged, self._large = WaitingPushes(), FairQueue(LARGE_WAITING_MAX, "large pushes")
         self._merging: set[str] = set()  # runs of the pushes that are being merged
@@ -203,6 +205,8 @@ class Ingest:
         ranks = len(report.ranks)
         if not access.is_of_all:
             report, push.rejected = self._allowed_part(report, access)
+        else:
+            self.agents.add(report.node, report.agent)
         self._add_health(report, is_scoped=not access.is_of_all)
         await self._check(push, report.ranks, len(body))
         await self._merge(push)

@@ -3,17 +3,18 @@
 //   #run=NAME                      a run
 //   #run=NAME&from=SECONDS&to=SECONDS   a part of its time
 //   #runs&q=WORDS&sort=ORDER       the list, filtered and ordered
+//   #installation                  the aggregator and the agents themselves
 //   (nothing)                      the only run, or the list
 
 import { $ } from "./dom/nodes.js";
-import { isOrder, list } from "./runs/list.js";
+import { DEFAULT_ORDER, isOrder, list } from "./runs/list.js";
 
 const isList = () => /^#runs(&|$)/.test(location.hash);
 
-// {run, window: [from, to] or null} of a run, else {list: whether the list was requested}.
+// {run, window: [from, to] or null} of a run, else {list, installation}: whether these were requested.
 export function parseAddress() {
   const match = /^#run=(.*?)(?:&from=([\d.]{1,20})&to=([\d.]{1,20}))?$/s.exec(location.hash);
-  if (!match) return { list: isList() };
+  if (!match) return { list: isList(), installation: location.hash === "#installation" };
   const [from, to] = [Number(match[2]), Number(match[3])];
   const window = from < to ? [from, to] : null;
   try {
@@ -28,14 +29,14 @@ export function readListAddress() {
   if (!isList()) return;
   const given = new URLSearchParams(location.hash.replace(/^#runs&?/, ""));
   list.filter = (given.get("q") ?? "").slice(0, 200);
-  list.sort = isOrder(given.get("sort") ?? "") ? given.get("sort") : "-start";
+  list.sort = isOrder(given.get("sort") ?? "") ? given.get("sort") : DEFAULT_ORDER;
   if ($("runs-filter").value !== list.filter) $("runs-filter").value = list.filter;
 }
 
 export function writeListAddress() {
   const query = new URLSearchParams();
   if (list.filter) query.set("q", list.filter);
-  if (list.sort !== "-start") query.set("sort", list.sort);
+  if (list.sort !== DEFAULT_ORDER) query.set("sort", list.sort);
   history.replaceState(null, "", `#runs${query.size ? `&${query}` : ""}`);
   $("all").href = location.hash;
 }

@@ -9,6 +9,7 @@ import { Busy } from "./data/api.js";
 import { file } from "./data/file.js";
 import { get, isLive } from "./data/source.js";
 import { $, ROWS, text } from "./dom/nodes.js";
+import { showInstallation } from "./installation/installation.js";
 import { listenToKeyboard } from "./keyboard.js";
 import { drawLog, showMoreProblems } from "./run/log_problems.js";
 import { closeRecentWindows } from "./run/recent_windows.js";
@@ -17,6 +18,7 @@ import { followSelection } from "./run/selection.js";
 import { drawRuns, list, sortBy } from "./runs/list.js";
 import { followNodeAlerts } from "./runs/node_alerts.js";
 import { count, duration, percent } from "./text/numbers.js";
+import { nameText } from "./text/states.js";
 import { zone, zonedTime } from "./text/time.js";
 
 const POLL_MS = 2000;
@@ -35,7 +37,7 @@ async function loadRuns(signal) {
   const runs = [];
   let answer;
   do {
-    answer = await get(`runs?limit=${RUNS_PER_REQUEST}&offset=${runs.length}`, signal);
+    answer = await get(`runs?order=open&limit=${RUNS_PER_REQUEST}&offset=${runs.length}`, signal);
     runs.push(...answer.runs);
   } while (answer.truncated && answer.runs.length && runs.length < list.target);
   Object.assign(list, { runs, total: answer.total });
@@ -43,7 +45,12 @@ async function loadRuns(signal) {
 }
 
 async function refresh(signal) {
-  let { run, list: listed, window = null } = parseAddress();
+  let { run, list: listed, installation = false, window = null } = parseAddress();
+  if (installation && isLive) {
+    await showInstallation(signal);
+    closeRun();
+    return show("installation", "goodput: installation");
+  }
   if (run === undefined || link.polls++ % LIST_EVERY === 0) await loadRuns(signal);
   if (run === undefined && !listed && list.runs.length === 1) {
     run = list.runs[0].run;
@@ -121,13 +128,13 @@ function showList() {
 }
 
 function showRun() {
-  text($("missing-name"), view.name);
+  text($("missing-name"), nameText(view.name));
   if (view.run === null) {
     closeRun();
     return show("missing", "goodput: no such run");
   }
   // Shown before it is drawn: hidden charts have no width.
-  show("run", `${percent(view.run.factors.goodput)} ${view.run.run} – goodput`);
+  show("run", `${percent(view.run.factors.goodput)} ${nameText(view.run.run)} – goodput`);
   followSelection(view, redraw);
   return drawRun();
 }
@@ -193,15 +200,17 @@ function listenToRun() {
   listenToHeatMap(showRank);
 }
 
-// Sign-out is for browsers with a session, not for clients that send a token in a header.
-async function showSignOut() {
+// Sign-out is for browsers with a session, not for clients that send a token in a header; the installation for tokens of
+// all runs.
+async function showAllowed() {
   const access = await get("access").catch(() => null);
   $("signout").hidden = !access?.session;
+  $("to-installation").hidden = access !== null && !access.runs.includes("*");
 }
 
 document.body.classList.toggle("in-file", !isLive);
 listen();
 readListAddress();
 poll();
-if (isLive) showSignOut();
+if (isLive) showAllowed();
 else drawLog();

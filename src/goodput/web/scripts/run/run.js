@@ -5,7 +5,7 @@ import { $, ROWS, attribute, field, keyed, put, text } from "../dom/nodes.js";
 import { followTimeline } from "../charts/timeline.js";
 import { drawWaterfall } from "../charts/waterfall.js";
 import { count, duration, percent } from "../text/numbers.js";
-import { FACTORS, NO_FLOPS, STATUSES, statusOf } from "../text/states.js";
+import { FACTORS, NO_FLOPS, STATUSES, nameText, statusOf } from "../text/states.js";
 import { localSpan } from "../text/time.js";
 import { drawAccount } from "./account.js";
 import { drawCause } from "./cause.js";
@@ -76,7 +76,7 @@ export function drawRun() {
 function drawHead(run) {
   const head = $("run-head");
   const status = statusOf(run);
-  put(head, { name: run.run || "(no name)", status, status_meaning: STATUSES[status] ?? "" });
+  put(head, { name: nameText(run.run), status, status_meaning: STATUSES[status] ?? "" });
   attribute(field(head, "status"), "class", `status ${status in STATUSES ? status : ""}`);
 }
 

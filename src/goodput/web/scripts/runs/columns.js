@@ -3,7 +3,7 @@
 import { attribute, bar, field, make, put, showTime, width } from "../dom/nodes.js";
 import { drawStateName, stateBar, stateName, timeCell } from "../dom/table.js";
 import { count, dollars, duration, gpuTime, percent, plural } from "../text/numbers.js";
-import { STATUSES, statusOf } from "../text/states.js";
+import { STATUSES, nameText, statusOf } from "../text/states.js";
 
 const TROUBLE = ["hangs", "down", "unobserved", "running"];
 
@@ -36,7 +36,7 @@ export const COLUMNS = [
 ];
 
 function drawName(cell, run) {
-  put(cell, { name: run.run || "(no name)", restarts: run.restarts ? plural(run.restarts, "restart") : "" });
+  put(cell, { name: nameText(run.run), restarts: run.restarts ? plural(run.restarts, "restart") : "" });
   attribute(field(cell, "name"), "href", `#run=${encodeURIComponent(run.run)}`);
 }
 

@@ -8,7 +8,8 @@ import { statusOf } from "../text/states.js";
 import { COLUMNS } from "./columns.js";
 
 // runs: those loaded, `total` on the server; `target` is how many to load at least.
-export const list = { runs: [], total: 0, filter: "", sort: "-start", shown: ROWS, target: 1 };
+export const DEFAULT_ORDER = "status"; // what is broken first
+export const list = { runs: [], total: 0, filter: "", sort: DEFAULT_ORDER, shown: ROWS, target: 1 };
 const table = new Table($("runs-table"), "runs-rows", COLUMNS);
 const SORTABLE = COLUMNS.filter((column) => column.sort);
 const columnOf = (sort) => SORTABLE.find((column) => column.name === sort.replace("-", ""));
@@ -36,7 +37,7 @@ function drawCut() {
   $("runs-cut").hidden = list.total <= list.runs.length && !left;
   $("runs-older").hidden = left > 0;
   text($("runs-cut-text"), left ? `The ${count(list.total)} runs with most GPU time of ${count(list.total + left)} are in this file.`
-    : `The filter searches the newest ${count(list.runs.length)} of ${count(list.total)} runs.`);
+    : `The filter searches the newest ${count(list.runs.length)} of ${count(list.total)} runs, those that are not over before others.`);
 }
 
 function matches(run) {
@@ -52,15 +53,19 @@ function sorted(rows) {
   return rows.sort((a, b) => (by(a) == null) - (by(b) == null) || sign * order(by(a), by(b)) || order(b.start, a.start));
 }
 
-// GPU time and waste of all listed runs together.
-function drawSums(rows) {
+// GPU time and waste of all listed runs together. That of abandoned runs is no one's to win back: nobody knows when they
+// ended.
+function drawSums(listed) {
+  const rows = listed.filter((run) => run.status !== "abandoned");
+  const abandoned = listed.length - rows.length;
   const sum = (of) => rows.reduce((total, run) => total + of(run), 0);
   const time = sum((run) => run.gpu_seconds);
   const waste = sum((run) => run.waste_gpu_seconds);
   const priced = rows.filter((run) => run.waste_cost !== null);
   const cost = priced.length === 0 ? "" :
     `, ${dollars(priced.reduce((total, run) => total + run.waste_cost, 0), 100)}${priced.length < rows.length ? " where a price is known" : ""}`;
-  text($("runs-sum"), time > 0 ? `Together ${gpuTime(time)}; ${gpuTime(waste)} of it wasted${cost}.` : "");
+  text($("runs-sum"), time > 0 ? `Together ${gpuTime(time)}; ${gpuTime(waste)} of it wasted${cost}.` +
+    (abandoned ? ` Without ${plural(abandoned, "abandoned run")}.` : "") : "");
 }
 
 function drawOrder() {

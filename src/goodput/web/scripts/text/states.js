@@ -44,5 +44,7 @@ export const STATUSES = {
   unobserved: isLive ? "no recent report of this run: is goodput node running on its hosts?"
     : "no recent report of this run when this file was written",
 };
+// A name of blanks alone, or with some around it, would not be seen.
+export const nameText = (name) => (name !== name.trim() || name === "" ? `“${name.replaceAll(/\s/g, "\u00a0")}”` : name);
 // The API has no status for a hang: such a run is running.
 export const statusOf = (run) => (run.hang && run.status === "running" ? "hangs" : run.status);

@@ -1,0 +1,125 @@
+"""The list of runs in a browser: what is broken stands first, and every run can be opened."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from support.aggregator.page_server import (
+    SECOND,
+    aggregator,
+    attempt_reports,
+    changed,
+    finished_run,
+    hung_run,
+    msgspec,
+    push,
+    serving,
+)
+from support.browser import needs_chromium, text_of, until
+
+pytestmark = needs_chromium
+BLANK, SHOWN = " ", "“\u00a0”"
+
+
+def _with_abandoned(status, body):
+    """One of the runs of the list as if nothing had been heard of it for a day."""
+    found = msgspec.json.decode(body)
+    for run in found.get("runs", ()):
+        if run["run"] == "forgotten":
+            run["status"] = "abandoned"
+    return status, msgspec.json.encode(found)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """Runs of every kind; those in trouble are the oldest."""
+    app, now_ns = aggregator(tmp_path_factory.mktemp("ledger")), time.time_ns()
+    with serving(changed(app, "/api/v1/runs", _with_abandoned)) as url:
+        push(url, hung_run("hung", now_ns, 500))
+        push(url, attempt_reports("down", 1, now_ns - 900 * SECOND, range(20), alive=False))
+        push(url, attempt_reports("forgotten", 1, now_ns - 800 * SECOND, range(20), alive=False))
+        push(url, finished_run("finished", now_ns - 700 * SECOND))
+        push(url, attempt_reports(BLANK, 1, now_ns - 130 * SECOND, range(110)))
+        yield url
+
+
+def names(page) -> list[str]:
+    return page.evaluate(
+        "[...document.querySelectorAll('#runs-rows [data-f=name]')].map((a) => a.textContent)"
+    )
+
+
+def test_list_opens_with_what_is_broken(tab, served):
+    page = tab(served)
+    until(page, "document.querySelectorAll('#runs-rows tr').length === 5")
+    until(page, "document.querySelector('#runs-rows .status').textContent === 'hangs'")
+    assert names(page)[:2] == ["hung", "down"] and set(names(page)[3:]) == {"forgotten", "finished"}
+    assert page.evaluate("document.querySelector('#runs-sort').value") == "status"
+    assert page.evaluate("location.hash") == "", "the default order is not in the address"
+
+
+def test_abandoned_runs_waste_nothing(tab, served):
+    """Nobody knows when such a run ended, so its time is not in the sum."""
+    page = tab(served)
+    until(page, "document.querySelectorAll('#runs-rows tr').length === 5")
+    whole = text_of(page, "#runs-sum")
+    assert whole.endswith("Without 1 abandoned run.")
+    page.fill("#runs-filter", "forgotten")
+    until(page, "document.querySelectorAll('#runs-rows tr').length === 1")
+    assert text_of(page, "#runs-sum") == "", "its own row has the time, the sum has none"
+
+
+def test_run_with_a_blank_name_can_be_opened(tab, served):
+    page = tab(served)
+    until(page, "document.querySelectorAll('#runs-rows tr').length === 5")
+    assert SHOWN in names(page)
+    page.get_by_role("link", name=SHOWN).click()
+    until(page, "!document.querySelector('#run').hidden")
+    assert text_of(page, "#run-head h1").replace("\u00a0", " ") == "“ ”"
+    assert page.evaluate("document.querySelectorAll('#rank-rows tr').length") == 4
+
+
+def test_installation_shows_bounds_versions_and_refusals(tab, served):
+    page = tab(f"{served}/#installation")
+    until(page, "!document.querySelector('#installation-body').hidden")
+    bounds = page.evaluate(
+        "[...document.querySelectorAll('#bounds-rows th')].map((cell) => cell.textContent)"
+    )
+    assert {"runs", "rank processes", "connections", "sessions"} <= set(bounds)
+    assert page.evaluate("document.querySelector('#agents-rows').textContent") == "unknown1"
+    assert "Runs in memory" in text_of(page, "#installation-facts")
+    assert page.evaluate("document.querySelector('#installation-problems').hidden")
+    page.evaluate("location.hash = '#runs'")
+    until(page, "!document.querySelector('#runs').hidden")
+
+
+def test_installation_names_what_is_wrong(tab, served):
+    """A full bound, clocks that differ, agents of two versions and a token that expires, before all figures."""
+    page = tab(f"{served}/#runs")
+    wrong = {
+        "bounds": {"runs": 1.0, "sessions": 0.1},
+        "agents": {"1.0": 3, "1.1": 2},
+        "clock_offsets": [{"node": "n7", "seconds": -300.0}, {"node": "n1", "seconds": 0.002}],
+        "expires": {"token": time.time() + 3 * 86_400},
+        "failing_files": ["certificate"],
+    }
+    page.route("**/api/v1/installation", lambda route: _answer(route, wrong))
+    page.evaluate("location.hash = '#installation'")
+    until(page, "document.querySelector('#installation-problems li')")
+    lines = page.evaluate(
+        "[...document.querySelectorAll('#installation-problems li')].map((one) => one.textContent)"
+    )
+    assert [line.split(":")[0].split(",")[0] for line in lines] == [
+        "runs",
+        "the newest certificate file cannot be loaded; the previous one is in use",
+        "the next token expires in 3 d",
+        "1 node with a clock that is more than 5 s off",
+        "agents of 2 versions",
+    ]
+    assert "n7 by −5 min" in lines[3]
+
+
+def _answer(route, changes: dict) -> None:
+    answer = route.fetch()
+    route.fulfill(response=answer, json={**answer.json(), **changes})
