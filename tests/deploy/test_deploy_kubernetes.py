@@ -261,7 +261,7 @@ def hardened(tree) -> list[dict]:
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": ["../../base"],
-        "components": ["../../components/postgresql", "../../components/closed-ingress"],
+        "components": [f"../../components/{name}" for name in ("postgresql", "closed-ingress", "ended-jobs")],
         "images": [image, {"name": "goodput-aggregator", "digest": f"sha256:{'b' * 64}"}],
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
@@ -298,6 +298,28 @@ def test_closed_ingress_names_nodes_and_namespaces(hardened):
     (rule,) = policy["ingress"]
     assert rule["ports"] == [{"protocol": "TCP", "port": 9471}] and policy["egress"] == []
     assert [sorted(peer) for peer in rule["from"]] == [["ipBlock"], ["namespaceSelector"]]
+
+
+def test_ended_jobs_lists_pods_alone_and_reaches_the_aggregator(hardened):
+    (role,) = of_kind(hardened, "ClusterRole").values()
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
+    deployment = of_kind(hardened, "Deployment")["goodput-ended-jobs"]
+    (binding,) = of_kind(hardened, "ClusterRoleBinding").values()
+    pod = deployment["spec"]["template"]
+    (subject,) = binding["subjects"]
+    assert (subject["name"], subject["namespace"]) == (
+        pod["spec"]["serviceAccountName"],
+        deployment["metadata"]["namespace"],
+    )
+    volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+    (program,) = of_kind(hardened, "ConfigMap").values()
+    assert volumes["program"]["configMap"]["name"] == program["metadata"]["name"]
+    (container,) = pod["spec"]["containers"]
+    assert Path(container["command"][1]).name in program["data"]
+    policy = of_kind(hardened, "NetworkPolicy")["goodput-ended-jobs"]["spec"]
+    aggregator = of_kind(hardened, "StatefulSet")["goodput-aggregator"]["spec"]["selector"]
+    assert policy["podSelector"] == aggregator
+    assert policy["ingress"][0]["from"] == [{"podSelector": deployment["spec"]["selector"]}]
 
 
 def test_images_are_pinned_by_digest(hardened):
@@ -475,6 +497,7 @@ def test_only_the_agent_shares_the_host_read_only(document, pod):
         == {
             "goodput-node": {"/run/goodput", "/sys", "/proc"},
             "goodput-aggregator": set(),
+            "goodput-ended-jobs": set(),
             "train": {"/run/goodput"},
         }[document["metadata"]["name"]]
     )
