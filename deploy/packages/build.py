@@ -43,6 +43,11 @@ def run(*command: str | Path, **given) -> str:
     ).stdout
 
 
+def git(*words: str) -> str:
+    """Of this checkout, whoever owns it."""
+    return run("git", "-C", ROOT, "-c", "safe.directory=*", *words)
+
+
 def version() -> str:
     found = re.search(r'(?m)^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     if found is None:
@@ -52,7 +57,7 @@ def version() -> str:
 
 def copy_sources(folder: Path) -> None:
     """The files under version control, with modes that depend on no umask."""
-    for name in run("git", "-C", ROOT, "ls-files", "-z").split("\0"):
+    for name in git("ls-files", "-z").split("\0"):
         source, target = ROOT / name, folder / name
         if name and source.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -93,8 +98,9 @@ def finish_environment(folder: Path, prefix: str) -> None:
     )
     (folder / "lib64").unlink(missing_ok=True)
     shutil.rmtree(folder / "include", ignore_errors=True)
-    for record in folder.glob("lib/*/site-packages/*.dist-info/direct_url.json"):
-        record.unlink()  # Where the wheel was built.
+    for name in ("direct_url.json", "RECORD"):  # pip's own, which name the folder of the build
+        for path in folder.glob(f"lib/*/site-packages/*.dist-info/{name}"):
+            path.unlink()
     compiled = ["--invalidation-mode", "unchecked-hash", "-s", folder, "-p", prefix]
     run(sys.executable, "-m", "compileall", "-q", *compiled, folder / "lib")
     seconds = int(os.environ["SOURCE_DATE_EPOCH"])
@@ -197,7 +203,7 @@ def main() -> None:
     options.add_argument("--without-libraries", action="store_true", help="goodput's own files alone")
     given = options.parse_args()
     if "SOURCE_DATE_EPOCH" not in os.environ:
-        os.environ["SOURCE_DATE_EPOCH"] = run("git", "-C", ROOT, "log", "-1", "--format=%ct").strip()
+        os.environ["SOURCE_DATE_EPOCH"] = git("log", "-1", "--format=%ct").strip()
     os.umask(0o022)  # setuptools writes the modes of files into the wheel.
     given.folder.mkdir(parents=True, exist_ok=True)
     for path in (*given.folder.glob("goodput*.deb"), *given.folder.glob("goodput*.rpm")):

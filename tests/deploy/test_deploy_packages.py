@@ -30,6 +30,7 @@ pytestmark = [
         reason="not installed: the extra 'packages'",
     ),
     pytest.mark.skipif(shutil.which("git") is None, reason="not installed: git"),
+    pytest.mark.skipif(not (servers.REPOSITORY / ".git").exists(), reason="not a checkout"),
 ]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root installs packages")
 
