@@ -375,7 +375,9 @@ def test_goodput_of_a_rank_without_reports_is_unknown(written, document):
 @needs_chromium
 def test_samples_that_were_not_reported_are_unknown(written, document):
     document["samples"] = document["throughput"]["samples"] = 0
+    document["clocks"] = [{"host": "n1", "ahead_seconds": -300.2}, {"host": "n2", "ahead_seconds": 7.0}]
     dom = written([document])
+    assert "Clocks offn1 5 min behind, n2 7.00 s ahead" in dom.text("facts")
     assert "Samplesunknown" in dom.text("facts") and "No samples were reported." in dom.text("figures")
     document["steps"]["kept"] = 0
     assert "Samples0" in written([document]).text("facts")

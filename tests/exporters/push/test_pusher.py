@@ -66,7 +66,9 @@ def test_acknowledged_rows_are_not_resent(aggregator, pushers):
     path, headers, _ = aggregator.requests[0]
     assert path == "/api/v1/ingest" and headers["Content-Type"] == schema.CONTENT_TYPE
     assert "Authorization" not in headers
-    assert aggregator.reports[0].node == "n0" and aggregator.reports[0].sent_ns > 0
+    first, second = aggregator.reports
+    assert first.node == "n0" and first.sent_ns > 0 == first.previous_sent_ns == first.previous_took_ns
+    assert second.previous_sent_ns == first.sent_ns and 0 < second.previous_took_ns < 10e9
     assert outcome(pusher, "accepted") == 2 and collect(pusher)["goodput_node_backlog_rows", ()] == 0
 
 
