@@ -256,7 +256,11 @@ EDITS: dict[str, list[tuple[str, str]]] = {
         ),
     ],
 }
-CONDITIONS = {"egress.yaml": "postgresql.enabled", "monitors.yaml": "prometheusOperator.enabled"}
+CONDITIONS = {
+    "egress.yaml": "postgresql.enabled",
+    "ended-jobs.yaml": "endedJobs",
+    "monitors.yaml": "prometheusOperator.enabled",
+}
 
 
 def listed(path: Path, key: str) -> list[str]:
@@ -274,20 +278,22 @@ def edited(name: str, text: str) -> str:
             raise SystemExit(f"{name}: an edit of {Path(__file__).name} fits {text.count(old)} times:\n{old}")
         text = text.replace(old, new)
     text = re.sub(
-        r"(?m)image: goodput-(node|aggregator)$",
+        r"(?m)image: goodput-(node|aggregator)(?::\S+)?$",
         r'image: {{ include "goodput.image" .Values.images.\1 }}',
         text,
     )
     large = (COMPONENTS / "large-cluster" / "kustomization.yaml").read_text(encoding="utf-8")
     dropped = re.findall(r"(?m)^ +regex: (\S+)$", large)
     text = text.replace("@LARGE_CLUSTER@", "".join(dropped))
+    text = re.sub(r"(?m)^(    namespace: )goodput$", r"\1{{ .Release.Namespace }}", text)  # of a subject
     return text.replace(".goodput.svc", ".{{ .Release.Namespace }}.svc")
 
 
 def placed(document: str, labels: str) -> str:
     """An object in the release's namespace with `labels`, a block that goes before the labels it has."""
     kind = re.search(r"(?m)^kind: (\w+)", document)
-    head = re.search(r"(?m)^(metadata:\n  name: .*\n)(?:  namespace: .*\n)?(?:  labels:\n)?", document)
+    own = r"(?:  labels:\n)?" if labels else ""
+    head = re.search(rf"(?m)^(metadata:\n  name: .*\n)(?:  namespace: .*\n)?{own}", document)
     if kind is None or head is None:
         raise SystemExit(
             f"an object without a kind, or whose metadata do not begin with its name:\n{document}"
@@ -317,12 +323,14 @@ def write(folder: Path) -> None:
     ]
     sources = [(path, PART_OF) for path in base if path.name != "namespace.yaml"]
     sources.append((COMPONENTS / "postgresql" / "egress.yaml", ""))
+    sources.append((COMPONENTS / "ended-jobs" / "ended-jobs.yaml", ""))
     sources.append((COMPONENTS / "prometheus-operator" / "monitors.yaml", MONITOR_LABELS))
     for path, labels in sources:
         (folder / "templates" / path.name).write_text(template(path, labels), encoding="utf-8")
     for name in listed(ROOT / "deploy" / "prometheus" / "prometheus.yml", "rule_files"):
         (folder / "rules").mkdir(exist_ok=True)
         shutil.copy(ROOT / "deploy" / "prometheus" / name, folder / "rules")
+    shutil.copy(COMPONENTS / "ended-jobs" / "ended_jobs.py", folder)
     (folder / "dashboards").mkdir()
     for path in (ROOT / "dashboards" / "generated").glob("*.json"):
         shutil.copy(path, folder / "dashboards")
