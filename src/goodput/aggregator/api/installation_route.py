@@ -20,6 +20,7 @@ REFUSED = {
     "goodput_aggregator_reports_total": "push",
     "goodput_aggregator_requests_refused_total": "request",
     "goodput_aggregator_auth_failures_total": "authentication",
+    "goodput_aggregator_token_refusals_total": "push of a token, by its bound",
     "goodput_aggregator_rank_rejections_total": "rank report",
     "goodput_aggregator_health_dropped_total": "hardware event",
     "goodput_aggregator_stack_samples_dropped_total": "sampled stacks",
@@ -117,7 +118,7 @@ def installation_of(families: Families, ingest: Ingest) -> Installation:
 def _refused(families: Families) -> list[Refusal]:
     """The most frequent first."""
     found = [
-        Refusal(what, values[0] if values else "", int(count))
+        Refusal(what, ", ".join(values), int(count))
         for name, what in REFUSED.items()
         for values, count in families.rows.get(name, ())
         if count and values != ("accepted",)

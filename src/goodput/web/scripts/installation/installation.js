@@ -9,6 +9,7 @@ const FULL = 0.9; // of a bound
 const SKEW_SECONDS = 5;
 const SOON_SECONDS = 14 * 86_400;
 const ROWS_MAX = 64;
+const CLOCKS_MAX = 16; // those that are off most
 
 const meter = () => [make("span", { class: "meter" }, make("i", { "data-f": "meter" })), make("span", { "data-f": "share" })];
 const bounds = new Table($("bounds-table"), "bounds-rows", [
@@ -47,7 +48,7 @@ export async function showInstallation(signal) {
   drawFacts(found);
   bounds.draw(Object.entries(found.bounds).sort((a, b) => b[1] - a[1]), ([name]) => name);
   agents.draw(Object.entries(found.agents).slice(0, ROWS_MAX), ([version]) => version);
-  clocks.draw(found.clock_offsets, (clock) => clock.node);
+  clocks.draw(found.clock_offsets.slice(0, CLOCKS_MAX), (clock) => clock.node);
   refused.draw(found.refused.slice(0, ROWS_MAX), (row) => `${row.what} ${row.reason}`);
   for (const [name, rows] of [["clocks", found.clock_offsets], ["refused", found.refused]]) {
     $(`${name}-none`).hidden = rows.length > 0;
