@@ -66,9 +66,8 @@ class HangDetector:
     def move(self, step_ns: int) -> None:
         """Our clock was set forward by so much."""
         self._began_ns += step_ns
-        for times in (self._since_ns, self._answered_ns):
-            for key in times:
-                times[key] += step_ns
+        self._since_ns = {run: ns + step_ns for run, ns in self._since_ns.items()}
+        self._answered_ns = {process: ns + step_ns for process, ns in self._answered_ns.items()}
 
     def clear(self, run: str) -> None:
         """Forget a hang of a run that does not hang (any more)."""
