@@ -24,7 +24,7 @@ class RecentStragglers:
         found = sums.since_sums(before[0][1]) if before else None
         if found is None:
             before.clear()
-        if not before or now_ns - before[-1][0] >= EVERY_NS:
+        if not before or abs(now_ns - before[-1][0]) >= EVERY_NS:
             before.append((now_ns, sums.compact()))
         while len(before) > 1 and now_ns - before[1][0] >= WINDOW_NS:
             del before[0]
