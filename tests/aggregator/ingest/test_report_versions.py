@@ -185,7 +185,7 @@ def test_version_1_body_is_what_old_agents_send():
     """The test's own version 1 has the same fields as the recorded one."""
     recorded = msgspec.msgpack.decode(base64.b64decode(RECORDED["pushes"][2]))
     made = msgspec.msgpack.decode(body_of(*RANKS, version=1))
-    assert made.keys() - {"previous_sent_ns", "previous_took_ns"} == recorded.keys()
+    assert made.keys() - {"agent", "previous_sent_ns", "previous_took_ns"} == recorded.keys()
     assert made["version"] == recorded["version"] == 1
     assert made["ranks"][0].keys() <= recorded["ranks"][0].keys()
     assert len(made["ranks"][0]["steps"][0]) == len(recorded["ranks"][0]["steps"][0])
