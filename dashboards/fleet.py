@@ -226,13 +226,13 @@ PANELS = [
     ).decimals(1),
     panels.lines(
         "Goodput and MFU",
-        "Both over the last five minutes, and the three largest causes of idle time. Goodput falls while a cause "
+        "Both over the last five minutes, and the five largest causes of idle time. Goodput falls while a cause "
         "rises: that is the cause. MFU falls alone: the kernels got slower (another model, smaller batches, "
         "throttled GPUs).",
         {
             "goodput": "cluster:goodput:ratio_5m",
             "MFU": "cluster:mfu:ratio_5m",
-            "{{state}}": f"topk(3, {_shares('5m', IDLE)})",
+            "{{state}}": top_over_range(5, _shares("5m", IDLE), "state"),
         },
         unit="percentunit",
         no_value=NO_ACCOUNT,

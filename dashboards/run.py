@@ -5,7 +5,7 @@ from __future__ import annotations
 from dashboards import board_builder, panels
 from dashboards.board_builder import build_board
 from dashboards.panels import COLOUR_TEXT, GAUGE, GREEN, RED, YELLOW, series
-from dashboards.promql import RATE, quantiles
+from dashboards.promql import RATE, quantiles, top_over_range
 from dashboards.states import (
     COVERAGE_STEPS,
     GOOD_IS_HIGH,
@@ -238,13 +238,13 @@ PANELS = [
     # Trends, and what the steps consist of.
     panels.lines(
         "MFU, goodput and idle causes",
-        "Over five minutes: goodput, MFU, the three largest causes of idle time; samples kept over those at the "
+        "Over five minutes: goodput, MFU, the five largest causes of idle time; samples kept over those at the "
         "ideal rate. A cause that rises as goodput falls is the reason. MFU falls alone: slower kernels. "
         "Throughput below goodput: steps got slower without waiting.",
         {
             "goodput": f"run:goodput:ratio_5m{{{RUN}}}",
             "MFU": f"run:mfu:ratio_5m{{{RUN}}}",
-            "{{state}}": f"topk(3, {_max('run:idle:share_5m', 'state')})",
+            "{{state}}": top_over_range(5, _max("run:idle:share_5m", "state"), "state"),
             "throughput": _max("goodput_throughput_goodput_ratio"),
         },
         unit="percentunit",

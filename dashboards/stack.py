@@ -423,6 +423,6 @@ BOARD = build_board(
     "goodput-stack",
     "Do the aggregator and the agents accept all reports quickly and without loss, and what do they and the SDK cost?",
     PANELS,
-    [(4, 12, 12), (8, 8, 5, 5, 6), (8, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8)],
+    [(4, 12, 12), (9, 8, 5, 5, 6), (8, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8)],
     variables=[board_builder.OPTIONAL_RUN, board_builder.AGENT],
 )

@@ -129,7 +129,7 @@ def test_one_error_is_not_a_full_bar(uid, panel):
 
 # ---- What the pictures' cluster shows ------------------------------------------------------------------------
 
-CHARACTER_PIXELS, MARK_PIXELS, ROW_PIXELS, GRID_PIXELS = 6.6, 34, 22, 38
+CHARACTER_PIXELS, MARK_PIXELS, ROW_PIXELS, GRID_PIXELS = 6.6, 34, 24, 38
 
 
 def legend_rows(panel: dict, names: list[str]) -> float:
