@@ -83,8 +83,8 @@ def make_environment(folder: Path, wheel: Path, extras: str, *, libraries: bool)
     run(sys.executable, "-m", "pip", "--python", python, "install", *options, f"{wheel}[{extras}]")
 
 
-def finish_environment(folder: Path, prefix: str) -> None:
-    """Make it one of the system's Python at `prefix`, with compiled files and the commands that are goodput's."""
+def finish_environment(folder: Path, prefix: str, *, compiled: bool) -> None:
+    """Make it one of the system's Python at `prefix`, with the commands that are goodput's and its files compiled."""
     for path in (folder / "bin").iterdir():
         if path.name not in ("py-spy", "goodput"):
             path.unlink()
@@ -101,8 +101,9 @@ def finish_environment(folder: Path, prefix: str) -> None:
     for name in ("direct_url.json", "RECORD"):  # pip's own, which name the folder of the build
         for path in folder.glob(f"lib/*/site-packages/*.dist-info/{name}"):
             path.unlink()
-    compiled = ["--invalidation-mode", "unchecked-hash", "-s", folder, "-p", prefix]
-    run(sys.executable, "-m", "compileall", "-q", *compiled, folder / "lib")
+    if compiled:
+        options = ["--invalidation-mode", "unchecked-hash", "-s", folder, "-p", prefix]
+        run(sys.executable, "-m", "compileall", "-q", *options, folder / "lib")
     seconds = int(os.environ["SOURCE_DATE_EPOCH"])
     for path in folder.rglob("*"):
         os.utime(path, (seconds, seconds), follow_symlinks=False)
@@ -177,7 +178,7 @@ def build_time() -> str:
 
 
 def build_packages(folder: Path, wheel: Path, scratch: Path, *, libraries: bool) -> None:
-    """Each package in both formats. Without `libraries` they have goodput alone, for tests."""
+    """Each package in both formats. Without `libraries` they have goodput alone, uncompiled, for tests."""
     program, server = scratch / "goodput" / PREFIX, scratch / "goodput-aggregator" / PREFIX
     bills: dict[str, Path | None] = dict.fromkeys(DESCRIPTIONS)
     for name, environment in (("goodput", program), ("goodput-aggregator", server)):
@@ -185,7 +186,7 @@ def build_packages(folder: Path, wheel: Path, scratch: Path, *, libraries: bool)
             make_environment(environment, wheel, EXTRAS[name], libraries=libraries)
             bills[name] = folder / f"{name}-{version()}.cdx.json"
             write_bill(folder / f"{name}-{version()}.cdx.json", environment)
-            finish_environment(environment, f"/{PREFIX}")
+            finish_environment(environment, f"/{PREFIX}", compiled=libraries)
     take_away(server, program)
     nfpm = Path(sysconfig.get_path("scripts")) / "nfpm"
     for name in DESCRIPTIONS:

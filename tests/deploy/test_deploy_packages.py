@@ -86,7 +86,8 @@ def debian(tmp_path) -> list[str]:
         f"Package: {PYTHON}\nStatus: install ok installed\nMaintainer: nobody\nArchitecture: all\nVersion: 3\n"
         "Description: stands for Python\n"
     )
-    return ["dpkg", f"--root={tmp_path}", "--force-script-chrootless", "--log=/dev/null"]
+    forced = ["--force-script-chrootless", "--force-unsafe-io"]
+    return ["dpkg", f"--root={tmp_path}", *forced, "--log=/dev/null"]
 
 
 @needs_root
