@@ -115,7 +115,8 @@ def render(document: Mapping[str, Any]) -> str:
     lines += [f"  {'total':<14}{document['gpu_seconds']:>12.2f}{'100.0':>8}%", ""]
     parts = (_factor_lines, _role_lines, _figure_lines, _straggler_lines, _restart_lines, _cause_lines)
     lines += [wrap(line) for part in parts for line in part(document)]
-    return "\n".join(lines)
+    # Names in it come from other programs, and a terminal acts on what is not printable.
+    return "".join(one if one.isprintable() or one == "\n" else "?" for one in "\n".join(lines))
 
 
 def _hang_lines(document: Mapping[str, Any]) -> list[str]:

@@ -60,7 +60,8 @@ def parser() -> argparse.ArgumentParser:
 
 def message(command: str, text: object) -> None:
     """Print a message of a command on standard error."""
-    print(f"goodput {command}: {text}", file=sys.stderr)
+    shown = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in str(text))
+    print(f"goodput {command}: {shown}", file=sys.stderr)
 
 
 def fail(command: str, problem: object, status: int = 1) -> int:

@@ -138,7 +138,13 @@ class Families:
         metric = CATALOGUE[name]
         try:
             if metric.exposer == self._exposer and len(labels) == len(metric.labels):
-                return tuple([labels[label] for label in metric.labels])
+                values = tuple([labels[label] for label in metric.labels])
+                # What a terminal or a browser would act on is refused where it comes in; this holds whatever was missed.
+                return values if "".join(values).isprintable() else tuple(map(_printable, values))
         except KeyError:
             pass
         raise KeyError(f"{name}: {self._exposer} adds it with labels {sorted(labels)}, declared {metric}")
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else "".join(one if one.isprintable() else "?" for one in text)

@@ -30,6 +30,7 @@ from goodput.rank_page.records import (
     sampling_of,
     step_record,
 )
+from goodput.wire.identity import clean_text
 
 __all__ = ["EventRecord", "Reader", "Snapshot", "StepRecord"]
 
@@ -153,8 +154,7 @@ class Reader(PageFile):
         names, states = list(self.layout.phases), {}
         raw = self._read(page.USER_OFFSET, count * page.USER_ENTRY_BYTES) if count else b""
         for at in range(0, len(raw), page.USER_ENTRY_BYTES):
-            name = raw[at : at + 32].rstrip(b"\0").decode("utf-8", "replace")
-            state = raw[at + 32 : at + 64].rstrip(b"\0").decode("utf-8", "replace")
+            name, state = _text_of(raw[at : at + 32]), _text_of(raw[at + 32 : at + 64])
             if not name or name in states or name in self.layout.phases:
                 raise PageError("value", f"{self.path}: user phase name {name!r} is empty or repeated")
             names.append(name)
@@ -219,7 +219,7 @@ class Reader(PageFile):
             if time_ns >= page.NS_MAX or not -1 <= step < page.NS_MAX:
                 raise PageError("value", f"{self.path}: event {number} has an impossible time or step")
             if 0 < kind < len(page.EVENT_KINDS):
-                text = words[4:12].tobytes().rstrip(b"\0").decode("utf-8", "replace")
+                text = _text_of(words[4:12].tobytes())
                 events.append(EventRecord(number, page.EVENT_KINDS[kind], time_ns, step, text))
         return events
 
@@ -271,3 +271,9 @@ _BOUNDED = (
     page.W_BACKGROUND,
     page.W_SAMPLES,
 )
+
+
+def _text_of(raw: bytes) -> str:
+    """A text of a page; what is not printable, such as a terminal's control sequences, becomes "?"."""
+    text = raw.rstrip(b"\0").decode("utf-8", "replace")
+    return text if text.isprintable() else clean_text(text, len(text))

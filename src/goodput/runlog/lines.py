@@ -148,6 +148,8 @@ def parse(raw: bytes) -> Line:
         line = _decode_known(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         line = _parse_other(raw)
+    if b"\\" in raw or not raw.isascii():
+        _clean_texts(line)
     kind, step, seconds = line.kind, line.step, line.seconds
     if kind not in KINDS:
         return line
@@ -167,6 +169,22 @@ def parse(raw: bytes) -> Line:
         line.run = str(line.run)
     line.time_ns = to_ns(bytes(line.time), kind != "run")
     return line
+
+
+_TEXTS = (
+    *("run", "phase", "reason", "over", "host", "device", "device_uuid", "group", "role", "worker", "dtype"),
+    *("flops_unknown", "text", "phases", "phase_states"),
+)
+
+
+def _clean_texts(line: Line) -> None:
+    """Replace what is not printable in the texts of a line, as a terminal would act on it."""
+    for name in _TEXTS:
+        value = getattr(line, name)
+        if isinstance(value, str) and not value.isprintable():
+            setattr(line, name, clean_text(value, len(value)))
+        elif isinstance(value, dict) and not all(map(str.isprintable, value)):
+            setattr(line, name, {clean_text(key, len(key)): entry for key, entry in value.items()})
 
 
 def _parse_other(raw: bytes) -> Line:

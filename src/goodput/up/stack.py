@@ -92,7 +92,8 @@ class Stack:
     def _folder(self, name: str) -> Path:
         folder = self.options.data / name
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            self.options.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise UpError(f"--data {self.options.data}: {error.strerror}") from error
         return folder

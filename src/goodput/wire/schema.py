@@ -21,7 +21,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Struct
 
-from goodput.wire.identity import BOUNDS, PLACES, check_fields
+from goodput.wire.identity import BOUNDS, PLACES, check_fields, clean_text
 from goodput.wire.step_blocks import BlockError, StepBlock, check_block, encode_rows
 
 VERSION = 2
@@ -416,8 +416,8 @@ def _check_declared(report: RankReport, who: str) -> None:
         raise SchemaError(f"{who}: a phase name is empty, over 32 characters or not printable")
     if not report.phase_states.keys() <= set(report.phases):
         raise SchemaError(f"{who}: phase_states names an unknown phase")
-    if any(len(state) > 32 for state in report.phase_states.values()):
-        raise SchemaError(f"{who}: a state in phase_states is over 32 characters")
+    if any(len(state) > 32 or not state.isprintable() for state in report.phase_states.values()):
+        raise SchemaError(f"{who}: a state in phase_states is over 32 characters or not printable")
 
 
 def without_wrong_options(report: RankReport) -> RankReport:
@@ -436,6 +436,17 @@ def without_wrong_options(report: RankReport) -> RankReport:
         except SchemaError:
             live = msgspec.structs.replace(live, **{name: getattr(_PLAIN_LIVE, name)})
     return msgspec.structs.replace(report, identity=identity, live=live)
+
+
+def with_printable_texts(report: RankReport) -> RankReport:
+    """The report with "?" for what is not printable in its events' texts, such as a terminal's control sequences."""
+    if not report.events or all(event.text.isprintable() for event in report.events):
+        return report
+    events = [
+        msgspec.structs.replace(event, text=clean_text(event.text, len(event.text)))
+        for event in report.events
+    ]
+    return msgspec.structs.replace(report, events=events)
 
 
 _PLAIN_IDENTITY = Identity("run", 0, 1, 1, "", 1, 0)
@@ -479,8 +490,12 @@ def _check_live(live: Live, phases: tuple[str, ...], who: str) -> None:
         (live.loader, LOADER_MAX, "loader figures"),
         (live.hardware, HARDWARE_MAX, "GPU figures"),
     ):
-        if figures and (len(figures) > most or max(map(len, figures)) > 32):
-            raise SchemaError(f"{who}: {len(figures)} {what}, {most} at most, or a name over 32 characters")
+        if figures and (
+            len(figures) > most or max(map(len, figures)) > 32 or not "".join(figures).isprintable()
+        ):
+            raise SchemaError(
+                f"{who}: {len(figures)} {what}, {most} at most, or a name over 32 characters or not printable"
+            )
     if not _are_times((*live.loader.values(), *live.hardware.values())):
         raise SchemaError(f"{who}: a loader figure or GPU figure is negative or too large")
     _check_stacks(live.stacks, who)

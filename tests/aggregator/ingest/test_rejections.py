@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 import pytest
+from msgspec.structs import replace
 from support.account.account_history import Process
 from support.aggregator.ledgers import aggregator
 from support.aggregator.reports import body_of, rank_report
@@ -49,3 +50,12 @@ def test_rejected_whole_report_is_logged_with_token(ledger, caplog):
                 asyncio.run(ingest.accept(b"\xc1", TENANT))
     (record,) = caplog.records
     assert "a whole report by token tenant rejected (report)" in record.getMessage()
+
+
+def test_event_texts_lose_control_characters():
+    one = Process(0, world_size=1).steps(1, forward=1).saved()
+    report = rank_report(one)
+    event = replace(report.events[-1], kind="mark", text="a\x1b]0;owned\x07\x9b2J\u202e b")
+    assert schema.with_printable_texts(report) is report
+    (cleaned,) = schema.with_printable_texts(replace(report, events=[event])).events
+    assert cleaned == replace(event, text="a?]0;owned??2J? b")

@@ -204,6 +204,13 @@ INVALID = {
     "event beyond 64 bits": (with_event(number=2**63), "invalid number"),
     "event before time": (with_event(time_ns=-1), "invalid number, time or step"),
     "event of step -2": (with_event(step=-2), "invalid number, time or step"),
+    "control characters in a state": (
+        with_report(phase_states={"none": "\x1b[31m"}),
+        "over 32 characters or not printable",
+    ),
+    "control characters in a drop": (with_live(drops={"\x1b[2J": 1}), "not printable"),
+    "control characters in a loader figure": (with_live(loader={"\x9b2J": 1}), "not printable"),
+    "control characters in a GPU figure": (with_live(hardware={"a\u202e": 1}), "not printable"),
     "event of no kind": (with_event(kind=""), "invalid kind"),
     "event of a long kind": (with_event(kind="k" * 33), "invalid kind"),
     "event with a long text": (with_event(text="t" * 256), "text over 255"),

@@ -6,7 +6,7 @@ one computation.
 
 from __future__ import annotations
 
-import asyncio
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +17,10 @@ from goodput.aggregator.accounts.past import Past, Window
 from goodput.aggregator.accounts.result_cache import SingleFlight
 from goodput.aggregator.fair_queue import INTERNAL, FairQueue
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
+from goodput.aggregator.ledger.threads import NoThread, in_thread
 from goodput.aggregator.memory_bound import MemoryBound
 
+log = logging.getLogger("goodput.aggregator")
 SECONDS_MAX = 120.0
 # Pending requests: of everybody together, of one token, and of all requests without a token together.
 WAITING_MAX, OWNER_WAITING_MAX, ANONYMOUS_WAITING_MAX = 64, 2, 8
@@ -39,6 +41,7 @@ class History:
         self._queue = FairQueue(WAITING_MAX, "history queries")
         self._flights = SingleFlight()
         self.is_stopping = False
+        self._has_thread = True
 
     def stop(self) -> None:
         """End what is running, for which the server would wait."""
@@ -64,7 +67,13 @@ class History:
                 await memory.add(rows * ROW_BYTES, "a query of the past")
             began, thread = time.perf_counter(), _Work(self, None if owner is INTERNAL else SECONDS_MAX)
             try:
-                found = await asyncio.to_thread(function, self.ledger, *arguments, thread.check)
+                found = await in_thread(function, self.ledger, *arguments, thread.check)
+                self._has_thread = True
+            except NoThread as error:
+                if self._has_thread:
+                    self._has_thread = False
+                    log.error("queries of the past fail (logged once): %s", error)
+                raise HistoryError(str(error)) from None
             except LedgerError as error:
                 raise HistoryError(str(error)) from None
             finally:

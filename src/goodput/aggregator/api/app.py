@@ -41,7 +41,7 @@ from goodput.aggregator.api.run_memory import RunMemory
 from goodput.aggregator.api.run_series import RANKS_SHOWN
 from goodput.aggregator.api.startup import WAIT_SECONDS, Startup
 from goodput.aggregator.clock import SteadyClock
-from goodput.aggregator.fair_queue import QueueFull
+from goodput.aggregator.fair_queue import RETRY_SECONDS, QueueFull
 from goodput.aggregator.http import sign_in
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.http.middleware import RequestMiddleware
@@ -262,7 +262,7 @@ def _run_check(store: Store, memory: RunMemory):
 
 
 async def _unavailable(_request: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": str(error)}, 503)
+    return JSONResponse({"detail": str(error)}, 503, {"Retry-After": str(RETRY_SECONDS)})
 
 
 def _add_operations(app: FastAPI, exposition: Exposition, startup: Startup, clocks: NodeClocks) -> None:

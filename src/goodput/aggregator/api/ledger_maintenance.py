@@ -24,6 +24,7 @@ from goodput.aggregator.ledger.compaction import DAY_NS, Compaction, Keep
 from goodput.aggregator.ledger.deletion import deletions
 from goodput.aggregator.ledger.inspection import size_bytes
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
+from goodput.aggregator.ledger.threads import in_thread
 from goodput.aggregator.memory_bound import MemoryBound
 from goodput.columns.snapshot import FoldState, SnapshotError
 
@@ -83,7 +84,7 @@ class LedgerMaintenance:
                     is_due = time.monotonic() - searched > SEARCH_EVERY_SECONDS
                     await self.compact(self._accounts.clock_ns(), search=is_due)
                     searched = time.monotonic() if is_due else searched
-                    self._counts["ledger", "bytes"] = await asyncio.to_thread(size_bytes, self._ledger)
+                    self._counts["ledger", "bytes"] = await in_thread(size_bytes, self._ledger)
                     compacted = time.monotonic()
             except LedgerError as error:
                 self._counts["ledger", "error"] += 1
@@ -93,7 +94,7 @@ class LedgerMaintenance:
 
     async def forget_deleted(self) -> None:
         """Drop runs from memory that were deleted from the ledger since the last call."""
-        found = await asyncio.to_thread(deletions, self._ledger)
+        found = await in_thread(deletions, self._ledger)
         for run, at_ns in found.items():
             if self._deletions.get(run) != at_ns:
                 self._ingest.forget(run)
@@ -105,7 +106,7 @@ class LedgerMaintenance:
         """Thin and merge what is due; with `search` also what was left before the aggregator started."""
         work = self.compaction.work(now_ns, search=search)
         began = time.perf_counter()
-        while await asyncio.to_thread(next, work, False) is None:
+        while await in_thread(next, work, False) is None:
             self._count_compaction()
             await asyncio.sleep(SHARE * (time.perf_counter() - began))
             began = time.perf_counter()
@@ -142,14 +143,14 @@ class LedgerMaintenance:
         if newest_ns > before_ns:
             return
         revision = store.revisions[run]
-        state = await asyncio.to_thread(closed_runs.state_of, self._ledger, run)
+        state = await in_thread(closed_runs.state_of, self._ledger, run)
         account = self._accounts.account(run, now_ns=self._accounts.clock_ns()) if run in store.runs else None
         if account is None or account.status not in FINAL_STATUSES or store.revisions[run] != revision:
             return
-        if not await asyncio.to_thread(closed_runs.is_closed, self._ledger, run):
+        if not await in_thread(closed_runs.is_closed, self._ledger, run):
             await self._write_state(run)
-            bodies = await asyncio.to_thread(bodies_of, account)
-            await asyncio.to_thread(closed_runs.close_run, self._ledger, run, state, newest_ns, bodies)
+            bodies = await in_thread(bodies_of, account)
+            await in_thread(closed_runs.close_run, self._ledger, run, state, newest_ns, bodies)
             self._counts["ledger", "runs_closed_total"] += 1
         self.memory.closed_at[run] = revision
 

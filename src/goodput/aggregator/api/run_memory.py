@@ -27,6 +27,7 @@ from goodput.aggregator.ingest.ingest import Ingest, restore_run
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger import closed_runs
 from goodput.aggregator.ledger.ledger import Ledger
+from goodput.aggregator.ledger.threads import in_thread
 from goodput.aggregator.memory_bound import MemoryBound, Reservation
 
 log = logging.getLogger("goodput.aggregator")
@@ -157,7 +158,7 @@ class RunMemory:
     async def _load(self, run: str) -> None:
         async with self._memory.reservation() as memory:
             await self._reserve(memory, run)
-            found, account, live = await asyncio.to_thread(self._read, run)
+            found, account, live = await in_thread(self._read, run)
         if run not in self._store.stored:
             return  # deleted meanwhile
         if len(self._store.runs) >= bounds.RUNS_MAX or len(self._store.processes) >= bounds.PROCESSES_MAX:
@@ -172,7 +173,7 @@ class RunMemory:
             self._accounts.adopt(run, live)
 
     async def _reserve(self, memory: Reservation, run: str) -> None:
-        processes = await asyncio.to_thread(self._ledger.count_processes, run)
+        processes = await in_thread(self._ledger.count_processes, run)
         # A large run is not refused for good, as a request for that much is.
         await memory.add(min(processes * PROCESS_BYTES, self._memory.request_bytes_max()), f"run {run!r}")
 
@@ -192,7 +193,7 @@ class RunMemory:
         """The summaries of runs that are in the ledger alone; one without is brought back where memory is not full."""
         kept = {run: self._summaries[run] for run in runs if run in self._summaries}
         closed = [run for run, summary in kept.items() if summary is None]
-        bodies = await asyncio.to_thread(closed_runs.summaries, self._ledger, closed) if closed else {}
+        bodies = await in_thread(closed_runs.summaries, self._ledger, closed) if closed else {}
         found: dict[str, RunSummary | None] = {run: one for run, one in kept.items() if one is not None}
         found |= {run: _summary_decoder.decode(body) for run, body in bodies.items()}
         for run in runs:
@@ -209,7 +210,7 @@ class RunMemory:
         """That of a run which stays in the ledger; None if it was deleted."""
         async with self._memory.reservation() as memory:
             await self._reserve(memory, run)
-            _, account, live = await asyncio.to_thread(self._read, run)
+            _, account, live = await in_thread(self._read, run)
         account = account or (live and live.last)
         summary = None if account is None else summary_of(account)
         if summary is not None and summary.status in FINAL_STATUSES and run in self._store.stored:

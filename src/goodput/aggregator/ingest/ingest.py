@@ -38,6 +38,7 @@ from goodput.aggregator.ingest.store import ReportRejected, Store
 from goodput.aggregator.ingest.waiting_pushes import Part, Push, WaitingPushes
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.segments import Segment
+from goodput.aggregator.ledger.threads import in_thread
 from goodput.aggregator.records import HealthKey, NewRecords, health_key
 from goodput.columns.snapshot import FoldState, SnapshotError, decode
 from goodput.wire import schema
@@ -246,7 +247,7 @@ class Ingest:
             finally:
                 push.seconds += time.thread_time() - began
 
-        return await asyncio.to_thread(timed) if is_large else timed()
+        return await in_thread(timed) if is_large else timed()
 
     async def _check(self, push: Push, ranks: list[schema.RankReport], body_bytes: int) -> None:
         """Add the parts of valid rank reports to a push; the others are rejected."""
@@ -437,7 +438,7 @@ class Ingest:
             return
         late = self._store.take_late()
         try:
-            await asyncio.to_thread(self._ledger.append, batch, events, right, late)
+            await in_thread(self._ledger.append, batch, events, right, late)
         except BaseException as error:
             self._store.put_back_late(late)
             # Also when cancelled: the store has these rows, so a repeated push would not bring them again.
@@ -523,7 +524,7 @@ def checked(
             usable, error = _usable(report, is_known)
             if error is not None:
                 fields.append((report, error))
-            valid.append(in_version_2(usable))
+            valid.append(in_version_2(schema.with_printable_texts(usable)))
         except Exception as error:
             wrong.append((report, error))
     refused = refused_beyond_bound(valid)

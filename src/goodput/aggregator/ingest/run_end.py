@@ -9,7 +9,6 @@ host clock: when it was last seen, plus how long ago that was on our clock.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from goodput.account import ABANDONED, Attempt, EndMark
 from goodput.account.facts import is_stale
 from goodput.aggregator.ingest.store import Process, Store
 from goodput.aggregator.ledger.ledger import Ledger
+from goodput.aggregator.ledger.threads import in_thread
 
 log = logging.getLogger("goodput.aggregator")
 # From a mark set while processes are being killed to their death: Slurm's KillWait and Kubernetes' grace period are
@@ -80,7 +80,7 @@ class RunEnder:
         to_mark = [one for one in unmarked if one.attempt.ended != "finished"]
         marks = [(one.identity, EndMark(reason, at_ns, _until_ns(one, now_ns))) for one in to_mark]
         if marks:
-            await asyncio.to_thread(self._ledger.end, marks, now_ns)
+            await in_thread(self._ledger.end, marks, now_ns)
         for identity, mark in marks:
             self._store.end(identity, mark)
         ended = sum(not one.attempt.ended for one in to_mark)
@@ -98,7 +98,7 @@ class RunEnder:
         """
         processes = [one for one in self._store.newest[run].values() if one.attempt.ended != "finished"]
         marks = [(one.identity, EndMark(ABANDONED, at_ns, _last_known_ns(one.attempt))) for one in processes]
-        await asyncio.to_thread(self._ledger.end, marks, self.clock_ns())
+        await in_thread(self._ledger.end, marks, self.clock_ns())
         for identity, mark in marks:
             self._store.end(identity, mark)
         log.warning("run %r is abandoned: none of its %d ranks has shown life", run, len(marks))

@@ -1,16 +1,20 @@
 """The database under the ledger: an engine from an SQLAlchemy URL, in which every wait has a limit.
 
-A commit is on disk when it returns (SQLite: WAL with synchronous=FULL; PostgreSQL: synchronous_commit). On PostgreSQL
+A commit is on disk when it returns (SQLite: WAL with synchronous=FULL; PostgreSQL: synchronous_commit). An
+SQLite file has mode 0600. On PostgreSQL
 connecting, lock waits and statements have timeouts; a frozen server, which cannot enforce its own, is disconnected from
 this side after SILENT_SECONDS_MAX. Errors are LedgerError, whose text names the database without its passwords.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import stat
 import time
 import traceback
 from collections.abc import Generator
+from contextlib import suppress
 
 import sqlalchemy as sql
 from sqlalchemy import event, exc
@@ -109,7 +113,10 @@ class Database:
 
     def _create(self, url: sql.URL, **options) -> sql.Engine:
         try:
-            return sql.create_engine(url, hide_parameters=True, **options)
+            engine = sql.create_engine(url, hide_parameters=True, **options)
+            if (file := self.file) is not None:
+                event.listen(engine, "do_connect", lambda *_: make_private(file))
+            return engine
         except (exc.SQLAlchemyError, ModuleNotFoundError, ValueError, TypeError) as error:
             raise self.error(error) from None
 
@@ -141,6 +148,20 @@ def _clear_frames(error: BaseException | None) -> None:
         seen.add(id(error))
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
+
+
+def make_private(path: str) -> None:
+    """Create an SQLite file with mode 0600, which its journals get too; take from others what they may do with one.
+
+    A group that may read it is left so: somebody set that. What belongs to another user is left as it is.
+    """
+    with suppress(FileExistsError, OSError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    for name in (path, f"{path}-wal", f"{path}-shm"):
+        with suppress(OSError):
+            mode = stat.S_IMODE(os.stat(name).st_mode)
+            if mode & stat.S_IRWXO:
+                os.chmod(name, 0o600)
 
 
 def insert(dialect: str, table: sql.Table):

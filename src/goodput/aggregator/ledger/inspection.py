@@ -14,6 +14,7 @@ from msgspec import Struct
 from goodput.aggregator.ledger import blocks
 from goodput.aggregator.ledger.block_reader import KEY, stored_blocks
 from goodput.aggregator.ledger.compaction import DAY_NS
+from goodput.aggregator.ledger.database import make_private
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.migrations.versions import version_1, version_5
 from goodput.wire.step_blocks import END, NUMBER, START
@@ -207,6 +208,7 @@ def backup(ledger: Ledger, path: str, tell: Callable[[int, int], object]) -> Non
     with contextlib.suppress(FileNotFoundError):
         os.unlink(part)
     try:
+        make_private(part)
         source, target = sqlite3.connect(ledger.file), sqlite3.connect(part)
         with contextlib.closing(source), contextlib.closing(target):
             # With a read transaction open, writers do not make the copy start again.
