@@ -180,6 +180,7 @@ PANELS = [
             "{{what}}": AGGREGATOR_ERRORS,
             "invalid: {{file}}": "max by (file) (goodput_aggregator_reload_failing) > 0",
             "clamped: {{what}}": _refused("clamped", "what"),
+            "left out of the audit log: {{kind}}": _refused("audit_dropped", "kind"),
             "health dropped: {{reason}}": _refused("health_dropped", "reason"),
         },
         unit="short",

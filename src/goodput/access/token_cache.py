@@ -24,6 +24,8 @@ class TokenCache(ReloadedFiles):
     def __init__(self, path: str, clock: Callable[[], float] = time.time):
         super().__init__(path)
         self._clock = clock
+        # Called with what became of a token (created, revoked, changed) when the file changed.
+        self.on_change: Callable[[str, Token], object] = lambda what, token: None
         self._tokens: dict[str, tuple[Token, Access]] = {}
         # Compared with for unknown ids, so that the lookup takes as long.
         self._no_digest = os.urandom(32)
@@ -75,4 +77,14 @@ class TokenCache(ReloadedFiles):
             raise Refusal("expired", f"token {token.name} has expired")
 
     def _load(self) -> None:
+        before = self._tokens
         self._tokens = {token.id: (token, token.access()) for token in token_file.read(self._paths[0])}
+        self._tell_changes({key: token for key, (token, _) in before.items()})
+
+    def _tell_changes(self, before: dict[str, Token]) -> None:
+        after = {key: token for key, (token, _) in self._tokens.items()}
+        for key in before.keys() - after.keys():
+            self.on_change("revoked", before[key])
+        for key, token in after.items():
+            if before.get(key) != token:
+                self.on_change("changed" if key in before else "created", token)

@@ -51,6 +51,8 @@ def add_options(parser) -> None:
     add("--token-cpu", type=number(float, 0, 16, " cores"), default=0.25, metavar="CORES",
         help="CPU time that the reports of each token for some runs may take, as a share of a core; 0 for no bound "
         "(default: %(default)s)")  # fmt: skip
+    add("--audit-log", metavar="FILE",
+        help="append sign-ins, changes of tokens, ends of runs and refusals to this file (default: to the log)")  # fmt: skip
     add_keep_options(add)
     add_access_options(add)
     add("--allow-host", action="append", default=[], metavar="NAME",
@@ -68,6 +70,7 @@ def call(arguments) -> int:
     except OptionError as error:
         return fail("serve", error, 2)
 
+    from goodput.access.audit import AuditLog, file_logger
     from goodput.aggregator.api.app import create_app
     from goodput.aggregator.http.authentication import RequestAuthenticator
     from goodput.aggregator.http.token_budgets import TokenLimits
@@ -80,6 +83,11 @@ def call(arguments) -> int:
     settings = {"hosts": tuple(arguments.allow_host), "any_host": bool(arguments.client_ca)}
     settings["metrics_public"] = arguments.metrics_public
     settings["token_limits"] = TokenLimits(arguments.token_bytes, arguments.token_cpu)
+    if arguments.audit_log:
+        try:
+            settings["audit"] = AuditLog(file_logger(arguments.audit_log))
+        except OSError as error:
+            return fail("serve", f"--audit-log {arguments.audit_log}: {error.strerror}")
     try:
         authenticator = RequestAuthenticator.from_options(arguments, **settings)
         listener = listening_socket(host, port)

@@ -30,6 +30,8 @@ histogram goodput_aggregator_request_seconds{route}: Request duration, from its 
 goodput_aggregator_requests_refused_total{reason}: Requests refused by a limit: body (size), large (takes too much of --memory at once),
     encoding, starting (reading the ledger), head (size), slow, busy, memory (--memory), host, origin, throttled, quota (more than its token may push),
     sessions, malformed.
+goodput_aggregator_audit_dropped_total{kind}: Lines left out of the audit log: of refusals, repeated ones of an address
+    in a minute included, and of other events.
 goodput_aggregator_token_refusals_total{token bound}: Pushes refused because the token, which is for some runs, has
     used up its bytes, its CPU time (time), or the bytes of reports that may be in work at a time (held). By the token's name.
 goodput_aggregator_auth_failures_total{reason}: Requests refused because the token or session is missing,

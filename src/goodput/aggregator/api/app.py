@@ -121,7 +121,7 @@ def create_app(
     )
     app.add_middleware(RequestMiddleware, authenticator=authenticator, check=startup.check)
     app.state.ledger_url, app.state.authenticator, app.state.startup = ledger.url, authenticator, startup
-    pushes = IngestRoute(ingest, authenticator.metrics, memory, authenticator.budgets)
+    pushes = IngestRoute(ingest, authenticator, memory)
     app.push = RequestMiddleware(pushes, authenticator, startup.check)
     # Answers 405 to other methods; POST does not get here.
     app.router.routes.append(Route(ingest_route.PATH, pushes, methods=["POST"]))
@@ -129,7 +129,7 @@ def create_app(
     access_route.add_access_route(app, authenticator)
     health_routes.add_health_routes(app, health)
     installation_route.add_installation_route(app, exposition, ingest)
-    end_route.add_end_route(app, ender)
+    end_route.add_end_route(app, ender, authenticator.audit)
     timelines = run_routes.add_run_routes(app, accounts, maintenance.memory.summaries)
     memory.ways = _ways_of_freeing(accounts, maintenance.memory, timelines)
     _add_operations(app, exposition, startup, clocks)

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 from fastapi import FastAPI, HTTPException, Request, Response
 
+from goodput.access.audit import AuditLog
 from goodput.account import END_REASONS
 from goodput.aggregator.api.responses import (
     REFERENCE,
@@ -15,6 +16,7 @@ from goodput.aggregator.api.responses import (
     json_response,
     unix_ns,
 )
+from goodput.aggregator.http.authentication import address_of
 from goodput.aggregator.http.limits import END_BYTES_MAX
 from goodput.aggregator.ingest.run_end import AHEAD_SECONDS, EndResult, RanksAlive, RunEnder
 
@@ -31,7 +33,7 @@ DOCUMENTS = (EndRequest, EndResult)
 _BODY = {"content": {"application/json": {"schema": {"$ref": REFERENCE.format(name="EndRequest")}}}}
 
 
-def add_end_route(app: FastAPI, ender: RunEnder) -> None:
+def add_end_route(app: FastAPI, ender: RunEnder, audit: AuditLog) -> None:
     """Before the route of one run, since a run's name may contain slashes."""
 
     @app.post(
@@ -62,8 +64,16 @@ def add_end_route(app: FastAPI, ender: RunEnder) -> None:
                 client=access_of(request).name,
             )
         except RanksAlive as alive:
+            audit.event("end_refused", run=run, text=str(alive), **_who(request))
             raise HTTPException(409, str(alive)) from None
+        counts = {"ended": result.ended, "alive": result.alive, "force": body.force}
+        audit.event("end", run=run, reason=body.reason, **counts, **_who(request))
         return json_response(result)
+
+
+def _who(request: Request) -> dict[str, str]:
+    access = access_of(request)
+    return {"token": access.name, "token_id": access.token_id, "address": address_of(request.scope)}
 
 
 async def _body(request: Request) -> bytes:

@@ -341,6 +341,7 @@ def _add_bounds(
 
 def _add_authentication(families: Families, authenticator: RequestAuthenticator) -> None:
     authenticator.metrics.collect(families)
+    families.add_counts("goodput_aggregator_audit_dropped_total", "kind", authenticator.audit.dropped)
     for (token, bound), count in sorted(authenticator.budgets.refusals.items()):
         labels = {"token": token, "bound": bound}
         families.add("goodput_aggregator_token_refusals_total", labels, count)

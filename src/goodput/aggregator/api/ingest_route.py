@@ -12,9 +12,10 @@ from __future__ import annotations
 from goodput.access.responses import Refusal
 from goodput.aggregator.fair_queue import RETRY_SECONDS, QueueFull
 from goodput.aggregator.http import limits
+from goodput.aggregator.http.authentication import RequestAuthenticator, address_of
 from goodput.aggregator.http.headers import header_values
 from goodput.aggregator.http.request_metrics import RequestMetrics
-from goodput.aggregator.http.token_budgets import Push, TokenBudgets
+from goodput.aggregator.http.token_budgets import Push
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ledger.ledger import LedgerError
 from goodput.aggregator.memory_bound import MemoryBound, Reservation
@@ -27,21 +28,18 @@ _VERSIONS = schema.VERSIONS_HEADER.encode(), ", ".join(map(str, schema.VERSIONS)
 
 
 class IngestRoute:
-    def __init__(
-        self,
-        ingest: Ingest,
-        metrics: RequestMetrics,
-        memory: MemoryBound,
-        budgets: TokenBudgets | None = None,
-    ):
-        self._ingest, self._metrics, self._memory = ingest, metrics, memory
-        self._budgets = budgets or TokenBudgets()
+    def __init__(self, ingest: Ingest, authenticator: RequestAuthenticator, memory: MemoryBound):
+        self._ingest, self._metrics, self._memory = ingest, authenticator.metrics, memory
+        self._budgets, self._audit = authenticator.budgets, authenticator.audit
 
     async def __call__(self, scope, receive, send) -> None:
         try:
             ack = await self._ack(scope, receive)
         except Refusal as refused:
             self._metrics.refused[refused.reason] += 1
+            if refused.reason == "quota":
+                name, route = scope["access"].name, "ingest"
+                self._audit.refusal("quota", address_of(scope), route=route, token=name, text=str(refused))
             if refused.reason == "body":
                 self._ingest.counts["report", "malformed"] += 1
             return await _send_error(send, refused.status, refused, refused.retry_after)

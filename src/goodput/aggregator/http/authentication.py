@@ -14,10 +14,11 @@ from urllib.parse import urlsplit
 
 from starlette.types import Scope
 
+from goodput.access.audit import AuditLog
 from goodput.access.authentication import Authenticator, require_scope
 from goodput.access.responses import Refusal
 from goodput.access.token_cache import TokenCache
-from goodput.access.tokens import Access
+from goodput.access.tokens import Access, Token
 from goodput.aggregator.http.headers import Headers, header_values
 from goodput.aggregator.http.limits import FAILING_ADDRESSES_MAX, FAILURES_PER_MINUTE_MAX
 from goodput.aggregator.http.request_metrics import RequestMetrics
@@ -41,11 +42,14 @@ class RequestAuthenticator(Authenticator):
         *arguments,
         metrics_public: bool = False,
         token_limits: TokenLimits | None = None,
+        audit: AuditLog | None = None,
         clock: Callable[[], float] = time.monotonic,
         **settings,
     ):
         super().__init__(tokens, *arguments, **settings)
-        self.metrics = RequestMetrics()
+        self.metrics, self.audit = RequestMetrics(), audit or AuditLog()
+        if tokens is not None:
+            tokens.on_change = self._audit_token
         self.budgets = TokenBudgets(token_limits)
         self.sessions = Sessions(tokens) if tokens else None
         self._public_routes = PUBLIC_ROUTES | {"metrics"} if metrics_public else PUBLIC_ROUTES
@@ -62,6 +66,7 @@ class RequestAuthenticator(Authenticator):
                 check_origin(headers, hosts)
         except Refusal as refusal:
             self.metrics.refused[refusal.reason] += 1
+            self.audit.refusal(refusal.reason, address_of(scope), route=route)
             raise
         if route in self._public_routes:
             return None
@@ -72,12 +77,18 @@ class RequestAuthenticator(Authenticator):
             if route == "page" and scope["method"] == "GET" and accepts_html:
                 # A browser without a session goes to the sign-in page; that is not a failure.
                 raise Refusal("login", "sign in") from None
-            raise self.count_failure(scope, refusal) from None
+            raise self.count_failure(scope, refusal, route) from None
 
-    def count_failure(self, scope: Scope, refusal: Refusal) -> Refusal:
+    def _audit_token(self, what: str, token: Token) -> None:
+        named = {"token": token.name, "token_id": token.id, "scope": token.scope}
+        runs, expires = token.access().runs, token.expires
+        self.audit.event(f"token_{what}", **named, runs=list(runs), expires=expires)
+
+    def count_failure(self, scope: Scope, refusal: Refusal, route: str = "login") -> Refusal:
         """Count a failed authentication; the refusal to answer, 429 where an address keeps sending wrong tokens."""
         self.metrics.failures[refusal.reason] += 1
-        address = (scope.get("client") or ("",))[0]
+        address = address_of(scope)
+        self.audit.refusal(refusal.reason, address, route=route, text=str(refusal))
         is_guess = refusal.reason in ("malformed", "unknown")
         failures = self._throttle.count((address, is_guess))
         if is_guess and failures > FAILURES_PER_MINUTE_MAX:
@@ -115,6 +126,11 @@ class Throttle:
             entry = self._failures[key] = [now + 60.0, 0]
         entry[1] += 1
         return entry[1]
+
+
+def address_of(scope: Scope) -> str:
+    """The client's address, "" where it has none."""
+    return (scope.get("client") or ("",))[0]
 
 
 def check_origin(headers: Headers, hosts: list[str]) -> None:

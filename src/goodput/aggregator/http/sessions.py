@@ -60,8 +60,10 @@ class Sessions:
             raise Refusal("session", "the session has ended; sign in again")
         return self._tokens.refresh(session.access)
 
-    def end(self, cookie: bytes) -> None:
-        self._sessions.pop(digest(cookie), None)
+    def end(self, cookie: bytes) -> Access | None:
+        """End a session; whose it was."""
+        session = self._sessions.pop(digest(cookie), None)
+        return None if session is None else session.access
 
     def _remove_expired(self) -> None:
         now = self._clock()

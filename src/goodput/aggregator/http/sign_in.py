@@ -13,7 +13,14 @@ from fastapi.responses import RedirectResponse
 from goodput import web
 from goodput.access.authentication import require_scope
 from goodput.access.responses import Refusal
-from goodput.aggregator.http.authentication import RequestAuthenticator, cookie_name, cookie_of, is_secure
+from goodput.access.tokens import Access
+from goodput.aggregator.http.authentication import (
+    RequestAuthenticator,
+    address_of,
+    cookie_name,
+    cookie_of,
+    is_secure,
+)
 from goodput.aggregator.http.headers import PAGE_POLICY
 from goodput.aggregator.http.limits import LOGIN_BYTES_MAX, SESSION_SECONDS
 from goodput.aggregator.http.sessions import TooManySessions
@@ -57,21 +64,28 @@ def add_routes(app: FastAPI, authenticator: RequestAuthenticator) -> None:
         try:
             access = tokens.lookup(await _token(request))
             require_scope(access, "read")
-            cookie = sessions.begin(access, request.client.host if request.client else "")
+            cookie = sessions.begin(access, address_of(request.scope))
         except Refusal as error:
             refusal = authenticator.count_failure(request.scope, error)
             return page(refusal.status, refusal.reason)
         except TooManySessions:
             authenticator.metrics.refused["sessions"] += 1
+            authenticator.audit.refusal("sessions", address_of(request.scope), route="login")
             return page(429, "sessions")
+        _audit(authenticator, "sign_in", request, access)
         return _with_cookie(RedirectResponse("./", 303), request, cookie, int(SESSION_SECONDS))
 
     @app.post("/logout", include_in_schema=False)
     async def sign_out(request: Request) -> Response:
         cookie = cookie_of(request.scope)
-        if cookie and sessions:
-            sessions.end(cookie)
+        if cookie and sessions and (ended := sessions.end(cookie)):
+            _audit(authenticator, "sign_out", request, ended)
         return _with_cookie(RedirectResponse("login" if tokens else "./", 303), request, "", 0)
+
+
+def _audit(authenticator: RequestAuthenticator, event: str, request: Request, access: Access) -> None:
+    named = {"token": access.name, "token_id": access.token_id, "address": address_of(request.scope)}
+    authenticator.audit.event(event, **named)
 
 
 async def _token(request: Request) -> bytes:
