@@ -190,7 +190,7 @@ class Agent:
 
     def warnings(self) -> str:
         """What the operator should know while polling works, a line each."""
-        return "\n".join(self.ranks.refusals())
+        return "\n".join([*self.ranks.refusals(), *(self.pusher.warnings() if self.pusher else ())])
 
     def _run(self) -> None:
         while not self._stopping.wait(self.ranks.wait_seconds):

@@ -22,19 +22,22 @@ from goodput_exporters.push.lean_httpx import httpx
 
 ANSWER_BYTES_MAX = 4 << 20
 NAMES_MAX, PROBE_SECONDS_MAX = 8, 2.0
-_ONLY_VERSION_1 = re.compile(r"report version \d+, this aggregator supports 1")
+_SUPPORTED = re.compile(r"report version \d+, this aggregator supports (\d+(?: and \d+)*)")
+RETRY_SECONDS_MAX = 60.0
 
 
 class Answer(NamedTuple):
     """`text` is the reason for people as one printable line: the body, the redirect or the status phrase.
 
-    `versions` are the report versions that the aggregator says it supports.
+    `versions` are the report versions that the aggregator says it supports, `retry_seconds` after how long it wants to be
+    tried again, at most RETRY_SECONDS_MAX.
     """
 
     status: int
     body: bytes
     text: str
     versions: tuple[int, ...] = ()
+    retry_seconds: float = 0.0
 
 
 class AggregatorClient:
@@ -69,7 +72,8 @@ class AggregatorClient:
         versions = report_versions(
             response.headers.get(schema.VERSIONS_HEADER, ""), response.status_code, text
         )
-        return Answer(response.status_code, content, text, versions)
+        retry_seconds = _retry_seconds(response.headers.get("retry-after", ""))
+        return Answer(response.status_code, content, text, versions, retry_seconds)
 
     def explain(self, error: Unreachable) -> str:
         """Why there was no usable answer and, if it can be determined, what to do. May connect once more."""
@@ -120,11 +124,15 @@ def printable(text: bytes | str) -> str:
 
 
 def report_versions(header: str, status: int, text: str) -> tuple[int, ...]:
-    """The supported report versions by an answer's header; an aggregator of version 1 says it in the text of its refusal."""
-    if status == 400 and _ONLY_VERSION_1.fullmatch(text):
-        header = "1"
+    """The supported report versions by an answer's header; the text of a refusal has them where the header is missing."""
+    if status == 400 and not header and (supported := _SUPPORTED.fullmatch(text)):
+        header = supported[1].replace(" and ", ",")
     found = header[:64].replace(",", " ").split()
     return tuple(int(one) for one in found if one.isascii() and one.isdigit())
+
+
+def _retry_seconds(header: str) -> float:
+    return min(float(header), RETRY_SECONDS_MAX) if header.isascii() and header.isdigit() else 0.0
 
 
 def _read(response: httpx.Response, deadline_ns: int) -> bytes:

@@ -4,11 +4,12 @@ What the answer means for the data that was sent:
 
     200                      acknowledged; ranks named as rejected are counted and not sent again
     400 413 415 422          this report cannot be accepted: it is halved down to one rank, which is dropped
+    429                      the token's share is used up: everything is kept and sent after Retry-After
     other 3xx, 4xx           a wrong token or path: everything is kept; a refused token is logged once
     5xx, timeout, no answer  everything is kept and sent later
 
 An aggregator that does not support this agent's report version is sent an older one that it does support, the same data
-at once; where there is none, everything is kept. Its answers tell when it supports a newer one again.
+at once; where there is none, everything is kept, counted and said in /healthz. Its answers tell when it supports a newer one again.
 
 Retries wait 1, 2, 4 … 30 s, less a random part so that nodes do not retry together. A batch is at most about 8 MiB.
 Without anything to send, every other interval sends a report without ranks, so a lost aggregator is noticed.
@@ -49,7 +50,19 @@ BACKOFF_SECONDS_MAX = 30.0
 LOGGED_MAX = 4096
 REASONS = frozenset((*schema.REJECTED_FOR, *(f"http_{status}" for status in UNUSABLE_STATUS)))
 _STATUS_REASONS = {401: "unauthorized", 403: "forbidden"}
-FAILURES = (*_STATUS_REASONS.values(), "token", "tls", "connect", "timeout", "answer", "http_4xx", "http_5xx")
+VERSION, QUOTA = "version", "quota"
+FAILURES = (
+    *_STATUS_REASONS.values(),
+    VERSION,
+    QUOTA,
+    "token",
+    "tls",
+    "connect",
+    "timeout",
+    "answer",
+    "http_4xx",
+    "http_5xx",
+)
 
 
 class Pusher:
@@ -85,6 +98,8 @@ class Pusher:
             0,
             0,
         )  # of the last push that was answered: when it was sent, and how long it took
+        self._only: tuple[int, ...] = ()  # the versions of an aggregator that supports none of ours
+        self._retry_seconds = 0.0  # for which the aggregator does not want to be tried
         self._stopping = threading.Event()
         self._flush_deadline_ns: int | None = None
         self._thread = threading.Thread(target=self._run, name="push", daemon=True)
@@ -107,6 +122,10 @@ class Pusher:
         """Drop what is queued of a rank process."""
         with self._lock:
             self._backlog.forget(key)
+
+    def warnings(self) -> list[str]:
+        """Why the aggregator takes nothing although it answers, for the operator."""
+        return [self._version_text()] if self._only else []
 
     def collect(self, families) -> None:
         with self._lock:
@@ -145,7 +164,9 @@ class Pusher:
         """The interval less up to a tenth, so that nodes drift apart; after failures the backoff."""
         if not failures:
             return self._interval_seconds * (1 - 0.1 * self._chance())
-        return min(BACKOFF_SECONDS_MAX, 2.0 ** min(failures - 1, 10)) * (1 - 0.5 * self._chance())
+        backoff = min(BACKOFF_SECONDS_MAX, 2.0 ** min(failures - 1, 10)) * (1 - 0.5 * self._chance())
+        # Not all at the same moment that they were told.
+        return max(backoff, self._retry_seconds * (1 + 0.5 * self._chance()))
 
     def _push_safely(self, probe: bool = False) -> str:
         try:
@@ -185,6 +206,7 @@ class Pusher:
 
     def _send(self, reports: list[schema.RankReport]) -> tuple[str, int]:
         """Outcome and HTTP status (0: none) of one batch."""
+        self._retry_seconds = 0.0
         stacks = self._stacks.pending() if self._stacks else []
         health = self._health.pending() if self._health else []
         before = dict(zip(("previous_sent_ns", "previous_took_ns"), self._answered_ns, strict=True))
@@ -209,7 +231,8 @@ class Pusher:
             return self._count_unreachable(error), 0
         if answer.status in UNUSABLE_STATUS and answer.versions and self._version not in answer.versions:
             # Not this report is at fault, so none of it is dropped.
-            return self._count_refusal(answer.status, answer.text[:300]), 0
+            return self._count_version(answer), 0
+        self._only, self._retry_seconds = (), answer.retry_seconds
         if ack is None:
             return self._count_refusal(answer.status, answer.text[:300]), answer.status
         self._answered_ns = (sent_ns, time.monotonic_ns() - began_ns)
@@ -249,10 +272,26 @@ class Pusher:
             self._log_once(key, "push to %s: %s", self.url, self.client.explain(error))
         return UNREACHABLE
 
+    def _count_version(self, answer: Answer) -> str:
+        """Of an aggregator that supports no version of ours."""
+        self._only = answer.versions
+        self._outcomes[REJECTED] += 1
+        self._failures[VERSION] += 1
+        self._log_once((VERSION, self._only), "push to %s: %s", self.url, self._version_text())
+        return REJECTED
+
+    def _version_text(self) -> str:
+        theirs, ours = (" and ".join(map(str, versions)) for versions in (self._only, schema.VERSIONS))
+        return (
+            f"this aggregator supports {theirs}, this agent sends report versions {ours}: update the older one. "
+            "Measurements are kept, up to a bound, and sent then"
+        )
+
     def _count_refusal(self, status: int, text: str) -> str:
         outcome = UNREACHABLE if status >= 500 else REJECTED
         self._outcomes[outcome] += 1
-        self._failures[_STATUS_REASONS.get(status, "http_5xx" if status >= 500 else "http_4xx")] += 1
+        by_class = "http_5xx" if status >= 500 else QUOTA if status == 429 else "http_4xx"
+        self._failures[_STATUS_REASONS.get(status, by_class)] += 1
         if status in _STATUS_REASONS:
             self._log_refused_token(status, text)
         else:

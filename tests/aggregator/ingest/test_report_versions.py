@@ -21,8 +21,13 @@ from goodput.aggregator.ingest.store import Store
 from goodput.wire import schema
 from goodput.wire.step_blocks import StepBlock
 
-# What an agent of the release with version 1 pushed, and the account that the aggregator of that release made of it.
-RECORDED = json.loads(Path(__file__).with_name("recorded").joinpath("version_1.json").read_text())
+# What an agent of the release with each version pushed, and the account that the aggregator of that release made of it.
+# A new version gets a file of its own when it is released; these never change.
+RECORDINGS = {
+    version: json.loads(Path(__file__).with_name("recorded").joinpath(f"version_{version}.json").read_text())
+    for version in schema.VERSIONS
+}
+RECORDED = RECORDINGS[1]
 RANKS = [
     rank_report(Process(rank, world_size=3).steps(3, forward=1, loader=0.5).saved()) for rank in range(3)
 ]
@@ -40,10 +45,10 @@ def push(*bodies: bytes) -> tuple[Ingest, list]:
     return ingest, take(ingest, *bodies)
 
 
-def recorded_part(found: dict) -> dict:
+def recorded_part(found: dict, recorded: dict) -> dict:
     """An account without what later releases say of it and of its basis."""
-    found = {name: json.loads(json.dumps(found[name])) for name in RECORDED["account"]}
-    return found | {"basis": {name: found["basis"][name] for name in RECORDED["account"]["basis"]}}
+    found = {name: json.loads(json.dumps(found[name])) for name in recorded}
+    return found | {"basis": {name: found["basis"][name] for name in recorded["basis"]}}
 
 
 def with_block(report: schema.RankReport, **changes) -> schema.RankReport:
@@ -51,14 +56,15 @@ def with_block(report: schema.RankReport, **changes) -> schema.RankReport:
     return replace(report, steps=[], blocks=[replace(block, **changes)])
 
 
-def test_recorded_push_of_version_1_gives_its_account(ledger):
-    ingest = aggregator(ledger)
-    bodies = [base64.b64decode(body) for body in RECORDED["pushes"]]
-    assert {schema.decode(body).version for body in bodies} == {1}
+@pytest.mark.parametrize("version", schema.VERSIONS)
+def test_recorded_pushes_give_their_account(ledger, version):
+    ingest, recorded = aggregator(ledger), RECORDINGS[version]["account"]
+    bodies = [base64.b64decode(body) for body in RECORDINGS[version]["pushes"]]
+    assert {schema.decode(body).version for body in bodies} == {version}
     answers = take(ingest, *bodies)
     assert [(answer.accepted, answer.rejected) for answer in answers] == [(2, [])] * len(bodies)
-    assert recorded_part(account(ingest)) == RECORDED["account"]
-    assert recorded_part(account(aggregator(ledger))) == RECORDED["account"], "after a restart"
+    assert recorded_part(account(ingest), recorded) == recorded
+    assert recorded_part(account(aggregator(ledger)), recorded) == recorded, "after a restart"
     assert len(list(ledger.health(10))) == 2
 
 

@@ -2,11 +2,16 @@
 
 import msgspec
 import pytest
+from support.aggregator.serve_process import serving
 from support.node.report_rows import event, report, row
 
+from goodput.aggregator.api import ingest_route
+from goodput.aggregator.api.app import create_app
+from goodput.metrics import Families
 from goodput.wire import schema
 from goodput_exporters.check import _aggregator
-from goodput_exporters.push.client import report_versions
+from goodput_exporters.push import pusher as pusher_module
+from goodput_exporters.push.client import Answer, report_versions
 from goodput_exporters.push.credentials import NONE_NEEDED
 from goodput_exporters.push.pusher import Pusher
 
@@ -22,6 +27,50 @@ def add(pusher: Pusher, first: int, last: int, ranks: int = 2) -> None:
     rows = [row(number, number - 1) for number in range(first, last + 1)]
     events = [event(last, "mark", last)]
     pusher.add([report(rows, events, sequence=last, rank=rank) for rank in range(ranks)])
+
+
+def failures(pusher: Pusher) -> dict[str, float]:
+    families = Families("node")
+    pusher.collect(families)
+    rows = families.rows["goodput_node_push_failures_total"]
+    return {reason: count for ((reason,), count) in rows if count}
+
+
+class NewerSchema:
+    """The schema of an agent of the next release, which sends versions that this aggregator does not know."""
+
+    VERSION, VERSIONS = 4, (3, 4)
+
+    def __getattr__(self, name: str):
+        return getattr(schema, name)
+
+
+def test_newer_agent_keeps_all_until_the_aggregator_is_updated(tmp_path, monkeypatch, caplog):
+    """With the aggregator's own code: more than its backlog holds is thinned, nothing else is lost."""
+    monkeypatch.setattr(pusher_module, "schema", NewerSchema())
+    app = create_app(f"sqlite:///{tmp_path}/ledger.db")
+    with serving(app) as client:
+        pusher = Pusher(str(client.base_url), "n0")
+        pusher._backlog.rows_max = 64
+        for first in range(1, 802, 100):
+            add(pusher, first, first + 99)
+            assert pusher.push() == "rejected"
+        assert failures(pusher) == {"version": 9} and len(pusher.warnings()) == 1
+        assert 0 < pusher._backlog.rows <= 2 * 64 and not pusher._backlog.events_dropped
+        monkeypatch.setattr(schema, "VERSIONS", (2, 3, 4))
+        monkeypatch.setattr(ingest_route, "_VERSIONS", (schema.VERSIONS_HEADER.encode(), b"2, 3, 4"))
+        assert pusher.push() == "accepted" and not pusher.warnings() and not pusher._backlog.rows
+        account = client.get("/api/v1/runs/r1").json()
+        pusher.stop(0.0)
+    assert account["steps"]["kept"] == 2 * 900
+
+
+def test_used_up_token_waits_as_long_as_it_is_told(pusher, monkeypatch):
+    answer = Answer(429, b"", "token team has pushed more bytes than it may", (1, 2), 17.0)
+    monkeypatch.setattr(pusher.client, "post", lambda *_, **__: answer)
+    add(pusher, 1, 2)
+    assert pusher.push() == "rejected" and failures(pusher) == {"quota": 1}
+    assert 17.0 <= pusher._wait_seconds(1) <= 1.5 * 17.0 and pusher._backlog.rows == 4
 
 
 def versions_sent(aggregator) -> list[int]:
@@ -72,9 +121,12 @@ def test_aggregator_without_common_version_keeps_everything(aggregator, pusher, 
     aggregator.versions = (3, 4)
     add(pusher, 1, 2)
     assert pusher.push() == pusher.push() == "rejected"
-    assert "this aggregator supports 3 and 4" in caplog.records[0].getMessage()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "this aggregator supports 3 and 4, this agent sends report versions 1 and 2" in line
+    assert pusher.warnings() == [line.partition(": ")[2]]
+    assert failures(pusher) == {"version": 2}
     aggregator.versions = (2, 3)
-    assert pusher.push() == "accepted"
+    assert pusher.push() == "accepted" and not pusher.warnings()
     assert aggregator.rows() == {("r1", rank, 1): [1, 2] for rank in (0, 1)}
 
 
@@ -94,6 +146,7 @@ def test_bad_rank_is_dropped_in_either_version(aggregator, pusher):
     [
         ("1, 2", 200, "OK", (1, 2)),
         ("", 400, "report version 2, this aggregator supports 1", (1,)),
+        ("", 400, "report version 4, this aggregator supports 1 and 2", (1, 2)),
         ("", 200, "OK", ()),
         ("", 400, "malformed report: report version 2, this aggregator supports 1", ()),
         ("x, -1, 2.5, \u0662, 7", 200, "OK", (7,)),
