@@ -36,7 +36,7 @@ LINKS: dict[tuple[str, str], tuple[str, ...]] = {
     ),
     ("goodput-run", "MFU, goodput and idle causes"): ("LoaderStarved", "MfuDrop"),
     ("goodput-run", "Time since the last step"): ("RunStalled",),
-    ("goodput-run", "Status, ranks and telemetry coverage"): ("TelemetryMissing#ranks",),
+    ("goodput-run", "Status, ranks and telemetry coverage"): ("TelemetryMissing#ranks", "RunFailed"),
     ("goodput-run", "Own step time by rank, over the median"): ("StragglerRank",),
     ("goodput-run", "Work lost per restart"): ("LostWork",),
     ("goodput-run", "Other counts of the run"): ("RestartLoop",),

@@ -1,8 +1,8 @@
 #!/bin/sh
 # EpilogSlurmctld= of slurm.conf: as SlurmUser on the controller, once when a job has ended. Tells the aggregator that a
-# job was cancelled, ran out of its time or completed, and when, so that its run is not taken for one that died and its
-# time ends with its allocation. Not of one that failed, which someone is to hear of, nor of one that is requeued, whose
-# run goes on. Always ends with 0, at once.
+# job was cancelled, ran out of its time, completed or failed, and when, so that the time of its run ends with its
+# allocation; of one that failed the alert GoodputRunFailed tells. Not of one that is requeued, whose run goes on. Always
+# ends with 0, at once.
 #
 # In: /etc/default/goodput-end, or the file in GOODPUT_DEFAULTS: GOODPUT_AGGREGATOR, GOODPUT_TOKEN_FILE (one that SlurmUser
 # may read, of scope ingest), GOODPUT_CA_FILE; PATH and SLURM_CONF where Slurm is elsewhere, since slurmctld passes neither.
@@ -42,6 +42,7 @@ done
 case $state in
     CANCELLED | TIMEOUT | DEADLINE | PREEMPTED) reason=cancelled ;;
     COMPLETED) reason=finished ;;
+    FAILED | NODE_FAIL | OUT_OF_MEMORY | BOOT_FAIL) reason=failed ;;
     *) exit 0 ;;
 esac
 # Agents notice that ranks are dead some seconds later.

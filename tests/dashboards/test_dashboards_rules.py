@@ -105,6 +105,9 @@ CLAUSES = {
         '>= 5 * max by (cluster, run) (goodput_ranks{kind="alive"})': "GoodputMfuDrop",
         "sum by (cluster, run, rank) (rate(goodput_deep_look_cost_seconds_total[15m]))\n  or ": "GoodputOverBudget#sdk",
     },
+    "run_ended_test.yml": {
+        'and on (cluster, run) max by (cluster, run) (goodput_ranks{kind="expected"}) >= 8': "GoodputRunFailed",
+    },
     "run_checkpoint_test.yml": {
         "and on (cluster, run) run:expected_to_work:bool": "GoodputRestartLoop",
         "and on (cluster, run, attempt) time() - goodput_restart_timestamp_seconds < 3600": "GoodputLostWork",

@@ -18,11 +18,11 @@ from support.servers.certificates import Authority
 from support.servers.kubernetes_api import TOKEN, KubernetesApi
 from support.servers.servers import wait_until
 
+from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.api.app import create_app
 from goodput_exporters.push.client import AggregatorClient
 
 PROGRAM = DEPLOY / "kubernetes" / "components" / "ended-jobs" / "ended_jobs.py"
-STALE = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,9 @@ def ended_jobs():
 
 
 @pytest.fixture
-def aggregator(tmp_path):
+def aggregator(tmp_path, monkeypatch):
+    """It computes the account for every request."""
+    monkeypatch.setattr(Accounts, "_is_fresh", lambda *_: False)
     with serving(create_app(f"sqlite:///{tmp_path}/ledger.db")) as client:
         yield client
 

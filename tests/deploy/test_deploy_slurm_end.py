@@ -61,7 +61,12 @@ class Controller:
     ("state", "reason"),
     [
         *(("CANCELLED", "cancelled"), ("TIMEOUT", "cancelled"), ("PREEMPTED", "cancelled")),
-        ("COMPLETED", "finished"),
+        *(
+            ("COMPLETED", "finished"),
+            ("FAILED", "failed"),
+            ("NODE_FAIL", "failed"),
+            ("OUT_OF_MEMORY", "failed"),
+        ),
     ],
 )
 def test_finished_job_is_reported(tmp_path, state, reason):
@@ -78,8 +83,8 @@ def test_finished_job_is_reported(tmp_path, state, reason):
     assert one.lines("sleeps") == ["1", "2", "3"]
 
 
-@pytest.mark.parametrize("state", ["FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PENDING", "REQUEUED", "RUNNING"])
-def test_failed_or_requeued_job_is_not_reported(tmp_path, state):
+@pytest.mark.parametrize("state", ["PENDING", "REQUEUED", "SPECIAL_EXIT", "RUNNING"])
+def test_requeued_job_is_not_reported(tmp_path, state):
     one = Controller(tmp_path, "COMPLETING", state)
     one.run()
     assert one.lines("calls") == [] and one.lines("syslog") == []

@@ -14,14 +14,14 @@ from support.servers.slurm import Slurm, require_slurm
 
 from goodput.aggregator.api.app import create_app
 
-# Each with how its run stands in the end; down: nobody was told that it is over. None times out, which Slurm notices only
+# Each with how its run stands in the end; down: it goes on once Slurm starts it again. None times out, which Slurm notices only
 # twice a minute.
 STATUSES = {
     "cancelled": "cancelled",
     "completed": "finished",
-    "failed": "down",
+    "failed": "failed",
     "requeued": "down",
-    "node failed": "down",
+    "node failed": "failed",
 }
 UNTIL_TOLD = "while [ ! -e go ]; do sleep 0.1; done; "
 SCRIPTS = {"completed": UNTIL_TOLD + "exit 0", "failed": UNTIL_TOLD + "exit 3"}
@@ -59,7 +59,7 @@ def test_end_of_each_job_reaches_the_aggregator(tmp_path, aggregator):
             return {what: account(what)["status"] for what in STATUSES}
 
         wait_until(lambda: statuses() == STATUSES, 60, "ends of the runs")
-        # Those that report nothing have seen the job's final state too.
+        # The one that reports nothing has seen its job's state too.
         wait_until(lambda: slurm.hooks() == 0, 60, "end of all scripts")
         assert statuses() == STATUSES
         found = account("cancelled")

@@ -3,7 +3,7 @@
 Lists the pods with the label `goodput-run`, whose value is the run's name, and posts to the aggregator's `/end` as
 `goodput end` does: GRACE_SECONDS after the last of a run's pods has gone, `cancelled`, or `failed` if one had failed; or
 `finished` once all of them succeeded. A run with failed pods that are still there is left alone, since its job may start
-others and someone is to hear of it. Pods that went while this program did not run are not known to it; the aggregator
+others. Pods that went while this program did not run are not known to it; the aggregator
 takes such a run for abandoned after a day.
 
 In: GOODPUT_AGGREGATOR, GOODPUT_TOKEN_FILE (scope ingest), GOODPUT_CA_FILE, as `goodput node` has them.
