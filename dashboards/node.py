@@ -419,6 +419,6 @@ BOARD = build_board(
     "goodput-node",
     "What do the GPUs, links, disks and the host under a run do, and what is wrong with them?",
     PANELS,
-    [(7, 8, 8, 8), (9, 24), (9, 7, 7, 10), (8, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8)],
+    [(7, 8, 8, 8), (9, 24), (9, 7, 7, 10), (8, 8, 8, 8), (8, 8, 8, 8), (9, 8, 8, 8)],
     variables=[board_builder.OPTIONAL_RUN, board_builder.NODE, board_builder.GPU],
 )
