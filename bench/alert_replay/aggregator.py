@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from goodput import causes
 from goodput.account import straggler
+from goodput.account.attempts import EndMark
 from goodput.aggregator.accounts import live
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
@@ -121,6 +122,11 @@ class Aggregator:
         events += merged.events
         self._ledger[key] = (merged.report, rows, events)
         return True
+
+    def end(self, run: str, reason: str) -> None:
+        """Declare a run over; forgotten by a restart."""
+        for process in self.store.newest[run].values():
+            self.store.end(process.identity, EndMark(reason, 0, self._clock_ns()))
 
     def take_event(self, node: str, event: schema.Health) -> None:
         self.health.add(node, event)

@@ -143,6 +143,12 @@ def _stalled_runs(plan: Plan) -> None:
     attempts += [(low + 40, high, "failed") for low, high in itertools.pairwise(ends)]
     plan.run("loops", 0, attempts=[*attempts, (ends[-1] + 40, 110 * MINUTE, "finished")])
     plan.fault("GoodputRestartLoop", "it dies every 5 minutes", ends[0], ends[-1], 14 * MINUTE, run="loops")
+    end = 35 * MINUTE
+    plan.run("fails", 0, ranks=8, attempts=[(60.0, end, "failed")])
+    plan.scenario.declared_ends.append((end + 20, "fails", "failed"))
+    plan.fault(
+        "GoodputRunFailed", "all of its processes fail", end, end + 10 * MINUTE, 2 * MINUTE, run="fails"
+    )
     plan.run("misses", 80 * MINUTE, attempts=[(60.0, 40 * MINUTE, "finished")], world_size=3)
     what = "one of three ranks was never seen"
     plan.fault(

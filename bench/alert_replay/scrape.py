@@ -35,6 +35,8 @@ class ScrapedScenario(Scenario):
     aggregator_changes: list[tuple[str, dict[str, str], float, float, str, float]] = field(
         default_factory=list
     )
+    # (moment, run, reason): a run is declared over, as by its scheduler, in the order of time.
+    declared_ends: list[tuple[float, str, str]] = field(default_factory=list)
     # (moment, node, event): what agents report of their hardware, in the order of time.
     health_events: list[tuple[float, str, schema.Health]] = field(default_factory=list)
 
@@ -55,7 +57,7 @@ class Scraper:
         self._aggregator = Aggregator()
         self._aggregator_target = _Target(job=AGGREGATOR_JOB, instance="aggregator:9471")
         self._agents = {node: _Target(job=NODE_JOB, instance=f"{node}:9470") for node in scenario.nodes}
-        self._events = list(scenario.health_events)
+        self._events, self._ends = list(scenario.health_events), list(scenario.declared_ends)
         self._grown: dict[Key, float] = {}
 
     def series(self) -> Iterator[Series]:
@@ -89,6 +91,9 @@ class Scraper:
         while self._events and self._events[0][0] <= now:
             _, node, event = self._events.pop(0)
             self._aggregator.take_event(node, event)
+        while self._ends and self._ends[0][0] <= now:
+            _, run, reason = self._ends.pop(0)
+            self._aggregator.end(run, reason)
 
     def _grow(self, now: float, seconds: float) -> None:
         for name, labels, start, end, how, value in self.scenario.aggregator_changes:
