@@ -42,6 +42,8 @@ QUIET = {
     "goodput_node_reload_failing": "the same",
     "goodput_aggregator_certificate_expiry_timestamp_seconds": "there is no TLS",
     "goodput_aggregator_memory_limit_bytes": "the aggregator has no bound of memory",
+    "goodput_aggregator_token_refusals_total": "no push exceeds what its token may",
+    "goodput_node_clock_offset_seconds": "the agents' token is for some runs, which may name any node",
 }
 # The same, by chance.
 SOMETIMES = {
@@ -56,6 +58,8 @@ ABSENT = {
     "goodput_network_allowance_exceeded_total": "as above",
     'goodput_network_pause_seconds_total{direction="receive"}': "as above",
     'goodput_filesystem_info{fstype=~"squashfs|erofs|iso9660|(fuse\\\\.)?cvmfs.*"}': "no image is mounted",
+    "goodput_node_clock_offset_seconds": "as above",
+    'goodput_run_info{status="failed"}': "no run fails",
     'up{job="goodput-node",cluster!=""}': "there is one cluster, without a name",
     'up{job="goodput-aggregator",cluster!=""}': "the same",
     "goodput_node_certificate_expiry_timestamp_seconds": "there is no TLS",

