@@ -229,7 +229,7 @@ class Rolling:
 @pytest.mark.parametrize(
     "statuses, is_over, least, most",
     [
-        pytest.param([200], False, 4, 5, id="each 15 s"),
+        pytest.param([200], False, 4, 6, id="each 15 s"),
         pytest.param([503, 200], False, 3, 4, id="after 30 s, then each 15 s"),
         pytest.param([503], False, 2, 2, id="after 30 s, then 60 s"),
         pytest.param([200], True, 1, 1, id="once, since it is over"),
