@@ -33,7 +33,7 @@ HOSTILE = (
     "&lt;b&gt; &amp; &#60;script&#62; <!-- {{constructor}} ${alert(1)}",
     "\x00\x1b[31m\u202eevil\ud800\ufeff\u2028",
 )
-NODES_MAX = 4100
+NODES_MAX = 4000
 
 
 @pytest.fixture(scope="module")

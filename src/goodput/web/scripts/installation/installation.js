@@ -12,23 +12,28 @@ const ROWS_MAX = 64;
 const CLOCKS_MAX = 16; // those that are off most
 
 const meter = () => [make("span", { class: "meter" }, make("i", { "data-f": "meter" })), make("span", { "data-f": "share" })];
-const bounds = new Table($("bounds-table"), "bounds-rows", [
-  { name: "bound", head: "Bound", value: ([name]) => name.replaceAll("_", " ") },
-  { name: "share", head: "Used", build: meter, draw: drawShare },
-]);
-const agents = new Table($("agents-table"), "agents-rows", [
-  { name: "version", head: "Version", value: ([version]) => version },
-  { name: "nodes", head: "Nodes", class: "n", value: ([, nodes]) => count(nodes) },
-]);
-const clocks = new Table($("clocks-table"), "clocks-rows", [
-  { name: "node", head: "Node", value: (clock) => clock.node },
-  { name: "offset", head: "Ahead of the aggregator", class: "n", value: (clock) => duration(clock.seconds) },
-]);
-const refused = new Table($("refused-table"), "refused-rows", [
-  { name: "what", head: "What", value: (row) => row.what },
-  { name: "reason", head: "Reason", value: (row) => row.reason.replaceAll("_", " ") || "–" },
-  { name: "count", head: "Count", class: "n", value: (row) => count(row.count) },
-]);
+// Made when the view is first shown, since other views and pages in a file have no use for their elements.
+let tables = null;
+
+const makeTables = () => ({
+  bounds: new Table($("bounds-table"), "bounds-rows", [
+    { name: "bound", head: "Bound", value: ([name]) => name.replaceAll("_", " ") },
+    { name: "share", head: "Used", build: meter, draw: drawShare },
+  ]),
+  agents: new Table($("agents-table"), "agents-rows", [
+    { name: "version", head: "Version", value: ([version]) => version },
+    { name: "nodes", head: "Nodes", class: "n", value: ([, nodes]) => count(nodes) },
+  ]),
+  clocks: new Table($("clocks-table"), "clocks-rows", [
+    { name: "node", head: "Node", value: (clock) => clock.node },
+    { name: "offset", head: "Ahead of the aggregator", class: "n", value: (clock) => duration(clock.seconds) },
+  ]),
+  refused: new Table($("refused-table"), "refused-rows", [
+    { name: "what", head: "What", value: (row) => row.what },
+    { name: "reason", head: "Reason", value: (row) => row.reason.replaceAll("_", " ") || "–" },
+    { name: "count", head: "Count", class: "n", value: (row) => count(row.count) },
+  ]),
+});
 // What was refused when the page was opened, so that it says what is being refused now.
 let before = null;
 
@@ -44,12 +49,13 @@ export async function showInstallation(signal) {
   $("installation-body").hidden = found === null;
   if (found === null) return text($("installation-none"), "This aggregator is too old to tell.");
   before ??= sum(found.refused);
+  tables ??= makeTables();
   drawProblems(problems(found));
   drawFacts(found);
-  bounds.draw(Object.entries(found.bounds).sort((a, b) => b[1] - a[1]), ([name]) => name);
-  agents.draw(Object.entries(found.agents).slice(0, ROWS_MAX), ([version]) => version);
-  clocks.draw(found.clock_offsets.slice(0, CLOCKS_MAX), (clock) => clock.node);
-  refused.draw(found.refused.slice(0, ROWS_MAX), (row) => `${row.what} ${row.reason}`);
+  tables.bounds.draw(Object.entries(found.bounds).sort((a, b) => b[1] - a[1]), ([name]) => name);
+  tables.agents.draw(Object.entries(found.agents).slice(0, ROWS_MAX), ([version]) => version);
+  tables.clocks.draw(found.clock_offsets.slice(0, CLOCKS_MAX), (clock) => clock.node);
+  tables.refused.draw(found.refused.slice(0, ROWS_MAX), (row) => `${row.what} ${row.reason}`);
   for (const [name, rows] of [["clocks", found.clock_offsets], ["refused", found.refused]]) {
     $(`${name}-none`).hidden = rows.length > 0;
     $(`${name}-table`).hidden = rows.length === 0;
