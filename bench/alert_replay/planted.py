@@ -93,7 +93,7 @@ def planted(base: float = 10.0) -> tuple[ScrapedScenario, list[PlantedFault]]:
     _stack(plan)
     outage = RunFault("loader", OUTAGE_AT, SECONDS - 25 * MINUTE, 6.0)
     plan.run("sound", SECONDS + HOUR, outage, ranks=8)
-    for add in (_gpus, _gpu_errors, _links, _traffic, _host):
+    for add in (_gpus, _drivers, _gpu_errors, _links, _traffic, _host):
         add(plan)
     what, end = "the storage serves a seventh", SECONDS - 25 * MINUTE
     plan.fault("GoodputObjectiveBurn#fast", what, OUTAGE_AT, end, 65 * MINUTE, run="sound")
@@ -238,7 +238,7 @@ def _stack(plan: Plan) -> None:
 
 
 def _gpus(plan: Plan) -> None:
-    """GPUs and their drivers; each node has one after the other."""
+    """One GPU's faults, one after the other."""
     gpu = gpu_uuid("sound-0", 0)
     rank = {"run": "sound", "rank": "0", "gpu": gpu, "instance": "sound-0:9470"}
     for minute, minutes, alert, what, name, how, value, labels, within in (
@@ -291,6 +291,10 @@ def _gpus(plan: Plan) -> None:
         start, end = minute * MINUTE, (minute + minutes) * MINUTE
         plan.hardware("sound-0", f"goodput_{name}", start, end, how, value, gpu=gpu, **labels)
         plan.fault(alert, what, start, end, within * MINUTE, **rank)
+
+
+def _drivers(plan: Plan) -> None:
+    """GPUs that no driver shows, and drivers that do not answer, one after the other."""
     node = {"run": "sound", "instance": "sound-1:9470"}
     plan.hardware("sound-1", "goodput_gpus", 30 * MINUTE, 45 * MINUTE, "set", 3, kind="expected")
     plan.fault(

@@ -94,10 +94,8 @@ class Pusher:
         self._logged: set[tuple] = set()
         self._refused_status = 0  # 401 or 403 while this node is refused
         self._version = schema.VERSION  # of the reports that are sent
-        self._answered_ns = (
-            0,
-            0,
-        )  # of the last push that was answered: when it was sent, and how long it took
+        # Of the last push that was answered, when it was sent and how long it took.
+        self._answered_ns = (0, 0)
         self._only: tuple[int, ...] = ()  # the versions of an aggregator that supports none of ours
         self._retry_seconds = 0.0  # for which the aggregator does not want to be tried
         self._stopping = threading.Event()
@@ -209,10 +207,18 @@ class Pusher:
         self._retry_seconds = 0.0
         stacks = self._stacks.pending() if self._stacks else []
         health = self._health.pending() if self._health else []
-        before = dict(zip(("previous_sent_ns", "previous_took_ns"), self._answered_ns, strict=True))
+        previous_sent_ns, previous_took_ns = self._answered_ns
         began_ns, sent_ns = time.monotonic_ns(), self._unix_ns()
-        more = {"stacks": stacks, "health": health, "agent": self._agent_version}
-        report = schema.NodeReport(self.node, sent_ns, reports, **more, **before)
+        report = schema.NodeReport(
+            self.node,
+            sent_ns,
+            reports,
+            stacks=stacks,
+            health=health,
+            agent=self._agent_version,
+            previous_sent_ns=previous_sent_ns,
+            previous_took_ns=previous_took_ns,
+        )
         try:
             body = self._encoded(report)
         except schema.SchemaError as error:
