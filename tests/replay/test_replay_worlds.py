@@ -17,7 +17,7 @@ from bench.alert_replay.verdict import detections, unexplained
 from support.servers.servers import require
 
 ROOT = Path(__file__).parents[2]
-INNOCENT = {"gpus": 2, "large": 1, "days": 5, "base": 300, "fine": 60, "near": 400}
+INNOCENT = {"gpus": 2, "large": 1, "days": 5.5, "base": 300, "fine": 60, "near": 400}
 PLANTED = 60
 
 

@@ -170,7 +170,7 @@ def hostile_blocks(draw):
 
 
 @given(st.lists(hostile_blocks(), min_size=1, max_size=3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_hostile_blocks_cost_only_their_rank(blocks):
     honest = [schema.in_blocks(one) for one in (RANKS[0], RANKS[2])]
     body = schema.encode(node_report(honest[0], replace(RANKS[1], steps=[], blocks=blocks), honest[1]))

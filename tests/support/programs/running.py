@@ -75,15 +75,18 @@ class Trained:
         found = self.account.ranks[rank].states
         return {state: found[index] for state, index in INDEX.items()}
 
-    def assert_leads(self, state: str, advice: str) -> None:
-        """A cause is named first; where ranks waited for cores, it takes by that much less than the first."""
+    def assert_leads(self, state: str, advice: str, when_busy: str = "") -> None:
+        """A cause is named first, with this advice.
+
+        Where ranks waited for cores, the cause takes by that much less than the first, and may have the advice `when_busy`.
+        """
         causes = {cause["state"]: cause for cause in self.document["causes"]}
         first = causes[self.document["advice_order"][0]]
         missing, waited = first["gpu_seconds"] - causes[state]["gpu_seconds"], self.core_wait_ns / 1e9
         assert first["state"] == state or missing <= waited, (waited, causes)
-        # Without free cores it is for those that a loader waits, or for the turn of its process.
-        is_busy = waited > causes[state]["gpu_seconds"] / 2
-        assert is_busy or re.search(advice, causes[state]["advice"]), (waited, causes[state])
+        if when_busy and waited > causes[state]["gpu_seconds"] / 2:
+            advice = f"{advice}|{when_busy}"
+        assert re.search(advice, causes[state]["advice"]), (waited, causes[state])
 
 
 def run_measured(name: str, directory: Path) -> Trained:

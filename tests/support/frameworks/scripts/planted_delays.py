@@ -129,7 +129,7 @@ def compile() -> None:
     global planted
 
     def backend(graph, _inputs):
-        time.sleep(SAVE_SECONDS)
+        time.sleep(2 * SAVE_SECONDS)
         return graph.forward
 
     torch._dynamo.config.automatic_dynamic_shapes = False
