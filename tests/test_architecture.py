@@ -1,4 +1,4 @@
-"""Who may import whom, as ARCHITECTURE.md says, and the house rules that a program can check."""
+"""Who may import whom, as ARCHITECTURE.md says, and the rules of style that a program can check."""
 
 import ast
 import functools

@@ -5,10 +5,7 @@ of the culprit's process, and be gone when the run goes on.
 """
 
 import os
-import re
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.paths import SUPPORT
 from support.servers import servers
+from support.servers.child_processes import ChildProcesses
 
 RUN, RANKS, STALL_SECONDS = "hangs", 3, 3
 NAMED_SECONDS_MAX = 30  # after the threshold, as promised
@@ -24,44 +22,28 @@ PUSH_SECONDS, LOOK_SECONDS = 5, 1  # the agent's defaults
 BUSY_SECONDS = 5  # for which a process may have no core
 
 
-class House:
-    """The processes of the test, each ended by its pid."""
+class HangingRun(ChildProcesses):
+    """An aggregator, an agent and the ranks."""
 
     def __init__(self, folder: Path):
-        self.folder, self.children = folder, []
         (folder / "pages").mkdir()
-        self.environ = {
+        environ = {
             **os.environ,
             "GOODPUT_DIR": str(folder / "pages"),
             "GOODPUT_RUN": RUN,
             "GOODPUT_ATTEMPT": "1",
             "WORLD_SIZE": str(RANKS),
         }
+        super().__init__(folder, environ)
         ledger = f"sqlite:///{folder / 'ledger.db'}"
         options = f"--listen 127.0.0.1:0 --stall {STALL_SECONDS} --ledger {ledger}"
-        self.start("serve", "-m", "goodput", "serve", *options.split())
-        self.client = httpx.Client(base_url=self.address("serve"), trust_env=False, timeout=60)
-        options = f"--listen 127.0.0.1:0 --py-spy --aggregator {self.address('serve')}"
-        self.start("node", "-m", "goodput", "node", *options.split())
+        self.goodput("serve", options)
+        aggregator = self.address("serve")
+        self.client = httpx.Client(base_url=aggregator, trust_env=False, timeout=60)
+        self.goodput("node", f"--listen 127.0.0.1:0 --py-spy --aggregator {aggregator}")
         self.address("node")
         script = str(SUPPORT / "integration" / "hanging_rank.py")
         self.ranks = [self.start(f"rank-{r}", script, str(folder), RANK=str(r)) for r in range(RANKS)]
-
-    def start(self, name: str, *arguments: str, **environ: str) -> subprocess.Popen:
-        with open(self.folder / f"{name}.log", "wb") as log:
-            child = subprocess.Popen(
-                [sys.executable, *arguments],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**self.environ, **environ},
-            )
-        self.children.append(child)
-        return child
-
-    def address(self, name: str) -> str:
-        log = self.folder / f"{name}.log"
-        servers.wait_until(lambda: re.search(r"http://[\d.:]+", log.read_text()), 60, f"{name} to start")
-        return re.search(r"http://[\d.:]+", log.read_text()).group()
 
     def run(self) -> dict:
         answer = self.client.get(f"/api/v1/runs/{RUN}")
@@ -78,33 +60,31 @@ class House:
 
     def end(self) -> None:
         self.client.close()
-        for child in reversed(self.children):
-            child.kill()
-            child.wait()
+        super().end()
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory):
-    house = House(tmp_path_factory.mktemp("hang"))
+def hanging(tmp_path_factory):
+    hanging = HangingRun(tmp_path_factory.mktemp("hang"))
     try:
         # Enough steps for the slow first one not to be the 99th percentile, which would raise the threshold.
-        servers.wait_until(lambda: house.run()["steps"]["kept"] > 150 * RANKS, 60, "150 steps")
-        yield house
+        servers.wait_until(lambda: hanging.run()["steps"]["kept"] > 150 * RANKS, 60, "150 steps")
+        yield hanging
     finally:
-        house.end()
+        hanging.end()
 
 
-def hang_of(house: House, sign: str) -> tuple[dict, float, float]:
+def hang_of(hanging: HangingRun, sign: str) -> tuple[dict, float, float]:
     """The first verdict after `sign` was put up, seconds from there to it, and the threshold."""
-    assert house.run()["hang"] is None
-    assert list(house.series("goodput_hang_seconds").values()) == [0]
-    assert house.series("goodput_hang_culprit_seconds") == {}
+    assert hanging.run()["hang"] is None
+    assert list(hanging.series("goodput_hang_seconds").values()) == [0]
+    assert hanging.series("goodput_hang_culprit_seconds") == {}
     began = time.time()
-    (house.folder / sign).touch()
+    (hanging.folder / sign).touch()
     most = STALL_SECONDS + NAMED_SECONDS_MAX
-    hang = servers.wait_until(lambda: house.run()["hang"], most, "the verdict", every_seconds=0.2)
+    hang = servers.wait_until(lambda: hanging.run()["hang"], most, "the verdict", every_seconds=0.2)
     took = time.time() - began
-    threshold = house.run()["stall_threshold_seconds"]
+    threshold = hanging.run()["stall_threshold_seconds"]
     assert abs(hang["since"] - began) < BUSY_SECONDS, "all are on one host here, so this may be compared"
     return hang, took, threshold
 
@@ -112,8 +92,8 @@ def hang_of(house: House, sign: str) -> tuple[dict, float, float]:
 @pytest.mark.parametrize(
     ("sign", "rank", "phase"), [("stuck-loader-1", 1, "loader"), ("stuck-code-2", 2, "tokenize")]
 )
-def test_stuck_rank_is_named_until_it_continues(house, sign, rank, phase):
-    hang, took, threshold = hang_of(house, sign)
+def test_stuck_rank_is_named_until_it_continues(hanging, sign, rank, phase):
+    hang, took, threshold = hang_of(hanging, sign)
     host = socket.gethostname()
     assert (hang["culprit"], hang["host"], hang["phase"], hang["victims"]) == (rank, host, phase, RANKS - 1)
     assert [(one["rank"], one["kind"]) for one in hang["suspects"]] == [(rank, "elsewhere")]
@@ -121,36 +101,36 @@ def test_stuck_rank_is_named_until_it_continues(house, sign, rank, phase):
     assert threshold < hang["phase_seconds"] < took + BUSY_SECONDS
     assert took < threshold + LOOK_SECONDS + PUSH_SECONDS + 2 * BUSY_SECONDS, "and far within the 30 s"
 
-    (labels,) = house.series("goodput_hang_culprit_seconds")
+    (labels,) = hanging.series("goodput_hang_culprit_seconds")
     assert labels == (("host", host), ("phase", phase), ("rank", str(rank)), ("run", RUN))
-    assert house.series("goodput_hang_culprit_seconds")[labels] >= hang["phase_seconds"]
-    assert house.series("goodput_hang_seconds")[(("run", RUN),)] >= hang["seconds"]
-    assert house.client.get("/api/v1/runs").json()["runs"][0]["hang"] is True
+    assert hanging.series("goodput_hang_culprit_seconds")[labels] >= hang["phase_seconds"]
+    assert hanging.series("goodput_hang_seconds")[(("run", RUN),)] >= hang["seconds"]
+    assert hanging.client.get("/api/v1/runs").json()["runs"][0]["hang"] is True
 
-    shown = servers.wait_until(lambda: (house.run()["hang"] or {}).get("stack"), 60, "the stack")
-    assert f"Process {house.ranks[rank].pid}" in shown, shown
+    shown = servers.wait_until(lambda: (hanging.run()["hang"] or {}).get("stack"), 60, "the stack")
+    assert f"Process {hanging.ranks[rank].pid}" in shown, shown
     assert ("wait_for_a_shard" if phase == "loader" else "main (hanging_rank.py") in shown
-    hang = house.run()["hang"]
+    hang = hanging.run()["hang"]
     assert hang["stack_rank"] == rank and abs(hang["stack_time"] - time.time()) < 60
 
-    (house.folder / sign).unlink()
-    servers.wait_until(lambda: house.run()["hang"] is None, 60, "the hang to be over")
-    assert list(house.series("goodput_hang_seconds").values()) == [0]
-    assert house.series("goodput_hang_culprit_seconds") == {}
+    (hanging.folder / sign).unlink()
+    servers.wait_until(lambda: hanging.run()["hang"] is None, 60, "the hang to be over")
+    assert list(hanging.series("goodput_hang_seconds").values()) == [0]
+    assert hanging.series("goodput_hang_culprit_seconds") == {}
 
 
-def test_killed_rank_is_named_while_others_wait(house):
-    (house.folder / "deaf").touch()
-    house.ranks[1].kill()
+def test_killed_rank_is_named_while_others_wait(hanging):
+    (hanging.folder / "deaf").touch()
+    hanging.ranks[1].kill()
     began = time.time()
     most = STALL_SECONDS + NAMED_SECONDS_MAX
-    hang = servers.wait_until(lambda: house.run()["hang"], most, "the verdict", every_seconds=0.2)
+    hang = servers.wait_until(lambda: hanging.run()["hang"], most, "the verdict", every_seconds=0.2)
     assert (
         time.time() - began
-        < house.run()["stall_threshold_seconds"] + LOOK_SECONDS + PUSH_SECONDS + 2 * BUSY_SECONDS
+        < hanging.run()["stall_threshold_seconds"] + LOOK_SECONDS + PUSH_SECONDS + 2 * BUSY_SECONDS
     )
     assert (hang["culprit"], hang["victims"], hang["suspects"][0]["kind"]) == (1, 2, "dead")
     assert "is dead (killed)" in hang["reason"] and hang["stack"] is None
-    (house.folder / "deaf").unlink()
-    servers.wait_until(lambda: house.run()["status"] == "down", 60, "the others' end to be known")
-    assert house.run()["hang"] is None
+    (hanging.folder / "deaf").unlink()
+    servers.wait_until(lambda: hanging.run()["status"] == "down", 60, "the others' end to be known")
+    assert hanging.run()["hang"] is None

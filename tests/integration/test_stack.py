@@ -1,4 +1,4 @@
-"""The whole house on real servers: live ranks, agent, aggregator, Prometheus, Alertmanager.
+"""The whole stack on real servers: live ranks, agent, aggregator, Prometheus, Alertmanager.
 
 Every expression of the dashboards and of the rules is run against real Prometheus and must return samples, but where
 it reads a series that two ranks without a GPU do not have, or one that counts what does not happen here; the alerts
@@ -7,53 +7,32 @@ share one run and take it through its troubles in order.
 """
 
 import os
-import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support.paths import SUPPORT
 from support.servers import servers
+from support.servers.child_processes import ChildProcesses
 
 WINDOWS = {"1m": "5s", "2m": "5s", "5m": "10s", "15m": "12s", "30m": "12s", "1h": "40s", "6h": "40s"}
 RUN = "live/run 1"
 RANKS = 2
 
 
-class Stack:
-    """The processes of the test, each ended by its pid."""
+class Stack(ChildProcesses):
+    """An aggregator, an agent, and two ranks for each attempt."""
 
     def __init__(self, folder: Path):
-        self.folder, self.children = folder, []
         (folder / "pages").mkdir()
-        self.environ = {**os.environ, "GOODPUT_DIR": str(folder / "pages"), "GOODPUT_RUN": RUN}
+        super().__init__(folder, {**os.environ, "GOODPUT_DIR": str(folder / "pages"), "GOODPUT_RUN": RUN})
         ledger = f"sqlite:///{folder / 'ledger.db'}"
-        self.serve = self.start(
-            "serve", "-m", "goodput", "serve", *f"--listen 127.0.0.1:0 --stall 4 --ledger {ledger}".split()
-        )
+        self.goodput("serve", f"--listen 127.0.0.1:0 --stall 4 --ledger {ledger}")
         self.aggregator = self.address("serve")
         options = f"--listen 127.0.0.1:0 --interval 0.2 --push-interval 0.5 --aggregator {self.aggregator}"
-        self.node = self.start("node", "-m", "goodput", "node", *options.split())
+        self.node = self.goodput("node", options)
         self.agent = self.address("node")
-
-    def start(self, name: str, *arguments: str, **environ: str) -> subprocess.Popen:
-        with open(self.folder / f"{name}.log", "wb") as log:
-            child = subprocess.Popen(
-                [sys.executable, *arguments],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**self.environ, **environ},
-            )
-        self.children.append(child)
-        return child
-
-    def address(self, name: str) -> str:
-        """The address that a server printed when it was ready."""
-        log = self.folder / f"{name}.log"
-        servers.wait_until(lambda: re.search(r"http://[\d.:]+", log.read_text()), 60, f"{name} to start")
-        return re.search(r"http://[\d.:]+", log.read_text()).group()
 
     def train(self, attempt: int) -> list[subprocess.Popen]:
         script = str(SUPPORT / "integration" / "live_rank.py")
@@ -67,11 +46,6 @@ class Stack:
             )
             for rank in range(RANKS)
         ]
-
-    def end(self) -> None:
-        for child in reversed(self.children):
-            child.kill()
-            child.wait()
 
 
 @pytest.fixture(scope="module")
