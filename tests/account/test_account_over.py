@@ -120,12 +120,42 @@ def test_life_after_the_end_mark_cancels_it(life):
     assert account(*ranks, over=mark(until=at), at=at).status == "cancelled"
 
 
-def test_new_attempt_continues_the_run():
+def again(start: float, **given) -> list[Process]:
+    """Both ranks from their checkpoint on, for four steps."""
+    return [
+        Process(rank, 2, start, world_size=2, **given).resumed(5).steps(4, forward=1) for rank in range(2)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("at", "submit", "gone"), [(0, None, {}), (20, None, {"down": 8.5}), (20, 45, {"down": 8.5, "queue": 15})]
+)
+def test_no_time_between_two_allocations(at, submit, gone):
+    """Died at 11.5 s, declared over, started again at 60 s: what is between was nobody's, but for the queue."""
     ranks = [one.killed(after=1) for one in pair()]
-    again = [Process(rank, 2, 60, world_size=2).resumed(5).steps(4, forward=1) for rank in range(2)]
-    found, want = (account(*ranks, *again, over=over, at=64) for over in (mark(), None))
-    assert found.status == "running" and of_rank(found) == of_rank(want)
-    assert of_rank(found) == {"productive": 10, "lost": 5.5, "down": 48.5}
+    new = again(60, submit_time=None if submit is None else float(submit))
+    found = account(*ranks, *new, over=mark(at=at), at=64)
+    assert found.status == "running" and of_rank(found) == {"productive": 10, "lost": 5.5, **gone}
+    (restart,) = found.restarts
+    assert restart.down_gpu_ns == 2 * ns(gone.get("down", 0))
+    assert found.allocated_ns == ns(64 - 60 + 11.5 + sum(gone.values()))
+    assert of_rank(account(*ranks, *new, at=64))["down"] == (33.5 if submit else 48.5), (
+        "nobody declared it over"
+    )
+    part = account(*ranks, *new, over=mark(at=at), at=64, window=(ns(30), ns(62)))
+    assert of_rank(part) == {"productive": 2} | ({"queue": 15} if submit else {})
+
+
+def test_end_of_an_earlier_attempt_needs_all_marks():
+    """One rank has shown life since, or was never marked: the processes may have been held until the next attempt."""
+    ranks = [one.killed(after=1) for one in pair()]
+    assert of_rank(account(*ranks, *again(60), over=mark(), marked=1, at=64))["down"] == 48.5
+    assert of_rank(account(*ranks, *again(60), over=mark(until=5), at=64))["down"] == 48.5
+
+
+def test_finished_ranks_with_marks_release_their_gpus():
+    ranks = [one.finished() for one in pair()]
+    assert of_rank(account(*ranks, *again(60), over=mark("finished"), at=64)).get("down", 0) == 0
 
 
 DAY = 86_400
@@ -158,19 +188,20 @@ def test_abandoned_run_with_a_dead_and_a_silent_rank():
     assert (of_rank(found, 0)["down"], of_rank(found, 1)["unobserved"]) == (DAY + 2, DAY)
 
 
-@pytest.mark.parametrize("again", ["new attempt", "same process"])
-def test_abandoned_run_goes_on(again):
-    """All of it is accounted for then, as if it had never been abandoned: the time between is down, or was a step's."""
-    ranks = [one.killed(after=1) if again == "new attempt" else one.silent(after=1) for one in pair()]
-    over, more = abandoned(*ranks), []
-    if again == "new attempt":
-        more = [Process(rank, 2, 3 * DAY, world_size=2).resumed(5).steps(4, forward=1) for rank in range(2)]
-    else:
-        ranks = [one.steps(3, forward=DAY) for one in pair()]
-    at = (more or ranks)[0].now_ns / 1e9
-    found, want = (account(*ranks, *more, over=mark, at=at) for mark in (over, None))
-    assert found == want and found.status == "running"
-    assert of_rank(found).get("down", 0) == (3 * DAY - 11.5 if more else 0)
+def test_abandoned_process_that_is_back_goes_on():
+    """All of it is accounted for then, as if it had never been abandoned: the time between was a step's."""
+    over = abandoned(*[one.silent(after=1) for one in pair()])
+    ranks = [one.steps(3, forward=DAY) for one in pair()]
+    at = ranks[0].now_ns / 1e9
+    found, want = (account(*ranks, over=given, at=at) for given in (over, None))
+    assert found == want and found.status == "running" and "down" not in of_rank(found)
+
+
+def test_abandoned_run_is_down_for_its_limit():
+    """Started again after three days: nobody knows for how long its GPUs were held, so a day counts, as before."""
+    ranks = [one.killed(after=1) for one in pair()]
+    found = account(*ranks, *again(3 * DAY), over=abandoned(*ranks), at=3 * DAY + 4)
+    assert found.status == "running" and of_rank(found)["down"] == DAY
 
 
 def test_life_of_one_rank_ends_the_abandonment():

@@ -60,7 +60,7 @@ def one_by_one(expected: ExpectedRanks) -> ExpectedRanks:
 @pytest.mark.parametrize("name", ["one", "more"])
 def test_ranges_hold_each_rank_once(name):
     run = run_of(*histories()[name])
-    found, want = expected_ranks(run, ns(1000), ns(1300)), spans_by_rank(run, ns(1000), ns(1300))
+    found, want = expected_ranks(run, ns(1000), ns(1300), {}), spans_by_rank(run, ns(1000), ns(1300))
     assert {rank: found.spans_of(rank) for rank in range(-1, 8) if found.spans_of(rank)} == want
     assert len(found) == len(want) == 6
     apart = [(one.first, one.count) for one in found.apart([3, 0, 77])]
@@ -85,7 +85,7 @@ def test_ranges_equal_ranks_one_by_one(run, now_ns, window, world):
     assert_alike(document(found, explain(found)), document(want, explain(want)))
     spans = spans_by_rank(run, ns(0), now_ns)
     if run.only_ranks is None:
-        assert {rank: expected_ranks(run, ns(0), now_ns).spans_of(rank) for rank in spans} == spans
+        assert {rank: expected_ranks(run, ns(0), now_ns, {}).spans_of(rank) for rank in spans} == spans
 
 
 def assert_alike(found, want) -> None:

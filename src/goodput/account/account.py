@@ -149,6 +149,7 @@ class Account:
     unfinished_commits: bool = False
     failures: int = 0  # attempts whose end is not in NO_FAILURE
     alive_ns: int = 0  # time in which an attempt was alive
+    allocated_ns: int = 0  # the run's time without that between two allocations
     loader: LoaderSummary = field(default_factory=LoaderSummary)
     stacks: list[tuple[int, SampledStacks]] = field(
         default_factory=list
@@ -339,6 +340,7 @@ class Engine:
             device=next((a.device for own in facts.by_rank.values() for a in own if a.device), ""),
             loader=summarize_loaders(run.attempts.values()),
             stacks=sampled_ranks(run.attempts.values()),
+            allocated_ns=facts.allocated_ns(),
             total_steps=_total_steps(run),
             next_step=_next_step(self),
             unmeasured=sum(attempt.unmeasured for attempt in run.attempts.values()),

@@ -110,6 +110,12 @@ class Facts:
     is_part: bool = False  # the requested window does not contain the whole run
     overlaps: int = 0  # attempts that began before the run did, or before the rank's last one was over
 
+    def allocated_ns(self) -> int:
+        """The time of the run without that between two of its allocations."""
+        if self.own_points or not self.expected.ranges:
+            return self.end_ns - self.start_ns
+        return sum(end_ns - start_ns for start_ns, end_ns in self.expected.ranges[0].spans)
+
     def criteria(self, key: Key) -> tuple[Bound, int, int, list[tuple[int | None, int]]]:
         """What decides on an attempt's steps, in the order of Fold's parameters."""
         points = self.own_points.get(key, self.points)
@@ -153,7 +159,7 @@ def gather(
     else:
         points = resume_points(run)
         limits = kept_until(run, points, down)
-        expected = expected_ranks(run, start, end)
+        expected = expected_ranks(run, start, end, ends)
     whole = (start, end)
     if window is not None:
         start = max(start, start if window[0] is None else window[0])
@@ -228,34 +234,66 @@ def _disjoint(spans: list[Span]) -> list[Span]:
     return found
 
 
-def expected_ranks(run: Run, start_ns: int, end_ns: int) -> ExpectedRanks:
-    """The ranks that the worlds of a run's attempts have.
+def expected_ranks(run: Run, start_ns: int, end_ns: int, ends: dict[Key, tuple[int, bool]]) -> ExpectedRanks:
+    """The ranks that the worlds of a run's attempts have; `ends` is when each attempt ended, and whether it died.
 
     The world may change from attempt to attempt: a rank is expected from the start of an attempt whose world
-    includes it to the start of the next one. Time before the first attempt belongs to the first attempt.
+    includes it to the start of the next one. Time before the first attempt belongs to the first attempt. Between the
+    end of an allocation and the next attempt, or its submission, no rank is expected.
     """
     if run.only_ranks is not None:
         return ExpectedRanks(RankRange(rank, 1, [(start_ns, end_ns)]) for rank in set(run.only_ranks))
-    starts, worlds = run.starts(), {}
+    worlds: dict[int, int] = {}
     for (rank, number), attempt in run.attempts.items():
         worlds[number] = max(attempt.world_size, rank + 1, worlds.get(number, 1))
     if not worlds:
         return ExpectedRanks([RankRange(0, 1, [(start_ns, end_ns)])])
-    numbers = sorted(worlds)
-    begins, at = [start_ns], start_ns
-    for number in numbers[1:]:
-        at = min(max(at, starts[number]), end_ns)
-        begins.append(at)
-    times = [
-        (worlds[number], begin, over)
-        for number, begin, over in zip(numbers, begins, [*begins[1:], end_ns], strict=True)
-    ]
+    times = _allocations(run, sorted(worlds), start_ns, end_ns, ends)
     ranges, first = [], 0
     for beyond in sorted(set(worlds.values())):
-        spans = _joined((begin, over) for world, begin, over in times if world >= beyond)
+        spans = _joined(span for number, span in times.items() if worlds[number] >= beyond)
         ranges.append(RankRange(first, beyond - first, spans))
         first = beyond
     return ExpectedRanks(ranges)
+
+
+def _allocations(
+    run: Run, numbers: list[int], start_ns: int, end_ns: int, ends: dict[Key, tuple[int, bool]]
+) -> dict[int, Span]:
+    """For how long the GPUs of each attempt number were allocated, one after the other."""
+    starts, released = run.starts(), _released(run, ends)
+    spans, at = {}, start_ns
+    for number, later in zip(numbers, [*numbers[1:], None], strict=True):
+        over = end_ns if later is None else min(max(at, starts[later]), end_ns)
+        free_ns = over if later is None else min(max(at, released.get(number, over)), over)
+        spans[number] = (at, free_ns)
+        at = (
+            over
+            if later is None or free_ns == over
+            else min(over, max(free_ns, _submitted(run, later, over)))
+        )
+    return spans
+
+
+def _released(run: Run, ends: dict[Key, tuple[int, bool]]) -> dict[int, int]:
+    """When the GPUs of an attempt number were released, where that was declared or it was abandoned.
+
+    A mark of all its processes: they were the newest ones of their ranks then, and none has shown life since.
+    """
+    newest, released, unmarked = run.newest(), dict[int, int](), set()
+    for (rank, number), attempt in run.attempts.items():
+        mark = None if number == newest else attempt.valid_end_mark()
+        if mark is None:
+            unmarked.add(number)
+        else:
+            released[number] = max(ends[rank, number][0], mark.at_ns, released.get(number, 0))
+    return {number: ns for number, ns in released.items() if number not in unmarked}
+
+
+def _submitted(run: Run, number: int, start_ns: int) -> int:
+    """When an attempt was submitted, or else its start."""
+    times = [a.submit_time for (_, n), a in run.attempts.items() if n == number and a.submit_time is not None]
+    return min([start_ns, *(int(at * 1e9) for at in times)])
 
 
 def _joined(spans: Iterable[Span]) -> list[Span]:

@@ -64,7 +64,7 @@ def whole_run(account: Account) -> WholeRun | None:
         "steps": max(account.total_steps or TYPICAL_STEPS, done),
         "basis": "typical" if account.total_steps is None else "declared",
         "done": done,
-        "seconds": (account.end_ns - account.start_ns) / 1e9 * (total / wall),
+        "seconds": account.allocated_ns / 1e9 * (total / wall),
         "gpu_seconds": total,
     }
 
@@ -104,7 +104,7 @@ def throughput(account: Account) -> Throughput:
     samples, they stand for all, since the samples may be those of the whole batch; see `_samples_basis`.
     """
     kept = sum(rank.kept_samples for rank in account.ranks)
-    wall = (account.end_ns - account.start_ns) / 1e9
+    wall = account.allocated_ns / 1e9
     reporters, silent = _reporters(account.ranks)
     counted = reporters if reporters and silent else account.ranks
     ideal, basis = _ideal(counted, "ideal_samples_per_second"), "given"

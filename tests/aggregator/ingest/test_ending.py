@@ -161,14 +161,27 @@ def test_exported_run_log_has_the_end_mark(client, url, tmp_path):
     assert [(line["reason"], line["over"]) for line in ends] == [("killed", "cancelled")] * RANKS
 
 
-def test_new_attempt_continues_an_ended_run(client):
+def test_new_attempt_continues_an_ended_run(client, url, tmp_path):
+    """Its GPUs were nobody's in between: the account, its history, the timeline and a replay of its log leave that out."""
     killed(client)
     end(client)
-    again = began(seconds_ago=30, number=2)
+    again = [one.killed() for one in began(seconds_ago=30, number=2)]
     push(client, *again)
     found = account(client)
-    assert found["status"] == "running" and found["states"]["down"] > 200 * RANKS
-    assert found["restarts"][0]["attempt"] == 2
+    assert (found["status"], found["restarts"][0]["attempt"]) == ("down", 2)
+    assert found["restarts"][0]["down_seconds"] == 0
+    assert found["gpu_seconds"] < (found["end"] - found["start"] - 200) * RANKS, (
+        "the time from 24.5 s to 270 s"
+    )
+    part = account(client, f"/account?end={again[0].now_ns / 1e9}")
+    assert (
+        part["gpu_seconds"] == pytest.approx((24.5 + 22.5) * RANKS, abs=1e-3) and part["states"]["down"] == 0
+    )
+    buckets = account(client, "/timeline?points=10")["buckets"]
+    assert [bucket["gpu_seconds"] for bucket in buckets].count(0) >= 6
+    (tmp_path / "run.jsonl").write_bytes(b"".join(export(Ledger(url), "r1", again[0].now_ns)))
+    (replayed,) = replay(str(tmp_path / "run.jsonl"))
+    assert replayed.account.restarts[0].down_gpu_ns == 0
 
 
 @pytest.mark.parametrize("reason", ["finished", "failed"])
@@ -204,7 +217,7 @@ def test_ranks_own_reported_end_stays(client):
     found = account(client)
     assert [one["ended"] for one in found["live"]] == ["failed", "finished", "cancelled"]
     assert found["status"] == "cancelled"
-    assert end(client)["already"] == 2, "the two that did not finish are marked already"
+    assert end(client)["already"] == 3
 
 
 def test_page_has_texts_for_every_ended_status():

@@ -1,7 +1,7 @@
 """Marking a run as ended: only a person, a scheduler or a script can tell a cancelled run from a dead one.
 
-An end mark (account.EndMark) is set on the newest process of each rank that has not finished, first in the ledger,
-then in the store; the account does the rest (account.facts). While a process was seen alive within the staleness
+An end mark (account.EndMark) is set on the newest process of each rank, first in the ledger, then in the store; the
+account does the rest (account.facts). While a process was seen alive within the staleness
 bound the request is refused unless it is forced. A process that reports life more than SLACK_SECONDS after the mark
 continues as if it had not been set, and a new attempt continues the run. The mark's time is on each process's own
 host clock: when it was last seen, plus how long ago that was on our clock.
@@ -77,13 +77,12 @@ class RunEnder:
         if alive and not force:
             raise RanksAlive(run, sorted(alive))
         unmarked = [one for one in processes if not _is_marked(one, reason, at_ns)]
-        to_mark = [one for one in unmarked if one.attempt.ended != "finished"]
-        marks = [(one.identity, EndMark(reason, at_ns, _until_ns(one, now_ns))) for one in to_mark]
+        marks = [(one.identity, EndMark(reason, at_ns, _until_ns(one, now_ns))) for one in unmarked]
         if marks:
             await in_thread(self._ledger.end, marks, now_ns)
         for identity, mark in marks:
             self._store.end(identity, mark)
-        ended = sum(not one.attempt.ended for one in to_mark)
+        ended = sum(not one.attempt.ended for one in unmarked)
         known, already = len(unmarked) - ended, len(processes) - len(unmarked)
         log.info(
             "run %r ended as %s by %s: %d ranks ended, %d had reported their end, %d were marked before, %d alive",
@@ -96,7 +95,7 @@ class RunEnder:
 
         Raises KeyError (unknown run), LedgerError; then nothing changed.
         """
-        processes = [one for one in self._store.newest[run].values() if one.attempt.ended != "finished"]
+        processes = self._store.newest[run].values()
         marks = [(one.identity, EndMark(ABANDONED, at_ns, _last_known_ns(one.attempt))) for one in processes]
         await in_thread(self._ledger.end, marks, self.clock_ns())
         for identity, mark in marks:

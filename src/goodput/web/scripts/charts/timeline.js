@@ -96,7 +96,8 @@ function describe(i) {
   const shares = Object.entries(bucket.states).sort((a, b) => b[1] - a[1]);
   const named = shares.slice(0, STATES_NAMED).map(([name, seconds]) => `${name} ${percent(seconds / bucket.gpu_seconds)}`);
   const here = state.data.marks.filter((mark) => mark.time < bucket.end && (mark.end ?? mark.time) >= bucket.start);
-  return [localSpan(bucket.start, bucket.end), named.join(", "), ...here.slice(0, 3).map(markText)].join(" · ");
+  const what = bucket.gpu_seconds > 0 ? named.join(", ") : "no GPUs allocated";
+  return [localSpan(bucket.start, bucket.end), what, ...here.slice(0, 3).map(markText)].join(" · ");
 }
 
 function drawWords() {
