@@ -3,7 +3,7 @@
 Prometheus evaluates every expression by query_range; this module does what Prometheus does around expressions: results
 of recording rules are written back with staleness marks, a rule that reads its own last result gets it, and alerts
 become pending and firing by `for` and `keep_firing_for`. tests/replay compares it with `promtool test rules`.
-A rule reads results of the same moment; in a real Prometheus, whose groups run side by side, it may read those of the
+A group's interval is kept where it is longer than that of the ticks. A rule reads results of the same moment; in a real Prometheus, whose groups run side by side, it may read those of the
 evaluation before. Two results with the same labels are an error, as in Prometheus.
 """
 
@@ -88,10 +88,13 @@ class Evaluation:
         found = self.results(memory[0] if memory else rule.expr)
         if memory:
             found = {key: self._remember(*one, memory[1]) for key, one in found.items()}
-        unix = self.times + EPOCH_SECONDS
+        due = self._due(rule.interval_seconds)
+        unix = self.times[due] + EPOCH_SECONDS
 
         def rows():
-            for key, (positions, values) in found.items():
+            for key, (at_ticks, at_values) in found.items():
+                there = np.isin(at_ticks, due)
+                positions, values = np.searchsorted(due, at_ticks[there]), at_values[there]
                 after = positions + 1
                 ends = after[~np.isin(after, positions) & (after < len(unix))]
                 at = np.concatenate([positions, ends])
@@ -100,6 +103,12 @@ class Evaluation:
                 yield {**dict(key), **rule.labels, "__name__": rule.name}, unix[at[order]], written
 
         self._server.write(rows())
+
+    def _due(self, interval_seconds: float) -> np.ndarray:
+        """The positions at which a rule is evaluated whose group has this interval, 0 for all."""
+        if not interval_seconds:
+            return np.arange(len(self.times))
+        return np.unique(np.floor_divide(self.times, interval_seconds), return_index=True)[1]
 
     def _remember(self, positions: np.ndarray, values: np.ndarray, keep: float):
         """`A or itself > time() - N`: when A has ended its last value stays while it is newer than that."""

@@ -25,7 +25,10 @@ class RuleError(ValueError):
 
 @dataclass(frozen=True)
 class Rule:
-    """`name` is the alert's, with `#problem` where it has that label, or that of the recorded series."""
+    """`name` is the alert's, with `#problem` where it has that label, or that of the recorded series.
+
+    `interval_seconds` is that of its group, 0 where it is evaluated like all others.
+    """
 
     name: str
     expr: str
@@ -34,6 +37,7 @@ class Rule:
     labels: dict[str, str]
     hold_seconds: float = 0.0
     keep_seconds: float = 0.0
+    interval_seconds: float = 0.0
     needs: frozenset[str] = frozenset()
 
     @property
@@ -47,7 +51,8 @@ def load(folder: Path = FOLDER) -> list[Rule]:
     for path in sorted(folder.glob("*.yml")):
         document = yaml.safe_load(path.read_text()) or {}
         for group in document.get("groups", ()):
-            found += [_rule(rule, group["name"]) for rule in group["rules"]]
+            interval = seconds(group.get("interval", 0))
+            found += [_rule(rule, group["name"], interval) for rule in group["rules"]]
     if not found:
         raise RuleError(f"no rules in {folder}")
     return found
@@ -113,7 +118,7 @@ def seconds(duration: str | int) -> float:
     return float(sum(int(n) * _UNITS[unit] for n, unit in re.findall(r"(\d+)(ms|[smhdw])", duration)))
 
 
-def _rule(given: dict, group: str) -> Rule:
+def _rule(given: dict, group: str, interval: float) -> Rule:
     labels = {name: str(value) for name, value in given.get("labels", {}).items()}
     name = given.get("alert") or given["record"]
     if "problem" in labels:  # One of the problems for which the alert fires.
@@ -128,6 +133,7 @@ def _rule(given: dict, group: str) -> Rule:
         labels=labels,
         hold_seconds=seconds(given.get("for", 0)),
         keep_seconds=seconds(given.get("keep_firing_for", 0)),
+        interval_seconds=interval,
         needs=frozenset(_names(str(given["expr"]))),
     )
 

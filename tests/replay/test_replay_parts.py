@@ -102,6 +102,25 @@ def test_for_and_keep_firing_for(hold, keep, held, expected):
     assert [(one.at, one.resolved) for one in fired] == expected
 
 
+def test_group_interval_is_kept():
+    """A rule of a group of 1m among ticks of 15 s: one result a minute, and stale only a minute after its last one."""
+
+    class Written:
+        def write(self, rows) -> None:
+            self.rows = [
+                (labels["__name__"], at.tolist(), wire.is_stale(values).tolist())
+                for labels, at, values in rows
+            ]
+
+    server, found = Written(), ticks(240, 15, 15)
+    evaluation = Evaluation(server, found, np.ones(len(found.times), bool))
+    evaluation.results = lambda expr: {(): (np.arange(9), np.ones(9))}  # Up to 120 s.
+    evaluation._record(Rule("x:y:z", "up", "g", False, {}, interval_seconds=60))
+    assert server.rows == [("x:y:z", [EPOCH_SECONDS + at for at in (0, 60, 120, 180)], [False] * 3 + [True])]
+    groups = {rule.name: rule.interval_seconds for rule in load()}
+    assert groups["run_state:gpu_seconds:change_1m"] == 60 and groups["run_state:gpu_seconds:max"] == 0
+
+
 def test_self_reading_rule_keeps_its_value():
     positions, values = _evaluation(12)._remember(
         np.array([2, 3]), np.array([1_767_571_320.0, 1_767_571_380.0]), 300
