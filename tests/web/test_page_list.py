@@ -41,6 +41,7 @@ def served(tmp_path_factory):
         push(url, attempt_reports("forgotten", 1, now_ns - 800 * SECOND, range(20), alive=False))
         push(url, finished_run("finished", now_ns - 700 * SECOND))
         push(url, attempt_reports(BLANK, 1, now_ns - 130 * SECOND, range(110)))
+        push(url, attempt_reports("..", 1, now_ns - 120 * SECOND, range(100)))
         yield url
 
 
@@ -52,9 +53,9 @@ def names(page) -> list[str]:
 
 def test_list_opens_with_what_is_broken(tab, served):
     page = tab(served)
-    until(page, "document.querySelectorAll('#runs-rows tr').length === 5")
+    until(page, "document.querySelectorAll('#runs-rows tr').length === 6")
     until(page, "document.querySelector('#runs-rows .status').textContent === 'hangs'")
-    assert names(page)[:2] == ["hung", "down"] and set(names(page)[3:]) == {"forgotten", "finished"}
+    assert names(page)[:2] == ["hung", "down"] and set(names(page)[4:]) == {"forgotten", "finished"}
     assert page.evaluate("document.querySelector('#runs-sort').value") == "status"
     assert page.evaluate("location.hash") == "", "the default order is not in the address"
 
@@ -62,7 +63,7 @@ def test_list_opens_with_what_is_broken(tab, served):
 def test_abandoned_runs_waste_nothing(tab, served):
     """Nobody knows when such a run ended, so its time is not in the sum."""
     page = tab(served)
-    until(page, "document.querySelectorAll('#runs-rows tr').length === 5")
+    until(page, "document.querySelectorAll('#runs-rows tr').length === 6")
     whole = text_of(page, "#runs-sum")
     assert whole.endswith("Without 1 abandoned run.")
     page.fill("#runs-filter", "forgotten")
@@ -70,14 +71,17 @@ def test_abandoned_runs_waste_nothing(tab, served):
     assert text_of(page, "#runs-sum") == "", "its own row has the time, the sum has none"
 
 
-def test_run_with_a_blank_name_can_be_opened(tab, served):
+@pytest.mark.parametrize("link, heading", [(SHOWN, "“ ”"), ("..", "..")])
+def test_runs_with_odd_names_can_be_opened(tab, served, link, heading):
+    """Their account and their timeline; URLs have no name `..` in their path."""
     page = tab(served)
-    until(page, "document.querySelectorAll('#runs-rows tr').length === 5")
-    assert SHOWN in names(page)
-    page.get_by_role("link", name=SHOWN).click()
+    until(page, "document.querySelectorAll('#runs-rows tr').length === 6")
+    assert link in names(page)
+    page.get_by_role("link", name=link, exact=True).click()
     until(page, "!document.querySelector('#run').hidden")
-    assert text_of(page, "#run-head h1").replace("\u00a0", " ") == "“ ”"
+    assert text_of(page, "#run-head h1").replace("\u00a0", " ") == heading
     assert page.evaluate("document.querySelectorAll('#rank-rows tr').length") == 4
+    until(page, "document.querySelector('#timeline-picture svg') !== null")
 
 
 def test_installation_shows_bounds_versions_and_refusals(tab, served):

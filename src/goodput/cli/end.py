@@ -95,7 +95,10 @@ def call(arguments) -> int:
 def _post(client, arguments):
     """Repeat the request while ranks are alive, up to --wait seconds; return the last response."""
     body = json.dumps({"reason": arguments.reason, "at": arguments.at, "force": arguments.force}).encode()
-    path = f"/api/v1/runs/{quote(arguments.run, safe='')}/end"
+    if arguments.run in (".", ".."):  # Which a URL cannot have in its path.
+        path = f"/api/v1/runs/-/end?run={arguments.run}"
+    else:
+        path = f"/api/v1/runs/{quote(arguments.run, safe='')}/end"
     deadline, is_first = time.monotonic() + arguments.wait, True
     while True:
         answer = client.post(path, body, "application/json", TIMEOUT_SECONDS)

@@ -299,6 +299,16 @@ def test_run_name_with_escaped_slashes(site):
     assert site.get("/api/v1/runs/%ff%fe").status_code == 404
 
 
+def test_run_name_in_the_query(site):
+    """Which browsers, clients and proxies leave as it is; a token sees no other run by it."""
+    assert site.get("/api/v1/runs/-?run=x%2Faccount").json()["run"] == "x/account"
+    assert site.get("/api/v1/runs/-/account?run=x%2Faccount&start=0").json()["run"] == "x/account"
+    assert site.get("/api/v1/runs/vision%2Fa?run=vision/a").json()["run"] == "vision/a"
+    for query in ("run=text%2Fa", "run=vision/a&run=nobody", "run=%2e%2e", "run=a%0Ab"):
+        assert site.get(f"/api/v1/runs/-?{query}", "vision").status_code == 404, query
+    assert site.get("/api/v1/runs/-?run=").status_code == 404
+
+
 # ---- Browsers
 
 

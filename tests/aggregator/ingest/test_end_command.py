@@ -91,6 +91,12 @@ def test_end_command_ends_a_cancelled_run(site):
     assert site.status("vision%2Fa%20b") == "cancelled"
 
 
+@pytest.mark.parametrize("run", [".", ".."])
+def test_end_command_takes_names_of_dots(site, call, run):
+    site.push(*[one.killed() for one in pair()], run=run)
+    assert call(run) == (0, f"run {run} is over, cancelled: 2 ranks ended\n", "")
+
+
 def test_repeated_end_is_reported_and_json_printed(site, call):
     failed, killed = pair()
     site.push(failed.failed(), killed.killed(), run="twice")

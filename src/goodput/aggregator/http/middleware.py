@@ -1,7 +1,8 @@
 """ASGI middleware of every request: authentication, request metrics, security headers, errors. About 5 µs a request.
 
 A run's name may contain slashes, written %2F in a URL: `runs/x%2Faccount` is the run `x/account`, and
-`runs/x/account` the account of run `x`.
+`runs/x/account` the account of run `x`. URLs cannot have the names `.` and `..` in their path, and some proxies decode
+%2F: `runs/-/account?run=..` is the account of the run `..`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -115,6 +116,8 @@ def _route_of(scope) -> str:
             # Decoded again: in `path` an escaped slash looks like any other.
             raw = scope["raw_path"].decode("ascii", "replace").replace("%2F", "%1F").replace("%2f", "%1F")
             scope["path"] = unquote(raw)
+        if b"run=" in scope["query_string"]:
+            scope["path"] = _with_run(scope["path"], scope["query_string"])
         return "end" if scope["method"] == "POST" else "run"
     return "page" if path.count("/") == 1 or path.startswith("/scripts/") else "other"
 
@@ -124,3 +127,12 @@ def _answer(route: str, refusal: Refusal) -> Response:
     if route in _JSON_ROUTES:
         return JSONResponse({"detail": str(refusal)}, refusal.status, headers)
     return PlainTextResponse(f"{refusal}\n", refusal.status, headers)
+
+
+def _with_run(path: str, query: bytes) -> str:
+    """The path with the run's name that the query has, if it has one."""
+    names = parse_qs(query.decode("ascii", "replace")).get("run")
+    if not names:
+        return path
+    _, slash, rest = path[len(RUNS) :].partition("/")
+    return RUNS + names[-1].replace("/", _SLASH) + slash + rest

@@ -5,7 +5,7 @@
 import { goToRun, parseAddress, readListAddress, writeListAddress } from "./address.js";
 import { drawHeatMap, listenToHeatMap, repaintHeatMap } from "./charts/heat_map.js";
 import { clearSelection, closeTimeline, listenToTimeline } from "./charts/timeline.js";
-import { Busy } from "./data/api.js";
+import { Busy, runPath } from "./data/api.js";
 import { file } from "./data/file.js";
 import { get, isLive } from "./data/source.js";
 import { $, ROWS, text } from "./dom/nodes.js";
@@ -57,7 +57,7 @@ async function refresh(signal) {
     history.replaceState(null, "", `#run=${encodeURIComponent(run)}`);
   }
   if (run === undefined) return showList();
-  const account = await get(`runs/${encodeURIComponent(run)}`, signal);
+  const account = await get(runPath(run), signal);
   if (view.name !== run) openRun(run);
   Object.assign(view, { run: account, window: isLive ? window : null });
   return showRun();

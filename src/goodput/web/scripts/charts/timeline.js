@@ -3,6 +3,7 @@
 // Arrow keys move the cursor, with Shift they select, Enter shows the account of the selection, Escape the whole run.
 // The pointer drags a selection. A page written to a file has no accounts of parts, so nothing can be selected there.
 
+import { runPath } from "../data/api.js";
 import { Poll } from "../data/poll.js";
 import { isLive } from "../data/source.js";
 import { $, attribute, keyed, put, showTime, text } from "../dom/nodes.js";
@@ -44,7 +45,7 @@ export function followTimeline(run, window) {
   }
   Object.assign(state, { run, window });
   if (state.end !== run.end || state.data === null) {
-    state.poll.request(`runs/${encodeURIComponent(run.run)}/timeline`, (data) => {
+    state.poll.request(runPath(run.run, "timeline"), (data) => {
       if (data) Object.assign(state, { data, end: run.end });
       draw();
     });

@@ -18,3 +18,12 @@ export async function getFromApi(path, signal) {
   if (!response.ok) throw new Error(`The aggregator answers with an error: HTTP ${response.status}.`);
   return response.json();
 }
+
+// The path of a run's account, or of a part of it, such as "timeline". A URL cannot have the names "." and ".." in its
+// path.
+export function runPath(name, part = "", query = "") {
+  const isDots = name === "." || name === "..";
+  const path = `runs/${isDots ? "-" : encodeURIComponent(name)}${part && `/${part}`}`;
+  const parameters = [isDots && `run=${name}`, query].filter(Boolean);
+  return parameters.length ? `${path}?${parameters.join("&")}` : path;
+}

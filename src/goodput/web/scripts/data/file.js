@@ -9,9 +9,11 @@ export const file = element === null ? null : JSON.parse(element.textContent);
 
 // As getFromApi. Only the list of runs, a run and its timeline are in a file.
 export async function getFromFile(path) {
-  const [, name, view] = path.split("?")[0].split("/");
+  const [names, query] = path.split("?");
+  const [, name, view] = names.split("/");
   if (name === undefined) return { runs: file.runs.map(summary), total: file.runs.length, truncated: false };
-  const run = file.runs.find((one) => one.run === decodeURIComponent(name));
+  const wanted = new URLSearchParams(query).get("run") ?? decodeURIComponent(name); // See runPath.
+  const run = file.runs.find((one) => one.run === wanted);
   if (view === "timeline") return file.timelines[run.run] ?? null;
   return view === undefined ? (run ?? null) : null;
 }

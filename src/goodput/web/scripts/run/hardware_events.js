@@ -1,5 +1,6 @@
 // Hardware events that hit the open run, from api/v1/runs/NAME/health. The section is hidden where there are none.
 
+import { runPath } from "../data/api.js";
 import { Poll } from "../data/poll.js";
 import { $, attribute, field, make, paged, showTime, text } from "../dom/nodes.js";
 import { Table, timeCell } from "../dom/table.js";
@@ -37,7 +38,7 @@ export function followHardwareEvents(run, view) {
   }
   Object.assign(state, { run, view });
   draw();
-  state.poll.request(`runs/${encodeURIComponent(run.run)}/health?limit=${EVENTS_MAX}`, (answer) => {
+  state.poll.request(runPath(run.run, "health", `limit=${EVENTS_MAX}`), (answer) => {
     state.events = answer?.events ?? state.events;
     draw();
   });

@@ -2,6 +2,7 @@
 //
 // Windows that are no shorter than the run are left out: they would repeat the lifetime.
 
+import { runPath } from "../data/api.js";
 import { leadingCause } from "../data/causes.js";
 import { Poll } from "../data/poll.js";
 import { $, bar, text } from "../dom/nodes.js";
@@ -40,7 +41,7 @@ export function followRecentWindows(run, marked) {
   Object.assign(state, { run, marked });
   draw();
   if (run.end - run.start <= SHORTEST_SECONDS || state.end === run.end) return;
-  state.poll.request(`runs/${encodeURIComponent(run.run)}/rolling`, (answer) => {
+  state.poll.request(runPath(run.run, "rolling"), (answer) => {
     if (answer) Object.assign(state, { windows: answer.windows, end: run.end });
     draw();
   });

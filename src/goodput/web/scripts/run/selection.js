@@ -1,5 +1,6 @@
 // The account of a selected part of a run's time, from api/v1/runs/NAME/account.
 
+import { runPath } from "../data/api.js";
 import { Poll } from "../data/poll.js";
 
 const EVERY_MS = 30_000;
@@ -19,7 +20,7 @@ export function followSelection(view, redraw) {
   }
   if (window === null || (view.part !== null && run.status !== "running")) return;
   const [start, end] = window;
-  poll.request(`runs/${encodeURIComponent(view.name)}/account?start=${start}&end=${end}`, (part) => {
+  poll.request(runPath(view.name, "account", `start=${start}&end=${end}`), (part) => {
     if (part) view.part = part;
     view.error = poll.error;
     redraw();
