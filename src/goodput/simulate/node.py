@@ -6,6 +6,8 @@ errors, a handful of retransmits, a disk that is full of work while a checkpoint
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from goodput.metrics import CATALOGUE
@@ -117,14 +119,19 @@ class NodeSeries:
 
 def key_of(name: str, labels: dict[str, str]) -> Key:
     """Raises KeyError where the catalogue has no such series, or has it with other labels."""
+    return _key(name, tuple(labels.items()))
+
+
+@functools.lru_cache(maxsize=1 << 18)  # The same series are made at every scrape.
+def _key(name: str, labels: tuple[tuple[str, str], ...]) -> Key:
     metric = CATALOGUE.get(name)
-    given = set(labels)
+    given = {label for label, _ in labels}
     if metric is None:
         metric = CATALOGUE[name.rpartition("_")[0]]  # of a histogram: _bucket, _sum, _count
         given -= {"le"}
     if set(metric.labels) != given:
         raise KeyError(f"{name} has the labels {sorted(given)}, the catalogue says {sorted(metric.labels)}")
-    return name, tuple(sorted(labels.items()))
+    return name, tuple(sorted(labels))
 
 
 def _matching(series: dict, change: HardwareChange) -> list[Key]:
