@@ -31,7 +31,8 @@ def screenshot(address: str, target: str, *, width: int = 1400, color_scheme: st
     """The whole page, once its timeline is drawn."""
     with sync_playwright() as playwright:
         # Debian's chromium; its sandbox does not work for root.
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        executable = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": width, "height": 1000}, color_scheme=color_scheme)
         page.goto(address)
         page.wait_for_selector("#timeline-picture svg", timeout=60_000)
