@@ -1,7 +1,7 @@
 """Runs Python scripts, each in a fork of this process, which has imported the modules that argv names.
 
 A line of standard input is JSON: the seconds allowed, and for each process to run at the same time its arguments (the
-script first, or "-c" and code), environment, directory and the files for its output. The answer is a line with their exit statuses.
+script first after any "-m" and a module to import before it, or "-c" and code), environment, directory and the files for its output. The answer is a line with their exit statuses.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ def run(arguments: list[str], environment: dict[str, str], directory: str, out: 
         os.dup2(opened, number)
         os.close(opened)
     os.chdir(directory)
+    first = arguments[1:2] if arguments[0] == "-m" else []
+    arguments = arguments[2 * len(first) :]
     script = arguments[0]
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     if script == "-c":
@@ -59,6 +61,8 @@ def run(arguments: list[str], environment: dict[str, str], directory: str, out: 
         with open(script, "rb") as file:
             code = compile(file.read(), script, "exec")
     sys.argv[:] = arguments
+    for module in first:
+        importlib.import_module(module)
     exec(code, vars(main))
     sys.exit()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
@@ -20,6 +21,7 @@ from goodput.account import Run, compute, document
 from goodput.account.account import Account
 from goodput.account.states import INDEX
 from goodput.causes import explain
+from goodput.cli.run import environment
 from goodput.sdk.reports.local_accounts import runs_in
 
 PROGRAMS = SUPPORT / "programs"
@@ -28,6 +30,11 @@ COMMAND = SCRIPTS / "goodput"
 TORCHRUN = (str(SCRIPTS / "torchrun"), "--standalone", "--nproc-per-node", "2", "--max-restarts")
 # How often each program that torchrun launches is started again.
 RESTARTS = {"ranks/fsdp2": 0, "ranks/resume": 1}
+# Programs that `goodput run` itself starts, as those of several processes; others run in forks, with the environment
+# that it makes, since importing PyTorch or a trainer takes several times as long as the training.
+STARTED = ("loops/mnist", "loops/nanogpt", "trainers/hf_trainer")
+# Modules that a program's fork has imported, if not PyTorch alone.
+IMPORTED = {"trainers/lightning_trainer": "lightning", "trainers/litgpt_fabric": "lightning"}
 # Ends a program that hangs, also where other processes keep every core busy; below pytest's own limit.
 TIMEOUT_SECONDS = 300
 ENVIRONMENT = {
@@ -91,18 +98,32 @@ class Trained:
 
 def run_measured(name: str, directory: Path) -> Trained:
     """Run a program under `goodput run`, with the path of its result as its argument."""
-    launcher = (*TORCHRUN, str(RESTARTS[name])) if name in RESTARTS else ()
-    done = subprocess.run(
-        [str(COMMAND), "run", *launcher, str(PROGRAMS / f"{name}.py"), str(directory / "found.json")],
-        env={**os.environ, **ENVIRONMENT, "GOODPUT_DIR": str(directory / "pages")},
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        stdin=subprocess.DEVNULL,
-    )
+    environ = {**os.environ, **ENVIRONMENT, "GOODPUT_DIR": str(directory / "pages")}
+    result = str(directory / "found.json")
+    if name.startswith("ranks/") or name in STARTED:
+        launcher = (*TORCHRUN, str(RESTARTS[name])) if name in RESTARTS else ()
+        done = subprocess.run(
+            [str(COMMAND), "run", *launcher, str(PROGRAMS / f"{name}.py"), result],
+            env=environ,
+            cwd=directory,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
+    else:
+        environ = environment(environ, argparse.Namespace(name=None, directory=None, quiet=False))
+        (done,) = run_forks(
+            name, directory, (["-m", "goodput.auto", f"{PROGRAMS / name}.py", result], environ)
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     return Trained(directory, done.stderr)
+
+
+def run_forks(name: str, directory: Path, *processes):
+    """Run processes in forks of one that has imported what this program imports."""
+    server = server_with(IMPORTED.get(name, "torch"))
+    return server.run(*processes, seconds=TIMEOUT_SECONDS, directory=str(directory))
 
 
 def run_bare(name: str, directory: Path) -> Trained:
@@ -117,7 +138,7 @@ def run_bare(name: str, directory: Path) -> Trained:
         environment = {**os.environ, **ENVIRONMENT, **launched, "TORCHELASTIC_RESTART_COUNT": str(attempt)}
         command = [f"{PROGRAMS / name}.py", str(directory / "found.json")]
         processes = [(command, {**environment, "RANK": str(rank)}) for rank in range(ranks)]
-        ended = server_with("torch").run(*processes, seconds=TIMEOUT_SECONDS, directory=directory)
+        ended = run_forks(name, directory, *processes)
         if not any(process.returncode for process in ended):
             break
     assert not any(process.returncode for process in ended), ended
