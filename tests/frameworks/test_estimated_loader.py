@@ -29,6 +29,12 @@ def test_making_batches_is_charged_to_loader(outcome, name):
     assert found["loader"] == ("estimated" if charged else "measured")
 
 
+def test_a_teachers_calls_are_forward(outcome):
+    """Without gradients and a loader, as in distillation; its first call may still begin an evaluation."""
+    found = outcome["teacher"]["seconds"]
+    assert found["forward"] >= 4 * 0.03 and found["evaluation"] < 2 * 0.03 + outcome["teacher"]["core_wait"]
+
+
 def test_a_slow_loss_stays_unattributed(outcome):
     found = outcome["slow_loss"]["seconds"]
     assert found["loader"] == 0 and found["none"] >= 5 * 0.03

@@ -34,7 +34,7 @@ class SlowBackward(torch.autograd.Function):
 
 
 class Model(nn.Module):
-    """Returns its loss too, if it is given targets; its backward pass may be slow."""
+    """Returns its loss too, if it is given targets; its backward pass, or its calls in eval mode, may be slow."""
 
     def __init__(self, is_slow=False):
         super().__init__()
@@ -42,6 +42,8 @@ class Model(nn.Module):
 
     def forward(self, x, y=None):
         out = self.inner(x)
+        if self.is_slow and not self.training:
+            time.sleep(BATCH_SECONDS)
         out = SlowBackward.apply(out) if self.is_slow else out
         return out if y is None else (out, nn.functional.mse_loss(out, y))
 
@@ -153,6 +155,24 @@ def two_optimizers():
         for optimizer in optimizers:
             optimizer.step()
         model.zero_grad()
+    return batches.seconds
+
+
+@case
+def teacher():
+    """A frozen model is called without gradients in each step; that is no evaluation, from its second call on.
+
+    As in any later training of a process, the models are found after the first backward pass.
+    """
+    model, [optimizer], batches = parts()
+    frozen = Model(is_slow=True).eval()
+    for step in range(STEPS):
+        x, _ = batches.get(step > 1)
+        with torch.no_grad():
+            target = frozen(x)
+        nn.functional.mse_loss(model(x), target).backward()
+        optimizer.step()
+        optimizer.zero_grad()
     return batches.seconds
 
 

@@ -198,6 +198,7 @@ class TimedForward:
         "module",
         "recorder",
         "roots",
+        "step_without",
         "tokens",
     )
 
@@ -206,6 +207,7 @@ class TimedForward:
         # Never dead when called: only the module itself looks this call up.
         self.module: Callable[[], Any] = weakref.ref(module)
         self.first, self.is_compiling, self.tokens = True, roots.is_compiling, (0, 0)
+        self.step_without = -2  # in which it was last called without gradients before the step had trained
         slow = self.any_call if compiled else None
         word = roots.auto.forward_word
         self.fast: Any = hook(hooks.FORWARD, roots.auto.forward, self.module, slow, roots.grad_is_on, word)
@@ -284,8 +286,8 @@ class TimedForward:
             self._start_generating()
         elif auto.generates and self.tokens[0] and auto.may_roll_out():
             auto.start_rollout()
-        elif self.recorder.fetched:
-            return False  # Part of the step, as that of a teacher.
+        elif self._is_teacher(module) or self.recorder.fetched:
+            return False  # Part of the step.
         elif module.training and self.recorder.steps == auto.steps_before:
             auto.observes = True
             auto.start_rollout()
@@ -294,6 +296,17 @@ class TimedForward:
         else:
             auto.start_evaluation()
         return self.recorder.evaluating
+
+    def _is_teacher(self, module) -> bool:
+        """Whether each step calls this module, which no optimizer trains, before it calls one with gradients."""
+        steps, before = self.recorder.steps, self.step_without
+        self.step_without = steps
+        if not self.first or steps != before + 1:
+            return False
+        groups = getattr(self.recorder.anchor(), "param_groups", None)
+        parameter = next(iter(module.parameters()), None)
+        trained = (each for group in groups or () for each in group["params"])
+        return groups is not None and (parameter is None or all(each is not parameter for each in trained))
 
     def _start_generating(self) -> None:
         if self.auto.may_roll_out():
