@@ -50,6 +50,8 @@ AGGREGATOR_ERRORS = " or ".join(
     f'label_replace({_refused(what, "")}, "what", "{what.removesuffix("_errors")}", "", "")'
     for what in ("ledger_errors", "token_reload_errors", "tls_reload_errors", "stack_samples_dropped")
 )
+NOT_TAKEN = 'outcome!="accepted"'
+OTLP_LOST = rate_of("goodput_aggregator_otlp_points_total", "outcome", NOT_TAKEN)
 DURATIONS = "rate(goodput_aggregator_request_seconds_bucket[$__rate_interval])"
 INGEST = f"{rate_of('goodput_aggregator_ingest_seconds_total')} / ({rate_of('goodput_aggregator_reports_total')} > 0)"
 
@@ -79,6 +81,7 @@ AGENT_DROPS = " or ".join(
         "health events dropped": "goodput_health_events_dropped_total",
     }.items()
 )
+AGENT_OTLP_LOST = rate_of("goodput_node_otlp_points_total", "outcome", f"{NODE}, {NOT_TAKEN}")
 COLLECTOR_SECONDS = f"max by (collector) (goodput_node_collector_seconds{{{NODE}}})"
 
 # -- The trainers
@@ -130,6 +133,9 @@ PANELS = [
             "series by {{level}}": "sum by (level) (goodput_node_series or goodput_aggregator_series)",
             "worst clock of a node": "max(abs(goodput_node_clock_offset_seconds))",
             "own clock was set by": "max(abs(goodput_aggregator_clock_step_seconds))",
+            "OTLP accepted ago": (
+                "max(goodput_node_otlp_accepted_age_seconds or goodput_aggregator_otlp_accepted_age_seconds)"
+            ),
             "next expiry in": "min(goodput_aggregator_token_expiry_timestamp_seconds) - time()",
             "next certificate expires in": (
                 "min(goodput_aggregator_certificate_expiry_timestamp_seconds or "
@@ -145,13 +151,14 @@ PANELS = [
         + [
             series(name, "s", [(None, GREEN), (1, YELLOW), (5, RED)])
             for name in ("worst clock of a node", "own clock was set by")
-        ],
+        ]
+        + [series("OTLP accepted ago", "s", [(None, GREEN), (180, YELLOW), (600, RED)])],
     ),
     # The aggregator: rate, errors, duration.
     panels.lines(
         "Aggregator: requests and reports",
         "Requests by route, accepted reports and rows per second; repeated rows were sent again after a lost "
-        "response. Reports fall to zero: no agent reaches it. As many repeated as new rows: responses are lost or "
+        "response, and exports over OTLP (--otlp). Reports fall to zero: no agent reaches it. As many repeated as new rows: responses are lost or "
         "too late; see the duration.",
         {
             "{{route}}": f"topk(3, {rate_of('goodput_aggregator_requests_total', 'route')})",
@@ -159,6 +166,7 @@ PANELS = [
             "rows {{kind}}": rate_of("goodput_aggregator_rows_total", "kind"),
             "health events": rate_of("goodput_aggregator_health_events_total"),
             "stacks {{outcome}}": rate_of("goodput_aggregator_stacks_total", "outcome"),
+            "OTLP {{outcome}}": rate_of("goodput_aggregator_otlp_exports_total", "outcome"),
         },
         unit="reqps",
         no_value=NO_AGGREGATOR,
@@ -170,7 +178,7 @@ PANELS = [
         "database. not authorized: a wrong or expired token, see the agent. 5xx: read the aggregator's log. refused: the "
         "named limit was reached. clamped: clocks contradict each other. stack_samples_dropped: more ranks of a run "
         "were sampled than are kept. invalid: 1 while the newest version of "
-        "the file is invalid. Zero is normal.",
+        "the file is invalid. OTLP points: the receiver did not take them (docs/otlp.md). Zero is normal.",
         {
             "{{code}}": f"{HTTP_ERRORS} * 60 > 0",
             "not authorized: {{reason}}": _refused("auth_failures", "reason"),
@@ -181,6 +189,7 @@ PANELS = [
             "invalid: {{file}}": "max by (file) (goodput_aggregator_reload_failing) > 0",
             "clamped: {{what}}": _refused("clamped", "what"),
             "left out of the audit log: {{kind}}": _refused("audit_dropped", "kind"),
+            "OTLP points {{outcome}}": f"{OTLP_LOST} * 60 > 0",
             "health dropped: {{reason}}": _refused("health_dropped", "reason"),
         },
         unit="short",
@@ -221,7 +230,7 @@ PANELS = [
     panels.lines(
         "Agents: pushes and samples",
         "Per second: pushed reports by outcome, samples of drivers, requested stacks, bursts of stack samples, "
-        "hardware events. "
+        "hardware events, exports over OTLP (--otlp). "
         "Unreachable: aggregator or network. Rejected: see the errors beside. Less than one sample per second for "
         "each driver: a driver that is slow or hangs.",
         {
@@ -230,6 +239,7 @@ PANELS = [
             "stacks {{outcome}}": rate_of("goodput_node_stacks_total", "outcome", NODE),
             "bursts of stacks {{outcome}}": rate_of("goodput_node_stack_bursts_total", "outcome", NODE),
             "health events": rate_of("goodput_health_events_total", "", NODE),
+            "OTLP {{outcome}}": rate_of("goodput_node_otlp_exports_total", "outcome", NODE),
         },
         unit="cps",
         no_value=NO_AGENT,
@@ -249,6 +259,7 @@ PANELS = [
             "{{driver}} replaced: {{reason}}": _failed("goodput_driver_restarts_total", "driver, reason"),
             "{{what}}": AGENT_DROPS,
             "token file": _failed("goodput_node_token_reload_errors_total"),
+            "OTLP points {{outcome}}": f"{AGENT_OTLP_LOST} * 60 > 0",
             "agents, invalid: {{file}}": f"count by (file) (goodput_node_reload_failing{{{NODE}}} > 0)",
         },
         unit="short",

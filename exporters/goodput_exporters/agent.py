@@ -22,6 +22,7 @@ from goodput import __version__
 from goodput.metrics import Families
 from goodput.metrics.text_format import TextWriter
 from goodput.metrics.writer import Writer
+from goodput.otlp.settings import OtlpSettings, Samples
 from goodput.rank_page import page
 from goodput_exporters.collector import NoData, Settings
 from goodput_exporters.collector_runner import CollectorRunner, run_collectors
@@ -69,6 +70,7 @@ class Agent:
         push_interval_seconds: float = 5.0,
         py_spy: bool = False,
         sample_stacks: bool = False,
+        otlp: OtlpSettings | None = None,
         node: str | None = None,
         version: str = __version__,
         **settings,
@@ -105,11 +107,13 @@ class Agent:
                 agent_version=version,
             )
         self.stack_sampling = StackSampling(self.settings.procfs) if sample_stacks else None
+        self.otlp = self._otlp_exporter(otlp) if otlp else None
         self._directory_lock = DirectoryLock(self.settings.directory)
         self._scraping = threading.Lock()
         self._writers: dict[type[Writer], Writer] = {}
         self._parts: list[Families] = []  # of the last scrape
         self._bodies: dict[type[Writer], bytes] = {}  # likewise, in the formats asked for
+        self._collected_ns = (0, 0)  # likewise, when: by the monotonic and the wall clock
         self._scrape_seconds: float | None = None
         self._stopping = threading.Event()
         self._polled_ns, self._links_ns = time.monotonic_ns(), 0
@@ -125,8 +129,9 @@ class Agent:
         run_collectors(self.runners.values(), time.monotonic_ns() + int(ONCE_SECONDS_MAX * 1e9))
         self._thread.start()
         self.gpus.start()
-        if self.pusher:
-            self.pusher.start()
+        for part in (self.pusher, self.otlp):
+            if part:
+                part.start()
 
     def stop(self, flush_seconds: float = 3.0) -> None:
         """Poll once more, push what is queued for at most `flush_seconds`, and end."""
@@ -136,7 +141,7 @@ class Agent:
             self.poll()
         if self.pusher:
             self.pusher.stop(flush_seconds)
-        for part in (self.stacks, self.stack_sampling):
+        for part in (self.stacks, self.stack_sampling, self.otlp):
             if part:
                 part.stop()
         for collector in (self.gpus, self.storage, self.ranks):
@@ -248,14 +253,35 @@ class Agent:
             self._scraping.acquire()
         try:
             if is_alone or not self._parts:
-                start_ns = time.monotonic_ns()
-                parts = run_collectors(self.runners.values(), start_ns + int(seconds_max * 1e9))
-                self._parts, self._bodies = [*parts, self._own_series(parts)], {}
+                start_ns = self._collect(seconds_max)
                 self._write(format)
                 self._scrape_seconds = (time.monotonic_ns() - start_ns) / 1e9
             return self._write(format)
         finally:
             self._scraping.release()
+
+    def samples(self, age_seconds_max: float) -> Samples:
+        """The series of the last scrape, or if it is older than this those of now."""
+        with self._scraping:
+            if not self._parts or time.monotonic_ns() - self._collected_ns[0] > age_seconds_max * 1e9:
+                self._collect(COLLECT_SECONDS_MAX)
+            return Samples(self._collected_ns[1], [part.rows for part in self._parts])
+
+    def _collect(self, seconds_max: float) -> int:
+        """Replace the parts; returns when it began, by the monotonic clock."""
+        start_ns = time.monotonic_ns()
+        parts = run_collectors(self.runners.values(), start_ns + int(seconds_max * 1e9))
+        self._collected_ns = start_ns, self.settings.unix_ns()
+        self._parts, self._bodies = [*parts, self._own_series(parts)], {}
+        return start_ns
+
+    def _otlp_exporter(self, otlp: OtlpSettings):
+        from goodput.otlp.exporter import OtlpExporter
+
+        names = {"service.name": "goodput-node", "service.instance.id": self.node, "host.name": self.node}
+        # Half: the samples of one scrape are not exported twice.
+        age_seconds_max = otlp.interval_seconds / 2
+        return OtlpExporter(otlp, "goodput_node", lambda: self.samples(age_seconds_max), names)
 
     def _write(self, format: type[Writer]) -> bytes:
         if format not in self._bodies:
@@ -267,7 +293,8 @@ class Agent:
         families.add("goodput_node_info", {"host": self.node, "version": self.version}, 1)
         for runner in self.runners.values():
             runner.describe(families)
-        for part in (self.pusher, self.authenticator, self.stacks, self.stack_sampling, self.events):
+        own = (self.pusher, self.otlp, self.authenticator, self.stacks, self.stack_sampling, self.events)
+        for part in own:
             if part:
                 part.collect(families)
         if self._scrape_seconds is not None:

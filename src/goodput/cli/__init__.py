@@ -19,7 +19,11 @@ import threading
 from goodput import __version__
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
-EXTRAS = {"demo": ("rich", "numpy"), "node": ("prometheus_client", "msgspec", "httpx")}
+EXTRAS = {
+    "demo": ("rich", "numpy"),
+    "node": ("prometheus_client", "msgspec", "httpx"),
+    "otlp": ("opentelemetry", "google", "requests"),
+}
 SECONDS_MAX = 4.6e9  # 146 years, as in run logs
 
 

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from goodput.access.options import add_access_options, listen_address
 from goodput.cli import fail, loading, message, number, raise_file_limit, tune_garbage_collector
+from goodput.otlp.settings import add_otlp_options, settings_of
 from goodput.rank_page import page
 
 HELP = "run the agent of this node"
@@ -72,6 +73,7 @@ def add_options(parser) -> None:
         help="use only this driver: nvml, dcgm, amd or dcgm_endpoint; repeatable (default: all)")  # fmt: skip
     add("--dcgm-exporter", metavar="URL", type=url,
         help="read GPUs from this dcgm-exporter's /metrics instead of a driver")  # fmt: skip
+    add_otlp_options(add, seconds(0.1))
     add("--once", action="store_true", help="print one exposition and exit; changes nothing on the node")
     add("--check", action="store_true",
         help="print what can be measured on this node, what not and why; exit status 1 if something failed")  # fmt: skip
@@ -140,6 +142,7 @@ def call(arguments) -> int:
     is_running = not (arguments.once or arguments.check)
     try:
         _check_arguments(arguments, credentials)
+        otlp = settings_of(arguments) if is_running else None
         authenticator = authenticator_of(arguments) if is_running else None
     except ValueError as error:
         return fail("node", error, 2)
@@ -157,6 +160,7 @@ def call(arguments) -> int:
         grace_seconds=arguments.grace,
         py_spy=arguments.py_spy,
         sample_stacks=is_running and arguments.stack_samples == "auto",
+        otlp=otlp,
         sysfs=arguments.sysfs,
         procfs=arguments.procfs,
         gpus_expected=arguments.gpus,
@@ -258,6 +262,8 @@ def _run(agent, arguments) -> int:
         server.start()
         tune_garbage_collector(10_000)
         target = f"pushes to {arguments.aggregator}" if arguments.aggregator else "pushes nowhere"
+        if arguments.otlp:
+            target += f", exports to {arguments.otlp}"
         print(f"goodput node: reads {arguments.directory}, serves {server.url}/metrics, {target}", flush=True)
         while not stopping.wait(0.5) and agent.failure is None:
             pass

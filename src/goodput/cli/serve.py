@@ -12,6 +12,7 @@ from goodput.access.options import add_access_options, listen_address
 from goodput.cli import fail, number, positive_seconds, raise_file_limit, tune_garbage_collector
 from goodput.cli.ledger import add_keep_options
 from goodput.defaults import ABANDONED_SECONDS, STALE_SECONDS, STALL_SECONDS
+from goodput.otlp.settings import add_otlp_options, settings_of
 
 # The interpreter's switch interval, a tenth of Python's default: a push may wait for it several times while threads that
 # read the ledger compute.
@@ -54,6 +55,7 @@ def add_options(parser) -> None:
     add("--audit-log", metavar="FILE",
         help="append sign-ins, changes of tokens, ends of runs and refusals to this file (default: to the log)")  # fmt: skip
     add_keep_options(add)
+    add_otlp_options(add, number(float, 0.1, 86_400, " seconds"))
     add_access_options(add)
     add("--allow-host", action="append", default=[], metavar="NAME",
         help="without tokens: also answer requests to this host name, not only to localhost; repeatable")  # fmt: skip
@@ -67,7 +69,8 @@ def call(arguments) -> int:
     host, port = arguments.listen[0] or "127.0.0.1", arguments.listen[1]
     try:
         check_options(arguments, host)
-    except OptionError as error:
+        otlp = settings_of(arguments)
+    except (OptionError, ValueError) as error:
         return fail("serve", error, 2)
 
     from goodput.access.audit import AuditLog, file_logger
@@ -95,8 +98,10 @@ def call(arguments) -> int:
         return fail("serve", error)
     except OSError as error:
         return fail("serve", f"cannot listen on {host}:{port}: {error.strerror}")
-    given = {"stall_seconds": arguments.stall, "stale_seconds": arguments.stale}
+    given: dict = {"stall_seconds": arguments.stall, "stale_seconds": arguments.stale}
     given |= {"abandoned_seconds": arguments.abandoned, "ranks_shown": arguments.ranks_shown}
+    if otlp:
+        given["otlp"] = otlp._replace(instance=f"{socket.gethostname()}:{listener.getsockname()[1]}")
     given["keep"] = Keep(arguments.keep_steps, arguments.keep_minutes)
     try:
         app = create_app(ledger, authenticator=authenticator, memory=_memory_bound(arguments.memory), **given)

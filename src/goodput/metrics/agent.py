@@ -45,6 +45,13 @@ goodput_health_events_total{kind severity device}: Hardware events of GPUs and l
     device/port, tcp, the driver, or other once the agent's limit of devices is reached.
 goodput_health_events_dropped_total: Hardware events dropped before the aggregator acknowledged them.
 goodput_health_events_waiting: Hardware events that the aggregator has not acknowledged.
+goodput_node_otlp_exports_total{outcome}: Exports to the OTLP receiver (--otlp) by outcome: accepted, refused
+    (answered with an error or a redirect), unreachable (no answer in time), failed (the series could not be
+    collected). Absent without --otlp.
+goodput_node_otlp_points_total{outcome}: Points exported by outcome: accepted, rejected (by a receiver that
+    took the others), lost (with a request that failed; the next export has newer values).
+goodput_node_otlp_accepted_age_seconds: Time since the OTLP receiver last accepted all series, or since the
+    start.
 goodput_node_series{level}: Series of the agent's /metrics, by what there is one of: rank, or the node itself.
 goodput_node_scrape_seconds: Duration of the previous scrape.
 goodput_node_cpu_seconds_total: CPU time used by the agent.

@@ -67,6 +67,13 @@ goodput_node_clock_offset_seconds{node}: How far the clock of a node that pushes
     negative where it is behind, estimated from its pushes, some milliseconds exact (up to 10 s with agents of earlier versions); the 1024 nodes that are off most.
 goodput_aggregator_clock_step_seconds: How far the aggregator's wall clock was set forward since its start,
     negative for back, while the clocks of the nodes do not confirm it; ages and statuses do not follow it.
+goodput_aggregator_otlp_exports_total{outcome}: Exports to the OTLP receiver (--otlp) by outcome: accepted, refused
+    (answered with an error or a redirect), unreachable (no answer in time), failed (the series could not be
+    collected). Absent without --otlp.
+goodput_aggregator_otlp_points_total{outcome}: Points exported by outcome: accepted, rejected (by a receiver that
+    took the others), lost (with a request that failed; the next export has newer values).
+goodput_aggregator_otlp_accepted_age_seconds: Time since the OTLP receiver last accepted all series, or since the
+    start.
 goodput_aggregator_cpu_seconds_total: CPU time used by the aggregator.
 goodput_aggregator_memory_bytes: Resident memory of the aggregator.
 goodput_aggregator_memory_limit_bytes: The bound of its resident memory (--memory); absent without one.

@@ -32,7 +32,7 @@ class Writer(ABC):
         return b"".join(out)
 
     @classmethod
-    def bodies(cls, families: Families) -> dict[str, bytes]:
+    def bodies(cls, families: Families) -> dict[str, Any]:
         """Each family without its head, to be put together with those of other families."""
         writer = cls()
         return {
@@ -54,3 +54,18 @@ class Writer(ABC):
     @abstractmethod
     def encode(self, metric: Metric, rows: list[tuple], known: dict) -> Iterator[tuple[str, bytes]]:
         """The families of a declared series and their bodies; `known` becomes the next cache."""
+
+
+class Rows(Writer):
+    """Not a format: the rows themselves, for what does not go over /metrics."""
+
+    @classmethod
+    def bodies(cls, families: Families) -> dict[str, Any]:
+        return families.rows
+
+    @classmethod
+    def head(cls, metric: Metric, family: str, size: int) -> bytes:
+        raise NotImplementedError
+
+    def encode(self, metric: Metric, rows: list[tuple], known: dict) -> Iterator[tuple[str, bytes]]:
+        raise NotImplementedError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated
 
@@ -55,6 +55,7 @@ from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.memory_bound import MemoryBound, Way
 from goodput.defaults import ABANDONED_SECONDS, STALE_SECONDS, STALL_SECONDS
 from goodput.metrics.negotiation import negotiated
+from goodput.otlp.settings import OtlpSettings
 from goodput.slices import Slices
 
 log = logging.getLogger("goodput.aggregator")
@@ -76,6 +77,7 @@ def create_app(
     ranks_shown: int = RANKS_SHOWN,
     memory: MemoryBound | None = None,
     clock: SteadyClock | None = None,
+    otlp: OtlpSettings | None = None,
 ) -> FastAPI:
     """The aggregator as an ASGI app over the ledger at `ledger_url` (an SQLAlchemy URL), which it compacts as in `keep`.
 
@@ -105,6 +107,7 @@ def create_app(
     clock_steps = _repeat(follow, CLOCK_EVERY_SECONDS, "following steps of the clock")
     works = (hangs, exposition.keep_fresh, maintenance.run, Snapshots(accounts, ingest).run, memory.run)
     works = (*works, clock_steps, Abandonment(accounts, ender, abandoned_seconds).run)
+    works = (*works, *_exports(exposition, otlp))
     lifespan = _lifespan(startup, reloads, works, history)
     app = App(
         title="goodput",
@@ -135,6 +138,13 @@ def create_app(
     _add_operations(app, exposition, startup, clocks)
     add_page(app)
     return app
+
+
+def _exports(exposition: Exposition, otlp: OtlpSettings | None) -> Iterator[_Work]:
+    if otlp:
+        from goodput.aggregator.api.otlp_export import OtlpExport
+
+        yield OtlpExport(exposition, otlp).run
 
 
 def _restore(

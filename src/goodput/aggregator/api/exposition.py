@@ -15,7 +15,7 @@ import heapq
 import logging
 import time
 from collections import Counter
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from goodput import __version__
 from goodput.access.tokens import EVERYTHING, Access
@@ -34,7 +34,8 @@ from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.memory_bound import MemoryBound
 from goodput.metrics import CATALOGUE, Families
 from goodput.metrics.text_format import TextWriter
-from goodput.metrics.writer import Writer
+from goodput.metrics.writer import Rows, Writer
+from goodput.otlp.settings import Samples
 from goodput.slices import Slices, result_of
 from goodput.wire import schema
 
@@ -52,7 +53,13 @@ GZIP_LEVEL = 3
 # A format that nobody asked for in so long is no longer rendered.
 FORMAT_SECONDS = 300.0
 Format = type[Writer]
-Bodies = dict[Format, dict[str, bytes]]  # by format and family
+Bodies = dict[Format, dict[str, Any]]  # by format and family
+
+
+class Collected(Protocol):
+    """What adds series of its own."""
+
+    def collect(self, families: Families) -> None: ...
 
 
 class _Key(NamedTuple):
@@ -103,6 +110,8 @@ class Exposition:
         self._refreshed: float | None = None  # by the monotonic clock
         self._took_seconds = 0.0
         self._flights = SingleFlight()
+        self._rendered_ns = 0  # when the series were computed, by `clock_ns`
+        self.otlp: Collected | None = None  # the exporter of these series, for its own
 
     async def text(
         self,
@@ -112,12 +121,7 @@ class Exposition:
         format: Format = TextWriter,
     ) -> bytes:
         """The series that `access` may see, of these runs or of all. Unknown runs have none."""
-        self._formats[format] = time.monotonic()
-        if self._must_wait():
-            await self._flights.run("refresh", self.refresh)
-        if format not in self._always:
-            # The refresh had begun before this format was asked for.
-            await self._flights.run("refresh", self.refresh)
+        await self._rendered(format)
         key = _Key(access.runs, runs, format)
         text = self._texts.pop(key, None) or await self._flights.run(
             key, lambda: self._assemble(access, runs, format)
@@ -126,6 +130,21 @@ class Exposition:
         while len(self._texts) > TEXTS_MAX:
             del self._texts[next(iter(self._texts))]
         return text.plain if not compressed else await self._compressed(text)
+
+    async def samples(self) -> Samples:
+        """What `text` shows to a token for all runs: the aggregator's own series and those of each run."""
+        await self._rendered(Rows)
+        runs = [one[Rows] for text in self._runs.values() for one in (text.of_account, text.present)]
+        return Samples(self._rendered_ns, [self._own[Rows], self._always[Rows], *runs])
+
+    async def _rendered(self, format: Format) -> None:
+        """Ask for a format and wait until the series have it."""
+        self._formats[format] = time.monotonic()
+        if self._must_wait():
+            await self._flights.run("refresh", self.refresh)
+        if format not in self._always:
+            # The refresh had begun before this format was asked for.
+            await self._flights.run("refresh", self.refresh)
 
     async def keep_fresh(self) -> None:
         """Refresh the text of a large installation for ever."""
@@ -151,7 +170,8 @@ class Exposition:
         formats = [format for format, asked in self._formats.items() if began - asked <= FORMAT_SECONDS]
         formats = formats or [TextWriter]
         self._runs = await in_slices(self._render_runs(formats))
-        self._render_own(self._clock_ns(), formats)
+        self._rendered_ns = self._clock_ns()
+        self._render_own(self._rendered_ns, formats)
         self._refreshed, asked, self._texts = time.monotonic(), self._texts, {}
         self._took_seconds = self._refreshed - began
         if self._is_large():
@@ -286,6 +306,8 @@ class Exposition:
         _add_bounds(families, store, self._authenticator, self._memory)
         self._add_clocks(families)
         families.add_process("goodput_aggregator")
+        if self.otlp:
+            self.otlp.collect(families)
         _add_authentication(families, self._authenticator)
 
     def _add_clocks(self, families: Families) -> None:

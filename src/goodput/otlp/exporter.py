@@ -1,0 +1,198 @@
+"""Posts what /metrics shows to an OTLP receiver at intervals, from a thread of its own.
+
+Nothing is queued: a request is made, sent for at most the timeout (10 s, OTEL_EXPORTER_OTLP_TIMEOUT) and forgotten. What
+is lost with a failed one are points in time; counters go on, and the next export has their newest values. A receiver that
+is dead, slow or refuses delays this thread alone. An answer is read up to ANSWER_BYTES_MAX.
+
+    exporter = OtlpExporter(OtlpSettings("http://127.0.0.1:4318/v1/metrics"), "goodput_node", agent.samples, {})
+    exporter.start(); exporter.stop()
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+
+import requests
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+
+from goodput import __version__
+from goodput.otlp.points import Points
+from goodput.otlp.settings import Collect, OtlpSettings
+
+log = logging.getLogger("goodput.otlp")
+ANSWER_BYTES_MAX, ANSWER_SECONDS_MAX = 65_536, 10.0
+JOIN_SECONDS_MAX = 1.0
+ACCEPTED, REFUSED, UNREACHABLE, FAILED = "accepted", "refused", "unreachable", "failed"
+
+
+class OtlpExporter:
+    """`prefix` is that of its own series; `attributes` describe the resource, where the environment does not."""
+
+    def __init__(
+        self, settings: OtlpSettings, prefix: str, collect: Collect, attributes: Mapping[str, str], **options
+    ):
+        """`options` are OTLPMetricExporter's, instead of the environment's."""
+        self._settings, self._prefix, self._collect = settings, prefix, collect
+        self._points = Points(resource_of(attributes, settings.cluster))
+        self._session = BoundedSession()
+        # It logs each failure; `_tell` says once what changed.
+        logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
+        self._client = OTLPMetricExporter(settings.url, session=self._session, **options)
+        self._exports: Counter[str] = Counter(dict.fromkeys((ACCEPTED, REFUSED, UNREACHABLE, FAILED), 0))
+        self._sent: Counter[str] = Counter(dict.fromkeys((ACCEPTED, "rejected", "lost"), 0))
+        self._accepted = time.monotonic()
+        self._problem: str | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="otlp", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, wait_seconds: float = JOIN_SECONDS_MAX) -> None:
+        """End the thread; a request that is under way is given `wait_seconds`."""
+        self._stopping.set()
+        self._client.shutdown()
+        if self._thread.is_alive():
+            self._thread.join(wait_seconds)
+
+    def collect(self, families) -> None:
+        families.add_counts(f"{self._prefix}_otlp_exports_total", "outcome", self._exports)
+        families.add_counts(f"{self._prefix}_otlp_points_total", "outcome", self._sent)
+        families.add(f"{self._prefix}_otlp_accepted_age_seconds", {}, time.monotonic() - self._accepted)
+
+    def export(self) -> str:
+        """Collect and send once; returns the outcome, which is counted. The first request that fails ends it."""
+        outcome, problem = FAILED, None
+        try:
+            samples = self._collect()
+            for request in self._points.requests(samples.parts, samples.unix_ns):
+                outcome, problem = self._send(request)
+                if outcome != ACCEPTED:
+                    break
+            else:
+                self._accepted = time.monotonic()
+        except Exception as error:
+            problem = f"{error!r}"
+        self._exports[outcome] += 1
+        self._tell(problem)
+        return outcome
+
+    def _run(self) -> None:
+        # Nodes that were started together do not export together.
+        wait_seconds = random.uniform(0, self._settings.interval_seconds)
+        while not self._stopping.wait(wait_seconds):
+            began = time.monotonic()
+            self.export()
+            took = time.monotonic() - began
+            wait_seconds = max(self._settings.interval_seconds - took, 0.1)
+
+    def _send(self, request: MetricsData) -> tuple[str, str | None]:
+        self._session.answer, self._session.error = None, ""
+        result = self._client.export(request)
+        answer, points = self._session.answer, count_points(request)
+        # The library takes a redirect, which it does not follow, for success.
+        if result is MetricExportResult.SUCCESS and answer is not None and answer.status < 300:
+            rejected = min(answer.rejected_points, points)
+            self._sent.update({ACCEPTED: points - rejected, "rejected": rejected})
+            problem = f"{rejected} points rejected: {answer.message}" if rejected else None
+            return ACCEPTED, problem
+        self._sent["lost"] += points
+        if answer is None:
+            return UNREACHABLE, f"no answer ({self._session.error})"
+        return REFUSED, f"HTTP status {answer.status}"
+
+    def _tell(self, problem: str | None) -> None:
+        """Log what changed."""
+        if problem == self._problem:
+            return
+        self._problem = problem
+        if problem is None:
+            log.warning("export to %s works again", self._settings.url)
+        else:
+            log.warning("export to %s: %s", self._settings.url, _printable(problem))
+
+
+class Answer:
+    """Status of an answer and what it says of rejected points."""
+
+    def __init__(self, status: int, body: bytes):
+        self.status, self.rejected_points, self.message = status, 0, ""
+        if status == 200 and body:
+            message = ExportMetricsServiceResponse()
+            try:
+                message.ParseFromString(body)
+            except Exception:
+                return  # Some receivers answer with text.
+            self.rejected_points = max(message.partial_success.rejected_data_points, 0)
+            self.message = message.partial_success.error_message
+
+
+class BoundedSession(requests.Session):
+    """Reads a bounded part of each answer, within the timeout, and keeps what the last request ended with."""
+
+    answer: Answer | None = None
+    error = ""  # the kind of the last failure without an answer
+
+    def send(self, request, **options) -> requests.Response:
+        deadline = time.monotonic() + (options.get("timeout") or ANSWER_SECONDS_MAX)
+        try:
+            response = super().send(request, **{**options, "stream": True})
+            body = read_answer(response, deadline)
+        except OSError as error:  # requests' own errors are ones
+            self.error = type(error).__name__
+            raise
+        response.raw = io.BytesIO(body)
+        self.answer = Answer(response.status_code, body)
+        return response
+
+    def merge_environment_settings(self, *arguments) -> dict:
+        """OTEL_EXPORTER_OTLP_CERTIFICATE prevails over REQUESTS_CA_BUNDLE, which requests itself would prefer."""
+        found = dict(super().merge_environment_settings(*arguments))
+        return found | ({"verify": self.verify} if isinstance(self.verify, str) else {})
+
+
+def read_answer(response: requests.Response, deadline: float) -> bytes:
+    """The body; empty if it is too long or not whole by the deadline, and then the connection is closed."""
+    body, raw = b"", response.raw
+    # One call of `read` waits for all it was asked for, however slowly that comes.
+    read = getattr(raw, "read1", raw.read)
+    while len(body) <= ANSWER_BYTES_MAX and time.monotonic() < deadline:
+        try:
+            part = read(8192)
+        except Exception:
+            break  # The status was received; the body only says more about it.
+        if not part:
+            return body
+        body += part
+    response.close()
+    return b""
+
+
+def count_points(request: MetricsData) -> int:
+    return sum(
+        len(metric.data.data_points)
+        for resource in request.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    )
+
+
+def resource_of(attributes: Mapping[str, str], cluster: str) -> Resource:
+    """The resource of everything exported; OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME prevail."""
+    own = {"service.version": __version__, **attributes}
+    if cluster:
+        own["goodput.cluster"] = cluster
+    return Resource(own).merge(OTELResourceDetector().detect())
+
+
+def _printable(text: str) -> str:
+    return "".join(one if one.isprintable() else "?" for one in text[:500])

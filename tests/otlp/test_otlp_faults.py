@@ -1,0 +1,174 @@
+"""Receivers that are dead, slow, refuse or answer nonsense: nothing waits for them, and series say so."""
+
+import threading
+
+import pytest
+from support.node.agents import agent_on
+from support.node.node_tree import Clock, write_tree
+
+pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra otlp is not installed")
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+from support.otlp.receiver import Receiver, send
+from support.servers.certificates import Authority
+from support.servers.servers import free_ports
+
+from goodput.metrics import Families
+from goodput.otlp import exporter as exporter_module
+from goodput.otlp import points
+from goodput.otlp.exporter import OtlpExporter
+from goodput.otlp.settings import OtlpSettings, Samples
+
+WAIT_SECONDS = 60
+
+
+@pytest.fixture
+def receiver():
+    with Receiver() as one:
+        yield one
+
+
+def one_series(count: int = 1) -> Samples:
+    families = Families("node")
+    for number in range(count):
+        families.add("goodput_gpu_up", {"gpu": f"GPU-{number}"}, 1)
+    return Samples(7, [families.rows])
+
+
+def exporter_of(url: str, collect=one_series, timeout: float = 10) -> OtlpExporter:
+    return OtlpExporter(OtlpSettings(url), "goodput_node", collect, {}, timeout=timeout)
+
+
+def series_of(exporter: OtlpExporter) -> dict:
+    """Counts that are not zero, by series and outcome."""
+    families = Families("node")
+    exporter.collect(families)
+    return {
+        (name.removeprefix("goodput_node_otlp_"), *values): figure
+        for name, rows in families.rows.items()
+        for values, figure in rows
+        if figure and "age" not in name
+    }
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "said"),
+    [
+        (lambda handler, _: send(handler, 400, b"no"), "refused", "HTTP status 400"),
+        (lambda handler, _: send(handler, 401, b"x" * 200_000), "refused", "HTTP status 401"),
+        (lambda handler, _: send(handler, 308, b"", Location="/elsewhere"), "refused", "HTTP status 308"),
+        (lambda handler, _: send(handler, 503, b"", Retry_After="3600"), "refused", "HTTP status 503"),
+        (lambda handler, _: handler.connection.close() or True, "unreachable", "no answer"),
+        (lambda handler, _: handler.wfile.write(b"nonsense\r\n\r\n") or True, "unreachable", "no answer"),
+    ],
+    ids=["bad-request", "unauthorized-long", "redirect", "retry-later", "disconnect", "not-http"],
+)
+def test_failed_export_is_counted(receiver, answer, outcome, said, caplog):
+    receiver.answer = answer
+    exporter = exporter_of(receiver.url, timeout=0.5)
+    assert exporter.export() == exporter.export() == outcome
+    assert series_of(exporter) == {("exports_total", outcome): 2, ("points_total", "lost"): 2}
+    assert [said in record.getMessage() for record in caplog.records] == [True], "said once"
+    receiver.answer = lambda handler, body: b""
+    assert exporter.export() == "accepted"
+    assert series_of(exporter)["points_total", "accepted"] == 1
+    assert "works again" in caplog.records[-1].getMessage()
+
+
+def test_dead_receiver_is_counted():
+    exporter = exporter_of(f"http://127.0.0.1:{free_ports(1)[0]}/v1/metrics", timeout=0.2)
+    assert exporter.export() == "unreachable"
+    exporter.stop()
+
+
+def test_partly_rejected_points_are_counted(receiver, caplog):
+    answer = ExportMetricsServiceResponse()
+    answer.partial_success.rejected_data_points = 2
+    answer.partial_success.error_message = "too\nold"
+    receiver.answer = lambda handler, body: answer.SerializeToString()
+    exporter = exporter_of(receiver.url, lambda: one_series(5))
+    assert exporter.export() == "accepted"
+    counts = {("exports_total", "accepted"): 1, ("points_total", "accepted"): 3}
+    assert series_of(exporter) == counts | {("points_total", "rejected"): 2}
+    assert "2 points rejected: too?old" in caplog.text
+
+
+def test_failure_ends_the_round_of_requests(receiver, monkeypatch):
+    """So that a receiver that never answers costs one timeout, not one for each request."""
+    monkeypatch.setattr(points, "POINTS_MAX", 2)
+    receiver.answer = lambda handler, _: send(handler, 400, b"")
+    exporter = exporter_of(receiver.url, lambda: one_series(10))
+    assert exporter.export() == "refused"
+    assert len(receiver.headers) == 1
+
+
+def test_trickled_answer_ends_at_its_deadline(receiver, monkeypatch):
+    """One byte before every timeout of the socket; the status alone counts."""
+    clock = iter(range(1_000_000))
+    monkeypatch.setattr(exporter_module.time, "monotonic", lambda: next(clock))
+    ends = threading.Event()
+
+    def trickle(handler, _):
+        handler.send_response(200)
+        handler.send_header("Content-Length", "60000")
+        handler.end_headers()
+        while not ends.wait(0.01):
+            handler.wfile.write(b"x")
+        return True
+
+    receiver.answer = trickle
+    try:
+        assert exporter_of(receiver.url, timeout=20).export() == "accepted"
+    finally:
+        ends.set()
+
+
+def test_series_that_cannot_be_collected_are_counted(receiver, caplog):
+    def fail():
+        raise OSError("no series")
+
+    exporter = exporter_of(receiver.url, fail)
+    assert exporter.export() == "failed"
+    assert series_of(exporter) == {("exports_total", "failed"): 1}
+    assert "no series" in caplog.text
+
+
+def test_silent_receiver_delays_no_scrape(receiver, tmp_path):
+    """The exporter waits for an answer all the while; the agent polls, answers scrapes and stops."""
+    write_tree(tmp_path)
+    (tmp_path / "pages").mkdir()
+    silent = threading.Event()
+    receiver.answer = lambda handler, _: silent.wait(WAIT_SECONDS)
+    otlp = OtlpSettings(receiver.url, interval_seconds=0.01)
+    agent = agent_on(tmp_path, Clock(), otlp=otlp)
+    try:
+        with agent:
+            assert receiver.arrived.wait(WAIT_SECONDS)
+            for _ in range(3):
+                agent.poll()
+                text = agent.exposition().decode()
+            assert 'goodput_node_otlp_exports_total{outcome="accepted"} 0.0' in text
+            assert agent.otlp and agent.otlp._thread.is_alive()
+            assert len(receiver.headers) == 1, "nothing is queued behind it"
+    finally:
+        silent.set()
+
+
+def test_header_and_timeout_come_from_the_environment(receiver, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20secret")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
+    receiver.answer = lambda handler, body: send(handler, 200, b"")
+    assert OtlpExporter(OtlpSettings(receiver.url), "goodput_node", one_series, {}).export() == "accepted"
+    headers = {name.lower(): value for name, value in receiver.headers[0].items()}
+    assert headers["authorization"] == "Bearer secret"
+    assert headers["content-encoding"] == "gzip"
+    assert headers["path"] == "/v1/metrics"
+
+
+def test_tls_by_the_environment(tmp_path, monkeypatch):
+    """The receiver's authority is named in the environment; without that it is not trusted."""
+    authority = Authority(tmp_path)
+    with Receiver(authority.issue("receiver")) as receiver:
+        assert exporter_of(receiver.url, timeout=0.5).export() == "unreachable"
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(authority.cert))
+        assert exporter_of(receiver.url).export() == "accepted"
