@@ -99,15 +99,13 @@ def create_app(
     maintenance = LedgerMaintenance(ledger, ingest, accounts, keep or Keep(), memory)
 
     startup = Startup(lambda startup: _restore(startup, ledger, ingest, maintenance, memory))
-
     reloads = _repeat(_once(authenticator.reload), FILES_EVERY_SECONDS, "reloading tokens and certificates")
     hangs = _repeat(accounts.detecting_hangs, HANGS_EVERY_SECONDS, "hang detection")
     ender = RunEnder(store, ledger, stale_seconds=stale_seconds, clock_ns=clock)
     follow = _once(lambda: follow_step(clock, clocks, store, accounts.hangs))
     clock_steps = _repeat(follow, CLOCK_EVERY_SECONDS, "following steps of the clock")
     works = (hangs, exposition.keep_fresh, maintenance.run, Snapshots(accounts, ingest).run, memory.run)
-    works = (*works, clock_steps, Abandonment(accounts, ender, abandoned_seconds).run)
-    works = (*works, *_exports(exposition, otlp))
+    works += (clock_steps, Abandonment(accounts, ender, abandoned_seconds).run, *_exports(exposition, otlp))
     lifespan = _lifespan(startup, reloads, works, history)
     app = App(
         title="goodput",
