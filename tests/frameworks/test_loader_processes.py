@@ -63,7 +63,7 @@ def test_worker_slots_continue_over_epochs(trainer, persistent):
 
 def test_simultaneous_loaders_have_their_own_slots(trainer):
     # Slow enough that its waits exceed the start of a worker on a busy machine.
-    train = DataLoader(data.Planted(8, sleep=0.1), batch_size=2, num_workers=2, persistent_workers=True)
+    train = DataLoader(data.Planted(8, sleep=0.4), batch_size=2, num_workers=2, persistent_workers=True)
     other = DataLoader(data.Planted(4), batch_size=1, num_workers=1)
     with trainer.auto.loader:
         first = iter(train)
