@@ -20,10 +20,11 @@ demo: $(VENV)/.demo  ## train a small model here and account for every second of
 test: $(VENV)/.test servers  ## all tests
 	$(BIN)/python tests/support/run_suite.py $(ARGS)
 
-fuzz: $(VENV)/.test servers  ## rules without one clause each, then property tests with new examples for MINUTES (10)
+fuzz: $(VENV)/.test servers  ## rules without one clause each, then for MINUTES (10) property tests with new examples, and as long again readers under atheris
 	$(BIN)/python -m pytest -n 2 -m mutation $(ARGS) $(ALLOW_NO_TESTS)
 	@end=$$(( $$(date +%s) + 60 * $(or $(MINUTES),10) )); while [ $$(date +%s) -lt $$end ]; do \
 	    GOODPUT_TEST_PROFILE=fuzz $(BIN)/python -m pytest -n 2 -m hypothesis $(ARGS) || exit 1; done
+	$(if $(ARGS),,PYTHONPATH=tests $(BIN)/python -m support.fuzz.guided .fuzz $$((60 * $(or $(MINUTES),10))))
 
 lint: $(VENV)/.test  ## style and types
 	$(BIN)/ruff check .
@@ -79,7 +80,7 @@ servers:
 	./tests/install-servers.sh
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .hypothesis .ruff_cache src/*.egg-info
+	rm -rf $(VENV) build dist .fuzz .pytest_cache .hypothesis .ruff_cache src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find src -name '*.so' -delete
 

@@ -185,7 +185,11 @@ class App(FastAPI):
             )
             _, components = msgspec.json.schema_components(types, ref_template=REFERENCE)
             document = super().openapi()
-            document.setdefault("components", {}).setdefault("schemas", {}).update(components)
+            schemas = document.setdefault("components", {}).setdefault("schemas", {})
+            schemas.update(components)
+            # A value of the right type that makes no sense is answered with a sentence.
+            invalid = schemas["HTTPValidationError"]["properties"]
+            invalid["detail"] = {"title": "Detail", "anyOf": [invalid["detail"], {"type": "string"}]}
         return document
 
 
