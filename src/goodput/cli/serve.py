@@ -79,6 +79,7 @@ def call(arguments) -> int:
     from goodput.aggregator.http.token_budgets import TokenLimits
     from goodput.aggregator.ledger.compaction import Keep
     from goodput.aggregator.ledger.ledger import LedgerError
+    from goodput.aggregator.ledger.owner import LedgerOwner
     from goodput.aggregator.memory_bound import TooSmall
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -104,6 +105,7 @@ def call(arguments) -> int:
         given["otlp"] = otlp._replace(instance=f"{socket.gethostname()}:{listener.getsockname()[1]}")
     given["keep"] = Keep(arguments.keep_steps, arguments.keep_minutes)
     try:
+        given["owner"] = LedgerOwner(ledger)
         app = create_app(ledger, authenticator=authenticator, memory=_memory_bound(arguments.memory), **given)
     except TooSmall as error:
         return fail("serve", f"--memory: {error}", 2)

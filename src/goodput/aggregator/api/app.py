@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -52,6 +53,7 @@ from goodput.aggregator.ingest.run_end import RunEnder
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger.compaction import Keep
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
+from goodput.aggregator.ledger.owner import CHECK_SECONDS, LedgerOwner
 from goodput.aggregator.memory_bound import MemoryBound, Way
 from goodput.defaults import ABANDONED_SECONDS, STALE_SECONDS, STALL_SECONDS
 from goodput.metrics.negotiation import negotiated
@@ -78,8 +80,11 @@ def create_app(
     memory: MemoryBound | None = None,
     clock: SteadyClock | None = None,
     otlp: OtlpSettings | None = None,
+    owner: LedgerOwner | None = None,
 ) -> FastAPI:
     """The aggregator as an ASGI app over the ledger at `ledger_url` (an SQLAlchemy URL), which it compacts as in `keep`.
+
+    With an `owner` it ends unless it alone serves the ledger.
 
     Without an authenticator every client that names this machine as its host has full access.
     """
@@ -98,7 +103,7 @@ def create_app(
     exposition = Exposition(accounts, ingest, health, authenticator, memory, clock, ranks_shown)
     maintenance = LedgerMaintenance(ledger, ingest, accounts, keep or Keep(), memory)
 
-    startup = Startup(lambda startup: _restore(startup, ledger, ingest, maintenance, memory))
+    startup = Startup(lambda startup: _restore(startup, ledger, owner, ingest, maintenance, memory))
     reloads = _repeat(_once(authenticator.reload), FILES_EVERY_SECONDS, "reloading tokens and certificates")
     hangs = _repeat(accounts.detecting_hangs, HANGS_EVERY_SECONDS, "hang detection")
     ender = RunEnder(store, ledger, stale_seconds=stale_seconds, clock_ns=clock)
@@ -106,20 +111,8 @@ def create_app(
     clock_steps = _repeat(follow, CLOCK_EVERY_SECONDS, "following steps of the clock")
     works = (hangs, exposition.keep_fresh, maintenance.run, Snapshots(accounts, ingest).run, memory.run)
     works += (clock_steps, Abandonment(accounts, ender, abandoned_seconds).run, *_exports(exposition, otlp))
-    lifespan = _lifespan(startup, reloads, works, history)
-    app = App(
-        title="goodput",
-        version=__version__,
-        description="Where the GPU time of training runs went.",
-        openapi_url="/api/v1/openapi.json",
-        docs_url=None,
-        redoc_url=None,
-        lifespan=lifespan,
-        # A redirect would repeat the Host header of the request.
-        redirect_slashes=False,
-        dependencies=[Depends(_run_check(store, maintenance.memory))],
-        exception_handlers=dict.fromkeys((HistoryError, LedgerError, QueueFull), _unavailable),
-    )
+    works += (partial(_check_owner, owner, startup),) if owner else ()
+    app = _api(_lifespan(startup, reloads, works, history), _run_check(store, maintenance.memory))
     app.add_middleware(RequestMiddleware, authenticator=authenticator, check=startup.check)
     app.state.ledger_url, app.state.authenticator, app.state.startup = ledger.url, authenticator, startup
     pushes = IngestRoute(ingest, authenticator, memory)
@@ -138,6 +131,23 @@ def create_app(
     return app
 
 
+def _api(lifespan, run_check) -> App:
+    """Without routes."""
+    return App(
+        title="goodput",
+        version=__version__,
+        description="Where the GPU time of training runs went.",
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        # A redirect would repeat the Host header of the request.
+        redirect_slashes=False,
+        dependencies=[Depends(run_check)],
+        exception_handlers=dict.fromkeys((HistoryError, LedgerError, QueueFull), _unavailable),
+    )
+
+
 def _exports(exposition: Exposition, otlp: OtlpSettings | None) -> Iterator[_Work]:
     if otlp:
         from goodput.aggregator.api.otlp_export import OtlpExport
@@ -145,9 +155,25 @@ def _exports(exposition: Exposition, otlp: OtlpSettings | None) -> Iterator[_Wor
         yield OtlpExport(exposition, otlp).run
 
 
+async def _check_owner(owner: LedgerOwner, startup: Startup) -> None:
+    while True:
+        await asyncio.sleep(CHECK_SECONDS)
+        try:
+            await asyncio.to_thread(owner.check)
+        except LedgerError as error:
+            return startup.fail(error)
+
+
 def _restore(
-    startup: Startup, ledger: Ledger, ingest: Ingest, maintenance: LedgerMaintenance, memory: MemoryBound
+    startup: Startup,
+    ledger: Ledger,
+    owner: LedgerOwner | None,
+    ingest: Ingest,
+    maintenance: LedgerMaintenance,
+    memory: MemoryBound,
 ) -> None:
+    if owner:
+        owner.acquire(lambda: startup.is_stopping)
     if ledger.is_old:
         ledger.migrate(startup.set_converted)
         maintenance.begin()

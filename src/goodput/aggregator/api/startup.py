@@ -41,15 +41,18 @@ class Startup:
         try:
             await asyncio.to_thread(self._restore, self)
         except Exception as error:
-            self.error = error
-            log.error("%s", error)
-            self.on_failure()
-            return
+            return self.fail(error)
         self._advanced = None
         if self.restored:
             log.info("restored %d rank processes", self.restored)
         self.is_whole = True
         then()
+
+    def fail(self, error: Exception) -> None:
+        """End the server, since it cannot serve its ledger, or may not any more."""
+        self.error = error
+        log.error("%s", error)
+        self.on_failure()
 
     def begin_reading(self, known: int) -> None:
         """Called by the thread when the ledger has the present version. A migration is not judged by its progress:
