@@ -94,7 +94,7 @@ def _print_detections(
         print(f"  {one.fault.alert:<38}{delay:<30}{bound:<18}{one.fault.what}")
     for one in unexplained(faults, it.firings):
         print(f"  unexplained: {_line(one)}")
-    for name in uncovered(rules, faults):
+    for name in uncovered(rules, found):
         print(f"  no fault is planted for {name}")
 
 

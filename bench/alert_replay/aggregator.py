@@ -6,6 +6,7 @@ released. A restart forgets everything and loads again what a ledger would have,
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Container
 
@@ -15,6 +16,7 @@ from goodput import causes
 from goodput.account import straggler
 from goodput.account.attempts import EndMark
 from goodput.aggregator.accounts import live
+from goodput.aggregator.accounts.abandonment import START_SECONDS, Abandonment
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.history import History
@@ -23,6 +25,7 @@ from goodput.aggregator.api.exposition import EVERYTHING, Exposition
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
+from goodput.aggregator.ingest.run_end import RunEnder
 from goodput.aggregator.ingest.store import ReportRejected, Store
 from goodput.metrics import CATALOGUE
 from goodput.simulate.node import Key
@@ -71,11 +74,22 @@ class _Accounts(Accounts):
         return found
 
 
+class _EndMarks:
+    """The part of a Ledger that holds end marks."""
+
+    def __init__(self):
+        self.of: dict[schema.Identity, EndMark] = {}
+
+    def end(self, marks: list[tuple[schema.Identity, EndMark]], _set_ns: int) -> None:
+        self.of.update(marks)
+
+
 class Aggregator:
     """The caller sets `now`, in simulated seconds."""
 
     def __init__(self):
         self.now = 0.0
+        self._end_marks = _EndMarks()
         self._ledger: dict[tuple, tuple[schema.RankReport, list, list]] = {}
         # Rows that were released could only be read from a ledger, in a child process.
         live.ROWS_MAX = 1 << 40
@@ -92,9 +106,15 @@ class Aggregator:
         self.store = Store()
         for report, rows, events in self._ledger.values():
             self.store.merge(replace(report, steps=rows, events=events), 0)
+        for identity, mark in self._end_marks.of.items():
+            self.store.end(identity, mark)
         self.store.new = self.store.repeated = 0
         given = {"stall_seconds": STALL_SECONDS, "stale_seconds": STALE_SECONDS}
         self.accounts = _Accounts(self.store, self._clock_ns, **given)
+        self._ender = RunEnder(
+            self.store, self._end_marks, stale_seconds=STALE_SECONDS, clock_ns=self._clock_ns
+        )
+        self._abandonment = Abandonment(self.accounts, self._ender)
         self.health, self.authenticator = HealthLog(), RequestAuthenticator()
         self.ingest = Ingest(self.store, None, self._clock_ns, self.accounts.hangs, self.health)
         view = HealthCosts(self.health, self.accounts)
@@ -124,15 +144,16 @@ class Aggregator:
         return True
 
     def end(self, run: str, reason: str) -> None:
-        """Declare a run over; forgotten by a restart."""
-        for process in self.store.newest[run].values():
-            self.store.end(process.identity, EndMark(reason, 0, self._clock_ns()))
+        """Declare a run over."""
+        asyncio.run(self._ender.end(run, reason, force=True))
 
     def take_event(self, node: str, event: schema.Health) -> None:
         self.health.add(node, event)
 
     def scrape(self, wanted: Container[str] = CATALOGUE) -> dict[Key, float]:
-        """Every series of these names that it exposes now."""
+        """Every series of these names that it exposes now. Runs that are due are abandoned first."""
+        if self.now - self._began >= START_SECONDS:
+            asyncio.run(self._abandonment.mark_due(self._clock_ns()))
         found: dict[Key, float] = {}
         for name, rows in self.exposition.families(EVERYTHING).rows.items():
             if name not in wanted:

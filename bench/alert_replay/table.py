@@ -83,7 +83,8 @@ def _innocent(innocent: Replay) -> str:
 
 
 def _delays(found: list[Detection], rules: list[Rule]) -> str:
-    holds = {rule.name: rule for rule in rules if rule.alert}
+    holds = {(rule.name, rule.severity): rule for rule in rules if rule.alert}
+    severities = {rule.name: rule.severity for rule in rules if rule.alert}
     lines = [
         "\n## Delays",
         "",
@@ -96,11 +97,11 @@ def _delays(found: list[Detection], rules: list[Rule]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for one in sorted(found, key=lambda one: (one.fault.alert, one.fault.start)):
-        rule = holds.get(one.fault.alert)
+        severity = severities.get(one.fault.alert, "") if one.firing is None else one.firing.severity
+        rule = holds.get((one.fault.alert, severity))
         hold = "" if rule is None else length(rule.hold_seconds)
         delay = "**not seen**" if one.delay is None else length(one.delay)
         ended = _ended(one)
-        severity = "" if rule is None else rule.severity
         bound = length(one.fault.within)
         lines.append(
             f"| {one.fault.alert} | {severity} | {one.fault.what} | {hold} | {delay} | {bound} | {ended} |"
@@ -116,8 +117,8 @@ def _ended(one: Detection) -> str:
 
 
 def _rest(found: list[Detection], planted: Replay, rules: list[Rule]) -> str:
-    faults = [one.fault for one in found]
-    missing, extra = uncovered(rules, faults), unexplained(faults, planted.firings)
+    missing = uncovered(rules, found)
+    extra = unexplained([one.fault for one in found], planted.firings)
     text = "\n## Not covered\n\n"
     text += (
         "".join(f"- {name}: no fault of its own is planted.\n" for name in missing)

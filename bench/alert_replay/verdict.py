@@ -70,7 +70,16 @@ def unexplained(faults: list[PlantedFault], firings: list[Firing]) -> list[Firin
     return [one for one in firings if not any(explains(fault, one) for fault in faults)]
 
 
-def uncovered(rules: list[Rule], faults: list[PlantedFault]) -> list[str]:
-    """Alerts for which no fault is planted."""
-    covered = {fault.alert for fault in faults}
-    return sorted({rule.name for rule in rules if rule.alert} - covered)
+def uncovered(rules: list[Rule], found: list[Detection]) -> list[str]:
+    """Alerts that no fault is planted for, and those of several severities of which one has never fired for its fault."""
+    fired = {(one.fault.alert, firing.severity) for one in found for firing in one.firings}
+    planted = {one.fault.alert for one in found}
+    severities: dict[str, set[str]] = {}
+    for rule in rules:
+        if rule.alert:
+            severities.setdefault(rule.name, set()).add(rule.severity)
+    missing = [name for name in severities if name not in planted]
+    for name, own in severities.items():
+        if name in planted and len(own) > 1:
+            missing += [f"{name} ({severity})" for severity in own if (name, severity) not in fired]
+    return sorted(missing)

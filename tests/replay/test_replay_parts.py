@@ -233,10 +233,30 @@ def test_agent_restart_resets_only_its_counters():
     assert (np.diff(found[kernel]) > 0).all()
 
 
+def test_aggregator_abandons_a_dead_run_for_good():
+    """After a day, also after a restart; an end that was declared is not forgotten either."""
+    aggregator = _simulated(RunPlan("r", [AttemptPlan(0, 600, PLACES, "killed")], Workload(step=8)), 900)
+
+    def status(now: float) -> str:
+        aggregator.now = now
+        aggregator.scrape({"up"})
+        return aggregator.accounts.account("r").status
+
+    assert [status(at) for at in (80_000, 88_000, 88_010)] == ["down", "down", "abandoned"]
+    aggregator.start()
+    assert status(88_020) == "abandoned"
+    aggregator.end("r", "failed")
+    aggregator.start()
+    assert status(88_900) == "failed"
+
+
 def test_every_alert_has_a_planted_fault():
     _, faults = planted(30)
-    assert uncovered(load(), faults) == []
-    assert uncovered(load(), faults[1:]) == [faults[0].alert]
+    found = detections(faults, [])
+    names = ("GoodputAgentDown", "GoodputAggregatorDown")  # Each has two severities, of which none has fired.
+    unseen = [f"{name} ({severity})" for name in names for severity in ("critical", "warning")]
+    assert uncovered(load(), found) == unseen
+    assert uncovered(load(), found[1:]) == sorted([*unseen, faults[0].alert])
 
 
 def test_fault_is_detected_only_by_its_alert_and_place():
