@@ -190,10 +190,17 @@ def test_message_has_count_examples_and_links():
     title, text = message_of([one], "resolved")
     assert title == "Resolved: GoodputGpuXid (critical), run r1, node n0"
     assert text.splitlines() == ["- Node n0", "It hangs.", "Board: /d/x", "Runbook: https://r"]
+    labels = {"alertname": "GoodputLinkDown", "problem": "infiniband", "device": "mlx5_3", "port": "1"}
+    rail = [
+        {**one, "labels": {**labels, "switch": "leaf-3", "host": one["labels"]["host"]}}
+        for one in alerts[:32]
+    ]
+    title, _ = message_of(rail)
+    assert title == "GoodputLinkDown (infiniband), mlx5_3 port 1, switch leaf-3: 32 firing"
 
 
 def test_shared_cause_is_one_message_for_all_nodes(tmp_path):
-    """A file system that hangs on 600 nodes, and a switch that takes 32 links along, each in one of two clusters."""
+    """A file system that hangs on 600 nodes, and switches that take 32 links along, one of them known, in two clusters."""
     require("prometheus-alertmanager")
 
     def alert(name, **labels):
@@ -207,7 +214,12 @@ def test_shared_cause_is_one_message_for_all_nodes(tmp_path):
     ]
     body += [
         alert(
-            "LinkDown#infiniband", cluster="a", instance=f"n{n}:9470", run=f"r{n % 9}", device=f"mlx5_{n % 8}"
+            "LinkDown#infiniband",
+            cluster="a",
+            instance=f"n{n}:9470",
+            run=f"r{n % 9}",
+            device=f"mlx5_{n % 8}",
+            **({"switch": "leaf-1"} if n < 8 else {}),
         )
         for n in range(32)
     ]
@@ -226,6 +238,6 @@ def test_shared_cause_is_one_message_for_all_nodes(tmp_path):
 
         found = wait_until(groups, 60, "every alert to be in a group")
     assert sorted((one["receiver"]["name"], len(one["alerts"])) for one in found) == [
-        *[("page", 1), ("page", 1), ("page", 32), ("page", 600)],
+        *[("page", 1), ("page", 1), ("page", 8), ("page", 24), ("page", 600)],
         ("ticket", 2),
     ]
