@@ -273,20 +273,23 @@ PANELS = [
     ),
     panels.table(
         "Processes on the GPUs",
-        "At most forty processes on the GPUs of the chosen nodes, with their owners, and how many each GPU has. A "
+        "At most forty processes on the GPUs of the chosen nodes, with their owners, and how many each GPU has in all. A "
         "process that belongs to no rank was left by a run that has ended, or is someone else's; it takes memory "
         "and time from the rank. Find it by its pid on the node.",
         {
             "process": "topk(40, group by (gpu, instance, pid, user, comm, pod, slurm_job) "
             f"(goodput_gpu_process_info{{{NODE}}})) * on (instance, gpu) group_left (index, uuid) {gpu_names(NODE)}",
-            "on this GPU": f"topk(40, max by (instance, gpu) (goodput_gpu_processes{{{NODE}}}) > 0)",
+            "in all": f"topk(40, max by (instance, gpu) (goodput_gpu_processes{{{NODE}}}) > 0)",
         },
         unit="none",
         no_value="no process uses a GPU, or the driver does not report it",
         first=["instance", "index", "uuid", "pid", "user", "comm", "pod", "slurm_job"],
         sort=("-instance", "-index"),
         hide=("process", "gpu"),
-        overrides=[*panels.widths(instance=110, index=60, uuid=85, pid=70), TO_NODE],
+        overrides=[
+            *panels.widths(instance=110, index=60, uuid=80, pid=60, user=65, comm=75, in_all=60),
+            TO_NODE,
+        ],
     ),
     # Links.
     panels.lines(

@@ -134,7 +134,9 @@ PANELS = [
         sort="attempt",
         hide=("info", "GPU", "process", "gpu"),
         overrides=[
-            *panels.widths(index=55, pci=115, uuid=85, attempt=70, pid=60, CPUs=55, NUMA_node=95),
+            *panels.widths(host=80, instance=100, index=55, pci=115, uuid=85, attempt=70, pid=60),
+            *panels.widths(NUMA_node=90, CPUs=55),
+            ("slurm_job", {"custom.width": 80}),
             (
                 "gpu_uuid",
                 {"custom.hidden": True, "custom.hideFrom": {"viz": True, "legend": False, "tooltip": False}},

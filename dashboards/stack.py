@@ -216,11 +216,11 @@ PANELS = [
     panels.lines(
         "Aggregator: used share of its bounds",
         "What is full makes room (the oldest runs leave memory for the ledger) or refuses: runs and rank processes that "
-        "report now, a token's share of them and of bytes and CPU time of pushes, connections, bodies of reports, sessions, and memory (--memory). At 1 for "
+        "report now, a token's share of them and of bytes and CPU time of pushes, connections, bodies of reports, sessions, health events, ranks with stack samples, pending history queries, and "
+        "memory (--memory). At 1 for "
         "long: see the errors beside it, and move runs to a second aggregator.",
         {
             "{{bound}}": "max by (bound) (goodput_aggregator_bound_used_ratio)",
-            "memory": "max(goodput_aggregator_memory_bytes / goodput_aggregator_memory_limit_bytes)",
         },
         unit="percentunit",
         no_value=NO_AGGREGATOR,
@@ -435,6 +435,6 @@ BOARD = build_board(
     "goodput-stack",
     "Do the aggregator and the agents accept all reports quickly and without loss, and what do they and the SDK cost?",
     PANELS,
-    [(4, 12, 12), (9, 8, 5, 5, 6), (8, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8)],
+    [(4, 12, 12), (9, 7, 5, 5, 7), (8, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8)],
     variables=[board_builder.OPTIONAL_RUN, board_builder.AGENT],
 )

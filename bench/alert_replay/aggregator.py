@@ -39,6 +39,7 @@ PROCESS_RATES = {
     "goodput_aggregator_ingest_seconds_total": 0.01,
 }
 PROCESS_MEMORY_BYTES = 120e6
+LEDGER_BYTES, LEDGER_BYTES_A_ROW = 118_784, 44  # docs/ledger.md
 REQUEST_SECONDS = 0.002
 WAITING_MAX = 4
 _ADVISERS = functools.cache(causes.advisers)
@@ -168,6 +169,8 @@ class Aggregator:
         up_seconds = self.now - self._began
         own = {name: rate * up_seconds for name, rate in PROCESS_RATES.items()}
         own["goodput_aggregator_memory_bytes"] = PROCESS_MEMORY_BYTES
+        rows = sum(len(rows) for _, rows, _ in self._ledger.values())
+        own["goodput_aggregator_ledger_bytes"] = LEDGER_BYTES + LEDGER_BYTES_A_ROW * rows
         return found | {(name, ()): value for name, value in own.items() if name in wanted}
 
     def _clock_ns(self) -> int:

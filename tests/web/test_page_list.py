@@ -90,7 +90,9 @@ def test_installation_shows_bounds_versions_and_refusals(tab, served):
     bounds = page.evaluate(
         "[...document.querySelectorAll('#bounds-rows th')].map((cell) => cell.textContent)"
     )
-    assert {"runs", "rank processes", "connections", "sessions"} <= set(bounds)
+    assert {"runs", "connections", "sessions", "health events", "stack samples", "history queries"} <= set(
+        bounds
+    )
     assert page.evaluate("document.querySelector('#agents-rows').textContent") == "unknown1"
     assert "Runs in memory" in text_of(page, "#installation-facts")
     assert page.evaluate("document.querySelector('#installation-problems').hidden")

@@ -27,7 +27,7 @@ COUNT_MAX = 2**63 - 1  # What a signed 64-bit counter of another program still h
 
 #: Bounds in seconds for a classic Prometheus histogram of phases, two to a factor of ten.
 LATENCY_BOUNDS = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-#: The same for steps, which heat maps show: between 10 ms and 100 s six to a factor of ten.
+#: The same for steps, finer where most lie: between 10 ms and 100 s six to a factor of ten.
 STEP_BOUNDS = (
     *(1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7),
     *(1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 70.0, 100.0, 300.0, 1000.0),

@@ -40,6 +40,7 @@ def test_scoped_events_do_not_displace_fleet_events(small):
     assert [one for one in numbers(log) if not one[2]] == fleet
     scoped = [one for one in numbers(log) if one[2]]
     assert len(scoped) == 5, "a tenth of 100, at two each"
+    assert log.used_share() == 1, "of their own bound; of all others' a fifth is used"
     assert sum(node == "n0" for node, _, _ in scoped) <= 2
     assert len(log) == 25 == len(log.all()) and len(log.of_run("a/x")) == 5 and log.has_hit("a/x")
     assert all(key in log for key, _ in log.all()) and ("n0", 999) not in log

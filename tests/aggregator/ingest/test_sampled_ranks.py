@@ -68,7 +68,7 @@ def test_number_of_ranks_is_bounded(monkeypatch):
             store.merge(report_with(6, rank=rank, run=run, seconds=12), NOW)
     kept = [one.stacks.samples for run in store.runs.values() for one in run.attempts.values()]
     assert kept == [6, 6, 0, 6, 0, 0]
-    assert store.sampled.dropped == 2 + 4
+    assert store.sampled.dropped == 2 + 4 and store.sampled.used_share() == 1
 
 
 @pytest.mark.parametrize(

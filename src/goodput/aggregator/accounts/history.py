@@ -43,6 +43,10 @@ class History:
         self.is_stopping = False
         self._has_thread = True
 
+    def used_share(self) -> float:
+        """The used part of the bound of pending queries."""
+        return self._queue.waiting() / WAITING_MAX
+
     def stop(self) -> None:
         """End what is running, for which the server would wait."""
         self.is_stopping = True

@@ -303,7 +303,12 @@ class Exposition:
         families.add("goodput_aggregator_memory_limit_bytes", {}, self._memory.bytes_max)
         freed = {what.replace(" ", "_"): self._memory.freed[what] for what in self._memory.ways}
         families.add_counts("goodput_aggregator_memory_freed_total", "what", freed)
-        _add_bounds(families, store, self._authenticator, self._memory)
+        more = {
+            "health_events": self._ingest.health.used_share(),
+            "stack_samples": store.sampled.used_share(),
+            "history_queries": self._accounts.history.used_share(),
+        }
+        _add_bounds(families, store, self._authenticator, self._memory, more)
         self._add_clocks(families)
         families.add_process("goodput_aggregator")
         if self.otlp:
@@ -348,10 +353,15 @@ def _joined(format: Format, parts: list[dict[str, bytes]], out: list[bytes]) -> 
 
 
 def _add_bounds(
-    families: Families, store: Store, authenticator: RequestAuthenticator, memory: MemoryBound
+    families: Families,
+    store: Store,
+    authenticator: RequestAuthenticator,
+    memory: MemoryBound,
+    more: dict[str, float],
 ) -> None:
     requests, sessions = authenticator.metrics, authenticator.sessions
     used = {what.replace(" ", "_"): share for what, share in store.used_shares().items()}
+    used |= more
     used["connections"] = requests.connections / requests.connections_max
     used["bodies"] = requests.body_bytes / limits.BODIES_BYTES_MAX
     used |= authenticator.budgets.used_shares()

@@ -48,6 +48,10 @@ class HealthLog:
     def __contains__(self, key: HealthKey) -> bool:
         return key in self._events
 
+    def used_share(self) -> float:
+        """The used part of the bound, of that for tokens of some runs or the other, whichever is fuller."""
+        return max(self._weights[False] / WEIGHT_MAX, self._weights[True] / (WEIGHT_MAX // SCOPED_SHARE))
+
     def add(self, node: str, event: schema.Health, now_ns: int = 0, is_scoped: bool = False) -> bool:
         """Merge an event; whether it is new and kept. With `now_ns` it may be at most AHEAD_NS_MAX ahead of that."""
         if not 0 < len(node) <= NODE_CHARS_MAX or not node.isprintable() or not schema.is_health(event):

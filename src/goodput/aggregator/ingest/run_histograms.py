@@ -14,7 +14,7 @@ import numpy as np
 from goodput.histograms.histogram import BINS, OVERFLOW_SECONDS
 from goodput.histograms.native_histogram import FRACTIONS, NativeHistogram, bucket_of_bin
 
-#: Of steps, ten to a factor of ten, for heat maps.
+#: Of steps, ten to a factor of ten.
 BOUNDS = (
     *(
         round(figure * 10.0**power, 6)

@@ -23,6 +23,10 @@ class SampledRanks:
         self._of_run: Counter[str] = Counter()
         self.dropped = 0
 
+    def used_share(self) -> float:
+        """The used part of the bound of all runs."""
+        return len(self._holders) / RANKS_IN_ALL_MAX
+
     def take(self, run: str, attempt: Attempt, stacks: schema.SampledStacks | None) -> None:
         """Set the attempt's samples, which are cumulative, and clear those of the rank's earlier attempts."""
         if stacks is None:
