@@ -11,7 +11,10 @@ from __future__ import annotations
 import re
 import socket
 import ssl
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -48,6 +51,7 @@ class AggregatorClient:
         is_remote = url.startswith("http:") and not is_loopback(urlsplit(url).hostname or "")
         self.token_is_exposed = bool(credentials.token_file) and is_remote
         self._client: httpx.Client | None = None
+        self._socket: socket.socket | None = None
         self._mark: tuple | None = None  # of the certificate files the client was made with
 
     def close(self) -> None:
@@ -58,11 +62,21 @@ class AggregatorClient:
         """Raises Unreachable if no usable answer arrives in time; see `explain`."""
         deadline_ns = time.monotonic_ns() + int(seconds * 1e9)
         headers = {"Content-Type": content_type, "Accept-Encoding": "identity", **self._credentials.headers()}
-        request = {"content": body, "headers": headers, "timeout": seconds}
+        request = {
+            "content": body,
+            "headers": headers,
+            "timeout": seconds,
+            "extensions": {"trace": self._trace},
+        }
         try:
-            with self._connected().stream("POST", self.url + path, **request) as response:
+            with (
+                self._disconnected_after(seconds) as is_late,
+                self._connected().stream("POST", self.url + path, **request) as response,
+            ):
                 content = _read(response, deadline_ns)
         except (httpx.HTTPError, OSError) as error:
+            if is_late():
+                raise Unreachable(f"no whole answer within {seconds:g} s", "timeout") from error
             raise Unreachable(str(error) or type(error).__name__, _reason_of(error)) from error
         text = content
         if location := response.headers.get("location"):
@@ -74,6 +88,33 @@ class AggregatorClient:
         )
         retry_seconds = _retry_seconds(response.headers.get("retry-after", ""))
         return Answer(response.status_code, content, text, versions, retry_seconds)
+
+    @contextmanager
+    def _disconnected_after(self, seconds: float) -> Iterator[Callable[[], bool]]:
+        """End the connection after so long; yields whether that has happened.
+
+        httpx has a timeout for each read, which an answer that comes byte by byte never reaches.
+        """
+        late = threading.Event()
+
+        def disconnect() -> None:
+            late.set()
+            if self._socket is not None:
+                with suppress(OSError):  # It is closed.
+                    self._socket.shutdown(socket.SHUT_RDWR)
+
+        watchdog = threading.Timer(seconds, disconnect)
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            yield late.is_set
+        finally:
+            watchdog.cancel()
+
+    def _trace(self, event: str, info: dict) -> None:
+        """Keep the socket of the connection, which later requests use too."""
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            self._socket = info["return_value"].get_extra_info("socket")
 
     def explain(self, error: Unreachable) -> str:
         """Why there was no usable answer and, if it can be determined, what to do. May connect once more."""
@@ -142,8 +183,10 @@ def _read(response: httpx.Response, deadline_ns: int) -> bytes:
     content = bytearray()
     for chunk in response.iter_raw():
         content += chunk
-        if len(content) > ANSWER_BYTES_MAX or time.monotonic_ns() > deadline_ns:
-            raise Unreachable(f"answer too long or too slow after {len(content)} bytes")
+        if len(content) > ANSWER_BYTES_MAX:
+            raise Unreachable(f"answer too long after {len(content)} bytes")
+        if time.monotonic_ns() > deadline_ns:
+            raise Unreachable(f"answer too slow after {len(content)} bytes", "timeout")
     return bytes(content)
 
 

@@ -4,7 +4,7 @@ import gzip
 import logging
 import tracemalloc
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 from support.node.node_tree import collect
@@ -25,6 +25,9 @@ class Hostile:
     def __init__(self):
         outer = self
         self.status, self.headers, self.body, self.requested = 200, {}, ACK, []
+        self.trickles: tuple[str, Event] | None = (
+            None  # which part of an answer comes slowly, until the event
+        )
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -32,6 +35,8 @@ class Hostile:
             def do_POST(self):
                 self.rfile.read(int(self.headers["Content-Length"]))
                 outer.requested.append(dict(self.headers))
+                if outer.trickles:
+                    return self.trickle(*outer.trickles)
                 self.send_response(outer.status)
                 for name, value in {"Content-Length": str(len(outer.body)), **outer.headers}.items():
                     self.send_header(name, value)
@@ -40,6 +45,17 @@ class Hostile:
                     self.wfile.write(outer.body)
                 except OSError:
                     self.close_connection = True
+
+            def trickle(self, part: str, ended: Event):
+                self.wfile.write(b"HTTP/1.1 200 OK\r\n")
+                if part == "body":
+                    self.wfile.write(b"Content-Length: 100000\r\n\r\n")
+                try:
+                    while not ended.wait(0.02):
+                        self.wfile.write(b"x")
+                except OSError:
+                    pass
+                self.close_connection = True
 
             def log_message(self, *_):
                 pass
@@ -92,6 +108,26 @@ def test_compressed_answers_are_not_decompressed(hostile, pusher):
         assert pusher.push() == "unreachable", encoding
     hostile.headers = {}
     assert pusher.push() == "accepted"
+
+
+@pytest.mark.parametrize("is_head", [True, False], ids=["head", "body"])
+def test_trickled_answer_ends_at_the_timeout(hostile, is_head):
+    """A byte comes before every timeout of the socket. What was pushed is kept, and arrives once answers do."""
+    pusher = Pusher(hostile.url, "n0", timeout_seconds=0.3)
+    pusher.add([report([row(1, 0)])])
+    ended = Event()
+    hostile.trickles = "head" if is_head else "body", ended
+    pushing = Thread(target=lambda: pusher.push(), daemon=True)
+    pushing.start()
+    pushing.join(30)
+    assert not pushing.is_alive()
+    hostile.trickles = None
+    ended.set()
+    assert {key: value for key, value in collect(pusher).items() if "failures" in key[0] and value} == {
+        ("goodput_node_push_failures_total", ("timeout",)): 1
+    }
+    assert pusher.push() == "accepted"
+    pusher.stop(0.0)
 
 
 def test_long_answers_are_not_read(hostile, pusher):
