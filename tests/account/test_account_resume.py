@@ -1,8 +1,13 @@
 """Kept and lost steps over several attempts, with hand-worked numbers."""
 
+import random
+
 import pytest
 from support.account.account_history import Process, account_of, ns, of_rank
 
+from goodput.account import Attempt, Run
+from goodput.account.facts import gather, restarts_after
+from goodput.account.resume import KEEP_ALL, kept_until
 from goodput.account.states import STATES
 
 
@@ -251,3 +256,48 @@ def test_first_step_is_inferred_without_its_row():
     two.rows = two.rows[3:]  # The first row is step 6, the fourth of its attempt.
     account = account_of(one, two)
     assert (account.restarts[0].resume_step, steps_of(account)) == (2, [(3 + 6, 3)])
+
+
+def test_limits_equal_their_definition():
+    """Each attempt is compared with each later one."""
+    chance = random.Random(7)
+    for _ in range(300):
+        numbers = range(1, chance.randint(2, 8))
+        keys = [(rank, number) for rank in range(3) for number in numbers if chance.random() < 0.7]
+        begin = {key: chance.randint(0, 6) * 60 for key in keys}
+        run = Run(
+            "r", {key: Attempt(*key, ns(begin[key]), alive=False, last_ns=ns(begin[key])) for key in keys}
+        )
+        points = {number: chance.choice([None, -1, *range(4)]) for number in sorted({n for _, n in keys})}
+        starts = {number: min(begin[key] for key in keys if key[1] == number) for number in points}
+        assert kept_until(run, points, down=False) == {
+            (rank, number): min(
+                (
+                    point
+                    for later, point in points.items()
+                    if later > number and point is not None
+                    if (rank, later) in keys or begin[rank, number] - 60 <= starts[later]
+                ),
+                default=KEEP_ALL,
+            )
+            for rank, number in keys
+        }
+        found = restarts_after(points, restarts := sorted(points)[1:])
+        for number in points:
+            after = [(points[later], later) for later in restarts if later > number]
+            assert found[number][:1] == after[:1]
+            for step in range(5):
+                first = [
+                    next((n for p, n in pairs if p is not None and p < step), 0)
+                    for pairs in (after, found[number])
+                ]
+                assert first[0] == first[1], "the restart by which a step is lost"
+
+
+def test_facts_of_many_restarts_stay_small():
+    """A run that is restarted again and again must not take memory for each pair of its attempts."""
+    attempts = {
+        (0, number): Attempt(0, number, ns(number), first_step=3 * number) for number in range(1, 1001)
+    }
+    facts = gather(Run("r", attempts), ns(2000), ns(60))
+    assert sum(map(len, facts.after.values())) == 999

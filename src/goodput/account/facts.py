@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple
 
 from goodput.account.attempts import ABANDONED, Attempt, EndMark, Run
@@ -17,6 +18,7 @@ from goodput.account.resume import kept_until, resume_points
 
 Key = tuple[int, int]  # (rank, attempt number)
 Span = tuple[int, int]  # unix ns
+Restarts = list[tuple[int | None, int]]  # (resume step, attempt number)
 # Why a run was declared over, and the statuses of a run whose time has ended.
 END_REASONS = ("finished", "failed", "cancelled")
 FINAL_STATUSES = (*END_REASONS, ABANDONED)
@@ -109,6 +111,7 @@ class Facts:
     own_points: dict[Key, dict[int, int | None]] = field(default_factory=dict)
     is_part: bool = False  # the requested window does not contain the whole run
     overlaps: int = 0  # attempts that began before the run did, or before the rank's last one was over
+    after: dict[Key, Restarts] = field(default_factory=dict)  # of each attempt, see `restarts_after`
 
     def allocated_ns(self) -> int:
         """The time of the run without that between two of its allocations."""
@@ -116,11 +119,37 @@ class Facts:
             return self.end_ns - self.start_ns
         return sum(end_ns - start_ns for start_ns, end_ns in self.expected.ranges[0].spans)
 
-    def criteria(self, key: Key) -> tuple[Bound, int, int, list[tuple[int | None, int]]]:
+    def criteria(self, key: Key) -> tuple[Bound, int, int, Restarts]:
         """What decides on an attempt's steps, in the order of Fold's parameters."""
-        points = self.own_points.get(key, self.points)
-        restarts = [(points[n], n) for n in self.restarts if n > key[1] and n in points]
-        return self.bounds[key], self.limits[key], self.threshold_ns, restarts
+        return self.bounds[key], self.limits[key], self.threshold_ns, self.after[key]
+
+
+def restarts_after(points: dict[int, int | None], restarts: Iterable[int]) -> dict[int, Restarts]:
+    """For each attempt number the restarts after it that its steps may be lost by, as (resume step, number), in order.
+
+    A step is lost by the first restart from before it. So these are the next one and those from before all others since
+    the attempt: mostly one or two, however many restarts there are.
+    """
+    found: dict[int, Restarts] = {}
+    following: Restarts = []  # the next restart
+    lowest: list[tuple[int, int]] = []  # those from before all others since, of falling steps
+    numbers = set(restarts)
+    for number in sorted(points, reverse=True):
+        found[number] = [*following, *(lowest if lowest[:1] != following else lowest[1:])]
+        if number in numbers:
+            point = points[number]
+            following = [(point, number)]
+            if point is not None:
+                lowest = [(point, number), *(one for one in lowest if one[0] < point)]
+    return found
+
+
+def _restarts_of(run: Run, facts: Facts) -> dict[Key, Restarts]:
+    """`restarts_after` of each attempt, those of workers by their own resume points."""
+    by_points = {id(points): points for points in (facts.points, *facts.own_points.values())}
+    after = {at: restarts_after(points, facts.restarts) for at, points in by_points.items()}
+    of = facts.own_points
+    return {key: after[id(of.get(key, facts.points))].get(key[1], []) for key in run.attempts}
 
 
 def gather(
@@ -173,7 +202,8 @@ def gather(
     )
     facts.own_points = own_points
     facts.is_part = (start, end) != whole
-    facts.restarts = [n for n in sorted(points) if n > min(points)]
+    facts.restarts = sorted(points)[1:]
+    facts.after = _restarts_of(run, facts)
     for rank, attempts in by_rank.items():
         _place(facts, expected.spans_of(rank), attempts, ends)
     return facts
@@ -187,7 +217,8 @@ def _place(facts: Facts, spans: list[Span], attempts: list[Attempt], ends) -> No
         own, died = ends[key]
         facts.overlaps += attempt.start_ns < at and own > attempt.start_ns and at > facts.window_ns
         low, high = min(max(at, attempt.start_ns), facts.end_ns), min(own, facts.end_ns)
-        span = next(((a, b) for a, b in spans if b > low), (low, low))
+        next_span = bisect_right(spans, low, key=itemgetter(1))
+        span = spans[next_span] if next_span < len(spans) else (low, low)
         low = max(low, span[0])
         high = max(low, min(high, span[1]))
         running = alive and attempt is attempts[-1] and attempt.known_end_ns() is None and attempt.phase != ""

@@ -7,6 +7,8 @@ checkpoint was ever reported nothing is declared lost, since it is unknown.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+
 from goodput.account.attempts import Attempt, Run
 
 KEEP_ALL = 1 << 62
@@ -25,50 +27,87 @@ def resume_points(run: Run) -> dict[int, int | None]:
         if attempt.first_step is not None:
             before.setdefault(number, []).append(attempt.first_step - 1)
     points: dict[int, int | None] = {}
+    checkpoints = _Checkpoints(run)
     for number in sorted({number for _, number in run.attempts}):
         known = declared.get(number) or before.get(number)
-        points[number] = min(known) if known else last_checkpoint(run, number, points)
+        points[number] = min(known) if known else checkpoints.last
+        checkpoints.pass_attempt(number, points[number])
     return points
 
 
-def last_checkpoint(run: Run, before: int, points: dict[int, int | None]) -> int | None:
-    """Step of the last checkpoint committed in attempts numbered below `before`; -1 when all were left open.
+class _Checkpoints:
+    """`last` is the step of the last checkpoint committed in the attempts passed, in ascending number.
 
-    A checkpoint beyond the step from which a later attempt resumed holds lost work and does not count.
+    It is -1 when all were left open, None where none was reported. A checkpoint beyond the step from which a later attempt
+    resumed holds lost work and does not count.
     """
-    begun = False
-    committed: dict[int, int] = {}
-    for (_, number), attempt in run.attempts.items():
-        if number >= before:
-            continue
-        begun = begun or attempt.begun
-        if attempt.committed is not None:
-            committed[number] = max(attempt.committed, committed.get(number, -1))
-    last = -1
-    for number in sorted({number for _, number in run.attempts if number < before}):
-        point = points.get(number)
-        if point is not None:
-            last = min(last, point)
-        last = max(last, committed.get(number, -1))
-    return last if begun else None
+
+    def __init__(self, run: Run):
+        self.last: int | None = None
+        self._begun: set[int] = set()
+        self._committed: dict[int, int] = {}
+        for (_, number), attempt in run.attempts.items():
+            if attempt.begun:
+                self._begun.add(number)
+            if attempt.committed is not None:
+                self._committed[number] = max(attempt.committed, self._committed.get(number, -1))
+
+    def pass_attempt(self, number: int, point: int | None) -> None:
+        last = -1 if self.last is None else self.last
+        last = last if point is None else min(last, point)
+        last = max(last, self._committed.get(number, -1))
+        if self.last is not None or number in self._begun:
+            self.last = last
 
 
 def kept_until(run: Run, points: dict[int, int | None], down: bool) -> dict[tuple[int, int], int]:
     """For each (rank, attempt) the last step index that counts.
 
-    A rank that is not part of a later attempt also loses its steps up to that attempt's start.
+    A rank that is not part of a later attempt also loses its steps up to that attempt's start. Takes n log n of n attempts.
     """
-    provisional = last_checkpoint(run, run.newest() + 1, points) if down else None
+    limit = _provisional_limit(run, points) if down else KEEP_ALL
     starts, limits = run.starts(), {}
-    for (rank, number), attempt in run.attempts.items():
-        limit = KEEP_ALL if provisional is None else provisional
-        for later, point in points.items():
-            if later <= number or point is None:
-                continue
-            if (rank, later) in run.attempts or _end_with_slack_ns(attempt) <= starts[later]:
-                limit = min(limit, point)
-        limits[rank, number] = limit
-    return limits
+    later, own = _LowestFrom(), dict[int, int]()  # of attempts of higher number, any rank's and by rank
+    numbers: dict[int, list[int]] = {}
+    for rank, number in run.attempts:
+        numbers.setdefault(number, []).append(rank)
+    for number in sorted(numbers, reverse=True):
+        for rank in numbers[number]:
+            over_ns = _end_with_slack_ns(run.attempts[rank, number])
+            limits[rank, number] = min(limit, own.get(rank, KEEP_ALL), later.lowest(over_ns))
+        point = points.get(number)
+        if point is not None:
+            later.add(starts[number], point)
+            own.update((rank, min(point, own.get(rank, point))) for rank in numbers[number])
+    return {key: limits[key] for key in run.attempts}
+
+
+def _provisional_limit(run: Run, points: dict[int, int | None]) -> int:
+    """The last committed checkpoint of a run that is down."""
+    checkpoints = _Checkpoints(run)
+    for number in sorted({number for _, number in run.attempts}):
+        checkpoints.pass_attempt(number, points.get(number))
+    return KEEP_ALL if checkpoints.last is None else checkpoints.last
+
+
+class _LowestFrom:
+    """The lowest of the points added so far whose start is not before a time."""
+
+    def __init__(self):
+        # A point is left out where a lower one starts as late: both ascend.
+        self._starts: list[int] = []
+        self._points: list[int] = []
+
+    def add(self, start_ns: int, point: int) -> None:
+        if self.lowest(start_ns) <= point:
+            return
+        at = bisect_right(self._starts, start_ns)
+        first = bisect_left(self._points, point, 0, at)
+        self._starts[first:at], self._points[first:at] = [start_ns], [point]
+
+    def lowest(self, since_ns: int) -> int:
+        at = bisect_left(self._starts, since_ns)
+        return self._points[at] if at < len(self._points) else KEEP_ALL
 
 
 def _end_with_slack_ns(attempt: Attempt) -> int:

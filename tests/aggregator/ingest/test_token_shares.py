@@ -30,3 +30,27 @@ def test_runs_and_processes_have_shares(monkeypatch, bound, reason):
     store.forget("a/0")
     merge(store, "a/3", "scoped")
     assert sum(store.taken_sum.values()) == 6, "three runs and processes"
+
+
+@pytest.mark.parametrize("bound", ["ATTEMPTS_MAX", "WORLDS_MAX"])
+def test_restarts_of_one_run_are_bounded(monkeypatch, bound):
+    """An account takes time for each restart and world size of a run: one run must not take all of it."""
+    monkeypatch.setattr(store_module, bound, 3)
+    store = Store()
+    for number in (1, 2, 3):
+        merge(store, "r", "", attempt=number, world_size=number)
+    with pytest.raises(ReportRejected) as refused:
+        merge(store, "r", "", attempt=4, world_size=4)
+    assert refused.value.reason == "ranks" and len(store.processes) == 3
+    merge(store, "r", "", attempt=3, world_size=3)
+    merge(store, "other", "", attempt=4, world_size=4)
+    store.forget("r")
+    merge(store, "r", "", attempt=4, world_size=4)
+
+
+def test_restarts_under_one_number_are_numbered():
+    store = Store()
+    for pid in range(1, 100):
+        one = Process(0, 1, 1000).steps(1, forward=1).finished()
+        store.merge(rank_report(one, "r", pid=pid), NOW)
+    assert sorted(store.runs["r"].attempts) == [(0, number) for number in range(1, 100)]

@@ -30,6 +30,8 @@ from goodput.wire.step_blocks import END, NUMBER
 RUNS_MAX = 10_000
 # Rank processes of all runs: each restart of a rank is one more.
 PROCESSES_MAX = 1 << 20
+# Restarts of one run, and world sizes that they have: an account takes time for each pair of these.
+ATTEMPTS_MAX, WORLDS_MAX = 4096, 256
 # A process that reported within this time and did not end still owns its rank.
 OWNED_SECONDS = 30.0
 # A token for some runs may take this part of each of the two bounds.
@@ -95,6 +97,8 @@ class Store:
     checkpoints: dict[str, CheckpointTimes] = field(default_factory=dict)  # if it reported one
     starts: dict[str, int] = field(default_factory=dict)  # unix ns of the first process's start
     reported_ns: dict[str, int] = field(default_factory=dict)  # our unix ns of the last report
+    numbers: dict[str, set[int]] = field(default_factory=dict)  # of its attempts
+    worlds: dict[str, set[int]] = field(default_factory=dict)  # sizes of the worlds that its attempts told
     # Runs that are in the ledger alone, with their starts in unix ns. A report of one may not be merged before its run
     # is in memory again (adopt).
     stored: dict[str, int] = field(default_factory=dict)
@@ -127,8 +131,10 @@ class Store:
         read_ns = now_ns if read_ns is None else read_ns
         if now_ns:
             _check_times(report, steps.end_ns, now_ns)
+            self._check_world(report.identity)
         process = self._process(report.identity, now_ns, token)
         attempt, run, count = process.attempt, report.identity.run, steps.values.shape[1]
+        self.worlds.setdefault(run, set()).add(report.identity.world_size)
         self.reported_ns[run] = now_ns or max(report.live.now_ns, self.reported_ns.get(run, 0))
         _extend_phases(attempt, report)
         before, late = process.last_column, attempt.late
@@ -304,6 +310,7 @@ class Store:
         return (
             *(self.runs, self.revisions, self.recent, self.newest),
             *(self.progress_ns, self.checkpoints, self.starts, self.reported_ns),
+            *(self.numbers, self.worlds),
         )
 
     def _check_share(self, identity: schema.Identity, token: str, what: str, bound: int) -> None:
@@ -317,6 +324,13 @@ class Store:
                     f"run {identity.run!r}: with 1 more {what} the token {token} would exceed its share of {most} of "
                     "runs that report; use a token for all runs",
                 )
+
+    def _check_world(self, identity: schema.Identity) -> None:
+        worlds = self.worlds.get(identity.run, ())
+        if len(worlds) >= WORLDS_MAX and identity.world_size not in worlds:
+            raise ReportRejected(
+                "ranks", f"run {identity.run!r}: it has had {WORLDS_MAX} world sizes, and may have no other"
+            )
 
     def _check_room(self, identity: schema.Identity, what: str, count: Callable[[], int], bound: int) -> None:
         """Refuse what would exceed a bound, also without the runs that can be stored away."""
@@ -368,7 +382,7 @@ class Store:
             self._take_share(identity.run, token, "runs", 1)
             run = self.runs[identity.run] = Run(identity.run)
             self.recent[identity.run] = RecentSteps()
-        number = identity.attempt
+        number, numbers = identity.attempt, self.numbers.setdefault(identity.run, set())
         holder = run.attempts.get((identity.rank, number))
         if holder is not None:
             if holder.known_end_ns() is None and now_ns - holder.received_ns < OWNED_SECONDS * 1e9:
@@ -377,7 +391,13 @@ class Store:
                     f"run {identity.run!r} rank {identity.rank} attempt {number} is already reported from "
                     f"{holder.host}; {identity.host} pid {identity.pid} claims it too",
                 )
-            number = 1 + max(n for rank, n in run.attempts if rank == identity.rank)
+            number = 1 + max(n for n in numbers if (identity.rank, n) in run.attempts)
+        if now_ns and number not in numbers and len(numbers) >= ATTEMPTS_MAX:
+            raise ReportRejected(
+                "ranks",
+                f"run {identity.run!r}: it was started {ATTEMPTS_MAX} times; give a new run a new name",
+            )
+        numbers.add(number)
         attempt = _attempt(identity, number)
         run.attempts[identity.rank, number] = attempt
         return attempt
