@@ -12,6 +12,7 @@ from support.aggregator.ledgers import aggregator
 from support.aggregator.reports import body_of, rank_report
 
 from goodput.access.tokens import Access
+from goodput.aggregator.ingest.ingest import ROWS_AT_ONCE
 from goodput.wire import schema
 
 TENANT = Access("tenant", ("ingest",), ("a/*",), "0" * 12)
@@ -59,3 +60,11 @@ def test_event_texts_lose_control_characters():
     assert schema.with_printable_texts(report) is report
     (cleaned,) = schema.with_printable_texts(replace(report, events=[event])).events
     assert cleaned == replace(event, text="a?]0;owned??2J? b")
+
+
+def test_rejected_part_of_large_report_rejects_the_rest(ledger):
+    """The other parts of the report wait for their turn when the first one is rejected."""
+    ahead = Process(0, start=1e6, world_size=2).steps(3 * ROWS_AT_ONCE, forward=1)
+    other = Process(1, world_size=2).steps(3, forward=1)
+    ack = asyncio.run(aggregator(ledger).accept(body_of(rank_report(other), rank_report(ahead))))
+    assert [(one.rank, one.reason) for one in ack.rejected] == [(0, "time")] and ack.accepted == 1

@@ -333,10 +333,10 @@ class Ingest:
 
         An error that nobody foresaw fails the push with that report alone, not those of other nodes beside it.
         """
-        now_ns, rejected = self._clock_ns(), set()
+        now_ns = self._clock_ns()
         for (push, (report, _)), steps in zip(taken, _decoded([part for _, part in taken]), strict=True):
             push.batch = self._batch
-            if (id(push), report.identity) in rejected:
+            if push.refused and report.identity in push.refused:
                 continue  # Another part of the same report was.
             try:
                 if isinstance(steps, Exception):
@@ -344,8 +344,7 @@ class Ingest:
                 read_ns = push.read_ns(report, now_ns)
                 self._unwritten.append(self._store.merge(report, now_ns, push.token, steps, read_ns))
             except Exception as error:
-                rejected.add((id(push), report.identity))
-                push.parts = [part for part in push.parts if part.report.identity != report.identity]
+                push.refused.add(report.identity)
                 self._reject(push, report, error)
 
     def _reject(self, push: Push, report: schema.RankReport, error: Exception) -> None:

@@ -98,6 +98,7 @@ class Store:
     starts: dict[str, int] = field(default_factory=dict)  # unix ns of the first process's start
     reported_ns: dict[str, int] = field(default_factory=dict)  # our unix ns of the last report
     numbers: dict[str, set[int]] = field(default_factory=dict)  # of its attempts
+    highest: dict[str, dict[int, int]] = field(default_factory=dict)  # by rank, see `_highest_numbers`
     worlds: dict[str, set[int]] = field(default_factory=dict)  # sizes of the worlds that its attempts told
     # Runs that are in the ledger alone, with their starts in unix ns. A report of one may not be merged before its run
     # is in memory again (adopt).
@@ -310,7 +311,7 @@ class Store:
         return (
             *(self.runs, self.revisions, self.recent, self.newest),
             *(self.progress_ns, self.checkpoints, self.starts, self.reported_ns),
-            *(self.numbers, self.worlds),
+            *(self.numbers, self.highest, self.worlds),
         )
 
     def _check_share(self, identity: schema.Identity, token: str, what: str, bound: int) -> None:
@@ -391,7 +392,7 @@ class Store:
                     f"run {identity.run!r} rank {identity.rank} attempt {number} is already reported from "
                     f"{holder.host}; {identity.host} pid {identity.pid} claims it too",
                 )
-            number = 1 + max(n for n in numbers if (identity.rank, n) in run.attempts)
+            number = 1 + self._highest_numbers(run)[identity.rank]
         if now_ns and number not in numbers and len(numbers) >= ATTEMPTS_MAX:
             raise ReportRejected(
                 "ranks",
@@ -400,7 +401,18 @@ class Store:
         numbers.add(number)
         attempt = _attempt(identity, number)
         run.attempts[identity.rank, number] = attempt
+        if run.name in self.highest:
+            self.highest[run.name][identity.rank] = max(number, self.highest[run.name].get(identity.rank, 0))
         return attempt
+
+    def _highest_numbers(self, run: Run) -> dict[int, int]:
+        """The highest attempt number of each rank, known from the first time that one is repeated."""
+        found = self.highest.get(run.name)
+        if found is None:
+            found = self.highest[run.name] = {}
+            for rank, number in run.attempts:
+                found[rank] = max(number, found.get(rank, 0))
+        return found
 
 
 def _check_times(report: schema.RankReport, steps_end_ns: int, now_ns: int) -> None:

@@ -40,6 +40,7 @@ class Push:
     parts: list[Part]
     token: str
     rejected: list[schema.Rejection]
+    refused: set[schema.Identity] = field(default_factory=set)  # reports of which a part was rejected
     error: Exception | None = None  # why the push failed
     batch: int = 0  # the transaction with what was merged last
     seconds: float = 0.0  # of CPU time that it took
