@@ -292,17 +292,13 @@ def _allocations(
     run: Run, numbers: list[int], start_ns: int, end_ns: int, ends: dict[Key, tuple[int, bool]]
 ) -> dict[int, Span]:
     """For how long the GPUs of each attempt number were allocated, one after the other."""
-    starts, released = run.starts(), _released(run, ends)
+    starts, released, submitted = run.starts(), _released(run, ends), _submitted(run)
     spans, at = {}, start_ns
     for number, later in zip(numbers, [*numbers[1:], None], strict=True):
         over = end_ns if later is None else min(max(at, starts[later]), end_ns)
         free_ns = over if later is None else min(max(at, released.get(number, over)), over)
         spans[number] = (at, free_ns)
-        at = (
-            over
-            if later is None or free_ns == over
-            else min(over, max(free_ns, _submitted(run, later, over)))
-        )
+        at = over if later is None or free_ns == over else min(over, max(free_ns, submitted.get(later, over)))
     return spans
 
 
@@ -321,10 +317,14 @@ def _released(run: Run, ends: dict[Key, tuple[int, bool]]) -> dict[int, int]:
     return {number: ns for number, ns in released.items() if number not in unmarked}
 
 
-def _submitted(run: Run, number: int, start_ns: int) -> int:
-    """When an attempt was submitted, or else its start."""
-    times = [a.submit_time for (_, n), a in run.attempts.items() if n == number and a.submit_time is not None]
-    return min([start_ns, *(int(at * 1e9) for at in times)])
+def _submitted(run: Run) -> dict[int, int]:
+    """When each attempt number was submitted, where that is known."""
+    times: dict[int, int] = {}
+    for (_, number), attempt in run.attempts.items():
+        if attempt.submit_time is not None:
+            at_ns = int(attempt.submit_time * 1e9)
+            times[number] = min(at_ns, times.get(number, at_ns))
+    return times
 
 
 def _joined(spans: Iterable[Span]) -> list[Span]:
