@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # With ARGS, `make fuzz` may select no test in one of its parts, for which pytest exits with 5.
 ALLOW_NO_TESTS = $(if $(ARGS),|| [ $$? -eq 5 ])
 
-.PHONY: help demo test fuzz lint audit bench replay-alerts dashboards kubernetes chart packages picture pictures clean servers
+.PHONY: help demo test fuzz kills lint audit bench replay-alerts dashboards kubernetes chart packages picture pictures clean servers
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -25,6 +25,9 @@ fuzz: $(VENV)/.test servers  ## rules without one clause each, then for MINUTES 
 	@end=$$(( $$(date +%s) + 60 * $(or $(MINUTES),10) )); while [ $$(date +%s) -lt $$end ]; do \
 	    GOODPUT_TEST_PROFILE=fuzz $(BIN)/python -m pytest -n 2 -m hypothesis $(ARGS) || exit 1; done
 	$(if $(ARGS),,PYTHONPATH=tests $(BIN)/python -m support.fuzz.guided .fuzz $$((60 * $(or $(MINUTES),10))))
+
+kills: $(VENV)/.test servers  ## kill the aggregator at KILLS (200) random moments of its load, on each database
+	GOODPUT_TEST_KILLS=$(or $(KILLS),200) $(BIN)/python -m pytest -n 2 tests/aggregator/ingest/test_serve_killed.py
 
 lint: $(VENV)/.test  ## style and types
 	$(BIN)/ruff check .

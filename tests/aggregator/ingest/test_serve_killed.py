@@ -1,11 +1,16 @@
-"""`goodput serve` killed while agents push, and restarted over the same ledger: nothing is lost."""
+"""`goodput serve` killed while agents push, and restarted over the same ledger: nothing is lost.
+
+`make kills` does so some hundred times.
+"""
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
 import threading
+import time
 
 import httpx
 from support.account.account_history import ns
@@ -17,7 +22,8 @@ from goodput.aggregator.ingest.store import Store
 from goodput.causes import explain
 from goodput.wire import schema
 
-NODES, KILLS = 4, 3
+NODES = 4
+KILLS = int(os.environ.get("GOODPUT_TEST_KILLS", "3"))
 
 
 class Agent(threading.Thread):
@@ -44,56 +50,65 @@ class Agent(threading.Thread):
             self.error = error
 
 
-def plan() -> tuple[list[list[bytes]], dict]:
-    """The bodies of each node, in order, and the account of them all at once."""
-    store, bodies = Store(), [[] for _ in range(NODES)]
-    for ranks in story("killed run", ranks=2 * NODES):
-        for report in ranks:
-            store.merge(report, ns(5000))
-        for node in range(NODES):
-            bodies[node].append(body_of(*ranks[2 * node : 2 * node + 2]))
-    account = compute(store.runs["killed run"], ns(5000), stale_seconds=30)
-    return bodies, document(account, explain(account))
+def plan() -> tuple[list[list[bytes]], dict[str, dict]]:
+    """The bodies of each node, in order, and by run the account of them all at once."""
+    store, bodies, accounts = Store(), [[] for _ in range(NODES)], {}
+    for run in (f"killed run {number}" for number in range(1 + KILLS // 4)):
+        for ranks in story(run, ranks=2 * NODES):
+            for report in ranks:
+                store.merge(report, ns(5000))
+            for node in range(NODES):
+                bodies[node].append(body_of(*ranks[2 * node : 2 * node + 2]))
+        account = compute(store.runs[run], ns(5000), stale_seconds=30)
+        accounts[run] = document(account, explain(account))
+        assert accounts[run]["status"] == "finished" and accounts[run]["steps"] == {
+            "kept": 8 * 16,
+            "lost": 8 * 4,
+        }
+    return bodies, accounts
+
+
+def differing(url: str, accounts: dict[str, dict]) -> list[str]:
+    with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
+        found = {run: client.get(f"/api/v1/runs/{run}").json() for run in accounts}
+    return [run for run, want in accounts.items() if {name: found[run].get(name) for name in want} != want]
 
 
 def test_a_killed_aggregator_loses_nothing(tmp_path, url):
     chance = random.Random(7)
-    bodies, want = plan()
-    total = sum(map(len, bodies))
-    left, restarts = bodies, []
-    for kill in range(KILLS + 1):
+    bodies, accounts = plan()
+    total, sent, left = sum(map(len, bodies)), 0, bodies
+    for _ in range(KILLS):
         with ServeCommand(tmp_path, url) as served:
             acknowledged = threading.Semaphore(0)
             agents = [Agent(served.url, waiting, acknowledged) for waiting in left]
-            if kill < KILLS:
-                # In the middle of the pushes: some are stored, some in flight, some not begun.
-                for _ in range(total // (KILLS + 2)):
-                    assert acknowledged.acquire(timeout=300), [agent.error for agent in agents]
-                served.kill()
-            for agent in agents:
-                agent.join(60)
-                assert agent.error is None and not agent.is_alive(), agent.error
-            restarts.append(sum(agent.sent for agent in agents))
-            # What was not acknowledged is sent again, and now and then something that was.
-            left = [
-                waiting[max(0, a.sent - chance.randrange(2)) :]
-                for waiting, a in zip(left, agents, strict=True)
-            ]
-            if kill < KILLS:
-                assert any(left), "the kill was in the middle"
-                continue
-            with httpx.Client(base_url=served.url, timeout=60, trust_env=False) as client:
-                found = client.get("/api/v1/runs/killed%20run").json()
-    assert {name: found[name] for name in want} == want
-    assert want["status"] == "finished" and want["steps"] == {"kept": 8 * 16, "lost": 8 * 4}
-    assert sum(restarts) >= total
+            # In the middle of the pushes: some are stored, some in flight, some not begun.
+            for _ in range(chance.randint(1, total // (KILLS + 2))):
+                assert acknowledged.acquire(timeout=300), [agent.error for agent in agents]
+            time.sleep(chance.uniform(0, 0.02))
+            served.kill()
+            sent += joined(agents)
+        # What was not acknowledged is sent again, and now and then something that was.
+        left = [
+            waiting[max(0, agent.sent - chance.randrange(2)) :]
+            for waiting, agent in zip(left, agents, strict=True)
+        ]
+        assert any(left), "the kill was in the middle"
+    with ServeCommand(tmp_path, url) as served:
+        sent += joined([Agent(served.url, waiting, threading.Semaphore(0)) for waiting in left])
+        assert differing(served.url, accounts) == []
+    assert sent >= total
     # And once more over what is on disk alone.
-    with (
-        ServeCommand(tmp_path, url) as served,
-        httpx.Client(base_url=served.url, timeout=60, trust_env=False) as client,
-    ):
-        again = client.get("/api/v1/runs/killed%20run").json()
-    assert {name: again[name] for name in want} == want
+    with ServeCommand(tmp_path, url) as served:
+        assert differing(served.url, accounts) == []
+
+
+def joined(agents: list[Agent]) -> int:
+    """Wait for the end of agents; the number of bodies that were acknowledged."""
+    for agent in agents:
+        agent.join(300)
+        assert agent.error is None and not agent.is_alive(), agent.error
+    return sum(agent.sent for agent in agents)
 
 
 def test_serve_refuses_an_unusable_ledger(tmp_path):
