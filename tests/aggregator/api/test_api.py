@@ -545,8 +545,6 @@ def test_all_series_are_declared(client):
     declared -= {"goodput_aggregator_memory_limit_bytes"}
     # With a token for some runs that was refused it is in test_token_budgets.py.
     declared -= {"goodput_aggregator_token_refusals_total"}
-    # With --otlp; see tests/otlp.
-    declared = {name for name in declared if not name.startswith("goodput_aggregator_otlp_")}
     # These need ten minutes of reports, see test_recent_stragglers.py.
     declared -= {f"goodput_straggler_{what}_slowness_ratio" for what in ("culprit", "stage")}
     assert seen == declared, "and all that is declared is exposed"
