@@ -46,7 +46,12 @@ def test_loss_before_zero_grad_is_forward(outcome):
     assert found["forward"] >= 3 * 0.03
 
 
-@pytest.mark.parametrize("name", ["updated_by_hand", "updated_by_hand_with_loader"])
+def test_time_with_an_unseen_update_stays_unattributed(outcome):
+    found = outcome["cleared_by_hand"]["seconds"]
+    assert found["none"] >= 6 * 0.03 and found["loader"] == 0
+
+
+@pytest.mark.parametrize("name", ["updated_in_a_block", "updated_by_hand", "updated_by_hand_with_loader"])
 def test_updates_by_hand_are_productive(outcome, name):
     """A pass over two parameters takes twice 30 ms. In the one case the first step is over before its update."""
     found = outcome[name]

@@ -9,8 +9,8 @@ module that was trained, and lasts until the next training call. A rollout is th
 without a loader of its own, or of one that generates. This module does not import PyTorch.
 
 Where no loader is known, time in no phase before a forward pass is nearly always the making of the batch: it is charged
-to the phase ESTIMATED_LOADER, unless a phase of another kind lies in it. Where there is no optimizer, a pass over the
-model's parameters after a backward pass is nearly always their update: ESTIMATED_OPTIMIZER.
+to the phase ESTIMATED_LOADER, unless a phase of another kind lies in it. Where there is no optimizer, a block without
+gradients or a pass over the parameters after a backward pass is nearly always their update: ESTIMATED_OPTIMIZER.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import functools
 import weakref
 from _thread import get_ident
 from time import perf_counter_ns
+from typing import Any
 
 from goodput.defaults import ESTIMATED_LOADER, ESTIMATED_OPTIMIZER
 from goodput.rank_page import page
@@ -94,6 +95,7 @@ class Automatic:
         # Whether the parameters are updated without an optimizer; a module is the anchor.
         # Then also the number of backward passes whose gradients were used.
         self.by_hand, self.used_passes = False, 0
+        self.update_seen, self.begins_by_hand = False, []  # the latter are called once when it is found
         # Set by the patch: whether an optimizer's step is inside another.
         self.is_nested_step = lambda: False
         # Set by frameworks/torch/workers.py: fetch a batch and measure the wait; another training iterator is used.
@@ -107,6 +109,7 @@ class Automatic:
         self.at_end: list = []  # called when the page has its end
         self.before_compiler: list = []  # called once before a compiler traces for the first time
         self.compiled_optimizers = CompiledOptimizers(self)
+        self.gradients: Any = None  # frameworks.torch.updates.GradientUse, if backward passes are measured
         self.budget = Budget(self, budget_share(session.environ, session.warn))
         self.last_check_step = 0
         self.device_used = False  # whether the model's parameters are on a device
@@ -159,12 +162,14 @@ class Automatic:
         began = recorder.end_gap(perf_counter_ns())
         if recorder.begin_step(began, None, 0):
             recorder.began = began
+        if self.gradients is not None and self.gradients.watches:
+            recorder.unhooked_steps = True  # Else a compiled hook would not call the watch.
 
     @warn_on_error
     def leave_step(self) -> None:
         """Work other than training follows: drop the running step if it has not trained yet."""
         self.cancel_deep_look()
-        self._end_step_by_hand()
+        self.end_step_by_hand()
         if not self.recorder.trained:
             self._abandon_step()
 
@@ -221,7 +226,9 @@ class Automatic:
 
     @warn_on_error
     def update_begins(self) -> int:
-        """A pass over the parameters begins that may be their update by hand; returns when, 0 if it cannot be one.
+        """A pass over the parameters or a block without gradients begins, which may be the update by hand.
+
+        Returns when it began, 0 if it cannot be the update.
 
         What ran since the backward pass is work on gradients, or the making of a batch, as before an optimizer's step.
         """
@@ -235,21 +242,25 @@ class Automatic:
 
     @warn_on_error
     def update_ended(self, began_ns: int) -> None:
-        """The pass that began at `began_ns` is over: it was the update, if no phase of another kind lies in it."""
+        """What began at `began_ns` is over: it was the update, if no phase of another kind lies in it."""
         recorder = self.recorder
         if recorder.thread != get_ident() or recorder.last_ns != began_ns or recorder.phases_off:
             return
         phases = self.session.phases
         if ESTIMATED_OPTIMIZER in phases.by_name or len(phases.states) < page.USER_PHASES_MAX:
             recorder.charge_last(phases.define(ESTIMATED_OPTIMIZER, "productive").total)
+        if not self.update_seen:
+            self.update_seen = self.needs_after_step = True
+            recorder.routine = False
 
     def judge_loader(self) -> None:
         """Decide whether the time before a forward pass counts as the making of a batch.
 
         Not if a loader was seen, nor on the host's clock alone where a device computes: the host may wait for it there.
+        Nor if the parameters are updated by hand, and no update was seen: it may be part of that time.
         """
         recorder = self.recorder
-        is_blind = self.device_used and recorder.device is None
+        is_blind = (self.device_used and recorder.device is None) or (self.by_hand and not self.update_seen)
         if recorder.words is None or recorder.words[self.loader.total] or is_blind:
             recorder.batch_word = 0
         elif not recorder.batch_word and recorder.thread == get_ident():
@@ -265,11 +276,26 @@ class Automatic:
         recorder.gap = recorder.batch_word
         return True
 
+    def begin_by_hand(self) -> None:
+        """A loop trains without an optimizer: the next training call may open the page."""
+        if not self.has_optimizer:
+            self.by_hand = True
+            self.optimizer_created()
+            self._attempt_each(self.begins_by_hand)
+            self.begins_by_hand.clear()
+
+    @warn_on_error
+    def poll_steps(self) -> None:
+        """A backward pass or a fetch of a batch begins: end steps that called no hook."""
+        self.compiled_optimizers.poll()
+        if self.gradients is not None:
+            self.gradients.poll()
+
     def has_gradients(self) -> bool:
         """Whether a loop without an optimizer has computed gradients since its last step ended."""
         return self.by_hand and self.recorder.micro_batches != self.used_passes
 
-    def _end_step_by_hand(self) -> None:
+    def end_step_by_hand(self) -> None:
         """End the step of a loop without an optimizer, after its last backward pass."""
         if self.has_gradients():
             self.used_passes = self.recorder.micro_batches
@@ -458,15 +484,15 @@ class Automatic:
             self.deep_look.close()
         self.budget.switch_phases(True)
         if recorder.unhooked_steps:
-            self.attempt(self.compiled_optimizers.poll)
-        self.attempt(self._end_step_by_hand)
+            self.poll_steps()
+        self.attempt(self.end_step_by_hand)
         self.attempt(self._count_all)
         if self.progress is not None:
             self.progress.end_evaluation()
         self.stop_evaluation()
         recorder.evaluating = recorder.trained = recorder.fetched = False
         recorder.began, recorder.anchor, recorder.batch_word = 0, dead_reference, 0
-        self.used_passes = 0
+        self.used_passes, self.update_seen = 0, False
         self.needs_after_step, recorder.routine = True, False
         if self.loaders is not None:
             self.loaders.forget()

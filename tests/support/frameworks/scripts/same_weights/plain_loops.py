@@ -3,7 +3,16 @@
 import gc
 
 import torch
-from support.frameworks.scripts.same_weights.cases import adam, case, data, loop, loss_of, net, weights
+from support.frameworks.scripts.same_weights.cases import (
+    adam,
+    case,
+    data,
+    loop,
+    loss_of,
+    net,
+    plain_net,
+    weights,
+)
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
@@ -28,6 +37,23 @@ def without_a_loader():
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
+    return weights(model)
+
+
+@case(steps=8)
+def without_an_optimizer():
+    """A backward pass finds that the gradients of the last one were used. The last step stays open."""
+    model = plain_net()
+    parameters = list(model.parameters())
+    x, y = data(36).tensors
+    for at in range(0, 36, 4):
+        loss = loss_of(model, x[at : at + 4], y[at : at + 4])
+        for parameter in parameters:
+            parameter.grad = None
+        loss.backward()
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter -= 0.1 * parameter.grad
     return weights(model)
 
 

@@ -11,6 +11,7 @@ from _thread import get_ident
 
 from goodput.sdk.automatic import hooks as kinds
 from goodput.sdk.automatic.frameworks.torch.communication import backward_runs_here
+from goodput.sdk.automatic.frameworks.torch.updates import GradientUse
 from goodput.sdk.automatic.hooks import install_hook
 from goodput.sdk.automatic.step_detection import BACKWARD, FORWARD, NOTHING
 from goodput.sdk.recorder.user_exceptions import drop_own_frames
@@ -25,21 +26,30 @@ TENSORS_MAX = 8  # roots of one backward pass that get a hook
 
 def apply(torch, auto) -> None:
     is_compiling, phase, recorder = torch.compiler.is_dynamo_compiling, auto.backward, auto.recorder
-    waits = Waits(torch, auto)
+    waits, gradients = Waits(torch, auto), GradientUse(auto)
+    auto.gradients = gradients
 
     function = torch.autograd.backward
 
-    def backward(*args, **kwargs):
-        if not auto.may_start() or recorder.inside:
-            try:
-                if not recorder.reducers or not recorder.inside:
-                    return function(*args, **kwargs)
+    def unmeasured(*args, **kwargs):
+        try:
+            if recorder.reducers and recorder.inside:
                 return waits.run_inner(function, args, kwargs)
-            except BaseException as error:
-                drop_own_frames(error)
-                raise
+            result = function(*args, **kwargs)
+            if gradients.watches and not recorder.inside:
+                gradients.end(args, kwargs)
+            return result
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
+
+    def backward(*args, **kwargs):
+        if gradients.watches and not recorder.inside:
+            gradients.begin()
+        if recorder.inside or not auto.may_start():
+            return unmeasured(*args, **kwargs)
         if recorder.unhooked_steps:
-            auto.compiled_optimizers.poll()
+            auto.poll_steps()
         if recorder.evaluating or not recorder.step_start_ns:
             auto.training_call()
         if recorder.after == FORWARD:
@@ -60,22 +70,24 @@ def apply(torch, auto) -> None:
         finally:
             recorder.inside, recorder.batch_gap = False, True
             recorder.after = BACKWARD
+            if recorder.unhooked_steps:
+                gradients.end(args, kwargs)
             if not recorder.depth:  # Else `length` is of another phase.
                 recorder.backward_length = recorder.length
 
     kind, word = kinds.BACKWARD, auto.forward_word
     install_hook(auto, torch, torch.autograd, "backward", kind, phase, backward, word)
-    gradients = torch.autograd.grad
+    compute_gradients = torch.autograd.grad
 
     @auto.patches.wrap("grad", torch.autograd)
     def grad(*args, **kwargs):
         """Gradients inside a loss are compute, but not the backward pass of a step."""
         if is_compiling():
-            return gradients(*args, **kwargs)
+            return compute_gradients(*args, **kwargs)
         try:
             if recorder.thread != get_ident() or recorder.inside or recorder.evaluating:
-                return gradients(*args, **kwargs)
-            return phase.run(gradients, *args, **kwargs)
+                return compute_gradients(*args, **kwargs)
+            return phase.run(compute_gradients, *args, **kwargs)
         except BaseException as error:
             drop_own_frames(error)
             raise

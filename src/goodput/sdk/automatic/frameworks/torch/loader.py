@@ -55,7 +55,7 @@ def apply(torch, auto) -> None:
             ):
                 return advance(self)  # A loader inside the dataset of another is part of that one's fetch.
             if recorder.unhooked_steps:
-                auto.compiled_optimizers.poll()
+                auto.poll_steps()
             if not loaders.is_current(self):
                 loaders.change(self)
             elif loaders.used and loaders.used[-1] is loaders._loader:

@@ -1,8 +1,7 @@
 """Optimizers: registers torch's global hooks around `step`, which is a phase and ends a training step.
 
 `zero_grad` and the clipping of gradients are part of the phase. GradScaler.step is wrapped too, since a step that it
-skips is a training step. Where there is no optimizer, Module.zero_grad ends a step, and a pass over the parameters is
-their update.
+skips is a training step.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ raises.
 torch/utils/hooks.py: the handle of one has hooks_dict_ref() and id. Adam and its variants keep the number of steps in
 state[parameter]["step"]. torch/amp/grad_scaler.py: GradScaler.step calls
 optimizer.step unless gradients are not finite, and unscale_ if the loop has not. torch/nn/utils/__init__.py imports
-clip_grad_norm_ and clip_grad_value_ of clip_grad.py. torch/nn/modules/module.py: Module.zero_grad clears the gradients,
-and Module.parameters calls self.named_parameters."""
+clip_grad_norm_ and clip_grad_value_ of clip_grad.py."""
 FRAMES_MAX = 64  # between the step of an optimizer and the step of one that it wraps
 
 
@@ -79,8 +77,6 @@ def apply(torch, auto) -> None:
         auto.optimizer_created()
 
     _watch_zero_grad(torch, auto)
-    _watch_module_zero_grad(torch, auto)
-    _watch_updates(torch, auto)
     _watch_scaler(torch, auto)
     _watch_gradients(torch, auto)
 
@@ -128,58 +124,6 @@ def _watch_zero_grad(torch, auto) -> None:
 
     owner, word = torch.optim.Optimizer, auto.optimizer_word
     install_hook(auto, torch, owner, "zero_grad", ZERO_GRAD, phase, any_zero, word)
-
-
-def _watch_module_zero_grad(torch, auto) -> None:
-    """Where a loop updates its parameters itself, without an optimizer, Module.zero_grad ends its steps.
-
-    The gradients that it clears were used. So do an evaluation, a checkpoint and the end of the training.
-    """
-    zero, phase, recorder = torch.nn.Module.zero_grad, auto.optimizer, auto.recorder
-    is_compiling = torch.compiler.is_dynamo_compiling
-
-    @auto.patches.wrap("zero_grad", torch.nn.Module)
-    def zero_grad(self, *args, **kwargs):
-        if is_compiling() or (auto.has_optimizer and not auto.by_hand):
-            return zero(self, *args, **kwargs)
-        if not auto.has_optimizer:
-            auto.by_hand = True
-            auto.optimizer_created()
-        is_outside = not (recorder.evaluating or recorder.inside or recorder.depth)
-        if recorder.thread != get_ident() or not auto.has_gradients() or not is_outside:
-            return zero(self, *args, **kwargs)
-        auto.claim_batch()
-        result = phase.run(zero, self, *args, **kwargs)
-        auto.used_passes = recorder.micro_batches
-        auto.optimizer_stepped(self)
-        return result
-
-
-def _watch_updates(torch, auto) -> None:
-    """Where a loop updates its parameters itself, it does so in a pass over them after a backward pass.
-
-    Only the end of the pass tells: a pass that is left early is none, and nothing stays open then.
-    """
-    named = torch.nn.Module.named_parameters
-
-    def update(parameters):
-        began_ns = auto.update_begins()
-        yield from parameters
-        if began_ns:
-            auto.update_ended(began_ns)
-
-    @auto.patches.wrap("named_parameters", torch.nn.Module)
-    def named_parameters(self, *args, **kwargs):
-        try:
-            parameters = named(self, *args, **kwargs)
-        except BaseException as error:
-            drop_own_frames(error)
-            raise
-        return update(parameters) if auto.by_hand else parameters
-
-    auto.before_compiler.append(
-        lambda: auto.patches.exchange(torch.nn.Module, "named_parameters", named_parameters, named)
-    )
 
 
 def _watch_scaler(torch, auto) -> None:

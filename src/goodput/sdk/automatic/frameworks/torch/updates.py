@@ -1,0 +1,157 @@
+"""Loops that update their parameters themselves, without an optimizer: finds where their steps end, and their updates.
+
+Module.zero_grad ends a step, since the gradients that it clears were used. Without it a backward pass does, if it finds
+a gradient cleared or a parameter changed since the last one. The update is a block of `torch.no_grad()`, or a pass over
+the parameters, after a backward pass.
+"""
+
+from __future__ import annotations
+
+import weakref
+from _thread import get_ident
+
+from goodput.sdk.automatic.step_detection import dead_reference
+from goodput.sdk.recorder.user_exceptions import drop_own_frames, reraise_from_handler
+
+MODULE = "torch"
+RELIES_ON = """torch/nn/modules/module.py: Module.zero_grad clears the gradients, and Module.parameters calls
+self.named_parameters. torch/autograd/grad_mode.py: no_grad is a class with __enter__ and __exit__, also where it
+decorates. torch/autograd/graph.py: nodes have next_functions, and those that accumulate a gradient have its variable.
+An in-place change of a tensor increments its _version; one of its `data` does not."""
+PASSES_MAX = 64  # without an optimizer or a used gradient, after which a process does not train
+NODES_MAX = 1000  # of a graph that are searched for a parameter
+
+
+def apply(torch, auto) -> None:
+    _watch_zero_grad(torch, auto)
+    _watch_passes(torch, auto)
+    auto.begins_by_hand.append(lambda: _watch_blocks(torch, auto))
+
+
+def _watch_zero_grad(torch, auto) -> None:
+    """Module.zero_grad ends a step; an evaluation, a checkpoint and the end of the training do so too."""
+    zero, phase, recorder = torch.nn.Module.zero_grad, auto.optimizer, auto.recorder
+    is_compiling = torch.compiler.is_dynamo_compiling
+
+    @auto.patches.wrap("zero_grad", torch.nn.Module)
+    def zero_grad(self, *args, **kwargs):
+        if is_compiling() or (auto.has_optimizer and not auto.by_hand):
+            return zero(self, *args, **kwargs)
+        auto.begin_by_hand()
+        is_outside = not (recorder.evaluating or recorder.inside or recorder.depth)
+        if recorder.thread != get_ident() or not auto.has_gradients() or not is_outside:
+            return zero(self, *args, **kwargs)
+        auto.claim_batch()
+        result = phase.run(zero, self, *args, **kwargs)
+        auto.used_passes = recorder.micro_batches
+        auto.optimizer_stepped(self)
+        return result
+
+
+def _watch_passes(torch, auto) -> None:
+    """Only the end of a pass over the parameters tells: one that is left early is no update, and nothing stays open."""
+    named = torch.nn.Module.named_parameters
+
+    def update(parameters):
+        began_ns = auto.update_begins()
+        yield from parameters
+        if began_ns:
+            auto.update_ended(began_ns)
+
+    @auto.patches.wrap("named_parameters", torch.nn.Module)
+    def named_parameters(self, *args, **kwargs):
+        try:
+            parameters = named(self, *args, **kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
+        return update(parameters) if auto.by_hand else parameters
+
+    auto.before_compiler.append(
+        lambda: auto.patches.exchange(torch.nn.Module, "named_parameters", named_parameters, named)
+    )
+
+
+def _watch_blocks(torch, auto) -> None:
+    """Blocks of `torch.no_grad()`, from when a loop is known to have no optimizer; not if a compiler was used."""
+    owner, began_ns = torch.no_grad, 0
+    if not auto.before_compiler:
+        return
+    enter, leave = owner.__enter__, owner.__exit__
+
+    @auto.patches.wrap("__enter__", owner)
+    def entered(self):
+        nonlocal began_ns
+        if auto.by_hand:
+            began_ns = auto.update_begins()
+        return enter(self)
+
+    @auto.patches.wrap("__exit__", owner)
+    def left(self, *raised):
+        if began_ns and auto.by_hand and raised[0] is None:
+            auto.update_ended(began_ns)
+        return leave(self, *raised)
+
+    auto.before_compiler.append(lambda: auto.patches.exchange(owner, "__enter__", entered, enter))
+    auto.before_compiler.append(lambda: auto.patches.exchange(owner, "__exit__", left, leave))
+
+
+class GradientUse:
+    """Whether gradients were used between two backward passes: judged by one parameter, held weakly."""
+
+    def __init__(self, auto):
+        self.auto, self.passes = auto, 0
+        self._parameter, self._versions = dead_reference, (0, 0)
+
+    @property
+    def watches(self) -> bool:
+        """Whether it is not known yet if this process trains without an optimizer."""
+        return not self.auto.has_optimizer and self.auto.stepping and self.passes < PASSES_MAX
+
+    def begin(self) -> None:
+        """A backward pass begins, and it is not known yet if the process trains."""
+        if self._was_used():
+            self.auto.begin_by_hand()
+            self.auto.recorder.unhooked_steps = True
+
+    def poll(self) -> None:
+        """A backward pass begins: end the step if its gradients were used."""
+        if self.auto.by_hand and self._was_used():
+            self.auto.end_step_by_hand()
+
+    def end(self, args, kwargs) -> None:
+        """A backward pass from these tensors has ended."""
+        try:
+            self.passes += 1
+            parameter = self._parameter()
+            if parameter is None:
+                parameter = parameter_of(args[0] if args else kwargs.get("tensors"))
+                self._parameter = dead_reference if parameter is None else weakref.ref(parameter)
+            if parameter is not None and parameter.grad is not None:
+                self._versions = parameter._version, parameter.grad._version
+        except Exception as error:
+            reraise_from_handler(error)
+            self._parameter = dead_reference
+
+    def _was_used(self) -> bool:
+        parameter = self._parameter()
+        if parameter is None:
+            return False
+        try:
+            return parameter.grad is None or (parameter._version, parameter.grad._version) != self._versions
+        except Exception as error:
+            reraise_from_handler(error)
+            return False
+
+
+def parameter_of(tensors):
+    """A tensor whose gradient a backward pass from these accumulates, or None if there is none near."""
+    roots = tensors if isinstance(tensors, (tuple, list)) else [tensors]
+    nodes, seen = [root.grad_fn for root in roots], 0
+    while nodes and seen < NODES_MAX:
+        node, seen = nodes.pop(), seen + 1
+        found = getattr(node, "variable", None)
+        if found is not None:
+            return found
+        nodes += [each for each, _ in getattr(node, "next_functions", ()) if each is not None]
+    return None
