@@ -133,6 +133,7 @@ def test_series_that_cannot_be_collected_are_counted(receiver, caplog):
     assert "no series" in caplog.text
 
 
+@pytest.mark.faults
 def test_silent_receiver_delays_no_scrape(receiver, tmp_path):
     """The exporter waits for an answer all the while; the agent polls, answers scrapes and stops."""
     write_tree(tmp_path)

@@ -73,6 +73,7 @@ def shown(client) -> dict:
     return ages | {row["run"]: (row["status"], row["hang"], row["gpu_seconds"] // 10) for row in rows}
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("step", (-3600, 3600))
 def test_a_step_of_our_clock_changes_no_age(client, machine, step):
     """One run is alive, one has been silent for five minutes, one hangs."""
@@ -174,6 +175,7 @@ def test_a_late_report_is_no_new_progress(client, machine, ahead):
     assert found["goodput_checkpoint_age_seconds", "r1"] == pytest.approx(3610, abs=2)
 
 
+@pytest.mark.faults
 def test_a_node_stepped_during_a_run_keeps_its_ages(client, machine):
     """A process goes on by the clock it has read at its start, while the agent's reports have the new one."""
     one = Process(0, 1, machine.now() - 100).steps(90, forward=1).saved()

@@ -179,6 +179,7 @@ def test_hostile_claims_of_steps_are_bounded():
     assert merged_bytes(node_report(replace(report, blocks=[replace(block, count=-(10**18))]))) < MIB
 
 
+@pytest.mark.faults
 def test_pushes_beyond_the_bound_over_http(tmp_path):
     memory = Memory()
     app = create_app(f"sqlite:///{tmp_path}/ledger.db", memory=memory.bound)

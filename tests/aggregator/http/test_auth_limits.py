@@ -161,6 +161,7 @@ def test_slow_requests_are_aborted(client, begun):
         assert slow.all() == b"" and time.monotonic() - began < 60
 
 
+@pytest.mark.faults
 def test_trickled_bytes_do_not_extend_the_timeout(client):
     with refusing(client, "slow"), Wire(client) as slow:
         slow.send(b"GET /")

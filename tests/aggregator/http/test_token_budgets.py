@@ -61,6 +61,7 @@ def samples(url: str, bearer: dict, name: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith(name + "{")]
 
 
+@pytest.mark.faults
 def test_large_pushes_of_one_token_delay_no_other(tmp_path, bearers):
     bodies, order, lock = [whale(number) for number in range(3)], [], threading.Lock()
     assert sum(map(len, bodies)) > 90 << 20 and max(map(len, bodies)) < schema.BODY_BYTES_MAX

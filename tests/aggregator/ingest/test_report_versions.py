@@ -56,6 +56,7 @@ def with_block(report: schema.RankReport, **changes) -> schema.RankReport:
     return replace(report, steps=[], blocks=[replace(block, **changes)])
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("version", schema.VERSIONS)
 def test_recorded_pushes_give_their_account(ledger, version):
     ingest, recorded = aggregator(ledger), RECORDINGS[version]["account"]
@@ -129,6 +130,7 @@ def test_numbers_that_go_back_in_a_block_are_refused():
     ]
 
 
+@pytest.mark.faults
 def test_few_bytes_cannot_claim_many_steps():
     """The ranks that claim the most are refused, so that an honest one beside them is not."""
     claim = StepBlock(schema.STEPS_MAX, b"\0\2\3", (1, 5, 5), (1, 0, 0), b"\0\0\0", b"")

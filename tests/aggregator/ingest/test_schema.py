@@ -102,6 +102,7 @@ def test_unusable_envelope_is_rejected_with_reason(body, words):
         schema.decode(body)
 
 
+@pytest.mark.faults
 def test_oversized_body_is_not_decoded(monkeypatch):
     monkeypatch.setattr(schema, "BODY_BYTES_MAX", len(BODY) - 1)
     with pytest.raises(schema.SchemaError, match=f"report of {len(BODY)} bytes, {len(BODY) - 1} at most"):

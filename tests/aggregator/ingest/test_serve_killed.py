@@ -13,6 +13,7 @@ import threading
 import time
 
 import httpx
+import pytest
 from support.account.account_history import ns
 from support.aggregator.reports import body_of, story
 from support.aggregator.serve_command import START_SECONDS_MAX, ServeCommand
@@ -74,6 +75,7 @@ def differing(url: str, accounts: dict[str, dict]) -> list[str]:
     return [run for run, want in accounts.items() if {name: found[run].get(name) for name in want} != want]
 
 
+@pytest.mark.faults
 def test_a_killed_aggregator_loses_nothing(tmp_path, url):
     chance = random.Random(7)
     bodies, accounts = plan()

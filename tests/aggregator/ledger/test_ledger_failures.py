@@ -77,6 +77,7 @@ def test_unwritten_rows_go_with_the_next_push(ledger, url, failure):
     again.close()
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("backend", ["sqlite"])
 def test_full_disk_refuses_new_and_keeps_old(ledger, url):
     ingest = aggregator(ledger)

@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -52,11 +53,13 @@ def steps_in(url: str) -> list[int]:
     return found
 
 
-def test_aggregator_survives_a_server_restart(postgresql, url, caplog):
+@pytest.mark.faults
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["restart", "kill"])
+def test_aggregator_survives_a_server_restart(how, postgresql, url, caplog):
     pushes = bodies(*story(start=time.time() - 600))
     with serving(create_app(url)) as client:
         assert [push(client, body) for body in pushes[:8]] == [200] * 8
-        postgresql.stop()
+        postgresql.stop(how)
         try:
             assert [push(client, body) for body in pushes[8:12]] == [503] * 4
             assert client.get("/healthz").status_code == 200
@@ -81,6 +84,7 @@ def test_dead_idle_connections_cost_no_push(postgresql, url, ledger, monkeypatch
     assert restored_equals(ledger, ingest)
 
 
+@pytest.mark.faults
 def test_frozen_server_does_not_block_pushes_forever(short, postgresql, url, caplog):
     one = Process(start=time.time() - 600)
     with serving(create_app(url)) as client:

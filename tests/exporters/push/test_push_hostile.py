@@ -110,6 +110,7 @@ def test_compressed_answers_are_not_decompressed(hostile, pusher):
     assert pusher.push() == "accepted"
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("is_head", [True, False], ids=["head", "body"])
 def test_trickled_answer_ends_at_the_timeout(hostile, is_head):
     """A byte comes before every timeout of the socket. What was pushed is kept, and arrives once answers do."""

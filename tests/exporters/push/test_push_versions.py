@@ -45,6 +45,7 @@ class NewerSchema:
         return getattr(schema, name)
 
 
+@pytest.mark.faults
 def test_newer_agent_keeps_all_until_the_aggregator_is_updated(tmp_path, monkeypatch, caplog):
     """With the aggregator's own code: more than its backlog holds is thinned, nothing else is lost."""
     monkeypatch.setattr(pusher_module, "schema", NewerSchema())
@@ -88,6 +89,7 @@ def test_steps_are_sent_in_blocks(aggregator, pusher, monkeypatch):
     assert aggregator.rows() == {("r1", rank, 1): list(range(1, 11)) for rank in (0, 1)}
 
 
+@pytest.mark.faults
 def test_old_aggregator_is_sent_rows(aggregator, pusher, caplog):
     aggregator.versions = (1,)
     for first in (1, 11, 21):
@@ -101,6 +103,7 @@ def test_old_aggregator_is_sent_rows(aggregator, pusher, caplog):
     assert events == [10, 10, 20, 20, 30, 30]
 
 
+@pytest.mark.faults
 def test_updated_aggregator_is_sent_blocks_again(aggregator, pusher, caplog):
     aggregator.versions = (1,)
     add(pusher, 1, 2)

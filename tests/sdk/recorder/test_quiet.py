@@ -204,6 +204,7 @@ emit([before.steps_done, before.drops["error"], after.steps_done, after.drops["e
 """
 
 
+@pytest.mark.faults
 def test_full_page_directory_does_not_kill_training(pure, tmp_path):
     """A store into a hole of a full tmpfs is a SIGBUS: a loader that fills /dev/shm must not make us raise one."""
     done = in_small_tmpfs(FULL, 4096, pure, tmp_path)
@@ -212,6 +213,7 @@ def test_full_page_directory_does_not_kill_training(pure, tmp_path):
     assert (before, after) == (5, 8) and refused > 0 and refused_after == refused and exact
 
 
+@pytest.mark.faults
 def test_a_page_directory_that_is_full_from_the_start(pure, tmp_path):
     code = "goodput.start(run='r')\nfor i in goodput.steps(range(3)): work()\nemit(snapshot().steps_done)"
     done = in_small_tmpfs(code, 256, pure, tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from support.servers import servers
@@ -19,10 +20,13 @@ class ChildProcesses:
         self.folder, self.environ = folder, environ
         self.children: list[subprocess.Popen] = []
 
-    def start(self, name: str, *arguments: str, **environ: str) -> subprocess.Popen:
+    def start(
+        self, name: str, *arguments: str, prefix: Sequence[str] = (), **environ: str
+    ) -> subprocess.Popen:
+        """Python with these arguments, run by `prefix` if there is one."""
         with open(self.folder / f"{name}.log", "ab") as log:
             child = subprocess.Popen(
-                [sys.executable, *arguments],
+                [*prefix, sys.executable, *arguments],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**self.environ, **environ},

@@ -95,10 +95,14 @@ class PostgreSQL:
         servers.wait_until(self._is_ready, READY_SECONDS_MAX, "PostgreSQL to be ready", every_seconds=0.05)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """End it as an administrator would: connections are closed, what is committed stays."""
+        """End it as an administrator would: connections are closed, what is committed stays. SIGKILL is for all it started."""
         if self._process is None:
             return
+        children = self._children() if how == signal.SIGKILL else []
         self._process.send_signal(how)
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         try:
             self._process.wait(120)
         except subprocess.TimeoutExpired:
