@@ -59,6 +59,9 @@ EDITS: dict[str, list[tuple[str, str]]] = {
             {{- if .Values.nvidia }}
             - --gpu-driver=nvml
             {{- end }}
+            {{- if .Values.otlp.enabled }}
+            - --otlp={{ .Values.otlp.url }}
+            {{- end }}
             {{- with .Values.node.args }}
             {{- toYaml . | nindent 12 }}
             {{- end }}
@@ -115,6 +118,9 @@ EDITS: dict[str, list[tuple[str, str]]] = {
             - --tls-key=/etc/goodput/tls/tls.key
             {{- if .Values.postgresql.enabled }}
             - --ledger={{ .Values.postgresql.url }}
+            {{- end }}
+            {{- if .Values.otlp.enabled }}
+            - --otlp={{ .Values.otlp.url }}
             {{- end }}
             {{- with .Values.aggregator.args }}
             {{- toYaml . | nindent 12 }}
@@ -255,9 +261,17 @@ EDITS: dict[str, list[tuple[str, str]]] = {
             "              kubernetes.io/metadata.name: {{ .Values.postgresql.namespace }}\n",
         ),
     ],
+    "egress-otlp.yaml": [
+        (
+            "              kubernetes.io/metadata.name: monitoring\n",
+            "              kubernetes.io/metadata.name: {{ .Values.otlp.namespace }}\n",
+        ),
+        ("          port: 4318\n", "          port: {{ .Values.otlp.port }}\n"),
+    ],
 }
 CONDITIONS = {
     "egress.yaml": "postgresql.enabled",
+    "egress-otlp.yaml": "otlp.enabled",
     "ended-jobs.yaml": "endedJobs",
     "monitors.yaml": "prometheusOperator.enabled",
 }
@@ -323,6 +337,7 @@ def write(folder: Path) -> None:
     ]
     sources = [(path, PART_OF) for path in base if path.name != "namespace.yaml"]
     sources.append((COMPONENTS / "postgresql" / "egress.yaml", ""))
+    sources.append((COMPONENTS / "otlp" / "egress-otlp.yaml", ""))
     sources.append((COMPONENTS / "ended-jobs" / "ended-jobs.yaml", ""))
     sources.append((COMPONENTS / "prometheus-operator" / "monitors.yaml", MONITOR_LABELS))
     for path, labels in sources:

@@ -36,6 +36,10 @@ CHOICES = {
         {"postgresql": {"enabled": True}},
         {"resources": ["../../base"], "components": ["../../components/postgresql"]},
     ),
+    "otlp": (
+        {"otlp": {"enabled": True}},
+        {"resources": ["../../base"], "components": ["../../components/otlp"]},
+    ),
     "closed-ingress": (
         {"networkPolicy": {"nodes": ["10.0.0.0/8"], "namespaces": ["monitoring"]}},
         {"resources": ["../../base"], "components": ["../../components/closed-ingress"]},

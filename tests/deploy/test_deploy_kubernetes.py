@@ -7,6 +7,7 @@ used.
 import json
 import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import kubernetes_validate
 import pytest
@@ -253,7 +254,7 @@ def test_network_policy_admits_agent_pushes(built):
 
 @pytest.fixture(scope="module")
 def hardened(tree) -> list[dict]:
-    """An overlay with PostgreSQL, closed ingress and images by digest."""
+    """An overlay with PostgreSQL, OTLP, closed ingress and images by digest."""
     folder = tree / "deploy" / "kubernetes" / "overlays" / "hardened"
     folder.mkdir()
     image = {"name": "goodput-node", "newName": "registry.example/node", "digest": f"sha256:{'a' * 64}"}
@@ -261,7 +262,9 @@ def hardened(tree) -> list[dict]:
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": ["../../base"],
-        "components": [f"../../components/{name}" for name in ("postgresql", "closed-ingress", "ended-jobs")],
+        "components": [
+            f"../../components/{name}" for name in ("postgresql", "otlp", "closed-ingress", "ended-jobs")
+        ],
         "images": [image, {"name": "goodput-aggregator", "digest": f"sha256:{'b' * 64}"}],
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
@@ -291,6 +294,25 @@ def test_ledger_in_postgresql_is_reached_by_policy(hardened):
     assert database["ports"] == [{"protocol": "TCP", "port": url.port or 5432}]
     assert {port["port"] for port in names["ports"]} == {53}
     assert "secret generic goodput-postgresql " in (servers.REPOSITORY / "docs" / "deploy.md").read_text()
+
+
+def test_collector_of_otlp_is_reached_by_policy(hardened):
+    """Both programs are given the collector's address, and the aggregator's policy opens the way there."""
+    urls = set()
+    for kind, name, command in (
+        ("StatefulSet", "goodput-aggregator", "serve"),
+        ("DaemonSet", "goodput-node", "node"),
+    ):
+        (container,) = of_kind(hardened, kind)[name]["spec"]["template"]["spec"]["containers"]
+        urls.add(parsed(command, *container["args"]).otlp)
+    (url,) = map(urlsplit, urls)
+    collector, names = of_kind(hardened, "NetworkPolicy")["goodput-aggregator-otlp"]["spec"]["egress"]
+    (peer,) = collector["to"]
+    assert (
+        peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] == url.hostname.split(".")[1]
+    )
+    assert collector["ports"] == [{"protocol": "TCP", "port": url.port}]
+    assert {port["port"] for port in names["ports"]} == {53}
 
 
 def test_closed_ingress_names_nodes_and_namespaces(hardened):
