@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from support.other_users import ATTACKER, VICTIM, as_root, run_as
 from support.rank_page.page_maker import Rank, identity
 
 from goodput.rank_page import page
@@ -157,3 +158,20 @@ def test_directory_that_root_made_is_the_default(tmp_path, monkeypatch):
     assert page.default_directory({"GOODPUT_DIR": "/x"}) == "/x"
     monkeypatch.setattr(page, "SYSTEM_DIRECTORY", str(tmp_path / "none"))
     assert page.default_directory({}) != str(tmp_path / "none")
+
+
+@as_root
+def test_pages_of_other_users_keep_nobody_out(tmp_path):
+    """Another user may put files under the names of this rank's pages, and keeps them from being replaced."""
+    page.make_directory(str(tmp_path / "pages"))
+    directory, mine = str(tmp_path / "pages"), identity(attempt=1)
+    names = [page.file_name(mine["run"], mine["rank"], number) for number in (1, 2, 4, page.ATTEMPT_MAX - 1)]
+    run_as(ATTACKER, lambda: [open(name, "x").close() for name in names], directory)
+
+    def start() -> None:
+        for attempt in (3, 5):
+            given = mine | {"attempt": page.next_attempt(".", mine)}
+            assert given["attempt"] == attempt
+            page.Writer(".", given).close()
+
+    run_as(VICTIM, start, directory)

@@ -1,8 +1,9 @@
 """The audit log: one JSON object a line for each sign-in, change of a token, end of a run and refused request.
 
 Lines go to a file of mode 0600, or to the log of the program. They never have a token's secret. At most
-LINES_PER_MINUTE_MAX lines a minute are of refusals, the first of each kind and address, and as many of everything else,
-so that nobody can fill a disk or hide a sign-in; what is left out is counted.
+LINES_PER_MINUTE_MAX lines a minute are of refusals, the first of each kind and address, and as many of what the holders
+of each token do, so that nobody can fill a disk or hide what another one does; what is left out is counted. Of changes of
+the token file none is.
 """
 
 from __future__ import annotations
@@ -28,13 +29,18 @@ class AuditLog:
         self._clock = clock
         self.dropped: Counter[str] = Counter({REFUSED: 0, OTHER: 0})
         self._minute = -1
-        self._written: Counter[str] = Counter()
+        self._written: Counter[tuple[str, str]] = Counter()  # by kind and token
         self._seen: set[Hashable] = set()
 
     def event(self, event: str, **fields: object) -> None:
-        """Something that a valid token, or the owner of the token file, did."""
+        """Something that the holder of a valid token did."""
         self._begin_minute()
-        self._write(OTHER, event, fields)
+        self._write(OTHER, event, fields, str(fields.get("token_id", "")))
+
+    def token_event(self, event: str, **fields: object) -> None:
+        """A change that the owner of the token file made."""
+        self._begin_minute()
+        self._log_line(OTHER, event, fields)
 
     def refusal(self, reason: str, address: str, **fields: object) -> None:
         """A refused request; further ones of this reason and address in the same minute are only counted."""
@@ -54,11 +60,14 @@ class AuditLog:
             self._written.clear()
             self._seen.clear()
 
-    def _write(self, kind: str, event: str, fields: dict[str, object]) -> None:
-        if self._written[kind] >= LINES_PER_MINUTE_MAX:
+    def _write(self, kind: str, event: str, fields: dict[str, object], of: str = "") -> None:
+        if self._written[kind, of] >= LINES_PER_MINUTE_MAX:
             self.dropped[kind] += 1
             return
-        self._written[kind] += 1
+        self._written[kind, of] += 1
+        self._log_line(kind, event, fields)
+
+    def _log_line(self, kind: str, event: str, fields: dict[str, object]) -> None:
         shown = {name: _bounded(value) for name, value in fields.items() if value is not None}
         line = {"time": round(self._clock(), 3), "event": event, **shown, "dropped": self.dropped[kind]}
         self._log.info("%s", json.dumps(line))

@@ -256,16 +256,30 @@ def make_directory(path: str) -> None:
 def next_attempt(directory: str, identity: dict) -> int:
     """The identity's attempt, or one more than the highest attempt of this rank whose process is dead.
 
-    The page of a live process is not skipped: taking its number raises Claimed in `Writer`.
+    The page of a live process is not skipped: taking its number raises Claimed in `Writer`. Only this user's pages count;
+    the names of others', who may have put any there, are avoided.
     """
-    attempt = identity["attempt"]
+    attempt, taken = identity["attempt"], set[int]()
     prefix = file_name(identity["run"], identity["rank"], attempt)[: -len(f"{attempt}{SUFFIX}")]
     for name in os.listdir(directory):
-        if name.startswith(prefix) and name.endswith(SUFFIX):
-            number = name[len(prefix) : -len(SUFFIX)]
-            if number.isascii() and number.isdigit() and attempt <= int(number[:9]) < ATTEMPT_MAX:
-                attempt = int(number) + (not is_locked(os.path.join(directory, name)))
+        if not (name.startswith(prefix) and name.endswith(SUFFIX)):
+            continue
+        number, path = name[len(prefix) : -len(SUFFIX)], os.path.join(directory, name)
+        if number.isascii() and number.isdigit() and attempt <= int(number[:9]) < ATTEMPT_MAX:
+            if not _is_own(path):
+                taken.add(int(number))
+            else:
+                attempt = int(number) + (not is_locked(path))
+    while attempt in taken:
+        attempt += 1
     return attempt
+
+
+def _is_own(path: str) -> bool:
+    try:
+        return os.lstat(path).st_uid == os.geteuid()
+    except OSError:
+        return True  # It is gone, and so is its name.
 
 
 def rewrite_identity(words: memoryview, identity: dict) -> None:

@@ -94,3 +94,17 @@ def test_lines_are_bounded_and_refusals_hide_nothing():
     audit.refusal("unknown", "10.0.0.1")
     audit.refusal("unknown", "10.0.0.1")
     assert lines[-1]["dropped"] == 10_000 - LINES_PER_MINUTE_MAX and len(lines) == LINES_PER_MINUTE_MAX + 2
+
+
+def test_a_token_hides_nothing_done_with_others():
+    lines = Lines()
+    audit = AuditLog(lines, lambda: 0.0)
+    for _ in range(200):
+        audit.event("sign_in", token="a", token_id="1")
+    audit.event("sign_in", token="b", token_id="2")
+    for _ in range(100):
+        audit.token_event("token_created", token="c", token_id="3")
+    assert lines.events() == ["sign_in"] * (LINES_PER_MINUTE_MAX + 1) + ["token_created"] * 100
+    assert (
+        lines[LINES_PER_MINUTE_MAX]["token"] == "b" and audit.dropped["other"] == 200 - LINES_PER_MINUTE_MAX
+    )

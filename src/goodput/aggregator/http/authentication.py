@@ -82,7 +82,7 @@ class RequestAuthenticator(Authenticator):
     def _audit_token(self, what: str, token: Token) -> None:
         named = {"token": token.name, "token_id": token.id, "scope": token.scope}
         runs, expires = token.access().runs, token.expires
-        self.audit.event(f"token_{what}", **named, runs=list(runs), expires=expires)
+        self.audit.token_event(f"token_{what}", **named, runs=list(runs), expires=expires)
 
     def count_failure(self, scope: Scope, refusal: Refusal, route: str = "login") -> Refusal:
         """Count a failed authentication; the refusal to answer, 429 where an address keeps sending wrong tokens."""

@@ -52,8 +52,10 @@ def related_run(directory: str) -> str | None:
     parent = _parent()
     if parent is None:
         return min(runs_of_children(directory), default=None)
+    ticks = page.process_start_ticks(parent.pid)
     found = (one.identity for one in _pages(directory) if one.alive)
-    return next((one["run"] for one in found if one["pid"] == parent.pid and one.get("worker")), None)
+    named = (one for one in found if one["pid"] == parent.pid and one.get("pid_start_ticks") in (None, ticks))
+    return next((one["run"] for one in named if one.get("worker")), None)
 
 
 def is_child() -> bool:
@@ -123,7 +125,10 @@ def _is_again(one: Page, identity: dict) -> bool:
 
 
 def _pages(directory: str, run: str | None = None) -> Iterator[Page]:
-    """The pages in a directory, of one run if it is given; those that cannot be read are skipped."""
+    """This user's pages in a directory, of one run if it is given; those that cannot be read are skipped.
+
+    Anybody may write there, and name any process and run.
+    """
     from goodput.rank_page.page_file import PageFile  # Here, since most processes have a rank.
 
     prefix = "" if run is None else page.file_name(run, 0, 1).removesuffix(f"0.1{page.SUFFIX}")
@@ -136,6 +141,8 @@ def _pages(directory: str, run: str | None = None) -> Iterator[Page]:
         path = os.path.join(directory, name)
         try:
             with PageFile(path) as file:
+                if file.owner != os.geteuid():
+                    continue
                 found = Page(path, page.is_locked(path), file.identity, file.ended())
             if run is None or file.identity["run"] == run:
                 yield found
