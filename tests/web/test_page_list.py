@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import httpx
 import pytest
 from support.aggregator.page_server import (
     SECOND,
@@ -41,7 +42,10 @@ def served(tmp_path_factory):
         push(url, attempt_reports("forgotten", 1, now_ns - 800 * SECOND, range(20), alive=False))
         push(url, finished_run("finished", now_ns - 700 * SECOND))
         push(url, attempt_reports(BLANK, 1, now_ns - 130 * SECOND, range(110)))
-        push(url, attempt_reports("..", 1, now_ns - 120 * SECOND, range(100)))
+        # Cancelled after half a minute, and started again eight minutes later.
+        push(url, attempt_reports("..", 1, now_ns - 640 * SECOND, range(20), alive=False))
+        httpx.post(f"{url}/api/v1/runs/-/end?run=..", json={}).raise_for_status()
+        push(url, attempt_reports("..", 2, now_ns - 120 * SECOND, range(100)))
         yield url
 
 
@@ -82,6 +86,15 @@ def test_runs_with_odd_names_can_be_opened(tab, served, link, heading):
     assert text_of(page, "#run-head h1").replace("\u00a0", " ") == heading
     assert page.evaluate("document.querySelectorAll('#rank-rows tr').length") == 4
     until(page, "document.querySelector('#timeline-picture svg') !== null")
+
+
+def test_time_between_two_allocations_is_nobodys(tab, served):
+    page = tab(f"{served}/#run=..")
+    until(page, "document.querySelector('#timeline-picture svg') !== null")
+    page.focus("#timeline-picture")
+    for key in ("Home", *["ArrowRight"] * 40):
+        page.keyboard.press(key)
+    assert "no GPUs allocated" in text_of(page, "#timeline-words")
 
 
 def test_installation_shows_bounds_versions_and_refusals(tab, served):
