@@ -11,13 +11,18 @@ AT_A_TIME_SECONDS = 0.005
 
 
 async def in_slices(parts: Slices[T]) -> T:
-    """The result of a generator; other tasks run whenever AT_A_TIME_SECONDS have passed."""
-    last = time.monotonic()
+    """The result of a generator, which holds the event loop for half of the time.
+
+    Once it has run for AT_A_TIME_SECONDS it sleeps for as long as it has run. One turn for the other tasks would not do: a
+    push takes several, and would wait for a slice at each.
+    """
+    began = time.monotonic()
     while True:
         try:
             next(parts)
         except StopIteration as over:
             return over.value
-        if time.monotonic() - last > AT_A_TIME_SECONDS:
-            await asyncio.sleep(0)
-            last = time.monotonic()
+        spent = time.monotonic() - began
+        if spent > AT_A_TIME_SECONDS:
+            await asyncio.sleep(spent)
+            began = time.monotonic()
