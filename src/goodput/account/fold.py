@@ -77,16 +77,10 @@ class Fold:
         self._usual: tuple[int, int] | None = None  # their medians, once there are enough
 
     def copy(self) -> Fold:
-        # copy.copy takes ten times as long, and the live account copies all folds.
+        """A fold that goes on independently. Its lists and dictionaries are replaced, never changed, so they are shared."""
         other = Fold.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other.kept, other.rest = list(self.kept), list(self.rest)
-        other.lost_by = {restart: list(cost) for restart, cost in self.lost_by.items()}
-        lengths, work = self._others
-        other.throughput, other._others = self.throughput.copy(), (list(lengths), list(work))
-        other._judged = list(self._judged)
-        if self._first is not None:
-            other._first = (*self._first[:4], list(self._first[4]), *self._first[5:])
+        other.throughput = self.throughput.copy()
         return other
 
     def held_back(self) -> tuple[int, int]:
@@ -212,6 +206,7 @@ class Fold:
         if self._first is not None:
             step, count, end_ns, length, inside, samples, *criteria = self._first
             if count == 1:
+                inside = list(inside)
                 self._move_excess(length, inside)
             last, (self.limit, self.restarts) = (self.limit, self.restarts), criteria
             compared = self._settle(step, count, end_ns, length, inside, samples)
@@ -259,15 +254,21 @@ class Fold:
         if kept:
             ratio = part / length if length else 1.0 * counted
             self._keep(kept, share(inside, part - lost, part), ratio, counted, samples * kept / count)
-        self.rest[_LOST] += lost
+        self._add_rest(_LOST, lost)
         steps = count - kept if counted else 0
         self.lost_steps += steps
         for point, restart in self.restarts:
             if point is not None and point < step:
-                cost = self.lost_by.setdefault(restart, [0, 0])
-                cost[0] += steps
-                cost[1] += lost
+                self.add_cost(restart, steps, lost)
                 break
+
+    def _add_rest(self, state: int, ns: int) -> None:
+        self.rest = list(self.rest)
+        self.rest[state] += ns
+
+    def add_cost(self, restart: int, steps: int, ns: int) -> None:
+        before = self.lost_by.get(restart, (0, 0))
+        self.lost_by = {**self.lost_by, restart: [before[0] + steps, before[1] + ns]}
 
     def _move_excess(self, length: int, inside: list[int]) -> None:
         """Move to `compile` the first step's excess over the median of the others.
@@ -309,7 +310,7 @@ class Fold:
                     continue
                 limit_ns = self._planned_limit(state, began, self.threshold_ns)
                 if count == 1:
-                    self._judged.append((state, began, limit_ns))
+                    self._judged = [*self._judged, (state, began, limit_ns)]
                     _limit(states, state, limit_ns)
                 self.planned.note(rank, state, end_ns, states[state])
 
@@ -325,21 +326,21 @@ class Fold:
         """Note steps after the first: each one's length, and its compute and unattributed time."""
         if self._usual is not None:
             return
-        lacking = OTHERS_MAX - len(self._others[0])
-        for others, new in zip(self._others, (lengths, works), strict=True):
-            others += new[:lacking]
+        usual, work = self._others
+        lacking = OTHERS_MAX - len(usual)
+        self._others = usual, work = usual + lengths[:lacking], work + works[:lacking]
         if len(lengths) >= lacking:
-            usual, work = self._others
             self._usual, self._others = (int(median(usual)), int(median(work))), ([], [])
 
     # -- gaps and the tail
 
-    def _rest(self, states: list[int], began: int, end_ns: int) -> None:
-        """Add time outside kept steps, cut to the bound in proportion."""
+    def _rest(self, states: list[int], began: int, end_ns: int) -> list[int]:
+        """Add time outside kept steps, cut to the bound in proportion; returns what was added."""
         bound = self.bound
         if began < bound.from_ns or end_ns > bound.to_ns:
             states = share(states, max(0, min(end_ns, bound.to_ns) - max(began, bound.from_ns)), sum(states))
         self.rest = list(map(add, self.rest, states))
+        return states
 
     def _tail(self, end_ns: int, named: list[int] | None) -> None:
         """Settle the time after the last completed step, from the live totals and the last phase."""
@@ -349,20 +350,23 @@ class Fold:
         if named is None:
             known = padded(attempt.totals, len(self.to_state))
             for state, total, last in zip(self.to_state, known, self.totals, strict=True):
-                tail[state] += max(total - last, 0)
+                if total > last:
+                    tail[state] += total - last
         left = length - sum(tail)
         if left >= 0:
             tail[state_of(attempt.phase, attempt.phase_states)] += left
         else:
             fit(tail, vector(), length)
             tail[UNATTRIBUTED] += length - sum(tail)
-        self._limit_tail(tail, began, max(left, 0))
+        # No limit is shorter.
+        if length > PLANNED_LEAST_NS:
+            self._limit_tail(tail, began, max(left, 0))
         self.saved_ns += tail[CHECKPOINT]
         self.compute_ns += tail[PRODUCTIVE]
         unfinished = False
         if not self.steps:
             tail = _settled_gap(tail, True, True, self.threshold_ns)
-        elif _unplanned(tail) > self.threshold_ns:
+        elif length > self.threshold_ns and _unplanned(tail) > self.threshold_ns:
             _move(tail, _UNPLANNED, STALL)
         elif bound.died:
             _move(tail, range(len(STATES)), _LOST)
@@ -370,14 +374,12 @@ class Fold:
             unfinished = True
         else:
             _move(tail, (PRODUCTIVE,), UNATTRIBUTED)
-        before = list(self.rest)
-        self._rest(tail, began, end_ns)
-        counted = list(map(sub, self.rest, before))
+        counted = self._rest(tail, began, end_ns)
         self.ending = counted if self.steps else vector()
         if unfinished:
             self.kept_ns += sum(counted)
         if counted[_LOST] and self.restarts:
-            self.lost_by.setdefault(self.restarts[0][1], [0, 0])[1] += counted[_LOST]
+            self.add_cost(self.restarts[0][1], 0, counted[_LOST])
 
     def _limit_tail(self, tail: list[int], began: int, running_ns: int) -> None:
         """Move planned time beyond its limit to `stall`; `running_ns` is how long the last phase has been running.
@@ -385,7 +387,6 @@ class Fold:
         A process that makes rollouts and no steps may make any number of them, so only the running one is limited.
         """
         for state in _PLANNED:
-            # No limit is shorter.
             if tail[state] <= PLANNED_LEAST_NS:
                 continue
             limit_ns = self._planned_limit(state, began, self.threshold_ns)

@@ -13,7 +13,7 @@ stretch. Cost: under 2 us per rank and step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import log
 from typing import NamedTuple
 
@@ -56,11 +56,13 @@ class Onset:
 
     def end(self, step: int) -> None:
         """The attempt ended at this step; an open stretch ends there."""
-        self.stretches[-1] = Stretch(self.stretches[-1].first, step)
+        self._close(step)
         self.slow = False
 
     def copy(self) -> Onset:
-        return replace(self, stretches=list(self.stretches))
+        other = Onset.__new__(Onset)
+        other.__dict__.update(self.__dict__)  # `stretches` is replaced, never changed
+        return other
 
     def note(
         self,
@@ -85,7 +87,7 @@ class Onset:
                 else _ratio(True, chance if hit else chance_beside)
             )
             if self.sum >= alarm:
-                self.stretches[-1] = Stretch(self.stretches[-1].first, self.began - 1)
+                self._close(self.began - 1)
                 self.slow, self.sum = False, 0.0
             return
         self.sum += _ratio(hit, chance)
@@ -118,11 +120,11 @@ class Onset:
             self.note(steps[at], hit[at], chance, beside[at], chance_beside)
             at += 1
 
+    def _close(self, last: int) -> None:
+        self.stretches = [*self.stretches[:-1], Stretch(self.stretches[-1].first, last)]
+
     def _begin(self, step: int) -> None:
-        if len(self.stretches) < STRETCHES_MAX:
-            self.stretches.append(Stretch(step, None))
-        else:
-            self.stretches[-1] = Stretch(step, None)
+        self.stretches = [*self.stretches[: STRETCHES_MAX - 1], Stretch(step, None)]
         self.slow, self.sum, self.sum_beside = True, 0.0, 0.0
 
 

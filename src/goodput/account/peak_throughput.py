@@ -22,8 +22,8 @@ class PeakThroughput:
 
     def copy(self) -> PeakThroughput:
         other = PeakThroughput.__new__(PeakThroughput)
-        for name in self.__slots__:
-            setattr(other, name, getattr(self, name))
+        other.best, other.last_samples, other.last_ns = self.best, self.last_samples, self.last_ns
+        other.steps, other.samples, other.ns = self.steps, self.samples, self.ns
         return other
 
     def add(self, count: int, samples: float, ns: int) -> None:

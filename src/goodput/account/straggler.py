@@ -426,9 +426,10 @@ def sum_stragglers(groups: Groups) -> Straggler:
         if onset.slow and number != newest[rank]:
             onset.end(groups.folds[rank, number].top_step)
     for (rank, number), fold in sorted(groups.folds.items()):
-        fold.kept[COMMUNICATION] -= fold.straggler_ns + fold.bubble_ns
-        fold.kept[_STRAGGLER] += fold.straggler_ns
-        fold.kept[_BUBBLE] += fold.bubble_ns
+        kept = fold.kept = list(fold.kept)
+        kept[COMMUNICATION] -= fold.straggler_ns + fold.bubble_ns
+        kept[_STRAGGLER] += fold.straggler_ns
+        kept[_BUBBLE] += fold.bubble_ns
         result.groups[rank] = fold.attempt.group_name()
         if number in groups.pipelines and fold.attempt.stage is not None:
             result.stages[rank] = fold.attempt.stage

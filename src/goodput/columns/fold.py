@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from operator import add
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from goodput.account.fold import (
 )
 from goodput.account.resume import KEEP_ALL
 from goodput.account.stall_threshold import NOTED_NS
-from goodput.account.states import INDEX, PLANNED
+from goodput.account.states import INDEX, PLANNED, STATES
 from goodput.columns.attempts import row_of
 from goodput.columns.groups import Compared
 from goodput.slices import Slices, result_of
@@ -225,50 +226,64 @@ class _Pieces:
         self.firsts = np.searchsorted(bounds, steps.begins).tolist()
         self.is_ordinary = ordinary[begins].tolist()
         self.last_rows = steps.values[:, bounds[1:] - 1].T.tolist()
-        self.last_ends = steps.end[bounds[1:] - 1].tolist()
 
-        def sums(values: np.ndarray) -> list[int]:
-            return np.add.reduceat(values, begins).tolist()
+        def sums(values: np.ndarray) -> np.ndarray:
+            return np.add.reduceat(values, begins)
 
-        self.kept = [(state, sums(own)) for state, own in steps.inside.items()]
-        self.rest = [(state, sums(own)) for state, own in steps.gap.items()]
         # Of ordinary rows; with another row in it a sum may be anything.
-        nothing = [0] * len(begins)
-        inside, outside = dict(self.kept), dict(self.rest)
-        self.not_kept = [inside.get(COMPILE, nothing), inside.get(STALL, nothing)]
-        self.saved = [inside.get(CHECKPOINT, nothing), outside.get(CHECKPOINT, nothing)]
-        self.compute = [inside.get(PRODUCTIVE, nothing), outside.get(PRODUCTIVE, nothing)]
-        self.length, self.samples = sums(steps.length), sums(steps.samples)
-        self.device = sums(np.minimum(np.maximum(steps.device, 0), steps.length))
-        unplanned = np.maximum(steps.unplanned, steps.unplanned_before)
-        self.calm = np.maximum.reduceat(unplanned, begins).tolist()
-        self.top_step = np.maximum.reduceat(steps.values[STEP], begins).tolist()
+        nothing = np.zeros_like(begins)
+        inside, outside = ({i: sums(own) for i, own in one.items()} for one in (steps.inside, steps.gap))
+        both = [(one.get(CHECKPOINT, nothing), one.get(PRODUCTIVE, nothing)) for one in (inside, outside)]
+        (saved, compute), (saved_before, compute_before) = both
+        self.kept = _vectors(inside, len(begins))
+        # Compute outside steps belongs to no kept step.
+        outside[UNATTRIBUTED] = outside.get(UNATTRIBUTED, nothing) + outside.pop(PRODUCTIVE, nothing)
+        self.rest = _vectors(outside, len(begins))
+        length, unplanned = sums(steps.length), np.maximum(steps.unplanned, steps.unplanned_before)
+        device = np.minimum(np.maximum(steps.device, 0), steps.length)
+        self.sums = np.stack(
+            (
+                length - inside.get(COMPILE, nothing) - inside.get(STALL, nothing),
+                saved + saved_before,
+                compute + compute_before,
+                sums(device),
+                sums(steps.samples),
+                np.maximum.reduceat(unplanned, begins),
+                np.maximum.reduceat(steps.values[STEP], begins),
+                steps.end[bounds[1:] - 1],
+            )
+        ).T.tolist()
         self._lengths, self._samples = steps.length.tolist(), steps.samples.tolist()
         self._works = steps.work().tolist()
 
     def add(self, fold: Fold, piece: int) -> None:
         """Add a piece of ordinary rows to its attempt's fold."""
         low, high, width = self.bounds[piece], self.bounds[piece + 1], len(fold.to_state)
-        row = row_of(self.last_rows[piece])
-        fold.number, fold.last_samples, fold.last_device_ns = row.number, row.samples, row.device_ns
-        fold.totals, fold.outside = padded(row.totals, width), padded(row.outside, width)
-        fold.last_end_ns, fold.last_count = self.last_ends[piece], 1
-        fold.top_step = max(fold.top_step, self.top_step[piece])
-        fold.calm_ns = max(fold.calm_ns, self.calm[piece])
-        fold.steps += high - low
-        fold.kept_steps += high - low
-        fold.work += high - low
-        for state, sums in self.kept:
-            fold.kept[state] += sums[piece]
-        for state, sums in self.rest:
-            # Compute outside steps belongs to no kept step.
-            fold.rest[UNATTRIBUTED if state == PRODUCTIVE else state] += sums[piece]
-        fold.kept_ns += self.length[piece] - sum(sums[piece] for sums in self.not_kept)
-        fold.saved_ns += sum(sums[piece] for sums in self.saved)
-        fold.compute_ns += sum(sums[piece] for sums in self.compute)
-        fold.device_ns += self.device[piece]
-        if self.samples[piece]:
-            fold.samples += self.samples[piece]
-            fold.kept_samples += self.samples[piece]
+        row, count = self.last_rows[piece], high - low
+        kept_ns, saved_ns, compute_ns, device_ns, samples, calm_ns, top_step, fold.last_end_ns = self.sums[piece]
+        fold.number, fold.last_samples, fold.last_device_ns = row[NUMBER], row[SAMPLES], row[DEVICE]
+        fold.totals, fold.outside = padded(tuple(row[TOTALS::2]), width), padded(tuple(row[_OUTSIDE::2]), width)
+        fold.last_count = 1
+        fold.top_step, fold.calm_ns = max(fold.top_step, top_step), max(fold.calm_ns, calm_ns)
+        fold.steps += count
+        fold.kept_steps += count
+        fold.work += count
+        fold.kept = list(map(add, fold.kept, self.kept[piece]))
+        fold.rest = list(map(add, fold.rest, self.rest[piece]))
+        fold.kept_ns += kept_ns
+        fold.saved_ns += saved_ns
+        fold.compute_ns += compute_ns
+        fold.device_ns += device_ns
+        if samples:
+            fold.samples += samples
+            fold.kept_samples += samples
             fold.throughput.add_steps(self._samples[low:high], self._lengths[low:high])
         fold.note_usual(self._lengths[low:high], self._works[low:high])
+
+
+def _vectors(sums: Mapping[int, np.ndarray], count: int) -> list[list[int]]:
+    """`count` vectors of ns per state from sums by state."""
+    found = np.zeros((len(STATES), count), np.int64)
+    for state, own in sums.items():
+        found[state] = own
+    return found.T.tolist()

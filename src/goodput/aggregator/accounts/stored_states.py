@@ -197,9 +197,7 @@ def _add_difference(fold: Fold, earlier: Fold, later: Fold) -> None:
         setattr(fold, name, list(map(add, getattr(fold, name), grown)))
     for restart, (steps, ns) in later.lost_by.items():
         before = earlier.lost_by.get(restart, (0, 0))
-        cost = fold.lost_by.setdefault(restart, [0, 0])
-        cost[0] += steps - before[0]
-        cost[1] += ns - before[1]
+        fold.add_cost(restart, steps - before[0], ns - before[1])
     for name in _LATEST:
         setattr(fold, name, getattr(later, name))
     if fold.held_back() != (-1, 0):

@@ -222,9 +222,9 @@ class TimedFold(Fold):
         return compared
 
     def _rest(self, states, began, end_ns):
-        before = list(self.rest)
-        super()._rest(states, began, end_ns)
-        self._lay(map(sub, self.rest, before), began, end_ns)
+        added = super()._rest(states, began, end_ns)
+        self._lay(added, began, end_ns)
+        return added
 
     def _within(self, began: int, end_ns: int) -> Span:
         return max(began, self.bound.from_ns), min(end_ns, self.bound.to_ns)
