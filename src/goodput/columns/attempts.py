@@ -83,7 +83,7 @@ class ColumnAttempt(Attempt):
         for part in reversed(self.parts):
             if int(part[NUMBER, -1]) <= number:
                 break
-            begin = int(np.searchsorted(part[NUMBER], number, side="right"))
+            begin = int(part[NUMBER].searchsorted(number, side="right")) if part[NUMBER, 0] <= number else 0
             found.append(widened(part[:, begin:], width))
         if not found:
             return np.zeros((TOTALS + 2 * width, 0), np.int64)
@@ -95,18 +95,20 @@ class ColumnAttempt(Attempt):
             self.parts = [_merged([*self.parts, values])]
 
     def trim(self, number: int, keep: int) -> None:
-        while self.parts:
+        left, gone = self.kept_rows() - keep, 0
+        for part in self.parts:
+            count, last = part.shape[1], int(part[NUMBER, -1])
+            if left < count or number < last:
+                break
+            self.trimmed, left, gone = max(last, self.trimmed), left - count, gone + 1
+        del self.parts[:gone]
+        if left > 0 and self.parts:
             part = self.parts[0]
-            end = int(np.searchsorted(part[NUMBER], number, side="right"))
-            end = min(end, self.kept_rows() - keep)
-            if end <= 0:
-                return
-            self.trimmed = max(int(part[NUMBER, end - 1]), self.trimmed)
-            if end < part.shape[1]:
+            end = min(int(part[NUMBER].searchsorted(number, side="right")), left)
+            if end > 0:
+                self.trimmed = max(int(part[NUMBER, end - 1]), self.trimmed)
                 # A copy, so that the dropped rows leave memory.
                 self.parts[0] = part[:, end:].copy()
-                return
-            del self.parts[0]
 
     def ordered_rows(self) -> list[Row]:
         return [row for part in self.parts for row in rows_of(part)]

@@ -8,8 +8,6 @@ that is right still, with the rows after it (NeedsHistory).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from goodput.account import Account, Run
@@ -171,11 +169,13 @@ class IncrementalAccount:
         lengths = self._lengths.copy()
         folds = {} if self._engine is None else self._engine.folds
         numbers, rows = [], {}
-        for at, key in enumerate(list(self.run.attempts)):
+        for at, (key, attempt) in enumerate(list(self.run.attempts.items())):
             if at % AT_A_TIME == 0:
                 yield
-            numbers.append(folds[key].number if key in folds else 0)
-            rows[key] = self._attempt(key).after(numbers[-1])
+            number = folds[key].number if key in folds else 0
+            if attempt.top_number > number:
+                numbers.append(number)
+                rows[key] = self._attempt(key).after(number)
         add_lengths(lengths, list(rows.values()), numbers)
         threshold_ns = lengths.threshold_ns(self._stall_seconds, self.run.stepping())
         return gather(self.run, now_ns, threshold_ns, self._stale_seconds, known_only=True), rows
@@ -186,37 +186,43 @@ class IncrementalAccount:
     def _advance(self, engine: Engine, facts: Facts, rows: _Rows) -> Slices[_Rows]:
         """Fold rows whose result only a new fact can change, and drop them; returns the others."""
         parts, rest = {}, {}
-        for at, (key, _) in enumerate(_in_order(facts)):
+        ordered = _in_order(facts)
+        for at, (key, attempt) in enumerate(ordered):
             if at % AT_A_TIME == 0:
                 yield
             fold, values = engine.folds[key], rows.get(key)
-            if values is not None and values.shape[1]:
-                # After a clock was set back a process may start later than its first rows.
-                latest = np.maximum.accumulate(np.maximum(values[END], fold.last_end_ns))
-                count = int(np.searchsorted(latest, fold.bound.to_ns, side="right"))
-                parts[key], rest[key] = values[:, :count], values[:, count:]
+            if values is None or not values.shape[1]:
+                continue
+            if max(attempt.rows_end_ns, fold.last_end_ns) <= fold.bound.to_ns:
+                parts[key] = values
+                continue
+            # After a clock was set back a process may start later than its first rows.
+            latest = np.maximum.accumulate(np.maximum(values[END], fold.last_end_ns))
+            count = int(latest.searchsorted(fold.bound.to_ns, side="right"))
+            parts[key], rest[key] = values[:, :count], values[:, count:]
         add_lengths(self._lengths, list(parts.values()), [engine.folds[key].number for key in parts])
         yield from folding_columns(engine, parts)
-        for key, attempt in _in_order(facts):
+        most = 0 if facts.status == "finished" else ROWS_MAX
+        is_trimming = kept_rows(self.run) > most
+        for at, (key, attempt) in enumerate(ordered):
+            if at % AT_A_TIME == 0:
+                yield
             # The other ranks' steps do not wait for one that ended or is behind in its reports.
             fold = engine.folds[key]
             is_over = not fold.bound.running or fold.bound.end_ns < facts.end_ns
             fold.exhausted = is_over and fold.number >= attempt.top_number
-        most = 0 if facts.status == "finished" else ROWS_MAX
-        if kept_rows(self.run) > most:
-            for key in engine.folds:
-                self._attempt(key).trim(engine.folds[key].number, ROWS_KEPT)
+            if is_trimming:
+                attempt.trim(fold.number, ROWS_KEPT)
         return rest
 
 
 def kept_rows(run: Run) -> int:
     """How many rows of a run are in memory."""
-    return sum(one.kept_rows() for one in run.attempts.values() if isinstance(one, ColumnAttempt))
+    columns = [one for one in run.attempts.values() if isinstance(one, ColumnAttempt)]
+    return sum([part.shape[1] for one in columns for part in one.parts])
 
 
-def _in_order(facts: Facts) -> Iterator[tuple[Key, ColumnAttempt]]:
+def _in_order(facts: Facts) -> list[tuple[Key, ColumnAttempt]]:
     """Each rank's attempts in the order of their starts, since earlier ones set limits for later ones."""
-    for own in facts.by_rank.values():
-        for attempt in own:
-            assert isinstance(attempt, ColumnAttempt)
-            yield (attempt.rank, attempt.attempt), attempt
+    attempts = [attempt for own in facts.by_rank.values() for attempt in own]
+    return [((one.rank, one.attempt), one) for one in attempts if isinstance(one, ColumnAttempt)]
