@@ -257,25 +257,41 @@ class Engine:
         self.groups = groups_type(self.folds)
 
     def copy(self) -> Engine:
+        return result_of(self.copying())
+
+    def copying(self) -> Slices[Engine]:
+        """As `copy`, in slices."""
         other = copy(self)
-        other.folds = {key: fold.copy() for key, fold in self.folds.items()}
-        other.planned = self.planned.copy()
-        for fold in other.folds.values():
-            fold.planned = other.planned
+        other.folds, other.planned = {}, self.planned.copy()
+        for at, (key, fold) in enumerate(self.folds.items()):
+            if at % AT_A_TIME == 0:
+                yield
+            other.folds[key] = mine = fold.copy()
+            mine.planned = other.planned
         other.groups = self.groups.copy(other.folds)
         return other
 
     def follow(self, facts: Facts) -> bool:
         """Continue under newer facts of the same run; False if folded steps would differ under them."""
-        criteria = {key: facts.criteria(key) for key in self.run.attempts}
-        if self.groups.late or not all(fold.fits(*criteria[key]) for key, fold in self.folds.items()):
+        return result_of(self.following(facts))
+
+    def following(self, facts: Facts) -> Slices[bool]:
+        """As `follow`, in slices. Where it is False, or not finished, some folds may have followed, which is right too."""
+        if self.groups.late:
             return False
-        for key, attempt in self.run.attempts.items():
+        # Not those attempts that have begun since the facts were gathered.
+        for at, key in enumerate([key for key in self.run.attempts if key in facts.bounds]):
+            if at % AT_A_TIME == 0:
+                yield
+            criteria = facts.criteria(key)
             if key not in self.folds:
-                self.folds[key] = Fold(attempt, *criteria[key], self.planned)
+                self.folds[key] = Fold(self.run.attempts[key], *criteria, self.planned)
                 self.folds[key].final = False
-            self.folds[key].follow(*criteria[key])
+            elif not self.folds[key].fits(*criteria):
+                return False
+            self.folds[key].follow(*criteria)
         self.facts = facts
+        yield
         self.groups.find_members()
         return not self.groups.late
 
@@ -302,7 +318,7 @@ class Engine:
             first = fold.finish(None if tails is None else tails.get(key, vector()))
             if first is not None:
                 self.groups.add(key, first[0], first[1], first[2:], first=True)
-        self.groups.flush()
+        yield from self.groups.flushing()
 
     def finish(self, tails: dict[Key, list[int]] | None = None) -> Account:
         """The account. `tails` is the time after each last step by state, where no live totals have it."""
@@ -312,9 +328,8 @@ class Engine:
         """As `finish`, in slices."""
         run, facts = self.run, self.facts
         yield from self._settling(tails)
-        straggler = sum_stragglers(self.groups)
-        starts = run.starts()
-        restarts = {n: Restart(n, starts[n], facts.points[n]) for n in facts.restarts}
+        straggler = yield from sum_stragglers(self.groups)
+        restarts = {n: Restart(n, facts.starts[n], facts.points[n]) for n in facts.restarts}
         typical = _typical(run)
         once = PaidOnce(facts)
         ranks = []
@@ -322,6 +337,7 @@ class Engine:
             if len(ranks) % AT_A_TIME == 0:
                 yield
             ranks.append(_rank_account(self, some, restarts, typical, once))
+        yield
         result = Account(
             run=run.name,
             start_ns=facts.start_ns,
@@ -348,6 +364,7 @@ class Engine:
             left_out=len(run.left_out()),
             is_of_workers=bool(facts.own_points),
         )
+        yield
         result.once = once.total(result)
         _count_failures(result, run, facts)
         return result
@@ -438,14 +455,16 @@ def gaps(facts: Facts, rank: int) -> Iterator[tuple[int, int, int, Attempt | Non
     for attempt in attempts:
         bound = facts.bounds[rank, attempt.attempt]
         until = bound.from_ns
-        begun = facts.starts[attempt.attempt]
-        is_skew = attempt.start_ns - begun <= facts.threshold_ns and not facts.own_points
-        begun = begun if is_skew else until
-        queued = begun if attempt.submit_time is None else int(attempt.submit_time * 1e9)
-        parts = ((state, queued), (_QUEUE, begun), (_STARTUP, until))
-        for part in _expected(spans, at, until, parts):
-            yield *part, attempt
+        if at < until:
+            begun = facts.starts[attempt.attempt]
+            is_skew = attempt.start_ns - begun <= facts.threshold_ns and not facts.own_points
+            begun = begun if is_skew else until
+            queued = begun if attempt.submit_time is None else int(attempt.submit_time * 1e9)
+            for part in _expected(spans, at, until, ((state, queued), (_QUEUE, begun), (_STARTUP, until))):
+                yield *part, attempt
         at, state = max(at, bound.to_ns), _DOWN
+    if at >= facts.end_ns:
+        return
     if attempts and attempts[-1].known_end_ns() is None:
         state = _UNOBSERVED
     finished_ns = _finished_last_ns(facts, attempts[-1]) if attempts else at
@@ -551,8 +570,12 @@ def _add_attempt(result: RankAccount, attempt: Attempt, fold: Fold, restarts: di
     if energy is not None:
         result.energy_mj += energy
         result.metered = list(map(add, result.metered, states))
-    for name in ("kept_steps", "lost_steps", "kept_ns", "saved_ns", "device_ns", "kept_samples"):
-        setattr(result, name, getattr(result, name) + getattr(fold, name))
+    result.kept_steps += fold.kept_steps
+    result.lost_steps += fold.lost_steps
+    result.kept_ns += fold.kept_ns
+    result.saved_ns += fold.saved_ns
+    result.device_ns += fold.device_ns
+    result.kept_samples += fold.kept_samples
     if result.flops is not None and attempt.flops_per_step is not None:
         result.flops += fold.work * attempt.flops_per_step
     if result.hardware_flops is not None and attempt.hardware_flops_per_step is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from goodput.account.sampled_stacks import NO_STACKS, SampledStacks
@@ -254,7 +255,8 @@ class Run:
         """When the first rank of each attempt number began."""
         starts: dict[int, int] = {}
         for (_, number), attempt in self.attempts.items():
-            starts[number] = min(attempt.start_ns, starts.get(number, attempt.start_ns))
+            if attempt.start_ns < starts.setdefault(number, attempt.start_ns):
+                starts[number] = attempt.start_ns
         return starts
 
     def is_of_workers(self) -> bool:
@@ -280,7 +282,7 @@ class Run:
 
     def newest(self) -> int:
         """The newest attempt number, 0 without attempts."""
-        return max((number for _, number in self.attempts), default=0)
+        return max([number for _, number in self.attempts], default=0)
 
     def stepping(self) -> int:
         """Number of ranks that have completed a step."""
@@ -289,6 +291,6 @@ class Run:
     def by_rank(self) -> dict[int, list[Attempt]]:
         """Attempts of each reported rank, in the order of their starts."""
         ranks: dict[int, list[Attempt]] = {}
-        for attempt in sorted(self.attempts.values(), key=lambda a: (a.rank, a.start_ns, a.attempt)):
+        for attempt in sorted(self.attempts.values(), key=attrgetter("rank", "start_ns", "attempt")):
             ranks.setdefault(attempt.rank, []).append(attempt)
         return ranks

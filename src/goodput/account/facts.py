@@ -26,7 +26,7 @@ FINAL_STATUSES = (*END_REASONS, ABANDONED)
 SUBMIT_NS_MAX = 90 * 86_400 * 10**9
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Bound:
     """Where an attempt's time lies, in unix ns. It counts from `from_ns` to `to_ns`, which lie in the window."""
 
@@ -162,12 +162,13 @@ def gather(
 ) -> Facts:
     """The facts of `run` at `now_ns`. See account.compute for the arguments."""
     by_rank = run.by_rank()
-    start, end, status = _window(run, by_rank, now_ns, stale_seconds)
+    open_ = _open(run, by_rank)
+    start, end, status = _window(run, by_rank, open_, now_ns, stale_seconds)
     until = None
     if known_only and status == "running" and run.end_ns is None:
         # The last moment up to which every rank that still reports was observed. A run whose clock is ahead of ours ends
         # where it begins.
-        fresh = [a.beat_ns() for a in _open(run, by_rank) if not is_stale(a, end, stale_seconds)]
+        fresh = [a.beat_ns() for a in open_ if not is_stale(a, end, stale_seconds)]
         end = until = max(start, min([end, *fresh]))
     ends = {}
     for attempts in by_rank.values():
@@ -180,7 +181,7 @@ def gather(
     if until is None:
         end = max(end, max((own for own, _ in ends.values()), default=end))
     # That a run is abandoned changes nothing else: what may have gone on unobserved is not lost.
-    down = status in ("down", "failed", "cancelled") or (status == ABANDONED and not _open(run, by_rank))
+    down = status in ("down", "failed", "cancelled") or (status == ABANDONED and not open_)
     own_points: dict[Key, dict[int, int | None]] = {}
     if run.is_of_workers():
         points, limits = _resume_each(run, own_points, down)
@@ -276,7 +277,10 @@ def expected_ranks(run: Run, start_ns: int, end_ns: int, ends: dict[Key, tuple[i
         return ExpectedRanks(RankRange(rank, 1, [(start_ns, end_ns)]) for rank in set(run.only_ranks))
     worlds: dict[int, int] = {}
     for (rank, number), attempt in run.attempts.items():
-        worlds[number] = max(attempt.world_size, rank + 1, worlds.get(number, 1))
+        world = worlds.get(number, 1)
+        if world < attempt.world_size or world <= rank:
+            world = max(attempt.world_size, rank + 1)
+        worlds[number] = world
     if not worlds:
         return ExpectedRanks([RankRange(0, 1, [(start_ns, end_ns)])])
     times = _allocations(run, sorted(worlds), start_ns, end_ns, ends)
@@ -338,7 +342,9 @@ def _joined(spans: Iterable[Span]) -> list[Span]:
     return found
 
 
-def _window(run: Run, by_rank, now_ns: int, stale_seconds: float | None) -> tuple[int, int, str]:
+def _window(
+    run: Run, by_rank, open_: list[Attempt], now_ns: int, stale_seconds: float | None
+) -> tuple[int, int, str]:
     """The run's start, end and status. A rank's earlier attempts have ended, whether that was reported or not."""
     attempts = list(run.attempts.values())
     start = run.start_ns if run.start_ns is not None else min((a.start_ns for a in attempts), default=now_ns)
@@ -348,7 +354,6 @@ def _window(run: Run, by_rank, now_ns: int, stale_seconds: float | None) -> tupl
     last = [a for a in attempts if a.attempt == newest]
     if run.is_of_workers():
         last = [own[-1] for own in by_rank.values()]
-    open_ = _open(run, by_rank)
     stale = all(is_stale(a, now_ns, stale_seconds) for a in open_)
     finished = bool(last) and all(a.ended == "finished" for a in last)
     marks = _marks(last)
@@ -385,7 +390,7 @@ def _open(run: Run, by_rank) -> list[Attempt]:
     """Attempts that may go on: the newest of each rank that the newest attempt's world still has."""
     newest = run.newest()
     last = [a for a in run.attempts.values() if a.attempt == newest]
-    world = max((max(a.world_size, a.rank + 1) for a in last), default=0)
+    world = max([a.world_size for a in last] + [a.rank + 1 for a in last], default=0)
     alone = run.only_ranks is not None or run.is_of_workers()
     return [
         own[-1] for rank, own in by_rank.items() if own[-1].known_end_ns() is None and (alone or rank < world)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
+from operator import add
 from statistics import mean, median
 
 from goodput.account.attempts import Attempt
@@ -19,6 +20,7 @@ from goodput.account.fold import COMMUNICATION, COMPILE, STALL, Fold
 from goodput.account.onset import Onset, hits
 from goodput.account.pipeline import Pipeline, pipeline_of, unit_of, waiting
 from goodput.account.states import INDEX, STATES
+from goodput.slices import AT_A_TIME, Slices
 
 _STRAGGLER, _BUBBLE = INDEX["straggler"], INDEX["bubble"]
 # A rank or stage is a culprit only if its own time exceeds the median of its peers by this ratio ...
@@ -117,15 +119,19 @@ class Groups:
         if self._new >= SWEEP_ENTRIES:
             self._sweep()
 
+    def _is_due(self) -> bool:
+        return self._new >= SWEEP_ENTRIES and self._new >= 2 * self._left
+
     def _sweep_if_due(self) -> None:
-        if self._new >= SWEEP_ENTRIES and self._new >= 2 * self._left:
+        if self._is_due():
             self._sweep()
 
     def _wait(self, group: tuple[int, str], step: int, count: int, key: Key, compared: tuple) -> None:
         self._waiting.setdefault((*group, step, count), []).append((key, *compared))
 
-    def flush(self) -> None:
-        """Settle all waiting steps, in order."""
+    def flushing(self) -> Slices[None]:
+        """Settle all waiting steps, in order, in slices."""
+        yield
         held = self._held()
         for together in sorted(self._waiting):
             self._settle(together[2], self._waiting[together], together not in held)
@@ -416,16 +422,20 @@ def _shares(caused_ns: dict, waited_ns: int) -> list[tuple]:
     return [(who, ns / waited_ns) for who, ns in ranked[:SHARES_MAX] if ns]
 
 
-def sum_stragglers(groups: Groups) -> Straggler:
+def sum_stragglers(groups: Groups) -> Slices[Straggler]:
     """Move each fold's excess communication from `communication` to `straggler`, and sum up over ranks."""
     result = Straggler(onsets=groups.onsets, stage_caused_ns=dict(groups.stage_caused_ns))
     for stage, ns in groups.stage_caused_ns.items():
         _add(result.by_stage_ns, stage, ns)
+    yield
     newest = dict(sorted(groups.folds))
     for (rank, number), onset in groups.onsets.items():
         if onset.slow and number != newest[rank]:
             onset.end(groups.folds[rank, number].top_step)
-    for (rank, number), fold in sorted(groups.folds.items()):
+    yield
+    for at, ((rank, number), fold) in enumerate(sorted(groups.folds.items())):
+        if at % AT_A_TIME == 0:
+            yield
         kept = fold.kept = list(fold.kept)
         kept[COMMUNICATION] -= fold.straggler_ns + fold.bubble_ns
         kept[_STRAGGLER] += fold.straggler_ns
@@ -441,10 +451,10 @@ def sum_stragglers(groups: Groups) -> Straggler:
             _add(result.by_host_ns, fold.attempt.host, fold.caused_ns)
             if fold.attempt.stage is not None:
                 _add(result.by_stage_ns, fold.attempt.stage, fold.caused_ns)
-        own = result.own_ns.setdefault(rank, [0] * len(STATES))
-        for i, ns in enumerate(fold.kept):
-            if i not in _NOT_OWN:
-                own[i] += ns
+        own = list(kept)
+        for i in _NOT_OWN:
+            own[i] = 0
+        result.own_ns[rank] = list(map(add, result.own_ns[rank], own)) if rank in result.own_ns else own
         result.steps[rank] = result.steps.get(rank, 0.0) + fold.work
     return result
 

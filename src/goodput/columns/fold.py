@@ -66,6 +66,7 @@ def folding_columns(engine, parts: Mapping[Key, np.ndarray]) -> Slices[None]:
             for some in _slices(keys, left):
                 _fold_alike(engine, to_state, some)
                 yield
+                yield from engine.groups.sweeping()
         for key in first.values():
             del left[key]
 
@@ -260,9 +261,14 @@ class _Pieces:
         """Add a piece of ordinary rows to its attempt's fold."""
         low, high, width = self.bounds[piece], self.bounds[piece + 1], len(fold.to_state)
         row, count = self.last_rows[piece], high - low
-        kept_ns, saved_ns, compute_ns, device_ns, samples, calm_ns, top_step, fold.last_end_ns = self.sums[piece]
+        kept_ns, saved_ns, compute_ns, device_ns, samples, calm_ns, top_step, fold.last_end_ns = self.sums[
+            piece
+        ]
         fold.number, fold.last_samples, fold.last_device_ns = row[NUMBER], row[SAMPLES], row[DEVICE]
-        fold.totals, fold.outside = padded(tuple(row[TOTALS::2]), width), padded(tuple(row[_OUTSIDE::2]), width)
+        fold.totals, fold.outside = (
+            padded(tuple(row[TOTALS::2]), width),
+            padded(tuple(row[_OUTSIDE::2]), width),
+        )
         fold.last_count = 1
         fold.top_step, fold.calm_ns = max(fold.top_step, top_step), max(fold.calm_ns, calm_ns)
         fold.steps += count

@@ -13,6 +13,7 @@ import numpy as np
 
 from goodput.account.onset import SLOW_RATIO_MIN, SPREADS_MIN, Onset
 from goodput.account.straggler import Groups, Key
+from goodput.slices import AT_A_TIME, Slices, result_of
 
 
 class Compared(NamedTuple):
@@ -56,7 +57,7 @@ class Entries:
 
 
 class ColumnGroups(Groups):
-    """Groups that also take many steps at once. Steps are settled by `add_columns` and `flush` alone."""
+    """Groups that also take many steps at once. Steps are settled by `sweeping`, `sweep_many` and `flushing` alone."""
 
     def __init__(self, folds):
         self._columns: list[tuple[list[Key], np.ndarray, Compared]] = []  # keys, place among them by entry
@@ -112,10 +113,20 @@ class ColumnGroups(Groups):
         if chosen.any():
             self._columns.append((keys, place[chosen], Compared(*(one[chosen] for one in compared))))
             self._new += int(chosen.sum())
-        super()._sweep_if_due()
 
-    def flush(self) -> None:
-        self._settle_entries(self._gathered())
+    def flushing(self) -> Slices[None]:
+        return self._settling(self._gathered())
+
+    def sweeping(self) -> Slices[None]:
+        """Settle what can be settled if that is due, in slices. One that is closed does the rest at once."""
+        if not self._is_due():
+            return
+        slices = self._sweeping()
+        try:
+            for _ in slices:
+                yield
+        finally:
+            result_of(slices)
 
     def _wait(self, group, step, count, key, compared) -> None:
         self._single.append((key, step, count, *compared))
@@ -128,7 +139,11 @@ class ColumnGroups(Groups):
         return {number for number, _ in self.settled} | waiting | {key[1] for key, *_ in self._single}
 
     def _sweep(self) -> None:
+        result_of(self._sweeping())
+
+    def _sweeping(self) -> Slices[None]:
         entries = self._gathered()
+        yield
         # Where all ranks have ended nothing will come any more.
         lows = [self._low(group) for group in self._groups]
         low = np.array([1 << 62 if one is None else one for one in lows])
@@ -138,9 +153,9 @@ class ColumnGroups(Groups):
         last = np.append(np.flatnonzero(np.diff(settled.group)), len(settled) - 1) if len(settled) else []
         for at in last:
             self.settled[self._groups[settled.group[at]]] = int(settled.step[at])
-        self._settle_entries(settled)
         self._put_back(entries.part(~ready))
         self._new, self._left = 0, int((~ready).sum())
+        yield from self._settling(settled)
 
     def _gathered(self) -> Entries:
         """All entries that wait, which then wait no more."""
@@ -182,22 +197,25 @@ class ColumnGroups(Groups):
                     found[low:high] |= (steps == step) & (entries.count[low:high] == count)
         return found
 
-    def _settle_entries(self, entries: Entries) -> None:
-        """Compare all steps of these entries."""
+    def _settling(self, entries: Entries) -> Slices[None]:
+        """Compare all steps of these entries, in slices."""
+        yield
         staged = np.array([number in self.pipelines for number, _ in self._groups], bool)[entries.group]
         if staged.any():
-            self._settle_pipelines(entries.part(staged))
+            yield from self._settling_pipelines(entries.part(staged))
             entries = entries.part(~staged)
         entries = entries.part(entries.of_several_ranks())
         if len(entries):
             self._split(entries)
-            self._note_columns(entries.part(~self._is_held(entries)))
+            yield
+            yield from self._noting(entries.part(~self._is_held(entries)))
 
-    def _settle_pipelines(self, entries: Entries) -> None:
+    def _settling_pipelines(self, entries: Entries) -> Slices[None]:
         held = self._is_held(entries)[entries.begins[:-1]].tolist()
         rank, step, _, *rest = (column.tolist() for column in entries.columns[1:])
         members = list(zip([self._keys[one] for one in rank], *rest, strict=True))
         for (low, high), is_held in zip(pairwise(entries.begins.tolist()), held, strict=True):
+            yield
             self._settle(step[low], members[low:high], not is_held)
 
     def _split(self, entries: Entries) -> None:
@@ -226,7 +244,7 @@ class ColumnGroups(Groups):
             fold.caused_in_group_ns += caused_ns
             fold.matched_ns += length_ns
 
-    def _note_columns(self, entries: Entries) -> None:
+    def _noting(self, entries: Entries) -> Slices[None]:
         """Note for each rank in which steps it was slow, see onset.hits."""
         if not len(entries):
             return
@@ -238,7 +256,9 @@ class ColumnGroups(Groups):
         rank, size = entries.rank[order], entries.by_step(entries.sizes)[order]
         # A rank's steps in groups of one size together.
         edges = np.flatnonzero((np.diff(rank) != 0) | (np.diff(size) != 0)) + 1
-        for low, high in pairwise([0, *edges.tolist(), len(rank)]):
+        for at, (low, high) in enumerate(pairwise([0, *edges.tolist(), len(rank)])):
+            if at % AT_A_TIME == 0:
+                yield
             onset = self.onsets.setdefault(self._keys[rank[low]], Onset())
             hits = slowest[low:high], beside[low:high]
             onset.note_steps(steps[low:high], *hits, chance[low], chance_beside[low])

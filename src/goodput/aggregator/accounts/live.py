@@ -69,7 +69,8 @@ class IncrementalAccount:
     def _computing(self, now_ns: int) -> Slices[Account]:
         facts, rows = yield from self._facts(now_ns)
         engine = self._engine
-        if engine is not None and self._late == self._rows_late() and engine.follow(facts):
+        is_right = engine is not None and self._late == self._rows_late()
+        if engine is not None and is_right and (yield from engine.following(facts)):
             engine = yield from self._folded(engine, facts, rows)
         else:
             engine = None
@@ -96,7 +97,7 @@ class IncrementalAccount:
     def _folded(self, engine: Engine, facts: Facts, rows: _Rows) -> Slices[Engine]:
         """A copy of the engine with all these rows, including those whose result may still change."""
         rest = yield from self._advance(engine, facts, rows)
-        engine = engine.copy()
+        engine = yield from engine.copying()
         yield from folding_columns(engine, rest)
         return engine
 
@@ -176,7 +177,9 @@ class IncrementalAccount:
             if attempt.top_number > number:
                 numbers.append(number)
                 rows[key] = self._attempt(key).after(number)
+        yield
         add_lengths(lengths, list(rows.values()), numbers)
+        yield
         threshold_ns = lengths.threshold_ns(self._stall_seconds, self.run.stepping())
         return gather(self.run, now_ns, threshold_ns, self._stale_seconds, known_only=True), rows
 

@@ -24,6 +24,7 @@ from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.columns.groups import ColumnGroups, Entries
 from goodput.columns.snapshot import FoldState, SnapshotError, decode
+from goodput.slices import Slices, result_of
 
 log = logging.getLogger("goodput.aggregator")
 TRIES = 3
@@ -227,14 +228,14 @@ class _WindowGroups(ColumnGroups):
         if len(left) != len(theirs) or not all(map(np.array_equal, left.columns, theirs.columns)):
             return False
         self._held_entries = mine.part(~is_left & is_held)
-        self._settle_entries(mine.part(~is_left & ~is_held))
+        result_of(self._settling(mine.part(~is_left & ~is_held)))
         self._is_noting = True
         return True
 
-    def _note_columns(self, entries: Entries) -> None:
+    def _noting(self, entries: Entries) -> Slices[None]:
         """Not before the later state, which has noted all before it."""
         if self._is_noting:
-            super()._note_columns(entries)
+            yield from super()._noting(entries)
 
     def go_on_from(self, earlier, later, cut: set[Key]) -> None:
         """Take over what waits in the later state, and what was compared between both."""
