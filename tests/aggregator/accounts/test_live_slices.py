@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from itertools import islice
+from itertools import count, islice
 
 import pytest
 from support.account.account_history import Process, assert_closes, ns
@@ -19,20 +19,20 @@ from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.live import NeedsHistory
 from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.ingest.store import Store
-from goodput.columns import fold
+from goodput.columns import fold, groups
 
 
 @pytest.fixture(autouse=True)
 def one_at_a_time(monkeypatch):
     """Every attempt and every rank is a slice of its own."""
-    for module in (account_module, live):
+    for module in (account_module, groups, live, straggler):
         monkeypatch.setattr(module, "AT_A_TIME", 1)
     monkeypatch.setattr(fold, "ATTEMPTS_AT_ONCE", 1)
     monkeypatch.setattr(fold, "ROWS_AT_ONCE", 3)
 
 
 def play(seed: int, monkeypatch) -> int:
-    """Merge reports between the slices of accounts; returns between how many."""
+    """Merge reports between the slices of accounts, some of which are given up; returns between how many."""
     rng = random.Random(seed)
     draws, both, between = RandomReports(rng), TwoStores(), 0
     monkeypatch.setattr(live, "ROWS_MAX", rng.choice([0, 5, 200_000]))
@@ -43,10 +43,13 @@ def play(seed: int, monkeypatch) -> int:
         both.push(report, now_ns)
         if rng.random() < 0.3:
             continue
-        parts = both.folding.computing(now_ns)
+        parts, given_up_at = both.folding.computing(now_ns), rng.choice([-1, -1, rng.randrange(80)])
         try:
-            while True:
+            for at in count():
                 next(parts)
+                if at == given_up_at:
+                    parts.close()
+                    break
                 assert both.folding.copy() is None, "a state that is half folded"
                 for later_ns, other in islice(pushes, rng.choice([0, 0, 1, 3])):
                     both.push(other, max(now_ns, later_ns))
@@ -70,6 +73,32 @@ def test_reports_between_slices_change_no_later_account(part, monkeypatch):
         except Exception as error:
             raise AssertionError(f"seed {seed}") from error
     assert between > 100
+
+
+def test_account_given_up_anywhere_leaves_next_exact(monkeypatch):
+    monkeypatch.setattr(straggler, "SWEEP_ENTRIES", 8)
+    store = Store()
+    for rank in range(3):
+        process = Process(rank, world_size=3)
+        for step in range(8):
+            process.steps(1, forward=1 + (rank == step % 3) / 4, communication=0.1 * ((rank + step) % 3))
+        store.merge(rank_report(process), process.now_ns)
+    now_ns, run = process.now_ns, store.runs["r1"]
+
+    def fold_of() -> live.IncrementalAccount:
+        return live.IncrementalAccount(run, stall_seconds=STALL, stale_seconds=STALE)
+
+    want, slices = fold_of().account(now_ns), 0
+    assert want.straggler.waited_ns
+    for _ in fold_of().computing(now_ns):
+        slices += 1
+    for at in range(slices):
+        folding = fold_of()
+        parts = folding.computing(now_ns)
+        for _ in islice(parts, at + 1):
+            pass
+        parts.close()
+        assert folding.account(now_ns) == want, f"given up after {at + 1} slices"
 
 
 def store_of(ranks: int) -> tuple[Store, list[Process]]:
