@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from goodput.account.attempts import ABANDONED, Attempt, EndMark, Run
 from goodput.account.resume import kept_until, resume_points
+from goodput.account.states import INDEX
 
 Key = tuple[int, int]  # (rank, attempt number)
 Span = tuple[int, int]  # unix ns
@@ -24,6 +25,9 @@ END_REASONS = ("finished", "failed", "cancelled")
 FINAL_STATUSES = (*END_REASONS, ABANDONED)
 # A submit time further back than this is a wrong number, not a wait for a scheduler.
 SUBMIT_NS_MAX = 90 * 86_400 * 10**9
+
+_DOWN, _QUEUE, _UNOBSERVED = INDEX["down"], INDEX["queue"], INDEX["unobserved"]
+_STARTUP, _UNATTRIBUTED = INDEX["startup"], INDEX["unattributed"]
 
 
 @dataclass(slots=True)
@@ -416,3 +420,50 @@ def _attempt_end(
     if is_stale(attempt, end_ns, stale_seconds) or attempt.valid_end_mark() is not None:
         return attempt.beat_ns(), False
     return max(end_ns, attempt.start_ns), False
+
+
+def gaps(facts: Facts, rank: int) -> Iterator[tuple[int, int, int, Attempt | None]]:
+    """(start_ns, end_ns, state, next attempt) of times in which a rank is expected but has no attempt.
+
+    It is unobserved or down, and queued once its next attempt was submitted. Ranks neither start nor finish at once:
+    up to a stall threshold after the attempt's first rank has started it is startup, and up to one before the last rank
+    is over, unattributed for a rank that has finished.
+    """
+    attempts, spans = facts.by_rank.get(rank, []), facts.expected.spans_of(rank)
+    at, state = facts.start_ns, _UNOBSERVED
+    for attempt in attempts:
+        bound = facts.bounds[rank, attempt.attempt]
+        until = bound.from_ns
+        if at < until:
+            begun = facts.starts[attempt.attempt]
+            is_skew = attempt.start_ns - begun <= facts.threshold_ns and not facts.own_points
+            begun = begun if is_skew else until
+            queued = begun if attempt.submit_time is None else int(attempt.submit_time * 1e9)
+            for part in _expected(spans, at, until, ((state, queued), (_QUEUE, begun), (_STARTUP, until))):
+                yield *part, attempt
+        at, state = max(at, bound.to_ns), _DOWN
+    if at >= facts.end_ns:
+        return
+    if attempts and attempts[-1].known_end_ns() is None:
+        state = _UNOBSERVED
+    finished_ns = _finished_last_ns(facts, attempts[-1]) if attempts else at
+    for part in _expected(spans, at, facts.end_ns, ((_UNATTRIBUTED, finished_ns), (state, facts.end_ns))):
+        yield *part, None
+
+
+def _finished_last_ns(facts: Facts, attempt: Attempt) -> int:
+    """When the last rank was over, if this one finished up to a stall threshold before; else its own end."""
+    end_ns = facts.bounds[attempt.rank, attempt.attempt].end_ns
+    soon = attempt.end_reason() == "finished" and facts.last_ns - end_ns <= facts.threshold_ns
+    return facts.last_ns if soon else end_ns
+
+
+def _expected(spans, from_ns: int, to_ns: int, parts) -> Iterator[tuple[int, int, int]]:
+    """(start_ns, end_ns, state) of `spans` within from_ns to to_ns; `parts` are states and their ends, in order."""
+    for low, high in spans:
+        at, high = max(low, from_ns), min(high, to_ns)
+        for state, end_ns in parts:
+            end = min(max(end_ns, at), high)
+            if at < end:
+                yield at, end, state
+                at = end

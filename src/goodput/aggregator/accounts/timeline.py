@@ -21,8 +21,8 @@ from typing import NamedTuple, cast
 
 from msgspec import Struct
 
-from goodput.account.account import Engine, gaps
-from goodput.account.facts import Facts, Key
+from goodput.account.account import Engine
+from goodput.account.facts import Facts, Key, gaps
 from goodput.account.fold import COMMUNICATION, PRODUCTIVE, STALL, Fold, share
 from goodput.account.states import INDEX, STATES, vector
 from goodput.account.straggler import Groups
