@@ -13,6 +13,7 @@ from support.aggregator.serve_process import push, serving
 from goodput.aggregator.api.app import create_app
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+positive_data_acceptance = pytest.importorskip("schemathesis.specs.openapi.checks").positive_data_acceptance
 
 RUN = "r1"
 
@@ -43,7 +44,8 @@ def test_answers_are_those_of_the_document(openapi, mode):
         def answer(case, is_known):
             if is_known and "run" in case.path_parameters:
                 case.path_parameters = {**case.path_parameters, "run": RUN}
-            case.call_and_validate()
+            # That a window ends after it starts, and a run in the past, no schema can say.
+            case.call_and_validate(excluded_checks=[positive_data_acceptance])
 
         with suppress(Unsatisfiable):  # Nothing about such a request can be wrong.
             answer()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -25,7 +25,7 @@ class EndRequest(msgspec.Struct, forbid_unknown_fields=True):
     """`at` is in unix seconds: the run does not end before it, nor before a rank was last seen alive."""
 
     reason: Literal["finished", "failed", "cancelled"] = "cancelled"
-    at: float | None = None
+    at: Annotated[float, msgspec.Meta(extra_json_schema={"minimum": 0})] | None = None
     force: bool = False
 
 

@@ -9,6 +9,7 @@ from fastapi import FastAPI, Query, Request, Response
 from goodput.aggregator.accounts.health_costs import HealthCosts, HealthEvents, RunHealthEvents
 from goodput.aggregator.api.responses import (
     NOT_FOUND,
+    UnixSeconds,
     access_of,
     json_of,
     json_response,
@@ -32,7 +33,7 @@ def add_health_routes(app: FastAPI, health: HealthCosts) -> None:
         run: str | None = None,
         node: str | None = None,
         severity: _Severity | None = None,
-        since: float | None = None,
+        since: UnixSeconds = None,
         limit: _Limit = EVENTS_LISTED,
     ) -> Response:
         """XIDs, ECC errors, links that went down and the like. `since` is in unix seconds."""
@@ -49,7 +50,7 @@ def add_health_routes(app: FastAPI, health: HealthCosts) -> None:
     async def of_run(
         run: str,
         severity: _Severity | None = None,
-        since: float | None = None,
+        since: UnixSeconds = None,
         limit: _Limit = EVENTS_LISTED,
     ) -> Response:
         """`gpu_seconds` is the cost of the restarts that are attributed to an event; see the schema."""

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
-from fastapi import HTTPException, Request, Response
+from fastapi import HTTPException, Query, Request, Response
 
 from goodput.access.tokens import Access
 
 REFERENCE = "#/components/schemas/{name}"
+# Beyond these a time is no unix seconds: years 1843 to 2096.
+SECONDS_MAX = 4e9
+_BOUNDS = {"exclusiveMinimum": -SECONDS_MAX, "exclusiveMaximum": SECONDS_MAX}
+# The bounds are documented here and checked by `unix_ns`, which says what is wrong.
+UnixSeconds = Annotated[float | None, Query(json_schema_extra=_BOUNDS)]
 NOT_FOUND = {404: {"description": "no such run"}}
 BUSY = {503: {"description": "busy"}}
 
@@ -30,7 +37,7 @@ def access_of(request: Request) -> Access:
 
 def unix_ns(seconds: float) -> int:
     """Unix seconds as nanoseconds; 422 where they are out of range."""
-    if not abs(seconds) < 4e9:
+    if not abs(seconds) < SECONDS_MAX:
         raise HTTPException(422, f"{seconds}: want unix seconds")
     return round(seconds * 1e9)
 

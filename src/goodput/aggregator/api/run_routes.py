@@ -16,6 +16,7 @@ from goodput.aggregator.accounts.timeline_cache import TimelineCache
 from goodput.aggregator.api.responses import (
     BUSY,
     NOT_FOUND,
+    UnixSeconds,
     access_of,
     json_of,
     json_response,
@@ -64,8 +65,8 @@ def add_run_routes(app: FastAPI, accounts: Accounts, stored: StoredSummaries | N
         request: Request,
         run: str,
         points: _Points = POINTS,
-        start: float | None = None,
-        end: float | None = None,
+        start: UnixSeconds = None,
+        end: UnixSeconds = None,
     ) -> Response:
         """Each bucket's states sum to its `gpu_seconds`. `start` and `end` are unix seconds, as for the account."""
         query = timelines.get(run, points, window_ns(start, end), access_of(request).token_id)
@@ -77,7 +78,7 @@ def add_run_routes(app: FastAPI, accounts: Accounts, stored: StoredSummaries | N
         summary="A run's account in a window of its time",
     )
     async def account(
-        request: Request, run: str, start: float | None = None, end: float | None = None
+        request: Request, run: str, start: UnixSeconds = None, end: UnixSeconds = None
     ) -> Response:
         """`start` and `end` are unix seconds, by default the run's own; time outside of the run is not counted."""
         query = accounts.window(run, window_ns(start, end), access_of(request).token_id)
