@@ -8,7 +8,9 @@ noon the storage becomes slow for all runs.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from bench.alert_replay.scrape import ScrapedScenario
 from bench.alert_replay.ticks import ticks

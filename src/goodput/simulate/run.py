@@ -11,11 +11,13 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from goodput.histograms.histogram import LATENCY_BOUNDS, STEP_BOUNDS
-from goodput.simulate.scenario import AttemptPlan, RunFault, RunPlan, nanoseconds, unix_ns
+from goodput.simulate.scenario import HANG_KINDS, AttemptPlan, RunFault, RunPlan, nanoseconds, unix_ns
+from goodput.simulate.steps import SHARES, Span, StepModel
 from goodput.wire import schema
 
 PHASES = (
@@ -23,32 +25,38 @@ PHASES = (
     *("communication", "checkpoint", "restore", "evaluation", "compile"),
 )
 COLUMN = {phase: i for i, phase in enumerate(PHASES)}
-# A step's parts in order; the collective comes before the optimizer.
-ORDER = ("loader", "h2d", "forward", "backward", "communication", "optimizer", "none")
-SHARES = {"loader": 0.02, "h2d": 0.01, "forward": 0.29, "backward": 0.55, "optimizer": 0.04, "none": 0.005}
-COLLECTIVE_SHARE = 0.085
 HISTOGRAMS = ("loader", "h2d", "forward", "backward", "optimizer", "communication")
 RECENT_STEPS = 64  # whose exact lengths are kept
 
 
 @dataclass
-class Span:
-    """Work of all ranks that ends for all at the same moment: (phase, ns by rank), in order."""
+class Row:
+    """A completed step; totals and outside are by rank and phase."""
 
-    parts: list[tuple[str, np.ndarray]]
-    is_step: bool = False
-    event: str = ""
-
-    def length_ns(self) -> int:
-        return sum(int(by_rank[0]) for _, by_rank in self.parts)
+    fields: tuple[int, int, int, int, int]  # number, step, start_ns, end_ns, samples
+    totals: np.ndarray
+    outside: np.ndarray
+    kept: bool
 
 
 @dataclass
-class Row:
-    fields: tuple[int, int, int, int, int]  # number, step, start_ns, end_ns, samples
-    totals: list[list[int]]
-    outside: list[list[int]]
-    kept: bool
+class Behind:
+    """A rank that has not completed the step with this number, while the others have; `live` is what its page shows."""
+
+    rank: int
+    number: int
+    step: int
+    samples: int
+    live: tuple[str, int, list[int]] = ("", 0, [])
+
+
+class Hang(NamedTuple):
+    """All ranks stand still because of this fault since the end of their last step."""
+
+    fault: RunFault
+    begin_ns: int
+    step: int  # the last completed one
+    attempt: int
 
 
 class Attempt:
@@ -58,6 +66,13 @@ class Attempt:
         ranks = len(plan.places)
         self.number, self.plan, self.ranks = number, plan, ranks
         self.now_ns = self.begin_ns = nanoseconds(plan.start)
+        # When each rank's process began: a launcher starts them one after the other.
+        late = np.linspace(0, plan.skew, ranks) if ranks > 1 else np.zeros(1)
+        self.begins_ns = self.begin_ns + np.rint(late * 1e9).astype(np.int64)
+        self.first_step = step
+        self.dead: dict[int, int] = {}  # rank: ns, of those that died while the others go on to wait
+        self.silent: set[str] = set()  # nodes that died
+        self.behind: Behind | None = None
         self.totals = np.zeros((ranks, len(PHASES)), np.int64)
         self.outside = np.zeros((ranks, len(PHASES)), np.int64)
         self.step = step
@@ -76,6 +91,13 @@ class Attempt:
         # Of the newest steps: the length, the same for all ranks, and the time in each phase by rank.
         self.recent: deque[tuple[int, dict[str, np.ndarray]]] = deque(maxlen=RECENT_STEPS)
 
+    def is_alive(self, rank: int, now_ns: int) -> bool:
+        return self.alive and self.dead.get(rank, now_ns + 1) > now_ns
+
+    def rank_end_ns(self, rank: int) -> int:
+        """When a rank ended that is not alive."""
+        return self.dead.get(rank, self.end_ns)
+
     def lengthen_step(self, rank: int, phase: str, length_ns: int) -> None:
         """In the current step this rank spends so much longer in `phase`, and all others wait for it."""
         assert self.span is not None and self.span.is_step
@@ -93,11 +115,16 @@ class SimulatedRun:
     """`advance(seconds)` moves it on; `attempt` is its newest attempt, None before the first.
 
     `unreported` has the attempts that still have something to push, the newest last. `on_span` is called after each
-    step or other span of work. `committed_step` is the step after the checkpoint that the first attempt resumes from.
+    step or other span of work, `on_end` after each attempt. `committed_step` is the step after the checkpoint that the
+    first attempt resumes from. `hangs` has those that have begun.
     """
 
     def __init__(
-        self, plan: RunPlan, committed_step: int = 0, on_span: Callable[[Attempt, Span], None] | None = None
+        self,
+        plan: RunPlan,
+        committed_step: int = 0,
+        on_span: Callable[[Attempt, Span], None] | None = None,
+        on_end: Callable[[Attempt], None] | None = None,
     ):
         self.plan, self.name = plan, plan.run
         self.attempt: Attempt | None = None
@@ -105,6 +132,8 @@ class SimulatedRun:
         self._spans: Iterator[Span] = iter(())
         self._random = np.random.default_rng(plan.seed)
         self._next, self._committed_step, self._on_span = 0, committed_step, on_span
+        self._on_end = on_end
+        self.hangs: list[Hang] = []
 
     def advance(self, to: float) -> None:
         """Simulate up to `to`: attempts that are due begin, those that are over end."""
@@ -162,11 +191,13 @@ class SimulatedRun:
         share = sum(one.amount for one in self._faults("sdk", began_ns / 1e9)) or self.plan.workload.sdk_share
         attempt.cost_ns += int(length_ns * share)
         times = unix_ns(began_ns), unix_ns(attempt.now_ns)
-        kept = attempt.steps_done <= 12 or attempt.steps_done % 40 in (0, 1)
+        kept = not self.plan.thinned or attempt.steps_done <= 12 or attempt.steps_done % 40 in (0, 1)
         if attempt.rows and not attempt.rows[-1].kept and max(attempt.sent_rows) < len(attempt.rows):
             attempt.rows.pop()
+        if attempt.behind is not None and attempt.behind.number == attempt.steps_done:
+            attempt.behind.live = _waiting(attempt, attempt.behind.rank, span)
         fields = (attempt.steps_done, attempt.step, *times, attempt.samples)
-        attempt.rows.append(Row(fields, attempt.totals.tolist(), attempt.outside.tolist(), kept))
+        attempt.rows.append(Row(fields, attempt.totals.copy(), attempt.outside.copy(), kept))
         attempt.step += 1
         by_phase = dict(span.parts)
         attempt.recent.append((length_ns, by_phase))
@@ -181,9 +212,13 @@ class SimulatedRun:
         plan = attempt.plan
         attempt.alive, attempt.end_ns = False, nanoseconds(plan.end)
         attempt.ended = plan.outcome if plan.outcome in ("finished", "failed") else ""
-        attempt.end_reported = [node in plan.lost_nodes for node, _ in plan.places]
+        lost = {*plan.lost_nodes, *attempt.silent}
+        for rank, (node, _) in enumerate(plan.places):
+            attempt.end_reported[rank] |= node in lost
         if attempt.ended:
             attempt.live = [("none", attempt.end_ns, totals) for _, _, totals in attempt.live]
+        if self._on_end is not None:
+            self._on_end(attempt)
 
     def _spans_of(self, attempt: Attempt) -> Iterator[Span]:
         """Everything that an attempt does, without end."""
@@ -192,6 +227,7 @@ class SimulatedRun:
             yield _uniform(attempt, "restore", attempt.plan.restore)
             attempt.event("resumed")
         workload, begin = self.plan.workload, attempt.now_ns / 1e9
+        steps = StepModel(self.plan, attempt.ranks, self._random)
         checkpoint_due = begin + workload.checkpoint_every
         evaluation_due = begin + workload.evaluation_every
         epoch_due = begin + workload.epoch_every
@@ -211,44 +247,55 @@ class SimulatedRun:
             else:
                 pause = workload.epoch_pause if now >= epoch_due else 0.0
                 epoch_due += workload.epoch_every if pause else 0.0
-                yield self._step(attempt, now, pause, compiling)
+                yield steps.step(now, pause, compiling, self._stuck_seconds(attempt, now))
                 compiling = 0.0
 
-    def _step(self, attempt: Attempt, now: float, pause: float, compiling: float) -> Span:
-        workload, ranks = self.plan.workload, attempt.ranks
-        base = workload.step * (1 + workload.noise * self._random.standard_normal())
-        if workload.hiccup_every and self._random.random() < 1 / workload.hiccup_every:
-            base *= 1.5 + self._random.random()
-        own = {phase: np.full(ranks, base * share) for phase, share in SHARES.items()}
-        for phase in ("forward", "backward"):
-            own[phase] *= 1 + 0.004 * self._random.standard_normal(ranks)
-        own["loader"] = own["loader"] * self._random.lognormal(0, 0.3, ranks) + pause
-        own["forward"] += compiling
-        collective = COLLECTIVE_SHARE * base
+    def _stuck_seconds(self, attempt: Attempt, now: float) -> float:
+        """How long all wait in the next step's collective, since the run hangs."""
+        stuck = 0.0
         for fault in self.plan.faults:
-            if not fault.start <= now < fault.end:
+            if fault.kind not in HANG_KINDS or not fault.start <= now < fault.end:
                 continue
-            where = slice(None) if fault.rank is None else slice(fault.rank, fault.rank + 1)
-            if fault.kind == "compute":
-                own["forward"][where] *= fault.amount
-                own["backward"][where] *= fault.amount
-            elif fault.kind == "loader":
-                own["loader"][where] += fault.amount * base
-            elif fault.kind == "communication":
-                collective += fault.amount * base
-            elif fault.kind == "hang":
-                own[fault.phase][where] += fault.end - now
-        alone = sum(own.values(), np.zeros(ranks))
-        own["communication"] = alone.max() - alone + collective
-        parts = [(phase, np.rint(own[phase] * 1e9).astype(np.int64)) for phase in ORDER]
-        # All ranks end together, to the nanosecond: the collective takes up what rounding left.
-        sums = sum((part for _, part in parts), np.zeros(ranks, np.int64))
-        dict(parts)["communication"] += sums.max() - sums
-        return Span(parts, is_step=True)
+            if fault.kind == "desync" and attempt.behind is None and fault.rank is not None:
+                # The others complete one step more.
+                row = attempt.steps_done, attempt.step - 1, attempt.samples
+                attempt.behind = Behind(fault.rank, row[0] + 1, *row[1:])
+                continue
+            self.hangs.append(Hang(fault, attempt.now_ns, attempt.step - 1, attempt.number))
+            stuck = max(stuck, 0.0 if fault.kind == "hang" else fault.end - now)
+            if fault.kind in ("death", "silence") and fault.rank is not None:
+                self._die(attempt, fault.rank, with_node=fault.kind == "silence")
+        return stuck
+
+    def _die(self, attempt: Attempt, rank: int, with_node: bool) -> None:
+        """In the middle of the forward pass of the next step."""
+        node = attempt.plan.places[rank][0]
+        at_ns = attempt.now_ns + nanoseconds(0.2 * self.plan.workload.step)
+        for other, (host, _) in enumerate(attempt.plan.places):
+            if other == rank or (with_node and host == node):
+                attempt.dead[other] = at_ns
+        if with_node:
+            attempt.silent.add(node)
 
 
 def _uniform(attempt: Attempt, phase: str, seconds: float, event: str = "") -> Span:
-    return Span([(phase, np.full(attempt.ranks, nanoseconds(seconds), np.int64))], event=event)
+    by_rank = np.full(attempt.ranks, nanoseconds(seconds), np.int64)
+    if attempt.now_ns == attempt.begin_ns:
+        by_rank -= attempt.begins_ns - attempt.begin_ns
+    return Span([(phase, by_rank)], event=event)
+
+
+def _waiting(attempt: Attempt, rank: int, span: Span) -> tuple[str, int, list[int]]:
+    """What the page of a rank shows that does not leave the collective of the step that all have completed."""
+    parts = {phase: int(by_rank[rank]) for phase, by_rank in span.parts}
+    totals = attempt.totals[rank].tolist()
+    for phase in ("communication", "optimizer", "none"):
+        totals[COLUMN[phase]] -= parts[phase]
+    return (
+        "communication",
+        attempt.now_ns - sum(parts[p] for p in ("communication", "optimizer", "none")),
+        totals,
+    )
 
 
 def _update_live(attempt: Attempt, span: Span, at_ns: int) -> None:
@@ -256,11 +303,15 @@ def _update_live(attempt: Attempt, span: Span, at_ns: int) -> None:
     totals = attempt.totals.copy()
     phases, boundaries = ["none"] * attempt.ranks, [attempt.now_ns] * attempt.ranks
     for rank in range(attempt.ranks):
-        at = attempt.now_ns
+        at = max(attempt.now_ns, int(attempt.begins_ns[rank]))
+        until = min(at_ns, attempt.dead.get(rank, at_ns))
         for phase, by_rank in span.parts:
             phases[rank], boundaries[rank] = phase, at
             at += int(by_rank[rank])
-            if at > at_ns:
+            if at > until:
                 break
             totals[rank, COLUMN[phase]] += by_rank[rank]
     attempt.live = list(zip(phases, boundaries, totals.tolist(), strict=True))
+    behind = attempt.behind
+    if behind is not None and behind.live[0]:
+        attempt.live[behind.rank] = behind.live

@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 # Second 0 of a scenario: Monday 2026-01-05 00:00 UTC.
 EPOCH_SECONDS = 1_767_571_200
 DEVICE = "NVIDIA H100 80GB HBM3"
@@ -26,10 +28,11 @@ class AttemptPlan:
     compile: float = 45.0
     world_size: int | None = None  # when more ranks are expected than are there
     lost_nodes: tuple[str, ...] = ()  # nodes that die with it: what their pages had not reported is lost
+    submit: float | None = None  # when it was submitted to a scheduler
+    skew: float = 0.0  # a launcher starts the last rank so much after the first
 
 
-@dataclass
-class Workload:
+class Workload(Struct, forbid_unknown_fields=True):
     """What a run usually does, in seconds. Checkpoint lengths vary log-normally, step lengths normally."""
 
     step: float = 12.0
@@ -46,13 +49,17 @@ class Workload:
     samples: int = 512  # per step
 
 
-@dataclass
-class RunFault:
-    """What goes wrong in a run from `start` to `end`; no rank means all ranks.
+class RunFault(Struct, forbid_unknown_fields=True):
+    """What goes wrong in a run from `start` to `end`; without rank and stage in all ranks. By kind:
 
-    kind: compute (forward and backward take `amount` times as long), loader or communication (`amount` of a step more),
-    hang (one step lasts until `end`, in `phase`), save (each checkpoint takes `amount` seconds more), unsaved (no
-    checkpoints), sdk (measuring takes this share of the time).
+    forward, backward  the phase takes `amount` times as long; compute: both
+    loader             `amount` of a step more; communication: the collective of all ranks
+    hang               one step lasts until `end`, since the rank stays in `phase`
+    death, silence     the rank's process, or its node with the agent, dies; the others wait for it until `end`
+    desync             the rank waits in the collective of a step that the others have left, until `end`
+    network            all wait in a collective that does not complete until `end`
+    save, unsaved      each checkpoint takes `amount` seconds more; none is saved
+    sdk                measuring takes this share of the time
     """
 
     kind: str
@@ -61,10 +68,21 @@ class RunFault:
     amount: float = 1.0
     rank: int | None = None
     phase: str = "loader"
+    stage: int | None = None
+
+
+SLOW_KINDS = ("forward", "backward", "compute", "loader")
+HANG_KINDS = ("hang", "death", "silence", "desync", "network")
+FAULT_KINDS = (*SLOW_KINDS, "communication", *HANG_KINDS, "save", "unsaved", "sdk")
 
 
 @dataclass
 class RunPlan:
+    """`stages` above 1 make a pipeline of as many blocks of ranks, each step `microbatches` microbatches.
+
+    Without `thinned`, agents report every step.
+    """
+
     run: str
     attempts: list[AttemptPlan]
     workload: Workload
@@ -72,6 +90,9 @@ class RunPlan:
     faults: list[RunFault] = field(default_factory=list)
     flops_per_step: float = 2.0e15
     peak_flops_per_second: float | None = None  # None: by the name of the device
+    stages: int = 1
+    microbatches: int = 1
+    thinned: bool = True
 
 
 @dataclass(frozen=True)

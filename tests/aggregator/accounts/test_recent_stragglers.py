@@ -49,8 +49,16 @@ def test_slow_stage_of_the_last_minutes():
         return 1.5 if stage == 3 and step >= 20 else 1.0
 
     training = Training(4, 8, 2)
-    for steps in (20, 25):
+    for steps in (20, 30):
         account = account_of(*training.processes(steps, work), now=1e6)
         found = recent.of("r", steps, account.straggler)
     assert found.culprit_stage() == 3 and found.slow_rank() is None
     assert found.stage_slowness(3) == pytest.approx(1.5)
+
+
+def test_few_steps_name_nobody():
+    recent, ranks = RecentStragglers(), [Process(rank) for rank in range(4)]
+    recent.of("r", 0, grown(ranks, 20, slow=0))
+    assert recent.of("r", 1, grown(ranks, 7, slow=2)) is None
+    found = recent.of("r", 2, grown(ranks, 1, slow=2))
+    assert found is not None and found.slow_rank() == 2

@@ -10,6 +10,8 @@ from goodput.account.straggler import Straggler
 
 WINDOW_NS = 600 * 10**9
 EVERY_NS = 300 * 10**9
+# In fewer steps one batch that was hard to load makes a rank of hundreds slower than the median.
+STEPS_MIN = 8
 
 
 class RecentStragglers:
@@ -19,7 +21,7 @@ class RecentStragglers:
         self._before: dict[str, list[tuple[int, Straggler]]] = {}
 
     def of(self, run: str, now_ns: int, sums: Straggler) -> Straggler | None:
-        """The sums of the last ten to fifteen minutes; None right after steps were lost, or if nothing was seen before."""
+        """The sums of the last ten to fifteen minutes; None right after steps were lost, or where there are few."""
         before = self._before.setdefault(run, [])
         found = sums.since_sums(before[0][1]) if before else None
         if found is None:
@@ -28,8 +30,14 @@ class RecentStragglers:
             before.append((now_ns, sums.compact()))
         while len(before) > 1 and now_ns - before[1][0] >= WINDOW_NS:
             del before[0]
-        return found
+        return found if found is not None and _is_enough(found) else None
 
     def keep(self, runs) -> None:
         """Forget all other runs."""
         self._before = {run: self._before[run] for run in runs if run in self._before}
+
+
+def _is_enough(found: Straggler) -> bool:
+    """Whether half of the ranks that made steps made STEPS_MIN."""
+    steps = sorted(count for count in found.steps.values() if count > 0)
+    return bool(steps) and steps[len(steps) // 2] >= STEPS_MIN

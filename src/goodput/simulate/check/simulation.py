@@ -1,0 +1,121 @@
+"""A scenario played against an aggregator, in real or simulated time, and what was seen of it meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from goodput.simulate.check.cluster import Cluster
+from goodput.simulate.check.own_aggregator import OwnAggregator, Serve
+from goodput.simulate.check.stack import HEALTH_EVENTS, Sight, StackClient, StackError, sight
+from goodput.simulate.scenario import EPOCH_SECONDS
+from goodput.simulate.scenario_file import ScenarioFile
+from goodput_exporters.push.credentials import NONE_NEEDED, Credentials
+
+# Half of the nodes push every half interval, and scrapes come with every other of these.
+SHARES = 2
+SETTLE_PUSHES_MAX = 60
+QUIET_SECONDS_MIN = 60.0
+Progress = Callable[[float, int], None]  # simulated seconds so far, pushes
+
+
+@dataclass
+class Outcome:
+    """The truth, and what the stack said: at each scrape, at the end, and of the times with and without somebody slow."""
+
+    truth: dict
+    sights: dict[str, list[Sight]] = field(default_factory=dict)
+    accounts: dict[str, dict] = field(default_factory=dict)
+    windows: dict[str, list[dict]] = field(default_factory=dict)  # by run, of its culprits in order
+    quiet: dict[str, list[dict]] = field(default_factory=dict)  # by run, of times in which nobody was slow
+    health: dict[tuple[str, str, str], int] = field(default_factory=dict)  # run, kind, severity: events
+    pushes: dict[str, int] = field(default_factory=dict)
+    refusals: list[str] = field(default_factory=list)
+
+
+def play_alone(scenario: ScenarioFile, serve: Serve, progress: Progress) -> Outcome:
+    """Against an aggregator of its own, as fast as it can."""
+    with OwnAggregator(serve, EPOCH_SECONDS * 10**9) as own:
+
+        def wait(now: float) -> None:
+            own.clock.set(round((EPOCH_SECONDS + now) * 1e9))
+
+        return _play(scenario, own.url, NONE_NEEDED, EPOCH_SECONDS, wait, progress, watch=True)
+
+
+def play_to(
+    scenario: ScenarioFile, url: str, credentials: Credentials, progress: Progress, watch: bool
+) -> Outcome:
+    """Against the aggregator at `url`, in real time; without `watch` only the truth is returned."""
+    start, began = time.time(), time.monotonic()
+
+    def wait(now: float) -> None:
+        time.sleep(max(began + now - time.monotonic(), 0))
+
+    return _play(scenario, url, credentials, start, wait, progress, watch)
+
+
+def _play(
+    scenario: ScenarioFile,
+    url: str,
+    credentials: Credentials,
+    start: float,
+    wait: Callable[[float], None],
+    progress: Progress,
+    watch: bool,
+) -> Outcome:
+    client, every = StackClient(url, credentials), scenario.push_every / SHARES
+    sights: dict[str, list[Sight]] = {run.run: [] for run in scenario.runs}
+    with (
+        contextlib.closing(client),
+        Cluster(scenario, lambda: StackClient(url, credentials).post, start) as cluster,
+    ):
+        tick, now, last = 0, 0.0, scenario.seconds / every
+        while tick <= last or not cluster.is_delivered():
+            if tick > last + SETTLE_PUSHES_MAX:
+                raise StackError(
+                    f"{url}: pushes are not accepted: {dict(cluster.counts)} {cluster.refusals[:3]}"
+                )
+            now = tick * every
+            wait(now)
+            cluster.advance(now)
+            cluster.push(now, tick % SHARES, SHARES)
+            if watch and tick % SHARES == 0:
+                series = client.series()
+                for run in sights:
+                    sights[run].append(sight(series, run, now))
+            progress(min(now, scenario.seconds), cluster.counts.total())
+            tick += 1
+        outcome = Outcome(cluster.truth(now), sights, pushes=dict(cluster.counts), refusals=cluster.refusals)
+        if watch:
+            _ask(client, outcome, start)
+    return outcome
+
+
+def _ask(client: StackClient, outcome: Outcome, start: float) -> None:
+    """The accounts of all runs at the end, and of the time of each culprit."""
+    series = client.series()
+    for run in outcome.truth["runs"]:
+        name = run["run"]
+        outcome.accounts[name] = client.account(name)
+        outcome.windows[name] = [
+            client.account(name, start + one["begin_seconds"], start + one["end_seconds"])
+            for one in run["culprits"]
+        ]
+        outcome.quiet[name] = [
+            client.account(name, start + low, start + high) for low, high in quiet_times(run)
+        ]
+        for labels, value in series.of(HEALTH_EVENTS, name):
+            outcome.health[name, labels["kind"], labels["severity"]] = int(value)
+
+
+def quiet_times(run: dict) -> list[tuple[float, float]]:
+    """The times of a run without a culprit, from QUIET_SECONDS_MIN on."""
+    edges = [run["begin_seconds"]]
+    for one in sorted(run["culprits"], key=lambda culprit: culprit["begin_seconds"]):
+        edges += [one["begin_seconds"], max(edges[-1], one["end_seconds"])]
+    edges.append(run["end_seconds"])
+    pairs = zip(edges[::2], edges[1::2], strict=True)
+    return [(low, high) for low, high in pairs if high - low >= QUIET_SECONDS_MIN]

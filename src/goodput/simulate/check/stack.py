@@ -1,0 +1,125 @@
+"""What the stack says of a simulated cluster: a client of the aggregator, and what its series name at each scrape."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import httpx
+
+from goodput.wire import schema
+from goodput_exporters.push.credentials import NONE_NEEDED, Credentials, Unreachable
+
+INGEST = "/api/v1/ingest"
+TIMEOUT_SECONDS, BUSY_SECONDS = 30.0, 0.5
+_SAMPLE = re.compile(r"^(goodput_\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+class StackError(Exception):
+    """The aggregator does not answer as it should; the text says what it said."""
+
+
+class StackClient:
+    """Raises StackError, except `post`, which returns None where an agent would try again."""
+
+    def __init__(self, url: str, credentials: Credentials = NONE_NEEDED):
+        self.url = url.rstrip("/")
+        try:
+            verify = credentials.context() if url.startswith("https:") else False
+            headers = credentials.headers()
+        except Unreachable as error:
+            raise StackError(str(error)) from None
+        self._client = httpx.Client(
+            base_url=self.url, verify=verify, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+    def post(self, body: bytes) -> bytes | None:
+        """Push a node report; the body of the answer."""
+        try:
+            answer = self._client.post(INGEST, content=body, headers={"Content-Type": schema.CONTENT_TYPE})
+        except httpx.TransportError:
+            return None
+        if answer.status_code in (429, 503):
+            return None
+        if answer.status_code != 200:
+            raise StackError(f"{self.url}{INGEST}: {answer.status_code} {answer.text[:300]}")
+        return answer.content
+
+    def account(self, run: str, start: float | None = None, end: float | None = None) -> dict:
+        """The account of a run, or of the window from `start` to `end`, unix seconds."""
+        path = f"/api/v1/runs/{quote(run, safe='')}" + ("" if start is None else "/account")
+        return self._get(path, {} if start is None else {"start": start, "end": end}).json()
+
+    def series(self) -> Series:
+        return Series(self._get("/metrics", {}).text)
+
+    def is_ready(self) -> bool:
+        try:
+            return self._client.get("/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def _get(self, path: str, parameters: dict) -> httpx.Response:
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while True:
+            try:
+                answer = self._client.get(path, params=parameters)
+            except httpx.TransportError as error:
+                raise StackError(f"{self.url}{path}: {error or type(error).__name__}") from None
+            if answer.status_code == 200:
+                return answer
+            if answer.status_code != 503 or time.monotonic() > deadline:
+                raise StackError(f"{self.url}{path}: {answer.status_code} {answer.text[:300]}")
+            time.sleep(BUSY_SECONDS)
+
+
+class Series:
+    """The samples of a scrape by name, as (labels, value)."""
+
+    def __init__(self, text: str):
+        self._found: dict[str, list[tuple[dict[str, str], float]]] = defaultdict(list)
+        for name, labels, value in _SAMPLE.findall(text):
+            if name in WATCHED:
+                self._found[name].append((dict(_LABEL.findall(labels)), float(value)))
+
+    def of(self, name: str, run: str) -> list[tuple[dict[str, str], float]]:
+        return [(labels, value) for labels, value in self._found[name] if labels["run"] == run]
+
+    def one(self, name: str, run: str) -> tuple[dict[str, str], float] | None:
+        return next(iter(self.of(name, run)), None)
+
+
+HANG, HANG_CULPRIT = "goodput_hang_seconds", "goodput_hang_culprit_seconds"
+SLOW_RANK, SLOW_STAGE = "goodput_straggler_culprit_slowness_ratio", "goodput_straggler_stage_slowness_ratio"
+GPU_SECONDS, HEALTH_EVENTS = "goodput_gpu_seconds", "goodput_run_health_events"
+WATCHED = {HANG, HANG_CULPRIT, SLOW_RANK, SLOW_STAGE, GPU_SECONDS, HEALTH_EVENTS}
+
+
+@dataclass
+class Sight:
+    """What one scrape, at `now` seconds, says of a run: whether it hangs and since whom, which rank or stage is slow."""
+
+    now: float
+    hang_seconds: float
+    hang_rank: int | None
+    slow_rank: int | None
+    slow_stage: int | None
+
+
+def sight(series: Series, run: str, now: float) -> Sight:
+    hang, culprit = series.one(HANG, run), series.one(HANG_CULPRIT, run)
+    rank, stage = series.one(SLOW_RANK, run), series.one(SLOW_STAGE, run)
+    return Sight(
+        now,
+        hang[1] if hang else 0.0,
+        int(culprit[0]["rank"]) if culprit else None,
+        int(rank[0]["rank"]) if rank else None,
+        int(stage[0]["stage"]) if stage else None,
+    )

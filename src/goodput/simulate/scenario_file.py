@@ -1,0 +1,231 @@
+"""A scenario as people write it, in TOML or JSON: runs with attempts and faults, clocks, outages, lost reports.
+
+Every field but those without a default may be left out; an unknown one is an error that says where it is. Times are
+seconds from the beginning. `load` reads a file, `RunEntry.plan` gives what `run.SimulatedRun` takes.
+
+    seconds = 900
+    [[runs]]
+    run = "llama"
+    ranks = 16
+    attempts = [{start = 5, end = 880, outcome = "finished"}]
+    faults = [{kind = "backward", rank = 3, start = 200, end = 500, amount = 1.4}]
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from goodput.simulate.scenario import (
+    FAULT_KINDS,
+    HANG_KINDS,
+    SLOW_KINDS,
+    AttemptPlan,
+    RunFault,
+    RunPlan,
+    Workload,
+)
+from goodput.simulate.steps import SHARES
+
+RANKS_MAX, SECONDS_MAX = 100_000, 7 * 86_400.0
+Outcome = Literal["finished", "failed", "killed"]
+
+
+class ScenarioError(ValueError):
+    """A scenario that cannot be used; the text says what is wrong and where."""
+
+
+class AttemptEntry(Struct, forbid_unknown_fields=True):
+    """One start of a run. `ranks` may differ from the run's; `submit` is when a scheduler got it."""
+
+    start: float
+    end: float
+    outcome: Outcome = "killed"
+    ranks: int | None = None
+    startup: float = 20.0
+    restore: float = 10.0
+    compile: float = 15.0
+    submit: float | None = None
+    skew: float = 0.0
+
+
+class RunEntry(Struct, forbid_unknown_fields=True):
+    run: str
+    ranks: int
+    attempts: list[AttemptEntry]
+    faults: list[RunFault] = []
+    workload: Workload = msgspec.field(default_factory=lambda: Workload(step=2.0))
+    stages: int = 1
+    microbatches: int = 8
+    gpus_per_node: int = 8
+    seed: int = 0
+
+    def node(self, rank: int) -> str:
+        return f"{self.run}-n{rank // self.gpus_per_node:03d}"
+
+    def plan(self) -> RunPlan:
+        plans = []
+        for one in self.attempts:
+            ranks = range(one.ranks or self.ranks)
+            places = [(self.node(rank), rank % self.gpus_per_node) for rank in ranks]
+            plans.append(
+                AttemptPlan(
+                    *(one.start, one.end, places, one.outcome, one.startup, one.restore, one.compile),
+                    submit=one.submit,
+                    skew=one.skew,
+                )
+            )
+        return RunPlan(
+            *(self.run, plans, self.workload, self.seed, self.faults),
+            stages=self.stages,
+            microbatches=self.microbatches,
+            thinned=False,
+        )
+
+
+class ClockEntry(Struct, forbid_unknown_fields=True):
+    """From `start` on, a node's clock is so far ahead; negative is behind."""
+
+    node: str
+    ahead: float
+    start: float = 0.0
+
+
+class OutageEntry(Struct, forbid_unknown_fields=True):
+    """A node's agent does not reach the aggregator."""
+
+    node: str
+    start: float
+    end: float
+
+
+class HealthEntry(Struct, forbid_unknown_fields=True):
+    """Something that happens to a node's hardware: a GPU by its index, or a link by its name."""
+
+    node: str
+    time: float
+    kind: str
+    severity: Literal["info", "warning", "critical"] = "warning"
+    gpu: int | None = None
+    link: str = ""
+    code: int = 0
+    name: str = ""
+
+
+class Delivery(Struct, forbid_unknown_fields=True):
+    """Shares of pushes: lost, whose answer is lost, repeated, and delivered after a later one."""
+
+    lost: float = 0.0
+    unanswered: float = 0.0
+    repeated: float = 0.0
+    late: float = 0.0
+
+
+class ScenarioFile(Struct, forbid_unknown_fields=True):
+    seconds: float
+    runs: list[RunEntry]
+    seed: int = 0
+    push_every: float = 10.0
+    innocent: bool = False
+    clocks: list[ClockEntry] = []
+    outages: list[OutageEntry] = []
+    health: list[HealthEntry] = []
+    delivery: Delivery = msgspec.field(default_factory=Delivery)
+
+
+def load(path: str | Path) -> ScenarioFile:
+    """The scenario in a TOML or JSON file, by its suffix. Raises ScenarioError."""
+    path = Path(path)
+    try:
+        content = path.read_bytes()
+        decode = msgspec.json.decode if path.suffix == ".json" else msgspec.toml.decode
+        scenario = decode(content, type=ScenarioFile)
+    except OSError as error:
+        raise ScenarioError(f"{path}: {error.strerror}") from None
+    except ImportError:
+        raise ScenarioError(
+            f"{path}: this Python has no TOML reader: write the scenario in JSON, or pip install tomli"
+        ) from None
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ScenarioError(f"{path}: {error}") from None
+    try:
+        check(scenario)
+    except ScenarioError as error:
+        raise ScenarioError(f"{path}: {error}") from None
+    return scenario
+
+
+def check(scenario: ScenarioFile) -> None:
+    """Raise ScenarioError for the first thing that cannot be."""
+    _require(0 < scenario.seconds <= SECONDS_MAX, f"seconds: 0 to {SECONDS_MAX:g}, not {scenario.seconds:g}")
+    _require(0 < scenario.push_every <= 25, f"push_every: 0 to 25 seconds, not {scenario.push_every:g}")
+    _require(bool(scenario.runs), "runs: there is none")
+    names = [one.run for one in scenario.runs]
+    for at, run in enumerate(scenario.runs):
+        where = f"runs[{at}] ({run.run!r})"
+        _require(names.count(run.run) == 1, f"{where}: another run has this name")
+        _check_run(run, scenario.seconds, where)
+    nodes = {run.node(rank) for run in scenario.runs for rank in range(largest(run))}
+    for name in ("clocks", "outages", "health"):
+        for at, entry in enumerate(getattr(scenario, name)):
+            known = f"there are {', '.join(sorted(nodes)[:3])} …"
+            _require(entry.node in nodes, f"{name}[{at}]: no node {entry.node!r}; {known}")
+    for name in ("lost", "unanswered", "repeated", "late"):
+        share = getattr(scenario.delivery, name)
+        _require(0 <= share <= 0.5, f"delivery.{name}: a share from 0 to 0.5, not {share:g}")
+
+
+def largest(run: RunEntry) -> int:
+    """The ranks of a run's largest attempt."""
+    return max([run.ranks, *(one.ranks or run.ranks for one in run.attempts)])
+
+
+def _check_run(run: RunEntry, seconds: float, where: str) -> None:
+    _require(bool(run.run) and run.run.isprintable(), f"{where}: a run needs a printable name")
+    _require(1 <= run.ranks <= RANKS_MAX, f"{where}: ranks: 1 to {RANKS_MAX}, not {run.ranks}")
+    _require(run.gpus_per_node > 0 and run.microbatches > 0, f"{where}: gpus_per_node, microbatches: above 0")
+    _require(run.workload.step > 0, f"{where}: workload.step: above 0")
+    _require(bool(run.attempts), f"{where}: attempts: there is none")
+    before = 0.0
+    for at, one in enumerate(run.attempts):
+        here, ranks = f"{where}.attempts[{at}]", one.ranks or run.ranks
+        _require(
+            before <= one.start < one.end, f"{here}: from {one.start:g} to {one.end:g}, after {before:g}"
+        )
+        _require(one.end <= seconds, f"{here}: ends at {one.end:g}, the scenario at {seconds:g}")
+        _require(run.stages >= 1 and ranks % run.stages == 0, f"{here}: {ranks} ranks in {run.stages} stages")
+        is_last = at == len(run.attempts) - 1
+        _require(
+            is_last or one.outcome != "finished", f"{here}: a run that has finished is not started again"
+        )
+        _require(one.skew < one.startup, f"{here}: skew {one.skew:g} is not below startup {one.startup:g}")
+        before = one.end
+    for at, fault in enumerate(run.faults):
+        _check_fault(run, fault, f"{where}.faults[{at}]")
+
+
+def _check_fault(run: RunEntry, fault: RunFault, where: str) -> None:
+    _require(fault.kind in FAULT_KINDS, f"{where}: kind {fault.kind!r}, one of {', '.join(FAULT_KINDS)}")
+    _require(fault.start < fault.end, f"{where}: from {fault.start:g} to {fault.end:g}")
+    ranks = min(one.ranks or run.ranks for one in run.attempts)
+    if fault.rank is not None:
+        _require(0 <= fault.rank < ranks, f"{where}: rank {fault.rank}, there are {ranks}")
+    if fault.stage is not None:
+        _require(run.stages > 1, f"{where}: stage {fault.stage} of a run without stages")
+        _require(0 <= fault.stage < run.stages, f"{where}: stage {fault.stage}, there are {run.stages}")
+        _require(fault.kind in SLOW_KINDS, f"{where}: {fault.kind} of a stage; of {', '.join(SLOW_KINDS)}")
+    if fault.kind in HANG_KINDS and fault.kind != "network":
+        _require(fault.rank is not None, f"{where}: {fault.kind} needs a rank")
+    if fault.kind == "hang":
+        _require(fault.phase in SHARES, f"{where}: phase {fault.phase!r}, one of {', '.join(SHARES)}")
+    if fault.kind in ("death", "silence", "desync"):
+        ends = [one.end for one in run.attempts]
+        _require(fault.end in ends, f"{where}: {fault.kind} lasts until its attempt ends, at one of {ends}")
+
+
+def _require(holds: bool, problem: str) -> None:
+    if not holds:
+        raise ScenarioError(problem)
