@@ -241,3 +241,14 @@ def test_shared_cause_is_one_message_for_all_nodes(tmp_path):
         *[("page", 1), ("page", 1), ("page", 8), ("page", 24), ("page", 600)],
         ("ticket", 2),
     ]
+
+
+def test_names_are_no_markup_in_messages():
+    """The name of a run comes from whoever may push it; in Slack it must not notify a channel or be a link."""
+    run = "<!channel> <https://evil.example>"
+    annotations = {"summary": f"Run {run} < 5 % <= 6 %", "description": f"{run} is down."}
+    labels = {"alertname": "GoodputRunFailed", "run": run, "cluster": "<@U1>"}
+    plain = "< !channel> < https://evil.example>"
+    title, text = message_of([{"labels": labels, "annotations": annotations}])
+    assert title == f"GoodputRunFailed, run {plain}, cluster < @U1>"
+    assert text.splitlines()[:2] == [f"- Run {plain} < 5 % <= 6 %", f"{plain} is down."]
