@@ -44,8 +44,9 @@ TIME_NS_MAX = 1 << 62
 _FEW = msgspec.Meta(max_length=1024)
 # A rank report with a field of a wrong type is decoded a second time, without types, if it is no larger.
 _UNTYPED_BYTES_MAX = 1 << 20
-# Of larger reports each rank is decoded by itself, so that other threads run in between.
-_WHOLE_BYTES_MAX = 256 << 10
+# Of larger reports each rank is decoded by itself, so that other threads run in between; a rank holds the lock for 0.4 s
+# at most. Agents send up to a third of this of a rank.
+_WHOLE_BYTES_MAX, RANK_BYTES_MAX = 256 << 10, 12 << 20
 _IDENTITY_INTEGERS = {
     **{name: BOUNDS[name] for name in ("rank", "attempt", "devices", *PLACES)},
     "world_size": (1, WORLD_SIZE_MAX),
@@ -316,11 +317,16 @@ def decode(body: bytes) -> NodeReport:
 
 def _decode_rank(raw: msgspec.Raw, at: int) -> RankReport:
     """A rank report, without optional fields of a wrong type. Raises ValueError if another one is wrong."""
+    size = memoryview(raw).nbytes
+    if size > RANK_BYTES_MAX:
+        raise ValueError(
+            f"`$.ranks[{at}]` has {size} bytes, {RANK_BYTES_MAX} at most; push its steps in parts"
+        )
     try:
         return _rank_decoder.decode(raw)
     except msgspec.ValidationError as error:
         try:
-            fields = msgspec.msgpack.decode(raw) if memoryview(raw).nbytes <= _UNTYPED_BYTES_MAX else None
+            fields = msgspec.msgpack.decode(raw) if size <= _UNTYPED_BYTES_MAX else None
             if isinstance(fields, dict):
                 for name, part in (("identity", Identity), ("live", Live)):
                     if isinstance(fields.get(name), dict):

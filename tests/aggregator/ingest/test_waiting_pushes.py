@@ -9,11 +9,11 @@ REPORT = rank_report(Process(0).steps(1, forward=1))
 
 
 def push(token: str, ranks: int) -> Push:
-    return Push([Part(REPORT)] * ranks, token, [])
+    return Push([Part(REPORT)] * ranks, "", [], owner=token)
 
 
 def tokens(waiting: WaitingPushes, ranks: int) -> str:
-    return "".join(push.token for push, _ in waiting.take(ranks * RANK_ROWS))
+    return "".join(push.owner for push, _ in waiting.take(ranks * RANK_ROWS))
 
 
 def test_large_push_of_one_token_leaves_room_for_others():

@@ -181,8 +181,8 @@ class Ingest:
         Parts of runs that `access` does not allow are left out: their ranks are rejected, their stacks and health
         events ignored.
         """
-        token = "" if access.is_of_all else access.token_id or access.name
-        push = Push([], token, [], arrived_ns=self._clock_ns())
+        owner = access.token_id or access.name
+        push = Push([], "" if access.is_of_all else owner, [], owner=owner, arrived_ns=self._clock_ns())
         try:
             return await self._accept(push, body, access, memory)
         finally:
@@ -224,7 +224,7 @@ class Ingest:
         if not is_large:
             yield
             return
-        async with self._large.slot(push.token, LARGE_WAITING_MAX):
+        async with self._large.slot(push.owner, LARGE_WAITING_MAX):
             yield
 
     async def _decode(self, push: Push, body: bytes, access: Access) -> schema.NodeReport:

@@ -35,12 +35,17 @@ class Part(NamedTuple):
 
 @dataclass
 class Push:
-    """A push that waits to be merged: its parts that are left, the next one last, and the rejections of its ranks."""
+    """A push that waits to be merged: its parts that are left, the next one last, and the rejections of its ranks.
+
+    `token` is the id of a token for some runs, whose share of the bounds is limited, else ""; pushes of each `owner`, also
+    of a token for all runs, wait in turns with those of others.
+    """
 
     parts: list[Part]
     token: str
     rejected: list[schema.Rejection]
     refused: set[schema.Identity] = field(default_factory=set)  # reports of which a part was rejected
+    owner: str = ""
     error: Exception | None = None  # why the push failed
     batch: int = 0  # the transaction with what was merged last
     seconds: float = 0.0  # of CPU time that it took
@@ -67,16 +72,16 @@ class WaitingPushes:
 
     def add(self, push: Push) -> None:
         if push.parts:
-            self._queues.setdefault(push.token, deque()).append(push)
+            self._queues.setdefault(push.owner, deque()).append(push)
 
     def discard(self, push: Push) -> None:
         """Forget what was not merged of a push."""
         push.parts.clear()
-        queue = self._queues.get(push.token)
+        queue = self._queues.get(push.owner)
         if queue and push in queue:
             queue.remove(push)
             if not queue:
-                del self._queues[push.token]
+                del self._queues[push.owner]
 
     def since(self) -> float:
         """When the one that waits longest began to."""
