@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from support.forks import server_with
+from support.forks import Ended, server_with
 from support.paths import PYTHONPATH, SUPPORT
 from support.programs.comparison import Measured
 from support.servers.servers import free_ports
@@ -30,9 +30,16 @@ COMMAND = SCRIPTS / "goodput"
 TORCHRUN = (str(SCRIPTS / "torchrun"), "--standalone", "--nproc-per-node", "2", "--max-restarts")
 # How often each program that torchrun launches is started again.
 RESTARTS = {"ranks/fsdp2": 0, "ranks/resume": 1}
-# Programs that `goodput run` itself starts, as those of several processes; others run in forks, with the environment
+# Programs that `goodput run` itself starts, as those that start processes; others run in forks, with the environment
 # that it makes, since importing PyTorch or a trainer takes several times as long as the training.
-STARTED = ("loops/mnist", "loops/nanogpt", "trainers/hf_trainer")
+STARTED = (
+    "loops/mnist",
+    "loops/nanogpt",
+    "ranks/ddp_spawn",
+    "ranks/hogwild",
+    "ranks/resume",
+    "trainers/hf_trainer",
+)
 # Modules that a program's fork has imported, if not PyTorch alone.
 IMPORTED = {"trainers/lightning_trainer": "lightning", "trainers/litgpt_fabric": "lightning"}
 # Ends a program that hangs, also where other processes keep every core busy; below pytest's own limit.
@@ -99,11 +106,10 @@ class Trained:
 def run_measured(name: str, directory: Path) -> Trained:
     """Run a program under `goodput run`, with the path of its result as its argument."""
     environ = {**os.environ, **ENVIRONMENT, "GOODPUT_DIR": str(directory / "pages")}
-    result = str(directory / "found.json")
-    if name.startswith("ranks/") or name in STARTED:
+    if name in STARTED:
         launcher = (*TORCHRUN, str(RESTARTS[name])) if name in RESTARTS else ()
         done = subprocess.run(
-            [str(COMMAND), "run", *launcher, str(PROGRAMS / f"{name}.py"), result],
+            [str(COMMAND), "run", *launcher, str(PROGRAMS / f"{name}.py"), str(directory / "found.json")],
             env=environ,
             cwd=directory,
             capture_output=True,
@@ -111,35 +117,37 @@ def run_measured(name: str, directory: Path) -> Trained:
             timeout=TIMEOUT_SECONDS,
             stdin=subprocess.DEVNULL,
         )
-    else:
-        environ = environment(environ, argparse.Namespace(name=None, directory=None, quiet=False))
-        (done,) = run_forks(
-            name, directory, (["-m", "goodput.auto", f"{PROGRAMS / name}.py", result], environ)
-        )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return Trained(directory, done.stderr)
-
-
-def run_forks(name: str, directory: Path, *processes):
-    """Run processes in forks of one that has imported what this program imports."""
-    server = server_with(IMPORTED.get(name, "torch"))
-    return server.run(*processes, seconds=TIMEOUT_SECONDS, directory=str(directory))
+        assert done.returncode == 0, done.stdout + done.stderr
+        return Trained(directory, done.stderr)
+    environ = environment(environ, argparse.Namespace(name=None, directory=None, quiet=False))
+    ended = run_forks(name, directory, environ, "-m", "goodput.auto")
+    assert not any(process.returncode for process in ended), ended
+    return Trained(directory, "".join(process.stderr for process in ended))
 
 
 def run_bare(name: str, directory: Path) -> Trained:
-    """Run a program without goodput, its ranks with what torchrun sets, and again after they failed."""
-    ranks, ended = 1 + (name in RESTARTS), []
+    """Run a program without goodput, and again after its ranks failed."""
+    environ, ended = {**os.environ, **ENVIRONMENT}, []
     for attempt in range(RESTARTS.get(name, 0) + 1):
-        launched = {
-            "MASTER_ADDR": "localhost",
-            "MASTER_PORT": str(free_ports(1)[0]),
-            "WORLD_SIZE": str(ranks),
-        }
-        environment = {**os.environ, **ENVIRONMENT, **launched, "TORCHELASTIC_RESTART_COUNT": str(attempt)}
-        command = [f"{PROGRAMS / name}.py", str(directory / "found.json")]
-        processes = [(command, {**environment, "RANK": str(rank)}) for rank in range(ranks)]
-        ended = run_forks(name, directory, *processes)
+        ended = run_forks(name, directory, {**environ, "TORCHELASTIC_RESTART_COUNT": str(attempt)})
         if not any(process.returncode for process in ended):
             break
     assert not any(process.returncode for process in ended), ended
     return Trained(directory, "")
+
+
+def run_forks(name: str, directory: Path, environ: dict[str, str], *before: str) -> list[Ended]:
+    """Run a program in forks of a process that has imported what it imports, any ranks with what torchrun sets."""
+    environments = [environ]
+    if name in RESTARTS:
+        launched = {
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": str(free_ports(1)[0]),
+            "TORCHELASTIC_RUN_ID": name.replace("/", "-"),
+            "WORLD_SIZE": "2",
+        }
+        environments = [{**environ, **launched, "RANK": str(rank)} for rank in range(2)]
+    command = [*before, f"{PROGRAMS / name}.py", str(directory / "found.json")]
+    processes = [(command, each) for each in environments]
+    server = server_with(IMPORTED.get(name, "torch"))
+    return server.run(*processes, seconds=TIMEOUT_SECONDS, directory=str(directory))
