@@ -12,7 +12,7 @@ from goodput.cli import main
 
 
 def test_stack_says_the_truth_of_two_seeds(tmp_path):
-    """Two clusters of 16 ranks over 15 simulated minutes: slow ranks, hangs, restarts, lost and repeated reports."""
+    """Two clusters of 16 ranks over 10 simulated minutes: slow ranks, hangs, restarts, lost and repeated reports."""
     command = [
         sys.executable,
         "-m",
@@ -27,7 +27,7 @@ def test_stack_says_the_truth_of_two_seeds(tmp_path):
     ]
     files = ["--truth", "truth.json", "--save", "scenario.json"]
     done = subprocess.run(
-        [*command, "--ranks", "16", "--seconds", "700", *files],
+        [*command, "--ranks", "16", "--seconds", "600", *files],
         capture_output=True,
         text=True,
         timeout=300,
