@@ -17,6 +17,7 @@ import pytest
 from support.account.account_history import ns
 from support.aggregator.reports import body_of, story
 from support.aggregator.serve_command import START_SECONDS_MAX, ServeCommand
+from support.servers.servers import wait_until
 
 from goodput.account import compute, document
 from goodput.aggregator.ingest.store import Store
@@ -40,7 +41,10 @@ class Agent(threading.Thread):
         try:
             with httpx.Client(base_url=self.url, timeout=60, trust_env=False) as client:
                 for body in self.bodies:
-                    answer = client.post("/api/v1/ingest", content=body)
+                    # It answers 503 until it has read its ledger.
+                    answer = wait_until(
+                        lambda body=body: accepted(client, body), START_SECONDS_MAX, "an answer"
+                    )
                     ack = schema.decode_ack(answer.content)
                     assert answer.status_code == 200 and not ack.rejected, answer.text
                     self.sent += 1
@@ -49,6 +53,11 @@ class Agent(threading.Thread):
             pass  # It was killed.
         except BaseException as error:
             self.error = error
+
+
+def accepted(client: httpx.Client, body: bytes) -> httpx.Response | None:
+    answer = client.post("/api/v1/ingest", content=body)
+    return None if answer.status_code == 503 else answer
 
 
 def plan() -> tuple[list[list[bytes]], dict[str, dict]]:
