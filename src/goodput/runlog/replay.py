@@ -9,8 +9,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from operator import add
+from typing import NamedTuple
 
-from goodput.account import Account
+from goodput.account import Account, Attempt
 from goodput.account.account import Engine
 from goodput.account.facts import gather
 from goodput.account.hang import Hang
@@ -27,6 +30,18 @@ from goodput.runlog.walk import Walk
 SHOWN = 3
 # Importing NumPy takes as long as some thousands of steps.
 COLUMN_STEPS_MIN = 8192
+
+
+class Step(NamedTuple):
+    """A line of a step: its time and the time since the step before, which is in no step, in ns by state."""
+
+    run: str
+    attempt: Attempt
+    step: int  # the last one, where the line stands for `count` steps
+    count: int
+    end_ns: int
+    states: list[int]
+    samples: int
 
 
 @dataclass
@@ -50,16 +65,7 @@ def replay(
     """
     with LogFile(path) as log_file:
         most = max(log_file.size, 1)
-        scan = Scan(log_file, stall_seconds, lambda at: progress(0.4 * at / most))
-        if not any(found.tracks for found in scan.runs.values()):
-            why = [f"; line {number}: {text}" for number, text in scan.problems.listed[:SHOWN]]
-            why += ["; a run log has one JSON object per line, see docs/run-log.md"] * bool(why)
-            why += [f"; {log_file.broken}"] if log_file.broken else []
-            raise LogError(
-                f"{log_file.name}: no attempt, step or beat of any rank in {scan.problems.lines} lines{''.join(why)}"
-            )
-        if any(track.disorder_ns for found in scan.runs.values() for track in found.tracks.values()):
-            _measure(log_file, scan, stall_seconds)
+        scan = _scanned(log_file, stall_seconds, lambda at: progress(0.4 * at / most))
         columns = _columns(scan)
         engines = {
             name: _engine(found, stall_seconds, window, columns)
@@ -84,6 +90,46 @@ def replay(
             )
             for engine in engines.values()
         ]
+
+
+def read_steps(path: str, *, progress: Callable[[float], None] = lambda _: None) -> Iterator[Step]:
+    """The steps of all runs of the log at `path`, each attempt's in their order; arguments and errors as of `replay`."""
+    with LogFile(path) as log_file:
+        most = max(log_file.size, 1)
+        scan = _scanned(log_file, STALL_SECONDS, lambda at: progress(0.4 * at / most))
+        done: list[Step] = []
+        walks = {}
+        for found in scan.runs.values():
+            if not found.tracks:
+                continue
+            engine = _engine(found, STALL_SECONDS, None, None)
+            for track in found.tracks.values():
+                walks[track] = Walk(track, engine, scan.problems)
+                walks[track].emit = partial(_emit, done, found.run.name, track.attempt)
+        for track, number, line in _ordered(log_file, scan, lambda at: progress(0.4 + 0.6 * at / most)):
+            walks[track].take(number, line)
+            yield from done
+            done.clear()
+        progress(1.0)
+
+
+def _emit(done: list[Step], run: str, attempt: Attempt, step, count, end_ns, gap, inside, samples, _) -> None:
+    done.append(Step(run, attempt, step, count, end_ns, list(map(add, gap, inside)), samples))
+
+
+def _scanned(log_file: LogFile, stall_seconds: float, progress: Callable[[int], None]) -> Scan:
+    """The first pass. Raises LogError if the log has no attempt."""
+    scan = Scan(log_file, stall_seconds, progress)
+    if not any(found.tracks for found in scan.runs.values()):
+        why = [f"; line {number}: {text}" for number, text in scan.problems.listed[:SHOWN]]
+        why += ["; a run log has one JSON object per line, see docs/run-log.md"] * bool(why)
+        why += [f"; {log_file.broken}"] if log_file.broken else []
+        raise LogError(
+            f"{log_file.name}: no attempt, step or beat of any rank in {scan.problems.lines} lines{''.join(why)}"
+        )
+    if any(track.disorder_ns for found in scan.runs.values() for track in found.tracks.values()):
+        _measure(log_file, scan, stall_seconds)
+    return scan
 
 
 def _finished(scan: Scan, engine: Engine, walks: dict[tuple[int, int], Walk], window) -> Replayed:
