@@ -142,6 +142,7 @@ PACKAGES = {
         *("exporters.stack_sampling", "otlp", "rank_page"),
     ],
     "simulate": ["exporters.push", "histograms", "metrics", "wire"],
+    "compare": ["account", "runlog"],
     "demo": ["account", "child_processes", "goodput"],
     "up": ["child_processes"],
     "cli": [
@@ -169,7 +170,7 @@ PACKAGES = {
             "exporters.check",
             "exporters.directory_lock",
         ),
-        *("flops", "histograms"),
+        *("compare", "flops", "histograms"),
         *(
             "exporters.push",
             "exporters.server",
