@@ -1,0 +1,176 @@
+"""The difference between two sets of runs: of a step's length, of each state in it, and of what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import msgspec
+import numpy as np
+
+from goodput.account.states import STATES
+from goodput.compare.changes import changes
+from goodput.compare.mean import CONFIDENCE, Interval, difference, mean_of, pooled
+from goodput.compare.steps import STEPS_MIN, Steps
+
+
+class NotComparable(Exception):
+    """The runs differ in what makes steps comparable; the text says in what, and which option allows it."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """Of one quantity. `share` and its bounds are of the base's step; the bounds are a 95 % confidence interval."""
+
+    name: str
+    base_ns: int
+    new_ns: int
+    change_ns: int
+    share: float
+    share_low: float
+    share_high: float
+    is_significant: bool
+
+
+class Side(msgspec.Struct, frozen=True):
+    """One run. `changes` are the steps from which it had another pace, and by how much."""
+
+    run: str
+    ranks: int
+    gpus: int
+    steps: int
+    first_steps_left_out: int
+    warm_up_steps_left_out: int
+    changes: list[tuple[int, float]]
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """`states` are those that occur, the largest change first; their ns add up exactly to those of `step`.
+
+    `per` is "step" or "sample"; `dollars` are what a thousand of them cost, by side, None where prices are unknown.
+    """
+
+    per: str
+    confidence: float
+    base: list[Side]
+    new: list[Side]
+    step: Difference
+    states: list[Difference]
+    dollars: tuple[float, float] | None
+
+
+def compare(
+    base: Sequence[Steps],
+    new: Sequence[Steps],
+    *,
+    per: str = "step",
+    any_size: bool = False,
+    any_device: bool = False,
+) -> Comparison:
+    """Compare runs, several a side, all without the longest warm-up among them. Raises NotComparable."""
+    _check(base, new, per, any_size, any_device)
+    warm_up = max(one.warm_up for one in [*base, *new])
+    base, new = ([one.without(warm_up) for one in side] for side in (base, new))
+    short = [one.name for one in [*base, *new] if len(one) < STEPS_MIN]
+    if short:
+        raise NotComparable(f"run {short[0]} has fewer than {STEPS_MIN} steps after a warm-up of {warm_up}")
+    tables = [[_per(one, per) for one in side] for side in (base, new)]
+    ns = [_mean_ns(side, per) for side in (base, new)]
+    total = sum(ns[0])
+    means = [
+        [
+            pooled([mean_of(table[:, column]) for table in side], [len(table) for table in side])
+            for column in range(len(STATES) + 1)
+        ]
+        for side in tables
+    ]
+    found = [
+        _difference(name, ns[0][column], ns[1][column], difference(means[0][column], means[1][column]), total)
+        for column, name in enumerate(STATES)
+    ]
+    step = _difference("step", total, sum(ns[1]), difference(means[0][-1], means[1][-1]), total)
+    states = sorted((one for one in found if one.base_ns or one.new_ns), key=lambda one: -abs(one.change_ns))
+    return Comparison(
+        *(per, CONFIDENCE, [_side(one) for one in base], [_side(one) for one in new]),
+        *(step, states, _dollars((base, new), (total, sum(ns[1])), per)),
+    )
+
+
+def _check(base: Sequence[Steps], new: Sequence[Steps], per: str, any_size: bool, any_device: bool) -> None:
+    both = [*base, *new]
+    sizes = {int(one.ranks.max()) for one in both}
+    if len(sizes) > 1 and not any_size:
+        raise NotComparable(f"runs of {_listed(sizes)} ranks; --any-size compares their steps all the same")
+    devices = {one.devices for one in both if one.devices}
+    if len(devices) > 1 and not any_device:
+        names = " and ".join(sorted("/".join(one) for one in devices))
+        raise NotComparable(f"runs on {names}; --any-device compares them all the same")
+    if per == "sample":
+        without = [one.name for one in both if not one.samples.all()]
+        if without:
+            raise NotComparable(
+                f"run {without[0]} has steps without samples, so none can be compared per sample"
+            )
+        return
+    batches = {round(float(one.samples.sum() / one.ranks.sum()), 2) for one in both if one.samples.any()}
+    if batches and max(batches) > 1.01 * min(batches):
+        raise NotComparable(
+            f"{_listed(batches)} samples a step and rank; --per sample compares the time of a sample"
+        )
+
+
+def _listed(values: set) -> str:
+    return " and ".join(f"{value:g}" for value in sorted(values))
+
+
+def _divisors(steps: Steps, per: str) -> np.ndarray:
+    return steps.ranks if per == "step" else steps.samples
+
+
+def _per(steps: Steps, per: str) -> np.ndarray:
+    """Mean ns by state of each step, and in the last column of the whole step."""
+    sums = np.column_stack([steps.states, steps.states.sum(axis=1)])
+    return sums / _divisors(steps, per)[:, None]
+
+
+def _mean_ns(side: Sequence[Steps], per: str) -> list[int]:
+    """Mean ns by state over all steps; what rounding would add or lose goes to the states that are rounded most."""
+    divisor = sum(int(_divisors(one, per).sum()) for one in side)
+    sums = [sum(int(one.states[:, column].sum()) for one in side) for column in range(len(STATES))]
+    exact = [Fraction(value, divisor) for value in sums]
+    found = [int(value) for value in exact]
+    missing = round(sum(exact)) - sum(found)
+    for column in sorted(range(len(exact)), key=lambda column: found[column] - exact[column])[:missing]:
+        found[column] += 1
+    return found
+
+
+def _difference(name: str, base_ns: int, new_ns: int, interval: Interval, total_ns: int) -> Difference:
+    change_ns = new_ns - base_ns
+    low, high = interval.low - interval.value, interval.high - interval.value
+    return Difference(
+        *(name, base_ns, new_ns, change_ns, change_ns / total_ns),
+        *((change_ns + low) / total_ns, (change_ns + high) / total_ns, interval.is_significant),
+    )
+
+
+def _side(steps: Steps) -> Side:
+    listed = [(int(steps.numbers[one.index]), one.share) for one in changes(steps.lengths)]
+    return Side(
+        *(steps.name, int(steps.ranks.max()), steps.gpus, len(steps), len(steps.first), steps.warm_up, listed)
+    )
+
+
+def _dollars(
+    sides: Sequence[Sequence[Steps]], totals_ns: Sequence[int], per: str
+) -> tuple[float, float] | None:
+    """A thousand steps of all ranks, or samples, at the price of a GPU-hour."""
+    found = []
+    for side, ns in zip(sides, totals_ns, strict=True):
+        prices = {
+            (one.gpu_hour_cost, one.gpus / (1 if per == "step" else int(one.ranks.max()))) for one in side
+        }
+        price, gpus = prices.pop()
+        if prices or price is None:
+            return None
+        found.append(1000 * ns / 3.6e12 * gpus * price)
+    return found[0], found[1]

@@ -1,0 +1,129 @@
+"""`goodput compare`: the parts add up exactly, refusals say what differs, and the exit status fits CI."""
+
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.compare.logs import autocorrelated, write_log
+
+from goodput.cli import main
+from goodput.compare.comparison import compare
+from goodput.compare.steps import read
+
+
+@pytest.fixture
+def log(tmp_path):
+    """A function that writes a log of 300 steps of this length, with 2 % noise, and returns its path."""
+
+    def write(name: str, seconds: float, loader: float = 0.1, seed: int = 0, **declared) -> str:
+        noise = 0.01 * autocorrelated(np.random.default_rng([seed, *name.encode()]), 301, 0.5)[0]
+        return write_log(tmp_path / f"{name}.jsonl", seconds + noise, loader, name=name, **declared)
+
+    return write
+
+
+def test_parts_add_up_to_the_whole(log):
+    base, new = read(log("before", 0.5)), read(log("after", 0.46, loader=0.06))
+    found = compare([base], [new])
+    for column in ("base_ns", "new_ns", "change_ns"):
+        assert sum(getattr(one, column) for one in found.states) == getattr(found.step, column)
+    exact = Fraction(int(base.states.sum()), 2 * len(base))
+    assert len(base) == 300 and abs(found.step.base_ns - exact) <= Fraction(1, 2)
+    loader = found.states[0]
+    assert loader.name == "loader" and loader.share == pytest.approx(-0.08, abs=1e-3)
+    assert found.step.is_significant and found.step.share_low < -0.08 < found.step.share_high
+
+
+def test_text_has_verdict_table_and_cost(log, capsys):
+    runs = [log("before", 0.5, gpu_hour_cost=3.6), log("after", 0.46, loader=0.06, gpu_hour_cost=3.6)]
+    assert main(["compare", *runs, "--fail-if-slower", "2%"]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    assert "base  before: 2 ranks, 300 steps, 1 first ones left out" in text
+    assert "step -8." in text and ": loader -8.0" in text and "a thousand steps: $1.00, now $0.92" in text
+    assert main(["compare", *runs, "--markdown"]) == 0
+    assert "| loader | 100.00 | 60.00 | -40.00 | -8.0 % |" in capsys.readouterr().out
+
+
+def test_exit_status_tells_slower_runs(log, capsys):
+    base, slower, same = log("base", 0.5), log("slower", 0.52), log("same", 0.5, seed=1)
+    assert main(["compare", base, slower, "--fail-if-slower", "0.02"]) == 1
+    assert "slower by 3." in capsys.readouterr().err
+    assert main(["compare", base, slower, "--fail-if-slower", "6%"]) == 0
+    assert main(["compare", base, same, "--fail-if-slower", "0%"]) == 0
+    assert "no difference beyond chance" in capsys.readouterr().out
+    assert main(["compare", slower, base]) == 0
+
+
+def test_several_runs_a_side(log, capsys):
+    base = [log(f"a{n}", 0.5) for n in range(3)]
+    new = [log(f"b{n}", 0.48) for n in range(3)]
+    assert main(["compare", *base, "--to", *new, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["run"] for one in found["new"]] == ["b0", "b1", "b2"]
+    assert found["step"]["share"] == pytest.approx(-0.04, abs=0.005) and found["step"]["is_significant"]
+
+
+def test_what_is_not_comparable_is_refused(log, capsys):
+    base = log("base", 0.5, device="H100")
+    for other, words, option in (
+        (log("wide", 0.5, ranks=4), "2 and 4 ranks", ["--any-size"]),
+        (log("batch", 0.5, samples=64), "32 and 64 samples a step", ["--per", "sample"]),
+        (log("device", 0.5, device="A100"), "A100 and H100", ["--any-device"]),
+    ):
+        assert main(["compare", base, other]) == 2
+        error = capsys.readouterr().err
+        assert words in error and " ".join(option) in error
+        assert main(["compare", base, other, *option]) == 0
+        capsys.readouterr()
+
+
+def test_repeated_steps_count_as_they_were_kept(tmp_path):
+    """A second attempt begins at step 30 again: its first step is left out, and what was lost is not counted."""
+    path = tmp_path / "restarted.jsonl"
+    write_log(path, np.full(50, 0.5), ranks=1)
+    lines = path.read_text().splitlines()[:-1]
+    again = [{"kind": "attempt", "time": 40, "rank": 0, "attempt": 2, "resume_step": 29}]
+    again += [
+        {"kind": "step", "time": 45 + 0.6 * n, "attempt": 2, "step": 30 + n, "seconds": 0.6, "samples": 32}
+        for n in range(40)
+    ]
+    path.write_text("\n".join([*lines, *map(json.dumps, again)]) + "\n")
+    found = read(str(path))
+    assert found.first == [0, 30] and found.numbers.tolist() == [*range(1, 30), *range(31, 70)]
+    assert found.lengths[found.numbers > 30] == pytest.approx(6e8, abs=1)
+
+
+@pytest.mark.parametrize(
+    "words, expected, status",
+    [
+        (["one.jsonl"], "two runs are compared", 2),
+        (["no.jsonl", "no.jsonl"], "no.jsonl", 1),
+        (["a", "b", "--fail-if-slower", "much"], "expected a share such as 2%", 2),
+    ],
+)
+def test_wrong_calls_say_what_is_wrong(words, expected, status, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    try:
+        assert main(["compare", *words]) == status
+    except SystemExit as left:
+        assert left.code == status
+    assert expected in capsys.readouterr().err
+
+
+def test_short_runs_and_several_runs_of_a_log_are_refused(tmp_path, log, capsys):
+    short = write_log(tmp_path / "short.jsonl", np.full(15, 0.5))
+    assert main(["compare", short, short]) == 1
+    assert "14 steps that can be compared, at least 20" in capsys.readouterr().err
+    one, other = log("x", 0.5), log("y", 0.5)
+    both = tmp_path / "both.jsonl"
+    runs = [(name, Path(path).read_text().splitlines()) for name, path in (("x", one), ("y", other))]
+    lines = [{**json.loads(line), "run": name} for name, run in runs for line in run]
+    both.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main(["compare", str(both), one]) == 1
+    assert "name one as" in capsys.readouterr().err
+    assert main(["compare", f"{both}#x", f"{both}#y"]) == 0
+    assert main(["compare", f"{both}#z", one]) == 1
+    assert "no steps of a run 'z'" in capsys.readouterr().err
