@@ -88,7 +88,7 @@ def _watch_blocks(torch, auto) -> None:
 
     @auto.patches.wrap("__exit__", owner)
     def left(self, *raised):
-        if began_ns and auto.by_hand and raised[0] is None:
+        if began_ns and auto.by_hand and raised[:1] == (None,):
             auto.update_ended(began_ns)
         return leave(self, *raised)
 
