@@ -14,6 +14,7 @@ from goodput.rank_page import page
 from goodput_exporters.agent import Agent
 from goodput_exporters.collector import Settings
 from goodput_exporters.collectors.ranks import collector as ranks_module
+from goodput_exporters.collectors.ranks import page_share
 from goodput_exporters.collectors.ranks.collector import Ranks
 
 FAKES, HONEST = 4300, 8
@@ -154,3 +155,22 @@ def test_drafts_are_bounded(tree, ranks, count):
         (tree / "pages" / f".1.{number}.page").touch()
     ranks.poll()
     assert len(ranks._drafts) == ranks_module.DRAFTS_MAX
+
+
+@as_root
+def test_steps_of_one_user_are_bounded(tmp_path, monkeypatch):
+    """Pages that claim a whole ring of new steps at each poll take neither all of the agent's time nor its backlog."""
+    monkeypatch.setattr(page_share, "ROWS_AT_ONCE", 20)
+    now = [0]
+    agent = Ranks(Settings(directory=str(tmp_path), monotonic_ns=lambda: now[0]))
+    greedy, own = honest(tmp_path, 3, ATTACKER), honest(tmp_path, 1)
+    for _ in range(14):
+        for rank in greedy:
+            rank.step({"forward": MS})
+    reports = agent.poll()
+    assert runs(reports) == {f"own{ATTACKER}": 2, f"own{VICTIM}": 1}
+    assert agent._errors["user"] == 1 and sum(len(report.steps) for report in reports) == 31
+    now[0] = 10**9
+    assert [len(report.steps) for report in agent.poll()].count(15) == 1, "the third page had to wait"
+    assert own and agent._errors["user"] == 1
+    agent.close()

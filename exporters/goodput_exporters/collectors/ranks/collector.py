@@ -30,7 +30,7 @@ from goodput.wire import schema
 from goodput.wire.identity import clean_text
 from goodput_exporters.collector import CollectorError, NoData, Settings
 from goodput_exporters.collectors.ranks.deep_look_series import add_look, remove_look
-from goodput_exporters.collectors.ranks.page_share import Entry, PageShare
+from goodput_exporters.collectors.ranks.page_share import Entry, PageShare, RowShare
 from goodput_exporters.collectors.ranks.rank import Rank
 from goodput_exporters.collectors.ranks.rank_series import add_histograms, add_rank
 from goodput_exporters.system.ranks import RankKey, RankPhases, RankProcess
@@ -65,7 +65,7 @@ class Ranks:
         self._settings = settings
         self._lock = threading.Lock()  # A scrape reads histograms by descriptors that a sweep closes.
         self._ranks: dict[tuple[str, int], Rank] = {}  # by file name and inode
-        self._share = PageShare(settings)
+        self._share, self._rows = PageShare(settings), RowShare()
         self._drafts: list[str] = []
         self._errors: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self._rejected: set[str] = set()  # paths, in the last poll
@@ -91,6 +91,7 @@ class Ranks:
             except (NoData, CollectorError):
                 if not self._ranks:
                     raise
+            self._rows.refill({rank.owner for rank in self._ranks.values()}, now_ns)
             reports = [self._poll_rank(rank) for rank in self._ranks.values() if not rank.retired]
             self.wait_seconds = self._next_wait(now_ns)
             return [report for report in reports if report is not None]
@@ -276,8 +277,15 @@ class Ranks:
         return True
 
     def _poll_rank(self, rank: Rank) -> schema.RankReport | None:
-        before = rank.event_gaps
+        before, rank.new_steps = rank.event_gaps, 0
+        if not self._rows.has_left(rank.owner):
+            self._errors["user"] += 1
+            self._log(
+                f"rows {rank.owner}", f"pages of user {rank.owner} have too many new steps to read them all"
+            )
+            return None
         report = self._guarded(rank, lambda: rank.poll(self._settings.monotonic_ns(), self._sequence))
+        self._rows.take(rank.owner, rank.new_steps)
         self._errors["overrun"] += rank.event_gaps - before
         return report
 

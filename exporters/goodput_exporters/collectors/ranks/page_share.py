@@ -4,6 +4,8 @@ Everybody may write to the directory. The pages of root and of the agent's own u
 every other user has at most `user_pages_max` pages that are followed or tried in one poll, those first that were not
 tried for longest. Where all together exceed `pages_max`, users get one page after the other in turn.
 
+Of the steps in the pages of one such user some ROWS_PER_SECOND are read: each takes 10 us here, and place in the backlog.
+
     share = PageShare(settings); for entry in share.choose(entries, followed): ...; share.refused
 """
 
@@ -16,6 +18,9 @@ from itertools import chain, zip_longest
 from typing import NamedTuple
 
 from goodput_exporters.collector import Settings
+
+# Of one user: 16 ranks with a thousand steps a second.
+ROWS_PER_SECOND, ROWS_AT_ONCE = 16_384, 16_384
 
 
 class Entry(NamedTuple):
@@ -72,3 +77,24 @@ class PageShare:
         if most is None or most == owner:
             return None
         return most if owner in self._trusted or others[most] > followed[owner] + 1 else None
+
+
+class RowShare:
+    """How many new steps of each user's pages may be read now: a token bucket, without bound for root and our own user."""
+
+    def __init__(self):
+        self._trusted = {0, os.geteuid()}
+        self._left: dict[int, float] = {}
+        self._since_ns = 0
+
+    def refill(self, owners: set[int], now_ns: int) -> None:
+        more, self._since_ns = (now_ns - self._since_ns) * ROWS_PER_SECOND / 1e9, now_ns
+        left = {owner: self._left.get(owner, ROWS_AT_ONCE) + more for owner in owners - self._trusted}
+        self._left = {owner: min(rows, ROWS_AT_ONCE) for owner, rows in left.items()}
+
+    def has_left(self, owner: int) -> bool:
+        return self._left.get(owner, 1) > 0
+
+    def take(self, owner: int, rows: int) -> None:
+        if owner in self._left:
+            self._left[owner] -= rows
