@@ -304,12 +304,12 @@ class Straggler:
 
     def slowness(self, rank: int) -> float:
         """A rank's own time per step over the median of its peers."""
-        means = self._own_means(self.peers(rank))
+        means = self._own_means(self.peers(rank), self.steps[rank])
         return means[rank] / median(means.values())
 
     def stage_slowness(self, stage: int) -> float:
         """A stage's own time per step, its ranks' median, over the median of the other stages."""
-        usual = {one: median(self._own_means(one).values() or [0.0]) for one in set(self.stages.values())}
+        usual = self._stage_medians()
         own = usual.pop(stage)
         others = median(usual.values()) if usual else 0.0
         return own / others if others else 1.0
@@ -336,17 +336,30 @@ class Straggler:
             steps=steps,
         )
 
-    def _own_means(self, peers: str | int) -> dict[int, float]:
-        """Own time per step of each of these ranks."""
-        return {
+    def _own_means(self, peers: str | int, steps: float) -> dict[int, float]:
+        """Own time per step of each of these ranks that made about so many steps, else of all of them.
+
+        A rank that an elastic run left early made other steps, whose loader or network may have been faster for all.
+        """
+        means = {
             rank: sum(own) / self.steps[rank]
             for rank, own in self.own_ns.items()
             if self.steps[rank] and self.peers(rank) == peers
         }
+        alike = {rank: mean for rank, mean in means.items() if steps <= 2 * self.steps[rank] <= 4 * steps}
+        return alike if len(alike) > 1 else means
+
+    def _stage_medians(self) -> dict[int, float]:
+        """Own time per step of each stage, the median of its ranks."""
+        most = max(self.steps.values(), default=0.0)
+        return {
+            stage: median(self._own_means(stage, most).values() or [0.0])
+            for stage in set(self.stages.values())
+        }
 
     def _explained(self, rank: int) -> float:
         """The part of its group's waiting for a rank that its excess over the median of its peers explains."""
-        means = self._own_means(self.peers(rank))
+        means = self._own_means(self.peers(rank), self.steps.get(rank, 0.0))
         own = means.pop(rank, 0.0)
         if not means or own < SLOW_RATIO_MIN * median([own, *means.values()]):
             return 0.0
@@ -361,7 +374,7 @@ class Straggler:
         return later_ns * others / waited_for if waited_for else 0.0
 
     def _state_of_excess(self, rank: int) -> str:
-        peers = [r for r in self.own_ns if self.peers(r) == self.peers(rank) and self.steps[r]]
+        peers = list(self._own_means(self.peers(rank), self.steps[rank]))
         excess = [
             self.own_ns[rank][i] / self.steps[rank] - median(self.own_ns[r][i] / self.steps[r] for r in peers)
             for i in range(len(STATES))
@@ -370,9 +383,7 @@ class Straggler:
 
     def culprit_stage(self) -> int | None:
         """The slow pipeline stage most waited for, by the rule of `culprit`: its ranks' median against other stages'."""
-        usual = {
-            stage: median(self._own_means(stage).values() or [0.0]) for stage in set(self.stages.values())
-        }
+        usual = self._stage_medians()
         least_ns = max(WAITING_SHARE_MIN * self.waited_ns, 1)
         for caused, stage in sorted((-ns, stage) for stage, ns in self.stage_caused_ns.items()):
             later = {

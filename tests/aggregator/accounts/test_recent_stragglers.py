@@ -62,3 +62,16 @@ def test_few_steps_name_nobody():
     assert recent.of("r", 1, grown(ranks, 7, slow=2)) is None
     found = recent.of("r", 2, grown(ranks, 1, slow=2))
     assert found is not None and found.slow_rank() == 2
+
+
+def test_ranks_that_left_are_no_measure():
+    """Six of ten ranks leave an elastic run; then the loader becomes slower for all who stay."""
+    recent, ranks = RecentStragglers(), [Process(rank) for rank in range(10)]
+    recent.of("r", 0, grown(ranks, 10, slow=0, factor=1.0))
+    grown(ranks, 30, slow=0, factor=1.0)
+    for _ in range(200):
+        for at, one in enumerate(ranks[:4]):
+            one.step(forward=1.0, loader=0.3 + 0.02 * (at == 1), communication=0.12 - 0.02 * (at == 1))
+    found = recent.of("r", ns(60), account_of(*ranks, now=ranks[0].now_ns / 1e9).straggler)
+    assert found is not None and found.slow_rank() is None
+    assert found.slowness(1) == pytest.approx(1.0 + 0.02 / 1.3, rel=0.01)

@@ -18,6 +18,7 @@ from goodput_exporters.push.credentials import NONE_NEEDED, Credentials
 SHARES = 2
 SETTLE_PUSHES_MAX = 60
 QUIET_SECONDS_MIN = 60.0
+ACCOUNT_SECONDS_MAX, ACCOUNT_AGE_SECONDS = 30.0, 5.0
 Progress = Callable[[float, int], None]  # simulated seconds so far, pushes
 
 
@@ -99,7 +100,7 @@ def _ask(client: StackClient, outcome: Outcome, start: float) -> None:
     series = client.series()
     for run in outcome.truth["runs"]:
         name = run["run"]
-        outcome.accounts[name] = client.account(name)
+        outcome.accounts[name] = _newest_account(client, name, start + run["end_seconds"])
         outcome.windows[name] = [
             client.account(name, start + one["begin_seconds"], start + one["end_seconds"])
             for one in run["culprits"]
@@ -109,6 +110,16 @@ def _ask(client: StackClient, outcome: Outcome, start: float) -> None:
         ]
         for labels, value in series.of(HEALTH_EVENTS, name):
             outcome.health[name, labels["kind"], labels["severity"]] = int(value)
+
+
+def _newest_account(client: StackClient, run: str, end: float) -> dict:
+    """The account up to its end: while an aggregator reads steps back from its ledger, it answers with the last one."""
+    deadline = time.monotonic() + ACCOUNT_SECONDS_MAX
+    while True:
+        account = client.account(run)
+        if account["end"] > end - ACCOUNT_AGE_SECONDS or time.monotonic() > deadline:
+            return account
+        time.sleep(0.2)
 
 
 def quiet_times(run: dict) -> list[tuple[float, float]]:
