@@ -44,6 +44,11 @@ QUIET = {
     "goodput_aggregator_memory_limit_bytes": "the aggregator has no bound of memory",
     "goodput_aggregator_token_refusals_total": "no push exceeds what its token may",
     "goodput_node_clock_offset_seconds": "the agents' token is for some runs, which may name any node",
+    "goodput_node_otlp_exports_total": "nothing is exported over OTLP",
+    "goodput_node_otlp_points_total": "the same",
+    "goodput_node_otlp_accepted_age_seconds": "the same",
+    "goodput_aggregator_otlp_exports_total": "the same",
+    "goodput_aggregator_otlp_points_total": "the same",
 }
 # The same, by chance.
 SOMETIMES = {
