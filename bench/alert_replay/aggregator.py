@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Container
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
 
 from msgspec.structs import replace
 
@@ -20,7 +21,6 @@ from goodput.aggregator.accounts.abandonment import START_SECONDS, Abandonment
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.history import History
-from goodput.aggregator.api import exposition
 from goodput.aggregator.api.exposition import EVERYTHING, Exposition
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.ingest.health_log import HealthLog
@@ -45,21 +45,6 @@ WAITING_MAX = 4
 _ADVISERS = functools.cache(causes.advisers)
 
 
-class _NoUsage:
-    """Replaces the module `resource`: usage of this process means nothing here, and reading it is slow."""
-
-    ru_utime = ru_stime = 0.0
-    RUSAGE_SELF = 0
-
-    @classmethod
-    def getrusage(cls, _):
-        return cls
-
-    @staticmethod
-    def getpagesize():
-        return 4096
-
-
 class _Accounts(Accounts):
     """Accounts whose `now` is the simulated one."""
 
@@ -73,6 +58,27 @@ class _Accounts(Accounts):
         if len(groups._waiting) > WAITING_MAX:
             groups._sweep()
         return found
+
+
+@contextmanager
+def adapted() -> Iterator[None]:
+    """Meanwhile the aggregator's modules are as a replay needs them, in this whole process."""
+    changes = (
+        # Rows that were released could only be read from a ledger, in a child process.
+        (live, "ROWS_MAX", 1 << 40),
+        # Calls are minutes apart here, so steps are compared as they arrive; the result is the same.
+        (straggler, "SWEEP_ENTRIES", 8),
+        # The folder of causes would be listed at every scrape, which is most of the work for a small run.
+        (causes, "advisers", _ADVISERS),
+    )
+    before = [(module, name, getattr(module, name)) for module, name, _ in changes]
+    try:
+        for module, name, value in changes:
+            setattr(module, name, value)
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
 
 
 class _EndMarks:
@@ -92,13 +98,6 @@ class Aggregator:
         self.now = 0.0
         self._end_marks = _EndMarks()
         self._ledger: dict[tuple, tuple[schema.RankReport, list, list]] = {}
-        # Rows that were released could only be read from a ledger, in a child process.
-        live.ROWS_MAX = 1 << 40
-        # Calls are minutes apart here, so steps are compared as they arrive; the result is the same.
-        straggler.SWEEP_ENTRIES = 8
-        # The folder of causes would be listed at every scrape, which is most of the work for a small run.
-        causes.advisers = _ADVISERS
-        exposition.resource = _NoUsage
         self.start()
 
     def start(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bench.alert_replay.aggregator import Aggregator
+from bench.alert_replay.aggregator import Aggregator, adapted
 from bench.alert_replay.ticks import Ticks
 from bench.alert_replay.wire import STALE
 from goodput.simulate.node import Key, key_of
@@ -62,6 +62,15 @@ class Scraper:
 
     def series(self) -> Iterator[Series]:
         """All series, with times in unix seconds."""
+        with adapted():
+            self._simulate()
+        unix = self.times + EPOCH_SECONDS
+        for target in (self._aggregator_target, *self._agents.values()):
+            yield from target.series(unix)
+        for node in self.scenario.nodes:
+            yield from self._hardware(node, unix)
+
+    def _simulate(self) -> None:
         was_away, before = False, 0.0
         for tick, now in enumerate(self.times.tolist()):
             away = within(now, self.scenario.aggregator_outages)
@@ -77,11 +86,6 @@ class Scraper:
                 self._scrape(tick, now, away)
             before = now
             self._progress(now / float(self.times[-1]))
-        unix = self.times + EPOCH_SECONDS
-        for target in (self._aggregator_target, *self._agents.values()):
-            yield from target.series(unix)
-        for node in self.scenario.nodes:
-            yield from self._hardware(node, unix)
 
     def _push(self, now: float) -> None:
         for run in self._world.current(now):
