@@ -16,7 +16,7 @@ PACKAGES = {
     "wire": [],
     "histograms": [],
     "metrics": ["histograms"],
-    "otlp": ["goodput", "metrics"],
+    "otlp": ["access", "goodput", "metrics"],
     "access": [],
     "account": ["defaults", "slices"],
     "columns": ["account", "slices", "wire"],

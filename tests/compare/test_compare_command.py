@@ -41,7 +41,7 @@ def test_text_has_verdict_table_and_cost(log, capsys):
     assert main(["compare", *runs, "--fail-if-slower", "2%"]) == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
-    assert "base  before: 2 ranks, 300 steps, 1 first ones left out" in text
+    assert "base  before: 2 ranks, 300 steps, 1 left out" in text
     assert "step -8." in text and ": loader -8.0" in text and "a thousand steps: $1.00, now $0.92" in text
     assert main(["compare", *runs, "--markdown"]) == 0
     assert "| loader | 100.00 | 60.00 | -40.00 | -8.0 % |" in capsys.readouterr().out

@@ -1,8 +1,9 @@
-"""Command-line options shared by the commands that listen. Imports only argparse: every command loads it."""
+"""Command-line options shared by commands that listen or connect. Imports little: every command loads it."""
 
 from __future__ import annotations
 
 import argparse
+from urllib.parse import SplitResult, urlsplit
 
 
 def add_access_options(add) -> None:
@@ -32,3 +33,19 @@ def listen_address(text: str) -> tuple[str, int]:
     if not colon or not (port.isascii() and port.isdigit() and int(port[:6]) < 65536):
         raise argparse.ArgumentTypeError(f"{text!r}: expected ADDRESS:PORT with a port from 0 to 65535")
     return host, int(port)
+
+
+def service_url(text: str, instead: str, example: str) -> SplitResult:
+    """The parts of the URL of a server, for argparse; `instead` says how to give a password, which it may not have."""
+    try:
+        parts = urlsplit(text)
+        is_valid = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port)
+    except ValueError:
+        parts, is_valid = SplitResult("", "", "", "", ""), False
+    if is_valid and (parts.username or parts.password):
+        raise argparse.ArgumentTypeError(
+            f"every user of this machine can read a password in a URL; {instead}"
+        )
+    if not is_valid or parts.query or parts.fragment:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a URL such as {example}")
+    return parts

@@ -8,9 +8,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from urllib.parse import urlsplit
 
-from goodput.access.options import add_access_options, listen_address
+from goodput.access.options import add_access_options, listen_address, service_url
 from goodput.cli import fail, loading, message, number, raise_file_limit, tune_garbage_collector
 from goodput.otlp.settings import add_otlp_options, settings_of
 from goodput.rank_page import page
@@ -98,17 +97,7 @@ def path(text: str) -> str:
 
 
 def url(text: str) -> str:
-    try:
-        parts = urlsplit(text)
-        is_valid = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port)
-    except ValueError:
-        is_valid = False
-    if is_valid and (parts.username or parts.password):
-        raise argparse.ArgumentTypeError(
-            "every user of this node can read a password in a URL; use --token-file"
-        )
-    if not is_valid or parts.query or parts.fragment:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a URL such as http://goodput.internal:9471")
+    service_url(text, "use --token-file", "http://goodput.internal:9471")
     return text
 
 

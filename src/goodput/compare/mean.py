@@ -84,6 +84,8 @@ def pooled(means: list[Mean], weights: list[float]) -> Mean:
 
     With two or more its variance is the larger of what their steps have and of what the runs differ by.
     """
+    if len(means) == 1:
+        return means[0]
     shares = np.array(weights, float) / sum(weights)
     value = float(shares @ [one.value for one in means])
     variances = shares**2 * [one.variance for one in means]
@@ -93,8 +95,6 @@ def pooled(means: list[Mean], weights: list[float]) -> Mean:
         if within
         else 1e9
     )
-    if len(means) == 1:
-        return means[0]
     count = len(means)
     between = float(sum(shares**2 * [(one.value - value) ** 2 for one in means])) * count / (count - 1)
     return Mean(value, between, count - 1) if between > within else Mean(value, within, freedom)

@@ -54,7 +54,7 @@ def _heads(found: Comparison) -> Iterator[str]:
     for name, sides in (("base", found.base), ("new", found.new)):
         for one in sides:
             left_out = one.first_steps_left_out + one.warm_up_steps_left_out
-            more = f", {left_out} first ones left out" if left_out else ""
+            more = f", {left_out} left out" if left_out else ""
             ranks = f"{one.ranks} rank{'s' if one.ranks > 1 else ''}"
             yield f"{name:4}  {one.run}: {ranks}, {one.steps} steps{more}"
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
-from urllib.parse import urlsplit
+
+from goodput.access.options import service_url
 
 PATH = "/v1/metrics"
 INTERVAL_SECONDS = 60.0  # OpenTelemetry's own default
@@ -44,17 +44,7 @@ def add_otlp_options(add, seconds: Callable[[str], float]) -> None:
 
 def otlp_url(text: str) -> str:
     """An argparse type: the URL to post to, from a base URL or one that ends in /v1/metrics."""
-    try:
-        parts = urlsplit(text)
-        is_valid = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port)
-    except ValueError:
-        is_valid = False
-    if is_valid and (parts.username or parts.password):
-        raise argparse.ArgumentTypeError(
-            "every user of this machine can read a password in a URL; use OTEL_EXPORTER_OTLP_HEADERS"
-        )
-    if not is_valid or parts.query or parts.fragment:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a URL such as http://collector:4318")
+    parts = service_url(text, "use OTEL_EXPORTER_OTLP_HEADERS", "http://collector:4318")
     return text if parts.path.endswith(PATH) else text.rstrip("/") + PATH
 
 

@@ -33,8 +33,8 @@ _HOLDER = sql.text(
     WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND (classid, objid) = (SELECT a::oid, (b::bit(32)::bigint)::oid FROM (SELECT {_KEYS}) AS keys (a, b))"""
 )
-# The server notices within this that the owner's machine is gone.
 _NAME = sql.text("SELECT set_config('application_name', :name, false)")
+# The server notices within half a minute that the owner's machine is gone.
 _KEEPALIVES = ("tcp_keepalives_idle = 10", "tcp_keepalives_interval = 5", "tcp_keepalives_count = 3")
 
 
