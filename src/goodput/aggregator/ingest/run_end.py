@@ -1,10 +1,10 @@
 """Marking a run as ended: only a person, a scheduler or a script can tell a cancelled run from a dead one.
 
 An end mark (account.EndMark) is set on the newest process of each rank, first in the ledger, then in the store; the
-account does the rest (account.facts). While a process was seen alive within the staleness
-bound the request is refused unless it is forced. A process that reports life more than SLACK_SECONDS after the mark
-continues as if it had not been set, and a new attempt continues the run. The mark's time is on each process's own
-host clock: when it was last seen, plus how long ago that was on our clock.
+account does the rest (account.facts). While a process was seen alive within the staleness bound the request is refused
+unless it is forced. A process that reports life more than SLACK_SECONDS after the mark continues as if it had not been
+set, and a new attempt continues the run. The mark's time is on each process's own host clock: when it was last seen,
+plus how long ago that was on our clock.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from goodput.wire.step_blocks import END, NUMBER
 RUNS_MAX = 10_000
 # Rank processes of all runs: each restart of a rank is one more.
 PROCESSES_MAX = 1 << 20
-# Restarts of one run, and world sizes that they have: an account takes time for each pair of these.
+# Restarts of one run, and world sizes that they have: an account goes through all restarts for each of the sizes.
 ATTEMPTS_MAX, WORLDS_MAX = 4096, 256
 # A process that reported within this time and did not end still owns its rank.
 OWNED_SECONDS = 30.0
