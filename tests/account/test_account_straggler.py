@@ -182,3 +182,25 @@ def test_at_most_sixteen_shares_largest_first():
     shares = account_of(*(one.finished() for one in ranks)).straggler.shares()
     assert [rank for rank, _ in shares] == list(range(19, 3, -1))
     assert sum(share for _, share in shares) < 1
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_ranks_of_other_attempts_are_no_measure(staged):
+    """A pipeline of eight ranks goes on with four, of which two change their stage; then the loader is slower for all."""
+    processes = []
+    for number, ranks, steps, loader in ((1, 8, 40, 0.0), (2, 4, 30, 0.5)):
+        for rank in range(ranks):
+            place = {"stage": 2 * rank // ranks, "microbatches": 4} if staged else {"group": "ab"[rank > 1]}
+            one = Process(rank, number, start=1000.0 * number, **place)
+            late = 0.03 * (rank == 3 and number == 2)
+            if number == 2:
+                one.resumed(39)
+            one.between(none=1).steps(
+                steps, forward=1.0, loader=loader + late, communication=0.2 + 0.03 * (number == 2) - late
+            )
+            processes.append(one.saved().killed() if number == 1 else one.finished())
+    straggler = account_of(*processes).straggler
+    assert straggler.caused_ns[3] == max(straggler.caused_ns.values()) > 0
+    assert straggler.culprit() is None and straggler.culprit_stage() is None
+    # 1.53 against 1.5 s in 30 of 70 steps.
+    assert straggler.slowness(3) == pytest.approx((40 + 30 * 1.53) / (40 + 30 * 1.515))

@@ -9,11 +9,11 @@ Stragglers in Large Model Training Using What-if Analysis" (2025); with one coll
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
-from operator import add
-from statistics import mean, median
+from functools import cached_property
+from statistics import median
 
 from goodput.account.attempts import Attempt
 from goodput.account.fold import COMMUNICATION, COMPILE, STALL, Fold
@@ -37,6 +37,7 @@ SWEEP_ENTRIES = 4096
 _NOT_OWN = (COMMUNICATION, _STRAGGLER, _BUBBLE, COMPILE, STALL)
 
 Key = tuple[int, int]  # (rank, attempt number)
+Unit = tuple[str, "int | None"]  # what a rank is compared within: its group, its stage of a pipeline
 
 
 class Groups:
@@ -246,16 +247,21 @@ def _divided(ns: int, among: list) -> list[tuple]:
 
 @dataclass
 class Straggler:
-    """Sums over kept steps that at least two ranks of a group reported."""
+    """Sums over kept steps that at least two ranks of a group reported.
+
+    Ranks are compared attempt by attempt: those of one attempt made the same steps, while an elastic run's attempts have
+    other ranks, and other ranks in a stage.
+    """
 
     length_ns: int = 0
     waited_ns: int = 0
     caused_ns: dict[int, int] = field(default_factory=dict)  # by rank
     by_host_ns: dict[str, int] = field(default_factory=dict)
     by_stage_ns: dict[int, int] = field(default_factory=dict)
-    own_ns: dict[int, list[int]] = field(default_factory=dict)  # by rank, per state, of kept steps
-    steps: dict[int, float] = field(default_factory=dict)  # by rank, kept ones
-    groups: dict[int, str] = field(default_factory=dict)
+    own_ns: dict[Key, list[int]] = field(default_factory=dict)  # per state, of kept steps
+    steps: dict[Key, float] = field(default_factory=dict)  # kept ones
+    units: dict[Key, Unit] = field(default_factory=dict)
+    groups: dict[int, str] = field(default_factory=dict)  # by rank, of its newest attempt
     stages: dict[int, int] = field(default_factory=dict)  # by rank, of a pipeline
     caused_in_group_ns: dict[int, int] = field(
         default_factory=dict
@@ -281,7 +287,7 @@ class Straggler:
         return _shares(self.by_stage_ns, self.waited_ns)
 
     def peers(self, rank: int) -> str | int:
-        """What a rank is compared within: its pipeline stage, else its group."""
+        """What a rank is compared within: its pipeline stage, else its group; of its newest attempt."""
         return self.stages.get(rank, self.groups.get(rank, ""))
 
     def culprit(self) -> tuple[int, str] | None:
@@ -303,30 +309,36 @@ class Straggler:
         return None
 
     def slowness(self, rank: int) -> float:
-        """A rank's own time per step over the median of its peers."""
-        means = self._own_means(self.peers(rank), self.steps[rank])
-        return means[rank] / median(means.values())
+        """A rank's own time over what it would be at the median of its peers."""
+        own = usual = 0.0
+        for key, means in self._compared(rank):
+            own += self.steps[key] * means[key]
+            usual += self.steps[key] * median(means.values())
+        return own / usual if usual else 1.0
 
     def stage_slowness(self, stage: int) -> float:
-        """A stage's own time per step, its ranks' median, over the median of the other stages."""
-        usual = self._stage_medians()
-        own = usual.pop(stage)
-        others = median(usual.values()) if usual else 0.0
-        return own / others if others else 1.0
+        """A stage's own time, its ranks' median, over that at the median of the other stages."""
+        own = usual = 0.0
+        for steps, _, means in self._staged:
+            others = [ns for other, ns in means.items() if other != stage]
+            if stage in means and others:
+                own += steps * means[stage]
+                usual += steps * median(others)
+        return own / usual if usual else 1.0
 
     def compact(self) -> Straggler:
         """A copy without onsets and states: what `since_sums` needs of earlier sums."""
-        return replace(self, own_ns={rank: [sum(own)] for rank, own in self.own_ns.items()}, onsets={})
+        return replace(self, own_ns={key: [sum(own)] for key, own in self.own_ns.items()}, onsets={})
 
     def since_sums(self, before: Straggler) -> Straggler | None:
         """The sums of what came after `before`, without onsets and states; None if steps were lost since."""
-        steps = {rank: count - before.steps.get(rank, 0.0) for rank, count in self.steps.items()}
+        steps = _less(self.steps, before.steps)
         waited_ns = self.waited_ns - before.waited_ns
         if waited_ns < 0 or min(steps.values(), default=0.0) < 0:
             return None
-        own_ns = {rank: [sum(own) - sum(before.own_ns.get(rank, ()))] for rank, own in self.own_ns.items()}
+        own_ns = {key: [sum(own) - sum(before.own_ns.get(key, ()))] for key, own in self.own_ns.items()}
         return replace(
-            self.compact(),
+            self,
             length_ns=self.length_ns - before.length_ns,
             waited_ns=waited_ns,
             caused_ns=_less(self.caused_ns, before.caused_ns),
@@ -334,64 +346,100 @@ class Straggler:
             stage_caused_ns=_less(self.stage_caused_ns, before.stage_caused_ns),
             own_ns=own_ns,
             steps=steps,
+            onsets={},
         )
 
-    def _own_means(self, peers: str | int, steps: float) -> dict[int, float]:
-        """Own time per step of each of these ranks that made about so many steps, else of all of them.
+    @cached_property
+    def _peers(self) -> dict[tuple, list[Key]]:
+        """The ranks that are compared with each other in an attempt: of a stage, else of a group."""
+        found: dict[tuple, list[Key]] = {}
+        for key, steps in self.steps.items():
+            if steps:
+                found.setdefault(self._unit_of(key), []).append(key)
+        return found
 
-        A rank that an elastic run left early made other steps, whose loader or network may have been faster for all.
+    def _unit_of(self, key: Key) -> tuple:
+        group, stage = self.units[key]
+        return (key[1], group) if stage is None else (key[1], stage)
+
+    @cached_property
+    def _attempts(self) -> dict[int, list[Key]]:
+        """By rank, the attempts in which it made steps."""
+        found: dict[int, list[Key]] = {}
+        for key, steps in self.steps.items():
+            if steps:
+                found.setdefault(key[0], []).append(key)
+        return found
+
+    def _compared(self, rank: int) -> Iterator[tuple[Key, dict[Key, float]]]:
+        """Each of a rank's attempts with the own time per step of its peers there, itself included.
+
+        Of these only those that made about as many steps, if there are any: one that left early made other steps, whose
+        loader or network may have been faster for all.
         """
-        means = {
-            rank: sum(own) / self.steps[rank]
-            for rank, own in self.own_ns.items()
-            if self.steps[rank] and self.peers(rank) == peers
-        }
-        alike = {rank: mean for rank, mean in means.items() if steps <= 2 * self.steps[rank] <= 4 * steps}
+        for key in self._attempts.get(rank, ()):
+            yield key, self._own_means(self._peers[self._unit_of(key)], self.steps[key])
+
+    def _own_means(self, peers: list[Key], steps: float) -> dict[Key, float]:
+        means = {key: sum(self.own_ns[key]) / self.steps[key] for key in peers}
+        alike = {key: mean for key, mean in means.items() if steps <= 2 * self.steps[key] <= 4 * steps}
         return alike if len(alike) > 1 else means
 
-    def _stage_medians(self) -> dict[int, float]:
-        """Own time per step of each stage, the median of its ranks."""
-        most = max(self.steps.values(), default=0.0)
-        return {
-            stage: median(self._own_means(stage, most).values() or [0.0])
-            for stage in set(self.stages.values())
-        }
+    @cached_property
+    def _staged(self) -> list[tuple[float, dict[int, float], dict[int, float]]]:
+        """Of each attempt that is a pipeline: its steps, by stage those of its ranks together, and their median own time."""
+        found: dict[int, dict[int, list[Key]]] = {}
+        for (number, _), keys in self._peers.items():
+            stage = self.units[keys[0]][1]
+            if stage is not None:
+                found.setdefault(number, {})[stage] = keys
+        result = []
+        for stages in found.values():
+            most = max(self.steps[key] for keys in stages.values() for key in keys)
+            means = {stage: median(self._own_means(keys, most).values()) for stage, keys in stages.items()}
+            together = {stage: sum(self.steps[key] for key in keys) for stage, keys in stages.items()}
+            result.append((most, together, means))
+        return result
 
     def _explained(self, rank: int) -> float:
         """The part of its group's waiting for a rank that its excess over the median of its peers explains."""
-        means = self._own_means(self.peers(rank), self.steps.get(rank, 0.0))
-        own = means.pop(rank, 0.0)
-        if not means or own < SLOW_RATIO_MIN * median([own, *means.values()]):
-            return 0.0
+        own_ns = usual_ns = later_ns = 0.0
+        for key, means in self._compared(rank):
+            own, steps = means.pop(key), self.steps[key]
+            if means:
+                own_ns += steps * own
+                usual_ns += steps * median([own, *means.values()])
+                unit = self.units[key]
+                others = sum(self.units[other] == unit for other in self._peers[self._unit_of(key)]) - 1
+                later_ns += steps * (own - median(means.values())) * others
         waited_for = self.caused_in_group_ns.get(rank, 0)
-        unit = (self.groups[rank], self.stages.get(rank))
-        others = sum(
-            (self.groups[r], self.stages.get(r)) == unit and self.steps[r] > 0
-            for r in self.groups
-            if r != rank
-        )
-        later_ns = (own - median(means.values())) * self.steps[rank]
-        return later_ns * others / waited_for if waited_for else 0.0
+        if not waited_for or own_ns <= 0 or own_ns < SLOW_RATIO_MIN * usual_ns:
+            return 0.0
+        return later_ns / waited_for
 
     def _state_of_excess(self, rank: int) -> str:
-        peers = list(self._own_means(self.peers(rank), self.steps[rank]))
-        excess = [
-            self.own_ns[rank][i] / self.steps[rank] - median(self.own_ns[r][i] / self.steps[r] for r in peers)
-            for i in range(len(STATES))
-        ]
+        excess = [0.0] * len(STATES)
+        for key, means in self._compared(rank):
+            for i in range(len(STATES)):
+                usual = median(self.own_ns[other][i] / self.steps[other] for other in means)
+                excess[i] += self.own_ns[key][i] - self.steps[key] * usual
         return STATES[excess.index(max(excess))]
 
     def culprit_stage(self) -> int | None:
         """The slow pipeline stage most waited for, by the rule of `culprit`: its ranks' median against other stages'."""
-        usual = self._stage_medians()
         least_ns = max(WAITING_SHARE_MIN * self.waited_ns, 1)
         for caused, stage in sorted((-ns, stage) for stage, ns in self.stage_caused_ns.items()):
-            later = {
-                rank: usual[stage] - usual[other] for rank, other in self.stages.items() if other != stage
-            }
-            if not later or usual[stage] < SLOW_RATIO_MIN * (usual[stage] - mean(later.values())):
+            own_ns = usual_ns = explained_ns = 0.0
+            for steps, together, means in self._staged:
+                others = {one: together[one] for one in means if one != stage}
+                if stage in means and others:
+                    own_ns += steps * means[stage]
+                    usual_ns += (
+                        steps * sum(means[one] * own for one, own in others.items()) / sum(others.values())
+                    )
+                    explained_ns += sum((means[stage] - means[one]) * own for one, own in others.items())
+            if not usual_ns or own_ns < SLOW_RATIO_MIN * usual_ns:
                 continue
-            explained_ns = sum(ns * self.steps[rank] for rank, ns in later.items())
             if min(explained_ns, -caused) >= max(least_ns, EXPLAINED_RATIO_MIN * -caused):
                 return stage
         return None
@@ -451,9 +499,10 @@ def sum_stragglers(groups: Groups) -> Slices[Straggler]:
         kept[COMMUNICATION] -= fold.straggler_ns + fold.bubble_ns
         kept[_STRAGGLER] += fold.straggler_ns
         kept[_BUBBLE] += fold.bubble_ns
-        result.groups[rank] = fold.attempt.group_name()
-        if number in groups.pipelines and fold.attempt.stage is not None:
-            result.stages[rank] = fold.attempt.stage
+        group = result.groups[rank] = fold.attempt.group_name()
+        stage = fold.attempt.stage if number in groups.pipelines else None
+        if stage is not None:
+            result.stages[rank] = stage
         result.length_ns += fold.matched_ns
         result.waited_ns += fold.straggler_ns
         if fold.caused_ns:
@@ -465,8 +514,8 @@ def sum_stragglers(groups: Groups) -> Slices[Straggler]:
         own = list(kept)
         for i in _NOT_OWN:
             own[i] = 0
-        result.own_ns[rank] = list(map(add, result.own_ns[rank], own)) if rank in result.own_ns else own
-        result.steps[rank] = result.steps.get(rank, 0.0) + fold.work
+        key = rank, number
+        result.own_ns[key], result.steps[key], result.units[key] = own, fold.work, (group, stage)
     return result
 
 

@@ -28,7 +28,7 @@ def test_rank_that_is_slow_now_is_named():
         assert sums.slow_rank() == 0, "over the whole life"
         assert found.slowness(2) == pytest.approx(1.5)
         # 40 steps a minute of two minutes at least and 15 at most.
-        assert found.steps[2] <= 40 * 15
+        assert found.steps[2, 1] <= 40 * 15
 
 
 def test_lost_steps_begin_anew():
