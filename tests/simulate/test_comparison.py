@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from goodput.simulate.check.comparison import compare, text
+from goodput.simulate.check.comparison import compare, text, together
 from goodput.simulate.check.simulation import Outcome, quiet_times
 from goodput.simulate.check.stack import Sight
 
@@ -51,7 +51,7 @@ def right() -> Outcome:
 
 
 def test_right_figures_pass():
-    report = compare([right(), right()])
+    report = together([compare(right()), compare(right())])
     assert report.failures == [] and report.notes == []
     scores = report.document()["scores"]
     assert scores["hangs"]["recall"] == scores["culprits, in their time's account"]["precision"] == 1
@@ -138,6 +138,6 @@ def _rejected_report(outcome):
 def test_wrong_figures_fail(spoil, problem):
     outcome = right()
     spoil(outcome)
-    report = compare([outcome])
+    report = together([compare(outcome)])
     assert any(problem in failure for failure in report.failures), report.failures
     assert "FAILED" in text(report)

@@ -9,11 +9,13 @@ import sys
 import pytest
 
 from goodput.cli import main
+from goodput.cli import simulate as command
+from goodput.simulate.check.simulation import Outcome
 
 
 def test_stack_says_the_truth_of_two_seeds(tmp_path):
     """Two clusters of 16 ranks over 10 simulated minutes: slow ranks, hangs, restarts, lost and repeated reports."""
-    command = [
+    simulate = [
         sys.executable,
         "-m",
         "goodput",
@@ -27,7 +29,7 @@ def test_stack_says_the_truth_of_two_seeds(tmp_path):
     ]
     files = ["--truth", "truth.json", "--save", "scenario.json"]
     done = subprocess.run(
-        [*command, "--ranks", "16", "--seconds", "600", *files],
+        [*simulate, "--ranks", "16", "--seconds", "600", *files],
         capture_output=True,
         text=True,
         timeout=300,
@@ -49,10 +51,50 @@ def test_stack_says_the_truth_of_two_seeds(tmp_path):
     [
         ([], "name an aggregator"),
         (["none.json", "--check"], "none.json: No such file"),
-        (["--seeds", "2", "--aggregator", "http://127.0.0.1:1"], "--seeds: only with --check"),
+        (["--seeds", "2", "--aggregator", "http://127.0.0.1:1"], "--seeds and --results: only with --check"),
+        (["a.toml", "--check", "--results", "b"], "--seeds and --results: only with --check and without"),
     ],
 )
 def test_wrong_calls_exit_with_2(monkeypatch, capsys, arguments, problem):
     monkeypatch.delenv("GOODPUT_AGGREGATOR", raising=False)
     assert main(["simulate", *arguments]) == 2
     assert problem in capsys.readouterr().err
+
+
+def test_seeds_with_results_are_not_played_again(monkeypatch, capsys, tmp_path):
+    """An interrupted series goes on: a line that was cut off is played again, all others count."""
+    played = []
+
+    def play(arguments, target, seed):
+        played.append(seed)
+        states = {"productive": 10.0 if seed < 3 else 9.0, "down": 0.0}
+        run = {"run": f"run-{seed}", "gpu_seconds": 10.0, "states": {"productive": 10.0}}
+        truth = {
+            "runs": [{**run, "culprits": [], "hangs": [], "stall_threshold_seconds": 60.0}],
+            "health": [],
+        }
+        account = {run["run"]: {"gpu_seconds": 10.0, "states": states}}
+        return Outcome(
+            truth, {run["run"]: []}, account, {run["run"]: []}, {run["run"]: []}, pushes={"accepted": 3}
+        )
+
+    def check(*arguments) -> tuple[int, dict]:
+        code = main(["simulate", "--check", "--json", "--results", str(file), *arguments])
+        return code, json.loads(capsys.readouterr().out)
+
+    monkeypatch.setattr(command, "_play", play)
+    file = tmp_path / "seeds.jsonl"
+    assert check("--seeds", "2")[1]["pushes"] == {"accepted": 6}
+    assert check("--seeds", "3")[0] == 0 and played == [0, 1, 2]
+    assert check("--seeds", "2", "--innocent")[0] == 0 and played == [0, 1, 2, 0, 1]
+    file.write_bytes(file.read_bytes()[:-10])
+    code, report = check("--seed", "1", "--innocent", "--seeds", "3")
+    assert played[5:] == [1, 2, 3] and len(file.read_bytes().splitlines()) == 7
+    assert (code, report["failures"]) == (
+        1,
+        ["run-3: productive is 9.0 GPU-seconds, 10.0 in truth: 10.00% off"],
+    )
+    assert check("--seed", "1", "--innocent", "--seeds", "3") == (code, report)
+    file.write_text('{"seed": 1}\n')
+    assert main(["simulate", "--check", "--results", str(file)]) == 2
+    assert "line 1 is no result" in capsys.readouterr().err

@@ -16,6 +16,7 @@ With --check compare what the aggregator says with what was planted; the exit st
 EPILOG = """examples:
   goodput simulate --check                                a random cluster, checked on an aggregator of its own
   goodput simulate --check --seed 7 --seeds 5 --ranks 64  five of them, made from the seeds 7 to 11
+  goodput simulate --check --seeds 50 --results mixed.jsonl   fifty, of which those in the file are not simulated again
   goodput simulate scenario.toml --aggregator http://127.0.0.1:9471 --truth truth.json    in real time
   goodput simulate --check http://127.0.0.1:9471 --seed 7 --ranks 16 --seconds 900        in real time, and checked
 """
@@ -43,6 +44,8 @@ def add_options(parser) -> None:
         help="compare with the truth what the aggregator at URL says, in real time; without URL one is started on a free "
         "port with a temporary ledger, in simulated time")  # fmt: skip
     add_aggregator_options(add, "push to it in real time (default: $GOODPUT_AGGREGATOR)")
+    add("--results", metavar="FILE",
+        help="with --check and seeds: append each seed's comparison to FILE, and do not simulate again what it has")  # fmt: skip
     add("--truth", metavar="FILE", help="write what was planted, as JSON")
     add("--save", metavar="FILE", help="write the scenario as JSON, to change it and simulate it again")
     add("--json", action="store_true", help="print the comparison as JSON; without --check, the truth")
@@ -53,31 +56,54 @@ def _checked(text: str) -> str:
 
 
 def call(arguments) -> int:
+    from goodput.simulate.check.results import ResultsError
     from goodput.simulate.check.stack import StackError
     from goodput.simulate.scenario_file import ScenarioError
 
     target = arguments.check or arguments.aggregator
     if target is None:
         return fail("simulate", "name an aggregator (--aggregator URL), or use --check for one of its own", 2)
-    if arguments.seeds > 1 and (arguments.scenario or not arguments.check):
-        return fail("simulate", "--seeds: only with --check and without a scenario", 2)
+    if (arguments.seeds > 1 or arguments.results) and (arguments.scenario or not arguments.check):
+        return fail("simulate", "--seeds and --results: only with --check and without a scenario", 2)
     try:
-        outcomes = [_play(arguments, target, seed) for seed in _seeds(arguments)]
-    except ScenarioError as error:
+        if arguments.check:
+            return _report(arguments, _compare_seeds(arguments, target))
+        outcome = _play(arguments, target, arguments.seed)
+    except (ScenarioError, ResultsError) as error:
         return fail("simulate", error, 2)
     except StackError as error:
         return fail("simulate", error)
     except OSError as error:
         return fail("simulate", f"{error.filename}: {error.strerror}")
-    if not arguments.check:
-        if arguments.json:
-            print(json.dumps(outcomes[0].truth))
-        return 0
-    return _report(arguments, outcomes)
+    if arguments.json:
+        print(json.dumps(outcome.truth))
+    return 0
 
 
-def _seeds(arguments) -> range:
-    return range(arguments.seed, arguments.seed + arguments.seeds)
+def _compare_seeds(arguments, target: str) -> list:
+    """The comparison of each seed's scenario; those that the file of results has are not played."""
+    from importlib.metadata import version
+
+    from goodput.simulate.check.comparison import compare
+    from goodput.simulate.check.results import Result, Results
+
+    results = Results(arguments.results) if arguments.results else None
+    reports = []
+    for seed in range(arguments.seed, arguments.seed + arguments.seeds):
+        key = (seed, arguments.ranks, arguments.seconds, arguments.innocent)
+        known = results and results.find(key)
+        if known is None:
+            began = time.monotonic()
+            report = compare(_play(arguments, target, seed))
+            took = time.monotonic() - began
+            known = Result(*key, took, version("goodput-telemetry"), report)
+            if results:
+                results.add(known)
+            if arguments.seeds > 1:
+                said = "; ".join([*report.failures, *report.notes]) or "as planted"
+                message("simulate", f"seed {seed}, after {took:.0f} s: {said}")
+        reports.append(known.report)
+    return reports
 
 
 def _play(arguments, target: str, seed: int):
@@ -145,9 +171,9 @@ def _serve(listener, ledger: str, clock_ns) -> None:
     server_of(create_app(ledger, clock=SteadyClock(clock_ns, clock_ns))).run(sockets=[listener])
 
 
-def _report(arguments, outcomes: list) -> int:
-    from goodput.simulate.check.comparison import compare, text
+def _report(arguments, reports: list) -> int:
+    from goodput.simulate.check.comparison import text, together
 
-    report = compare(outcomes)
+    report = together(reports)
     print(json.dumps(report.document(), indent=1) if arguments.json else text(report))
     return 1 if report.failures else 0

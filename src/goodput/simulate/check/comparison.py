@@ -4,7 +4,7 @@ A slow rank or stage counts as planted where it makes steps at least SLOWDOWN_MI
 series of the last 10 to 15 minutes, from which alerts fire, and in the account of exactly the time in which it was slow.
 What is named is right where such a fault was planted there in that time, however small.
 
-    report = compare([outcome, ...]); report.failures; report.document()
+    report = together([compare(outcome), ...]); report.failures; report.document()
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ SLOWDOWN_MIN = 0.10
 HANG_DELAY_SECONDS_MAX = 30.0  # after the stall threshold
 # Until everything of a moment was pushed, and for how long the alerts' series look back.
 SETTLE_SECONDS, LOOK_BACK_SECONDS = 30.0, 900.0
+_COUNTS = ("planted", "found", "named", "right")
 Named = tuple[str, int]  # "rank" or "stage", its number
 
 
@@ -44,8 +45,13 @@ class Score:
     def precision(self) -> float | None:
         return self.right / self.named if self.named else None
 
+    def add(self, other: Score) -> None:
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.delays += other.delays
+
     def document(self) -> dict:
-        counts = {name: getattr(self, name) for name in ("planted", "found", "named", "right")}
+        counts = {name: getattr(self, name) for name in _COUNTS}
         delays = {
             "delay_seconds_median": median(self.delays) if self.delays else None,
             "delay_seconds_max": max(self.delays, default=None),
@@ -61,7 +67,7 @@ class Report:
     scores: dict[str, Score] = field(default_factory=lambda: defaultdict(Score))
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    pushes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    pushes: dict[str, int] = field(default_factory=dict)
 
     def worst_states(self) -> dict[str, float]:
         """The largest error of each state over all runs."""
@@ -89,25 +95,37 @@ class Report:
         }
 
 
-def compare(outcomes: Iterable[Outcome]) -> Report:
-    """All outcomes together: culprits are few in each."""
+def compare(outcome: Outcome) -> Report:
+    """One scenario, without a judgement on precision and recall: culprits are few in each."""
     report = Report()
-    for outcome in outcomes:
-        for run in outcome.truth["runs"]:
-            account = outcome.accounts[run["run"]]
-            _compare_states(report, run, account)
-            _compare_culprits(report, run, outcome.sights[run["run"]])
-            _compare_windows(report, run, outcome.windows[run["run"]], outcome.quiet[run["run"]])
-            _compare_hangs(report, run, outcome.sights[run["run"]])
-        _compare_health(report, outcome)
-        for fate, count in outcome.pushes.items():
-            report.pushes[fate] += count
-        if outcome.refusals:
-            first = outcome.refusals[0]
-            report.failures.append(f"{len(outcome.refusals)} rank reports were rejected, first {first}")
-    for name, score in report.scores.items():
-        _judge(report, name, score)
+    for run in outcome.truth["runs"]:
+        _compare_states(report, run, outcome.accounts[run["run"]])
+        _compare_culprits(report, run, outcome.sights[run["run"]])
+        _compare_windows(report, run, outcome.windows[run["run"]], outcome.quiet[run["run"]])
+        _compare_hangs(report, run, outcome.sights[run["run"]])
+    _compare_health(report, outcome)
+    report.pushes = dict(outcome.pushes)
+    if outcome.refusals:
+        first = outcome.refusals[0]
+        report.failures.append(f"{len(outcome.refusals)} rank reports were rejected, first {first}")
     return report
+
+
+def together(reports: Iterable[Report]) -> Report:
+    """Several scenarios' comparisons as one, judged."""
+    result = Report()
+    for one in reports:
+        for run, states in one.states.items():
+            result.states[run if run not in result.states else f"{run} ({len(result.states)})"] = states
+        for name, score in one.scores.items():
+            result.scores[name].add(score)
+        for fate, count in one.pushes.items():
+            result.pushes[fate] = result.pushes.get(fate, 0) + count
+        result.failures += one.failures
+        result.notes += one.notes
+    for name, score in result.scores.items():
+        _judge(result, name, score)
+    return result
 
 
 def _judge(report: Report, name: str, score: Score) -> None:
