@@ -142,3 +142,19 @@ def test_columns_equal_rows_for_slow_ranks(ranks, stages, group):
     found = by_columns(run, facts, rng)
     if ranks // stages > 4:
         assert any(onset.stretches for onset in found.straggler.onsets.values())
+
+
+def test_only_irregular_steps_are_folded_one_by_one():
+    """The first step of an attempt and the one that crosses the end of its bound, not the many beyond it."""
+    processes = [Process(rank, 1, 1000.0) for rank in range(3)]
+    for one in processes:
+        for _ in range(40):
+            one.step(forward=0.9, communication=0.1)
+    run = run_of(*processes)
+    facts = gather(run, processes[0].now_ns, ns(60), window=(None, ns(1020.5)))
+    engine, folded = Engine(run, facts, groups_type=ColumnGroups), []
+    row = engine.row
+    engine.row = lambda key, one: (folded.append((key[0], one.number)), row(key, one))  # type: ignore[method-assign]
+    fold_columns(engine, {key: values_of(attempt) for key, attempt in run.attempts.items()})
+    assert folded == [(rank, number) for rank in range(3) for number in (1, 21)]
+    assert differing(engine.finish(), by_rows(run, facts)) == []

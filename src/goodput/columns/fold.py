@@ -38,6 +38,8 @@ from goodput.wire.step_blocks import DEVICE, END, NUMBER, SAMPLES, STEP, TOTALS
 ROWS_AT_ONCE, ATTEMPTS_AT_ONCE = 16_384, 512
 # A step with more samples is folded alone, so that their sum cannot leave int64.
 _SAMPLES_MAX = 1 << 40
+# Kinds of rows, see _Steps.kinds.
+OTHER, ORDINARY, BEYOND = 0, 1, 2
 _OUTSIDE = TOTALS + 1
 _PLANNED = [INDEX[state] for state in PLANNED]
 
@@ -141,8 +143,9 @@ class _Steps:
         self.unplanned = self.length - sum((self.inside.get(i, zero) for i in _PLANNED), zero)
         self.unplanned_before = self.before - sum((self.gap.get(i, zero) for i in _PLANNED), zero)
 
-    def ordinary(self) -> np.ndarray:
-        """Rows that can be added up: no rule moves a part of their time."""
+    def kinds(self) -> np.ndarray:
+        """ORDINARY for rows that can be added up, since no rule moves a part of their time, BEYOND for those of them that
+        begin after their bound, OTHER for all others."""
         folds, of = self.folds, self.attempt
         from_ns, to_ns, limit, threshold = (
             np.array(one, np.int64)[of]
@@ -156,12 +159,12 @@ class _Steps:
         found = (self.count == 1) & (self.spent >= 0) & self.fits & (self.samples < _SAMPLES_MAX)
         found &= self.length + self.before == self.spent
         found &= (self.unplanned <= threshold) & (self.unplanned_before <= threshold)
-        found &= (self.spent <= NOTED_NS) & (self.began >= from_ns) & (self.end <= to_ns)
-        # A step without length at the start of its bound counts by another rule.
-        found &= (self.end > from_ns) & (self.values[STEP] <= limit)
-        firsts = [begin for begin, fold in zip(self.begins, folds, strict=False) if not fold.steps]
-        found[firsts] = False
-        return found
+        found &= (self.spent <= NOTED_NS) & (self.values[STEP] <= limit)
+        found[[begin for begin, fold in zip(self.begins, folds, strict=False) if not fold.steps]] = False
+        # A step without length at the start or the end of its bound counts by another rule.
+        is_within = (self.began >= from_ns) & (self.end <= to_ns) & (self.end > from_ns)
+        is_beyond = (self.began >= to_ns) & (self.end > to_ns)
+        return np.where(found & is_within, ORDINARY, np.where(found & is_beyond, BEYOND, OTHER))
 
     def work(self) -> np.ndarray:
         """Compute and unattributed time of each step."""
@@ -198,40 +201,39 @@ def _fold_alike(engine, to_state: tuple[int, ...], parts: list[tuple[Key, np.nda
     folds = [engine.folds[key] for key in keys]
     tops = [fold.top_step for fold in folds]
     steps = _Steps(folds, to_state, [values for _, values in parts])
-    ordinary = steps.ordinary()
-    pieces = _Pieces(steps, ordinary)
+    kinds = steps.kinds()
+    pieces = _Pieces(steps, kinds)
     for key, fold, first, last in zip(keys, folds, pieces.firsts, pieces.firsts[1:], strict=False):
         for piece in range(first, last):
-            if pieces.is_ordinary[piece]:
-                pieces.add(fold, piece)
-            else:
+            if pieces.kinds[piece] == OTHER:
                 engine.row(key, row_of(pieces.last_rows[piece]))
+            else:
+                pieces.add(fold, piece)
         fold.note_exhausted(pieces.last_rows[last - 1][STEP])
-    engine.groups.add_columns(keys, tops, steps.begins, ordinary, steps.compared())
+    engine.groups.add_columns(keys, tops, steps.begins, kinds == ORDINARY, steps.compared())
 
 
 class _Pieces:
-    """Stretches of ordinary rows, each with its sums, and single other rows between them, in the order of rows.
+    """Stretches of ordinary rows, of those beyond the bound, each with its sums, and single other rows, in their order.
 
     `firsts` has the first piece of each attempt and, last, the number of pieces.
     """
 
-    def __init__(self, steps: _Steps, ordinary: np.ndarray):
-        edges = np.zeros(len(ordinary) + 1, bool)
+    def __init__(self, steps: _Steps, kinds: np.ndarray):
+        edges = np.zeros(len(kinds) + 1, bool)
         edges[steps.begins] = True
-        edges[:-1] |= ~ordinary
-        edges[1:] |= ~ordinary
+        edges[1:-1] |= (np.diff(kinds) != 0) | (kinds[1:] == OTHER)
         bounds = np.flatnonzero(edges)
         begins = bounds[:-1]
         self.bounds = bounds.tolist()
         self.firsts = np.searchsorted(bounds, steps.begins).tolist()
-        self.is_ordinary = ordinary[begins].tolist()
+        self.kinds = kinds[begins].tolist()
         self.last_rows = steps.values[:, bounds[1:] - 1].T.tolist()
 
         def sums(values: np.ndarray) -> np.ndarray:
             return np.add.reduceat(values, begins)
 
-        # Of ordinary rows; with another row in it a sum may be anything.
+        # With another row in it a sum may be anything.
         nothing = np.zeros_like(begins)
         inside, outside = ({i: sums(own) for i, own in one.items()} for one in (steps.inside, steps.gap))
         both = [(one.get(CHECKPOINT, nothing), one.get(PRODUCTIVE, nothing)) for one in (inside, outside)]
@@ -258,7 +260,7 @@ class _Pieces:
         self._works = steps.work().tolist()
 
     def add(self, fold: Fold, piece: int) -> None:
-        """Add a piece of ordinary rows to its attempt's fold."""
+        """Add a piece of ordinary rows, or of rows beyond the bound, to its attempt's fold."""
         low, high, width = self.bounds[piece], self.bounds[piece + 1], len(fold.to_state)
         row, count = self.last_rows[piece], high - low
         kept_ns, saved_ns, compute_ns, device_ns, samples, calm_ns, top_step, fold.last_end_ns = self.sums[
@@ -272,17 +274,18 @@ class _Pieces:
         fold.last_count = 1
         fold.top_step, fold.calm_ns = max(fold.top_step, top_step), max(fold.calm_ns, calm_ns)
         fold.steps += count
-        fold.kept_steps += count
-        fold.work += count
-        fold.kept = list(map(add, fold.kept, self.kept[piece]))
-        fold.rest = list(map(add, fold.rest, self.rest[piece]))
-        fold.kept_ns += kept_ns
         fold.saved_ns += saved_ns
         fold.compute_ns += compute_ns
-        fold.device_ns += device_ns
+        if self.kinds[piece] == ORDINARY:
+            fold.kept_steps += count
+            fold.work += count
+            fold.kept = list(map(add, fold.kept, self.kept[piece]))
+            fold.rest = list(map(add, fold.rest, self.rest[piece]))
+            fold.kept_ns += kept_ns
+            fold.device_ns += device_ns
+            fold.kept_samples += samples
         if samples:
             fold.samples += samples
-            fold.kept_samples += samples
             fold.throughput.add_steps(self._samples[low:high], self._lengths[low:high])
         fold.note_usual(self._lengths[low:high], self._works[low:high])
 
