@@ -143,6 +143,7 @@ PACKAGES = {
     ],
     "simulate": ["exporters.push", "histograms", "metrics", "wire"],
     "compare": ["account", "runlog"],
+    "whatif": ["account", "compare", "defaults", "runlog"],
     "demo": ["account", "child_processes", "goodput"],
     "up": ["child_processes"],
     "cli": [
@@ -170,7 +171,7 @@ PACKAGES = {
             "exporters.check",
             "exporters.directory_lock",
         ),
-        *("compare", "flops", "histograms"),
+        *("compare", "flops", "histograms", "whatif"),
         *(
             "exporters.push",
             "exporters.server",

@@ -57,16 +57,18 @@ def replay(
     stall_seconds: float = STALL_SECONDS,
     window: tuple[int | None, int | None] | None = None,
     progress: Callable[[float], None] = lambda _: None,
+    each_step: Callable[[Step], None] | None = None,
 ) -> list[Replayed]:
     """The accounts of the log at `path` ("-" is standard input), one per run, in the order of the file.
 
-    `window` is as in account.compute. `progress` is called with the share that is read, 0 to 1. Raises LogError if the
-    log has no attempt.
+    `window` is as in account.compute. `progress` is called with the share that is read, 0 to 1, `each_step` with every
+    step, each attempt's in their order, without which steps may be folded faster. Raises LogError if the log has no
+    attempt.
     """
     with LogFile(path) as log_file:
         most = max(log_file.size, 1)
         scan = _scanned(log_file, stall_seconds, lambda at: progress(0.4 * at / most))
-        columns = _columns(scan)
+        columns = None if each_step else _columns(scan)
         engines = {
             name: _engine(found, stall_seconds, window, columns)
             for name, found in scan.runs.items()
@@ -77,6 +79,10 @@ def replay(
             for name, engine in engines.items()
             for track in scan.runs[name].tracks.values()
         }
+        for walk in walks.values() if each_step else ():
+            walk.emit = partial(
+                _fold_and_pass, walk.emit, each_step, walk.engine.run.name, walk.track.attempt
+            )
         batches = columns and columns.StepBatches(walks.values(), scan.problems)
         take = batches.take if batches else Walk.take
         for track, number, line in _ordered(log_file, scan, lambda at: progress(0.4 + 0.6 * at / most)):
@@ -115,6 +121,13 @@ def read_steps(path: str, *, progress: Callable[[float], None] = lambda _: None)
 
 def _emit(done: list[Step], run: str, attempt: Attempt, step, count, end_ns, gap, inside, samples, _) -> None:
     done.append(Step(run, attempt, step, count, end_ns, list(map(add, gap, inside)), samples))
+
+
+def _fold_and_pass(
+    fold, each_step, run: str, attempt: Attempt, step, count, end_ns, gap, inside, samples, device_ns
+) -> None:
+    each_step(Step(run, attempt, step, count, end_ns, list(map(add, gap, inside)), samples))
+    fold(step, count, end_ns, gap, inside, samples, device_ns)
 
 
 def _scanned(log_file: LogFile, stall_seconds: float, progress: Callable[[int], None]) -> Scan:

@@ -1,0 +1,149 @@
+"""What could be changed in a run's steps, and how long they would take then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from goodput.whatif import replay
+from goodput.whatif.steps import OWN, Team
+
+# A state is named if it is this part of what a rank takes longer than its peers.
+STATE_SHARE_MIN = 0.8
+CANDIDATES = 3  # slow ranks that are tried
+_OF_RANK = {
+    "productive": "compute",
+    "loader": "loader",
+    "h2d": "copies to the device",
+    "checkpoint": "checkpoints",
+    "evaluation": "evaluation",
+    "rollout": "rollouts",
+    "unattributed": "time in no phase",
+    "other": "other work",
+}
+GONE = {
+    "loader": "no waiting for the loader",
+    "h2d": "copies to the device hidden by compute",
+    "checkpoint": "checkpoints saved in the background",
+    "evaluation": "evaluation outside the run",
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """`lengths` gives the steps (ns) of a team that it concerns, else None."""
+
+    kind: str
+    text: str
+    lengths: Callable[[Team], np.ndarray | None]
+    state: str | None = None
+    rank: int | None = None
+    host: str | None = None
+
+
+def waits_known(team: Team) -> bool:
+    """Whether what ranks wait for each other was measured."""
+    return len(team.ranks) == 1 or bool(team.communication.any())
+
+
+def state_gone(state: str, text: str = "") -> Change:
+    """On all ranks."""
+
+    def lengths(team: Team) -> np.ndarray | None:
+        return replay.lengths(team, team.work - team.state(state))
+
+    return Change("state", text or GONE.get(state, f"no {state}"), lengths, state)
+
+
+def communication_less(share: float) -> Change:
+    """So much of the exchange that is not hidden yet is hidden behind compute."""
+    text = "half of the communication overlapped" if share == 0.5 else f"communication less {share:.0%}"
+    return Change("communication", text, lambda team: replay.lengths(team, None, 1 - share), "communication")
+
+
+def spread_evenly() -> Change:
+    """Each step's work spread evenly over the ranks, of a pipeline over its stages."""
+
+    def lengths(team: Team) -> np.ndarray | None:
+        if len(team.ranks) < 2:
+            return None
+        work = team.work
+        return replay.lengths(team, np.broadcast_to(work.mean(axis=1, keepdims=True), work.shape))
+
+    return Change("even", "each step's work spread evenly over ranks", lengths, "straggler")
+
+
+def slow_ranks(team: Team) -> list[Change]:
+    """Of the ranks that others wait for most: as fast as their median peer, in the one state that makes them slow."""
+    if len(team.ranks) < 2:
+        return []
+    work = team.work
+    two = np.partition(work, -2, axis=1)[:, -2:]
+    caused = np.bincount(
+        work.argmax(axis=1), weights=(two[:, 1] - two[:, 0]) * team.counts, minlength=len(team.ranks)
+    )
+    most = [int(at) for at in np.argsort(-caused, kind="stable")[:CANDIDATES] if caused[at] > 0]
+    return [change for at in most if (change := _slow_rank(team, at)) is not None]
+
+
+def _peers(team: Team, at: int) -> np.ndarray:
+    """Columns of the ranks that have the same work."""
+    others = np.arange(len(team.ranks)) != at
+    if team.stages:
+        others &= np.array(team.stages) == team.stages[at]
+    return np.flatnonzero(others)
+
+
+def _slow_rank(team: Team, at: int) -> Change | None:
+    peers = _peers(team, at)
+    if not len(peers):
+        return None
+    means = team.own.mean(axis=0)
+    excess = means[at] - np.median(means[peers], axis=0)
+    if excess.sum() <= 0:
+        return None
+    worst = int(excess.argmax())
+    only = worst if excess[worst] >= STATE_SHARE_MIN * excess[excess > 0].sum() else None
+    rank, host = team.ranks[at], team.hosts[at]
+
+    def lengths(other: Team) -> np.ndarray | None:
+        if (rank, host) not in zip(other.ranks, other.hosts, strict=True):
+            return None
+        column = other.ranks.index(rank)
+        times = other.work if only is None else other.own[:, :, only]
+        work = other.work.copy()
+        work[:, column] += replay.as_the_median(times, column, _peers(other, column)) - times[:, column]
+        return replay.lengths(other, work)
+
+    whose = f"rank {rank}" if only is None else f"rank {rank}'s {_OF_RANK[OWN[only]]}"
+    verb = "as fast as the median"
+    return Change("rank", f"{whose} {verb}", lengths, None if only is None else OWN[only], rank, host)
+
+
+def slow_stage(team: Team) -> Change | None:
+    """The slowest stage of a pipeline as fast as the median one."""
+    if not team.stages:
+        return None
+    stages = np.array(team.stages)
+    numbers = np.unique(stages)
+    usual = {int(n): float(team.work[:, stages == n].mean()) for n in numbers}
+    slowest = max(usual, key=lambda stage: usual[stage])
+    typical = float(np.median([ns for stage, ns in usual.items() if stage != slowest]))
+    if not usual[slowest] > typical:
+        return None
+    ratio = typical / usual[slowest]
+
+    def lengths(other: Team) -> np.ndarray | None:
+        if other.stages != team.stages:
+            return None
+        return replay.lengths(other, np.where(stages == slowest, other.work * ratio, other.work))
+
+    return Change("stage", f"stage {slowest} as fast as the median", lengths, "straggler")
+
+
+def without_node(team: Team, host: str) -> np.ndarray:
+    """Steps (ns) of the ranks on other nodes alone, each with the work that it has."""
+    kept = np.array([one != host for one in team.hosts])
+    return team.work[:, kept].max(axis=1) + replay.exchange(team)

@@ -1,0 +1,37 @@
+"""Answers from a run log."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from goodput.defaults import STALL_SECONDS
+from goodput.runlog import LogError
+from goodput.runlog.replay import Step, replay
+from goodput.runlog.scan_results import Problems
+from goodput.whatif.answers import Answers, answer
+from goodput.whatif.steps import Recorder
+
+
+def read(
+    path: str,
+    run: str | None = None,
+    *,
+    stall_seconds: float = STALL_SECONDS,
+    progress: Callable[[float], None] = lambda _: None,
+) -> tuple[Answers, Problems]:
+    """Of the only run of a log, or the one of this name. Raises LogError."""
+    recorders: dict[str, Recorder] = defaultdict(Recorder)
+
+    def take(step: Step) -> None:
+        if run in (None, step.run):
+            recorders[step.run].add(step)
+
+    replayed = replay(path, stall_seconds=stall_seconds, progress=progress, each_step=take)
+    names = [one.account.run for one in replayed]
+    if run is None and len(names) > 1:
+        raise LogError(f"{path}: {len(names)} runs ({', '.join(sorted(names)[:5])}); name one as {path}#RUN")
+    found = next((one for one in replayed if run in (None, one.account.run)), None)
+    if found is None:
+        raise LogError(f"{path}: no run {run!r}; there are {', '.join(map(repr, names[:5]))}")
+    return answer(found.account, recorders[found.account.run]), found.problems

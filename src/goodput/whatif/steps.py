@@ -1,0 +1,222 @@
+"""The steps of a run as arrays: how long each rank worked in each step, and how long it waited for the others.
+
+Ranks that wait for each other are one team. All ranks of a role are, unless their groups (of the run log) make steps of
+different lengths, which shows that nothing binds these groups together; workers without ranks each are one alone.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from goodput.account import Attempt
+from goodput.account.states import INDEX
+from goodput.runlog.replay import Step
+
+OWN = ("productive", "loader", "h2d", "checkpoint", "evaluation", "rollout", "unattributed", "other")
+PLANNED = ("checkpoint", "evaluation", "rollout")
+ROWS_MAX = 4_000_000  # of all ranks together; of longer runs the newest
+STEPS_MIN = 20
+# Groups whose mean steps differ by more than this do not wait for each other.
+APART_SHARE = 0.02
+# A state counts in the next step if that takes this part of the variance away.
+MOVED_SHARE_MIN = 0.02
+_COMMUNICATION = INDEX["communication"]
+_COLUMN = {INDEX[state]: OWN.index(state) for state in OWN[:-1]}
+_WIDTH = 3 + len(OWN)  # step, count, communication, own times
+
+
+@dataclass
+class Team:
+    """Steps that these ranks made together, without attempts' first ones.
+
+    Times that follow the exchange in a step, such as a checkpoint's, count in the next step, whose exchange they delay.
+
+    `own` is (steps, ranks, states of OWN) and `communication` (steps, ranks), in ns per step; row i stands for `counts[i]`
+    steps. `steps` are all that the ranks made, also those that are not among the rows.
+    """
+
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    devices: int
+    own: np.ndarray
+    communication: np.ndarray
+    counts: np.ndarray
+    steps: int
+    stages: tuple[int, ...] = ()  # of each rank, empty without a pipeline
+    microbatches: int | None = None
+    host_devices: dict[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.own)
+
+    @cached_property
+    def work(self) -> np.ndarray:
+        """How long each rank worked until it met the others, per step and rank in ns.
+
+        A step here lasts from exchange to exchange, so this is its length less the communication. In a pipeline ranks meet
+        several times a step: there it is the sum of their own times.
+        """
+        own = self.own.sum(axis=2)
+        if self.stages or len(self.ranks) == 1:
+            return own
+        return (own + self.communication).mean(axis=1, keepdims=True) - self.communication
+
+    def state(self, name: str) -> np.ndarray:
+        """Time of each step and rank in one state of OWN, in ns."""
+        return self.own[:, :, OWN.index(name)]
+
+
+class Recorder:
+    """Takes the steps of one run; `add` is called with each, then `teams` once."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[int, int], array] = {}
+        self._attempts: dict[tuple[int, int], Attempt] = {}
+        self._count = self.left_out = 0
+
+    def add(self, step: Step) -> None:
+        key = step.attempt.attempt, step.attempt.rank
+        if key not in self._rows:
+            # The first step has the attempt's start in it.
+            self._rows[key], self._attempts[key] = array("q"), step.attempt
+            return
+        own = [0] * len(OWN)
+        for state, ns in enumerate(step.states):
+            if ns and state != _COMMUNICATION:
+                own[_COLUMN.get(state, len(OWN) - 1)] += ns
+        self._rows[key].extend((step.step, step.count, step.states[_COMMUNICATION], *own))
+        self._count += 1
+        if self._count > ROWS_MAX:
+            self._halve()
+
+    def _halve(self) -> None:
+        for rows in self._rows.values():
+            gone = len(rows) // _WIDTH // 2
+            del rows[: gone * _WIDTH]
+            self._count -= gone
+            self.left_out += gone
+
+    def teams(self, alone: bool, threshold_ns: int) -> list[Team]:
+        """Teams with at least STEPS_MIN rows; `alone`: no rank waits for another. Stalled steps are no rows."""
+        found: dict[tuple, list[Team]] = {}
+        for number in sorted({number for number, _ in self._rows}):
+            members = {rank: rows for (n, rank), rows in self._rows.items() if n == number and rows}
+            for ranks in self._bound(number, members, alone):
+                team = self._team(number, {rank: members[rank] for rank in sorted(ranks)}, threshold_ns)
+                if team is not None:
+                    found.setdefault((team.ranks, team.hosts, team.stages, team.microbatches), []).append(
+                        team
+                    )
+        joined = [_joined(teams) for teams in found.values()]
+        return [team for team in joined if len(team) >= STEPS_MIN]
+
+    def _bound(self, number: int, members: dict[int, array], alone: bool) -> Iterable[list[int]]:
+        """The ranks of each team of one attempt number."""
+        if alone:
+            return [[rank] for rank in members]
+        roles: dict[str, dict[str, list[int]]] = {}
+        for rank in members:
+            attempt = self._attempts[number, rank]
+            roles.setdefault(attempt.role, {}).setdefault(attempt.group, []).append(rank)
+        teams: list[list[int]] = []
+        for groups in roles.values():
+            together = [rank for ranks in groups.values() for rank in ranks]
+            lengths = [_mean_ns([members[rank] for rank in ranks]) for ranks in groups.values()]
+            piped = all(self._attempts[number, rank].stage is not None for rank in together)
+            bound = piped or max(lengths) <= (1 + APART_SHARE) * min(lengths)
+            teams += [together] if bound else groups.values()
+        return teams
+
+    def _team(self, number: int, members: dict[int, array], threshold_ns: int) -> Team | None:
+        tables = {rank: _unique(rows) for rank, rows in members.items()}
+        keys = [_keys(table) for table in tables.values()]
+        common = keys[0]
+        for one in keys[1:]:
+            common = np.intersect1d(common, one, assume_unique=True)
+        if not len(common):
+            return None
+        rows = np.stack(
+            [table[np.isin(key, common)] for table, key in zip(tables.values(), keys, strict=True)], axis=1
+        )
+        counts = rows[:, 0, 1]
+        per_step = rows[:, :, 2:] / counts[:, None, None]
+        unplanned = per_step.sum(axis=2) - sum(per_step[:, :, 1 + OWN.index(state)] for state in PLANNED)
+        usual = (unplanned.max(axis=1) <= threshold_ns) | (counts > 1)
+        measured = (per_step.sum(axis=2) > per_step[:, :, 1 + OWN.index("unattributed")]).all(axis=1)
+        kept = usual & measured
+        attempts = [self._attempts[number, rank] for rank in tables]
+        stages = [one.stage for one in attempts]
+        piped = None not in stages and len(set(stages)) > 1
+        host_devices: dict[str, int] = {}
+        for one in attempts:
+            host_devices[one.host] = host_devices.get(one.host, 0) + one.devices
+        micro = {one.microbatches for one in attempts}
+        own, communication = per_step[kept, :, 1:], per_step[kept, :, 0]
+        return Team(
+            ranks=tuple(tables),
+            hosts=tuple(one.host for one in attempts),
+            devices=sum(one.devices for one in attempts),
+            own=own if piped else aligned(own, communication),
+            communication=communication,
+            counts=counts[kept],
+            steps=max(int(table[:, 1].sum()) for table in tables.values()),
+            stages=tuple(stage or 0 for stage in stages) if piped else (),
+            microbatches=micro.pop() if piped and len(micro) == 1 else None,
+            host_devices=host_devices,
+        )
+
+
+def aligned(own: np.ndarray, communication: np.ndarray) -> np.ndarray:
+    """Own times (steps, ranks, states) with each state in the step whose waiting it explains, this or the next.
+
+    Ranks leave an exchange together, so what they do until the end of the next one takes all of them equally long. Of
+    the two places of a state the one counts for which that is so more nearly.
+    """
+    if own.shape[1] < 2:
+        return own
+    found = own.copy()
+    late = own.sum(axis=2) + communication
+    late -= late.mean(axis=1, keepdims=True)
+    for state in range(own.shape[2]):
+        times = own[:, :, state] - own[:, :, state].mean(axis=1, keepdims=True)
+        moved = late - times + np.roll(times, 1, axis=0)
+        if (moved**2).sum() < (1 - MOVED_SHARE_MIN) * (late**2).sum():
+            late, found[:, :, state] = moved, np.roll(own[:, :, state], 1, axis=0)
+    return found
+
+
+def _rows(values: array) -> np.ndarray:
+    return np.frombuffer(values, dtype=np.int64).reshape(-1, _WIDTH)
+
+
+def _unique(values: array) -> np.ndarray:
+    """One row per step, in the order of steps; of a step that the attempt repeats the last."""
+    rows = _rows(values)
+    order = np.argsort(rows[:, 0], kind="stable")
+    rows = rows[order]
+    return rows[np.append(rows[1:, 0] != rows[:-1, 0], True)]
+
+
+def _keys(table: np.ndarray) -> np.ndarray:
+    """Step and count as one number: ranks are compared where they stand for the same steps."""
+    return table[:, 0] * (1 << 20) + np.minimum(table[:, 1], (1 << 20) - 1)
+
+
+def _mean_ns(members: list[array]) -> float:
+    tables = [_rows(values) for values in members]
+    return sum(table[:, 2:].sum() for table in tables) / sum(table[:, 1].sum() for table in tables)
+
+
+def _joined(teams: list[Team]) -> Team:
+    """The same ranks' steps of several attempts as one."""
+    first = teams[0]
+    first.own = np.concatenate([team.own for team in teams])
+    first.communication = np.concatenate([team.communication for team in teams])
+    first.counts = np.concatenate([team.counts for team in teams])
+    first.steps = sum(team.steps for team in teams)
+    return first

@@ -1,0 +1,69 @@
+"""What changes would be worth, as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from goodput.whatif.answers import Answers
+
+CHANGE_WIDTH = 41
+UNEXPLAINED_SHARE = 0.01  # from which it is said
+
+
+def render(found: Answers) -> str:
+    """Lines of at most 80 columns, for run names of the usual length."""
+    return "\n".join([*_head(found), "", *_table(found), *_unknown(found)])
+
+
+def _head(found: Answers) -> Iterator[str]:
+    cost = "" if found.dollars is None else f", ${found.dollars:,.2f}"
+    ranks = f"{found.ranks} rank{'s' * (found.ranks > 1)}"
+    yield f"{found.run}: {ranks}, {_hours(found.gpu_hours)} GPU-hours{cost}"
+    if found.step_seconds is not None and found.unexplained is not None:
+        yield f"{found.steps_replayed:,} of {found.steps:,} steps replayed, {_seconds(found.step_seconds)} each"
+        if found.unexplained >= UNEXPLAINED_SHARE:
+            yield (
+                f"own times and waits of ranks differ by {100 * found.unexplained:.1f} % of a step: "
+                "not all was measured"
+            )
+
+
+def _table(found: Answers) -> Iterator[str]:
+    if not found.answers:
+        yield "no change that is known would make the run faster by 0.1 %"
+        return
+    yield _row("what if", "faster", "95 %", "GPU-h", "dollars")
+    for one in found.answers:
+        text = one.change
+        if len(text) > CHANGE_WIDTH:
+            yield text
+            text = ""
+        dollars = "" if one.dollars is None else f"{one.dollars:,.2f}"
+        bounds = f"[{_percent(one.gain_low)}, {_percent(one.gain_high)}]"
+        yield _row(text, f"{100 * one.gain:+.1f} %", bounds, _hours(one.gpu_hours), dollars)
+        if one.note:
+            yield f"  {one.note}"
+
+
+def _row(text: str, gain: str, bounds: str, hours: str, dollars: str) -> str:
+    return f"{text:{CHANGE_WIDTH}} {gain:>8} {bounds:>14} {hours:>6} {dollars:>7}".rstrip()
+
+
+def _percent(share: float) -> str:
+    return f"{min(100 * share, 9999):.1f}"
+
+
+def _unknown(found: Answers) -> Iterator[str]:
+    if found.unknown:
+        yield ""
+        yield "unknown:"
+    for one in found.unknown:
+        yield f"  {one.change}: {one.reason}"
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3f} s" if seconds >= 1 else f"{seconds * 1e3:.2f} ms"

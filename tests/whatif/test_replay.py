@@ -1,0 +1,103 @@
+"""Replayed steps against numbers by hand and against a simulation of ranks that wait for each other."""
+
+import numpy as np
+import pytest
+from support.whatif.runs import simulated, team_of
+
+from goodput.compare.mean import mean_of
+from goodput.whatif import changes, replay, savings
+from goodput.whatif.changes import Change
+from goodput.whatif.steps import OWN, Team
+
+
+def steps_of(change: Change | None, team: Team) -> np.ndarray:
+    found = None if change is None else change.lengths(team)
+    assert found is not None
+    return found
+
+
+def test_second_slowest_rank_limits_the_gain():
+    """By hand: own times 5, 4, 3 and 3 s, 1 s of exchange; the slow rank's loader takes 2 s instead of 0."""
+    compute, loader = np.array([[3, 4, 3, 3]]), np.array([[2, 0, 0, 0]])
+    team = team_of(np.repeat(compute, 30, 0), np.repeat(loader, 30, 0), exchange=1)
+    assert replay.recorded(team) == pytest.approx(6e9) and replay.lengths(team) == pytest.approx(6e9)
+    (change,) = [one for one in changes.slow_ranks(team) if one.rank == 0]
+    assert (change.text, change.state) == ("rank 0's loader as fast as the median", "loader")
+    assert steps_of(change, team) == pytest.approx(5e9)
+    assert steps_of(changes.state_gone("loader"), team) == pytest.approx(5e9)
+    assert steps_of(changes.spread_evenly(), team) == pytest.approx((15 / 4 + 1) * 1e9)
+    assert steps_of(changes.communication_less(0.5), team) == pytest.approx(5.5e9)
+    saved = savings.of_steps(team, steps_of(change, team))
+    assert saved.value == pytest.approx(30 * 4 * 1e9) and savings.bounds(saved) == (saved.value, saved.value)
+
+
+def test_pipeline_by_hand():
+    """The pipeline of docs/definitions.md: stages of 8, 8, 8 and 12 s, 8 microbatches, 3 s of other waiting."""
+    own = np.repeat([[8.0, 8.0, 8.0, 12.0]], 30, 0)
+    work = 36 / 8 + 7 / 8 * 12
+    team = team_of(own, stages=(0, 1, 2, 3), microbatches=8, length=work + 3)
+    assert replay.lengths(team) == pytest.approx((work + 3) * 1e9)
+    assert steps_of(changes.slow_stage(team), team) == pytest.approx((32 / 8 + 7 / 8 * 8 + 3) * 1e9)
+    assert steps_of(changes.spread_evenly(), team) == pytest.approx((36 / 8 + 7 / 8 * 9 + 3) * 1e9)
+    assert changes.slow_stage(team_of(own, length=20)) is None
+
+
+def test_node_left_out_takes_its_ranks_away():
+    own = np.repeat([[1.0, 1.2, 3.0, 1.1, 2.0, 1.0]], 30, 0)
+    team = team_of(own, hosts=("a", "a", "b", "b", "c", "c"), exchange=0.5)
+    assert changes.without_node(team, "b") == pytest.approx(2.5e9)
+    assert changes.without_node(team, "a") == pytest.approx(3.5e9)
+
+
+@pytest.mark.parametrize("where", ["loader", "productive"])
+@pytest.mark.parametrize("bursts", [1.0, 0.1])
+def test_slow_rank_against_simulation(where, bursts):
+    """Ranks with noise of their own and in common; one is later in all steps, or in one of ten."""
+    ranks, count, slow = 6, 2000, 4
+    random = np.random.default_rng(3)
+    compute = 0.1 + 0.004 * random.standard_normal((count, 1)) + 0.006 * random.gamma(2, 1, (count, ranks))
+    loader = 0.02 + 0.003 * random.standard_normal((count, ranks))
+    late = np.zeros((count, ranks))
+    late[random.random(count) < bursts, slow] = 0.05
+    without = simulated(compute, loader)
+    team = simulated(compute + late * (where == "productive"), loader + late * (where == "loader"))
+    (change,) = [one for one in changes.slow_ranks(team) if one.rank == slow]
+    assert change.state == where
+    predicted, true, before = (
+        steps_of(change, team).mean(),
+        replay.recorded(without).mean(),
+        replay.recorded(team).mean(),
+    )
+    assert predicted == pytest.approx(true, rel=0.003) and before > 1.02 * true
+
+
+def test_intervals_cover_repetitions():
+    """Of runs with autocorrelated steps: in 93 to 98 % the repetition without the loader is in the interval."""
+    random = np.random.default_rng(5)
+    covered, pairs, count = 0, 300, 150
+
+    def run(loader: float):
+        noise = np.zeros((count, 2))
+        for at in range(1, count):
+            noise[at] = 0.6 * noise[at - 1] + random.standard_normal(2)
+        return team_of(1 + 0.02 * noise, np.full((count, 2), loader), exchange=0.1)
+
+    change = changes.state_gone("loader")
+    for _ in range(pairs):
+        team, repeated = run(0.2), run(0.0)
+        low, high = savings.bounds(savings.of_steps(team, steps_of(change, team)))
+        saved = (replay.recorded(team).mean() - replay.recorded(repeated).mean()) * count * 2
+        covered += low <= saved <= high
+    assert 0.925 <= covered / pairs <= 0.98, covered
+
+
+def test_median_times_stay_within_their_block():
+    """By hand: two blocks of 64 steps, in the second all ranks are slower; the rank gets its peers' median in each."""
+    peers = np.repeat([1.0, 3.0], 64)
+    times = np.stack([peers + 2, peers, peers + 0.5, peers - 0.5], axis=1)
+    assert replay.as_the_median(times, 0, np.array([1, 2, 3])) == pytest.approx(peers)
+    assert replay.as_the_median(times, 3, np.array([0, 1, 2])) == pytest.approx(peers - 0.5)
+
+
+def test_all_states_have_a_column():
+    assert len(OWN) == len(set(OWN)) and mean_of(np.ones(3)).variance == 0

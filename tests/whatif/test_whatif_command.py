@@ -1,0 +1,144 @@
+"""`goodput whatif`: what is known is ranked, what is not is said, and the text fits 80 columns."""
+
+import json
+
+import numpy as np
+import pytest
+from support.whatif.runs import write_run
+
+from goodput.cli import main
+
+
+@pytest.fixture
+def own():
+    """Seconds by phase of 8 ranks in 120 steps; rank 5's loader is slow."""
+    random = np.random.default_rng(4)
+    loader = np.full((120, 8), 0.05)
+    loader[:, 5] = 0.1
+    return {"loader": loader, "forward": 0.4 + 0.002 * random.standard_normal((120, 8))}
+
+
+def answers(capsys, *words: str) -> dict:
+    assert main(["whatif", *words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    return {**found, "by_change": {one["change"]: one for one in found["answers"]}}
+
+
+def test_slow_loader_is_named_and_priced(tmp_path, own, capsys):
+    path = write_run(tmp_path / "run.jsonl", own, gpu_hour_cost=36)
+    found = answers(capsys, path)
+    one = found["by_change"]["rank 5's loader as fast as the median"]
+    assert (one["kind"], one["state"], one["rank"], one["host"]) == ("rank", "loader", 5, "n2")
+    without = {**own, "loader": np.full((120, 8), 0.05)}
+    seconds = [(one["loader"] + one["forward"]).max(axis=1) + 0.01 for one in (own, without)]
+    saved, whole = (seconds[0] - seconds[1])[1:].sum(), 1 + seconds[0].sum()
+    assert one["gain"] == pytest.approx(whole / (whole - saved) - 1, rel=0.01)
+    assert one["gain_low"] < one["gain"] < one["gain_high"] and one["basis"] == "replayed"
+    assert one["gpu_hours"] == pytest.approx(8 * saved / 3600, rel=0.01)
+    assert one["dollars"] == pytest.approx(36 * one["gpu_hours"])
+    hours = [each["gpu_hours"] for each in found["answers"]]
+    assert hours == sorted(hours, reverse=True) and found["steps_replayed"] == 119
+    assert found["by_change"]["no waiting for the loader"]["gain"] > one["gain"]
+    assert (
+        found["by_change"]["node n2 left out"]["gain"]
+        < 0
+        < found["by_change"]["node n2 left out"]["gpu_hours"]
+    )
+    assert found["gains"]["loader"] == pytest.approx(
+        1 + found["by_change"]["no waiting for the loader"]["gain"], rel=0.02
+    )
+    assert {each["reason"] for each in found["unknown"]} == {"no failure was seen", "no restart was seen"}
+
+
+def test_text_fits_the_terminal(tmp_path, own, capsys):
+    assert main(["whatif", write_run(tmp_path / "run.jsonl", own, gpu_hour_cost=2)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("run: 8 ranks, 0.13") and "119 of 120 steps replayed" in lines[1]
+    assert any(line.startswith("rank 5's loader as fast as the median") and "+10." in line for line in lines)
+    assert "  checkpoints at the best interval: no failure was seen" in lines
+
+
+def test_waits_that_were_not_measured_are_unknown(tmp_path, own, capsys):
+    path = write_run(tmp_path / "run.jsonl", own)
+    lines = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    for line in lines:
+        line.get("phases", {}).pop("communication", None)
+    (tmp_path / "run.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    found = answers(capsys, path)
+    assert found["answers"] == [] and found["gains"] == {}
+    assert "no communication was measured" in found["unknown"][0]["reason"]
+
+
+def test_one_rank_has_no_ranks_to_compare(tmp_path, own, capsys):
+    alone = {phase: seconds[:, 5:6] for phase, seconds in own.items()}
+    found = answers(capsys, write_run(tmp_path / "run.jsonl", alone, exchange=0.0))
+    assert list(found["by_change"]) == ["no waiting for the loader"]
+    saved, whole = 119 * 0.1, 1 + (own["loader"] + own["forward"])[:, 5].sum()
+    assert found["answers"][0]["gain"] == pytest.approx(whole / (whole - saved) - 1)
+
+
+def test_failures_restarts_and_checkpoints(tmp_path, capsys):
+    """Three attempts of 60 s with saves of 2 s after every 8 s of work, then 30 s until the next step.
+
+    By hand: 2 failures in 210 s, so 105 s between; Daly: sqrt(2 * 2 * 105) (1 + sqrt(2 / 210) / 3) = 21.2 s with the save.
+    """
+    lines, time = [{"kind": "run", "time": 0, "run": "run"}], 0.0
+    for attempt in (1, 2, 3):
+        lines.append(
+            {
+                "kind": "attempt",
+                "time": time,
+                "rank": 0,
+                "attempt": attempt,
+                "resume_step": 56 * (attempt - 1) - 1,
+            }
+        )
+        for step in range(56 * (attempt - 1), 56 * attempt):
+            saves = step % 8 == 7
+            time += 1 + 2 * saves
+            phases = {"forward": 1.0, "checkpoint": 2.0 * saves}
+            lines.append(
+                {
+                    "kind": "step",
+                    "time": time,
+                    "rank": 0,
+                    "step": step,
+                    "seconds": 1 + 2 * saves,
+                    "phases": phases,
+                }
+            )
+            if saves:
+                lines.append({"kind": "checkpoint", "time": time, "rank": 0, "step": step})
+        lines.append(
+            {"kind": "end", "time": time, "rank": 0, "reason": "failed" if attempt < 3 else "finished"}
+        )
+        time += 30
+    path = tmp_path / "run.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    found = answers(capsys, str(path))["by_change"]
+    restarts = found["restarts twice as fast"]
+    assert restarts["gpu_hours"] == pytest.approx(30 / 3600) and "2 restarts" in restarts["note"]
+    best = found["checkpoints at the best interval"]
+    assert best["note"] == "every 21 s instead of 10 s" and best["basis"] == "estimated"
+    assert found["checkpoints saved in the background"]["gpu_hours"] == pytest.approx(21 * 2 / 3600, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "words, status, expected",
+    [
+        (["whatif", "none.jsonl"], 1, "none.jsonl"),
+        (["whatif", "two.jsonl"], 1, "2 runs (a, b); name one as two.jsonl#RUN"),
+        (["whatif", "two.jsonl#c"], 1, "no run 'c'; there are 'a', 'b'"),
+        (["whatif"], 2, "FILE"),
+    ],
+)
+def test_wrong_calls_say_what_is_wrong(words, status, expected, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    runs = [{"kind": "step", "run": run, "time": 2, "step": 0, "seconds": 1} for run in "ab"]
+    (tmp_path / "two.jsonl").write_text("\n".join(map(json.dumps, runs)))
+    try:
+        assert main(words) == status
+    except SystemExit as left:
+        assert left.code == status
+    assert expected in capsys.readouterr().err
