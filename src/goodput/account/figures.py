@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import inf, sqrt
 
-from goodput.account.account import Account, RankAccount
+from goodput.account.account import Account, RankAccount, sum_gpu_ns
 from goodput.account.document_types import Cause, Checkpoints, PerUnit, Pipeline, Throughput, Total, WholeRun
 from goodput.account.flops import too_high
 from goodput.account.states import INDEX, STATES
@@ -261,9 +261,13 @@ def _weighed(account: Account, name: str, per_ns: float) -> Total | None:
     rates, totals = _rates(account.ranks, name), [0.0] * len(STATES)
     if not rates:
         return None
+    alike: dict[float, list[RankAccount]] = {}
     for rank, rate in zip(account.ranks, rates, strict=True):
-        for i, ns in enumerate(rank.states):
-            totals[i] += ns * rank.all_devices / per_ns * rate
+        alike.setdefault(rate, []).append(rank)
+    for rate, ranks in alike.items():
+        # Nearly always all ranks have one rate, and the account keeps the sums of all.
+        for i, ns in enumerate(account.gpu_ns() if len(alike) == 1 else sum_gpu_ns(ranks)):
+            totals[i] += ns / per_ns * rate
     return {"total": sum(totals), "states": dict(zip(STATES, totals, strict=True))}
 
 

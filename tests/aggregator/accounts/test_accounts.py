@@ -1,9 +1,13 @@
 """When a cached account is recomputed."""
 
+import asyncio
+import threading
+
 import pytest
 from support.account.account_history import Process, ns
 from support.aggregator.reports import rank_report, story
 
+from goodput.aggregator.accounts import accounts as accounts_module
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.history import History
 from goodput.aggregator.ingest.store import Store
@@ -47,6 +51,20 @@ def test_finished_account_is_cached_until_a_report(store, accounts):
 
 
 def test_unknown_run_is_a_key_error(accounts):
-    for call in (accounts.account, accounts.document):
+    for call in (accounts.account, lambda run: asyncio.run(accounts.document(run))):
         with pytest.raises(KeyError):
             call("r1")
+
+
+def test_document_is_made_beside_the_event_loop(store, accounts, monkeypatch):
+    """Of ten thousand ranks it takes a second, for which pushes would wait."""
+    store.merge(rank_report(Process(0, 1, 1000).step(forward=1)), NOW)
+    made, threads = accounts_module.document, []
+    monkeypatch.setattr(
+        accounts_module,
+        "document",
+        lambda *given: threads.append(threading.current_thread()) or made(*given),
+    )
+    found = asyncio.run(accounts.document("r1"))
+    assert [live.rank for live in found["live"]] == [0] and len(found["ranks"]) == 1
+    assert len(threads) == 1 and threads[0] is not threading.main_thread()

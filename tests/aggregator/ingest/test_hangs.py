@@ -182,7 +182,9 @@ def test_ended_or_unobserved_run_is_no_hang(store, monkeypatch):
     accounts.hangs._began_ns = 0
     merge(store, stuck(0, "communication"), stuck(1, "loader"))
     assert accounts.hang("r1", NOW).culprit.rank == 1
-    assert accounts.document("r1")["hang"] is None, "by the wall clock its last report is years old"
+    assert asyncio.run(accounts.document("r1"))["hang"] is None, (
+        "by the wall clock its last report is years old"
+    )
     computed, computing = [], accounts.computing
     monkeypatch.setattr(accounts, "computing", lambda *given: computed.append(1) or computing(*given))
     result_of(accounts.detecting_hangs())

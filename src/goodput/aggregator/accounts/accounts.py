@@ -29,9 +29,10 @@ from goodput.aggregator.ingest.node_clocks import NodeClocks
 from goodput.aggregator.ingest.step_trends import StepWindows
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger.ledger import Ledger
+from goodput.aggregator.ledger.threads import in_thread
 from goodput.causes import explain
 from goodput.columns.snapshot import FoldState, SnapshotError
-from goodput.slices import Slices, result_of
+from goodput.slices import AT_A_TIME, Slices, result_of
 
 FOLD_AGAIN_SECONDS = 10.0
 # Accounts of a large installation are computed every ten times as long as all of them take, see api.exposition.
@@ -347,14 +348,19 @@ class Accounts:
                 account = (yield from self.computing(name)) if may_hang else None
                 self.hang(name, account=account)
 
-    def document(self, name: str) -> RunDocument:
-        """The account document of a run, with its hang, what each rank is doing now and recent step times."""
-        account = self.account(name)
+    async def document(self, name: str) -> RunDocument:
+        """The account document of a run, with its hang, what each rank is doing now and recent step times.
+
+        Made in a thread, since it takes a second of ten thousand ranks. Raises LedgerError where none can be started.
+        """
+        account = await in_slices(self.computing(name))
+        found: AccountDocument = await in_thread(lambda: document(account, explain(account)))
+        live = await in_slices(self._live(name, account))
         hang = self.hang(name, account=account)
         return {
-            **document(account, explain(account)),
+            **found,
             "hang": self.hangs.document(name, hang) if hang else None,
-            "live": self._live(name, account),
+            "live": live,
             "clocks": self._skewed(name),
             "windows": self.store.recent[name].windows(account.end_ns, account.world_size),
         }
@@ -406,10 +412,12 @@ class Accounts:
         """When an attempt was last reported, on our clock; since a restart, when it was last seen."""
         return attempt.received_ns or self.clocks.ours(attempt.host, attempt.seen_ns)
 
-    def _live(self, name: str, account: Account) -> list[LiveRank]:
-        ranks = []
+    def _live(self, name: str, account: Account) -> Slices[list[LiveRank]]:
+        ranks: list[LiveRank] = []
         now_ns = account.end_ns if account.status in FINAL_STATUSES else self.clock_ns()
         for rank, process in sorted(self.store.newest[name].items()):
+            if len(ranks) % AT_A_TIME == 0:
+                yield
             newest, last = process.attempt, process.last
             alive = newest.known_end_ns() is None
             ranks.append(

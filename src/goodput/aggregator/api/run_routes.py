@@ -10,7 +10,6 @@ from goodput.account.document_types import AccountDocument
 from goodput.aggregator.accounts.accounts import Accounts, RunDocument
 from goodput.aggregator.accounts.rolling import RollingWindows
 from goodput.aggregator.accounts.run_summaries import RunPage, RunSummaries, StoredSummaries
-from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.accounts.timeline import POINTS_MAX, Timeline
 from goodput.aggregator.accounts.timeline_cache import TimelineCache
 from goodput.aggregator.api.responses import (
@@ -98,7 +97,6 @@ def add_run_routes(app: FastAPI, accounts: Accounts, stored: StoredSummaries | N
         summary="A run's account, factors, coverage and ranks",
     )
     async def run(run: str) -> Response:
-        await in_slices(accounts.computing(run))
-        return json_response(accounts.document(run))
+        return json_response(await accounts.document(run))
 
     return timelines
