@@ -46,6 +46,16 @@ def test_loss_before_zero_grad_is_forward(outcome):
     assert found["forward"] >= 3 * 0.03
 
 
+def test_clearing_gradients_is_part_of_the_optimizer(outcome):
+    assert outcome["cleared_with_the_module"]["seconds"]["optimizer"] >= 6 * 0.03
+
+
+def test_setting_up_is_first_step_work(outcome):
+    """What goodput does once: at a model's first call, which reads a parameter, and before the first step ends."""
+    assert outcome["cleared_with_the_module"]["seconds"]["compile"] >= 0.03
+    assert outcome["cleared_by_hand"]["seconds"]["compile"] >= 0.03
+
+
 def test_time_with_an_unseen_update_stays_unattributed(outcome):
     found = outcome["cleared_by_hand"]["seconds"]
     assert found["none"] >= 6 * 0.03 and found["loader"] == 0

@@ -210,7 +210,7 @@ class Automatic:
             recorder.began = 0
             return self.open_step()
         if self.before_first_step:
-            self._attempt_each(self.before_first_step)
+            self.set_up(self.before_first_step)
             self.before_first_step.clear()
         recorder.batch_samples = 0
         recorder.began = recorder.next_step(samples if samples < SAMPLES_MAX else 0)
@@ -276,6 +276,14 @@ class Automatic:
         recorder.gap = recorder.batch_word
         return True
 
+    def claim_before_zero_grad(self) -> None:
+        """Gradients are cleared: decide what the time since the last boundary is."""
+        recorder = self.recorder
+        if recorder.after == BACKWARD:
+            recorder.gap = self.optimizer_word
+        elif not self.claim_batch() and recorder.after == FORWARD:
+            recorder.gap = self.forward_word  # The loss.
+
     def begin_by_hand(self) -> None:
         """A loop trains without an optimizer: the next training call may open the page."""
         if not self.has_optimizer:
@@ -326,9 +334,20 @@ class Automatic:
             reraise_from_handler(error)
             self.session.warn(f"automatic: {type(error).__name__}: {short_repr(error)}")
 
-    def _attempt_each(self, functions: list) -> None:
+    def _attempt_each(self, functions: list, *args) -> None:
         for function in functions:
-            self.attempt(function)
+            self.attempt(function, *args)
+
+    def set_up(self, functions: list, *args) -> None:
+        """Call what is done once, in a first step. Its time is `compile`, as all that only a first step has."""
+        recorder = self.recorder
+        is_measured = recorder.thread == get_ident() and not recorder.phases_off
+        if is_measured:
+            is_batch = recorder.gap == recorder.batch_word and not recorder.depth
+            recorder.charge_last(recorder.batch_word if is_batch else recorder.current)
+        self._attempt_each(functions, *args)
+        if is_measured:
+            recorder.charge_last(self.compile.total)
 
     @warn_on_error
     def resume_after(self, step) -> None:

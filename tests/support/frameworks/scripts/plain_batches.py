@@ -48,6 +48,11 @@ class Model(nn.Module):
         return out if y is None else (out, nn.functional.mse_loss(out, y))
 
 
+class SlowParameters(Model):
+    def parameters(self, recurse=True):
+        return slowly(super().parameters(recurse))
+
+
 class Batches:
     """Makes batches slowly; `seconds` is how long that took since `steps` were done."""
 
@@ -195,6 +200,19 @@ def two_optimizers():
 
 
 @case
+def cleared_with_the_module():
+    """As in nanochat: the module clears the gradients of an optimizer, after the step has ended."""
+    model, batches = SlowParameters(), Batches()
+    optimizer = torch.optim.SGD(model.inner.parameters(), lr=0.01)
+    for step in range(STEPS):
+        x, y = batches.get(step > 0)
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        model.zero_grad()
+    return batches.seconds
+
+
+@case
 def teacher():
     """A frozen model is called without gradients in each step; that is no evaluation, from its second call on.
 
@@ -328,6 +346,8 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     report = {}
+    # Work of goodput's own before the first step ends.
+    goodput.auto._auto.before_first_step.append(lambda: time.sleep(BATCH_SECONDS))
     for name, function in CASES.items():
         if report:  # Else a training call opens the page.
             goodput.start(run=name, rank=0)

@@ -242,18 +242,17 @@ class TimedForward:
             elif not grad and not recorder.trained and self._leaves_training(module, args, kwargs):
                 auto.evaluated = 1
                 return self._evaluate(inner, args, kwargs)
-            if grad:
-                recorder.trained = self.roots.trained = True
-                if self.first:
-                    self.first = False
-                    for function in self.roots.first_call:
-                        auto.attempt(function, module, args, kwargs)
-                for function in self.roots.first_step_call:
-                    auto.attempt(function, module)
             if not recorder.step_start_ns:
                 auto.open_step()
             if not auto.claim_batch() and recorder.after == FORWARD:
                 recorder.gap = auto.forward_word
+            if grad:
+                recorder.trained = self.roots.trained = True
+                if self.first:
+                    self.first = False
+                    auto.set_up(self.roots.first_call, module, args, kwargs)
+                for function in self.roots.first_step_call:
+                    auto.attempt(function, module)
             recorder.inside, result = True, None
             try:
                 result = auto.forward.run(inner, *args, **kwargs)

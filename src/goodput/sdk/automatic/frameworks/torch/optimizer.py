@@ -108,16 +108,14 @@ def _watch_zero_grad(torch, auto) -> None:
         try:
             if recorder.evaluating or recorder.thread != get_ident():
                 return zero(self, *args, **kwargs)
-            if recorder.after == BACKWARD:
-                recorder.gap = auto.optimizer_word
-                # A compiled step calls no hooks: if none was ever called, the gradients that are cleared were used.
-                if not recorder.optimizer_steps and not recorder.inside and not recorder.optimizer_depth:
-                    result = phase.run(zero, self, *args, **kwargs)
-                    auto.optimizer_stepped(self)
-                    return result
-            elif not auto.claim_batch() and recorder.after == FORWARD:
-                recorder.gap = auto.forward_word  # The loss.
-            return phase.run(zero, self, *args, **kwargs)
+            auto.claim_before_zero_grad()
+            # A compiled step calls no hooks: if none was ever called, the gradients that are cleared were used.
+            is_first = not (recorder.optimizer_steps or recorder.inside or recorder.optimizer_depth)
+            is_step = is_first and recorder.after == BACKWARD
+            result = phase.run(zero, self, *args, **kwargs)
+            if is_step:
+                auto.optimizer_stepped(self)
+            return result
         except BaseException as error:
             drop_own_frames(error)
             raise

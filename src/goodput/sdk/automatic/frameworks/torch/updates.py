@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from _thread import get_ident
 
+from goodput.sdk.automatic.hooks import ZERO_GRAD, hook
 from goodput.sdk.automatic.step_detection import dead_reference
 from goodput.sdk.recorder.user_exceptions import drop_own_frames, reraise_from_handler
 
@@ -29,14 +30,24 @@ def apply(torch, auto) -> None:
 
 
 def _watch_zero_grad(torch, auto) -> None:
-    """Module.zero_grad ends a step; an evaluation, a checkpoint and the end of the training do so too."""
+    """Time Module.zero_grad. It ends a step by hand; an evaluation, a checkpoint and the end of the training do so too."""
     zero, phase, recorder = torch.nn.Module.zero_grad, auto.optimizer, auto.recorder
     is_compiling = torch.compiler.is_dynamo_compiling
 
+    def beside_optimizer(self, *args, **kwargs):
+        if recorder.thread != get_ident() or recorder.evaluating:
+            return zero(self, *args, **kwargs)
+        auto.claim_before_zero_grad()
+        return phase.run(zero, self, *args, **kwargs)
+
+    timed = hook(ZERO_GRAD, phase, zero, beside_optimizer, gap=auto.optimizer_word)
+
     @auto.patches.wrap("zero_grad", torch.nn.Module)
     def zero_grad(self, *args, **kwargs):
-        if is_compiling() or (auto.has_optimizer and not auto.by_hand):
+        if is_compiling():
             return zero(self, *args, **kwargs)
+        if auto.has_optimizer and not auto.by_hand:
+            return timed(self, *args, **kwargs)
         auto.begin_by_hand()
         is_outside = not (recorder.evaluating or recorder.inside or recorder.depth)
         if recorder.thread != get_ident() or not auto.has_gradients() or not is_outside:
