@@ -39,6 +39,8 @@ def test_page_shows_what_the_loop_did(outcome, name):
         assert abs(seconds["rollout"] - rollout) <= tolerance + found["core_wait"]
     for phase, least in expected.get("least", {}).items():
         assert seconds[phase] >= (1 - TOLERANCE) * least, seconds
+    for phase, most in expected.get("most", {}).items():
+        assert seconds[phase] <= (1 + TOLERANCE) * most + SLACK_SECONDS + found["core_wait"], seconds
     if "events" in expected:
         assert [event for event in found["events"] if event[0] != "mark"] == expected["events"]
 

@@ -12,7 +12,7 @@ PAUSE_SECONDS = 0.01
 
 def case(function):
     """Register a loop. It returns what the page must show: `steps`, and optionally `steps_off` (tolerance),
-    `evaluation_seconds`, `rollout_seconds`, `rollout_off` (tolerance), `least` (seconds by phase) and `events`.
+    `evaluation_seconds`, `rollout_seconds`, `rollout_off` (tolerance), `least` and `most` (seconds by phase) and `events`.
     """
     CASES[function.__name__] = function
     return function

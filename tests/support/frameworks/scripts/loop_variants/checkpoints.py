@@ -6,7 +6,7 @@ import tempfile
 
 import safetensors.torch
 import torch
-from support.frameworks.scripts.loop_variants.cases import Slow, batches, case, one_step
+from support.frameworks.scripts.loop_variants.cases import Slow, batches, case, one_step, pause
 
 import goodput
 
@@ -82,3 +82,43 @@ def saved_by_safetensors():
     return saved_and_committed(
         lambda model, optimizer, path: safetensors.torch.save_file(model.state_dict(), path)
     )
+
+
+@case
+def states_collected_and_set():
+    """As before a distributed save and after a load; what collects a state in a step that trains is part of the step."""
+    from torch.distributed.checkpoint import state_dict
+
+    waited = {"get": 0.0, "set": 0.0}
+
+    class Sharded(Slow):
+        def state_dict(self, *args, **kwargs):
+            waited["get"] += pause()
+            return super().state_dict(*args, **kwargs)
+
+        def load_state_dict(self, *args, **kwargs):
+            waited["set"] += pause()
+            return super().load_state_dict(*args, **kwargs)
+
+    model, steps, collected = Sharded(), 0, {}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, y in batches():
+        if collected:
+            before = dict(waited)
+            state_dict.set_model_state_dict(model, collected)
+            waited["get"] = before["get"]  # Setting a state reads it too.
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        before = dict(waited)
+        state_dict.get_model_state_dict(model)
+        waited.update(before)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        collected = state_dict.get_model_state_dict(model)
+        steps += 1
+    return {
+        "steps": steps,
+        "events": [],
+        "least": {"checkpoint": waited["get"], "restore": waited["set"]},
+        "most": {"checkpoint": waited["get"]},
+    }
