@@ -62,7 +62,9 @@ def _unknown(found: Answers) -> Iterator[str]:
 
 
 def _hours(hours: float) -> str:
-    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
+    if 0 < hours < 0.001:
+        return "<0.001"
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}" if hours >= 1 else f"{hours:.2g}"
 
 
 def _seconds(seconds: float) -> str:
