@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy import stats
 from support.compare.logs import autocorrelated
 
 from goodput.compare.changes import changes
@@ -26,9 +25,11 @@ def test_intervals_cover_and_false_alarms_are_rare(coefficient):
 
 def test_usual_intervals_do_not_cover():
     """What the model is for: the same series as independent values."""
+    from scipy.stats import ttest_ind  # Takes half a second.
+
     random = np.random.default_rng(11)
     base, new = (autocorrelated(random, STEPS, 0.9, PAIRS) for _ in range(2))
-    p = stats.ttest_ind(base, new, axis=1, equal_var=False).pvalue
+    p = ttest_ind(base, new, axis=1, equal_var=False).pvalue
     assert (p > 0.05).mean() < 0.6
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 ORDER_MAX = 8
 PENALTY = 2.0  # of each coefficient, in Akaike's criterion
@@ -107,5 +107,5 @@ def difference(base: Mean, new: Mean, confidence: float = CONFIDENCE) -> Interva
     if variance == 0:
         return Interval(value, value, value)
     freedom = variance**2 / (base.variance**2 / base.freedom + new.variance**2 / new.freedom)
-    half = float(stats.t.ppf((1 + confidence) / 2, freedom)) * variance**0.5
+    half = float(stdtrit(freedom, (1 + confidence) / 2)) * variance**0.5
     return Interval(value, value - half, value + half)

@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 
 import numpy as np
-from scipy.signal import lfilter
 
 
 def autocorrelated(random, count: int, coefficient: float, series: int = 1) -> np.ndarray:
     """Stationary series with mean 0 and standard deviation 1, a row each."""
+    from scipy.signal import lfilter  # Takes most of a second.
+
     shocks = random.standard_normal((series, count + 200)) * (1 - coefficient**2) ** 0.5
     return lfilter([1], [1, -coefficient], shocks, axis=1)[:, 200:]
 
