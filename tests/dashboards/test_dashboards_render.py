@@ -4,8 +4,6 @@ import json
 import re
 import shutil
 import struct
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,6 +14,7 @@ from bench.alert_replay.rules import Rule
 from dashboards.render import __main__ as command
 from dashboards.render import document, history, queries, variables
 from dashboards.render.queries import Range
+from support.servers import http_server
 from support.servers.servers import DASHBOARDS, REPOSITORY
 
 from goodput.simulate.node import key_of
@@ -144,7 +143,7 @@ def prometheus():
     """A fake Prometheus that records requests and answers by query or path; (url, requests, answers)."""
     requests, answers = [], {}
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(http_server.Handler):
         def do_GET(self):
             url = urlsplit(self.path)
             given = {name: values[0] for name, values in parse_qs(url.query).items()}
@@ -153,20 +152,11 @@ def prometheus():
                 given.get("query", url.path), (200, {"resultType": "matrix", "result": []})
             )
             body = {"status": "success", "data": body} if code == 200 else {"status": "error", "error": body}
-            self.send_response(code)
-            self.end_headers()
-            self.wfile.write(json.dumps(body).encode())
+            self.answer(code, json.dumps(body).encode())
 
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}", requests, answers
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    server = http_server.HttpServer(Handler)
+    yield server.url, requests, answers
+    server.close()
 
 
 def panel(*targets: dict, **given) -> dict:

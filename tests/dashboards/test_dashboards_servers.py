@@ -9,11 +9,12 @@ import math
 import re
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 
 import pytest
 import yaml
 from prometheus_client import generate_latest
+from support.servers import http_server
 from support.servers.servers import (
     RULES,
     Alertmanager,
@@ -117,34 +118,21 @@ class FakeRun:
         return families
 
 
-class Exporter:
-    """Serves the families that a function returns, at /metrics of a free port."""
+@contextlib.contextmanager
+def exporter(families) -> Iterator[str]:
+    """Serves the families that a function returns, at /metrics of the address that it yields."""
 
-    def __init__(self, families):
-        class Page:
-            collect = staticmethod(families)
+    class Page:
+        collect = staticmethod(families)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                body = generate_latest(Page())
-                self.send_response(200)
-                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-                self.end_headers()
-                self.wfile.write(body)
+    class Handler(http_server.Handler):
+        def do_GET(self):
+            text = "text/plain; version=0.0.4; charset=utf-8"
+            self.answer(200, generate_latest(Page()), Content_Type=text)
 
-            def log_message(self, *_):
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self):
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_):
-        self._server.shutdown()
-        self._server.server_close()
+    server = http_server.HttpServer(Handler)
+    yield server.address
+    server.close()
 
 
 @pytest.fixture(scope="module")
@@ -154,14 +142,14 @@ def stack(tmp_path_factory):
     directory = tmp_path_factory.mktemp("servers")
     run, webhook = FakeRun(), Webhook()
     with (
-        Exporter(run.node) as node,
-        Exporter(run.aggregator) as aggregator,
+        exporter(run.node) as node,
+        exporter(run.aggregator) as aggregator,
         webhook,
         Alertmanager(directory, webhook.url) as alertmanager,
     ):
         config = render(
             directory,
-            {"goodput-node": [node.address], "goodput-aggregator": [aggregator.address]},
+            {"goodput-node": [node], "goodput-aggregator": [aggregator]},
             alertmanagers=[alertmanager.address],
             windows=WINDOWS,
             # Not for all: before the first scrape there are no targets, which must not fire here.
@@ -180,8 +168,8 @@ def everything(tmp_path_factory):
     from support.dashboards import every_series
 
     directory, cluster = tmp_path_factory.mktemp("everything"), every_series.Cluster()
-    with Exporter(cluster.node) as node, Exporter(cluster.aggregator) as aggregator:
-        targets = {"goodput-node": [node.address], "goodput-aggregator": [aggregator.address]}
+    with exporter(cluster.node) as node, exporter(cluster.aggregator) as aggregator:
+        targets = {"goodput-node": [node], "goodput-aggregator": [aggregator]}
         config = render(directory, targets, windows=SHORT, hold="1h")
         with Prometheus(directory, config) as prometheus:
             yield prometheus

@@ -9,7 +9,7 @@ from support.node.node_tree import Clock, write_tree
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra otlp is not installed")
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
-from support.otlp.receiver import Receiver, send
+from support.otlp.receiver import Receiver
 from support.servers.certificates import Authority
 from support.servers.servers import free_ports
 
@@ -54,10 +54,10 @@ def series_of(exporter: OtlpExporter) -> dict:
 @pytest.mark.parametrize(
     ("answer", "outcome", "said"),
     [
-        (lambda handler, _: send(handler, 400, b"no"), "refused", "HTTP status 400"),
-        (lambda handler, _: send(handler, 401, b"x" * 200_000), "refused", "HTTP status 401"),
-        (lambda handler, _: send(handler, 308, b"", Location="/elsewhere"), "refused", "HTTP status 308"),
-        (lambda handler, _: send(handler, 503, b"", Retry_After="3600"), "refused", "HTTP status 503"),
+        (lambda handler, _: handler.answer(400, b"no"), "refused", "HTTP status 400"),
+        (lambda handler, _: handler.answer(401, b"x" * 200_000), "refused", "HTTP status 401"),
+        (lambda handler, _: handler.answer(308, b"", Location="/elsewhere"), "refused", "HTTP status 308"),
+        (lambda handler, _: handler.answer(503, b"", Retry_After="3600"), "refused", "HTTP status 503"),
         (lambda handler, _: handler.connection.close() or True, "unreachable", "no answer"),
         (lambda handler, _: handler.wfile.write(b"nonsense\r\n\r\n") or True, "unreachable", "no answer"),
     ],
@@ -96,7 +96,7 @@ def test_partly_rejected_points_are_counted(receiver, caplog):
 def test_failure_ends_the_round_of_requests(receiver, monkeypatch):
     """So that a receiver that never answers costs one timeout, not one for each request."""
     monkeypatch.setattr(points, "POINTS_MAX", 2)
-    receiver.answer = lambda handler, _: send(handler, 400, b"")
+    receiver.answer = lambda handler, _: handler.answer(400, b"")
     exporter = exporter_of(receiver.url, lambda: one_series(10))
     assert exporter.export() == "refused"
     assert len(receiver.headers) == 1
@@ -114,6 +114,7 @@ def test_trickled_answer_ends_at_its_deadline(receiver, monkeypatch):
         handler.end_headers()
         while not ends.wait(0.01):
             handler.wfile.write(b"x")
+            handler.wfile.flush()
         return True
 
     receiver.answer = trickle
@@ -158,7 +159,7 @@ def test_silent_receiver_delays_no_scrape(receiver, tmp_path):
 def test_header_and_timeout_come_from_the_environment(receiver, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20secret")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
-    receiver.answer = lambda handler, body: send(handler, 200, b"")
+    receiver.answer = lambda handler, body: handler.answer(200, b"")
     assert OtlpExporter(OtlpSettings(receiver.url), "goodput_node", one_series, {}).export() == "accepted"
     headers = {name.lower(): value for name, value in receiver.headers[0].items()}
     assert headers["authorization"] == "Bearer secret"

@@ -158,8 +158,6 @@ def held() -> dict[str, int]:
 @pytest.fixture
 def aggregator():
     server = Aggregator()
-    # Its answer in one piece: two would each time wait for the kernel's delayed acknowledgement.
-    server.server.RequestHandlerClass.wbufsize = -1
     yield server
     server.close()
 

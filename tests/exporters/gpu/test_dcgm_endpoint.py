@@ -2,11 +2,11 @@
 
 import socket
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.servers import http_server
 
 from goodput_exporters.collector import CollectorError, NoData
 from goodput_exporters.gpu import sample as gpu_sample
@@ -98,28 +98,14 @@ class Exporter:
         self.page, self.status, self.headers, self.requests = OLD, 200, {}, []
         exporter = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(http_server.Handler):
             def do_GET(self):
                 exporter.requests.append((self.path, dict(self.headers)))
                 body = exporter.page.encode() if isinstance(exporter.page, str) else exporter.page
-                self.send_response(exporter.status)
-                for name, value in {"Content-Length": str(len(body)), **exporter.headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
+                self.answer(exporter.status, body, **exporter.headers)
 
-            def log_message(self, *_):
-                pass
-
-        self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/metrics"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
-
-    def stop(self):
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        server = http_server.HttpServer(Handler)
+        self.url, self.stop = f"{server.url}/metrics", server.close
 
 
 @pytest.fixture

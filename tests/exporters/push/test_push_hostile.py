@@ -3,12 +3,12 @@
 import gzip
 import logging
 import tracemalloc
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 
 import pytest
 from support.node.node_tree import collect
 from support.node.report_rows import report, row
+from support.servers import http_server
 
 from goodput.wire import schema
 from goodput_exporters.check import FAILED, _aggregator
@@ -29,22 +29,15 @@ class Hostile:
             None  # which part of an answer comes slowly, until the event
         )
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+        class Handler(http_server.Handler):
+            protocol_version, wbufsize = "HTTP/1.1", 0
 
             def do_POST(self):
-                self.rfile.read(int(self.headers["Content-Length"]))
+                self.body()
                 outer.requested.append(dict(self.headers))
                 if outer.trickles:
                     return self.trickle(*outer.trickles)
-                self.send_response(outer.status)
-                for name, value in {"Content-Length": str(len(outer.body)), **outer.headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                try:
-                    self.wfile.write(outer.body)
-                except OSError:
-                    self.close_connection = True
+                self.answer(outer.status, outer.body, **outer.headers)
 
             def trickle(self, part: str, ended: Event):
                 self.wfile.write(b"HTTP/1.1 200 OK\r\n")
@@ -57,20 +50,8 @@ class Hostile:
                     pass
                 self.close_connection = True
 
-            def log_message(self, *_):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads, self.server.block_on_close = True, False
-        self.server.handle_error = lambda *_: None
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        self.thread = Thread(target=self.server.serve_forever, args=(0.02,), daemon=True)
-        self.thread.start()
-
-    def close(self):
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
+        server = http_server.HttpServer(Handler)
+        self.url, self.close = server.url, server.close
 
 
 @pytest.fixture

@@ -170,10 +170,7 @@ def secured(tmp_path_factory):
     """An aggregator behind TLS, its authority, and an unrelated authority."""
     folder = tmp_path_factory.mktemp("secured")
     authority, other = Authority(folder), Authority(folder, "other")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*authority.issue("head"))
-    aggregator = Aggregator(host="")
-    aggregator.server.socket = context.wrap_socket(aggregator.server.socket, server_side=True)
+    aggregator = Aggregator(host="", certificate=authority.issue("head"))
     yield aggregator, str(authority.cert), str(other.cert)
     aggregator.close()
 

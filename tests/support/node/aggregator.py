@@ -5,11 +5,9 @@ Reports are kept with their steps as rows, whatever version they came in.
 
 from __future__ import annotations
 
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 from msgspec.structs import replace
 from support.aggregator.reports import in_rows
+from support.servers import http_server
 
 from goodput.wire import schema
 
@@ -17,7 +15,7 @@ from goodput.wire import schema
 class Aggregator:
     """`answer(report, body)` gives (status, body) or None for a plain Ack; it may block or raise."""
 
-    def __init__(self, port: int = 0, host: str = "127.0.0.1"):
+    def __init__(self, port: int = 0, host: str = "127.0.0.1", certificate=None):
         self.reports: list[schema.NodeReport] = []  # those that were taken
         self.requests: list[tuple[str, dict, int]] = []  # path, headers, body length of all
         self.answer = lambda report, body: None
@@ -28,36 +26,18 @@ class Aggregator:
         self.headers: dict[str, str] = {}  # further ones of each answer
         outer = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(http_server.Handler):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                body = self.body()
                 outer.requests.append((self.path, dict(self.headers), len(body)))
                 status, answer = outer.take(body)
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(answer)))
-                if outer.versions != (1,):
-                    self.send_header(schema.VERSIONS_HEADER, ", ".join(map(str, outer.versions)))
-                for name, value in outer.headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(answer)
+                versions = {schema.VERSIONS_HEADER: ", ".join(map(str, outer.versions))}
+                self.answer(status, answer, **outer.headers, **(versions if outer.versions != (1,) else {}))
 
-            def log_message(self, *_):
-                pass
-
-        class Listening(ThreadingHTTPServer):
-            daemon_threads, block_on_close = True, False
-
-            def handle_error(self, *_):
-                pass
-
-        self.server = Listening((host, port), Handler)
-        self.port = self.server.server_address[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True)
-        self.thread.start()
+        self.server = http_server.HttpServer(Handler, certificate, host, port)
+        self.port, self.url, self.close = self.server.port, self.server.url, self.server.close
 
     def take(self, body: bytes) -> tuple[int, bytes]:
         report = schema.decode(body)
@@ -82,8 +62,3 @@ class Aggregator:
                 key = rank.identity.run, rank.identity.rank, rank.identity.attempt
                 found.setdefault(key, []).extend(row.number for row in rank.steps)
         return found
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ssl
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +11,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
+from support.servers import http_server
 
 
 class Point(NamedTuple):
@@ -37,34 +36,20 @@ class Receiver:
         self.arrived = threading.Event()
         outer = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(http_server.Handler):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                body = self.body()
                 outer.headers.append({"path": self.path, **dict(self.headers)})
                 outer.arrived.set()
                 answer = outer.answer(self, body)
                 if answer is not True:
                     outer.requests.append(ExportMetricsServiceRequest.FromString(body))
-                    send(self, 200, answer)
+                    self.answer(200, answer)
 
-            def log_message(self, *_):
-                pass
-
-        class Listening(ThreadingHTTPServer):
-            daemon_threads, block_on_close = True, False
-
-            def handle_error(self, *_):
-                pass
-
-        self._server = Listening(("127.0.0.1", 0), Handler)
-        if certificate:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(*certificate)
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        self.url = f"http{'s' * bool(certificate)}://127.0.0.1:{self._server.server_address[1]}/v1/metrics"
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        self._server = http_server.HttpServer(Handler, certificate)
+        self.url = f"{self._server.url}/v1/metrics"
 
     def points(self) -> list[Point]:
         """All points of all requests."""
@@ -74,18 +59,7 @@ class Receiver:
         return self
 
     def __exit__(self, *_):
-        self._server.shutdown()
-        self._server.server_close()
-
-
-def send(handler, status: int, body: bytes, **headers: str) -> bool:
-    handler.send_response(status)
-    handler.send_header("Content-Length", str(len(body)))
-    for name, value in headers.items():
-        handler.send_header(name.replace("_", "-"), value)
-    handler.end_headers()
-    handler.wfile.write(body)
-    return True
+        self._server.close()
 
 
 def points_of(request: ExportMetricsServiceRequest) -> list[Point]:

@@ -7,10 +7,9 @@ with KubernetesApi(folder, certificate, key) as api:
 from __future__ import annotations
 
 import json
-import ssl
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
+
+from support.servers import http_server
 
 PATH, TOKEN, PAGE = "/api/v1/pods", "service-account-token", 2
 
@@ -21,21 +20,14 @@ class KubernetesApi:
     def __init__(self, certificate: str, key: str):
         self.pods: dict[str, dict] = {}
         self.status, self.lists, self.problems = 200, 0, list[str]()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate, key)
-        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self.port = self._server.server_address[1]
+        self._server = http_server.HttpServer(self._handler(), (certificate, key))
+        self.port = self._server.port
 
     def __enter__(self) -> KubernetesApi:
-        self._thread.start()
         return self
 
     def __exit__(self, *_) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.close()
 
     @staticmethod
     def pod(run: str, phase: str, finished: str | None = None) -> dict:
@@ -72,17 +64,9 @@ class KubernetesApi:
     def _handler(self):
         api = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(http_server.Handler):
             def do_GET(self):
                 status, document = api.answer(self.path, self.headers.get("Authorization"))
-                body = json.dumps(document).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_):
-                pass
+                self.answer(status, json.dumps(document).encode(), Content_Type="application/json")
 
         return Handler

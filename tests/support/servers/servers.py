@@ -21,10 +21,8 @@ import re
 import shutil
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +30,7 @@ import httpx
 import pytest
 import yaml
 from support.paths import ROOT
+from support.servers import http_server
 
 REPOSITORY = ROOT
 RULES = REPOSITORY / "deploy" / "prometheus"
@@ -281,26 +280,19 @@ class Webhook:
         self.alerts: list[dict] = []
         webhook = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(http_server.Handler):
             def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                webhook.alerts.extend(json.loads(body)["alerts"])
-                self.send_response(200)
-                self.end_headers()
+                webhook.alerts.extend(json.loads(self.body())["alerts"])
+                self.answer(200)
 
-            def log_message(self, *_):
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/"
+        self._server = http_server.HttpServer(Handler)
+        self.url = f"{self._server.url}/"
 
     def __enter__(self):
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
     def __exit__(self, *_):
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.close()
 
     def wait_for(self, alertname: str, seconds: float, status: str = "firing", **labels: str) -> dict:
         """The first alert received of this name, status (firing, resolved) and labels, as it was sent."""
