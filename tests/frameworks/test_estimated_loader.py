@@ -25,7 +25,7 @@ def test_making_batches_is_charged_to_loader(outcome, name):
     found = outcome[name]
     charged = found["seconds"].get(ESTIMATED_LOADER, 0.0)
     assert found["steps"] == 6 and found["off"] == 0 and found["drops"] == 0
-    assert found["batches"] <= charged <= found["batches"] + SLACK_SECONDS + max(found["core_wait"], 0)
+    assert found["batches"] <= charged <= found["batches"] + SLACK_SECONDS + found["core_wait"]
     assert found["loader"] == ("estimated" if charged else "measured")
 
 

@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
 import support.frameworks.loader_datasets as data  # noqa: E402
-from support.core_wait import core_wait_seconds  # noqa: E402
+from support.core_wait import CoreWait  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
 from goodput.sdk.automatic import loader_stats  # noqa: E402
@@ -26,9 +26,9 @@ pytestmark = [pytest.mark.torch, pytest.mark.alone]
 def test_every_start_method(trainer, context):
     dataset = data.Planted(16, sleep=0.01)
     loader = DataLoader(dataset, batch_size=4, num_workers=2, multiprocessing_context=context)
-    waited = core_wait_seconds()
+    waited = CoreWait()
     batches = trainer.train(loader)
-    waited_ns = 1e9 * (core_wait_seconds() - waited)
+    waited_ns = 1e9 * waited.seconds()
     assert torch.equal(torch.cat(batches)[:, 0], torch.arange(16.0))
     workers, found = trainer.snapshot().workers, trainer.snapshot().loader
     slots = [(w["loader"], w["worker"], w["batches"], w["starts"]) for w in workers]

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
 import support.frameworks.loader_datasets as data  # noqa: E402
-from support.core_wait import core_wait_seconds  # noqa: E402
+from support.core_wait import CoreWait  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 from torch.utils.data._utils import fetch as upstream_fetch  # noqa: E402
 
@@ -23,7 +23,7 @@ def test_quick_loader_is_sampled(trainer):
     iterator = iter(loader)
     recorder, measured = trainer.session.recorder, 0
     recorder.iterator = trainer.auto.loaders.change(iterator) or trainer.auto.loaders._current
-    waited = core_wait_seconds()
+    waited = CoreWait()
     for _ in range(500):
         measured += recorder.skips_left == 0
         with trainer.auto.loader:
@@ -36,7 +36,7 @@ def test_quick_loader_is_sampled(trainer):
     assert 0 < found["wait_ns"] <= trainer.snapshot().totals[page.PHASES.index("loader")]
     reasons = sum(found[f"wait_{why}_ns"] for why in ("storage", "decode", "collate"))
     # The last skipped batches have no reasons, nor has the wait for a core between two of them.
-    without_ns = recorder.skipped_ns + 1e9 * (core_wait_seconds() - waited)
+    without_ns = recorder.skipped_ns + 1e9 * waited.seconds()
     assert 0.9 * found["wait_ns"] - without_ns < reasons <= found["wait_ns"]
 
 

@@ -10,7 +10,7 @@ from support.frameworks.script_process import run_script
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
 import support.frameworks.loader_datasets as data  # noqa: E402
-from support.core_wait import core_wait_seconds  # noqa: E402
+from support.core_wait import CoreWait  # noqa: E402
 from support.frameworks.loader_trainer import near  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
@@ -18,9 +18,9 @@ pytestmark = [pytest.mark.torch, pytest.mark.alone]
 
 
 def test_sleeping_dataset_is_storage(trainer):
-    dataset, waited = data.Planted(32, sleep=0.02), core_wait_seconds()
+    dataset, waited = data.Planted(32, sleep=0.02), CoreWait()
     trainer.train(DataLoader(dataset, batch_size=4, num_workers=1))
-    waited_ns = 1e9 * (core_wait_seconds() - waited)
+    waited_ns = 1e9 * waited.seconds()
     worker, loader, planted = trainer.sums(), trainer.snapshot().loader, int(dataset.planted[data.ALL].sum())
     assert worker["batches"] == loader["batches"] == 8
     # How long what comes between two samples had no core is unknown.

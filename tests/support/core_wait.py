@@ -5,25 +5,42 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable, Iterable
 
 
-def core_wait_seconds(pid: int | str = "self") -> float:
-    """Of all threads of a process, by the kernel's schedstat; close to 0 on a quiet machine."""
-    total = 0
-    for task in os.listdir(f"/proc/{pid}/task"):
-        try:
-            with open(f"/proc/{pid}/task/{task}/schedstat") as file:
-                total += int(file.read().split()[1])
-        except OSError:
-            continue  # The thread has ended, or this kernel has no such counters.
-    return total / 1e9
+class CoreWait:
+    """The wait of all threads of processes since this was made, by the kernel's schedstat; near 0 on a quiet machine.
+
+    A thread that ends takes its count with it, so that only those that are there at the end count.
+    """
+
+    def __init__(self, processes: Callable[[], Iterable[int | str]] = lambda: ("self",)):
+        self._processes = processes
+        self._begun = self._by_thread()
+
+    def seconds(self) -> float:
+        """Never negative: 0 where the kernel has no such counters."""
+        return sum(max(ns - self._begun.get(at, 0), 0) for at, ns in self._by_thread().items()) / 1e9
+
+    def _by_thread(self) -> dict[str, int]:
+        """Nanoseconds since each thread began, by its path in procfs."""
+        found = {}
+        for pid in self._processes():
+            with contextlib.suppress(
+                OSError
+            ):  # The process or thread has ended, or there are no such counters.
+                for thread in os.scandir(f"/proc/{pid}/task"):
+                    with contextlib.suppress(OSError), open(f"{thread.path}/schedstat") as file:
+                        found[thread.path] = int(file.read().split()[1])
+        return found
 
 
 @contextlib.contextmanager
 def within(seconds: float):
     """Inside takes less than this and what this process's threads waited for cores; yields a list for the seconds."""
-    took, began, waited = [], time.monotonic(), core_wait_seconds()
+    took, began, waited = [], time.monotonic(), CoreWait()
     yield took
     took.append(time.monotonic() - began)
-    waited = max(core_wait_seconds() - waited, 0.0)
-    assert took[0] < seconds + waited, f"took {took[0]:.2f} s, {waited:.2f} s of them without a core"
+    assert took[0] < seconds + waited.seconds(), (
+        f"took {took[0]:.2f} s, {waited.seconds():.2f} s of them without a core"
+    )

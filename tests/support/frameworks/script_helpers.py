@@ -7,8 +7,6 @@ import json
 import sys
 import time
 
-from support.core_wait import core_wait_seconds as core_wait_seconds
-
 ITEM_SECONDS = 0.002
 
 

@@ -6,6 +6,7 @@ import time
 import support.frameworks.script_helpers as helpers
 import torch
 from accelerate import Accelerator
+from support.core_wait import CoreWait
 
 DIRECTORY = sys.argv[1]
 DataLoader = torch.utils.data.DataLoader
@@ -66,7 +67,7 @@ def main():
     goodput.start(run="same")
     result["measured"] = train(items(100))
     goodput.stop()
-    data, waited = helpers.Slow(items(100)), helpers.core_wait_seconds()
+    data, waited = helpers.Slow(items(100)), CoreWait()
     goodput.start(run="planted")
     train(data, saves=True, result=result)
     goodput.stop()
@@ -75,7 +76,7 @@ def main():
         goodput.start(run="planted")
         train(items(100), micro_batches, resume=True)
         goodput.stop()
-    result["core_wait"] = helpers.core_wait_seconds() - waited
+    result["core_wait"] = waited.seconds()
     goodput.start(run="copies")
     copies()
     goodput.stop()

@@ -14,8 +14,8 @@ from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
+from support.core_wait import CoreWait
 from support.frameworks import replaced_attributes
-from support.frameworks.script_helpers import core_wait_seconds
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
@@ -256,7 +256,7 @@ def measured(models, act) -> dict:
     for number in range(WARM + STEPS):
         if number == WARM:
             dist.barrier()
-            Planted.is_on, waited, before = True, core_wait_seconds(), totals()
+            Planted.is_on, waited, before = True, CoreWait(), totals()
         if models:
             act(torch.randn(4, 16)).backward()
             optimizer.step()
@@ -264,7 +264,7 @@ def measured(models, act) -> dict:
         else:
             act()
     found = {name: (b - a) / 1e9 for name, a, b in zip(page.PHASES, before, totals(), strict=True)}
-    return {**found, "planted": Planted.seconds, "core_wait": core_wait_seconds() - waited}
+    return {**found, "planted": Planted.seconds, "core_wait": waited.seconds()}
 
 
 def raising() -> dict:

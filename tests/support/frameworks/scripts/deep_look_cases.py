@@ -11,7 +11,7 @@ import sys
 import time
 
 import torch
-from support.core_wait import core_wait_seconds
+from support.core_wait import CoreWait
 from torch.profiler import ProfilerActivity, profile
 
 import goodput
@@ -91,9 +91,9 @@ def snapshot():
 
 @case
 def slow_loader():
-    loader, waited = torch.utils.data.DataLoader(Slow(), batch_size=4), core_wait_seconds()
+    loader, waited = torch.utils.data.DataLoader(Slow(), batch_size=4), CoreWait()
     train(looked(), loader)
-    one, waited = deep(), core_wait_seconds() - waited
+    one, waited_seconds = deep(), waited.seconds()
     one.off = True  # One more may have begun.
     train(lambda: not (one.wanted or one.profile or one.analysis), loader)
     train(None, loader, steps=3)
@@ -105,7 +105,7 @@ def slow_loader():
     return {
         "document": one.document(),
         "step_ns": lengths[one.seen["step"]],
-        "core_wait_ns": round(1e9 * waited),
+        "core_wait_ns": round(1e9 * waited_seconds),
         "page_cost_ns": found.cost_ns,
         "phase_ns": phases["deep_look"],
         "outside_ns": outside["deep_look"],

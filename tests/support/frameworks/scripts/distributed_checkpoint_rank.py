@@ -15,7 +15,7 @@ import time
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from support.frameworks.script_helpers import core_wait_seconds
+from support.core_wait import CoreWait
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.fsdp import fully_shard
@@ -70,7 +70,7 @@ def main(directory: str) -> None:
     aside = dist.new_group(backend="gloo")  # for writing beside the training
     if attempt > 1:
         dcp.load({"application": application}, checkpoint_id=f"{directory}/sharded-{SAVED_BY_PROCESS}")
-    waited = core_wait_seconds()
+    waited = CoreWait()
     for number in range(STEPS if attempt == 1 else 5):
         loss = model(torch.randn(8, 32)).square().mean()
         loss.backward()
@@ -96,7 +96,7 @@ def main(directory: str) -> None:
     dist.barrier()
     with open(f"{directory}/sharded-{rank}-{attempt}.json", "w") as file:
         result = {"planted_seconds": planted_seconds, "state_dict_calls": application.calls}
-        json.dump({**result, "core_wait": core_wait_seconds() - waited}, file)
+        json.dump({**result, "core_wait": waited.seconds()}, file)
     dist.destroy_process_group()
 
 

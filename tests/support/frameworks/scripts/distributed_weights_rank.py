@@ -15,8 +15,8 @@ import torch.distributed as dist
 import torch.distributed.checkpoint.state_dict
 import torch.distributed.fsdp
 import torch.distributed.tensor
+from support.core_wait import CoreWait
 from support.frameworks import replaced_attributes
-from support.frameworks.script_helpers import core_wait_seconds
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.nn.parallel import DistributedDataParallel
@@ -116,13 +116,13 @@ def main() -> None:
     replaced = {id(owner): owner for owner, name, *_ in goodput.auto._auto.patches._done if name is not None}
     for name, make in KINDS.items():
         dist.barrier()
-        before, waited = totals(), core_wait_seconds()
+        before, waited = totals(), CoreWait()
         report[name]["auto"], report[name]["planted"] = train(make, DELAY_SECONDS)
         dist.barrier()
         report[name]["phases"] = dict(
             zip(page.PHASES, ((b - a) / 1e9 for a, b in zip(before, totals(), strict=True)), strict=True)
         )
-        report[name]["core_wait"] = core_wait_seconds() - waited
+        report[name]["core_wait"] = waited.seconds()
     report["during"] = replaced_attributes.ours()
     report["broken"] = replaced_attributes.not_restored(attributes_before, replaced)
     goodput.auto.remove()

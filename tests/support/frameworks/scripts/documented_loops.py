@@ -9,6 +9,7 @@ import textwrap
 import time
 
 import support.frameworks.script_helpers as helpers
+from support.core_wait import CoreWait
 from support.paths import ROOT
 
 import goodput
@@ -66,7 +67,7 @@ def schedule(forward_step, data, model, microbatches, names) -> list:
 
 
 def main():
-    names, waited = {"goodput": goodput}, helpers.core_wait_seconds()
+    names, waited = {"goodput": goodput}, CoreWait()
     if sys.argv[2] == "DeepSpeed":
         goodput.start(run="loop")
         exec(code_of("DeepSpeed").replace("1000 == 999", "4 == 3"), names)
@@ -92,7 +93,7 @@ def main():
         goodput.resumed(3)
         names["train"](4, 8)
     goodput.stop()
-    helpers.print_result(spent=spent, core_wait=helpers.core_wait_seconds() - waited)
+    helpers.print_result(spent=spent, core_wait=waited.seconds())
 
 
 if __name__ == "__main__":

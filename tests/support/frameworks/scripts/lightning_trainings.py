@@ -12,6 +12,7 @@ import warnings
 
 import support.frameworks.script_helpers as helpers
 import torch
+from support.core_wait import CoreWait
 
 warnings.filterwarnings("ignore")
 DIRECTORY, NAME, ALONE = *sys.argv[1:3], sys.argv[3:] == ["auto"]
@@ -153,7 +154,7 @@ def main():
 def planted(goodput, made) -> dict:
     """A slow dataset, slow validation and checkpoints; then the run goes on in another attempt."""
     data, valid, clock = helpers.Slow(items(400)), helpers.Slow(items(16), 0.004), Clock()
-    waited = helpers.core_wait_seconds()
+    waited = CoreWait()
     goodput.start(run="planted")
     fit(
         [*made(), clock],
@@ -180,13 +181,13 @@ def planted(goodput, made) -> dict:
         "loader": data.spent_seconds,
         "validation": clock.seconds,
         "alone": data_alone.spent_seconds,
-        "core_wait": helpers.core_wait_seconds() - waited,
+        "core_wait": waited.seconds(),
     }
 
 
 def rare(goodput, made) -> dict:
     """Other trainings of a long-lived process."""
-    waited = helpers.core_wait_seconds()
+    waited = CoreWait()
     goodput.start(run="several")  # Two fits, both kept, the second from scratch, with other loaders.
     kept = helpers.Slow(items(400))
     fit(made(), train=kept, max_steps=5, accumulate_grad_batches=1)
@@ -195,7 +196,7 @@ def rare(goodput, made) -> dict:
     goodput.stop()
     several = {
         "several": spent + again.spent_seconds,
-        "several_core_wait": helpers.core_wait_seconds() - waited,
+        "several_core_wait": waited.seconds(),
     }
     goodput.start(run="broken")  # Fails at step 6, and continues from the checkpoint after step 4.
     where = f"{DIRECTORY}/broken"

@@ -10,7 +10,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from support.frameworks.script_helpers import core_wait_seconds
+from support.core_wait import CoreWait
 from torch.nn.parallel import DistributedDataParallel
 
 import goodput
@@ -61,7 +61,7 @@ def main() -> None:
     model.register_comm_hook(None, all_reduce)
     optimizer = torch.optim.Adam(model.parameters())
     dataset = Slow(float(sys.argv[2]) if rank == 1 else 0.0)
-    waited = core_wait_seconds()
+    waited = CoreWait()
     for inputs, targets in goodput.steps(torch.utils.data.DataLoader(dataset, batch_size=1), samples=1):
         with goodput.phase("forward"):
             loss = torch.nn.functional.mse_loss(model(inputs), targets)
@@ -72,7 +72,7 @@ def main() -> None:
             optimizer.step()
     dist.barrier()
     with open(f"{sys.argv[1]}/planted-{rank}", "w") as file:
-        json.dump({"planted": dataset.planted_seconds, "core_wait": core_wait_seconds() - waited}, file)
+        json.dump({"planted": dataset.planted_seconds, "core_wait": waited.seconds()}, file)
     dist.destroy_process_group()
 
 

@@ -11,7 +11,7 @@ import sys
 import time
 
 import torch
-from support.frameworks.script_helpers import core_wait_seconds
+from support.core_wait import CoreWait
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -351,13 +351,13 @@ def main() -> None:
     for name, function in CASES.items():
         if report:  # Else a training call opens the page.
             goodput.start(run=name, rank=0)
-        waited, seconds = core_wait_seconds(), function()
+        waited, seconds = CoreWait(), function()
         recorder, writer = goodput._session.recorder, goodput._session.writer
         recorder.charge(time.perf_counter_ns())
         found = Reader(writer.path, writer.fd).snapshot()
         report[name] = {
             "batches": seconds,
-            "core_wait": core_wait_seconds() - waited,
+            "core_wait": waited.seconds(),
             "steps": found.steps_done,
             "seconds": {p: ns / 1e9 for p, ns in zip(found.phases, found.totals, strict=False)},
             "off": found.last_ns - found.identity["start_mono_ns"] - sum(found.totals),

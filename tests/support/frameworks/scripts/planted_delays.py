@@ -15,7 +15,7 @@ import time
 
 import torch
 import torch._dynamo  # So that its import is not part of a compilation.
-from support.frameworks.script_helpers import core_wait_seconds
+from support.core_wait import CoreWait
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -182,10 +182,10 @@ def main() -> None:
     found = {}
     for name in os.environ["PLANTED"].split():
         goodput.start(run=name)
-        planted, waited = 0.0, core_wait_seconds()
+        planted, waited = 0.0, CoreWait()
         globals()[name]()
         account = goodput.report().account
-        found[name] = {"planted": planted, "account": account, "core_wait": core_wait_seconds() - waited}
+        found[name] = {"planted": planted, "account": account, "core_wait": waited.seconds()}
         goodput.stop()
         gc.collect()  # Until the optimizer is gone, its steps are those of the next training.
     with open(sys.argv[1], "w") as file:

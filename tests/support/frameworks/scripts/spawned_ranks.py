@@ -11,7 +11,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from support.frameworks.script_helpers import core_wait_seconds
+from support.core_wait import CoreWait
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
@@ -48,7 +48,7 @@ def train(rank: int, directory: str, port: str, delay_seconds: str) -> None:
     model = DistributedDataParallel(model)
     KEPT.append(model)
     dataset = Slow(float(delay_seconds) if rank == 1 else 0.0)
-    waited = core_wait_seconds()
+    waited = CoreWait()
     for inputs, targets in DataLoader(dataset, batch_size=4):
         loss = torch.nn.functional.mse_loss(model(inputs), targets)
         loss.backward()
@@ -56,7 +56,7 @@ def train(rank: int, directory: str, port: str, delay_seconds: str) -> None:
         optimizer.zero_grad()
     dist.barrier()
     with open(f"{directory}/planted-{rank}", "w") as file:
-        json.dump({"planted": dataset.planted_seconds, "core_wait": core_wait_seconds() - waited}, file)
+        json.dump({"planted": dataset.planted_seconds, "core_wait": waited.seconds()}, file)
     dist.destroy_process_group()
 
 

@@ -11,6 +11,7 @@ import warnings
 import support.frameworks.script_helpers as helpers
 import torch
 import transformers
+from support.core_wait import CoreWait
 
 warnings.filterwarnings("ignore")
 DIRECTORY, ALONE = sys.argv[1], sys.argv[3:] == ["auto"]
@@ -96,7 +97,7 @@ def main():
 
 def planted(goodput, made) -> dict:
     """A slow dataset, two evaluations and three checkpoints, over an epoch's end; then it goes on in new attempts."""
-    data, waited = helpers.Slow(items(60)), helpers.core_wait_seconds()
+    data, waited = helpers.Slow(items(60)), CoreWait()
     goodput.start(run="planted")
     first = trainer(
         made(), data, "planted", eval_strategy="steps", eval_steps=6, save_strategy="steps", save_steps=4
@@ -116,7 +117,7 @@ def planted(goodput, made) -> dict:
         "loader": data.spent_seconds,
         "evaluation": first.evaluated,
         "alone": alone.evaluated,
-        "core_wait": helpers.core_wait_seconds() - waited,
+        "core_wait": waited.seconds(),
     }
 
 

@@ -12,7 +12,7 @@ import warnings
 
 import torch
 import torch._dynamo
-from support.frameworks.script_helpers import core_wait_seconds
+from support.core_wait import CoreWait
 from support.frameworks.scripts.loop_variants import checkpoints, evaluation, exceptions, places, rollouts
 from support.frameworks.scripts.loop_variants.cases import CASES
 
@@ -48,7 +48,7 @@ def main() -> None:
     for name in CASES:
         gc.collect()
         goodput.auto.install()
-        before, waited = state(), core_wait_seconds()
+        before, waited = state(), CoreWait()
         expected = CASES[name]()
         open_phases = goodput._session.recorder.depth
         goodput.auto.remove()
@@ -62,7 +62,7 @@ def main() -> None:
             "events": after["events"][len(before["events"]) :],
             "drops": after["drops"] - before["drops"],
             "off": after["off"],
-            "core_wait": core_wait_seconds() - waited,
+            "core_wait": waited.seconds(),
             "depth": [open_phases, after["depth"]],
         }
     with open(sys.argv[1], "w") as file:
