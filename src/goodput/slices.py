@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 Slices = Generator[None, None, T]
 # So many attempts or ranks are done between two turns.
-AT_A_TIME = 256
+AT_A_TIME = 128
 
 
 def result_of(slices: Slices[T]) -> T:

@@ -98,10 +98,12 @@ class RankAccount:
 
 def sum_gpu_ns(ranks: Iterable[RankAccount]) -> list[int]:
     """GPU-ns per state: the ranks' sums, weighed by their devices."""
-    total = vector()
+    by_devices: dict[int, list[list[int]]] = {}
     for rank in ranks:
-        devices = rank.devices * rank.count
-        for i, ns in enumerate(rank.states):
+        by_devices.setdefault(rank.devices * rank.count, []).append(rank.states)
+    total = vector()
+    for devices, states in by_devices.items():
+        for i, ns in enumerate(map(sum, zip(*states, strict=True))):
             total[i] += ns * devices
     return total
 
@@ -253,6 +255,7 @@ class Engine:
         self.folds = {
             key: fold_type(attempt, *facts.criteria(key), self.planned)
             for key, attempt in run.attempts.items()
+            if key in facts.bounds  # Not those that have begun since the facts were gathered.
         }
         self.groups = groups_type(self.folds)
 
@@ -366,6 +369,7 @@ class Engine:
         )
         yield
         result.once = once.total(result)
+        yield
         _count_failures(result, run, facts)
         return result
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import NamedTuple
 
 from goodput.account.attempts import ABANDONED, Attempt, EndMark, Run
 from goodput.account.resume import kept_until, resume_points
 from goodput.account.states import INDEX
+from goodput.slices import AT_A_TIME, Slices, result_of
 
 Key = tuple[int, int]  # (rank, attempt number)
 Span = tuple[int, int]  # unix ns
@@ -165,9 +166,25 @@ def gather(
     window: tuple[int | None, int | None] | None = None,
 ) -> Facts:
     """The facts of `run` at `now_ns`. See account.compute for the arguments."""
+    return result_of(gathering(run, now_ns, threshold_ns, stale_seconds, known_only, window))
+
+
+def gathering(
+    run: Run,
+    now_ns: int,
+    threshold_ns: int,
+    stale_seconds: float | None = None,
+    known_only: bool = False,
+    window: tuple[int | None, int | None] | None = None,
+) -> Slices[Facts]:
+    """As `gather`, in slices, of the attempts that the run has when it begins."""
+    run = replace(run, attempts=dict(run.attempts))
     by_rank = run.by_rank()
+    yield
     open_ = _open(run, by_rank)
+    yield
     start, end, status = _window(run, by_rank, open_, now_ns, stale_seconds)
+    yield
     until = None
     if known_only and status == "running" and run.end_ns is None:
         # The last moment up to which every rank that still reports was observed. A run whose clock is ahead of ours ends
@@ -175,7 +192,9 @@ def gather(
         fresh = [a.beat_ns() for a in open_ if not is_stale(a, end, stale_seconds)]
         end = until = max(start, min([end, *fresh]))
     ends = {}
-    for attempts in by_rank.values():
+    for at, attempts in enumerate(by_rank.values()):
+        if at % AT_A_TIME == 0:
+            yield
         for attempt, later in zip(attempts, [*attempts[1:], None], strict=True):
             own, died = _attempt_end(attempt, later, end, stale_seconds)
             own = max(own, attempt.rows_end_ns)
@@ -187,13 +206,16 @@ def gather(
     # That a run is abandoned changes nothing else: what may have gone on unobserved is not lost.
     down = status in ("down", "failed", "cancelled") or (status == ABANDONED and not open_)
     own_points: dict[Key, dict[int, int | None]] = {}
+    yield
     if run.is_of_workers():
         points, limits = _resume_each(run, own_points, down)
         expected = _lives(run, ends, end)
     else:
         points = resume_points(run)
         limits = kept_until(run, points, down)
+        yield
         expected = expected_ranks(run, start, end, ends)
+    yield
     whole = (start, end)
     if window is not None:
         start = max(start, start if window[0] is None else window[0])
@@ -209,7 +231,9 @@ def gather(
     facts.is_part = (start, end) != whole
     facts.restarts = sorted(points)[1:]
     facts.after = _restarts_of(run, facts)
-    for rank, attempts in by_rank.items():
+    for at, (rank, attempts) in enumerate(by_rank.items()):
+        if at % AT_A_TIME == 0:
+            yield
         _place(facts, expected.spans_of(rank), attempts, ends)
     return facts
 

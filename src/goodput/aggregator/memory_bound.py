@@ -177,6 +177,7 @@ class MemoryBound:
             self.freed[what] += count
             freed.append(f"{count} {what}")
         if freed and not is_enough():
+            gc.unfreeze()  # Also what survived a collection before, see cli.tune_garbage_collector.
             gc.collect()
             self._trim()
         if freed:

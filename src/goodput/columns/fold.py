@@ -35,7 +35,7 @@ from goodput.slices import Slices, result_of
 from goodput.wire.step_blocks import DEVICE, END, NUMBER, SAMPLES, STEP, TOTALS
 
 # Rows and attempts that are folded together, so that memory and the time until the next slice stay bounded.
-ROWS_AT_ONCE, ATTEMPTS_AT_ONCE = 16_384, 512
+ROWS_AT_ONCE, ATTEMPTS_AT_ONCE = 16_384, 192
 # A step with more samples is folded alone, so that their sum cannot leave int64.
 _SAMPLES_MAX = 1 << 40
 # Kinds of rows, see _Steps.kinds.

@@ -13,7 +13,7 @@ from support.aggregator.random_reports import RandomReports
 from support.aggregator.reports import rank_report
 
 from goodput.account import account as account_module
-from goodput.account import straggler
+from goodput.account import facts, straggler
 from goodput.aggregator.accounts import live
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.live import NeedsHistory
@@ -25,7 +25,7 @@ from goodput.columns import fold, groups
 @pytest.fixture(autouse=True)
 def one_at_a_time(monkeypatch):
     """Every attempt and every rank is a slice of its own."""
-    for module in (account_module, groups, live, straggler):
+    for module in (account_module, facts, groups, live, straggler):
         monkeypatch.setattr(module, "AT_A_TIME", 1)
     monkeypatch.setattr(fold, "ATTEMPTS_AT_ONCE", 1)
     monkeypatch.setattr(fold, "ROWS_AT_ONCE", 3)

@@ -12,7 +12,7 @@ import numpy as np
 
 from goodput.account import Account, Run
 from goodput.account.account import Engine
-from goodput.account.facts import Facts, Key, gather
+from goodput.account.facts import Facts, Key, gathering
 from goodput.account.stall_threshold import StepLengths
 from goodput.columns.attempts import ColumnAttempt
 from goodput.columns.fold import folding_columns
@@ -181,7 +181,8 @@ class IncrementalAccount:
         add_lengths(lengths, list(rows.values()), numbers)
         yield
         threshold_ns = lengths.threshold_ns(self._stall_seconds, self.run.stepping())
-        return gather(self.run, now_ns, threshold_ns, self._stale_seconds, known_only=True), rows
+        facts = yield from gathering(self.run, now_ns, threshold_ns, self._stale_seconds, known_only=True)
+        return facts, rows
 
     def _trimmed(self) -> bool:
         return any(attempt.trimmed for attempt in self.run.attempts.values())
