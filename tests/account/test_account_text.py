@@ -287,7 +287,7 @@ def test_slow_host_and_its_start_are_named():
     assert (straggler["culprit"], straggler["hosts"][0]) == (4, {"host": "h1", "share": 1.0})
     share = straggler["shares"][0]["share"]
     assert f"explains {100 * share:.1f} % of the waiting (all of h1 100.0 %, all of stage 1 100.0 %)" in flat
-    assert "slow rank: 4 on h1 (productive) from the start, which" in flat
+    assert "slow rank: 4 on h1 (productive, forward) from the start, which" in flat
     advice = next(cause["advice"] for cause in found["causes"] if cause["state"] == "straggler")
     assert "rank 4 on h1 from the start (100 % for all ranks on h1): its" in advice
     assert len(advice) < 250

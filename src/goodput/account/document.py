@@ -166,7 +166,9 @@ def _straggler(account: Account) -> Straggler:
         "slowdown": account.straggler.slowdown(),
         "culprit": culprit[0] if culprit else None,
         "because": culprit[1] if culprit else None,
+        "because_phase": account.straggler.because_phase(),
         "culprit_stage": account.straggler.culprit_stage(),
+        "stage_because_phase": account.straggler.stage_because_phase(),
         "shares": [
             {"rank": rank, "host": hosts.get(rank, ""), "share": share}
             for rank, share in account.straggler.shares()

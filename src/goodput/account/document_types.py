@@ -134,14 +134,18 @@ class Onset(TypedDict):
 class Straggler(TypedDict):
     """The ranks that others waited for. `because` is the state in which the culprit exceeds its group's median.
 
-    `culprit_stage` is the pipeline stage that has more work than the others, null if none stands out. `since_step` is the
-    step at which the culprit became slow, null if none stands out.
+    `because_phase` is the phase of that state in which it does so most, null where its phases were not measured.
+    `culprit_stage` is the pipeline stage that has more work than the others, null if none stands out, and
+    `stage_because_phase` the phase in which it exceeds them most. `since_step` is the step at which the culprit became
+    slow, null if none stands out.
     """
 
     slowdown: float | None
     culprit: int | None
     because: str | None
+    because_phase: str | None
     culprit_stage: int | None
+    stage_because_phase: str | None
     shares: list[Share]
     hosts: list[HostShare]
     stages: list[StageShare]

@@ -16,6 +16,7 @@ from statistics import median
 from goodput.account.attempts import Attempt, Row
 from goodput.account.facts import Bound
 from goodput.account.peak_throughput import PeakThroughput
+from goodput.account.slow_phase import PhaseTimes
 from goodput.account.stall_threshold import NOTED_NS, PLANNED_LEAST_NS, PlannedLimits
 from goodput.account.states import INDEX, PHASE_STATES, PLANNED, STATES, USER_STATES, vector
 
@@ -55,7 +56,8 @@ class Fold:
         self.number, self.last_end_ns, self.samples, self.last_samples = 0, attempt.start_ns, 0, 0
         self.compute_ns = 0  # all compute of the attempt, whatever its state
         self.device_ns = self.last_device_ns = 0  # length of steps that the device clock divided into phases
-        self.totals = self.outside = (0,) * len(self.to_state)
+        self.totals = self.outside = self.left_out = (0,) * len(self.to_state)
+        self.left_out_steps = 0  # steps whose time in phases is in `left_out`, see slow_phase
         self.steps = self.clamped = 0
         self.last_count = 1
         self.exhausted = False  # no further step will come
@@ -118,13 +120,16 @@ class Fold:
         self.bound, self.limit, self.threshold_ns, self.restarts = bound, limit, threshold_ns, restarts
         # Phases may change their state before the first step; later there may only be more of them.
         self.to_state = _states_of_phases(self.attempt)
-        self.totals, self.outside = (padded(t, len(self.to_state)) for t in (self.totals, self.outside))
+        self.totals, self.outside, self.left_out = (
+            padded(t, len(self.to_state)) for t in (self.totals, self.outside, self.left_out)
+        )
 
     def begin(self, row: Row) -> None:
         """Start after this row, the last one before the bound."""
         width = len(self.to_state)
         self.totals, self.outside = padded(row.totals, width), padded(row.outside, width)
         self.number, self.last_samples, self.last_device_ns = row.number, row.samples, row.device_ns
+        self.left_out, self.left_out_steps = tuple(map(sub, self.totals, self.outside)), row.number
         self.last_end_ns, self.steps = max(row.end_ns, self.last_end_ns), 1
         self.compute_ns = sum(
             ns for state, ns in zip(self.to_state, self.totals, strict=True) if state == PRODUCTIVE
@@ -148,11 +153,14 @@ class Fold:
         self.last_count = count
         samples, self.last_samples = row.samples - self.last_samples, row.samples
         device_ns, self.last_device_ns = row.device_ns - self.last_device_ns, row.device_ns
-        self.totals, self.outside = totals, outside
-        if spent < 0 or min(gap) < 0 or min(inside) < 0 or sum(gap) + sum(inside) != spent:
+        before, (self.totals, self.outside) = (self.totals, self.outside), (totals, outside)
+        end_ns = max(row.end_ns, self.last_end_ns)
+        is_cut = spent < 0 or min(gap) < 0 or min(inside) < 0 or sum(gap) + sum(inside) != spent
+        if is_cut:
             self.clamped += 1
             fit(gap, inside, max(spent, 0))
-        end_ns = max(row.end_ns, self.last_end_ns)
+        if is_cut or not self.is_typical(row.step, count, end_ns, inside):
+            self._leave_out(count, *before)
         return self.add(row.step, count, end_ns, gap, inside, max(samples, 0), device_ns)
 
     def add(
@@ -195,6 +203,27 @@ class Fold:
         if count == 1:
             self.note_usual([length], [inside[PRODUCTIVE] + inside[UNATTRIBUTED]])
         return self._settle(step, count, end_ns, length, inside, samples)
+
+    def is_typical(self, step: int, count: int, end_ns: int, inside: list[int]) -> bool:
+        """Whether the next step counts for `phase_times`: it is whole, kept, no stall, and not the first."""
+        if not self.steps or step > self.limit or end_ns > self.bound.to_ns:
+            return False
+        length, threshold = sum(inside), self.threshold_ns
+        if end_ns - length < self.bound.from_ns:
+            return False
+        return count > 1 or length <= threshold or _unplanned(inside) <= threshold
+
+    def phase_times(self) -> PhaseTimes:
+        """Time in phases of the steps that count, where rows have phases: not in a run log."""
+        steps = self.number - self.left_out_steps
+        attempt, columns = self.attempt, (self.totals, self.outside, self.left_out)
+        return PhaseTimes(attempt.phases, attempt.phase_states, steps, *columns)
+
+    def _leave_out(self, count: int, totals: tuple[int, ...], outside: tuple[int, ...]) -> None:
+        """Of the row that was taken last, `totals` and `outside` are those of the row before it."""
+        grown = map(sub, map(sub, self.totals, totals), map(sub, self.outside, outside))
+        self.left_out = tuple(map(add, padded(self.left_out, len(self.totals)), grown))
+        self.left_out_steps += count
 
     def finish(self, tail: list[int] | None = None):
         """Settle the first step and the time after the last one.

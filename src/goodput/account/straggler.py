@@ -16,9 +16,10 @@ from functools import cached_property
 from statistics import median
 
 from goodput.account.attempts import Attempt
-from goodput.account.fold import COMMUNICATION, COMPILE, STALL, Fold
+from goodput.account.fold import COMMUNICATION, Fold
 from goodput.account.onset import Onset, hits
 from goodput.account.pipeline import Pipeline, pipeline_of, unit_of, waiting
+from goodput.account.slow_phase import NOT_OWN, PhaseTimes, excess, mean_phases, most_of
 from goodput.account.states import INDEX, STATES
 from goodput.slices import AT_A_TIME, Slices
 
@@ -34,7 +35,6 @@ SHARES_MAX = 16
 # Detection restarts with each attempt; a rank slow within so many steps of the last attempt's end was slow before.
 NEAR_STEPS = 16
 SWEEP_ENTRIES = 4096
-_NOT_OWN = (COMMUNICATION, _STRAGGLER, _BUBBLE, COMPILE, STALL)
 
 Key = tuple[int, int]  # (rank, attempt number)
 Unit = tuple[str, "int | None"]  # what a rank is compared within: its group, its stage of a pipeline
@@ -270,6 +270,8 @@ class Straggler:
         default_factory=dict
     )  # waiting for a stage, not for one of its ranks
     onsets: dict[Key, Onset] = field(default_factory=dict)
+    phases: dict[Key, PhaseTimes] = field(default_factory=dict)
+    phases_before: dict[Key, PhaseTimes] = field(default_factory=dict)  # those up to where these sums begin
 
     def slowdown(self) -> float | None:
         even = self.length_ns - self.waited_ns
@@ -328,7 +330,12 @@ class Straggler:
 
     def compact(self) -> Straggler:
         """A copy without onsets and states: what `since_sums` needs of earlier sums."""
-        return replace(self, own_ns={key: [sum(own)] for key, own in self.own_ns.items()}, onsets={})
+        return replace(
+            self,
+            own_ns={key: [sum(own)] for key, own in self.own_ns.items()},
+            onsets={},
+            phases={key: times.compact() for key, times in self.phases.items()},
+        )
 
     def since_sums(self, before: Straggler) -> Straggler | None:
         """The sums of what came after `before`, without onsets and states; None if steps were lost since."""
@@ -347,6 +354,7 @@ class Straggler:
             own_ns=own_ns,
             steps=steps,
             onsets={},
+            phases_before=before.phases,
         )
 
     @cached_property
@@ -386,8 +394,8 @@ class Straggler:
         return alike if len(alike) > 1 else means
 
     @cached_property
-    def _staged(self) -> list[tuple[float, dict[int, float], dict[int, float]]]:
-        """Of each attempt that is a pipeline: its steps, by stage those of its ranks together, and their median own time."""
+    def _staged(self) -> list[tuple[float, dict[int, list[Key]], dict[int, float]]]:
+        """Of each attempt that is a pipeline: its steps, by stage its ranks, and their median own time per step."""
         found: dict[int, dict[int, list[Key]]] = {}
         for (number, _), keys in self._peers.items():
             stage = self.units[keys[0]][1]
@@ -397,8 +405,7 @@ class Straggler:
         for stages in found.values():
             most = max(self.steps[key] for keys in stages.values() for key in keys)
             means = {stage: median(self._own_means(keys, most).values()) for stage, keys in stages.items()}
-            together = {stage: sum(self.steps[key] for key in keys) for stage, keys in stages.items()}
-            result.append((most, together, means))
+            result.append((most, stages, means))
         return result
 
     def _explained(self, rank: int) -> float:
@@ -425,13 +432,62 @@ class Straggler:
                 excess[i] += self.own_ns[key][i] - self.steps[key] * usual
         return STATES[excess.index(max(excess))]
 
+    def because_phase(self) -> str | None:
+        """Of the culprit's state, the phase in which it exceeds its peers most; None where its phases are not known."""
+        found = self.culprit()
+        return None if found is None else self.slow_phase(*found)
+
+    def stage_because_phase(self) -> str | None:
+        stage = self.culprit_stage()
+        return None if stage is None else self.slow_stage_phase(stage)
+
+    def slow_phase(self, rank: int, state: str | None = None) -> str | None:
+        """The phase in which a rank exceeds the median of its peers most, of those that map to `state`."""
+        sums: dict[str, float] = {}
+        states: dict[str, str] = {}
+        for key, peers in self._compared(rank):
+            own, beside = (
+                self._phase_means(key),
+                [found for one in peers if (found := self._phase_means(one))],
+            )
+            for phase, ns in excess(own, beside).items():
+                _add(sums, phase, self.steps[key] * ns)
+            if own:
+                states.update(self.phases[key].states)
+        return most_of(sums, states, state)
+
+    def slow_stage_phase(self, stage: int) -> str | None:
+        """The same for a stage: its ranks' median against the median of the other stages."""
+        sums: dict[str, float] = {}
+        states: dict[str, str] = {}
+        for steps, stages, _ in self._staged:
+            usual = {one: self._usual_phases(keys) for one, keys in stages.items()}
+            own, others = usual.pop(stage, {}), [found for found in usual.values() if found]
+            for phase, ns in excess(own, others).items() if others else ():
+                _add(sums, phase, steps * ns)
+            for key in stages.get(stage, ()):
+                states.update(self.phases[key].states)
+        return most_of(sums, states)
+
+    def _phase_means(self, key: Key) -> dict[str, float]:
+        return mean_phases(self.phases.get(key), self.phases_before.get(key))
+
+    def _usual_phases(self, keys: list[Key]) -> dict[str, float]:
+        """By phase, the median of these ranks."""
+        known = [found for key in keys if (found := self._phase_means(key))]
+        return {
+            phase: median(one.get(phase, 0.0) for one in known) for phase in {p for one in known for p in one}
+        }
+
     def culprit_stage(self) -> int | None:
         """The slow pipeline stage most waited for, by the rule of `culprit`: its ranks' median against other stages'."""
         least_ns = max(WAITING_SHARE_MIN * self.waited_ns, 1)
         for caused, stage in sorted((-ns, stage) for stage, ns in self.stage_caused_ns.items()):
             own_ns = usual_ns = explained_ns = 0.0
-            for steps, together, means in self._staged:
-                others = {one: together[one] for one in means if one != stage}
+            for steps, stages, means in self._staged:
+                others = {
+                    one: sum(self.steps[key] for key in keys) for one, keys in stages.items() if one != stage
+                }
                 if stage in means and others:
                     own_ns += steps * means[stage]
                     usual_ns += (
@@ -512,10 +568,11 @@ def sum_stragglers(groups: Groups) -> Slices[Straggler]:
             if fold.attempt.stage is not None:
                 _add(result.by_stage_ns, fold.attempt.stage, fold.caused_ns)
         own = list(kept)
-        for i in _NOT_OWN:
+        for i in NOT_OWN:
             own[i] = 0
         key = rank, number
         result.own_ns[key], result.steps[key], result.units[key] = own, fold.work, (group, stage)
+        result.phases[key] = fold.phase_times()
     return result
 
 
@@ -523,5 +580,5 @@ def _less(sums: dict, before: dict) -> dict:
     return {who: ns - before.get(who, 0) for who, ns in sums.items()}
 
 
-def _add(into: dict, key, ns: int) -> None:
+def _add(into: dict, key, ns: float) -> None:
     into[key] = into.get(key, 0) + ns

@@ -293,15 +293,23 @@ def _straggler_lines(document: Mapping[str, Any]) -> list[str]:
         found = next(one for one in straggler["shares"] if one["rank"] == rank)
         since = _since(straggler)
         lines.append(
-            f"  slow rank: {rank}{on(found['host'])} ({straggler['because']}){since}, which explains"
+            f"  slow rank: {rank}{on(found['host'])} ({_because(straggler)}){since}, which explains"
             f" {percent(found['share'])} of the waiting{_more_places(document, found['share'])}"
         )
     if stage is not None:
         share = next(one["share"] for one in straggler["stages"] if one["stage"] == stage)
-        lines.append(f"  slow stage: {stage}, which explains {percent(share)} of the waiting")
+        phase = straggler.get("stage_because_phase")
+        where = f" ({phase})" if phase else ""
+        lines.append(f"  slow stage: {stage}{where}, which explains {percent(share)} of the waiting")
     if lines:
         lines[-1] += f"; steps take {straggler['slowdown']:.2f}x as long as if their work were spread evenly"
     return [*lines, *_stretch_lines(document)]
+
+
+def _because(straggler: Mapping[str, Any]) -> str:
+    """The state in which the culprit is slow, and the phase, unless both have one name."""
+    state, phase = straggler["because"], straggler.get("because_phase")
+    return state if phase in (None, state) else f"{state}, {phase}"
 
 
 def _since(straggler: Mapping[str, Any]) -> str:

@@ -47,6 +47,8 @@ def _slow_rank(account) -> list[tuple[float, str]]:
     when = "" if since is None else f" since step {since}"
     if account.straggler.since_start(rank):
         when = " from the start"
+    what, colon, to_do = because.partition(":")
+    because = f"{what}{_mostly(account.straggler.because_phase(), state)}{colon}{to_do}"
     text = f"{100 * share:.0f} % of it is waiting for rank {rank}{on(host)}{when}{_more(account, share)}: {because}."
     return [(share, text)]
 
@@ -58,10 +60,15 @@ def _slow_stage(account) -> list[tuple[float, str]]:
         return []
     share = dict(account.straggler.stage_shares()).get(stage, 0.0)
     text = (
-        f"{100 * share:.0f} % of it is waiting for stage {stage}, which has more work than the others: move layers from it "
-        "to other stages."
+        f"{100 * share:.0f} % of it is waiting for stage {stage}, which has more work than the others"
+        f"{_mostly(account.straggler.stage_because_phase())}: move layers from it to other stages."
     )
     return [(share, text)]
+
+
+def _mostly(phase: str | None, state: str = "") -> str:
+    """The phase, where it says more than the state."""
+    return "" if phase in (None, state) else f", mostly in {phase}"
 
 
 def _more(account, share: float) -> str:

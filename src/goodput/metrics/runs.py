@@ -60,9 +60,11 @@ goodput_straggler_slowdown_ratio{run}: Step time / step time with each step's wo
 goodput_straggler_share_ratio{run rank host}: Share of straggler time spent waiting for this rank; largest 16.
 goodput_straggler_host_share_ratio{run host}: Share of straggler time spent waiting for ranks on this host;
     largest 16.
-goodput_straggler_culprit_slowness_ratio{run rank host}: Own time per step over the median of its peers, of the
-    rank that the account's rule names over the last 10 to 15 minutes; absent if it names none.
-goodput_straggler_stage_slowness_ratio{run stage}: The same for a pipeline stage with more work than the others.
+goodput_straggler_culprit_slowness_ratio{run rank host phase}: Own time per step over the median of its peers, of
+    the rank that the account's rule names over the last 10 to 15 minutes, and the phase in which it exceeds them
+    most, if phases were measured; absent if it names none.
+goodput_straggler_stage_slowness_ratio{run stage phase}: The same for a pipeline stage with more work than the
+    others.
 goodput_run_health_events{run kind severity}: Hardware events that affected the run.
 goodput_run_health_cost_gpu_seconds{run kind}: GPU-seconds of restarts attributed to hardware events of this
     kind; absent if there are none.

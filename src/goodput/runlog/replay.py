@@ -119,7 +119,8 @@ def read_steps(path: str, *, progress: Callable[[float], None] = lambda _: None)
         progress(1.0)
 
 
-def _emit(done: list[Step], run: str, attempt: Attempt, step, count, end_ns, gap, inside, samples, _) -> None:
+def _emit(done: list[Step], run: str, attempt: Attempt, line: Line, *taken) -> None:
+    step, count, end_ns, gap, inside, samples, _ = taken
     done.append(Step(run, attempt, step, count, end_ns, list(map(add, gap, inside)), samples))
 
 
@@ -149,6 +150,7 @@ def _finished(scan: Scan, engine: Engine, walks: dict[tuple[int, int], Walk], wi
     """The account of a run whose lines are all read; the hang only for the whole run."""
     account = engine.finish({key: walk.tail() for key, walk in walks.items()})
     account.step_lines = scan.problems.step_quality()
+    account.straggler.phases = {key: walk.phase_times() for key, walk in sorted(walks.items())}
     found, hang = scan.runs[account.run], None
     if window is None:
         hang = hang_at_end(engine, account, walks, found.now_ns(), found.look_ns is not None)

@@ -14,12 +14,13 @@ import numpy as np
 
 from goodput.account.account import Engine
 from goodput.account.fold import UNATTRIBUTED, Fold
-from goodput.account.states import STATES
+from goodput.account.resume import KEEP_ALL
+from goodput.account.states import INDEX, PLANNED, STATES
 from goodput.columns.fold import fold_columns
 from goodput.columns.groups import ColumnGroups
 from goodput.runlog.lines import TIME_NS_MAX, Line
 from goodput.runlog.scan_results import Problems
-from goodput.runlog.walk import ROUNDING_NS, Gap, Walk
+from goodput.runlog.walk import ROUNDING_NS, Gap, Walk, phases_of
 from goodput.wire.step_blocks import DEVICE, END, NUMBER, SAMPLES, STEP, TOTALS
 
 __all__ = ["ColumnGroups", "StepBatches"]
@@ -29,6 +30,7 @@ LINES_AT_ONCE = 2048
 _SAMPLES_MAX = 1 << 40
 _GAP_NS_MAX = TIME_NS_MAX // 2
 _NAMES_MAX = 256
+_PLANNED = [INDEX[state] for state in PLANNED]
 
 
 # A step that waits for its batch: its place in the order of reading, line number, line, and the phases before it.
@@ -96,6 +98,7 @@ class StepBatches:
                     self._take_at_place(walk, one)
         else:
             self._take_others(batch)
+            batch.add_phases()
             fold_columns(engine, batch.columns())
         for walk, gap in zip(walks, gaps, strict=True):
             walk.add_gap(gap)
@@ -117,10 +120,10 @@ class StepBatches:
                     before = own[at - 1][2]
                     walk.end_ns, walk.last_step = before.time_ns, before.step_number
                 emitted: list[tuple] = []
-                emit, walk.emit = walk.emit, lambda *step, to=emitted: to.append(step)
+                emit, walk.emit = walk.emit, lambda _, *step, to=emitted: to.append(step)
                 self._take_at_place(walk, one)
                 walk.emit = emit
-                batch.put(low + at, emitted)
+                batch.put(low + at, line, emitted)
                 # The next step is ordinary only after one that ends where its line says.
                 follows = (walk.end_ns, walk.last_step) == (line.time_ns, line.step_number)
                 if at + 1 < len(own) and (not emitted or not follows or walk.has_gap()):
@@ -164,6 +167,8 @@ class _Batch:
         self.is_ordinary = (self.end > before_ns) & (self.step > before_step)
         self.is_ordinary &= self.device <= length + ROUNDING_NS
         self.is_kept = np.ones(len(lines), bool)
+        self.has_phases = np.ones(len(lines), bool)  # which agree with the step's time
+        self.phases: dict[str, np.ndarray] = {}
         self.inside = np.zeros((len(STATES), len(lines)), np.int64)
         self.gap = np.zeros_like(self.inside)
         self._charge_phases([line.phases or {} for line in lines], length)
@@ -193,6 +198,7 @@ class _Batch:
             self.is_ordinary &= fits
             named += ns
             self._charge_phase(name, ns, is_there)
+            self.phases[name] = ns
         self.inside[UNATTRIBUTED] += np.maximum(length - named, 0)
         self._shorten(np.maximum(named - length, 0))
 
@@ -224,13 +230,35 @@ class _Batch:
             self.is_ordinary[rows] &= over[rows] <= self.inside[longest, rows]
             self.inside[longest, rows] -= over[rows]
 
-    def put(self, row: int, emitted: list[tuple]) -> None:
+    def put(self, row: int, line: Line, emitted: list[tuple]) -> None:
         """What a Walk made of a step: nothing of a duplicate."""
         self.is_kept[row] = bool(emitted)
         for step, count, end_ns, gap, inside, samples, device_ns in emitted:
             self.step[row], self.count[row], self.end[row] = step, count, end_ns
             self.samples[row], self.device[row] = samples, device_ns
             self.gap[:, row], self.inside[:, row] = gap, inside
+            named = phases_of(line, inside)
+            self.has_phases[row] = named is not None
+            for phase, ns in (named or {}).items():
+                self.phases[phase][row] = ns
+
+    def add_phases(self) -> None:
+        """Add to each walk the time in phases of the steps that count, see Fold.is_typical; they are not folded yet."""
+        length = self.inside.sum(axis=0)
+        unplanned = length - self.inside[_PLANNED].sum(axis=0)
+        counts = self.is_kept & self.has_phases
+        for walk, (low, high) in zip(self.walks, pairwise(self.begins), strict=True):
+            fold, bound, part = walk.fold, walk.fold.bound, slice(low, high)
+            end, threshold = self.end[part], min(fold.threshold_ns, KEEP_ALL)
+            chosen = counts[part] & (self.step[part] <= fold.limit) & (end <= bound.to_ns)
+            chosen &= end - length[part] >= bound.from_ns
+            chosen &= (self.count[part] > 1) | (unplanned[part] <= threshold)
+            if not fold.steps:
+                chosen[np.flatnonzero(self.is_kept[part])[:1]] = False
+            walk.phase_steps += int(self.count[part][chosen].sum())
+            for phase, ns in self.phases.items():
+                if total := int(ns[part][chosen].sum()):
+                    walk.phase_sums[phase] += total
 
     def columns(self) -> dict[tuple[int, int], np.ndarray]:
         """The steps as rows of cumulative totals by state, which each attempt's fold begins anew."""

@@ -5,14 +5,15 @@ Duplicate steps count once, and a step whose time overlaps the step before is cu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from operator import add
 from typing import NamedTuple
 
 from goodput.account.account import Engine
 from goodput.account.fold import UNATTRIBUTED, fit, share, state_of
 from goodput.account.resume import KEEP_ALL
+from goodput.account.slow_phase import PhaseTimes
 from goodput.account.states import INDEX, PHASE_STATES, vector
 from goodput.runlog.lines import TIME_NS_MAX, Line
 from goodput.runlog.scan_results import AttemptTrack, Problems
@@ -32,15 +33,17 @@ class Gap(NamedTuple):
 class Walk:
     """Passes the steps and phases of one attempt to the account engine of its run.
 
-    `emit` takes each step as account.Engine.add does after the key, `note` a problem of a line.
+    `emit` takes each step's line and what account.Engine.add takes after the key, `note` a problem of a line.
     """
 
     def __init__(self, track: AttemptTrack, engine: Engine, problems: Problems):
         self.track, self.engine, self.problems = track, engine, problems
         self.key = (track.attempt.rank, track.attempt.attempt)
-        self.emit: Callable[..., None] = partial(engine.add, self.key)
+        self.emit: Callable[..., None] = self._add
         self.note: Callable[[int, str], None] = problems.note
         self.fold = engine.folds[self.key]
+        self.phase_sums: Counter[str] = Counter()  # ns, of the steps that count for slow_phase
+        self.phase_steps = 0
         # State by phase. A log may have `launch` as a phase, measured by a trace or by counters.
         self.states = {"launch": INDEX["launch"]}
         self.end_ns, self.last_step = track.attempt.start_ns, -1
@@ -107,7 +110,20 @@ class Walk:
         self.end_ns, self.last_step = end_ns, step
         if line.device_ns > length + ROUNDING_NS:
             self.note(number, f"its device_seconds exceed its {length / 1e9:.6f} s")
-        self.emit(step, line.count, end_ns, gap, inside, line.samples, line.device_ns)
+        self.emit(line, step, line.count, end_ns, gap, inside, line.samples, line.device_ns)
+
+    def _add(self, line: Line, step: int, count: int, end_ns: int, gap, inside: list[int], *rest) -> None:
+        named = phases_of(line, inside)
+        if named is not None and self.fold.is_typical(step, count, end_ns, inside):
+            self.phase_sums.update(named)
+            self.phase_steps += count
+        self.engine.add(self.key, step, count, end_ns, gap, inside, *rest)
+
+    def phase_times(self) -> PhaseTimes:
+        """As Fold.phase_times, which has none of a log."""
+        states = {**self.track.attempt.phase_states, "launch": "launch"}
+        names = sorted(name for name, ns in self.phase_sums.items() if ns)
+        return PhaseTimes(names, states, self.phase_steps, [self.phase_sums[name] for name in names])
 
     def _inside(self, number: int, line: Line) -> list[int]:
         """The step's ns per state, which sum to its length."""
@@ -160,6 +176,14 @@ class Walk:
         for phase, seconds in self.track.tail.items():
             tail[self.state_of(phase)] += max(_whole_ns(seconds), 0)
         return tail
+
+
+def phases_of(line: Line, inside: list[int]) -> dict[str, int] | None:
+    """A step's ns by phase; None where they contradict the time that it got."""
+    named = {phase: _whole_ns(seconds) for phase, seconds in (line.phases or {}).items() if seconds}
+    if sum(named.values()) > line.seconds_ns + ROUNDING_NS or min(named.values(), default=0) < 0:
+        return None
+    return named if sum(inside) >= line.seconds_ns - ROUNDING_NS else None
 
 
 def _whole_ns(seconds: float) -> int:

@@ -19,7 +19,7 @@ import numpy as np
 from goodput.account import Run
 from goodput.account.account import Engine
 from goodput.account.facts import Facts, Key
-from goodput.account.fold import Fold
+from goodput.account.fold import Fold, padded
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.columns.groups import ColumnGroups, Entries
@@ -40,6 +40,7 @@ _SUMS = (
         "lost_steps",
         "kept_ns",
         "saved_ns",
+        "left_out_steps",
     ),
     *("work", "kept_samples", "straggler_ns", "bubble_ns", "matched_ns", "caused_ns", "caused_in_group_ns"),
 )
@@ -196,6 +197,9 @@ def _add_difference(fold: Fold, earlier: Fold, later: Fold) -> None:
     for name in ("kept", "rest"):
         grown = map(sub, getattr(later, name), getattr(earlier, name))
         setattr(fold, name, list(map(add, getattr(fold, name), grown)))
+    width = len(later.totals)
+    mine, first, last = (padded(one.left_out, width) for one in (fold, earlier, later))
+    fold.left_out = tuple(map(add, mine, map(sub, last, first)))
     for restart, (steps, ns) in later.lost_by.items():
         before = earlier.lost_by.get(restart, (0, 0))
         fold.add_cost(restart, steps - before[0], ns - before[1])

@@ -78,11 +78,13 @@ class RunSeries:
         if recent is not None and rank is not None:
             host = next((one.host for one in account.ranks if one.rank == rank), "")
             ratio = recent.slowness(rank)
-            series.add("goodput_straggler_culprit_slowness_ratio", ratio, rank=str(rank), host=host)
+            labels = {"rank": str(rank), "host": host, "phase": recent.slow_phase(rank) or ""}
+            series.add("goodput_straggler_culprit_slowness_ratio", ratio, **labels)
         stage = None if recent is None else recent.culprit_stage()
         if recent is not None and stage is not None:
             ratio = recent.stage_slowness(stage)
-            series.add("goodput_straggler_stage_slowness_ratio", ratio, stage=str(stage))
+            labels = {"stage": str(stage), "phase": recent.slow_stage_phase(stage) or ""}
+            series.add("goodput_straggler_stage_slowness_ratio", ratio, **labels)
 
     def _add_present(self, series: _Series, account: Account, now_ns: int) -> None:
         """What the run's ranks do now."""

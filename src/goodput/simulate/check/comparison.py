@@ -231,7 +231,8 @@ def _compare_windows(report: Report, run: dict, windows: list[dict], quiet: list
         if named != [who]:
             report.notes.append(f"{run['run']}: the account names {named}, slow is {_text(culprit)}")
         if who in named:
-            _compare_cause(report, run, culprit, window["straggler"])
+            key = "because_phase" if who[0] == "rank" else "stage_because_phase"
+            _compare_cause(report, run, culprit, window["straggler"].get(key))
     for window in quiet:
         named = _named(window)
         report.scores[name].named += len(named)
@@ -247,17 +248,16 @@ def _named(account: dict) -> list[Named]:
     return [(what, number) for what, number in named if number is not None]
 
 
-def _compare_cause(report: Report, run: dict, culprit: dict, said: dict) -> None:
-    """Whether the phase is right in which it is slow."""
-    if "because_phase" not in said:
-        return  # An aggregator that does not tell the phase.
-    score, where = report.scores["phases of culprits"], said.get("because_phase")
-    score.planted += 1
-    score.named += where is not None
-    score.found += where == culprit["kind"]
-    score.right += where == culprit["kind"]
-    if where != culprit["kind"]:
-        report.notes.append(f"{run['run']}: {_text(culprit)} is said to be slow in {where}")
+def _compare_cause(report: Report, run: dict, culprit: dict, phase: str | None) -> None:
+    """Whether the phase is right in which it is slow; simulated runs measure all of them."""
+    for name in ("phases of culprits", f"phases of culprits/{_cause(culprit)}"):
+        score = report.scores[name]
+        score.planted += 1
+        score.named += phase is not None
+        score.found += phase == culprit["kind"]
+        score.right += phase == culprit["kind"]
+    if phase != culprit["kind"]:
+        report.notes.append(f"{run['run']}: {_text(culprit)} is said to be slow in {phase}")
 
 
 def _cause(culprit: dict) -> str:

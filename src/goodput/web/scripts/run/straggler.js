@@ -7,19 +7,20 @@ import { MEANINGS } from "../text/states.js";
 const RANKS_SHOWN = 4;
 const PLACES_SHOWN = 2;
 const STRETCHES_SHOWN = 20;
-const MORE_WORK = "It has more work than the other stages of the pipeline: move layers from it to other stages.";
 
 export function drawStraggler(run) {
   const { culprit, because, slowdown, culprit_stage: stage = null } = run.straggler;
+  const { because_phase: phase = null, stage_because_phase: stagePhase = null } = run.straggler;
   const host = run.ranks.find((rank) => rank.rank === culprit)?.host;
   put($("straggler"), culprit === null && stage !== null
-    ? { culprit: `stage ${stage}`, host: "", because: MORE_WORK }
+    ? { culprit: `stage ${stage}`, host: "", because: moreWork(stagePhase) }
     : culprit === null
     ? { culprit: slowdown === null ? "unknown" : "none", host: "", because: slowdown === null
         ? "No step was reported by two ranks of a group."
         : "No single rank is slow: none exceeds the median of its group by 2 % and explains the waiting." }
     : { culprit: `rank ${culprit}`, host: `on ${host || "an unnamed host"}`,
-        because: `It spends more time in ${because}${MEANINGS[because] ? ` (${MEANINGS[because]})` : ""} ` +
+        because: `It spends more time in ${because}${MEANINGS[because] ? ` (${MEANINGS[because]})` : ""}` +
+          `${phase === null || phase === because ? "" : `, mostly in ${phase},`} ` +
           `than the median of its group${since(run.straggler)}.${stage === null ? "" : ` Stage ${stage} is slow too.`}` });
   text(field($("straggler"), "slowdown"), slowdown === null ? "" :
     `The run is ${times(slowdown)} slower than with the same work spread evenly.`);
@@ -30,6 +31,11 @@ export function drawStraggler(run) {
     width(field(node, "meter"), share);
   });
   drawStretches(run.straggler.onsets);
+}
+
+function moreWork(phase) {
+  return `It has more work than the other stages of the pipeline${phase === null ? "" : `, mostly in ${phase}`}: ` +
+    "move layers from it to other stages.";
 }
 
 function since({ since_step: step, since_start: fromStart }) {

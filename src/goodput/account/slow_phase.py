@@ -1,0 +1,77 @@
+"""The phase in which a slow rank or stage exceeds its peers: `forward` told from `backward`, which are one state.
+
+Time in phases is taken from the cumulative totals of each attempt's rows, without the rows that would distort it: the
+first one, which compiles, those that are lost, cross the account's bounds, contain a stall, or contradict themselves.
+A comparison is of means per step within an attempt, as `straggler` compares states.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import starmap
+from operator import sub
+from statistics import median
+from typing import NamedTuple
+
+from goodput.account.states import INDEX, PHASE_STATES
+
+NOT_OWN = tuple(INDEX[state] for state in ("communication", "straggler", "bubble", "compile", "stall"))
+_NOT_NAMED = {"communication", "compile", "unattributed"}
+
+
+class PhaseTimes(NamedTuple):
+    """One attempt's time in phases within `steps` of its steps, in ns: `totals` less `outside` and `left_out`.
+
+    The latter two are empty where `totals` has the difference already. `states` are those of the user's phases.
+    """
+
+    phases: Sequence[str]
+    states: Mapping[str, str]
+    steps: int
+    totals: Sequence[float]
+    outside: Sequence[float] = ()
+    left_out: Sequence[float] = ()
+
+    def by_phase(self) -> dict[str, float]:
+        ns = self.totals
+        if self.outside:
+            ns = map(sub, starmap(sub, zip(ns, self.outside, strict=True)), self.left_out)
+        return dict(zip(self.phases, ns, strict=False))
+
+    def compact(self) -> PhaseTimes:
+        """A copy of 8 bytes a phase."""
+        found = self.by_phase()
+        return self._replace(phases=tuple(found), totals=array("d", found.values()), outside=(), left_out=())
+
+
+def mean_phases(times: PhaseTimes | None, before: PhaseTimes | None = None) -> dict[str, float]:
+    """ns per step in each phase of own work, since `before`; {} where no step counts."""
+    if times is None:
+        return {}
+    steps, earlier = times.steps, {}
+    if before is not None:
+        steps, earlier = steps - before.steps, before.by_phase()
+    if steps <= 0:
+        return {}
+    return {
+        phase: (ns - earlier.get(phase, 0)) / steps
+        for phase, ns in times.by_phase().items()
+        if _state_of(phase, times.states) not in _NOT_NAMED
+    }
+
+
+def excess(own: Mapping[str, float], others: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """By phase, what `own` is above the median of the others."""
+    beside = list(others)
+    return {phase: ns - median(one.get(phase, 0.0) for one in beside) for phase, ns in own.items()}
+
+
+def most_of(sums: Mapping[str, float], states: Mapping[str, str], state: str | None = None) -> str | None:
+    """The phase with the largest sum, of those that map to `state`; None where none is above 0."""
+    chosen = {p: ns for p, ns in sums.items() if ns > 0 and state in (None, _state_of(p, states))}
+    return max(chosen, key=lambda phase: (chosen[phase], phase), default=None)
+
+
+def _state_of(phase: str, states: Mapping[str, str]) -> str:
+    return PHASE_STATES.get(phase) or states.get(phase) or "unattributed"
