@@ -9,7 +9,7 @@ import pytest
 from support.account.account_history import Process, run_of
 
 from goodput.account import compute, document
-from goodput.account.onset import FALSE_ALARM_STEPS, Onset, Stretch, hits
+from goodput.account.slow_ranks.onset import FALSE_ALARM_STEPS, Onset, Stretch, hits
 from goodput.account.text import render
 
 

@@ -9,8 +9,8 @@ from support.account.account_history import Process, ns, run_of
 
 from goodput.account.account import Engine
 from goodput.account.facts import gather
-from goodput.account.onset import Onset, Stretch
 from goodput.account.peak_throughput import PeakThroughput
+from goodput.account.slow_ranks.onset import Onset, Stretch
 from goodput.account.stall_threshold import StepLengths
 from goodput.columns import snapshot
 from goodput.columns.attempts import columns_of

@@ -16,7 +16,7 @@ from statistics import median
 from goodput.account.attempts import Attempt, Row
 from goodput.account.facts import Bound
 from goodput.account.peak_throughput import PeakThroughput
-from goodput.account.slow_phase import PhaseTimes
+from goodput.account.slow_ranks.slow_phase import PhaseTimes
 from goodput.account.stall_threshold import NOTED_NS, PLANNED_LEAST_NS, PlannedLimits
 from goodput.account.states import INDEX, PHASE_STATES, PLANNED, STATES, USER_STATES, vector
 

@@ -17,9 +17,9 @@ from statistics import median
 
 from goodput.account.attempts import Attempt
 from goodput.account.fold import COMMUNICATION, Fold
-from goodput.account.onset import Onset, hits
-from goodput.account.pipeline import Pipeline, pipeline_of, unit_of, waiting
-from goodput.account.slow_phase import NOT_OWN, PhaseTimes, excess, mean_phases, most_of
+from goodput.account.slow_ranks.onset import Onset, hits
+from goodput.account.slow_ranks.pipeline import Pipeline, pipeline_of, unit_of, waiting
+from goodput.account.slow_ranks.slow_phase import NOT_OWN, PhaseTimes, excess, mean_phases, most_of
 from goodput.account.states import INDEX, STATES
 from goodput.slices import AT_A_TIME, Slices
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from goodput.account.onset import SLOW_RATIO_MIN, SPREADS_MIN, Onset
+from goodput.account.slow_ranks.onset import SLOW_RATIO_MIN, SPREADS_MIN, Onset
 from goodput.account.straggler import Groups, Key
 from goodput.slices import AT_A_TIME, Slices, result_of
 

@@ -21,9 +21,9 @@ from goodput.account import Run
 from goodput.account.account import Engine
 from goodput.account.facts import Bound, Key
 from goodput.account.fold import Fold
-from goodput.account.onset import Onset
 from goodput.account.peak_throughput import PeakThroughput
-from goodput.account.pipeline import Pipeline
+from goodput.account.slow_ranks.onset import Onset
+from goodput.account.slow_ranks.pipeline import Pipeline
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.columns.attempts import ColumnAttempt
 from goodput.columns.groups import ColumnGroups, Compared
