@@ -59,6 +59,7 @@ class Cluster:
         self.nodes = [
             run.node(rank) for run in scenario.runs for rank in range(0, largest(run), run.gpus_per_node)
         ]
+        self._agent_version = version("goodput-telemetry")  # which is read from a file
         self.counts: Counter[str] = Counter()
         self.refusals: list[str] = []
         self._places = {node: at for at, node in enumerate(self.nodes)}
@@ -147,7 +148,7 @@ class Cluster:
             health=events,
             previous_sent_ns=self._sent_ns.get(node, 0),
             previous_took_ns=5_000_000,
-            agent=version("goodput-telemetry"),
+            agent=self._agent_version,
         )
         known = [(attempt, rank) for attempt, rank, _ in ranks]
         push = _Push(node, known, len(events), schema.encode(report), sent_ns)
