@@ -76,7 +76,7 @@ def newest_ns(ledger: Ledger, run: str) -> int:
 
 def close_run(ledger: Ledger, run: str, state: bytes, newest_ns: int, bodies: Mapping[str, bytes]) -> None:
     """Store what is left of a run that is over, by kind; `state` is that of which `bodies` were computed."""
-    with ledger.transaction() as connection:
+    with ledger.transaction({run}) as connection:
         _replace(connection, _accounts, [
             {"run": run, "kind": kind, "body": zlib.compress(body)} for kind, body in bodies.items()
         ])  # fmt: skip

@@ -24,6 +24,8 @@ CONNECT_SECONDS_MAX = 5
 LOCK_SECONDS_MAX = 5
 STATEMENT_SECONDS_MAX = 10
 SILENT_SECONDS_MAX = 15
+# A program that was stopped in a transaction holds its locks for so long; all writes can be repeated.
+IDLE_SECONDS_MAX = 5
 # A connection that worked this recently is used without testing it first.
 FRESH_SECONDS = 1.0
 # Migrating a big ledger takes a while; other programs that open it wait.
@@ -127,7 +129,7 @@ class Database:
         settings = {
             "statement_timeout": statement_seconds * 1000,
             "lock_timeout": lock_seconds * 1000,
-            "idle_in_transaction_session_timeout": 60_000,
+            "idle_in_transaction_session_timeout": (IDLE_SECONDS_MAX if statement_seconds else 60) * 1000,
             "synchronous_commit": "on",
         }
         given = self._url.query

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from operator import itemgetter
@@ -103,6 +103,9 @@ class Ledger:
         with self._errors(), self._engine.connect():
             pass  # A connection that fails should fail now.
         self._file = self._same_file()
+        # Called at the beginning of each transaction with the runs that it writes; raises LedgerError where this process
+        # may not.
+        self.check_write: Callable[[sql.Connection, Collection[str]], object] = lambda connection, runs: None
         # Rows that were appended here, by process, until they are merged: so that merging need not search for them.
         self.appended: Counter[tuple] = Counter()
 
@@ -174,7 +177,7 @@ class Ledger:
                     "sequence": merged.report.sequence,
                     "report": msgspec.msgpack.encode(merged.report),
                 }
-        with self.transaction() as connection:
+        with self.transaction({key[0] for key in processes}) as connection:
             _put(connection, _processes, processes.values(), newest="sequence")
             _put(connection, _blocks, blocks)
             _put(connection, _events, events)
@@ -189,7 +192,7 @@ class Ledger:
     def end(self, marks: list[tuple[schema.Identity, EndMark]], set_ns: int) -> None:
         """Write end marks of processes, set at `set_ns`; a later mark of a process replaces an earlier one."""
         rows = [{**_key(of), **mark._asdict(), "set_ns": set_ns} for of, mark in marks]
-        with self.transaction() as connection:
+        with self.transaction({of.run for of, _ in marks}) as connection:
             _put(connection, _end_marks, rows, newest="set_ns")
 
     # ---- Reading
@@ -367,9 +370,10 @@ class Ledger:
             return connection.execute(query, key).freeze()()
 
     @contextmanager
-    def transaction(self) -> Iterator[sql.Connection]:
-        """A transaction that is committed at the end. Raises LedgerError."""
+    def transaction(self, runs: Collection[str] = ()) -> Iterator[sql.Connection]:
+        """A transaction that is committed at the end, which writes these runs. Raises LedgerError."""
         with self._errors(), self._engine.begin() as connection:
+            self.check_write(connection, runs)
             yield connection
 
     @contextmanager

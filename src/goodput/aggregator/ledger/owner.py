@@ -28,6 +28,7 @@ LOCK_FILE_SUFFIX = "-owner"
 # The first key is arbitrary; the second tells apart ledgers in one database.
 _KEYS = "x'600d9075'::int, hashtext(current_schema()::text)"
 _TRY = sql.text(f"SELECT pg_try_advisory_lock({_KEYS})")
+_TRY_SHARED = sql.text(f"SELECT pg_try_advisory_lock_shared({_KEYS})")
 _HOLDER = sql.text(
     f"""SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid)
     WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -51,12 +52,16 @@ class _Lock(Protocol):
 
 
 class LedgerOwner:
-    """The right of this process to serve a ledger. Methods block, so call them off the event loop."""
+    """The right of this process to serve a ledger, alone or with others of which all have `is_shared`, since they divide
+    its runs among them. Methods block, so call them off the event loop."""
 
-    def __init__(self, url: str):
+    def __init__(self, url: str, is_shared: bool = False):
+        """An SQLite ledger is never shared."""
         database = Database(url)
-        self._shown = database.shown
-        self._lock: _Lock = _SessionLock(database) if database.file is None else _FileLock(database.file)
+        self._shown, self._is_shared = database.shown, is_shared
+        self._lock: _Lock = (
+            _SessionLock(database, is_shared) if database.file is None else _FileLock(database.file)
+        )
 
     def acquire(
         self,
@@ -95,9 +100,12 @@ class LedgerOwner:
         self._lock.release()
 
     def _refusal(self) -> LedgerError:
+        who = f"ledger {self._shown}: another aggregator serves it{self._lock.holder()}"
+        if self._is_shared:
+            return LedgerError(f"{who} without --stream; stop that one, or start it with the same --stream")
         return LedgerError(
-            f"ledger {self._shown}: another aggregator serves it{self._lock.holder()}, and two would each miss what the "
-            "other stores; stop that one, or give this one a ledger of its own with --ledger"
+            f"{who}, and two would each miss what the other stores; stop that one, give this one a ledger of its own with "
+            "--ledger, or have both divide the runs over a --stream (docs/scale.md)"
         )
 
 
@@ -147,8 +155,8 @@ class _FileLock:
 
 
 class _SessionLock:
-    def __init__(self, database: Database):
-        self._database = database
+    def __init__(self, database: Database, is_shared: bool):
+        self._database, self._try = database, _TRY_SHARED if is_shared else _TRY
         self._engine = database.inspecting().execution_options(isolation_level="AUTOCOMMIT")
         self._session: sql.Connection | None = None
 
@@ -168,7 +176,7 @@ class _SessionLock:
             for setting in _KEEPALIVES:
                 session.execute(sql.text(f"SET {setting}"))
             session.execute(_NAME, {"name": _this_process()})
-            if session.execute(_TRY).scalar():
+            if session.execute(self._try).scalar():
                 self._session = session
                 return True
             return False
