@@ -15,7 +15,7 @@ from support.aggregator.serve_process import samples, serving
 
 from goodput.access.responses import Refusal
 from goodput.aggregator.api.app import create_app
-from goodput.aggregator.ingest.ingest import merged_bytes
+from goodput.aggregator.ingest.checks import merged_bytes
 from goodput.aggregator.ingest.pushed_steps import in_version_2
 from goodput.aggregator.memory_bound import MemoryBound, TooSmall, cgroup_limit_bytes
 from goodput.cli import parser

@@ -10,8 +10,8 @@ from support.aggregator.ledgers import NOW
 from support.aggregator.reports import body_of, rank_report
 
 from goodput.account import Row
+from goodput.aggregator.ingest import checks, recent_steps
 from goodput.aggregator.ingest import ingest as ingest_module
-from goodput.aggregator.ingest import recent_steps
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.step_trends import DISCRETE_SPANS, DISCRETE_WINDOWS, SLIDING_SPANS, SPAN_NS
 from goodput.aggregator.ingest.store import Store
@@ -90,7 +90,8 @@ def reports(ranks: int) -> list[schema.RankReport]:
 @pytest.mark.parametrize("rows_at_once", [1, 13, 8192])
 def test_pushes_merged_together_keep_their_answers(rows_at_once, monkeypatch):
     """A wrong block, a rank that another process owns and a malformed body cost only themselves."""
-    monkeypatch.setattr(ingest_module, "ROWS_AT_ONCE", rows_at_once)
+    for module in (ingest_module, checks):
+        monkeypatch.setattr(module, "ROWS_AT_ONCE", rows_at_once)
     ranks = reports(6)
     (block,) = schema.in_blocks(ranks[1]).blocks
     wrong = replace(ranks[1], steps=[], blocks=[replace(block, least=(*block.least[:-1], -(10**12)))])
@@ -117,7 +118,7 @@ def test_pushes_merged_together_keep_their_answers(rows_at_once, monkeypatch):
 @pytest.mark.parametrize("where", ["check", "merge", "decode"])
 def test_unforeseen_error_fails_one_push(where, monkeypatch):
     """The pushes beside it are answered, and nothing of theirs is merged twice."""
-    ranks, merge, decode = reports(4), Store.merge, ingest_module.decode_steps
+    ranks, merge, decode = reports(4), Store.merge, checks.decode_steps
 
     def fail_on(given: list[schema.RankReport]) -> None:
         if any(report.identity.rank == 2 for report in given):
@@ -133,7 +134,7 @@ def test_unforeseen_error_fails_one_push(where, monkeypatch):
             Store, "merge", lambda self, report, *of: fail_on([report]) or merge(self, report, *of)
         )
     else:
-        monkeypatch.setattr(ingest_module, "decode_steps", lambda given: fail_on(given) or decode(given))
+        monkeypatch.setattr(checks, "decode_steps", lambda given: fail_on(given) or decode(given))
     store, answers = push_together(*map(body_of, ranks), ledger=SlowLedger())
     assert [getattr(answer, "accepted", str(answer)) for answer in answers] == [1, 1, "unforeseen", 1]
     assert sorted(rank for rank, _ in store.runs["r1"].attempts) == [0, 1, 3]

@@ -12,7 +12,7 @@ from support.aggregator.ledgers import aggregator
 from support.aggregator.reports import body_of, rank_report
 
 from goodput.access.tokens import Access
-from goodput.aggregator.ingest.ingest import ROWS_AT_ONCE
+from goodput.aggregator.ingest.checks import ROWS_AT_ONCE
 from goodput.wire import schema
 
 TENANT = Access("tenant", ("ingest",), ("a/*",), "0" * 12)

@@ -15,25 +15,29 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from msgspec.structs import replace
 
 from goodput.access.tokens import EVERYTHING, Access
 from goodput.aggregator.fair_queue import FairQueue
 from goodput.aggregator.ingest.agent_versions import AgentVersions
+from goodput.aggregator.ingest.checks import (
+    BODY_BYTES_AT_ONCE,
+    LARGE_WAITING_MAX,
+    ROWS_AT_ONCE,
+    allowed_part,
+    checked,
+    decoded,
+    merged_bytes,
+    out_of_scope,
+    rejection,
+)
 from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.health_log import NODE_WEIGHT_MAX, HealthLog
 from goodput.aggregator.ingest.node_clocks import NodeClocks
-from goodput.aggregator.ingest.pushed_steps import (
-    PushedSteps,
-    decode_steps,
-    in_parts,
-    in_version_2,
-    refused_beyond_bound,
-)
 from goodput.aggregator.ingest.store import ReportRejected, Store
 from goodput.aggregator.ingest.waiting_pushes import Part, Push, WaitingPushes
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
@@ -42,41 +46,24 @@ from goodput.aggregator.ledger.threads import in_thread
 from goodput.aggregator.records import HealthKey, NewRecords, health_key
 from goodput.columns.snapshot import FoldState, SnapshotError, decode
 from goodput.wire import schema
-from goodput.wire.step_blocks import TOTALS
 
 log = logging.getLogger("goodput.aggregator")
 # Rejections that are logged; the counters have all.
 LOGGED_PER_HOUR_MAX = 256
 # A transaction costs as much as the rows of ten pushes.
 GATHER_SECONDS = 0.025
-# Step rows that are decoded together; after as many the event loop has a turn.
-ROWS_AT_ONCE = 4096
 # Rows of one transaction, for which other pushes wait.
 TRANSACTION_ROWS = 16 * ROWS_AT_ONCE
-# Larger bodies, and pushes of more rows, are decoded and checked in a thread.
-BODY_BYTES_AT_ONCE, PUSH_ROWS_AT_ONCE = 256 << 10, 2 * ROWS_AT_ONCE
-# The bytes of their bodies are bounded before (http/limits.py), and so is their number.
-LARGE_WAITING_MAX = 4096
+# Pushes of more rows are decoded and checked in a thread.
+PUSH_ROWS_AT_ONCE = 2 * ROWS_AT_ONCE
 # Pushes that wait for a transaction are merged without it after this time, so that the account goes on.
 UNMERGED_SECONDS = 0.25
-
-
-# Merging takes up to so many times the bytes of the rows as columns, and so many bytes for each rank beside.
-MERGED_SHARE, RANK_BYTES = 5, 8 << 10
 
 
 class Reservation(Protocol):
     """Notes memory that is about to be taken, and refuses by an exception what would be too much."""
 
     async def add(self, more: int, what: str) -> None: ...
-
-
-class _Checked(NamedTuple):
-    """Rank reports that may be merged, those that may not with the reason, and wrong fields that are left out."""
-
-    parts: list[Part]
-    wrong: list[tuple[schema.RankReport, Exception]]
-    fields: list[tuple[schema.RankReport, schema.SchemaError]]
 
 
 class Ingest:
@@ -166,14 +153,30 @@ class Ingest:
         self._segments.pop(run, None)
         self._store.forget(run)
 
+    async def let_go(self, is_gone: Callable[[str], bool]) -> list[str]:
+        """Drop runs that another aggregator serves from now on, and what of them waits to be written; returns which.
+
+        Nothing may push them meanwhile.
+        """
+        async with self._writing:
+            self._unwritten = [part for part in self._unwritten if not is_gone(part.report.identity.run)]
+            self._segments = {run: one for run, one in self._segments.items() if not is_gone(run)}
+            runs = [run for run in (*self._store.runs, *self._store.stored) if is_gone(run)]
+            self._store.forget(*runs)
+            self._store.late = {run: late for run, late in self._store.late.items() if not is_gone(run)}
+        return runs
+
     async def accept(
         self,
         body: bytes,
         access: Access = EVERYTHING,
         memory: Reservation | None = None,
         spent: Callable[[float], object] = lambda seconds: None,
+        arrived_ns: int | None = None,
     ) -> schema.Ack:
         """Accept one push. Raises SchemaError (nothing was accepted), LedgerError or QueueFull (push it again).
+
+        `arrived_ns` is when it arrived, in our unix ns, by default now.
 
         What it takes is added to `memory`, which may raise an exception of its own; then nothing was accepted. `spent`
         is called with the seconds of CPU time that it took.
@@ -182,7 +185,8 @@ class Ingest:
         events ignored.
         """
         owner = access.token_id or access.name
-        push = Push([], "" if access.is_of_all else owner, [], owner=owner, arrived_ns=self._clock_ns())
+        arrived_ns = self._clock_ns() if arrived_ns is None else arrived_ns
+        push = Push([], "" if access.is_of_all else owner, [], owner=owner, arrived_ns=arrived_ns)
         try:
             return await self._accept(push, body, access, memory)
         finally:
@@ -294,26 +298,10 @@ class Ingest:
     def _allowed_part(
         self, report: schema.NodeReport, access: Access
     ) -> tuple[schema.NodeReport, list[schema.Rejection]]:
-        """The part of a report that a token for some runs may push, and rejections of the other ranks.
-
-        A health event that hit none of its runs is the node's and needs a token for all runs.
-        """
-        ranks, rejected, health = [], [], []
-        for rank in report.ranks:
-            run = rank.identity.run
-            if access.may(run):
-                ranks.append(rank)
-            else:
-                text = f"token {access.name} is not for run {run[:64]!r}"
-                rejected.append(self._rejection(rank.identity, "scope", text))
-        for event in report.health:
-            hits = [hit for hit in event.hits if access.may(hit[0])]
-            if hits:
-                health.append(replace(event, hits=hits))
-            else:
-                self.health.counts["dropped", "scope"] += 1
-        stacks = [stack for stack in report.stacks if access.may(stack.of.run)]
-        return replace(report, ranks=ranks, health=health, stacks=stacks), rejected
+        """The part of a report that a token for some runs may push, and rejections of the other ranks."""
+        allowed, refused = allowed_part(report, access)
+        self.health.counts["dropped", "scope"] += len(report.health) - len(allowed.health)
+        return allowed, [self._rejection(one, "scope", out_of_scope(one, access)) for one in refused]
 
     def _merge_some(self) -> int:
         """Merge the next parts of the pushes that wait, up to about ROWS_AT_ONCE rows; returns how many rows."""
@@ -334,7 +322,7 @@ class Ingest:
         An error that nobody foresaw fails the push with that report alone, not those of other nodes beside it.
         """
         now_ns = self._clock_ns()
-        for (push, (report, _)), steps in zip(taken, _decoded([part for _, part in taken]), strict=True):
+        for (push, (report, _)), steps in zip(taken, decoded([part for _, part in taken]), strict=True):
             push.batch = self._batch
             if push.refused and report.identity in push.refused:
                 continue  # Another part of the same report was.
@@ -360,7 +348,7 @@ class Ingest:
     def _rejection(self, identity: schema.Identity, reason: str, text: str) -> schema.Rejection:
         self.counts["rejection", reason] += 1
         self._log_rank(identity, reason, f"rank report rejected ({reason}): {text}")
-        return schema.Rejection(identity.run[:128], identity.rank, reason, text)
+        return rejection(identity, reason, text)
 
     def _log_rank(self, identity: schema.Identity, reason: str, text: str) -> None:
         # The names of a rejected rank may have any length.
@@ -452,16 +440,6 @@ class Ingest:
             self._appending = []
 
 
-def merged_bytes(report: schema.NodeReport) -> int:
-    """How much memory merging a report may take. A few bytes can claim many steps, which are refused later."""
-    rows, width = 0, 0
-    for rank in report.ranks:
-        rows += len(rank.steps) + sum([min(max(block.count, 0), schema.STEPS_MAX) for block in rank.blocks])
-        width = max(width, len(rank.phases))
-    columns = TOTALS + 2 * min(width, schema.PHASES_MAX)
-    return MERGED_SHARE * 8 * columns * min(rows, schema.STEPS_MAX) + RANK_BYTES * len(report.ranks)
-
-
 def states(ledger: Ledger, run: str) -> Iterator[FoldState]:
     """The run's segments that can be used, the newest first."""
     for body in ledger.segments(run):
@@ -511,57 +489,6 @@ def _restore_rows(store: Store, process: schema.RankReport, state: FoldState | N
     state.restore_rows(key, attempt)
     # From the last one that was folded, with which the next one is compared.
     return max(attempt.top_number - 1, 0)
-
-
-def checked(
-    reports: Sequence[schema.RankReport], is_known: Callable[[schema.RankReport], bool], is_large: bool
-) -> _Checked:
-    """Check the rank reports of a push. Of a large one the steps are decoded too, and divided into parts."""
-    valid, wrong, fields = [], [], []
-    for report in reports:
-        try:
-            usable, error = _usable(report, is_known)
-            if error is not None:
-                fields.append((report, error))
-            valid.append(in_version_2(schema.with_printable_texts(usable)))
-        except Exception as error:
-            wrong.append((report, error))
-    refused = refused_beyond_bound(valid)
-    wrong += [(valid[at], error) for at, error in refused.items()]
-    parts = [Part(report) for at, report in enumerate(valid) if at not in refused]
-    if not is_large:
-        return _Checked(parts, wrong, fields)
-    divided = []
-    for (report, _), steps in zip(parts, _decoded(parts), strict=True):
-        if isinstance(steps, Exception):
-            wrong.append((report, steps))
-        else:
-            divided += [Part(*one) for one in in_parts(report, steps, ROWS_AT_ONCE)]
-    return _Checked(divided, wrong, fields)
-
-
-def _usable(
-    report: schema.RankReport, is_known: Callable[[schema.RankReport], bool]
-) -> tuple[schema.RankReport, schema.SchemaError | None]:
-    """The report, without optional fields that are out of bounds, and what is wrong with these. Raises SchemaError."""
-    try:
-        schema.check(report, is_known=is_known(report))
-        return report, None
-    except schema.SchemaError as error:
-        usable = schema.without_wrong_options(report)
-        schema.check(usable)
-        return usable, error
-
-
-def _decoded(parts: Sequence[Part]) -> list[PushedSteps | Exception]:
-    """The steps of each part, or why they are refused or could not be decoded."""
-    try:
-        of_blocks = iter(decode_steps([part.report for part in parts if part.steps is None]))
-        return [next(of_blocks) if part.steps is None else part.steps for part in parts]
-    except Exception as error:
-        if len(parts) == 1:
-            return [error]
-    return [steps for part in parts for steps in _decoded([part])]
 
 
 def _merged_by_process(batch: list[NewRecords]) -> list[NewRecords]:
