@@ -75,6 +75,10 @@ PACKAGES = {
         *("aggregator.fair_queue", "aggregator.records", "causes", "columns", "defaults", "slices", "wire"),
     ],
     "aggregator.http": ["access", "histograms", "metrics", "web"],
+    "aggregator.stream": [
+        *("access", "aggregator.fair_queue", "aggregator.http", "aggregator.ingest", "aggregator.ledger"),
+        *("aggregator.memory_bound", "metrics", "wire"),
+    ],
     "aggregator.api": [
         *(
             "access",
@@ -87,6 +91,7 @@ PACKAGES = {
             "aggregator.ingest",
             "aggregator.ledger",
             "aggregator.memory_bound",
+            "aggregator.stream",
         ),
         *("causes", "columns", "defaults", "goodput", "histograms", "metrics", "otlp", "web", "wire"),
     ],
@@ -161,6 +166,7 @@ PACKAGES = {
             "aggregator.http",
             "aggregator.ledger",
             "aggregator.memory_bound",
+            "aggregator.stream",
         ),
         *(
             "bootstrap",

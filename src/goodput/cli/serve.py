@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import secrets
 import socket
 import sys
 
@@ -24,10 +25,13 @@ the page at /, the JSON API at /api/v1/runs, Prometheus series at /metrics."""
 EPILOG = """examples:
   goodput serve --listen 127.0.0.1:9471 --ledger sqlite:////var/lib/goodput/ledger.db
   goodput serve --listen 0.0.0.0:9471 --tokens tokens.json --tls-cert cert.pem --tls-key key.pem
+  goodput serve --stream nats://n1:4222,nats://n2:4222,nats://n3:4222 --ledger postgresql://db/goodput
 """
 
 
 def add_options(parser) -> None:
+    from goodput.aggregator.stream.options import add_stream_options
+
     add = parser.add_argument
     add("--listen", type=listen_address, default="127.0.0.1:9471", metavar="ADDRESS:PORT",
         help="address to listen on (default: %(default)s)")  # fmt: skip
@@ -54,6 +58,7 @@ def add_options(parser) -> None:
         "(default: %(default)s)")  # fmt: skip
     add("--audit-log", metavar="FILE",
         help="append sign-ins, changes of tokens, ends of runs and refusals to this file (default: to the log)")  # fmt: skip
+    add_stream_options(parser, number, memory_bytes)
     add_keep_options(add)
     add_otlp_options(add, number(float, 0.1, 86_400, " seconds"))
     add_access_options(add)
@@ -70,20 +75,82 @@ def call(arguments) -> int:
     try:
         check_options(arguments, host)
         otlp = settings_of(arguments)
+        role = _role(arguments)
     except (OptionError, ValueError) as error:
         return fail("serve", error, 2)
 
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("nats").setLevel(logging.CRITICAL)  # Its errors are ours, told in a sentence.
+    try:
+        authenticator = _authenticator(arguments)
+        listener = listening_socket(host, port)
+    except ValueError as error:
+        return fail("serve", error)
+    except OSError as error:
+        return fail("serve", f"cannot listen on {host}:{port}: {error.strerror}")
+    if otlp:
+        otlp = otlp._replace(instance=f"{socket.gethostname()}:{listener.getsockname()[1]}")
+    shown, scheme = f"[{host}]" if ":" in host else host, "https" if authenticator.certificate else "http"
+    address = f"{scheme}://{shown}:{listener.getsockname()[1]}"
+    try:
+        if role and arguments.role == "ingest":
+            app = _ingest_worker(arguments, authenticator, role)
+            print(f"goodput serve: ingest worker on {address}", flush=True)
+        else:
+            app = _aggregator(arguments, authenticator, role, otlp)
+            print(f"goodput serve: page and API on {address}", flush=True)
+            print(f"goodput serve: ledger {app.state.ledger_url}", flush=True)
+    except _Failed as error:
+        return fail("serve", error, error.code)
+    if role:
+        print(f"goodput serve: stream {role.stream.settings.shown}", flush=True)
+    tune_garbage_collector(5_000)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    server, startup = server_of(app), app.state.startup
+    startup.on_failure = lambda: setattr(server, "should_exit", True)
+    server.run(sockets=[listener])
+    return 0 if startup.error is None else fail("serve", startup.error)
+
+
+class _Failed(Exception):
+    def __init__(self, text: object, code: int = 1):
+        super().__init__(str(text))
+        self.code = code
+
+
+def _role(arguments):
+    """What this process does with the stream, None without one. Raises ValueError."""
+    from goodput.aggregator.stream.options import check_stream_options
+
+    check_stream_options(arguments)
+    if not arguments.stream:
+        return None
+    try:
+        from goodput.aggregator.api.stream_role import StreamRole
+        from goodput.aggregator.stream.connection import StreamSettings
+    except ModuleNotFoundError as error:
+        if error.name != "nats":
+            raise
+        raise ValueError("--stream needs nats-py: pip install 'goodput-telemetry[stream]'") from None
+    settings = StreamSettings(
+        urls=tuple(url for urls in arguments.stream for url in urls),
+        count=arguments.partitions,
+        replicas=arguments.stream_replicas,
+        bytes_max=arguments.stream_bytes or -1,
+        credentials=arguments.stream_credentials,
+        ca=arguments.stream_ca,
+    )
+    host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:64]
+    name = f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
+    return StreamRole(settings, name, takes_pushes=arguments.role != "aggregate")
+
+
+def _authenticator(arguments):
+    """Raises ValueError, OSError."""
     from goodput.access.audit import AuditLog, file_logger
-    from goodput.aggregator.api.app import create_app
     from goodput.aggregator.http.authentication import RequestAuthenticator
     from goodput.aggregator.http.token_budgets import TokenLimits
-    from goodput.aggregator.ledger.compaction import Keep
-    from goodput.aggregator.ledger.ledger import LedgerError
-    from goodput.aggregator.ledger.owner import LedgerOwner
-    from goodput.aggregator.memory_bound import TooSmall
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    ledger = arguments.ledger or f"sqlite:///{os.path.abspath('goodput-ledger.db')}"
     settings = {"hosts": tuple(arguments.allow_host), "any_host": bool(arguments.client_ca)}
     settings["metrics_public"] = arguments.metrics_public
     settings["token_limits"] = TokenLimits(arguments.token_bytes, arguments.token_cpu)
@@ -91,35 +158,48 @@ def call(arguments) -> int:
         try:
             settings["audit"] = AuditLog(file_logger(arguments.audit_log))
         except OSError as error:
-            return fail("serve", f"--audit-log {arguments.audit_log}: {error.strerror}")
+            raise ValueError(f"--audit-log {arguments.audit_log}: {error.strerror}") from None
+    return RequestAuthenticator.from_options(arguments, **settings)
+
+
+def _aggregator(arguments, authenticator, role, otlp):
+    """The app of an aggregator. Raises _Failed."""
+    from goodput.aggregator.api.app import create_app
+    from goodput.aggregator.ledger.compaction import Keep
+    from goodput.aggregator.ledger.ledger import LedgerError
+    from goodput.aggregator.ledger.owner import LedgerOwner
+    from goodput.aggregator.memory_bound import TooSmall
+
+    ledger = arguments.ledger or f"sqlite:///{os.path.abspath('goodput-ledger.db')}"
     try:
-        authenticator = RequestAuthenticator.from_options(arguments, **settings)
-        listener = listening_socket(host, port)
-    except ValueError as error:
-        return fail("serve", error)
-    except OSError as error:
-        return fail("serve", f"cannot listen on {host}:{port}: {error.strerror}")
-    given: dict = {"stall_seconds": arguments.stall, "stale_seconds": arguments.stale}
-    given |= {"abandoned_seconds": arguments.abandoned, "ranks_shown": arguments.ranks_shown}
-    if otlp:
-        given["otlp"] = otlp._replace(instance=f"{socket.gethostname()}:{listener.getsockname()[1]}")
-    given["keep"] = Keep(arguments.keep_steps, arguments.keep_minutes)
-    try:
-        given["owner"] = LedgerOwner(ledger)
-        app = create_app(ledger, authenticator=authenticator, memory=_memory_bound(arguments.memory), **given)
+        return create_app(
+            ledger,
+            authenticator=authenticator,
+            memory=_memory_bound(arguments.memory),
+            stall_seconds=arguments.stall,
+            stale_seconds=arguments.stale,
+            abandoned_seconds=arguments.abandoned,
+            ranks_shown=arguments.ranks_shown,
+            keep=Keep(arguments.keep_steps, arguments.keep_minutes),
+            owner=LedgerOwner(ledger, is_shared=role is not None),
+            otlp=otlp,
+            stream=role,
+        )
     except TooSmall as error:
-        return fail("serve", f"--memory: {error}", 2)
+        raise _Failed(f"--memory: {error}", 2) from None
     except LedgerError as error:
-        return fail("serve", error)
-    shown, scheme = f"[{host}]" if ":" in host else host, "https" if authenticator.certificate else "http"
-    print(f"goodput serve: page and API on {scheme}://{shown}:{listener.getsockname()[1]}", flush=True)
-    print(f"goodput serve: ledger {app.state.ledger_url}", flush=True)
-    tune_garbage_collector(5_000)
-    sys.setswitchinterval(SWITCH_SECONDS)
-    server, startup = server_of(app), app.state.startup
-    startup.on_failure = lambda: setattr(server, "should_exit", True)
-    server.run(sockets=[listener])
-    return 0 if startup.error is None else fail("serve", startup.error)
+        raise _Failed(error) from None
+
+
+def _ingest_worker(arguments, authenticator, role):
+    """The app of an ingest worker. Raises _Failed."""
+    from goodput.aggregator.api.ingest_app import create_ingest_app
+    from goodput.aggregator.memory_bound import TooSmall
+
+    try:
+        return create_ingest_app(role, authenticator, _memory_bound(arguments.memory))
+    except TooSmall as error:
+        raise _Failed(f"--memory: {error}", 2) from None
 
 
 def memory_bytes(text: str) -> int:

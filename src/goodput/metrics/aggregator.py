@@ -75,6 +75,17 @@ goodput_aggregator_otlp_points_total{outcome}: Points exported by outcome: accep
     took the others), lost (with a request that failed; the next export has newer values).
 goodput_aggregator_otlp_accepted_age_seconds: Time since the OTLP receiver last accepted all series, or since the
     start.
+goodput_aggregator_stream_connected: 1 while the stream (--stream) answers, else 0; absent without one.
+goodput_aggregator_stream_messages_total{outcome}: Parts of pushes sent to the stream: published, or failed (their agents
+ push them again).
+goodput_aggregator_stream_answers_dropped_total: Answers of aggregators to nodes that could not be read or were too many.
+goodput_aggregator_stream_read_total{outcome}: Parts of pushes taken from the stream: read, malformed, or failed for
+ another reason than the ledger.
+goodput_aggregator_stream_pending_messages: Parts of pushes in the stream that this aggregator has not read yet.
+goodput_aggregator_stream_delay_seconds: Age of the last push when the ledger had it, of the partition that is latest.
+goodput_aggregator_partitions: Partitions that this aggregator serves.
+goodput_aggregator_partitions_unserved: Partitions of which this aggregator hears no other that serves them.
+goodput_aggregator_partition_takeovers_total: How often this aggregator took a partition.
 goodput_aggregator_cpu_seconds_total: CPU time used by the aggregator.
 goodput_aggregator_memory_bytes: Resident memory of the aggregator.
 goodput_aggregator_memory_limit_bytes: The bound of its resident memory (--memory); absent without one.

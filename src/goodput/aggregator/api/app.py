@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
@@ -55,10 +55,15 @@ from goodput.aggregator.ledger.compaction import Keep
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.owner import CHECK_SECONDS, LedgerOwner
 from goodput.aggregator.memory_bound import MemoryBound, Way
+from goodput.aggregator.stream.errors import Elsewhere, StreamError
 from goodput.defaults import ABANDONED_SECONDS, STALE_SECONDS, STALL_SECONDS
 from goodput.metrics.negotiation import negotiated
 from goodput.otlp.settings import OtlpSettings
 from goodput.slices import Slices
+
+if TYPE_CHECKING:  # They need nats-py.
+    from goodput.aggregator.api.stream_member import StreamMember
+    from goodput.aggregator.api.stream_role import StreamRole
 
 log = logging.getLogger("goodput.aggregator")
 RUNS_ASKED_MAX = 64
@@ -81,10 +86,11 @@ def create_app(
     clock: SteadyClock | None = None,
     otlp: OtlpSettings | None = None,
     owner: LedgerOwner | None = None,
+    stream: StreamRole | None = None,
 ) -> FastAPI:
     """The aggregator as an ASGI app over the ledger at `ledger_url` (an SQLAlchemy URL), which it compacts as in `keep`.
 
-    With an `owner` it ends unless it alone serves the ledger.
+    With an `owner` it ends unless it alone serves the ledger, or with a `stream` all that do are over this one.
 
     Without an authenticator every client that names this machine as its host has full access.
     """
@@ -103,19 +109,26 @@ def create_app(
     exposition = Exposition(accounts, ingest, health, authenticator, memory, clock, ranks_shown)
     maintenance = LedgerMaintenance(ledger, ingest, accounts, keep or Keep(), memory)
 
-    startup = Startup(lambda startup: _restore(startup, ledger, owner, ingest, maintenance, memory))
+    startup = Startup(
+        lambda startup: _restore(startup, ledger, owner, ingest, maintenance, memory, stream is None)
+    )
     reloads = _repeat(_once(authenticator.reload), FILES_EVERY_SECONDS, "reloading tokens and certificates")
     hangs = _repeat(accounts.detecting_hangs, HANGS_EVERY_SECONDS, "hang detection")
     ender = RunEnder(store, ledger, stale_seconds=stale_seconds, clock_ns=clock)
     follow = _once(lambda: follow_step(clock, clocks, store, accounts.hangs))
     clock_steps = _repeat(follow, CLOCK_EVERY_SECONDS, "following steps of the clock")
-    works = (hangs, exposition.keep_fresh, maintenance.run, Snapshots(accounts, ingest).run, memory.run)
-    works += (clock_steps, Abandonment(accounts, ender, abandoned_seconds).run, *_exports(exposition, otlp))
-    works += (partial(_check_owner, owner, startup),) if owner else ()
-    app = _api(_lifespan(startup, reloads, works, history), _run_check(store, maintenance.memory))
+    works = [hangs, exposition.keep_fresh, maintenance.run, Snapshots(accounts, ingest).run, memory.run]
+    works += [clock_steps, Abandonment(accounts, ender, abandoned_seconds).run, *_exports(exposition, otlp)]
+    works += [partial(_check_owner, owner, startup)] if owner else []
+    member = stream.member(ledger, ingest, accounts, maintenance.memory, memory) if stream else None
+    run_check = _run_check(store, maintenance.memory, member)
+    app = _api(_lifespan(startup, reloads, works, history, member), run_check)
+    if stream and member:
+        _join(app, member, stream, works, startup)
+        exposition.stream = member
     app.add_middleware(RequestMiddleware, authenticator=authenticator, check=startup.check)
     app.state.ledger_url, app.state.authenticator, app.state.startup = ledger.url, authenticator, startup
-    pushes = IngestRoute(ingest, authenticator, memory)
+    pushes = IngestRoute(stream.pushed if stream else ingest, authenticator, memory)
     app.push = RequestMiddleware(pushes, authenticator, startup.check)
     # Answers 405 to other methods; POST does not get here.
     app.router.routes.append(Route(ingest_route.PATH, pushes, methods=["POST"]))
@@ -148,6 +161,22 @@ def _api(lifespan, run_check) -> App:
     )
 
 
+def _join(app: App, member: StreamMember, stream: StreamRole, works: list[_Work], startup: Startup) -> None:
+    """Serve the app to other aggregators too, and with it what they serve."""
+
+    async def run() -> None:
+        try:
+            await stream.stream.connect()
+        except StreamError as error:
+            return startup.fail(error)
+        await asyncio.gather(member.run(app), *(work() for work in stream.works()))
+
+    works.append(run)
+    app.add_exception_handler(Elsewhere, member.answer_elsewhere)
+    app.add_exception_handler(StreamError, _unavailable)
+    app.add_middleware(member.everywhere)
+
+
 def _exports(exposition: Exposition, otlp: OtlpSettings | None) -> Iterator[_Work]:
     if otlp:
         from goodput.aggregator.api.otlp_export import OtlpExport
@@ -171,12 +200,16 @@ def _restore(
     ingest: Ingest,
     maintenance: LedgerMaintenance,
     memory: MemoryBound,
+    is_alone: bool,
 ) -> None:
+    """Read the ledger; where it is shared, the runs of a partition are read when that is taken."""
     if owner:
         owner.acquire(lambda: startup.is_stopping)
     if ledger.is_old:
         ledger.migrate(startup.set_converted)
         maintenance.begin()
+    if not is_alone:
+        return
     stored = maintenance.memory.find_stored()
     startup.begin_reading(ledger.count_processes() - stored)
     ingest.restore(maintenance.restored, startup.set_restored, memory.has_room)
@@ -227,7 +260,9 @@ def _accepts_gzip(accepted: str) -> bool:
     return False
 
 
-def _lifespan(startup: Startup, reloads: _Work, works: Sequence[_Work], history: History):
+def _lifespan(
+    startup: Startup, reloads: _Work, works: Sequence[_Work], history: History, member: StreamMember | None
+):
     """What runs beside requests: reading the ledger, `reloads`, and `works` once the runs are whole."""
 
     @asynccontextmanager
@@ -241,6 +276,8 @@ def _lifespan(startup: Startup, reloads: _Work, works: Sequence[_Work], history:
         await asyncio.wait(tasks[1:], timeout=WAIT_SECONDS)
         yield
         startup.is_stopping = True
+        if member:
+            await member.stop()
         history.stop()
         for task in tasks:
             task.cancel()
@@ -281,13 +318,15 @@ def _once(work: Callable[[], object]) -> Callable[[], Slices[None]]:
     return parts
 
 
-def _run_check(store: Store, memory: RunMemory):
+def _run_check(store: Store, memory: RunMemory, member: StreamMember | None):
     async def check(request: Request) -> None:
         """Runs before every route of one run. A run that the token may not see is answered as unknown."""
         run, access = request.path_params.get("run"), access_of(request)
         if run is None:
             return
         if access.may(run):
+            if member:
+                member.check(request, run)
             await memory.load(run)
             if run in store.runs:
                 return

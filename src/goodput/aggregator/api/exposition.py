@@ -112,6 +112,7 @@ class Exposition:
         self._flights = SingleFlight()
         self._rendered_ns = 0  # when the series were computed, by `clock_ns`
         self.otlp: Collected | None = None  # the exporter of these series, for its own
+        self.stream: Collected | None = None  # this aggregator as one of several
 
     async def text(
         self,
@@ -254,7 +255,7 @@ class Exposition:
         if access.is_of_all and not runs:
             found.append(self._own)
         out: list[bytes] = []
-        await in_slices(_joined(format, [one[format] for one in found], out))
+        await in_slices(joined(format, [one[format] for one in found], out))
         return _Text(b"".join(out))
 
     async def _assemble_again(self, key: _Key, before: _Text) -> None:
@@ -311,9 +312,9 @@ class Exposition:
         _add_bounds(families, store, self._authenticator, self._memory, more)
         self._add_clocks(families)
         families.add_process("goodput_aggregator")
-        if self.otlp:
-            self.otlp.collect(families)
-        _add_authentication(families, self._authenticator)
+        for more in filter(None, (self.otlp, self.stream)):
+            more.collect(families)
+        add_requests(families, self._authenticator)
 
     def _add_clocks(self, families: Families) -> None:
         if isinstance(self._clock_ns, SteadyClock):
@@ -341,7 +342,7 @@ def _bodies(families: Families, formats: list[Format]) -> Slices[Bodies]:
     return found
 
 
-def _joined(format: Format, parts: list[dict[str, bytes]], out: list[bytes]) -> Slices[None]:
+def joined(format: Format, parts: list[dict[str, bytes]], out: list[bytes]) -> Slices[None]:
     """Add all series to `out`, family by family; yields after each."""
     for metric in CATALOGUE.values():
         if metric.exposer == "aggregator":
@@ -371,7 +372,8 @@ def _add_bounds(
     families.add_counts("goodput_aggregator_bound_used_ratio", "bound", used)
 
 
-def _add_authentication(families: Families, authenticator: RequestAuthenticator) -> None:
+def add_requests(families: Families, authenticator: RequestAuthenticator) -> None:
+    """The series of requests, tokens and certificates."""
     authenticator.metrics.collect(families)
     families.add_counts("goodput_aggregator_audit_dropped_total", "kind", authenticator.audit.dropped)
     for (token, bound), count in sorted(authenticator.budgets.refusals.items()):

@@ -9,16 +9,21 @@ these.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
 from goodput.access.responses import Refusal
+from goodput.access.tokens import Access
 from goodput.aggregator.fair_queue import RETRY_SECONDS, QueueFull
 from goodput.aggregator.http import limits
 from goodput.aggregator.http.authentication import RequestAuthenticator, address_of
 from goodput.aggregator.http.headers import header_values
 from goodput.aggregator.http.request_metrics import RequestMetrics
 from goodput.aggregator.http.token_budgets import Push
-from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ledger.ledger import LedgerError
 from goodput.aggregator.memory_bound import MemoryBound, Reservation
+from goodput.aggregator.stream.errors import StreamError
 from goodput.wire import schema
 
 PATH = "/api/v1/ingest"
@@ -27,8 +32,18 @@ DECODED_BYTES = 8
 _VERSIONS = schema.VERSIONS_HEADER.encode(), ", ".join(map(str, schema.VERSIONS)).encode()
 
 
+class Pushed(Protocol):
+    """What takes pushes: Ingest, or one that sends them to a stream. `counts` are by (series, label)."""
+
+    counts: Counter
+
+    async def accept(
+        self, body: bytes, access: Access, memory: Reservation, spent: Callable[[float], object]
+    ) -> schema.Ack: ...
+
+
 class IngestRoute:
-    def __init__(self, ingest: Ingest, authenticator: RequestAuthenticator, memory: MemoryBound):
+    def __init__(self, ingest: Pushed, authenticator: RequestAuthenticator, memory: MemoryBound):
         self._ingest, self._metrics, self._memory = ingest, authenticator.metrics, memory
         self._budgets, self._audit = authenticator.budgets, authenticator.audit
 
@@ -45,7 +60,7 @@ class IngestRoute:
             return await _send_error(send, refused.status, refused, refused.retry_after)
         except schema.SchemaError as error:
             return await _send_error(send, 400, error)
-        except (LedgerError, QueueFull) as error:
+        except (LedgerError, QueueFull, StreamError) as error:
             return await _send_error(send, 503, error)
         if ack is not None:
             await _send(send, 200, schema.encode(ack), schema.CONTENT_TYPE)

@@ -68,6 +68,19 @@ class RunMemory:
         self._summaries |= dict.fromkeys(found)
         return sum(one.processes for one in found.values())
 
+    def note_closed(self, runs: Collection[str]) -> None:
+        """Note runs that are in the ledger alone and were closed there."""
+        self._summaries |= dict.fromkeys(runs)
+
+    def forget(self, run: str) -> None:
+        """Forget a run that another aggregator serves now."""
+        for held in (self._summaries, self._used, self.closed_at):
+            held.pop(run, None)
+
+    def has_room(self) -> bool:
+        """Whether runs may be read that nobody asked for."""
+        return self._memory.has_room()
+
     # ---- Out of memory
 
     def make_room(self, token: str = "") -> int:

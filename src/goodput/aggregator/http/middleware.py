@@ -43,6 +43,8 @@ _REFUSAL_HEADERS = {
 # Replaces an escaped slash of a run's name until routing is done; names are printable, so none contains it.
 _SLASH = "\x1f"
 CLIENT_DISCONNECTED = 499
+# In the scope of a request that another aggregator has authenticated, with its `access`. No client can set it.
+FORWARDED = "goodput.forwarded"
 
 
 class RunConvertor(Convertor[str]):
@@ -82,7 +84,8 @@ class RequestMiddleware:
 
         try:
             self._check_head(scope)
-            scope["access"] = self._authenticator.check_request(scope, route)
+            if not scope.get(FORWARDED):
+                scope["access"] = self._authenticator.check_request(scope, route)
             self._check(route)
             await self._app(scope, receive, send_secured)
         except Refusal as refusal:

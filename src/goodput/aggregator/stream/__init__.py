@@ -1,0 +1,1 @@
+"""Several aggregators over one stream: NATS JetStream between the ingest workers and the aggregators of partitions."""

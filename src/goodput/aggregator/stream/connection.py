@@ -1,0 +1,229 @@
+"""The connection to NATS, and what this program keeps there: a stream of pushes, and a bucket of leases.
+
+Both are made by the first process that connects. A stream of another number of partitions is refused: its messages
+would be read by nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+from nats.errors import NoServersError
+from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
+from nats.js.client import JetStreamContext
+from nats.js.errors import APIError, NotFoundError
+from nats.js.kv import KeyValue
+
+from goodput.aggregator.stream import partitions
+from goodput.aggregator.stream.errors import StreamError
+
+log = logging.getLogger("goodput.aggregator")
+NAME, LEASES = "GOODPUT_PUSHES", "goodput_leases"
+# A holder that is silent for so long has lost its partitions.
+LEASE_SECONDS = 5.0
+# A push that is published again within this time is stored once.
+DUPLICATE_SECONDS = 120.0
+CONNECT_SECONDS, RECONNECT_SECONDS = 2, 1
+# A server that does not answer two pings is left for another one.
+PING_SECONDS, PINGS_MAX = 2, 2
+PUBLISH_SECONDS = 8.0  # electing a leader takes 4 to 9 s
+# What a message has beside the report: headers, and the fields of messages.PushMessage.
+HEAD_BYTES = 16 << 10
+MESSAGE_BYTES_MAX = 1 << 20
+
+
+class StreamSettings(NamedTuple):
+    """Where the stream is, and how it is made where there is none."""
+
+    urls: tuple[str, ...]
+    count: int = partitions.PARTITIONS
+    replicas: int = 3
+    bytes_max: int = 8 << 30
+    credentials: str | None = None  # a file of NATS
+    ca: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """The addresses without secrets."""
+        return ", ".join(_without_secrets(url) for url in self.urls)
+
+
+class Stream:
+    """One connection. Methods raise StreamError."""
+
+    def __init__(self, settings: StreamSettings, name: str = "goodput"):
+        self.settings, self._name = settings, name
+        self.client = Client()
+        self._js: JetStreamContext | None = None
+        self._leases: KeyValue | None = None
+        self.created = ""  # tells this stream from one of the same name that was made before or after it
+
+    @property
+    def count(self) -> int:
+        return self.settings.count
+
+    @property
+    def is_connected(self) -> bool:
+        return self._js is not None and self.client.is_connected
+
+    @property
+    def js(self) -> JetStreamContext:
+        if self._js is None:
+            raise StreamError(f"stream {self.settings.shown}: not connected yet")
+        return self._js
+
+    @property
+    def leases(self) -> KeyValue:
+        if self._leases is None:
+            raise StreamError(f"stream {self.settings.shown}: not connected yet")
+        return self._leases
+
+    async def connect(self) -> None:
+        """Connect, and make the stream and the bucket where they are missing.
+
+        Tries until it succeeds; a stream that is another one is an error at once.
+        """
+        is_told = False
+        while True:
+            try:
+                await self._connect_once()
+                return
+            except (NatsError, OSError, asyncio.TimeoutError) as error:
+                if not is_told:
+                    log.warning("stream %s: %s; trying again", self.settings.shown, _text(error))
+                is_told = True
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+    async def _connect_once(self) -> None:
+        if not self.client.is_connected:
+            # A client that failed to connect cannot be used again.
+            self.client = Client()
+            context = ssl.create_default_context(cafile=self.settings.ca) if self.settings.ca else None
+            await self.client.connect(
+                servers=list(self.settings.urls),
+                name=self._name,
+                connect_timeout=CONNECT_SECONDS,
+                allow_reconnect=True,
+                max_reconnect_attempts=-1 if self._js else 1,
+                reconnect_time_wait=RECONNECT_SECONDS,
+                ping_interval=PING_SECONDS,
+                max_outstanding_pings=PINGS_MAX,
+                error_cb=self._log_error,
+                disconnected_cb=self._told("disconnected"),
+                reconnected_cb=self._told("connected again"),
+                tls=context,
+                user_credentials=self.settings.credentials,
+            )
+            # What keeps on trying once it has been connected.
+            self.client.options["max_reconnect_attempts"] = -1
+        js = self.client.jetstream(timeout=PUBLISH_SECONDS)
+        self.created = await self._ensure_stream(js)
+        self._leases = await self._ensure_leases(js)
+        self._js = js
+
+    async def close(self) -> None:
+        if self.client.is_connected or self.client.is_reconnecting:
+            await self.client.close()
+
+    def message_bytes_max(self) -> int:
+        """How large the report in a message may be."""
+        return min(self.client.max_payload, MESSAGE_BYTES_MAX) - HEAD_BYTES
+
+    async def publish(self, partition: int, body: bytes, message_id: str) -> None:
+        """Returns when the stream has stored the message on a majority of its replicas."""
+        subject = partitions.pushes(self.count, partition)
+        try:
+            await self.js.publish(
+                subject, body, timeout=PUBLISH_SECONDS, stream=NAME, headers={"Nats-Msg-Id": message_id}
+            )
+        except (NatsError, OSError, asyncio.TimeoutError) as error:
+            raise self.error(error) from None
+
+    async def purge(self, partition: int, before: int) -> None:
+        """Forget the messages of a partition up to, without, the sequence number `before`."""
+        try:
+            await self.js.purge_stream(NAME, seq=before, subject=partitions.pushes(self.count, partition))
+        except (NatsError, OSError, asyncio.TimeoutError) as error:
+            raise self.error(error) from None
+
+    def error(self, error: Exception) -> StreamError:
+        return StreamError(f"stream {self.settings.shown}: {_text(error)}")
+
+    async def _ensure_stream(self, js: JetStreamContext) -> str:
+        wanted = partitions.pushes(self.count, "*")
+        config = StreamConfig(
+            name=NAME,
+            subjects=[wanted],
+            retention=RetentionPolicy.LIMITS,
+            # A full stream refuses what is new: agents keep it, and nothing that was acknowledged is dropped.
+            discard=DiscardPolicy.NEW,
+            max_bytes=self.settings.bytes_max,
+            storage=StorageType.FILE,
+            num_replicas=self.settings.replicas,
+            duplicate_window=DUPLICATE_SECONDS,
+        )
+        try:
+            found = await js.stream_info(NAME)
+        except NotFoundError:
+            found = await self._made(lambda: js.add_stream(config))
+        if found.config.subjects != [wanted]:
+            has = ", ".join(found.config.subjects or [])
+            raise StreamError(
+                f"stream {self.settings.shown}: {NAME} has the subjects {has}, not {wanted}: every process needs the "
+                "same --partitions; to change it, stop all of them when nothing is left in the stream, and delete it"
+            )
+        return str(found.created)
+
+    async def _ensure_leases(self, js: JetStreamContext) -> KeyValue:
+        try:
+            return await js.key_value(LEASES)
+        except NotFoundError:
+            return await self._made(
+                lambda: js.create_key_value(
+                    bucket=LEASES, ttl=LEASE_SECONDS, history=1, replicas=self.settings.replicas
+                )
+            )
+
+    async def _made(self, make: Callable[[], Awaitable]):
+        """What `make` makes; a server that cannot for good is an error that is not tried again."""
+        try:
+            return await make()
+        except APIError as error:
+            if error.code == 503 or "replicas" not in str(error.description):
+                raise
+            raise StreamError(
+                f"stream {self.settings.shown}: {self.settings.replicas} replicas need as many servers in a cluster "
+                f"({error.description}); --stream-replicas 1 is for tests"
+            ) from None
+
+    async def _log_error(self, error: Exception) -> None:
+        log.debug("stream %s: %s", self.settings.shown, _text(error))
+
+    def _told(self, what: str) -> Callable[[], Awaitable[None]]:
+        async def tell() -> None:
+            log.warning("stream %s: %s", self.settings.shown, what)
+
+        return tell
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, NoServersError):
+        return "no server answers"
+    if isinstance(error, asyncio.TimeoutError) and not str(error).strip():
+        return "no answer in time"
+    if isinstance(error, APIError):
+        return f"{error.description} (code {error.err_code})"
+    return str(error).removeprefix("nats: ") or type(error).__name__
+
+
+def _without_secrets(url: str) -> str:
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}"

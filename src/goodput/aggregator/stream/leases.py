@@ -1,0 +1,70 @@
+"""Leases of partitions in JetStream's key-value store: at most one process has one, until it is silent for LEASE_SECONDS.
+
+A key expires in the store by itself, and changes only from the revision that its holder knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from nats.errors import Error as NatsError
+from nats.js.errors import KeyWrongLastSequenceError
+
+from goodput.aggregator.stream.connection import LEASE_SECONDS, Stream
+
+# After so long it is renewed.
+RENEW_SECONDS = LEASE_SECONDS / 3
+_FAILURES = NatsError, OSError, asyncio.TimeoutError
+
+
+class LeaseLost(Exception):
+    """Another process has the lease."""
+
+
+class Lease:
+    """The lease of one partition. Methods raise LeaseLost, and StreamError where nothing is known."""
+
+    def __init__(
+        self, stream: Stream, partition: int, holder: str, clock: Callable[[], float] = time.monotonic
+    ):
+        self.partition = partition
+        self._stream, self._clock = stream, clock
+        self._key, self._holder = f"partition.{partition}", holder.encode()
+        self._revision, self._renewed = 0, 0.0
+
+    def is_due(self) -> bool:
+        return self._clock() - self._renewed > RENEW_SECONDS
+
+    def is_valid(self) -> bool:
+        """Whether nobody else can have it."""
+        return self._clock() - self._renewed < LEASE_SECONDS
+
+    async def take(self) -> None:
+        began = self._clock()
+        try:
+            self._revision = await self._stream.leases.create(self._key, self._holder)
+        except KeyWrongLastSequenceError:
+            raise LeaseLost(self._key) from None
+        except _FAILURES as error:
+            raise self._stream.error(error) from None
+        self._renewed = began
+
+    async def renew(self) -> None:
+        """Take it anew where it expired and nobody else has: its holder goes on."""
+        began = self._clock()
+        try:
+            self._revision = await self._stream.leases.update(self._key, self._holder, last=self._revision)
+        except KeyWrongLastSequenceError:
+            await self.take()
+        except _FAILURES as error:
+            raise self._stream.error(error) from None
+        self._renewed = began
+
+    async def give_back(self) -> None:
+        try:
+            await self._stream.leases.delete(self._key, last=self._revision)
+        except _FAILURES:
+            pass  # It expires.
+        self._renewed = -LEASE_SECONDS

@@ -1,0 +1,76 @@
+"""The options of `goodput serve` that make it one of several over a stream."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from goodput.aggregator.stream.partitions import PARTITIONS, PARTITIONS_MAX
+
+ROLES = ("all", "ingest", "aggregate")
+STREAM_BYTES = 8 << 30
+SCHEMES = ("nats", "tls")
+
+
+def add_stream_options(
+    parser: argparse.ArgumentParser, number: Callable[..., Callable], size: Callable[[str], int]
+) -> None:
+    """`number` makes an argparse type of a number within bounds, `size` is one of bytes."""
+    group = parser.add_argument_group("several aggregators over one stream (docs/scale.md)")
+    add = group.add_argument
+    add("--stream", type=stream_url, action="append", default=[], metavar="URL",
+        help="NATS server with JetStream, such as nats://10.0.0.1:4222 or tls://user:password@host:4222; repeatable, or "
+        "several with commas (default: none, this aggregator is the only one)")  # fmt: skip
+    add("--role", choices=ROLES,
+        help="with --stream: take pushes into the stream (ingest), serve runs from it (aggregate), or both (default: all)")  # fmt: skip
+    add("--partitions", type=number(int, 1, PARTITIONS_MAX, " partitions"), default=PARTITIONS, metavar="N",
+        help="into how many parts runs are divided among aggregators; the same for every process (default: %(default)s)")  # fmt: skip
+    add("--stream-replicas", type=number(int, 1, 5, " replicas"), default=3, metavar="N",
+        help="on how many servers the stream is stored, when it is made (default: %(default)s; 1 is for tests)")  # fmt: skip
+    add("--stream-bytes", type=size, default=STREAM_BYTES, metavar="SIZE",
+        help="how large the stream may become, when it is made; a full one takes no pushes (default: 8GiB)")  # fmt: skip
+    add("--stream-credentials", metavar="FILE", help="credentials file of a NATS user")
+    add("--stream-ca", metavar="FILE", help="certificates that sign those of the stream's servers (tls://)")
+
+
+def stream_url(text: str) -> list[str]:
+    """An argparse type: addresses of NATS servers."""
+    urls = [url.strip() for url in text.split(",") if url.strip()]
+    for url in urls:
+        try:
+            parts = urlsplit(url)
+            is_url = (
+                parts.scheme in SCHEMES and parts.hostname and (parts.port or 1) and not parts.path.strip("/")
+            )
+        except ValueError:
+            is_url = False
+        if not is_url:
+            # Not the whole URL: it may have a password.
+            shown = re.sub(r"//[^/]*@", "//***@", url)
+            raise argparse.ArgumentTypeError(f"{shown!r}: expected an address such as nats://10.0.0.1:4222")
+    if not urls:
+        raise argparse.ArgumentTypeError("expected an address such as nats://10.0.0.1:4222")
+    return urls
+
+
+def check_stream_options(arguments: argparse.Namespace) -> None:
+    """Raises ValueError."""
+    if not arguments.stream:
+        if arguments.role:
+            raise ValueError("--role needs a stream: give --stream nats://HOST:4222")
+        return
+    role = arguments.role or "all"
+    if role == "ingest":
+        if arguments.ledger:
+            raise ValueError("--role ingest has no ledger: leave --ledger out")
+    elif not (arguments.ledger or "").startswith("postgresql"):
+        raise ValueError(
+            "--stream needs a ledger that several aggregators share: --ledger postgresql://HOST/DATABASE"
+        )
+    for option in ("stream_credentials", "stream_ca"):
+        file = getattr(arguments, option)
+        if file and not os.access(file, os.R_OK):
+            raise ValueError(f"--{option.replace('_', '-')} {file}: cannot be read")

@@ -1,0 +1,353 @@
+"""The partitions of this aggregator: takes those that nobody holds, reads their pushes, and gives away what is too much.
+
+Each process holds its share, the number of partitions by that of aggregators, rounded up. One that others are too slow
+to take is taken beyond it, so that no run is without an aggregator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from goodput.access.responses import Refusal
+from goodput.aggregator.fair_queue import QueueFull
+from goodput.aggregator.ingest.ingest import Ingest
+from goodput.aggregator.ledger.fence import Fence
+from goodput.aggregator.ledger.ledger import LedgerError
+from goodput.aggregator.ledger.threads import in_thread
+from goodput.aggregator.memory_bound import MemoryBound
+from goodput.aggregator.stream import messages
+from goodput.aggregator.stream.connection import LEASE_SECONDS, Stream
+from goodput.aggregator.stream.errors import StreamError
+from goodput.aggregator.stream.leases import Lease, LeaseLost
+from goodput.aggregator.stream.members import Members
+from goodput.aggregator.stream.partitions import ANSWERS, partition_of
+from goodput.aggregator.stream.reader import PartitionReader
+from goodput.wire import schema
+
+log = logging.getLogger("goodput.aggregator")
+POLL_SECONDS = 1.0
+# A partition that nobody was heard to hold for so long is free: its holder may have missed one heartbeat.
+FREE_SECONDS, ANYBODY_SECONDS = 1.5, 3 * LEASE_SECONDS
+# One partition is given away at a time, once no aggregator has come or gone for so long.
+SETTLED_SECONDS, GIVE_SECONDS = 10.0, 2.0
+PURGE_SECONDS = 30.0
+# Messages that are in the ledger are kept for so long, for a database that is set back.
+KEPT_SECONDS = 600.0
+RETRY_SECONDS = 0.5
+# A push that fails with an error that nobody foresaw is tried so often.
+TRIES = 3
+
+
+class Runs(Protocol):
+    """What the owner of partitions does with their runs."""
+
+    async def take(self, partition: int) -> None:
+        """Serve the runs that the ledger has of a partition. Raises LedgerError."""
+        ...
+
+    async def drop(self, partition: int) -> None:
+        """Forget the runs of a partition, and what of them is not written."""
+        ...
+
+    async def flush(self) -> None:
+        """Write what is merged. Raises LedgerError."""
+        ...
+
+
+class _Position(NamedTuple):
+    at: float
+    sequence: int
+
+
+class _Held:
+    """A partition whose lease this process has."""
+
+    def __init__(self, lease: Lease):
+        self.lease = lease
+        self.task: asyncio.Task | None = None
+        self.is_serving = False  # its runs are here, and up to date but for what is pending
+        self.written = self.noted = 0  # up to which message the ledger has the pushes, and knows it
+        self.history: list[_Position] = []
+        self.pending, self.delay_seconds = 0, 0.0
+
+
+class Partitions:
+    """`counts` are by (series, label). `run` does the work."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        members: Members,
+        fence: Callable[[], Fence],
+        runs: Runs,
+        ingest: Ingest,
+        memory: MemoryBound | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """`fence` is called once, when the stream is connected and the ledger open."""
+        self._stream, self._members, self._make_fence = stream, members, fence
+        self._runs, self._ingest, self._memory = runs, ingest, memory or MemoryBound()
+        self._clock = clock
+        self._fence: Fence | None = None
+        self._held: dict[int, _Held] = {}
+        self._free_since: dict[int, float] = {}
+        self._gave = self._purged = clock()
+        self.counts: Counter = Counter()
+
+    # ---- What is held
+
+    def holds(self, partition: int) -> bool:
+        """Whether this process serves a partition, and nobody else can."""
+        return self.serves(partition) and self._held[partition].lease.is_valid()
+
+    def serves(self, partition: int) -> bool:
+        """Whether this process serves a partition, as far as it knows: it may have been stopped for a while."""
+        held = self._held.get(partition)
+        return held is not None and held.is_serving
+
+    def held(self) -> list[int]:
+        return sorted(one for one in self._held if self.holds(one))
+
+    def unowned(self) -> list[int]:
+        """The partitions that nobody is known to serve."""
+        owned = {one for held in self._members.alive().values() for one in held}
+        return [one for one in range(self._stream.count) if one not in owned and not self.holds(one)]
+
+    def pending(self) -> int:
+        """Messages of the held partitions that are not read yet."""
+        return sum(one.pending for one in self._held.values())
+
+    def delay_seconds(self) -> float:
+        """How old the last push was when it was in the ledger, of the partition that is latest."""
+        return max((one.delay_seconds for one in self._held.values()), default=0.0)
+
+    # ---- Work
+
+    async def run(self) -> None:
+        """Hold partitions until cancelled."""
+        fence = self._fence = await self._until_done(lambda: in_thread(self._make_fence))
+        listening = asyncio.create_task(self._members.listen())
+        is_told = False
+        try:
+            while True:
+                try:
+                    await self._poll(fence)
+                    is_told = False
+                except (StreamError, LedgerError) as error:
+                    if not is_told:
+                        log.warning("partitions: %s", error)
+                    is_told = True
+                except Exception:
+                    log.exception("partitions: an error that was not foreseen")
+                await asyncio.sleep(POLL_SECONDS)
+        finally:
+            listening.cancel()
+            for held in self._held.values():
+                if held.task:
+                    held.task.cancel()
+
+    async def stop(self) -> None:
+        """Give all partitions away, so that others take them at once."""
+        for partition in list(self._held):
+            try:
+                await self._give(partition)
+            except (StreamError, LedgerError) as error:
+                log.warning("partition %d was not given away: %s", partition, error)
+        await self._tell(stays=False)
+
+    async def _poll(self, fence: Fence) -> None:
+        for partition in fence.lost & self._held.keys():
+            log.warning("partition %d: another aggregator writes it", partition)
+            await self._lose(partition)
+        await self._renew()
+        await self._tell()
+        await self._take_free()
+        await self._give_too_much()
+        await self._note_positions(fence)
+
+    async def _tell(self, stays: bool = True) -> None:
+        try:
+            await self._members.tell(self._held if stays else (), stays)
+        except Exception as error:
+            raise self._stream.error(error) from None
+
+    async def _renew(self) -> None:
+        async def renew(held: _Held) -> None:
+            try:
+                await held.lease.renew()
+            except LeaseLost:
+                log.warning("partition %d: its lease is another's", held.lease.partition)
+                await self._lose(held.lease.partition)
+
+        due = [renew(held) for held in list(self._held.values()) if held.lease.is_due()]
+        failed = [one for one in await asyncio.gather(*due, return_exceptions=True) if one is not None]
+        if failed:
+            raise failed[0]
+
+    async def _take_free(self) -> None:
+        others = self._members.alive()
+        owned = {one for held in others.values() for one in held} | self._held.keys()
+        now = self._clock()
+        free = [one for one in range(self._stream.count) if one not in owned]
+        self._free_since = {one: self._free_since.get(one, now) for one in free}
+        share = -(-self._stream.count // (len(others) + 1))
+        # Each process begins at another place, so that two that see the same do not want the same.
+        ranked = sorted(free, key=lambda one: partition_of(f"{self._members.own} {one}", 1 << 16))
+        for partition in ranked:
+            waited = now - self._free_since[partition]
+            has_room = len(self._held) < share
+            if waited >= (FREE_SECONDS if has_room else ANYBODY_SECONDS):
+                await self._take(partition)
+
+    async def _take(self, partition: int) -> None:
+        lease = Lease(self._stream, partition, self._members.own, self._clock)
+        try:
+            await lease.take()
+        except LeaseLost:
+            return
+        held = self._held[partition] = _Held(lease)
+        held.task = asyncio.create_task(self._serve(held))
+        self.counts["takeovers"] += 1
+
+    async def _give_too_much(self) -> None:
+        others, now = self._members.alive(), self._clock()
+        share = -(-self._stream.count // (len(others) + 1))
+        is_settled = now - max(self._members.changed, self._gave + GIVE_SECONDS - SETTLED_SECONDS)
+        serving = [one for one, held in self._held.items() if held.is_serving]
+        if len(serving) > share and others and is_settled > SETTLED_SECONDS:
+            self._gave = now
+            await self._give(min(serving))
+
+    async def _give(self, partition: int) -> None:
+        """Give a partition away, with all that was read of it in the ledger. Raises LedgerError."""
+        held = self._held[partition]
+        held.is_serving = False
+        await self._end(held)
+        try:
+            await self._runs.flush()
+            if self._fence and held.written > held.noted:
+                await in_thread(self._fence.keep, {partition: held.written})
+        finally:
+            await self._lose(partition)
+        await held.lease.give_back()
+        log.info("partition %d was given away", partition)
+
+    async def _lose(self, partition: int) -> None:
+        held = self._held.get(partition)
+        if held is None:
+            return
+        held.is_serving = False
+        await self._end(held)
+        await self._runs.drop(partition)
+        if self._fence:
+            self._fence.drop(partition)
+        self._held.pop(partition, None)
+
+    async def _end(self, held: _Held) -> None:
+        task, held.task = held.task, None
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _note_positions(self, fence: Fence) -> None:
+        positions = {one: held.written for one, held in self._held.items() if held.written > held.noted}
+        now = self._clock()
+        if positions:
+            await in_thread(fence.keep, positions)
+        for one, position in positions.items():
+            held = self._held.get(one)
+            if held:
+                held.noted = position
+                held.history.append(_Position(now, position))
+        if now - self._purged > PURGE_SECONDS:
+            self._purged = now
+            for one, held in list(self._held.items()):
+                old = [position for position in held.history if now - position.at > KEPT_SECONDS]
+                if old:
+                    held.history = held.history[len(old) :]
+                    await self._stream.purge(one, old[-1].sequence + 1)
+
+    # ---- Reading
+
+    async def _serve(self, held: _Held) -> None:
+        """Take the runs of a partition and read its pushes, until cancelled."""
+        partition = held.lease.partition
+        position = await self._until_done(lambda: self._begin(partition))
+        held.written = held.noted = position
+        reader = PartitionReader(self._stream, partition, position)
+        held.is_serving = True
+        log.info("partition %d is served from message %d on", partition, position + 1)
+        try:
+            while True:
+                found = await self._until_done(reader.next)
+                if found:
+                    await asyncio.gather(*[self._accept(held, one.body) for one in found])
+                    held.written = found[-1].sequence
+                held.pending = reader.pending
+        finally:
+            await reader.close()
+
+    async def _begin(self, partition: int) -> int:
+        assert self._fence
+        position = await in_thread(self._fence.take, partition)
+        await self._runs.take(partition)
+        return position
+
+    async def _until_done(self, work: Callable[[], Awaitable]):
+        """The result of `work`, tried again while stream or ledger fail."""
+        is_told = False
+        while True:
+            try:
+                return await work()
+            except (StreamError, LedgerError) as error:
+                if not is_told:
+                    log.warning("%s; trying again", error)
+                is_told = True
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _accept(self, held: _Held, body: bytes) -> None:
+        """Returns once the ledger has the push, or it can never be accepted."""
+        try:
+            message = messages.decode_push(body)
+        except msgspec.DecodeError as error:
+            self.counts["malformed"] += 1
+            log.error("partition %d: a message cannot be read: %s", held.lease.partition, error)
+            return
+        for left in range(TRIES, 0, -1):
+            try:
+                ack = await self._accepted(message)
+                break
+            except schema.SchemaError:
+                return  # counted by ingest
+            except Exception:
+                log.exception("partition %d: a push failed", held.lease.partition)
+                if left == 1:
+                    self.counts["failed"] += 1
+                    return
+                await asyncio.sleep(RETRY_SECONDS)
+        held.delay_seconds = time.time() - message.arrived_ns / 1e9
+        self.counts["read"] += 1
+        if ack.rejected or ack.wanted:
+            answer = messages.Answer(message.node, ack.rejected, ack.wanted)
+            try:
+                await self._stream.client.publish(ANSWERS, messages.encoded(answer))
+            except Exception as error:
+                log.debug("an answer to node %r was lost: %s", message.node, error)
+
+    async def _accepted(self, message: messages.PushMessage) -> schema.Ack:
+        """Tried until the ledger has it."""
+        while True:
+            try:
+                async with self._memory.reservation() as memory:
+                    return await self._ingest.accept(
+                        message.report, message.access(), memory, arrived_ns=message.arrived_ns
+                    )
+            except (LedgerError, QueueFull, Refusal):
+                await asyncio.sleep(RETRY_SECONDS)
