@@ -22,10 +22,11 @@ MEMBERS_MAX = 256
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
-    """What one aggregator tells: the partitions that it holds, and whether it stays or stops now."""
+    """What one aggregator tells: the partitions that it holds, those that it just gave away, and whether it stays."""
 
     member: str
     held: list[int]
+    given: list[int] = []
     stays: bool = True
 
 
@@ -40,6 +41,8 @@ class Members:
         self._stream, self._clock = stream, clock
         self._heard: dict[str, tuple[float, Heartbeat]] = {}
         self.changed = clock()  # when one came or went
+        self.given: set[int] = set()  # partitions that others gave away, until somebody is heard to hold them
+        self.on_given: Callable[[], object] = lambda: None
 
     async def listen(self) -> None:
         """Hear what others tell, until cancelled."""
@@ -47,9 +50,9 @@ class Members:
         async for message in subscription.messages:
             self.hear(message.data)
 
-    async def tell(self, held: Collection[int], stays: bool = True) -> None:
-        """Tell the others what this one holds."""
-        beat = Heartbeat(self.own, sorted(held), stays)
+    async def tell(self, held: Collection[int], given: Collection[int] = (), stays: bool = True) -> None:
+        """Tell the others what this one holds, and what it gave away since it told that last."""
+        beat = Heartbeat(self.own, sorted(held), sorted(given), stays)
         await self._stream.client.publish(MEMBERS, msgspec.msgpack.encode(beat))
 
     def hear(self, body: bytes) -> None:
@@ -58,8 +61,11 @@ class Members:
         except msgspec.DecodeError as error:
             log.warning("a message of another aggregator cannot be read: %s", error)
             return
-        if beat.member == self.own or len(beat.held) > PARTITIONS_MAX:
+        if beat.member == self.own or max(len(beat.held), len(beat.given)) > PARTITIONS_MAX:
             return
+        self.given = (self.given - set(beat.held)) | set(beat.given)
+        if beat.given:
+            self.on_given()
         if beat.member not in self._heard and len(self._heard) >= MEMBERS_MAX:
             return
         if (beat.member in self._heard) != beat.stays:

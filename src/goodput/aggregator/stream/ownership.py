@@ -10,7 +10,8 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -99,6 +100,8 @@ class Partitions:
         self._held: dict[int, _Held] = {}
         self._free_since: dict[int, float] = {}
         self._gave = self._purged = clock()
+        self._is_waited_for = asyncio.Event()  # a partition was given away
+        members.on_given = self._is_waited_for.set
         self.counts: Counter = Counter()
 
     # ---- What is held
@@ -146,7 +149,9 @@ class Partitions:
                     is_told = True
                 except Exception:
                     log.exception("partitions: an error that was not foreseen")
-                await asyncio.sleep(POLL_SECONDS)
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._is_waited_for.wait(), POLL_SECONDS)
+                self._is_waited_for.clear()
         finally:
             listening.cancel()
             for held in self._held.values():
@@ -155,12 +160,14 @@ class Partitions:
 
     async def stop(self) -> None:
         """Give all partitions away, so that others take them at once."""
-        for partition in list(self._held):
+        given = list(self._held)
+        for partition in given:
             try:
                 await self._give(partition)
             except (StreamError, LedgerError) as error:
                 log.warning("partition %d was not given away: %s", partition, error)
-        await self._tell(stays=False)
+        with suppress(StreamError):
+            await self._tell(given, stays=False)
 
     async def _poll(self, fence: Fence) -> None:
         for partition in fence.lost & self._held.keys():
@@ -172,9 +179,9 @@ class Partitions:
         await self._give_too_much()
         await self._note_positions(fence)
 
-    async def _tell(self, stays: bool = True) -> None:
+    async def _tell(self, given: Collection[int] = (), stays: bool = True) -> None:
         try:
-            await self._members.tell(self._held if stays else (), stays)
+            await self._members.tell(self._held if stays else (), given, stays)
         except Exception as error:
             raise self._stream.error(error) from None
 
@@ -202,8 +209,8 @@ class Partitions:
         ranked = sorted(free, key=lambda one: partition_of(f"{self._members.own} {one}", 1 << 16))
         for partition in ranked:
             waited = now - self._free_since[partition]
-            has_room = len(self._held) < share
-            if waited >= (FREE_SECONDS if has_room else ANYBODY_SECONDS):
+            least = 0.0 if partition in self._members.given else FREE_SECONDS
+            if waited >= (least if len(self._held) < share else ANYBODY_SECONDS):
                 await self._take(partition)
 
     async def _take(self, partition: int) -> None:
@@ -222,8 +229,9 @@ class Partitions:
         is_settled = now - max(self._members.changed, self._gave + GIVE_SECONDS - SETTLED_SECONDS)
         serving = [one for one, held in self._held.items() if held.is_serving]
         if len(serving) > share and others and is_settled > SETTLED_SECONDS:
-            self._gave = now
-            await self._give(min(serving))
+            self._gave, partition = now, min(serving)
+            await self._give(partition)
+            await self._tell([partition])
 
     async def _give(self, partition: int) -> None:
         """Give a partition away, with all that was read of it in the ledger. Raises LedgerError."""

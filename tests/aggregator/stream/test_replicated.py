@@ -1,0 +1,175 @@
+"""Several aggregators over one stream, as real processes: reads reach the owner, and no fault of one process loses anything."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import httpx
+import pytest
+from support.account.account_history import ns
+from support.aggregator.replicated_cluster import CURRENT_SECONDS_MAX, PushingNode, ReplicatedCluster
+from support.aggregator.reports import body_of, story
+from support.integration.stack_under_faults import record
+from support.servers.servers import wait_until
+
+from goodput.account import compute, document
+from goodput.aggregator.ingest.store import Store
+from goodput.causes import explain
+
+NODES = 2
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory, postgresql):
+    with ReplicatedCluster(tmp_path_factory.mktemp("replicated"), postgresql) as found:
+        yield found
+
+
+def plan(*runs: str) -> tuple[list[list[bytes]], dict[str, dict]]:
+    """The bodies of each node, in order, and by run the account of them all at once."""
+    store, bodies, accounts = Store(), [[] for _ in range(NODES)], {}
+    stories = {run: story(run, ranks=2 * NODES) for run in runs}
+    for pushes in zip(*stories.values(), strict=True):
+        for ranks in pushes:
+            for report in ranks:
+                store.merge(report, ns(5000))
+            for node in range(NODES):
+                bodies[node].append(body_of(*ranks[2 * node : 2 * node + 2], node=f"n{node}"))
+    for run in runs:
+        account = compute(store.runs[run], ns(5000), stale_seconds=30)
+        accounts[run] = document(account, explain(account))
+        assert accounts[run]["steps"] == {"kept": 16 * NODES * 2, "lost": 4 * NODES * 2}
+    return bodies, accounts
+
+
+def differing(cluster: ReplicatedCluster, accounts: dict[str, dict]) -> list[str]:
+    """Runs whose account is not the wanted one, to the nanosecond."""
+    found = {run: cluster.document(run) or {} for run in accounts}
+    return [run for run, want in accounts.items() if {name: found[run].get(name) for name in want} != want]
+
+
+def current(cluster: ReplicatedCluster, accounts: dict[str, dict], what: str) -> float:
+    """Seconds until the accounts have everything."""
+    began = time.monotonic()
+    wait_until(lambda: not differing(cluster, accounts), CURRENT_SECONDS_MAX, what)
+    return time.monotonic() - began
+
+
+def test_any_aggregator_answers_about_all_runs(cluster):
+    runs = [f"read-{number}" for number in range(6)]
+    bodies, accounts = plan(*runs)
+    for node in [PushingNode(cluster.urls("ingest"), one) for one in bodies]:
+        node.finish()
+    current(cluster, accounts, "the accounts")
+    answers = {
+        name: {run: cluster.document(run, name) for run in runs} for name in ("aggregate-0", "aggregate-1")
+    }
+    assert answers["aggregate-0"] == answers["aggregate-1"]
+    for name in answers:
+        page = cluster.get(name, "/api/v1/runs", params={"q": "read-", "limit": 4}).json()
+        assert [row["run"] for row in page["runs"]] == runs[:4]
+        assert (page["total"], page["truncated"]) == (6, True)
+        rest = cluster.get(name, "/api/v1/runs", params={"q": "read-", "limit": 4, "offset": 4}).json()
+        assert [row["run"] for row in rest["runs"]] == runs[4:] and not rest["truncated"]
+        window = {"start": 1010, "end": 1020}
+        account = cluster.get(name, "/api/v1/runs/read-0/account", params=window).json()
+        assert account["gpu_seconds"] == 10 * accounts["read-0"]["world_size"] * 2
+        assert cluster.get(name, "/api/v1/runs/read-0/timeline") and cluster.get(name, "/api/v1/health")
+        ended = httpx.post(f"{cluster.url(name)}/api/v1/runs/read-1/end", json={"reason": "cancelled"})
+        assert ended.json()["known"] + ended.json()["already"] == 2 * NODES, ended.text
+        unknown = httpx.get(f"{cluster.url(name)}/api/v1/runs/none")
+        assert (unknown.status_code, unknown.json()["detail"]) == (404, "no run 'none'")
+
+
+def test_roles_that_take_no_pushes_say_so(cluster):
+    answer = httpx.post(f"{cluster.url('aggregate-0')}/api/v1/ingest", content=b"")
+    assert answer.status_code == 503 and "--role ingest" in answer.text
+    answer = httpx.post(f"{cluster.url('ingest-0')}/api/v1/ingest", content=b"\xc1")
+    assert answer.status_code == 400
+
+
+@pytest.mark.faults
+def test_any_process_killed_loses_nothing(cluster, postgresql):
+    """A worker, an aggregator, the stream's leader and PostgreSQL are killed while nodes push, and started again."""
+    runs = [f"killed-{number}" for number in range(4)]
+    bodies, accounts = plan(*runs)
+    nodes = [PushingNode(cluster.urls("ingest"), one, every_seconds=0.15) for one in bodies]
+
+    def under(fault: str, end, begin) -> None:
+        sent = sum(node.sent for node in nodes)
+        end()
+        wait_until(
+            lambda: sum(node.sent for node in nodes) > sent or not any(map(PushingNode.is_alive, nodes)),
+            60,
+            "pushes",
+        )
+        began = time.monotonic()
+        wait_until(lambda: not cluster.unserved(), CURRENT_SECONDS_MAX, f"partitions after: {fault}")
+        record(fault, time.monotonic() - began)
+        begin()
+
+    under("SIGKILL of an ingest worker", lambda: cluster.kill("ingest-0"), lambda: cluster.start("ingest-0"))
+    under(
+        "SIGKILL of one of two aggregators over a stream",
+        lambda: cluster.kill("aggregate-0"),
+        lambda: cluster.start("aggregate-0"),
+    )
+    leader = cluster.nats.leader("GOODPUT_PUSHES")
+    under(
+        "SIGKILL of the stream's leader",
+        lambda: cluster.nats.kill(leader),
+        lambda: cluster.nats.start(leader),
+    )
+    postgresql.stop(signal.SIGKILL)
+    time.sleep(1.0)  # longer than a transaction: some fail
+    postgresql.start()
+    for node in nodes:
+        node.finish()
+    record("SIGKILL of PostgreSQL under two aggregators", current(cluster, accounts, "the accounts"))
+    assert sum(node.failed for node in nodes), "something failed, and was pushed again"
+    cluster.wait("aggregate-0")
+
+
+@pytest.mark.slow_faults
+def test_aggregator_frozen_beyond_its_lease_writes_nothing_late(cluster):
+    """The other one takes its partitions; when it goes on it is fenced, forgets them, and is given some back."""
+    runs = [f"frozen-{number}" for number in range(4)]
+    bodies, accounts = plan(*runs)
+    half = [len(one) // 2 for one in bodies]
+    wait_until(lambda: min(map(cluster.served, ("aggregate-0", "aggregate-1"))) > 0, 60, "both to serve some")
+    nodes = [
+        PushingNode(cluster.urls("ingest"), one[:at], every_seconds=0.02)
+        for one, at in zip(bodies, half, strict=True)
+    ]
+    wait_until(lambda: min(node.sent for node in nodes) > 3, 60, "some pushes")
+    cluster.freeze("aggregate-1")
+    try:
+        began = time.monotonic()
+        wait_until(lambda: cluster.served("aggregate-0") == 8, 60, "the other one to serve all")
+        record("SIGSTOP of one of two aggregators over a stream", time.monotonic() - began)
+        for node in nodes:
+            node.finish()
+    finally:
+        cluster.thaw("aggregate-1")
+    rest = [PushingNode(cluster.urls("ingest"), one[at:]) for one, at in zip(bodies, half, strict=True)]
+    for node in rest:
+        node.finish()
+    current(cluster, accounts, "the accounts")
+    wait_until(lambda: cluster.served("aggregate-1") > 0, 60, "partitions to be given back")
+    assert "its lease is another's" in cluster.log(
+        "aggregate-1"
+    ) or "another aggregator writes" in cluster.log("aggregate-1")
+    current(cluster, accounts, "the accounts, where they are now")
+
+
+@pytest.mark.slow_faults
+def test_stop_gives_partitions_away_at_once(cluster):
+    """On SIGTERM, as in a rolling upgrade: no lease has to expire."""
+    cluster.kill("aggregate-1", signal.SIGTERM)
+    began = time.monotonic()
+    wait_until(lambda: not cluster.unserved(), 60, "the other one to serve all")
+    record("an aggregator over a stream is stopped for an upgrade", time.monotonic() - began)
+    cluster.start("aggregate-1")
+    cluster.wait("aggregate-1")
+    wait_until(lambda: cluster.served("aggregate-1") > 0, 60, "it to be given some")
