@@ -49,6 +49,15 @@ QUIET = {
     "goodput_node_otlp_accepted_age_seconds": "the same",
     "goodput_aggregator_otlp_exports_total": "the same",
     "goodput_aggregator_otlp_points_total": "the same",
+    "goodput_aggregator_stream_connected": "the aggregator is the only one, without a stream",
+    "goodput_aggregator_stream_messages_total": "the same",
+    "goodput_aggregator_stream_answers_dropped_total": "the same",
+    "goodput_aggregator_stream_read_total": "the same",
+    "goodput_aggregator_stream_pending_messages": "the same",
+    "goodput_aggregator_stream_delay_seconds": "the same",
+    "goodput_aggregator_partitions": "the same",
+    "goodput_aggregator_partitions_unserved": "the same",
+    "goodput_aggregator_partition_takeovers_total": "the same",
 }
 # The same, by chance.
 SOMETIMES = {

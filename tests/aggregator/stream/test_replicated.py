@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from support.account.account_history import ns
 from support.aggregator.replicated_cluster import CURRENT_SECONDS_MAX, PushingNode, ReplicatedCluster
 from support.aggregator.reports import body_of, story
@@ -16,6 +18,7 @@ from support.servers.servers import wait_until
 from goodput.account import compute, document
 from goodput.aggregator.ingest.store import Store
 from goodput.causes import explain
+from goodput.metrics import CATALOGUE
 
 NODES = 2
 
@@ -80,6 +83,19 @@ def test_any_aggregator_answers_about_all_runs(cluster):
         assert ended.json()["known"] + ended.json()["already"] == 2 * NODES, ended.text
         unknown = httpx.get(f"{cluster.url(name)}/api/v1/runs/none")
         assert (unknown.status_code, unknown.json()["detail"]) == (404, "no run 'none'")
+
+
+def test_series_of_the_stream_are_declared(cluster):
+    """All of them are shown, by a worker or an aggregator, and readable by Prometheus' parser."""
+    wanted = {name for name in CATALOGUE if re.match(r"goodput_aggregator_(stream_|partition)", name)}
+    found = set()
+    for name in ("ingest-0", "aggregate-0"):
+        families = text_string_to_metric_families(cluster.get(name, "/metrics").text)
+        found |= {sample.name for family in families for sample in family.samples}
+    assert found & wanted == wanted
+    assert found - CATALOGUE.keys() <= {
+        f"goodput_aggregator_request_seconds_{part}" for part in ("bucket", "sum", "count")
+    }
 
 
 def test_roles_that_take_no_pushes_say_so(cluster):
