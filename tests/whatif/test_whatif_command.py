@@ -55,7 +55,9 @@ def test_text_fits_the_terminal(tmp_path, own, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith("run: 8 ranks, 0.14") and "119 of 120 steps replayed" in lines[1]
-    assert any(line.startswith("rank 5's loader as fast as the median") and "+9.9 %" in line for line in lines)
+    assert any(
+        line.startswith("rank 5's loader as fast as the median") and "+9.9 %" in line for line in lines
+    )
     assert "  checkpoints at the best interval: no failure was seen" in lines
 
 
