@@ -30,7 +30,7 @@ from goodput.account.resume import KEEP_ALL
 from goodput.account.stall_threshold import NOTED_NS
 from goodput.account.states import INDEX, PLANNED, STATES
 from goodput.columns.attempts import row_of
-from goodput.columns.groups import Compared
+from goodput.columns.groups import Compared, Times
 from goodput.slices import Slices, result_of
 from goodput.wire.step_blocks import DEVICE, END, NUMBER, SAMPLES, STEP, TOTALS
 
@@ -170,6 +170,11 @@ class _Steps:
         """Compute and unattributed time of each step."""
         return self.inside.get(PRODUCTIVE, self.zero) + self.inside.get(UNATTRIBUTED, self.zero)
 
+    def times(self, chosen: np.ndarray) -> Times:
+        """Where these steps lie."""
+        inside, gap = ({state: ns[chosen] for state, ns in one.items()} for one in (self.inside, self.gap))
+        return Times(self.attempt[chosen], self.began[chosen], self.end[chosen], inside, gap)
+
     def compared(self) -> Compared:
         """What a step is compared by with those of other ranks."""
         communication, compiling, stalled = (
@@ -210,7 +215,9 @@ def _fold_alike(engine, to_state: tuple[int, ...], parts: list[tuple[Key, np.nda
             else:
                 pieces.add(fold, piece)
         fold.note_exhausted(pieces.last_rows[last - 1][STEP])
-    engine.groups.add_columns(keys, tops, steps.begins, kinds == ORDINARY, steps.compared())
+    chosen, compared = kinds == ORDINARY, steps.compared()
+    engine.groups.take_times(keys, steps.times(chosen), Compared(*(one[chosen] for one in compared)))
+    engine.groups.add_columns(keys, tops, steps.begins, chosen, compared)
 
 
 class _Pieces:

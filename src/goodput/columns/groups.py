@@ -25,6 +25,19 @@ class Compared(NamedTuple):
     length: np.ndarray
 
 
+class Times(NamedTuple):
+    """Where single steps lie, each within its attempt's bound: parallel arrays. `attempt` is the place among keys.
+
+    `inside` and `gap` are ns by state, within each step and between `began` and its start.
+    """
+
+    attempt: np.ndarray
+    began: np.ndarray
+    end: np.ndarray
+    inside: dict[int, np.ndarray]
+    gap: dict[int, np.ndarray]
+
+
 class Entries:
     """Steps of ranks that are to be compared: parallel arrays in the order of group, step, count and rank.
 
@@ -113,6 +126,9 @@ class ColumnGroups(Groups):
         if chosen.any():
             self._columns.append((keys, place[chosen], Compared(*(one[chosen] for one in compared))))
             self._new += int(chosen.sum())
+
+    def take_times(self, keys: list[Key], times: Times, compared: Compared) -> None:
+        """These steps of these attempts were folded at once. For subclasses."""
 
     def flushing(self) -> Slices[None]:
         return self._settling(self._gathered())
@@ -225,6 +241,7 @@ class ColumnGroups(Groups):
         is_last = waited == 0
         for at in np.flatnonzero(entries.within != entries.communication).tolist():
             waited[at] = int(waited[at]) * int(entries.within[at]) // int(entries.communication[at])
+        self._note_waited(entries, waited)
         total = entries.by_step(np.add.reduceat(waited, begins))
         last_ranks = entries.by_step(np.add.reduceat(is_last.astype(np.int64), begins))
         # A tie is shared; the remainder goes to the first, so the sum is exact.
@@ -243,6 +260,9 @@ class ColumnGroups(Groups):
             fold.caused_ns += caused_ns
             fold.caused_in_group_ns += caused_ns
             fold.matched_ns += length_ns
+
+    def _note_waited(self, entries: Entries, waited: np.ndarray) -> None:
+        """So many ns of each entry's communication were waiting for others. For subclasses."""
 
     def _noting(self, entries: Entries) -> Slices[None]:
         """Note for each rank in which steps it was slow, see onset.hits."""

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from support.account.account_history import Process
 from support.aggregator.ledgers import aggregator, take
 from support.aggregator.random_runs import ingested_run
@@ -24,6 +25,7 @@ from goodput.aggregator.accounts.past import Past
 from goodput.aggregator.accounts.run_summaries import RunPage
 from goodput.aggregator.accounts.timeline import Grid, Sheet, Timeline, merged
 from goodput.aggregator.api.app import create_app
+from goodput.columns.attempts import rows_of
 
 
 @pytest.fixture
@@ -135,6 +137,68 @@ def test_heat_shows_when_a_rank_became_slow(ledger):
     assert sum(b["states"].get("straggler", 0) for b in found["buckets"]) == pytest.approx(
         whole.gpu_ns()[INDEX["straggler"]] / 1e9
     )
+
+
+# ---- Against the same, row by row
+
+
+def row_by_row(engine, parts) -> None:
+    for key, values in parts.items():
+        for row in rows_of(values):
+            engine.row(key, row)
+
+
+def assert_same_sums(ledger, past, window, points: int, monkeypatch) -> timeline.TimelineSums:
+    found = timeline.sums_of(ledger, past, window, points, [])
+    with monkeypatch.context() as patch:
+        patch.setattr(timeline, "fold_columns", row_by_row)
+        want = timeline.sums_of(ledger, past, window, points, [])
+    assert found.cells == want.cells and found.stalls == want.stalls
+    assert {rank: own.ns for rank, own in found.own.items()} == {r: own.ns for r, own in want.own.items()}
+    for rank, own in found.own.items():
+        assert own.steps == pytest.approx(want.own[rank].steps)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_columns_are_laid_as_rows_are(ledger, seed, monkeypatch):
+    ingest, now_ns = ingested_run(ledger, seed)
+    past, whole = past_of(ingest, now_ns)
+    length = whole.end_ns - whole.start_ns
+    rng = random.Random(seed)
+    for _ in range(3):
+        window = (
+            sorted(whole.start_ns + rng.randrange(length) for _ in range(2))
+            if rng.random() < 0.7
+            else (None,) * 2
+        )
+        assert_same_sums(ledger, past, tuple(window), rng.choice([1, 7, 60, 240]), monkeypatch)
+
+
+def test_waiting_is_laid_as_rows_are(ledger, monkeypatch):
+    """Many ranks, of which some have two devices and know how long these were idle, and steps of two seconds."""
+    processes, rng = (
+        [Process(r, 1, 1000.0, world_size=20, devices=1 + r % 2) for r in range(20)],
+        random.Random(1),
+    )
+    for step in range(60):
+        own = [rng.randrange(10**9, 2 * 10**9) for _ in processes]
+        for one, ns_ in zip(processes, own, strict=True):
+            one.step(forward=ns_ / 1e9, communication=(max(own) - ns_) / 1e9 + 0.1, loader=0.05)
+            if step % 20 == 7:
+                one.between(evaluation=30.0, none=0.25)
+    ingest = aggregator(ledger)
+    for one in processes:
+        report = rank_report(one.finished())
+        if one.rank % 3 == 0:
+            hardware = {"since_ns": one.start_ns, "compute_ns": 10**12, "idle_ns": 10**11}
+            report = replace(report, live=replace(report.live, hardware=hardware))
+        take(ingest, body_of(report))
+    past, _ = past_of(ingest, max(one.now_ns for one in processes))
+    found = assert_same_sums(ledger, past, (None, None), 33, monkeypatch)
+    sums = [sum(values) for values in zip(*found.cells, strict=True)]
+    assert sums[INDEX["straggler"]] and sums[INDEX["launch"]] and sums[INDEX["evaluation"]]
+    assert_same_sums(ledger, past, (None, None), 240, monkeypatch)
 
 
 # ---- Of big runs a part is read

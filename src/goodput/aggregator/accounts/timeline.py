@@ -2,20 +2,19 @@
 
 One pass over the ledger's rows folds every step as the account does and spreads what it became over the buckets, so the
 buckets of a run sum to its account and the states of a bucket to its GPU time, to the nanosecond. Runs in a thread of
-History; a row costs about 40 us. Of a run with more than ROWS_MAX rows a sample is read: the ranks that
+History; a row costs some 10 us. Of a run with more than ROWS_MAX rows a sample is read: the ranks that
 deviate, each for itself, and evenly spaced others that are scaled to represent the rest; where even that is too much,
 only the rows at the buckets' edges, so that stalls in between are missed. `sampled` reports this.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from operator import add, sub
+from operator import add
 from statistics import quantiles
 from typing import NamedTuple, cast
 
@@ -23,9 +22,8 @@ from msgspec import Struct
 
 from goodput.account.account import Engine
 from goodput.account.facts import Facts, Key, gaps
-from goodput.account.fold import COMMUNICATION, PRODUCTIVE, STALL, Fold, share
+from goodput.account.fold import PRODUCTIVE, Fold, share
 from goodput.account.states import INDEX, STATES, vector
-from goodput.account.straggler import Groups
 from goodput.aggregator.accounts.past import (
     Arrays,
     Check,
@@ -36,8 +34,10 @@ from goodput.aggregator.accounts.past import (
     rows_of_bound,
     together,
 )
+from goodput.aggregator.accounts.timed_columns import TimedGroups
+from goodput.aggregator.accounts.timed_fold import Grid, Own, Sheet, Span, TimedFold
 from goodput.aggregator.ledger.ledger import Ledger
-from goodput.columns.attempts import rows_of
+from goodput.columns.fold import fold_columns
 from goodput.wire import schema
 from goodput.wire.step_blocks import NUMBER
 
@@ -49,9 +49,7 @@ ROWS_MAX = 100_000
 SPREAD_MIN = 16
 _STRAGGLER, _BUBBLE = INDEX["straggler"], INDEX["bubble"]
 _LAUNCH, _UNOBSERVED = INDEX["launch"], INDEX["unobserved"]
-_STALL_SPANS_MAX = 10_000
 STALLS_SHOWN = 50
-Span = tuple[int, int]  # unix ns
 
 
 class Bucket(Struct):
@@ -128,63 +126,6 @@ class Timeline(Struct):
     heat: Heat | None
 
 
-class Grid:
-    """Equal buckets of a time span, at least a nanosecond each. Exact integer arithmetic."""
-
-    def __init__(self, start_ns: int, end_ns: int, points: int):
-        length = end_ns - start_ns
-        self.points = max(min(points, length), 0)
-        self.edges = [start_ns + i * length // self.points for i in range(self.points + 1)] if length else []
-
-    def parts(self, from_ns: int, to_ns: int) -> Iterator[tuple[int, int]]:
-        """(bucket, ns) for each bucket that a span overlaps, in order; time outside of the grid is left out."""
-        edges = self.edges
-        from_ns, to_ns = max(from_ns, edges[0]), min(to_ns, edges[-1])
-        i = bisect_right(edges, from_ns) - 1
-        while from_ns < to_ns:
-            until = min(edges[i + 1], to_ns)
-            yield i, until - from_ns
-            from_ns, i = until, i + 1
-
-
-class Sheet:
-    """GPU-ns by bucket and state."""
-
-    def __init__(self, grid: Grid):
-        self.grid = grid
-        self.cells = [vector() for _ in range(grid.points)]
-
-    def lay(self, states: list[int], from_ns: int, to_ns: int, devices: int) -> None:
-        """Spread states that fill a span over its buckets in proportion; each bucket gets exactly its overlap."""
-        left, length = states, to_ns - from_ns
-        for bucket, ns in self.grid.parts(from_ns, to_ns):
-            part = left if ns == length else share(left, ns, length)
-            if ns != length:
-                left, length = list(map(sub, left, part)), length - ns
-            cell = self.cells[bucket]
-            for i, value in enumerate(part):
-                if value:
-                    cell[i] += value * devices
-
-    def move(self, source: int, target: int, ns: int, from_ns: int, to_ns: int, devices: int) -> None:
-        """Move `ns`, spread evenly over a span, from one state to another."""
-        done, passed, length = 0, 0, to_ns - from_ns
-        for bucket, part in self.grid.parts(from_ns, to_ns):
-            passed += part
-            now = ns * passed // length - done
-            done += now
-            self.cells[bucket][source] -= now * devices
-            self.cells[bucket][target] += now * devices
-
-
-@dataclass
-class Own:
-    """A rank's own time (steps without waiting for others) and steps, by column, in proportion to their overlap."""
-
-    ns: list[int]
-    steps: list[float]
-
-
 @dataclass
 class TimelineSums:
     """`cells` is GPU-ns by bucket and state, `gpu_ns` what each bucket's sum to; `own` is by rank."""
@@ -196,82 +137,6 @@ class TimelineSums:
     own: dict[int, Own]
     stalls: list[Span]
     sampled: Sampled | None = None
-
-
-class TimedFold(Fold):
-    """A fold that also records when each state occurred."""
-
-    sheet: Sheet
-    columns: Grid
-    own: Own
-    stalls: list[Span]
-    devices = 1
-    compute: list[int] | None = None  # productive ns by bucket, if a part of it will become `launch`
-    span: Span = (0, 0)  # of the last step, within the bound
-
-    def _settle(self, step, count, end_ns, length, inside, samples):
-        before = list(map(add, self.kept, self.rest))
-        compared = super()._settle(step, count, end_ns, length, inside, samples)
-        self._lay(map(sub, map(add, self.kept, self.rest), before), end_ns - length, end_ns)
-        self.span = self._within(end_ns - length, end_ns)
-        if compared is not None and count:
-            # Over every column it overlaps, so that a step longer than a column leaves no gap.
-            for column, ns in self.columns.parts(*self.span):
-                self.own.ns[column] += compared[2] * ns // length
-                self.own.steps[column] += count * ns / length
-        return compared
-
-    def _rest(self, states, began, end_ns):
-        added = super()._rest(states, began, end_ns)
-        self._lay(added, began, end_ns)
-        return added
-
-    def _within(self, began: int, end_ns: int) -> Span:
-        return max(began, self.bound.from_ns), min(end_ns, self.bound.to_ns)
-
-    def _lay(self, grown, began: int, end_ns: int) -> None:
-        grown = list(grown)
-        span = self._within(began, end_ns)
-        if span[0] >= span[1]:
-            return
-        self.sheet.lay(grown, *span, self.devices)
-        if self.compute is not None and grown[PRODUCTIVE]:
-            for bucket, ns in self.sheet.grid.parts(*span):
-                self.compute[bucket] += grown[PRODUCTIVE] * ns // (span[1] - span[0])
-        if grown[STALL] and len(self.stalls) < _STALL_SPANS_MAX:
-            self.stalls.append(span)
-
-
-class TimedGroups(Groups):
-    """Groups that also move waiting time to `straggler` and `bubble` in the buckets where it occurred."""
-
-    folds: Mapping[Key, TimedFold]
-
-    def __init__(self, folds: Mapping[Key, TimedFold]):
-        super().__init__(folds)
-        self._when: dict[tuple[Key, int], Span] = {}
-
-    def add(self, key, step, count, compared, first=False):
-        self._when[key, step] = self.folds[key].span
-        super().add(key, step, count, compared, first)
-        if len(self.members[self.group_of(key)]) < 2:
-            del self._when[key, step]
-
-    def _settle(self, step, members, *rest):
-        before = {}
-        for key, *_ in members:
-            before[key] = (self.folds[key].straggler_ns, self.folds[key].bubble_ns)
-        super()._settle(step, members, *rest)
-        for key, (straggler_ns, bubble_ns) in before.items():
-            fold, span = self.folds[key], self._when.pop((key, step), None)
-            if span is None or span[0] >= span[1]:
-                continue
-            for state, ns in (
-                (_STRAGGLER, fold.straggler_ns - straggler_ns),
-                (_BUBBLE, fold.bubble_ns - bubble_ns),
-            ):
-                if ns:
-                    fold.sheet.move(COMMUNICATION, state, ns, *span, fold.devices)
 
 
 class _Choice(NamedTuple):
@@ -328,10 +193,9 @@ def sums_of(
             fold.compute = [0] * grid.points
     rows = rows_of_bound if all_rows else partial(_rows_at, edges=grid.edges)
     for parts in together(readers(engine, ledger, rows), check):
-        for key, values in parts.items():
-            for row in rows_of(values):
-                engine.row(key, row)
+        fold_columns(engine, parts)
     engine.settle()
+    cast("TimedGroups", engine.groups).move_waiting()
     for fold in folds.values():
         _launch(fold)
     seen = {rank for rank in facts.by_rank if facts.expected.spans_of(rank)}
