@@ -1,6 +1,7 @@
 """`goodput whatif`: what is known is ranked, what is not is said, and the text fits 80 columns."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -144,3 +145,29 @@ def test_wrong_calls_say_what_is_wrong(words, status, expected, tmp_path, monkey
     except SystemExit as left:
         assert left.code == status
     assert expected in capsys.readouterr().err
+
+
+def test_columns_tell_the_same_as_steps_one_by_one(tmp_path, monkeypatch, capsys):
+    """A log that is read in columns, with a step that is repeated, one that overlaps the one before, and phases between."""
+    random = np.random.default_rng(6)
+    own = {"loader": 0.05 + 0.01 * random.random((200, 4)), "forward": 0.1 + 0.01 * random.random((200, 4))}
+    path = tmp_path / "run.jsonl"
+    write_run(path, own)
+    lines = path.read_text().splitlines()
+    lines.insert(300, lines[200])
+    for at in (400, 450):
+        step = json.loads(lines[at])
+        lines[at] = json.dumps({**step, "seconds": step["seconds"] * (1.5 if at == 400 else 0.5)})
+    saved = json.loads(lines[500])
+    lines.insert(
+        501,
+        json.dumps(
+            {**saved, "kind": "phase", "phase": "checkpoint", "time": saved["time"] + 0.05, "seconds": 0.05}
+        ),
+    )
+    path.write_text("\n".join(lines))
+    found = []
+    for least in (1, 10**9):
+        monkeypatch.setattr(sys.modules["goodput.runlog.replay"], "COLUMN_STEPS_MIN", least)
+        found.append(answers(capsys, str(path)))
+    assert found[0] == found[1] and found[0]["answers"]

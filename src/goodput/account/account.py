@@ -125,6 +125,17 @@ class Restart:
         return self.down_gpu_ns + self.lost_gpu_ns + self.startup_gpu_ns
 
 
+@dataclass(frozen=True)
+class ReplayedGains:
+    """How many times as fast the run would be without a state, or with a slow rank as fast as its median peer.
+
+    From a replay of the steps (`goodput.whatif`).
+    """
+
+    by_state: dict[str, float]
+    by_rank: dict[int, float]
+
+
 @dataclass
 class Account:
     """The whole run. `status` is running, down, unobserved or one of facts.FINAL_STATUSES; `world_size` is that of its end.
@@ -164,6 +175,7 @@ class Account:
     step_lines: StepLines | None = None  # of the run log that the account is computed from
     is_of_workers: bool = False  # its processes have no ranks; see attempts.Run.is_of_workers
     left_out: int = 0  # processes of these that are not counted
+    replayed: ReplayedGains | None = None  # where its steps were at hand
 
     def gpu_ns(self) -> list[int]:
         return list(self._gpu_ns)

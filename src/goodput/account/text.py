@@ -392,7 +392,7 @@ def _cause_lines(document: Mapping[str, Any]) -> list[str]:
         return []
     first, *others = _ordered_causes(document)
     name = "largest cause" if first is document["causes"][0] else "largest recurring cause"
-    gain = _faster(first["gain"], "; without it the run would be at most")
+    gain = _faster(first["gain"], f"; without it the run would be{_at_most(first)}")
     lines = ["", f"  {name}: {_cause(document, first)}{gain}", *_advice_lines(document, first)]
     inside = next((one for one in others if one["state"] in INSIDE_STEPS), None)
     if first["state"] in OUTSIDE_STEPS and inside is not None and inside["share"] >= INSIDE_SHARE_MIN:
@@ -409,6 +409,11 @@ def _ordered_causes(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _cause(document: Mapping[str, Any], cause: Mapping[str, Any]) -> str:
     share = next(share for state, _, share, _ in state_rows(document) if state == cause["state"])
     return f"{cause['state']}, {share} % of all GPU time"
+
+
+def _at_most(cause: Mapping[str, Any]) -> str:
+    """A gain by share is a bound, one by replay of the steps is not."""
+    return "" if cause.get("gain_basis") == "replay" else " at most"
 
 
 def _faster(gain: float | None, what: str) -> str:

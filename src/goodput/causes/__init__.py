@@ -1,8 +1,8 @@
 """Why GPUs were not productive, and what to do about it: one cause per file; every file of this folder is loaded.
 
 A cause is a module with `STATE`, a state of the account, and `ADVICE`, one line; `advise(account) -> str`, where
-there is one, gives advice that depends on the account. The gain is the largest speed-up that removing the cause can
-bring, 1 / (1 - share) by Amdahl's law.
+there is one, gives advice that depends on the account. The gain is the speed-up that removing the cause brings: by replay
+of the steps where these were at hand (`goodput.whatif`), else at most 1 / (1 - share) by Amdahl's law.
 """
 
 from __future__ import annotations
@@ -43,13 +43,16 @@ def explain(account: Account) -> list[Cause]:
         if ns <= 0:
             continue
         share, once = ns / wall, min(account.once[INDEX[state]], ns)
+        by_share = 1 / (1 - share) if share < 1 else None
+        replayed = account.replayed and account.replayed.by_state.get(state)
         full = figures.at_full_length(account, ns / 1e9, once / 1e9) if whole else None
         found.append(
             {
                 "state": state,
                 "share": share,
                 "gpu_seconds": ns / 1e9,
-                "gain": 1 / (1 - share) if share < 1 else None,
+                "gain": by_share if replayed is None else replayed,
+                "gain_basis": "share" if replayed is None else "replay",
                 "cost": None if dollars is None else dollars["states"][state],
                 "advice": module.advise(account) if hasattr(module, "advise") else module.ADVICE,
                 "once_gpu_seconds": once / 1e9,

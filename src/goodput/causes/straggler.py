@@ -50,7 +50,13 @@ def _slow_rank(account) -> list[tuple[float, str]]:
     what, colon, to_do = because.partition(":")
     because = f"{what}{_mostly(account.straggler.because_phase(), state)}{colon}{to_do}"
     text = f"{100 * share:.0f} % of it is waiting for rank {rank}{on(host)}{when}{_more(account, share)}: {because}."
-    return [(share, text)]
+    return [(share, text + _gain(account, rank))]
+
+
+def _gain(account, rank: int) -> str:
+    """What the others would gain, where the steps were replayed."""
+    gain = account.replayed and account.replayed.by_rank.get(rank)
+    return f" As fast as the median rank, the run would be {gain:.2f}x as fast." if gain else ""
 
 
 def _slow_stage(account) -> list[tuple[float, str]]:

@@ -17,6 +17,7 @@ If more than 1 % of the step lines cannot be used, the account says so and the e
 EPILOG = "example: goodput replay docs/example-run.jsonl --html account.html"
 
 PROBLEMS_SHOWN = 20
+GAIN_ROWS_MAX = 100_000  # steps of all ranks, the newest; they take 9 MB
 clock_time = number(float, -SECONDS_MAX, SECONDS_MAX, " seconds on the log's clock")
 
 
@@ -41,9 +42,16 @@ def call(arguments) -> int:
         return fail("replay", "--start must not be after --end", 2)
     start_ns, end_ns = (None if at is None else round(at * 1e9) for at in (arguments.start, arguments.end))
     window = None if start_ns is None and end_ns is None else (start_ns, end_ns)
+    recorders = _recorders() if window is None else None
     try:
         with progress_bar() as progress:
-            replayed = replay(arguments.file, stall_seconds=arguments.stall, window=window, progress=progress)
+            replayed = replay(
+                arguments.file,
+                stall_seconds=arguments.stall,
+                window=window,
+                progress=progress,
+                take_steps=recorders,
+            )
     except LogError as error:
         return fail("replay", clean_text(error, 500))
     problems = replayed[0].problems
@@ -57,6 +65,9 @@ def call(arguments) -> int:
         )
     log = problems.document()
     accounts = [one.account for one in chosen]
+    if recorders is not None:
+        for account in accounts:
+            account.replayed = recorders.gains(account)
     documents = [
         {
             **document(one.account, explain(one.account)),
@@ -73,6 +84,15 @@ def call(arguments) -> int:
         return status
     timelines = _timelines(arguments, problems.lines, accounts, documents)
     return write_html("replay", arguments.html, documents, timelines, log) or status
+
+
+def _recorders():
+    """What takes the steps, to tell by replay what removing each cause would bring; None without NumPy."""
+    try:
+        from goodput.whatif.recorders import Recorders
+    except ModuleNotFoundError:
+        return None
+    return Recorders(rows_max=GAIN_ROWS_MAX)
 
 
 def _timelines(arguments, lines: int, accounts: list, documents: list) -> dict:

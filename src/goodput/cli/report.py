@@ -63,6 +63,7 @@ def call(arguments) -> int:
             compute, run, began_ns if is_over else time.time_ns(), stall_seconds=arguments.stall
         )
         account = account_of()
+        account.replayed = _replayed_gains(run, account)
         found = dict(document(account, explain(account)))
         documents.append(found)
         if arguments.html:
@@ -76,6 +77,16 @@ def call(arguments) -> int:
     if not chosen:
         return fail("report", f"no run {arguments.run or ''} in {directory}".replace("  ", " "))
     return write_html("report", arguments.html, documents, timelines) if arguments.html else 0
+
+
+def _replayed_gains(run, account):
+    """What removing each cause would bring, by replay of the pages' steps; None without NumPy."""
+    try:
+        from goodput.whatif.gains import replayed_gains
+        from goodput.whatif.recorders import recorded
+    except ModuleNotFoundError:
+        return None
+    return replayed_gains(account, recorded(run))
 
 
 def counted_runs_in(directory: str, name: str | None) -> tuple[list, list[str]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from operator import add
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from goodput.account import Account, Attempt
 from goodput.account.account import Engine
@@ -26,6 +26,9 @@ from goodput.runlog.log_file import LogError, LogFile
 from goodput.runlog.scan import Scan
 from goodput.runlog.scan_results import AttemptTrack, Problems, RunTrack
 from goodput.runlog.walk import Walk
+
+if TYPE_CHECKING:
+    import numpy as np
 
 SHOWN = 3
 # Importing NumPy takes as long as some thousands of steps.
@@ -44,6 +47,17 @@ class Step(NamedTuple):
     samples: int
 
 
+class TakesSteps(Protocol):
+    """What wants the steps of a log besides its account."""
+
+    def add(self, step: Step) -> None: ...
+
+    def add_columns(
+        self, run: str, attempt: Attempt, steps: np.ndarray, counts: np.ndarray, states: np.ndarray
+    ) -> None:
+        """Several steps of an attempt: their indices, how many each stands for, and ns by state (states, steps)."""
+
+
 @dataclass
 class Replayed:
     account: Account
@@ -57,18 +71,17 @@ def replay(
     stall_seconds: float = STALL_SECONDS,
     window: tuple[int | None, int | None] | None = None,
     progress: Callable[[float], None] = lambda _: None,
-    each_step: Callable[[Step], None] | None = None,
+    take_steps: TakesSteps | None = None,
 ) -> list[Replayed]:
     """The accounts of the log at `path` ("-" is standard input), one per run, in the order of the file.
 
-    `window` is as in account.compute. `progress` is called with the share that is read, 0 to 1, `each_step` with every
-    step, each attempt's in their order, without which steps may be folded faster. Raises LogError if the log has no
-    attempt.
+    `window` is as in account.compute. `progress` is called with the share that is read, 0 to 1. `take_steps` gets
+    every step too, each attempt's in their order. Raises LogError if the log has no attempt.
     """
     with LogFile(path) as log_file:
         most = max(log_file.size, 1)
         scan = _scanned(log_file, stall_seconds, lambda at: progress(0.4 * at / most))
-        columns = None if each_step else _columns(scan)
+        columns = _columns(scan)
         engines = {
             name: _engine(found, stall_seconds, window, columns)
             for name, found in scan.runs.items()
@@ -79,11 +92,11 @@ def replay(
             for name, engine in engines.items()
             for track in scan.runs[name].tracks.values()
         }
-        for walk in walks.values() if each_step else ():
-            walk.emit = partial(
-                _fold_and_pass, walk.emit, each_step, walk.engine.run.name, walk.track.attempt
-            )
-        batches = columns and columns.StepBatches(walks.values(), scan.problems)
+        if take_steps is not None:
+            for walk in walks.values():
+                name, attempt = walk.engine.run.name, walk.track.attempt
+                walk.emit = partial(_fold_and_pass, walk.emit, take_steps, name, attempt)
+        batches = columns and columns.StepBatches(walks.values(), scan.problems, take_steps)
         take = batches.take if batches else Walk.take
         for track, number, line in _ordered(log_file, scan, lambda at: progress(0.4 + 0.6 * at / most)):
             take(walks[track], number, line)
@@ -125,9 +138,19 @@ def _emit(done: list[Step], run: str, attempt: Attempt, line: Line, *taken) -> N
 
 
 def _fold_and_pass(
-    fold, each_step, run: str, attempt: Attempt, step, count, end_ns, gap, inside, samples, device_ns
+    fold,
+    take_steps: TakesSteps,
+    run: str,
+    attempt: Attempt,
+    step,
+    count,
+    end_ns,
+    gap,
+    inside,
+    samples,
+    device_ns,
 ) -> None:
-    each_step(Step(run, attempt, step, count, end_ns, list(map(add, gap, inside)), samples))
+    take_steps.add(Step(run, attempt, step, count, end_ns, list(map(add, gap, inside)), samples))
     fold(step, count, end_ns, gap, inside, samples, device_ns)
 
 

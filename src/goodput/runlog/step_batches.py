@@ -7,7 +7,7 @@ some 2 us, memory is bounded by LINES_AT_ONCE.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -40,8 +40,9 @@ _Waiting = tuple[int, int, Line, Gap | None]
 class StepBatches:
     """Takes the steps and phases of all attempts as `Walk.take` does; `flush` folds what was taken."""
 
-    def __init__(self, walks: Iterable[Walk], problems: Problems):
-        self._problems = problems
+    def __init__(self, walks: Iterable[Walk], problems: Problems, take_steps=None):
+        """`take_steps` (replay.TakesSteps) gets the steps too."""
+        self._problems, self._take_steps = problems, take_steps
         self._waiting: dict[Walk, list[_Waiting]] = {}
         self._ranks: set[tuple[Engine, int]] = set()  # of the attempts that wait
         self._place = 0
@@ -100,6 +101,9 @@ class StepBatches:
             self._take_others(batch)
             batch.add_phases()
             fold_columns(engine, batch.columns())
+            if self._take_steps is not None:
+                for walk, part in zip(batch.walks, batch.steps(), strict=True):
+                    self._take_steps.add_columns(engine.run.name, walk.track.attempt, *part)
         for walk, gap in zip(walks, gaps, strict=True):
             walk.add_gap(gap)
 
@@ -259,6 +263,12 @@ class _Batch:
             for phase, ns in self.phases.items():
                 if total := int(ns[part][chosen].sum()):
                     walk.phase_sums[phase] += total
+
+    def steps(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Of each attempt: indices, counts and ns by state since the step before."""
+        for low, high in pairwise(self.begins):
+            rows = low + np.flatnonzero(self.is_kept[low:high])
+            yield self.step[rows], self.count[rows], self.inside[:, rows] + self.gap[:, rows]
 
     def columns(self) -> dict[tuple[int, int], np.ndarray]:
         """The steps as rows of cumulative totals by state, which each attempt's fold begins anew."""

@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 
 from goodput.account import Account
-from goodput.account.states import INDEX
 from goodput.account.text import duration
 from goodput.compare.mean import CONFIDENCE, Mean, mean_of
 from goodput.whatif import changes, checkpoints, replay, savings
 from goodput.whatif.changes import Change
+from goodput.whatif.gains import faster_by, gains
 from goodput.whatif.steps import Recorder, Team
 
 GAIN_MIN = 0.001  # smaller ones are not listed
@@ -20,8 +20,6 @@ NODES_MIN = 3
 NODE_GAIN_MIN = 0.01
 HOUR_NS = 3.6e12
 NO_WAITS = "no communication was measured, so what ranks wait for each other is unknown"
-# States whose gain the replay tells; the others hold all ranks up at once, so their share tells it.
-REPLAYED = ("loader", "h2d", "checkpoint", "evaluation", "rollout", "unattributed")
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -99,7 +97,7 @@ def answer(account: Account, recorder: Recorder) -> Answers:
         unexplained=_mean(known, replay.unexplained),
         answers=sorted(answers, key=lambda one: -one.gpu_hours),
         unknown=[one for one in parts if isinstance(one, Unknown)],
-        gains=_gains(account, known),
+        gains=gains(account, known),
     )
 
 
@@ -147,7 +145,7 @@ def _answer(
     """`saved_ns` and its bounds are GPU-time; `faster` is the gain with bounds where it does not follow from them."""
     low, high = bounds_ns
     wall, price = account.wall_gpu_ns(), account.gpu_hour_cost()
-    gains = faster or (_gain(wall, saved_ns), _gain(wall, low), _gain(wall, high))
+    gains = faster or (faster_by(wall, saved_ns), faster_by(wall, low), faster_by(wall, high))
     hours = [ns / HOUR_NS for ns in (saved_ns, low, high)]
     return Answer(
         change=change.text,
@@ -165,11 +163,6 @@ def _answer(
         basis=basis,
         note=note,
     )
-
-
-def _gain(whole_ns: float, saved_ns: float) -> float:
-    """By how much faster; no more is saved than there is."""
-    return whole_ns / max(whole_ns - saved_ns, whole_ns * 1e-6) - 1 if whole_ns else 0.0
 
 
 def _interval(account: Account, teams: list[Team]) -> Answer | Unknown:
@@ -228,39 +221,12 @@ def _node(account: Account, teams: list[Team]) -> Answer | Unknown:
     without = changes.without_node(team, host)
     saved = savings.of_steps(team, without)
     bounds = savings.bounds(saved)
-    if _gain(account.wall_gpu_ns(), saved.value) < NODE_GAIN_MIN or bounds[0] <= 0:
+    if faster_by(account.wall_gpu_ns(), saved.value) < NODE_GAIN_MIN or bounds[0] <= 0:
         return Unknown(text, "no node slows the others down")
     rest = (team.devices - team.host_devices[host]) / team.devices
     # The same work by fewer GPUs: GPU-time is less by `saved`, but the time is longer.
     wall = account.wall_gpu_ns()
-    gains = tuple((1 + _gain(wall, ns)) * rest - 1 for ns in (saved.value, *bounds))
+    gains = tuple((1 + faster_by(wall, ns)) * rest - 1 for ns in (saved.value, *bounds))
     change = Change("node", f"node {host} left out", lambda _: None, "straggler", None, host)
     note = f"the same work by {team.devices - team.host_devices[host]} of {team.devices} GPUs, with the batch that each has"
     return _answer(account, change, saved.value, bounds, "replayed", note, gains)
-
-
-def _gains(account: Account, teams: list[Team]) -> dict[str, float]:
-    """By state, what removing it from the steps brings, and its time outside them by share."""
-    if not teams:
-        return {}
-    wall, spent = account.wall_gpu_ns(), account.gpu_ns()
-    found = {
-        state: (changes.state_gone(state), sum(_spent_ns(team, team.state(state)) for team in teams))
-        for state in REPLAYED
-    }
-    found["communication"] = (
-        changes.communication_less(1.0),
-        sum(_spent_ns(team, replay.exchange(team)[:, None] + np.zeros(len(team.ranks))) for team in teams),
-    )
-    found["straggler"] = changes.spread_evenly(), float(spent[INDEX["straggler"]])
-    gains = {}
-    for state, (change, inside_ns) in found.items():
-        if spent[INDEX[state]]:
-            outside = max(spent[INDEX[state]] - inside_ns, 0.0)
-            gains[state] = 1 + max(_gain(wall, _saved(change, teams).value + outside), 0.0)
-    return gains
-
-
-def _spent_ns(team: Team, times: np.ndarray) -> float:
-    """GPU-time of all steps of the team, from times of its rows (steps, ranks)."""
-    return float(np.average(times.mean(axis=1), weights=team.counts)) * team.steps * team.devices

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 
 from goodput.defaults import STALL_SECONDS
 from goodput.runlog import LogError
-from goodput.runlog.replay import Step, replay
+from goodput.runlog.replay import replay
 from goodput.runlog.scan_results import Problems
 from goodput.whatif.answers import Answers, answer
-from goodput.whatif.steps import Recorder
+from goodput.whatif.recorders import Recorders
 
 
 def read(
@@ -21,17 +20,12 @@ def read(
     progress: Callable[[float], None] = lambda _: None,
 ) -> tuple[Answers, Problems]:
     """Of the only run of a log, or the one of this name. Raises LogError."""
-    recorders: dict[str, Recorder] = defaultdict(Recorder)
-
-    def take(step: Step) -> None:
-        if run in (None, step.run):
-            recorders[step.run].add(step)
-
-    replayed = replay(path, stall_seconds=stall_seconds, progress=progress, each_step=take)
+    recorders = Recorders(run)
+    replayed = replay(path, stall_seconds=stall_seconds, progress=progress, take_steps=recorders)
     names = [one.account.run for one in replayed]
     if run is None and len(names) > 1:
         raise LogError(f"{path}: {len(names)} runs ({', '.join(sorted(names)[:5])}); name one as {path}#RUN")
     found = next((one for one in replayed if run in (None, one.account.run)), None)
     if found is None:
         raise LogError(f"{path}: no run {run!r}; there are {', '.join(map(repr, names[:5]))}")
-    return answer(found.account, recorders[found.account.run]), found.problems
+    return answer(found.account, recorders.of(found.account.run)), found.problems

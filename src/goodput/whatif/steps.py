@@ -7,14 +7,15 @@ different lengths, which shows that nothing binds these groups together; workers
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from goodput.account import Attempt
-from goodput.account.states import INDEX
+from goodput.account import Attempt, Row
+from goodput.account.fold import padded, state_of
+from goodput.account.states import INDEX, vector
 from goodput.runlog.replay import Step
 
 OWN = ("productive", "loader", "h2d", "checkpoint", "evaluation", "rollout", "unattributed", "other")
@@ -71,10 +72,26 @@ class Team:
         return self.own[:, :, OWN.index(name)]
 
 
+def steps_in(run: str, attempt: Attempt) -> Iterator[Step]:
+    """The steps of an attempt whose rows are at hand, from rank pages or the ledger."""
+    states = [state_of(name, attempt.phase_states) for name in attempt.phases]
+    nothing = (0,) * len(states)
+    before = Row(0, -1, 0, attempt.start_ns, 0, nothing, nothing)
+    for row in attempt.ordered_rows():
+        spent = vector()
+        totals = zip(states, padded(row.totals, len(states)), padded(before.totals, len(states)), strict=True)
+        for state, now, then in totals:
+            spent[state] += max(now - then, 0)
+        count, samples = max(row.number - before.number, 1), row.samples - before.samples
+        yield Step(run, attempt, row.step, count, row.end_ns, spent, samples)
+        before = row
+
+
 class Recorder:
     """Takes the steps of one run; `add` is called with each, then `teams` once."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows_max: int = ROWS_MAX) -> None:
+        self._rows_max = rows_max
         self._rows: dict[tuple[int, int], array] = {}
         self._attempts: dict[tuple[int, int], Attempt] = {}
         self._count = self.left_out = 0
@@ -91,7 +108,27 @@ class Recorder:
                 own[_COLUMN.get(state, len(OWN) - 1)] += ns
         self._rows[key].extend((step.step, step.count, step.states[_COMMUNICATION], *own))
         self._count += 1
-        if self._count > ROWS_MAX:
+        if self._count > self._rows_max:
+            self._halve()
+
+    def add_columns(
+        self, attempt: Attempt, steps: np.ndarray, counts: np.ndarray, states: np.ndarray
+    ) -> None:
+        """As runlog.replay.TakesSteps."""
+        key = attempt.attempt, attempt.rank
+        if len(steps) and key not in self._rows:
+            self._rows[key], self._attempts[key] = array("q"), attempt
+            steps, counts, states = steps[1:], counts[1:], states[:, 1:]
+        if not len(steps):
+            return
+        rows = np.zeros((len(steps), _WIDTH), np.int64)
+        rows[:, 0], rows[:, 1], rows[:, 2] = steps, counts, states[_COMMUNICATION]
+        for state, ns in enumerate(states):
+            if state != _COMMUNICATION:
+                rows[:, 3 + _COLUMN.get(state, len(OWN) - 1)] += ns
+        self._rows[key].frombytes(rows.tobytes())
+        self._count += len(steps)
+        if self._count > self._rows_max:
             self._halve()
 
     def _halve(self) -> None:

@@ -13,7 +13,7 @@ const COLUMNS = [
   { name: "time", head: "GPU time", class: "n", build: () => [], draw: drawTime },
   { name: "percent", head: "Percent", class: "n", value: (row) => tenthsText(row.share) },
   { name: "cost", head: "Cost", class: "n costs", value: (row) => stateCost(run, row.state) },
-  { name: "gain", head: "Without\u00a0it", class: "n", title: "How many times faster the run would be without it, at most",
+  { name: "gain", head: "Without\u00a0it", class: "n", title: "How many times faster the run would be without it, at most; by replay of its steps where they are known",
     value: (row) => (row.cause ? gain(row.cause) : "") },
   { name: "meaning", head: "What it is", class: "meaning", value: (row) => meaningOf(run, row.state) },
 ];

@@ -22,7 +22,8 @@ export function drawCause(run) {
   put(root, { sentence: sentence(run, first), advice_label: first ? "What to do: " : "" });
   if (first) {
     const unit = gpuUnit(run.gpu_seconds);
-    const faster = gain(first) ? `Without it the run would be at most ${gain(first)} as fast. ` : "";
+    const most = first.gain_basis === "replay" ? "" : "at most ";
+    const faster = gain(first) ? `Without it the run would be ${most}${gain(first)} as fast. ` : "";
     const cost = run.cost === null ? "" : ` and ${stateCost(run, first.state)}`;
     put(root, { state: first.state, share: `${shareOf(run, first)} of all GPU time`, advice: first.advice,
       gain: `${faster}It has taken ${unit.text(first.gpu_seconds)} ${unit.name}${cost} so far.${wholeRun(run, first)}${once(run, others)}` });

@@ -1,0 +1,70 @@
+"""How many times as fast a run would be without a state, by replay of its steps: the gains of its causes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from goodput.account.account import Account, ReplayedGains
+from goodput.account.states import INDEX
+from goodput.whatif import changes, replay
+from goodput.whatif.changes import Change
+from goodput.whatif.steps import Recorder, Team
+
+# States that some ranks may be in while others wait. The others hold all ranks up at once, so their share says it.
+REPLAYED = ("loader", "h2d", "checkpoint", "evaluation", "rollout", "unattributed")
+
+
+def replayed_gains(account: Account, recorder: Recorder) -> ReplayedGains | None:
+    """From the steps that `recorder` has taken; None where they say nothing."""
+    teams = recorder.teams(account.is_of_workers, account.threshold_ns)
+    known = [team for team in teams if changes.waits_known(team)]
+    return ReplayedGains(gains(account, known), _rank_gains(account, known)) if known else None
+
+
+def _rank_gains(account: Account, teams: list[Team]) -> dict[int, float]:
+    """Of the ranks that are waited for most in the team with most steps."""
+    slow = changes.slow_ranks(max(teams, key=lambda team: team.steps))
+    wall = account.wall_gpu_ns()
+    return {
+        one.rank: 1 + max(faster_by(wall, sum(_saved_ns(one, team) for team in teams)), 0.0)
+        for one in slow
+        if one.rank is not None
+    }
+
+
+def gains(account: Account, teams: list[Team]) -> dict[str, float]:
+    """What removing a state from the steps brings, and by share its time outside them."""
+    if not teams:
+        return {}
+    wall, spent = account.wall_gpu_ns(), account.gpu_ns()
+    without = {state: changes.state_gone(state) for state in REPLAYED}
+    without |= {"communication": changes.communication_less(1.0), "straggler": changes.spread_evenly()}
+    found = {}
+    for state, change in without.items():
+        all_ns = spent[INDEX[state]]
+        inside = sum(_spent_ns(team, state) for team in teams) if state != "straggler" else all_ns
+        if all_ns:
+            saved = sum(_saved_ns(change, team) for team in teams) + max(all_ns - inside, 0.0)
+            found[state] = 1 + max(faster_by(wall, saved), 0.0)
+    return found
+
+
+def faster_by(whole_ns: float, saved_ns: float) -> float:
+    """By how much faster, 0.08 for 8 %; no more is saved than there is."""
+    return whole_ns / max(whole_ns - saved_ns, whole_ns * 1e-6) - 1 if whole_ns else 0.0
+
+
+def _saved_ns(change: Change, team: Team) -> float:
+    """GPU-time of all steps of the team."""
+    lengths = change.lengths(team)
+    return 0.0 if lengths is None else _all_steps_ns(team, replay.lengths(team) - lengths)
+
+
+def _spent_ns(team: Team, state: str) -> float:
+    """GPU-time in a state, in all steps of the team."""
+    times = replay.exchange(team) if state == "communication" else team.state(state).mean(axis=1)
+    return _all_steps_ns(team, times)
+
+
+def _all_steps_ns(team: Team, times: np.ndarray) -> float:
+    return float(np.average(times, weights=team.counts)) * team.steps * team.devices
