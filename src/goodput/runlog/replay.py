@@ -138,20 +138,11 @@ def _emit(done: list[Step], run: str, attempt: Attempt, line: Line, *taken) -> N
 
 
 def _fold_and_pass(
-    fold,
-    take_steps: TakesSteps,
-    run: str,
-    attempt: Attempt,
-    step,
-    count,
-    end_ns,
-    gap,
-    inside,
-    samples,
-    device_ns,
+    fold: Callable[..., None], take_steps: TakesSteps, run: str, attempt: Attempt, line: Line, *taken
 ) -> None:
+    step, count, end_ns, gap, inside, samples, _ = taken
     take_steps.add(Step(run, attempt, step, count, end_ns, list(map(add, gap, inside)), samples))
-    fold(step, count, end_ns, gap, inside, samples, device_ns)
+    fold(line, *taken)
 
 
 def _scanned(log_file: LogFile, stall_seconds: float, progress: Callable[[int], None]) -> Scan:

@@ -1,0 +1,124 @@
+"""Real trainings whose steps differ by planted delays, and what a replay predicts for them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from support.forks import server_with
+from support.paths import SUPPORT
+from support.programs.running import ENVIRONMENT
+from support.servers.servers import free_ports
+
+from goodput.account import Run
+from goodput.cli.run import environment
+from goodput.compare.mean import mean_of
+from goodput.sdk.reports.local_accounts import runs_in
+from goodput.whatif import replay, savings
+from goodput.whatif.changes import Change, slow_ranks, state_gone
+from goodput.whatif.steps import Recorder, Team, steps_in
+
+Kinds = dict[str, tuple[str, int | None, float]]  # name: (where, rank or None for all, seconds)
+# What each kind of steps has that the kind in the second place has not.
+PAIRS = {
+    "loader of all": "no loader",
+    "loader of one": "none",
+    "compute of one": "none",
+    "checkpoint of one": "none",
+}
+# After another kind of steps one of the new kind is the first whose times are all of its own.
+SETTLING = 2
+TIMEOUT_SECONDS = 120
+
+
+class Outcome(NamedTuple):
+    """Mean seconds of a step: recorded, predicted without the delay with its 95 % interval, and really without it."""
+
+    recorded: float
+    predicted: float
+    low: float
+    high: float
+    real: float
+
+    @property
+    def error(self) -> float:
+        """Of the prediction, as a share of the recorded time."""
+        return (self.predicted - self.real) / self.recorded
+
+    @property
+    def is_covered(self) -> bool:
+        return self.low <= self.real <= self.high
+
+
+def outcomes(
+    ranks: int, length: int, rounds: int, directory: Path, factor: float = 1.0
+) -> dict[str, Outcome]:
+    """Of one training, for each of PAIRS. `factor` of its usual 50 ms a step, and of delays of 40 ms."""
+    kinds: Kinds = {
+        "none": ("none", None, 0.0),
+        "no loader": ("loader", None, -0.01 * factor),
+        "loader of all": ("loader", None, 0.04 * factor),
+        "loader of one": ("loader", ranks - 1, 0.04 * factor),
+        "compute of one": ("forward", 0, 0.04 * factor),
+        "checkpoint of one": ("checkpoint", 0, 0.2 * factor),
+    }
+    run = _train(kinds, ranks, (length, rounds, factor), directory)
+    waits = [json.loads((directory / f"waits.{rank}.json").read_text()) for rank in range(ranks)]
+    teams = _teams(kinds, run, length, [sum(turn) for turn in zip(*waits, strict=True)])
+    found = {}
+    for name, without in PAIRS.items():
+        where = name.split()[0]
+        change = state_gone(where)
+        if name in ("loader of one", "compute of one"):
+            (change,) = [one for one in slow_ranks(teams[name]) if one.rank == kinds[name][1]]
+            assert change.state == {"compute": "productive"}.get(where, where), change
+        found[name] = outcome(teams[name], change, teams[without])
+    return found
+
+
+def _teams(kinds: Kinds, run: Run, length: int, waits: list[float]) -> dict[str, Team]:
+    """The steps of each kind, of the half of its turns in which ranks waited least for cores."""
+    names, recorders = list(kinds), {name: Recorder() for name in kinds}
+    kept: set[int] = set()
+    for kind in range(len(kinds)):
+        turns = sorted(range(kind, len(waits), len(kinds)), key=waits.__getitem__)
+        kept.update(turns[: (len(turns) + 1) // 2])
+    for attempt in run.attempts.values():
+        for recorder in recorders.values():  # which leaves out the first
+            recorder.add(next(steps_in(run.name, attempt)))
+        for step in steps_in(run.name, attempt):
+            turn, place = divmod(step.step, length)
+            if turn in kept and place >= SETTLING:
+                recorders[names[turn % len(names)]].add(step)
+    teams = {name: recorder.teams(False, 10**11) for name, recorder in recorders.items()}
+    assert all(len(found) == 1 for found in teams.values()), teams
+    return {name: found[0] for name, found in teams.items()}
+
+
+def outcome(team: Team, change: Change, without: Team) -> Outcome:
+    """What `change` predicts for a team's steps, and what they took without the delay."""
+    lengths = change.lengths(team)
+    assert lengths is not None
+    # The repetition has its own number of steps.
+    one, repeated = mean_of(lengths), replay.recorded(without)
+    spread = one._replace(variance=one.variance * (1 + len(lengths) / len(repeated)))
+    low, high = savings.bounds(spread)
+    recorded = float(replay.recorded(team).mean())
+    return Outcome(*(ns / 1e9 for ns in (recorded, one.value, low, high, float(repeated.mean()))))
+
+
+def _train(kinds: Kinds, ranks: int, rest: tuple[float, ...], directory: Path) -> Run:
+    environ = {**os.environ, **ENVIRONMENT, "GOODPUT_DIR": str(directory / "pages")}
+    environ = environment(environ, argparse.Namespace(name="whatif", directory=None, quiet=False))
+    environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_ports(1)[0]), "WORLD_SIZE": str(ranks)}
+    command = ["-m", "goodput.auto", f"{SUPPORT}/whatif/training.py", json.dumps(kinds), *map(str, rest)]
+    processes = [(command, {**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(ranks)]
+    ended = server_with("torch").run(*processes, seconds=TIMEOUT_SECONDS, directory=str(directory))
+    assert not any(process.returncode for process in ended), ended
+    runs, errors = runs_in(str(directory / "pages"), time.perf_counter_ns())
+    assert errors == [] and len(runs) == 1, (errors, runs)
+    return runs[0]
