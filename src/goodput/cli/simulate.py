@@ -168,7 +168,8 @@ def _serve(listener, ledger: str, clock_ns) -> None:
     from goodput.aggregator.clock import SteadyClock
     from goodput.cli.serve import server_of
 
-    server_of(create_app(ledger, clock=SteadyClock(clock_ns, clock_ns))).run(sockets=[listener])
+    app = create_app(ledger, clock=SteadyClock(clock_ns, clock_ns), always_fresh=True)
+    server_of(app).run(sockets=[listener])
 
 
 def _report(arguments, reports: list) -> int:

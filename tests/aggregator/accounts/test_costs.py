@@ -146,6 +146,20 @@ def test_text_is_per_token_scope_and_run(exposition, monkeypatch, large):
     assert all(b"goodput_aggregator_series_timestamp_seconds" in text for text in (*texts, *of_runs))
 
 
+def test_simulated_clocks_get_each_scrape_rendered(exposition, accounts, monkeypatch):
+    monkeypatch.setattr(exposition_module, "LARGE_RANKS", 0)
+
+    async def computed() -> int:
+        before = accounts.calls["r0"]
+        await exposition.text()
+        await exposition.text()
+        return accounts.calls["r0"] - before
+
+    assert asyncio.run(computed()) == 1
+    exposition.always_fresh = True
+    assert asyncio.run(computed()) == 2
+
+
 def test_large_installation_serves_the_last_text(exposition, accounts, monkeypatch):
     monkeypatch.setattr(exposition_module, "LARGE_RANKS", RUNS)
     now = 0.0

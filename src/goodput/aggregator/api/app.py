@@ -87,12 +87,13 @@ def create_app(
     otlp: OtlpSettings | None = None,
     owner: LedgerOwner | None = None,
     stream: StreamRole | None = None,
+    always_fresh: bool = False,
 ) -> FastAPI:
     """The aggregator as an ASGI app over the ledger at `ledger_url` (an SQLAlchemy URL), which it compacts as in `keep`.
 
     With an `owner` it ends unless it alone serves the ledger, or with a `stream` all that do are over this one.
 
-    Without an authenticator every client that names this machine as its host has full access.
+    Without an authenticator every client that names this machine as its host has full access. `always_fresh` is Exposition's.
     """
     authenticator = authenticator or RequestAuthenticator()
     memory, clock = memory or MemoryBound(), clock or SteadyClock()
@@ -106,7 +107,7 @@ def create_app(
     health = HealthCosts(health_log, accounts)
     ingest = Ingest(store, ledger, clock, hangs=accounts.hangs, health=health_log, clocks=clocks)
     accounts.flush = ingest.flush
-    exposition = Exposition(accounts, ingest, health, authenticator, memory, clock, ranks_shown)
+    exposition = Exposition(accounts, ingest, health, authenticator, memory, clock, ranks_shown, always_fresh)
     maintenance = LedgerMaintenance(ledger, ingest, accounts, keep or Keep(), memory)
 
     startup = Startup(

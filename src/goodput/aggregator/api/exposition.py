@@ -98,10 +98,12 @@ class Exposition:
         memory: MemoryBound | None = None,
         clock_ns=time.time_ns,
         ranks_shown: int = RANKS_SHOWN,
+        always_fresh: bool = False,
     ):
+        """With `always_fresh` a large installation too refreshes at each scrape."""
         self._accounts, self._ingest, self._clock_ns = accounts, ingest, clock_ns
         self._authenticator, self._memory = authenticator, memory or MemoryBound()
-        self._series = RunSeries(accounts, health, ranks_shown)
+        self._series, self.always_fresh = RunSeries(accounts, health, ranks_shown), always_fresh
         self._runs: dict[str, _RunText] = {}
         self._own: Bodies = {}
         self._always: Bodies = {}  # for every token
@@ -158,7 +160,7 @@ class Exposition:
                     log.exception("the series could not be rendered; /metrics has the last ones")
 
     def _is_large(self) -> bool:
-        return len(self._accounts.store.processes) >= LARGE_RANKS
+        return len(self._accounts.store.processes) >= LARGE_RANKS and not self.always_fresh
 
     def _must_wait(self) -> bool:
         if self._refreshed is None or not self._is_large():
