@@ -43,7 +43,9 @@ LINKS: dict[tuple[str, str], tuple[str, ...]] = {
     ("goodput-run", "Checkpoints"): ("CheckpointLate#slow", "CheckpointLate#old"),
     ("goodput-fleet", "Goodput and MFU"): ("ObjectiveBurn#cluster",),
     ("goodput-stack", "Trainers: measurement overhead"): ("OverBudget#sdk",),
-    ("goodput-stack", "Availability of the stack"): ("AgentDown", "AggregatorDown", "CollectorDown#failing"),
+    ("goodput-stack", "Availability of the stack"): (
+        *("AgentDown", "AggregatorDown", "CollectorDown#failing", "TelemetryMissing#unserved"),
+    ),
     ("goodput-stack", "Aggregator state"): (
         "Credentials#token",
         "Credentials#certificate",
@@ -60,6 +62,7 @@ LINKS: dict[tuple[str, str], tuple[str, ...]] = {
     ),
     ("goodput-stack", "Agents: pushes and samples"): ("PushFailing#failing",),
     ("goodput-stack", "Aggregator: requests and reports"): ("TelemetryMissing#all",),
+    ("goodput-stack", "Aggregator: request duration"): ("TelemetryMissing#late",),
     ("goodput-stack", "Agents: errors per minute"): ("PushFailing#dropping", "GpuDriverDown#restarting"),
     ("goodput-stack", "Agents: backlog and stuck drivers"): ("GpuDriverDown#hung",),
     ("goodput-stack", "Agents: cores and memory"): ("OverBudget#agent",),

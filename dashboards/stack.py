@@ -48,7 +48,10 @@ def _in_quarter(series: str, by: str = "") -> str:
 HTTP_ERRORS = rate_of("goodput_aggregator_requests_total", "code", 'code=~"4..|5.."')
 AGGREGATOR_ERRORS = " or ".join(
     f'label_replace({_refused(what, "")}, "what", "{what.removesuffix("_errors")}", "", "")'
-    for what in ("ledger_errors", "token_reload_errors", "tls_reload_errors", "stack_samples_dropped")
+    for what in (
+        *("ledger_errors", "token_reload_errors", "tls_reload_errors", "stack_samples_dropped"),
+        "stream_answers_dropped",
+    )
 )
 NOT_TAKEN = 'outcome!="accepted"'
 OTLP_LOST = rate_of("goodput_aggregator_otlp_points_total", "outcome", NOT_TAKEN)
@@ -97,7 +100,8 @@ PANELS = [
     panels.stats(
         "Availability of the stack",
         "Share of aggregators and agents that Prometheus can scrape, number of agents, failing collectors and "
-        "driver processes, and versions. Below 100 %: nodes that are down or unreachable; the targets page of "
+        "driver processes, and versions; of several aggregators over a stream (docs/scale.md) the share that reach it, and the "
+        "partitions that none of them serves. Below 100 %: nodes that are down or unreachable; the targets page of "
         "Prometheus lists them. More than one version: an upgrade that is not finished.",
         {
             "aggregators": 'avg(up{job="goodput-aggregator"})',
@@ -106,6 +110,8 @@ PANELS = [
             "collectors failing": f"count(goodput_node_collector_up{{{NODE}}} == 0) or vector(0)",
             "drivers failing": f"count(goodput_driver_up{{{NODE}}} == 0) or vector(0)",
             "versions": "count(count by (version) (goodput_node_info or goodput_aggregator_info))",
+            "reach the stream": "avg(goodput_aggregator_stream_connected)",
+            "partitions unserved": "min(goodput_aggregator_partitions_unserved)",
         },
         unit="percentunit",
         no_value="Prometheus has no targets",
@@ -113,7 +119,10 @@ PANELS = [
         overrides=[
             series("agents up", "none", [(None, "text")]),
             series("versions", "none", [(None, GREEN), (2, YELLOW)]),
-            *(series(name, "none", ONE_IS_BAD) for name in ("collectors failing", "drivers failing")),
+            *(
+                series(name, "none", ONE_IS_BAD)
+                for name in ("collectors failing", "drivers failing", "partitions unserved")
+            ),
         ],
     ),
     panels.stats(
@@ -158,7 +167,8 @@ PANELS = [
     panels.lines(
         "Aggregator: requests and reports",
         "Requests by route, accepted reports and rows per second; repeated rows were sent again after a lost "
-        "response, and exports over OTLP (--otlp). Reports fall to zero: no agent reaches it. As many repeated as new rows: responses are lost or "
+        "response, parts of pushes that went into the stream and came out of it (--stream), and exports over OTLP (--otlp). "
+        "Reports fall to zero: no agent reaches it. As many repeated as new rows: responses are lost or "
         "too late; see the duration.",
         {
             "{{route}}": f"topk(3, {rate_of('goodput_aggregator_requests_total', 'route')})",
@@ -167,6 +177,8 @@ PANELS = [
             "health events": rate_of("goodput_aggregator_health_events_total"),
             "stacks {{outcome}}": rate_of("goodput_aggregator_stacks_total", "outcome"),
             "OTLP {{outcome}}": rate_of("goodput_aggregator_otlp_exports_total", "outcome"),
+            "stream: {{outcome}}": rate_of("goodput_aggregator_stream_messages_total", "outcome"),
+            "from the stream: {{outcome}}": rate_of("goodput_aggregator_stream_read_total", "outcome"),
         },
         unit="reqps",
         no_value=NO_AGGREGATOR,
@@ -197,7 +209,8 @@ PANELS = [
     ),
     panels.lines(
         "Aggregator: request duration",
-        "p99 by route and the median of all requests, from headers to response, the time to ingest one report, and "
+        "p99 by route and the median of all requests, from headers to response, the time to ingest one report, "
+        "how long a push takes through the stream until the ledger has it, and "
         "how old the series were when they were scraped and how long rendering them took. "
         "p99 of pushes near the timeout of the agents (they retry): the ledger's disk, or one core for too many "
         "ranks. Only pages are slow: queries over long history.",
@@ -205,6 +218,7 @@ PANELS = [
             "p99 {{route}}": f"topk(6, histogram_quantile(0.99, sum by (le, route) ({DURATIONS})))",
             "p50": f"histogram_quantile(0.5, sum by (le) ({DURATIONS}))",
             "ingest of a report": INGEST,
+            "through the stream": "max(goodput_aggregator_stream_delay_seconds)",
             "age of the series": "max(timestamp(goodput_aggregator_series_timestamp_seconds) "
             "- goodput_aggregator_series_timestamp_seconds)",
             "rendering the series": "max(goodput_aggregator_series_render_seconds)",
@@ -317,14 +331,17 @@ PANELS = [
     panels.lines(
         "Aggregator: runs and blocks moved",
         "What leaves memory for the ledger or comes back, and what its compaction merges, thins and closes, in the last "
-        "fifteen minutes. Runs that come back again and again: more are read than memory holds; raise --memory. No "
-        "block is merged for hours while rows arrive: the compaction does not keep up.",
+        "fifteen minutes; partitions of the stream that each aggregator serves, and those taken from another. Runs that come "
+        "back again and again: more are read than memory holds; raise --memory. No block is merged for hours while rows "
+        "arrive: the compaction does not keep up. Partitions taken all the time: aggregators die, or the stream is slow.",
         {
             "blocks {{how}}": _in_quarter("ledger_blocks_compacted", "how"),
             "rows thinned": _in_quarter("ledger_rows_thinned"),
             "runs closed": _in_quarter("ledger_runs_closed"),
             "runs moved: {{why}}": _in_quarter("runs_moved", "why"),
             "left memory: {{what}}": _in_quarter("memory_freed", "what"),
+            "partitions taken": _in_quarter("partition_takeovers"),
+            "partitions of {{instance}}": "max by (instance) (goodput_aggregator_partitions)",
         },
         unit="short",
         no_value=NO_AGGREGATOR,
@@ -350,14 +367,16 @@ PANELS = [
     ),
     panels.lines(
         "Agents: backlog and stuck drivers",
-        "Step rows and health events that the aggregator has not acknowledged, in total and of the fullest agent; "
-        "driver processes that cannot be killed. Growing: pushes fail, see the errors. Falling in steps: the "
+        "Step rows and health events that the aggregator has not acknowledged, in total and of the fullest agent; pushes "
+        "that wait in the stream; driver processes that cannot be killed. Growing: pushes fail, see the errors, or the "
+        "aggregators are slower than the stream. Falling in steps: the "
         "aggregator is back. The backlog is bounded: rows beyond the bound are thinned, no time is lost.",
         {
             "rows": f"sum(goodput_node_backlog_rows{{{NODE}}})",
             "rows, fullest agent": f"max(goodput_node_backlog_rows{{{NODE}}})",
             "health events": f"sum(goodput_health_events_waiting{{{NODE}}})",
             "unkillable processes": f"sum(goodput_driver_processes_unkillable{{{NODE}}})",
+            "waiting in the stream": "sum(goodput_aggregator_stream_pending_messages)",
         },
         unit="short",
         no_value=NO_AGENT,

@@ -237,6 +237,13 @@ def _stack(plan: Plan) -> None:
     accepted = "goodput_aggregator_reports_total", {"outcome": "accepted"}
     plan.scenario.aggregator_changes.append((*accepted, start, end, "set", 1.0))
     plan.fault("GoodputTelemetryMissing#all", "no push is accepted", start, end, 9 * MINUTE)
+    start, end = 95 * MINUTE, 105 * MINUTE
+    for problem, what, name, value, within in (
+        ("unserved", "two partitions have no aggregator", "partitions_unserved", 2.0, 3),
+        ("late", "an aggregator is 90 s behind", "stream_delay_seconds", 90.0, 4),
+    ):
+        plan.scenario.aggregator_changes.append((f"goodput_aggregator_{name}", {}, start, end, "set", value))
+        plan.fault(f"GoodputTelemetryMissing#{problem}", what, start, end, within * MINUTE)
 
 
 def _gpus(plan: Plan) -> None:

@@ -105,6 +105,16 @@ CLAUSES = {
         '>= 5 * max by (cluster, run) (goodput_ranks{kind="alive"})': "GoodputMfuDrop",
         "sum by (cluster, run, rank) (rate(goodput_deep_look_cost_seconds_total[15m]))\n  or ": "GoodputOverBudget#sdk",
     },
+    "telemetry_missing_test.yml": {
+        "or label_replace(\n  count by (cluster) (goodput_aggregator_stream_connected) unless on (cluster) "
+        'goodput_aggregator_partitions_unserved,\n  "served", "none", "", ""\n)': (
+            "GoodputTelemetryMissing#unserved"
+        ),
+        "unless on (cluster) goodput_aggregator_partitions_unserved": "GoodputTelemetryMissing#unserved",
+        'or label_replace(\n  max by (cluster, instance) (goodput_aggregator_stream_connected) == 0, "why", "stream", "", ""\n)': (
+            "GoodputTelemetryMissing#late"
+        ),
+    },
     "run_ended_test.yml": {
         'and on (cluster, run) max by (cluster, run) (goodput_ranks{kind="expected"}) >= 8': "GoodputRunFailed",
     },

@@ -82,7 +82,8 @@ goodput_aggregator_stream_answers_dropped_total: Answers of aggregators to nodes
 goodput_aggregator_stream_read_total{outcome}: Parts of pushes taken from the stream: read, malformed, or failed for
  another reason than the ledger.
 goodput_aggregator_stream_pending_messages: Parts of pushes in the stream that this aggregator has not read yet.
-goodput_aggregator_stream_delay_seconds: Age of the last push when the ledger had it, of the partition that is latest.
+goodput_aggregator_stream_delay_seconds: How long pushes take until the ledger has them, of the partition that is latest:
+ age of the oldest one in work, else delay of the last one, 0 a minute after it.
 goodput_aggregator_partitions: Partitions that this aggregator serves.
 goodput_aggregator_partitions_unserved: Partitions of which this aggregator hears no other that serves them.
 goodput_aggregator_partition_takeovers_total: How often this aggregator took a partition.

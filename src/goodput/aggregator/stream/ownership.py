@@ -42,6 +42,8 @@ PURGE_SECONDS = 30.0
 # Messages that are in the ledger are kept for so long, for a database that is set back.
 KEPT_SECONDS = 600.0
 RETRY_SECONDS = 0.5
+# The delay of the last push of a partition is shown for so long; then nothing is late.
+DELAY_SECONDS = 60.0
 # A push that fails with an error that nobody foresaw is tried so often.
 TRIES = 3
 
@@ -76,7 +78,17 @@ class _Held:
         self.is_serving = False  # its runs are here, and up to date but for what is pending
         self.written = self.noted = 0  # up to which message the ledger has the pushes, and knows it
         self.history: list[_Position] = []
-        self.pending, self.delay_seconds = 0, 0.0
+        self.pending = 0
+        self.in_work: list[
+            int
+        ] = []  # when the pushes arrived that are read and not in the ledger yet, unix ns
+        self.last_delay_seconds, self.last_read_ns = 0.0, 0
+
+    def delay_seconds(self, now_ns: int) -> float:
+        """How old the oldest push in work is; without one, the delay of the last one, for DELAY_SECONDS."""
+        if self.in_work:
+            return (now_ns - min(self.in_work)) / 1e9
+        return self.last_delay_seconds if now_ns - self.last_read_ns < DELAY_SECONDS * 1e9 else 0.0
 
 
 class Partitions:
@@ -128,8 +140,9 @@ class Partitions:
         return sum(one.pending for one in self._held.values())
 
     def delay_seconds(self) -> float:
-        """How old the last push was when it was in the ledger, of the partition that is latest."""
-        return max((one.delay_seconds for one in self._held.values()), default=0.0)
+        """How long pushes take until the ledger has them, of the partition that is latest."""
+        now_ns = time.time_ns()
+        return max((one.delay_seconds(now_ns) for one in self._held.values()), default=0.0)
 
     # ---- Work
 
@@ -328,19 +341,15 @@ class Partitions:
             self.counts["malformed"] += 1
             log.error("partition %d: a message cannot be read: %s", held.lease.partition, error)
             return
-        for left in range(TRIES, 0, -1):
-            try:
-                ack = await self._accepted(message)
-                break
-            except schema.SchemaError:
-                return  # counted by ingest
-            except Exception:
-                log.exception("partition %d: a push failed", held.lease.partition)
-                if left == 1:
-                    self.counts["failed"] += 1
-                    return
-                await asyncio.sleep(RETRY_SECONDS)
-        held.delay_seconds = time.time() - message.arrived_ns / 1e9
+        held.in_work.append(message.arrived_ns)
+        try:
+            ack = await self._tried(held, message)
+        finally:
+            held.in_work.remove(message.arrived_ns)
+        if ack is None:
+            return
+        held.last_read_ns = time.time_ns()
+        held.last_delay_seconds = (held.last_read_ns - message.arrived_ns) / 1e9
         self.counts["read"] += 1
         if ack.rejected or ack.wanted:
             answer = messages.Answer(message.node, ack.rejected, ack.wanted)
@@ -348,6 +357,20 @@ class Partitions:
                 await self._stream.client.publish(ANSWERS, messages.encoded(answer))
             except Exception as error:
                 log.debug("an answer to node %r was lost: %s", message.node, error)
+
+    async def _tried(self, held: _Held, message: messages.PushMessage) -> schema.Ack | None:
+        """None for a push that can never be accepted."""
+        for left in reversed(range(TRIES)):
+            try:
+                return await self._accepted(message)
+            except schema.SchemaError:
+                return None  # counted by ingest
+            except Exception:
+                log.exception("partition %d: a push failed", held.lease.partition)
+                if left:
+                    await asyncio.sleep(RETRY_SECONDS)
+        self.counts["failed"] += 1
+        return None
 
     async def _accepted(self, message: messages.PushMessage) -> schema.Ack:
         """Tried until the ledger has it."""
