@@ -160,7 +160,7 @@ class Fold:
             self.clamped += 1
             fit(gap, inside, max(spent, 0))
         if is_cut or not self.is_typical(row.step, count, end_ns, inside):
-            self._leave_out(count, *before)
+            self.leave_out(count, *before)
         return self.add(row.step, count, end_ns, gap, inside, max(samples, 0), device_ns)
 
     def add(
@@ -219,7 +219,7 @@ class Fold:
         attempt, columns = self.attempt, (self.totals, self.outside, self.left_out)
         return PhaseTimes(attempt.phases, attempt.phase_states, steps, *columns)
 
-    def _leave_out(self, count: int, totals: tuple[int, ...], outside: tuple[int, ...]) -> None:
+    def leave_out(self, count: int, totals: tuple[int, ...], outside: tuple[int, ...]) -> None:
         """Of the row that was taken last, `totals` and `outside` are those of the row before it."""
         grown = map(sub, map(sub, self.totals, totals), map(sub, self.outside, outside))
         self.left_out = tuple(map(add, padded(self.left_out, len(self.totals)), grown))

@@ -274,10 +274,8 @@ class _Pieces:
             piece
         ]
         fold.number, fold.last_samples, fold.last_device_ns = row[NUMBER], row[SAMPLES], row[DEVICE]
-        fold.totals, fold.outside = (
-            padded(tuple(row[TOTALS::2]), width),
-            padded(tuple(row[_OUTSIDE::2]), width),
-        )
+        before, fold.totals = (fold.totals, fold.outside), padded(tuple(row[TOTALS::2]), width)
+        fold.outside = padded(tuple(row[_OUTSIDE::2]), width)
         fold.last_count = 1
         fold.top_step, fold.calm_ns = max(fold.top_step, top_step), max(fold.calm_ns, calm_ns)
         fold.steps += count
@@ -291,6 +289,8 @@ class _Pieces:
             fold.kept_ns += kept_ns
             fold.device_ns += device_ns
             fold.kept_samples += samples
+        else:
+            fold.leave_out(count, *before)
         if samples:
             fold.samples += samples
             fold.throughput.add_steps(self._samples[low:high], self._lengths[low:high])
