@@ -12,7 +12,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from support.core_wait import core_wait_seconds
+from support.core_wait import CoreWait
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -63,11 +63,11 @@ def main():
     plan = Plan(kinds, length, rank, float(sys.argv[4]))
     model = DistributedDataParallel(Model(plan))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    waits = []
+    waited, waits = CoreWait(), []
     for step, batch in enumerate(DataLoader(Batches(plan, length * rounds * len(kinds)), batch_size=None)):
         plan.step = step
         if step % length == 0:
-            waits.append(core_wait_seconds())
+            waits.append(waited.seconds())
         optimizer.zero_grad()
         model(batch).backward()
         optimizer.step()
@@ -75,7 +75,7 @@ def main():
         if seconds and step % CHECKPOINT_EVERY == CHECKPOINT_EVERY - 1:
             with goodput.checkpoint(step):
                 time.sleep(seconds)
-    waits.append(core_wait_seconds())
+    waits.append(waited.seconds())
     with open(f"waits.{rank}.json", "w") as file:
         json.dump([after - before for before, after in itertools.pairwise(waits)], file)
     dist.destroy_process_group()
