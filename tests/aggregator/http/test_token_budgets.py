@@ -39,15 +39,14 @@ def whale(number: int) -> bytes:
     """A report in version 1, whose rows cost most."""
     now = time.time()
     one = rank_report(Process(0, 1, now - 400, world_size=3).steps(1, forward=0.1), f"team-a/{number}")
-    row, ranks = one.steps[0], []
+    begun_ns = one.steps[0].start_ns
     totals, outside = (1 << 40,) * len(one.phases), (1 << 40,) * 3 + (0,) * (len(one.phases) - 3)
-    for rank in range(3):
-        rows = [
-            replace(row, number=at + 1, step=at, start_ns=row.start_ns + at, end_ns=row.start_ns + at, totals=totals, outside=outside)
-            for at in range(2 * WHALE_ROWS // 3)
-        ]  # fmt: skip
-        identity = replace(one.identity, rank=rank, pid=rank + 1)
-        ranks.append(replace(one, identity=identity, steps=rows, events=[]))
+    rows = [
+        schema.StepRow(at + 1, at, begun_ns + at, begun_ns + at, one.steps[0].samples, totals, outside)
+        for at in range(2 * WHALE_ROWS // 3)
+    ]
+    identities = [replace(one.identity, rank=rank, pid=rank + 1) for rank in range(3)]
+    ranks = [replace(one, identity=identity, steps=rows, events=[]) for identity in identities]
     return schema.encode(replace(node_report(*ranks), version=1))
 
 
