@@ -3,9 +3,10 @@
 import gc
 import os
 import signal
+import tempfile
 
 import yaml
-from support import hypothesis_profiles
+from support import forks, hypothesis_profiles
 
 # Files that take over a quarter of a minute with all tests running, the longest first; then those of the tests alone.
 LONG = (
@@ -98,6 +99,15 @@ os.environ.setdefault("GOGC", "800")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 hypothesis_profiles.load(os.environ.get("GOODPUT_TEST_PROFILE", "suite"))
+
+
+def pytest_configure(config) -> None:
+    """Make the folder of the servers that fork, which the workers of a test run share."""
+    if forks.FOLDER not in os.environ:
+        made = tempfile.TemporaryDirectory(prefix="goodput-forks-")
+        config.add_cleanup(made.cleanup)
+        config.add_cleanup(lambda: os.environ.pop(forks.FOLDER))
+        os.environ[forks.FOLDER] = made.name
 
 
 def pytest_collection() -> None:

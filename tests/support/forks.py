@@ -6,14 +6,17 @@ For scripts that import it before goodput, and whose start no test looks at.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 from support.paths import PYTHONPATH, SUPPORT
 
@@ -26,6 +29,11 @@ IMPORTED_WITH = {
 }
 
 
+# The variable with the folder of the servers' sockets.
+FOLDER = "GOODPUT_TEST_FORKS"
+START_SECONDS_MAX = 300
+
+
 class Ended(NamedTuple):
     returncode: int
     stdout: str
@@ -33,26 +41,45 @@ class Ended(NamedTuple):
 
 
 class ForkServer:
-    """The process that has imported these modules."""
+    """A connection to the process that has imported these modules, which the first to ask for it starts.
+
+    All processes of a test run share it; see `pytest_configure`.
+    """
 
     def __init__(self, *modules: str, flags: tuple[str, ...] = ()):
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by close()
-        self._process = subprocess.Popen(
-            [sys.executable, *flags, str(SUPPORT / "fork_server.py"), *modules],
-            env={**os.environ, **IMPORTED_WITH, "PYTHONPATH": PYTHONPATH},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-        )
+        self._process: subprocess.Popen | None = None
+        address = Path(os.environ[FOLDER], "-".join(modules))
+        command = [sys.executable, *flags, str(SUPPORT / "fork_server.py"), str(address), *modules]
+        self._connection = self._connect(str(address), command)
+
+    def _connect(self, address: str, command: list[str]) -> TextIO:
+        """A connection whose greeting was read."""
+        end = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < end:
+            with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
+                connection.connect(address)
+                connection.settimeout(START_SECONDS_MAX)
+                file = connection.makefile("rw")
+                if file.readline():
+                    connection.settimeout(None)
+                    return file
+            # None serves there yet, or its last client has just gone.
+            if self._process is None or self._process.poll() is not None:
+                environ = {**os.environ, **IMPORTED_WITH, "PYTHONPATH": PYTHONPATH}
+                self._process = subprocess.Popen(
+                    command, env=environ, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
+                )
+            time.sleep(0.01)
+        raise AssertionError(f"the fork server did not start: {self._printed()}")
 
     def run(self, *processes: tuple[list[str], dict[str, str]], seconds: float, directory=".") -> list[Ended]:
         """Run processes, of each (script and arguments, environment), at the same time until all have ended."""
         with tempfile.TemporaryDirectory() as made:
             outputs = [(Path(made, f"{n}.out"), Path(made, f"{n}.err")) for n in range(len(processes))]
             wanted = [
-                {"arguments": [*map(str, arguments)], "environment": environment, "directory": str(directory),
-                 "out": str(out), "errors": str(errors)}
+                {"arguments": [*map(str, arguments)], "environment": environment,
+                 "directory": os.path.abspath(directory), "out": str(out), "errors": str(errors)}
                 for (arguments, environment), (out, errors) in zip(processes, outputs, strict=True)
             ]  # fmt: skip
             statuses = self._ask({"seconds": seconds, "processes": wanted})
@@ -62,20 +89,19 @@ class ForkServer:
             ]
 
     def _ask(self, request: dict) -> list[int]:
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            self._log.seek(0)
-            raise AssertionError(f"the fork server ended: {self._log.read()}")
+        self._connection.write(json.dumps(request) + "\n")
+        self._connection.flush()
+        answer = self._connection.readline()
+        assert answer, f"the fork server ended: {self._printed()}"
         return json.loads(answer)
 
+    def _printed(self) -> str:
+        self._log.seek(0)
+        return self._log.read()
+
     def close(self) -> None:
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.close()
-        self._process.wait(120)
-        self._process.stdout.close()
+        """The server ends with its last connection."""
+        self._connection.close()
         self._log.close()
 
 
