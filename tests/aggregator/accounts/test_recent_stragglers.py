@@ -20,15 +20,15 @@ def grown(ranks: list[Process], steps: int, slow: int, factor: float = 1.5):
 
 def test_rank_that_is_slow_now_is_named():
     recent, ranks = RecentStragglers(), [Process(rank) for rank in range(4)]
-    assert recent.of("r", 0, grown(ranks, 2000, slow=0)) is None, "nothing was seen before"
+    assert recent.of("r", 0, grown(ranks, 1000, slow=0)) is None, "nothing was seen before"
     for minute in range(1, 30):
-        sums = grown(ranks, 40, slow=2)
+        sums = grown(ranks, 20, slow=2)
         found = recent.of("r", ns(60 * minute), sums)
         assert found is not None and found.slow_rank() == 2
         assert sums.slow_rank() == 0, "over the whole life"
         assert found.slowness(2) == pytest.approx(1.5)
-        # 40 steps a minute of two minutes at least and 15 at most.
-        assert found.steps[2, 1] <= 40 * 15
+        # 20 steps a minute of two minutes at least and 15 at most.
+        assert found.steps[2, 1] <= 20 * 15
 
 
 def test_lost_steps_begin_anew():
