@@ -26,6 +26,8 @@ PHASES = (
 )
 COLUMN = {phase: i for i, phase in enumerate(PHASES)}
 HISTOGRAMS = ("loader", "h2d", "forward", "backward", "optimizer", "communication")
+_PHASES = np.arange(len(HISTOGRAMS))[:, None]
+_LATENCIES = np.array(LATENCY_BOUNDS)
 RECENT_STEPS = 64  # whose exact lengths are kept
 
 
@@ -202,9 +204,8 @@ class SimulatedRun:
         by_phase = dict(span.parts)
         attempt.recent.append((length_ns, by_phase))
         attempt.step_counts[bisect_left(STEP_BOUNDS, length_ns / 1e9)] += 1
-        for at, phase in enumerate(HISTOGRAMS):
-            buckets = np.searchsorted(LATENCY_BOUNDS, by_phase[phase] / 1e9)
-            attempt.phase_counts[np.arange(attempt.ranks), at, buckets] += 1
+        buckets = np.searchsorted(_LATENCIES, np.array([by_phase[phase] for phase in HISTOGRAMS]) / 1e9)
+        attempt.phase_counts[np.arange(attempt.ranks), _PHASES, buckets] += 1
         usual_ns = SHARES["loader"] * self.plan.workload.step * 1e9
         attempt.starved_batches += by_phase["loader"] > 3 * usual_ns
 
