@@ -29,7 +29,7 @@ class Stage(NamedTuple):
 FILES_BESIDE_EACH_OTHER = ("--dist", "loadfile", "--no-loadscope-reorder")
 STAGES = (
     Stage("not alone and not mutation and not slow_faults", ("-n", "6", *FILES_BESIDE_EACH_OTHER)),
-    Stage("alone", ("-n", "2", *FILES_BESIDE_EACH_OTHER)),
+    Stage("alone", ("-n", "3", *FILES_BESIDE_EACH_OTHER)),
 )
 
 

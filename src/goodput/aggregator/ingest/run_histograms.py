@@ -23,6 +23,7 @@ BOUNDS = (
     ),
     1000.0,
 )
+_BOUND_TEXTS = tuple(map(repr, BOUNDS))
 BIN_BITS = 16  # of a bin in a key, below the place of its name
 _MASK = (1 << BIN_BITS) - 1
 _UNITS_PER_SECOND = 1 << 24  # fp16's smallest step is 2**-24, so sums of bins are exact
@@ -94,5 +95,5 @@ def _histogram(cells: np.ndarray, counts: np.ndarray, sum_seconds: float) -> Run
     native = list(zip([_NATIVE_OF_CELL[cell] for cell in cells.tolist()], counts.tolist(), strict=True))
     below = np.searchsorted(_CLASSIC_OF_CELL[cells], np.arange(len(BOUNDS)), side="right")
     cumulative = np.concatenate(([0], np.cumsum(counts)))[below]
-    buckets = list(zip(map(repr, BOUNDS), cumulative.tolist(), strict=True))
+    buckets = list(zip(_BOUND_TEXTS, cumulative.tolist(), strict=True))
     return RunHistogram(buckets, NativeHistogram(native, sum_seconds))
