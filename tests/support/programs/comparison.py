@@ -10,6 +10,8 @@ from statistics import median
 
 # Of the wall time, by which a state of the account may differ from the stopwatch.
 TOLERANCE_SHARE = 0.01
+# Of the wall time: a process whose threads waited no longer than this for a core got its cores.
+QUIET_SHARE = 0.001
 # The states that sections of other names are.
 SECTION_STATES = {"compute": "productive", "forward": "productive", "other": "unattributed"}
 
@@ -63,18 +65,29 @@ def restarted(killed: Measured, resumed: Measured, kept: int) -> Counter[str]:
     return first.states() + resumed.states() + Counter(lost=lost, down=down)
 
 
+def allowance_ns(core_wait: int, wall: int) -> int:
+    """By how much two clocks may differ because of measured waits for a core, all in nanoseconds.
+
+    `core_wait` is the time for which threads were ready to run and had no core, by the kernel's schedstat. A wait between
+    two readings, one of each clock, is in different states of the two, so they may differ by all of it. If it is at most
+    QUIET_SHARE of the wall time, the process got its cores, and nothing is allowed.
+    """
+    return core_wait if core_wait > QUIET_SHARE * wall else 0
+
+
 def differences(
     states: dict[str, int], expected: dict[str, int], merged=(), core_wait: int = 0
 ) -> dict[str, float]:
     """Seconds by which states differ from the expected ones by more than the tolerance.
 
-    That is TOLERANCE_SHARE and `core_wait`, nanoseconds for which the training thread had no core. The states in `merged`
-    count as productive. The stopwatch ends before the interpreter shuts down; that time may be
-    in any state.
+    On a quiet machine that is TOLERANCE_SHARE of the wall time, else that and `allowance_ns` of `core_wait`, the waits of
+    the training threads. The states in `merged` count as productive. The stopwatch ends before the interpreter shuts
+    down: that time, the wall time less all of the stopwatch's, may be in any state.
     """
     states, expected = _merge(states, merged), _merge(expected, merged)
     wall = sum(states.values())
-    limit, shutdown = TOLERANCE_SHARE * wall + core_wait, max(wall - sum(expected.values()), 0)
+    limit = TOLERANCE_SHARE * wall + allowance_ns(core_wait, wall)
+    shutdown = max(wall - sum(expected.values()), 0)
     found = {state: states[state] - expected[state] for state in {*states, *expected}}
     return {state: ns / 1e9 for state, ns in found.items() if not -limit <= ns <= limit + shutdown}
 

@@ -129,7 +129,8 @@ def run_bare(name: str, directory: Path) -> Trained:
     """Run a program without goodput, and again after its ranks failed."""
     environ, ended = {**os.environ, **ENVIRONMENT}, []
     for attempt in range(RESTARTS.get(name, 0) + 1):
-        ended = run_forks(name, directory, {**environ, "TORCHELASTIC_RESTART_COUNT": str(attempt)})
+        started = {"TORCHELASTIC_RESTART_COUNT": str(attempt), "KERNELS": "0"}
+        ended = run_forks(name, directory, {**environ, **started})
         if not any(process.returncode for process in ended):
             break
     assert not any(process.returncode for process in ended), ended

@@ -4,6 +4,7 @@ import sys
 import time
 
 import torch
+from support.programs.kernels import Kernels
 from support.programs.stopwatch import Stopwatch
 from torch import nn, optim
 from torch.utils.data import DataLoader, TensorDataset
@@ -14,7 +15,7 @@ BATCH, LATENT = 16, 32
 
 def generator():
     return nn.Sequential(
-        nn.ConvTranspose2d(LATENT, 64, 4), nn.BatchNorm2d(64), nn.ReLU(),
+        nn.ConvTranspose2d(LATENT, 64, 4), nn.BatchNorm2d(64), nn.ReLU(), Kernels(0.02),
         nn.ConvTranspose2d(64, 32, 4, 2, 1), nn.BatchNorm2d(32), nn.ReLU(),
         nn.ConvTranspose2d(32, 3, 4, 2, 1), nn.Tanh(),
     )  # fmt: skip

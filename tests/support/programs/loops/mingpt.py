@@ -77,7 +77,7 @@ def main():
             with watch("checkpoint"), open(path, "wb") as file:
                 torch.save(trainer.model.state_dict(), SlowDisk(file))
 
-    trainer = Trainer(50, 8, GPT(32, 48), SortDataset())
+    trainer = Trainer(50, 8, GPT(32, 48, kernel_seconds=0.02), SortDataset())
     trainer.add_callback("on_batch_end", batch_end_callback)
     trainer.run()
     watch.write(sys.argv[1], trainer.model, losses)

@@ -47,7 +47,7 @@ def evaluate_bpb(model, batches, steps):
 
 def main():
     torch.manual_seed(42)
-    model = GPT(26, LENGTH)
+    model = GPT(26, LENGTH, kernel_seconds=0.03)
     optimizers = [
         torch.optim.SGD([p for p in model.blocks.parameters() if p.dim() == 2], lr=0.02, momentum=0.9),
         torch.optim.AdamW([*model.wte.parameters(), *model.lm_head.parameters()], lr=0.01),

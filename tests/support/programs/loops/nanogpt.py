@@ -53,7 +53,7 @@ def main():
     for split in ("train", "val"):
         tokens = torch.randint(0, 65, (100_000,), generator=torch.Generator().manual_seed(len(split)))
         tokens.numpy().astype(np.uint16).tofile(os.path.join(here, f"{split}.bin"))
-    model, ctx = GPT(65, BLOCK), contextlib.nullcontext()
+    model, ctx = GPT(65, BLOCK, kernel_seconds=0.012), contextlib.nullcontext()
     scaler = torch.amp.GradScaler("cpu", enabled=False)
     optimizer = model.configure_optimizers(6e-4)
     X, Y = get_batch("train")

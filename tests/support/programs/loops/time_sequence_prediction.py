@@ -3,6 +3,7 @@
 import sys
 
 import torch
+from support.programs.kernels import Kernels
 from support.programs.stopwatch import Stopwatch
 from torch import nn, optim
 
@@ -13,7 +14,7 @@ class Sequence(nn.Module):
     def __init__(self):
         super().__init__()
         self.lstm1, self.lstm2 = nn.LSTMCell(1, 24), nn.LSTMCell(24, 24)
-        self.linear = nn.Linear(24, 1)
+        self.linear, self.kernels = nn.Linear(24, 1), Kernels(0.05)
 
     def forward(self, values, future=0):
         outputs = []
@@ -25,7 +26,7 @@ class Sequence(nn.Module):
             h2, c2 = self.lstm2(h, (h2, c2))
             output = self.linear(h2)
             outputs.append(output)
-        return torch.cat(outputs, dim=1)
+        return self.kernels(torch.cat(outputs, dim=1))
 
 
 def main():

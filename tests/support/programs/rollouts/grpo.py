@@ -34,7 +34,7 @@ def reward_of(completion):
 
 def main():
     torch.manual_seed(12)
-    model = GPT(VOCABULARY, PROMPT + COMPLETION)
+    model = GPT(VOCABULARY, PROMPT + COMPLETION, kernel_seconds=0.05)
     optimizer, outputs = torch.optim.AdamW(model.parameters(), lr=3e-4), []
     for _step in range(STEPS):
         with watch("rollout"):

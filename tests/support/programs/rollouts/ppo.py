@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import torch
+from support.programs.kernels import Kernels
 from support.programs.stopwatch import Stopwatch
 from torch import nn, optim
 from torch.distributions import Categorical
@@ -33,7 +34,7 @@ class Agent(nn.Module):
             nn.Linear(16, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 1)
         )
         self.actor = nn.Sequential(
-            nn.Linear(16, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 3)
+            nn.Linear(16, 256), nn.Tanh(), Kernels(0.03), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 3)
         )
 
     def get_value(self, x):

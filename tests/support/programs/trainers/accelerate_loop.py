@@ -6,6 +6,7 @@ import time
 
 import torch
 from accelerate import Accelerator
+from support.programs.kernels import Kernels
 from support.programs.stopwatch import Stopwatch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -39,7 +40,9 @@ def evaluate(accelerator, model, loader, outputs):
 def main():
     torch.manual_seed(8)
     accelerator = Accelerator(gradient_accumulation_steps=2, cpu=True)
-    model = nn.Sequential(nn.Linear(64, 1536), nn.ReLU(), nn.Linear(1536, 512), nn.ReLU(), nn.Linear(512, 4))
+    model = nn.Sequential(
+        nn.Linear(64, 1536), nn.ReLU(), nn.Linear(1536, 512), Kernels(0.02), nn.ReLU(), nn.Linear(512, 4)
+    )
     optimizer, outputs = torch.optim.AdamW(model.parameters(), lr=1e-3), []
     model, optimizer, train_loader, eval_loader = accelerator.prepare(
         model, optimizer, DataLoader(SlowFiles(512), 32, shuffle=True), DataLoader(SlowFiles(64), 32)

@@ -7,6 +7,7 @@ import time
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from support.programs.kernels import Kernels
 from support.programs.stopwatch import Stopwatch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -18,7 +19,7 @@ class Regression(pl.LightningModule):
     def __init__(self):
         super().__init__()
         self.net = nn.Sequential(
-            nn.Linear(128, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 1)
+            nn.Linear(128, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU(), Kernels(0.01), nn.Linear(512, 1)
         )
         self.losses = []
 

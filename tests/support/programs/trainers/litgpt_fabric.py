@@ -39,7 +39,7 @@ def validate(fabric, model, loader):
 def main():
     fabric = L.Fabric(accelerator="cpu", devices=1)
     fabric.seed_everything(42, verbose=False)
-    model = GPT(64, 48)
+    model = GPT(64, 48, kernel_seconds=0.015)
     optimizer = model.configure_optimizers(4e-4)
     model, optimizer = fabric.setup(model, optimizer)
     loaders = DataLoader(TokenStream(1, 1000), batch_size=8), DataLoader(TokenStream(2, 32), batch_size=8)
