@@ -61,7 +61,15 @@ def test_time_with_an_unseen_update_stays_unattributed(outcome):
     assert found["none"] >= 6 * 0.03 and found["loader"] == 0
 
 
-@pytest.mark.parametrize("name", ["updated_in_a_block", "updated_by_hand", "updated_by_hand_with_loader"])
+BY_HAND = (
+    "updated_in_a_block",
+    "updated_by_hand",
+    "updated_by_hand_with_loader",
+    "gradients_without_backward",
+)
+
+
+@pytest.mark.parametrize("name", BY_HAND)
 def test_updates_by_hand_are_productive(outcome, name):
     """A pass over two parameters takes twice 30 ms. In the one case the first step is over before its update."""
     found = outcome[name]

@@ -157,6 +157,30 @@ def updated_by_hand_with_loader():
 
 
 @case
+def gradients_without_backward():
+    """As in meta-learning: torch.autograd.grad and an update by hand, in a process that has no optimizer.
+
+    The first pass that uses the gradients of another opens the page, so one step is not seen. Gradients of an input, as
+    for adversarial examples, which change the input and no parameter, are no training.
+    """
+    goodput.auto.remove()
+    goodput.auto.install()
+    model, batches, example = Model(), Batches(), torch.randn(4, WIDTH, requires_grad=True)
+    for _ in range(3):
+        [gradient] = torch.autograd.grad(model(example).sum(), [example])
+        with torch.no_grad():
+            example += gradient.sign()
+    for step in range(STEPS + 1):
+        x, y = batches.get(step > 2)
+        gradients = torch.autograd.grad(nn.functional.mse_loss(model(x), y), list(model.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                time.sleep(BATCH_SECONDS)
+                parameter -= 0.01 * gradient
+    return batches.seconds
+
+
+@case
 def before_zero_grad():
     """As in word_language_model: the batch is sliced at the head of the loop."""
     model, [optimizer], batches = parts()

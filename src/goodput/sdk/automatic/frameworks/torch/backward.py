@@ -7,6 +7,7 @@ nothing has been waited for: the rest of the call is exposed communication.
 
 from __future__ import annotations
 
+import functools
 from _thread import get_ident
 
 from goodput.sdk.automatic import hooks as kinds
@@ -26,28 +27,28 @@ TENSORS_MAX = 8  # roots of one backward pass that get a hook
 
 def apply(torch, auto) -> None:
     is_compiling, phase, recorder = torch.compiler.is_dynamo_compiling, auto.backward, auto.recorder
-    waits, gradients = Waits(torch, auto), GradientUse(auto)
+    waits, gradients = Waits(torch, auto), GradientUse(auto, torch.nn.Parameter)
     auto.gradients = gradients
 
-    function = torch.autograd.backward
+    function, compute_gradients = torch.autograd.backward, torch.autograd.grad
 
-    def unmeasured(*args, **kwargs):
+    def unmeasured(function, args, kwargs):
         try:
             if recorder.reducers and recorder.inside:
                 return waits.run_inner(function, args, kwargs)
             result = function(*args, **kwargs)
             if gradients.watches and not recorder.inside:
-                gradients.end(args, kwargs)
+                gradients.end(function is compute_gradients, args, kwargs)
             return result
         except BaseException as error:
             drop_own_frames(error)
             raise
 
-    def backward(*args, **kwargs):
+    def measured(function, /, *args, **kwargs):
         if gradients.watches and not recorder.inside:
             gradients.begin()
         if recorder.inside or not auto.may_start():
-            return unmeasured(*args, **kwargs)
+            return unmeasured(function, args, kwargs)
         if recorder.unhooked_steps:
             auto.poll_steps()
         if recorder.evaluating or not recorder.step_start_ns:
@@ -71,20 +72,21 @@ def apply(torch, auto) -> None:
             recorder.inside, recorder.batch_gap = False, True
             recorder.after = BACKWARD
             if recorder.unhooked_steps:
-                gradients.end(args, kwargs)
+                gradients.end(function is compute_gradients, args, kwargs)
             if not recorder.depth:  # Else `length` is of another phase.
                 recorder.backward_length = recorder.length
 
-    kind, word = kinds.BACKWARD, auto.forward_word
-    install_hook(auto, torch, torch.autograd, "backward", kind, phase, backward, word)
-    compute_gradients = torch.autograd.grad
+    kind, word, slow = kinds.BACKWARD, auto.forward_word, functools.partial(measured, function)
+    install_hook(auto, torch, torch.autograd, "backward", kind, phase, slow, word)
 
     @auto.patches.wrap("grad", torch.autograd)
     def grad(*args, **kwargs):
-        """Gradients inside a loss are compute, but not the backward pass of a step."""
+        """Gradients inside a loss are compute, but not the backward pass of a step, unless a loop has no other."""
         if is_compiling():
             return compute_gradients(*args, **kwargs)
         try:
+            if gradients.is_of_grad():
+                return measured(compute_gradients, *args, **kwargs)
             if recorder.thread != get_ident() or recorder.inside or recorder.evaluating:
                 return compute_gradients(*args, **kwargs)
             return phase.run(compute_gradients, *args, **kwargs)

@@ -1,7 +1,8 @@
 """Loops that update their parameters themselves, without an optimizer: finds where their steps end, and their updates.
 
 Module.zero_grad ends a step, since the gradients that it clears were used. Without it a backward pass does, if it finds
-a gradient cleared or a parameter changed since the last one. The update is a block of `torch.no_grad()`, or a pass over
+a gradient cleared or a parameter changed since the last one. In a loop that calls `torch.autograd.grad` instead, that
+is the backward pass. The update is a block of `torch.no_grad()`, or a pass over
 the parameters, after a backward pass.
 """
 
@@ -108,10 +109,16 @@ def _watch_blocks(torch, auto) -> None:
 
 
 class GradientUse:
-    """Whether gradients were used between two backward passes: judged by one parameter, held weakly."""
+    """Whether gradients were used between two passes: judged by one parameter, held weakly.
 
-    def __init__(self, auto):
-        self.auto, self.passes = auto, 0
+    A pass is a call of `backward`, or of `torch.autograd.grad` in a loop that has made no other. The latter leaves no
+    gradient in the parameter, so that only a change of the parameter shows its use.
+    """
+
+    def __init__(self, auto, kind):
+        """`kind` is torch.nn.Parameter."""
+        self.auto, self.passes, self._kind = auto, 0, kind
+        self.accumulates = False  # whether a pass was a call of `backward`
         self._parameter, self._versions = dead_reference, (0, 0)
 
     @property
@@ -119,37 +126,50 @@ class GradientUse:
         """Whether it is not known yet if this process trains without an optimizer."""
         return not self.auto.has_optimizer and self.auto.stepping and self.passes < PASSES_MAX
 
+    def is_of_grad(self) -> bool:
+        """Whether a call of `torch.autograd.grad` is a pass."""
+        return not self.accumulates and (self.auto.by_hand or self.watches)
+
     def begin(self) -> None:
-        """A backward pass begins, and it is not known yet if the process trains."""
+        """A pass begins, and it is not known yet if the process trains."""
         if self._was_used():
             self.auto.begin_by_hand()
             self.auto.recorder.unhooked_steps = True
 
     def poll(self) -> None:
-        """A backward pass begins: end the step if its gradients were used."""
+        """A pass begins: end the step if its gradients were used."""
         if self.auto.by_hand and self._was_used():
             self.auto.end_step_by_hand()
 
-    def end(self, args, kwargs) -> None:
-        """A backward pass from these tensors has ended."""
+    def end(self, is_of_grad: bool, args, kwargs) -> None:
+        """A pass from these tensors has ended."""
         try:
             self.passes += 1
+            self.accumulates |= not is_of_grad
             parameter = self._parameter()
             if parameter is None:
-                parameter = parameter_of(args[0] if args else kwargs.get("tensors"))
+                name = "outputs" if is_of_grad else "tensors"
+                parameter = parameter_of(args[0] if args else kwargs.get(name))
+                if is_of_grad and not isinstance(parameter, self._kind):
+                    parameter = None  # An input, as of an adversarial attack.
                 self._parameter = dead_reference if parameter is None else weakref.ref(parameter)
-            if parameter is not None and parameter.grad is not None:
-                self._versions = parameter._version, parameter.grad._version
+            if parameter is not None and (is_of_grad or parameter.grad is not None):
+                self._versions = self._versions_of(parameter)
         except Exception as error:
             reraise_from_handler(error)
             self._parameter = dead_reference
+
+    def _versions_of(self, parameter) -> tuple[int, int]:
+        gradient = parameter.grad if self.accumulates else None
+        return parameter._version, 0 if gradient is None else gradient._version
 
     def _was_used(self) -> bool:
         parameter = self._parameter()
         if parameter is None:
             return False
         try:
-            return parameter.grad is None or (parameter._version, parameter.grad._version) != self._versions
+            is_cleared = self.accumulates and parameter.grad is None
+            return is_cleared or self._versions_of(parameter) != self._versions
         except Exception as error:
             reraise_from_handler(error)
             return False
