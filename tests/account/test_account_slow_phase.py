@@ -62,6 +62,22 @@ def test_time_in_no_phase_has_none():
     assert because(account_of(*ranks)) == (2, "unattributed", None)
 
 
+def test_last_minutes_in_no_phase_have_none():
+    recent, ranks = RecentStragglers(), [Process(rank, user={"mine": "unattributed"}) for rank in range(3)]
+    for phase, found in (("forward", None), ("none", None), ("mine", "mine")):
+        for one in ranks:
+            slow = 0.5 * (one.rank == 2)
+            own = {"none": 0.2, "mine": 0.2, "forward": 1 + slow / 5}
+            own[phase] += slow
+            one.steps(40, **own, communication=0.7 - slow - slow / 5)
+        sums = account_of(*ranks, now=ranks[0].now_ns / 1e9).straggler
+        last = recent.of("r", ranks[0].now_ns, sums)
+        assert last is None or (last.slow_rank(), last.slow_phase(2)) == (2, found)
+        recent = RecentStragglers()
+        recent.of("r", ranks[0].now_ns, sums)
+    assert last is not None
+
+
 def test_stalls_first_and_lost_steps_do_not_count():
     """A rank that is slow in backward has hung in forward, compiled there, and made steps that were lost."""
     ranks = [Process(rank) for rank in range(4)]

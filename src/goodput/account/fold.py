@@ -220,7 +220,7 @@ class Fold:
         return PhaseTimes(attempt.phases, attempt.phase_states, steps, *columns)
 
     def leave_out(self, count: int, totals: tuple[int, ...], outside: tuple[int, ...]) -> None:
-        """Of the row that was taken last, `totals` and `outside` are those of the row before it."""
+        """`count` steps do not count for `phase_times`: those since a row with these `totals` and `outside`."""
         grown = map(sub, map(sub, self.totals, totals), map(sub, self.outside, outside))
         self.left_out = tuple(map(add, padded(self.left_out, len(self.totals)), grown))
         self.left_out_steps += count

@@ -251,6 +251,8 @@ class _Batch:
         length = self.inside.sum(axis=0)
         unplanned = length - self.inside[_PLANNED].sum(axis=0)
         counts = self.is_kept & self.has_phases
+        named = sum(self.phases.values(), np.zeros_like(length))
+        phases = [*self.phases.items(), ("none", np.maximum(length - named, 0))]
         for walk, (low, high) in zip(self.walks, pairwise(self.begins), strict=True):
             fold, bound, part = walk.fold, walk.fold.bound, slice(low, high)
             end, threshold = self.end[part], min(fold.threshold_ns, KEEP_ALL)
@@ -260,7 +262,7 @@ class _Batch:
             if not fold.steps:
                 chosen[np.flatnonzero(self.is_kept[part])[:1]] = False
             walk.phase_steps += int(self.count[part][chosen].sum())
-            for phase, ns in self.phases.items():
+            for phase, ns in phases:
                 if total := int(ns[part][chosen].sum()):
                     walk.phase_sums[phase] += total
 

@@ -116,6 +116,7 @@ class Walk:
         named = phases_of(line, inside)
         if named is not None and self.fold.is_typical(step, count, end_ns, inside):
             self.phase_sums.update(named)
+            self.phase_sums["none"] += max(sum(inside) - sum(named.values()), 0)
             self.phase_steps += count
         self.engine.add(self.key, step, count, end_ns, gap, inside, *rest)
 

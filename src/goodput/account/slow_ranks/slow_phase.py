@@ -17,7 +17,7 @@ from typing import NamedTuple
 from goodput.account.states import INDEX, PHASE_STATES
 
 NOT_OWN = tuple(INDEX[state] for state in ("communication", "straggler", "bubble", "compile", "stall"))
-_NOT_NAMED = {"communication", "compile", "unattributed"}
+_NO_OWN_WORK = {"communication", "compile"}
 
 
 class PhaseTimes(NamedTuple):
@@ -57,7 +57,7 @@ def mean_phases(times: PhaseTimes | None, before: PhaseTimes | None = None) -> d
     return {
         phase: (ns - earlier.get(phase, 0)) / steps
         for phase, ns in times.by_phase().items()
-        if _state_of(phase, times.states) not in _NOT_NAMED
+        if _state_of(phase, times.states) not in _NO_OWN_WORK
     }
 
 
@@ -68,9 +68,10 @@ def excess(own: Mapping[str, float], others: Iterable[Mapping[str, float]]) -> d
 
 
 def most_of(sums: Mapping[str, float], states: Mapping[str, str], state: str | None = None) -> str | None:
-    """The phase with the largest sum, of those that map to `state`; None where none is above 0."""
+    """The phase with the largest sum, of those that map to `state`; None where that is no phase or not above 0."""
     chosen = {p: ns for p, ns in sums.items() if ns > 0 and state in (None, _state_of(p, states))}
-    return max(chosen, key=lambda phase: (chosen[phase], phase), default=None)
+    found = max(chosen, key=lambda phase: (chosen[phase], phase), default=None)
+    return None if found == "none" else found
 
 
 def _state_of(phase: str, states: Mapping[str, str]) -> str:
