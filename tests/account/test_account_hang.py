@@ -134,8 +134,21 @@ def test_silent_rank_is_the_culprit():
 
 
 def test_loader_is_blamed_before_a_silent_waiter():
-    found = judged(*waiting(0), rank(1, "loader", stuck=103), rank(2, "communication", stuck=60, age=40))
+    found = judged(*waiting(0), rank(1, "loader", stuck=103), rank(2, "communication", stuck=3, age=40))
     assert [one.rank for one in found.suspects] == [1, 2]
+
+
+@pytest.mark.parametrize("stuck, suspect", [(5, True), (7, False)])
+def test_node_that_is_cut_off_in_a_hang_is_no_suspect(stuck, suspect):
+    """Its ranks had waited longer than steps take, which is up to a tenth of the threshold, when they were last seen."""
+    cut_off = waiting(2, 3, stuck=stuck, age=100 - stuck)
+    found = judged(*waiting(0, 1), *cut_off)
+    assert (found.culprit is not None, bool(found.suspects)) == (suspect, suspect)
+    assert found.victims == (2 if suspect else 4)
+    in_loader = [one._replace(state="loader", phase="loader") for one in cut_off]
+    assert judged(*waiting(0, 1), *in_loader).culprit.kind == "silent", "it did not wait for the others"
+    behind = judged(*waiting(0, 1, 2), *waiting(3, step=8, stuck=7, age=93))
+    assert (behind.culprit.rank, behind.culprit.kind) == (3, "behind")
 
 
 def test_finished_rank_is_culprit_if_others_wait():

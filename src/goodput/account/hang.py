@@ -6,7 +6,8 @@ Only for a process that makes rollouts and no steps each phase boundary is progr
 still passes phase boundaries (an evaluation with its own loader); one before its first step, unless it waits in
 communication.
 
-Ranks in communication are victims. Ranks elsewhere, dead, or silent since the others stopped are suspects; the
+Ranks in communication are victims, also one that is silent and had then waited there longer than steps take: it hung
+with the others when its node was cut off. Ranks elsewhere, dead, or silent since the others stopped are suspects; the
 culprit is the suspect with the fewest steps, among those the one longest in its phase. If all ranks wait in
 communication, it is the only rank with fewer steps than the others, which waits in another collective. Where suspects
 tie there is none: all ranks are in one phase after one step, or two stopped there at the same time.
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from goodput.account import document_types
-from goodput.account.stall_threshold import PLANNED_LEAST_NS
+from goodput.account.stall_threshold import PLANNED_LEAST_NS, TIMES
 from goodput.account.states import PLANNED
 
 STALE_NS = 30 * 10**9
@@ -137,12 +138,15 @@ def verdict(
     # No rank has completed a step since the last one that did.
     hung_ns = min(_idle_ns(one) + _age_ns(one, now_ns) for one in fresh)
     begun_ns = hung_ns + stale_ns
+    hung_too = [one for one in silent if _had_waited(one, threshold_ns)]
+    cut_off = {one.rank for one in hung_too}
     suspects = [
         _suspect(one, now_ns, kind)
         for one in ranks
         if (kind := _kind(one, _age_ns(one, now_ns), stale_ns, begun_ns)) is not None
+        and (kind != "silent" or one.rank not in cut_off)
     ]
-    waiting = [one for one in fresh if one.state == "communication"]
+    waiting = [one for one in [*fresh, *hung_too] if one.state == "communication"]
     if not any(one.kind in _TRUST for one in suspects):
         suspects += [_suspect(one, now_ns, "behind") for one in _behind(waiting)]
     suspects.sort(key=_suspicion)
@@ -174,6 +178,12 @@ def _is_stuck(one: RankStatus, threshold_ns: int) -> bool:
     if one.step is None:
         return one.state == "communication" and there_ns > threshold_ns
     return (there_ns if one.planned_ns > 0 else idle_ns) > threshold_ns
+
+
+def _had_waited(one: RankStatus, threshold_ns: int) -> bool:
+    """Whether at its last report it had waited in a collective for longer than nearly all steps take."""
+    waited_ns = min(one.seen_ns - one.phase_since_ns, _idle_ns(one))
+    return one.state == "communication" and waited_ns > threshold_ns // TIMES
 
 
 def _planned_ns(one: RankStatus) -> int:
