@@ -47,8 +47,10 @@ def main() -> int:
     if arguments.json:
         print(json.dumps({f"{name}, {ranks} ranks": some for (ranks, name), some in found.items()}))
     else:
-        print("| ranks | delay | recorded ms | predicted ms | really ms | largest error | in the interval |")
-        print("|--:|---|--:|--:|--:|--:|--:|")
+        print(
+            "| ranks | delay | recorded ms | predicted ms | really ms | largest error | without a core ms | in the interval |"
+        )
+        print("|--:|---|--:|--:|--:|--:|--:|--:|")
         for (ranks, name), some in found.items():
             print(f"| {ranks} | {name} | {_row(some)} |")
         print(f"\nlargest error {100 * worst:.2f} %, in the interval {100 * covered:.0f} % of {len(every)}")
@@ -62,8 +64,9 @@ def _row(some: list[Outcome]) -> str:
         for name in ("recorded", "predicted", "real")
     )
     error = max((one.error for one in some), key=abs)
+    waited = 1e3 * max(one.core_wait for one in some)
     shown = " | ".join(f"{mean:.1f}" for mean in means)
-    return f"{shown} | {100 * error:+.2f} % | {sum(one.is_covered for one in some)} of {len(some)}"
+    return f"{shown} | {100 * error:+.2f} % | {waited:.1f} | {sum(one.is_covered for one in some)} of {len(some)}"
 
 
 if __name__ == "__main__":

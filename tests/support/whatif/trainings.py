@@ -32,17 +32,21 @@ PAIRS = {
 }
 # After another kind of steps one of the new kind is the first whose times are all of its own.
 SETTLING = 2
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 300
 
 
 class Outcome(NamedTuple):
-    """Mean seconds of a step: recorded, predicted without the delay with its 95 % interval, and really without it."""
+    """Mean seconds of a step: recorded, predicted without the delay with its 95 % interval, and really without it.
+
+    `core_wait` is how long ranks had no core in a step of either kind, by which these may differ from a quiet machine's.
+    """
 
     recorded: float
     predicted: float
     low: float
     high: float
     real: float
+    core_wait: float
 
     @property
     def error(self) -> float:
@@ -74,19 +78,22 @@ def outcomes(
         where = name.split()[0]
         change = state_gone(where)
         if name in ("loader of one", "compute of one"):
-            (change,) = [one for one in slow_ranks(teams[name]) if one.rank == kinds[name][1]]
+            (change,) = [one for one in slow_ranks(teams[name][0]) if one.rank == kinds[name][1]]
             assert change.state == {"compute": "productive"}.get(where, where), change
         found[name] = outcome(teams[name], change, teams[without])
     return found
 
 
-def _teams(kinds: Kinds, run: Run, length: int, waits: list[float]) -> dict[str, Team]:
-    """The steps of each kind, of the half of its turns in which ranks waited least for cores."""
+def _teams(kinds: Kinds, run: Run, length: int, waits: list[float]) -> dict[str, tuple[Team, float]]:
+    """The steps of each kind, of the half of its turns in which ranks waited least for cores, and that wait in a step."""
     names, recorders = list(kinds), {name: Recorder() for name in kinds}
     kept: set[int] = set()
-    for kind in range(len(kinds)):
+    waited: dict[str, float] = {}
+    for kind, name in enumerate(names):
         turns = sorted(range(kind, len(waits), len(kinds)), key=waits.__getitem__)
-        kept.update(turns[: (len(turns) + 1) // 2])
+        best = turns[: (len(turns) + 1) // 2]
+        kept.update(best)
+        waited[name] = sum(waits[turn] for turn in best) / len(best) / length
     for attempt in run.attempts.values():
         for recorder in recorders.values():  # which leaves out the first
             recorder.add(next(steps_in(run.name, attempt)))
@@ -96,19 +103,20 @@ def _teams(kinds: Kinds, run: Run, length: int, waits: list[float]) -> dict[str,
                 recorders[names[turn % len(names)]].add(step)
     teams = {name: recorder.teams(False, 10**11) for name, recorder in recorders.items()}
     assert all(len(found) == 1 for found in teams.values()), teams
-    return {name: found[0] for name, found in teams.items()}
+    return {name: (found[0], waited[name]) for name, found in teams.items()}
 
 
-def outcome(team: Team, change: Change, without: Team) -> Outcome:
+def outcome(slow: tuple[Team, float], change: Change, without: tuple[Team, float]) -> Outcome:
     """What `change` predicts for a team's steps, and what they took without the delay."""
+    (team, waited), (other, other_waited) = slow, without
     lengths = change.lengths(team)
     assert lengths is not None
     # The repetition has its own number of steps.
-    one, repeated = mean_of(lengths), replay.recorded(without)
-    spread = one._replace(variance=one.variance * (1 + len(lengths) / len(repeated)))
-    low, high = savings.bounds(spread)
+    one, repeated = mean_of(lengths), replay.recorded(other)
+    low, high = savings.bounds(one._replace(variance=one.variance * (1 + len(lengths) / len(repeated))))
     recorded = float(replay.recorded(team).mean())
-    return Outcome(*(ns / 1e9 for ns in (recorded, one.value, low, high, float(repeated.mean()))))
+    seconds = (ns / 1e9 for ns in (recorded, one.value, low, high, float(repeated.mean())))
+    return Outcome(*seconds, waited + other_waited)
 
 
 def _train(kinds: Kinds, ranks: int, rest: tuple[float, ...], directory: Path) -> Run:
