@@ -101,3 +101,29 @@ def test_median_times_stay_within_their_block():
 
 def test_all_states_have_a_column():
     assert len(OWN) == len(set(OWN)) and mean_of(np.ones(3)).variance == 0
+
+
+def with_loader(random, produced: float, ahead: bool) -> Team:
+    """Two ranks whose other work varies; a batch takes `produced` seconds, made while the rank works if `ahead`."""
+    compute = 0.1 + 0.02 * random.random((600, 2))
+    made = produced + 0.002 * random.standard_normal((600, 2))
+    waits = np.zeros((600, 2))
+    for rank in range(2):
+        now = ready = 0.0
+        for step in range(600):
+            ready = max(ready, now if not ahead else ready) + made[step, rank]
+            waits[step, rank] = max(ready - now, 0.0) if ahead else made[step, rank]
+            now += waits[step, rank] + compute[step, rank]
+            ready = max(ready, now - 4 * produced)  # a queue of four batches
+    return team_of(compute, waits, exchange=0.01)
+
+
+@pytest.mark.parametrize(
+    "produced, ahead, expected", [(0.13, True, True), (0.02, False, False), (0.05, True, False)]
+)
+def test_loader_that_reads_ahead_and_is_waited_for(produced, ahead, expected):
+    """One that reads ahead too slowly is found; one that makes each batch when asked, or is never waited for, is not."""
+    assert all(
+        changes.reads_ahead(with_loader(np.random.default_rng(n), produced, ahead)) is expected
+        for n in range(20)
+    )

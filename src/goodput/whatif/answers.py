@@ -19,6 +19,7 @@ GAIN_MIN = 0.001  # smaller ones are not listed
 NODES_MIN = 3
 NODE_GAIN_MIN = 0.01
 HOUR_NS = 3.6e12
+READS_AHEAD = "if the loader keeps up, which reads ahead and is waited for already"
 NO_WAITS = "no communication was measured, so what ranks wait for each other is unknown"
 
 
@@ -108,11 +109,13 @@ def _mean(teams: list[Team], figure: Callable[[Team], float]) -> float | None:
 
 
 def _of_steps(account: Account, teams: list[Team]) -> Iterator[Answer]:
+    is_ahead = any(map(changes.reads_ahead, teams))
     for change in _changes(teams):
+        note = READS_AHEAD if is_ahead and change.state != "loader" else ""
         saved = _saved(change, teams)
         # A rank that is slow by chance is none that can be mended.
         if change.kind not in ("rank", "stage") or savings.bounds(saved)[0] > 0:
-            yield _answer(account, change, saved.value, savings.bounds(saved))
+            yield _answer(account, change, saved.value, savings.bounds(saved), note=note)
 
 
 def _changes(teams: list[Team]) -> Iterator[Change]:

@@ -147,3 +147,34 @@ def without_node(team: Team, host: str) -> np.ndarray:
     """Steps (ns) of the ranks on other nodes alone, each with the work that it has."""
     kept = np.array([one != host for one in team.hosts])
     return team.work[:, kept].max(axis=1) + replay.exchange(team)
+
+
+# Steps that are added up to see whether a loader works while its rank does; workers deliver in turn.
+AHEAD_STEPS = 8
+AHEAD_WAIT_SHARE_MIN = 0.01
+AHEAD_ERRORS_MIN = 4.0
+
+
+def reads_ahead(team: Team) -> bool:
+    """Whether a rank waits for a loader that works while the rank does: the longer its other work, the less it waits.
+
+    Such a loader is the limit already, so other work that becomes faster makes its rank wait longer for it. Judged is the
+    slope of waits over other own times of the same steps, which is -1 for such a loader and 0 for one that makes a batch
+    when it is asked: below -0.5 by AHEAD_ERRORS_MIN standard errors from 0.
+    """
+    count = len(team) // AHEAD_STEPS
+    if count < 4:
+        return False
+    waits, all_own = (
+        one[: count * AHEAD_STEPS].reshape(count, AHEAD_STEPS, -1).sum(axis=1)
+        for one in (team.state("loader"), team.own.sum(axis=2))
+    )
+    work = all_own - waits
+    length = replay.recorded(team).mean() * AHEAD_STEPS
+    waits_mean = waits.mean(axis=0)
+    x, y = work - work.mean(axis=0), waits - waits_mean
+    spread = np.maximum((x**2).sum(axis=0), 1.0)
+    slope = (x * y).sum(axis=0) / spread
+    error = np.sqrt(((y - slope * x) ** 2).sum(axis=0) / (count - 2) / spread)
+    found = (slope < -0.5) & (slope < -AHEAD_ERRORS_MIN * error)
+    return bool((found & (waits_mean >= AHEAD_WAIT_SHARE_MIN * length)).any())
