@@ -17,7 +17,7 @@ If more than 1 % of the step lines cannot be used, the account says so and the e
 EPILOG = "example: goodput replay docs/example-run.jsonl --html account.html"
 
 PROBLEMS_SHOWN = 20
-GAIN_ROWS_MAX = 100_000  # steps of all ranks, the newest; they take 9 MB
+GAIN_ROWS_MAX = 100_000  # steps of all ranks, the newest; with what is computed of them they take 50 MB
 clock_time = number(float, -SECONDS_MAX, SECONDS_MAX, " seconds on the log's clock")
 
 
