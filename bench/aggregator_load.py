@@ -40,7 +40,10 @@ SHARES = (0.03, 0.05, 0.01, 0.28, 0.48, 0.05, 0.1, 0, 0, 0, 0)
 
 @dataclass
 class Plan:
-    """`kind` says what a push is: a `report` of goodput in `version` 2 or 1, or `text` for Prometheus' import."""
+    """`kind` says what a push is: a `report` of goodput in `version` 2 or 1, or `text` for Prometheus' import.
+
+    Reporters are divided among the addresses in `url`, which have commas between them.
+    """
 
     url: str
     token: str = ""
@@ -72,7 +75,7 @@ class Maker:
 
         self._schema, self._plan, self._start_ns = schema, plan, start_ns
         self._identity, self._steps = cache(self._identity_of), cache(self._steps_of)
-        parts = urlsplit(plan.url)
+        parts = urlsplit(plan.url.split(",")[0])
         self._head = (
             f"POST {parts.path or '/'} HTTP/1.1\r\nhost: {parts.netloc}\r\naccept: */*\r\n"
             "accept-encoding: identity\r\nconnection: keep-alive\r\nuser-agent: goodput-node\r\n"
@@ -191,11 +194,11 @@ class Load:
     """All reporters. `first` brings them in, `paced` is what is measured."""
 
     def __init__(self, plan: Plan):
-        self._plan, parts = plan, urlsplit(plan.url)
+        self._plan, all_parts = plan, [urlsplit(url) for url in plan.url.split(",")]
         # The steps that were done lie in the past by the end of the last round.
         self._maker = Maker(plan, time.time_ns() - int((plan.rounds + 2) * ROUND_SECONDS * 1e9))
-        address = (parts.hostname, parts.port)
-        self._lines = [Line(address) for _ in range(plan.reporters)]
+        addresses = [(parts.hostname, parts.port) for parts in all_parts]
+        self._lines = [Line(addresses[at % len(addresses)]) for at in range(plan.reporters)]
         self._poll, self._by_file = select.epoll(), {}
         for line in self._lines:
             self._by_file[line.socket.fileno()] = line

@@ -125,6 +125,11 @@ class PostgreSQL:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def url(self, database: str, password: str = PASSWORD) -> str:
         import sqlalchemy
 
