@@ -18,8 +18,8 @@ from goodput.aggregator.ledger.owner import LedgerOwner
 def owners(url):
     made = []
 
-    def make() -> LedgerOwner:
-        made.append(LedgerOwner(url))
+    def make(**given) -> LedgerOwner:
+        made.append(LedgerOwner(url, **given))
         return made[-1]
 
     yield make
@@ -64,6 +64,23 @@ def test_restart_of_the_database_is_noticed(owners, url):
     second.acquire(wait_seconds=30, settle_seconds=0)
     with pytest.raises(LedgerError, match="another aggregator"):
         wait_until(lambda: checks(first) and None, 30, "the refusal")
+
+
+@pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
+def test_aggregators_over_one_stream_share_a_ledger(owners):
+    """Any number of them; one without a stream is refused with how it could be, and so is one with beside one without."""
+    one, other, alone = owners(is_shared=True), owners(is_shared=True), owners()
+    one.acquire(wait_seconds=0)
+    other.acquire(wait_seconds=0)
+    with pytest.raises(LedgerError, match="have both divide the runs over a --stream"):
+        alone.acquire(wait_seconds=0)
+    one.release()
+    other.release()
+    alone.acquire(wait_seconds=0)
+    with pytest.raises(
+        LedgerError, match="without --stream; stop that one, or start it with the same --stream"
+    ):
+        other.acquire(wait_seconds=0)
 
 
 def checks(owner: LedgerOwner) -> bool:

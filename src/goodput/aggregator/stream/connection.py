@@ -63,6 +63,7 @@ class Stream:
         self.client = Client()
         self._js: JetStreamContext | None = None
         self._leases: KeyValue | None = None
+        self._is_closing = False
         self.created = ""  # tells this stream from one of the same name that was made before or after it
 
     @property
@@ -129,6 +130,7 @@ class Stream:
         self._js = js
 
     async def close(self) -> None:
+        self._is_closing = True
         if self.client.is_connected or self.client.is_reconnecting:
             await self.client.close()
 
@@ -208,7 +210,8 @@ class Stream:
 
     def _told(self, what: str) -> Callable[[], Awaitable[None]]:
         async def tell() -> None:
-            log.warning("stream %s: %s", self.settings.shown, what)
+            if not self._is_closing:
+                log.warning("stream %s: %s", self.settings.shown, what)
 
         return tell
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, MutableMapping
-from typing import Any
+from collections.abc import Iterator
 
 import msgspec
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
+from starlette.types import Scope
 
 from goodput.access.tokens import Access
+from goodput.aggregator.http.authentication import address_of
 from goodput.aggregator.http.middleware import FORWARDED
 from goodput.aggregator.stream.connection import Stream
 from goodput.aggregator.stream.errors import StreamError
@@ -64,19 +65,19 @@ _requests = msgspec.msgpack.Decoder(ForwardedRequest)
 _parts = msgspec.msgpack.Decoder(AnswerPart)
 
 
-def forwarded(scope: MutableMapping[str, Any], body: bytes = b"", **changes) -> ForwardedRequest:
-    """An authenticated request as it is forwarded, with `changes` of its fields."""
+def forwarded(scope: Scope, body: bytes = b"") -> ForwardedRequest:
+    """An authenticated request as it is forwarded."""
     headers = [(name, value) for name, value in scope["headers"] if name in _KEPT_HEADERS]
-    fields = {
-        "method": scope["method"],
-        "path": scope["path"],
-        "raw_path": scope["raw_path"],
-        "query": scope["query_string"],
-        "headers": headers,
-        "body": body,
-        "access": scope["access"],
-    }
-    return ForwardedRequest(**{**fields, **changes})
+    return ForwardedRequest(
+        method=scope["method"],
+        path=scope["path"],
+        raw_path=scope["raw_path"],
+        query=scope["query_string"],
+        headers=headers,
+        body=body,
+        access=scope["access"],
+        address=address_of(scope),
+    )
 
 
 class Forwarder:
@@ -206,7 +207,7 @@ async def answer_of(app, request: ForwardedRequest) -> ForwardedAnswer:
         "root_path": "",
         "query_string": request.query,
         "headers": request.headers,
-        "client": None,
+        "client": (request.address, 0),
         "server": None,
         "access": request.access,
         FORWARDED: True,
