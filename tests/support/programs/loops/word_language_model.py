@@ -17,7 +17,7 @@ class RNNModel(nn.Module):
     def __init__(self):
         super().__init__()
         self.encoder, self.rnn = nn.Embedding(TOKENS, 96), nn.LSTM(96, 96, 2, dropout=0.2)
-        self.decoder, self.kernels = nn.Linear(96, TOKENS), Kernels(0.035)
+        self.decoder, self.kernels = nn.Linear(96, TOKENS), Kernels(0.05)
 
     def forward(self, tokens, hidden):
         output, hidden = self.rnn(self.encoder(tokens), hidden)

@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from support.programs.small_gpt import GPT
 from support.programs.stopwatch import Stopwatch
-from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
@@ -48,8 +48,8 @@ def main():
                 state = get_model_state_dict(model)
                 place = os.path.join(os.path.dirname(sys.argv[1]), f"step{step}")
                 dcp.save(state, storage_writer=SlowStorage(place))
-    with watch("communication"):
-        full = {name: value.full_tensor() for name, value in model.state_dict().items()}
+    with watch("checkpoint"):
+        full = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
     watch.write(sys.argv[1].replace(".json", f".{rank}.json"), full, outputs)
     dist.destroy_process_group()
 
