@@ -23,11 +23,21 @@ MONITOR_LABELS = """\
   labels: {{- toYaml . | nindent 4 }}
   {{- end }}
 """
+URLS = ",".join(f"tls://goodput-nats-{at}.goodput-nats.goodput.svc:4222" for at in range(3))
+PULL_SECRETS = """\
+      {{- with .Values.imagePullSecrets }}
+      imagePullSecrets: {{- toYaml . | nindent 8 }}
+      {{- end }}
+"""
 CLUSTER_KINDS = {"PriorityClass", "ClusterRole", "ClusterRoleBinding", "PersistentVolume"}
 
 # Template -> (text of the source, what stands in its place), in any order.
 EDITS: dict[str, list[tuple[str, str]]] = {
     "node.yaml": [
+        (
+            "--aggregator=https://goodput-aggregator.goodput.svc:9471\n",
+            "--aggregator=https://goodput-{{ if .Values.stream.enabled }}ingest{{ else }}aggregator{{ end }}.goodput.svc:9471\n",
+        ),
         (
             "      serviceAccountName: goodput-node\n",
             """\
@@ -105,12 +115,25 @@ EDITS: dict[str, list[tuple[str, str]]] = {
     "aggregator.yaml": [
         (
             "      serviceAccountName: goodput-aggregator\n",
-            """\
-      {{- with .Values.imagePullSecrets }}
-      imagePullSecrets: {{- toYaml . | nindent 8 }}
+            PULL_SECRETS
+            + """\
+      {{- if .Values.stream.enabled }}
+      affinity:
+        podAntiAffinity:
+          preferredDuringSchedulingIgnoredDuringExecution:
+            - weight: 100
+              podAffinityTerm:
+                topologyKey: kubernetes.io/hostname
+                labelSelector:
+                  matchLabels:
+                    app.kubernetes.io/name: goodput-aggregator
       {{- end }}
       serviceAccountName: goodput-aggregator
 """,
+        ),
+        (
+            "  replicas: 1 # One writer to one SQLite ledger. Agents keep what they could not push while it is replaced.\n",
+            "  replicas: {{ if .Values.stream.enabled }}{{ .Values.stream.aggregators }}{{ else }}1{{ end }}\n",
         ),
         (
             "            - --tls-key=/etc/goodput/tls/tls.key\n",
@@ -118,6 +141,15 @@ EDITS: dict[str, list[tuple[str, str]]] = {
             - --tls-key=/etc/goodput/tls/tls.key
             {{- if .Values.postgresql.enabled }}
             - --ledger={{ .Values.postgresql.url }}
+            {{- end }}
+            {{- if .Values.stream.enabled }}
+            - --role=aggregate
+            - --stream=@URLS@
+            - --stream-credentials=/etc/goodput/stream/login
+            - --stream-ca=/etc/goodput/stream-tls/ca.crt
+            {{- with .Values.stream.args }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
             {{- end }}
             {{- if .Values.otlp.enabled }}
             - --otlp={{ .Values.otlp.url }}
@@ -165,6 +197,14 @@ EDITS: dict[str, list[tuple[str, str]]] = {
             - name: ledger
               mountPath: /var/lib/goodput
             {{- end }}
+            {{- if .Values.stream.enabled }}
+            - name: stream
+              mountPath: /etc/goodput/stream
+              readOnly: true
+            - name: stream-tls
+              mountPath: /etc/goodput/stream-tls
+              readOnly: true
+            {{- end }}
 """,
         ),
         (
@@ -174,6 +214,22 @@ EDITS: dict[str, list[tuple[str, str]]] = {
         - name: postgresql
           secret:
             secretName: goodput-postgresql
+            defaultMode: 0440
+            items:
+              - key: ca.crt
+                path: ca.crt
+        {{- end }}
+        {{- if .Values.stream.enabled }}
+        - name: stream
+          secret:
+            secretName: goodput-nats
+            defaultMode: 0440
+            items:
+              - key: login
+                path: login
+        - name: stream-tls
+          secret:
+            secretName: goodput-nats-tls
             defaultMode: 0440
             items:
               - key: ca.crt
@@ -212,6 +268,18 @@ EDITS: dict[str, list[tuple[str, str]]] = {
         ),
     ],
     "network-policy.yaml": [
+        (
+            "    matchLabels:\n      app.kubernetes.io/name: goodput-aggregator\n",
+            """\
+    {{- if .Values.stream.enabled }}
+    matchExpressions:
+      - {key: app.kubernetes.io/name, operator: In, values: [goodput-aggregator, goodput-ingest]}
+    {{- else }}
+    matchLabels:
+      app.kubernetes.io/name: goodput-aggregator
+    {{- end }}
+""",
+        ),
         (
             "          port: 9471\n  egress: []\n",
             """\
@@ -255,6 +323,45 @@ EDITS: dict[str, list[tuple[str, str]]] = {
 """,
         ),
     ],
+    "ingest.yaml": [
+        ("  replicas: 2\n", "  replicas: {{ .Values.stream.ingestWorkers }}\n"),
+        (
+            "      serviceAccountName: goodput-ingest\n",
+            PULL_SECRETS + "      serviceAccountName: goodput-ingest\n",
+        ),
+        (
+            "            - --tls-key=/etc/goodput/tls/tls.key\n",
+            """\
+            - --tls-key=/etc/goodput/tls/tls.key
+            {{- with .Values.stream.args }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+""",
+        ),
+    ],
+    "nats.yaml": [
+        (
+            "      serviceAccountName: goodput-nats\n",
+            PULL_SECRETS + "      serviceAccountName: goodput-nats\n",
+        ),
+        (
+            "        accessModes: [ReadWriteOnce]\n        resources:\n          requests:\n            storage: 20Gi\n",
+            """\
+        accessModes: [ReadWriteOnce]
+        {{- with .Values.stream.storage.className }}
+        storageClassName: {{ . }}
+        {{- end }}
+        resources:
+          requests:
+            storage: {{ .Values.stream.storage.size }}
+""",
+        ),
+        (
+            "      max_file_store: 16GB #",
+            "      max_file_store: {{ .Values.stream.storage.usable }} #",
+        ),
+        ("image: nats:2.11.4-alpine\n", 'image: {{ include "goodput.image" .Values.images.nats }}\n'),
+    ],
     "egress.yaml": [
         (
             "              kubernetes.io/metadata.name: postgresql\n",
@@ -273,6 +380,7 @@ CONDITIONS = {
     "egress.yaml": "postgresql.enabled",
     "egress-otlp.yaml": "otlp.enabled",
     "ended-jobs.yaml": "endedJobs",
+    **dict.fromkeys(("ingest.yaml", "nats.yaml", "stream-policy.yaml"), "stream.enabled"),
     "monitors.yaml": "prometheusOperator.enabled",
 }
 
@@ -298,7 +406,7 @@ def edited(name: str, text: str) -> str:
     )
     large = (COMPONENTS / "large-cluster" / "kustomization.yaml").read_text(encoding="utf-8")
     dropped = re.findall(r"(?m)^ +regex: (\S+)$", large)
-    text = text.replace("@LARGE_CLUSTER@", "".join(dropped))
+    text = text.replace("@LARGE_CLUSTER@", "".join(dropped)).replace("@URLS@", URLS)
     text = re.sub(r"(?m)^(    namespace: )goodput$", r"\1{{ .Release.Namespace }}", text)  # of a subject
     return text.replace(".goodput.svc", ".{{ .Release.Namespace }}.svc")
 
@@ -339,6 +447,8 @@ def write(folder: Path) -> None:
     sources.append((COMPONENTS / "postgresql" / "egress.yaml", ""))
     sources.append((COMPONENTS / "otlp" / "egress-otlp.yaml", ""))
     sources.append((COMPONENTS / "ended-jobs" / "ended-jobs.yaml", ""))
+    stream = COMPONENTS / "stream"
+    sources += [(stream / name, "") for name in listed(stream / "kustomization.yaml", "resources")]
     sources.append((COMPONENTS / "prometheus-operator" / "monitors.yaml", MONITOR_LABELS))
     for path, labels in sources:
         (folder / "templates" / path.name).write_text(template(path, labels), encoding="utf-8")

@@ -28,7 +28,7 @@ SLURM = ROOT / "deploy" / "slurm"
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 PREFIX = Path("opt/goodput")
-EXTRAS = {"goodput": "node,stacks,otlp", "goodput-aggregator": "node,stacks,otlp,server,postgresql"}
+EXTRAS = {"goodput": "node,stacks,otlp", "goodput-aggregator": "node,stacks,otlp,server,postgresql,stream"}
 DESCRIPTIONS = {
     "goodput": "goodput: where the GPU time of training runs goes; the program",
     "goodput-node": "goodput's agent: rank pages and hardware counters of a node",

@@ -36,6 +36,17 @@ CHOICES = {
         {"postgresql": {"enabled": True}},
         {"resources": ["../../base"], "components": ["../../components/postgresql"]},
     ),
+    "stream": (
+        {
+            "postgresql": {"enabled": True},
+            "stream": {"enabled": True},
+            "prometheusOperator": {"enabled": True},
+        },
+        {
+            "resources": ["../prometheus-operator"],
+            "components": ["../../components/postgresql", "../../components/stream"],
+        },
+    ),
     "otlp": (
         {"otlp": {"enabled": True}},
         {"resources": ["../../base"], "components": ["../../components/otlp"]},
@@ -122,7 +133,7 @@ def test_chart_passes_helms_linter(folder):
 
 
 def test_release_in_another_namespace_names_it_everywhere(chart):
-    values = {"postgresql": {"enabled": True}, "endedJobs": True}
+    values = {"postgresql": {"enabled": True}, "endedJobs": True, "stream": {"enabled": True}}
     found = rendered(chart, values, namespace="telemetry")
     of_all = ("PriorityClass", "ClusterRole", "ClusterRoleBinding")
     for (kind, _), document in found.items():
@@ -130,7 +141,8 @@ def test_release_in_another_namespace_names_it_everywhere(chart):
     (subject,) = found["ClusterRoleBinding", "goodput-ended-jobs"]["subjects"]
     assert subject["namespace"] == "telemetry"
     (container,) = found["DaemonSet", "goodput-node"]["spec"]["template"]["spec"]["containers"]
-    assert "--aggregator=https://goodput-aggregator.telemetry.svc:9471" in container["args"]
+    assert "--aggregator=https://goodput-ingest.telemetry.svc:9471" in container["args"]
+    assert ".goodput.svc" not in str(found)
 
 
 def test_values_reach_the_objects(chart):
@@ -161,7 +173,12 @@ def test_values_reach_the_objects(chart):
 
 @pytest.mark.parametrize(
     "values",
-    [{"nvidea": True}, {"images": {"node": {"digest": "sha256:1"}}}, {"postgresql": {"url": "mysql://a"}}],
+    [
+        {"nvidea": True},
+        {"images": {"node": {"digest": "sha256:1"}}},
+        {"postgresql": {"url": "mysql://a"}},
+        {"stream": {"enabled": True}, "postgresql": {"enabled": False}},
+    ],
 )
 def test_wrong_values_are_refused(chart, values):
     with pytest.raises(helm.HelmError):

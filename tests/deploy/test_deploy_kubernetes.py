@@ -30,6 +30,7 @@ FILES = sorted(
     for path in KUBERNETES.rglob("*.yaml")
     if path.name not in ("kustomization.yaml", "rules.yaml")
     and (not PATCHES & {*path.parts} or path.name == "egress.yaml")
+    and path.parts[-2:] != ("stream", "aggregator.yaml")
 )
 KUSTOMIZATIONS = sorted(
     [
@@ -79,6 +80,7 @@ def check_operator(document: dict) -> None:
     else:
         assert document["kind"] == "ServiceMonitor"
         assert spec.keys() <= {"selector", "endpoints", "jobLabel", "namespaceSelector"}
+        assert spec.get("jobLabel", "app.kubernetes.io/name") == "app.kubernetes.io/name"
         for endpoint in spec["endpoints"]:
             known = {"port", "path", "interval", "scrapeTimeout", "honorLabels", "authorization", "scheme"}
             assert {"port"} <= endpoint.keys() <= known | {"tlsConfig", "metricRelabelings"}
@@ -523,6 +525,8 @@ def test_only_the_agent_shares_the_host_read_only(document, pod):
             "goodput-node": {"/run/goodput", "/sys", "/proc"},
             "goodput-aggregator": set(),
             "goodput-ended-jobs": set(),
+            "goodput-ingest": set(),
+            "goodput-nats": set(),
             "train": {"/run/goodput"},
         }[document["metadata"]["name"]]
     )

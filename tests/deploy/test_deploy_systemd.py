@@ -13,9 +13,9 @@ from support.deploy.deploy_words import DEPLOY, parsed
 
 from goodput.access import listening
 
-UNITS = ("goodput-node.service", "goodput-aggregator.service")
+UNITS = ("goodput-node.service", "goodput-aggregator.service", "goodput-ingest.service")
 # systemd's own measure, 0 safe to 10 exposed; what a unit without a word of hardening gets is 9.6.
-EXPOSURE_MAX = {"goodput-node.service": 2.6, "goodput-aggregator.service": 1.6}
+EXPOSURE_MAX = {"goodput-node.service": 2.6, "goodput-aggregator.service": 1.6, "goodput-ingest.service": 1.6}
 PROGRAM = "/opt/goodput/bin/goodput"
 
 
@@ -108,9 +108,9 @@ def test_systemd_accepts_users_and_folders(tmp_path):
 
 def test_defaults_parse_alike_in_systemd_and_shell():
     """systemd takes quotes off as a shell does; without them a shell would run the second word."""
-    files = [DEPLOY / "systemd" / f"goodput-{name}.default" for name in ("node", "aggregator")]
+    files = [DEPLOY / "systemd" / f"goodput-{name}.default" for name in ("node", "aggregator", "ingest")]
     options = [line for file in files for line in re.findall(r"^#?(GOODPUT_\w+=.*)$", file.read_text(), re.M)]
-    assert len(options) == 7
+    assert len(options) == 11
     for line in options:
         assert len(shlex.split(line)) == 1, line
         name, _, value = shlex.split(line)[0].partition("=")

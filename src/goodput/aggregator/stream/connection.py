@@ -23,6 +23,7 @@ from nats.js.kv import KeyValue
 
 from goodput.aggregator.stream import partitions
 from goodput.aggregator.stream.errors import StreamError
+from goodput.aggregator.stream.options import login_of
 
 log = logging.getLogger("goodput.aggregator")
 NAME, LEASES = "GOODPUT_PUSHES", "goodput_leases"
@@ -46,7 +47,7 @@ class StreamSettings(NamedTuple):
     count: int = partitions.PARTITIONS
     replicas: int = 3
     bytes_max: int = 8 << 30
-    credentials: str | None = None  # a file of NATS
+    credentials: str | None = None  # a file
     ca: str | None = None
 
     @property
@@ -96,7 +97,7 @@ class Stream:
             try:
                 await self._connect_once()
                 return
-            except (NatsError, OSError, asyncio.TimeoutError) as error:
+            except (NatsError, OSError, asyncio.TimeoutError, ValueError) as error:
                 if not is_told:
                     log.warning("stream %s: %s; trying again", self.settings.shown, _text(error))
                 is_told = True
@@ -120,7 +121,7 @@ class Stream:
                 disconnected_cb=self._told("disconnected"),
                 reconnected_cb=self._told("connected again"),
                 tls=context,
-                user_credentials=self.settings.credentials,
+                **(login_of(self.settings.credentials) if self.settings.credentials else {}),
             )
             # What keeps on trying once it has been connected.
             self.client.options["max_reconnect_attempts"] = -1

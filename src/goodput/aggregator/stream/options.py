@@ -6,6 +6,8 @@ import argparse
 import os
 import re
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from goodput.aggregator.stream.partitions import PARTITIONS, PARTITIONS_MAX
@@ -32,7 +34,8 @@ def add_stream_options(
         help="on how many servers the stream is stored, when it is made (default: %(default)s; 1 is for tests)")  # fmt: skip
     add("--stream-bytes", type=size, default=STREAM_BYTES, metavar="SIZE",
         help="how large the stream may become, when it is made; a full one takes no pushes (default: 8GiB)")  # fmt: skip
-    add("--stream-credentials", metavar="FILE", help="credentials file of a NATS user")
+    add("--stream-credentials", metavar="FILE",
+        help="file with USER:PASSWORD, or the credentials file of a NATS user; a password in the URL is in the list of processes")  # fmt: skip
     add("--stream-ca", metavar="FILE", help="certificates that sign those of the stream's servers (tls://)")
 
 
@@ -70,7 +73,26 @@ def check_stream_options(arguments: argparse.Namespace) -> None:
         raise ValueError(
             "--stream needs a ledger that several aggregators share: --ledger postgresql://HOST/DATABASE"
         )
-    for option in ("stream_credentials", "stream_ca"):
-        file = getattr(arguments, option)
-        if file and not os.access(file, os.R_OK):
-            raise ValueError(f"--{option.replace('_', '-')} {file}: cannot be read")
+    if arguments.stream_ca and not os.access(arguments.stream_ca, os.R_OK):
+        raise ValueError(f"--stream-ca {arguments.stream_ca}: cannot be read")
+    if arguments.stream_credentials:
+        try:
+            login_of(arguments.stream_credentials)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"--stream-credentials {arguments.stream_credentials}: {error}") from None
+
+
+def login_of(file: str) -> dict[str, Any]:
+    """What nats-py is given to log in as the user of a credentials file. Raises OSError, ValueError."""
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise OSError(error.strerror) from None
+    except UnicodeDecodeError:
+        text = ""
+    if "-----BEGIN NATS USER JWT-----" in text:
+        return {"user_credentials": file}
+    user, colon, password = text.strip().partition(":")
+    if not (user and colon and password) or "\n" in text.strip():
+        raise ValueError("expected one line USER:PASSWORD, or what `nsc generate creds` writes")
+    return {"user": user, "password": password}
