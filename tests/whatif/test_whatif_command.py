@@ -5,9 +5,11 @@ import sys
 
 import numpy as np
 import pytest
+from hypothesis import given, settings, strategies
 from support.whatif.runs import write_run
 
 from goodput.cli import main
+from goodput.whatif.read import read
 
 
 @pytest.fixture
@@ -171,3 +173,36 @@ def test_columns_tell_the_same_as_steps_one_by_one(tmp_path, monkeypatch, capsys
         monkeypatch.setattr(sys.modules["goodput.runlog.replay"], "COLUMN_STEPS_MIN", least)
         found.append(answers(capsys, str(path)))
     assert found[0] == found[1] and found[0]["answers"]
+
+
+def test_newest_steps_stand_for_all(tmp_path):
+    """Of a run that is longer than what is kept, the savings are still those of all steps."""
+    path = write_run(
+        tmp_path / "run.jsonl", {"loader": np.full((400, 2), 0.1), "forward": np.full((400, 2), 0.3)}
+    )
+    found, _ = read(path, rows_max=200)
+    assert found.steps_replayed <= 100
+    assert found.answers[0].gpu_hours == pytest.approx(399 * 2 * 0.1 / 3600)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=strategies.data())
+def test_any_steps_give_an_answer(data, tmp_path_factory):
+    """Hostile values of every field: an answer or a message, never a traceback."""
+    number = strategies.one_of(
+        strategies.integers(-1, 60), strategies.sampled_from([0, 1e-9, 0.5, 1e9, -1.0, 2**61, 4e9, 1e300])
+    )
+    step = strategies.fixed_dictionaries(
+        {"kind": strategies.just("step"), "time": number, "rank": strategies.integers(0, 2), "step": number},
+        optional={"seconds": number, "count": number, "attempt": strategies.integers(0, 2), "phases": strategies.dictionaries(
+            strategies.sampled_from(["loader", "communication", "checkpoint", "forward", "x"]), number, max_size=4)},
+    )  # fmt: skip
+    ordinary = [
+        {"kind": "step", "time": 2 + n, "rank": rank, "step": n, "seconds": 1, "phases": {"forward": 0.5, "communication": 0.1}}
+        for n in range(30) for rank in range(3)
+    ]  # fmt: skip
+    lines = ordinary + data.draw(strategies.lists(step, max_size=12))
+    path = tmp_path_factory.mktemp("any") / "run.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    assert main(["whatif", str(path)]) in (0, 1)
+    assert main(["whatif", str(path), "--json"]) in (0, 1)

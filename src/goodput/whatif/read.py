@@ -10,6 +10,7 @@ from goodput.runlog.replay import replay
 from goodput.runlog.scan_results import Problems
 from goodput.whatif.answers import Answers, answer
 from goodput.whatif.recorders import Recorders
+from goodput.whatif.steps import ROWS_MAX
 
 
 def read(
@@ -17,10 +18,11 @@ def read(
     run: str | None = None,
     *,
     stall_seconds: float = STALL_SECONDS,
+    rows_max: int = ROWS_MAX,
     progress: Callable[[float], None] = lambda _: None,
 ) -> tuple[Answers, Problems]:
-    """Of the only run of a log, or the one of this name. Raises LogError."""
-    recorders = Recorders(run)
+    """Of the only run of a log, or the one of this name; of more than `rows_max` steps of ranks the newest are replayed. Raises LogError."""
+    recorders = Recorders(run, rows_max)
     replayed = replay(path, stall_seconds=stall_seconds, progress=progress, take_steps=recorders)
     names = [one.account.run for one in replayed]
     if run is None and len(names) > 1:

@@ -20,8 +20,9 @@ from goodput.runlog.replay import Step
 
 OWN = ("productive", "loader", "h2d", "checkpoint", "evaluation", "rollout", "unattributed", "other")
 PLANNED = ("checkpoint", "evaluation", "rollout")
-ROWS_MAX = 4_000_000  # of all ranks together; of longer runs the newest
+ROWS_MAX = 1_000_000  # of all ranks together, of longer runs the newest; they take some 800 MB
 STEPS_MIN = 20
+NS_MAX = 1 << 58  # of one state in a step: nine years
 # Groups whose mean steps differ by more than this do not wait for each other.
 APART_SHARE = 0.02
 # A state counts in the next step if that takes this part of the variance away.
@@ -94,7 +95,8 @@ class Recorder:
         self._rows_max = rows_max
         self._rows: dict[tuple[int, int], array] = {}
         self._attempts: dict[tuple[int, int], Attempt] = {}
-        self._count = self.left_out = 0
+        self._made: dict[tuple[int, int], int] = {}  # steps without the first, also those that were dropped
+        self._count = 0
 
     def add(self, step: Step) -> None:
         key = step.attempt.attempt, step.attempt.rank
@@ -102,11 +104,13 @@ class Recorder:
             # The first step has the attempt's start in it.
             self._rows[key], self._attempts[key] = array("q"), step.attempt
             return
+        self._made[key] = self._made.get(key, 0) + step.count
         own = [0] * len(OWN)
         for state, ns in enumerate(step.states):
             if ns and state != _COMMUNICATION:
                 own[_COLUMN.get(state, len(OWN) - 1)] += ns
-        self._rows[key].extend((step.step, step.count, step.states[_COMMUNICATION], *own))
+        own = [min(ns, NS_MAX) for ns in own]
+        self._rows[key].extend((step.step, step.count, min(step.states[_COMMUNICATION], NS_MAX), *own))
         self._count += 1
         if self._count > self._rows_max:
             self._halve()
@@ -126,6 +130,7 @@ class Recorder:
         for state, ns in enumerate(states):
             if state != _COMMUNICATION:
                 rows[:, 3 + _COLUMN.get(state, len(OWN) - 1)] += ns
+        self._made[key] = self._made.get(key, 0) + int(counts.sum())
         self._rows[key].frombytes(rows.tobytes())
         self._count += len(steps)
         if self._count > self._rows_max:
@@ -136,7 +141,6 @@ class Recorder:
             gone = len(rows) // _WIDTH // 2
             del rows[: gone * _WIDTH]
             self._count -= gone
-            self.left_out += gone
 
     def teams(self, alone: bool, threshold_ns: int) -> list[Team]:
         """Teams with at least STEPS_MIN rows; `alone`: no rank waits for another. Stalled steps are no rows."""
@@ -171,15 +175,12 @@ class Recorder:
 
     def _team(self, number: int, members: dict[int, array], threshold_ns: int) -> Team | None:
         tables = {rank: _unique(rows) for rank, rows in members.items()}
-        keys = [_keys(table) for table in tables.values()]
-        common = keys[0]
-        for one in keys[1:]:
-            common = np.intersect1d(common, one, assume_unique=True)
-        if not len(common):
-            return None
-        rows = np.stack(
-            [table[np.isin(key, common)] for table, key in zip(tables.values(), keys, strict=True)], axis=1
-        )
+        common = next(iter(tables.values()))[:, 0]
+        for table in tables.values():
+            common = np.intersect1d(common, table[:, 0], assume_unique=True)
+        rows = np.stack([table[np.isin(table[:, 0], common)] for table in tables.values()], axis=1)
+        # Ranks are compared where they stand for the same steps.
+        rows = rows[(rows[:, :, 1] == rows[:, :1, 1]).all(axis=1)]
         counts = rows[:, 0, 1]
         per_step = rows[:, :, 2:] / counts[:, None, None]
         unplanned = per_step.sum(axis=2) - sum(per_step[:, :, 1 + OWN.index(state)] for state in PLANNED)
@@ -201,7 +202,7 @@ class Recorder:
             own=own if piped else aligned(own, communication),
             communication=communication,
             counts=counts[kept],
-            steps=max(int(table[:, 1].sum()) for table in tables.values()),
+            steps=max(self._made[number, rank] for rank in tables),
             stages=tuple(stage or 0 for stage in stages) if piped else (),
             microbatches=micro.pop() if piped and len(micro) == 1 else None,
             host_devices=host_devices,
@@ -237,11 +238,6 @@ def _unique(values: array) -> np.ndarray:
     order = np.argsort(rows[:, 0], kind="stable")
     rows = rows[order]
     return rows[np.append(rows[1:, 0] != rows[:-1, 0], True)]
-
-
-def _keys(table: np.ndarray) -> np.ndarray:
-    """Step and count as one number: ranks are compared where they stand for the same steps."""
-    return table[:, 0] * (1 << 20) + np.minimum(table[:, 1], (1 << 20) - 1)
 
 
 def _mean_ns(members: list[array]) -> float:
