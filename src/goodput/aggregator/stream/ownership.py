@@ -75,6 +75,7 @@ class _Held:
     def __init__(self, lease: Lease):
         self.lease = lease
         self.task: asyncio.Task | None = None
+        self.is_lost = False
         self.is_serving = False  # its runs are here, and up to date but for what is pending
         self.written = self.noted = 0  # up to which message the ledger has the pushes, and knows it
         self.history: list[_Position] = []
@@ -112,8 +113,8 @@ class Partitions:
         self._held: dict[int, _Held] = {}
         self._free_since: dict[int, float] = {}
         self._gave = self._purged = clock()
-        self._is_waited_for = asyncio.Event()  # a partition was given away
-        members.on_given = self._is_waited_for.set
+        self._is_given = asyncio.Event()  # a partition, by another aggregator
+        members.on_given = self._is_given.set
         self.counts: Counter = Counter()
 
     # ---- What is held
@@ -149,27 +150,36 @@ class Partitions:
     async def run(self) -> None:
         """Hold partitions until cancelled."""
         fence = self._fence = await self._until_done(lambda: in_thread(self._make_fence))
-        listening = asyncio.create_task(self._members.listen())
-        is_told = False
+        # Leases apart: a ledger that does not answer must not cost them.
+        works = (
+            self._members.listen(),
+            self._repeat(self._keep_leases),
+            self._repeat(lambda: self._manage(fence)),
+        )
+        running = [asyncio.create_task(work) for work in works]
         try:
-            while True:
-                try:
-                    await self._poll(fence)
-                    is_told = False
-                except (StreamError, LedgerError) as error:
-                    if not is_told:
-                        log.warning("partitions: %s", error)
-                    is_told = True
-                except Exception:
-                    log.exception("partitions: an error that was not foreseen")
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._is_waited_for.wait(), POLL_SECONDS)
-                self._is_waited_for.clear()
+            await asyncio.gather(*running)
         finally:
-            listening.cancel()
-            for held in self._held.values():
-                if held.task:
-                    held.task.cancel()
+            for task in (*running, *(held.task for held in self._held.values())):
+                if task:
+                    task.cancel()
+
+    async def _repeat(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do it again and again, whatever fails; at once where a partition was given away."""
+        is_told = False
+        while True:
+            try:
+                await work()
+                is_told = False
+            except (StreamError, LedgerError) as error:
+                if not is_told:
+                    log.warning("partitions: %s", error)
+                is_told = True
+            except Exception:
+                log.exception("partitions: an error that was not foreseen")
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._is_given.wait(), POLL_SECONDS)
+            self._is_given.clear()
 
     async def stop(self) -> None:
         """Give all partitions away, so that others take them at once."""
@@ -182,34 +192,36 @@ class Partitions:
         with suppress(StreamError):
             await self._tell(given, stays=False)
 
-    async def _poll(self, fence: Fence) -> None:
+    async def _keep_leases(self) -> None:
+        async def renew(held: _Held) -> None:
+            try:
+                await held.lease.renew()
+            except LeaseLost:
+                log.warning("partition %d: its lease is another's", held.lease.partition)
+                held.is_lost, held.is_serving = True, False
+
+        due = [renew(held) for held in self._held.values() if held.lease.is_due() and not held.is_lost]
+        failed = [one for one in await asyncio.gather(*due, return_exceptions=True) if one is not None]
+        await self._tell()
+        if failed:
+            raise failed[0]
+
+    async def _manage(self, fence: Fence) -> None:
         for partition in fence.lost & self._held.keys():
             log.warning("partition %d: another aggregator writes it", partition)
+            self._held[partition].is_lost = True
+        for partition in [one for one, held in self._held.items() if held.is_lost]:
             await self._lose(partition)
-        await self._renew()
-        await self._tell()
         await self._take_free()
         await self._give_too_much()
         await self._note_positions(fence)
 
     async def _tell(self, given: Collection[int] = (), stays: bool = True) -> None:
         try:
-            await self._members.tell(self._held if stays else (), given, stays)
+            held = [one for one, held in self._held.items() if stays and not held.is_lost]
+            await self._members.tell(held, given, stays)
         except Exception as error:
             raise self._stream.error(error) from None
-
-    async def _renew(self) -> None:
-        async def renew(held: _Held) -> None:
-            try:
-                await held.lease.renew()
-            except LeaseLost:
-                log.warning("partition %d: its lease is another's", held.lease.partition)
-                await self._lose(held.lease.partition)
-
-        due = [renew(held) for held in list(self._held.values()) if held.lease.is_due()]
-        failed = [one for one in await asyncio.gather(*due, return_exceptions=True) if one is not None]
-        if failed:
-            raise failed[0]
 
     async def _take_free(self) -> None:
         others = self._members.alive()
