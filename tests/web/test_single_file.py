@@ -287,6 +287,19 @@ def test_slow_ranks_are_named_by_rank_host_and_stage(written, document):
 
 
 @needs_chromium
+def test_phase_of_a_slow_rank_or_stage_is_shown(written, document):
+    slow = {"culprit": 1, "because": "productive", "because_phase": "backward", "since_step": None}
+    document["straggler"] |= slow
+    assert "of kept steps), mostly in backward, than the median" in written([document]).text("straggler")
+    document["straggler"] |= {"because": "loader", "because_phase": "loader"}
+    assert "mostly in" not in written([document]).text("straggler")
+    document["straggler"] |= {"culprit": None, "because": None, "because_phase": None}
+    document["straggler"] |= {"culprit_stage": 2, "stage_because_phase": "forward"}
+    shown = written([document]).text("straggler")
+    assert "stage 2" in shown and "stages of the pipeline, mostly in forward: move layers" in shown
+
+
+@needs_chromium
 def test_stretches_say_when_they_began_and_ended(written, document):
     stretches = ((0, 0, 213, True), (1, 0, None, True), (2, 350, None, False), (3, 100, 1213, False))
     names = ("rank", "first_step", "last_step", "from_start")
