@@ -41,8 +41,8 @@ class PhaseTimes(NamedTuple):
 
     def compact(self) -> PhaseTimes:
         """A copy of 8 bytes a phase."""
-        found = self.by_phase()
-        return self._replace(phases=tuple(found), totals=array("d", found.values()), outside=(), left_out=())
+        totals = array("d", self.by_phase().values())
+        return self._replace(totals=totals, outside=(), left_out=())
 
 
 def mean_phases(times: PhaseTimes | None, before: PhaseTimes | None = None) -> dict[str, float]:

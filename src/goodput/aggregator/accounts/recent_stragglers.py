@@ -1,7 +1,7 @@
 """The slow rank and stage of the last ten minutes, by the account's own rule.
 
 An alert that used the sums of a run's whole life would name a rank hours after it became slow in a run that is days
-old. The sums of some minutes ago are kept, about 200 bytes per rank each, and what was added since is judged.
+old. The sums of some minutes ago are kept, about 600 bytes per rank each, and what was added since is judged.
 """
 
 from __future__ import annotations
