@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from support.whatif.trainings import Outcome, outcomes
 
-LENGTH, ROUNDS = 12, 6
+LENGTH, ROUNDS = 12, 14
 FACTORS = {2: 1.5}  # of the length of steps: more ranks than cores disturb each other
 ERROR_MAX, COVERED_MIN = 0.02, 0.9
 
@@ -38,7 +38,7 @@ def main() -> int:
         for _ in range(arguments.repeat):
             with tempfile.TemporaryDirectory() as directory:
                 for name, one in outcomes(
-                    ranks, LENGTH, ROUNDS, Path(directory), factor=FACTORS.get(ranks, 3.0)
+                    ranks, LENGTH, ROUNDS, Path(directory), factor=FACTORS.get(ranks, 2.5)
                 ).items():
                     found.setdefault((ranks, name), []).append(one)
     every = [one for some in found.values() for one in some]
