@@ -51,7 +51,6 @@ QUIET = {
     "goodput_aggregator_otlp_points_total": "the same",
     "goodput_aggregator_stream_connected": "the aggregator is the only one, without a stream",
     "goodput_aggregator_stream_messages_total": "the same",
-    "goodput_aggregator_stream_answers_dropped_total": "the same",
     "goodput_aggregator_stream_read_total": "the same",
     "goodput_aggregator_stream_pending_messages": "the same",
     "goodput_aggregator_stream_delay_seconds": "the same",
@@ -78,6 +77,9 @@ ABSENT = {
     'up{job="goodput-aggregator",cluster!=""}': "the same",
     "goodput_node_certificate_expiry_timestamp_seconds": "there is no TLS",
     "goodput_aggregator_certificate_expiry_timestamp_seconds": "the same",
+    "goodput_aggregator_stream_connected": "the aggregator is the only one, without a stream",
+    "goodput_aggregator_stream_delay_seconds": "the same",
+    "goodput_aggregator_partitions_unserved": "the same",
 }
 # Where the two languages differ in values (docs/victoriametrics.md): growth of counters, and whom of equals topk takes.
 OTHERWISE = re.compile(r"\b(rate|deriv|increase|changes|resets|topk|bottomk|timestamp)\b")
