@@ -81,6 +81,8 @@ def call(arguments) -> int:
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("nats").setLevel(logging.CRITICAL)  # Its errors are ours, told in a sentence.
+    # asyncio's, of each connection over TLS that a server ends.
+    logging.getLogger("asyncio").addFilter(lambda record: "eof_received" not in str(record.msg))
     try:
         authenticator = _authenticator(arguments)
         listener = listening_socket(host, port)

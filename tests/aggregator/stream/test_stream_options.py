@@ -40,4 +40,14 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path):
     gone = tmp_path / "gone"
     text = refusal("--stream=nats://a", LEDGER, f"--stream-credentials={gone}")
     assert text == f"--stream-credentials {gone}: No such file or directory"
-    assert refusal("--stream=tls://a", LEDGER, f"--stream-ca={gone}") == f"--stream-ca {gone}: cannot be read"
+    text = refusal("--stream=tls://a", LEDGER, f"--stream-ca={gone}")
+    assert text == f"--stream-ca {gone}: cannot be read (No such file or directory)"
+    (tmp_path / "ca").write_text("no certificate")
+    text = refusal("--stream=tls://a", LEDGER, f"--stream-ca={tmp_path / 'ca'}")
+    assert text == f"--stream-ca {tmp_path / 'ca'}: has no certificates (PEM)"
+
+
+@pytest.mark.parametrize("option", ["stream-ca=a", "stream-credentials=a"])
+def test_options_of_a_stream_need_one(option):
+    text = refusal(f"--{option}")
+    assert text == f"--{option.partition('=')[0]} needs a stream: give --stream nats://HOST:4222"

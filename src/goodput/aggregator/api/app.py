@@ -140,7 +140,7 @@ def create_app(
     end_route.add_end_route(app, ender, authenticator.audit)
     timelines = run_routes.add_run_routes(app, accounts, maintenance.memory.summaries)
     memory.ways = _ways_of_freeing(accounts, maintenance.memory, timelines)
-    _add_operations(app, exposition, startup, clocks)
+    _add_operations(app, exposition, startup, clocks, stream)
     add_page(app)
     return app
 
@@ -343,7 +343,9 @@ async def _unavailable(_request: Request, error: Exception) -> Response:
     return JSONResponse({"detail": str(error)}, 503, {"Retry-After": str(RETRY_SECONDS)})
 
 
-def _add_operations(app: FastAPI, exposition: Exposition, startup: Startup, clocks: NodeClocks) -> None:
+def _add_operations(
+    app: FastAPI, exposition: Exposition, startup: Startup, clocks: NodeClocks, role: StreamRole | None
+) -> None:
     @app.get("/metrics", include_in_schema=False)
     async def metrics(request: Request, run: _Runs = ()) -> Response:
         """Of the runs that `run` names (repeatable), or of all and the aggregator itself."""
@@ -363,6 +365,8 @@ def _add_operations(app: FastAPI, exposition: Exposition, startup: Startup, cloc
 
     @app.get("/readyz", include_in_schema=False)
     async def readyz() -> Response:
-        """503 while runs are read from the ledger."""
-        headers = {} if startup.is_whole else {"Retry-After": "5"}
-        return JSONResponse(startup.document(), 200 if startup.is_whole else 503, headers)
+        """503 while runs are read from the ledger, and until the stream was reached once."""
+        document, is_ready = startup.document(), startup.is_whole
+        if is_ready and role and not role.stream.has_connected:
+            document, is_ready = {**document, "status": "no stream"}, False
+        return JSONResponse(document, 200 if is_ready else 503, {} if is_ready else {"Retry-After": "5"})

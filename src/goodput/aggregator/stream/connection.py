@@ -65,6 +65,7 @@ class Stream:
         self._js: JetStreamContext | None = None
         self._leases: KeyValue | None = None
         self._is_closing = False
+        self._refusal = ""  # why a server that answered was not connected to
         self.created = ""  # tells this stream from one of the same name that was made before or after it
 
     @property
@@ -74,6 +75,11 @@ class Stream:
     @property
     def is_connected(self) -> bool:
         return self._js is not None and self.client.is_connected
+
+    @property
+    def has_connected(self) -> bool:
+        """Whether it ever was connected."""
+        return self._js is not None
 
     @property
     def js(self) -> JetStreamContext:
@@ -92,15 +98,17 @@ class Stream:
 
         Tries until it succeeds; a stream that is another one is an error at once.
         """
-        is_told = False
+        told = ""
         while True:
+            self._refusal = ""
             try:
                 await self._connect_once()
                 return
             except (NatsError, OSError, asyncio.TimeoutError, ValueError) as error:
-                if not is_told:
-                    log.warning("stream %s: %s; trying again", self.settings.shown, _text(error))
-                is_told = True
+                text = self._refusal or _text(error)
+                if text != told:
+                    log.warning("stream %s: %s; trying again", self.settings.shown, text)
+                told = text
             await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _connect_once(self) -> None:
@@ -208,6 +216,9 @@ class Stream:
 
     async def _log_error(self, error: Exception) -> None:
         log.debug("stream %s: %s", self.settings.shown, _text(error))
+        self._refusal = _refusal(error) or self._refusal
+        if isinstance(error, ssl.SSLError) and self._js is None:
+            raise error  # Else connect() waits for ever for the end of a connection that never began.
 
     def _told(self, what: str) -> Callable[[], Awaitable[None]]:
         async def tell() -> None:
@@ -225,6 +236,19 @@ def _text(error: Exception) -> str:
     if isinstance(error, APIError):
         return f"{error.description} (code {error.err_code})"
     return str(error).removeprefix("nats: ") or type(error).__name__
+
+
+def _refusal(error: Exception) -> str:
+    """What a server that answers has against this process, or this one against it; empty for other errors."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"a server's certificate is not valid here: {error.verify_message} (--stream-ca)"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS with a server fails: {error.reason or error}"
+    if "authorization" in str(error).lower():
+        return "a server refuses this user or password (--stream-credentials)"
+    if "tls" in str(error).lower():
+        return f"{_text(error)} (tls:// in --stream)"
+    return ""
 
 
 def _without_secrets(url: str) -> str:

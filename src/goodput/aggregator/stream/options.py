@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,8 +62,11 @@ def stream_url(text: str) -> list[str]:
 def check_stream_options(arguments: argparse.Namespace) -> None:
     """Raises ValueError."""
     if not arguments.stream:
-        if arguments.role:
-            raise ValueError("--role needs a stream: give --stream nats://HOST:4222")
+        for option in ("role", "stream_credentials", "stream_ca"):
+            if getattr(arguments, option):
+                raise ValueError(
+                    f"--{option.replace('_', '-')} needs a stream: give --stream nats://HOST:4222"
+                )
         return
     role = arguments.role or "all"
     if role == "ingest":
@@ -73,8 +76,15 @@ def check_stream_options(arguments: argparse.Namespace) -> None:
         raise ValueError(
             "--stream needs a ledger that several aggregators share: --ledger postgresql://HOST/DATABASE"
         )
-    if arguments.stream_ca and not os.access(arguments.stream_ca, os.R_OK):
-        raise ValueError(f"--stream-ca {arguments.stream_ca}: cannot be read")
+    if arguments.stream_ca:
+        try:
+            ssl.create_default_context(cafile=arguments.stream_ca)
+        except ssl.SSLError:
+            raise ValueError(f"--stream-ca {arguments.stream_ca}: has no certificates (PEM)") from None
+        except OSError as error:
+            raise ValueError(
+                f"--stream-ca {arguments.stream_ca}: cannot be read ({error.strerror})"
+            ) from None
     if arguments.stream_credentials:
         try:
             login_of(arguments.stream_credentials)

@@ -1,0 +1,83 @@
+"""A server that refuses this process, or is refused by it, is told apart from one that is down."""
+
+import asyncio
+import logging
+import subprocess
+
+import pytest
+from support.servers import servers
+from support.servers.certificates import Authority
+
+from goodput.aggregator.stream.connection import Stream, StreamSettings
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """(port, authority) of a server with a user and TLS."""
+    servers.require("nats-server")
+    folder = tmp_path_factory.mktemp("nats")
+    authority = Authority(folder)
+    cert, key = authority.issue("server")
+    (port,) = servers.free_ports(1)
+    (folder / "server.conf").write_text(
+        f'listen: "127.0.0.1:{port}"\n'
+        f'tls {{ cert_file: "{cert}", key_file: "{key}" }}\n'
+        'authorization { users: [{user: goodput, password: "right"}] }\n'
+        f'jetstream {{ store_dir: "{folder / "store"}" }}\n'
+    )
+    with (folder / "log.txt").open("wb") as log:
+        process = subprocess.Popen(["nats-server", "-c", folder / "server.conf"], stdout=log, stderr=log)
+    try:
+        servers.wait_until(lambda: b"Server is ready" in (folder / "log.txt").read_bytes(), 30, "nats-server")
+        yield port, authority
+    finally:
+        process.kill()
+        process.wait(30)
+
+
+def connecting(caplog, url: str, **settings) -> str:
+    """What is logged first of a connection; empty where it succeeds."""
+
+    async def main() -> str:
+        stream = Stream(StreamSettings((url,), replicas=1, bytes_max=1 << 20, **settings))
+        task = asyncio.create_task(stream.connect())
+        try:
+            for _ in range(2000):
+                told = [one.getMessage() for one in caplog.records if one.name == "goodput.aggregator"]
+                if told:
+                    return told[0]
+                if task.done():
+                    task.result()
+                    return ""
+                await asyncio.sleep(0.01)
+            raise AssertionError("neither connected nor told why not")
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await stream.close()
+
+    caplog.set_level(logging.WARNING, "goodput.aggregator")
+    return asyncio.run(main())
+
+
+def test_refused_connections_say_what_to_mend(server, caplog, tmp_path):
+    port, authority = server
+    login, wrong = tmp_path / "login", tmp_path / "wrong"
+    login.write_text("goodput:right\n")
+    wrong.write_text("goodput:wrong\n")
+    other, ca = Authority(tmp_path, "other"), str(authority.cert)
+    url = f"tls://127.0.0.1:{port}"
+    (unused,) = servers.free_ports(1)
+    password = "a server refuses this user or password (--stream-credentials)"
+    for of, settings, text in (
+        (url, {"ca": ca, "credentials": str(wrong)}, password),
+        (url, {"ca": ca}, password),
+        (url, {"ca": str(other.cert), "credentials": str(login)}, "certificate is not valid here: "),
+        (url, {"credentials": str(login)}, "(--stream-ca)"),
+        (f"tls://127.0.0.1:{unused}", {"ca": ca}, "no server answers"),
+    ):
+        told = connecting(caplog, of, **settings)
+        assert told.startswith(f"stream {of}: ") and text in told and told.endswith("; trying again")
+        caplog.clear()
+    assert connecting(caplog, url, ca=ca, credentials=str(login)) == ""
+    assert connecting(caplog, f"tls://goodput:right@127.0.0.1:{port}", ca=ca) == ""
