@@ -6,7 +6,7 @@ set -u
 missing=""
 for pair in prometheus:prometheus promtool:prometheus prometheus-alertmanager:prometheus-alertmanager \
     chromium-headless-shell:chromium-headless-shell \
-    victoria-metrics:victoria-metrics nats-server:nats-server \
+    victoria-metrics:victoria-metrics nats-server:nats-server haproxy:haproxy \
     prometheus-node-exporter:prometheus-node-exporter openssl:openssl rpm:rpm slurmctld:slurmctld slurmd:slurmd; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair##*:}"
 done

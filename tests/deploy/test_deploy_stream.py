@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -227,3 +228,42 @@ def test_defaults_of_systemd_name_one_stream(monkeypatch):
     assert len(found) == 3 and found.count(found[0]) == 3
     routes = re.findall(r'"nats://(\w+):6222"', CONFIGURATIONS["shipped"])
     assert [urlsplit(url).hostname for url in found[0][0][0]] == routes
+
+
+# -- compose: all on one machine, behind one address
+
+
+def test_compose_names_one_stream_behind_one_address():
+    folder = DEPLOY / "compose"
+    services = yaml.safe_load((folder / "compose-replicated.yaml").read_text())["services"]
+    nats = {name: " ".join(one["command"]) for name, one in services.items() if name.startswith("nats-")}
+    ports = {re.search(r"--port=(\d+)", command)[1] for command in nats.values()}
+    listening = {re.search(r"--cluster=nats://(\S+)", command)[1] for command in nats.values()}
+    for command in nats.values():
+        others = set(re.search(r"--routes=(\S+)", command)[1].replace("nats://", "").split(","))
+        assert len(others) == 2 and others | {re.search(r"--cluster=nats://(\S+)", command)[1]} == listening
+    found, serving = {}, ("ingest-0", "ingest-1", "aggregator-0", "aggregator-1")
+    for name in serving:
+        arguments = parsed("serve", *services[name]["command"])
+        found[name] = "{}:{}".format(*arguments.listen)
+        assert arguments.role == {"ingest": "ingest", "aggregator": "aggregate"}[name[:-2]]
+        assert {str(urlsplit(url).port) for url in arguments.stream[0]} == ports
+        assert (arguments.stream_credentials, arguments.stream_ca) == (
+            "/etc/goodput/login",
+            "/etc/goodput/ca.crt",
+        )
+    balanced = dict(re.findall(r"(?m)^ +server (\S+) (\S+) check", (folder / "haproxy.cfg").read_text()))
+    assert balanced == found
+    for service in services.values():
+        assert (
+            service["read_only"]
+            and service["cap_drop"] == ["ALL"]
+            and service["network_mode"] in ("host", "none")
+        )
+
+
+def test_haproxy_takes_its_configuration():
+    servers.require("haproxy")
+    command = ["haproxy", "-c", "-f", str(DEPLOY / "compose" / "haproxy.cfg")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
