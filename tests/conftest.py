@@ -18,6 +18,7 @@ LONG = (
     "test_command.py",
     "test_dashboards_rules.py",
     "test_demo_run.py",
+    "test_replicated.py",
     "test_page_person.py",
     "test_infiniband.py",
     "test_hang.py",
