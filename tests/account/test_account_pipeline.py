@@ -114,7 +114,10 @@ def test_text_and_document_name_the_slow_stage():
     assert (found["straggler"]["culprit"], found["straggler"]["culprit_stage"]) == (None, 3)
     assert found["straggler"]["stages"] == [{"stage": 3, "share": 1.0}]
     text = " ".join(render(found).split())
-    assert f"slow stage: 3, which explains 100.0 % of the waiting; steps take {truth:.2f}x as long" in text
+    phase = found["straggler"]["stage_because_phase"]
+    assert phase in ("forward", "backward")
+    explained = f"slow stage: 3 ({phase}), which explains 100.0 % of the waiting"
+    assert f"{explained}; steps take {truth:.2f}x as long" in text
     advice = {cause["state"]: cause["advice"] for cause in found["causes"]}
     assert (
         "100 % of it is waiting for stage 3" in advice["straggler"] and "move layers" in advice["straggler"]

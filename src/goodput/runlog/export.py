@@ -134,8 +134,9 @@ class _Steps:
         inside = [total - between for total, between in zip(map(sub, totals, self.totals), gap, strict=True)]
         self.row_end_ns = max(row.end_ns, self.row_end_ns)
         spent = row.end_ns - self._end_ns
+        is_cut = False
         if spent < 0 or min(gap) < 0 or min(inside) < 0 or sum(gap) + sum(inside) != spent:
-            gap, inside = self._fitted(gap, inside, max(spent, 0))
+            gap, inside, is_cut = self._fitted(gap, inside, spent)
         end_ns, length = max(row.end_ns, self._end_ns), sum(inside)
         count, samples = row.number - self._number, max(row.samples - self._samples, 0)
         device_ns = min(max(row.device_ns - self._device_ns, 0), length)
@@ -152,6 +153,8 @@ class _Steps:
             more["count"] = count
         if device_ns:
             more["device_seconds"] = _seconds(device_ns)
+        if is_cut:
+            more["cut"] = True
         yield (
             end_ns,
             _line(
@@ -159,13 +162,17 @@ class _Steps:
             ),
         )
 
-    def _fitted(self, gap: list[int], inside: list[int], spent: int) -> tuple[list[int], list[int]]:
-        """Fit a row that contradicts the one before as the account does; a state's time goes to its first phase."""
+    def _fitted(self, gap: list[int], inside: list[int], spent: int) -> tuple[list[int], list[int], bool]:
+        """Fit a row that contradicts the one before as the account does; a state's time goes to its first phase.
+
+        And whether the account does: states may agree where phases do not.
+        """
         by_state = vector(), vector()
         for into, values in zip(by_state, (gap, inside), strict=True):
             for state, ns in zip(self._states, values, strict=True):
                 into[state] += ns
-        fit(*by_state, spent)
+        is_cut = spent < 0 or min(map(min, by_state)) < 0 or sum(map(sum, by_state)) != spent
+        fit(*by_state, max(spent, 0))
         found = []
         for states in by_state:
             columns = [0] * len(self._phases)
@@ -173,7 +180,7 @@ class _Steps:
                 if ns:
                     columns[self._states.index(state)] += ns
             found.append(columns)
-        return found[0], found[1]
+        return found[0], found[1], is_cut
 
 
 def _event(event: EventRow, place: dict) -> tuple[int, bytes] | None:

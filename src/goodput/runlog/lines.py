@@ -63,6 +63,7 @@ class Line(msgspec.Struct, gc=False, rename=lambda name: f"internal {name}" if n
     samples: Annotated[int, Meta(ge=0, le=1 << 61)] = 0
     count: _Count = 1
     device_seconds: _Seconds | None = None
+    cut: bool = False
     unmeasured_steps: Annotated[int, Meta(ge=0, le=COUNT_MAX)] = 0
     gpu_compute_seconds: _Seconds | None = None
     gpu_idle_seconds: _Seconds | None = None

@@ -171,7 +171,8 @@ class _Batch:
         self.is_ordinary = (self.end > before_ns) & (self.step > before_step)
         self.is_ordinary &= self.device <= length + ROUNDING_NS
         self.is_kept = np.ones(len(lines), bool)
-        self.has_phases = np.ones(len(lines), bool)  # which agree with the step's time
+        # Which agree with the step's time.
+        self.has_phases = np.fromiter((not line.cut for line in lines), bool, len(lines))
         self.phases: dict[str, np.ndarray] = {}
         self.inside = np.zeros((len(STATES), len(lines)), np.int64)
         self.gap = np.zeros_like(self.inside)

@@ -123,8 +123,9 @@ class Walk:
     def phase_times(self) -> PhaseTimes:
         """As Fold.phase_times, which has none of a log."""
         states = {**self.track.attempt.phase_states, "launch": "launch"}
-        names = sorted(name for name, ns in self.phase_sums.items() if ns)
-        return PhaseTimes(names, states, self.phase_steps, [self.phase_sums[name] for name in names])
+        named = sorted((name, ns) for name, ns in self.phase_sums.items() if ns)
+        names, sums = tuple(name for name, _ in named), tuple(ns for _, ns in named)
+        return PhaseTimes(names, states, self.phase_steps, sums)
 
     def _inside(self, number: int, line: Line) -> list[int]:
         """The step's ns per state, which sum to its length."""
@@ -180,7 +181,9 @@ class Walk:
 
 
 def phases_of(line: Line, inside: list[int]) -> dict[str, int] | None:
-    """A step's ns by phase; None where they contradict the time that it got."""
+    """A step's ns by phase; None where they contradict the time that it got, or did before the log was written."""
+    if line.cut:
+        return None
     named = {phase: _whole_ns(seconds) for phase, seconds in (line.phases or {}).items() if seconds}
     if sum(named.values()) > line.seconds_ns + ROUNDING_NS or min(named.values(), default=0) < 0:
         return None

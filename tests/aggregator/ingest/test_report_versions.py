@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
 from pathlib import Path
 
 import msgspec
@@ -45,10 +46,15 @@ def push(*bodies: bytes) -> tuple[Ingest, list]:
     return ingest, take(ingest, *bodies)
 
 
-def recorded_part(found: dict, recorded: dict) -> dict:
-    """An account without what later releases say of it and of its basis."""
-    found = {name: json.loads(json.dumps(found[name])) for name in recorded}
-    return found | {"basis": {name: found["basis"][name] for name in recorded["basis"]}}
+def recorded_part(found, recorded):
+    """An account without what later releases say of it beside; dollars may be added up in another order."""
+    if isinstance(recorded, dict):
+        return {name: recorded_part(found[name], one) for name, one in recorded.items()}
+    if isinstance(recorded, list) and len(found) == len(recorded):
+        return [recorded_part(one, other) for one, other in zip(found, recorded, strict=True)]
+    if isinstance(recorded, float):
+        return recorded if math.isclose(found, recorded, rel_tol=1e-14) else found
+    return json.loads(json.dumps(found))
 
 
 def with_block(report: schema.RankReport, **changes) -> schema.RankReport:

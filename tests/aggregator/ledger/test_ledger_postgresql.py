@@ -134,7 +134,7 @@ def test_server_timeouts_and_synchronous_commit_are_set(ledger, url):
     names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "synchronous_commit")
     with ledger._engine.connect() as connection:
         found = [connection.exec_driver_sql(f"show {name}").scalar() for name in names]
-    assert found == ["10s", "5s", "1min", "on"]
+    assert found == ["10s", "5s", "5s", "on"]
     own = Ledger(f"{url}&options=-c%20lock_timeout%3D7s")
     with own._engine.connect() as connection:
         shown = [connection.exec_driver_sql(f"show {name}").scalar() for name in names[:2]]

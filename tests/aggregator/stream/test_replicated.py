@@ -137,6 +137,7 @@ def test_any_process_killed_loses_nothing(cluster, postgresql):
         lambda: cluster.nats.kill(leader),
         lambda: cluster.nats.start(leader),
     )
+    cluster.wait("aggregate-0")  # one that starts while there is no database ends, and would be started again
     postgresql.stop(signal.SIGKILL)
     time.sleep(1.0)  # longer than a transaction: some fail
     postgresql.start()
@@ -144,7 +145,6 @@ def test_any_process_killed_loses_nothing(cluster, postgresql):
         node.finish()
     record("SIGKILL of PostgreSQL under two aggregators", current(cluster, accounts, "the accounts"))
     assert sum(node.failed for node in nodes), "something failed, and was pushed again"
-    cluster.wait("aggregate-0")
 
 
 @pytest.mark.slow_faults

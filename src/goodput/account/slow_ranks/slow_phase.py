@@ -8,11 +8,11 @@ A comparison is of means per step within an attempt, as `straggler` compares sta
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import starmap
 from operator import sub
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from goodput.account.states import INDEX, PHASE_STATES
 
@@ -26,12 +26,12 @@ class PhaseTimes(NamedTuple):
     The latter two are empty where `totals` has the difference already. `states` are those of the user's phases.
     """
 
-    phases: Sequence[str]
+    phases: tuple[str, ...]
     states: Mapping[str, str]
     steps: int
-    totals: Sequence[float]
-    outside: Sequence[float] = ()
-    left_out: Sequence[float] = ()
+    totals: tuple[int, ...]
+    outside: tuple[int, ...] = ()
+    left_out: tuple[int, ...] = ()
 
     def by_phase(self) -> dict[str, float]:
         ns = self.totals
@@ -40,8 +40,8 @@ class PhaseTimes(NamedTuple):
         return dict(zip(self.phases, ns, strict=False))
 
     def compact(self) -> PhaseTimes:
-        """A copy of 8 bytes a phase."""
-        totals = array("d", self.by_phase().values())
+        """A copy of 8 bytes a phase, in an array, which an account that is stored must not have."""
+        totals = cast("tuple[int, ...]", array("d", self.by_phase().values()))
         return self._replace(totals=totals, outside=(), left_out=())
 
 
