@@ -243,7 +243,7 @@ def _first_difference(wanted: dict, found: dict) -> str:
 def measured(given: argparse.Namespace, folder: Path) -> dict:
     aggregator_load.RANKS_PER_RUN = RANKS_OF_RUN
     rounds = max(3, int(60 * given.minutes / ROUND_SECONDS))
-    with PostgreSQL() as database, ReplicatedCluster(folder, database) as cluster:
+    with PostgreSQL() as database, ReplicatedCluster(folder, database, stream_bytes="512MiB") as cluster:
         start_ns = time.time_ns() - int(ROUND_SECONDS * 1e9)
         pushes, acknowledged, began = Pushes(given.ranks, rounds, start_ns), Acknowledged(), time.monotonic()
         pushers = [

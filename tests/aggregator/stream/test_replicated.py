@@ -8,10 +8,11 @@ import time
 
 import httpx
 import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 from support.account.account_history import ns
 from support.aggregator.replicated_cluster import CURRENT_SECONDS_MAX, PushingNode, ReplicatedCluster
-from support.aggregator.reports import body_of, story
+from support.aggregator.reports import Process, body_of, rank_report, story
 from support.integration.stack_under_faults import record
 from support.servers.servers import wait_until
 
@@ -19,13 +20,14 @@ from goodput.account import compute, document
 from goodput.aggregator.ingest.store import Store
 from goodput.causes import explain
 from goodput.metrics import CATALOGUE
+from goodput.wire import schema
 
 NODES = 2
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory, postgresql):
-    with ReplicatedCluster(tmp_path_factory.mktemp("replicated"), postgresql) as found:
+    with ReplicatedCluster(tmp_path_factory.mktemp("replicated"), postgresql, stream_bytes="2MiB") as found:
         yield found
 
 
@@ -83,6 +85,16 @@ def test_any_aggregator_answers_about_all_runs(cluster):
         assert ended.json()["known"] + ended.json()["already"] == 2 * NODES, ended.text
         unknown = httpx.get(f"{cluster.url(name)}/api/v1/runs/none")
         assert (unknown.status_code, unknown.json()["detail"]) == (404, "no run 'none'")
+
+
+def test_stream_that_is_full_of_what_the_ledger_has(cluster):
+    """It is kept for ten minutes where there is room; a stream of 2 MiB takes any number of pushes."""
+    report = rank_report(Process(0, world_size=1).steps(1, forward=1), "full")
+    marks = [schema.EventRow(number, "mark", ns(1), 0, "x" * 200) for number in range(1, 201)]
+    bodies = [body_of(replace(report, sequence=ns(1) + at, events=marks)) for at in range(100)]
+    assert sum(map(len, bodies)) > 2 * (2 << 20)
+    node = PushingNode(cluster.urls("ingest"), bodies)
+    node.finish()
 
 
 def test_series_of_the_stream_are_declared(cluster):

@@ -36,9 +36,9 @@ class ReplicatedCluster:
         nats_servers: int = 3,
         workers: int = 2,
         aggregators: int = 2,
-        options: tuple[str, ...] = (),
+        stream_bytes: str = "256MiB",
     ):
-        self.folder, self.options = folder, options
+        self.folder, self._stream_bytes = folder, stream_bytes
         self.ledger_url = database.create_database()
         self.nats = NatsCluster(folder, nats_servers)
         self._replicas = min(nats_servers, 3)
@@ -77,7 +77,7 @@ class ReplicatedCluster:
         role = name.partition("-")[0]
         command = [sys.executable, "-m", "goodput", "serve", "--listen", f"127.0.0.1:{self.ports[name]}"]
         command += ["--role", role, "--stream", ",".join(self.nats.urls), "--partitions", str(PARTITIONS)]
-        command += ["--stream-bytes", "256MiB", "--stream-replicas", str(self._replicas), *self.options]
+        command += ["--stream-bytes", self._stream_bytes, "--stream-replicas", str(self._replicas)]
         command += ["--ledger", self.ledger_url] if role == "aggregate" else []
         self.children[name] = Child(f"{name}.{next(self._starts)}", command, self.folder)
 

@@ -157,6 +157,15 @@ class Stream:
         except (NatsError, OSError, asyncio.TimeoutError) as error:
             raise self.error(error) from None
 
+    async def used_share(self) -> float:
+        """The used part of the stream's bound, beyond which it takes no pushes."""
+        try:
+            info = await self.js.stream_info(NAME)
+        except (NatsError, OSError, asyncio.TimeoutError) as error:
+            raise self.error(error) from None
+        bytes_max = info.config.max_bytes or -1
+        return info.state.bytes / bytes_max if bytes_max > 0 else 0.0
+
     async def purge(self, partition: int, before: int) -> None:
         """Forget the messages of a partition up to, without, the sequence number `before`."""
         try:

@@ -38,9 +38,10 @@ POLL_SECONDS = 1.0
 FREE_SECONDS, ANYBODY_SECONDS = 1.5, 3 * LEASE_SECONDS
 # One partition is given away at a time, once no aggregator has come or gone for so long.
 SETTLED_SECONDS, GIVE_SECONDS = 10.0, 2.0
-PURGE_SECONDS = 30.0
-# Messages that are in the ledger are kept for so long, for a database that is set back.
-KEPT_SECONDS = 600.0
+PURGE_SECONDS = 2.0
+# Messages that are in the ledger are kept for so long, for a database that is set back, unless the stream is fuller than
+# this.
+KEPT_SECONDS, FULL_SHARE = 600.0, 0.5
 RETRY_SECONDS = 0.5
 # The delay of the last push of a partition is shown for so long; then nothing is late.
 DELAY_SECONDS = 60.0
@@ -301,11 +302,16 @@ class Partitions:
                 held.history.append(_Position(now, position))
         if now - self._purged > PURGE_SECONDS:
             self._purged = now
-            for one, held in list(self._held.items()):
-                old = [position for position in held.history if now - position.at > KEPT_SECONDS]
-                if old:
-                    held.history = held.history[len(old) :]
-                    await self._stream.purge(one, old[-1].sequence + 1)
+            await self._purge(now)
+
+    async def _purge(self, now: float) -> None:
+        """Let the stream forget messages that are in the ledger: old ones, and all where it is full."""
+        kept = 0.0 if await self._stream.used_share() > FULL_SHARE else KEPT_SECONDS
+        for partition, held in list(self._held.items()):
+            old = [position for position in held.history if now - position.at >= kept]
+            if old:
+                held.history = held.history[len(old) :]
+                await self._stream.purge(partition, old[-1].sequence + 1)
 
     # ---- Reading
 
