@@ -2,11 +2,13 @@
 
 import pickle
 import random
+from statistics import median
 
 from support.account.account_history import Process, ns, run_of
 
 from goodput.account.account import Engine
 from goodput.account.facts import gather
+from goodput.account.states import INDEX
 
 
 def folded(one: Process, threshold_ns: int = ns(60)) -> Engine:
@@ -28,6 +30,20 @@ def test_fold_memory_does_not_grow_with_steps():
 
     # After 512 steps the median is fixed and the lengths are dropped.
     assert abs(size(6000) - size(600)) < 200
+
+
+def test_first_step_is_compared_with_the_median_of_512():
+    """Its excess is over the median of the steps after it, in whatever portions they came; those wait as 8 bytes each."""
+    rng = random.Random(2)
+    for count in (1, 2, 7, 100, 511, 512, 700):
+        steps = [1 + rng.random() for _ in range(count)]
+        one = Process().step(forward=9)
+        for seconds in steps:
+            one.step(forward=seconds)
+        engine = folded(one)
+        assert sum(memoryview(own).nbytes for own in engine.folds[0, 1]._others) <= 16 * min(count, 511)
+        lengths = [row.end_ns - row.start_ns for row in one.rows][1:513]
+        assert engine.finish().gpu_ns()[INDEX["compile"]] == ns(9) - int(median(lengths))
 
 
 def test_fold_fits_thresholds_that_change_no_wait():

@@ -8,10 +8,12 @@ bound counts in proportion. Memory does not grow with steps; a step costs about 
 
 from __future__ import annotations
 
+from array import array
+from bisect import insort
+from collections.abc import Iterable
 from functools import lru_cache
 from math import inf
 from operator import add, sub
-from statistics import median
 
 from goodput.account.attempts import Attempt, Row
 from goodput.account.facts import Bound
@@ -75,7 +77,9 @@ class Fold:
         self.caused_ns = self.caused_in_group_ns = 0  # waiting of others for this rank
         self.throughput = PeakThroughput()
         self._first: tuple | None = None
-        self._others: tuple[list[int], list[int]] = ([], [])  # length and work of the steps after the first
+        # Of the steps after the first: their lengths and works, each ascending. As integers of Python, until there are
+        # enough of them, they would take five times as much as all the rest.
+        self._others = array("q"), array("q")
         self._usual: tuple[int, int] | None = None  # their medians, once there are enough
 
     def copy(self) -> Fold:
@@ -307,7 +311,7 @@ class Fold:
         """
         if self._usual is None and not self._others[0]:
             return
-        usual, work = self._usual or (int(median(values)) for values in self._others)
+        usual, work = self._usual or map(_median, self._others)
         excess = min(length - usual, inside[PRODUCTIVE] + inside[UNATTRIBUTED] - work)
         if excess > 0:
             from_compute = min(excess, inside[PRODUCTIVE])
@@ -357,9 +361,9 @@ class Fold:
             return
         usual, work = self._others
         lacking = OTHERS_MAX - len(usual)
-        self._others = usual, work = usual + lengths[:lacking], work + works[:lacking]
+        self._others = usual, work = ascending(lengths[:lacking], usual), ascending(works[:lacking], work)
         if len(lengths) >= lacking:
-            self._usual, self._others = (int(median(usual)), int(median(work))), ([], [])
+            self._usual, self._others = (_median(usual), _median(work)), (array("q"), array("q"))
 
     # -- gaps and the tail
 
@@ -423,6 +427,19 @@ class Fold:
                 is_running = state_of(self.attempt.phase, self.attempt.phase_states) == ROLLOUT
                 limit_ns = max(tail[ROLLOUT] - max(running_ns - limit_ns, 0) * is_running, 0)
             _limit(tail, state, limit_ns)
+
+
+def ascending(values: Iterable[int], before: array) -> array:
+    """`values` and `before`, which is ascending, as an ascending array of its own."""
+    found = before[:]
+    for value in values:
+        insort(found, value)
+    return found
+
+
+def _median(ordered: array) -> int:
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else int((ordered[half - 1] + ordered[half]) / 2)
 
 
 def state_of(phase: str, user_states: dict[str, str]) -> int:

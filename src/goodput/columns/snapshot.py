@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from array import array
 from typing import Any
 
 import msgspec
@@ -115,6 +116,8 @@ class FoldState(Struct, array_like=True):
             fold = engine.folds[key] = Fold.__new__(Fold)
             fold.__dict__.update(zip(FOLD, _values(state, FOLD), strict=True))
             fold.attempt, fold.planned = run.attempts[key], engine.planned
+            lengths, works = (array("q", sorted(values)) for values in state._others)
+            fold._others = lengths, works
         engine.groups = ColumnGroups(engine.folds)
         engine.groups.__dict__.update(zip(GROUPS, _values(self.groups, GROUPS), strict=True))
         return engine
@@ -184,6 +187,8 @@ def _encode_other(value: object) -> object:
         return value.astype("<i8").tobytes()
     if isinstance(value, PeakThroughput):
         return [getattr(value, name) for name in PeakThroughput.__slots__]
+    if isinstance(value, array):
+        return value.tolist()
     if isinstance(value, np.integer):
         return int(value)
     raise NotImplementedError(type(value))
