@@ -1,6 +1,6 @@
-"""HTTP client for the aggregator: POST with credentials, bounded answers, and errors that say what to do.
+"""HTTP client for the aggregator: requests with credentials, bounded answers, and errors that say what to do.
 
-An answer is read up to ANSWER_BYTES_MAX and never decompressed, whatever it claims.
+An answer is read up to a bound and never decompressed, whatever it claims.
 
     client = AggregatorClient("https://head:9471", credentials)
     answer = client.post("/api/v1/ingest", body, schema.CONTENT_TYPE, seconds=5.0); client.close()
@@ -46,8 +46,14 @@ class Answer(NamedTuple):
 class AggregatorClient:
     """`token_is_exposed` is true if the token would leave this machine without TLS."""
 
-    def __init__(self, url: str, credentials: Credentials = NONE_NEEDED):
+    def __init__(
+        self,
+        url: str,
+        credentials: Credentials = NONE_NEEDED,
+        answer_bytes_max: int = ANSWER_BYTES_MAX,
+    ):
         self.url, self._credentials = url.rstrip("/"), credentials
+        self._answer_bytes_max = answer_bytes_max
         is_remote = url.startswith("http:") and not is_loopback(urlsplit(url).hostname or "")
         self.token_is_exposed = bool(credentials.token_file) and is_remote
         self._client: httpx.Client | None = None
@@ -60,20 +66,28 @@ class AggregatorClient:
 
     def post(self, path: str, body: bytes, content_type: str, seconds: float) -> Answer:
         """Raises Unreachable if no usable answer arrives in time; see `explain`."""
+        return self._request("POST", path, seconds, {"Content-Type": content_type}, body)
+
+    def get(self, path: str, seconds: float) -> Answer:
+        """As `post`."""
+        return self._request("GET", path, seconds, {})
+
+    def _request(
+        self, method: str, path: str, seconds: float, headers: dict[str, str], body: bytes | None = None
+    ) -> Answer:
         deadline_ns = time.monotonic_ns() + int(seconds * 1e9)
-        headers = {"Content-Type": content_type, "Accept-Encoding": "identity", **self._credentials.headers()}
         request = {
             "content": body,
-            "headers": headers,
+            "headers": {**headers, "Accept-Encoding": "identity", **self._credentials.headers()},
             "timeout": seconds,
             "extensions": {"trace": self._trace},
         }
         try:
             with (
                 self._disconnected_after(seconds) as is_late,
-                self._connected().stream("POST", self.url + path, **request) as response,
+                self._connected().stream(method, self.url + path, **request) as response,
             ):
-                content = _read(response, deadline_ns)
+                content = _read(response, deadline_ns, self._answer_bytes_max)
         except (httpx.HTTPError, OSError) as error:
             if is_late():
                 raise Unreachable(f"no whole answer within {seconds:g} s", "timeout") from error
@@ -176,14 +190,14 @@ def _retry_seconds(header: str) -> float:
     return min(float(header), RETRY_SECONDS_MAX) if header.isascii() and header.isdigit() else 0.0
 
 
-def _read(response: httpx.Response, deadline_ns: int) -> bytes:
+def _read(response: httpx.Response, deadline_ns: int, bytes_max: int) -> bytes:
     """The raw body. Raises Unreachable if it is compressed, too long or too slow."""
     if "content-encoding" in response.headers:
         raise Unreachable("the answer is compressed (Content-Encoding), which was not requested")
     content = bytearray()
     for chunk in response.iter_raw():
         content += chunk
-        if len(content) > ANSWER_BYTES_MAX:
+        if len(content) > bytes_max:
             raise Unreachable(f"answer too long after {len(content)} bytes")
         if time.monotonic_ns() > deadline_ns:
             raise Unreachable(f"answer too slow after {len(content)} bytes", "timeout")

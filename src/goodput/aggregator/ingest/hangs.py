@@ -7,7 +7,6 @@ while the hang lasts, STACKS_KEPT_MAX in all. A run with a recent step costs not
 
 from __future__ import annotations
 
-import functools
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -15,8 +14,8 @@ from dataclasses import replace
 
 from goodput.account import document_types
 from goodput.account.hang import Hang, RankStatus, Suspect, verdict
+from goodput.account.rank_status import rank_status
 from goodput.account.stall_threshold import PlannedLimits
-from goodput.account.states import PHASE_STATES, PLANNED
 from goodput.aggregator.ingest.store import Process, Store
 from goodput.wire import schema
 
@@ -128,50 +127,5 @@ class HangDetector:
         return self._stacks.get(schema.stack_request(self._store.newest[run][suspect.rank].identity))
 
     def _seen(self, process: Process, limits: PlannedLimits) -> RankStatus:
-        attempt, last = process.attempt, process.last
-        state = _state_of(attempt.phase, attempt.phase_states)
-        progress_ns = last.end_ns if last else attempt.start_ns
-        spent = _planned_ns(process)
-        return RankStatus(
-            rank=attempt.rank,
-            host=attempt.host,
-            attempt=attempt.attempt,
-            phase=attempt.phase,
-            state=state,
-            phase_since_ns=max(attempt.last_ns, attempt.start_ns),
-            seen_ns=attempt.seen_ns,
-            received_ns=max(attempt.received_ns, self._began_ns),
-            last_progress_ns=progress_ns,
-            step=last.step if last else None,
-            planned_ns=sum(spent.values()),
-            same_ns=spent.get(state, 0),
-            limit_ns=limits.of_state(attempt.rank, state, progress_ns),
-            alive=attempt.alive,
-            ended=attempt.end_reason(),
-            generates=last is None and (state == "rollout" or spent.get("rollout", 0) > 0),
-        )
-
-
-def _state_of(phase: str, user_states: dict[str, str]) -> str:
-    return user_states.get(phase) or PHASE_STATES.get(phase, "unattributed")
-
-
-def _planned_ns(process: Process) -> Counter[str]:
-    """Time in planned states since the last completed step, up to the last boundary."""
-    attempt = process.attempt
-    before = process.last.totals if process.last else ()
-    spent: Counter[str] = Counter()
-    for i, state in _planned_columns(attempt.phases, tuple(attempt.phase_states.items())):
-        if i < len(attempt.totals):
-            spent[state] += max(attempt.totals[i] - (before[i] if i < len(before) else 0), 0)
-    return spent
-
-
-@functools.lru_cache(maxsize=256)
-def _planned_columns(
-    phases: tuple[str, ...], user_states: tuple[tuple[str, str], ...]
-) -> list[tuple[int, str]]:
-    """Cached, since the ranks of a run mostly have the same phases."""
-    states = dict(user_states)
-    found = [(i, _state_of(phase, states)) for i, phase in enumerate(phases)]
-    return [(i, state) for i, state in found if state in PLANNED]
+        received_ns = max(process.attempt.received_ns, self._began_ns)
+        return rank_status(process.attempt, process.last, limits, received_ns)
