@@ -1,0 +1,55 @@
+"""A run's progress as one line of text, at most as wide as asked."""
+
+from __future__ import annotations
+
+from goodput.account import FINAL_STATUSES
+from goodput.account.text import duration, percent
+from goodput.progress.estimate import Progress
+
+
+def eta_text(progress: Progress) -> str:
+    """ "ETA 3 h 20 min", "" where it is unknown or the run is over."""
+    left = progress.remaining_seconds
+    if left is None or not progress.total or progress.status in FINAL_STATUSES:
+        return ""
+    return f"ETA {clock(left)}"
+
+
+def clock(seconds: float) -> str:
+    """A time to wait: "40 s", "12 min", "3 h 20 min", "2 d 4 h"."""
+    minutes = round(seconds / 60)
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    if minutes < 100:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes // 1440} d {minutes % 1440 // 60} h"
+
+
+def line(progress: Progress, width: int) -> str:
+    """What fits of: steps, rate, ETA, goodput, slowest rank, restarts; the first two always, cut."""
+    done = "no step yet" if progress.done is None else f"step {progress.done}"
+    if progress.total and progress.done is not None:
+        done += f"/{progress.total} {percent(progress.share)}"
+    parts = [f"{progress.run}: {done}"]
+    if progress.status != "running":
+        parts.append(progress.status)
+    rate = progress.steps_per_second
+    if rate:
+        parts.append(f"{rate:.3g} steps/s" if rate >= 1 else f"{duration(1 / rate)} a step")
+    parts.append(eta_text(progress))
+    if progress.goodput is not None:
+        parts.append(f"goodput {percent(progress.goodput)}")
+    if progress.slowest_rank is not None:
+        because = f" ({progress.slowest_because})" if progress.slowest_because else ""
+        parts.append(f"slowest rank {progress.slowest_rank}{because}")
+    if progress.restarts:
+        parts.append(f"{progress.restarts} restart{'s' * (progress.restarts > 1)}")
+    text = ""
+    for part in filter(None, parts):
+        longer = f"{text}, {part}" if text else part
+        if text and len(longer) > width:
+            break
+        text = longer
+    return text[:width]
