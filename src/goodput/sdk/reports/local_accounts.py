@@ -8,6 +8,8 @@ They cover one host: ranks on other hosts are not expected, so waiting for them 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from goodput.account import DECLARED, Attempt, Event, Row, Run
 from goodput.rank_page import page
@@ -45,24 +47,47 @@ def attempt_of(snapshot: Snapshot, now_mono_ns: int, alive: bool) -> Attempt:
     return attempt
 
 
-def runs_in(directory: str, now_mono_ns: int) -> tuple[list[Run], list[str]]:
-    """The runs with pages in `directory`, by name, and one message for each page that cannot be read."""
+class PageRead(NamedTuple):
+    """What was read of a page: the run that it belongs to, its rank's attempt, and the process's pid."""
+
+    run: str
+    attempt: Attempt
+    pid: int
+
+
+def read_page(path: str, now_mono_ns: int) -> PageRead:
+    """The page at `path` now. Raises PageError."""
+    with Reader(path) as reader:
+        alive = reader.alive()
+        snapshot = reader.snapshot(alive=alive)
+        attempt = attempt_of(snapshot, now_mono_ns, alive)
+        attempt.stacks = sample_file.read(reader.path, attempt.start_ns)
+        return PageRead(snapshot.identity["run"], attempt, snapshot.identity["pid"])
+
+
+def page_paths(directory: str) -> list[str]:
+    """The pages in `directory`, by name. Raises OSError."""
+    names = sorted(os.listdir(directory))
+    return [os.path.join(directory, n) for n in names if n.endswith(page.SUFFIX) and not n.startswith(".")]
+
+
+def runs_of(pages: Iterable[PageRead]) -> list[Run]:
+    """The runs of these pages, by name."""
     runs: dict[str, Run] = {}
-    errors = []
-    for name in sorted(os.listdir(directory)):
-        if not name.endswith(page.SUFFIX) or name.startswith("."):
-            continue
-        try:
-            with Reader(os.path.join(directory, name)) as reader:
-                alive = reader.alive()
-                snapshot = reader.snapshot(alive=alive)
-                attempt = attempt_of(snapshot, now_mono_ns, alive)
-                attempt.stacks = sample_file.read(reader.path, attempt.start_ns)
-        except PageError as error:
-            errors.append(str(error))
-            continue
-        run = runs.setdefault(snapshot.identity["run"], Run(snapshot.identity["run"]))
+    for name, attempt, _ in pages:
+        run = runs.setdefault(name, Run(name))
         run.attempts[attempt.rank, attempt.attempt] = attempt
     for run in runs.values():
         run.only_ranks = tuple(sorted({rank for rank, _ in run.attempts}))
-    return [runs[name] for name in sorted(runs)], errors
+    return [runs[name] for name in sorted(runs)]
+
+
+def runs_in(directory: str, now_mono_ns: int) -> tuple[list[Run], list[str]]:
+    """The runs with pages in `directory`, by name, and one message for each page that cannot be read."""
+    found, errors = [], []
+    for path in page_paths(directory):
+        try:
+            found.append(read_page(path, now_mono_ns))
+        except PageError as error:
+            errors.append(str(error))
+    return runs_of(found), errors
