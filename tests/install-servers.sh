@@ -1,13 +1,13 @@
 #!/bin/sh
 # The real servers that tests start by themselves: Prometheus, VictoriaMetrics, Alertmanager, node_exporter, PostgreSQL, NATS,
-# Chromium, Slurm; openssl, for certificates, and rpm, for packages.
+# Chromium, Slurm; openssl, for certificates, rpm, for packages, and tmux, a terminal.
 # Without apt or without the rights for it, the tests that need them are skipped, and say so.
 set -u
 missing=""
 for pair in prometheus:prometheus promtool:prometheus prometheus-alertmanager:prometheus-alertmanager \
     chromium-headless-shell:chromium-headless-shell \
     victoria-metrics:victoria-metrics nats-server:nats-server haproxy:haproxy \
-    prometheus-node-exporter:prometheus-node-exporter openssl:openssl rpm:rpm slurmctld:slurmctld slurmd:slurmd; do
+    prometheus-node-exporter:prometheus-node-exporter openssl:openssl rpm:rpm tmux:tmux slurmctld:slurmctld slurmd:slurmd; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair##*:}"
 done
 # Debian keeps PostgreSQL's programs off the path, by version.

@@ -149,6 +149,19 @@ PACKAGES = {
     "simulate": ["exporters.push", "histograms", "metrics", "wire"],
     "compare": ["account", "runlog"],
     "whatif": ["account", "compare", "defaults", "runlog"],
+    "progress": ["account"],
+    "top": [
+        *(
+            "account",
+            "causes",
+            "exporters.push",
+            "progress",
+            "rank_page",
+            "sdk.reports",
+            "stack_samples",
+            "wire",
+        ),
+    ],
     "demo": ["account", "child_processes", "goodput"],
     "up": ["child_processes"],
     "cli": [
@@ -184,6 +197,7 @@ PACKAGES = {
             "runlog",
             "sdk.reports",
             "stack_samples",
+            "top",
             "trace",
             "up",
             "wire",
@@ -204,6 +218,7 @@ STANDARD = {
         "web",
         "trace",
         "child_processes",
+        "progress",
     ),
     *(
         "up",

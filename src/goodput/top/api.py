@@ -1,0 +1,85 @@
+"""The runs of a cluster, from an aggregator's API: the list, and the document of the opened one."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+from urllib.parse import quote
+
+from goodput.account import FINAL_STATUSES
+from goodput.top.model import Frame, History, Pace, RunRow, SourceError, run_view
+from goodput_exporters.push.client import AggregatorClient
+from goodput_exporters.push.credentials import Credentials, Unreachable
+
+RUNS_MAX, SECONDS_MAX, ANSWER_BYTES_MAX = 200, 10.0, 256 << 20
+
+
+class ApiSource:
+    """The aggregator at `url`; its runs that are not over come first."""
+
+    def __init__(self, url: str, credentials: Credentials):
+        self.title = url.rstrip("/")
+        self.client = AggregatorClient(url, credentials, ANSWER_BYTES_MAX)
+        self._history = History()
+
+    def read(self, opened: str | None) -> Frame:
+        """The list of runs, and one in detail: `opened`, or the only one that is not over. Raises SourceError."""
+        page = self._get(f"/api/v1/runs?limit={RUNS_MAX}&order=open")
+        notes = [f"{page['total'] - len(page['runs'])} more runs are not shown"] if page["truncated"] else []
+        try:
+            rows = [_row(one) for one in page["runs"]]
+        except (KeyError, TypeError):
+            raise SourceError(f"{self.title}: the server at this address is not an aggregator") from None
+        living = [row.run for row in rows if row.status not in FINAL_STATUSES]
+        name = opened or (living[0] if len(living) == 1 else rows[0].run if len(rows) == 1 else None)
+        view = None
+        if name is not None:
+            document = self._get(_path(name), missing=f"no run {name}")
+            view = run_view(document, _pace(document), self._history, time.monotonic())
+        return Frame(self.title, time.time(), rows, view, notes)
+
+    def _get(self, path: str, missing: str = "") -> dict[str, Any]:
+        try:
+            answer = self.client.get(path, SECONDS_MAX)
+        except Unreachable as error:
+            raise SourceError(f"{self.title}: {self.client.explain(error)}") from None
+        if answer.status == 404 and missing:
+            raise SourceError(missing)
+        if answer.status != 200:
+            raise SourceError(f"{self.title}: HTTP {answer.status}: {answer.text[:300]}")
+        try:
+            found = json.loads(answer.body)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise SourceError(f"{self.title}: the server at this address is not an aggregator")
+        return found
+
+
+def _path(run: str) -> str:
+    # A URL cannot have the names . and .. in its path.
+    return f"/api/v1/runs/-?run={run}" if run in (".", "..") else f"/api/v1/runs/{quote(run, safe='')}"
+
+
+def _row(summary: dict[str, Any]) -> RunRow:
+    return RunRow(
+        run=summary["run"],
+        status=summary["status"],
+        ranks=summary["world_size"],
+        seconds=summary["end"] - summary["start"],
+        goodput=summary["goodput"],
+        restarts=summary["restarts"],
+        cause=summary["leading_cause"],
+        hang=summary["hang"],
+    )
+
+
+def _pace(document: dict[str, Any]) -> Pace:
+    """Steps of all ranks in ten seconds and in the last five minutes, per rank; medians of step time."""
+    windows, ranks = document["windows"], sum(one["step"] is not None for one in document["live"])
+    newest = [one for one in windows["discrete"][-6:] if one["steps"]]
+    rates = [one["steps_per_second"] for one in newest if one["steps_per_second"] is not None]
+    rate = sum(rates) / len(rates) / ranks if rates and ranks else None
+    medians = [one["step_seconds"]["p50"] for one in windows["discrete"]]
+    return Pace(rate, medians, "median of every 10 s, last 5 min")
