@@ -92,7 +92,6 @@ def test_later_attempt_keeps_the_ranks_limit():
 
 def test_live_window_history_and_replay_agree(monkeypatch, tmp_path):
     monkeypatch.setattr(live, "ROWS_MAX", 5)
-    monkeypatch.setattr(live, "ROWS_KEPT", 2)
     both = TwoStores()
     ranks = [evaluated(5, rank=rank, world_size=2) for rank in range(2)]
     for one, phase in zip(ranks, ("evaluation", "communication"), strict=True):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -148,19 +147,6 @@ class Attempt:
     def lacks(self, number: int) -> bool:
         """Whether a row of this number would be new, also one that is late."""
         return number not in self.rows and (number > self.trimmed or self._hole(number) is not None)
-
-    def trim(self, number: int, keep: int) -> None:
-        """Drop rows up to `number`, except the newest `keep`. They count as known from now on."""
-        if len(self.rows) <= keep:
-            return
-        gone = sorted(n for n in self.rows if n <= number)[:-keep]
-        for n in gone:
-            del self.rows[n]
-        # Rows that were dropped before and read back may be dropped again.
-        known = [self.trimmed, *(n for n in gone if n > self.trimmed)]
-        self.holes += [(low + 1, high - 1) for low, high in pairwise(known) if high > low + 1]
-        del self.holes[:-HOLES_MAX]
-        self.trimmed = known[-1]
 
     def _hole(self, number: int) -> int | None:
         at = bisect_right(self.holes, number, key=lambda hole: hole[0]) - 1

@@ -94,21 +94,21 @@ class ColumnAttempt(Attempt):
         if values.shape[1]:
             self.parts = [_merged([*self.parts, values])]
 
-    def trim(self, number: int, keep: int) -> None:
-        left, gone = self.kept_rows() - keep, 0
+    def trim(self, number: int) -> None:
+        """Drop the rows up to `number`. They count as known from now on."""
+        gone = 0
         for part in self.parts:
-            count, last = part.shape[1], int(part[NUMBER, -1])
-            if left < count or number < last:
+            last = int(part[NUMBER, -1])
+            if number < last:
                 break
-            self.trimmed, left, gone = max(last, self.trimmed), left - count, gone + 1
+            self.trimmed, gone = max(last, self.trimmed), gone + 1
         del self.parts[:gone]
-        if left > 0 and self.parts:
+        if self.parts and number >= int(self.parts[0][NUMBER, 0]):
             part = self.parts[0]
-            end = min(int(part[NUMBER].searchsorted(number, side="right")), left)
-            if end > 0:
-                self.trimmed = max(int(part[NUMBER, end - 1]), self.trimmed)
-                # A copy, so that the dropped rows leave memory.
-                self.parts[0] = part[:, end:].copy()
+            end = int(part[NUMBER].searchsorted(number, side="right"))
+            self.trimmed = max(int(part[NUMBER, end - 1]), self.trimmed)
+            # A copy, so that the dropped rows leave memory.
+            self.parts[0] = part[:, end:].copy()
 
     def ordered_rows(self) -> list[Row]:
         return [row for part in self.parts for row in rows_of(part)]

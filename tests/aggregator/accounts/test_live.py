@@ -45,7 +45,6 @@ def story(rng: random.Random) -> list[tuple[int, Process]]:
 @pytest.mark.parametrize("seed", range(60))
 def test_incremental_account_equals_full_per_push(seed, rows_max, monkeypatch):
     monkeypatch.setattr(live, "ROWS_MAX", rows_max)
-    monkeypatch.setattr(live, "ROWS_KEPT", 2)
     rng = random.Random(seed)
     some, whole = Store(), Store()
     folded, anew, behind = None, 0, 0
@@ -64,10 +63,10 @@ def test_incremental_account_equals_full_per_push(seed, rows_max, monkeypatch):
             continue
         assert found == want
     if rows_max == 20 and folded.last.end_ns == want.end_ns:
-        # All folded rows are dropped, except the newest two of each attempt.
+        # All folded rows are dropped.
         folds = folded._engine.folds
         assert all(
-            a.kept_rows() <= 2 + a.after(folds[key].number).shape[1]
+            a.kept_rows() <= a.after(folds[key].number).shape[1]
             for key, a in some.runs["r1"].attempts.items()
             if sum(a.kept_rows() for a in some.runs["r1"].attempts.values()) > 20
         )
@@ -97,22 +96,20 @@ def test_update_of_a_long_run_costs_new_rows(monkeypatch):
 
 def test_repeated_trimmed_rows_are_known(monkeypatch):
     monkeypatch.setattr(live, "ROWS_MAX", 10)
-    monkeypatch.setattr(live, "ROWS_KEPT", 2)
     store, one = Store(), Process().steps(50, forward=1)
     store.merge(rank_report(one), one.now_ns)
     folded = IncrementalAccount(store.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
     want = folded.account(one.now_ns)
     (attempt,) = store.runs["r1"].attempts.values()
-    assert attempt.kept_rows() == 2
+    assert attempt.kept_rows() == 0
     merged = store.merge(rank_report(one), one.now_ns)
-    assert merged.rows() == [] and attempt.kept_rows() == 2
+    assert merged.rows() == [] and attempt.kept_rows() == 0
     assert folded.account(one.now_ns) == want
 
 
 def test_trimmed_rows_are_folded_again_from_ledger(ledger, monkeypatch):
     """End to end: the rows of the attempt that died are dropped, and some of its steps turn out to be lost."""
     monkeypatch.setattr(live, "ROWS_MAX", 20)
-    monkeypatch.setattr(live, "ROWS_KEPT", 2)
     ingest, whole = aggregator(ledger), Store()
     accounts = Accounts(
         ingest._store, stall_seconds=60.0, stale_seconds=STALE, age_seconds=0, history=History(ledger)
@@ -131,7 +128,7 @@ def test_trimmed_rows_are_folded_again_from_ledger(ledger, monkeypatch):
                 one.steps(40, forward=0.5, communication=0.25)
             await push(*first)
             accounts.account("r1", NOW + ns(i))
-        assert all(attempt.kept_rows() == 2 for attempt in ingest._store.runs["r1"].attempts.values())
+        assert all(attempt.kept_rows() == 0 for attempt in ingest._store.runs["r1"].attempts.values())
         for one in first:
             one.killed(after=0.5)
         second = [Process(rank, 2, 1200.0, world_size=2).resumed(99) for rank in range(2)]
@@ -153,7 +150,6 @@ def test_trimmed_rows_are_folded_again_from_ledger(ledger, monkeypatch):
 def test_repeated_steps_are_not_refolded_each_time(monkeypatch):
     """Its own old steps are not late ones of its group: else the account would stand still for good."""
     monkeypatch.setattr(live, "ROWS_MAX", 10)
-    monkeypatch.setattr(live, "ROWS_KEPT", 2)
     monkeypatch.setattr("goodput.account.straggler.SWEEP_ENTRIES", 8)
     store, whole, ranks = Store(), Store(), [Process(rank, world_size=2) for rank in range(2)]
     folded, anew = None, 0

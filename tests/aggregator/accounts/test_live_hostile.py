@@ -195,7 +195,6 @@ def play(pushes: list[tuple[int, schema.RankReport]]) -> int:
 
 @pytest.mark.parametrize("part", range(4))
 def test_hostile_reports_keep_accounts_equal(part, monkeypatch):
-    monkeypatch.setattr(live, "ROWS_KEPT", 2)
     for seed in range(part, SEEDS, 4):
         rng = random.Random(seed)
         monkeypatch.setattr(live, "ROWS_MAX", rng.choice([20, 200_000]))

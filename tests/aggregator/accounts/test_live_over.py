@@ -35,7 +35,6 @@ def play(seed: int, monkeypatch, path) -> set[str]:
     rng = random.Random(1000 + seed)
     draws, both, seen = RandomReports(rng), TwoStores(), set()
     monkeypatch.setattr(live, "ROWS_MAX", rng.choice([0, 5, 20, 200_000]))
-    monkeypatch.setattr(live, "ROWS_KEPT", rng.choice([1, 2, 16]))
     monkeypatch.setattr(straggler, "SWEEP_ENTRIES", 4096 if draws.again else rng.choice([8, 64, 4096]))
     often, now_ns = rng.choice([0.02, 0.1, 0.3]), 0
     for now_ns, report in draws.story():
@@ -70,7 +69,6 @@ def test_end_marks_agree_in_all_accounts(part, monkeypatch, tmp_path):
 def test_cancelled_run_with_trimmed_rows_continues(monkeypatch):
     """Steps after the checkpoint are lost and then kept again; both times the fold needs the ledger."""
     monkeypatch.setattr(live, "ROWS_MAX", 10)
-    monkeypatch.setattr(live, "ROWS_KEPT", 2)
     both, one = TwoStores(), Process().steps(30, forward=1).saved().steps(20, forward=1)
     both.push(rank_report(one), one.now_ns)
     assert both.compare(one.now_ns) and of_rank(both.folding.last) == {"productive": 50}

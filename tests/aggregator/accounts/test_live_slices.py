@@ -36,7 +36,6 @@ def play(seed: int, monkeypatch) -> int:
     rng = random.Random(seed)
     draws, both, between = RandomReports(rng), TwoStores(), 0
     monkeypatch.setattr(live, "ROWS_MAX", rng.choice([0, 5, 200_000]))
-    monkeypatch.setattr(live, "ROWS_KEPT", rng.choice([1, 16]))
     monkeypatch.setattr(straggler, "SWEEP_ENTRIES", 4096 if draws.again else rng.choice([8, 64]))
     pushes, now_ns = iter(draws.story()), 0
     for now_ns, report in pushes:

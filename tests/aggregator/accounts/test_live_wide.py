@@ -25,7 +25,6 @@ def play(seed: int, monkeypatch, path, workers: bool = False) -> None:
     rng = random.Random(seed)
     draws, both = RandomReports(rng, workers), TwoStores()
     monkeypatch.setattr(live, "ROWS_MAX", rng.choice([0, 5, 20, 100, 200_000]))
-    monkeypatch.setattr(live, "ROWS_KEPT", rng.choice([1, 2, 16]))
     # Steps that are done again and have been compared meanwhile are compared with others than in a fold of all.
     monkeypatch.setattr(straggler, "SWEEP_ENTRIES", 4096 if draws.again else rng.choice([8, 64, 4096]))
     often, now_ns = rng.choice([1, 0.3]), 0
@@ -64,7 +63,6 @@ def test_accounts_of_workers_agree(monkeypatch, tmp_path):
 
 def trimming(monkeypatch, sweep: int = 4096) -> TwoStores:
     monkeypatch.setattr(live, "ROWS_MAX", 10)
-    monkeypatch.setattr(live, "ROWS_KEPT", 2)
     monkeypatch.setattr(straggler, "SWEEP_ENTRIES", sweep)
     return TwoStores()
 
@@ -92,7 +90,7 @@ def test_late_rows_after_trimming_are_folded(monkeypatch):
         both.compare(now_ns)
     for one in ranks:
         attempt = both.some.runs["r1"].attempts[one.rank, 1]
-        assert attempt.holes == [(11, 30)] and attempt.kept_rows() == 2
+        assert attempt.holes == [(11, 30)] and attempt.kept_rows() == 0
         assert both.push(rank_report(one, rows=one.rows[12:20]), now_ns) == 8
         assert both.compare(now_ns)
         assert attempt.holes == [(11, 12), (21, 30)]
@@ -111,11 +109,11 @@ def test_fold_refuses_a_ledger_without_trimmed_rows(monkeypatch):
     assert both.compare(one.now_ns)
     written = both.rows.kept[0, 1]
     both.push(rank_report(one), one.now_ns)
-    assert both.compare(one.now_ns) and both.some.runs["r1"].attempts[0, 1].trimmed == 48
+    assert both.compare(one.now_ns) and both.some.runs["r1"].attempts[0, 1].trimmed == 50
     again = Process(0, 2, 60).resumed(9).steps(3, forward=1)
     both.push(rank_report(again), again.now_ns)
     both.rows.kept[0, 1] = {number: row for number, row in written.items() if number <= 20}
-    with pytest.raises(LedgerError, match="rank 0 attempt 1 up to row 20, not up to 48 yet"):
+    with pytest.raises(LedgerError, match="rank 0 attempt 1 up to row 20, not up to 50 yet"):
         both.compare(again.now_ns)
     both.rows.kept[0, 1] = written
     assert both.compare(again.now_ns)

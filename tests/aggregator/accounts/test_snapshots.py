@@ -98,7 +98,6 @@ def test_account_is_the_same_after_any_restart(new_url, part, monkeypatch):
         rng = random.Random(seed)
         draws, one = RandomReports(rng, workers=rng.random() < 0.2), Aggregator(ledger)
         monkeypatch.setattr(live, "ROWS_MAX", rng.choice([0, 20, 200_000]))
-        monkeypatch.setattr(live, "ROWS_KEPT", rng.choice([1, 16]))
         monkeypatch.setattr(straggler, "SWEEP_ENTRIES", 4096 if draws.again else rng.choice([8, 64]))
         for now_ns, report in draws.story():
             await one.push(report, now_ns)

@@ -117,7 +117,6 @@ def test_the_order_of_reports_changes_nothing(ledger):
 def test_incremental_fold_equals_full_account(seed, rows_max, monkeypatch):
     """Also a group that is declared after steps were compared, and after rows were dropped."""
     monkeypatch.setattr(live, "ROWS_MAX", rows_max)
-    monkeypatch.setattr(live, "ROWS_KEPT", 2)
     rng = random.Random(seed)
     store, whole, anew = Store(), Store(), 0
     folded = None

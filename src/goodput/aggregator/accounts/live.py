@@ -1,7 +1,7 @@
 """The account of a running run, folded incrementally: every row is folded once and then need not be kept.
 
 The result equals account.compute over all rows, at one to four microseconds per new row and some 200 per rank however
-long the run is. Folded rows are in the ledger too, so all but the newest are dropped. Where the fold turns out to be wrong (a
+long the run is. Folded rows are in the ledger too, so they are dropped. Where the fold turns out to be wrong (a
 restart made steps lost, a rank reported late) it starts again: from the rows in memory, or from a state in the ledger
 that is right still, with the rows after it (NeedsHistory).
 """
@@ -21,8 +21,8 @@ from goodput.columns.lengths import add_lengths
 from goodput.slices import AT_A_TIME, Slices, result_of
 from goodput.wire.step_blocks import END
 
-# Above ROWS_MAX rows of a run the folded ones are dropped, except the newest ROWS_KEPT of each attempt.
-ROWS_MAX, ROWS_KEPT = 16_384, 16
+# Above ROWS_MAX rows of a run the folded ones are dropped, of a finished one above so many of each attempt.
+ROWS_MAX, FINISHED_ROWS_MAX = 16_384, 16
 BEHIND_NS_MAX = 60 * 10**9
 
 
@@ -133,12 +133,12 @@ class IncrementalAccount:
             self._attempt(key).put_back(rows)
 
     def drop_rows(self) -> int:
-        """Drop the folded rows, but for the newest ROWS_KEPT of each attempt; returns how many."""
+        """Drop the folded rows; returns how many."""
         if self._engine is None or self._is_computing:
             return 0
         before = kept_rows(self.run)
         for key, fold in self._engine.folds.items():
-            self._attempt(key).trim(fold.number, ROWS_KEPT)
+            self._attempt(key).trim(fold.number)
         return before - kept_rows(self.run)
 
     def rows(self) -> int:
@@ -206,7 +206,8 @@ class IncrementalAccount:
             parts[key], rest[key] = values[:, :count], values[:, count:]
         add_lengths(self._lengths, list(parts.values()), [engine.folds[key].number for key in parts])
         yield from folding_columns(engine, parts)
-        most = 0 if facts.status == "finished" else ROWS_MAX
+        is_finished = facts.status == "finished"
+        most = min(FINISHED_ROWS_MAX * len(ordered), ROWS_MAX) if is_finished else ROWS_MAX
         is_trimming = kept_rows(self.run) > most
         for at, (key, attempt) in enumerate(ordered):
             if at % AT_A_TIME == 0:
@@ -216,7 +217,7 @@ class IncrementalAccount:
             is_over = not fold.bound.running or fold.bound.end_ns < facts.end_ns
             fold.exhausted = is_over and fold.number >= attempt.top_number
             if is_trimming:
-                attempt.trim(fold.number, ROWS_KEPT)
+                attempt.trim(fold.number)
         return rest
 
 

@@ -258,7 +258,8 @@ class Store:
     def drop_steps(self, run: str, is_thinned: bool = False) -> None:
         """Drop the rows of a run, which the ledger has; of a thinned run all that were ever reported count as known."""
         for attempt in self.runs[run].attempts.values():
-            attempt.trim(attempt.top_number, 0)
+            assert isinstance(attempt, ColumnAttempt)
+            attempt.trim(attempt.top_number)
             if is_thinned:
                 attempt.holes.clear()
 
