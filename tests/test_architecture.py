@@ -147,8 +147,9 @@ PACKAGES = {
         *("exporters.stack_sampling", "otlp", "rank_page"),
     ],
     "simulate": ["exporters.push", "histograms", "metrics", "wire"],
-    "compare": ["account", "runlog"],
-    "whatif": ["account", "compare", "defaults", "runlog"],
+    "estimates": [],
+    "compare": ["account", "estimates", "runlog"],
+    "whatif": ["account", "defaults", "estimates", "runlog"],
     "progress": ["account"],
     "top": [
         *(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.whatif.runs import simulated, team_of
 
-from goodput.compare.mean import mean_of
+from goodput.estimates.mean import mean_of
 from goodput.whatif import changes, replay, savings
 from goodput.whatif.changes import Change
 from goodput.whatif.steps import OWN, Team

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 
 from goodput.account.states import STATES
-from goodput.compare.changes import changes
-from goodput.compare.mean import CONFIDENCE, Interval, difference, mean_of, pooled
 from goodput.compare.steps import STEPS_MIN, Steps
+from goodput.estimates.changes import changes
+from goodput.estimates.mean import CONFIDENCE, Interval, difference, mean_of, pooled
 
 
 class NotComparable(Exception):

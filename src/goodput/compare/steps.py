@@ -14,7 +14,7 @@ import numpy as np
 
 from goodput.account import Attempt
 from goodput.account.states import STATES
-from goodput.compare.mean import mean_of
+from goodput.estimates.mean import mean_of
 from goodput.runlog import LogError
 from goodput.runlog.replay import Step, read_steps
 

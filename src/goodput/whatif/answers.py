@@ -9,7 +9,7 @@ import numpy as np
 
 from goodput.account import Account
 from goodput.account.text import duration
-from goodput.compare.mean import CONFIDENCE, Mean, mean_of
+from goodput.estimates.mean import CONFIDENCE, Mean, mean_of
 from goodput.whatif import changes, checkpoints, replay, savings
 from goodput.whatif.changes import Change
 from goodput.whatif.gains import faster_by, gains

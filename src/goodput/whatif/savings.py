@@ -2,7 +2,7 @@
 
 The interval is for what a repetition of the run with the change would show: the mean of the replayed steps is known from
 a sample, and the repetition is another sample of as many steps, so the variance of that mean counts twice. Steps in a row
-are alike; `goodput.compare.mean` allows for it.
+are alike; `goodput.estimates.mean` allows for it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 from scipy import stats
 
-from goodput.compare.mean import CONFIDENCE, Mean, mean_of
+from goodput.estimates.mean import CONFIDENCE, Mean, mean_of
 from goodput.whatif import replay
 from goodput.whatif.steps import Team
 

@@ -16,7 +16,7 @@ from support.servers.servers import free_ports
 
 from goodput.account import Run
 from goodput.cli.run import environment
-from goodput.compare.mean import mean_of
+from goodput.estimates.mean import mean_of
 from goodput.sdk.reports.local_accounts import runs_in
 from goodput.whatif import replay, savings
 from goodput.whatif.changes import Change, slow_ranks, state_gone

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from support.compare.logs import autocorrelated
 
-from goodput.compare.changes import changes
-from goodput.compare.mean import Mean, difference, mean_of, pooled
 from goodput.compare.steps import warm_up
+from goodput.estimates.changes import changes
+from goodput.estimates.mean import Mean, difference, mean_of, pooled
 
 PAIRS, STEPS = 1000, 1000
 
