@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # With ARGS, `make fuzz` may select no test in one of its parts, for which pytest exits with 5.
 ALLOW_NO_TESTS = $(if $(ARGS),|| [ $$? -eq 5 ])
 
-.PHONY: help demo test fuzz faults kills lint audit bench bench-scale replay-alerts dashboards kubernetes chart packages picture pictures clean servers
+.PHONY: help demo test fuzz faults kills lint audit bench bench-scale replay-alerts replay-stories dashboards kubernetes chart packages picture pictures clean servers
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -63,6 +63,9 @@ bench-scale: $(VENV)/.test servers  ## several aggregators over a stream against
 
 replay-alerts: $(VENV)/.test servers  ## ten simulated days and one of every fault through the alerts; writes docs/detection.md
 	$(BIN)/python -m bench.alert_replay $(ARGS)
+
+replay-stories: $(VENV)/.test  ## the same days and faults, told by `goodput report --story`: none missing, nothing blamed falsely
+	$(BIN)/python -m bench.story $(ARGS)
 
 dashboards: $(VENV)/.test  ## write dashboards/generated/*.json and the alerts' links to them
 	$(BIN)/python -m dashboards.generate

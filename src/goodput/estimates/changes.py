@@ -27,16 +27,11 @@ class Change(NamedTuple):
     share: float
 
 
-def changes(
-    series: np.ndarray, *, length_min: int = LENGTH_MIN, change_min: float = CHANGE_MIN
-) -> list[Change]:
-    """In the order of the series; none of less than 2 %, or closer than 20 values to another.
-
-    Values that are means of many may be compared in stretches of fewer, `length_min`.
-    """
+def changes(series: np.ndarray) -> list[Change]:
+    """In the order of the series; none of less than 2 %, or closer than 20 values to another."""
     cuts = [0, len(series)]
     while len(cuts) < CHANGES_MAX + 2:
-        found = [cut for low, high in pairwise(cuts) if (cut := _cut(series, low, high, length_min))]
+        found = [cut for low, high in pairwise(cuts) if (cut := _cut(series, low, high))]
         if not found:
             break
         cuts = sorted({*cuts, *found})
@@ -46,18 +41,18 @@ def changes(
         for cut, before, after in zip(cuts[1:], means, means[1:], strict=False)
         if before > 0
     ]
-    return [one for one in listed if abs(one.share) >= change_min][:CHANGES_MAX]
+    return [one for one in listed if abs(one.share) >= CHANGE_MIN][:CHANGES_MAX]
 
 
-def _cut(series: np.ndarray, low: int, high: int, length_min: int) -> int | None:
+def _cut(series: np.ndarray, low: int, high: int) -> int | None:
     part = series[low:high]
     count = len(part)
-    if count < 2 * length_min:
+    if count < 2 * LENGTH_MIN:
         return None
-    sums = np.cumsum(part - part.mean())[length_min - 1 : count - length_min]
-    at = int(np.argmax(np.abs(sums))) + length_min
+    sums = np.cumsum(part - part.mean())[LENGTH_MIN - 1 : count - LENGTH_MIN]
+    at = int(np.argmax(np.abs(sums))) + LENGTH_MIN
     without = np.concatenate([part[:at] - part[:at].mean(), part[at:] - part[at:].mean()])
     variance = mean_of(without).variance * count
     if variance <= 0:
-        return low + at if abs(sums[at - length_min]) > 0 else None
-    return low + at if abs(sums[at - length_min]) / (count * variance) ** 0.5 > CRITICAL else None
+        return low + at if abs(sums[at - LENGTH_MIN]) > 0 else None
+    return low + at if abs(sums[at - LENGTH_MIN]) / (count * variance) ** 0.5 > CRITICAL else None

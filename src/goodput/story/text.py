@@ -1,0 +1,72 @@
+"""A story as text, of at most 80 columns, without colour."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Iterator
+
+from goodput.account.text import dollars, duration, percent
+from goodput.story.document_types import Story, StoryEvent
+
+COLUMNS = 80
+INDENT = " " * 12
+
+
+def render(story: Story) -> str:
+    """Times are UTC; below each event what is known of it, marked as measured, estimated or coincident."""
+    lines = [*_head(story), ""]
+    day = None
+    for event in story["events"]:
+        if (today := time.strftime("%Y-%m-%d", time.gmtime(event["time"]))) != day:
+            day = today
+            lines += [f"  {day} UTC"]
+        lines += [*_event(event), ""]
+    if not story["events"]:
+        lines += [
+            "  Nothing happened: no restart, stall, slow rank, change of pace or",
+            "  hardware event.",
+            "",
+        ]
+    if story["left_out"]:
+        lines += [f"  {story['left_out']} more events, each of which cost less", ""]
+    text = "\n".join(lines).rstrip()
+    return "".join(one if one.isprintable() or one == "\n" else "?" for one in text)
+
+
+def _head(story: Story) -> Iterator[str]:
+    world, cost = story["world_size"], story["cost"]
+    money = "" if cost is None else f", {dollars(cost)}"
+    length = duration(story["end"] - story["start"])
+    yield from _wrap(
+        f"the story of run {story['run']}: {story['status']}, {world} rank{'s' * (world != 1)}, {length}, "
+        f"{story['gpu_seconds'] / 3600:,.2f} GPU-hours{money}",
+        "",
+        "  ",
+    )
+    share = story["told_gpu_seconds"] / story["gpu_seconds"] if story["gpu_seconds"] else 0.0
+    if story["events"]:
+        yield from _wrap(f"what is told here cost {percent(share)} of them", "  ", "  ")
+    if story["pace"].startswith("unknown"):
+        yield from _wrap(f"changes of pace are {story['pace']}", "  ", "  ")
+
+
+def _event(event: StoryEvent) -> Iterator[str]:
+    clock = time.strftime("%H:%M:%S", time.gmtime(event["time"]))
+    lasted = "" if event["end"] is None else f", for {duration(event['end'] - event['time'])}"
+    lasted = "" if event["kind"] in ("stall", "checkpoint", "no checkpoint") else lasted
+    yield from _wrap(f"{event['title']}{lasted}", f"  {clock}  ", INDENT)
+    if event["gpu_seconds"] is not None:
+        money = "" if event["cost"] is None else f", {dollars(event['cost'])}"
+        yield f"{INDENT}{_hours(event['gpu_seconds'])} GPU-hours{money} ({event['cost_basis']})"
+    for claim in event["claims"]:
+        yield from _wrap(f"{claim['basis']}: {claim['text']}", INDENT, INDENT + "  ")
+
+
+def _hours(seconds: float) -> str:
+    hours = seconds / 3600
+    return f"{hours:,.2f}" if hours >= 0.1 else f"{hours:.2g}"
+
+
+def _wrap(line: str, first: str, later: str) -> list[str]:
+    return textwrap.wrap(line, COLUMNS, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)

@@ -1,0 +1,36 @@
+"""Planted faults are told, and innocent days blame nothing: a short form of `make replay-stories`."""
+
+import pytest
+from bench import story as worlds
+from bench.alert_replay.innocent import innocent
+from bench.alert_replay.planted import planted
+
+UNTIL = 112 * worlds.MINUTE
+LATER = ("burns",)  # whose fault begins after that
+
+
+@pytest.fixture(scope="module")
+def morning() -> worlds.Stories:
+    scenario, _ = planted(60)
+    scenario.runs = [one for one in scenario.runs if one.run not in LATER]
+    early = tuple(one.at for one in worlds.EXPECTED if one.at is not None)
+    return worlds.stories(scenario, 30, early, UNTIL)
+
+
+def test_planted_faults_are_told(morning):
+    told = [one for one in worlds.EXPECTED if one.end * worlds.MINUTE <= UNTIL]
+    assert len(told) == 17 and sum(at <= UNTIL for at, *_ in morning.hardware) == 11
+    assert worlds.lacking(morning, UNTIL) == []
+
+
+def test_nothing_else_is_blamed(morning):
+    assert worlds.unplanned(morning) == []
+    assert worlds.as_causes(morning) == []
+
+
+def test_innocent_days_blame_nothing():
+    found = worlds.stories(innocent(2, 1, days=1.6), 240)
+    kinds = {event["kind"] for story in found.final.values() for event in story["events"]}
+    assert {"restart", "hardware"} <= kinds
+    assert worlds.false_blames(found) == []
+    assert worlds.as_causes(found) == []
