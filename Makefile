@@ -40,7 +40,7 @@ lint: $(VENV)/.test  ## style and types
 	$(BIN)/basedpyright
 
 # What is run in production, resolved anew as `pip install` would today. With --strict what could not be asked fails it.
-AUDITED := .[server,postgresql,stacks,hdr,otlp,compare,stream,top]
+AUDITED := .[server,postgresql,stacks,hdr,otlp,compare,mcp,stream,top]
 audit: | $(VENV)/bin/python  ## known advisories of what the extras install, by pip-audit; asks pypi.org
 	$(BIN)/python -m venv $(VENV)/audit && $(VENV)/audit/bin/python -m pip install --quiet pip-audit
 	$(BIN)/python -m pip install --quiet --dry-run --ignore-installed --report $(VENV)/audit/report.json '$(AUDITED)'

@@ -164,6 +164,7 @@ PACKAGES = {
             "wire",
         ),
     ],
+    "mcp": ["account", "exporters.push", "goodput"],
     "demo": ["account", "child_processes", "goodput"],
     "up": ["child_processes"],
     "cli": [
@@ -192,7 +193,7 @@ PACKAGES = {
             "exporters.check",
             "exporters.directory_lock",
         ),
-        *("compare", "flops", "histograms", "whatif"),
+        *("compare", "flops", "histograms", "mcp", "whatif"),
         *(
             "exporters.push",
             "exporters.server",

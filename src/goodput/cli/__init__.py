@@ -22,6 +22,7 @@ from goodput import __version__
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 EXTRAS = {
     "demo": ("rich", "numpy"),
+    "mcp": ("mcp", "mcp_types", "pydantic"),
     "node": ("prometheus_client", "msgspec", "httpx"),
     "otlp": ("opentelemetry", "google", "requests"),
 }
