@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # With ARGS, `make fuzz` may select no test in one of its parts, for which pytest exits with 5.
 ALLOW_NO_TESTS = $(if $(ARGS),|| [ $$? -eq 5 ])
 
-.PHONY: help demo test fuzz faults kills lint audit bench bench-scale replay-alerts replay-stories dashboards kubernetes chart packages picture pictures clean servers
+.PHONY: help demo test fuzz faults kills lint audit bench bench-scale replay-alerts probe-limits replay-stories dashboards kubernetes chart packages picture pictures clean servers
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -66,6 +66,9 @@ replay-alerts: $(VENV)/.test servers  ## ten simulated days and one of every fau
 
 replay-stories: $(VENV)/.test  ## the same days and faults, told by `goodput report --story`: none missing, nothing blamed falsely
 	$(BIN)/python -m bench.story $(ARGS)
+
+probe-limits: $(VENV)/.test  ## twelve loaders with a planted limit: the knee and the limit that goodput probe finds, 3 min
+	PYTHONPATH=tests $(BIN)/python -m bench.probe_limits
 
 dashboards: $(VENV)/.test  ## write dashboards/generated/*.json and the alerts' links to them
 	$(BIN)/python -m dashboards.generate

@@ -165,6 +165,7 @@ PACKAGES = {
         ),
     ],
     "mcp": ["account", "exporters.push", "goodput"],
+    "probe": ["account", "flops"],
     "demo": ["account", "child_processes", "goodput"],
     "up": ["child_processes"],
     "cli": [
@@ -193,7 +194,7 @@ PACKAGES = {
             "exporters.check",
             "exporters.directory_lock",
         ),
-        *("compare", "flops", "histograms", "mcp", "whatif"),
+        *("compare", "flops", "probe", "histograms", "mcp", "whatif"),
         *(
             "exporters.push",
             "exporters.server",

@@ -1,0 +1,1 @@
+"""What a machine and a data loader can do, measured outside of any training: `goodput probe`."""

@@ -1,0 +1,73 @@
+"""A probe of a loader as text of 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+
+COLUMNS = 80
+COPY_SHARE_SHOWN = 0.01
+
+
+def render(found: dict) -> str:
+    """The table over workers, the limit, the parts alone, and what to use."""
+    most = max(point["rate"] for point in found["workers"])
+    size = f" in batches of {found['batch_size']}" if found["batch_size"] else ""
+    samples = f", {found['samples']:,} samples" if found["samples"] else ""
+    lines = [f"{found['dataset']}{samples}{size}", ""]
+    lines.append("  workers   batches/s   samples/s   of the best   a worker's ms for a batch")
+    for point in found["workers"]:
+        mark = "->" if point["workers"] == found["knee"] else "  "
+        lines.append(
+            f"{mark}{point['workers']:>7}{_rate(point['rate']):>12}"
+            f"{_rate(point['rate'] * point['samples_per_batch']):>12}{point['rate'] / most:>12.0%}    {_parts(point)}"
+        )
+    limit = found["limit"]
+    lines += ["", *_wrapped(f"limit: {limit['name']}; {limit['text']}."), "", *_alone(found)]
+    if len(found["batch_sizes"]) > 1:
+        sizes = ", ".join(
+            f"{one['batch_size']}: {_rate(one['samples_per_second'])}" for one in found["batch_sizes"]
+        )
+        lines += _wrapped(f"samples/s by batch size: {sizes}")
+    if found["pinning"]:
+        pinning = found["pinning"]
+        lines.append(f"batches/s pinned {_rate(pinning['pinned'])}, pageable {_rate(pinning['pageable'])}")
+    lines += ["", *_use(found), ""]
+    for note in found["notes"]:
+        lines += _wrapped(note)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _parts(point: dict) -> str:
+    shown = [(name, seconds * 1e3) for name, seconds in (*point["parts"].items(), ("idle", point["idle"]))]
+    largest = sorted((part for part in shown if part[1] >= 0.05), key=lambda part: -part[1])[:2]
+    return ", ".join(f"{name} {ms:.3g}" for name, ms in largest)
+
+
+def _alone(found: dict) -> list[str]:
+    alone = found["alone"]
+    copy = f"the copy alone {_rate(alone['copy'])}"
+    if alone["copy"] * COPY_SHARE_SHOWN > alone["both"]:
+        copy = f"the copy is less than {COPY_SHARE_SHOWN:.0%} of it"
+    return _wrapped(
+        f"batches/s with {found['knee']} workers: the loader alone {_rate(alone['loader'])}, "
+        f"with the copy {_rate(alone['both'])}; {copy}"
+    )
+
+
+def _use(found: dict) -> list[str]:
+    use, now = found["use"], found["now"]
+    setting = f"num_workers={use['num_workers']}"
+    if found["pinning"]:
+        setting += f", pin_memory={use['pin_memory']}"
+    if use == {"num_workers": now["num_workers"], "pin_memory": now["pin_memory"]}:
+        return _wrapped(f"use: {setting}, as now")
+    gain = f", {found['gain']:.2g} times as fast" if found["gain"] >= 1.05 else ", as fast"
+    return _wrapped(f"use: {setting}{gain} as now with num_workers={now['num_workers']}")
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, COLUMNS, subsequent_indent="  ")

@@ -1,0 +1,135 @@
+"""Real DataLoaders with planted limits: the knee follows from the throttle, and batches stay what they are."""
+
+import itertools
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from goodput.cli import main
+
+torch = pytest.importorskip("torch")
+
+from support.probe import planted  # noqa: E402
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset  # noqa: E402
+
+from goodput.probe.loader import probe, sweep, worker_times  # noqa: E402
+from goodput.probe.loader.target import TargetError  # noqa: E402
+from goodput.probe.loader.variants import Variants  # noqa: E402
+
+# One of each kind, of few workers; `make probe-limits` has twelve.
+SHORT = (
+    planted.Plant("cpu", "cpu", "core", 0.060, 0.040, 5),
+    planted.Plant("storage", "storage", "server", 0.050, 0.020, 6),
+    planted.Plant("lock", "lock", "lock", 0.020, 0.030, 5),
+    planted.Plant("collate", "collate", "collate_lock", 0.020, 0.030, 5),
+    planted.Plant("copy", "copy", "copy", 0.045, 0.030, 5),
+)
+
+
+@pytest.mark.parametrize("plant", SHORT, ids=lambda plant: plant.limit)
+def test_planted_limit_and_its_knee(plant, monkeypatch):
+    monkeypatch.setattr(sweep, "ROUNDS", 1)
+    monkeypatch.setattr(probe, "BATCH_FACTORS", ())
+    loader = planted.loader(plant, num_workers=1)
+    try:
+        found = probe.probe(loader, probe.Options(plant.workers_max, 0.2))
+    finally:
+        loader.dataset.close()
+    assert found["limit"]["name"] == plant.limit, found
+    assert abs(found["knee"] - plant.knee) <= 1, found
+    assert found["use"]["num_workers"] == found["knee"] and found["gain"] > 1.2
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_order_and_content_of_batches_stay(tmp_path, shuffle):
+    """Variants of any number of workers deliver the sampler's batches in its order, one variant after the other."""
+    data = TensorDataset(torch.arange(22), torch.arange(22) * 0.5)
+    file = tmp_path / "times"
+    file.write_bytes(bytes(worker_times.FILE_BYTES))
+    loader, same = (
+        DataLoader(data, batch_size=4, shuffle=shuffle, generator=torch.Generator().manual_seed(7))
+        for _ in range(2)
+    )
+    # What shuffles draws from the generator; a loader's iterator draws from it too, for the seed of its workers.
+    loader.generator = None
+    expected = [batch for _ in range(9) for batch in same.batch_sampler]
+    variants, at = Variants(loader, str(file)), 0
+    for workers in (0, 2, 1):
+        taken = list(itertools.islice(variants.make(workers), 7))
+        assert [batch[0].tolist() for batch in taken] == expected[at : at + 7]
+        assert all(torch.equal(batch[1], batch[0] * 0.5) for batch in taken)
+        # Workers read ahead: the next variant goes on behind what this one has read.
+        at = list(itertools.accumulate(map(len, expected))).index(variants.samples_read) + 1
+        assert at >= 7
+
+
+class Fails(Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        raise KeyError(f"no file {index}")
+
+
+class Numbers(IterableDataset):
+    def __iter__(self):
+        return iter(range(64))
+
+
+def test_iterable_datasets_are_measured():
+    found = probe.probe(DataLoader(Numbers(), batch_size=4), probe.Options(2, 0.05))
+    assert found["samples"] is None and "get_worker_info" in found["notes"][0]
+    assert [point["workers"] for point in found["workers"]][:3] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "loader, text",
+    [
+        (DataLoader(Fails(), batch_size=4), "with 0 workers: KeyError: 'no file 0'"),
+        (DataLoader(TensorDataset(torch.zeros(0))), "the loader has no batch"),
+    ],
+    ids=["failing", "empty"],
+)
+def test_loader_that_fails_is_said(loader, text):
+    with pytest.raises(TargetError, match=text):
+        probe.probe(loader, probe.Options(2, 0.05))
+
+
+def test_command_prints_json_and_progress(tmp_path, monkeypatch, capsys):
+    (tmp_path / "probed_training.py").write_text(
+        "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\n"
+        "def make():\n    return DataLoader(TensorDataset(torch.zeros(64, 2)), batch_size=8)\n"
+        "def number():\n    return 5\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    options = ["--seconds", "0.05", "--workers-max", "1", "--json"]
+    assert main(["probe", "loader", "probed_training:make", *options]) == 0
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert found["use"] == {"num_workers": 0, "pin_memory": False} and found["gain"] == 1.0
+    assert "measuring 1 worker\n" in printed.err
+    assert [one["batch_size"] for one in found["batch_sizes"]] == [4, 8, 16, 32]
+    for name, text in (
+        ("probed_training:number", "gives a int, not a torch.utils.data.DataLoader"),
+        ("probed_training:none", "probed_training has no none"),
+        ("no_such_training:make", "importing no_such_training failed: ModuleNotFoundError"),
+        ("make", "'make' is not module:function"),
+    ):
+        assert main(["probe", "loader", name, *options]) == 1
+        assert text in capsys.readouterr().err
+
+
+def children() -> set[str]:
+    """The child processes of this thread, by pid."""
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+def test_no_worker_is_left():
+    """Persistent ones too, which iterable datasets get."""
+    before = children()
+    probe.probe(DataLoader(Numbers(), batch_size=4), probe.Options(2, 0.05))
+    assert children() <= before
