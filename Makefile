@@ -52,6 +52,7 @@ audit: | $(VENV)/bin/python  ## known advisories of what the extras install, by 
 bench: $(VENV)/.test  ## the budgets, each as a ratio against a named peer
 	$(BIN)/python -m bench.phase
 	$(BIN)/python -m bench.automatic
+	$(BIN)/python -m bench.collectives
 	$(BIN)/python -m bench.replay
 	$(BIN)/python -m bench.analyze
 	$(BIN)/python -m bench.window
@@ -104,7 +105,7 @@ clean:
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: pyproject.toml src/goodput/sdk/recorder/_fast.c | $(VENV)/bin/python
+$(VENV)/.demo: pyproject.toml $(wildcard src/goodput/sdk/recorder/*.c) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'
 	touch $@
 
@@ -113,7 +114,7 @@ $(VENV)/.packages: pyproject.toml | $(VENV)/bin/python
 	touch $@
 
 # PyTorch by its exact version first: asked for by a range, pip takes a build with gigabytes of CUDA.
-$(VENV)/.test: pyproject.toml src/goodput/sdk/recorder/_fast.c | $(VENV)/bin/python
+$(VENV)/.test: pyproject.toml $(wildcard src/goodput/sdk/recorder/*.c) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet '$(TORCH)'
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	touch $@ $(VENV)/.demo

@@ -29,6 +29,19 @@ def as_version_2(rank: Rank, path) -> None:
         file.truncate(size)
 
 
+def test_page_without_collectives_is_read(tmp_path):
+    rank = Rank(tmp_path / "pages").train(5)
+    words = array("Q", rank.head())
+    size = page.FILE_BYTES - 8 * page.COLLECTIVES_WORDS
+    words[page.W_VERSION], words[page.W_SIZE] = 3, size
+    (tmp_path / "old.page").write_bytes(words.tobytes())
+    with open(tmp_path / "old.page", "r+b") as file:
+        file.truncate(size)
+    with Reader(str(rank.path)) as new, Reader(str(tmp_path / "old.page")) as old:
+        assert old.snapshot() == new.snapshot()
+        assert old.collectives() is None
+
+
 def test_page_without_rollouts_is_read(tmp_path):
     rank = Rank(tmp_path / "pages").train(5)
     as_version_2(rank, tmp_path / "old.page")

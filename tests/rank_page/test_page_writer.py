@@ -25,6 +25,7 @@ def test_the_regions_of_the_layout_do_not_overlap():
             (page.W_EVENT_RING, page.EVENT_RING * page.EVENT_WORDS),
             (page.W_STEP_RING, page.STEP_RING * page.STEP_WORDS),
             (page.W_HISTOGRAMS, page.HISTOGRAMS * page.HISTOGRAM_WORDS),
+            (page.W_COLLECTIVES, page.COLLECTIVES_WORDS),
         ]
     )  # fmt: skip
     ends = [start + length for start, length in regions]

@@ -3,7 +3,7 @@
 Every counter is an aligned 64-bit word that only grows, so a reader never sees a total decrease, and a SIGKILL between
 any two stores leaves a readable page. A step record carries the *cumulative* totals at its end and is sealed by its
 last word: sums stay exact when the ring has overtaken a reader, and a half-written record is recognised. A page is
-14 MiB of address space; memory is used only where it was written, about 0.7 MiB plus 8 KiB for each octave of time
+15 MiB of address space; memory is used only where it was written, about 0.7 MiB plus 8 KiB for each octave of time
 that a histogram has seen.
 
     words = Writer(directory, identity).words; words[W_TOTALS + 3] += 1_500_000    # 1.5 ms of "forward"
@@ -19,7 +19,7 @@ import struct
 from time import monotonic_ns
 
 MAGIC = int.from_bytes(b"GOODPUT\0", "little")
-VERSION = 3
+VERSION = 4
 
 # Index 0 is time in no phase; a user's own phases follow the built-in ones.
 PHASES = (
@@ -128,7 +128,11 @@ WORKERS_MAX, WORKER_WORDS = 64, 16
 HISTOGRAM_WORDS = 32 * 1024
 HISTOGRAMS = 2 * PHASE_SLOTS
 W_HISTOGRAMS = -(-(W_WORKERS + WORKERS_MAX * WORKER_WORDS) // 1024) * 1024
-FILE_BYTES = 8 * (W_HISTOGRAMS + HISTOGRAMS * HISTOGRAM_WORDS)
+
+# Collectives: the format is in collective_records.py. Memory is allocated when the first process group is seen.
+W_COLLECTIVES = W_HISTOGRAMS + HISTOGRAMS * HISTOGRAM_WORDS
+COLLECTIVES_WORDS = 25 * 1024
+FILE_BYTES = 8 * (W_COLLECTIVES + COLLECTIVES_WORDS)
 
 SUFFIX = ".page"
 SYSTEM_DIRECTORY = "/run/goodput"

@@ -17,18 +17,23 @@ from goodput.rank_page.process_owner import owner_problem
 from goodput.wire.identity import check_identity, without_wrong_options
 
 _REVISION_READS_MAX = 4
-# What differs between the versions of a page: built-in phases, the word R_OUTSIDE of a step, the file's length.
-Layout = namedtuple("Layout", "phases outside file_bytes")
+# What differs between the versions of a page: built-in phases, the word R_OUTSIDE of a step, whether it has
+# collectives, the file's length.
+Layout = namedtuple("Layout", "phases outside collectives file_bytes")
 
 
-def _layout(phases: tuple[str, ...]) -> Layout:
+def _layout(phases: tuple[str, ...], collectives: bool = False) -> Layout:
     slots = len(phases) + page.USER_PHASES_MAX
-    size = 8 * (page.W_HISTOGRAMS + 2 * slots * page.HISTOGRAM_WORDS)
-    return Layout(phases, page.R_TOTALS + slots, size)
+    size = 8 * (page.W_HISTOGRAMS + 2 * slots * page.HISTOGRAM_WORDS + collectives * page.COLLECTIVES_WORDS)
+    return Layout(phases, page.R_TOTALS + slots, collectives, size)
 
 
-# By version. Version 2 had no phase `rollout`.
-LAYOUTS = {page.VERSION: _layout(page.PHASES), 2: _layout(page.PHASES[: page.PHASES.index("rollout")])}
+# By version. Version 3 had no collectives, version 2 no phase `rollout` either.
+LAYOUTS = {
+    page.VERSION: _layout(page.PHASES, collectives=True),
+    3: _layout(page.PHASES),
+    2: _layout(page.PHASES[: page.PHASES.index("rollout")]),
+}
 
 
 class PageFile:

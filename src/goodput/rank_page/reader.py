@@ -16,7 +16,7 @@ import errno
 import os
 from time import monotonic_ns
 
-from goodput.rank_page import page
+from goodput.rank_page import collective_records, page
 from goodput.rank_page.device_steps import Known, before_first, first_waiting, merge
 from goodput.rank_page.loader_words import LOADER, loader_of, workers_of
 from goodput.rank_page.page import PageError
@@ -116,6 +116,15 @@ class Reader(PageFile):
                 counts = memoryview(self._read(base + octave * 8192, 8192)).cast("Q")
                 blocks.append((octave * 1024, counts))
         return blocks
+
+    def collectives(self, since: int | None = None) -> collective_records.Collectives | None:
+        """The collectives now, None if no process group was used (collective_records.read)."""
+        if not self.layout.collectives:
+            return None
+        try:
+            return collective_records.read(self._words, since)
+        except ValueError as error:
+            raise PageError("value", f"{self.path}: {error}") from None
 
     # -- below here: parts of a snapshot
 

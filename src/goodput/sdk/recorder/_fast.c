@@ -62,7 +62,7 @@ static int raise_again(void *exception)
 }
 
 /* Take the raised exception (NULL if none) and restore it. */
-static PyObject *take_error(void)
+PyObject *goodput_take_error(void)
 {
 #if PY_VERSION_HEX >= 0x030C0000
     return PyErr_GetRaisedException();
@@ -80,7 +80,7 @@ static PyObject *take_error(void)
 #endif
 }
 
-static void restore_error(PyObject *exception)
+void goodput_restore_error(PyObject *exception)
 {
 #if PY_VERSION_HEX >= 0x030C0000
     PyErr_SetRaisedException(exception);
@@ -100,7 +100,7 @@ void goodput_drop_error(void)
         PyErr_Clear();
         return;
     }
-    exception = take_error();
+    exception = goodput_take_error();
     if (exception != NULL && Py_AddPendingCall(raise_again, exception) < 0)
         Py_DECREF(exception);
 }
@@ -628,10 +628,10 @@ int goodput_exit(Phase *self, int raised)
 
 void goodput_exit_after(Phase *self, PyObject *result)
 {
-    PyObject *raised = take_error();
+    PyObject *raised = goodput_take_error();
     if (goodput_exit(self, result == NULL) < 0)
         goodput_drop_error();
-    restore_error(raised);
+    goodput_restore_error(raised);
 }
 
 static PyObject *Phase_enter(Phase *self, PyObject *unused)

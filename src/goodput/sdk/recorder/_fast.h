@@ -1,4 +1,4 @@
-/* The clock and its phases (_fast.c), for the hooks (_hooks.c). */
+/* The clock and its phases (_fast.c), for the hooks (_hooks.c) and the records of collectives (_collectives.c). */
 #ifndef GOODPUT_FAST_H
 #define GOODPUT_FAST_H
 
@@ -58,7 +58,7 @@ typedef struct {
     long long index, total, histogram;
 } Phase;
 
-extern PyTypeObject goodput_clock_type, goodput_phase_type;
+extern PyTypeObject goodput_clock_type, goodput_phase_type, goodput_records_type, goodput_call_type;
 
 /* CLOCK_MONOTONIC. */
 static inline long long now_ns(void)
@@ -90,10 +90,17 @@ void goodput_exit_after(Phase *phase, PyObject *result);
 void goodput_start_own(Clock *clock);
 void goodput_stop_own(Clock *clock, long long otherwise);
 
+/* Take the raised exception (NULL if none), and raise it again. */
+PyObject *goodput_take_error(void);
+void goodput_restore_error(PyObject *exception);
+
 /* Drop an exception of our own code. */
 void goodput_drop_error(void);
 
 /* Prepare the types and read the constants of the rank page. */
 int goodput_init_clock(void);
+
+int goodput_init_collectives(void);
+PyObject *goodput_set_collective_constants(PyObject *module, PyObject *args, PyObject *kwargs);
 
 #endif

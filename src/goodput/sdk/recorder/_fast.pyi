@@ -2,10 +2,14 @@
 from typing import Any
 
 from goodput.sdk.automatic.frameworks.torch.forward import PythonSlot
+from goodput.sdk.recorder.collectives import PythonRecords
 from goodput.sdk.recorder.step_clock import Clock as Clock
 from goodput.sdk.recorder.step_clock import Phase as Phase
 
 Hook: Any
 Slot = PythonSlot
+Records = PythonRecords
+Call: Any
 
 def set_constants(**constants: int) -> None: ...
+def set_collective_constants(**constants: int) -> None: ...

@@ -581,6 +581,8 @@ static PyTypeObject SlotType = {
 static PyMethodDef functions[] = {
     {"set_constants", (PyCFunction)(void (*)(void))set_constants, METH_VARARGS | METH_KEYWORDS,
      "Take the constants that the hooks share with their Python twins."},
+    {"set_collective_constants", (PyCFunction)(void (*)(void))goodput_set_collective_constants,
+     METH_VARARGS | METH_KEYWORDS, "Take the words of goodput.rank_page.collective_records."},
     {NULL},
 };
 
@@ -594,12 +596,14 @@ static struct PyModuleDef module = {
 
 PyMODINIT_FUNC PyInit__fast(void)
 {
-    PyTypeObject *types[] = {&goodput_clock_type, &goodput_phase_type, &HookType, &SlotType};
+    PyTypeObject *types[] = {&goodput_clock_type, &goodput_phase_type,  &HookType,
+                             &SlotType,           &goodput_records_type, &goodput_call_type};
     PyObject *made = NULL;
     slot_name = PyUnicode_InternFromString("_compiled_call_impl");
     call_name = PyUnicode_InternFromString("_call_impl");
     shape_name = PyUnicode_InternFromString("shape");
-    if (slot_name != NULL && call_name != NULL && shape_name != NULL && goodput_init_clock() == 0)
+    if (slot_name != NULL && call_name != NULL && shape_name != NULL && goodput_init_clock() == 0 &&
+        goodput_init_collectives() == 0)
         made = PyModule_Create(&module);
     for (size_t i = 0; made != NULL && i < sizeof types / sizeof *types; i++)
         if (PyModule_AddType(made, types[i]) < 0)

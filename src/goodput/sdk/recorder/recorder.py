@@ -59,6 +59,7 @@ class Recorder(Clock):
         self.used: list[int] = [0]
         self.fd = -1
         self.starter: Callable[[], None] | None = None
+        self.collectives = None  # collectives.CollectiveRecords, if calls of process groups are recorded
         self.device_why = 0  # why the host's clock stands in for the device's: see sdk/device/
 
     def open(self, words: memoryview, start_ns: int, fd: int = -1) -> None:
@@ -77,6 +78,8 @@ class Recorder(Clock):
         self.background: deque = deque(maxlen=BACKGROUND_MAX)
         self.state, self.thread = State.RECORDING, get_ident()
         words[page.W_DEVICE_STATE], words[page.W_DEVICE_WHY] = bool(self.device_why), self.device_why
+        if self.collectives is not None:
+            self.collectives.page_changed()
         if self.device is not None:
             self.notify_device_of("open")
 

@@ -158,9 +158,9 @@ class Wait:
         for handle in self.handles:
             handle.remove()
         auto = self.auto
-        if not self.entered:
-            return
-        if auto.recorder.thread == self.entered:
+        if self.entered and auto.recorder.thread == self.entered:
             auto.communication.__exit__(None, None, None)
-        else:
+        elif self.entered:
             auto.notify_device(auto.communication.total)
+        if auto.records is not None:
+            auto.records.leave_reduced()

@@ -45,7 +45,10 @@ def apply(torch, auto) -> None:
             if hasattr(package, name):
                 auto.patches.replace(package, name, call)
     kind, reducer = torch.nn.parallel.DistributedDataParallel, package.Reducer
-    for owner, name in ((module.Work, "wait"), (kind, "_sync_buffers"), (reducer, "_rebuild_buckets")):
+    wait = module.Work.wait
+    recorded = auto.records.wrap(wait, "") if auto.records is not None else wait
+    auto.patches.replace(module.Work, "wait", timed(recorded, traced=wait))
+    for owner, name in ((kind, "_sync_buffers"), (reducer, "_rebuild_buckets")):
         auto.patches.replace(owner, name, timed(getattr(owner, name)))
     _watch_groups(torch, auto)
     make = kind.__init__
@@ -68,7 +71,7 @@ def timer(torch, auto):
     After `auto.remove()` a wrapper only calls the function, since other modules may have imported it by name.
     """
     phase, recorder, is_compiling = auto.communication, auto.recorder, torch.compiler.is_dynamo_compiling
-    word, in_backward = phase.total, backward_runs_here(torch)
+    word, in_backward, records = phase.total, backward_runs_here(torch), auto.records
     whole = frozenset(
         each.total for each in (phase, auto.checkpoint, auto.restore, auto.evaluation, auto.rollout)
     )
@@ -82,16 +85,24 @@ def timer(torch, auto):
             auto.notify_device(word)
             auto.waiting = before
 
-    def timed(function):
-        @functools.wraps(function)
+    def timed(function, traced=None):
+        """Wrap a function; a compiler traces `traced` in its place."""
+        unmeasured = traced or function
+
+        @functools.wraps(unmeasured)
         def call(*args, **kwargs):
             if is_compiling() or auto.removed:
-                return function(*args, **kwargs)
+                return unmeasured(*args, **kwargs)
             try:
                 if recorder.thread == get_ident():
                     if recorder.current in whole or recorder.evaluating:
                         return function(*args, **kwargs)
-                    return phase.run(function, *args, **kwargs)
+                    if records is None:
+                        return phase.run(function, *args, **kwargs)
+                    try:
+                        return phase.run(function, *args, **kwargs)
+                    finally:
+                        records.settle()
                 if recorder.evaluating or recorder.device is None:
                     return function(*args, **kwargs)
                 if auto.waiting == get_ident() or not in_backward():

@@ -1,0 +1,285 @@
+"""Collectives in a rank page: groups, sums by group and operation, a ring of records. Format, and checks of a reader.
+
+A record is written when a collective or point-to-point call is entered; the times of its return and of its exit are
+stored into it later, each as one word. So after SIGKILL the page still has what was entered and not left. Written by
+sdk/recorder/collectives.py or _collectives.c, under the interpreter's lock; read with Reader.collectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from goodput.rank_page import page
+from goodput.rank_page.records import ring_runs
+from goodput.wire.identity import clean_text
+
+OPERATIONS = (
+    *("", "all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter"),
+    *("all_to_all", "barrier", "send", "recv"),
+)
+OPERATION_SLOTS = 16
+POINT_TO_POINT = frozenset(("send", "recv"))
+DTYPES = (
+    *("", "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64", "bool"),
+    *("complex64", "complex128", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
+    *("uint16", "uint32", "uint64", "float8_e8m0fnu", "complex32"),
+)
+# Bits of a record's flags: issued by the reducer of DistributedDataParallel, by a functional collective, between
+# _start_coalescing and _end_coalescing or by one coalesced call, by another thread than the one of the steps; the call raised.
+FLAGS = ("reducer", "functional", "coalesced", "other_thread", "raised")
+
+# Words from page.W_COLLECTIVES on: records written, groups, calls that were not recorded.
+WRITTEN, GROUPS, DROPPED = 0, 1, 2
+GROUPS_MAX, GROUP_WORDS = 128, 64
+AT_GROUPS = 1024
+# A group: slot + 1, size, this rank in it, calls of collectives, point-to-point calls, the last record's number, runs of
+# its ranks; then name, description, backend, and the runs as (first, step, count). 0 runs: the ranks are not known.
+G_SEAL, G_SIZE, G_RANK, G_CALLS, G_P2P, G_LAST, G_RUNS = range(7)
+G_NAME, G_DESCRIPTION, G_BACKEND, G_RANKS = 8, 16, 24, 28
+TEXT_BYTES, BACKEND_BYTES = 64, 32
+RUNS_MAX = (GROUP_WORDS - G_RANKS) // 3
+# Sums by group and operation: calls, bytes, exposed ns.
+AT_SUMS = AT_GROUPS + GROUPS_MAX * GROUP_WORDS
+SUM_WORDS = 4
+# Records: number, kind (operation | dtype << 8 | flags << 16 | group << 32), sequence in the group, peer or root + 1,
+# bytes, ns of enter, return and exit (0: not yet), exposed ns, index of the step + STEP_BIAS, phase, seal.
+AT_RING = AT_SUMS + GROUPS_MAX * OPERATION_SLOTS * SUM_WORDS
+RING, RECORD_WORDS = 512, 16
+(R_NUMBER, R_KIND, R_SEQUENCE, R_PEER, R_BYTES, R_ENTER, R_RETURN, R_EXIT, R_EXPOSED, R_STEP, R_PHASE) = (
+    range(11)
+)
+R_SEAL = RECORD_WORDS - 1
+WORDS = AT_RING + RING * RECORD_WORDS
+assert WORDS <= page.COLLECTIVES_WORDS
+# Constants that _collectives.c takes by name.
+CONSTANTS = {
+    "base": page.W_COLLECTIVES,
+    "words": WORDS,
+    "groups": AT_GROUPS,
+    "sums": AT_SUMS,
+    "ring": AT_RING,
+    "totals": page.W_TOTALS,
+    "communication": page.W_TOTALS + page.PHASES.index("communication"),
+}
+
+NS_MAX = page.NS_MAX
+_RANK_MAX = 1 << 32
+
+
+class Group(NamedTuple):
+    """A process group as one rank sees it. `ranks` are runs (first, step, count), () if they are not known.
+
+    `calls` and `point_to_point` count its calls so far, `last` is the number of its last record, 0 for none.
+    """
+
+    name: str
+    description: str
+    backend: str
+    size: int
+    rank: int
+    ranks: tuple[tuple[int, int, int], ...]
+    calls: int
+    point_to_point: int
+    last: int
+
+
+class Record(NamedTuple):
+    """One call. Times are the rank's monotonic ns; `return_ns` and `exit_ns` are 0 until they are known.
+
+    `sequence` counts from 1, separately for collectives and for point-to-point calls of a group. `peer` is the root or
+    the other rank as a rank of the group, None if there is none. `bytes` are this rank's part: what it puts in, or of
+    a scatter, a receive and a reduce-scatter what it gets. `exit_ns` is when the host has waited for it: with NCCL the
+    device may still be at work. `exposed_ns` is time of the step thread in the phase `communication`.
+    """
+
+    number: int
+    group: int
+    operation: str
+    dtype: str
+    flags: frozenset[str]
+    sequence: int
+    peer: int | None
+    bytes: int
+    enter_ns: int
+    return_ns: int
+    exit_ns: int
+    exposed_ns: int
+    step: int
+    phase: int
+
+
+class Sums(NamedTuple):
+    """What one operation of one group has cost so far."""
+
+    group: int
+    operation: str
+    calls: int
+    bytes: int
+    exposed_ns: int
+
+
+class Collectives(NamedTuple):
+    """The collectives of a page. `records` are in order, those that the ring still holds of the wanted ones."""
+
+    written: int
+    dropped: int
+    groups: tuple[Group, ...]
+    sums: tuple[Sums, ...]
+    records: tuple[Record, ...]
+
+
+def runs_of(ranks: Iterable[int]) -> list[tuple[int, int, int]]:
+    """Ranks in order as runs (first, step, count): [0, 4, 8, 9] is [(0, 4, 3), (9, 1, 1)]."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        last = runs[-1] if runs else None
+        if last is not None and last[2] == 1 and rank > last[0]:
+            last[1:] = rank - last[0], 2
+        elif last is not None and last[2] > 1 and rank == last[0] + last[1] * last[2]:
+            last[2] += 1
+        else:
+            runs.append([rank, 1, 1])
+    return [(first, step, count) for first, step, count in runs]
+
+
+def ranks_of(runs: Iterable[Sequence[int]]) -> list[int]:
+    """The ranks of runs, in order."""
+    return [first + step * i for first, step, count in runs for i in range(count)]
+
+
+# ---------------------------------------------------------------------------------------------- writing
+
+
+def write_group(
+    words: memoryview, slot: int, name: str, description: str, backend: str, rank: int, ranks
+) -> None:
+    """Enter a group in the table, the count last. Texts are cut; ranks in more than RUNS_MAX runs are left out."""
+    at = page.W_COLLECTIVES + AT_GROUPS + slot * GROUP_WORDS
+    runs = runs_of(ranks)
+    raw = words.cast("B")
+    for word, text, size in (
+        (G_NAME, name, TEXT_BYTES),
+        (G_DESCRIPTION, description, TEXT_BYTES),
+        (G_BACKEND, backend, BACKEND_BYTES),
+    ):
+        cut = text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore").encode()
+        raw[8 * (at + word) : 8 * (at + word) + size] = cut.ljust(size, b"\0")
+    words[at + G_SIZE], words[at + G_RANK] = len(ranks), rank
+    for i, run in enumerate(runs if len(runs) <= RUNS_MAX else ()):
+        for j, value in enumerate(run):
+            words[at + G_RANKS + 3 * i + j] = value
+    words[at + G_RUNS] = len(runs) if len(runs) <= RUNS_MAX else 0
+    words[at + G_SEAL] = slot + 1
+    words[page.W_COLLECTIVES + GROUPS] = max(words[page.W_COLLECTIVES + GROUPS], slot + 1)
+
+
+# ---------------------------------------------------------------------------------------------- reading
+
+
+def read(words_at: Callable[[int, int], memoryview], since: int | None = None) -> Collectives | None:
+    """The collectives of a page, of which `words_at(word, count)` reads words; None if no process group was used.
+
+    The records are those numbered above `since`, or without it the last one of each group. Raises ValueError.
+    """
+    head = words_at(page.W_COLLECTIVES, 4)
+    written, groups, dropped = head[WRITTEN], head[GROUPS], head[DROPPED]
+    if groups > GROUPS_MAX or max(written, dropped) >= NS_MAX:
+        raise ValueError(f"{groups} process groups or {written} collectives are impossible")
+    if not groups:
+        return None
+    found = groups_of(words_at(page.W_COLLECTIVES + AT_GROUPS, groups * GROUP_WORDS), groups)
+    sums = words_at(page.W_COLLECTIVES + AT_SUMS, groups * OPERATION_SLOTS * SUM_WORDS)
+    wanted = [(since + 1, written)] if since is not None else [(g.last, g.last) for g in found if g.last]
+    records = [record for first, last in sorted(wanted) for record in _records(words_at, first, last, groups)]
+    return Collectives(written, dropped, found, sums_of(sums, groups), tuple(records))
+
+
+def _records(words_at, first: int, last: int, groups: int) -> list[Record]:
+    """The records numbered first..last that the ring still holds."""
+    first, found = max(first, last - RING + 1), []
+    number = first
+    for begin, count in ring_runs(first, last, RING) if first <= last else ():
+        words = words_at(page.W_COLLECTIVES + AT_RING + begin * RECORD_WORDS, count * RECORD_WORDS)
+        for at in range(0, len(words), RECORD_WORDS):
+            record = record_of(words[at : at + RECORD_WORDS], groups)
+            if record is not None and record.number == number:
+                found.append(record)
+            number += 1
+    return found
+
+
+def groups_of(words: memoryview, count: int) -> tuple[Group, ...]:
+    """The first `count` groups of the table. Raises ValueError for what no writer writes."""
+    found = []
+    for slot in range(count):
+        one = words[slot * GROUP_WORDS : (slot + 1) * GROUP_WORDS]
+        size, rank, runs = one[G_SIZE], one[G_RANK], one[G_RUNS]
+        if one[G_SEAL] != slot + 1 or not 0 < size < _RANK_MAX or rank >= size or runs > RUNS_MAX:
+            raise ValueError(f"process group {slot} is impossible")
+        if max(one[G_CALLS], one[G_P2P], one[G_LAST]) >= NS_MAX:
+            raise ValueError(f"a count of process group {slot} is impossible")
+        parts = [(one[at], one[at + 1], one[at + 2]) for at in range(G_RANKS, G_RANKS + 3 * runs, 3)]
+        if any(not (f < _RANK_MAX and 0 < s < _RANK_MAX and 0 < c <= size) for f, s, c in parts) or (
+            parts and sum(part[2] for part in parts) != size
+        ):
+            raise ValueError(f"the ranks of process group {slot} are impossible")
+        texts = (
+            _text(one, G_NAME, TEXT_BYTES),
+            _text(one, G_DESCRIPTION, TEXT_BYTES),
+            _text(one, G_BACKEND, BACKEND_BYTES),
+        )
+        found.append(Group(*texts, size, rank, tuple(parts), one[G_CALLS], one[G_P2P], one[G_LAST]))
+    return tuple(found)
+
+
+def sums_of(words: memoryview, groups: int) -> tuple[Sums, ...]:
+    """The sums in use of the first `groups` groups. Raises ValueError."""
+    found = []
+    for group in range(groups):
+        for operation in range(1, OPERATION_SLOTS):
+            at = (group * OPERATION_SLOTS + operation) * SUM_WORDS
+            calls, size, exposed = words[at : at + 3]
+            if not calls:
+                continue
+            if operation >= len(OPERATIONS) or max(calls, size, exposed) >= NS_MAX:
+                raise ValueError(f"sums of operation {operation} of process group {group} are impossible")
+            found.append(Sums(group, OPERATIONS[operation], calls, size, exposed))
+    return tuple(found)
+
+
+def record_of(words: memoryview, groups: int) -> Record | None:
+    """The record if it is sealed and plausible, None if it is torn, overwritten or out of range."""
+    number, kind = words[R_NUMBER], words[R_KIND]
+    operation, dtype, flags, group = kind & 255, kind >> 8 & 255, kind >> 16 & 0xFFFF, kind >> 32
+    if number == 0 or number != words[R_SEAL] or group >= groups or not 0 < operation < len(OPERATIONS):
+        return None
+    enter, returned, left, exposed = (words[i] for i in (R_ENTER, R_RETURN, R_EXIT, R_EXPOSED))
+    if max(*words[R_SEQUENCE : R_EXPOSED + 1], words[R_PHASE]) >= NS_MAX or not enter:
+        return None
+    if (returned and returned < enter) or (left and left < enter) or dtype >= len(DTYPES):
+        return None
+    step = words[R_STEP] - page.STEP_BIAS
+    if not -1 <= step < NS_MAX or words[R_PHASE] >= page.PHASE_SLOTS:
+        return None
+    return Record(
+        number=number,
+        group=group,
+        operation=OPERATIONS[operation],
+        dtype=DTYPES[dtype],
+        flags=frozenset(name for i, name in enumerate(FLAGS) if flags >> i & 1),
+        sequence=words[R_SEQUENCE],
+        peer=words[R_PEER] - 1 if words[R_PEER] else None,
+        bytes=words[R_BYTES],
+        enter_ns=enter,
+        return_ns=returned,
+        exit_ns=left,
+        exposed_ns=exposed,
+        step=step,
+        phase=words[R_PHASE],
+    )
+
+
+def _text(words: memoryview, at: int, size: int) -> str:
+    text = words[at : at + size // 8].tobytes().rstrip(b"\0").decode("utf-8", "replace")
+    return text if text.isprintable() else clean_text(text, size)

@@ -1,0 +1,119 @@
+"""Every collective of two ranks is recorded, as PyTorch's Flight Recorder has it."""
+
+import pytest
+from support.frameworks.two_ranks import run_ranks, written
+
+pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
+SCRIPT = "collective_records_rank.py"
+DTYPES = {"Float": ("float32", 4), "Double": ("float64", 8), "Long": ("int64", 8), "Int": ("int32", 4), "Byte": ("uint8", 1)}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """By implementation what each rank has recorded, and the Flight Recorder's entries."""
+    found = {}
+    for name, pure in (("compiled", ""), ("python", "1")):
+        directory = tmp_path_factory.mktemp(name)
+        errors = run_ranks(SCRIPT, directory, forked="torch" if not pure else "", GOODPUT_PURE=pure)
+        assert "goodput:" not in errors
+        found[name] = written(directory, "records-{}.json"), written(directory, "flight-{}.json")
+    return found
+
+
+def expected(entries: list[dict], group: str) -> list[tuple]:
+    """(operation, dtype, bytes of this rank) of a group's collectives; gloo makes reduce-scatters of all-reduces."""
+    found = []
+    for entry in entries:
+        if entry["process_group"][0] != group or entry["is_p2p"]:
+            continue
+        operation = entry["profiling_name"].removeprefix("gloo:")
+        side = "output" if operation == "scatter" else "input"
+        sizes, dtypes = entry[f"{side}_sizes"], entry[f"{side}_dtypes"]
+        dtype, width = DTYPES[dtypes[0]] if dtypes else ("", 0)
+        size = width if sizes else 0
+        for length in sizes[0] if sizes else ():
+            size *= length
+        found.append((operation, dtype, size))
+    return found
+
+
+def made_by_gloo(records: list[dict]) -> list[tuple]:
+    """The same of our records, a reduce-scatter as gloo carries it out: the list form reduces part by part."""
+    found = []
+    for record in records:
+        if record["operation"] in ("send", "recv"):
+            continue
+        one = record["operation"], record["dtype"], record["bytes"]
+        if one[0] != "reduce_scatter":
+            found.append(one)
+        elif record["form"] == "parts":
+            found += [("all_reduce", *one[1:])] * 2
+        else:
+            found.append(("all_reduce", one[1], 2 * one[2]))
+    return found
+
+
+@pytest.mark.parametrize("implementation", ["compiled", "python"])
+def test_records_are_those_of_the_flight_recorder(runs, implementation):
+    for records, flight in zip(*runs[implementation], strict=True):
+        for slot, group in enumerate(records["groups"]):
+            mine = [record for record in records["records"] if record["group"] == slot]
+            parts = [record for record in mine if record["operation"] == "reduce_scatter"]
+            for record in parts:  # The first one of each group by hand is called with a list.
+                record["form"] = "parts" if record is parts[0] else "tensor"
+            assert made_by_gloo(mine) == expected(flight["entries"], group["name"])
+            assert [r["sequence"] for r in mine if r["operation"] not in ("send", "recv")] == list(
+                range(1, group["calls"] + 1)
+            )
+            assert group["ranks"] == [[0, 1, 2]]
+
+
+def test_compiled_and_python_record_the_same(runs):
+    kept = ("number", "group", "operation", "dtype", "flags", "sequence", "peer", "bytes", "phase", "step")
+    both = [
+        [{name: record[name] for name in kept} for rank in runs[name][0] for record in rank["records"]]
+        for name in ("compiled", "python")
+    ]
+    assert both[0] == both[1]
+
+
+def test_point_to_point_calls_name_the_other_rank(runs):
+    for rank, found in enumerate(runs["compiled"][0]):
+        calls = [record for record in found["records"] if record["operation"] in ("send", "recv")]
+        assert [call["operation"] for call in calls] == ["send" if rank == 0 else "recv"] + [
+            "send",
+            "recv",
+        ] * 2
+        assert {call["peer"] for call in calls} == {1 - rank}
+        assert [call["bytes"] for call in calls] == [16, 32, 32, 16, 16]
+
+
+def test_only_those_of_a_communication_hook_stay_open(runs):
+    """Their futures are waited for in C++; everything else has its exit, after its return."""
+    for found in runs["compiled"][0]:
+        still_open = [record for record in found["records"] if not record["exit_ns"]]
+        assert [(record["operation"], record["bytes"]) for record in still_open] == [("all_reduce", 640)] * 2
+        for record in found["records"]:
+            assert record["enter_ns"] <= record["return_ns"]
+            assert not record["exit_ns"] or record["exit_ns"] >= record["return_ns"]
+
+
+def test_exposed_time_is_that_of_communication(runs):
+    """But for what was waited for before the first record, such as for the rendezvous."""
+    for implementation in runs:
+        for found in runs[implementation][0]:
+            exposed = sum(sums["exposed_ns"] for sums in found["sums"])
+            assert 0 <= found["communication"] - exposed < 5_000_000
+            assert sum(record["exposed_ns"] for record in found["records"]) == exposed
+
+
+def test_nothing_is_kept_alive_and_nothing_dropped(runs):
+    for implementation in runs:
+        for found in runs[implementation][0]:
+            assert found["kept_alive"] == 0 and found["dropped"] == 0 and not any(found["drops"].values())
+
+
+def test_setting_turns_records_off(tmp_path):
+    errors = run_ranks(SCRIPT, tmp_path, "off", forked="torch", GOODPUT_COLLECTIVES="0")
+    assert "goodput:" not in errors
+    assert written(tmp_path, "records-{}.json") == [None, None]

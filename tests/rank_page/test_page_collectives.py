@@ -1,0 +1,179 @@
+"""Collectives in a page: what is written is read, and whatever else lies there is refused or left out."""
+
+import random
+
+import pytest
+from support.rank_page.page_maker import Rank
+
+from goodput.rank_page import collective_records as layout
+from goodput.rank_page import page
+from goodput.rank_page.reader import Reader
+from goodput.sdk.recorder.collectives import CollectiveRecords
+
+BASE = page.W_COLLECTIVES
+
+
+class Group:
+    """In place of a process group of torch."""
+
+    def __init__(self, name: str, ranks: list[int]):
+        self.name, self.ranks = name, ranks
+
+
+class Tensor:
+    nbytes, dtype = 64, "float32"
+
+
+class Process:
+    """A rank in this process whose calls are recorded."""
+
+    def __init__(self, directory):
+        self.rank = Rank(directory)
+        describe = lambda group: (group.name, "", "gloo", 0, group.ranks)  # noqa: E731
+        self.records = CollectiveRecords(self.rank.recorder, {"float32": 1}, describe, {}.__getitem__)
+        self.rank.recorder.collectives = self.records
+        self.call = self.records.wrap(lambda group, tensors: self.work, "all_reduce", tensors=1, group=0)
+        self.wait = self.records.wrap(lambda work: None, "")
+        self.work = object()
+
+    def read(self, since=None) -> layout.Collectives:
+        with Reader(str(self.rank.path)) as reader:
+            found = reader.collectives(since)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def process(tmp_path):
+    return Process(tmp_path)
+
+
+def test_call_is_open_until_it_is_waited_for(process):
+    group = Group("dp", [0, 1])
+    process.call(group, [Tensor(), Tensor()])
+    (entered,) = process.read(since=0).records
+    assert (entered.operation, entered.dtype, entered.bytes, entered.sequence) == (
+        "all_reduce",
+        "float32",
+        128,
+        1,
+    )
+    assert entered.enter_ns <= entered.return_ns and entered.exit_ns == 0
+    process.wait(process.work)
+    (left,) = process.read(since=0).records
+    assert left.exit_ns >= left.return_ns and left[:10] == entered[:10]
+
+
+def test_ring_keeps_the_last_records_and_sums_keep_all(process):
+    groups = [Group("dp", [0, 1]), Group("tp", [0, 4, 8, 9])]
+    for i in range(700):
+        process.call(groups[i % 7 == 0], [Tensor()])
+    found = process.read(since=0)
+    assert [record.number for record in found.records] == list(range(700 - layout.RING + 1, 701))
+    assert [(sums.calls, sums.bytes) for sums in found.sums] == [(100, 100 * 64), (600, 600 * 64)]
+    assert [(group.name, group.size, group.calls) for group in found.groups] == [
+        ("tp", 4, 100),
+        ("dp", 2, 600),
+    ]
+    assert layout.ranks_of(found.groups[0].ranks) == [0, 4, 8, 9]
+    assert [record.sequence for record in process.read().records] == [100, 600]
+
+
+def test_exposed_time_is_the_phase_communication(process):
+    from goodput.sdk.recorder.phase import Phase
+
+    recorder, group = process.rank.recorder, Group("dp", [0, 1])
+    communication = Phase(recorder, "communication", page.PHASES.index("communication"))
+    process.call(group, [Tensor()])
+    process.wait(process.work)  # Outside the phase: no exposed time.
+    for _ in range(5):
+        with communication:
+            process.call(group, [Tensor()])
+            process.wait(process.work)
+        process.records.settle()
+    found = process.read(since=0)
+    total = process.rank.words[page.W_TOTALS + page.PHASES.index("communication")]
+    assert found.records[0].exposed_ns == 0
+    assert sum(record.exposed_ns for record in found.records) == found.sums[0].exposed_ns == total > 0
+
+
+def test_next_page_goes_on_with_the_sequence(process, tmp_path):
+    group = Group("dp", [0, 1])
+    process.call(group, [Tensor()])
+    second = Rank(tmp_path / "second")
+    process.rank.recorder.open(second.words, second.writer_start(), second.writer.fd)
+    process.rank = second
+    process.call(group, [Tensor()])
+    found = process.read(since=0)
+    assert [(record.number, record.sequence) for record in found.records] == [(1, 2)]
+    assert found.groups[0].calls == 2 and found.sums[0].calls == 1
+
+
+def test_groups_beyond_the_table_are_counted(process):
+    groups = [Group(str(i), [0, 1]) for i in range(layout.GROUPS_MAX + 2)]
+    for group in groups:
+        process.call(group, [Tensor()])
+    found = process.read()
+    assert len(found.groups) == layout.GROUPS_MAX and found.dropped == 2
+
+
+def test_destroyed_group_gives_its_place_to_no_other(process):
+    for i in range(3):
+        group = Group(str(i), [0, 1])
+        process.call(group, [Tensor()])
+        del group
+    assert [group.name for group in process.read().groups] == ["0", "1", "2"]
+
+
+def test_exception_of_a_call_is_passed_on_and_marked(process):
+    def fails(group, tensors):
+        raise ValueError("on purpose")
+
+    call = process.records.wrap(fails, "broadcast", tensors=1, group=0)
+    with pytest.raises(ValueError, match="on purpose"):
+        call(Group("dp", [0, 1]), [Tensor()])
+    (record,) = process.read(since=0).records
+    assert record.exit_ns and record.flags == {"raised"}
+
+
+def test_arguments_that_are_no_tensors_are_passed_on(process):
+    class Broken:
+        @property
+        def nbytes(self):
+            raise RuntimeError("no bytes")
+
+    for tensors in (None, [], 3, [None], Broken(), [Broken()], {"a": 1}):
+        assert process.call(Group("dp", [0, 1]), tensors) is process.work
+    assert {(record.bytes, record.dtype) for record in process.read(since=0).records} == {(0, "")}
+
+
+@pytest.mark.parametrize(
+    "ranks", [[0], [0, 1], [3, 7, 11], [0, 1, 2, 3, 8, 9, 10, 11], [5, 3, 1], [0, 2, 4, 5, 6, 100]]
+)
+def test_runs_give_the_ranks_back(ranks):
+    assert layout.ranks_of(layout.runs_of(ranks)) == ranks
+
+
+def test_any_content_is_read_or_refused(process):
+    """Random words in every part of the region: the reader raises PageError or returns plausible records."""
+    for _ in range(20):
+        process.call(Group("dp", [0, 1]), [Tensor()])
+    chosen = random.Random(7)
+    words, good = process.rank.words, bytes(process.rank.words[BASE : BASE + layout.WORDS])
+    refused = 0
+    for _ in range(400):
+        start = chosen.choice((0, layout.AT_GROUPS, layout.AT_SUMS, layout.AT_RING))
+        for _ in range(chosen.randint(1, 4)):
+            words[BASE + start + chosen.randrange(64)] = chosen.choice(
+                (0, 1, 3, 1 << 16, 1 << 33, 1 << 62, (1 << 64) - 1, chosen.getrandbits(64))
+            )
+        try:
+            with Reader(str(process.rank.path)) as reader:
+                found = reader.collectives(since=0)
+            for record in found.records if found else ():
+                assert record.bytes < page.NS_MAX and record.operation and record.enter_ns > 0
+        except page.PageError as error:
+            assert error.reason == "value"
+            refused += 1
+        words[BASE : BASE + layout.WORDS] = memoryview(good).cast("Q")
+    assert 30 < refused < 400
