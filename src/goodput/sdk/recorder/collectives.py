@@ -250,11 +250,15 @@ def _packed(values: tuple[int, ...]) -> memoryview:
     return memoryview(b"".join(value.to_bytes(8, "little") for value in values)).cast("Q")
 
 
-if compiled:
-    from goodput.sdk.recorder._fast import Call, Records, set_collective_constants
+try:
+    is_fast = compiled
+    if is_fast:
+        from goodput.sdk.recorder._fast import Call, Records, set_collective_constants
 
-    set_collective_constants(**layout.CONSTANTS)
-else:
+        set_collective_constants(**layout.CONSTANTS)
+except ImportError:  # Compiled before there were records.
+    is_fast = False
+if not is_fast:
     Records = PythonRecords
 
 
@@ -281,7 +285,7 @@ class CollectiveRecords(Records):
         """
         index = layout.OPERATIONS.index(operation)
         made = (
-            Call(self, function, index, **positions) if compiled else self.call(function, index, **positions)
+            Call(self, function, index, **positions) if is_fast else self.call(function, index, **positions)
         )
         return functools.update_wrapper(made, function)
 
