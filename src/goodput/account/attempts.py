@@ -63,7 +63,7 @@ DECLARED = (
 )
 
 
-@dataclass
+@dataclass(slots=True)
 class Attempt:
     """One rank process: one start of one rank. Times are unix ns of its host."""
 

@@ -16,7 +16,7 @@ from goodput.wire.step_blocks import END, NUMBER, STEP, TOTALS
 from goodput.wire.step_columns import in_order, widened
 
 
-@dataclass
+@dataclass(slots=True)
 class ColumnAttempt(Attempt):
     """`parts` are rows in ascending number, (columns, rows) as in wire.step_blocks; `rows` stays empty."""
 

@@ -22,7 +22,7 @@ from goodput.aggregator.accounts.stored_states import States, begun_between
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.page_reader import PageBounds
 from goodput.causes import explain
-from goodput.columns.attempts import row_of
+from goodput.columns.attempts import ColumnAttempt, row_of
 from goodput.columns.fold import fold_columns
 from goodput.columns.groups import ColumnGroups
 from goodput.columns.lengths import add_lengths
@@ -74,7 +74,11 @@ def without_rows(run: Run) -> Run:
 def _without_rows(attempt: Attempt) -> Attempt:
     # dataclasses.replace takes 30 us, for each rank and on the event loop.
     other = object.__new__(type(attempt))
-    other.__dict__.update(attempt.__dict__, rows={}, parts=[], events={}, holes=list(attempt.holes))
+    for name in type(attempt).__match_args__:
+        setattr(other, name, getattr(attempt, name))
+    other.rows, other.events, other.holes = {}, {}, list(attempt.holes)
+    if isinstance(other, ColumnAttempt):
+        other.parts = []
     return other
 
 

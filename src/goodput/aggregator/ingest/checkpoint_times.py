@@ -15,7 +15,7 @@ from statistics import median
 KEPT = 32
 
 
-@dataclass
+@dataclass(slots=True)
 class ProcessCheckpoints:
     """The last checkpoint that a process began and that it committed: (step, unix ns)."""
 

@@ -7,12 +7,13 @@ rejected with a reason; the other ranks of its push are accepted.
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
 from goodput.account import DECLARED, Attempt, EndMark, Row, Run
 from goodput.account.facts import Key
@@ -36,6 +37,7 @@ ATTEMPTS_MAX, WORLDS_MAX = 4096, 256
 OWNED_SECONDS = 30.0
 # A token for some runs may take this part of each of the two bounds.
 SCOPED_SHARE = 4
+_TEXTS = [field.name for field in fields(schema.Identity) if field.type is str]
 HARDWARE = ("compute_ns", "idle_ns", "energy_mj")
 _AGENTS_FIGURES = frozenset(("since_ns", *HARDWARE))
 # How far back the windows of recent steps reach.
@@ -52,7 +54,7 @@ class ReportRejected(Exception):
         self.reason = reason
 
 
-@dataclass
+@dataclass(slots=True)
 class Process:
     """One rank process. `sequence` is that of its newest live part."""
 
@@ -197,7 +199,7 @@ class Store:
         if report.sequence > process.sequence:
             process.sequence = report.sequence
             if identity != process.identity:
-                process.identity = identity
+                process.identity = identity = _interned(identity)
                 _set_declared(attempt, identity)
             _set_live(attempt, live)
             self.sampled.take(identity.run, attempt, live.stacks)
@@ -363,6 +365,8 @@ class Store:
         key = _key(identity)
         process = self.processes.get(key)
         if process is None:
+            identity = _interned(identity)
+            key = _key(identity)
             process = self.processes[key] = Process(self._place(identity, now_ns, token), identity)
             self._take_share(identity.run, token, "rank processes", 1)
             ranks = self.newest.setdefault(identity.run, {})
@@ -437,6 +441,12 @@ def _key(identity: schema.Identity) -> tuple:
     return (identity.run, identity.rank, identity.host, identity.pid, identity.start_ns)
 
 
+def _interned(identity: schema.Identity) -> schema.Identity:
+    """The same with texts that ranks share: of its own each rank would have 300 bytes of them."""
+    texts = {name: sys.intern(getattr(identity, name)) for name in _TEXTS}
+    return replace(identity, **texts)
+
+
 def _attempt(identity: schema.Identity, number: int) -> ColumnAttempt:
     declared = {name: getattr(identity, name) for name in DECLARED}
     return ColumnAttempt(identity.rank, number, identity.start_ns, **declared)
@@ -465,14 +475,14 @@ def _extend_phases(attempt: Attempt, report: schema.RankReport) -> None:
             f"contradict {attempt.phases[:shared]} reported before",
         )
     if len(report.phases) > shared:
-        attempt.phases = report.phases
+        attempt.phases = tuple(map(sys.intern, report.phases))
     states = {**attempt.phase_states, **report.phase_states}
     if states != attempt.phase_states:
         attempt.phase_states = states
 
 
 def _set_live(attempt: Attempt, live: schema.Live) -> None:
-    attempt.seen_ns, attempt.last_ns, attempt.phase = live.now_ns, live.last_ns, live.phase
+    attempt.seen_ns, attempt.last_ns, attempt.phase = live.now_ns, live.last_ns, sys.intern(live.phase)
     attempt.totals, attempt.alive, attempt.ended = live.totals, live.alive, live.ended
     attempt.end_ns, attempt.loader, attempt.unmeasured = live.end_ns, live.loader, live.unmeasured
     attempt.hardware = _sum_hardware(attempt.hardware, live.hardware)
