@@ -1,25 +1,64 @@
-"""`goodput probe`: what a data loader can do."""
+"""`goodput probe`: what a machine and a data loader can do."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 
 from goodput.cli import fail, message, number
+from goodput.cli.compare import share
 
-HELP = "measure what a data loader can do, and what limits it"
-DESCRIPTION = """Measure a data loader outside of any training."""
+FILE_BYTES_MAX = 64 << 20
+
+HELP = "measure what this machine, or a data loader, can do"
+DESCRIPTION = """Measure what this machine can do: matrix products by dtype, copies to and from
+GPUs, memory, storage, all-reduce. Not while a training uses it. Results are kept
+in ~/.cache/goodput/probe, where `goodput report` finds them. Under torchrun each
+node is measured, all-reduce over all ranks, and nodes are compared."""
 EPILOG = """examples:
-  goodput probe loader train:make_loader
+  goodput probe --path /data/train
+  goodput probe --json > node7.json
+  goodput probe --against node1.json node2.json      exit status 1: this node is slower
+  torchrun --nnodes 4 --nproc-per-node 8 --no-python goodput probe
+  goodput probe loader train:make_loader             a DataLoader: goodput probe loader --help
 
-exit status: 0; 1 if nothing could be measured; 2 a wrong call"""
+exit status: 0; 1 if a node is slower than its peers, or nothing could be measured;
+2 a wrong call"""
+LOADER_EPILOG = """example:
+  goodput probe loader train:make_loader --workers-max 32
+
+exit status: 0; 1 if the loader could not be measured; 2 a wrong call"""
 
 
 def add_options(parser) -> None:
-    actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
-    add_loader_options(
-        actions.add_parser("loader", help="throughput of a DataLoader, its limit, what to use")
+    from goodput.probe.node import PARTS
+
+    add = parser.add_argument
+    add(
+        "--path", default=".", metavar="FOLDER", help="where storage is measured: at the data (default: here)"
     )
+    add("--only", choices=PARTS, nargs="+", metavar="PART", help="measure these parts: " + ", ".join(PARTS))
+    add("--ranks", type=number(int, 2, 1024), metavar="N",
+        help="processes of the all-reduce (default: one for each GPU, without any 2)")  # fmt: skip
+    add(
+        "--against",
+        nargs="+",
+        metavar="FILE",
+        help="probes of peers, as --json prints them, in one file or several",
+    )
+    add("--tolerance", type=share, default=0.1, metavar="SHARE",
+        help="how much slower than the peers' median is slower (default: 10%%)")  # fmt: skip
+    add("--json", action="store_true", help="print JSON")
+    actions = parser.add_subparsers(metavar="loader", dest="action")
+    loader = actions.add_parser(
+        "loader",
+        help="throughput of a DataLoader, its limit, what to use",
+        description="Measure a DataLoader over workers, batch size and pinning, and name what limits it.",
+        epilog=LOADER_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_loader_options(loader)
 
 
 def add_loader_options(parser) -> None:
@@ -42,7 +81,58 @@ def call(arguments) -> int:
         import torch
     except ModuleNotFoundError:
         return fail("probe", "PyTorch is missing: install the build for this machine, see pytorch.org")
-    return _loader(arguments, torch)
+    return _loader(arguments, torch) if arguments.action == "loader" else _node(arguments)
+
+
+def _node(arguments) -> int:
+    from goodput.probe import kept, launched, node, peers, text
+
+    try:
+        against = [peer for path in arguments.against or () for peer in read(path)]
+    except (OSError, kept.ProbeError) as error:
+        return fail("probe", error)
+    options = node.Options(arguments.path, tuple(arguments.only or node.PARTS), arguments.ranks)
+    if launched.is_launched():
+        try:
+            documents = launched.probe(options, lambda what: message("probe", what))
+        except RuntimeError as error:
+            return fail("probe", error)
+        if documents is None:
+            return 0
+        against = against or documents
+    else:
+        documents = [node.probe(options, lambda what: message("probe", what))]
+        path = kept.save(documents[0])
+        message("probe", f"kept in {path}" if path else "could not be kept: its folder cannot be written")
+    if arguments.json:
+        print(json.dumps(documents if launched.is_launched() else documents[0]))
+    else:
+        print("\n\n".join(text.render(one, against) for one in documents))
+    if not any(figure["value"] for one in documents for figure in one["figures"]):
+        return fail("probe", "nothing could be measured")
+    if not against:
+        return 0
+    found = peers.slower(documents, against, arguments.tolerance)
+    lines = text.render_slower(found)
+    lines += [
+        f"{host}: {name} is known of most peers only" for host, name in peers.missing(documents, against)
+    ]
+    for line in lines:
+        message("probe", line)
+    if not peers.compared(documents, against):
+        return fail("probe", "no figure to compare: the peers are this node itself, or have other devices")
+    return 1 if lines else 0
+
+
+def read(path: str) -> list[dict]:
+    """The probes in a file. Raises OSError, or ProbeError for a file of something else."""
+    from goodput.probe import kept
+
+    with open(path, encoding="utf-8", errors="replace") as file:
+        text = file.read(FILE_BYTES_MAX + 1)
+    if len(text) > FILE_BYTES_MAX:
+        raise kept.ProbeError(f"{path} is larger than {FILE_BYTES_MAX >> 20} MiB")
+    return kept.parse(text, path)
 
 
 def _loader(arguments, torch) -> int:

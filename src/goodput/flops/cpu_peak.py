@@ -3,11 +3,13 @@
 A CPU's name tells no peak: clock, vector units and the library decide. So it is measured, by the best of many
 products of two square matrices in the run's dtype, for about a second, while no training runs. Only products during
 which all threads had a core count; on a machine too busy for one the peak stays unknown. The first PROBES_MAX reports
-measure; the best counts. The file's entries are by host, CPU, threads, dtype and version of PyTorch.
+and every `goodput probe` measure; the best counts. The file's entries are by host, CPU, threads, dtype and version of
+PyTorch.
 
     name = device_name(threads=8)                   # "AMD EPYC 7B13, 8 threads"
     known_peak(name, "fp32", torch.__version__)     # None until measured
     measured_peak(name, "fp32")                     # measures, and remembers
+    measure(name, "fp32")                           # measures in any case
 """
 
 from __future__ import annotations
@@ -58,21 +60,41 @@ def measured_peak(device: str, dtype: str) -> float | None:
 
     None for other devices and dtypes, without PyTorch, and while other processes use the CPU.
     """
-    threads, name = threads_of(device), _DTYPES.get(dtype)
-    if threads is None or name is None or device != device_name(threads):
+    version = _version(device, dtype)
+    if version is None:
+        return None
+    found, probes = _known(_read().get(_key(device, dtype, version)))
+    if found is None or probes < PROBES_MAX:
+        measured = measure(device, dtype)
+        found = max(found or 0.0, measured) if measured else found
+    return found
+
+
+def measure(device: str, dtype: str) -> float | None:
+    """The peak measured now, which the file then knows, or None as `measured_peak`."""
+    threads, version = threads_of(device), _version(device, dtype)
+    if threads is None or version is None:
+        return None
+    import torch
+
+    measured = _measure(torch, getattr(torch, _DTYPES[dtype]), threads)
+    if measured:
+        key = _key(device, dtype, version)
+        found, probes = _known(_read().get(key))
+        _remember(key, max(found or 0.0, measured), min(probes + 1, PROBES_MAX))
+    return measured or None
+
+
+def _version(device: str, dtype: str) -> str | None:
+    """PyTorch's, if it is there and this machine's CPU with this dtype can be measured."""
+    threads = threads_of(device)
+    if threads is None or dtype not in _DTYPES or device != device_name(threads):
         return None
     try:
         import torch
     except ImportError:
         return None
-    key = _key(device, dtype, torch.__version__)
-    found, probes = _known(_read().get(key))
-    if found is None or probes < PROBES_MAX:
-        measured = _measure(torch, getattr(torch, name), threads)
-        if measured:
-            found = max(found or 0.0, measured)
-            _remember(key, found, probes + 1)
-    return found
+    return torch.__version__
 
 
 def _measure(torch, dtype, threads: int) -> float:

@@ -1,0 +1,94 @@
+"""The last probe of each node, as files ~/.cache/goodput/probe/HOST.json."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import tempfile
+
+FILE_BYTES_MAX = 1 << 20
+FIGURES_MAX = 1024
+_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
+
+
+class ProbeError(Exception):
+    """A file has no probe; the message says which file and why."""
+
+
+def save(document: dict) -> str | None:
+    """Keep the probe of its node and return the file; None if it cannot be written."""
+    path = _path(document["host"])
+    if path is None:
+        return None
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        descriptor, draft = tempfile.mkstemp(dir=os.path.dirname(path))
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(document, file)
+        os.replace(draft, path)
+    except OSError:
+        return None
+    return path
+
+
+def load(host: str) -> dict | None:
+    """The kept probe of a node; None if there is none, or it is damaged."""
+    path = _path(host)
+    if path is None:
+        return None
+    with contextlib.suppress(OSError, ProbeError), open(path, encoding="utf-8", errors="replace") as file:
+        return parse(file.read(FILE_BYTES_MAX), path)[0]
+    return None
+
+
+def parse(text: str, name: str) -> list[dict]:
+    """The probes in a text: one, a list of them, or one on each line. Raises ProbeError for anything else."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        try:
+            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+        except ValueError as error:
+            raise ProbeError(f"{name} is not JSON: {error}") from error
+    found = found if isinstance(found, list) else [found]
+    flat = [one for part in found for one in (part if isinstance(part, list) else [part])]
+    if not flat or not all(map(_is_probe, flat)):
+        raise ProbeError(f"{name} has no output of `goodput probe --json`")
+    return flat
+
+
+def value(document: dict | None, figure: str, device: str = "") -> float | None:
+    """The median of the figures of this name, of this device if it is given; None where none is known."""
+    figures = document["figures"] if document else []
+    known = sorted(
+        one["value"]
+        for one in figures
+        if one["name"] == figure and one["value"] and (not device or one["device"] == device)
+    )
+    return known[len(known) // 2] if known else None
+
+
+def _is_probe(one: object) -> bool:
+    if not isinstance(one, dict) or not isinstance(one.get("host"), str):
+        return False
+    figures = one.get("figures")
+    return isinstance(figures, list) and len(figures) <= FIGURES_MAX and all(map(_is_figure, figures))
+
+
+def _is_figure(one: object) -> bool:
+    if not isinstance(one, dict) or not all(
+        isinstance(one.get(key), str) for key in ("name", "unit", "device")
+    ):
+        return False
+    value = one.get("value")
+    return value is None or (isinstance(value, int | float) and math.isfinite(value) and value > 0)
+
+
+def _path(host: str) -> str | None:
+    if not _HOST.fullmatch(host) or host.startswith("."):
+        return None
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(cache, "goodput", "probe", f"{host}.json")

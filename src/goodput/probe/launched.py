@@ -1,0 +1,46 @@
+"""The probe under torchrun: one rank of each node probes its node, then all ranks take part in an all-reduce."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Callable
+from dataclasses import asdict, replace
+
+from goodput.probe import allreduce, kept, node
+
+# The first node to be ready waits for the last one.
+WAIT = datetime.timedelta(hours=1)
+
+
+def is_launched() -> bool:
+    """Whether a launcher started this process as one of several ranks."""
+    return int(os.environ.get("WORLD_SIZE") or 1) > 1 and "RANK" in os.environ
+
+
+def probe(options: node.Options, tell: Callable[[str], None]) -> list[dict] | None:
+    """The probes of all nodes on rank 0, None on the others. Each node's is kept on it.
+
+    Raises RuntimeError of torch.distributed if a rank is missing.
+    """
+    document = None
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        parts = tuple(part for part in options.parts if part != "allreduce")
+        document = node.probe(replace(options, parts=parts), tell)
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", timeout=WAIT)
+    documents: list = [None] * dist.get_world_size()
+    dist.all_gather_object(documents, document)
+    dist.destroy_process_group()
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if "allreduce" in options.parts:
+        tell("measuring all-reduce over all ranks")
+        figures = [asdict(figure) for figure in allreduce.over_group(gpus)]
+        for one in (document, *documents):
+            if one is not None:
+                one["figures"] += figures
+    if document is not None:
+        kept.save(document)
+    return [one for one in documents if one is not None] if os.environ["RANK"] == "0" else None

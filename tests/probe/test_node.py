@@ -1,0 +1,177 @@
+"""What a machine can do: parts of the probe, and the command on one node and under a launcher."""
+
+import errno
+import json
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from support.forks import server_with
+from support.paths import SUPPORT
+
+from goodput.flops import cpu_peak
+from goodput.probe import child, copies, kept, storage
+from goodput.probe.figure import Figure, rate_of
+from goodput.probe.text import render, unit
+
+COMMAND = str(SUPPORT / "probe" / "command.py")
+
+
+def test_rate_is_of_the_median_time():
+    rate, spread = rate_of(12.0, [1.0, 2.0, 2.0, 3.0, 100.0])
+    assert rate == 6.0
+    # Quartiles of the five: 1.5 and 51.5.
+    assert spread == pytest.approx((51.5 - 1.5) / 2 / 2)
+    assert rate_of(12.0, [2.0, 4.0]) == (4.0, None)
+
+
+def test_gemm_agrees_with_a_direct_measurement(tmp_path, monkeypatch):
+    """The best of each, in turn: a machine that others use slows both down at times, and neither always."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cpu_peak, "SECONDS", 0.2)
+    device, threads = cpu_peak.device_name(1), torch.get_num_threads()
+    probed = direct = 0.0
+    for _ in range(20):
+        probed = max(probed, cpu_peak.measure(device, "fp32") or 0.0)
+        torch.set_num_threads(1)
+        try:
+            direct = max(direct, directly(torch))
+        finally:
+            torch.set_num_threads(threads)
+        if abs(probed / direct - 1) < 0.05:
+            break
+    assert probed == pytest.approx(direct, rel=0.05)
+    assert cpu_peak.known_peak(device, "fp32", torch.__version__) == probed
+
+
+def directly(torch) -> float:
+    """FLOP/s of the fastest of some products of two matrices."""
+    best = 0.0
+    for size in (512, 1024, 2048):
+        left, right = torch.randn(size, size), torch.randn(size, size)
+        for _ in range(3):
+            start = time.perf_counter()
+            left @ right
+            best = max(best, 2 * size**3 / (time.perf_counter() - start))
+    return best
+
+
+def test_host_memory_counts_reads_and_writes():
+    torch = pytest.importorskip("torch")
+    [found] = copies.host_memory(1 << 20, 0.02)
+    assert found.name == "memory_host" and found.unit == "B/s" and found.value > 1e8
+    assert torch.get_num_threads() >= 1
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(storage, "LARGE_BYTES", 16 << 20)
+    monkeypatch.setattr(storage, "SMALL_FILES", 16)
+
+
+def test_storage_leaves_nothing(tmp_path, small):
+    found = {figure.name: figure for figure in storage.measure(str(tmp_path))}
+    assert list(found) == ["storage_write", "storage_read", "small_files", "small_files_8_readers"]
+    assert all(figure.value > 0 for figure in found.values())
+    assert found["storage_read"].note in ("page cache bypassed", "page cache dropped")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_storage_that_cannot_be_written_is_read(tmp_path, small, monkeypatch):
+    def refuse(**_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(storage.tempfile, "TemporaryDirectory", refuse)
+    with pytest.raises(ValueError, match="cannot be written to and has no file of 8 MiB"):
+        storage.measure(str(tmp_path))
+    (tmp_path / "large").write_bytes(bytes(9 << 20))
+    for number in range(10):
+        (tmp_path / f"{number}.jpg").write_bytes(bytes(1000))
+    names = [figure.name for figure in storage.measure(str(tmp_path))]
+    assert names == ["storage_read", "small_files", "small_files_8_readers"]
+
+
+def test_file_system_without_direct_reads(tmp_path, monkeypatch):
+    path, opened = tmp_path / "file", os.open
+    path.write_bytes(bytes(9 << 20))
+
+    def refuse(name, flags, *rest):
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return opened(name, flags, *rest)
+
+    monkeypatch.setattr(storage.os, "open", refuse)
+    assert storage.sequential(path).note == "page cache dropped"
+
+
+def test_part_that_fails_costs_its_part_alone():
+    assert child.run(sorted, [2, 1]) == [1, 2]
+    with pytest.raises(child.PartError, match="ValueError: invalid literal"):
+        child.run(int, "x")
+    with pytest.raises(child.PartError, match="its process died"):
+        child.run(os._exit, 3)
+    with pytest.raises(child.PartError, match="no answer within 0 s"):
+        child.run(time.sleep, 60, seconds_max=0.1)
+
+
+def test_command_measures_and_keeps(tmp_path):
+    """In one thread; the all-reduce of two processes over gloo."""
+    pytest.importorskip("torch")
+    environ = {"XDG_CACHE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    options = ["--only", "memory", "allreduce", "--json"]
+    [ended] = server_with("torch").run(([COMMAND, *options], environ), seconds=120)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    names = [figure["name"] for figure in found["figures"]]
+    assert names == ["memory_host", "all_reduce_64KiB", "all_reduce_1MiB", "all_reduce_16MiB"]
+    assert found["figures"][-1]["device"] == "2 ranks, gloo" and found["problems"] == []
+    assert found["host"] == socket.gethostname()
+    assert json.loads((tmp_path / "goodput" / "probe" / f"{found['host']}.json").read_text()) == found
+    assert "measuring all-reduce over 2 ranks" in ended.stderr
+
+
+def test_launched_ranks_print_one_probe(tmp_path):
+    """As torchrun starts them: two ranks of this node."""
+    pytest.importorskip("torch")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    environ = {"XDG_CACHE_HOME": str(tmp_path), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = [{**environ, "WORLD_SIZE": "2", "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
+    options = ["--only", "memory", "allreduce", "--json"]
+    first, second = server_with("torch").run(*(([COMMAND, *options], rank) for rank in ranks), seconds=120)
+    assert second.returncode == 0 and second.stdout == "", second.stderr
+    [found] = json.loads(first.stdout)
+    assert [figure["name"] for figure in found["figures"]][:2] == ["memory_host", "all_reduce_64KiB"]
+    assert kept.parse(Path(tmp_path, "goodput", "probe", f"{found['host']}.json").read_text(), "it") == [
+        found
+    ]
+    # One node has no peers.
+    assert first.returncode == 1 and "the peers are this node itself" in first.stderr
+
+
+def test_text_has_80_columns():
+    figures = [
+        Figure("gemm_bf16", 701e12, "FLOP/s", "NVIDIA H100 80GB HBM3", 7, 0.004, 989.4e12),
+        Figure("h2d_pageable", 5.4321e9, "B/s", "NVIDIA H100 80GB HBM3", 7, 0.1),
+        Figure("small_files_8_readers", 12_345.6, "1/s", note="page cache bypassed, 0.28 ms a file"),
+        Figure("gemm_fp8", None, "FLOP/s", "x", 7, note="no fp8"),
+    ]
+    document = {
+        "host": "n1",
+        "cores": 96,
+        "gpus": 8,
+        "path": "/data/" + "x" * 90,
+        "problems": ["storage: " + "y " * 60],
+    }
+    document["figures"] = [vars(figure) for figure in figures]
+    peer = {**document, "host": "n2", "figures": [vars(figures[0]) | {"value": 1402e12}]}
+    text = render(document, [document, peer])
+    assert max(map(len, text.splitlines())) <= 80
+    words = [line.split() for line in text.splitlines()]
+    assert ["gemm_bf16", "[7]", "701", "TFLOP/s", "0%", "71%", "50%"] in words
+    assert ["small_files_8_readers", "12,346", "/s", "[1]"] in words
+    assert unit(999.0, "B/s") == "999 B/s" and unit(1.5e9, "B/s") == "1.5 GB/s"
