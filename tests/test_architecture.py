@@ -164,6 +164,7 @@ PACKAGES = {
             "wire",
         ),
     ],
+    "perfetto": ["account", "runlog"],
     "mcp": ["account", "exporters.push", "goodput"],
     "probe": ["account", "flops"],
     "demo": ["account", "child_processes", "goodput"],
@@ -194,7 +195,7 @@ PACKAGES = {
             "exporters.check",
             "exporters.directory_lock",
         ),
-        *("compare", "flops", "probe", "histograms", "mcp", "whatif"),
+        *("compare", "flops", "probe", "histograms", "mcp", "perfetto", "whatif"),
         *(
             "exporters.push",
             "exporters.server",

@@ -1,21 +1,27 @@
-"""`goodput export`: a run of the ledger as a run log, or its step times as hdrhistogram's log."""
+"""`goodput export`: a run of the ledger as a run log, as a Perfetto trace, or its step times as hdrhistogram's log."""
 
 from __future__ import annotations
 
 import gzip
 import os
 import sys
+import tempfile
 import time
 from contextlib import contextmanager
 
 from goodput.cli import fail, message
 
-HELP = "write a run from the ledger as a run log, or its step times as histograms"
+HELP = "write a run from the ledger as a run log, Perfetto trace, or histograms"
 DESCRIPTION = """Write a run from the ledger as a run log: one JSON object per line. `goodput replay` computes the
 aggregator's account from it. The aggregator may run meanwhile.
-With --hdr, write histograms of step and phase times by minute in hdrhistogram's log format instead."""
+With --hdr, write histograms of step and phase times by minute in hdrhistogram's log format instead.
+With --perfetto, write one timeline of all ranks for https://ui.perfetto.dev: steps and their phases,
+restarts, stalls, hangs, checkpoints. Ranks are aligned through the steps that they make together,
+whatever their clocks; how well is printed."""
 EPILOG = """examples: goodput export my-run --output my-run.jsonl.gz
-          goodput export my-run --hdr my-run.hlog"""
+          goodput export my-run --hdr my-run.hlog
+          goodput export my-run --perfetto my-run.pftrace
+          goodput export --log my-run.jsonl.gz --perfetto my-run.pftrace.gz"""
 
 
 def add_options(parser) -> None:
@@ -26,11 +32,17 @@ def add_options(parser) -> None:
     add("--output", metavar="FILE",
         help="run log to write, compressed if it ends in .gz (default: standard output)")  # fmt: skip
     add("--hdr", metavar="FILE", help="histogram log to write, one tag for steps and for each phase")
+    add("--perfetto", metavar="FILE", help="trace to write, compressed if it ends in .gz")
+    parser.add_argument("--log", metavar="FILE",
+        help="with --perfetto: a run log to read instead of a ledger")  # fmt: skip
 
 
 def call(arguments) -> int:
+    if arguments.log is not None:
+        return _export_log(arguments)
     from goodput.aggregator.ledger.closed_runs import thinned_seconds
     from goodput.aggregator.ledger.ledger import Ledger, LedgerError
+    from goodput.runlog import LogError
     from goodput.wire.identity import clean_text
 
     try:
@@ -54,12 +66,12 @@ def call(arguments) -> int:
                 "export", f"steps of this run were thinned to one row per {seconds} s: its log is less exact"
             )
         _export(ledger, arguments)
-    except (LedgerError, ImportError) as error:
+    except (LedgerError, LogError, ImportError) as error:
         return fail("export", error)
     except BrokenPipeError:
         raise
     except OSError as error:
-        return fail("export", f"{arguments.hdr or arguments.output}: {error.strerror}")
+        return fail("export", f"{arguments.perfetto or arguments.hdr or arguments.output}: {error.strerror}")
     finally:
         ledger.close()
     return 0
@@ -75,6 +87,13 @@ def _export(ledger, arguments) -> None:
 
         with _replacing(arguments.hdr) as part, open(part, "w", encoding="utf-8") as file:
             write_log(file, step_histograms(lines))
+    elif arguments.perfetto is not None:
+        # The log is read several times.
+        folder = os.path.dirname(os.path.abspath(arguments.perfetto))
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".goodput-", suffix=".jsonl") as log:
+            log.writelines(lines)
+            log.flush()
+            _write_trace(log.name, arguments.run, arguments.perfetto)
     elif arguments.output is None:
         sys.stdout.buffer.writelines(lines)
         sys.stdout.buffer.flush()
@@ -82,6 +101,61 @@ def _export(ledger, arguments) -> None:
         packed = arguments.output.endswith(".gz")
         with _replacing(arguments.output) as part, (gzip.open if packed else open)(part, "wb") as file:
             file.writelines(lines)
+
+
+def _export_log(arguments) -> int:
+    """The trace of a run log."""
+    from goodput.runlog import LogError
+
+    if arguments.perfetto is None or arguments.ledger is not None:
+        return fail("export", "--log goes with --perfetto and without --ledger", 2)
+    try:
+        _write_trace(arguments.log, arguments.run, arguments.perfetto)
+    except LogError as error:
+        return fail("export", error)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        return fail("export", f"{arguments.perfetto}: {error.strerror}")
+    return 0
+
+
+def _write_trace(log: str, run: str | None, path: str) -> None:
+    """Write the trace and print what was aligned how well. Raises LogError."""
+    from goodput.cli.replay import progress_bar
+    from goodput.perfetto.timeline import write_trace
+    from goodput.runlog import LogError, replay
+    from goodput.wire.identity import clean_text
+
+    if log == "-":
+        raise LogError("a trace needs a log that can be read several times, which standard input cannot")
+    with progress_bar() as progress:
+        replayed = replay(log, progress=lambda at: progress(at / 2))
+        names = [one.account.run for one in replayed]
+        if run is None and len(names) > 1:
+            shown = ", ".join(clean_text(name, 128) for name in names[:10])
+            raise LogError(f"{log}: {len(names)} runs; name one of {shown}")
+        chosen = next((one for one in replayed if run in (None, one.account.run)), None)
+        if chosen is None:
+            raise LogError(
+                f"{log}: no run {clean_text(run or '', 128)!r}; it has {clean_text(names[0], 128)!r}"
+            )
+        with _replacing(path) as part, (gzip.open if path.endswith(".gz") else open)(part, "wb") as file:
+            found = write_trace(file, log, chosen, lambda at: progress(0.5 + at / 2))
+    message("export", _alignment_text(found))
+
+
+def _alignment_text(found) -> str:
+    """How many ranks are aligned, and what is left."""
+    ranks = f"{found.steps:,} steps of {found.ranks} rank{'s' * (found.ranks != 1)}"
+    if not found.aligned:
+        return f"{ranks}, each on its own clock: no ranks make steps together"
+    milliseconds = [ns / 1e6 for ns in (found.offset_low_ns, found.offset_high_ns)]
+    alone = f"; {found.alone} keep their own clock" if found.alone else ""
+    return (
+        f"{ranks}; clocks {milliseconds[0]:+.3g} to {milliseconds[1]:+.3g} ms off are aligned, leaving "
+        f"{found.residual.p50_ns / 1e6:.3g} ms (p95 {found.residual.p95_ns / 1e6:.3g} ms){alone}"
+    )
 
 
 @contextmanager

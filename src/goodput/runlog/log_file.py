@@ -52,6 +52,9 @@ class LogFile:
         return self
 
     def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._file.close()
 
     def lines(self) -> Iterator[tuple[int, bytes]]:

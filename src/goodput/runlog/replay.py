@@ -132,6 +132,47 @@ def read_steps(path: str, *, progress: Callable[[float], None] = lambda _: None)
         progress(1.0)
 
 
+class OrderedLog:
+    """The lines of one run of a log, to be read several times; `engine.facts` has its attempts, limits and bounds.
+
+    A context manager. Raises LogError if the log has no such run.
+    """
+
+    def __init__(self, path: str, run: str, stall_seconds: float = STALL_SECONDS):
+        self._log_file = LogFile(path)
+        try:
+            self._scan = _scanned(self._log_file, stall_seconds, lambda _: None)
+            found = self._scan.runs.get(run)
+            if found is None or not found.tracks:
+                raise LogError(f"{self._log_file.name}: no attempt of a run {run!r}")
+        except BaseException:
+            self._log_file.close()
+            raise
+        self._tracks = set(found.tracks.values())
+        self.engine = _engine(found, stall_seconds, None, None)
+
+    def __enter__(self) -> OrderedLog:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._log_file.close()
+
+    def lines(
+        self, others: frozenset[str] = frozenset(), progress: Callable[[float], None] = lambda _: None
+    ) -> Iterator[tuple[AttemptTrack, Line]]:
+        """Steps and phases, each attempt's in the order of their ends, without repetitions; `others` as they come."""
+        most, last = max(self._log_file.size, 1), dict[AttemptTrack, tuple]()
+        for track, _, line in _ordered(self._log_file, self._scan, lambda at: progress(at / most), others):
+            if track not in self._tracks:
+                continue
+            if line.kind == "step":
+                end_ns, step = last.get(track, (-TIME_NS_MAX, -1))
+                if line.time_ns <= end_ns and line.step_number <= step:
+                    continue
+                last[track] = max(line.time_ns, end_ns), line.step_number
+            yield track, line
+
+
 def _emit(done: list[Step], run: str, attempt: Attempt, line: Line, *taken) -> None:
     step, count, end_ns, gap, inside, samples, _ = taken
     done.append(Step(run, attempt, step, count, end_ns, list(map(add, gap, inside)), samples))
@@ -209,9 +250,12 @@ def _measure(log_file: LogFile, scan: Scan, stall_seconds: float) -> None:
 
 
 def _ordered(
-    log_file: LogFile, scan: Scan, progress=lambda _: None
+    log_file: LogFile, scan: Scan, progress=lambda _: None, others: frozenset[str] = frozenset()
 ) -> Iterator[tuple[AttemptTrack, int, Line]]:
-    """Steps and phases of each attempt in the order of their ends: (attempt, line number, line)."""
+    """Steps and phases of each attempt in the order of their ends: (attempt, line number, line).
+
+    Lines of the kinds `others` are not put in order.
+    """
     scan.rewind()
     high: dict[AttemptTrack, int] = {}
     waiting: dict[AttemptTrack, list[tuple]] = {}
@@ -224,10 +268,13 @@ def _ordered(
         except LineError:
             continue
         track = scan.track_of(line)
-        if track is None or number in dropped or (line.kind != "step" and line.kind != "phase"):
+        if track is None or number in dropped:
+            continue
+        is_ordered = line.kind in ("step", "phase")
+        if not is_ordered and line.kind not in others:
             continue
         late_ns = track.disorder_ns
-        if not late_ns:
+        if not late_ns or not is_ordered:
             yield track, number, line
             continue
         heap = waiting.setdefault(track, [])
