@@ -80,7 +80,19 @@ def test_kind_of_a_wait(line, kind):
     assert kind_of("98 0x1 0x109", "aarch64") == "lock" and kind_of(line, "s390x") == "unknown"
 
 
+PROBE = {
+    "host": "n1",
+    "figures": [
+        {"name": "h2d_pinned", "value": value, "unit": "B/s", "device": "H100", "index": index}
+        for index, value in enumerate((54e9, 55e9, 56e9))
+    ],
+}
+
+
 def test_text_has_80_columns():
+    pytest.importorskip("torch")
+    from goodput.probe.loader.probe import copied
+
     points = [queue(workers, 0.03, 0.01, "lock") for workers in (1, 2, 4, 8)]
     found = binding(points)
     document = {
@@ -96,6 +108,7 @@ def test_text_has_80_columns():
         "limit": {"name": found.name, "saturated": True, "text": found.text},
         "alone": {"loader": 100.0, "copy": 1234.5, "both": 99.0},
         "batch_sizes": [{"batch_size": n, "samples_per_second": 25.0 * n} for n in (128, 256, 512)],
+        "copy": copied(154_000_000, 1e3 / 154 * 22.55, PROBE),
         "pinning": {"pinned": 99.0, "pageable": 80.0},
         "use": {"num_workers": 4, "pin_memory": True},
         "gain": 2.0,
@@ -104,5 +117,6 @@ def test_text_has_80_columns():
     text = render(document)
     assert max(map(len, text.splitlines())) <= 80
     assert "use: num_workers=4, pin_memory=True, 2 times as fast as now with num_workers=2" in text
+    assert "copy: 154 MB at 22.6 GB/s, 41% of what this node can do" in text
     assert "->      4         100         400        100%" in text
     assert "limit: lock; with 8 workers instead of 1 a batch takes a worker 40 ms longer" in text

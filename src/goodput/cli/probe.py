@@ -32,7 +32,7 @@ exit status: 0; 1 if the loader could not be measured; 2 a wrong call"""
 
 
 def add_options(parser) -> None:
-    from goodput.probe.node import PARTS
+    from goodput.probe import PARTS
 
     add = parser.add_argument
     add(
@@ -85,13 +85,13 @@ def call(arguments) -> int:
 
 
 def _node(arguments) -> int:
-    from goodput.probe import kept, launched, node, peers, text
+    from goodput.probe import PARTS, kept, launched, node, peers, text
 
     try:
         against = [peer for path in arguments.against or () for peer in read(path)]
     except (OSError, kept.ProbeError) as error:
         return fail("probe", error)
-    options = node.Options(arguments.path, tuple(arguments.only or node.PARTS), arguments.ranks)
+    options = node.Options(arguments.path, tuple(arguments.only or PARTS), arguments.ranks)
     if launched.is_launched():
         try:
             documents = launched.probe(options, lambda what: message("probe", what))

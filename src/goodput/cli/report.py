@@ -38,6 +38,7 @@ def call(arguments) -> int:
     from goodput.account import compute, document
     from goodput.account.text import render
     from goodput.causes import explain
+    from goodput.probe import reachable
     from goodput.rank_page.deep_look import looks_in
     from goodput.rank_page.page import default_directory
     from goodput.web.timeline import timeline
@@ -65,6 +66,9 @@ def call(arguments) -> int:
         account = account_of()
         account.replayed = _replayed_gains(run, account)
         found = dict(document(account, explain(account)))
+        reached = reachable.compute_efficiency(account)
+        if reached is not None:
+            found["reachable"] = {"compute_efficiency": reached}
         documents.append(found)
         if arguments.html:
             rows = sum(len(attempt.rows) for attempt in run.attempts.values())
@@ -73,7 +77,8 @@ def call(arguments) -> int:
         if arguments.json:
             print(json.dumps({**found, "deep_looks": seen} if seen else found))
         else:
-            print("\n".join([render(found), *_deep_looks(seen), ""]))
+            reachable_line = reachable.line(account.ratio("compute_efficiency"), reached)
+            print("\n".join([render(found), *reachable_line, *_deep_looks(seen), ""]))
     if not chosen:
         return fail("report", f"no run {arguments.run or ''} in {directory}".replace("  ", " "))
     return write_html("report", arguments.html, documents, timelines) if arguments.html else 0

@@ -8,11 +8,10 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from goodput.probe import allreduce, child, copies, gemm, storage
+from goodput.probe import PARTS, allreduce, child, copies, gemm, storage
 from goodput.probe.figure import Figure
 
 VERSION = 1
-PARTS = ("gemm", "memory", "copies", "storage", "allreduce")
 
 
 @dataclass(frozen=True)

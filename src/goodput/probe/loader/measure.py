@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 
+import torch
 from torch.utils.data import DataLoader
 
 from goodput.probe.loader import worker_times
@@ -36,6 +37,7 @@ class Meter:
 
     def __init__(self, path: str, copy: Copy, seconds: float):
         self.copy, self.seconds = copy, seconds
+        self.batch_bytes = 0
         self._slots = worker_times.slots(path)
 
     def point(self, loader: DataLoader, with_copy: bool = True) -> Point:
@@ -83,12 +85,13 @@ class Meter:
         }
 
     def copy_alone(self, loader: DataLoader) -> float:
-        """Copies a second of one batch that lies in memory."""
+        """Copies a second of one batch that lies in memory, whose size is then `batch_bytes`."""
         batches = _endless(loader)
         try:
             batch = next(batches)
         finally:
             batches.close()
+        self.batch_bytes = bytes_of(batch)
         self.copy(batch)
         start, taken = time.monotonic(), 0
         while (spent := time.monotonic() - start) < self.seconds or not taken:
@@ -135,6 +138,17 @@ def samples_of(batch: object) -> int:
     with contextlib.suppress(TypeError):
         return max(1, len(batch))  # type: ignore[arg-type]
     return 1
+
+
+def bytes_of(batch: object, depth: int = 8) -> int:
+    """Of the tensors in a batch."""
+    if isinstance(batch, torch.Tensor):
+        return batch.nbytes
+    if isinstance(batch, dict):
+        batch = list(batch.values())
+    return (
+        sum(bytes_of(part, depth - 1) for part in batch) if depth and isinstance(batch, list | tuple) else 0
+    )
 
 
 def _parts(spent: list[int], counts: dict[str, Counter], cycle: float) -> dict:

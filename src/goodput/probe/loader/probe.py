@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch.utils.data import DataLoader
 
+from goodput.probe import kept
 from goodput.probe.loader import limit, worker_times
 from goodput.probe.loader.measure import Copy, Meter
 from goodput.probe.loader.sweep import sweep
@@ -75,6 +77,7 @@ def _probe(variants: Variants, meter: Meter, options: Options, tell) -> dict:
     # Fewer workers or more are recommended only for a rate that is better beyond the measurement's noise.
     keep = now.workers <= best.workers and now.rate >= limit.CLOSE * best.rate
     found = limit.binding(points)
+    device = torch.device(options.device).type
     return {
         "dataset": type(loader.dataset).__name__,
         "samples": _length(loader.dataset),
@@ -87,6 +90,9 @@ def _probe(variants: Variants, meter: Meter, options: Options, tell) -> dict:
         "alone": alone,
         "batch_sizes": _batch_sizes(variants, meter, best, tell),
         "pinning": pinning,
+        "copy": None
+        if device == "cpu"
+        else copied(meter.batch_bytes, alone["copy"], kept.load(socket.gethostname())),
         "use": {"num_workers": now.workers if keep else best.workers, "pin_memory": pin},
         "gain": 1.0 if keep else best.rate / now.rate,
         "notes": _notes(variants, options),
@@ -116,6 +122,16 @@ def _pinning(variants: Variants, meter: Meter, best: limit.Point, options: Optio
     tell("measuring pinned memory")
     pinned, pageable = (meter.point(variants.make(best.workers, pin=pin)).rate for pin in (True, False))
     return {"pinned": pinned, "pageable": pageable}
+
+
+def copied(size: int, rate: float, document: dict | None) -> dict:
+    """Bytes of a batch and bytes a second of its copy, and the share of the node's pinned copies, None if unknown."""
+    ceiling = kept.value(document, "h2d_pinned")
+    return {
+        "bytes": size,
+        "bytes_per_second": size * rate,
+        "of_node": size * rate / ceiling if ceiling else None,
+    }
 
 
 def _notes(variants: Variants, options: Options) -> list[str]:

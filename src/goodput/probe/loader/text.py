@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
+from goodput.probe.text import unit
+
 COLUMNS = 80
 COPY_SHARE_SHOWN = 0.01
 
@@ -28,6 +30,10 @@ def render(found: dict) -> str:
             f"{one['batch_size']}: {_rate(one['samples_per_second'])}" for one in found["batch_sizes"]
         )
         lines += _wrapped(f"samples/s by batch size: {sizes}")
+    if found["copy"]:
+        copy = found["copy"]
+        share = "" if copy["of_node"] is None else f", {copy['of_node']:.0%} of what this node can do"
+        lines.append(f"copy: {copy['bytes'] / 1e6:,.3g} MB at {unit(copy['bytes_per_second'], 'B/s')}{share}")
     if found["pinning"]:
         pinning = found["pinning"]
         lines.append(f"batches/s pinned {_rate(pinning['pinned'])}, pageable {_rate(pinning['pageable'])}")
