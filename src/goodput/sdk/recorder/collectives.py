@@ -82,7 +82,10 @@ class PythonRecords:
             me = get_ident() if flags & FLAG["functional"] else 0
             if me and self.functional == me:
                 return function(*args, **kwargs)
-            number = self._begin(args, operation, tensors, group, peer, flags)
+            try:
+                number = self._begin(args, operation, tensors, group, peer, flags)
+            except Exception:
+                number = 0
             if not number:
                 return function(*args, **kwargs)
             self.functional = me or self.functional
@@ -139,9 +142,9 @@ class PythonRecords:
         flags |= FLAG["reducer"] if self.reducing else 0
         flags |= FLAG["coalesced"] if self.coalesced else 0
         flags |= FLAG["other_thread"] if elsewhere else 0
-        current = recorder.current
-        if current == _COMMUNICATION and recorder.stack is not None:
-            current = recorder.stack[1]
+        current, stack = recorder.current, getattr(recorder, "stack", None)
+        if current == _COMMUNICATION and stack is not None:
+            current = stack[1]
         phase = 0 if recorder.phases_off else current - page.W_TOTALS
         group, sums = _BASE + layout.AT_GROUPS + slot * layout.GROUP_WORDS, _sums_at(slot, operation)
         kind, now = operation | dtype << 8 | flags << 16 | slot << 32, perf_counter_ns()
