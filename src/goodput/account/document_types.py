@@ -169,6 +169,46 @@ class Suspect(TypedDict):
     kind: str
 
 
+class CollectiveCall(TypedDict):
+    """A rank's call of a process group."""
+
+    rank: int
+    operation: str
+    dtype: str
+    bytes: int
+
+
+class CollectiveLink(TypedDict):
+    """A rank that waits in a call of a group for another rank."""
+
+    rank: int
+    group: str
+    operation: str
+    sequence: int
+    waits_for: int
+
+
+class CollectiveVerdict(TypedDict):
+    """What is wrong with a collective; `kind` is one of collective_verdict.KINDS, which says what each means.
+
+    `ranks` is text such as "0-7", "" where they are not known; `calls` are those under the number `sequence`.
+    """
+
+    kind: str
+    group: str
+    description: str
+    ranks: str
+    size: int
+    sequence: int
+    operation: str
+    culprits: list[int]
+    entered: int
+    seconds: float
+    reason: str
+    calls: list[CollectiveCall]
+    cycle: list[CollectiveLink]
+
+
 class HangVerdict(TypedDict):
     """No rank completes a step, and no planned phase explains it. Without a culprit, `reason` says why."""
 

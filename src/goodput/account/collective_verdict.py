@@ -1,0 +1,491 @@
+"""What is wrong in a hang, from the collectives that each rank has entered: which group, which call, which rank.
+
+A group's ranks are compared by the sequence numbers of their calls. In this order, the first that applies:
+
+operation, dtype, size, root, order
+    ranks have made different calls under one sequence number, and one of them has not left it. `order`: the calls that
+    both have issued are the same ones, in another order. Named are the ranks of the minority.
+missing
+    ranks wait in a call that others of the group have not entered. Named is the one of these that waits for nobody:
+    following who waits for whom leads there. With several, those that are gone come first.
+deadlock
+    every missing rank waits itself, in another group: the cycle of calls is shown.
+stopped
+    all have entered the call, and the process of one of them is stopped or is not reported any more.
+network
+    all have entered the same call and none, or not all, have left it.
+
+None without a call that is known to be open. With NCCL a call that the host has left may still run on the device, so
+the last one of each group counts as open. Clocks of different hosts are never compared. About 3 us a rank and group.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from goodput.account import document_types
+
+RANKS_SHOWN_MAX = 16
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+POINT_TO_POINT = ("send", "recv")
+UNEVEN = ("all_to_all", "barrier")  # whose sizes may differ between ranks, or that have none
+GONE = ("dead", "silent", "finished")
+KINDS = ("operation", "dtype", "size", "root", "order", "missing", "deadlock", "stopped", "network")
+
+
+class Call(NamedTuple):
+    """A call of one rank. `exit_ns` is 0 while the host waits; times are of the rank's host. `peer` -1: none."""
+
+    sequence: int
+    operation: str
+    dtype: str
+    bytes: int
+    peer: int
+    enter_ns: int
+    exit_ns: int
+
+
+class GroupCalls(NamedTuple):
+    """A process group as a rank sees it: how many collectives it has entered, and the last of its calls in order.
+
+    `ranks` are runs (first, step, count) of the ranks of the job, () if they are not known.
+    """
+
+    name: str
+    description: str
+    backend: str
+    size: int
+    ranks: tuple[tuple[int, int, int], ...]
+    calls: int
+    recent: tuple[Call, ...]
+
+
+class RankCalls(NamedTuple):
+    """A rank's newest process. `gone` is "" or one of GONE, `age_ns` the time since `seen_ns` by our clock.
+
+    `is_whole`: whether `groups` are all that it uses. `is_stopped`: its process does not run, by a signal.
+    """
+
+    rank: int
+    host: str
+    phase: str
+    gone: str
+    seen_ns: int
+    age_ns: int
+    groups: tuple[GroupCalls, ...]
+    is_whole: bool = True
+    is_stopped: bool = False
+
+
+class Link(NamedTuple):
+    """One rank of a cycle: the call in which it waits, and for whom."""
+
+    rank: int
+    group: str
+    operation: str
+    sequence: int
+    waits_for: int
+
+
+@dataclass(frozen=True)
+class CollectiveVerdict:
+    """`culprits` are the ranks named, the first of them the main one; empty where nobody can be."""
+
+    kind: str
+    group: GroupCalls
+    sequence: int
+    operation: str
+    culprits: tuple[int, ...]
+    entered: int
+    seconds: float
+    reason: str
+    calls: tuple[tuple[int, Call], ...] = ()
+    cycle: tuple[Link, ...] = ()
+
+    def document(self) -> document_types.CollectiveVerdict:
+        return {
+            "kind": self.kind,
+            "group": self.group.name,
+            "description": self.group.description,
+            "ranks": shown_ranks(self.group),
+            "size": self.group.size,
+            "sequence": self.sequence,
+            "operation": self.operation,
+            "culprits": list(self.culprits[:RANKS_SHOWN_MAX]),
+            "entered": self.entered,
+            "seconds": self.seconds,
+            "reason": self.reason,
+            "calls": [
+                {"rank": rank, "operation": one.operation, "dtype": one.dtype, "bytes": one.bytes}
+                for rank, one in self.calls[:RANKS_SHOWN_MAX]
+            ],
+            "cycle": [
+                {
+                    "rank": one.rank,
+                    "group": one.group,
+                    "operation": one.operation,
+                    "sequence": one.sequence,
+                    "waits_for": one.waits_for,
+                }
+                for one in self.cycle[:RANKS_SHOWN_MAX]
+            ],
+        }
+
+
+@dataclass
+class _Group:
+    """The members of a group that have told of it, and those that are known not to have entered it."""
+
+    about: GroupCalls
+    members: dict[int, GroupCalls] = field(default_factory=dict)
+    absent: tuple[int, ...] = ()  # ranks of the group that have not told of it
+
+    def entered(self, rank: int) -> int:
+        return self.members[rank].calls if rank in self.members else 0
+
+    def at(self, sequence: int) -> dict[int, Call]:
+        """The calls under a number, by rank, of those whose last calls reach back to it."""
+        return {
+            rank: call
+            for rank, member in self.members.items()
+            for call in member.recent
+            if call.sequence == sequence and call.operation not in POINT_TO_POINT
+        }
+
+
+def verdict(ranks: Iterable[RankCalls]) -> CollectiveVerdict | None:
+    """The verdict on ranks of which none makes progress; None if no call is open."""
+    by_rank = {one.rank: one for one in ranks}
+    groups = _groups(by_rank)
+    return _mismatch(groups, by_rank) or _missing(groups, by_rank) or _inside(groups, by_rank)
+
+
+def _groups(by_rank: dict[int, RankCalls]) -> list[_Group]:
+    found: dict[tuple, _Group] = {}
+    for rank, one in by_rank.items():
+        for group in one.groups:
+            made = found.setdefault((group.name, group.size, group.ranks), _Group(group))
+            made.members[rank] = group
+    for group in found.values():
+        group.absent = tuple(
+            rank
+            for first, step, count in group.about.ranks
+            for rank in range(first, first + step * count, step)
+            if rank not in group.members and (rank not in by_rank or by_rank[rank].is_whole)
+        )
+    return list(found.values())
+
+
+def is_open(group: GroupCalls, call: Call) -> bool:
+    """Whether it may not be complete."""
+    if not call.exit_ns:
+        return True
+    return "nccl" in group.backend and call.operation not in POINT_TO_POINT and call.sequence == group.calls
+
+
+# -- different calls
+
+
+def _signature(call: Call) -> tuple:
+    size = 0 if call.operation in UNEVEN else call.bytes
+    return call.operation, call.dtype, size, call.peer if call.operation in ROOTED else -1
+
+
+def _mismatch(groups: Sequence[_Group], by_rank: dict[int, RankCalls]) -> CollectiveVerdict | None:
+    for group in groups:
+        numbers = {
+            call.sequence
+            for member in group.members.values()
+            for call in member.recent
+            if is_open(member, call) and call.operation not in POINT_TO_POINT
+        }
+        for sequence in sorted(numbers):
+            calls = group.at(sequence)
+            kind = _difference(calls)
+            if kind:
+                return _mismatched(group, sequence, calls, kind, by_rank)
+    return None
+
+
+def _difference(calls: dict[int, Call]) -> str:
+    """In what the calls differ: one of KINDS, or ""."""
+    if len(calls) < 2:
+        return ""
+    signatures = [_signature(call) for call in calls.values()]
+    for at, kind in enumerate(("operation", "dtype", "size", "root")):
+        values = {signature[at] for signature in signatures}
+        # The other ranks of a gather or scatter may have no tensor to tell the size and dtype of.
+        if len(values) > 1 and (kind in ("operation", "root") or len(values - {0, ""}) > 1):
+            return kind
+    return ""
+
+
+def _mismatched(
+    group: _Group, sequence: int, calls: dict[int, Call], kind: str, by_rank: dict[int, RankCalls]
+) -> CollectiveVerdict:
+    if _is_order(group, sequence, calls):
+        kind = "order"
+    counts = Counter(map(_signature, calls.values()))
+    (usual, most), *others = counts.most_common()
+    decided = not others or others[0][1] < most
+    culprits = tuple(sorted(rank for rank in calls if decided and _signature(calls[rank]) != usual))
+    shown = {_signature(call): (rank, call) for rank, call in sorted(calls.items(), reverse=True)}
+    texts = [
+        f"{_ranks_text(sorted(r for r in calls if _signature(calls[r]) == signature))} "
+        f"{'call' if counts[signature] > 1 else 'calls'} {_call_text(call)}"
+        for signature, (_, call) in sorted(shown.items(), key=lambda one: -counts[one[0]])
+    ]
+    what = {
+        "operation": "different operations, or the same ones in another order",
+        "dtype": "different dtypes",
+        "size": "different sizes",
+        "root": "different roots",
+        "order": "the same collectives in another order",
+    }[kind]
+    return CollectiveVerdict(
+        kind=kind,
+        group=group.about,
+        sequence=sequence,
+        operation=usual[0],
+        culprits=culprits,
+        entered=len(calls),
+        seconds=_seconds(by_rank, calls),
+        reason=f"{what} under number {sequence} of {_group_text(group.about)}: {'; '.join(texts)}",
+        calls=tuple(sorted(calls.items())),
+    )
+
+
+def _is_order(group: _Group, sequence: int, calls: dict[int, Call]) -> bool:
+    """Whether the ranks have issued the same calls from here on, in another order."""
+    windows = []
+    common = min(group.members[rank].calls for rank in calls)
+    for rank in calls:
+        recent = [one for one in group.members[rank].recent if one.operation not in POINT_TO_POINT]
+        windows.append(sorted(_signature(one) for one in recent if sequence <= one.sequence <= common))
+    return common > sequence and all(window == windows[0] for window in windows)
+
+
+# -- ranks that have not come
+
+
+class _Wait(NamedTuple):
+    """A rank waits in a call of a group for another rank."""
+
+    group: _Group
+    call: Call
+
+
+def _waits(groups: Sequence[_Group]) -> dict[int, dict[int, _Wait]]:
+    """Who waits for whom, and where."""
+    waits: dict[int, dict[int, _Wait]] = {}
+    for group in groups:
+        entered = {rank: group.entered(rank) for rank in (*group.members, *group.absent)}
+        least = min(entered.values())
+        for rank, member in group.members.items():
+            for call in member.recent:
+                if not is_open(member, call):
+                    continue
+                if call.operation in POINT_TO_POINT:
+                    _wait_for_peer(waits, group, rank, call)
+                elif call.sequence > least:
+                    for other in [one for one in entered if entered[one] < call.sequence]:
+                        waits.setdefault(rank, {}).setdefault(other, _Wait(group, call))
+    return waits
+
+
+def _wait_for_peer(waits: dict[int, dict[int, _Wait]], group: _Group, rank: int, call: Call) -> None:
+    """A send or receive waits for its peer, unless that is in the opposite call with this rank."""
+    runs = group.about.ranks
+    ranks = [first + step * i for first, step, count in runs for i in range(count)] if runs else []
+    if not 0 <= call.peer < len(ranks) or rank not in ranks:
+        return
+    other, mine = ranks[call.peer], ranks.index(rank)
+    theirs = group.members[other].recent if other in group.members else ()
+    opposite = POINT_TO_POINT[call.operation == "send"]
+    if not any(not one.exit_ns and one.operation == opposite and one.peer == mine for one in theirs):
+        waits.setdefault(rank, {}).setdefault(other, _Wait(group, call))
+
+
+def _missing(groups: Sequence[_Group], by_rank: dict[int, RankCalls]) -> CollectiveVerdict | None:
+    waits = _waits(groups)
+    if not waits:
+        return None
+    awaited = Counter(other for others in waits.values() for other in others)
+    free = [
+        rank for rank in awaited if not waits.get(rank) or (rank in by_rank and by_rank[rank].gone in GONE)
+    ]
+    if not free:
+        return _deadlock(waits, by_rank)
+    free.sort(key=lambda rank: (_trust(by_rank.get(rank)), -awaited[rank], rank))
+    culprit = free[0]
+    named = tuple(rank for rank in free if _trust(by_rank.get(rank)) == _trust(by_rank.get(culprit)))
+    waiting = {rank: others[culprit] for rank, others in waits.items() if culprit in others}
+    (_, wait), *_ = sorted(waiting.items(), key=lambda one: (one[1].call.sequence, one[0]))
+    inside = {
+        rank: one.call
+        for rank, one in waiting.items()
+        if one.group is wait.group and one.call.sequence == wait.call.sequence
+    }
+    call, seconds = wait.call, _seconds(by_rank, inside)
+    others = f" (with {_ranks_text(sorted(named[1:]))})" if len(named) > 1 else ""
+    reason = (
+        f"{_who(culprit, by_rank)}{others} has not come to {_call_text(call)}, number {call.sequence} of "
+        f"{_group_text(wait.group.about)}: {_where(culprit, by_rank)}; {_ranks_text(sorted(inside))} "
+        f"wait{'s' * (len(inside) == 1)} in it for {seconds:.0f} s"
+    )
+    about = wait.group.about, call.sequence, call.operation
+    return CollectiveVerdict(
+        "missing", *about, named, len(inside), seconds, reason, tuple(sorted(inside.items()))
+    )
+
+
+def _trust(one: RankCalls | None) -> int:
+    """Ranks that are gone explain a hang by themselves; of one that never reported nothing is known."""
+    if one is None:
+        return 3
+    return 0 if one.gone in ("dead", "finished") else 1 if one.is_stopped else 2
+
+
+def _deadlock(waits: dict[int, dict[int, _Wait]], by_rank: dict[int, RankCalls]) -> CollectiveVerdict | None:
+    """Following who waits for whom, from the lowest rank, until a rank is met again."""
+    path, rank = [], min(waits)
+    while rank not in path:
+        path.append(rank)
+        rank = min(waits[rank])
+    cycle = path[path.index(rank) :]
+    links = []
+    for one, other in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
+        wait = waits[one][other]
+        links.append(Link(one, wait.group.about.name, wait.call.operation, wait.call.sequence, other))
+    first = waits[cycle[0]][links[0].waits_for]
+    calls = {link.rank: waits[link.rank][link.waits_for].call for link in links}
+    texts = [
+        f"rank {link.rank} waits in {link.operation} {link.sequence} of "
+        f"{_group_text(waits[link.rank][link.waits_for].group.about)} for rank {link.waits_for}"
+        for link in links
+    ]
+    return CollectiveVerdict(
+        kind="deadlock",
+        group=first.group.about,
+        sequence=first.call.sequence,
+        operation=first.call.operation,
+        culprits=(),
+        entered=len(cycle),
+        seconds=_seconds(by_rank, calls),
+        reason="a cycle of process groups, each rank waits for the next: " + ", ".join(texts),
+        calls=tuple(sorted(calls.items())),
+        cycle=tuple(links),
+    )
+
+
+# -- all are in it
+
+
+def _inside(groups: Sequence[_Group], by_rank: dict[int, RankCalls]) -> CollectiveVerdict | None:
+    """The call that began last among those that all ranks of their group have entered and not all have left."""
+    found = []
+    for group in groups:
+        sequence = min([group.entered(rank) for rank in (*group.members, *group.absent)])
+        calls = group.at(sequence)
+        still = {rank: call for rank, call in calls.items() if is_open(group.members[rank], call)}
+        if still:
+            found.append(
+                (max(by_rank[rank].seen_ns - one.enter_ns for rank, one in still.items()), group, still)
+            )
+    if not found:
+        return None
+    # The one entered last: an older one may be of a communication hook, of which the exit is not known.
+    _, group, still = min(found, key=lambda one: one[0])
+    call, entered = next(iter(still.values())), len(group.at(next(iter(still.values())).sequence))
+    seconds = _seconds(by_rank, still)
+    where = f"{_call_text(call)}, number {call.sequence} of {_group_text(group.about)}"
+    stopped = tuple(sorted(r for r in group.members if by_rank[r].is_stopped or by_rank[r].gone))
+    if stopped:
+        kind, why = "stopped", f"{_who(stopped[0], by_rank)}: {_where(stopped[0], by_rank)}"
+        reason = f"all ranks have entered {where}; {why}"
+    else:
+        left = entered - len(still)
+        have = "none has left it" if not left else f"{left} of {entered} have left it"
+        kind = "network"
+        reason = f"all ranks have entered {where}, and {have} for {seconds:.0f} s: look at the network between them"
+    about = group.about, call.sequence, call.operation
+    return CollectiveVerdict(kind, *about, stopped, entered, seconds, reason, tuple(sorted(still.items())))
+
+
+# -- texts
+
+
+def _seconds(by_rank: dict[int, RankCalls], calls: dict[int, Call]) -> float:
+    """How long the rank that waits longest has been in its call."""
+    ages = [
+        max(by_rank[rank].seen_ns - call.enter_ns, 0) + by_rank[rank].age_ns for rank, call in calls.items()
+    ]
+    return max(ages, default=0) / 1e9
+
+
+def _who(rank: int, by_rank: dict[int, RankCalls]) -> str:
+    return f"rank {rank} on {by_rank[rank].host or 'an unnamed host'}" if rank in by_rank else f"rank {rank}"
+
+
+def _where(rank: int, by_rank: dict[int, RankCalls]) -> str:
+    one = by_rank.get(rank)
+    if one is None:
+        return "it has never reported"
+    phase = "no phase" if one.phase == "none" else one.phase
+    if one.gone:
+        does = {"dead": "it is dead", "silent": "it is not reported any more", "finished": "it has finished"}
+        return f"{does[one.gone]}, last in {phase}"
+    last = max(
+        (
+            (call.enter_ns, group, call)
+            for group in one.groups
+            for call in group.recent
+            if is_open(group, call)
+        ),
+        key=lambda found: found[0],
+        default=None,
+    )
+    if one.is_stopped:
+        return f"its process is stopped, in {phase}"
+    if last is None:
+        return f"it is in {phase}"
+    _, group, call = last
+    return f"it is in {phase}, in {call.operation} {call.sequence} of {_group_text(group)}"
+
+
+def _call_text(call: Call) -> str:
+    tensor = f"{_size_text(call.bytes)} {call.dtype}".strip() if call.bytes else call.dtype
+    root = f", root {call.peer}" if call.operation in ROOTED and call.peer >= 0 else ""
+    return f"{call.operation}" + (f" ({tensor}{root})" if tensor or root else "")
+
+
+def _size_text(size: int) -> str:
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size} B"
+
+
+def _group_text(group: GroupCalls) -> str:
+    name = group.description if group.description not in ("", "undefined") else group.name
+    ranks = shown_ranks(group)
+    return f"group {name} ({f'ranks {ranks}' if ranks else f'{group.size} ranks'})"
+
+
+def shown_ranks(group: GroupCalls) -> str:
+    """The ranks as text: "0-7", "0-56/8" for every eighth, "1,3-4"; "" if they are not known."""
+    return ",".join(
+        str(first)
+        if count == 1
+        else f"{first}-{first + step * (count - 1)}" + (f"/{step}" if step > 1 else "")
+        for first, step, count in group.ranks
+    )
+
+
+def _ranks_text(ranks: Sequence[int]) -> str:
+    if len(ranks) > 4:
+        return f"{len(ranks)} ranks"
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
