@@ -82,8 +82,10 @@ def _heads(blocks: Sequence[StepBlock], used: bytes) -> tuple[np.ndarray, np.nda
     columns = place[np.frombuffer(b"".join([block.columns for block in blocks]), np.uint8)]
     of = np.repeat(np.arange(len(blocks)), [len(block.columns) for block in blocks])
     heads = np.zeros((2, len(used), len(blocks)), np.int64)
-    heads[0, columns, of] = list(chain.from_iterable([block.first for block in blocks]))
-    heads[1, columns, of] = list(chain.from_iterable([block.least for block in blocks]))
+    for head, values in zip(
+        heads, ([one.first for one in blocks], [one.least for one in blocks]), strict=True
+    ):
+        head[columns, of] = np.fromiter(chain.from_iterable(values), np.int64, len(columns))
     first, least = heads.view(np.uint64)
     return first, least
 
@@ -91,10 +93,16 @@ def _heads(blocks: Sequence[StepBlock], used: bytes) -> tuple[np.ndarray, np.nda
 def _cells(blocks: Sequence[StepBlock], begins: np.ndarray, used: bytes) -> np.ndarray:
     """The cells of all rows, as (used columns, rows); 0 where there is none."""
     cells = np.zeros((int(begins[-1]), 8 * len(used)), np.uint8)
-    for block, begin in zip(blocks, begins.tolist(), strict=False):
+    # NumPy costs per call, and the blocks of one run have few layouts.
+    alike: dict[tuple, list[int]] = {}
+    for at, block in enumerate(blocks):
         if block.cells:
-            planes = np.frombuffer(block.cells, np.uint8).reshape(-1, block.count - 1)
-            cells[begin + 1 : begin + block.count, _planes(block.columns, block.widths, used)] = planes.T
+            alike.setdefault((block.count, block.columns, block.widths), []).append(at)
+    for (count, columns, widths), places in alike.items():
+        planes = np.frombuffer(b"".join([blocks[at].cells for at in places]), np.uint8)
+        rows = begins[places][:, None] + np.arange(1, count)
+        by_row = planes.reshape(len(places), -1, count - 1).transpose(0, 2, 1)
+        cells[rows[:, :, None], _planes(columns, widths, used)] = by_row
     return np.ascontiguousarray(cells.view("<u8").T, np.uint64)
 
 
