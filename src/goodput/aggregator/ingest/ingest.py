@@ -16,7 +16,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -58,6 +58,7 @@ TRANSACTION_ROWS = 16 * ROWS_AT_ONCE
 PUSH_ROWS_AT_ONCE = 2 * ROWS_AT_ONCE
 # Pushes that wait for a transaction are merged without it after this time, so that the account goes on.
 UNMERGED_SECONDS = 0.25
+_AT_ONCE = nullcontext()
 
 
 class Reservation(Protocol):
@@ -222,14 +223,9 @@ class Ingest:
             requests = self._hangs.stack_requests(report.ranks)
         return schema.Ack(ranks - len(push.rejected), push.rejected, requests)
 
-    @asynccontextmanager
-    async def _turn(self, push: Push, is_large: bool):
-        """One large push at a time is worked on in a thread; tokens take turns. Raises QueueFull."""
-        if not is_large:
-            yield
-            return
-        async with self._large.slot(push.owner, LARGE_WAITING_MAX):
-            yield
+    def _turn(self, push: Push, is_large: bool) -> AbstractAsyncContextManager:
+        """One large push at a time is worked on in a thread; tokens take turns. Entering raises QueueFull."""
+        return self._large.slot(push.owner, LARGE_WAITING_MAX) if is_large else _AT_ONCE
 
     async def _decode(self, push: Push, body: bytes, access: Access) -> schema.NodeReport:
         """Raises SchemaError, which is counted."""

@@ -39,6 +39,7 @@ OWNED_SECONDS = 30.0
 SCOPED_SHARE = 4
 _TEXTS = [field.name for field in fields(schema.Identity) if field.type is str]
 HARDWARE = ("compute_ns", "idle_ns", "energy_mj")
+_OWN_FIGURES = {name: f"reported_{name}" for name in HARDWARE}  # those of the current agent alone
 _AGENTS_FIGURES = frozenset(("since_ns", *HARDWARE))
 # How far back the windows of recent steps reach.
 WINDOWS_NS = SPAN_NS * SLIDING_SPANS
@@ -500,12 +501,12 @@ def _sum_hardware(held: dict[str, int], reported: dict[str, int]) -> dict[str, i
         name.startswith(("reported_", "said_")) for name in reported
     ):
         return {re.sub("^said_", "reported_", name): value for name, value in reported.items()}
-    figures = [name for name in HARDWARE if name in held or name in reported]
+    figures = [(name, own) for name, own in _OWN_FIGURES.items() if name in held or name in reported]
     is_same_agent = held.get("since_ns") == reported.get("since_ns") and all(
-        reported.get(name, 0) >= held.get(f"reported_{name}", 0) for name in figures
+        reported.get(name, 0) >= held.get(own, 0) for name, own in figures
     )
     summed = {"since_ns": reported["since_ns"]} if "since_ns" in reported else {}
-    for name in figures:
-        now = summed[f"reported_{name}"] = reported.get(name, 0)
-        summed[name] = held.get(name, 0) + now - (held.get(f"reported_{name}", 0) if is_same_agent else 0)
+    for name, own in figures:
+        now = summed[own] = reported.get(name, 0)
+        summed[name] = held.get(name, 0) + now - (held.get(own, 0) if is_same_agent else 0)
     return summed

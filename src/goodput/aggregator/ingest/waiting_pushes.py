@@ -107,7 +107,8 @@ class WaitingPushes:
                 if not push.parts:
                     queue.popleft()
                 found.append((push, part))
-                share, left = share - part.weight, left - part.weight
+                weight = part.weight
+                share, left = share - weight, left - weight
             if queue:
                 self._queues[token] = queue
         return found

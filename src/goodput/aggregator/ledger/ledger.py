@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 import msgspec
 import numpy as np
@@ -67,6 +67,8 @@ def _of(table: sql.Table) -> list:
 # Built once: building a statement takes longer than SQLite takes to execute it.
 _EVENTS_OF = sql.select(*_EVENT).where(*_of(_events)).order_by(_events.c.number)
 
+_key_values, _key_of_row = attrgetter(*KEY), itemgetter(*KEY)
+_encoder = msgspec.msgpack.Encoder()
 _report_decoder = msgspec.msgpack.Decoder(schema.RankReport)
 _event_decoder = msgspec.msgpack.Decoder(schema.Health)
 
@@ -167,16 +169,14 @@ class Ledger:
             raise LedgerError(f"ledger {self.url}: its file was deleted or replaced; restart the aggregator")
         blocks, events, processes = [], [], {}
         for merged in batch:
-            key = _key(merged.report.identity)
-            blocks += [{**key, **columns} for columns in columns_of(merged)]
-            events += [{**key, **_event_columns(event)} for event in merged.events]
-            before = processes.get(tuple(key.values()))
-            if before is None or before["sequence"] < merged.report.sequence:
-                processes[tuple(key.values())] = {
-                    **key,
-                    "sequence": merged.report.sequence,
-                    "report": msgspec.msgpack.encode(merged.report),
-                }
+            report = merged.report
+            process = _key_values(report.identity)
+            key = dict(zip(KEY, process, strict=True))
+            blocks += [key | columns for columns in columns_of(merged)]
+            events += [key | _event_columns(event) for event in merged.events]
+            before = processes.get(process)
+            if before is None or before["sequence"] < report.sequence:
+                processes[process] = key | {"sequence": report.sequence, "report": _encoder.encode(report)}
         with self.transaction({key[0] for key in processes}) as connection:
             _put(connection, _processes, processes.values(), newest="sequence")
             _put(connection, _blocks, blocks)
@@ -187,7 +187,7 @@ class Ledger:
             for segment in new_segments:
                 segments.put(connection, segment)
         for one in blocks:
-            self.appended[tuple(one[name] for name in KEY)] += one["rows"]
+            self.appended[_key_of_row(one)] += one["rows"]
 
     def end(self, marks: list[tuple[schema.Identity, EndMark]], set_ns: int) -> None:
         """Write end marks of processes, set at `set_ns`; a later mark of a process replaces an earlier one."""
@@ -434,7 +434,7 @@ def _statement(
 
 
 def _key(identity: schema.Identity) -> dict:
-    return {name: getattr(identity, name) for name in KEY}
+    return dict(zip(KEY, _key_values(identity), strict=True))
 
 
 def _health_columns(key: HealthKey, event: schema.Health) -> dict:
