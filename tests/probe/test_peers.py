@@ -94,6 +94,14 @@ def test_command_compares_and_fails(tmp_path, measured, capsys, form):
     assert main(["probe"]) == 1 and "nothing could be measured" in capsys.readouterr().err
 
 
+def test_peers_that_are_the_node_itself_are_an_error(tmp_path, measured, capsys):
+    pytest.importorskip("torch")
+    measured["document"] = probe_of("n1", h2d_pinned=1e9)
+    (tmp_path / "peers.json").write_text(json.dumps(measured["document"]))
+    assert main(["probe", "--against", str(tmp_path / "peers.json")]) == 1
+    assert "no figure to compare: the peers are this node itself" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "text",
     [*("", "{", "[]", "5", '{"host": "x"}', '{"host": "x", "figures": [{"name": "a"}]}'),

@@ -99,7 +99,7 @@ def _node(arguments) -> int:
             return fail("probe", error)
         if documents is None:
             return 0
-        against = against or documents
+        against = against or (documents if len(documents) > 1 else [])
     else:
         documents = [node.probe(options, lambda what: message("probe", what))]
         path = kept.save(documents[0])

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import multiprocessing.connection
 import os
+import time
 import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -38,7 +40,7 @@ def run_all(calls: list[tuple[Callable, tuple]], seconds_max: float = SECONDS_MA
                 child.start()
             sender.close()
             children.append((child, receiver))
-        return [_result(receiver, seconds_max) for _, receiver in children]
+        return _results([receiver for _, receiver in children], seconds_max)
     finally:
         for child, receiver in children:
             receiver.close()
@@ -59,9 +61,22 @@ def _call(sender: Connection, function: Callable, arguments: tuple) -> None:
     os._exit(0)  # The parent's own exit handlers are not this child's.
 
 
-def _result(receiver: Connection, seconds_max: float):
-    if not receiver.poll(seconds_max):
-        raise PartError(f"no answer within {seconds_max:.0f} s")
+def _results(receivers: list[Connection], seconds_max: float) -> list:
+    """In the order of the receivers. Raises PartError for the first child to fail: the others may wait for it."""
+    found: list = [None] * len(receivers)
+    pending = {receiver: at for at, receiver in enumerate(receivers)}
+    end = time.monotonic() + seconds_max
+    while pending:
+        ready = multiprocessing.connection.wait(list(pending), max(0.0, end - time.monotonic()))
+        if not ready:
+            raise PartError(f"no answer within {seconds_max:.0f} s")
+        for receiver in ready:
+            assert isinstance(receiver, Connection)
+            found[pending.pop(receiver)] = _result(receiver)
+    return found
+
+
+def _result(receiver: Connection):
     try:
         found, error = receiver.recv()
     except EOFError:

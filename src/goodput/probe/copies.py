@@ -17,7 +17,7 @@ def host_memory(size: int = CPU_BYTES, seconds: float = SECONDS) -> list[Figure]
 
     source, target = (torch.ones(size, dtype=torch.uint8) for _ in range(2))
     rate, spread = rate_of(2 * size, _repeat(lambda: target.copy_(source), lambda: None, seconds))
-    return [Figure("memory_host", rate, "B/s", f"{torch.get_num_threads()} threads", spread=spread)]
+    return [Figure("memory_host", rate, "B/s", threads(torch.get_num_threads()), spread=spread)]
 
 
 def on_gpu(index: int) -> list[Figure]:
@@ -41,6 +41,10 @@ def on_gpu(index: int) -> list[Figure]:
         rate, spread = rate_of(amount, times)
         figures.append(Figure(figure, rate, "B/s", name, index, spread))
     return figures
+
+
+def threads(count: int) -> str:
+    return f"{count} thread{'s'[count == 1 :]}"
 
 
 def _repeat(copy, wait, seconds: float) -> list[float]:

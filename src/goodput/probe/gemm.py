@@ -5,7 +5,6 @@ On a CPU it is `goodput.flops.cpu_peak`, whose file also has the peaks for MFU.
 
 from __future__ import annotations
 
-import statistics
 import time
 
 from goodput.account.peaks import peak
@@ -88,9 +87,3 @@ def _gpu_seconds(torch, multiply) -> list[float]:
         if spent > GPU_SECONDS / 3:
             seconds.append(start.elapsed_time(end) / 1e3)
     return seconds
-
-
-def median_rate(figures: list[Figure], name: str) -> float | None:
-    """Of the figures of this name, such as of all GPUs of a node; None if none is known."""
-    known = [figure.value for figure in figures if figure.name == name and figure.value]
-    return statistics.median(known) if known else None

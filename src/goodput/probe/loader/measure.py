@@ -53,7 +53,9 @@ class Meter:
                 before = [self._slots[at] for at in range(len(self._slots))]
                 for counts in waits.counts.values():
                     counts.clear()
-                cycle = self._cycle(batches, copy, max(LEAST * workers, LEAST))
+                cycle = self._cycle(
+                    batches, copy, max(LEAST * workers, LEAST), loader.batch_sampler is not None
+                )
                 after = [self._slots[at] for at in range(len(self._slots))]
         except TargetError:
             raise
@@ -66,7 +68,7 @@ class Meter:
         spent = [new - old for new, old in zip(after, before, strict=True)]
         return Point(workers=workers, **cycle, **_parts(spent, waits.counts, workers / cycle["rate"]))
 
-    def _cycle(self, batches: Iterator, copy: Copy | None, least: int) -> dict:
+    def _cycle(self, batches: Iterator, copy: Copy | None, least: int, is_batched: bool) -> dict:
         """Rate, samples of a batch, and the main process's seconds for a batch."""
         taken, samples, copied = 0, 0, 0.0
         start, start_cpu, copy_cpu = time.monotonic(), time.thread_time(), 0.0
@@ -79,7 +81,7 @@ class Meter:
                 break
         return {
             "rate": taken / spent,
-            "samples_per_batch": samples / taken,
+            "samples_per_batch": samples / taken if is_batched else 1.0,
             "copy": copied / taken,
             "transfer": max(0.0, time.thread_time() - start_cpu - copy_cpu) / taken,
         }

@@ -63,12 +63,13 @@ def _alone(found: dict) -> list[str]:
 def _use(found: dict) -> list[str]:
     use, now = found["use"], found["now"]
     setting = f"num_workers={use['num_workers']}"
+    more = "" if found["limit"]["saturated"] else "; with more workers (--workers-max) it may be faster still"
     if found["pinning"]:
         setting += f", pin_memory={use['pin_memory']}"
     if use == {"num_workers": now["num_workers"], "pin_memory": now["pin_memory"]}:
-        return _wrapped(f"use: {setting}, as now")
+        return _wrapped(f"use: {setting}, as now{more}")
     gain = f", {found['gain']:.2g} times as fast" if found["gain"] >= 1.05 else ", as fast"
-    return _wrapped(f"use: {setting}{gain} as now with num_workers={now['num_workers']}")
+    return _wrapped(f"use: {setting}{gain} as now with num_workers={now['num_workers']}{more}")
 
 
 def _rate(value: float) -> str:
