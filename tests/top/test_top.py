@@ -12,10 +12,11 @@ from support.rank_page.page_maker import Rank
 from goodput.account import document
 from goodput.causes import explain
 from goodput.cli import main
+from goodput.progress.local_runs import Pace
 from goodput.top.glyphs import Glyphs, is_utf8
 from goodput.top.gpus import figures
 from goodput.top.keys import keys_of
-from goodput.top.model import Frame, History, Pace, run_view
+from goodput.top.model import Frame, History, run_view
 from goodput.top.trouble import troubles
 from goodput.top.view import OPEN, QUIT, RANK, RUN, STACK, View
 

@@ -8,7 +8,8 @@ from typing import Any
 from urllib.parse import quote
 
 from goodput.account import FINAL_STATUSES
-from goodput.top.model import Frame, History, Pace, RunRow, SourceError, run_view
+from goodput.progress.local_runs import Pace
+from goodput.top.model import Frame, History, RunRow, SourceError, run_view
 from goodput_exporters.push.client import AggregatorClient
 from goodput_exporters.push.credentials import Credentials, Unreachable
 

@@ -8,31 +8,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from goodput.account.states import STATES
 from goodput.progress.estimate import Progress, progress_of
+from goodput.progress.local_runs import SHOWN_STEPS, Pace
 from goodput.top.trouble import NONE, troubles
 
 WINDOW_SECONDS, SAMPLE_SECONDS = 60.0, 5.0
-SHOWN_STEPS = 120
 # Waiting for another rank is no fault of the rank that waits.
 _NOT_ITS_OWN = ("productive", "communication", "straggler", "bubble", "down", "queue", "unobserved")
 
 
 class SourceError(Exception):
     """Nothing could be read; the text says what and why."""
-
-
-class Pace(NamedTuple):
-    """A run's present rate in steps per second, and recent step times in seconds, oldest first.
-
-    `basis` says what a step time stands for, such as "last 120 steps"; None among the times is a gap.
-    """
-
-    steps_per_second: float | None
-    step_seconds: list[float | None]
-    basis: str
 
 
 @dataclass

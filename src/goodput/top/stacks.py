@@ -28,7 +28,7 @@ class StackTaker:
         """Take the stack of a rank; `text` has it some tenths of a second later."""
         if rank is None or self._source is None:
             return
-        found = self._source.pages.get((run, rank))
+        found = self._source.local.pages.get((run, rank))
         if found is None or not found[1].attempt.alive:
             self._texts[run, rank] = "the process is gone"
             return

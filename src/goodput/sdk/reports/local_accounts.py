@@ -55,11 +55,17 @@ class PageRead(NamedTuple):
     pid: int
 
 
-def read_page(path: str, now_mono_ns: int) -> PageRead:
-    """The page at `path` now. Raises PageError."""
+def read_page(path: str, now_mono_ns: int, steps_max: int = page.STEP_RING) -> PageRead:
+    """The page at `path` now, with at most so many of its last steps where its process lives. Raises PageError.
+
+    The time of steps that are left out is that of the totals at the first one that is read.
+    """
     with Reader(path) as reader:
         alive = reader.alive()
-        snapshot = reader.snapshot(alive=alive)
+        since = 0
+        if alive and steps_max < page.STEP_RING:
+            since = max(reader.snapshot(page.NS_MAX, page.NS_MAX, alive).steps_done - steps_max, 0)
+        snapshot = reader.snapshot(since, alive=alive)
         attempt = attempt_of(snapshot, now_mono_ns, alive)
         attempt.stacks = sample_file.read(reader.path, attempt.start_ns)
         return PageRead(snapshot.identity["run"], attempt, snapshot.identity["pid"])
