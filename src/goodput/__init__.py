@@ -36,6 +36,7 @@ __all__ = [
     "loader",
     "mark",
     "phase",
+    "progress",
     "report",
     "resumed",
     "start",
@@ -140,6 +141,16 @@ def phase(name: str, state: str | None = None):
         return _phases[name]
     except Exception:
         return _session.phases.define(name, state)
+
+
+def progress(total_steps: int) -> None:
+    """Declare the number of steps of the whole training, those before a resume included.
+
+    `goodput run` then shows one line for the job: steps, rate, time left, goodput, slowest rank. This process does
+    nothing for it but to write the number into its rank page. The same as `goodput.start(total_steps=...)`: call
+    `goodput.start` first where you name the run or the rank. The Trainers of transformers and Lightning need no call.
+    """
+    _session.start(total_steps=total_steps)
 
 
 def steps(iterable, samples: int = 0):

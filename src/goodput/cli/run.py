@@ -12,12 +12,14 @@ import subprocess
 import sys
 import time
 
-from goodput.cli import fail, message
+from goodput.cli import fail, message, number
+from goodput.progress import KUBEFLOW_URL
 
 HELP = "run a training script with automatic measurement"
 DESCRIPTION = """Run a Python script (or -m MODULE, or a launcher such as torchrun) with PyTorch measured
-automatically in every Python process that it starts. The command replaces this process (exec);
-when the training ends, rank 0 prints its account on standard error."""
+automatically in every Python process that it starts. The command replaces this process (exec).
+On the node of rank 0 one line shows the progress of the job, where the number of steps is known
+(goodput.progress, Trainers); when the training ends, rank 0 prints its account on standard error."""
 EPILOG = """examples: goodput run train.py --epochs 3
           goodput run --name my-run torchrun --nproc-per-node 2 train.py"""
 
@@ -29,7 +31,10 @@ def add_options(parser) -> None:
         "--directory",
         help="folder of the rank pages (default: $GOODPUT_DIR, else /run/goodput if there is one, else /dev/shm/goodput)",
     )
-    add("--quiet", action="store_true", help="print no account at the end")
+    add("--quiet", action="store_true", help="print no progress, and no account at the end")
+    add("--no-progress", action="store_true", help="print no progress")
+    add("--progress-interval", metavar="SECONDS", type=number(float, 0.1, 86_400, " seconds"), default=60.0,
+        help="without a terminal: time between two lines of progress (default: %(default)g)")  # fmt: skip
     add("-m", dest="module", action="store_true", help="SCRIPT is a module, as in python -m")
     add("script", metavar="SCRIPT", help="a Python script, a module after -m, or a command")
     add("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
@@ -44,6 +49,7 @@ def call(arguments) -> int:
         message("run", f"{flag} makes Python ignore PYTHONPATH or site packages, so nothing is measured")
     environ = environment(os.environ, arguments)
     start_sampler(environ)
+    start_progress(environ, 0.0 if arguments.quiet or arguments.no_progress else arguments.progress_interval)
     sys.stdout.flush()
     try:
         os.execve(command[0], command, environ)
@@ -52,18 +58,24 @@ def call(arguments) -> int:
 
 
 def start_sampler(environ: dict[str, str]) -> None:
-    """Start the process that samples stacks in time without a phase; it is no child of the command."""
+    """Start the process that samples stacks in time without a phase."""
+    _start_beside("goodput.stack_samples.beside_run", environ)
+
+
+def start_progress(environ: dict[str, str], plain_seconds: float) -> None:
+    """Start the process that shows the progress, or with 0 seconds the one that reports to Kubeflow Trainer alone."""
+    if plain_seconds or environ.get(KUBEFLOW_URL):
+        _start_beside("goodput.progress.beside_run", environ, f"{plain_seconds:g}", keeps_stderr=True)
+
+
+def _start_beside(module: str, environ: dict[str, str], *arguments: str, keeps_stderr: bool = False) -> None:
+    """Run a module with the folder of the pages and this process's pid; it is no child of the command."""
     if environ.get("GOODPUT_DISABLE") or not os.path.isdir("/proc"):
         return
     from goodput.rank_page.page import default_directory
 
-    call = [
-        sys.executable,
-        "-m",
-        "goodput.stack_samples.beside_run",
-        os.path.abspath(default_directory(environ)),
-        str(os.getpid()),
-    ]
+    directory = os.path.abspath(default_directory(environ))
+    call = [sys.executable, "-m", module, directory, str(os.getpid()), *arguments]
     child = os.fork()
     if child:
         os.waitpid(child, 0)
@@ -71,8 +83,11 @@ def start_sampler(environ: dict[str, str]) -> None:
     try:
         own = {name: value for name, value in os.environ.items() if name != "GOODPUT_AUTO"}
         null = subprocess.DEVNULL
+        error = None if keeps_stderr else null
         # Modules in the current directory must not replace the standard library's.
-        subprocess.Popen(call, env=own, cwd="/", start_new_session=True, stdin=null, stdout=null, stderr=null)
+        subprocess.Popen(
+            call, env=own, cwd="/", start_new_session=True, stdin=null, stdout=null, stderr=error
+        )
     finally:
         os._exit(0)
 

@@ -17,7 +17,7 @@ from goodput.account import FINAL_STATUSES, Account, Attempt, Run, compute, docu
 from goodput.account.hang import verdict, without_stack
 from goodput.account.rank_status import rank_status
 from goodput.causes import explain
-from goodput.rank_page.page import PageError
+from goodput.rank_page.page import SUFFIX, PageError, file_name
 from goodput.sdk.reports.local_accounts import PageRead, page_paths, read_page, runs_of
 from goodput.wire.identity import clean_text
 
@@ -67,12 +67,13 @@ class LocalRuns:
     def read(self, only: str | None = None) -> list[LocalRun]:
         """The runs, by name, or this one alone. Raises OSError for a folder that cannot be read; one that is not there is
         empty, since the first rank makes it."""
-        pages = self._read_pages()
+        pages = self._read_pages(only)
         return [self._local_run(run) for run in runs_of(pages) if only in (None, run.name)]
 
-    def _read_pages(self) -> list[PageRead]:
+    def _read_pages(self, only: str | None) -> list[PageRead]:
+        prefix = "" if only is None else file_name(only, 0, 0).removesuffix(f"0.0{SUFFIX}")
         try:
-            paths = page_paths(self.directory)
+            paths = [p for p in page_paths(self.directory) if os.path.basename(p).startswith(prefix)]
         except FileNotFoundError:
             paths = []
         found, gone, notes = [], {}, []

@@ -37,6 +37,19 @@ def test_user_values_win_over_detected_ones(sdk):
     assert len(out.messages()) == 1 and "gpu_power_watts" in out.errors
 
 
+def test_progress_declares_the_total(sdk):
+    """A wrong one is said and leaves the rest as it was."""
+    out = sdk("""
+        goodput.progress("many")
+        goodput.progress(100)
+        goodput.progress(-1)
+        with goodput.step(): work()
+    """)
+    assert out.snapshot().identity["total_steps"] == 100
+    assert out.snapshot().steps_done == 1
+    assert len(out.messages()) == 2 and out.errors.count("total_steps") == 2
+
+
 def test_unchanged_fields_write_nothing(sdk):
     out = sdk("""
         from goodput.rank_page import page
