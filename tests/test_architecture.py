@@ -156,7 +156,7 @@ PACKAGES = {
     "perfetto": ["account", "runlog"],
     "mcp": ["account", "exporters.push", "goodput"],
     "probe": ["account", "flops"],
-    "demo": ["account", "child_processes", "goodput"],
+    "demo": ["account", "child_processes", "goodput", "top"],
     "up": ["child_processes"],
     "cli": [
         *(

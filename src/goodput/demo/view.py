@@ -6,6 +6,7 @@ refresh.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import urllib.parse
@@ -17,21 +18,12 @@ from rich.table import Table
 from rich.text import Text
 
 from goodput.account.text import percent
+from goodput.top.glyphs import Glyphs, is_utf8
 
 REFRESH_SECONDS = 0.5
 LINE_SECONDS = 2.0
 BAR_CELLS = 72
-_COLOURS = {
-    "productive": "green",
-    "loader": "magenta",
-    "communication": "blue",
-    "straggler": "yellow",
-    "checkpoint": "cyan",
-    "startup": "bright_blue",
-    "lost": "red",
-    "down": "bright_black",
-    "unobserved": "grey37",
-}
+LEGEND_SHARE_MIN = 0.5 / BAR_CELLS
 
 
 class View:
@@ -41,6 +33,8 @@ class View:
         self._url = f"{address}/api/v1/runs/{urllib.parse.quote(run, safe='')}"
         self._client = httpx.Client(timeout=2.0, trust_env=False)
         self._console = Console(file=sys.stderr)
+        is_unicode = is_utf8(self._console.encoding, os.environ)
+        self._glyphs = Glyphs(is_unicode, self._console.color_system is not None)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._next = self._next_line = 0.0
         self._note = "starting"
@@ -110,7 +104,7 @@ class View:
                 f"{states['communication'] + states['straggler']:.1f} s",
                 f"{states['lost']:.1f} s",
             )
-        return Group(Text(f"\n{self._note}"), Text(_line(document)), _bar(document), table)
+        return Group(Text(f"\n{self._note}"), Text(_line(document)), _bar(document, self._glyphs), table)
 
 
 def _line(document: dict) -> str:
@@ -125,12 +119,12 @@ def _line(document: dict) -> str:
     return f"{document['status']:<8} step {step:>5}  step time {length:>8}  goodput {goodput:>7}  leading cause {leading}"
 
 
-def _bar(document: dict) -> Text:
+def _bar(document: dict, glyphs: Glyphs) -> Text:
     """The account as one line of blocks, and a legend of the states' colours."""
-    bar, legend, total = Text(), Text("\n"), document["gpu_seconds"] or 1.0
-    for state, seconds in document["states"].items():
-        if cells := round(BAR_CELLS * seconds / total):
-            style = _COLOURS.get(state, "white")
-            bar.append("\u2588" * cells, style=style)
-            legend.append("\u25a0 ", style=style).append(f"{state}  ")
-    return bar + legend
+    states = document["states"]
+    total = sum(states.values()) or 1.0
+    found = glyphs.bar(states, BAR_CELLS).append("\n")
+    for state, seconds in states.items():
+        if seconds / total >= LEGEND_SHARE_MIN:
+            found.append_text(glyphs.mark(state)).append(f" {state}  ")
+    return found
