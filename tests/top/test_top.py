@@ -13,6 +13,7 @@ from goodput.account import document
 from goodput.causes import explain
 from goodput.cli import main
 from goodput.progress.local_runs import Pace
+from goodput.top.draw import body
 from goodput.top.glyphs import Glyphs, is_utf8
 from goodput.top.gpus import figures
 from goodput.top.keys import keys_of
@@ -86,6 +87,28 @@ def test_ranks_are_sorted_by_trouble_and_by_keys():
     view.key("up", frame)
     assert view.selected(view.rows(frame)) == 1
     assert view.key("q", frame) == QUIT
+
+
+def test_lines_of_a_run_that_hangs():
+    """The verdict comes before the bar, nothing is wider than the screen, and a low screen keeps verdict and ranks."""
+    suspect = {"rank": 1, "kind": "elsewhere", "phase": "backward", "seconds": 75.0}
+    hang = {
+        "culprit": 1,
+        "suspects": [suspect],
+        "reason": "rank 1 on n1 is in backward; 2 ranks wait in communication",
+    }
+    document = found({**hang, "stack": "main (train.py:7)", "stack_rank": 1})
+    frame = Frame("", 0.0, [], run_view(document, Pace(None, [1.0], "last 1 steps"), History(), 0.0))
+    for width, rows_max in ((80, 22), (60, 10), (140, 38)):
+        lines = [line.plain for line in body(frame, View("r1"), width, Glyphs(False, False), rows_max)]
+        text = "\n".join(lines)
+        assert "hangs" in lines[0] and max(map(len, lines)) <= width and len(lines) <= rows_max
+        assert text.index("HANG rank 1 on n1 is in") < text.index("RANK") < text.index("hangs:"), text
+    view = View("r1")
+    view.key("enter", frame)
+    assert "main (train.py:7)" in "\n".join(
+        line.plain for line in body(frame, view, 80, Glyphs(False, False))
+    )
 
 
 def test_a_chosen_run_is_opened():

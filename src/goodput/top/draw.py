@@ -163,12 +163,10 @@ def run_lines(view: RunView, width: int, glyphs: Glyphs) -> list[Text]:
     if progress.slowest_rank is not None:
         parts.append(f"slowest rank {progress.slowest_rank}")
     first.append("  " + "  ".join(parts))
-    lines = [
-        first,
-        _progress_line(view),
-        glyphs.bar(view.states, width),
-        _legend(view, glyphs),
-    ]
+    lines = [first, _progress_line(view)]
+    if view.hang:
+        lines += _wrapped(Text(f"HANG {view.hang}", style="bold red"), width, 3)
+    lines += [glyphs.bar(view.states, width), _legend(view, width, glyphs)]
     times = step_times(pace.step_seconds, pace.basis, width, glyphs)
     if times:
         lines.append(times)
@@ -203,14 +201,16 @@ def _progress_line(view: RunView) -> Text:
     return line.append(f"  {eta}", "bold") if eta else line
 
 
-def _legend(view: RunView, glyphs: Glyphs) -> Text:
+def _legend(view: RunView, width: int, glyphs: Glyphs) -> Text:
+    """The largest states in the order of the bar, as many as fit."""
     total = sum(view.states.values())
     largest = sorted(view.states, key=lambda state: -view.states[state])[:LEGEND_STATES]
     line = Text(no_wrap=True)
     for state in sorted(largest, key=STATES.index):
         share = view.states[state] / total
-        if share >= 0.0005:
-            line.append_text(glyphs.mark(state)).append(f" {state} {percent(share)}  ")
+        part = f" {state} {percent(share)}  "
+        if share >= 0.0005 and line.cell_len + len(part) - 1 <= width:
+            line.append_text(glyphs.mark(state)).append(part)
     return line
 
 
