@@ -53,6 +53,7 @@ PACKAGES = {
     "goodput": ["sdk.recorder", "sdk.reports", "sdk.startup"],
     "auto": ["goodput", "sdk.automatic", "sdk.frameworks", "sdk.recorder"],
     "bootstrap": [None, "auto"],
+    "loggers": ["goodput", None, "rank_page"],
     "lightning": ["auto", "goodput", "sdk.automatic"],
     "transformers": ["auto", "goodput", "sdk.automatic"],
     "aggregator": [],
@@ -205,6 +206,7 @@ STANDARD = {
     *(
         "goodput",
         "auto",
+        "loggers",
         "rank_page",
         "stack_samples",
         "histograms",
