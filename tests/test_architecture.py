@@ -191,6 +191,7 @@ PACKAGES = {
             "exporters.push",
             "exporters.server",
             "runlog",
+            "sdk.recorder",
             "sdk.reports",
             "stack_samples",
             "top",

@@ -12,6 +12,8 @@ from goodput.cli import main
 
 torch = pytest.importorskip("torch")
 
+from support.forks import server_with  # noqa: E402
+from support.paths import SUPPORT  # noqa: E402
 from support.probe import planted  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset  # noqa: E402
 
@@ -19,6 +21,7 @@ from goodput.probe.loader import probe, sweep, worker_times  # noqa: E402
 from goodput.probe.loader.target import TargetError  # noqa: E402
 from goodput.probe.loader.variants import Variants  # noqa: E402
 
+COMMAND = str(SUPPORT / "probe" / "command.py")
 # One of each kind, of few workers; `make probe-limits` has twelve.
 SHORT = (
     planted.Plant("cpu", "cpu", "core", 0.060, 0.040, 5),
@@ -125,6 +128,23 @@ def test_command_prints_json_and_progress(tmp_path, monkeypatch, capsys):
     ):
         assert main(["probe", "loader", name, *options]) == 1
         assert text in capsys.readouterr().err
+
+
+def test_probe_is_not_recorded_as_a_training(tmp_path):
+    """Of a module that imports goodput.auto, which opens a page at the first loader."""
+    (tmp_path / "recorded_training.py").write_text(
+        "import goodput.auto, torch\nfrom torch.utils.data import DataLoader, TensorDataset\n"
+        "def make():\n    return DataLoader(TensorDataset(torch.zeros(64, 2)), batch_size=8)\n"
+        "if __name__ == '__main__':\n    print(len(list(make())))\n"
+    )
+    environ = {"GOODPUT_DIR": str(tmp_path / "pages")}
+    options = ["loader", "recorded_training:make", "--workers-max", "1", "--seconds", "0.05"]
+    server = server_with("torch")
+    [ended] = server.run(([COMMAND, *options], environ), seconds=120, directory=tmp_path)
+    assert ended.returncode == 0 and "use: num_workers=0" in ended.stdout, ended.stderr
+    assert not list(tmp_path.glob("pages/*"))
+    [ended] = server.run((["recorded_training.py"], environ), seconds=120, directory=tmp_path)
+    assert ended.stdout == "8\n" and list(tmp_path.glob("pages/*.page")), ended.stderr
 
 
 def test_single_samples_are_counted():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 
+import goodput
 from goodput.cli import fail, message, number
 from goodput.cli.compare import share
 
@@ -81,7 +83,29 @@ def call(arguments) -> int:
         import torch
     except ModuleNotFoundError:
         return fail("probe", "PyTorch is missing: install the build for this machine, see pytorch.org")
-    return _loader(arguments, torch) if arguments.action == "loader" else _node(arguments)
+    if arguments.action != "loader":
+        return _node(arguments)
+    with unrecorded():
+        return _loader(arguments, torch)
+
+
+@contextlib.contextmanager
+def unrecorded():
+    """The user's module may import goodput.auto, which would record the probe as a training; so would its workers."""
+    from goodput.sdk.recorder.recorder import State
+
+    recorder, before = goodput._session.recorder, os.environ.get("GOODPUT_DISABLE")
+    state = recorder.state
+    recorder.set_state(State.DISABLED)
+    os.environ["GOODPUT_DISABLE"] = "1"
+    try:
+        yield
+    finally:
+        recorder.set_state(state)
+        if before is None:
+            del os.environ["GOODPUT_DISABLE"]
+        else:
+            os.environ["GOODPUT_DISABLE"] = before
 
 
 def _node(arguments) -> int:
