@@ -13,9 +13,11 @@ from support.paths import SUPPORT
 from support.rank_page.page_maker import Rank
 from support.servers.certificates import Authority
 from support.servers.http_server import Handler, HttpServer
+from support.servers.servers import wait_until
 from support.top.tmux import Terminal
 
 from goodput.cli import run as run_command
+from goodput.progress.beside_run import Job
 from goodput.progress.estimate import Progress, progress_of
 from goodput.progress.kubeflow import Sender, body
 from goodput.progress.local_runs import STEPS_MAX, LocalRuns
@@ -60,23 +62,29 @@ def run(pages, *options):
 
 def test_one_line_for_the_job_where_piped_and_for_kubeflow(tmp_path, endpoint):
     """Not one line per rank; the process of rank 0 has no thread or socket for it."""
-    command = run(
-        tmp_path / "pages", "--progress-interval", "0.5", sys.executable, str(TRAINING), str(tmp_path), "100"
+    options = ("--progress-interval", "0.5", sys.executable, str(TRAINING), str(tmp_path), "100000")
+    errors = tmp_path / "errors"
+    line = re.compile(
+        r"goodput: job: step (\d+)/100000 [\d.]+ %, [\d.]+ (?:steps/s|s a step), ETA .*, goodput [\d.]+ %"
     )
-    done = subprocess.run(
-        command, env={**os.environ, **endpoint.environ}, capture_output=True, text=True, timeout=60
+
+    def lines() -> list[str]:
+        return [one for one in errors.read_text().split("\n") if one.startswith("goodput: ")]
+
+    with errors.open("wb") as file:
+        command = run(tmp_path / "pages", *options)
+        environ = {**os.environ, **endpoint.environ}
+        trained = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=file, text=True)
+        wait_until(lambda: len(lines()) >= 2 and endpoint.requests, 60, "line of progress and report")
+        (tmp_path / "stop").touch()
+        printed, _ = trained.communicate(timeout=60)
+    steps = [int(line.match(one)[1]) for one in lines()]
+    assert trained.returncode == 0 and steps == sorted(set(steps)), errors.read_text()
+    assert "tasks=1 sockets=0" in printed
+    wait_until(
+        lambda: endpoint.requests[-1][2]["trainerStatus"]["progressPercentage"] == 100, 60, "last report"
     )
-    assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stderr.split("\n") if line.startswith("goodput: ")]
-    steps = [
-        int(re.match(r"goodput: job: step (\d+)/100 [\d.]+ %, [\d.]+ steps/s, ETA \d+ s, goodput ", line)[1])
-        for line in lines
-    ]
-    assert steps == sorted(steps) and 1 <= len(steps) <= 12, done.stderr
-    assert "tasks=1 sockets=0" in done.stdout
-    path, authorization, sent = endpoint.requests[-1]
-    assert (path, authorization) == ("/job/status", "Bearer secret")
-    assert sent["trainerStatus"]["progressPercentage"] == 100
+    assert {request[:2] for request in endpoint.requests} == {("/job/status", "Bearer secret")}
 
 
 def test_line_below_the_output_of_a_terminal(tmp_path):
@@ -142,6 +150,17 @@ def test_what_goes_wrong_is_said(endpoint, tmp_path):
     (tmp_path / "token").unlink()
     assert "token" in Sender.from_environment(environ).send(PROGRESS, 0)
     assert len(endpoint.requests) == 2
+
+
+def test_only_the_node_of_rank_0_shows_the_job(tmp_path):
+    """And only for the command that has started it."""
+    mine, other = (Job(str(tmp_path), pid) for pid in (os.getpid(), 1 << 30))
+    assert mine.progress() is None  # No folder has pages yet.
+    Rank(tmp_path, run="mine", rank=1, total_steps=100).train(20)
+    assert mine.progress() is None
+    Rank(tmp_path, run="mine", rank=0, total_steps=100).train(20)
+    progress = mine.progress()
+    assert (progress.run, progress.done, progress.total, other.progress()) == ("mine", 20, 100, None)
 
 
 def test_more_steps_than_are_read_count(tmp_path):

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 from support.account.account_history import Process, account_of
@@ -17,7 +18,8 @@ from goodput.top.draw import body
 from goodput.top.glyphs import Glyphs, is_utf8
 from goodput.top.gpus import figures
 from goodput.top.keys import keys_of
-from goodput.top.model import Frame, History, run_view
+from goodput.top.model import Frame, History, SourceError, run_view
+from goodput.top.polling import Polling
 from goodput.top.trouble import troubles
 from goodput.top.view import OPEN, QUIT, RANK, RUN, STACK, View
 
@@ -224,3 +226,36 @@ def test_without_rich_the_extra_is_named(tmp_path):
     code = "import sys; sys.modules['rich'] = None; from goodput.cli import main; sys.exit(main(['top']))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, "goodput-telemetry[top]" in done.stderr) == (1, True), done.stderr
+
+
+def test_reading_goes_on_after_errors():
+    """The last frame stays, the problem is said, and gone with the next reading that succeeds."""
+    frames = [Frame("s", float(n), [], None) for n in range(2)]
+    outcomes = [frames[0], SourceError("no answer"), KeyError("live"), frames[1]]
+    seen, over = [], threading.Event()
+
+    class Source:
+        title = "s"
+
+        def read(self, opened):
+            if len(seen) == len(outcomes):
+                threading.Event().wait()
+            outcome = outcomes[len(seen)]
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+    def changed():
+        seen.append((polling.frame, polling.problem))
+        if len(seen) == len(outcomes):
+            over.set()
+
+    polling = Polling(Source(), 0.001, changed)
+    polling.start()
+    assert over.wait(30)
+    assert seen[:4] == [
+        (frames[0], ""),
+        (frames[0], "no answer"),
+        (frames[0], "s: KeyError: 'live'"),
+        (frames[1], ""),
+    ]
