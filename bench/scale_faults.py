@@ -5,15 +5,16 @@
 Three NATS servers, two ingest workers and two aggregators; every so many seconds one of these seven is killed, each in turn in
 an order from the seed, and started again five seconds later. Nodes of 8 ranks push as agents do: each keeps a push until it is
 acknowledged, and tries another worker after an error. At the end the account of every run is compared, as a document, with
-that of a single aggregator which got the same pushes without faults. Meanwhile every two seconds the account of one run is
-read from a running aggregator; its age is the time since the first acknowledged push that what was read last of the run
-lacks.
+that of a single aggregator which got the same pushes without faults. Meanwhile the accounts of four runs are read in turn from
+a running aggregator, two a second; the age of an answer is the time since the first acknowledged push that it lacks, and
+without an answer that of the run's last one.
 """
 
 from __future__ import annotations
 
 import argparse
 import heapq
+import itertools
 import json
 import random
 import shutil
@@ -40,9 +41,12 @@ from bench.aggregator_load import ROUND_SECONDS, STEPS, Maker, Plan
 from goodput.wire import schema
 
 RANKS_OF_NODE, RANKS_OF_RUN = 8, 256
+WATCHED = 4  # runs whose age is followed
+READ_SECONDS = 0.5
 PUSHERS = 8
 # What an account says of the moment when it is read, by the clocks of then.
 PRESENT = ("clocks",)
+OLD_SECONDS = 15.0
 DOWN_SECONDS, TIMEOUT_SECONDS, RETRY_SECONDS = 5.0, 10.0, 0.5
 
 
@@ -154,29 +158,32 @@ class Pusher(threading.Thread):
 
 
 class Reader(threading.Thread):
-    """Reads one run after the other; the ages of what it gets, and how long nothing answered."""
+    """Reads some runs in turn from whichever aggregator answers; how old the figures are that a reader has of each."""
 
     def __init__(self, cluster: ReplicatedCluster, runs: list[str], acknowledged: Acknowledged):
         super().__init__(daemon=True)
         self._cluster, self._runs, self._acknowledged = cluster, runs, acknowledged
-        self.ages: list[tuple[float, float]] = []  # (when, age)
-        self._kept: dict[str, int] = {}  # rank-steps of the last account of each run
+        self.ages: list[tuple[float, str, float]] = []  # (when, run, age)
+        self._kept = dict.fromkeys(runs, 0)  # rank-steps of the last account of each run
         self._ended = threading.Event()
         self.start()
 
     def run(self) -> None:
-        at, began = 0, time.monotonic()
-        while not self._ended.wait(2.0):
-            run = self._runs[at % len(self._runs)]
-            at += 1
-            found = None
-            try:
-                found = self._cluster.document(run)
-            except (httpx.HTTPError, RuntimeError, KeyError):
-                pass  # It was killed meanwhile.
+        turns, began = itertools.cycle(self._runs), time.monotonic()
+        run = next(turns)
+        while not self._ended.wait(READ_SECONDS):
+            found = self._document(run)
             if found:
                 self._kept[run] = sum(rank["steps"]["kept"] for rank in found["ranks"])
-            self.ages.append((time.monotonic() - began, self._acknowledged.age(run, self._kept.get(run, 0))))
+            age = self._acknowledged.age(run, self._kept[run])
+            self.ages.append((time.monotonic() - began, run, age))
+            run = next(turns) if found else run
+
+    def _document(self, run: str) -> dict | None:
+        try:
+            return self._cluster.document(run)
+        except (httpx.HTTPError, RuntimeError, KeyError):
+            return None  # It was killed meanwhile.
 
     def end(self) -> None:
         self._ended.set()
@@ -250,7 +257,8 @@ def measured(given: argparse.Namespace, folder: Path) -> dict:
             Pusher(pushes, range(at, pushes.nodes, PUSHERS), cluster.urls("ingest"), began, acknowledged)
             for at in range(PUSHERS)
         ]
-        reader = Reader(cluster, pushes.runs(), acknowledged)
+        runs = pushes.runs()
+        reader = Reader(cluster, runs[:: max(1, len(runs) // WATCHED)][:WATCHED], acknowledged)
         names = killed(cluster, rounds * ROUND_SECONDS, given.every, given.seed)
         for pusher in pushers:
             pusher.join(600)
@@ -269,8 +277,12 @@ def measured(given: argparse.Namespace, folder: Path) -> dict:
             servers.wait_until(lambda: not left(), 120, "the same accounts", every_seconds=2.0)
         except AssertionError:
             pass
-        unequal = {run: _first_difference(wanted[run], cluster.document(run) or {}) for run in left()}
-    ages = [age for _, age in reader.ages]
+        unequal = {}
+        for run in left():
+            found = cluster.document(run) or {}
+            unequal[run] = _first_difference(wanted[run], found)
+            (folder / f"{run}.json").write_text(json.dumps({"wanted": wanted[run], "found": found}))
+    ages = [age for _, _, age in reader.ages]
     return {
         "ranks": given.ranks,
         "runs": len(wanted),
@@ -282,6 +294,7 @@ def measured(given: argparse.Namespace, folder: Path) -> dict:
         "rejected": sum(one.rejected for one in pushers),
         "latest_push_seconds": round(max(one.late_seconds for one in pushers), 1),
         "age_seconds": {"median": round(median(ages), 1), "max": round(max(ages), 1)},
+        "old_at": {round(at): round(age, 1) for at, _, age in reader.ages if age > OLD_SECONDS},
         "accounts_that_differ": unequal,
         "seconds_until_equal": round(time.monotonic() - began, 1),
     }

@@ -111,6 +111,15 @@ class StepSpans:
             held[0].merge(lengths)
             held[1][0] += samples
 
+    def add_spans(self, other: StepSpans) -> None:
+        """Count the steps of another one of the same spans, which is not used afterwards."""
+        if other._since_ns is None:
+            return
+        for k, (lengths, (samples,)) in sorted(other._spans.items()):
+            self.add_counted(
+                other._since_ns, min((k + 1) * self._span_ns, other._newest_ns), lengths, samples
+            )
+
     def _span_for(self, since_ns: int, end_ns: int, steps: int) -> int | None:
         """The number of the span in which these steps ended, the last at `end_ns`; None where it is too old."""
         if self._since_ns is None or since_ns < self._since_ns:

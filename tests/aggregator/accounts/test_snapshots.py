@@ -267,3 +267,44 @@ def test_states_are_written_when_due(ledger, url, monkeypatch):
         assert found[-1] == [24, 48, 72]
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_interim_states_replace_each_other(ledger, url, monkeypatch):
+    monkeypatch.setattr(snapshots, "STEPS_MAX", 20)
+    monkeypatch.setattr(snapshots, "SHARE", 0)
+
+    async def story():
+        one, processes = Aggregator(ledger), ranks(2, 50)
+        one.snapshots = Snapshots(one.accounts, one.ingest, interim_seconds=0.0)
+        found = []
+        for at in range(0, 50, 5):
+            now_ns = await pushed(one, processes, slice(at, at + 5))
+            await one.account(now_ns)
+            await one.snapshots.write_due()
+            await one.snapshots.write_due()  # nothing new
+            found.append(sorted(row[1] for row in segments(url)))
+        # 10 rows are there when the run is first seen; from then on 40 make a state that stays.
+        assert found == [[], [20], [30], [40], [50], [50, 60], [50, 70], [50, 80], [50, 90], [50, 90, 100]]
+        one.restart()
+        assert await one.account(now_ns) == one.full(now_ns)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_interim_states_are_apart_by_seconds(ledger, url):
+    async def story():
+        one, processes = Aggregator(ledger), ranks(1, 20)
+        one.snapshots = Snapshots(one.accounts, one.ingest, interim_seconds=1000.0)
+        for at in range(0, 20, 5):
+            now_ns = await pushed(one, processes, slice(at, at + 5))
+            await one.account(now_ns)
+            await one.snapshots.write_due()
+        at, rows = one.snapshots._written["r1"]
+        assert segments(url) == [] and rows == 5
+        one.snapshots._written["r1"] = at - 1000, rows
+        await one.snapshots.write_due()
+        assert [row[1] for row in segments(url)] == [20]
+
+    asyncio.run(story())

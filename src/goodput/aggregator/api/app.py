@@ -23,7 +23,7 @@ from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.history import ROW_BYTES, History, HistoryError
 from goodput.aggregator.accounts.slices import in_slices
-from goodput.aggregator.accounts.snapshots import Snapshots
+from goodput.aggregator.accounts.snapshots import INTERIM_SECONDS, Snapshots
 from goodput.aggregator.accounts.timeline_cache import TimelineCache
 from goodput.aggregator.api import (
     access_route,
@@ -118,8 +118,14 @@ def create_app(
     ender = RunEnder(store, ledger, stale_seconds=stale_seconds, clock_ns=clock)
     follow = _once(lambda: follow_step(clock, clocks, store, accounts.hangs))
     clock_steps = _repeat(follow, CLOCK_EVERY_SECONDS, "following steps of the clock")
-    works = [hangs, exposition.keep_fresh, maintenance.run, Snapshots(accounts, ingest).run, memory.run]
-    works += [clock_steps, Abandonment(accounts, ender, abandoned_seconds).run, *_exports(exposition, otlp)]
+    snapshots = Snapshots(accounts, ingest, INTERIM_SECONDS if stream else None)
+    works = [hangs, exposition.keep_fresh, maintenance.run, snapshots.run, memory.run]
+    works += [
+        maintenance.memory.windows.run,
+        clock_steps,
+        Abandonment(accounts, ender, abandoned_seconds).run,
+        *_exports(exposition, otlp),
+    ]
     works += [partial(_check_owner, owner, startup)] if owner else []
     member = stream.member(ledger, ingest, accounts, maintenance.memory, memory) if stream else None
     run_check = _run_check(store, maintenance.memory, member)

@@ -67,6 +67,7 @@ class LedgerMaintenance:
         stored = decoded_account(self._ledger, run)
         if stored is None:
             self._accounts.resume(run, state)
+            self.memory.windows.note(run, self._accounts.store.recent[run], state)
             return
         self._accounts.keep(run, stored)
         self.memory.closed_at[run] = self._accounts.store.revisions[run]

@@ -24,6 +24,7 @@ from goodput.aggregator.api.exposition import KEPT_SECONDS
 from goodput.aggregator.api.stored_accounts import decoded_account
 from goodput.aggregator.ingest import store as bounds
 from goodput.aggregator.ingest.ingest import Ingest, restore_run
+from goodput.aggregator.ingest.restored_windows import RestoredWindows
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger import closed_runs
 from goodput.aggregator.ledger.ledger import Ledger
@@ -48,6 +49,7 @@ class RunMemory:
     def __init__(self, ledger: Ledger, ingest: Ingest, accounts: Accounts, memory: MemoryBound):
         self._ledger, self._ingest, self._accounts, self._memory = ledger, ingest, accounts, memory
         self._store, self._counts = accounts.store, ingest.counts
+        self.windows = RestoredWindows(ledger, accounts.store)
         self._flights = SingleFlight()
         self._used: dict[str, float] = {}  # when runs were loaded
         # Of runs that left since they were over; None where the ledger has it.
@@ -200,6 +202,7 @@ class RunMemory:
         if account is not None:
             found.drop_steps(run, closed_runs.is_thinned(self._ledger, run))
             return found, account, None
+        self.windows.note(run, found.recent[run], state)
         return found, None, self._accounts.resumed_in(found, run, state)
 
     async def summaries(self, runs: Collection[str]) -> dict[str, RunSummary]:

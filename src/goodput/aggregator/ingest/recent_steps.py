@@ -63,6 +63,12 @@ class RecentSteps:
         if self._rows >= most or (is_recent and self._rows >= ROWS_MIN and now - self._since > WAIT_SECONDS):
             self._fold()
 
+    def add_older(self, other: RecentSteps) -> None:
+        """Let the steps of another one count in the windows too; none of them is in this one."""
+        self._fold()
+        other._fold()
+        self._trend.add_older(other._trend)
+
     def windows(self, now_ns: int, ranks: int) -> StepWindows:
         """The windows as they stand in the run's document; the busy ratio is per rank."""
         self._fold()

@@ -16,6 +16,7 @@ from goodput.histograms.windows import StepSpans, Window, burst
 
 SPAN_NS = 1_250_000_000
 SLIDING_SPANS = 240  # 300 s
+WINDOWS_NS = SPAN_NS * SLIDING_SPANS
 DISCRETE_SPANS, DISCRETE_WINDOWS = 8, 30  # 10 s each
 
 
@@ -68,6 +69,10 @@ class Trend:
             ends, lengths = ends_ns[low:high], lengths_ns[low:high]
             began_ns = max(int((ends - lengths).min()), 0)
             self._steps.add_counted(began_ns, int(ends.max()), _histogram(lengths), _sum(samples[low:high]))
+
+    def add_older(self, other: Trend) -> None:
+        """Count the steps of another trend too, none of which is in this one."""
+        self._steps.add_spans(other._steps)
 
     def document(self, now_ns: int, ranks: int) -> StepWindows:
         """The windows as they stand in the run's document; the busy ratio is per rank."""

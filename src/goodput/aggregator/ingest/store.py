@@ -22,7 +22,7 @@ from goodput.aggregator.ingest.checkpoint_times import CheckpointTimes, ProcessC
 from goodput.aggregator.ingest.pushed_steps import PushedSteps, pushed, steps_of_rows
 from goodput.aggregator.ingest.recent_steps import RecentSteps
 from goodput.aggregator.ingest.sampled_ranks import SampledRanks, reported
-from goodput.aggregator.ingest.step_trends import SLIDING_SPANS, SPAN_NS
+from goodput.aggregator.ingest.step_trends import WINDOWS_NS
 from goodput.aggregator.records import BLOCK_ROWS_MAX, NewBlock, NewRecords, new_blocks
 from goodput.columns.attempts import ColumnAttempt, row_of
 from goodput.wire import schema
@@ -41,8 +41,6 @@ _TEXTS = [field.name for field in fields(schema.Identity) if field.type is str]
 HARDWARE = ("compute_ns", "idle_ns", "energy_mj")
 _OWN_FIGURES = {name: f"reported_{name}" for name in HARDWARE}  # those of the current agent alone
 _AGENTS_FIGURES = frozenset(("since_ns", *HARDWARE))
-# How far back the windows of recent steps reach.
-WINDOWS_NS = SPAN_NS * SLIDING_SPANS
 # How far a host's clock may be ahead of ours.
 AHEAD_NS_MAX = 86_400 * 10**9
 

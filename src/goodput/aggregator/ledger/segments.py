@@ -26,11 +26,12 @@ _numbers_decoder = msgspec.msgpack.Decoder(dict[Key, int])
 
 
 class Segment(NamedTuple):
-    """`numbers` has the last row of each attempt that is in `body`."""
+    """`numbers` has the last row of each attempt that is in `body`; it takes the place of the one of `replaces` rows."""
 
     run: str
     numbers: Mapping[Key, int]
     body: bytes
+    replaces: int | None = None
 
     def rows(self) -> int:
         return sum(self.numbers.values())
@@ -39,10 +40,12 @@ class Segment(NamedTuple):
 def put(connection: sql.Connection, segment: Segment) -> None:
     """Store a segment in place of one of as many rows, and drop older ones that are too close to each other."""
     of_run = _segments.c.run == segment.run
-    stored = connection.execute(sql.select(_segments.c.rows, _segments.c.bytes).where(of_run))
-    rows = segment.rows()
-    sizes = {**{one.rows: one.bytes for one in stored}, rows: len(segment.body)}
-    gone = [*sizes.keys() - kept(sizes), rows]
+    found = connection.execute(sql.select(_segments.c.rows, _segments.c.bytes).where(of_run))
+    stored, rows = {one.rows: one.bytes for one in found}, segment.rows()
+    sizes = {**stored, rows: len(segment.body)}
+    if segment.replaces != rows:
+        sizes.pop(segment.replaces, None)
+    gone = stored.keys() - kept(sizes) | {rows}
     connection.execute(_segments.delete().where(of_run, _segments.c.rows.in_(gone)))
     values = {"run": segment.run, "rows": rows, "bytes": len(segment.body)}
     values |= {"numbers": _encoder.encode(segment.numbers), "body": segment.body}
