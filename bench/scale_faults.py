@@ -5,16 +5,15 @@
 Three NATS servers, two ingest workers and two aggregators; every so many seconds one of these seven is killed, each in turn in
 an order from the seed, and started again five seconds later. Nodes of 8 ranks push as agents do: each keeps a push until it is
 acknowledged, and tries another worker after an error. At the end the account of every run is compared, as a document, with
-that of a single aggregator which got the same pushes without faults. Meanwhile the accounts of four runs are read in turn from
-a running aggregator, two a second; the age of an answer is the time since the first acknowledged push that it lacks, and
-without an answer that of the run's last one.
+that of a single aggregator which got the same pushes without faults. Meanwhile the accounts of four runs are read from a
+running aggregator, each every two seconds; the age of an answer is the time since the first acknowledged push that it lacks,
+and without an answer that of the run's last one.
 """
 
 from __future__ import annotations
 
 import argparse
 import heapq
-import itertools
 import json
 import random
 import shutil
@@ -42,7 +41,7 @@ from goodput.wire import schema
 
 RANKS_OF_NODE, RANKS_OF_RUN = 8, 256
 WATCHED = 4  # runs whose age is followed
-READ_SECONDS = 0.5
+READ_SECONDS = 1.5
 PUSHERS = 8
 # What an account says of the moment when it is read, by the clocks of then.
 PRESENT = ("clocks",)
@@ -158,30 +157,26 @@ class Pusher(threading.Thread):
 
 
 class Reader(threading.Thread):
-    """Reads some runs in turn from whichever aggregator answers; how old the figures are that a reader has of each."""
+    """Reads a run again and again from whichever aggregator answers; how old the figures are that it has."""
 
-    def __init__(self, cluster: ReplicatedCluster, runs: list[str], acknowledged: Acknowledged):
+    def __init__(self, cluster: ReplicatedCluster, run: str, acknowledged: Acknowledged):
         super().__init__(daemon=True)
-        self._cluster, self._runs, self._acknowledged = cluster, runs, acknowledged
-        self.ages: list[tuple[float, str, float]] = []  # (when, run, age)
-        self._kept = dict.fromkeys(runs, 0)  # rank-steps of the last account of each run
+        self._cluster, self._run, self._acknowledged = cluster, run, acknowledged
+        self.ages: list[tuple[float, float]] = []  # (when, age)
         self._ended = threading.Event()
         self.start()
 
     def run(self) -> None:
-        turns, began = itertools.cycle(self._runs), time.monotonic()
-        run = next(turns)
+        began, kept = time.monotonic(), 0  # rank-steps of the last answer
         while not self._ended.wait(READ_SECONDS):
-            found = self._document(run)
+            found = self._document()
             if found:
-                self._kept[run] = sum(rank["steps"]["kept"] for rank in found["ranks"])
-            age = self._acknowledged.age(run, self._kept[run])
-            self.ages.append((time.monotonic() - began, run, age))
-            run = next(turns) if found else run
+                kept = sum(rank["steps"]["kept"] for rank in found["ranks"])
+            self.ages.append((time.monotonic() - began, self._acknowledged.age(self._run, kept)))
 
-    def _document(self, run: str) -> dict | None:
+    def _document(self) -> dict | None:
         try:
-            return self._cluster.document(run)
+            return self._cluster.document(self._run)
         except (httpx.HTTPError, RuntimeError, KeyError):
             return None  # It was killed meanwhile.
 
@@ -258,11 +253,13 @@ def measured(given: argparse.Namespace, folder: Path) -> dict:
             for at in range(PUSHERS)
         ]
         runs = pushes.runs()
-        reader = Reader(cluster, runs[:: max(1, len(runs) // WATCHED)][:WATCHED], acknowledged)
+        watched = runs[:: max(1, len(runs) // WATCHED)][:WATCHED]
+        readers = [Reader(cluster, run, acknowledged) for run in watched]
         names = killed(cluster, rounds * ROUND_SECONDS, given.every, given.seed)
         for pusher in pushers:
             pusher.join(600)
-        reader.end()
+        for reader in readers:
+            reader.end()
         assert all(not one.is_alive() and one.error is None for one in pushers), [
             one.error for one in pushers
         ]
@@ -282,7 +279,8 @@ def measured(given: argparse.Namespace, folder: Path) -> dict:
             found = cluster.document(run) or {}
             unequal[run] = _first_difference(wanted[run], found)
             (folder / f"{run}.json").write_text(json.dumps({"wanted": wanted[run], "found": found}))
-    ages = [age for _, _, age in reader.ages]
+    read = sorted(one for reader in readers for one in reader.ages)
+    ages = [age for _, age in read]
     return {
         "ranks": given.ranks,
         "runs": len(wanted),
@@ -294,7 +292,7 @@ def measured(given: argparse.Namespace, folder: Path) -> dict:
         "rejected": sum(one.rejected for one in pushers),
         "latest_push_seconds": round(max(one.late_seconds for one in pushers), 1),
         "age_seconds": {"median": round(median(ages), 1), "max": round(max(ages), 1)},
-        "old_at": {round(at): round(age, 1) for at, _, age in reader.ages if age > OLD_SECONDS},
+        "old_at": {round(at): round(age, 1) for at, age in read if age > OLD_SECONDS},
         "accounts_that_differ": unequal,
         "seconds_until_equal": round(time.monotonic() - began, 1),
     }

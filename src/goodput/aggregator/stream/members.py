@@ -12,12 +12,13 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
-from goodput.aggregator.stream.connection import LEASE_SECONDS, Stream
+from goodput.aggregator.stream.connection import Stream
 from goodput.aggregator.stream.partitions import MEMBERS, PARTITIONS_MAX
 
 log = logging.getLogger("goodput.aggregator")
-# An aggregator that was not heard for so long does not count, nor does it hold anything.
-SILENT_SECONDS = LEASE_SECONDS
+# An aggregator that was not heard for so long does not count; others may try its partitions, whose leases it may have for
+# two seconds more.
+SILENT_SECONDS = 3.0
 MEMBERS_MAX = 256
 
 
