@@ -119,11 +119,14 @@ def test_positions(servers):
     assert second.take(1) == 8
 
 
-def test_another_stream_begins_anew(servers):
+def test_another_stream_begins_anew(servers, caplog):
     """Its messages are numbered from 1 again, so a position of the one before would leave some out."""
     (_, first), (_, second) = servers(), servers("made anew")
     first.take(0)
     first.keep({0: 40})
+    assert first.take(0) == 40 and not caplog.records
     assert second.take(0) == 0
     second.keep({0: 3})
     assert second.take(0) == 3
+    (record,) = caplog.records
+    assert "'made anew'; all messages are read again" in record.getMessage()

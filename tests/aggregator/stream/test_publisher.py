@@ -209,3 +209,18 @@ def test_reader_goes_on_where_it_was(settings):
 
     found = [schema.decode(one).ranks[0].identity.rank for one in asyncio.run(scenario())]
     assert found == [0, 1, 2, 3, 4, 5, 7]
+
+
+def test_stream_is_told_from_one_of_the_same_name(nats, settings):
+    """Processes that make it at the same time have the same one; one that is made later is another."""
+
+    async def connected_at_once() -> set[str]:
+        streams = await asyncio.gather(*[connected(settings) for _ in range(4)])
+        for stream in streams:
+            await stream.close()
+        return {stream.id for stream in streams}
+
+    first = asyncio.run(connected_at_once())
+    assert len(first) == 1 and asyncio.run(connected_at_once()) == first
+    nats.ask(lambda client: client.jetstream().delete_stream(NAME))
+    assert not first & asyncio.run(connected_at_once())

@@ -26,6 +26,7 @@ from goodput.aggregator.ledger.fence import Fence
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.threads import in_thread
 from goodput.aggregator.memory_bound import MemoryBound
+from goodput.aggregator.stream import cancellation
 from goodput.aggregator.stream.connection import Stream
 from goodput.aggregator.stream.errors import Elsewhere, StreamError
 from goodput.aggregator.stream.forwarding import (
@@ -68,10 +69,7 @@ class PartitionRuns:
         self._loading[partition] = asyncio.create_task(self._load(open_runs))
 
     async def drop(self, partition: int) -> None:
-        loading = self._loading.pop(partition, None)
-        if loading:
-            loading.cancel()
-            await asyncio.gather(loading, return_exceptions=True)
+        await cancellation.end(self._loading.pop(partition, None))
         gone = await self._ingest.let_go(lambda run: partition_of(run, self._count) == partition)
         for run in gone:
             self._accounts.forget(run)
@@ -119,7 +117,7 @@ class StreamMember:
         runs = PartitionRuns(ledger, ingest, accounts, memory, stream.count)
 
         def fence() -> Fence:
-            return Fence(ledger, stream.created, lambda run: partition_of(run, stream.count))
+            return Fence(ledger, stream.id, lambda run: partition_of(run, stream.count))
 
         self.partitions = Partitions(stream, self._members, fence, runs, ingest, bound)
         self._forwarder = Forwarder(stream, self._members)

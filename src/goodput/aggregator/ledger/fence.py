@@ -8,6 +8,7 @@ for one `stream` only.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 
 import sqlalchemy as sql
@@ -15,6 +16,7 @@ import sqlalchemy as sql
 from goodput.aggregator.ledger.database import LedgerError, insert
 from goodput.aggregator.ledger.ledger import Ledger
 
+log = logging.getLogger("goodput.aggregator")
 _partitions = sql.Table(
     "stream_partitions",
     sql.MetaData(),
@@ -47,6 +49,9 @@ class Fence:
         fields = {"partition": partition, "token": 1, "stream": self._stream, "position": 0}
         table = _partitions
         with self._ledger.transaction() as connection:
+            before = connection.execute(
+                sql.select(table.c.stream).where(table.c.partition == partition)
+            ).scalar()
             put = insert(connection.dialect.name, table).values(**fields)
             connection.execute(
                 put.on_conflict_do_update(
@@ -59,6 +64,11 @@ class Fence:
                 )
             )
             row = connection.execute(sql.select(table).where(table.c.partition == partition)).one()
+        if before not in (None, self._stream):
+            log.warning(
+                "partition %d: its position was one of the stream %r, not of %r; all messages are read again",
+                *(partition, before, self._stream),
+            )
         self._held = {**self._held, partition: row.token}
         self.lost.discard(partition)
         return row.position

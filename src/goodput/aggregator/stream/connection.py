@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import uuid
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -16,7 +17,7 @@ from urllib.parse import urlsplit
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.errors import NoServersError
-from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
+from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig, StreamInfo
 from nats.js.client import JetStreamContext
 from nats.js.errors import APIError, NotFoundError
 from nats.js.kv import KeyValue
@@ -29,6 +30,7 @@ log = logging.getLogger("goodput.aggregator")
 NAME, LEASES = "GOODPUT_PUSHES", "goodput_leases"
 # A holder that is silent for so long has lost its partitions.
 LEASE_SECONDS = 5.0
+STREAM_EXISTS = 10058  # the error of making a stream whose name has another configuration
 # A push that is published again within this time is stored once.
 DUPLICATE_SECONDS = 120.0
 CONNECT_SECONDS, RECONNECT_SECONDS = 2, 1
@@ -66,7 +68,7 @@ class Stream:
         self._leases: KeyValue | None = None
         self._is_closing = False
         self._refusal = ""  # why a server that answered was not connected to
-        self.created = ""  # tells this stream from one of the same name that was made before or after it
+        self.id = ""  # tells this stream from one of the same name that was made before or after it
 
     @property
     def count(self) -> int:
@@ -134,7 +136,7 @@ class Stream:
             # What keeps on trying once it has been connected.
             self.client.options["max_reconnect_attempts"] = -1
         js = self.client.jetstream(timeout=PUBLISH_SECONDS)
-        self.created = await self._ensure_stream(js)
+        self.id = await self._ensure_stream(js)
         self._leases = await self._ensure_leases(js)
         self._js = js
 
@@ -180,6 +182,7 @@ class Stream:
         wanted = partitions.pushes(self.count, "*")
         config = StreamConfig(
             name=NAME,
+            description=f"goodput's pushes, {uuid.uuid4().hex}",
             subjects=[wanted],
             retention=RetentionPolicy.LIMITS,
             # A full stream refuses what is new: agents keep it, and nothing that was acknowledged is dropped.
@@ -192,14 +195,23 @@ class Stream:
         try:
             found = await js.stream_info(NAME)
         except NotFoundError:
-            found = await self._made(lambda: js.add_stream(config))
+            found = await self._made(lambda: self._add_stream(js, config))
         if found.config.subjects != [wanted]:
             has = ", ".join(found.config.subjects or [])
             raise StreamError(
                 f"stream {self.settings.shown}: {NAME} has the subjects {has}, not {wanted}: every process needs the "
                 "same --partitions; to change it, stop all of them when nothing is left in the stream, and delete it"
             )
-        return str(found.created)
+        # Servers differ in when a stream was made, so after another one was elected this would seem another stream.
+        return found.config.description or str(found.created)
+
+    async def _add_stream(self, js: JetStreamContext, config: StreamConfig) -> StreamInfo:
+        try:
+            return await js.add_stream(config)
+        except APIError as error:
+            if error.err_code != STREAM_EXISTS:
+                raise
+            return await js.stream_info(NAME)  # another process was faster
 
     async def _ensure_leases(self, js: JetStreamContext) -> KeyValue:
         try:

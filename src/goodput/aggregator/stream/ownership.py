@@ -23,7 +23,7 @@ from goodput.aggregator.ledger.fence import Fence
 from goodput.aggregator.ledger.ledger import LedgerError
 from goodput.aggregator.ledger.threads import in_thread
 from goodput.aggregator.memory_bound import MemoryBound
-from goodput.aggregator.stream import messages
+from goodput.aggregator.stream import cancellation, messages
 from goodput.aggregator.stream.connection import LEASE_SECONDS, Stream
 from goodput.aggregator.stream.errors import StreamError
 from goodput.aggregator.stream.leases import Lease, LeaseLost
@@ -286,9 +286,7 @@ class Partitions:
 
     async def _end(self, held: _Held) -> None:
         task, held.task = held.task, None
-        if task is not None and task is not asyncio.current_task():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await cancellation.end(task)
 
     async def _note_positions(self, fence: Fence) -> None:
         positions = {one: held.written for one, held in self._held.items() if held.written > held.noted}

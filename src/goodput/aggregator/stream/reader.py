@@ -23,6 +23,8 @@ BATCH = 128
 WAIT_SECONDS = 1.0
 # The server forgets a consumer that nobody has used for so long.
 UNUSED_SECONDS = 60.0
+# A consumer goes with its server, and then nobody answers for it; nor for the stream until it has a leader.
+ANSWER_SECONDS = 2.0
 _FAILURES = NatsError, OSError, asyncio.TimeoutError
 
 
@@ -50,12 +52,12 @@ class PartitionReader:
 
     async def _next(self) -> list[Message]:
         if self._subscription is None:
-            self._subscription = await self._subscribe()
+            self._subscription = await asyncio.wait_for(self._subscribe(), ANSWER_SECONDS)
             self._number = 0
         try:
             found = await self._subscription.fetch(BATCH, timeout=WAIT_SECONDS)
         except asyncio.TimeoutError:
-            await self._subscription.consumer_info()
+            await asyncio.wait_for(self._subscription.consumer_info(), ANSWER_SECONDS)
             return []
         messages = []
         for message in found:
