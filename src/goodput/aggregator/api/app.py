@@ -119,13 +119,8 @@ def create_app(
     follow = _once(lambda: follow_step(clock, clocks, store, accounts.hangs))
     clock_steps = _repeat(follow, CLOCK_EVERY_SECONDS, "following steps of the clock")
     snapshots = Snapshots(accounts, ingest, INTERIM_SECONDS if stream else None)
-    works = [hangs, exposition.keep_fresh, maintenance.run, snapshots.run, memory.run]
-    works += [
-        maintenance.memory.windows.run,
-        clock_steps,
-        Abandonment(accounts, ender, abandoned_seconds).run,
-        *_exports(exposition, otlp),
-    ]
+    works = [hangs, exposition.keep_fresh, *maintenance.works(), snapshots.run, memory.run]
+    works += [clock_steps, Abandonment(accounts, ender, abandoned_seconds).run, *_exports(exposition, otlp)]
     works += [partial(_check_owner, owner, startup)] if owner else []
     member = stream.member(ledger, ingest, accounts, maintenance.memory, memory) if stream else None
     run_check = _run_check(store, maintenance.memory, member)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from goodput.account import FINAL_STATUSES
@@ -72,6 +73,10 @@ class LedgerMaintenance:
         self._accounts.keep(run, stored)
         self.memory.closed_at[run] = self._accounts.store.revisions[run]
         self._accounts.store.drop_steps(run, closed_runs.is_thinned(self._ledger, run))
+
+    def works(self) -> list[Callable[[], Awaitable[None]]]:
+        """What is to run until it is cancelled."""
+        return [self.run, self.memory.windows.run]
 
     async def run(self) -> None:
         """Work until cancelled."""
