@@ -116,8 +116,7 @@ def create_app(
     reloads = _repeat(_once(authenticator.reload), FILES_EVERY_SECONDS, "reloading tokens and certificates")
     hangs = _repeat(accounts.detecting_hangs, HANGS_EVERY_SECONDS, "hang detection")
     ender = RunEnder(store, ledger, stale_seconds=stale_seconds, clock_ns=clock)
-    follow = _once(lambda: follow_step(clock, clocks, store, accounts.hangs))
-    clock_steps = _repeat(follow, CLOCK_EVERY_SECONDS, "following steps of the clock")
+    clock_steps = _following_steps(clock, clocks, store, accounts)
     snapshots = Snapshots(accounts, ingest, INTERIM_SECONDS if stream else None)
     works = [hangs, exposition.keep_fresh, *maintenance.works(), snapshots.run, memory.run]
     works += [clock_steps, Abandonment(accounts, ender, abandoned_seconds).run, *_exports(exposition, otlp)]
@@ -144,6 +143,11 @@ def create_app(
     _add_operations(app, exposition, startup, clocks, stream)
     add_page(app)
     return app
+
+
+def _following_steps(clock: SteadyClock, clocks: NodeClocks, store: Store, accounts: Accounts) -> _Work:
+    follow = _once(lambda: follow_step(clock, clocks, store, accounts.hangs))
+    return _repeat(follow, CLOCK_EVERY_SECONDS, "following steps of the clock")
 
 
 def _api(lifespan, run_check) -> App:
