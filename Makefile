@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # With ARGS, `make fuzz` may select no test in one of its parts, for which pytest exits with 5.
 ALLOW_NO_TESTS = $(if $(ARGS),|| [ $$? -eq 5 ])
 
-.PHONY: help demo test fuzz faults kills lint audit bench bench-scale replay-alerts probe-limits replay-stories dashboards kubernetes chart packages picture pictures clean servers
+.PHONY: help demo test fuzz faults collective-faults kills lint audit bench bench-scale replay-alerts probe-limits replay-stories dashboards kubernetes chart packages picture pictures clean servers
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -28,6 +28,9 @@ fuzz: $(VENV)/.test servers  ## rules without one clause each, then for MINUTES 
 
 kills: $(VENV)/.test servers  ## kill the aggregator at KILLS (200) random moments of its load, on each database
 	GOODPUT_TEST_KILLS=$(or $(KILLS),200) $(BIN)/python -m pytest -n 2 tests/aggregator/ingest/test_serve_killed.py
+
+collective-faults: $(VENV)/.test  ## broken collectives of real processes over gloo, 20 seeds of each (docs/collectives.md)
+	COLLECTIVE_FAULT_SEEDS=20 $(BIN)/python -m pytest -q tests/frameworks/test_collective_faults.py
 
 faults: $(VENV)/.test servers  ## faults of processes, disks, networks and clocks: what is lost, and seconds until figures are current (docs/reliability.md)
 	@mkdir -p build && rm -f build/faults.jsonl

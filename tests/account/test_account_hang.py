@@ -79,6 +79,7 @@ def test_rank_in_loader_is_the_culprit():
             {"rank": 1, "host": "n1", "phase": "loader", "seconds": 105.0, "step": 9, "kind": "elsewhere"}
         ],
         "victims": 3,
+        "collective": None,
     }
 
 

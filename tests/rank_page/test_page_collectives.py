@@ -136,6 +136,17 @@ def test_exception_of_a_call_is_passed_on_and_marked(process):
     assert record.exit_ns and record.flags == {"raised"}
 
 
+def test_wait_that_raises_is_marked(process):
+    def fails(work):
+        raise RuntimeError("Connection closed by peer")
+
+    process.call(Group("dp", [0, 1]), [Tensor()])
+    with pytest.raises(RuntimeError, match="closed"):
+        process.records.wrap(fails, "")(process.work)
+    (record,) = process.read(since=0).records
+    assert record.exit_ns and record.flags == {"raised"}
+
+
 def test_arguments_that_are_no_tensors_are_passed_on(process):
     class Broken:
         @property

@@ -6,7 +6,7 @@ operation, dtype, size, root, order
     ranks have made different calls under one sequence number, and one of them has not left it. `order`: the calls that
     both have issued are the same ones, in another order. Named are the ranks of the minority.
 missing
-    ranks wait in a call that others of the group have not entered. Named is the one of these that waits for nobody:
+    ranks wait in a call that others of the group have not entered, or of whose calls nothing is known. Named is the one of these that waits for nobody:
     following who waits for whom leads there. With several, those that are gone come first.
 deadlock
     every missing rank waits itself, in another group: the cycle of calls is shown.
@@ -141,7 +141,8 @@ class _Group:
 
     about: GroupCalls
     members: dict[int, GroupCalls] = field(default_factory=dict)
-    absent: tuple[int, ...] = ()  # ranks of the group that have not told of it
+    absent: tuple[int, ...] = ()  # ranks of the group that have told all their groups, and not this one
+    unknown: tuple[int, ...] = ()  # its other ranks
 
     def entered(self, rank: int) -> int:
         return self.members[rank].calls if rank in self.members else 0
@@ -170,12 +171,14 @@ def _groups(by_rank: dict[int, RankCalls]) -> list[_Group]:
             made = found.setdefault((group.name, group.size, group.ranks), _Group(group))
             made.members[rank] = group
     for group in found.values():
-        group.absent = tuple(
+        others = [
             rank
             for first, step, count in group.about.ranks
             for rank in range(first, first + step * count, step)
-            if rank not in group.members and (rank not in by_rank or by_rank[rank].is_whole)
-        )
+            if rank not in group.members
+        ]
+        group.absent = tuple(rank for rank in others if rank not in by_rank or by_rank[rank].is_whole)
+        group.unknown = tuple(rank for rank in others if rank not in group.absent)
     return list(found.values())
 
 
@@ -403,7 +406,10 @@ def _inside(groups: Sequence[_Group], by_rank: dict[int, RankCalls]) -> Collecti
     seconds = _seconds(by_rank, still)
     where = f"{_call_text(call)}, number {call.sequence} of {_group_text(group.about)}"
     stopped = tuple(sorted(r for r in group.members if by_rank[r].is_stopped or by_rank[r].gone))
-    if stopped:
+    if group.unknown:
+        kind = "missing"
+        reason = f"{entered} ranks have entered {where}; of {_ranks_text(group.unknown)} no calls are known"
+    elif stopped:
         kind, why = "stopped", f"{_who(stopped[0], by_rank)}: {_where(stopped[0], by_rank)}"
         reason = f"all ranks have entered {where}; {why}"
     else:
@@ -412,6 +418,7 @@ def _inside(groups: Sequence[_Group], by_rank: dict[int, RankCalls]) -> Collecti
         kind = "network"
         reason = f"all ranks have entered {where}, and {have} for {seconds:.0f} s: look at the network between them"
     about = group.about, call.sequence, call.operation
+    stopped = () if group.unknown else stopped
     return CollectiveVerdict(kind, *about, stopped, entered, seconds, reason, tuple(sorted(still.items())))
 
 

@@ -223,6 +223,7 @@ class HangVerdict(TypedDict):
     reason: str
     suspects: list[Suspect]
     victims: int
+    collective: CollectiveVerdict | None
 
 
 class Hang(HangVerdict):

@@ -21,10 +21,11 @@ received that, on our clock. Cost: about 2 us a rank.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from goodput.account import document_types
+from goodput.account.collective_verdict import CollectiveVerdict
 from goodput.account.stall_threshold import PLANNED_LEAST_NS, TIMES
 from goodput.account.states import PLANNED
 
@@ -91,6 +92,7 @@ class Hang:
     reason: str
     suspects: tuple[Suspect, ...]
     victims: int
+    collective: CollectiveVerdict | None = None
 
     def document(self) -> document_types.HangVerdict:
         """The hang as a JSON-ready dictionary; without a culprit its fields are None."""
@@ -107,6 +109,7 @@ class Hang:
             "reason": self.reason,
             "suspects": [one.document() for one in self.suspects[:SUSPECTS_SHOWN_MAX]],
             "victims": self.victims,
+            "collective": self.collective.document() if self.collective else None,
         }
 
 
@@ -155,6 +158,29 @@ def verdict(
     victims = sum(culprit is None or one.rank != culprit.rank for one in waiting)
     reason = _tie_reason(tied, victims, unseen) if tied else _reason(culprit, suspects, victims, unseen)
     return Hang(now_ns - hung_ns, hung_ns / 1e9, culprit, reason, tuple(suspects), victims)
+
+
+def with_collective(
+    found: Hang, collective: CollectiveVerdict, ranks: Iterable[RankStatus], now_ns: int
+) -> Hang:
+    """The hang with what is wrong with its collectives; a rank named there is the culprit where there was no sure one."""
+    reason = f"{found.reason}. {collective.reason[0].upper()}{collective.reason[1:]}"
+    named = collective.culprits[0] if collective.culprits else None
+    known = next((one for one in ranks if one.rank == named), None)
+    if known is None or (found.culprit is not None and found.culprit.kind != "behind"):
+        return replace(found, reason=reason, collective=collective)
+    kept = next((one for one in found.suspects if one.rank == named), None)
+    culprit = kept or _suspect(known, now_ns, "behind")
+    others = tuple(one for one in found.suspects if one.rank != named)
+    victims = found.victims - (found.culprit is None and known.state == "communication")
+    return replace(
+        found,
+        culprit=culprit,
+        suspects=(culprit, *others),
+        victims=victims,
+        reason=collective.reason,
+        collective=collective,
+    )
 
 
 def _age_ns(one: RankStatus, now_ns: int) -> int:

@@ -21,6 +21,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Struct
 
+from goodput.wire.collectives import Collectives
+from goodput.wire.collectives import problem as collective_problem
 from goodput.wire.identity import BOUNDS, PLACES, check_fields, clean_text
 from goodput.wire.step_blocks import BlockError, StepBlock, check_block, encode_rows
 
@@ -125,6 +127,7 @@ class Live(Struct, frozen=True, gc=False, omit_defaults=True):
     # idle_ns (the part of it in which the GPU was idle), energy_mj; since_ns: unix time of the agent's first sample.
     hardware: Annotated[dict[str, int], _FEW] = {}
     stacks: SampledStacks | None = None  # None: no more than was sent before
+    collectives: Collectives | None = None  # of a rank without progress; None: as before
 
 
 class Identity(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -505,6 +508,8 @@ def _check_live(live: Live, phases: tuple[str, ...], who: str) -> None:
     if not _are_times((*live.loader.values(), *live.hardware.values())):
         raise SchemaError(f"{who}: a loader figure or GPU figure is negative or too large")
     _check_stacks(live.stacks, who)
+    if live.collectives is not None and (problem := collective_problem(live.collectives)):
+        raise SchemaError(f"{who}: {problem}")
     if live.phase not in phases or live.ended not in ("", "finished", "failed", "resumed"):
         raise SchemaError(f"{who}: live phase {live.phase[:40]!r} or end reason {live.ended[:40]!r} unknown")
     if len(live.totals) != len(phases) or not _are_times(live.totals):

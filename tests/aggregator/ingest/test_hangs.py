@@ -26,6 +26,7 @@ from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store
 from goodput.slices import result_of
 from goodput.wire import schema
+from goodput.wire.collectives import CallRow, Collectives, GroupRow
 
 NOW, MINUTE, WORLD = ns(5000), ns(60), 8
 
@@ -344,3 +345,88 @@ def test_hang_start_is_stable_over_evaluations(store, hangs):
     assert second.since_ns == first.since_ns and second.seconds > first.seconds
     hangs.clear("r1")
     assert evaluate(hangs, NOW + ns(5)).since_ns != first.since_ns
+
+
+def with_collectives(report: schema.RankReport, sequence: int, is_open: bool) -> schema.RankReport:
+    """The report of a rank of one group of all ranks, whose last all-reduce has this number."""
+    entered_ns = report.live.now_ns - ns(90)
+    call = CallRow(sequence, "all_reduce", "float32", 4096, -1, entered_ns, 0 if is_open else entered_ns + 1)
+    group = GroupRow("0", "default_pg", "gloo", WORLD, ((0, 1, WORLD),), sequence, (call,))
+    return replace(report, live=replace(report.live, collectives=Collectives((group,))))
+
+
+def test_collectives_name_the_rank_that_phases_cannot(store, hangs):
+    """All wait in communication after the same step: only the calls tell who has not come."""
+    for rank in range(WORLD):
+        report = rank_report(stuck(rank, "communication"))
+        store.merge(with_collectives(report, 7 if rank == 3 else 8, rank != 3), NOW)
+    found = evaluate(hangs)
+    assert found.culprit.rank == 3 and found.victims == WORLD - 1
+    collective = hangs.document("r1", found)["collective"]
+    assert (collective["kind"], collective["culprits"], collective["sequence"]) == ("missing", [3], 8)
+    assert collective["reason"] == found.reason and "rank 3 on" in found.reason
+
+
+def test_collectives_of_an_earlier_report_are_kept(store, hangs):
+    for rank in range(WORLD):
+        report = rank_report(stuck(rank, "communication"))
+        store.merge(with_collectives(report, 7 if rank == 3 else 8, rank != 3), NOW)
+        store.merge(replace(report, sequence=report.sequence + 1), NOW)
+    assert evaluate(hangs).collective.culprits == (3,)
+
+
+def test_ledger_gets_no_collectives(store):
+    report = with_collectives(rank_report(stuck(0, "communication")), 8, True)
+    assert store.merge(report, NOW).report.live.collectives is None
+
+
+def test_sure_culprit_stays_and_the_call_is_added(store, hangs):
+    for rank in range(WORLD):
+        report = rank_report(stuck(rank, "forward" if rank == 5 else "communication"))
+        store.merge(with_collectives(report, 7 if rank == 5 else 8, rank != 5), NOW)
+    found = evaluate(hangs)
+    assert found.culprit.rank == 5 and found.culprit.kind == "elsewhere"
+    assert (
+        found.reason.startswith("rank 5 on ") and "number 8 of group default_pg (ranks 0-7)" in found.reason
+    )
+
+
+def test_aggregator_of_before_ignores_collectives():
+    """Both ways: an older aggregator decodes the report without them, and an older agent sends none."""
+
+    class OlderLive(msgspec.Struct):
+        now_ns: int
+        phase: str
+
+    report = with_collectives(rank_report(stuck(0, "communication")), 8, True)
+    older = msgspec.msgpack.decode(msgspec.msgpack.encode(report.live), type=OlderLive)
+    assert older.phase == "communication"
+    bare = replace(report.live, collectives=None)
+    assert b"collectives" not in msgspec.msgpack.encode(bare)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(bare), type=schema.Live) == bare
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(report.live), type=schema.Live) == report.live
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"name": "x" * 65},
+        {"description": "a\x1b[0m"},
+        {"size": 0},
+        {"size": 1 << 40},
+        {"calls": -1},
+        {"ranks": ((0, 0, WORLD),)},
+        {"ranks": ((0, 1, 3),)},
+        {"recent": (CallRow(1, "all_reduce", "f", -1, -1, 1, 0),)},
+        {"recent": (CallRow(1, "all_reduce", "f", 1, -1, 1 << 63, 0),)},
+        {"recent": (CallRow(1, "all_reduce", "f", 1, -1, 1, 0),) * 5},
+    ],
+)
+def test_impossible_collectives_are_refused(given):
+    report = with_collectives(rank_report(stuck(0, "communication")), 8, True)
+    schema.check(report)
+    group = replace(report.live.collectives.groups[0], **given)
+    wrong = replace(report, live=replace(report.live, collectives=Collectives((group,))))
+    with pytest.raises(schema.SchemaError):
+        schema.check(wrong)
+    assert schema.without_wrong_options(wrong).live.collectives is None

@@ -19,6 +19,7 @@ from goodput.stack_samples import sample_file
 from goodput.wire import schema
 from goodput.wire.identity import PLACES, RATES
 from goodput_exporters.collectors.ranks.recent_steps import RecentSteps
+from goodput_exporters.collectors.ranks.reported_collectives import ReportedCollectives
 from goodput_exporters.system.processes import lock_holder
 from goodput_exporters.system.ranks import RankPhases, RankProcess, rank_key
 
@@ -54,6 +55,7 @@ class Rank:
         self._outside: tuple[int, ...] = ()
         self._stacks: schema.SampledStacks | None = None
         self._stacks_written_ns = 0
+        self._collectives = ReportedCollectives()
 
     def poll(self, now_ns: int, sequence: int) -> schema.RankReport | None:
         """Read the page at monotonic `now_ns`; None when it is dead and was reported so. Raises PageError."""
@@ -193,6 +195,7 @@ class Rank:
             loader=figures(snapshot.loader, snapshot.workers),
             drops={what: count for what, count in snapshot.drops.items() if count},
             stacks=self._sampled_stacks(),
+            collectives=self._collectives.poll(self.reader, snapshot, now_ns, self.alive, self._procfs),
         )
 
     def _sampled_stacks(self) -> schema.SampledStacks | None:

@@ -12,8 +12,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from goodput.account import document_types
-from goodput.account.hang import Hang, RankStatus, Suspect, verdict
+from msgspec.structs import astuple
+
+from goodput.account import collective_verdict, document_types
+from goodput.account.collective_verdict import Call, CollectiveVerdict, GroupCalls, RankCalls
+from goodput.account.hang import Hang, RankStatus, Suspect, verdict, with_collective
 from goodput.account.rank_status import rank_status
 from goodput.account.stall_threshold import PlannedLimits
 from goodput.aggregator.ingest.store import Process, Store
@@ -57,6 +60,9 @@ class HangDetector:
         if found is None:
             self.clear(run)
             return None
+        collective = self._collective(processes, seen, now_ns)
+        if collective is not None:
+            found = with_collective(found, collective, seen, now_ns)
         alive = [one for one in found.suspects if one.kind in ("elsewhere", "behind")][:SUSPECTS_PER_HANG]
         self._requests[run] = [schema.stack_request(processes[one.rank].identity) for one in alive]
         # Clients identify a hang by its start, which each evaluation computes slightly differently.
@@ -126,6 +132,41 @@ class HangDetector:
     def _stack(self, run: str, suspect: Suspect) -> schema.Stack | None:
         return self._stacks.get(schema.stack_request(self._store.newest[run][suspect.rank].identity))
 
+    def _collective(
+        self, processes: dict[int, Process], seen: Iterable[RankStatus], now_ns: int
+    ) -> CollectiveVerdict | None:
+        """What is wrong with the collectives of these ranks, None if nothing is known of it."""
+        if not any(one.collectives for one in processes.values()):
+            return None
+        return collective_verdict.verdict(
+            [_calls_of(one, processes[one.rank], now_ns, self._stale_ns) for one in seen]
+        )
+
     def _seen(self, process: Process, limits: PlannedLimits) -> RankStatus:
         received_ns = max(process.attempt.received_ns, self._began_ns)
         return rank_status(process.attempt, process.last, limits, received_ns)
+
+
+def _calls_of(one: RankStatus, process: Process, now_ns: int, stale_ns: int) -> RankCalls:
+    """A rank's collectives; of one that has told none it is not known which groups it uses."""
+    told, age_ns = process.collectives, max(now_ns - one.received_ns, 0)
+    if one.ended == "finished":
+        gone = "finished"
+    elif one.ended or not one.alive:
+        gone = "dead"
+    else:
+        gone = "silent" if age_ns > stale_ns else ""
+    groups = tuple(
+        GroupCalls(
+            group.name,
+            group.description,
+            group.backend,
+            group.size,
+            group.ranks,
+            group.calls,
+            tuple(Call(*astuple(call)) for call in group.recent),
+        )
+        for group in (told.groups if told else ())
+    )
+    is_whole, is_stopped = (told.is_whole, told.is_stopped) if told else (False, False)
+    return RankCalls(one.rank, one.host, one.phase, gone, one.seen_ns, age_ns, groups, is_whole, is_stopped)

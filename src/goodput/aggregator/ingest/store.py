@@ -26,6 +26,7 @@ from goodput.aggregator.ingest.step_trends import WINDOWS_NS
 from goodput.aggregator.records import BLOCK_ROWS_MAX, NewBlock, NewRecords, new_blocks
 from goodput.columns.attempts import ColumnAttempt, row_of
 from goodput.wire import schema
+from goodput.wire.collectives import Collectives
 from goodput.wire.step_blocks import END, NUMBER
 
 RUNS_MAX = 10_000
@@ -62,6 +63,7 @@ class Process:
     sequence: int = -1
     last_column: np.ndarray | None = None  # its last completed step, (columns, 1)
     checkpoints: ProcessCheckpoints = field(default_factory=ProcessCheckpoints)
+    collectives: Collectives | None = None  # as last reported, not kept in the ledger
 
     @property
     def last(self) -> Row | None:
@@ -201,10 +203,13 @@ class Store:
                 process.identity = identity = _interned(identity)
                 _set_declared(attempt, identity)
             _set_live(attempt, live)
+            process.collectives = live.collectives or process.collectives
             self.sampled.take(identity.run, attempt, live.stacks)
             if live.hardware != attempt.hardware or live.stacks or attempt.stacks is not NO_STACKS:
                 # The figures summed over restarts of the agent, and samples of reports before this one.
                 live = replace(live, hardware=attempt.hardware, stacks=reported(attempt))
+        if live.collectives is not None:
+            live = replace(live, collectives=None)
         if identity.attempt != attempt.attempt:
             identity = replace(identity, attempt=attempt.attempt)
         return schema.RankReport(identity, report.sequence, report.phases, live, report.phase_states)

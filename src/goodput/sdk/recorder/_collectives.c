@@ -275,7 +275,7 @@ static void returned(Records *self, long long number, PyObject *result, long lon
 }
 
 /* Records `first` to `last` of a group have been waited for. */
-static void leave(Records *self, long long first, long long last, long long flag)
+static void leave(Records *self, long long first, long long last, long long flag, int raised)
 {
     long long now = now_ns();
     if (self->ready != 1 || self->recorder->words == NULL)
@@ -286,6 +286,8 @@ static void leave(Records *self, long long first, long long last, long long flag
         uint64_t *record = record_at(self, number);
         if (record[R_NUMBER] != (uint64_t)number || record[R_EXIT] || !((record[R_KIND] >> 16 & flag) == (uint64_t)flag))
             continue;
+        if (raised)
+            put(&record[R_KIND], (long long)(record[R_KIND] | RAISED << 16));
         put(&record[R_EXIT], now);
     }
     attribute(self, last, now);
@@ -332,7 +334,7 @@ static PyObject *Records_settle(Records *self, PyObject *unused)
 static PyObject *Records_leave_reduced(Records *self, PyObject *unused)
 {
     if (self->first_reduced)
-        leave(self, self->first_reduced, self->written, REDUCER);
+        leave(self, self->first_reduced, self->written, REDUCER, 0);
     self->first_reduced = 0;
     Py_RETURN_NONE;
 }
@@ -479,7 +481,7 @@ static PyObject *waited(Call *self, PyObject *const *args, size_t flags, PyObjec
     result = PyObject_Vectorcall(self->function, args, flags, names);
     if (found.work != NULL) {
         raised = goodput_take_error();
-        leave(records, found.first, found.last, found.first == found.last ? 0 : COALESCED);
+        leave(records, found.first, found.last, found.first == found.last ? 0 : COALESCED, result == NULL);
         goodput_restore_error(raised);
     }
     return result;

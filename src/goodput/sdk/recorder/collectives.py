@@ -103,11 +103,14 @@ class PythonRecords:
 
     def _waited(self, function, args, kwargs, flags: int):
         found = self.issued.pop(_awaited(args[0], flags), None) if args else None
+        raised = FLAG["raised"]
         try:
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            raised = 0
+            return result
         finally:
             if found is not None:
-                self._leave(*found, 0 if found[0] == found[1] else FLAG["coalesced"])
+                self._leave(*found, 0 if found[0] == found[1] else FLAG["coalesced"], raised)
 
     def _begin(self, args, operation: int, tensors: int, group: int, peer: int, flags: int) -> int:
         """Enter the record of a call; 0 if there is none to write."""
@@ -186,8 +189,8 @@ class PythonRecords:
         if work:
             self.issued[work] = first, last
 
-    def _leave(self, first: int, last: int, flag: int) -> None:
-        """These records, of those with the flag, have been waited for."""
+    def _leave(self, first: int, last: int, flag: int, raised: int = 0) -> None:
+        """These records, of those with the flag, have been waited for; `raised` is the flag of an error."""
         if self.ready != 1:
             return
         now, words = perf_counter_ns(), self.recorder.words
@@ -195,6 +198,7 @@ class PythonRecords:
             at = _record_at(number)
             is_open = words[at] == number and not words[at + layout.R_EXIT]
             if is_open and words[at + layout.R_KIND] >> 16 & flag == flag:
+                words[at + layout.R_KIND] |= raised << 16
                 words[at + layout.R_EXIT] = now
         self._attribute(last, now)
 

@@ -21,7 +21,7 @@ export function drawHang(root, { hang, status }) {
   if (!hang) return;
   const known = hang.culprit !== null;
   const verb = status === "running" ? "Hangs" : "Hung until it ended";
-  const obvious = known && hang.victims > 0 && hang.suspects[0].kind === "elsewhere";
+  const obvious = known && hang.victims > 0 && hang.suspects[0].kind === "elsewhere" && !hang.collective;
   put(root, {
     culprit: known ? `${verb}: rank ${hang.culprit} on ${hostName(hang.host)}` : `${verb}, and no rank stands out`,
     phase: known ? `in ${phaseName(hang.phase)} for ${duration(hang.phase_seconds)}` : "",

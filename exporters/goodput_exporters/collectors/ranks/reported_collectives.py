@@ -1,0 +1,85 @@
+"""Which collectives of a rank are reported: those of one without progress, and of one that died, when they change."""
+
+from __future__ import annotations
+
+from goodput.rank_page.collective_records import RING
+from goodput.rank_page.collective_records import Collectives as Found
+from goodput.rank_page.page import PageError
+from goodput.rank_page.reader import Reader, Snapshot
+from goodput.wire.collectives import CALLS_MAX, GROUPS_MAX, CallRow, Collectives, GroupRow
+
+# A rank that has completed no step for this long may hang; again after so long, for an aggregator that is new.
+AFTER_NS, AGAIN_NS = 10 * 10**9, 60 * 10**9
+
+
+class ReportedCollectives:
+    """What was reported last of one rank. A poll of a rank that makes progress costs nothing."""
+
+    def __init__(self):
+        self._last: Collectives | None = None
+        self._last_ns = 0
+        self._progress_ns = 0
+
+    def poll(
+        self, reader: Reader, snapshot: Snapshot, now_ns: int, alive: bool, procfs: str
+    ) -> Collectives | None:
+        """The collectives to report at monotonic `now_ns`, None if there are none or no others than before."""
+        if snapshot.steps or not self._progress_ns:
+            self._progress_ns = (
+                snapshot.steps[-1].end_ns if snapshot.steps else snapshot.identity["start_mono_ns"]
+            )
+        if alive and now_ns - self._progress_ns < AFTER_NS:
+            return None
+        try:
+            head = reader.collectives()
+            found = reader.collectives(since=max(head.written - RING, 0)) if head else None
+        except PageError:
+            return None
+        if head is None or found is None:
+            return None
+        collectives = rows(found, head, snapshot, alive and _is_stopped(snapshot.identity["pid"], procfs))
+        if collectives == self._last and now_ns - self._last_ns < AGAIN_NS:
+            return None
+        self._last, self._last_ns = collectives, now_ns
+        return collectives
+
+
+def rows(found: Found, head: Found, snapshot: Snapshot, is_stopped: bool) -> Collectives:
+    """The groups used last with their last calls; `head` has the last record of each group, `found` the whole ring."""
+    recent: dict[int, list[CallRow]] = {}
+    older = [one for one in head.records if not found.records or one.number < found.records[0].number]
+    for one in (*older, *found.records):
+        recent.setdefault(one.group, []).append(
+            CallRow(
+                one.sequence,
+                one.operation,
+                one.dtype,
+                one.bytes,
+                -1 if one.peer is None else one.peer,
+                snapshot.unix_ns(one.enter_ns),
+                # A call that raised, as when its peer is gone, was not completed.
+                snapshot.unix_ns(one.exit_ns) if one.exit_ns and "raised" not in one.flags else 0,
+            )
+        )
+    used = sorted(
+        (i for i in range(len(found.groups)) if found.groups[i].last), key=lambda i: -found.groups[i].last
+    )
+    rows = []
+    for i in used[:GROUPS_MAX]:
+        group = found.groups[i]
+        calls = tuple(recent.get(i, ())[-CALLS_MAX:])
+        rows.append(
+            GroupRow(
+                group.name, group.description, group.backend, group.size, group.ranks, group.calls, calls
+            )
+        )
+    return Collectives(tuple(rows), len(used) <= GROUPS_MAX, is_stopped)
+
+
+def _is_stopped(pid: int, procfs: str) -> bool:
+    """Whether a signal or a debugger has stopped the process (proc(5), /proc/pid/stat field 3)."""
+    try:
+        with open(f"{procfs}/{pid}/stat", "rb") as file:
+            return file.read().rsplit(b")", 1)[1].split()[0] in (b"T", b"t")
+    except (OSError, IndexError):
+        return False

@@ -1,0 +1,92 @@
+"""A rank's collectives are reported when it makes no progress or has died, and when they have changed."""
+
+import time
+
+import pytest
+from support.rank_page.page_maker import Rank
+
+from goodput.rank_page.reader import Reader
+from goodput.sdk.recorder.collectives import CollectiveRecords
+from goodput_exporters.collectors.ranks.reported_collectives import AFTER_NS, AGAIN_NS, ReportedCollectives
+
+SECOND = 10**9
+
+
+class Group:
+    def __init__(self, name: str):
+        self.name = name
+
+
+class Tensor:
+    nbytes, dtype = 64, "float32"
+
+
+class Process:
+    """A rank whose calls are recorded, and what its agent reports at a time after its last step."""
+
+    def __init__(self, directory):
+        self.rank = Rank(directory).train(3)
+        describe = lambda group: (group.name, "", "gloo", 0, [0, 1])  # noqa: E731
+        records = CollectiveRecords(self.rank.recorder, {"float32": 1}, describe, {}.__getitem__)
+        self.call = records.wrap(lambda group, tensors: self, "all_reduce", tensors=1, group=0)
+        self.wait = records.wrap(lambda work: None, "")
+        self.reported = ReportedCollectives()
+        self.reader = Reader(str(self.rank.path))
+        self.began_ns = time.perf_counter_ns()
+
+    def poll(self, after_ns: int, alive: bool = True):
+        snapshot = self.reader.snapshot(since_step=3)
+        return self.reported.poll(self.reader, snapshot, self.began_ns + after_ns, alive, "/proc")
+
+
+@pytest.fixture
+def process(tmp_path):
+    made = Process(tmp_path)
+    yield made
+    made.reader.close()
+
+
+def test_rank_that_makes_progress_reports_nothing(process):
+    process.call(Group("0"), [Tensor()])
+    assert process.poll(AFTER_NS // 2) is None
+
+
+def test_silent_rank_reports_its_calls_once_until_they_change(process):
+    group = Group("0")
+    process.call(group, [Tensor()])
+    first = process.poll(2 * AFTER_NS)
+    assert first is not None and first.is_whole and not first.is_stopped
+    assert [(g.name, g.ranks, g.calls) for g in first.groups] == [("0", ((0, 1, 2),), 1)]
+    (call,) = first.groups[0].recent
+    assert (call.sequence, call.operation, call.dtype, call.bytes, call.exit_ns) == (
+        1,
+        "all_reduce",
+        "float32",
+        64,
+        0,
+    )
+    assert process.poll(2 * AFTER_NS + SECOND) is None
+    process.wait(process)
+    left = process.poll(2 * AFTER_NS + 2 * SECOND)
+    assert left is not None and left.groups[0].recent[0].exit_ns > 0
+    assert process.poll(2 * AFTER_NS + 2 * SECOND + AGAIN_NS) == left
+
+
+def test_rank_that_died_reports_at_once(process):
+    process.call(Group("0"), [Tensor()])
+    assert process.poll(0, alive=False) is not None
+
+
+def test_report_is_bounded(process):
+    groups = [Group(str(i)) for i in range(20)]
+    for group in groups:
+        for _ in range(6):
+            process.call(group, [Tensor()])
+    found = process.poll(2 * AFTER_NS)
+    assert found is not None and not found.is_whole
+    assert [group.name for group in found.groups] == [str(i) for i in range(19, 3, -1)]
+    assert all([call.sequence for call in group.recent] == [3, 4, 5, 6] for group in found.groups)
+
+
+def test_rank_without_collectives_reports_none(process):
+    assert process.poll(2 * AFTER_NS) is None
