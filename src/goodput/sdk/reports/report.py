@@ -25,6 +25,15 @@ class Report:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str | None:
+        """For notebooks; None, which shows the text instead, where it fails."""
+        try:
+            from goodput.sdk.reports.notebook_html import report_html
+
+            return report_html(self.account, self.notes)
+        except Exception:
+            return None
+
 
 def report(session) -> Report:
     """The report of a session; never raises."""

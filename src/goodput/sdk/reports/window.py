@@ -135,6 +135,15 @@ class Window:
     def __repr__(self) -> str:
         return f"<goodput.Window: {self}>"
 
+    def _repr_html_(self) -> str | None:
+        """For notebooks; None, which shows the text instead, where it fails."""
+        try:
+            from goodput.sdk.reports.notebook_html import window_html
+
+            return window_html(self)
+        except Exception:
+            return None
+
     def __str__(self) -> str:
         if not self.steps:
             return f"no step ended in the last {self.asked_seconds:g} s"
