@@ -7,6 +7,7 @@ from support.rank_page.page_maker import Rank
 
 from goodput.rank_page import collective_records as layout
 from goodput.rank_page import page
+from goodput.rank_page.collective_text import LINES_MAX, lines
 from goodput.rank_page.reader import Reader
 from goodput.sdk.recorder.collectives import CollectiveRecords
 
@@ -188,3 +189,13 @@ def test_any_content_is_read_or_refused(process):
             refused += 1
         words[BASE : BASE + layout.WORDS] = memoryview(good).cast("Q")
     assert 30 < refused < 400
+
+
+def test_text_sums_to_the_phase(process):
+    for i, name in enumerate("abcdefgh"):
+        process.call(Group(name, [0, 1]), [Tensor()])
+        process.rank.words[BASE + layout.AT_SUMS + i * 64 + 1 * layout.SUM_WORDS + 2] = (i + 1) * 10**9
+    text = lines(process.read(), 40 * 10**9)
+    assert len(text) == LINES_MAX + 2 and max(map(len, text)) <= 80
+    assert text[1].split() == ["h", "all_reduce", "1", "calls", "0.000", "MB", "8.0000", "s"]
+    assert sum(float(line.split()[-2]) for line in text[1:]) == 40.0

@@ -64,7 +64,18 @@ def _report(session) -> Report:
         snapshot.identity["run"], {(attempt.rank, attempt.attempt): attempt}, only_ranks=(attempt.rank,)
     )
     account = compute(run, snapshot.unix_ns(now_ns))
-    return Report(document(account, explain(account)), [*_deep_look(session), *_notes(snapshot)])
+    notes = [*_deep_look(session), *_collectives(reader, snapshot), *_notes(snapshot)]
+    return Report(document(account, explain(account)), notes)
+
+
+def _collectives(reader, snapshot) -> list[str]:
+    found = reader.collectives()
+    if found is None:
+        return []
+    from goodput.rank_page.collective_text import lines
+
+    totals = snapshot.host_totals or snapshot.totals
+    return lines(found, totals[snapshot.phases.index("communication")])
 
 
 def _deep_look(session) -> list[str]:
