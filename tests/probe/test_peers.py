@@ -122,6 +122,10 @@ def test_probe_is_kept_by_host(measured):
     path = kept.save(document)
     assert path and kept.load("node-1.cluster") == document
     assert kept.value(document, "h2d_pinned") == 50e9 and kept.value(document, "h2d_pinned", "A100") is None
+    assert kept.save(probe_of("node-1.cluster", storage_read=2e9), is_whole=False) == path
+    found = kept.load("node-1.cluster")
+    assert (kept.value(found, "h2d_pinned"), kept.value(found, "storage_read")) == (50e9, 2e9)
+    assert kept.save(document) == path and kept.load("node-1.cluster") == document
     for host in ("../x", "", ".x", "a/b"):
         assert kept.save({**document, "host": host}) is kept.load(host) is None
     with open(path, "w") as file:

@@ -126,7 +126,7 @@ def _node(arguments) -> int:
         against = against or (documents if len(documents) > 1 else [])
     else:
         documents = [node.probe(options, lambda what: message("probe", what))]
-        path = kept.save(documents[0])
+        path = kept.save(documents[0], is_whole=not arguments.only)
         message("probe", f"kept in {path}" if path else "could not be kept: its folder cannot be written")
     if arguments.json:
         print(json.dumps(documents if launched.is_launched() else documents[0]))

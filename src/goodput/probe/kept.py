@@ -18,11 +18,19 @@ class ProbeError(Exception):
     """A file has no probe; the message says which file and why."""
 
 
-def save(document: dict) -> str | None:
-    """Keep the probe of its node and return the file; None if it cannot be written."""
+def save(document: dict, is_whole: bool = True) -> str | None:
+    """Keep the probe of its node and return the file; None if it cannot be written.
+
+    Of one that is not whole the figures replace those of their names, and the others stay.
+    """
     path = _path(document["host"])
     if path is None:
         return None
+    before = None if is_whole else load(document["host"])
+    if before is not None:
+        names = {figure["name"] for figure in document["figures"]}
+        others = [figure for figure in before["figures"] if figure["name"] not in names]
+        document = {**document, "figures": [*others, *document["figures"]][-FIGURES_MAX:]}
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         descriptor, draft = tempfile.mkstemp(dir=os.path.dirname(path))

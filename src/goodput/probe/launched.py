@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
-from goodput.probe import allreduce, kept, node
+from goodput.probe import PARTS, allreduce, kept, node
 
 # The first node to be ready waits for the last one.
 WAIT = datetime.timedelta(hours=1)
@@ -42,5 +42,5 @@ def probe(options: node.Options, tell: Callable[[str], None]) -> list[dict] | No
             if one is not None:
                 one["figures"] += figures
     if document is not None:
-        kept.save(document)
+        kept.save(document, is_whole=set(options.parts) == set(PARTS))
     return [one for one in documents if one is not None] if os.environ["RANK"] == "0" else None

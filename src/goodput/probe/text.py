@@ -15,8 +15,9 @@ def render(document: dict, peers: list[dict] | None = None) -> str:
     """The figures, each with its spread, its share of the data sheet's and of the median of the peers."""
     gpus = document["gpus"]
     accelerators = f"{gpus} GPU{'s'[gpus == 1 :]}" if gpus else "no GPU"
-    lines = [f"{document['host']}: {document['cores']} cores, {accelerators}; storage at"]
-    lines += textwrap.wrap(document["path"], COLUMNS, initial_indent="  ", subsequent_indent="  ")
+    lines = [f"{document['host']}: {document['cores']} cores, {accelerators}"]
+    if any(figure["name"].startswith("storage") for figure in document["figures"]):
+        lines += textwrap.wrap(f"storage at {document['path']}", COLUMNS, subsequent_indent="  ")
     sheet = "of the sheet" if any(figure.get("nominal") for figure in document["figures"]) else ""
     last = "  of peers" if peers else ""
     lines += ["", f"  {'figure':<26}{'rate':>14}{'spread':>8}{sheet:>14}{last}"]
