@@ -210,14 +210,36 @@ def test_planned_phase_has_a_larger_threshold(state):
     assert judged(*waiting(0, 1, stuck=1801), silent._replace(received_ns=NOW - ns(1751))) is not None
 
 
+def test_silent_rank_is_excused_while_its_planned_phase_lasts():
+    """A node dies in an evaluation of all ranks; the others leave it after 10 s and wait."""
+    done = [one._replace(planned={"evaluation": ns(10)}) for one in waiting(0, 1)]
+    silent = rank(2, "evaluation", stuck=8, age=105)
+    found = judged(*done, silent)
+    assert (found.culprit.rank, found.culprit.kind) == (2, "silent")
+    assert found.reason.startswith("rank 2 on n2 is not reported any more, last seen in evaluation")
+    assert judged(*done, rank(2, "evaluation", stuck=11, age=105)) is None, "it evaluates more than they do"
+    assert judged(*done, rank(2, "checkpoint", stuck=8, age=105)) is None, "they did not save with it"
+    assert judged(*waiting(0, 1), silent) is None, "it evaluates alone"
+
+
+def test_planned_phase_of_a_silent_rank_is_over_when_others_step():
+    """Its agent is cut off in an evaluation; the run goes on, and hangs."""
+    cut_off = rank(2, "evaluation", stuck=8, step=8, age=200)
+    assert judged(*waiting(0, 1), cut_off).reason.endswith(
+        "rank 2 on n2 was silent before the others stopped"
+    )
+    assert judged(*waiting(0, 1, attempt=2, step=None), cut_off) is not None
+    assert judged(*waiting(0, 1, step=8), cut_off) is None
+
+
 def test_limit_of_a_planned_phase_is_the_ranks_own():
     """It has evaluated for 10 minutes before: 100 are excused. A checkpoint since the last step has its own limit."""
     inside = rank(1, "evaluation", stuck=5900, limit_ns=ns(6000))
     assert judged(*waiting(0, stuck=5900), inside) is None
     progress_ns = inside.last_progress_ns - ns(200)
-    longer = inside._replace(same_ns=ns(101), last_progress_ns=progress_ns)
+    longer = inside._replace(planned={"evaluation": ns(101)}, last_progress_ns=progress_ns)
     assert judged(*waiting(0, stuck=5900), longer).culprit.rank == 1
-    saved = rank(1, "evaluation", stuck=1000, planned_ns=ns(1700))
+    saved = rank(1, "evaluation", stuck=1000, planned={"checkpoint": ns(1700)})
     saved = saved._replace(last_progress_ns=saved.last_progress_ns - ns(1700))
     assert judged(*waiting(0, stuck=2700), saved) is None
 
@@ -225,7 +247,7 @@ def test_limit_of_a_planned_phase_is_the_ranks_own():
 def test_planned_phase_restarts_the_wait():
     """Ten minutes of evaluation with a loader of its own; then the rank stays in that loader."""
     seen_ns = rank(1, "loader").seen_ns
-    inside = rank(1, "loader", stuck=600, planned_ns=ns(300))
+    inside = rank(1, "loader", stuck=600, planned={"evaluation": ns(300)})
     assert judged(*waiting(0, stuck=600), inside._replace(phase_since_ns=seen_ns - ns(60))) is None
     found = judged(*waiting(0, stuck=600), inside._replace(phase_since_ns=seen_ns - ns(61)))
     assert (found.culprit.rank, found.seconds, found.culprit.seconds) == (1, 602.0, 63.0)
@@ -255,7 +277,7 @@ def test_suspects_in_the_document_are_bounded():
 seconds = st.integers(0, 4000)
 seen = st.builds(
     lambda number, state, idle, inside, age, step, planned, how: rank(
-        number, state, stuck=idle, step=step, age=age, planned_ns=ns(min(planned, idle)), **how
+        number, state, stuck=idle, step=step, age=age, planned={"checkpoint": ns(min(planned, idle))}, **how
     )._replace(phase_since_ns=NOW + ns(86_400 + 3600 * number) - ns(min(inside, idle))),
     number=st.integers(0, 7),
     state=st.sampled_from(

@@ -90,8 +90,7 @@ def test_generator_hangs_in_one_rollout_only(since_seconds, hangs):
         received_ns=now,
         last_progress_ns=0,
         step=None,
-        planned_ns=now - ns(since_seconds),
-        same_ns=now - ns(since_seconds),
+        planned={"rollout": now - ns(since_seconds)},
         generates=True,
     )
     assert bool(verdict([one], now, ns(60))) == hangs

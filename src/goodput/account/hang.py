@@ -4,7 +4,8 @@ Progress is a completed step and nothing less: a rank that changes phases withou
 Only for a process that makes rollouts and no steps each phase boundary is progress. Excused up to its limit
 (stall_threshold): a rank in a planned phase (states.PLANNED); one that was in such a phase since its last step and
 still passes phase boundaries (an evaluation with its own loader); one before its first step, unless it waits in
-communication.
+communication. A silent rank that was last seen in a planned phase is excused like this unless that phase is over: ranks
+that report have completed a step since, or left the same phase after as long a time as the silent one was seen in it.
 
 Ranks in communication are victims, also one that is silent and had then waited there longer than steps take: it hung
 with the others when its node was cut off. Ranks elsewhere, dead, or silent since the others stopped are suspects; the
@@ -20,8 +21,9 @@ received that, on our clock. Cost: about 2 us a rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from goodput.account import document_types
@@ -51,8 +53,9 @@ class RankStatus(NamedTuple):
     received_ns: int
     last_progress_ns: int  # end of its last completed step, else its start
     step: int | None  # its last completed step
-    planned_ns: int = 0  # in planned phases since its last progress, up to its last boundary
-    same_ns: int = 0  # the part of it in the state that it is in now
+    planned: Mapping[str, int] = MappingProxyType(
+        {}
+    )  # ns by planned state since its last progress, to its last boundary
     limit_ns: int = PLANNED_LEAST_NS  # how long that state excuses it, or any planned one if it is in none
     alive: bool = True
     ended: str = ""  # "", "finished", "failed", "resumed"; not alive and "" means killed
@@ -131,12 +134,7 @@ def verdict(
     if not fresh or not all(_is_stuck(one, threshold_ns) for one in fresh):
         return None
     silent = [one for one in live if now_ns - one.received_ns > stale_ns]
-    # A silent rank may still be in its planned phase.
-    if any(
-        one.state in PLANNED
-        and (0 if one.generates else _planned_ns(one)) + _age_ns(one, now_ns) <= one.limit_ns
-        for one in silent
-    ):
+    if _is_excused_unseen(silent, fresh, now_ns):
         return None
     # No rank has completed a step since the last one that did.
     hung_ns = min(_idle_ns(one) + _age_ns(one, now_ns) for one in fresh)
@@ -183,6 +181,24 @@ def with_collective(
     )
 
 
+def _is_excused_unseen(silent: list[RankStatus], fresh: list[RankStatus], now_ns: int) -> bool:
+    """Whether a silent rank may still be in the planned phase where it was last seen, so that the others rightly wait."""
+    newest = max(map(_progress, fresh))
+    left_ns = {state: max(one.planned.get(state, 0) for one in fresh) for state in {s.state for s in silent}}
+    for one in silent:
+        spent_ns = 0 if one.generates else _planned_ns(one)
+        if one.state not in PLANNED or spent_ns + _age_ns(one, now_ns) > one.limit_ns:
+            continue
+        is_over = _progress(one) < newest or left_ns[one.state] >= max(spent_ns, 1)
+        if one.generates or not is_over:
+            return True
+    return False
+
+
+def _progress(one: RankStatus) -> tuple[int, int]:
+    return one.attempt, -1 if one.step is None else one.step
+
+
 def _age_ns(one: RankStatus, now_ns: int) -> int:
     return max(now_ns - one.received_ns, 0)
 
@@ -203,7 +219,7 @@ def _is_stuck(one: RankStatus, threshold_ns: int) -> bool:
         return True
     if one.step is None:
         return one.state == "communication" and there_ns > threshold_ns
-    return (there_ns if one.planned_ns > 0 else idle_ns) > threshold_ns
+    return (there_ns if any(one.planned.values()) else idle_ns) > threshold_ns
 
 
 def _had_waited(one: RankStatus, threshold_ns: int) -> bool:
@@ -214,7 +230,7 @@ def _had_waited(one: RankStatus, threshold_ns: int) -> bool:
 
 def _planned_ns(one: RankStatus) -> int:
     """How long it had been in its present planned state since its last progress, at its last report."""
-    return one.same_ns + min(max(one.seen_ns - one.phase_since_ns, 0), _idle_ns(one))
+    return one.planned.get(one.state, 0) + min(max(one.seen_ns - one.phase_since_ns, 0), _idle_ns(one))
 
 
 def _kind(one: RankStatus, age_ns: int, stale_ns: int, begun_ns: int) -> str | None:

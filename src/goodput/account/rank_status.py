@@ -28,8 +28,8 @@ def rank_status(
 ) -> RankStatus:
     """The status of a process that was last heard of at `received_ns`, on the clock of the verdict."""
     state = _state_of(attempt.phase, attempt.phase_states)
+    planned = _planned_ns(attempt, last)
     progress_ns = last.end_ns if last else attempt.start_ns
-    spent = _planned_ns(attempt, last)
     return RankStatus(
         rank=attempt.rank,
         host=attempt.host,
@@ -41,12 +41,11 @@ def rank_status(
         received_ns=received_ns,
         last_progress_ns=progress_ns,
         step=last.step if last else None,
-        planned_ns=sum(spent.values()),
-        same_ns=spent.get(state, 0),
+        planned=planned,
         limit_ns=limits.of_state(attempt.rank, state, progress_ns),
         alive=attempt.alive,
         ended=attempt.end_reason(),
-        generates=last is None and (state == "rollout" or spent.get("rollout", 0) > 0),
+        generates=last is None and (state == "rollout" or planned["rollout"] > 0),
     )
 
 

@@ -44,7 +44,7 @@ def _status(engine: Engine, walk, attempt: Attempt, seen_ns: int) -> RankStatus:
     spent_ns = tail[INDEX[state]] + max(seen_ns - progress_ns - sum(tail), 0)
     there_ns = spent_ns if walk.track.phase_ns is None else seen_ns - walk.track.tail_ns + walk.track.phase_ns
     same_ns = max(spent_ns - there_ns, 0)
-    others_ns = sum(tail[INDEX[name]] for name in PLANNED if name != state)
+    planned = {name: same_ns if name == state else tail[INDEX[name]] for name in PLANNED}
     return RankStatus(
         rank=attempt.rank,
         host=attempt.host,
@@ -56,8 +56,7 @@ def _status(engine: Engine, walk, attempt: Attempt, seen_ns: int) -> RankStatus:
         received_ns=seen_ns,
         last_progress_ns=progress_ns,
         step=fold.top_step if fold.steps else None,
-        planned_ns=others_ns + (same_ns if state in PLANNED else 0),
-        same_ns=same_ns,
+        planned=planned,
         limit_ns=engine.planned.of_state(attempt.rank, state, progress_ns),
         alive=attempt.alive,
         ended=attempt.end_reason(),

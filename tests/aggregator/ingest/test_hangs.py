@@ -122,7 +122,7 @@ def test_planned_time_since_last_step_is_excused(store, hangs):
     )
     merge(store, replace_phase(one, "loader"))
     (process,) = store.newest["r1"].values()
-    assert hangs._seen(process, PlannedLimits()).planned_ns == ns(80)
+    assert hangs._seen(process, PlannedLimits()).planned["checkpoint"] == ns(80)
     assert evaluate(hangs) is None
     merge(store, replace_phase(one.silent(after=61), "loader"))
     assert evaluate(hangs).culprit.rank == 0
