@@ -204,3 +204,24 @@ def test_ranks_of_other_attempts_are_no_measure(staged):
     assert straggler.culprit() is None and straggler.culprit_stage() is None
     # 1.53 against 1.5 s in 30 of 70 steps.
     assert straggler.slowness(3) == pytest.approx((40 + 30 * 1.53) / (40 + 30 * 1.515))
+
+
+def test_first_step_is_no_measure_before_another_one_is_known():
+    """Of ranks 2 and 3 the second step was not reported yet, so what they compiled in the first is not known."""
+    ranks = [Process(rank) for rank in range(4)]
+    for number, one in enumerate(ranks):
+        late = 0.01 * (number == 3)
+        one.steps(1, forward=13.0 + late, communication=0.51 - late)
+    early = account_of(*ranks).straggler
+    assert early.caused_ns == {3: ns(0.03)} and early.culprit() is None
+    for one in ranks[:2]:
+        one.steps(1, forward=1.0, communication=0.5)
+    some = account_of(*ranks).straggler
+    assert some.caused_ns == {3: ns(0.03)} and some.culprit() is None
+    assert some.steps == {(0, 1): 2, (1, 1): 2, (2, 1): 0, (3, 1): 0}
+    for one in ranks[2:]:
+        one.steps(1, forward=1.0, communication=0.5)
+    later = account_of(*ranks).straggler
+    assert (later.steps[3, 1], later.culprit()) == (2, None)
+    since = later.since_sums(some.compact())
+    assert since is not None and since.slowness(3) == pytest.approx(1.0, abs=0.01)

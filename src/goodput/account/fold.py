@@ -223,6 +223,11 @@ class Fold:
         attempt, columns = self.attempt, (self.totals, self.outside, self.left_out)
         return PhaseTimes(attempt.phases, attempt.phase_states, steps, *columns)
 
+    def is_first_step_only(self) -> bool:
+        """Whether what is kept is an attempt's first step, of which it is not known yet how much of it was compiling."""
+        is_alone = self._first is not None and self.steps == 1 and self._first[1] == 1
+        return is_alone and self._usual is None and not self._others[0]
+
     def leave_out(self, count: int, totals: tuple[int, ...], outside: tuple[int, ...]) -> None:
         """`count` steps do not count for `phase_times`: those since a row with these `totals` and `outside`."""
         grown = map(sub, map(sub, self.totals, totals), map(sub, self.outside, outside))

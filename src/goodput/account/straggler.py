@@ -567,11 +567,13 @@ def sum_stragglers(groups: Groups) -> Slices[Straggler]:
             _add(result.by_host_ns, fold.attempt.host, fold.caused_ns)
             if fold.attempt.stage is not None:
                 _add(result.by_stage_ns, fold.attempt.stage, fold.caused_ns)
-        own = list(kept)
+        own, work = list(kept), fold.work
         for i in NOT_OWN:
             own[i] = 0
+        if fold.is_first_step_only():
+            own, work = [0] * len(own), 0.0
         key = rank, number
-        result.own_ns[key], result.steps[key], result.units[key] = own, fold.work, (group, stage)
+        result.own_ns[key], result.steps[key], result.units[key] = own, work, (group, stage)
         result.phases[key] = fold.phase_times()
     return result
 
