@@ -165,7 +165,7 @@ def test_restart_says_how_ranks_ended():
         "n2",
     )
     texts = [claim["text"] for claim in one["claims"]]
-    assert "before it rank 2 on n2 failed, 2 ranks killed" in texts
+    assert "before it rank 2 on n2 failed, 2 ranks were killed" in texts
     assert one["claims"][-1]["basis"] == "coincident" and "73 s before" in texts[-1]
     assert one["gpu_seconds"] == 280.0
 

@@ -7,7 +7,7 @@ import sys
 from contextlib import contextmanager
 
 from goodput.cli import SECONDS_MAX, fail, message, number
-from goodput.cli.report import add_account_options, write_html
+from goodput.cli.report import NO_STORY, add_account_options, print_story, story_package, write_html
 
 HELP = "print the account of a run log"
 DESCRIPTION = """Compute the account of a run log: one JSON object per line, plain or gzip.
@@ -42,7 +42,14 @@ def call(arguments) -> int:
         return fail("replay", "--start must not be after --end", 2)
     start_ns, end_ns = (None if at is None else round(at * 1e9) for at in (arguments.start, arguments.end))
     window = None if start_ns is None and end_ns is None else (start_ns, end_ns)
-    recorders = _recorders() if window is None else None
+    if arguments.story and window is not None:
+        return fail("replay", "--story tells all of a run, without --start and --end", 2)
+    if arguments.story and story_package() is None:
+        return fail("replay", NO_STORY)
+    wanted = arguments.story or arguments.html
+    recorders, recordings = (
+        (_recorders(), _recordings() if wanted else None) if window is None else (None, None)
+    )
     try:
         with progress_bar() as progress:
             replayed = replay(
@@ -50,7 +57,7 @@ def call(arguments) -> int:
                 stall_seconds=arguments.stall,
                 window=window,
                 progress=progress,
-                take_steps=recorders,
+                take_steps=_Several([one for one in (recorders, recordings) if one is not None]),
             )
     except LogError as error:
         return fail("replay", clean_text(error, 500))
@@ -76,14 +83,18 @@ def call(arguments) -> int:
         }
         for one in chosen
     ]
+    stories = _stories(recordings, documents) if recordings is not None else {}
     for found in documents:
+        if arguments.story:
+            print_story(printable(stories[found["run"]]), arguments.json)
+            continue
         print(json.dumps(found) if arguments.json else render(printable(found)) + "\n")
     steps = problems.step_quality()
     status = int(steps is not None and steps["incomplete"])
     if not arguments.html:
         return status
     timelines = _timelines(arguments, problems.lines, accounts, documents)
-    return write_html("replay", arguments.html, documents, timelines, log) or status
+    return write_html("replay", arguments.html, documents, timelines, stories, log) or status
 
 
 def _recorders():
@@ -93,6 +104,34 @@ def _recorders():
     except ModuleNotFoundError:
         return None
     return Recorders(rows_max=GAIN_ROWS_MAX)
+
+
+class _Several:
+    """Passes the steps of a log to several (runlog.replay.TakesSteps)."""
+
+    def __init__(self, takers: list):
+        self._takers = takers
+
+    def add(self, step) -> None:
+        for taker in self._takers:
+            taker.add(step)
+
+    def add_columns(self, *columns) -> None:
+        for taker in self._takers:
+            taker.add_columns(*columns)
+
+
+def _recordings():
+    """What takes the steps for the stories of the runs; None without NumPy."""
+    package = story_package()
+    return None if package is None else package[0].Recordings()
+
+
+def _stories(recordings, documents: list) -> dict:
+    """By run."""
+    from goodput.story.tell import tell
+
+    return {found["run"]: tell(found, recordings.of(found["run"])) for found in documents}
 
 
 def _timelines(arguments, lines: int, accounts: list, documents: list) -> dict:

@@ -29,7 +29,9 @@ def add_account_options(add) -> None:
     add("--run", help="only this run, if there are several")
     add("--stall", "--stall-seconds", dest="stall", metavar="SECONDS", type=positive_seconds, default=STALL_SECONDS,
         help="shortest stall (default: %(default)g)")  # fmt: skip
-    add("--json", action="store_true", help="print account documents, one per line")
+    add("--story", action="store_true",
+        help="print what happened when, and what it cost, instead of the account")  # fmt: skip
+    add("--json", action="store_true", help="print account documents, or stories, one per line")
     add("--html", metavar="OUT",
         help="write the interactive page with these accounts to one file, for a browser")  # fmt: skip
 
@@ -54,7 +56,9 @@ def call(arguments) -> int:
         # A file's name may have control characters.
         message("report", f"skipped {clean_text(text, 500)}")
     chosen = [run for run in runs if arguments.run in (None, run.name)]
-    documents, timelines = [], {}
+    documents, timelines, stories = [], {}, {}
+    if arguments.story and story_package() is None:
+        return fail("report", NO_STORY)
     if not any(one.alive and not one.ended for run in runs for one in run.attempts.values()):
         measure_peaks(chosen)
     for run in chosen:
@@ -73,15 +77,52 @@ def call(arguments) -> int:
         if arguments.html:
             rows = sum(len(attempt.rows) for attempt in run.attempts.values())
             timelines[run.name] = timeline(account, found, rows, account_of)
+        if arguments.story or arguments.html:
+            stories |= _story(run, found)
         seen = [look for look in looks if look["run"] == run.name]
-        if arguments.json:
+        if arguments.story:
+            print_story(stories[run.name], arguments.json)
+        elif arguments.json:
             print(json.dumps({**found, "deep_looks": seen} if seen else found))
         else:
             reachable_line = reachable.line(account.ratio("compute_efficiency"), reached)
             print("\n".join([render(found), *reachable_line, *_deep_looks(seen), ""]))
     if not chosen:
         return fail("report", f"no run {arguments.run or ''} in {directory}".replace("  ", " "))
-    return write_html("report", arguments.html, documents, timelines) if arguments.html else 0
+    return write_html("report", arguments.html, documents, timelines, stories) if arguments.html else 0
+
+
+NO_STORY = "a story needs NumPy: pip install 'goodput-telemetry[compare]'"
+
+
+def story_package():
+    """The modules that record and tell stories, None without NumPy."""
+    try:
+        from goodput.story import recording, tell
+    except ModuleNotFoundError:
+        return None
+    return recording, tell
+
+
+def _story(run, found: dict) -> dict:
+    """The story of a run whose rows are at hand, by its name; empty without NumPy."""
+    package = story_package()
+    if package is None:
+        return {}
+    from goodput.whatif.steps import steps_in
+
+    recording = package[0].Recording()
+    for attempt in run.attempts.values():
+        for step in steps_in(run.name, attempt):
+            recording.add(step)
+    return {run.name: package[1].tell(found, recording)}
+
+
+def print_story(story: dict, as_json: bool) -> None:
+    """As text or as one line of JSON."""
+    from goodput.story.text import render
+
+    print(json.dumps(story) if as_json else f"{render(story)}\n")
 
 
 def _replayed_gains(run, account):
@@ -126,11 +167,13 @@ def measure_peaks(runs: list) -> None:
             attempt.peak_flops_per_second = peak_of(attempt.device, attempt.dtype)
 
 
-def write_html(command: str, path: str, documents: list, timelines: dict, log: dict | None = None) -> int:
+def write_html(
+    command: str, path: str, documents: list, timelines: dict, stories: dict, log: dict | None = None
+) -> int:
     """Write the page with these accounts to `path`; returns the exit status."""
     from goodput.web.single_file import render
 
-    text = render(documents, command=f"goodput {command}", log=log, timelines=timelines)
+    text = render(documents, command=f"goodput {command}", log=log, timelines=timelines, stories=stories)
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)

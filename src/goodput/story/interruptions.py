@@ -53,15 +53,16 @@ def restarts(document: Mapping[str, Any], recording: Recording) -> list[Incident
 def _ending(tracks: list[Track]) -> str:
     """How the ranks of an attempt ended: "rank 3 on n1 failed, the other 7 were killed"."""
     reasons = Counter(track.attempt.end_reason() for track in tracks)
-    if len(reasons) == 1:
+    if len(reasons) == 1 and len(tracks) > 1:
         reason = _ENDS.get(next(iter(reasons)), next(iter(reasons)))
-        were = "were " if reason in ("killed", "cancelled") else ""
-        return f"before it {'all ranks' if len(tracks) > 1 else 'the rank'} {were if len(tracks) > 1 else 'was ' * bool(were)}{reason}"
+        return f"before it all ranks {'were ' * (reason in ('killed', 'cancelled'))}{reason}"
     parts = []
     for reason, count in sorted(reasons.items(), key=lambda item: (item[0] in NO_FAILURE, item[1])):
         own = [track.attempt for track in tracks if track.attempt.end_reason() == reason]
         who = f"rank {own[0].rank}{on_host(own[0].host)}" if count == 1 else f"{count} ranks"
-        parts.append(f"{who} {_ENDS.get(reason, reason)}")
+        ended = _ENDS.get(reason, reason)
+        were = ("was " if count == 1 else "were ") * (ended in ("killed", "cancelled"))
+        parts.append(f"{who} {were}{ended}")
     return f"before it {', '.join(parts)}"
 
 

@@ -28,6 +28,10 @@ def slow_ranks(document: Mapping[str, Any], recording: Recording) -> list[Incide
         if track is None or len(track.rows) < 2:
             continue
         rank, first, last = onset["rank"], onset["first_step"], onset["last_step"]
+        # Steps that are lost are not compared, so a stretch cannot end in them.
+        lost_after = _lost_after(document, onset["attempt"])
+        is_cut = last is not None and lost_after is not None and last > lost_after >= first
+        last = lost_after if is_cut else last
         start_ns = track.time_of(first - 1)
         end_ns = int(track.rows[-1, 0]) if last is None else track.time_of(last)
         host = track.attempt.host or hosts.get(rank, "")
@@ -40,10 +44,20 @@ def slow_ranks(document: Mapping[str, Any], recording: Recording) -> list[Incide
             *((rank,), (host,) if host else ()),
             step=first,
         )
-        one.measured(f"the others waited for it {steps}" + ", perhaps before" * onset["from_start"])
+        one.measured(
+            f"the others waited for it {steps}"
+            + ", perhaps before" * onset["from_start"]
+            + "; what came after was lost" * is_cut
+        )
         _explain(one, recording, track, np.array([start_ns, end_ns]))
         found.append(one)
     return found
+
+
+def _lost_after(document: Mapping[str, Any], attempt: int) -> int | None:
+    """The last step of an attempt that was kept, if a later one resumed before its end."""
+    points = [it["resume_step"] for it in document["restarts"] if it["attempt"] > attempt]
+    return min((point for point in points if point is not None), default=None)
 
 
 def _explain(one: Incident, recording: Recording, track: Track, span: np.ndarray) -> None:

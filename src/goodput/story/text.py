@@ -11,17 +11,21 @@ from goodput.story.document_types import Story, StoryEvent
 
 COLUMNS = 80
 INDENT = " " * 12
+CALENDAR_SECONDS = 3e8  # unix time in 1979: no run is older
 
 
 def render(story: Story) -> str:
-    """Times are UTC; below each event what is known of it, marked as measured, estimated or coincident."""
+    """Below each event what is known of it, marked as measured, estimated or coincident.
+
+    Times are UTC; of a log whose times are not those of the day, such as one that counts from 0, since its start.
+    """
     lines = [*_head(story), ""]
     day = None
     for event in story["events"]:
-        if (today := time.strftime("%Y-%m-%d", time.gmtime(event["time"]))) != day:
+        if (today := _day(story, event)) != day:
             day = today
-            lines += [f"  {day} UTC"]
-        lines += [*_event(event), ""]
+            lines += [f"  {day}"]
+        lines += [*_event(story, event), ""]
     if not story["events"]:
         lines += [
             "  Nothing happened: no restart, stall, slow rank, change of pace or",
@@ -51,8 +55,22 @@ def _head(story: Story) -> Iterator[str]:
         yield from _wrap(f"changes of pace are {story['pace']}", "  ", "  ")
 
 
-def _event(event: StoryEvent) -> Iterator[str]:
-    clock = time.strftime("%H:%M:%S", time.gmtime(event["time"]))
+def _day(story: Story, event: StoryEvent) -> str:
+    if story["start"] < CALENDAR_SECONDS:
+        return "since the start of the run"
+    return time.strftime("%Y-%m-%d UTC", time.gmtime(event["time"]))
+
+
+def _clock(story: Story, event: StoryEvent) -> str:
+    """At most eight characters: of the day, or hours, minutes and seconds since the start."""
+    if story["start"] >= CALENDAR_SECONDS:
+        return time.strftime("%H:%M:%S", time.gmtime(event["time"]))
+    seconds = round(event["time"] - story["start"])
+    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+def _event(story: Story, event: StoryEvent) -> Iterator[str]:
+    clock = f"{_clock(story, event):<8}"
     lasted = "" if event["end"] is None else f", for {duration(event['end'] - event['time'])}"
     lasted = "" if event["kind"] in ("stall", "checkpoint", "no checkpoint") else lasted
     yield from _wrap(f"{event['title']}{lasted}", f"  {clock}  ", INDENT)

@@ -35,11 +35,12 @@ def render(
     command: str,
     log: dict | None = None,
     timelines: dict[str, dict] | None = None,
+    stories: dict[str, dict] | None = None,
 ) -> str:
     """The page with these account documents.
 
-    `log` is what was wrong with a run log (runlog.Problems.document()), `timelines` are timelines as the API has them,
-    by run. Of more than RUNS_MAX runs those with most GPU time are kept, of more ranks those with the lowest goodput.
+    `log` is what was wrong with a run log (runlog.Problems.document()), `timelines` and `stories` are as the API has
+    them, by run. Of more than RUNS_MAX runs those with most GPU time are kept, of more ranks those with the lowest goodput.
     """
     largest = sorted(documents, key=lambda document: -document["gpu_seconds"])[:RUNS_MAX]
     data = {
@@ -48,6 +49,7 @@ def render(
         "runs": [_bounded(document, len(largest)) for document in largest],
         "runs_left_out": len(documents) - len(largest),
         "timelines": timelines or {},
+        "stories": stories or {},
         "log": log,
     }
     theme = (FOLDER / "scripts/theme.js").read_text(encoding="utf-8")

@@ -24,6 +24,7 @@ from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.history import ROW_BYTES, History, HistoryError
 from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.accounts.snapshots import INTERIM_SECONDS, Snapshots
+from goodput.aggregator.accounts.stories import Stories
 from goodput.aggregator.accounts.timeline_cache import TimelineCache
 from goodput.aggregator.api import (
     access_route,
@@ -138,8 +139,8 @@ def create_app(
     health_routes.add_health_routes(app, health)
     installation_route.add_installation_route(app, exposition, ingest)
     end_route.add_end_route(app, ender, authenticator.audit)
-    timelines = run_routes.add_run_routes(app, accounts, maintenance.memory.summaries)
-    memory.ways = _ways_of_freeing(accounts, maintenance.memory, timelines)
+    caches = run_routes.add_run_routes(app, accounts, health, maintenance.memory.summaries)
+    memory.ways = _ways_of_freeing(accounts, maintenance.memory, caches)
     _add_operations(app, exposition, startup, clocks, stream)
     add_page(app)
     return app
@@ -221,11 +222,13 @@ def _restore(
     ingest.restore(maintenance.restored, startup.set_restored, memory.has_room)
 
 
-def _ways_of_freeing(accounts: Accounts, runs: RunMemory, timelines: TimelineCache) -> dict[str, Way]:
+def _ways_of_freeing(
+    accounts: Accounts, runs: RunMemory, caches: tuple[TimelineCache, Stories]
+) -> dict[str, Way]:
     """What may leave memory where it is full, first what is missed least."""
 
     async def clear_results(_is_enough: Callable[[], bool]) -> int:
-        return timelines.clear() + accounts.clear_results()
+        return sum(cache.clear() for cache in caches) + accounts.clear_results()
 
     return {"step rows": accounts.drop_folded_rows, "runs": runs.free, "results of queries": clear_results}
 

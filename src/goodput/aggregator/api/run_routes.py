@@ -8,8 +8,10 @@ from fastapi import FastAPI, Query, Request, Response
 
 from goodput.account.document_types import AccountDocument
 from goodput.aggregator.accounts.accounts import Accounts, RunDocument
+from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.rolling import RollingWindows
 from goodput.aggregator.accounts.run_summaries import RunPage, RunSummaries, StoredSummaries
+from goodput.aggregator.accounts.stories import Stories
 from goodput.aggregator.accounts.timeline import POINTS_MAX, Timeline
 from goodput.aggregator.accounts.timeline_cache import TimelineCache
 from goodput.aggregator.api.responses import (
@@ -21,8 +23,9 @@ from goodput.aggregator.api.responses import (
     json_response,
     window_ns,
 )
+from goodput.story.document_types import Story
 
-DOCUMENTS = (AccountDocument, RollingWindows, RunDocument, RunPage, Timeline)
+DOCUMENTS = (AccountDocument, RollingWindows, RunDocument, RunPage, Story, Timeline)
 RUNS_LISTED_MAX = 1000
 SEARCH_CHARS_MAX = 128
 POINTS = 120
@@ -33,9 +36,12 @@ _Order = Literal["newest", "open"]
 _Points = Annotated[int, Query(ge=1, le=POINTS_MAX)]
 
 
-def add_run_routes(app: FastAPI, accounts: Accounts, stored: StoredSummaries | None = None) -> TimelineCache:
-    """The last of the routes under /runs/, since a run's name may contain slashes. Returns their cache."""
+def add_run_routes(
+    app: FastAPI, accounts: Accounts, health: HealthCosts, stored: StoredSummaries | None = None
+) -> tuple[TimelineCache, Stories]:
+    """The last of the routes under /runs/, since a run's name may contain slashes. Returns their caches."""
     summaries, timelines = RunSummaries(accounts, stored), TimelineCache(accounts)
+    stories = _add_story_route(app, Stories(accounts, health))
 
     @app.get(
         "/api/v1/runs",
@@ -99,4 +105,16 @@ def add_run_routes(app: FastAPI, accounts: Accounts, stored: StoredSummaries | N
     async def run(run: str) -> Response:
         return json_response(await accounts.document(run))
 
-    return timelines
+    return timelines, stories
+
+
+def _add_story_route(app: FastAPI, stories: Stories) -> Stories:
+    @app.get(
+        "/api/v1/runs/{run:run}/story",
+        responses=json_of(Story) | NOT_FOUND | BUSY,
+        summary="What happened to a run, in order, what it cost, and how each of these is known",
+    )
+    async def story(request: Request, run: str) -> Response:
+        return json_response(await stories.get(run, access_of(request).token_id))
+
+    return stories
