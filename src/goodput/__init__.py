@@ -26,6 +26,7 @@ from goodput.sdk.recorder.checkpoints import begin as _begin_checkpoint
 from goodput.sdk.recorder.steps import Step as _Step
 from goodput.sdk.recorder.steps import steps as _steps
 from goodput.sdk.recorder.steps import timed as _timed
+from goodput.sdk.reports.checkpoint_due import CheckpointDue as _CheckpointDue
 from goodput.sdk.reports.report import report as _report
 from goodput.sdk.reports.window import Windows as _Windows
 from goodput.sdk.startup.session import Session as _Session
@@ -33,6 +34,7 @@ from goodput.sdk.startup.session import Session as _Session
 __version__ = "0.1.0"
 __all__ = [
     "checkpoint",
+    "checkpoint_due",
     "loader",
     "mark",
     "phase",
@@ -58,6 +60,7 @@ def _print_reports(session, has_steps: bool) -> None:
 _session = _Session(print_reports=_print_reports)
 _phases = _session.phases.by_name
 _windows = _Windows(_session)
+_checkpoint_due = _CheckpointDue(_session)
 _os.register_at_fork(after_in_child=_session.after_fork)
 _os.register_at_fork(after_in_child=_windows.after_fork)
 _atexit.register(_session.at_exit)
@@ -197,6 +200,21 @@ def checkpoint(step: int | None = None, wait: bool = True):
     crash, work since the last committed checkpoint counts as lost.
     """
     return _begin_checkpoint(_session, phase("checkpoint"), step, wait)
+
+
+def checkpoint_due(failures=()) -> bool:
+    """Whether saving a checkpoint now is best, for the failures of this run and the cost of its saves so far.
+
+        if agreed(goodput.checkpoint_due()):        # ask on one rank, and broadcast its answer
+            with goodput.checkpoint(step):
+                torch.save(...)
+
+    True from the moment at which a save is due until one is committed. Ranks answer by their own clocks and saves, so
+    they may differ: where all have to save together, let one of them decide. `failures` are how many seconds each
+    earlier attempt lived until it failed, oldest first, for a first call where their rank pages are not on this
+    machine. Without a measurement, none is due. docs/in-the-loop.md has the policy.
+    """
+    return _checkpoint_due.is_due(failures)
 
 
 def resumed(step: int) -> None:
