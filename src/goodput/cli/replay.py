@@ -116,9 +116,9 @@ class _Several:
         for taker in self._takers:
             taker.add(step)
 
-    def add_columns(self, *columns) -> None:
+    def add_columns(self, run, attempt, steps, counts, states) -> None:
         for taker in self._takers:
-            taker.add_columns(*columns)
+            taker.add_columns(run, attempt, steps, counts, states)
 
 
 def _recordings():

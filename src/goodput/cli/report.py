@@ -118,7 +118,7 @@ def _story(run, found: dict) -> dict:
     return {run.name: package[1].tell(found, recording)}
 
 
-def print_story(story: dict, as_json: bool) -> None:
+def print_story(story, as_json: bool) -> None:
     """As text or as one line of JSON."""
     from goodput.story.text import render
 

@@ -13,7 +13,6 @@ from time import perf_counter_ns
 
 from goodput.rank_page import page
 from goodput.rank_page.page import PageError
-from goodput.rank_page.reader import Reader
 from goodput.sdk.reports.checkpoint_adviser import PARTS, Adviser
 
 HISTORY_MAX = 64
@@ -52,6 +51,8 @@ class CheckpointDue:
 
     def _evaluate(self, now_ns: int, failures) -> bool:
         writer = self._session.writer
+        from goodput.rank_page.reader import Reader
+
         snapshot = Reader(writer.path or "this process's page", writer.fd).snapshot(ALL, self._event)
         process = (writer.path, snapshot.identity["attempt"])
         if self.adviser is None or process != self._process:
@@ -95,6 +96,8 @@ class CheckpointDue:
 
 def _earlier(identity: dict, path: str) -> list:
     """Snapshots of the pages of this rank's earlier attempts, the newest HISTORY_MAX."""
+    from goodput.rank_page.reader import Reader
+
     directory, found = os.path.dirname(path), []
     for name in os.listdir(directory):
         if not name.endswith(page.SUFFIX) or name.startswith("."):
