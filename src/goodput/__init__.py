@@ -26,7 +26,6 @@ from goodput.sdk.recorder.checkpoints import begin as _begin_checkpoint
 from goodput.sdk.recorder.steps import Step as _Step
 from goodput.sdk.recorder.steps import steps as _steps
 from goodput.sdk.recorder.steps import timed as _timed
-from goodput.sdk.reports.checkpoint_due import CheckpointDue as _CheckpointDue
 from goodput.sdk.reports.report import report as _report
 from goodput.sdk.reports.window import Windows as _Windows
 from goodput.sdk.startup.session import Session as _Session
@@ -60,7 +59,7 @@ def _print_reports(session, has_steps: bool) -> None:
 _session = _Session(print_reports=_print_reports)
 _phases = _session.phases.by_name
 _windows = _Windows(_session)
-_checkpoint_due = _CheckpointDue(_session)
+_checkpoint_due = None  # one of sdk.reports.checkpoint_due, from the first call on
 _os.register_at_fork(after_in_child=_session.after_fork)
 _os.register_at_fork(after_in_child=_windows.after_fork)
 _atexit.register(_session.at_exit)
@@ -214,6 +213,11 @@ def checkpoint_due(failures=()) -> bool:
     earlier attempt lived until it failed, oldest first, for a first call where their rank pages are not on this
     machine. Without a measurement, none is due. docs/in-the-loop.md has the policy.
     """
+    global _checkpoint_due
+    if _checkpoint_due is None:
+        from goodput.sdk.reports.checkpoint_due import CheckpointDue
+
+        _checkpoint_due = CheckpointDue(_session)
     return _checkpoint_due.is_due(failures)
 
 

@@ -88,8 +88,8 @@ PROGRAM = """
 import json, os, sys, time
 import goodput
 goodput.start(run="r", rank=0, world_size=1, attempt=int(sys.argv[1]))
-from goodput import _checkpoint_due as due
 before = goodput.checkpoint_due()
+from goodput import _checkpoint_due as due
 for number in range(3):
     with goodput.step():
         pass
