@@ -153,6 +153,23 @@ def test_run_shows_cause_slow_rank_restart_and_ranks(browser, served):
 
 
 @needs_chromium
+def test_story_is_the_apis(tab, served):
+    story = msgspec.json.decode(get(served, f"/api/v1/runs/{quote('llama-7b/pretrain', safe='')}/story")[2])
+    assert {event["kind"] for event in story["events"]} >= {"restart", "slow rank"}
+    page = tab(f"{served}/#run=llama-7b%2Fpretrain")
+    until(page, "document.querySelectorAll('#story-events > li').length > 0")
+    shown = text_of(page, "#story-events")
+    for event in story["events"]:
+        assert event["title"] in shown
+        assert all(f"{claim['basis']} {claim['text']}" in shown for claim in event["claims"])
+    page.evaluate("location.hash = '#runs'")
+    until(page, "!document.querySelector('#runs').hidden")
+    page.evaluate("location.hash = '#run=sft-small'")
+    until(page, "document.querySelector('#story-sum').textContent !== 'Loading …'")
+    assert "restart" not in text_of(page, "#story-events"), "the story of the run that was shown before"
+
+
+@needs_chromium
 @pytest.mark.parametrize("address", ["#runs", f"#run={quote(HOSTILE, safe='')}"])
 def test_a_hostile_name_is_text(browser, served, address):
     dom = dom_of(browser, f"{served}/{address}")

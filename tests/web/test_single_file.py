@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.account.account_history import Process, run_of
 from support.browser import Dom, dom_of, needs_chromium, press, text_of
+from support.stories import event, told
 
 pytest.importorskip("msgspec")
 
@@ -491,10 +492,12 @@ def test_bundle_holds_every_module_in_import_order():
 @needs_chromium
 def test_hostile_texts_stay_texts(written, document):
     plain, log = hostile(copy.deepcopy(document), "plain")
-    names = sorted(tag for tag, _ in written([plain], log=log).tags)
+    stories = told(plain, [event(1, claims=[{"basis": "measured", "text": "plain"}])])
+    names = sorted(tag for tag, _ in written([plain], log=log, stories=stories).tags)
     for text in HOSTILE:
         found, log = hostile(copy.deepcopy(document), text)
-        dom = written([found], log=log)
+        stories = told(found, [event(1, title=text, claims=[{"basis": text, "text": text}])])
+        dom = written([found], log=log, stories=stories)
         assert sorted(tag for tag, _ in dom.tags) == names, text
         assert not any("data-ran" in attributes for _, attributes in dom.tags)
         shown = " ".join("".join(c if c.isprintable() else "?" for c in text).split())
@@ -503,6 +506,7 @@ def test_hostile_texts_stay_texts(written, document):
             [shown, "2"]
         ]
         assert dom.table("rank-rows")[1][1] == shown and shown in dom.text("causes")
+        assert dom.text("story-events").count(shown) == 3
 
 
 def test_data_is_valid_json_for_any_document(document):
@@ -521,12 +525,18 @@ def test_data_is_valid_json_for_any_document(document):
 @needs_chromium
 def test_ten_thousand_ranks_open(tab, tmp_path, document):
     path = tmp_path / "page.html"
+    stories = told(document, [event(number) for number in range(200)])
     path.write_text(
-        single_file.render([many_ranks(document, 10_000)], command="goodput replay"), encoding="utf-8"
+        single_file.render([many_ranks(document, 10_000)], command="goodput replay", stories=stories),
+        encoding="utf-8",
     )
     page = tab(f"file://{path}")
     page.wait_for_selector("#rank-rows tr")
     assert page.evaluate("document.querySelectorAll('#rank-rows tr').length") == 64
+    page.click("#story-more")
+    assert page.evaluate("document.querySelectorAll('#story-events > li').length") == 200
+    assert page.evaluate("document.querySelectorAll('*').length") < NODES_MAX + 200 * 9, "nine nodes an event"
+    page.click("#story-more")
     assert page.evaluate("document.querySelectorAll('*').length") < NODES_MAX
     # The first rows are the slow rank (a sign of trouble by itself) and the worst.
     assert page.evaluate("document.querySelectorAll('#rank-rows th')[1].textContent") == "9999"

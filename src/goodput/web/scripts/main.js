@@ -15,6 +15,7 @@ import { drawLog, showMoreProblems } from "./run/log_problems.js";
 import { closeRecentWindows } from "./run/recent_windows.js";
 import { drawRun, openRun, orderRanks, showRank, view } from "./run/run.js";
 import { followSelection } from "./run/selection.js";
+import { closeStory } from "./run/story.js";
 import { drawRuns, list, sortBy } from "./runs/list.js";
 import { followNodeAlerts } from "./runs/node_alerts.js";
 import { count, duration, percent } from "./text/numbers.js";
@@ -115,6 +116,7 @@ function show(id, title) {
 
 function closeRun() {
   closeRecentWindows();
+  closeStory();
   closeTimeline();
 }
 
@@ -192,6 +194,7 @@ function listenToRun() {
     if (state) orderRanks(view.sort === state ? "worst" : state);
   });
   $("ranks-more").addEventListener("click", () => { view.shown += ROWS; redraw(); });
+  $("story-more").addEventListener("click", () => { view.story.all = !view.story.all; redraw(); });
   $("restarts-more").addEventListener("click", () => { view.restarts.shown += ROWS; redraw(); });
   $("health-more").addEventListener("click", () => { view.health.shown += ROWS; redraw(); });
   $("log-more").addEventListener("click", () => showMoreProblems(ROWS));

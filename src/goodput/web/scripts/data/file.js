@@ -4,10 +4,10 @@ import { leadingCause } from "./causes.js";
 
 const element = document.getElementById("data");
 
-// {written, command, runs: [account document], timelines: {run: timeline}, log, runs_left_out}; null on a served page.
+// {written, command, runs: [account document], timelines: {run: timeline}, stories: {run: story}, log, runs_left_out}; null on a served page.
 export const file = element === null ? null : JSON.parse(element.textContent);
 
-// As getFromApi. Only the list of runs, a run and its timeline are in a file.
+// As getFromApi. Only the list of runs, a run, its timeline and its story are in a file.
 export async function getFromFile(path) {
   const [names, query] = path.split("?");
   const [, name, view] = names.split("/");
@@ -15,6 +15,7 @@ export async function getFromFile(path) {
   const wanted = new URLSearchParams(query).get("run") ?? decodeURIComponent(name); // See runPath.
   const run = file.runs.find((one) => one.run === wanted);
   if (view === "timeline") return file.timelines[run.run] ?? null;
+  if (view === "story") return file.stories[run.run] ?? null;
   return view === undefined ? (run ?? null) : null;
 }
 

@@ -62,18 +62,19 @@ export function keyed(parent, create, items, keyOf, update) {
 
 const cloned = (template) => $(template).content.firstElementChild.cloneNode(true);
 
-// A stacked bar of GPU time by state; with a `marked` state the others are dimmed.
+// A stacked bar of GPU time by state; with a `marked` state the others are dimmed. Only a tall bar has room for names.
 export function bar(node, states, label, marked) {
   const names = Object.keys(states);
   const shares = tenths(Object.values(states));
   const parts = names.map((state, i) => ({ state, share: shares[i] })).filter((part) => part.share > 0);
-  keyed(node, "t-segment", parts, (part) => part.state, (segment, { state, share }) => {
+  const create = node.classList.contains("tall") ? "t-segment" : () => document.createElement("i");
+  keyed(node, create, parts, (part) => part.state, (segment, { state, share }) => {
     const name = `${state} ${tenthsText(share)} %`;
     const dim = marked in MEANINGS && marked !== state ? " dim" : "";
     attribute(segment, "class", `s-${state in MEANINGS ? state : "other"}${dim}`);
     attribute(segment, "title", `${name}: ${MEANINGS[state] ?? ""}`);
     segment.style.setProperty("flex-grow", share);
-    text(segment.firstElementChild, name);
+    if (segment.firstElementChild) text(segment.firstElementChild, name);
   });
   const shown = parts.map((part) => `${part.state} ${tenthsText(part.share)} %`).join(", ");
   attribute(node, "aria-label", `${label}: ${shown || "no time yet"}`);

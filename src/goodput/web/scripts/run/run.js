@@ -18,10 +18,11 @@ import { followRecentWindows } from "./recent_windows.js";
 import { drawRestarts } from "./restarts.js";
 import { drawRoles } from "./roles.js";
 import { drawStraggler } from "./straggler.js";
+import { followStory } from "./story.js";
 
 // run: the API's document; window: the selected part [from, to] of its time; part: the account of that part.
 const fresh = () => ({ run: null, part: null, window: null, error: "", filter: "", sort: "worst", shown: ROWS,
-  restarts: { shown: 8 }, health: { shown: 8 } });
+  story: { all: false }, restarts: { shown: 8 }, health: { shown: 8 } });
 export const view = { name: null, ...fresh() };
 
 export function openRun(name) {
@@ -59,6 +60,7 @@ export function drawRun() {
   drawStraggler(run);
   drawWaterfall(run);
   followTimeline(view.run, view.window);
+  followStory(view.run, view.story);
   drawAccount(run, view.sort);
   drawRoles(run, view.sort);
   keyed($("figures"), "t-figure", figures(run), ([name]) => name, (node, [name, value, detail, title]) => {
