@@ -1,4 +1,4 @@
-"""The difference between two sets of runs: of a step's length, of each state in it, and of what it costs."""
+"""The difference between two sets of runs: of a step's length, of each state in it, of goodput, MFU and cost."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from goodput.account.states import STATES
+from goodput.compare.figures import Figure, figures
 from goodput.compare.steps import STEPS_MIN, Steps
 from goodput.estimates.changes import changes
 from goodput.estimates.mean import CONFIDENCE, Interval, difference, mean_of, pooled
@@ -46,7 +47,7 @@ class Side(msgspec.Struct, frozen=True):
 class Comparison(msgspec.Struct, frozen=True):
     """`states` are those that occur, the largest change first; their ns add up exactly to those of `step`.
 
-    `per` is "step" or "sample"; `dollars` are what a thousand of them cost, by side, None where prices are unknown.
+    `per` is "step" or "sample".
     """
 
     per: str
@@ -55,7 +56,7 @@ class Comparison(msgspec.Struct, frozen=True):
     new: list[Side]
     step: Difference
     states: list[Difference]
-    dollars: tuple[float, float] | None
+    figures: list[Figure]
 
 
 def compare(
@@ -68,11 +69,8 @@ def compare(
 ) -> Comparison:
     """Compare runs, several a side, all without the longest warm-up among them. Raises NotComparable."""
     _check(base, new, per, any_size, any_device)
-    warm_up = max(one.warm_up for one in [*base, *new])
-    base, new = ([one.without(warm_up) for one in side] for side in (base, new))
-    short = [one.name for one in [*base, *new] if len(one) < STEPS_MIN]
-    if short:
-        raise NotComparable(f"run {short[0]} has fewer than {STEPS_MIN} steps after a warm-up of {warm_up}")
+    runs = prepared([*base, *new])
+    base, new = runs[: len(base)], runs[len(base) :]
     tables = [[_per(one, per) for one in side] for side in (base, new)]
     ns = [_mean_ns(side, per) for side in (base, new)]
     total = sum(ns[0])
@@ -90,32 +88,53 @@ def compare(
     step = _difference("step", total, sum(ns[1]), difference(means[0][-1], means[1][-1]), total)
     states = sorted((one for one in found if one.base_ns or one.new_ns), key=lambda one: -abs(one.change_ns))
     return Comparison(
-        *(per, CONFIDENCE, [_side(one) for one in base], [_side(one) for one in new]),
-        *(step, states, _dollars((base, new), (total, sum(ns[1])), per)),
+        *(per, CONFIDENCE, [side_of(one) for one in base], [side_of(one) for one in new]),
+        *(step, states, figures(base, new, per)),
     )
+
+
+def prepared(runs: Sequence[Steps]) -> list[Steps]:
+    """All without the longest warm-up among them. Raises NotComparable if too few steps are left."""
+    warm_up = max(one.warm_up for one in runs)
+    rest = [one.without(warm_up) for one in runs]
+    short = [one.name for one in rest if len(one) < STEPS_MIN]
+    if short:
+        raise NotComparable(f"run {short[0]} has fewer than {STEPS_MIN} steps after a warm-up of {warm_up}")
+    return rest
+
+
+def check_devices(runs: Sequence[Steps], any_device: bool) -> None:
+    """Raises NotComparable for runs on different devices, unless any will do."""
+    devices = {one.devices for one in runs if one.devices}
+    if len(devices) > 1 and not any_device:
+        names = " and ".join(sorted("/".join(one) for one in devices))
+        raise NotComparable(f"runs on {names}; --any-device compares them all the same")
 
 
 def _check(base: Sequence[Steps], new: Sequence[Steps], per: str, any_size: bool, any_device: bool) -> None:
     both = [*base, *new]
     sizes = {int(one.ranks.max()) for one in both}
     if len(sizes) > 1 and not any_size:
-        raise NotComparable(f"runs of {_listed(sizes)} ranks; --any-size compares their steps all the same")
-    devices = {one.devices for one in both if one.devices}
-    if len(devices) > 1 and not any_device:
-        names = " and ".join(sorted("/".join(one) for one in devices))
-        raise NotComparable(f"runs on {names}; --any-device compares them all the same")
+        raise NotComparable(
+            f"runs of {_listed(sizes)} ranks; --scaling says how well they scale, "
+            "--any-size compares their steps all the same"
+        )
+    check_devices(both, any_device)
     if per == "sample":
-        without = [one.name for one in both if not one.samples.all()]
-        if without:
-            raise NotComparable(
-                f"run {without[0]} has steps without samples, so none can be compared per sample"
-            )
+        check_samples(both)
         return
     batches = {round(float(one.samples.sum() / one.ranks.sum()), 2) for one in both if one.samples.any()}
     if batches and max(batches) > 1.01 * min(batches):
         raise NotComparable(
             f"{_listed(batches)} samples a step and rank; --per sample compares the time of a sample"
         )
+
+
+def check_samples(runs: Sequence[Steps]) -> None:
+    """Raises NotComparable unless each step has samples."""
+    without = [one.name for one in runs if not one.samples.all()]
+    if without:
+        raise NotComparable(f"run {without[0]} has steps without samples, so none can be compared per sample")
 
 
 def _listed(values: set) -> str:
@@ -136,7 +155,11 @@ def _mean_ns(side: Sequence[Steps], per: str) -> list[int]:
     """Mean ns by state over all steps; what rounding would add or lose goes to the states that are rounded most."""
     divisor = sum(int(_divisors(one, per).sum()) for one in side)
     sums = [sum(int(one.states[:, column].sum()) for one in side) for column in range(len(STATES))]
-    exact = [Fraction(value, divisor) for value in sums]
+    return rounded([Fraction(value, divisor) for value in sums])
+
+
+def rounded(exact: Sequence[Fraction]) -> list[int]:
+    """Integers whose sum is the rounded sum; what rounding adds goes to those that are rounded most."""
     found = [int(value) for value in exact]
     missing = round(sum(exact)) - sum(found)
     for column in sorted(range(len(exact)), key=lambda column: found[column] - exact[column])[:missing]:
@@ -153,24 +176,8 @@ def _difference(name: str, base_ns: int, new_ns: int, interval: Interval, total_
     )
 
 
-def _side(steps: Steps) -> Side:
+def side_of(steps: Steps) -> Side:
     listed = [(int(steps.numbers[one.index]), one.share) for one in changes(steps.lengths)]
     return Side(
         *(steps.name, int(steps.ranks.max()), steps.gpus, len(steps), len(steps.first), steps.warm_up, listed)
     )
-
-
-def _dollars(
-    sides: Sequence[Sequence[Steps]], totals_ns: Sequence[int], per: str
-) -> tuple[float, float] | None:
-    """A thousand steps of all ranks, or samples, at the price of a GPU-hour."""
-    found = []
-    for side, ns in zip(sides, totals_ns, strict=True):
-        prices = {
-            (one.gpu_hour_cost, one.gpus / (1 if per == "step" else int(one.ranks.max()))) for one in side
-        }
-        price, gpus = prices.pop()
-        if prices or price is None:
-            return None
-        found.append(1000 * ns / 3.6e12 * gpus * price)
-    return found[0], found[1]

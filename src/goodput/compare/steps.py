@@ -7,45 +7,67 @@ it, and the states of all steps add up to the time of the ranks.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from goodput.account import Attempt
+from goodput.account.account import peak_of
 from goodput.account.states import STATES
+from goodput.compare.selection import SINCE_START, STEP, Window
 from goodput.estimates.mean import mean_of
 from goodput.runlog import LogError
-from goodput.runlog.replay import Step, read_steps
+from goodput.runlog.replay import Step, read_steps, replay
 
 STEPS_MIN = 20
 COUNT_MAX = 100_000  # steps that one line may stand for
+_COLUMNS = ("numbers", "states", "ranks", "samples", "ends")
+_LEADING = 5  # columns before those of the states
 WARM_UP_SHARE_MAX = 0.25
 APART = 4.0  # standard errors by which a beginning differs
 
 
+class Whole(NamedTuple):
+    """Figures of the account of a run, or of a window of it: None where unknown."""
+
+    goodput: float | None
+    mfu: float | None
+    gpu_seconds: float
+
+
 @dataclass
 class Steps:
-    """A run. Row i of `states` has the ns by state of `ranks[i]` ranks in step `numbers[i]`, which is in order."""
+    """A run, or a window of one. Row i of `states` has the ns by state of `ranks[i]` ranks in step `numbers[i]`, which
+    is in order, and which the last of them ended at `ends[i]` (unix ns)."""
 
     name: str
     numbers: np.ndarray
     states: np.ndarray
     ranks: np.ndarray
     samples: np.ndarray
+    ends: np.ndarray
     first: list[int] = field(default_factory=list)  # the first step of each attempt, left out
     warm_up: int = 0  # so many of the rows are of another pace than the rest
     gpus: int = 0
     devices: tuple[str, ...] = ()
     gpu_hour_cost: float | None = None
+    flops_per_step: float | None = None  # of all ranks together, as is the peak
+    peak_flops_per_second: float | None = None
+    whole: Whole | None = None
+    has_start: bool = True  # its first step is the run's, so that a warm-up is left out
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def without(self, count: int) -> Steps:
-        """Without the first `count` steps."""
-        rest = {name: getattr(self, name)[count:] for name in ("numbers", "states", "ranks", "samples")}
-        return replace(self, **rest, warm_up=count)
+        """Without the first `count` steps, if they are those of the run."""
+        return replace(self.rows(np.arange(count, len(self))), warm_up=count) if self.has_start else self
+
+    def rows(self, at: np.ndarray) -> Steps:
+        """Those at these indices."""
+        return replace(self, **{name: getattr(self, name)[at] for name in _COLUMNS})
 
     @property
     def lengths(self) -> np.ndarray:
@@ -53,11 +75,21 @@ class Steps:
         return self.states.sum(axis=1) / self.ranks
 
 
-def read(path: str, run: str | None = None, progress: Callable[[float], None] = lambda _: None) -> Steps:
-    """The only run of a log, or the one of this name. Raises LogError if there are too few steps."""
+def read(
+    path: str,
+    run: str | None = None,
+    window: Window | None = None,
+    *,
+    progress: Callable[[float], None] = lambda _: None,
+) -> Steps:
+    """The only run of a log, or the one that is named, or a window of it. Raises LogError if there are too few steps.
+
+    Of standard input, which can be read once, the figures of the whole run are unknown.
+    """
+    share = 1.0 if path == "-" else 0.5
     by_rank: dict[int, _Rows] = {}
     names: dict[str, None] = {}
-    for step in read_steps(path, progress=progress):
+    for step in read_steps(path, progress=lambda at: progress(share * at)):
         names[step.run] = None
         if run in (None, step.run):
             if step.attempt.rank not in by_rank:
@@ -69,12 +101,56 @@ def read(path: str, run: str | None = None, progress: Callable[[float], None] = 
         )
     if run is None and len(names) > 1:
         raise LogError(f"{path}: {len(names)} runs ({', '.join(sorted(names)[:5])}); name one as {path}#RUN")
-    found = _table(run or next(iter(names), ""), by_rank)
-    _describe(found, [one for rows in by_rank.values() for one in rows.attempts.values()])
+    name = run or next(iter(names), "")
+    found = _table(name, by_rank)
+    attempts = [one for rows in by_rank.values() for one in rows.attempts.values()]
+    _describe(found, attempts)
+    bounds = None
+    if window is not None:
+        found, bounds = _within(found, window, min((one.start_ns for one in attempts), default=0))
     if len(found) < STEPS_MIN:
-        raise LogError(f"{path}: {len(found)} steps that can be compared, at least {STEPS_MIN} are needed")
-    found.warm_up = warm_up(found.lengths)
+        within = f" in {window.text}" if window else ""
+        raise LogError(
+            f"{path}: {len(found)} steps that can be compared{within}, at least {STEPS_MIN} are needed"
+        )
+    if found.has_start:
+        found.warm_up = warm_up(found.lengths)
+    if path != "-":
+        found.whole = _whole(path, name, bounds, lambda at: progress(0.5 + 0.5 * at))
     return found
+
+
+def _within(found: Steps, window: Window, start_ns: int) -> tuple[Steps, tuple[int | None, int | None]]:
+    """The steps of the window, and its time; of step numbers that from the end of the step before to the last one's."""
+    if window.unit == STEP:
+        place, offset = found.numbers, 0
+    else:
+        place, offset = found.ends, start_ns if window.unit == SINCE_START else 0
+    low, high = (None if bound is None else bound + offset for bound in (window.start, window.end))
+    inside = np.ones(len(found), bool)
+    inside &= True if low is None else place >= low
+    inside &= True if high is None else place < high
+    at = np.flatnonzero(inside)
+    if not len(at):
+        return found.rows(at), (start_ns, start_ns)
+    part = found.rows(at)
+    part.name, part.has_start = f"{found.name} @{window.text}", bool(at[0] == 0)
+    earliest = 0 if part.has_start else part.numbers[0]
+    part.first = [one for one in found.first if earliest <= one <= part.numbers[-1]]
+    if window.unit != STEP:
+        return part, (low, high)
+    begin_ns = start_ns if part.has_start else int(found.ends[at[0] - 1])
+    return part, (begin_ns, int(part.ends.max()))
+
+
+def _whole(
+    path: str, run: str, bounds: tuple[int | None, int | None] | None, progress: Callable[[float], None]
+) -> Whole | None:
+    for one in replay(path, window=bounds, progress=progress):
+        if one.account.run == run:
+            account = one.account
+            return Whole(account.ratio("goodput"), account.ratio("mfu"), account.wall_gpu_ns() / 1e9)
+    return None
 
 
 class _Rows:
@@ -86,17 +162,18 @@ class _Rows:
 
     def add(self, step: Step) -> None:
         count = min(step.count, COUNT_MAX)
-        first = step.step - count + 1
+        first, total = step.step - count + 1, sum(step.states)
         for n in range(count):
             states = [ns * (n + 1) // count - ns * n // count for ns in step.states]
             samples = step.samples * (n + 1) // count - step.samples * n // count
             is_first = step.attempt.attempt not in self.attempts
             self.attempts[step.attempt.attempt] = step.attempt
-            self.values.extend((first + n, step.attempt.attempt, is_first, samples, *states))
+            end_ns = step.end_ns - total * (count - 1 - n) // count
+            self.values.extend((first + n, step.attempt.attempt, is_first, samples, end_ns, *states))
 
     def table(self) -> np.ndarray:
-        """Columns: step, whether it is an attempt's first, samples, ns by state; one row for each step."""
-        rows = np.frombuffer(self.values, dtype=np.int64).reshape(-1, 4 + len(STATES))
+        """Columns: step, whether it is an attempt's first, samples, end, ns by state; one row for each step."""
+        rows = np.frombuffer(self.values, dtype=np.int64).reshape(-1, _LEADING + len(STATES))
         rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
         is_last = np.append(rows[1:, 0] != rows[:-1, 0], True)
         return np.delete(rows[is_last], 1, axis=1)
@@ -104,14 +181,19 @@ class _Rows:
 
 def _table(name: str, by_rank: dict[int, _Rows]) -> Steps:
     rows = [one.table() for one in by_rank.values()]
-    together = np.concatenate(rows) if rows else np.zeros((0, 3 + len(STATES)), np.int64)
+    together = np.concatenate(rows) if rows else np.zeros((0, _LEADING - 1 + len(STATES)), np.int64)
     numbers, place = np.unique(together[:, 0], return_inverse=True)
-    sums = np.zeros((len(numbers), together.shape[1] - 1), np.int64)
-    np.add.at(sums, place, together[:, 1:])
+    sums = np.zeros((len(numbers), 2 + len(STATES)), np.int64)
+    np.add.at(sums, place, np.delete(together[:, 1:], 2, axis=1))
+    ends = np.full(len(numbers), np.iinfo(np.int64).min)
+    np.maximum.at(ends, place, together[:, 3])
     ranks = np.bincount(place, minlength=len(numbers))
     is_first = sums[:, 0] > 0
     kept = ~is_first
-    return Steps(name, numbers[kept], sums[kept, 2:], ranks[kept], sums[kept, 1], numbers[is_first].tolist())
+    return Steps(
+        *(name, numbers[kept], sums[kept, 2:], ranks[kept], sums[kept, 1], ends[kept]),
+        numbers[is_first].tolist(),
+    )
 
 
 def _describe(found: Steps, attempts: list[Attempt]) -> None:
@@ -120,6 +202,14 @@ def _describe(found: Steps, attempts: list[Attempt]) -> None:
     found.devices = tuple(sorted({one.device for one in attempts if one.device}))
     costs = {one.gpu_hour_cost for one in attempts}
     found.gpu_hour_cost = costs.pop() if len(costs) == 1 else None
+    found.flops_per_step = _sum(one.flops_per_step for one in newest.values())
+    found.peak_flops_per_second = _sum(map(peak_of, newest.values()))
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """None if one of them is unknown."""
+    listed = list(values)
+    return None if None in listed else sum(one for one in listed if one is not None)
 
 
 def warm_up(lengths: np.ndarray) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from goodput.compare.comparison import Comparison, Difference, Side
+from goodput.compare.figures import DOLLARS, Figure
 
 UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 SHARE_SHOWN = 0.0005  # states that differ by less, and take less, of the step are one line
@@ -12,31 +13,37 @@ SHARE_SHOWN = 0.0005  # states that differ by less, and take less, of the step a
 
 def render(found: Comparison) -> str:
     """Lines of at most 80 columns."""
-    unit_ns, unit = _unit(found)
+    unit_ns, unit = unit_of(found.step.base_ns)
     width = max(len(one.name) for one in [*found.states, found.step])
-    lines = [*_heads(found), "", f"{verdict(found)}", ""]
+    lines = [*heads(found), "", f"{verdict(found)}", ""]
     lines.append(
         f"  {'':{width}}  {'base ' + unit:>11}  {'new ' + unit:>11}  {'change ' + unit:>11}  of the step, 95 %"
     )
-    for one in _shown(found):
+    for one in shown(found):
         lines.append(
             f"  {one.name:{width}}  {one.base_ns / unit_ns:11,.2f}  {one.new_ns / unit_ns:11,.2f}"
-            f"  {one.change_ns / unit_ns:+11,.2f}  {_share(one)}"
+            f"  {one.change_ns / unit_ns:+11,.2f}  {share(one)}"
         )
-    lines += ["", *_notes(found)]
+    lines += ["", *_figures(found), *notes(found)]
     return "\n".join(lines).rstrip()
 
 
 def markdown(found: Comparison) -> str:
-    unit_ns, unit = _unit(found)
+    unit_ns, unit = unit_of(found.step.base_ns)
     lines = [f"**{verdict(found)}**", ""]
     lines += [f"| | base {unit} | new {unit} | change {unit} | of the step, 95 % |", "|---|--:|--:|--:|--:|"]
-    for one in _shown(found):
+    for one in shown(found):
         lines.append(
             f"| {one.name} | {one.base_ns / unit_ns:,.2f} | {one.new_ns / unit_ns:,.2f}"
-            f" | {one.change_ns / unit_ns:+,.2f} | {_share(one).strip()} |"
+            f" | {one.change_ns / unit_ns:+,.2f} | {share(one).strip()} |"
         )
-    return "\n".join([*lines, "", *(f"- {line}" for line in [*_heads(found), *_notes(found)])])
+    ratios = ratios_of(found)
+    if ratios:
+        lines += ["", "| | base | new | change in points, 95 % |", "|---|--:|--:|--:|"]
+        lines += [
+            f"| {one.name} | {one.base:.1%} | {one.new:.1%} | {points(one).strip()} |" for one in ratios
+        ]
+    return "\n".join([*lines, "", *(f"- {line}" for line in [*heads(found), *notes(found)])])
 
 
 def verdict(found: Comparison) -> str:
@@ -50,31 +57,64 @@ def verdict(found: Comparison) -> str:
     return f"{found.per} {size}" + (f": {named}" if named else "")
 
 
-def _heads(found: Comparison) -> Iterator[str]:
+def ratios_of(found: Comparison) -> list[Figure]:
+    """The figures that are shares, not dollars."""
+    return [one for one in found.figures if one.name != DOLLARS]
+
+
+def points(one: Figure) -> str:
+    """The change in percentage points, with half of its interval."""
+    text = f"{100 * one.change:+6.1f}"
+    if one.low is None or one.high is None or one.low == one.high:
+        return text
+    return f"{text} ± {50 * (one.high - one.low):.1f}"
+
+
+def _figures(found: Comparison) -> list[str]:
+    """A table, and an empty line after it."""
+    ratios = ratios_of(found)
+    if not ratios:
+        return []
+    width = max(len(one.name) for one in ratios)
+    lines = [f"  {'':{width}}  {'base':>8}  {'new':>8}  change in points, 95 %"]
+    lines += [f"  {one.name:{width}}  {one.base:8.1%}  {one.new:8.1%}  {points(one)}" for one in ratios]
+    return [*lines, ""]
+
+
+def heads(found: Comparison) -> Iterator[str]:
+    """A line for each run."""
     for name, sides in (("base", found.base), ("new", found.new)):
         for one in sides:
-            left_out = one.first_steps_left_out + one.warm_up_steps_left_out
-            more = f", {left_out} left out" if left_out else ""
-            ranks = f"{one.ranks} rank{'s' if one.ranks > 1 else ''}"
-            yield f"{name:4}  {one.run}: {ranks}, {one.steps} steps{more}"
+            yield f"{name:4}  {described(one)}"
 
 
-def _notes(found: Comparison) -> Iterator[str]:
+def described(side: Side) -> str:
+    """A run with its size and its steps."""
+    left_out = side.first_steps_left_out + side.warm_up_steps_left_out
+    more = f", {left_out} left out" if left_out else ""
+    ranks = f"{side.ranks} rank{'s' if side.ranks > 1 else ''}"
+    return f"{side.run}: {ranks}, {side.steps} steps{more}"
+
+
+def notes(found: Comparison) -> Iterator[str]:
     for name, sides in (("base", found.base), ("new", found.new)):
         for one in sides:
-            yield from _changes(name, one)
-    if found.dollars:
-        base, new = found.dollars
-        yield f"a thousand {found.per}s: ${base:,.2f}, now ${new:,.2f} ({new - base:+,.2f})"
+            yield from changes_of(one, f"{name} ")
+    for one in found.figures:
+        if one.name == DOLLARS:
+            half = "" if one.low is None or one.high is None else f" ± {(one.high - one.low) / 2:,.2f}"
+            yield f"a thousand {found.per}s: ${one.base:,.2f}, now ${one.new:,.2f} ({one.change:+,.2f}{half})"
 
 
-def _changes(name: str, side: Side) -> Iterator[str]:
+def changes_of(side: Side, name: str = "") -> Iterator[str]:
+    """A line if the run changes its pace."""
     if side.changes:
         listed = ", ".join(f"{100 * share:+.1f} % from step {step}" for step, share in side.changes)
-        yield f"{name} {side.run} changes its pace: {listed}; the means are over all of it"
+        yield f"{name}{side.run} changes its pace: {listed}; the means are over all of it"
 
 
-def _shown(found: Comparison) -> Sequence[Difference]:
+def shown(found: Comparison) -> Sequence[Difference]:
+    """The states that are worth a line, the others together, and the step."""
     total = found.step.base_ns
     large = [one for one in found.states if max(one.base_ns, one.new_ns) >= SHARE_SHOWN * total]
     small = [one for one in found.states if one not in large]
@@ -85,7 +125,8 @@ def _shown(found: Comparison) -> Sequence[Difference]:
     return [*large, *small, found.step]
 
 
-def _share(one: Difference) -> str:
+def share(one: Difference) -> str:
+    """The change in % of the base's step, with half of its interval."""
     text = f"{100 * one.share:+6.1f} %"
     return text if one.share_low == one.share_high else f"{text} ± {_half(one):.1f}"
 
@@ -94,5 +135,6 @@ def _half(one: Difference) -> float:
     return 100 * (one.share_high - one.share_low) / 2
 
 
-def _unit(found: Comparison) -> tuple[float, str]:
-    return next((size, name) for size, name in UNITS if found.step.base_ns >= size or size == 1.0)
+def unit_of(ns: float) -> tuple[float, str]:
+    """The largest unit of which this is at least one, and its name."""
+    return next((size, name) for size, name in UNITS if ns >= size or size == 1.0)
