@@ -170,7 +170,7 @@ PACKAGES = {
         *("exporters.stack_sampling", "otlp", "rank_page"),
     ],
     "simulate": ["exporters.push", "histograms", "metrics", "wire"],
-    "compare": ["account", "estimates", "runlog"],
+    "compare": ["account", "estimates", "runlog", "web", "wire"],
     "whatif": ["account", "defaults", "estimates", "runlog"],
     "progress": ["account", "causes", "defaults", "rank_page", "sdk.reports", "stack_samples", "wire"],
     "top": ["account", "exporters.push", "progress", "rank_page", "stack_samples", "wire"],
