@@ -14,10 +14,15 @@ HELP = "compare the steps of two runs, with confidence intervals"
 DESCRIPTION = """Compare the steps of runs: their length and the time in each state, with 95 % confidence
 intervals that hold for steps that are alike in a row. The states' changes add up to the step's.
 A step lasts from the end of the one before to its own. The first step of each attempt and a
-warm-up are left out; where a run changes its pace is said. Runs are run logs (`goodput export`)."""
+warm-up are left out; where a run changes its pace is said. Runs are run logs (`goodput export`),
+or windows of them: @START..END in steps, in time since the run's start, or by the clock.
+With --scaling, runs of different sizes: the work per second and GPU against the smallest size."""
 EPILOG = """examples:
   goodput compare before.jsonl after.jsonl --fail-if-slower 2%
   goodput compare a1.jsonl a2.jsonl --to b1.jsonl b2.jsonl --markdown
+  goodput compare run.jsonl@..5000 run.jsonl@5000..     steps of one run
+  goodput compare run.jsonl@10m..1h run.jsonl@2026-01-31T14:00..2026-01-31T15:00
+  goodput compare 8.jsonl 16.jsonl 32.jsonl --scaling --html scaling.html
 
 exit status: 0, 1 if the new runs are slower than allowed or a log cannot be used, 2 for a wrong call or runs
 that are not comparable"""
@@ -28,16 +33,20 @@ def add_options(parser) -> None:
     add(
         "runs",
         nargs="+",
-        metavar="FILE[#RUN]",
-        help="the base and the new run; with --to, all runs of the base",
+        metavar="FILE[#RUN][@START..END]",
+        help="the base and the new run; with --to, all runs of the base; with --scaling, all runs",
     )
-    add("--to", nargs="+", metavar="FILE[#RUN]", help="the new runs")
+    add("--to", nargs="+", metavar="FILE[#RUN][@START..END]", help="the new runs")
+    add("--scaling", nargs="?", const="auto", choices=("auto", "strong", "weak"), metavar="KIND",
+        help="how well runs of different sizes scale: strong (a step does the same work at every size), weak (a "
+        "GPU's step does), by default as the samples say")  # fmt: skip
     add("--per", choices=("step", "sample"), default="step",
         help="compare the time of a step or, where batches differ, of a sample (default: %(default)s)")  # fmt: skip
     add("--any-size", action="store_true", help="compare steps of runs of different numbers of ranks")
     add("--any-device", action="store_true", help="compare runs on different devices")
     add("--fail-if-slower", metavar="SHARE", type=share,
         help="exit with 1 if steps are slower by more than this, such as 2%%, and not by chance")  # fmt: skip
+    add("--html", metavar="FILE", help="also write a page with pictures")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the comparison as JSON")
     form.add_argument("--markdown", action="store_true", help="print a table for a pull request")
@@ -53,46 +62,100 @@ def share(text: str) -> float:
 
 
 def call(arguments) -> int:
-    base, new = (arguments.runs, arguments.to) if arguments.to else (arguments.runs[:1], arguments.runs[1:])
-    if not arguments.to and len(arguments.runs) != 2:
-        return fail(
-            "compare", "two runs are compared, or several with --to: goodput compare A1 A2 --to B1 B2", 2
-        )
+    problem = _wrong_call(arguments)
+    if problem:
+        return fail("compare", problem, 2)
     try:
-        from goodput.compare import comparison, steps, text
+        from goodput.compare import comparison, selection
     except ModuleNotFoundError as error:
         return fail("compare", f"{error.name} is missing: pip install 'goodput-telemetry[compare]'")
-    import msgspec
-
     from goodput.runlog import LogError
     from goodput.wire.identity import clean_text
 
-    count, allowed = (
-        len(base) + len(new),
-        {"any_size": arguments.any_size, "any_device": arguments.any_device},
-    )
     try:
-        with progress_bar() as progress:
-            read = [
-                steps.read(*_file_and_run(one), progress=lambda at, n=n: progress((n + at) / count))
-                for n, one in enumerate([*base, *new])
-            ]
-        found = comparison.compare(read[: len(base)], read[len(base) :], per=arguments.per, **allowed)
-    except LogError as error:
+        return _scaling(arguments) if arguments.scaling else _comparison(arguments)
+    except BrokenPipeError:
+        raise
+    except (LogError, OSError) as error:
         return fail("compare", clean_text(error, 500))
-    except comparison.NotComparable as error:
+    except (comparison.NotComparable, selection.SelectionError) as error:
         return fail("compare", clean_text(error, 500), 2)
-    if arguments.json:
-        print(msgspec.json.encode(found).decode())
-    else:
-        shown = text.markdown(found) if arguments.markdown else text.render(found)
-        print("\n".join(clean_text(line, 300) for line in shown.split("\n")))
+
+
+def _wrong_call(arguments) -> str:
+    if arguments.scaling:
+        if arguments.fail_if_slower is not None:
+            return "--fail-if-slower compares two sides; it does not go with --scaling"
+        if arguments.per == "sample" and arguments.scaling != "auto":
+            return f"--per sample does not go with --scaling {arguments.scaling}: work is either samples or steps"
+        if len([*arguments.runs, *(arguments.to or [])]) < 2:
+            return "--scaling needs runs of at least two sizes"
+    elif not arguments.to and len(arguments.runs) != 2:
+        return "two runs are compared, or several with --to: goodput compare A1 A2 --to B1 B2"
+    return ""
+
+
+def _read(words: list[str]) -> list:
+    from goodput.compare import selection, steps
+
+    selections = [selection.parse(word) for word in words]
+    with progress_bar() as progress:
+        return [
+            steps.read(*one, progress=lambda at, n=n: progress((n + at) / len(words)))
+            for n, one in enumerate(selections)
+        ]
+
+
+def _comparison(arguments) -> int:
+    from goodput.compare import comparison, text
+
+    base, new = (arguments.runs, arguments.to) if arguments.to else (arguments.runs[:1], arguments.runs[1:])
+    read = _read([*base, *new])
+    base, new = read[: len(base)], read[len(base) :]
+    found = comparison.compare(
+        *(base, new),
+        per=arguments.per,
+        any_size=arguments.any_size,
+        any_device=arguments.any_device,
+    )
+    if arguments.html:
+        from goodput.compare.html import comparison_page
+
+        _write(arguments.html, comparison_page(found, base, new))
+    _print(arguments, found, text)
     return _status(found.step, arguments.fail_if_slower)
 
 
-def _file_and_run(text: str) -> tuple[str, str | None]:
-    file, _, run = text.partition("#")
-    return file, run or None
+def _scaling(arguments) -> int:
+    from goodput.compare import scaling, scaling_text
+
+    kind = "samples" if arguments.per == "sample" else arguments.scaling
+    read = _read([*arguments.runs, *(arguments.to or [])])
+    found = scaling.scaling(read, kind, any_device=arguments.any_device)
+    if arguments.html:
+        from goodput.compare.html import scaling_page
+
+        _write(arguments.html, scaling_page(found))
+    _print(arguments, found, scaling_text)
+    return 0
+
+
+def _print(arguments, found, text) -> None:
+    """`text` is the module that renders what was found."""
+    import msgspec
+
+    from goodput.wire.identity import clean_text
+
+    if arguments.json:
+        print(msgspec.json.encode(found).decode())
+        return
+    shown = text.markdown(found) if arguments.markdown else text.render(found)
+    print("\n".join(clean_text(line, 300) for line in shown.split("\n")))
+
+
+def _write(path: str, page: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(page)
 
 
 def _status(step, allowed: float | None) -> int:
