@@ -45,7 +45,8 @@ def test_real_pages_are_followed_by_keys(training, tmp_path):
     """The run opens by itself; filter, rank, stack, back, the list, resizing, and quitting."""
     folder, pages = training
     command = [*TOP, "--directory", str(pages), "--agent", f"http://127.0.0.1:{free_ports(1)[0]}"]
-    with Terminal(command, tmp_path) as terminal:
+    # Left by a program that used readline, or exported by a shell: the size that a terminal had once.
+    with Terminal(command, tmp_path, COLUMNS="70", LINES="20") as terminal:
         screen = terminal.wait_for("slow: loader", "of 100000 steps", "ETA", "steps/s", "step time ")
         assert all(len(line) <= 80 for line in screen.split("\n")) and re.search(COLOUR, terminal.styled)
         assert screen.index("slow: loader") < screen.index("\n      0 ")

@@ -14,7 +14,7 @@ import termios
 import tty
 from contextlib import suppress
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleDimensions, Group
 from rich.text import Text
 
 from goodput.top.draw import body, header
@@ -136,7 +136,7 @@ class Screen:
         if frame is not None and frame is not self._frame:
             self._view.seen(frame)
         self._frame = frame
-        width, height = self._console.size
+        width, height = self._console.size = self._size()
         lines = [header(frame, self._polling.source.title, self._glyphs)]
         problem = self._problem()
         room = max(height - 2 - len(problem), 1)
@@ -151,6 +151,14 @@ class Screen:
         for line in lines:
             line.no_wrap, line.overflow = True, "crop"
         self._console.update_screen(Group(*lines[:height]))
+
+    def _size(self) -> ConsoleDimensions:
+        """The terminal's own: rich takes COLUMNS and LINES instead, which stay what they were when it is resized."""
+        with suppress(OSError):
+            columns, lines = os.get_terminal_size(self._keys_fd)
+            if columns and lines:
+                return ConsoleDimensions(columns, lines)
+        return self._console.size
 
     def _problem(self) -> list[Text]:
         """Why there is nothing new, or what was left out."""
