@@ -1,8 +1,10 @@
 """A training on gloo with delays that are planted in some steps and really absent in others.
 
 Arguments: the seconds of each kind of delay as JSON, how many steps of a kind follow each other, how often all kinds are
-gone through, and a factor of the seconds of usual work. The kinds of steps take turns, so that whatever else the machine does is shared by all of them. Work is sleep
-for the most part, so that ranks need few cores. How long a rank had no core in each turn is left in `waits.RANK.json`.
+gone through, how often at most, and a factor of the seconds of usual work. The kinds of steps take turns, so that whatever
+else the machine does is shared by all of them. Work is sleep for the most part, so that ranks need few cores. How long a
+rank had no core in each turn is left in `waits.RANK.json`; all kinds are gone through again until half as many turns of each
+as were asked for were quiet.
 """
 
 import itertools
@@ -21,6 +23,8 @@ import goodput
 
 SECONDS = {"loader": 0.01, "forward": 0.04}
 CHECKPOINT_EVERY = 5
+# In a quiet turn ranks were without a core for at most so long in a step, all together.
+QUIET_SECONDS = 0.005
 
 
 class Plan:
@@ -56,19 +60,31 @@ class Model(torch.nn.Module):
         return self.layer(x).square().mean()
 
 
+def is_enough(waits: list[float], kinds: int, length: int, turns: int) -> bool:
+    """Whether so many turns of each kind were quiet; the same on all ranks."""
+    in_turns = torch.tensor(waits).diff()
+    dist.all_reduce(in_turns)
+    return bool(((in_turns.view(-1, kinds) / length <= QUIET_SECONDS).sum(0) >= turns).all())
+
+
 def main():
-    kinds, length, rounds = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    kinds, length, rounds, rounds_max = json.loads(sys.argv[1]), *map(int, sys.argv[2:5])
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
-    plan = Plan(kinds, length, rank, float(sys.argv[4]))
+    plan = Plan(kinds, length, rank, float(sys.argv[5]))
     model = DistributedDataParallel(Model(plan))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     waited, waits = CoreWait(), []
-    for step, batch in enumerate(DataLoader(Batches(plan, length * rounds * len(kinds)), batch_size=None)):
+    for step, batch in enumerate(
+        DataLoader(Batches(plan, length * rounds_max * len(kinds)), batch_size=None)
+    ):
         plan.step = step
         if step % length == 0:
             waits.append(waited.seconds())
+            done, rest = divmod(len(waits) - 1, len(kinds))
+            if done >= rounds and not rest and is_enough(waits, len(kinds), length, (rounds + 1) // 2):
+                break
         optimizer.zero_grad()
         model(batch).backward()
         optimizer.step()
@@ -76,7 +92,8 @@ def main():
         if seconds and step % CHECKPOINT_EVERY == CHECKPOINT_EVERY - 1:
             with goodput.checkpoint(step):
                 time.sleep(seconds)
-    waits.append(waited.seconds())
+    else:
+        waits.append(waited.seconds())
     with open(f"waits.{rank}.json", "w") as file:
         json.dump([after - before for before, after in itertools.pairwise(waits)], file)
     dist.barrier()

@@ -59,9 +59,12 @@ class Outcome(NamedTuple):
 
 
 def outcomes(
-    ranks: int, length: int, rounds: int, directory: Path, factor: float = 1.0
+    ranks: int, length: int, rounds: int, directory: Path, factor: float = 1.0, rounds_max: int | None = None
 ) -> dict[str, Outcome]:
-    """Of one training, for each of PAIRS. `factor` of its usual 50 ms a step, and of delays of 40 ms."""
+    """Of one training, for each of PAIRS. `factor` of its usual 50 ms a step, and of delays of 40 ms.
+
+    On a busy machine it takes up to `rounds_max` rounds, so that half of the rounds' turns are quiet ones.
+    """
     kinds: Kinds = {
         "none": ("none", None, 0.0),
         "no loader": ("loader", None, -0.01 * factor),
@@ -70,9 +73,9 @@ def outcomes(
         "compute of one": ("forward", 0, 0.04 * factor),
         "checkpoint of one": ("checkpoint", 0, 0.2 * factor),
     }
-    run = _train(kinds, ranks, (length, rounds, factor), directory)
+    run = _train(kinds, ranks, (length, rounds, rounds_max or rounds, factor), directory)
     waits = [json.loads((directory / f"waits.{rank}.json").read_text()) for rank in range(ranks)]
-    teams = _teams(kinds, run, length, [sum(turn) for turn in zip(*waits, strict=True)])
+    teams = _teams(kinds, run, length, [sum(turn) for turn in zip(*waits, strict=True)], (rounds + 1) // 2)
     found = {}
     for name, without in PAIRS.items():
         where = name.split()[0]
@@ -84,14 +87,16 @@ def outcomes(
     return found
 
 
-def _teams(kinds: Kinds, run: Run, length: int, waits: list[float]) -> dict[str, tuple[Team, float]]:
-    """The steps of each kind, of the half of its turns in which ranks waited least for cores, and that wait in a step."""
+def _teams(
+    kinds: Kinds, run: Run, length: int, waits: list[float], turns_kept: int
+) -> dict[str, tuple[Team, float]]:
+    """The steps of each kind, of the turns in which ranks waited least for cores, and that wait in a step."""
     names, recorders = list(kinds), {name: Recorder() for name in kinds}
     kept: set[int] = set()
     waited: dict[str, float] = {}
     for kind, name in enumerate(names):
         turns = sorted(range(kind, len(waits), len(kinds)), key=waits.__getitem__)
-        best = turns[: (len(turns) + 1) // 2]
+        best = turns[:turns_kept]
         kept.update(best)
         waited[name] = sum(waits[turn] for turn in best) / len(best) / length
     for attempt in run.attempts.values():
