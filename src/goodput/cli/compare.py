@@ -22,6 +22,7 @@ EPILOG = """examples:
   goodput compare a1.jsonl a2.jsonl --to b1.jsonl b2.jsonl --markdown
   goodput compare run.jsonl@..5000 run.jsonl@5000..     steps of one run
   goodput compare run.jsonl@10m..1h run.jsonl@2026-01-31T14:00..2026-01-31T15:00
+  goodput compare before after --ledger sqlite:////var/lib/goodput/ledger.db
   goodput compare 8.jsonl 16.jsonl 32.jsonl --scaling --html scaling.html
 
 exit status: 0, 1 if the new runs are slower than allowed or a log cannot be used, 2 for a wrong call or runs
@@ -37,6 +38,8 @@ def add_options(parser) -> None:
         help="the base and the new run; with --to, all runs of the base; with --scaling, all runs",
     )
     add("--to", nargs="+", metavar="FILE[#RUN][@START..END]", help="the new runs")
+    add("--ledger", metavar="URL",
+        help="compare runs of this ledger: RUN[@START..END], without exporting them before")  # fmt: skip
     add("--scaling", nargs="?", const="auto", choices=("auto", "strong", "weak"), metavar="KIND",
         help="how well runs of different sizes scale: strong (a step does the same work at every size), weak (a "
         "GPU's step does), by default as the samples say")  # fmt: skip
@@ -95,22 +98,34 @@ def _wrong_call(arguments) -> str:
     return ""
 
 
-def _read(words: list[str]) -> list:
+def _read(words: list[str], ledger: str | None) -> list:
+    """The steps that each word names, of a log or of a run in the ledger."""
     from goodput.compare import selection, steps
 
-    selections = [selection.parse(word) for word in words]
-    with progress_bar() as progress:
-        return [
-            steps.read(*one, progress=lambda at, n=n: progress((n + at) / len(words)))
-            for n, one in enumerate(selections)
-        ]
+    if ledger is None:
+        selections = [selection.parse(word) for word in words]
+        with progress_bar() as progress:
+            return [
+                steps.read(*one, progress=lambda at, n=n: progress((n + at) / len(words)))
+                for n, one in enumerate(selections)
+            ]
+    from goodput.aggregator.ledger.ledger import LedgerError
+    from goodput.cli.export import exported
+    from goodput.runlog import LogError
+
+    found = [selection.parse_run(word) for word in words]
+    try:
+        with exported(ledger, list(dict.fromkeys(run for run, _ in found))) as paths:
+            return [steps.read(paths[run], run, window) for run, window in found]
+    except LedgerError as error:
+        raise LogError(str(error)) from None
 
 
 def _comparison(arguments) -> int:
     from goodput.compare import comparison, text
 
     base, new = (arguments.runs, arguments.to) if arguments.to else (arguments.runs[:1], arguments.runs[1:])
-    read = _read([*base, *new])
+    read = _read([*base, *new], arguments.ledger)
     base, new = read[: len(base)], read[len(base) :]
     found = comparison.compare(
         *(base, new),
@@ -130,7 +145,7 @@ def _scaling(arguments) -> int:
     from goodput.compare import scaling, scaling_text
 
     kind = "samples" if arguments.per == "sample" else arguments.scaling
-    read = _read([*arguments.runs, *(arguments.to or [])])
+    read = _read([*arguments.runs, *(arguments.to or [])], arguments.ledger)
     found = scaling.scaling(read, kind, any_device=arguments.any_device)
     if arguments.html:
         from goodput.compare.html import scaling_page

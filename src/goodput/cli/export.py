@@ -103,6 +103,34 @@ def _export(ledger, arguments) -> None:
             file.writelines(lines)
 
 
+@contextmanager
+def exported(url: str, names: list[str]):
+    """Temporary run logs of these runs of a ledger: a dictionary of paths. Raises LedgerError and OSError."""
+    from goodput.aggregator.ledger.closed_runs import thinned_seconds
+    from goodput.aggregator.ledger.ledger import Ledger, LedgerError
+    from goodput.runlog.export import export
+
+    ledger = Ledger(url, create=False)
+    try:
+        known = ledger.runs()
+        missing = [name for name in names if name not in known]
+        if missing:
+            raise LedgerError(
+                f"no run {missing[0]!r}; the last in this ledger: {', '.join(known[-10:]) or 'none'}"
+            )
+        with tempfile.TemporaryDirectory(prefix="goodput-") as folder:
+            paths = {name: os.path.join(folder, f"{at}.jsonl") for at, name in enumerate(names)}
+            for name, path in paths.items():
+                seconds = thinned_seconds(ledger, name)
+                if seconds:
+                    raise LedgerError(f"steps of run {name!r} were thinned to one row per {seconds} s")
+                with open(path, "wb") as file:
+                    file.writelines(export(ledger, name, time.time_ns()))
+            yield paths
+    finally:
+        ledger.close()
+
+
 def _export_log(arguments) -> int:
     """The trace of a run log."""
     from goodput.runlog import LogError

@@ -11,7 +11,7 @@ import re
 from datetime import datetime, timezone
 from typing import NamedTuple
 
-_WINDOW = re.compile(r"@([^@]*)\.\.([^@]*)")
+_WINDOW = re.compile(r"@([^@]*)\.\.([^@]*)$")
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:d|h|m|s))+", re.ASCII)
 _PART = re.compile(r"(\d+(?:\.\d+)?)(d|h|m|s)", re.ASCII)
 _SECONDS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
@@ -40,13 +40,17 @@ class Selection(NamedTuple):
 
 def parse(text: str) -> Selection:
     """Raises SelectionError for a window that is none. A word that is the name of a file is that file."""
-    window = None
-    if not os.path.exists(text):
-        found = _WINDOW.search(text)
-        if found is not None and found.end() == len(text):
-            text, window = text[: found.start()], _window(found[1], found[2])
+    text, window = (text, None) if os.path.exists(text) else parse_run(text)
     path, _, run = text.partition("#")
     return Selection(path, run or None, window)
+
+
+def parse_run(text: str) -> tuple[str, Window | None]:
+    """What stands before the window, such as the name of a run, and the window. Raises SelectionError."""
+    found = _WINDOW.search(text)
+    if found is None:
+        return text, None
+    return text[: found.start()], _window(found[1], found[2])
 
 
 def _window(start: str, end: str) -> Window:

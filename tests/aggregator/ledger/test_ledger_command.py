@@ -156,3 +156,16 @@ def test_a_missing_ledger_and_wrong_calls(tmp_path, capsys):
             main(arguments)
         assert status.value.code == 2
     Ledger(f"sqlite:///{tmp_path}/new.db").close()
+
+
+def test_runs_of_a_ledger_are_compared(filled, url, capsys):
+    assert main(["compare", "long@..100", "long@100..", "--ledger", url, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["run"] for one in (*found["base"], *found["new"])] == ["long @..100", "long @100.."]
+    assert main(["compare", "long", "other", "--ledger", url]) == 1
+    assert "no run 'other'; the last in this ledger: r1, long" in capsys.readouterr().err
+    state = closed_runs.state_of(filled, "long")
+    closed_runs.close_run(filled, "long", state, closed_runs.newest_ns(filled, "long"), {})
+    assert main(["ledger", "compact", "--ledger", url, "--keep-minutes", "36000"]) == 0
+    assert main(["compare", "long@..100", "long@100..", "--ledger", url]) == 1
+    assert "steps of run 'long' were thinned to one row per 60 s" in capsys.readouterr().err
