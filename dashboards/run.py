@@ -451,10 +451,22 @@ _STALLED = f"{_max('goodput_progress_age_seconds')} > {_max('goodput_stall_thres
 # A checkpoint's age falls when the next one is committed.
 _COMMITTED = f"max(resets(goodput_checkpoint_age_seconds{{{RUN}}}[{RATE}])) > 0"
 _HEALTH = f'goodput_run_health_events{{{RUN},severity="critical"}}'
+# Of the rank, and of the stage, that the account's rule names over the last minutes.
+_SLOW_RANK = _max("goodput_straggler_culprit_slowness_ratio", "rank, host, phase")
+_SLOW_STAGE = _max("goodput_straggler_stage_slowness_ratio", "stage, phase")
+_HUNG_RANK = _max("goodput_hang_culprit_seconds", "rank, host, phase")
+# The median step of the last four to five minutes jumps when half of these have another pace.
+_MEDIAN = f'goodput_run_step_seconds{{{RUN},q="p50"}}'
+_PACE = f"max({_MEDIAN}) / max({_MEDIAN} offset {RATE})"
 ANNOTATIONS = [
     ("Restarts", f"max(changes(goodput_restarts{{{RUN}}}[{RATE}])) > 0", "Restart", "lost"),
     ("Checkpoints", _COMMITTED, "Checkpoint committed", "evaluation"),
     ("Stalls", _STALLED, "Stall", "stall"),
+    ("Hangs", _HUNG_RANK, "Rank {{rank}} on {{host}} hangs in {{phase}}", "down"),
+    ("Slow ranks", _SLOW_RANK, "Rank {{rank}} on {{host}} is slow in {{phase}}", "straggler"),
+    ("Slow stages", _SLOW_STAGE, "Stage {{stage}} is slow in {{phase}}", "straggler"),
+    ("Slower", f"{_PACE} > 1.1", "Steps became longer", "loader"),
+    ("Faster", f"{_PACE} < 1 / 1.1", "Steps became shorter", "productive"),
     ("Hardware", f"max(changes({_HEALTH}[{RATE}])) > 0", "Critical hardware event", "straggler"),
 ]
 

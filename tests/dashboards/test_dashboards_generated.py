@@ -475,9 +475,13 @@ def test_leading_causes_stand_in_the_pages_order():
 
 def test_run_board_has_its_annotations():
     marks = {one["name"]: one for one in MODELS["goodput-run"]["annotations"]["list"]}
-    assert set(marks) == {"Restarts", "Checkpoints", "Stalls", "Hardware"}
+    told = {"Restarts", "Stalls", "Hangs", "Slow ranks", "Slow stages", "Slower", "Faster", "Hardware"}
+    assert set(marks) == told | {"Checkpoints"}
     for one in marks.values():
         assert one["enable"] and one["expr"] and one["titleFormat"] and 'run="$run"' in one["expr"]
+        # A title has labels of the expression alone.
+        for label in re.findall(r"\{\{(\w+)\}\}", one["titleFormat"]):
+            assert re.search(rf"\bby \([^)]*\b{label}\b", one["expr"]), one["name"]
 
 
 def test_every_series_is_used_by_a_board_or_alert():

@@ -65,6 +65,11 @@ SOMETIMES = {
     "goodput_straggler_stage_slowness_ratio": "a stage is slow in few of the windows",
     "goodput_aggregator_health_dropped_total": "an event is of no run of the token's only between the attempts",
 }
+# Annotations that mark nothing here.
+UNMARKED = {
+    "goodput / Run: Slower": "its steps take equally long throughout",
+    "goodput / Run: Faster": "the same",
+}
 # Selectors of alerts without series here.
 ABSENT = {
     'goodput_gpu_info{parent!=""}': "no GPU is cut into MIG instances",
@@ -178,7 +183,7 @@ def test_every_panel_and_every_recording_rule_has_data(seen):
     unexplained = {
         name: text for name, text in empty.items() if not servers.series_of(text) & (QUIET | SOMETIMES).keys()
     }
-    assert unexplained == {}
+    assert unexplained.keys() <= UNMARKED.keys()
     explained = set().union(*(servers.series_of(text) for text in empty.values()))
     assert QUIET.keys() <= explained, "there is data by now: strike it from the list"
 

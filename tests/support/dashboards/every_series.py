@@ -100,6 +100,7 @@ class Cluster:
             "goodput_goodput_ratio": 0.5,
             "goodput_availability_ratio": 0.8,
             "goodput_restarts": seconds // 2,
+            "goodput_run_step_seconds": 1 + seconds // 12 % 2,
             "goodput_run_health_events": seconds // 2,
             "goodput_checkpoint_age_seconds": seconds % 2,
             "goodput_stall_threshold_seconds": 0.1,
