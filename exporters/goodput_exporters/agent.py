@@ -219,8 +219,8 @@ class Agent:
 
     def _receive(self, sample: Sample) -> None:
         """Process a GPU driver's sample, in that driver's thread."""
-        whole = [gpu.uuid for gpu in sample.gpus if not gpu.parent]
-        self.events.set_devices("gpu", whole, sample.driver)
+        if sample.full:
+            self.events.set_possible("gpu", self.gpus.possible_events(sample), sample.driver)
         try:
             self.phases.add_sample(sample)
         finally:

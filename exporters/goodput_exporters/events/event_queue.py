@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from goodput.wire import schema
 from goodput.wire.identity import clean_text
@@ -30,9 +30,9 @@ SAME_MAX = 1024
 COUNTED_MAX, DEVICES_MAX = 1024, 512
 OTHER = "other"
 TEXT_MAX = 255
-# (kind, severity) of the events that a device of each type may have. They are exposed as 0 from the start, so that
-# the first event is an increase.
-POSSIBLE = {
+# (kind, severity) of the events that a device of each type may have; of a GPU those that its drivers can report. They
+# are exposed as 0 from the start, so that the first event is an increase.
+POSSIBLE: dict[str, tuple[tuple[str, str], ...]] = {
     "gpu": (
         *(("xid", "warning"), ("xid", "critical"), ("lost", "critical"), ("ecc", "critical")),
         *(("throttle", "warning"), ("row_remap", "warning"), ("row_remap", "critical"), ("page_retired", "warning")),
@@ -59,15 +59,22 @@ class EventQueue:
         self._number = 0
         self._last: dict[tuple, tuple[int, str]] = {}  # last report of each event: when, and by which driver
         self._counts: Counter[tuple[str, str, str]] = Counter()  # kind, severity, device
-        self._devices: dict[tuple[str, str], frozenset[str]] = {}  # present, by type and driver
+        # By type and driver: (kind, severity) of the possible events of each device that is present.
+        self._devices: dict[tuple[str, str], Mapping[str, Iterable[tuple[str, str]]]] = {}
         self._dropped = 0
 
     def set_devices(self, kind: str, devices: Iterable[str], driver: str = "") -> None:
         """Replace the devices of a type, a key of POSSIBLE; GPUs by the driver that reports them."""
-        names = frozenset(devices)
-        if self._devices.get((kind, driver)) != names:
+        possible: dict[str, tuple[tuple[str, str], ...]] = dict.fromkeys(devices, POSSIBLE[kind])
+        self.set_possible(kind, possible, driver)
+
+    def set_possible(
+        self, kind: str, possible: Mapping[str, Iterable[tuple[str, str]]], driver: str = ""
+    ) -> None:
+        """Replace the devices of a type, with (kind, severity) of the events that each may have."""
+        if self._devices.get((kind, driver)) != possible:
             with self._lock:
-                self._devices[kind, driver] = names
+                self._devices[kind, driver] = possible
 
     def add(self, event: Event, ranks: list[tuple[str, int]], source: str = "") -> None:
         """Add an event that affects these ranks, (run, rank). `source` is the driver that reports it."""
@@ -82,7 +89,7 @@ class EventQueue:
         kind = clean_text(event.kind, 32) or "unknown"
         device = clean_text(event.device, TEXT_MAX)
         severity = event.severity if event.severity in schema.SEVERITIES else "warning"
-        if self._is_duplicate((kind, device, event.code), source):
+        if self._is_duplicate((kind, device, event.code, event.name, severity), source):
             return None
         self._number = max(self._number + 1, _bounded(self._unix_ns()))
         self._counts[self._count_key(kind, severity, device)] += 1
@@ -123,9 +130,9 @@ class EventQueue:
         with self._lock:
             possible = {
                 (kind, severity, clean_text(device, TEXT_MAX)): 0
-                for (type_, _), names in self._devices.items()
-                for device in sorted(names)[:DEVICES_MAX]
-                for kind, severity in POSSIBLE[type_]
+                for devices in self._devices.values()
+                for device in sorted(devices)[:DEVICES_MAX]
+                for kind, severity in devices[device]
             }
             counts = possible | self._counts
             dropped, waiting = self._dropped, len(self._waiting)

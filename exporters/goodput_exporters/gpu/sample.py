@@ -63,7 +63,8 @@ class Gpu(Struct, frozen=True):
     profile   for a MIG instance: such as 1g.10gb
     readings  see FAMILIES
     pids      processes on it, in this PID namespace; None where the driver does not know
-    lost      the driver knows the GPU and can no longer reach it
+    lost      the driver knows the GPU and can no longer reach it; `why` is its error
+    last_xid  the last XID, from a driver that has no events: 0 for none, None where it has no value
     """
 
     uuid: str
@@ -76,6 +77,8 @@ class Gpu(Struct, frozen=True):
     readings: dict[str, float] = {}
     pids: list[int] | None = None
     lost: bool = False
+    why: str = ""
+    last_xid: int | None = None
 
 
 class Event(Struct, frozen=True):
@@ -158,7 +161,7 @@ def valid_part(sample: Sample) -> Sample:
 
 def _valid_gpu(gpu: Gpu, errors: list[str]) -> Gpu | None:
     name = f"GPU {gpu.uuid[:64]!r}"
-    texts = (gpu.uuid, gpu.model, gpu.pci, gpu.driver_version, gpu.parent, gpu.profile)
+    texts = (gpu.uuid, gpu.model, gpu.pci, gpu.driver_version, gpu.parent, gpu.profile, gpu.why)
     if not gpu.uuid or max(map(len, texts)) > TEXT_MAX:
         errors.append(f"{name}: no UUID, or a text of more than {TEXT_MAX} characters")
         return None

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support.node import amd_tree
 from support.node.amd_tree import UNIQUE
 from support.node.broken_files import parse_or_raise
+from support.node.gpu_events import watch, with_events
 
 from goodput_exporters.collector import NoData
 from goodput_exporters.gpu import sample as gpu_sample
@@ -96,13 +97,13 @@ def driver(root, clock):
 
 def amd(root, clock, smi=None):
     options = Options(sysfs=str(root / "sys"), procfs=str(root / "proc"))
-    return Amd(options, smi, clock.monotonic_ns, clock.unix_ns)
+    return watch(Amd(options, smi, clock.monotonic_ns), clock.unix_ns)
 
 
 def read(driver, full=True):
     sample = driver.sample(full)
     assert gpu_sample.decode(gpu_sample.encode(sample)) == sample
-    return sample
+    return with_events(driver, sample)
 
 
 def test_a_full_sample(driver):
@@ -241,6 +242,30 @@ def test_error_counts_are_read_every_30_seconds(driver, card, clock):
     clock.seconds = 31.0
     assert correctable() == 24.0
     assert "ecc/correctable/volatile" not in read(driver, full=False).gpus[0].readings
+
+
+def test_growing_error_count_is_an_event(driver, card, clock):
+    driver.open()
+    assert read(driver).events == []
+    (card / "ras/umc_err_count").write_text("ue: 9\nce: 20\n")
+    clock.seconds = 31.0
+    (event,) = read(driver).events
+    assert (event.kind, event.device, event.severity) == ("ecc", UNIQUE, "critical")
+    assert event.text == "8 uncorrectable memory errors, 11 in all"
+    assert read(driver).events == []
+
+
+def test_block_that_cannot_be_read_for_a_while_is_no_damage(driver, card, clock):
+    driver.open()
+    before = read(driver).gpus[0].readings
+    path = card / "ras/umc_err_count"
+    text = path.read_text()
+    for seconds, now in ((31.0, "query failed\n"), (62.0, text)):
+        path.write_text(now)
+        clock.seconds = seconds
+        sample = read(driver)
+        assert sample.events == []
+        assert sample.gpus[0].readings["ecc/uncorrectable/volatile"] == before["ecc/uncorrectable/volatile"]
 
 
 def test_gpu_leaves_and_returns(driver, root, clock):

@@ -7,6 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.node import dcgm_standin
 from support.node.dcgm_standin import GPU, GPU_INSTANCE, Engine
+from support.node.gpu_events import watch, with_events
 
 from goodput_exporters.collector import CollectorError, NoData
 from goodput_exporters.gpu import sample as gpu_sample
@@ -248,13 +249,13 @@ def driver(engine, tmp_path, clock):
 
 def dcgm(clock, tmp_path, **environ):
     environ = {"GOODPUT_DCGM_BINDINGS": str(tmp_path / "bindings"), **environ}
-    return Dcgm(Options(), environ, clock.monotonic_ns, clock.unix_ns)
+    return watch(Dcgm(Options(), environ, clock.monotonic_ns, clock.unix_ns), clock.unix_ns)
 
 
 def read(driver, full=True):
     sample = driver.sample(full)
     assert gpu_sample.decode(gpu_sample.encode(sample)) == sample
-    return sample
+    return with_events(driver, sample)
 
 
 def test_a_full_sample(driver, clock):
@@ -463,6 +464,39 @@ def test_a_gpu_that_was_lost(driver, engine, status, lost):
     driver.open()
     engine.status[0] = status
     assert read(driver).gpus[0].lost is lost
+
+
+def test_growing_damage_is_an_event(driver, engine, clock):
+    engine.set(GPU, 0, UNIX_US + 500_000, {313: 2, 393: 1, 395: 0, 112: 0x4})
+    driver.open()
+    assert read(driver).events == []
+    engine.set(GPU, 0, UNIX_US + 1_500_000, {313: 5, 393: 2, 395: 1, 112: 0x44})
+    clock.seconds = 2.0
+    assert [(event.kind, event.severity, event.text) for event in read(driver).events] == [
+        ("ecc", "critical", "3 uncorrectable memory errors, 5 in all"),
+        ("row_remap", "warning", "1 rows remapped after uncorrectable errors, 2 in all"),
+        ("row_remap", "critical", "1 row remap that failed, 1 in all"),
+        ("throttle", "warning", "clocks held down: hw_thermal"),
+    ]
+    assert read(driver).events == []
+
+
+def test_lost_gpu_is_an_event(driver, engine):
+    engine.add_gpu(1, "GPU-2")
+    driver.open()
+
+    def events():
+        return [(event.kind, event.device, event.severity) for event in read(driver).events]
+
+    assert events() == []
+    engine.status[0] = 4
+    assert events() == [("lost", UUID, "critical")]
+    engine.status[0] = 1
+    assert events() == [("back", UUID, "info")]
+    del engine.gpus[1]
+    assert events() == [("lost", "GPU-2", "critical")]
+    engine.add_gpu(1, "GPU-2")
+    assert events() == [("back", "GPU-2", "info")]
 
 
 def test_gpu_instances(driver, engine):

@@ -6,6 +6,7 @@ import threading
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.node.gpu_events import watch, with_events
 from support.servers import http_server
 
 from goodput_exporters.collector import CollectorError, NoData
@@ -132,7 +133,7 @@ def clock():
 
 @pytest.fixture
 def driver(exporter, clock):
-    made = DcgmEndpoint(Options(dcgm_endpoint=exporter.url), clock.monotonic_ns, clock.unix_ns)
+    made = watch(DcgmEndpoint(Options(dcgm_endpoint=exporter.url), clock.monotonic_ns), clock.unix_ns)
     made.open()
     return made
 
@@ -140,7 +141,7 @@ def driver(exporter, clock):
 def read(driver):
     sample = driver.sample(True)
     assert gpu_sample.decode(gpu_sample.encode(sample)) == sample
-    return sample
+    return with_events(driver, sample)
 
 
 def gpus_of(page):
@@ -311,7 +312,7 @@ def xid_page(*xids):
     lines = (
         f'DCGM_FI_DEV_XID_ERRORS{{UUID="{uuid}"}} {xid}\n' for uuid, xid in zip((A, B), xids, strict=True)
     )
-    return LINE + "".join(line for line in lines if "None" not in line)
+    return LINE + LINE.replace(A, B) + "".join(line for line in lines if "None" not in line)
 
 
 def test_an_xid_is_an_event_when_it_changes(driver, exporter, clock):
@@ -331,6 +332,41 @@ def test_an_xid_is_an_event_when_it_changes(driver, exporter, clock):
     exporter.page = xid_page(31, 48)
     (event,) = read(driver).events
     assert (event.kind, event.time_ns, event.severity) == ("xid", clock.unix_ns(), "critical")
+
+
+def test_first_xid_is_an_event_when_its_line_appears(driver, exporter):
+    """From 4.4 to 4.8 the exporter leaves the line out until there was an XID."""
+    exporter.page = xid_page(None, None)
+    assert read(driver).events == []
+    exporter.page = xid_page(None, 79)
+    (event,) = read(driver).events
+    assert (event.kind, event.device, event.code) == ("xid", B, 79)
+    assert (event.severity, event.text) == ("critical", "to do: reboot_node")
+    assert read(driver).events == []
+
+
+def test_xid_during_an_outage_of_the_exporter_is_an_event(driver, exporter, clock):
+    """The process that reads the page is replaced meanwhile; a GPU seen for the first time has no event."""
+    exporter.page = LINE
+    assert read(driver).events == []
+    exporter.page = xid_page(79, 31)
+    process = DcgmEndpoint(Options(dcgm_endpoint=exporter.url), clock.monotonic_ns)
+    events = with_events(driver, process.sample(True)).events
+    assert [(event.device, event.code) for event in events] == [(A, 79)]
+
+
+def test_gpu_that_leaves_the_page_is_lost(driver, exporter):
+    def events(page):
+        exporter.page = page
+        return [(event.kind, event.device, event.severity) for event in read(driver).events]
+
+    both = LINE + LINE.replace(A, B)
+    assert events(both) == []
+    assert events(LINE) == [("lost", B, "critical")]
+    assert events(LINE.replace("54", "55")) == []
+    # An exporter that starts has no GPU on its page yet.
+    assert events("up 1\n") == []
+    assert events(both) == [("back", B, "info")]
 
 
 def test_an_xid_of_an_instance_is_its_gpus(driver, exporter):
@@ -374,7 +410,7 @@ def test_proxy_is_not_used(driver, exporter, monkeypatch):
 
 def test_exporter_restart(clock):
     first = Exporter()
-    driver = DcgmEndpoint(Options(dcgm_endpoint=first.url), clock.monotonic_ns, clock.unix_ns)
+    driver = watch(DcgmEndpoint(Options(dcgm_endpoint=first.url), clock.monotonic_ns), clock.unix_ns)
     driver.open()
     before = read(driver)
     first.stop()

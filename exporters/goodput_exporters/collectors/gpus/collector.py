@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from goodput_exporters.collector import NoData, Settings
+from goodput_exporters.collectors.gpus.damage import DamageMonitor
 from goodput_exporters.collectors.gpus.series import add_driver, add_gpu
 from goodput_exporters.collectors.gpus.xid_counter import XidCounter
 from goodput_exporters.gpu.drivers import DRIVERS, Options, absence
@@ -31,7 +32,7 @@ _MODULES = ("nvidia", "amdgpu")
 
 
 class Gpus:
-    """`on_sample` is called in the driver's thread.
+    """`on_sample` is called in the driver's thread, with the events that damage.py adds.
 
     `modules` replaces the drivers in gpu/drivers.py, as in {"fake": "fake_drivers:Hanging"}.
     """
@@ -51,7 +52,7 @@ class Gpus:
         self._monotonic_ns = monotonic_ns
         self.on_sample: Callable[[Sample], None] | None = None
         self._bus = PciBus(settings.sysfs, monotonic_ns)
-        self._xids = XidCounter()
+        self._xids, self._damage = XidCounter(), DamageMonitor(settings.unix_ns)
         self._restarts: dict[str, int] = {}
         self._lock = threading.Lock()  # guards the following
         self._supervisors: list[DriverSupervisor] = []
@@ -88,6 +89,10 @@ class Gpus:
         with self._lock:
             supervisors = list(self._supervisors)
         return [supervisor.status() for supervisor in supervisors]
+
+    def possible_events(self, sample: Sample) -> dict[str, frozenset[tuple[str, str]]]:
+        """(kind, severity) of the events that a sample's driver can report, by UUID of its GPUs."""
+        return self._damage.possible(sample)
 
     def restart_events(self) -> list[Event]:
         """An event for each driver whose process was replaced since the last call: its GPUs cannot be seen."""
@@ -143,6 +148,7 @@ class Gpus:
         )
 
     def _handle_sample(self, sample: Sample) -> None:
+        sample = self._damage.with_events(sample)
         self._xids.add_sample(sample)
         if self.on_sample is not None:
             self.on_sample(sample)

@@ -28,7 +28,7 @@ from goodput_exporters.gpu.amd.sysfs import (
 )
 from goodput_exporters.gpu.drivers import Options
 from goodput_exporters.gpu.pci import normalize
-from goodput_exporters.gpu.sample import GPUS_MAX, PROBLEMS_MAX, TEXT_MAX, Event, Gpu, Sample
+from goodput_exporters.gpu.sample import GPUS_MAX, PROBLEMS_MAX, TEXT_MAX, Gpu, Sample
 from goodput_exporters.system.files import CounterFiles
 from goodput_exporters.system.interval import Interval
 
@@ -43,15 +43,15 @@ class Amd:
         options: Options,
         smi: Any = None,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
-        unix_ns: Callable[[], int] = time.time_ns,
     ):
         self._sysfs, self._procfs = options.sysfs, options.procfs
-        self._monotonic_ns, self._unix_ns = monotonic_ns, unix_ns
+        self._monotonic_ns = monotonic_ns
         self._smi = smi
         self._handles: dict[str, object] = {}
         self._cards: list[Card] = []
         self._lost: dict[str, Gpu] = {}
         self._errors: dict[str, dict[str, float]] = {}
+        self._blocks: dict[str, dict[str, float]] = {}  # by file
         self._errors_interval = Interval(_ERRORS_SECONDS, monotonic_ns)
         self._problems: list[str] = []
 
@@ -79,10 +79,13 @@ class Amd:
 
     def sample(self, full: bool) -> Sample:
         files = CounterFiles()
-        events = self._find_again(files) if full else []
+        if full:
+            self._find_again(files)
         pids = pids_by_gpu(self._sysfs, self._procfs, files) if full else None
         if full and self._errors_interval.is_due():
-            self._errors = {card.gpu.uuid: error_counts(card.root, files) for card in self._cards}
+            self._errors = {
+                card.gpu.uuid: error_counts(card.root, files, self._blocks) for card in self._cards
+            }
         gpus = [self._gpu(card, full, pids, files) for card in self._cards]
         problems, self._problems = [*self._problems, *files.problems], []
         return Sample(
@@ -90,7 +93,6 @@ class Amd:
             monotonic_ns=self._monotonic_ns(),
             gpus=[*gpus, *self._lost.values()][:GPUS_MAX],
             full=full,
-            events=events,
             problems=[text[:TEXT_MAX] for text in problems[:PROBLEMS_MAX]],
         )
 
@@ -111,19 +113,16 @@ class Amd:
                 readings["processes"] = float(len(pids))
         return replace(card.gpu, readings=readings, pids=pids)
 
-    def _find_again(self, files: CounterFiles) -> list[Event]:
+    def _find_again(self, files: CounterFiles) -> None:
         """List the GPUs again; one that is gone stays in the samples as lost."""
         before = {card.gpu.uuid: card.gpu for card in self._cards} | self._lost
         found = find_cards(self._sysfs, files, {card.root: card for card in self._cards})
         self._cards = [card._replace(gpu=self._with_model(card.gpu)) for card in found]
         now = {card.gpu.uuid for card in self._cards}
-        events = [self._event("back", uuid, "info") for uuid in now & set(self._lost)]
-        events += [self._event("lost", uuid, "critical") for uuid in set(before) - now - set(self._lost)]
-        self._lost = {uuid: replace(gpu, lost=True) for uuid, gpu in before.items() if uuid not in now}
-        return events
-
-    def _event(self, kind: str, uuid: str, severity: str) -> Event:
-        return Event(kind, uuid, self._unix_ns(), name=f"GPU is {kind}", severity=severity)
+        why = f"no longer in {self._sysfs}/class/drm"[:TEXT_MAX]
+        self._lost = {
+            uuid: replace(gpu, lost=True, why=why) for uuid, gpu in before.items() if uuid not in now
+        }
 
     def _open_smi(self) -> None:
         """Find each GPU's amdsmi handle, where the package is installed and starts."""

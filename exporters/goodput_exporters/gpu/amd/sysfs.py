@@ -130,12 +130,16 @@ def _text(path: str, files: CounterFiles) -> str:
     return files.read(path, str.strip) or ""
 
 
-def error_counts(device: str, files: CounterFiles) -> dict[str, float]:
-    """Errors of all blocks together (memory, caches, engines, links), from ras/*_err_count."""
+def error_counts(device: str, files: CounterFiles, known: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Errors of all blocks together (memory, caches, engines, links), from ras/*_err_count.
+
+    `known` has each file's last counts: without those of a block that cannot be read the sum would fall and rise again.
+    """
     counts: dict[str, float] = {}
     for path in sorted(glob.iglob(f"{glob.escape(device)}/ras/*_err_count"))[:_SENSORS_MAX]:
         errors = files.read(path, lambda text: parse_errors(text) if text.strip() else {})
-        for key, count in (errors or {}).items():
+        known[path] = known.get(path, {}) if errors is None else errors
+        for key, count in known[path].items():
             counts[key] = counts.get(key, 0.0) + count
     return counts
 

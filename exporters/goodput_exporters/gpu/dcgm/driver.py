@@ -142,4 +142,5 @@ class Dcgm:
             profile=device.profile,
             readings=readings,
             lost=device.lost,
+            why="DCGM cannot reach it" if device.lost else "",
         )

@@ -1,8 +1,8 @@
 """NVIDIA GPUs from the /metrics page of a dcgm-exporter, where DCGM itself cannot be accessed.
 
 The exporter collects every 30 s by default: a page with the same content is the same measurement, so `monotonic_ns`
-is when the page last changed. The page only has each GPU's last XID, which becomes an event when it changes, never at
-first. A GPU that was lost disappears from the page. Pids are not on it.
+is when the page last changed. The page only has each GPU's last XID, from 4.4 on not before there was one, and no
+GPU that was lost; collectors/gpus/damage.py makes events of both. Pids are not on it.
 
 The page is not trusted: at most PAGE_BYTES_MAX, SECONDS_MAX in all, no redirect, no proxy; a bad line costs only that
 line and is a problem. Each distinct label set is parsed once: 8 GPUs × 30 lines cost 1.2 ms, and nothing while the
@@ -19,7 +19,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -29,9 +29,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from goodput_exporters.collector import CollectorError, NoData
 from goodput_exporters.gpu.drivers import Options
 from goodput_exporters.gpu.nvidia import dcgm_fields as fields
-from goodput_exporters.gpu.nvidia.xid import lookup
 from goodput_exporters.gpu.pci import normalize
-from goodput_exporters.gpu.sample import EVENTS_MAX, GPUS_MAX, PROBLEMS_MAX, TEXT_MAX, Event, Gpu, Sample
+from goodput_exporters.gpu.sample import GPUS_MAX, PROBLEMS_MAX, TEXT_MAX, Gpu, Sample
 
 PAGE_BYTES_MAX = 8 << 20
 SECONDS_MAX = 3.0
@@ -66,19 +65,12 @@ class LineError(ValueError):
 class DcgmEndpoint:
     name = "dcgm_endpoint"
 
-    def __init__(
-        self,
-        options: Options,
-        monotonic_ns: Callable[[], int] = time.monotonic_ns,
-        unix_ns: Callable[[], int] = time.time_ns,
-    ):
-        self._url = options.dcgm_endpoint
-        self._monotonic_ns, self._unix_ns = monotonic_ns, unix_ns
+    def __init__(self, options: Options, monotonic_ns: Callable[[], int] = time.monotonic_ns):
+        self._url, self._monotonic_ns = options.dcgm_endpoint, monotonic_ns
         self._page: bytes | None = None
         self._changed_ns = 0
         self._gpus: list[Gpu] = []
         self._problems: list[str] = []
-        self._xids: dict[str, int] = {}
         self._cycles = fields.SmCycles()
 
     def open(self) -> None:
@@ -91,7 +83,6 @@ class DcgmEndpoint:
 
     def sample(self, full: bool) -> Sample:
         page = fetch(self._url)
-        events: list[Event] = []
         if page != self._page:
             self._page, self._changed_ns = page, self._monotonic_ns()
             devices, self._problems = parse_page(page.decode("utf-8", "replace"))
@@ -99,13 +90,11 @@ class DcgmEndpoint:
                 self._problems.append(f"{self._url}: no GPU values on the page")
             self._gpus = [self._gpu(*device) for device in devices.values()]
             self._cycles.keep(set(devices))
-            events = self._events(devices)
         return Sample(
             driver=self.name,
             monotonic_ns=self._changed_ns,
             gpus=self._gpus,
             full=True,  # the page has everything
-            events=events[:EVENTS_MAX],
             problems=self._problems[:PROBLEMS_MAX],
         )
 
@@ -122,21 +111,13 @@ class DcgmEndpoint:
             parent=source.uuid if source.instance else "",
             profile=source.profile,
             readings=readings,
+            last_xid=None if source.instance else last_xid(values),
         )
 
-    def _events(self, devices: Devices) -> list[Event]:
-        events, now = [], {}
-        for source, values in devices.values():
-            number = fields.number_of(fields.FIELDS[fields.XID], values.get(fields.XID))
-            if number is None:
-                continue
-            now[source.uuid] = int(number)
-            if number and self._xids.get(source.uuid, number) != number:
-                xid = lookup(int(number))
-                events.append(Event("xid", source.uuid, self._unix_ns(), int(number), xid.name, xid.severity))
-        # A GPU whose line is missing for a while keeps its last XID.
-        self._xids = dict(list({**self._xids, **now}.items())[-GPUS_MAX:])
-        return events
+
+def last_xid(values: Mapping[int, object]) -> int | None:
+    number = fields.number_of(fields.FIELDS[fields.XID], values.get(fields.XID))
+    return None if number is None else int(number)
 
 
 def parse_page(text: str) -> tuple[Devices, list[str]]:

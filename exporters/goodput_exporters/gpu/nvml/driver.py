@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from goodput_exporters.collector import CollectorError, NoData
 from goodput_exporters.gpu.drivers import Options
 from goodput_exporters.gpu.nvml.device import LIBRARY_CLOSED, Device, LibraryClosedError, LostError
-from goodput_exporters.gpu.nvml.events import ErrorCounters, XidMonitor
+from goodput_exporters.gpu.nvml.events import XidMonitor
 from goodput_exporters.gpu.nvml.gpm import metrics_request
 from goodput_exporters.gpu.nvml.inventory import Inventory, list_devices, update_instances
 from goodput_exporters.gpu.nvml.queries import DRIVER_NOT_LOADED, GPU_NOT_FOUND, LIBRARY_NOT_FOUND
@@ -42,10 +42,9 @@ class Nvml:
         self._monotonic_ns, self._unix_ns = monotonic_ns, unix_ns
         self._nvml: Any = None
         self._inventory = Inventory()
-        self._lost: set[str] = set()  # as the last event reported
+        self._lost: dict[str, str] = {}  # by UUID: why
         self._unreached: set[str] = set()  # in this sample
         self._gone: dict[str, Gpu] = {}
-        self._error_counters = ErrorCounters()
         self._round = 0
         self._reopen_ns = 0
         self._reopen_seconds = REOPEN_SECONDS
@@ -99,8 +98,8 @@ class Nvml:
             # First, while every event set still works: an XID explains why a GPU is lost in the same moment.
             self._events += self._xids.poll(time_ns, self._problems)
             if full:
-                self._refresh_inventory(now_ns, time_ns)
-            self._take_gpm_samples(full, now_ns, time_ns)
+                self._refresh_inventory(now_ns)
+            self._take_gpm_samples(full, now_ns)
             sampled_ns = self._monotonic_ns()
             gpus = []
             for device in self._inventory.devices:
@@ -116,7 +115,7 @@ class Nvml:
             problems=_bounded(self._problems),
         )
 
-    def _refresh_inventory(self, now_ns: int, time_ns: int) -> None:
+    def _refresh_inventory(self, now_ns: int) -> None:
         """Reopen the library where GPUs came, went or are missing."""
         changed = self._count(self._inventory.count) != self._inventory.count
         missing = bool(self._lost or self._gone or self._inventory.unreachable)
@@ -124,8 +123,7 @@ class Nvml:
             self._reopen_seconds, self._reopen_ns = REOPEN_SECONDS, 0
         elif changed or (self._reopen_ns and now_ns >= self._reopen_ns):
             self._reopen()
-            for uuid in self._gone:
-                self._set_lost(uuid, "no longer known to the driver", time_ns)
+            self._lost.update({uuid: gpu.why for uuid, gpu in self._gone.items()})
         if missing and now_ns >= self._reopen_ns:
             self._reopen_ns = now_ns + self._reopen_seconds * 1_000_000_000
             self._reopen_seconds = min(2 * self._reopen_seconds, REOPEN_SECONDS_MAX)
@@ -153,7 +151,7 @@ class Nvml:
         self._gone = {uuid: gpu for uuid, gpu in self._gone.items() if uuid not in present}
         for uuid, gpu in known.items():
             if uuid not in present and len(self._gone) < GONE_MAX:
-                self._gone[uuid] = replace(gpu, lost=True)
+                self._gone[uuid] = replace(gpu, lost=True, why="no longer known to the driver")
 
     def _list_devices(self) -> None:
         try:
@@ -167,7 +165,7 @@ class Nvml:
         reached = [device for device in self._inventory.devices if device.uuid not in self._lost]
         self._xids.watch(reached, self._problems)
 
-    def _take_gpm_samples(self, full: bool, now_ns: int, time_ns: int) -> None:
+    def _take_gpm_samples(self, full: bool, now_ns: int) -> None:
         """Update MIG instances and take all GPM samples."""
         self._unreached = set()
         for device in self._inventory.devices:
@@ -180,12 +178,12 @@ class Nvml:
                 for each in (device, *device.instances.values()):
                     each.take_gpm(self._round, now_ns, self._problems)
             except LostError as error:
-                self._lose(device, error, time_ns)
+                self._lose(device, error)
 
-    def _lose(self, device: Device, error: LostError, time_ns: int) -> None:
+    def _lose(self, device: Device, error: LostError) -> None:
         self._unreached.add(device.uuid)
         device.close()
-        self._set_lost(device.uuid, str(error), time_ns)
+        self._lost.setdefault(device.uuid, str(error)[:TEXT_MAX])
 
     def _read(self, device: Device, full: bool, now_ns: int, time_ns: int) -> list[Gpu]:
         """The GPU and its MIG instances."""
@@ -196,27 +194,19 @@ class Nvml:
                     for each in (device, *device.instances.values())
                 ]
             except LostError as error:
-                self._lose(device, error, time_ns)
+                self._lose(device, error)
         if device.uuid in self._unreached:
-            return [replace(device.identity, lost=True)]
+            return [replace(device.identity, lost=True, why=self._lost[device.uuid])]
         if device.uuid in self._lost:
             self._set_back(device.uuid, time_ns)
-        if full:
-            self._events += self._error_counters.events(device.uuid, gpu.readings, now_ns, time_ns)
         return [gpu, *instances]
 
     def _set_back(self, uuid: str, time_ns: int) -> None:
-        self._lost.discard(uuid)
-        self._events.append(Event("back", uuid, time_ns, 0, "GPU is back", "info"))
+        del self._lost[uuid]
         # A reset may have ended the GPU's event registration. Drain its set before it is replaced.
         self._events += self._xids.poll(time_ns, self._problems)
         self._xids.forget(uuid)
         self._watch_xids()
-
-    def _set_lost(self, uuid: str, why: str, time_ns: int) -> None:
-        if uuid not in self._lost:
-            self._lost.add(uuid)
-            self._events.append(Event("lost", uuid, time_ns, 0, "GPU is lost", "critical", why))
 
 
 def _bounded(problems: list[str]) -> list[str]:

@@ -1,7 +1,4 @@
-"""Events of NVIDIA GPUs: XIDs from NVML's event sets, and error counters that grew.
-
-XIDs of one kind that arrive in one poll become one event with a count. The first value of a counter is no event.
-"""
+"""XIDs of NVIDIA GPUs from NVML's event sets. Those of one kind that arrive in one poll become one event with a count."""
 
 from __future__ import annotations
 
@@ -16,7 +13,6 @@ from goodput_exporters.gpu.sample import Event
 # Per GPU and poll; the rest stays in the library until the next poll.
 XIDS_POLLED_MAX = 1024
 EVENTS_POLLED_MAX = 64
-THROTTLE_QUIET_SECONDS = 60
 _XID_EVENTS = 0x8  # nvmlEventTypeXidCriticalError
 # The GPU instance id of an event that belongs to no MIG instance.
 _NO_INSTANCE = 0xFFFF_FFFF
@@ -102,54 +98,3 @@ def _xid_event(uuid: str, number: int, instance: int, count: int, time_ns: int) 
     text += [f"{count} times"] if count > 1 else []
     text += [f"GPU instance {instance}"] if instance != _NO_INSTANCE else []
     return Event("xid", uuid, time_ns, number, xid.name, xid.severity, ", ".join(text), count)
-
-
-# (keys, of which the first that the GPU ever had counts; kind; severity; description)
-_ERROR_COUNTERS = (
-    (("ecc/correctable/aggregate", "ecc/correctable/volatile"), "ecc", "info", "correctable memory errors"),
-    (("ecc/uncorrectable/aggregate", "ecc/uncorrectable/volatile"), "ecc", "critical", "uncorrectable memory errors"),
-    (("rows_remapped/correctable",), "row_remap", "warning", "rows remapped after correctable errors"),
-    (("rows_remapped/uncorrectable",), "row_remap", "warning", "rows remapped after uncorrectable errors"),
-    (("rows_remapped/pending",), "row_remap", "warning", "row remap that waits for a reset"),
-    (("rows_remapped/failure",), "row_remap", "critical", "row remap that failed"),
-    (("pages_retired/single_bit",), "page_retired", "warning", "pages retired after single-bit errors"),
-    (("pages_retired/double_bit",), "page_retired", "warning", "pages retired after double-bit errors"),
-    (("pages_retired/pending",), "page_retired", "warning", "page retirement that waits for a reboot"),
-)  # fmt: skip
-# Reasons that mean a fault, not a configured limit.
-_FAULT_REASONS = ("hw_slowdown", "hw_thermal", "hw_power_brake", "thermal")
-
-
-class ErrorCounters:
-    """Turns increases of error counters into events, per GPU."""
-
-    def __init__(self):
-        self._before: dict[str, dict[str, float]] = {}
-        self._quiet_until_ns: dict[tuple[str, str], int] = {}
-
-    def events(self, uuid: str, readings: dict[str, float], now_ns: int, time_ns: int) -> list[Event]:
-        """An event for each counter that is higher than when last seen. `now_ns` is monotonic."""
-        before = self._before.setdefault(uuid, {})
-        events = []
-        for keys, kind, severity, description in _ERROR_COUNTERS:
-            key = next((key for key in keys if key in before or key in readings), "")
-            now, last = readings.get(key), before.get(key)
-            if now is not None and last is not None and now > last:
-                text = f"{now - last:.0f} {description}, {now:.0f} in all"
-                events.append(Event(kind, uuid, time_ns, 0, description, severity, text))
-        for reason in self._throttle_begins(uuid, before, readings, now_ns):
-            text = f"clocks held down: {reason}"
-            events.append(Event("throttle", uuid, time_ns, 0, reason, "warning", text))
-        before.update(readings)
-        return events
-
-    def _throttle_begins(self, uuid: str, before: dict, readings: dict, now_ns: int) -> list[str]:
-        reasons = []
-        for reason in _FAULT_REASONS:
-            key = f"throttled/{reason}"
-            begins = readings.get(key) == 1 and before.get(key) == 0
-            # Clocks at a limit go up and down many times a minute.
-            if begins and now_ns >= self._quiet_until_ns.get((uuid, reason), now_ns):
-                self._quiet_until_ns[uuid, reason] = now_ns + THROTTLE_QUIET_SECONDS * 1_000_000_000
-                reasons.append(reason)
-        return reasons

@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support.node.gpu_events import watch, with_events
 from support.node.node_tree import Clock
 from support.node.nvml_stub.control import ENVIRONMENT, Control, build
 
@@ -147,7 +148,7 @@ def driver(control, load, clock):
 
     def make(*without: str) -> Nvml:
         load(*without)
-        opened.append(Nvml(Options(), clock.monotonic_ns, clock.unix_ns))
+        opened.append(watch(Nvml(Options(), clock.monotonic_ns, clock.unix_ns), clock.unix_ns))
         opened[-1].open()
         return opened[-1]
 
@@ -157,12 +158,12 @@ def driver(control, load, clock):
 
 
 def sampled(driver: Nvml, full: bool = True, clock: Ticks | None = None) -> records.Sample:
-    """A sample, a second later, that has been through its encoding and its checks."""
+    """A sample, a second later, that has been through its encoding and its checks, with the agent's events."""
     if clock is not None:
         clock.advance(1)
     sample = records.decode(records.encode(driver.sample(full)))
     records.check(sample)
-    return sample
+    return with_events(driver, sample)
 
 
 def by_uuid(sample: records.Sample) -> dict[str, records.Gpu]:
