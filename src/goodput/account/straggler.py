@@ -9,6 +9,7 @@ Stragglers in Large Model Training Using What-if Analysis" (2025); with one coll
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from statistics import median
 
 from goodput.account.attempts import Attempt
 from goodput.account.fold import COMMUNICATION, Fold
+from goodput.account.slow_ranks.comparable import ComparableSums, less
 from goodput.account.slow_ranks.onset import Onset, hits
 from goodput.account.slow_ranks.pipeline import Pipeline, pipeline_of, unit_of, waiting
 from goodput.account.slow_ranks.slow_phase import NOT_OWN, PhaseTimes, excess, mean_phases, most_of
@@ -263,15 +265,13 @@ class Straggler:
     units: dict[Key, Unit] = field(default_factory=dict)
     groups: dict[int, str] = field(default_factory=dict)  # by rank, of its newest attempt
     stages: dict[int, int] = field(default_factory=dict)  # by rank, of a pipeline
-    caused_in_group_ns: dict[int, int] = field(
-        default_factory=dict
-    )  # the part of `caused_ns` in its own group
-    stage_caused_ns: dict[int, int] = field(
-        default_factory=dict
-    )  # waiting for a stage, not for one of its ranks
+    caused_in_group_ns: dict[int, int] = field(default_factory=dict)  # of `caused_ns`, in its own group
+    stage_caused_ns: dict[int, int] = field(default_factory=dict)  # by a stage, not by one of its ranks
     onsets: dict[Key, Onset] = field(default_factory=dict)
     phases: dict[Key, PhaseTimes] = field(default_factory=dict)
     phases_before: dict[Key, PhaseTimes] = field(default_factory=dict)  # those up to where these sums begin
+    spans: dict[Key, tuple[int | None, int]] = field(default_factory=dict)  # known steps: (after, up to)
+    comparable: ComparableSums | None = field(default=None, compare=False)  # of a live account
 
     def slowdown(self) -> float | None:
         even = self.length_ns - self.waited_ns
@@ -328,33 +328,39 @@ class Straggler:
                 usual += steps * median(others)
         return own / usual if usual else 1.0
 
+    def comparable_sums(self) -> ComparableSums:
+        """What ranks are compared by over the last minutes; where no steps are common, of all kept ones."""
+        if self.comparable is not None:
+            return self.comparable
+        return ComparableSums(
+            {key: sum(own) for key, own in self.own_ns.items()}, self.steps, {}, self.phases
+        )
+
     def compact(self) -> Straggler:
         """A copy without onsets and states: what `since_sums` needs of earlier sums."""
-        return replace(
-            self,
-            own_ns={key: [sum(own)] for key, own in self.own_ns.items()},
-            onsets={},
-            phases={key: times.compact() for key, times in self.phases.items()},
-        )
+        comparable = self.comparable_sums().compact()
+        return replace(self, own_ns={}, steps={}, onsets={}, phases={}, comparable=comparable)
 
     def since_sums(self, before: Straggler) -> Straggler | None:
         """The sums of what came after `before`, without onsets and states; None if steps were lost since."""
-        steps = _less(self.steps, before.steps)
+        sums, earlier = self.comparable_sums(), before.comparable_sums()
+        steps = less(sums.steps, earlier.steps)
         waited_ns = self.waited_ns - before.waited_ns
         if waited_ns < 0 or min(steps.values(), default=0.0) < 0:
             return None
-        own_ns = {key: [sum(own) - sum(before.own_ns.get(key, ()))] for key, own in self.own_ns.items()}
         return replace(
             self,
             length_ns=self.length_ns - before.length_ns,
             waited_ns=waited_ns,
-            caused_ns=_less(self.caused_ns, before.caused_ns),
-            caused_in_group_ns=_less(self.caused_in_group_ns, before.caused_in_group_ns),
-            stage_caused_ns=_less(self.stage_caused_ns, before.stage_caused_ns),
-            own_ns=own_ns,
+            caused_ns=less(self.caused_ns, before.caused_ns),
+            caused_in_group_ns=less(self.caused_in_group_ns, before.caused_in_group_ns),
+            stage_caused_ns=less(self.stage_caused_ns, before.stage_caused_ns),
+            own_ns={key: [ns] for key, ns in less(sums.own_ns, earlier.own_ns).items()},
             steps=steps,
             onsets={},
-            phases_before=before.phases,
+            phases=sums.phases,
+            phases_before=earlier.phases,
+            spans={key: (earlier.until.get(key), until) for key, until in sums.until.items()},
         )
 
     @cached_property
@@ -382,16 +388,26 @@ class Straggler:
     def _compared(self, rank: int) -> Iterator[tuple[Key, dict[Key, float]]]:
         """Each of a rank's attempts with the own time per step of its peers there, itself included.
 
-        Of these only those that made about as many steps, if there are any: one that left early made other steps, whose
-        loader or network may have been faster for all.
+        Of these only those that made the same steps, as far as that is known, or else about as many, if there are any: one
+        that left early made other steps, whose loader or network may have been faster for all.
         """
         for key in self._attempts.get(rank, ()):
-            yield key, self._own_means(self._peers[self._unit_of(key)], self.steps[key])
+            yield key, self._own_means(self._peers[self._unit_of(key)], key)
 
-    def _own_means(self, peers: list[Key], steps: float) -> dict[Key, float]:
-        means = {key: sum(self.own_ns[key]) / self.steps[key] for key in peers}
-        alike = {key: mean for key, mean in means.items() if steps <= 2 * self.steps[key] <= 4 * steps}
+    def _own_means(self, peers: list[Key], key: Key) -> dict[Key, float]:
+        """Own time per step of those peers that are to be compared with `key`."""
+        steps, span = self.steps[key], self.spans.get(key)
+        means = {one: sum(self.own_ns[one]) / self.steps[one] for one in peers}
+        same = {one: mean for one, mean in means.items() if self.spans.get(one) == span}
+        if len(same) > 1 and span is not None:
+            return same
+        alike = {one: mean for one, mean in means.items() if steps <= 2 * self.steps[one] <= 4 * steps}
         return alike if len(alike) > 1 else means
+
+    def _most_usual(self, keys: list[Key]) -> Key:
+        """Of those that made the same steps as most others the one with the most steps."""
+        spans = Counter(self.spans.get(key) for key in keys)
+        return max(keys, key=lambda key: (spans[self.spans.get(key)], self.steps[key]))
 
     @cached_property
     def _staged(self) -> list[tuple[float, dict[int, list[Key]], dict[int, float]]]:
@@ -403,9 +419,9 @@ class Straggler:
                 found.setdefault(number, {})[stage] = keys
         result = []
         for stages in found.values():
-            most = max(self.steps[key] for keys in stages.values() for key in keys)
+            most = self._most_usual([key for keys in stages.values() for key in keys])
             means = {stage: median(self._own_means(keys, most).values()) for stage, keys in stages.items()}
-            result.append((most, stages, means))
+            result.append((self.steps[most], stages, means))
         return result
 
     def _explained(self, rank: int) -> float:
@@ -576,10 +592,6 @@ def sum_stragglers(groups: Groups) -> Slices[Straggler]:
         result.own_ns[key], result.steps[key], result.units[key] = own, work, (group, stage)
         result.phases[key] = fold.phase_times()
     return result
-
-
-def _less(sums: dict, before: dict) -> dict:
-    return {who: ns - before.get(who, 0) for who, ns in sums.items()}
 
 
 def _add(into: dict, key, ns: float) -> None:

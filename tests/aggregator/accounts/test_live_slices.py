@@ -87,7 +87,8 @@ def test_account_given_up_anywhere_leaves_next_exact(monkeypatch):
     def fold_of() -> live.IncrementalAccount:
         return live.IncrementalAccount(run, stall_seconds=STALL, stale_seconds=STALE)
 
-    want, slices = fold_of().account(now_ns), 0
+    whole, slices = fold_of(), 0
+    want = whole.account(now_ns)
     assert want.straggler.waited_ns
     for _ in fold_of().computing(now_ns):
         slices += 1
@@ -98,6 +99,7 @@ def test_account_given_up_anywhere_leaves_next_exact(monkeypatch):
             pass
         parts.close()
         assert folding.account(now_ns) == want, f"given up after {at + 1} slices"
+        assert folding._lengths.count == whole._lengths.count, "each row's length counts once"
 
 
 def store_of(ranks: int) -> tuple[Store, list[Process]]:
@@ -164,3 +166,38 @@ def test_late_row_between_slices_of_a_restart_is_folded(parts_before):
     push(0, 4)
     list(parts)
     assert both.compare(now_ns + ns(1))
+
+
+def test_fold_from_the_ledger_pauses_by_the_accounts_clock(monkeypatch):
+    """So that one which is needed anew soon after is not late in a simulated time that runs faster than ours."""
+    store, (one,) = store_of(1)
+    now, begun = [one.now_ns], []
+    accounts = Accounts(
+        store, stall_seconds=STALL, stale_seconds=STALE, history=_History(), clock_ns=lambda: now[0]
+    )
+    live_fold = accounts._fold_of("r1", store.runs["r1"])
+    monkeypatch.setattr(live_fold, "begin", lambda *read, late: begun.append(late))
+
+    async def fold(late: int) -> list[int]:
+        accounts._fold_again("r1", live_fold, NeedsHistory(None, late))
+        await asyncio.wait_for(asyncio.gather(*accounts._folding.values()), 5)
+        return begun
+
+    async def story() -> None:
+        # The first takes half a second of a core.
+        assert await fold(1) == [1]
+        now[0] += ns(4)
+        assert await fold(2) == [1]
+        now[0] += ns(1.5)
+        assert await fold(3) == [1, 3]
+        now[0] -= ns(60)
+        assert await fold(4) == [1, 3, 4], "a clock that was set back"
+
+    ticks = count()
+    monkeypatch.setattr("goodput.aggregator.accounts.accounts.time.perf_counter", lambda: 0.5 * next(ticks))
+    asyncio.run(story())
+
+
+class _History:
+    async def run(self, *_) -> tuple[tuple[int, ...], int]:
+        return (), 0

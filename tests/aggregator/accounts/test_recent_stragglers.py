@@ -42,6 +42,26 @@ def test_lost_steps_begin_anew():
     assert recent.of("r", 3, long) is None
 
 
+def test_sums_before_lost_steps_are_left_out_alone():
+    """A restart makes 40 of 100 steps lost; sums with these are no measure, later ones are."""
+    recent, ranks = RecentStragglers(), [Process(rank) for rank in range(4)]
+    recent.of("r", 0, grown(ranks, 10, slow=0))
+    recent.of("r", ns(300), grown(ranks, 90, slow=0))
+    for one in ranks:
+        one.saved(59).killed()
+    again = [Process(one.rank, 2, start=one.now_ns / 1e9 + 5).resumed(59) for one in ranks]
+
+    def further(steps: int):
+        grown(again, steps, slow=2)
+        return account_of(*ranks, *again, now=again[0].now_ns / 1e9).straggler
+
+    for seconds in (600, 890, 900, 910):
+        found = recent.of("r", ns(seconds), further(20))
+        assert found is not None and found.slow_rank() == (0 if seconds < 900 else 2)
+    # Since 600 s.
+    assert found.steps == {(rank, number): 60 * (number == 2) for rank in range(4) for number in (1, 2)}
+
+
 def test_slow_stage_of_the_last_minutes():
     recent = RecentStragglers()
 

@@ -13,7 +13,9 @@ import numpy as np
 from goodput.account import Account, Run
 from goodput.account.account import Engine
 from goodput.account.facts import Facts, Key, gathering
+from goodput.account.slow_ranks.comparable import ComparableSums
 from goodput.account.stall_threshold import StepLengths
+from goodput.aggregator.accounts.common_steps import comparable_sums, completed_by_all
 from goodput.columns.attempts import ColumnAttempt
 from goodput.columns.fold import folding_columns
 from goodput.columns.groups import ColumnGroups
@@ -48,6 +50,7 @@ class IncrementalAccount:
         self._is_computing = False
         self._behind_since_ns: int | None = None
         self._lengths = StepLengths.for_threshold(stall_seconds)
+        self._comparable: ComparableSums | None = None
         self.last: Account | None = None
 
     def account(self, now_ns: int) -> Account:
@@ -79,7 +82,9 @@ class IncrementalAccount:
             if self.last is not None and self._behind(self.last, facts, now_ns):
                 return self.last
             engine = yield from self._restart(facts, now_ns)
-        return (yield from engine.finishing())
+        account = yield from engine.finishing()
+        account.straggler.comparable = self._comparable
+        return account
 
     def _restart(self, facts: Facts, now_ns: int) -> Slices[Engine]:
         """Fold again from the rows in memory; returns a copy as `_folded` does. Raises NeedsHistory."""
@@ -98,6 +103,7 @@ class IncrementalAccount:
         """A copy of the engine with all these rows, including those whose result may still change."""
         rest = yield from self._advance(engine, facts, rows)
         engine = yield from engine.copying()
+        self._comparable = yield from comparable_sums(engine)
         yield from folding_columns(engine, rest)
         return engine
 
@@ -189,23 +195,14 @@ class IncrementalAccount:
 
     def _advance(self, engine: Engine, facts: Facts, rows: _Rows) -> Slices[_Rows]:
         """Fold rows whose result only a new fact can change, and drop them; returns the others."""
-        parts, rest = {}, {}
         ordered = _in_order(facts)
-        for at, (key, attempt) in enumerate(ordered):
-            if at % AT_A_TIME == 0:
-                yield
-            fold, values = engine.folds[key], rows.get(key)
-            if values is None or not values.shape[1]:
-                continue
-            if max(attempt.rows_end_ns, fold.last_end_ns) <= fold.bound.to_ns:
-                parts[key] = values
-                continue
-            # After a clock was set back a process may start later than its first rows.
-            latest = np.maximum.accumulate(np.maximum(values[END], fold.last_end_ns))
-            count = int(latest.searchsorted(fold.bound.to_ns, side="right"))
-            parts[key], rest[key] = values[:, :count], values[:, count:]
+        within = yield from self._within_bounds(engine, ordered, rows)
+        counts = completed_by_all(engine, {key: rows[key][:, :count] for key, count in within.items()})
+        yield
+        parts = {key: rows[key][:, :count] for key, count in counts.items() if count}
+        rest = {key: rows[key][:, count:] for key, count in counts.items()}
         add_lengths(self._lengths, list(parts.values()), [engine.folds[key].number for key in parts])
-        yield from folding_columns(engine, parts)
+        yield from _whole(folding_columns(engine, parts))
         is_finished = facts.status == "finished"
         most = min(FINISHED_ROWS_MAX * len(ordered), ROWS_MAX) if is_finished else ROWS_MAX
         is_trimming = kept_rows(self.run) > most
@@ -219,6 +216,33 @@ class IncrementalAccount:
             if is_trimming:
                 attempt.trim(fold.number)
         return rest
+
+    def _within_bounds(
+        self, engine: Engine, ordered: list[tuple[Key, ColumnAttempt]], rows: _Rows
+    ) -> Slices[dict[Key, int]]:
+        """How many of each attempt's rows end within its bound; of those that have rows, in this order."""
+        found = {}
+        for at, (key, attempt) in enumerate(ordered):
+            if at % AT_A_TIME == 0:
+                yield
+            fold, values = engine.folds[key], rows.get(key)
+            if values is None or not values.shape[1]:
+                continue
+            found[key] = values.shape[1]
+            if max(attempt.rows_end_ns, fold.last_end_ns) > fold.bound.to_ns:
+                # After a clock was set back a process may start later than its first rows.
+                latest = np.maximum.accumulate(np.maximum(values[END], fold.last_end_ns))
+                found[key] = int(latest.searchsorted(fold.bound.to_ns, side="right"))
+        return found
+
+
+def _whole(slices: Slices[None]) -> Slices[None]:
+    """These slices; where they are given up, the rest at once, since the step lengths have all of these rows already."""
+    try:
+        for _ in slices:
+            yield
+    finally:
+        result_of(slices)
 
 
 def kept_rows(run: Run) -> int:

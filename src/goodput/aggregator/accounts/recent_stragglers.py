@@ -21,11 +21,13 @@ class RecentStragglers:
         self._before: dict[str, list[tuple[int, Straggler]]] = {}
 
     def of(self, run: str, now_ns: int, sums: Straggler) -> Straggler | None:
-        """The sums of the last ten to fifteen minutes; None right after steps were lost, or where there are few."""
-        before = self._before.setdefault(run, [])
-        found = sums.since_sums(before[0][1]) if before else None
-        if found is None:
-            before.clear()
+        """The sums of the last ten to fifteen minutes; None where there are few steps, as after a start.
+
+        Earlier sums that have steps that were lost since are left out, so the time is shorter then.
+        """
+        before, found = self._before.setdefault(run, []), None
+        while before and (found := sums.since_sums(before[0][1])) is None:
+            del before[0]
         if not before or abs(now_ns - before[-1][0]) >= EVERY_NS:
             before.append((now_ns, sums.compact()))
         while len(before) > 1 and now_ns - before[1][0] >= WINDOW_NS:
