@@ -103,7 +103,8 @@ def assert_equal(found: Account, want: Account) -> None:
 def test_windows_between_states_equal_all_rows(part, monkeypatch, used):
     monkeypatch.setattr(live, "ROWS_MAX", 0)
     monkeypatch.setattr(straggler, "SWEEP_ENTRIES", 8)
-    for seed in range(part, 16, 4):
+    # In 10 and 103 a rank's last steps lie in the window, and those that others made with it before.
+    for seed in (*range(part, 16, 4), *([103] if part == 3 else [])):
         rng = random.Random(seed)
         stores, now_ns = played(rng)
         compare_windows(stores, now_ns, rng, f"seed {seed}")

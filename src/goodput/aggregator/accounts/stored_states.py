@@ -164,11 +164,14 @@ class _Window:
         assert isinstance(groups, _WindowGroups)
         if not self._take_whole(later):
             return False
+        beside = groups.members_beside(self.cut)
+        if not all(_is_same(key, earlier, later) for key in beside - self.cut):
+            return False
         groups.never_sweep()
         numbers = {key: earlier.folds[key].number for key in self.cut}
         fold_until(self.engine, numbers)
         is_complete = all(self.engine.folds[key].number == number for key, number in numbers.items())
-        if not is_complete or not groups.settle_as(earlier.groups, self.cut):
+        if not is_complete or not groups.settle_as(earlier.groups, beside):
             return False
         for key in self.cut:
             _add_difference(self.engine.folds[key], earlier.folds[key], later.folds[key])
@@ -188,6 +191,12 @@ class _Window:
             fold.planned = self.engine.planned
             self.engine.folds[key] = fold
         return all(key in later.folds for key in self.cut)
+
+
+def _is_same(key: Key, earlier: Engine, later: Engine) -> bool:
+    """Whether the later state has no more rows of an attempt."""
+    first, last = earlier.folds.get(key), later.folds.get(key)
+    return last is None or (first is not None and first.number == last.number)
 
 
 def _add_difference(fold: Fold, earlier: Fold, later: Fold) -> None:
@@ -218,11 +227,19 @@ class _WindowGroups(ColumnGroups):
     def never_sweep(self) -> None:
         self._left, self._is_noting = _NEVER, False
 
-    def settle_as(self, state, cut: set[Key]) -> bool:
-        """Compare the steps that were compared in a state; False unless those that are left wait in it."""
+    def members_beside(self, keys: set[Key]) -> set[Key]:
+        """All attempts that are compared with one of these, also those that have no time in the window."""
+        return {one for members in self.members.values() if keys.intersection(members) for one in members}
+
+    def settle_as(self, state, keys: set[Key]) -> bool:
+        """Compare the steps that were compared in a state; False unless those that are left wait in it.
+
+        `keys` are the attempts whose steps may wait in both. One without time in the window has none here: where its
+        steps wait in the state, those of others are compared with them later, but not in the window.
+        """
         mine, settled = self._gathered(), self._settled(state)
         is_left = mine.step > settled[mine.group]
-        theirs = self._translated(state, cut)
+        theirs = self._translated(state, keys)
         theirs = theirs.part(theirs.step > settled[theirs.group])
         left, is_held = mine.part(is_left), self._is_held(mine)
         self._firsts = {
