@@ -14,7 +14,8 @@ from goodput.wire import schema
 from goodput_exporters.push.credentials import NONE_NEEDED, Credentials, Unreachable
 
 INGEST = "/api/v1/ingest"
-TIMEOUT_SECONDS, BUSY_SECONDS = 30.0, 0.5
+# An own aggregator on a loaded machine may take long for a scrape.
+TIMEOUT_SECONDS, BUSY_SECONDS = 120.0, 0.5
 _SAMPLE = re.compile(r"^(goodput_\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
