@@ -2,7 +2,8 @@
 
 A record is written when a collective or point-to-point call is entered; the times of its return and of its exit are
 stored into it later, each as one word. So after SIGKILL the page still has what was entered and not left. Written by
-sdk/recorder/collectives.py or _collectives.c, under the interpreter's lock; read with Reader.collectives.
+sdk/recorder/collectives.py or _collectives.c, under the interpreter's lock, or by NCCL's profiler plugin (nccl/) in a
+file of its own; read with Reader.collectives.
 """
 
 from __future__ import annotations
@@ -29,8 +30,12 @@ DTYPES = (
 # _start_coalescing and _end_coalescing or by one coalesced call, by another thread than the one of the steps; the call raised.
 FLAGS = ("reducer", "functional", "coalesced", "other_thread", "raised")
 
-# Words from page.W_COLLECTIVES on: records written, groups, calls that were not recorded.
-WRITTEN, GROUPS, DROPPED = 0, 1, 2
+# Words from page.W_COLLECTIVES on: records written, groups, calls that were not recorded; of the profiler plugin, events
+# of calls and transfers that were not followed any more.
+WRITTEN, GROUPS, DROPPED, LOST = 0, 1, 2, 3
+# What the transfers of a group have cost, by the profiler plugin: bytes sent, ns that sends waited for the GPU, for the
+# peer's buffer and for the network; bytes received, ns that receives waited for the network and for the GPU.
+AT_NETWORK, NETWORK_WORDS = 128, 7
 GROUPS_MAX, GROUP_WORDS = 128, 64
 AT_GROUPS = 1024
 # A group: slot + 1, size, this rank in it, calls of collectives, point-to-point calls, the last record's number, runs of
@@ -39,16 +44,18 @@ G_SEAL, G_SIZE, G_RANK, G_CALLS, G_P2P, G_LAST, G_RUNS = range(7)
 G_NAME, G_DESCRIPTION, G_BACKEND, G_RANKS = 8, 16, 24, 28
 TEXT_BYTES, BACKEND_BYTES = 64, 32
 RUNS_MAX = (GROUP_WORDS - G_RANKS) // 3
-# Sums by group and operation: calls, bytes, exposed ns.
+# Sums by group and operation: calls, bytes, exposed ns, ns on the device (profiler plugin).
 AT_SUMS = AT_GROUPS + GROUPS_MAX * GROUP_WORDS
 SUM_WORDS = 4
 # Records: number, kind (operation | dtype << 8 | flags << 16 | group << 32), sequence in the group, peer or root + 1,
-# bytes, ns of enter, return and exit (0: not yet), exposed ns, index of the step + STEP_BIAS, phase, seal.
+# bytes, ns of enter, return and exit (0: not yet), exposed ns, index of the step + STEP_BIAS, phase; by the profiler
+# plugin ns on the device, bytes on the network and ns that transfers waited for it; seal.
 AT_RING = AT_SUMS + GROUPS_MAX * OPERATION_SLOTS * SUM_WORDS
 RING, RECORD_WORDS = 512, 16
 (R_NUMBER, R_KIND, R_SEQUENCE, R_PEER, R_BYTES, R_ENTER, R_RETURN, R_EXIT, R_EXPOSED, R_STEP, R_PHASE) = (
     range(11)
 )
+R_DEVICE, R_NETWORK_BYTES, R_NETWORK_NS = 11, 12, 13
 R_SEAL = RECORD_WORDS - 1
 WORDS = AT_RING + RING * RECORD_WORDS
 assert WORDS <= page.COLLECTIVES_WORDS
@@ -91,6 +98,9 @@ class Record(NamedTuple):
     the other rank as a rank of the group, None if there is none. `bytes` are this rank's part: what it puts in, or of
     a scatter, a receive and a reduce-scatter what it gets. `exit_ns` is when the host has waited for it: with NCCL the
     device may still be at work. `exposed_ns` is time of the step thread in the phase `communication`.
+
+    The profiler plugin knows when the device has ended, so its `exit_ns` is that, and how long the device was at work;
+    `network_ns` is what its transfers waited for the peer and the network, summed over all, which run side by side.
     """
 
     number: int
@@ -107,26 +117,47 @@ class Record(NamedTuple):
     exposed_ns: int
     step: int
     phase: int
+    device_ns: int = 0
+    network_bytes: int = 0
+    network_ns: int = 0
 
 
 class Sums(NamedTuple):
-    """What one operation of one group has cost so far."""
+    """What one operation of one group has cost so far. `device_ns` is known by the profiler plugin alone."""
 
     group: int
     operation: str
     calls: int
     bytes: int
     exposed_ns: int
+    device_ns: int = 0
+
+
+class Network(NamedTuple):
+    """The transfers of a group's proxies so far: bytes, and ns that each waited, summed over all of them."""
+
+    send_bytes: int
+    send_gpu_ns: int
+    send_peer_ns: int
+    send_network_ns: int
+    receive_bytes: int
+    receive_network_ns: int
+    receive_gpu_ns: int
 
 
 class Collectives(NamedTuple):
-    """The collectives of a page. `records` are in order, those that the ring still holds of the wanted ones."""
+    """The collectives of a page. `records` are in order, those that the ring still holds of the wanted ones.
+
+    `network` has an entry for each group, all zero but for the profiler plugin's file, as is `lost`.
+    """
 
     written: int
     dropped: int
     groups: tuple[Group, ...]
     sums: tuple[Sums, ...]
     records: tuple[Record, ...]
+    lost: int = 0
+    network: tuple[Network, ...] = ()
 
 
 def runs_of(ranks: Iterable[int]) -> list[tuple[int, int, int]]:
@@ -183,8 +214,8 @@ def read(words_at: Callable[[int, int], memoryview], since: int | None = None) -
     The records are those numbered above `since`, or without it the last one of each group. Raises ValueError.
     """
     head = words_at(page.W_COLLECTIVES, 4)
-    written, groups, dropped = head[WRITTEN], head[GROUPS], head[DROPPED]
-    if groups > GROUPS_MAX or max(written, dropped) >= NS_MAX:
+    written, groups, dropped, lost = head
+    if groups > GROUPS_MAX or max(head) >= NS_MAX:
         raise ValueError(f"{groups} process groups or {written} collectives are impossible")
     if not groups:
         return None
@@ -192,7 +223,8 @@ def read(words_at: Callable[[int, int], memoryview], since: int | None = None) -
     sums = words_at(page.W_COLLECTIVES + AT_SUMS, groups * OPERATION_SLOTS * SUM_WORDS)
     wanted = [(since + 1, written)] if since is not None else [(g.last, g.last) for g in found if g.last]
     records = [record for first, last in sorted(wanted) for record in _records(words_at, first, last, groups)]
-    return Collectives(written, dropped, found, sums_of(sums, groups), tuple(records))
+    network = network_of(words_at(page.W_COLLECTIVES + AT_NETWORK, groups * NETWORK_WORDS))
+    return Collectives(written, dropped, found, sums_of(sums, groups), tuple(records), lost, network)
 
 
 def _records(words_at, first: int, last: int, groups: int) -> list[Record]:
@@ -239,13 +271,20 @@ def sums_of(words: memoryview, groups: int) -> tuple[Sums, ...]:
     for group in range(groups):
         for operation in range(1, OPERATION_SLOTS):
             at = (group * OPERATION_SLOTS + operation) * SUM_WORDS
-            calls, size, exposed = words[at : at + 3]
+            calls, size, exposed, device = words[at : at + SUM_WORDS]
             if not calls:
                 continue
-            if operation >= len(OPERATIONS) or max(calls, size, exposed) >= NS_MAX:
+            if operation >= len(OPERATIONS) or max(calls, size, exposed, device) >= NS_MAX:
                 raise ValueError(f"sums of operation {operation} of process group {group} are impossible")
-            found.append(Sums(group, OPERATIONS[operation], calls, size, exposed))
+            found.append(Sums(group, OPERATIONS[operation], calls, size, exposed, device))
     return tuple(found)
+
+
+def network_of(words: memoryview) -> tuple[Network, ...]:
+    """What the transfers of each group have cost. Raises ValueError."""
+    if max(words) >= NS_MAX:
+        raise ValueError("a figure of the network is impossible")
+    return tuple(Network(*words[at : at + NETWORK_WORDS]) for at in range(0, len(words), NETWORK_WORDS))
 
 
 def record_of(words: memoryview, groups: int) -> Record | None:
@@ -255,7 +294,7 @@ def record_of(words: memoryview, groups: int) -> Record | None:
     if number == 0 or number != words[R_SEAL] or group >= groups or not 0 < operation < len(OPERATIONS):
         return None
     enter, returned, left, exposed = (words[i] for i in (R_ENTER, R_RETURN, R_EXIT, R_EXPOSED))
-    if max(*words[R_SEQUENCE : R_EXPOSED + 1], words[R_PHASE]) >= NS_MAX or not enter:
+    if max(*words[R_SEQUENCE : R_EXPOSED + 1], *words[R_PHASE : R_NETWORK_NS + 1]) >= NS_MAX or not enter:
         return None
     if (returned and returned < enter) or (left and left < enter) or dtype >= len(DTYPES):
         return None
@@ -277,6 +316,9 @@ def record_of(words: memoryview, groups: int) -> Record | None:
         exposed_ns=exposed,
         step=step,
         phase=words[R_PHASE],
+        device_ns=words[R_DEVICE],
+        network_bytes=words[R_NETWORK_BYTES],
+        network_ns=words[R_NETWORK_NS],
     )
 
 
