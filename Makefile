@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # With ARGS, `make fuzz` may select no test in one of its parts, for which pytest exits with 5.
 ALLOW_NO_TESTS = $(if $(ARGS),|| [ $$? -eq 5 ])
 
-.PHONY: help demo test fuzz faults collective-faults kills lint audit bench bench-scale replay-alerts probe-limits replay-stories dashboards kubernetes chart packages picture pictures clean servers
+.PHONY: help demo test fuzz faults collective-faults nccl-plugin kills lint audit bench bench-scale replay-alerts probe-limits replay-stories dashboards kubernetes chart packages picture pictures clean servers
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -31,6 +31,9 @@ kills: $(VENV)/.test servers  ## kill the aggregator at KILLS (200) random momen
 
 collective-faults: $(VENV)/.test  ## broken collectives of real processes over gloo, 20 seeds of each (docs/collectives.md)
 	COLLECTIVE_FAULT_SEEDS=20 $(BIN)/python -m pytest -q tests/frameworks/test_collective_faults.py
+
+nccl-plugin: $(VENV)/.test  ## the profiler plugin of NCCL under ASan, UBSan and TSan, SEEDS (20) of each version (docs/nccl.md)
+	NCCL_PLUGIN_SEEDS=$(or $(SEEDS),20) NCCL_PLUGIN_ROUNDS=100000 $(BIN)/python -m pytest -q tests/nccl/test_plugin_sanitized.py
 
 faults: $(VENV)/.test servers  ## faults of processes, disks, networks and clocks: what is lost, and seconds until figures are current (docs/reliability.md)
 	@mkdir -p build && rm -f build/faults.jsonl
@@ -108,7 +111,7 @@ clean:
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: pyproject.toml $(wildcard src/goodput/sdk/recorder/*.c) | $(VENV)/bin/python
+$(VENV)/.demo: pyproject.toml $(wildcard src/goodput/sdk/recorder/*.c src/goodput/nccl/*.[ch]) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'
 	touch $@
 
@@ -117,7 +120,7 @@ $(VENV)/.packages: pyproject.toml | $(VENV)/bin/python
 	touch $@
 
 # PyTorch by its exact version first: asked for by a range, pip takes a build with gigabytes of CUDA.
-$(VENV)/.test: pyproject.toml $(wildcard src/goodput/sdk/recorder/*.c) | $(VENV)/bin/python
+$(VENV)/.test: pyproject.toml $(wildcard src/goodput/sdk/recorder/*.c src/goodput/nccl/*.[ch]) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet '$(TORCH)'
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	touch $@ $(VENV)/.demo

@@ -21,6 +21,7 @@ PACKAGES = {
     "account": ["defaults", "slices"],
     "columns": ["account", "slices", "wire"],
     "child_processes": [],
+    "nccl": [],
     "trace": ["account"],
     "rank_page": ["wire"],
     "stack_samples": ["account", "defaults", "rank_page", "wire"],
@@ -155,6 +156,7 @@ PACKAGES = {
         "exporters.directory_lock",
         "exporters.push",
         "metrics",
+        "nccl",
         "wire",
     ],
     "exporters.agent": [
@@ -184,6 +186,7 @@ PACKAGES = {
             "access",
             "defaults",
             "goodput",
+            "nccl",
             "otlp",
             "progress",
             "rank_page",
@@ -236,6 +239,7 @@ STANDARD = {
         "web",
         "trace",
         "child_processes",
+        "nccl",
         "progress",
     ),
     *(
