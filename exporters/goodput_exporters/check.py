@@ -15,6 +15,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import NamedTuple
 
 from goodput.metrics import Families
+from goodput.nccl.library import library
 from goodput.wire import schema
 from goodput.wire.identity import clean_text
 from goodput_exporters.collector import NoData
@@ -49,7 +50,7 @@ def check(
     try:
         agent.gpus.settle()
         findings += map(_driver, agent.gpus.statuses())
-        findings += [_measure("GPUs", _gpus, agent), _measure("ranks", _ranks, agent)]
+        findings += [_measure("GPUs", _gpus, agent), _measure("ranks", _ranks, agent), _plugin()]
         others = (runner.collector for name, runner in agent.runners.items() if name not in ("ranks", "gpus"))
         findings += [_measure(collector.name, _series, collector) for collector in others]
     finally:
@@ -78,6 +79,11 @@ def text(findings: list[Finding], colour: bool) -> str:
     failed = sum(finding.status == FAILED for finding in findings)
     lines.append(f"\n{failed} of {len(findings)} failed." if failed else "\nNothing failed.")
     return "\n".join(lines)
+
+
+def _plugin() -> Finding:
+    path = library()
+    return Finding("NCCL plugin", OK if path else NONE, path or "not built: no C compiler at installation")
 
 
 def _user() -> Finding:

@@ -13,6 +13,7 @@ import sys
 import time
 
 from goodput.cli import fail, message, number
+from goodput.nccl.library import variables
 from goodput.progress import KUBEFLOW_URL
 
 HELP = "run a training script with automatic measurement"
@@ -120,7 +121,7 @@ def isolating_flag(command: list[str]) -> str | None:
 
 
 def environment(environ, arguments) -> dict[str, str]:
-    """The environment in which every Python imports goodput.auto."""
+    """The environment in which every Python imports goodput.auto, and NCCL loads the profiler plugin."""
     import goodput.bootstrap
 
     # Processes without ranks share a run's name only within one launch.
@@ -129,6 +130,7 @@ def environment(environ, arguments) -> dict[str, str]:
     changed["PYTHONPATH"] = os.pathsep.join(
         [next(iter(goodput.bootstrap.__path__)), *([before] if before else [])]
     )
+    changed.update(variables(changed))
     if arguments.name:
         changed["GOODPUT_RUN"] = arguments.name
     if arguments.directory:
