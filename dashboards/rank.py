@@ -12,6 +12,7 @@ RUN = 'run="$run"'
 RANK = f'{RUN},rank="$rank"'
 NO_RANK = "no node agent has this rank"
 NO_LOADER = "no DataLoader is measured"
+NO_NCCL = "no calls by the profiler plugin (docs/nccl.md)"
 STEP_COLOURS = {
     "p50, this rank": "#7cc4f0",
     "p95, this rank": "#1261b0",
@@ -359,13 +360,48 @@ PANELS = [
         no_value=NO_RANK,
         overrides=[series("micro-batches per step", "short", axis="right")],
     ),
+    # What NCCL's profiler plugin has recorded.
+    panels.lines(
+        "NCCL on the device",
+        "Share of time with a call of NCCL on the device, by operation, and on the right calls per second and the rate "
+        "while they run (this rank's bytes over device time). A rate far below the link's: messages that are too small, a "
+        "slow link, or waiting for a rank that comes late.",
+        {
+            "{{operation}}": _rate("goodput_nccl_device_seconds_total", "operation"),
+            "rate, {{operation}}": f"{_rate('goodput_nccl_bytes_total', 'operation')} / "
+            f"({_rate('goodput_nccl_device_seconds_total', 'operation')} > 0)",
+            "calls, {{operation}}": _rate("goodput_nccl_calls_total", "operation"),
+        },
+        unit="percentunit",
+        no_value=NO_NCCL,
+        overrides=[
+            series("/^rate, /", "Bps", axis="right"),
+            series("/^calls, /", "cps", axis="right"),
+        ],
+    ),
+    panels.lines(
+        "NCCL transfers",
+        "Transfers that wait, on average: sends for the GPU (it has nothing to send yet), the peer (a slow receiver) or the "
+        "network; receives for the network (a slow link, or a sender that comes late) or the GPU. On the right bytes per "
+        "second, and records that the plugin dropped.",
+        {
+            "{{direction}}: {{reason}}": _rate(
+                "goodput_nccl_network_wait_seconds_total", "direction, reason"
+            ),
+            "bytes, {{direction}}": _rate("goodput_nccl_network_bytes_total", "direction"),
+            "dropped, {{what}}": _gained("goodput_nccl_dropped_total", "what"),
+        },
+        unit="short",
+        no_value=NO_NCCL,
+        overrides=[series("/^bytes, /", "Bps", axis="right"), series("/^dropped, /", "short", axis="right")],
+    ),
 ]
 
 BOARD = build_board(
     "goodput-rank",
     "What does this rank spend its time on, what does its loader wait for, and is it slower than its group?",
     PANELS,
-    [(4, 15, 9), (9, 8, 8, 8), (9, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8)],
+    [(4, 15, 9), (9, 8, 8, 8), (9, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8), (8, 12, 12)],
     variables=[board_builder.RUN, board_builder.RANK],
     time_from="now-30m",
 )

@@ -57,6 +57,12 @@ QUIET = {
     "goodput_aggregator_partitions": "the same",
     "goodput_aggregator_partitions_unserved": "the same",
     "goodput_aggregator_partition_takeovers_total": "the same",
+    "goodput_nccl_calls_total": "no rank uses NCCL",
+    "goodput_nccl_bytes_total": "the same",
+    "goodput_nccl_device_seconds_total": "the same",
+    "goodput_nccl_network_bytes_total": "the same",
+    "goodput_nccl_network_wait_seconds_total": "the same",
+    "goodput_nccl_dropped_total": "the same",
 }
 # The same, by chance.
 SOMETIMES = {

@@ -16,7 +16,7 @@ network
     all have entered the same call and none, or not all, have left it.
 
 None without a call that is known to be open. With NCCL a call that the host has left may still run on the device, so
-the last one of each group counts as open. Clocks of different hosts are never compared. About 3 us a rank and group.
+the last one of each group counts as open, unless NCCL's profiler plugin has seen its end there. Clocks of different hosts are never compared. About 3 us a rank and group.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ RANKS_SHOWN_MAX = 16
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 POINT_TO_POINT = ("send", "recv")
 UNEVEN = ("all_to_all", "barrier")  # whose sizes may differ between ranks, or that have none
+# The backend of groups, and the role of ranks, that the profiler plugin alone has recorded (nccl/).
+PROFILED = "nccl-profiler"
 GONE = ("dead", "silent", "finished")
 KINDS = ("operation", "dtype", "size", "root", "order", "missing", "deadlock", "stopped", "network")
 
@@ -186,6 +188,8 @@ def is_open(group: GroupCalls, call: Call) -> bool:
     """Whether it may not be complete."""
     if not call.exit_ns:
         return True
+    if group.backend == PROFILED:
+        return False
     return "nccl" in group.backend and call.operation not in POINT_TO_POINT and call.sequence == group.calls
 
 

@@ -1,11 +1,12 @@
 """The hang verdict: when no rank makes progress, which rank is where since when, and which one is the culprit.
 
 Progress is a completed step and nothing less: a rank that changes phases without completing one (a retry loop) hangs.
-Only for a process that makes rollouts and no steps each phase boundary is progress. Excused up to its limit
-(stall_threshold): a rank in a planned phase (states.PLANNED); one that was in such a phase since its last step and
-still passes phase boundaries (an evaluation with its own loader); one before its first step, unless it waits in
-communication. A silent rank that was last seen in a planned phase is excused like this unless that phase is over: ranks
-that report have completed a step since, or left the same phase after as long a time as the silent one was seen in it.
+Only for a process that makes rollouts and no steps, or whose steps nobody sees (nccl/), each phase boundary is
+progress. Excused up to its limit (stall_threshold): a rank in a planned phase (states.PLANNED); one that was in such a
+phase since its last step and still passes phase boundaries (an evaluation with its own loader); one before its first
+step, unless it waits in communication. A silent rank that was last seen in a planned phase is excused like this unless
+that phase is over: ranks that report have completed a step since, or left the same phase after as long a time as the
+silent one was seen in it.
 
 Ranks in communication are victims, also one that is silent and had then waited there longer than steps take: it hung
 with the others when its node was cut off. Ranks elsewhere, dead, or silent since the others stopped are suspects; the
@@ -59,7 +60,9 @@ class RankStatus(NamedTuple):
     limit_ns: int = PLANNED_LEAST_NS  # how long that state excuses it, or any planned one if it is in none
     alive: bool = True
     ended: str = ""  # "", "finished", "failed", "resumed"; not alive and "" means killed
-    generates: bool = False  # it has made rollouts and no step: a phase boundary is its progress
+    generates: bool = (
+        False  # it has made rollouts and no step, or its steps are unknown: a phase boundary is its progress
+    )
 
 
 class Suspect(NamedTuple):

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Protocol
 
 from goodput.account.attempts import Attempt
+from goodput.account.collective_verdict import PROFILED
 from goodput.account.hang import RankStatus
 from goodput.account.stall_threshold import PlannedLimits
 from goodput.account.states import PHASE_STATES, PLANNED
@@ -45,7 +46,7 @@ def rank_status(
         limit_ns=limits.of_state(attempt.rank, state, progress_ns),
         alive=attempt.alive,
         ended=attempt.end_reason(),
-        generates=last is None and (state == "rollout" or planned["rollout"] > 0),
+        generates=last is None and (state == "rollout" or planned["rollout"] > 0 or attempt.role == PROFILED),
     )
 
 

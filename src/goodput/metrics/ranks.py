@@ -53,6 +53,16 @@ goodput_loader_worker_waited_seconds_total{run rank loader worker}: Time the ste
     this worker.
 goodput_loader_workers_unmeasured_total{run rank}: DataLoader worker processes not measured: a rank page has
     room for 64.
+# NCCL's profiler plugin
+goodput_nccl_calls_total{run rank operation}: NCCL calls, by the profiler plugin (docs/nccl.md).
+goodput_nccl_bytes_total{run rank operation}: Bytes of NCCL calls, this rank's part.
+goodput_nccl_device_seconds_total{run rank operation}: Time of NCCL calls on the device, from the first channel's
+    start to the last one's end; calls on several streams overlap.
+goodput_nccl_network_bytes_total{run rank direction}: Bytes that NCCL's proxy sent or received for this rank.
+goodput_nccl_network_wait_seconds_total{run rank direction reason}: Time NCCL's transfers waited for the gpu, the
+    peer's buffer or the network, summed over transfers, which overlap.
+goodput_nccl_dropped_total{run rank what}: NCCL calls of communicators beyond 128 (call), and events of calls and
+    transfers no longer followed (event).
 # Traced steps
 goodput_deep_look_seconds{run rank kind}: Time of the last traced step by kind: compute, communication and
     copy (both exposed), loader, host and idle sum to the step; also communication_hidden, copy_hidden and

@@ -135,6 +135,7 @@ COLLECTIVES_WORDS = 25 * 1024
 FILE_BYTES = 8 * (W_COLLECTIVES + COLLECTIVES_WORDS)
 
 SUFFIX = ".page"
+PLUGIN_SUFFIX = ".nccl"  # of the file that NCCL's profiler plugin writes, laid out as a page (nccl/)
 SYSTEM_DIRECTORY = "/run/goodput"
 ATTEMPT_MAX = 1 << 20
 NS_MAX = 1 << 62

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from goodput.account import Account, Attempt
 from goodput.account.account import Engine
+from goodput.account.collective_verdict import PROFILED
 from goodput.account.hang import STALE_NS, Hang, RankStatus, verdict
 from goodput.account.states import INDEX, PLANNED, STATES
 
@@ -60,5 +61,6 @@ def _status(engine: Engine, walk, attempt: Attempt, seen_ns: int) -> RankStatus:
         limit_ns=engine.planned.of_state(attempt.rank, state, progress_ns),
         alive=attempt.alive,
         ended=attempt.end_reason(),
-        generates=not fold.steps and (state == "rollout" or tail[INDEX["rollout"]] > 0),
+        generates=not fold.steps
+        and (state == "rollout" or tail[INDEX["rollout"]] > 0 or attempt.role == PROFILED),
     )

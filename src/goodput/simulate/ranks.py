@@ -30,6 +30,18 @@ TRACED = {
     "kernel": 0.83,
 }
 TRACE_EVERY_SECONDS, TRACED_RANKS = 600, 16
+# Of a step: calls, bytes and device time of NCCL; bytes that a rank sends, and waits of its transfers by what for.
+NCCL = {"all_reduce": (26, 1.4e9, 0.18), "all_gather": (12, 0.3e9, 0.05), "reduce_scatter": (12, 0.3e9, 0.06)}
+NCCL_SENT, NCCL_WAITS = (
+    0.9e9,
+    {
+        ("send", "gpu"): 0.2,
+        ("send", "peer"): 0.3,
+        ("send", "network"): 0.8,
+        ("receive", "network"): 0.9,
+        ("receive", "gpu"): 0.1,
+    },
+)
 
 
 def series(run: SimulatedRun, now: float, node: str, wanted: Container[str]) -> Iterator[Sample]:
@@ -51,6 +63,7 @@ def series(run: SimulatedRun, now: float, node: str, wanted: Container[str]) -> 
         if "goodput_rank_numa_node" in wanted and attempt.alive:
             yield from _process(attempt, rank, index, who)
             yield from _traced_step(run, attempt, rank, now, who)
+            yield from _nccl(run, attempt, who)
 
 
 def _basic(attempt: Attempt, rank: int, now: float, who: Labels) -> Iterator[Sample]:
@@ -177,3 +190,21 @@ def _traced_step(run: SimulatedRun, attempt: Attempt, rank: int, now: float, who
     for outcome in ("done", "skipped", "failed"):
         yield "goodput_deep_looks_total", {**who, "outcome": outcome}, traced * (outcome == "done")
     yield "goodput_deep_look_cost_seconds_total", who, 0.2 * traced
+
+
+def _nccl(run: SimulatedRun, attempt: Attempt, who: Labels) -> Iterator[Sample]:
+    """What the profiler plugin counts, in proportion to the steps done."""
+    steps = attempt.steps_done
+    seconds = steps * run.plan.workload.step
+    for operation, (calls, size, share) in NCCL.items():
+        labels = {**who, "operation": operation}
+        yield "goodput_nccl_calls_total", labels, calls * steps
+        yield "goodput_nccl_bytes_total", labels, size * steps
+        yield "goodput_nccl_device_seconds_total", labels, share * seconds
+    for direction in ("send", "receive"):
+        yield "goodput_nccl_network_bytes_total", {**who, "direction": direction}, NCCL_SENT * steps
+    for (direction, reason), share in NCCL_WAITS.items():
+        labels = {**who, "direction": direction, "reason": reason}
+        yield "goodput_nccl_network_wait_seconds_total", labels, share * seconds
+    for what in ("call", "event"):
+        yield "goodput_nccl_dropped_total", {**who, "what": what}, 0

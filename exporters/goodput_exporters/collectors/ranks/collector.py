@@ -19,7 +19,7 @@ import os
 import stat
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from goodput.rank_page import page
 from goodput.rank_page.deep_look import LookError
@@ -30,6 +30,7 @@ from goodput.wire import schema
 from goodput.wire.identity import clean_text
 from goodput_exporters.collector import CollectorError, NoData, Settings
 from goodput_exporters.collectors.ranks.deep_look_series import add_look, remove_look
+from goodput_exporters.collectors.ranks.nccl_series import add_nccl
 from goodput_exporters.collectors.ranks.page_share import Entry, PageShare, RowShare
 from goodput_exporters.collectors.ranks.rank import Rank
 from goodput_exporters.collectors.ranks.rank_series import add_histograms, add_rank
@@ -91,6 +92,7 @@ class Ranks:
             except (NoData, CollectorError):
                 if not self._ranks:
                     raise
+            join_plugins(self._ranks.values())
             self._rows.refill({rank.owner for rank in self._ranks.values()}, now_ns)
             reports = [self._poll_rank(rank) for rank in self._ranks.values() if not rank.retired]
             self.wait_seconds = self._next_wait(now_ns)
@@ -154,6 +156,7 @@ class Ranks:
                 add_rank(families, rank, self._settings.monotonic_ns())
             for rank in shown:
                 self._guarded(rank, lambda rank=rank: add_histograms(families, rank))
+                self._guarded(rank, lambda rank=rank: add_nccl(families, rank))
                 self._add_look(families, rank)
             self._add_counts(families)
             if self._missing:
@@ -168,7 +171,11 @@ class Ranks:
             self._log(f"{rank.reader.path} (look)", f"deep look refused: {error}")
 
     def _add_counts(self, families) -> None:
-        good = [r for r in self._ranks.values() if not r.retired and r.reader.path not in self._rejected]
+        good = [
+            rank
+            for rank in self._ranks.values()
+            if not (rank.retired or rank.joined or rank.reader.path in self._rejected)
+        ]
         live, refused = sum(rank.alive for rank in good), sum(self._share.refused.values())
         for state, count in (
             ("live", live),
@@ -184,7 +191,9 @@ class Ranks:
         newest: dict[tuple[str, int], Rank] = {}
         for rank in self._ranks.values():
             known = newest.get(rank.key[:2])
-            if rank.snapshot is not None and not rank.retired and (known is None or _age(rank) > _age(known)):
+            if rank.snapshot is None or rank.retired or rank.joined:
+                continue
+            if known is None or _age(rank) > _age(known):
                 newest[rank.key[:2]] = rank
         return [newest[of_rank] for of_rank in sorted(newest)]
 
@@ -226,7 +235,7 @@ class Ranks:
         try:
             with os.scandir(self._settings.directory) as directory:
                 for entry in directory:
-                    if not entry.name.endswith(page.SUFFIX):
+                    if not entry.name.endswith((page.SUFFIX, page.PLUGIN_SUFFIX)):
                         continue
                     if len(found) >= entries_max:
                         self._reject("excess", self._settings.directory, f"over {entries_max} pages")
@@ -332,6 +341,7 @@ class Ranks:
         else:
             del self._ranks[at]
             remove_look(rank.reader.path)
+            join_plugins(self._ranks.values())
             rank.reader.close()
         return rank.key
 
@@ -343,6 +353,24 @@ class Ranks:
             is_old = self._settings.unix_ns() / 1e9 - info.st_mtime > self._settings.grace_seconds
             if is_old and stat.S_ISREG(info.st_mode) and not page.is_locked(path):
                 os.unlink(path)
+
+
+def join_plugins(ranks: Iterable[Rank]) -> None:
+    """Join each file of NCCL's profiler plugin to the newest page of its process, where there is one."""
+    pages: dict[tuple, Rank] = {}
+    plugins = []
+    for rank in ranks:
+        if rank.is_plugin:
+            plugins.append(rank)
+        elif not rank.retired:
+            rank.plugin = None
+            known = pages.get(rank.process_key())
+            pages[rank.process_key()] = rank if known is None else max(known, rank, key=_age)
+    for plugin in plugins:
+        of_page = pages.get(plugin.process_key())
+        plugin.joined = of_page is not None
+        if of_page is not None:
+            of_page.plugin = plugin.reader
 
 
 def _age(rank: Rank) -> tuple[int, int]:

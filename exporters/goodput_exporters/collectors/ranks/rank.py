@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from goodput.rank_page.loader_words import figures
-from goodput.rank_page.page import NS_MAX, PageError
+from goodput.rank_page.page import NS_MAX, PLUGIN_SUFFIX, PageError
 from goodput.rank_page.process_owner import ENDED
 from goodput.rank_page.reader import Reader, Snapshot, StepRecord
 from goodput.stack_samples import sample_file
@@ -28,7 +28,11 @@ _DESCRIBED = ("device", "device_uuid", "devices", "group", "role", "worker", "dt
 
 
 class Rank:
-    """One page over its life. `poll` may raise PageError; the last good snapshot stays."""
+    """One page over its life. `poll` may raise PageError; the last good snapshot stays.
+
+    `plugin` is the file of NCCL's profiler plugin in the same process: another one beside the page, which is then
+    `joined` to it and no rank by itself, or in a process without the SDK this one.
+    """
 
     def __init__(self, name: str, reader: Reader, procfs: str):
         self.name = name
@@ -56,6 +60,9 @@ class Rank:
         self._stacks: schema.SampledStacks | None = None
         self._stacks_written_ns = 0
         self._collectives = ReportedCollectives()
+        self.is_plugin = name.endswith(PLUGIN_SUFFIX)
+        self.plugin: Reader | None = reader if self.is_plugin else None
+        self.joined = False
 
     def poll(self, now_ns: int, sequence: int) -> schema.RankReport | None:
         """Read the page at monotonic `now_ns`; None when it is dead and was reported so. Raises PageError."""
@@ -71,7 +78,7 @@ class Rank:
         self._note_alive(alive, now_ns)
         self._take(snapshot)
         self.new_steps = len(snapshot.steps)
-        if self._death_reported and not alive and not snapshot.steps and not snapshot.events:
+        if self.joined or (self._death_reported and not alive and not snapshot.steps and not snapshot.events):
             return None
         self._death_reported = not alive
         return self._report(snapshot, now_ns, sequence)
@@ -81,6 +88,11 @@ class Rank:
         if snapshot.identity is not self._found:
             self._found = snapshot.identity
             self.identity = _identity(self._found)
+
+    def process_key(self) -> tuple:
+        """What two files of one process have in common; of different users none are."""
+        found = self.reader.identity
+        return self.owner, found["host"], found["pid"], found.get("pid_start_ticks")
 
     def process_problem(self) -> str:
         """Why the pid is not the page's process in this agent's PID namespace, which a lock alone does not show."""
@@ -195,7 +207,9 @@ class Rank:
             loader=figures(snapshot.loader, snapshot.workers),
             drops={what: count for what, count in snapshot.drops.items() if count},
             stacks=self._sampled_stacks(),
-            collectives=self._collectives.poll(self.reader, snapshot, now_ns, self.alive, self._procfs),
+            collectives=self._collectives.poll(
+                self.reader, snapshot, now_ns, self.alive, self._procfs, self.plugin
+            ),
         )
 
     def _sampled_stacks(self) -> schema.SampledStacks | None:

@@ -1,4 +1,7 @@
-"""Which collectives of a rank are reported: those of one without progress, and of one that died, when they change."""
+"""Which collectives of a rank are reported: those of one without progress, and of one that died, when they change.
+
+They are those of its page, or where that has none those that NCCL's profiler plugin has recorded beside it.
+"""
 
 from __future__ import annotations
 
@@ -21,27 +24,45 @@ class ReportedCollectives:
         self._progress_ns = 0
 
     def poll(
-        self, reader: Reader, snapshot: Snapshot, now_ns: int, alive: bool, procfs: str
+        self,
+        reader: Reader,
+        snapshot: Snapshot,
+        now_ns: int,
+        alive: bool,
+        procfs: str,
+        plugin: Reader | None = None,
     ) -> Collectives | None:
-        """The collectives to report at monotonic `now_ns`, None if there are none or no others than before."""
-        if snapshot.steps or not self._progress_ns:
+        """The collectives to report at monotonic `now_ns`, None if there are none or no others than before.
+
+        `plugin` is the file of the profiler plugin in this rank's process; `reader` itself where there is no page.
+        """
+        if plugin is reader:
+            self._progress_ns = snapshot.last_ns  # Nobody sees its steps, so each call is progress.
+        elif snapshot.steps or not self._progress_ns:
             self._progress_ns = (
                 snapshot.steps[-1].end_ns if snapshot.steps else snapshot.identity["start_mono_ns"]
             )
         if alive and now_ns - self._progress_ns < AFTER_NS:
             return None
-        try:
-            head = reader.collectives()
-            found = reader.collectives(since=max(head.written - RING, 0)) if head else None
-        except PageError:
+        read = _read(reader) or (_read(plugin) if plugin is not None and plugin is not reader else None)
+        if read is None:
             return None
-        if head is None or found is None:
-            return None
+        head, found = read
         collectives = rows(found, head, snapshot, alive and _is_stopped(snapshot.identity["pid"], procfs))
         if collectives == self._last and now_ns - self._last_ns < AGAIN_NS:
             return None
         self._last, self._last_ns = collectives, now_ns
         return collectives
+
+
+def _read(reader: Reader) -> tuple[Found, Found] | None:
+    """The last record of each group, and the whole ring; None if there is none or the page is invalid."""
+    try:
+        head = reader.collectives()
+        found = reader.collectives(since=max(head.written - RING, 0)) if head else None
+    except PageError:
+        return None
+    return None if head is None or found is None else (head, found)
 
 
 def rows(found: Found, head: Found, snapshot: Snapshot, is_stopped: bool) -> Collectives:
