@@ -25,6 +25,7 @@ from goodput.wire.step_blocks import encode_rows
 
 ROUND_SECONDS, STEP_SECONDS = 10.0, 1.0
 STEPS = int(ROUND_SECONDS / STEP_SECONDS)  # in one push
+SAMPLES = 32  # of a rank in a step
 RANKS_PER_RUN = 1000
 AHEAD_MAX, IN_FLIGHT_MAX = 500, 64
 LATE_SECONDS_MAX = 30.0
@@ -113,7 +114,7 @@ class Maker:
         rows = [_row(schema, first + at, self._start_ns, kind) for at in range(1, STEPS + 1)]
         live = schema.Live(
             now_ns=now_ns, last_ns=rows[-1].end_ns, phase="forward", step_next=first + STEPS,
-            steps_done=first + STEPS, samples=32 * (first + STEPS), alive=True, ended="", end_ns=0,
+            steps_done=first + STEPS, samples=SAMPLES * (first + STEPS), alive=True, ended="", end_ns=0,
             totals=rows[-1].totals, cost_ns=12_000 * (first + STEPS),
             hardware={"since_ns": self._start_ns, "compute_ns": 7 * rows[-1].totals[3], "idle_ns": number},
         )  # fmt: skip
@@ -135,7 +136,15 @@ def _row(schema, number: int, start_ns: int, kind: int):
     totals[0] += number * step_ns - sum(totals)
     outside = (waited_ns, *[0] * (len(PHASES) - 1))
     return schema.StepRow(
-        *(number, number - 1, begin_ns, start_ns + number * step_ns, 32 * number, tuple(totals), outside),
+        *(
+            number,
+            number - 1,
+            begin_ns,
+            start_ns + number * step_ns,
+            SAMPLES * number,
+            tuple(totals),
+            outside,
+        ),
         totals[FORWARD],
     )
 
@@ -154,7 +163,7 @@ def _text(rank: int, number: int) -> str:
         f'goodput_phase_seconds_total{{{labels},phase="{phase}"}} {share * done * STEP_SECONDS}\n'
         for phase, share in zip(PHASES, SHARES, strict=True)
     ]
-    for name, value in (("steps", done), ("samples", 32 * done), ("sdk_cost_seconds", 12e-6 * done)):
+    for name, value in (("steps", done), ("samples", SAMPLES * done), ("sdk_cost_seconds", 12e-6 * done)):
         lines.append(f"goodput_{name}_total{{{labels}}} {value}\n")
     return "".join(lines)
 

@@ -6,8 +6,9 @@ Three NATS servers, two ingest workers and two aggregators; every so many second
 an order from the seed, and started again five seconds later. Nodes of 8 ranks push as agents do: each keeps a push until it is
 acknowledged, and tries another worker after an error. At the end the account of every run is compared, as a document, with
 that of a single aggregator which got the same pushes without faults. Meanwhile the accounts of four runs are read from a
-running aggregator, each every two seconds; the age of an answer is the time since the first acknowledged push that it lacks,
-and without an answer that of the run's last one.
+running aggregator, each every two seconds; the age of an answer is the time since the first acknowledged push whose samples
+it does not count, and without an answer that of the run's last one. (States and kept steps go to the moment until which
+every rank has reported, so they are older by up to a round without any fault.)
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from support.servers import servers
 from support.servers.postgresql_server import PostgreSQL
 
 from bench import aggregator_load
-from bench.aggregator_load import ROUND_SECONDS, STEPS, Maker, Plan
+from bench.aggregator_load import ROUND_SECONDS, SAMPLES, STEPS, Maker, Plan
 from goodput.wire import schema
 
 RANKS_OF_NODE, RANKS_OF_RUN = 8, 256
@@ -80,7 +81,7 @@ class Pushes:
 
 @dataclass
 class Acknowledged:
-    """When the pushes of each run were acknowledged: (time, rank-steps until then)."""
+    """When the pushes of each run were acknowledged: (time, samples until then)."""
 
     times: dict[str, list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -88,12 +89,12 @@ class Acknowledged:
     def add(self, run: str) -> None:
         with self.lock:
             before = self.times[run][-1][1] if self.times[run] else 0
-            self.times[run].append((time.monotonic(), before + STEPS * RANKS_OF_NODE))
+            self.times[run].append((time.monotonic(), before + SAMPLES * STEPS * RANKS_OF_NODE))
 
-    def age(self, run: str, kept: int) -> float:
-        """How long ago the first push was acknowledged that an account with so many rank-steps lacks."""
+    def age(self, run: str, samples: int) -> float:
+        """How long ago the first push was acknowledged that an account with so many samples lacks."""
         with self.lock:
-            lacking = next((at for at, steps in self.times[run] if steps > kept), None)
+            lacking = next((at for at, until in self.times[run] if until > samples), None)
         return 0.0 if lacking is None else time.monotonic() - lacking
 
 
@@ -167,12 +168,12 @@ class Reader(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        began, kept = time.monotonic(), 0  # rank-steps of the last answer
+        began, samples = time.monotonic(), 0  # of the last answer
         while not self._ended.wait(READ_SECONDS):
             found = self._document()
             if found:
-                kept = sum(rank["steps"]["kept"] for rank in found["ranks"])
-            self.ages.append((time.monotonic() - began, self._acknowledged.age(self._run, kept)))
+                samples = found["samples"]
+            self.ages.append((time.monotonic() - began, self._acknowledged.age(self._run, samples)))
 
     def _document(self) -> dict | None:
         try:
