@@ -26,6 +26,7 @@ from goodput.aggregator.memory_bound import MemoryBound
 from goodput.aggregator.stream import cancellation, messages
 from goodput.aggregator.stream.connection import LEASE_SECONDS, Stream
 from goodput.aggregator.stream.errors import StreamError
+from goodput.aggregator.stream.in_work import InWork
 from goodput.aggregator.stream.leases import Lease, LeaseLost
 from goodput.aggregator.stream.members import Members
 from goodput.aggregator.stream.partitions import ANSWERS, partition_of
@@ -78,13 +79,19 @@ class _Held:
         self.task: asyncio.Task | None = None
         self.is_lost = False
         self.is_serving = False  # its runs are here, and up to date but for what is pending
-        self.written = self.noted = 0  # up to which message the ledger has the pushes, and knows it
+        self.work = InWork(0)
+        self.noted = 0  # up to which message the ledger knows that it has the pushes
         self.history: list[_Position] = []
         self.pending = 0
         self.in_work: list[
             int
         ] = []  # when the pushes arrived that are read and not in the ledger yet, unix ns
         self.last_delay_seconds, self.last_read_ns = 0.0, 0
+
+    @property
+    def written(self) -> int:
+        """Up to which message the ledger has the pushes."""
+        return self.work.written
 
     def delay_seconds(self, now_ns: int) -> float:
         """How old the oldest push in work is; without one, the delay of the last one, for DELAY_SECONDS."""
@@ -211,6 +218,10 @@ class Partitions:
         for partition in fence.lost & self._held.keys():
             log.warning("partition %d: another aggregator writes it", partition)
             self._held[partition].is_lost = True
+        for partition, held in self._held.items():
+            if held.task and held.task.done() and not held.task.cancelled() and held.task.exception():
+                log.error("partition %d: reading it failed", partition, exc_info=held.task.exception())
+                held.is_lost = True
         for partition in [one for one, held in self._held.items() if held.is_lost]:
             await self._lose(partition)
         await self._take_free()
@@ -317,18 +328,17 @@ class Partitions:
         """Take the runs of a partition and read its pushes, until cancelled."""
         partition = held.lease.partition
         position = await self._until_done(lambda: self._begin(partition))
-        held.written = held.noted = position
+        held.work, held.noted = InWork(position), position
         reader = PartitionReader(self._stream, partition, position)
         held.is_serving = True
         log.info("partition %d is served from message %d on", partition, position + 1)
         try:
             while True:
-                found = await self._until_done(reader.next)
-                if found:
-                    await asyncio.gather(*[self._accept(held, one.body) for one in found])
-                    held.written = found[-1].sequence
+                for one in await self._until_done(reader.next):
+                    await held.work.add(one.sequence, self._accept(held, one.body))
                 held.pending = reader.pending
         finally:
+            await held.work.end()
             await reader.close()
 
     async def _begin(self, partition: int) -> int:

@@ -1,0 +1,60 @@
+"""The pushes of one partition that are merged at the same time, and up to which one all are in the ledger.
+
+A push waits while its run is read from the ledger, which may take seconds after a takeover; those of other runs do not
+wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine
+
+from goodput.aggregator.stream import cancellation
+
+# Pushes that wait for the ledger or their run, and those that are known to be done while one before them is not.
+WAITING_MAX, KNOWN_MAX = 256, 65_536
+
+
+class InWork:
+    """`written` is the last message up to which all are done."""
+
+    def __init__(self, written: int, waiting_max: int = WAITING_MAX, known_max: int = KNOWN_MAX):
+        self.written = written
+        self._waiting_max, self._known_max = waiting_max, known_max
+        self._tasks: dict[int, asyncio.Task] = {}
+        self._known: deque[int] = deque()  # all from the first that is not done
+
+    async def add(self, sequence: int, work: Coroutine[None, None, None]) -> None:
+        """Begin the work on the next message once there is room for it; what a former one raised is raised here."""
+        task = self._tasks[sequence] = asyncio.create_task(work)
+        self._known.append(sequence)
+        task.add_done_callback(lambda _: self._note(sequence))
+        while len(self._tasks) >= self._waiting_max:
+            await asyncio.wait(self._tasks.values(), return_when=asyncio.FIRST_COMPLETED)
+            self._raise()
+        while len(self._known) >= self._known_max:
+            await asyncio.wait([self._tasks[self._known[0]]])
+            self._raise()
+        self._raise()
+
+    def _note(self, sequence: int) -> None:
+        task = self._tasks[sequence]
+        if task.cancelled() or task.exception() is not None:
+            return
+        del self._tasks[sequence]
+        while self._known and self._known[0] not in self._tasks:
+            self.written = self._known.popleft()
+
+    def _raise(self) -> None:
+        for task in list(self._tasks.values()):
+            if task.done():
+                task.result()
+
+    async def end(self) -> None:
+        """Cancel what is not done."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            await cancellation.end(task)

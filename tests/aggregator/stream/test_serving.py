@@ -1,0 +1,135 @@
+"""Reading a partition: pushes of a run that is being read from the ledger do not hold up those of others."""
+
+import asyncio
+import time
+from types import SimpleNamespace
+
+from support.aggregator.reports import body_of, story
+
+from goodput.access.tokens import EVERYTHING
+from goodput.aggregator.stream import messages, ownership
+from goodput.aggregator.stream.leases import Lease
+from goodput.aggregator.stream.members import Members
+from goodput.aggregator.stream.ownership import Partitions
+from goodput.aggregator.stream.reader import Message
+from goodput.wire import schema
+
+
+class Reader:
+    """Two batches of a stream in which messages of other partitions lie between."""
+
+    pending = 0
+
+    def __init__(self, batches):
+        self._batches = list(batches)
+
+    async def next(self):
+        if not self._batches:
+            await asyncio.sleep(3600)
+        batch = self._batches.pop(0)
+        if isinstance(batch, Exception):
+            raise batch
+        return [
+            Message(sequence, messages.encoded(messages.PushMessage(node, body, time.time_ns(), "token")))
+            for sequence, node, body in batch
+        ]
+
+    async def close(self):
+        pass
+
+
+class Ingest:
+    """Accepts pushes of the run `slow` when the test lets it, others at once."""
+
+    def __init__(self):
+        self.has_loaded = asyncio.Event()
+        self.accepted = []
+
+    async def accept(self, body, access=EVERYTHING, memory=None, arrived_ns=None) -> schema.Ack:
+        run = schema.decode(body).ranks[0].identity.run
+        if run == "slow":
+            await self.has_loaded.wait()
+        self.accepted.append(run)
+        return schema.Ack(1, [], [])
+
+
+class Runs:
+    async def take(self, partition):
+        pass
+
+    async def drop(self, partition):
+        pass
+
+    async def flush(self):
+        pass
+
+
+def served(monkeypatch, batches, ingest) -> tuple[Partitions, ownership._Held]:
+    """A partition that is taken with message 10 in the ledger."""
+    monkeypatch.setattr(ownership, "PartitionReader", lambda *_: Reader(batches))
+    stream = SimpleNamespace(count=1)
+    partitions = Partitions(stream, Members(stream, "a"), lambda: None, Runs(), ingest)
+    partitions._fence = SimpleNamespace(
+        take=lambda _: 10, keep=lambda _: None, drop=lambda _: None, lost=set()
+    )
+    held = partitions._held[0] = ownership._Held(Lease(stream, 0, "a"))
+    held.task = asyncio.create_task(partitions._serve(held))
+    return partitions, held
+
+
+async def until(condition):
+    async def wait():
+        while not condition():
+            await asyncio.sleep(0.001)
+
+    await asyncio.wait_for(wait(), 30)
+
+
+def test_a_run_that_is_still_read_holds_up_no_other(monkeypatch):
+    slow, fast = (body_of(*story(run, ranks=1)[0]) for run in ("slow", "fast"))
+
+    async def main():
+        ingest = Ingest()
+        batches = [[(12, "n0", slow), (13, "n1", fast)], [(17, "n1", fast), (18, "n2", fast)]]
+        partitions, held = served(monkeypatch, batches, ingest)
+        await until(lambda: len(ingest.accepted) == 3)
+        assert ingest.accepted == ["fast"] * 3
+        # What is noted in the ledger is before the one that waits.
+        assert held.written == 10
+        ingest.has_loaded.set()
+        await until(lambda: held.written == 18)
+        assert ingest.accepted[-1] == "slow"
+        await partitions._end(held)
+
+    asyncio.run(main())
+
+
+def test_what_was_in_work_when_the_partition_was_given_away_is_not_noted(monkeypatch):
+    slow, fast = (body_of(*story(run, ranks=1)[0]) for run in ("slow", "fast"))
+
+    async def main():
+        ingest = Ingest()
+        partitions, held = served(
+            monkeypatch, [[(11, "n1", fast), (12, "n0", slow), (13, "n1", fast)]], ingest
+        )
+        await until(lambda: len(ingest.accepted) == 2)
+        await partitions._end(held)
+        assert held.written == 11 and ingest.accepted == ["fast"] * 2
+
+    asyncio.run(main())
+
+
+def test_partition_whose_reading_failed_is_let_go(monkeypatch):
+    """So that its lease ends, and it is taken and read anew; before, it was held and nobody read it."""
+
+    async def main():
+        partitions, held = served(monkeypatch, [RuntimeError("unforeseen")], Ingest())
+        await until(held.task.done)
+        for work in ("_take_free", "_give_too_much"):
+            monkeypatch.setattr(partitions, work, lambda: asyncio.sleep(0))
+        monkeypatch.setattr(partitions, "_purge", lambda now: asyncio.sleep(0))
+        assert partitions.serves(0)
+        await partitions._manage(partitions._fence)
+        assert not partitions.serves(0) and partitions._held == {}
+
+    asyncio.run(main())
