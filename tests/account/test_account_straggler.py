@@ -225,3 +225,23 @@ def test_first_step_is_no_measure_before_another_one_is_known():
     assert (later.steps[3, 1], later.culprit()) == (2, None)
     since = later.since_sums(some.compact())
     assert since is not None and since.slowness(3) == pytest.approx(1.0, abs=0.01)
+
+
+def test_step_that_crosses_a_border_is_no_measure():
+    """Of a step of 12.5 s two thirds lie before the end, but only rank 3's row of it is known."""
+    ranks = [Process(rank) for rank in range(4)]
+    for one in ranks:
+        late = 0.01 * (one.rank == 3)
+        one.steps(10, forward=1.5 + late, communication=0.5 - late)
+        if late:
+            one.step(forward=12.0, communication=0.5)
+        else:
+            one.begun(forward=8.0)
+    run, end_ns = run_of(*ranks), ranks[0].now_ns
+    found = compute(run, ranks[3].now_ns, window=(None, end_ns))
+    assert found.straggler.steps == {(rank, 1): 10 for rank in range(4)}
+    assert found.straggler.caused_ns == {3: ns(0.3)} and found.straggler.culprit() is None
+    assert found.straggler.slowness(3) == pytest.approx(1.51 / 1.5)
+    assert found.ranks[3].kept_steps == 10 and found.ranks[3].states[INDEX["productive"]] == ns(15.1) + ns(
+        7.68
+    )

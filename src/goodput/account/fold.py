@@ -71,6 +71,7 @@ class Fold:
         self.ending = vector()  # the part of `rest` that follows the last step
         self.kept_steps = self.lost_steps = self.kept_ns = self.saved_ns = 0
         self.work = 0.0  # kept steps, those that cross the bound in part
+        self.cut, self.cut_work = vector(), 0.0  # the part of `kept` and of `work` that is of those
         self.kept_samples = 0.0
         self.lost_by: dict[int, list[int]] = {}  # restart: [steps, ns]
         self.straggler_ns = self.bubble_ns = self.matched_ns = 0
@@ -281,6 +282,9 @@ class Fold:
         self.kept_ns += sum(inside) - inside[COMPILE] - inside[STALL]
         self.kept_steps += count if counted else 0
         self.work += count * ratio
+        if 0.0 < ratio < 1.0:
+            self.cut = list(map(add, self.cut, inside))
+            self.cut_work += count * ratio
         self.kept_samples += samples * ratio
 
     def _lose(

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import sub
 from statistics import median
 
 from goodput.account.attempts import Attempt
@@ -260,8 +261,8 @@ class Straggler:
     caused_ns: dict[int, int] = field(default_factory=dict)  # by rank
     by_host_ns: dict[str, int] = field(default_factory=dict)
     by_stage_ns: dict[int, int] = field(default_factory=dict)
-    own_ns: dict[Key, list[int]] = field(default_factory=dict)  # per state, of kept steps
-    steps: dict[Key, float] = field(default_factory=dict)  # kept ones
+    own_ns: dict[Key, list[int]] = field(default_factory=dict)  # per state, of whole kept steps
+    steps: dict[Key, float] = field(default_factory=dict)  # their number
     units: dict[Key, Unit] = field(default_factory=dict)
     groups: dict[int, str] = field(default_factory=dict)  # by rank, of its newest attempt
     stages: dict[int, int] = field(default_factory=dict)  # by rank, of a pipeline
@@ -583,7 +584,8 @@ def sum_stragglers(groups: Groups) -> Slices[Straggler]:
             _add(result.by_host_ns, fold.attempt.host, fold.caused_ns)
             if fold.attempt.stage is not None:
                 _add(result.by_stage_ns, fold.attempt.stage, fold.caused_ns)
-        own, work = list(kept), fold.work
+        # One that crosses the bound counts in part where its row is known, and not at all where it is not known yet.
+        own, work = list(map(sub, kept, fold.cut)), fold.work - fold.cut_work
         for i in NOT_OWN:
             own[i] = 0
         if fold.is_first_step_only():

@@ -44,9 +44,9 @@ FOLD: dict[str, Any] = {
     "left_out_steps": int,
     **dict.fromkeys(("straggler_ns", "bubble_ns", "matched_ns", "caused_ns", "caused_in_group_ns"), int),
     **dict.fromkeys(("exhausted", "final"), bool),
-    **dict.fromkeys(("work", "kept_samples"), float),
+    **dict.fromkeys(("work", "kept_samples", "cut_work"), float),
     **dict.fromkeys(("to_state", "totals", "outside", "left_out"), tuple[int, ...]),
-    **dict.fromkeys(("kept", "rest", "ending"), list[int]),
+    **dict.fromkeys(("kept", "rest", "ending", "cut"), list[int]),
     "bound": Bound,
     "restarts": list[tuple[int | None, int]],
     "stall_ns": int | float,  # inf for none

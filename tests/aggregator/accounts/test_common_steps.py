@@ -8,6 +8,7 @@ from support.aggregator.exports import STALE
 from support.aggregator.random_runs import process_after
 from support.aggregator.reports import rank_report
 
+from goodput.account.states import INDEX
 from goodput.aggregator.accounts.common_steps import WAITING_ROWS_MAX
 from goodput.aggregator.accounts.live import IncrementalAccount
 from goodput.aggregator.accounts.recent_stragglers import RecentStragglers
@@ -62,9 +63,11 @@ def test_step_known_of_one_rank_alone_does_not_count():
     found = training.last_minutes()
     assert found.steps == {(rank, 1): 10 for rank in range(4)}
     assert found.slowness(3) == pytest.approx(1.51 / 1.5) and found.slow_rank() is None
-    # In the account the step counts for its part: its ranks are at the same moment.
-    steps = training.live.last.straggler.steps
-    assert steps[3, 1] == pytest.approx(30 + 8 / 12.51) and steps[0, 1] == 30
+    # Nor does its part in the account's own comparison.
+    whole = training.live.last
+    assert whole.straggler.steps == {(rank, 1): 30 for rank in range(4)} and whole.straggler.culprit() is None
+    spent_ns = ns(30 * 1.51 + 12.01 * 8 / 12.51)
+    assert whole.ranks[3].states[INDEX["productive"]] == pytest.approx(spent_ns, abs=1)
 
 
 def test_step_known_of_all_but_one_begins_the_minutes():

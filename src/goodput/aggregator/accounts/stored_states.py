@@ -42,7 +42,16 @@ _SUMS = (
         "saved_ns",
         "left_out_steps",
     ),
-    *("work", "kept_samples", "straggler_ns", "bubble_ns", "matched_ns", "caused_ns", "caused_in_group_ns"),
+    *(
+        "work",
+        "cut_work",
+        "kept_samples",
+        "straggler_ns",
+        "bubble_ns",
+        "matched_ns",
+        "caused_ns",
+        "caused_in_group_ns",
+    ),
 )
 _LATEST = (
     *(
@@ -203,7 +212,7 @@ def _add_difference(fold: Fold, earlier: Fold, later: Fold) -> None:
     """Add what a state has more than an earlier one, and go on from there."""
     for name in _SUMS:
         setattr(fold, name, getattr(fold, name) + getattr(later, name) - getattr(earlier, name))
-    for name in ("kept", "rest"):
+    for name in ("kept", "rest", "cut"):
         grown = map(sub, getattr(later, name), getattr(earlier, name))
         setattr(fold, name, list(map(add, getattr(fold, name), grown)))
     width = len(later.totals)
