@@ -3,7 +3,7 @@
 An account ends at one moment, at which some ranks are in a step of which the row is known already and counts in part,
 and others, whose clocks or reports are a little behind, in the step before. In a window of few steps one long step more
 is enough to make a rank slow. So the rows after the last step that all have completed are folded last, and each
-rank's sums before them are kept as the ones to be compared. Cost: 3 us per rank and account.
+rank's sums before them are kept as the ones to be compared. Cost: 5 us per rank and account.
 """
 
 from __future__ import annotations
