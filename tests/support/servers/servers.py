@@ -53,14 +53,28 @@ def require(*binaries: str) -> None:
 
 
 # Each process of the tests takes ports from a range of its own, below those that the system gives to whoever asks:
-# between its being found and its being used nobody else takes one.
-_PORTS_FROM, _PORTS_EACH, _PROCESSES = 20_000, 1_000, 12
+# between its being found and its being used, or while what uses it is started again, nobody else takes one.
+_PORTS_FROM, _PORTS_EACH, _RANGES = 20_000, 500, 24
+_claims: dict[int, socket.socket] = {}  # by process, since a fork has its parent's
 _next_port = itertools.count(os.getpid())
+
+
+def _port_range() -> int:
+    """The number of this process's range: one that no other process has while it runs, of any run of tests."""
+    if (own := os.getpid()) not in _claims:
+        _claims[own] = one = socket.socket(socket.AF_UNIX)
+        one.set_inheritable(False)
+        for number in range(_RANGES):
+            with contextlib.suppress(OSError):
+                one.bind(f"\0goodput-test-ports-{number}")
+                break
+    name = _claims[own].getsockname()
+    return int(name.rpartition(b"-")[2]) if name else own % _RANGES
 
 
 def free_ports(count: int) -> list[int]:
     """Distinct free ports of 127.0.0.1."""
-    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _PROCESSES
+    process = _port_range()
     found: list[int] = []
     while len(found) < count:
         port = _PORTS_FROM + _PORTS_EACH * process + next(_next_port) % _PORTS_EACH
