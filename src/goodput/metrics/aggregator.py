@@ -79,8 +79,8 @@ goodput_aggregator_stream_connected: 1 while the stream (--stream) answers, else
 goodput_aggregator_stream_messages_total{outcome}: Parts of pushes sent to the stream: published, or failed (their agents
  push them again).
 goodput_aggregator_stream_answers_dropped_total: Answers of aggregators to nodes that could not be read or were too many.
-goodput_aggregator_stream_read_total{outcome}: Parts of pushes taken from the stream: read, malformed, or failed for
- another reason than the ledger.
+goodput_aggregator_stream_read_total{outcome}: Parts of pushes taken from the stream: read, malformed, failed for
+ another reason than the ledger, or newer: left there for a later version of goodput.
 goodput_aggregator_stream_pending_messages: Parts of pushes in the stream that this aggregator has not read yet.
 goodput_aggregator_stream_delay_seconds: How long pushes take until the ledger has them, of the partition that is latest:
  age of the oldest one in work, else delay of the last one, 0 a minute after it.

@@ -7,10 +7,13 @@ import time
 
 import pytest
 from support.account.account_history import ns
+from support.aggregator.later_goodput import later_migrations
 from support.aggregator.reports import story
 
 from goodput.aggregator.ingest.store import Store
-from goodput.aggregator.ledger.fence import Fence, Fenced
+from goodput.aggregator.ledger import migrations
+from goodput.aggregator.ledger.database import Database
+from goodput.aggregator.ledger.fence import Fence, Fenced, LedgerTooNew
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 
 PARTITION = {"a": 0, "b": 1}
@@ -30,6 +33,22 @@ def servers(postgresql, postgresql_template):
     for ledger in opened:
         ledger.close()
     postgresql.drop_databases()
+
+
+@pytest.fixture
+def new_program(tmp_path, monkeypatch):
+    """Migrates a ledger as the next version will, and returns its version."""
+    copy = later_migrations(tmp_path / "migrations")
+
+    def migrate(database: Database) -> str | None:
+        with monkeypatch.context() as patch:
+            patch.setattr(migrations.importlib.resources, "files", lambda _: copy)
+            patch.setattr(migrations, "HEAD", "7")
+            migrations.migrate(database.migrating(), "7")
+        with database.inspecting().connect() as connection:
+            return migrations.version(connection)
+
+    return migrate
 
 
 def merged(run: str) -> list:
@@ -130,3 +149,28 @@ def test_another_stream_begins_anew(servers, caplog):
     assert second.take(0) == 3
     (record,) = caplog.records
     assert "'made anew'; all messages are read again" in record.getMessage()
+
+
+@pytest.mark.faults
+def test_migration_ends_the_writes_of_running_programs(servers, new_program):
+    """Though they could go on: the new column may be null. What they were writing is in the ledger before."""
+    (one, first), (_, second) = servers(), servers()
+    first.take(0)
+    one.append(merged("a"))
+    order, migrating = [], threading.Thread(target=lambda: order.append(new_program(one._database)))
+    with one.transaction({"a"}):
+        migrating.start()
+        time.sleep(0.3)  # it would have been done by now
+        order.append("written")
+    migrating.join(60)
+    assert order == ["written", "7"]
+    for write in (lambda: one.append(merged("a")), lambda: first.take(0), first.verify, second.verify):
+        with pytest.raises(LedgerTooNew, match="has version 7, this program knows up to 6"):
+            write()
+    assert first.too_new and not first.lost
+    first.drop(0)
+    with pytest.raises(LedgerTooNew), one.transaction():
+        pass
+    with pytest.raises(LedgerError, match="has version 7, this program knows up to 6; use the version"):
+        Ledger(one._database._url.render_as_string(hide_password=False))
+    assert len(list(one.processes("a"))) == 2

@@ -12,7 +12,9 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 from support.servers import servers
@@ -26,6 +28,16 @@ START_SECONDS_MAX, CURRENT_SECONDS_MAX = 60, 60
 PARTITIONS = 8
 
 
+class Program(NamedTuple):
+    """A version of goodput: its command, and what it needs in its environment."""
+
+    command: tuple[str, ...] = (sys.executable, "-m", "goodput")
+    environ: Mapping[str, str] = {}
+
+
+CURRENT = Program()
+
+
 class ReplicatedCluster:
     """All ends with the `with`. Processes are named `ingest-0`, `aggregate-1`; each keeps its address when it is started again."""
 
@@ -37,6 +49,7 @@ class ReplicatedCluster:
         workers: int = 2,
         aggregators: int = 2,
         stream_bytes: str = "256MiB",
+        program: Program = CURRENT,
     ):
         self.folder, self._stream_bytes = folder, stream_bytes
         self.ledger_url = database.create_database()
@@ -44,6 +57,7 @@ class ReplicatedCluster:
         self._replicas = min(nats_servers, 3)
         names = [f"ingest-{at}" for at in range(workers)] + [f"aggregate-{at}" for at in range(aggregators)]
         self.ports = dict(zip(names, servers.free_ports(len(names)), strict=True))
+        self.programs = dict.fromkeys(names, program)
         self.children: dict[str, Child] = {}
         self._starts = itertools.count(1)
 
@@ -75,11 +89,12 @@ class ReplicatedCluster:
 
     def start(self, name: str) -> None:
         role = name.partition("-")[0]
-        command = [sys.executable, "-m", "goodput", "serve", "--listen", f"127.0.0.1:{self.ports[name]}"]
+        program = self.programs[name]
+        command = [*program.command, "serve", "--listen", f"127.0.0.1:{self.ports[name]}"]
         command += ["--role", role, "--stream", ",".join(self.nats.urls), "--partitions", str(PARTITIONS)]
         command += ["--stream-bytes", self._stream_bytes, "--stream-replicas", str(self._replicas)]
         command += ["--ledger", self.ledger_url] if role == "aggregate" else []
-        self.children[name] = Child(f"{name}.{next(self._starts)}", command, self.folder)
+        self.children[name] = Child(f"{name}.{next(self._starts)}", command, self.folder, program.environ)
 
     def wait(self, name: str) -> None:
         """Until a process is ready."""
@@ -93,6 +108,13 @@ class ReplicatedCluster:
         child.process.send_signal(signal.SIGCONT)
         child.process.send_signal(how)
         child.process.wait(60)
+
+    def replace(self, name: str, program: Program) -> None:
+        """Stop a process in order and start it again as another version of the program, until it is ready."""
+        self.kill(name, signal.SIGTERM)
+        self.programs[name] = program
+        self.start(name)
+        self.wait(name)
 
     def freeze(self, name: str) -> None:
         self.children[name].process.send_signal(signal.SIGSTOP)

@@ -173,7 +173,7 @@ class StreamMember:
         families.add("goodput_aggregator_partition_takeovers_total", {}, partitions.counts["takeovers"])
         families.add("goodput_aggregator_stream_pending_messages", {}, partitions.pending())
         families.add("goodput_aggregator_stream_delay_seconds", {}, partitions.delay_seconds())
-        read = {what: partitions.counts[what] for what in ("read", "malformed", "failed")}
+        read = {what: partitions.counts[what] for what in ("read", "malformed", "failed", "newer")}
         families.add_counts("goodput_aggregator_stream_read_total", "outcome", read)
         if self._publisher:
             self._publisher.collect(families)
@@ -237,7 +237,10 @@ class StreamMember:
             if isinstance(answer, StreamError):
                 failed.append(str(answer))
             elif answer.status == 200:
-                found.append(msgspec.json.decode(answer.body, type=type_))
+                try:
+                    found.append(msgspec.json.decode(answer.body, type=type_))
+                except msgspec.DecodeError as error:  # of another version of the program
+                    failed.append(f"aggregator {member}: its answer cannot be read: {error}")
             else:
                 failed.append(f"aggregator {member}: {answer.body[:200].decode('utf-8', 'replace')}")
         return found, failed

@@ -4,6 +4,9 @@ A lease alone cannot tell: a holder that was stopped goes on when its lease is l
 raises its token here, every transaction locks the tokens of its process against that, and fails where one is another's.
 `position` is up to where the stream of pushes is in the ledger, so that the next holder begins there; it counts
 for one `stream` only.
+
+A migration raises all tokens, so that a program of the version before cannot go on with tables that it would misread, and
+is told why.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import sqlalchemy as sql
 
+from goodput.aggregator.ledger import migrations
 from goodput.aggregator.ledger.database import LedgerError, insert
 from goodput.aggregator.ledger.ledger import Ledger
 
@@ -31,6 +35,10 @@ class Fenced(LedgerError):
     """Another aggregator has taken a partition of this process."""
 
 
+class LedgerTooNew(LedgerError):
+    """A later version of the program has migrated the ledger."""
+
+
 class Fence:
     """The partitions of this process. Methods block, so call them off the event loop; they raise LedgerError."""
 
@@ -40,6 +48,9 @@ class Fence:
         self._ledger, self._stream, self._partition_of = ledger, stream, partition_of
         self._held: dict[int, int] = {}  # token by partition; replaced, never changed, since threads read it
         self.lost: set[int] = set()  # partitions that another process was found to have taken
+        self.too_new = (
+            ""  # why this program may not write, once the ledger was found to be of a later version
+        )
         with ledger.transaction() as connection:
             _partitions.create(connection, checkfirst=True)
         ledger.check_write = self._check
@@ -88,10 +99,17 @@ class Fence:
                     statement = table.update().where(*own, table.c.position < position)
                     connection.execute(statement.values(position=position))
 
+    def verify(self) -> None:
+        """Find out whether this process may write its partitions. Raises Fenced, LedgerTooNew."""
+        with self._ledger.transaction():
+            pass
+
     def _check(self, connection: sql.Connection, runs: Collection[str]) -> None:
         held = self._held
         if held:
             self._lock(connection, held)
+        else:
+            self._check_version(connection)
         others = {partition for partition in map(self._partition_of, runs) if partition not in held}
         if others:
             raise self._fenced(others)
@@ -104,8 +122,21 @@ class Fence:
         found = {row.partition: row.token for row in connection.execute(query)}
         lost = {partition for partition, token in held.items() if found.get(partition) != token}
         if lost:
+            self._check_version(connection)
             self.lost |= lost
             raise self._fenced(lost)
+
+    def _check_version(self, connection: sql.Connection) -> None:
+        """Shared with others until the end of the transaction, which a migration waits for."""
+        column = migrations.VERSIONS.c.version_num
+        version = (
+            connection.execute(sql.select(column).with_for_update(read=True)).scalar() or migrations.HEAD
+        )
+        if int(version) > int(migrations.HEAD):
+            self.too_new = (
+                f"ledger {self._ledger.url} has version {version}, this program knows up to {migrations.HEAD}"
+            )
+            raise LedgerTooNew(self.too_new)
 
     def _fenced(self, partitions: Collection[int]) -> Fenced:
         names = ", ".join(map(str, sorted(partitions)))

@@ -1,4 +1,9 @@
-"""Messages of the stream: parts of node reports, by partition and of bounded size."""
+"""Messages of the stream: parts of node reports, by partition and of bounded size.
+
+Processes of two versions of the program share a stream while it is upgraded, and messages outlive the one that wrote
+them. Decoders skip fields that they do not know, so a new field with a default needs nothing; a change that the version
+before would misread raises VERSION, and a program leaves what is of a later VERSION in the stream for one that knows it.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +20,7 @@ from goodput.aggregator.stream.partitions import partition_of, partition_of_node
 from goodput.wire import schema
 from goodput.wire.step_columns import encode
 
+VERSION = 1  # of PushMessage
 # Rows of one message: 1 MB at most, however large their cells are.
 ROWS_MAX = 2048
 # What MessagePack adds to a part of a list.
@@ -25,6 +31,7 @@ class PushMessage(msgspec.Struct, frozen=True):
     """A part of a push: the report in MessagePack, when it arrived (unix ns of the ingest worker), and whose it is.
 
     `node` is the report's. `runs` are the patterns of the token; its scope has been checked, and ranks of other runs were left out.
+    `version` is this record's, `report_version` the report's; the defaults are those of programs that told none.
     """
 
     node: str
@@ -33,6 +40,8 @@ class PushMessage(msgspec.Struct, frozen=True):
     token: str = ""
     token_id: str = ""
     runs: tuple[str, ...] = ALL
+    version: int = 1
+    report_version: int = 2
 
     def access(self) -> Access:
         if "*" in self.runs and not self.token_id:
@@ -48,7 +57,19 @@ class Answer(msgspec.Struct, frozen=True):
     wanted: list[schema.StackRequest] = []
 
 
+class TooNew(Exception):
+    """A message that a later version of the program wrote, which this one would misread."""
+
+
+class _Versions(msgspec.Struct):
+    """What any version of PushMessage has."""
+
+    version: int = 1
+    report_version: int = 2
+
+
 _encoder = msgspec.msgpack.Encoder()
+_versions_decoder = msgspec.msgpack.Decoder(_Versions)
 _push_decoder = msgspec.msgpack.Decoder(PushMessage)
 _answer_decoder = msgspec.msgpack.Decoder(Answer)
 
@@ -58,8 +79,22 @@ def encoded(message: PushMessage | Answer) -> bytes:
 
 
 def decode_push(body: bytes) -> PushMessage:
-    """Raises msgspec.DecodeError."""
-    return _push_decoder.decode(body)
+    """Raises TooNew, msgspec.DecodeError."""
+    try:
+        message = _push_decoder.decode(body)
+    except msgspec.ValidationError:
+        _check_versions(_versions_decoder.decode(body))
+        raise
+    _check_versions(message)
+    return message
+
+
+def _check_versions(of: PushMessage | _Versions) -> None:
+    if of.version > VERSION or of.report_version > schema.VERSION:
+        raise TooNew(
+            f"a push of stream version {of.version} and report version {of.report_version}; this program reads up to "
+            f"{VERSION} and {schema.VERSION}"
+        )
 
 
 def decode_answer(body: bytes) -> Answer:
@@ -106,7 +141,8 @@ def split(
             pieces.setdefault(partition, []).append(piece)
     for stack in report.stacks:
         pieces.setdefault(partition_of(stack.of.run, count), []).append(_piece("stacks", stack))
-    bare = replace(report, ranks=[], health=[], stacks=[])
+    # Steps of version 1 were put into blocks when they were checked.
+    bare = replace(report, version=schema.VERSION, ranks=[], health=[], stacks=[])
     room = bytes_max - len(schema.encode(bare))
     for partition, some in (pieces or {home: []}).items():
         for fields in _packed(some, room):

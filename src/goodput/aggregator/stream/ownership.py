@@ -2,6 +2,9 @@
 
 Each process holds its share, the number of partitions by that of aggregators, rounded up. One that others are too slow
 to take is taken beyond it, so that no run is without an aggregator.
+
+One that meets a message or a ledger of a later version of the program gives all its partitions away, with nothing lost,
+and then takes only what nobody else does.
 """
 
 from __future__ import annotations
@@ -78,6 +81,7 @@ class _Held:
         self.lease = lease
         self.task: asyncio.Task | None = None
         self.is_lost = False
+        self.too_new = ""  # why this program must not read on
         self.is_serving = False  # its runs are here, and up to date but for what is pending
         self.work = InWork(0)
         self.noted = 0  # up to which message the ledger knows that it has the pushes
@@ -121,6 +125,7 @@ class Partitions:
         self._held: dict[int, _Held] = {}
         self._free_since: dict[int, float] = {}
         self._gave = self._purged = clock()
+        self._outdated = ""  # why this program does not serve what others can
         self._is_given = asyncio.Event()  # a partition, by another aggregator
         members.on_given = self._is_given.set
         self.counts: Counter = Counter()
@@ -224,14 +229,35 @@ class Partitions:
                 held.is_lost = True
         for partition in [one for one, held in self._held.items() if held.is_lost]:
             await self._lose(partition)
+        if too_new := fence.too_new or next(filter(None, (one.too_new for one in self._held.values())), ""):
+            await self._leave(too_new)
+            fence.too_new = ""
         await self._take_free()
         await self._give_too_much()
         await self._note_positions(fence)
+        await in_thread(fence.verify)
+
+    async def _leave(self, reason: str) -> None:
+        """Give all partitions away, since this program cannot serve them; what is not written stays in the stream."""
+        if reason != self._outdated:
+            log.error(
+                "%s; it gives its partitions to other aggregators and takes what none of them does: update this one",
+                reason,
+            )
+        self._outdated = reason
+        given = list(self._held)
+        for partition in given:
+            lease = self._held[partition].lease
+            try:
+                await self._give(partition)
+            except LedgerError:
+                await lease.give_back()
+        await self._tell(given, stays=False)
 
     async def _tell(self, given: Collection[int] = (), stays: bool = True) -> None:
         try:
             held = [one for one, held in self._held.items() if stays and not held.is_lost]
-            await self._members.tell(held, given, stays)
+            await self._members.tell(held, given, stays and (bool(held) or not self._outdated))
         except Exception as error:
             raise self._stream.error(error) from None
 
@@ -247,7 +273,8 @@ class Partitions:
         for partition in ranked:
             waited = now - self._free_since[partition]
             least = 0.0 if partition in self._members.given else FREE_SECONDS
-            if waited >= (least if len(self._held) < share else ANYBODY_SECONDS):
+            is_wanted = len(self._held) < share and not self._outdated
+            if waited >= (least if is_wanted else ANYBODY_SECONDS):
                 await self._take(partition)
 
     async def _take(self, partition: int) -> None:
@@ -337,6 +364,11 @@ class Partitions:
                 for one in await self._until_done(reader.next):
                     await held.work.add(one.sequence, self._accept(held, one.body))
                 held.pending = reader.pending
+                if not held.pending:
+                    self._outdated = ""
+        except messages.TooNew as error:
+            held.too_new = f"partition {partition}: the stream has {error}"
+            self.counts["newer"] += 1
         finally:
             await held.work.end()
             await reader.close()
@@ -360,7 +392,7 @@ class Partitions:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _accept(self, held: _Held, body: bytes) -> None:
-        """Returns once the ledger has the push, or it can never be accepted."""
+        """Returns once the ledger has the push, or it can never be accepted. Raises messages.TooNew."""
         try:
             message = messages.decode_push(body)
         except msgspec.DecodeError as error:

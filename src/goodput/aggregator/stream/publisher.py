@@ -150,7 +150,15 @@ class Publisher:
         of = {} if access.is_of_all else {"token_id": access.token_id or access.name, "runs": access.runs}
         publishing = []
         for partition, report in parts:
-            message = messages.PushMessage(node, report, arrived_ns, access.name, **of)
+            message = messages.PushMessage(
+                node,
+                report,
+                arrived_ns,
+                access.name,
+                **of,
+                version=messages.VERSION,
+                report_version=schema.VERSION,
+            )
             body, id = messages.encoded(message), messages.message_id(report)
             publishing.append(self._stream.publish(partition, body, id))
         results = await asyncio.gather(*publishing, return_exceptions=True)

@@ -19,7 +19,9 @@ import sqlalchemy as sql
 HEAD, CONVERTING = "6", "5"
 EARLIER = tuple(map(str, range(1, int(HEAD))))
 Progress = Callable[[int, int], object]
-_alembic = sql.table("alembic_version", sql.column("version_num", sql.String))
+VERSIONS = sql.table("alembic_version", sql.column("version_num", sql.String))
+# Of aggregators over a stream that are running: see ledger/fence.py.
+_fence = sql.table("stream_partitions", sql.column("token", sql.BigInteger))
 # The version table of ledgers from before alembic, with the same version numbers.
 _old = sql.table("ledger", sql.column("version", sql.Integer))
 
@@ -35,8 +37,8 @@ class TooNew(Exception):
 def version(connection: sql.Connection) -> str | None:
     """The ledger's version, None for an empty database."""
     tables = sql.inspect(connection)
-    if tables.has_table(_alembic.name):
-        return connection.execute(sql.select(_alembic.c.version_num)).scalar()
+    if tables.has_table(VERSIONS.name):
+        return connection.execute(sql.select(VERSIONS.c.version_num)).scalar()
     if tables.has_table(_old.name):
         found = connection.execute(sql.select(sql.func.max(_old.c.version))).scalar()
         return None if found is None else str(found)
@@ -45,7 +47,7 @@ def version(connection: sql.Connection) -> str | None:
 
 def is_current(connection: sql.Connection) -> bool:
     """Whether nothing is to be migrated: the ledger is at HEAD and alembic knows it."""
-    return sql.inspect(connection).has_table(_alembic.name) and version(connection) == HEAD
+    return sql.inspect(connection).has_table(VERSIONS.name) and version(connection) == HEAD
 
 
 def migrate(engine: sql.Engine, target: str = HEAD, tell: Progress = lambda done, to_do: None) -> None:
@@ -81,4 +83,7 @@ def _upgrade(engine: sql.Engine, target: str) -> None:
                 command.stamp(config, found)
             connection.execute(sql.text("DROP TABLE ledger"))
         if found is None or int(found) < int(target):
+            if sql.inspect(connection).has_table(_fence.name):
+                # Programs of the version before end what they are writing, and then write nothing any more.
+                connection.execute(sql.update(_fence).values(token=_fence.c.token + 1))
             command.upgrade(config, target)
