@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # With ARGS, `make fuzz` may select no test in one of its parts, for which pytest exits with 5.
 ALLOW_NO_TESTS = $(if $(ARGS),|| [ $$? -eq 5 ])
 
-.PHONY: help demo test fuzz faults collective-faults nccl-plugin kills lint audit bench bench-scale replay-alerts probe-limits replay-stories dashboards kubernetes chart packages picture pictures clean servers
+.PHONY: help demo test fuzz faults collective-faults nccl-plugin kills lint audit bench bench-scale rolling replay-alerts probe-limits replay-stories dashboards kubernetes chart packages picture pictures clean servers
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -67,6 +67,9 @@ bench: $(VENV)/.test  ## the budgets, each as a ratio against a named peer
 
 bench-scale: $(VENV)/.test servers  ## several aggregators over a stream against one: cost per rank, added latency (docs/scale.md)
 	PYTHONPATH=tests $(BIN)/python -m bench.scale $(ARGS)
+
+rolling: $(VENV)/.test servers  ## upgrade a cluster over a stream from the version in OLD, a checkout, to this one and back, while nodes push (docs/scale.md)
+	PYTHONPATH=tests $(BIN)/python -m bench.rolling $(OLD) $(ARGS)
 
 replay-alerts: $(VENV)/.test servers  ## ten simulated days and one of every fault through the alerts; writes docs/detection.md
 	$(BIN)/python -m bench.alert_replay $(ARGS)

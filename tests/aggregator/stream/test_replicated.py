@@ -124,6 +124,50 @@ def test_any_process_killed_loses_nothing(cluster, postgresql):
     assert sum(node.failed for node in nodes), "something failed, and was pushed again"
 
 
+def delay_seconds(cluster: ReplicatedCluster) -> float:
+    """Of the aggregator that is latest."""
+    series = [cluster.series(name) for name in ("aggregate-0", "aggregate-1")]
+    return max(one.get("goodput_aggregator_stream_delay_seconds", 0.0) for one in series)
+
+
+@pytest.mark.slow_faults
+def test_frozen_worker_leader_and_database_lose_nothing(cluster, postgresql):
+    """Each is stopped until pushes fail for it or go another way; seconds are those from when it goes on, or is replaced."""
+    bodies, accounts = plan(*[f"stopped-{number}" for number in range(4)])
+    halves = [[one[: len(one) // 2] for one in bodies], [one[len(one) // 2 :] for one in bodies]]
+    more, more_accounts = plan(*[f"led-{number}" for number in range(4)])
+
+    def nodes(bodies: list[list[bytes]]) -> list[PushingNode]:
+        return [PushingNode(cluster.urls("ingest"), one) for one in bodies]
+
+    # Nodes wait 10 s for the worker's answer, and push to the other one.
+    cluster.freeze("ingest-0")
+    try:
+        began, pushing = time.monotonic(), nodes(halves[0])
+        for node in pushing:
+            node.finish()
+        record("SIGSTOP of an ingest worker, until all is pushed to the other", time.monotonic() - began)
+        assert all(node.failed for node in pushing)
+    finally:
+        cluster.thaw("ingest-0")
+    with postgresql.frozen():
+        for node in nodes(halves[1]):  # into the stream
+            node.finish()
+        wait_until(lambda: delay_seconds(cluster) > 2, CURRENT_SECONDS_MAX, "pushes to wait for the ledger")
+    record("SIGSTOP of PostgreSQL under two aggregators", current(cluster, accounts, "the accounts"))
+    leader = cluster.nats.leader("GOODPUT_PUSHES")
+    cluster.nats.freeze(leader)
+    try:
+        began = time.monotonic()
+        for node in nodes(more):
+            node.finish()
+        current(cluster, more_accounts, "the accounts without that server")
+        record("SIGSTOP of the stream's leader, until all is pushed and current", time.monotonic() - began)
+    finally:
+        cluster.nats.thaw(leader)
+    current(cluster, accounts | more_accounts, "the accounts, once that server is back")
+
+
 @pytest.mark.slow_faults
 def test_aggregator_frozen_beyond_its_lease_writes_nothing_late(cluster):
     """The other one takes its partitions; when it goes on it is fenced, forgets them, and is given some back."""
