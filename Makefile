@@ -59,6 +59,7 @@ bench: $(VENV)/.test  ## the budgets, each as a ratio against a named peer
 	$(BIN)/python -m bench.phase
 	$(BIN)/python -m bench.automatic
 	$(BIN)/python -m bench.collectives
+	PYTHONPATH=tests $(BIN)/python -m bench.nccl_plugin
 	$(BIN)/python -m bench.replay
 	$(BIN)/python -m bench.analyze
 	$(BIN)/python -m bench.window

@@ -453,3 +453,30 @@ def test_mask_is_printed_by_the_host(built, pages):
     """NCCL 2.27 asks for the proxy's and kernel's events, 2.28 for the API's too, 2.29 for the copy engine's."""
     masks = [json.loads(run_host(built, pages, v, "wild", rounds=1).stdout)["mask"] for v in VERSIONS]
     assert [mask - masks[0] for mask in masks] == [0, 512 + 1024, 512 + 1024 + 4096]
+
+
+def test_phase_is_communication_while_any_call_is_open(built, pages):
+    """Of several communicators; also when an open one is given up because too many came after it."""
+    code = """
+from goodput.rank_page.reader import Reader
+contexts = [call.init(hash=i, size=2, rank=0)[0] for i in range(3)]
+(name,) = os.listdir(os.environ["GOODPUT_DIR"])
+reader = Reader(os.path.join(os.environ["GOODPUT_DIR"], name))
+def begin(i):
+    work = call.start(contexts[i], "coll", None, func=b"AllReduce", count=1, datatype=b"ncclInt8", nChannels=1)
+    return call.start(contexts[i], "kernelCh", work, pTimer=1)
+phases = []
+def see():
+    phases.append(reader.snapshot().phase[:4])
+see()
+first = begin(0); see()
+second = begin(1); call.stop(first); see()
+call.stop(second); see()
+never = begin(2)
+for _ in range(4095):
+    call.stop(begin(0))
+see()
+call.stop(begin(1)); see()
+print(*phases)
+"""
+    assert run(built, pages, code).split() == ["none", "comm", "comm", "none", "comm", "none"]

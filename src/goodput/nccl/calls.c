@@ -10,6 +10,7 @@
 #define CALLS_MAX 4096 /* a power of two */
 #define BYTES_MAX (1ull << 48)     /* of one call; more is taken as unknown */
 #define DEVICE_NS_MAX (1ull << 50) /* two weeks */
+#define BEAT_NS 1000000ull
 
 enum { ALL_REDUCE = 1, BROADCAST, REDUCE, ALL_GATHER, GATHER, SCATTER, REDUCE_SCATTER, ALL_TO_ALL, SEND = 10, RECEIVE };
 
@@ -19,11 +20,14 @@ struct call {
     _Atomic uint32_t is_attached; /* an event of its work has come after that of the API */
     _Atomic uint32_t expected, started, stopped; /* kernels, one for each channel */
     word device_first, device_last, network_bytes, network_ns;
-} __attribute__((aligned(64)));
+} __attribute__((aligned(128)));
 
 static struct call calls[CALLS_MAX];
-static word written;
-static _Atomic int64_t open_calls;
+/* What the page says: the phase, and the last beat, which is stored once in BEAT_NS. */
+static struct {
+    _Atomic int phase;
+    word beat_ns;
+} __attribute__((aligned(128))) said;
 
 static struct call *find(uint64_t number) {
     struct call *call = &calls[number % CALLS_MAX];
@@ -34,7 +38,7 @@ static struct call *find(uint64_t number) {
 
 /* The words of a call's record, NULL where the ring has gone round. */
 static word *record_of(uint64_t number) {
-    return load(&written) - number < RING ? collectives + AT_RING + (number - 1) % RING * RECORD_WORDS : NULL;
+    return load(collectives + WRITTEN) - number < RING ? collectives + AT_RING + (number - 1) % RING * RECORD_WORDS : NULL;
 }
 
 static void raise_to(word *at, uint64_t value) {
@@ -49,9 +53,35 @@ static void raise_alone(word *at, uint64_t value) {
     if (load(at) < value) store(at, value);
 }
 
-static void close_one(uint64_t at_ns) {
-    if (atomic_fetch_sub_explicit(&open_calls, 1, memory_order_relaxed) <= 1) store(page + W_PHASE, PHASE_NONE);
+static void beat(uint64_t at_ns) {
+    if (at_ns < load(&said.beat_ns) + BEAT_NS) return;
+    store(&said.beat_ns, at_ns);
     store(page + W_LAST, at_ns);
+}
+
+static void say(int phase) {
+    said.phase = phase;
+    store(page + W_PHASE, (uint64_t)phase);
+}
+
+/* A call of this communicator is open. */
+static void note_open(struct communicator *by, uint64_t at_ns) {
+    by->open++;
+    if (said.phase != PHASE_COMMUNICATION) {
+        say(PHASE_COMMUNICATION);
+        store(&said.beat_ns, 0); /* the boundary of a phase is told exactly */
+    }
+    beat(at_ns);
+}
+
+/* One is not any more. Whoever opens one in between either is seen by the second look, or sees the phase of the first. */
+static void note_end(struct communicator *by, uint64_t at_ns) {
+    if (--by->open <= 0 && !is_any_open()) {
+        say(PHASE_NONE);
+        if (is_any_open()) say(PHASE_COMMUNICATION);
+        store(&said.beat_ns, 0);
+    }
+    beat(at_ns);
 }
 
 /* -- what NCCL's texts say */
@@ -124,14 +154,15 @@ static void write_record(uint64_t number, const struct description *one, uint64_
 uint64_t begin_call(const struct description *one) {
     struct communicator *by = &communicators[one->communicator];
     bool is_point_to_point = one->operation == SEND || one->operation == RECEIVE;
-    uint64_t at_ns = now_ns(), number = add(&written, 1) + 1;
+    uint64_t at_ns = now_ns(), number = add(collectives + WRITTEN, 1) + 1;
     uint64_t sequence = add(is_point_to_point ? &by->point_to_point : &by->collectives, 1) + 1;
     struct call *call = &calls[number % CALLS_MAX];
     uint64_t old = load(&call->state);
     /* One that runs may end at this moment; of one that is over nobody changes the state. */
     if (old && !(old & 1)) old = atomic_exchange_explicit(&call->state, 0, memory_order_acq_rel);
     else atomic_store_explicit(&call->state, 0, memory_order_release);
-    if (!old || old & 1) atomic_fetch_add_explicit(&open_calls, 1, memory_order_relaxed); /* else it takes that place */
+    if (old && !(old & 1))
+        communicators[atomic_load_explicit(&call->about, memory_order_relaxed) >> 8].open--; /* It is given up. */
     atomic_store_explicit(&call->about, one->communicator << 8 | one->operation, memory_order_relaxed);
     atomic_store_explicit(&call->is_attached, 0, memory_order_relaxed);
     atomic_store_explicit(&call->expected, 0, memory_order_relaxed);
@@ -150,9 +181,7 @@ uint64_t begin_call(const struct description *one) {
     raise_alone(group + G_LAST, number);
     add(sums, 1);
     add(sums + 1, one->bytes);
-    raise_to(collectives + WRITTEN, number);
-    store(page + W_PHASE, PHASE_COMMUNICATION);
-    store(page + W_LAST, at_ns);
+    note_open(by, at_ns);
     return number;
 }
 
@@ -185,7 +214,7 @@ static void end(struct call *call, uint64_t number, uint64_t at_ns) {
     }
     if (device_ns)
         add(collectives + AT_SUMS + ((about >> 8) * OPERATION_SLOTS + (about & 0xff)) * SUM_WORDS + 3, device_ns);
-    close_one(at_ns);
+    note_end(&communicators[about >> 8], at_ns);
 }
 
 void finish_call(uint64_t number) {

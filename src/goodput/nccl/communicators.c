@@ -11,7 +11,7 @@
 
 struct communicator communicators[GROUPS_MAX];
 static uint64_t hashes[GROUPS_MAX];
-static unsigned taken;
+static _Atomic unsigned taken;
 static pthread_mutex_t adding = PTHREAD_MUTEX_INITIALIZER;
 
 /* Printable ASCII; the words are written whole, since a reader may be there. */
@@ -62,4 +62,11 @@ void *add_communicator(uint64_t hash, const char *name, int size, int rank, int6
 unsigned communicator_of(const void *context) {
     uintptr_t slot = (uintptr_t)context - CONTEXT_BASE - 1;
     return slot < GROUPS_MAX ? (unsigned)slot : NO_COMMUNICATOR;
+}
+
+bool is_any_open(void) {
+    unsigned count = taken;
+    for (unsigned i = 0; i < count; i++)
+        if (communicators[i].open > 0) return true;
+    return false;
 }

@@ -12,7 +12,7 @@ enum { SEND_BYTES, SEND_GPU, SEND_PEER, SEND_NETWORK, RECEIVE_BYTES, RECEIVE_NET
 struct step {
     word number, operation, since_ns, bytes;
     _Atomic uint32_t column;
-};
+} __attribute__((aligned(64)));
 
 static struct step steps[STEPS_MAX];
 static word begun;

@@ -12,7 +12,8 @@
 
 typedef _Atomic uint64_t word;
 
-/* Of the page only stores and additions are made: what it holds, whoever has changed it, steers nothing here. */
+/* What the page holds, whoever has changed it, steers nothing here: it is only stored to and added to, and the number of
+ * the next record, which is read from it, is only a number. */
 extern word *page;                /* NULL without one */
 extern word *collectives;         /* page + W_COLLECTIVES */
 extern _Atomic int is_recording;  /* 0 before there is a page, after a fork and at exit */
@@ -50,9 +51,11 @@ void write_identity(struct identity *);
 enum { NO_COMMUNICATOR = 0xff };
 struct communicator {
     word collectives, point_to_point; /* calls */
+    _Atomic int64_t open;             /* calls that have not ended */
     _Atomic uint32_t size;
-};
+} __attribute__((aligned(128))); /* Threads of different communicators share no cache line. */
 extern struct communicator communicators[GROUPS_MAX];
+bool is_any_open(void);
 void *add_communicator(uint64_t hash, const char *name, int size, int rank, int64_t world_size);
 unsigned communicator_of(const void *context);
 

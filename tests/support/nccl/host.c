@@ -5,7 +5,8 @@
  * `orderly`: each communicator has a thread that issues calls and one that makes their kernel and network events; all
  * of them end, in any order, and the program prints what it did. `wild`: events are nested wrongly, out of order, ended
  * twice or never, handles and contexts are stale or made up, communicators are destroyed while others work and more of
- * them are made than there is room for. `bench`: ns of each event, in turns with calls that do nothing. */
+ * them are made than there is room for. `bench`: ns of each event, in turns with calls that do nothing, while SEED - 1
+ * other threads call the plugin too. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -258,7 +259,7 @@ enum { LOOPS = 1000, EVENTS = 8 };
 
 /* ns of one event of each kind: start of a call, its stop, kernel start, state, stop; step start, state, stop. */
 static void cost(struct table_v5 *table, void *context, double *ns) {
-    static void *calls[LOOPS], *kernels[LOOPS], *operations[LOOPS], *steps[LOOPS];
+    static _Thread_local void *calls[LOOPS], *kernels[LOOPS], *operations[LOOPS], *steps[LOOPS];
     struct event_v5 call = {.kind = EVENT_COLLECTIVE}, kernel = {.kind = EVENT_KERNEL},
                     operation = {.kind = EVENT_PROXY_OPERATION}, step = {.kind = EVENT_PROXY_STEP};
     union state_arguments end = {.kernel.device_ns = 2000}, bytes = {.proxy_step.bytes = 1 << 19};
@@ -292,12 +293,25 @@ static void cost(struct table_v5 *table, void *context, double *ns) {
     for (int i = 0; i < EVENTS; i++) ns[i] = (double)(at[i + 1] - at[i]) / LOOPS;
 }
 
-static void bench(void) {
+static int is_over;
+
+static void *beside(void *context) {
+    double ns[EVENTS];
+    while (!__atomic_load_n(&is_over, __ATOMIC_RELAXED)) cost(v5, context, ns);
+    return NULL;
+}
+
+/* With `threads` - 1 others that call the plugin all the time, each for a communicator of its own. */
+static void bench(uint64_t threads) {
+    pthread_t others[16];
     static const char *names[] = {"call start", "call stop", "kernel start", "kernel state", "kernel stop",
                                   "step start", "step state", "step stop"};
     int mask;
     void *context = make(1, "bench", 2, 0, &mask);
     double ours[EVENTS], nothing[EVENTS];
+    threads = threads > 16 ? 16 : threads;
+    for (uint64_t i = 1; i < threads; i++)
+        pthread_create(&others[i], NULL, beside, make(1 + i, "beside", 2, 0, &mask));
     for (int round = 0; round < rounds; round++) {
         cost(&bare, context, nothing);
         cost(v5, context, ours);
@@ -306,6 +320,8 @@ static void bench(void) {
             printf("%s\"%s\": [%.2f, %.2f]", i ? ", " : "", names[i], nothing[i], ours[i]);
         printf("}\n");
     }
+    __atomic_store_n(&is_over, 1, __ATOMIC_RELAXED);
+    for (uint64_t i = 1; i < threads; i++) pthread_join(others[i], NULL);
 }
 
 int main(int argc, char **argv) {
@@ -325,7 +341,7 @@ int main(int argc, char **argv) {
     else v5 = table;
     if (!strcmp(argv[3], "orderly")) orderly();
     else if (!strcmp(argv[3], "wild")) wild(strtoull(argv[4], NULL, 10));
-    else bench();
+    else bench(strtoull(argv[4], NULL, 10));
     if (argv[3][0] != 'b') dlclose(library); /* as NCCL does with the last communicator */
     return 0;
 }
