@@ -12,26 +12,35 @@ SECOND = 10**9
 HOUR = 3600 * SECOND
 
 
-def hang(role: str, phase: str, since_ns: int):
-    """The verdict on a rank that started four hours ago, whose last call began or ended `since_ns` ago."""
-    attempt = Attempt(0, 1, HOUR, role=role, phases=("none", "communication"), totals=(0, 0))
-    attempt.seen_ns, attempt.phase = 5 * HOUR, phase
-    attempt.last_ns = attempt.seen_ns - since_ns
-    return verdict([rank_status(attempt, None, PlannedLimits(), 5 * HOUR)], 5 * HOUR, 60 * SECOND)
+def hang(*ranks: tuple[str, int], role: str = PROFILED):
+    """The verdict on ranks that started four hours ago, by phase and how long ago their last call began or ended."""
+    statuses = []
+    for rank, (phase, since_ns) in enumerate(ranks):
+        attempt = Attempt(rank, 1, HOUR, role=role, phases=("none", "communication"), totals=(0, 0))
+        attempt.seen_ns, attempt.phase = 5 * HOUR, phase
+        attempt.last_ns = attempt.seen_ns - since_ns
+        statuses.append(rank_status(attempt, None, PlannedLimits(), 5 * HOUR))
+    return verdict(statuses, 5 * HOUR, 60 * SECOND)
+
+
+WAITS, IDLE = "communication", "none"
 
 
 @pytest.mark.parametrize(
-    ("phase", "since_ns", "hangs"),
+    ("ranks", "culprit"),
     [
-        ("none", 1, False),
-        ("none", 600 * SECOND, False),  # It may compute, or wait for requests.
-        ("communication", 50 * SECOND, False),
-        ("communication", 70 * SECOND, True),
+        ([(IDLE, 1), (IDLE, 3 * HOUR)], "none"),
+        ([(IDLE, 3 * HOUR), (IDLE, 3 * HOUR)], "none"),  # They may wait for requests.
+        ([(WAITS, 50 * SECOND), (WAITS, 70 * SECOND)], "none"),
+        ([(WAITS, 500 * SECOND), (IDLE, 500 * SECOND)], "none"),  # Rank 1 may save a checkpoint,
+        ([(WAITS, 700 * SECOND), (IDLE, 700 * SECOND)], 1),  # but not for so long.
+        ([(WAITS, 70 * SECOND), (WAITS, 80 * SECOND)], None),
     ],
 )
-def test_open_call_is_a_hang_and_no_step_is_none(phase, since_ns, hangs):
-    assert (hang(PROFILED, phase, since_ns) is not None) == hangs
-    assert hang("", phase, since_ns) is not None  # Of others no step in four hours is one.
+def test_hang_of_ranks_without_steps(ranks, culprit):
+    found = hang(*ranks)
+    assert (found.culprit and found.culprit.rank if found else "none") == culprit
+    assert hang(*ranks, role="") is not None  # Of others no step in four hours is one.
 
 
 def test_end_on_the_device_is_known():

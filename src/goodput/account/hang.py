@@ -1,8 +1,9 @@
 """The hang verdict: when no rank makes progress, which rank is where since when, and which one is the culprit.
 
 Progress is a completed step and nothing less: a rank that changes phases without completing one (a retry loop) hangs.
-Only for a process that makes rollouts and no steps, or whose steps nobody sees (nccl/), each phase boundary is
-progress. Excused up to its limit (stall_threshold): a rank in a planned phase (states.PLANNED); one that was in such a
+Only for a process that makes rollouts and no steps each phase boundary is progress. So it is for one whose steps nobody
+sees (nccl/): such ranks hang where one waits in communication and the others have done nothing for PROFILED_NS, which
+may be a checkpoint, or wait too. Excused up to its limit (stall_threshold): a rank in a planned phase (states.PLANNED); one that was in such a
 phase since its last step and still passes phase boundaries (an evaluation with its own loader); one before its first
 step, unless it waits in communication. A silent rank that was last seen in a planned phase is excused like this unless
 that phase is over: ranks that report have completed a step since, or left the same phase after as long a time as the
@@ -33,6 +34,7 @@ from goodput.account.stall_threshold import PLANNED_LEAST_NS, TIMES
 from goodput.account.states import PLANNED
 
 STALE_NS = 30 * 10**9
+PROFILED_NS = 600 * 10**9  # as long as NCCL's own users wait by default (PyTorch's timeout)
 TIE_SECONDS = 1.0  # suspects that stopped within this time stopped together
 SUSPECTS_SHOWN_MAX = 16
 # In order of trust. `behind` applies only where all ranks wait in communication; the last two had gone while others
@@ -60,9 +62,8 @@ class RankStatus(NamedTuple):
     limit_ns: int = PLANNED_LEAST_NS  # how long that state excuses it, or any planned one if it is in none
     alive: bool = True
     ended: str = ""  # "", "finished", "failed", "resumed"; not alive and "" means killed
-    generates: bool = (
-        False  # it has made rollouts and no step, or its steps are unknown: a phase boundary is its progress
-    )
+    generates: bool = False  # it has made rollouts and no step: a phase boundary is its progress
+    is_profiled: bool = False  # NCCL's profiler plugin alone has recorded it: nobody sees its steps
 
 
 class Suspect(NamedTuple):
@@ -136,6 +137,8 @@ def verdict(
     fresh = [one for one in live if now_ns - one.received_ns <= stale_ns]
     if not fresh or not all(_is_stuck(one, threshold_ns) for one in fresh):
         return None
+    if all(one.is_profiled and one.state != "communication" for one in fresh):
+        return None  # They may wait for requests.
     silent = [one for one in live if now_ns - one.received_ns > stale_ns]
     if _is_excused_unseen(silent, fresh, now_ns):
         return None
@@ -213,8 +216,8 @@ def _idle_ns(one: RankStatus) -> int:
 def _is_stuck(one: RankStatus, threshold_ns: int) -> bool:
     """Whether it had been without progress for too long at its last report."""
     idle_ns, there_ns = _idle_ns(one), max(one.seen_ns - one.phase_since_ns, 0)
-    limit_ns = max(one.limit_ns, threshold_ns)
-    if one.generates:
+    limit_ns = max(PROFILED_NS if one.is_profiled else one.limit_ns, threshold_ns)
+    if one.generates or one.is_profiled:
         return there_ns > (threshold_ns if one.state == "communication" else limit_ns)
     if one.state in PLANNED:
         return _planned_ns(one) > limit_ns

@@ -46,7 +46,8 @@ def rank_status(
         limit_ns=limits.of_state(attempt.rank, state, progress_ns),
         alive=attempt.alive,
         ended=attempt.end_reason(),
-        generates=last is None and (state == "rollout" or planned["rollout"] > 0 or attempt.role == PROFILED),
+        generates=last is None and (state == "rollout" or planned["rollout"] > 0),
+        is_profiled=last is None and attempt.role == PROFILED,
     )
 
 

@@ -61,6 +61,6 @@ def _status(engine: Engine, walk, attempt: Attempt, seen_ns: int) -> RankStatus:
         limit_ns=engine.planned.of_state(attempt.rank, state, progress_ns),
         alive=attempt.alive,
         ended=attempt.end_reason(),
-        generates=not fold.steps
-        and (state == "rollout" or tail[INDEX["rollout"]] > 0 or attempt.role == PROFILED),
+        generates=not fold.steps and (state == "rollout" or tail[INDEX["rollout"]] > 0),
+        is_profiled=not fold.steps and attempt.role == PROFILED,
     )
