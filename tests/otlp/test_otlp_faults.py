@@ -1,8 +1,13 @@
 """Receivers that are dead, slow, refuse or answer nonsense: nothing waits for them, and series say so."""
 
+import gc
 import threading
+import time
+import tracemalloc
 
 import pytest
+from support.aggregator.reports import story
+from support.aggregator.serve_process import push, samples, serving
 from support.node.agents import agent_on
 from support.node.node_tree import Clock, write_tree
 
@@ -13,6 +18,7 @@ from support.otlp.receiver import Receiver
 from support.servers.certificates import Authority
 from support.servers.servers import free_ports
 
+from goodput.aggregator.api.app import create_app
 from goodput.metrics import Families
 from goodput.otlp import exporter as exporter_module
 from goodput.otlp import points
@@ -154,6 +160,47 @@ def test_silent_receiver_delays_no_scrape(receiver, tmp_path):
             assert len(receiver.headers) == 1, "nothing is queued behind it"
     finally:
         silent.set()
+
+
+@pytest.mark.faults
+def test_silent_receiver_delays_no_push(receiver, tmp_path):
+    """The aggregator takes pushes and scrapes while one export waits; no second one begins or is queued, and series say so."""
+    silent = threading.Event()
+    receiver.answer = lambda handler, _: silent.wait(WAIT_SECONDS)
+    otlp = OtlpSettings(receiver.url, interval_seconds=0.01)
+    try:
+        with serving(create_app(f"sqlite:///{tmp_path}/ledger.db", otlp=otlp)) as client:
+            assert receiver.arrived.wait(WAIT_SECONDS)
+            ages = []
+            for ranks in story(start=time.time() - 60):
+                assert push(client, *ranks).accepted == len(ranks)
+                found = samples(client)
+                ages.append(found["goodput_aggregator_otlp_accepted_age_seconds",])
+            assert found["goodput_aggregator_otlp_exports_total", "accepted"] == 0
+            assert ages == sorted(ages) and ages[-1] > ages[0]
+            assert client.get("/api/v1/runs/r1").json()["steps"]["kept"] == 32
+            assert len(receiver.headers) == 1
+            silent.set()
+    finally:
+        silent.set()
+
+
+@pytest.mark.faults
+def test_dead_receiver_takes_no_memory():
+    """What an export would have said is not kept: after 25 failed ones of 200 points no more is allocated than after 5."""
+    exporter = exporter_of(f"http://127.0.0.1:{free_ports(1)[0]}/v1/metrics", lambda: one_series(200), 0.001)
+    sizes = []
+    tracemalloc.start()
+    try:
+        for count in (5, 20):
+            assert {exporter.export() for _ in range(count)} == {"unreachable"}
+            gc.collect()
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+        exporter.stop()
+    assert sizes[1] - sizes[0] < 20 * 200 * 16  # bytes; each point would be over 16
+    assert series_of(exporter)["points_total", "lost"] == 25 * 200
 
 
 def test_header_and_timeout_come_from_the_environment(receiver, monkeypatch):

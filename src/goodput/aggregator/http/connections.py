@@ -38,6 +38,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_receiving, self._is_in_head = False, True
         # Bytes since the last part of a body, and requests begun in this read.
         self._non_body_bytes = self._begun = 0
+        self._refused_bytes = 0  # of a body whose request was answered before its end
         self._set_timer(limits.IDLE_SECONDS_MAX)
         self.metrics.connections += 1
         if self.metrics.connections > self.metrics.connections_max:
@@ -77,12 +78,16 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._is_in_head, self._non_body_bytes = False, 0
+        self._is_in_head, self._non_body_bytes, self._refused_bytes = False, 0, 0
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._non_body_bytes = 0
         super().on_body(body)
+        if self.cycle.response_complete:
+            self._refused_bytes += len(body)
+            if self._refused_bytes > limits.REFUSED_BODY_BYTES_MAX:
+                self._transport.abort()
 
     def on_message_complete(self) -> None:
         self._is_receiving, self._non_body_bytes = False, 0

@@ -6,6 +6,9 @@ A refusal is counted in goodput_aggregator_requests_refused_total under the reas
 # Request line and headers together, and everything after the head that is not body (chunk sizes, trailers):
 # "head", 431.
 HEAD_BYTES_MAX = 32 << 10
+# Of a body that was refused: clients that read no answer before they have sent all of it should get the answer.
+# Beyond it the connection is closed.
+REFUSED_BODY_BYTES_MAX = 64 << 20
 HEAD_TOO_LARGE = f"request line and headers are larger than {HEAD_BYTES_MAX} bytes\n"
 # From the first byte of a request to its last; 32 MiB in that time are 4.5 Mbit/s. "slow", the connection is closed.
 REQUEST_SECONDS_MAX = 60.0
