@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from support.account.account_history import Process, ns
 from support.aggregator.exports import STALE
@@ -12,7 +13,9 @@ from goodput.account.states import INDEX
 from goodput.aggregator.accounts.common_steps import WAITING_ROWS_MAX
 from goodput.aggregator.accounts.live import IncrementalAccount
 from goodput.aggregator.accounts.recent_stragglers import RecentStragglers
+from goodput.aggregator.api.stored_accounts import bodies_of
 from goodput.aggregator.ingest.store import Store
+from goodput.aggregator.ledger import closed_runs
 
 
 class Training:
@@ -132,3 +135,14 @@ def test_rank_without_further_steps_holds_back_few_rows():
         training.last_minutes()
     until = training.live.last.straggler.comparable.until
     assert until == {(0, 1): 4, (1, 1): 304 - WAITING_ROWS_MAX}
+
+
+def test_account_in_the_ledger_has_no_comparable_sums():
+    training = Training(2)
+    training.train(9, forward=1.0)
+    training.report()
+    training.last_minutes()
+    account = training.live.last
+    assert account.straggler.comparable.steps == {(0, 1): 8, (1, 1): 8}
+    stored = msgspec.msgpack.decode(bodies_of(account)[closed_runs.ACCOUNT])["straggler"]
+    assert stored["comparable"] is None and stored["waited_ns"] == account.straggler.waited_ns > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections import Counter
+from dataclasses import replace
 
 import msgspec
 
@@ -20,7 +21,7 @@ log = logging.getLogger("goodput.aggregator")
 def bodies_of(account: Account) -> dict[str, bytes]:
     """What is stored, by kind."""
     return {
-        closed_runs.ACCOUNT: msgspec.msgpack.encode(account),
+        closed_runs.ACCOUNT: msgspec.msgpack.encode(_without_comparable_sums(account)),
         closed_runs.DOCUMENT: msgspec.json.encode(document(account, explain(account))),
         closed_runs.SUMMARY: msgspec.json.encode(summary_of(account)),
     }
@@ -34,6 +35,11 @@ def decoded_account(ledger: Ledger, run: str) -> Account | None:
     except (msgspec.DecodeError, zlib.error) as error:
         log.warning("run %r: its stored account cannot be read, its steps are folded: %s", run, error)
         return None
+
+
+def _without_comparable_sums(account: Account) -> Account:
+    """No alert compares the ranks of a run that is over."""
+    return replace(account, straggler=replace(account.straggler, comparable=None))
 
 
 def _counter(_type: type, value: object) -> Counter:
