@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from support.aggregator.reports import body_of, story
 
 from goodput.access.tokens import EVERYTHING
+from goodput.aggregator.ledger.ledger import LedgerError
 from goodput.aggregator.stream import messages, ownership
 from goodput.aggregator.stream.leases import Lease
 from goodput.aggregator.stream.members import Members
@@ -41,14 +42,18 @@ class Reader:
 class Ingest:
     """Accepts pushes of the run `slow` when the test lets it, others at once."""
 
-    def __init__(self):
+    def __init__(self, failing: dict[str, int] | None = None):
         self.has_loaded = asyncio.Event()
         self.accepted = []
+        self._failing = failing or {}  # by run, how often the ledger fails
 
     async def accept(self, body, access=EVERYTHING, memory=None, arrived_ns=None) -> schema.Ack:
         run = schema.decode(body).ranks[0].identity.run
         if run == "slow":
             await self.has_loaded.wait()
+        if self._failing.get(run, 0):
+            self._failing[run] -= 1
+            raise LedgerError("it is away")
         self.accepted.append(run)
         return schema.Ack(1, [], [])
 
@@ -99,6 +104,23 @@ def test_a_run_that_is_still_read_holds_up_no_other(monkeypatch):
         ingest.has_loaded.set()
         await until(lambda: held.written == 18)
         assert ingest.accepted[-1] == "slow"
+        await partitions._end(held)
+
+    asyncio.run(main())
+
+
+def test_pushes_of_a_node_are_merged_in_order_also_where_one_is_tried_again(monkeypatch):
+    """Another order leaves steps out of the windows, which count a step whose predecessor is known."""
+    monkeypatch.setattr(ownership, "RETRY_SECONDS", 0.01)
+    first, second, other = (body_of(*story(run, ranks=1)[0]) for run in ("first", "second", "other"))
+
+    async def main():
+        ingest = Ingest(failing={"first": 3})
+        batch = [(11, "n0", first), (12, "n0", second), (13, "n1", other)]
+        partitions, held = served(monkeypatch, [batch], ingest)
+        await until(lambda: held.written == 13)
+        assert ingest.accepted == ["other", "first", "second"]
+        assert not held.turns
         await partitions._end(held)
 
     asyncio.run(main())

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -90,6 +91,8 @@ class _Held:
         self.in_work: list[
             int
         ] = []  # when the pushes arrived that are read and not in the ledger yet, unix ns
+        # By node; a lock lets in those that wait in the order in which they came.
+        self.turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.last_delay_seconds, self.last_read_ns = 0.0, 0
 
     @property
@@ -401,7 +404,9 @@ class Partitions:
             return
         held.in_work.append(message.arrived_ns)
         try:
-            ack = await self._tried(held, message)
+            # In order, also where one is tried again: a step that comes before the one before it has no length.
+            async with held.turns.setdefault(message.node, asyncio.Lock()):
+                ack = await self._tried(held, message)
         finally:
             held.in_work.remove(message.arrived_ns)
         if ack is None:
