@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 import time
 
 import pytest
@@ -71,6 +72,36 @@ def test_ended_runs_leave_and_read_the_same(ledger):
         assert again.ingest.restore() == 0 and (await again.summaries.page(10)) == before
         for run in want:
             assert with_integers(await again.account(run)) == want[run]
+
+    asyncio.run(scenario())
+
+
+def test_so_many_runs_are_read_at_once(ledger, monkeypatch):
+    """Those of an aggregator that died are all wanted at once; read all together each would be there last."""
+    runs = [f"run-{at}" for at in range(5)]
+
+    async def scenario():
+        filling, one = Aggregator(ledger), Aggregator(ledger)
+        await filling.push(*[body for run in runs for body in run_bodies(run)])
+        one.store.stored |= ledger.starts()
+        read, reading, most, may_end = one.memory._read, [], [], threading.Event()
+
+        def slow_read(run):
+            reading.append(run)
+            most.append(len(reading))
+            assert may_end.wait(30)
+            reading.remove(run)
+            return read(run)
+
+        monkeypatch.setattr(one.memory, "_read", slow_read)
+        loads = [asyncio.create_task(one.memory.load(run)) for run in runs]
+        while len(reading) < run_memory.READ_AT_ONCE:
+            await asyncio.sleep(0.001)
+        for _ in range(20):
+            await asyncio.sleep(0.001)  # in which a third one would begin
+        may_end.set()
+        await asyncio.gather(*loads)
+        assert max(most) == run_memory.READ_AT_ONCE and sorted(one.store.runs) == runs
 
     asyncio.run(scenario())
 

@@ -37,6 +37,9 @@ log = logging.getLogger("goodput.aggregator")
 USED_SECONDS, OVER_SECONDS = 120.0, 10.0
 # A run that is over stays for so long after its last report, so that its last series are scraped and its page is fast.
 ENDED_SECONDS = 3600.0
+# So many runs are read at the same time: while one waits for the database another one computes. More would only take turns
+# at the interpreter with each other and with the event loop, and all would be late.
+READ_AT_ONCE = 2
 # What a rank process takes when its run is read.
 PROCESS_BYTES = 32 << 10
 # Of a full bound so much is freed at once: looking for the oldest takes a look at all.
@@ -51,6 +54,7 @@ class RunMemory:
         self._store, self._counts = accounts.store, ingest.counts
         self.windows = RestoredWindows(ledger, accounts.store)
         self._flights = SingleFlight()
+        self._reading = asyncio.Semaphore(READ_AT_ONCE)
         self._used: dict[str, float] = {}  # when runs were loaded
         # Of runs that left since they were over; None where the ledger has it.
         self._summaries: dict[str, RunSummary | None] = {}
@@ -171,7 +175,7 @@ class RunMemory:
             await self._flights.run(run, lambda: self._load(run))
 
     async def _load(self, run: str) -> None:
-        async with self._memory.reservation() as memory:
+        async with self._reading, self._memory.reservation() as memory:
             await self._reserve(memory, run)
             found, account, live = await in_thread(self._read, run)
         if run not in self._store.stored:
