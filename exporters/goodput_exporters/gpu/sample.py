@@ -39,6 +39,7 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "pcie_generation": ("goodput_gpu_pcie_generation", ("kind",)),
     "pcie_lanes": ("goodput_gpu_pcie_lanes", ("kind",)),
     "nvlink_errors": ("goodput_gpu_nvlink_errors_total", ("kind",)),
+    "nvlink_bit_errors": ("goodput_gpu_nvlink_bit_error_ratio", ("kind",)),
     "processes": ("goodput_gpu_processes", ()),
 }
 GPUS_MAX = 256

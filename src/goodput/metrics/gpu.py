@@ -43,7 +43,12 @@ goodput_gpu_xid_errors_total{gpu xid class}: XID errors since the agent started,
 goodput_gpu_pcie_replays_total{gpu}: PCIe packets retransmitted.
 goodput_gpu_pcie_generation{gpu kind}: PCIe generation of the link: current, max.
 goodput_gpu_pcie_lanes{gpu kind}: PCIe lanes of the link: current, max.
-goodput_gpu_nvlink_errors_total{gpu kind}: NVLink errors: crc_flit, crc_data, replay, recovery.
+goodput_gpu_nvlink_errors_total{gpu kind}: NVLink errors of all links: crc_flit, crc_data, crc, replay,
+    recovery, ecc_data; since NVLink 5 malformed_packets, buffer_overruns, receive, receive_remote,
+    receive_general, local_link_integrity, transmit_discards, recovery_events, recovery_successful,
+    recovery_failed, effective, symbol.
+goodput_gpu_nvlink_bit_error_ratio{gpu kind}: Bit error ratio of the NVLinks: effective (after correction),
+    symbol.
 goodput_gpu_processes{gpu}: Processes that compute on the GPU.
 goodput_gpu_activity_seconds_total{gpu phase unit}: Time the unit was active, by the phase of the GPU's rank;
     phase none is outside any phase, idle is without a rank.

@@ -265,6 +265,62 @@ def test_throttle_times_fall_back_to_fields(driver, control):
     )
 
 
+OLD_NVLINK = tuple(f"0.field.{number}.0" for number in (38, 45, 52, 59))
+ALL_LINKS = 0xFFFF_FFFF
+
+
+def nvlink_errors(sample):
+    readings = sample.gpus[0].readings
+    return {
+        key.partition("/")[2]: value for key, value in readings.items() if key.startswith("nvlink_errors/")
+    }
+
+
+@pytest.mark.parametrize("by_link", [False, True])
+def test_nvlink_4_errors_are_read_where_older_ones_are_not(driver, control, clock, by_link):
+    """A driver answers the new fields for all links together, or for each link."""
+    control.drop(*OLD_NVLINK)
+    for number, value in ((161, 100), (162, 200), (163, 300)):
+        scopes = {link: value + link for link in range(3)} if by_link else {ALL_LINKS: value}
+        for scope, count in scopes.items():
+            control.set(f"0.field.{number}.{scope}", f"{count} 3")
+    nvml = driver()
+    samples = [sampled(nvml, clock=clock) for _ in range(4)]
+    found = {"replay": 100.0, "recovery": 200.0, "crc": 300.0}
+    if by_link:
+        found = {kind: 3 * value + 3 for kind, value in found.items()}
+    assert nvlink_errors(samples[0]) == {} and nvlink_errors(samples[-1]) == found
+    assert [sample.problems for sample in samples] == [[]] * 4
+    # The other GPU has the older fields, and is asked for nothing else.
+    assert samples[-1].gpus[1].readings["nvlink_errors/replay"] == EXPECTED["nvlink_errors/replay"]
+
+
+def test_nvlink_5_errors(driver, control, clock):
+    control.drop(*OLD_NVLINK, *(f"0.field.{number}.{ALL_LINKS}" for number in (138, 139)))
+    kinds = (
+        *("malformed_packets", "buffer_overruns", "receive", "receive_remote", "receive_general"),
+        *("local_link_integrity", "transmit_discards", "recovery_successful", "recovery_failed"),
+        "recovery_events",
+    )
+    numbers = dict(zip(range(206, 216), kinds, strict=True)) | {219: "effective", 221: "symbol"}
+    for number in numbers:
+        control.lines[f"0.field.{number}.{ALL_LINKS}"] = f"{number * 2} 3"
+    # 4 bits of mantissa, 8 of exponent.
+    control.lines[f"0.field.220.{ALL_LINKS}"] = f"{0x10F} 3"
+    control.lines[f"0.field.222.{ALL_LINKS}"] = f"{0x50C} 3"
+    control.lines[f"0.field.202.{ALL_LINKS}"] = "5000 3"
+    control.lines[f"0.field.204.{ALL_LINKS}"] = "6000 3"
+    control.write()
+    nvml = driver()
+    sampled(nvml)
+    sample = sampled(nvml, clock=clock)
+    assert nvlink_errors(sample) == {kind: number * 2.0 for number, kind in numbers.items()}
+    readings = sample.gpus[0].readings
+    assert readings["nvlink_bit_errors/effective"] == pytest.approx(1e-15)
+    assert readings["nvlink_bit_errors/symbol"] == pytest.approx(5e-12)
+    assert readings["link_bytes/nvlink/transmit"] == 5000 and readings["link_bytes/nvlink/receive"] == 6000
+
+
 def test_old_driver_gives_available_readings(driver, clock):
     nvml = driver(
         *("nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmSampleGet"),

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from goodput_exporters.gpu.nvidia.status_codes import recovery_key, throttle_readings
+from goodput_exporters.gpu.nvidia.status_codes import bit_error_ratio, recovery_key, throttle_readings
 
 # dcgmvalue.py: 16 values from each of these on mean blank, not found, not supported, not permitted. A 64-bit counter
 # may exceed the 32-bit blanks, so only those 16 values are blank, and 2**47 is blank only in doubles.
@@ -25,6 +25,7 @@ FP64_BLANK = 140_737_488_355_328.0
 
 EVENT_REASONS, XID, NAME, NVML_INDEX, RECOVERY_ACTION, PAGES_PENDING = 112, 230, 50, 52, 1523, 392
 SM_CYCLES_ELAPSED, SM_CYCLES_ACTIVE = 1084, 1085
+_RAW_BIT_ERROR_RATIOS = (1215, 1217)
 # A share of time may be rounded to more than 1, but not beyond this.
 _ACTIVITY_MAX = 1.05
 _UTILIZATION, _UTILIZATION_RATIO, _ENERGY_JOULES = 203, 1613, 1611
@@ -106,6 +107,10 @@ _TABLE = [
     _dev(419, "nvlink_errors/crc_data", _ONE, "NVLINK_CRC_DATA_ERROR_COUNT_TOTAL", "NVLINK_CRC_DATA_ERROR_TOTAL"),
     _dev(429, "nvlink_errors/replay", _ONE, "NVLINK_REPLAY_ERROR_COUNT_TOTAL", "NVLINK_REPLAY_ERROR_TOTAL"),
     _dev(439, "nvlink_errors/recovery", _ONE, "NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "NVLINK_RECOVERY_ERROR_TOTAL"),
+    # NVLink 4.
+    _dev(497, "nvlink_errors/crc", _ONE, "NVLINK_ERROR_DL_CRC", "NVLINK_CRC_ERROR_TOTAL"),
+    _dev(498, "nvlink_errors/recovery", _ONE, "NVLINK_ERROR_DL_RECOVERY", "NVLINK_RECOVERY_TOTAL"),
+    _dev(499, "nvlink_errors/replay", _ONE, "NVLINK_ERROR_DL_REPLAY", "NVLINK_REPLAY_TOTAL"),
     # Sum of both directions: used only where they are not reported separately.
     _dev(449, "link_rate/nvlink/both", _KIBIBYTES_TIMES_1000, "NVLINK_BANDWIDTH_TOTAL", "NVLINK_THROUGHPUT_TOTAL"),
     _dev(843, "link_rate/nvlink/transmit", _KIBIBYTES_TIMES_1000, "NVLINK_TX_BANDWIDTH_TOTAL", "NVLINK_TX_THROUGHPUT_TOTAL"),
@@ -128,6 +133,23 @@ _TABLE = [
     _prof(1092, "link_bytes/pcie/receive", "PCIE_RX_BYTES_TOTAL", double=False, instance=False),
     _dev(1201, "link_bytes/nvlink/transmit", _ONE, "NVLINK_COUNT_TX_BYTES", "NVLINK_TX_BYTES_TOTAL"),
     _dev(1203, "link_bytes/nvlink/receive", _ONE, "NVLINK_COUNT_RX_BYTES", "NVLINK_RX_BYTES_TOTAL"),
+    _dev(1204, "nvlink_errors/malformed_packets", _ONE, "NVLINK_COUNT_RX_MALFORMED_PACKET_ERRORS", "NVLINK_RX_PACKET_MALFORMED_TOTAL"),
+    _dev(1205, "nvlink_errors/buffer_overruns", _ONE, "NVLINK_COUNT_RX_BUFFER_OVERRUN_ERRORS", "NVLINK_RX_PACKET_DROPPED_TOTAL"),
+    _dev(1206, "nvlink_errors/receive", _ONE, "NVLINK_COUNT_RX_ERRORS", "NVLINK_RX_ERROR_TOTAL"),
+    _dev(1207, "nvlink_errors/receive_remote", _ONE, "NVLINK_COUNT_RX_REMOTE_ERRORS", "NVLINK_RX_REMOTE_ERROR_TOTAL"),
+    _dev(1208, "nvlink_errors/receive_general", _ONE, "NVLINK_COUNT_RX_GENERAL_ERRORS", "NVLINK_RX_GENERAL_ERROR_TOTAL"),
+    _dev(1209, "nvlink_errors/local_link_integrity", _ONE, "NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS", "NVLINK_INTEGRITY_ERROR_TOTAL"),
+    _dev(1210, "nvlink_errors/transmit_discards", _ONE, "NVLINK_COUNT_TX_DISCARDS"),
+    _dev(1211, "nvlink_errors/recovery_successful", _ONE, "NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS", "NVLINK_RECOVERY_SUCCESSFUL_TOTAL"),
+    _dev(1212, "nvlink_errors/recovery_failed", _ONE, "NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS", "NVLINK_RECOVERY_FAILED_TOTAL"),
+    _dev(1213, "nvlink_errors/recovery_events", _ONE, "NVLINK_COUNT_LINK_RECOVERY_EVENTS", "NVLINK_RECOVERY_EVENT_TOTAL"),
+    _dev(1214, "nvlink_errors/symbol", _ONE, "NVLINK_COUNT_RX_SYMBOL_ERRORS", "NVLINK_RX_SYMBOL_ERROR_TOTAL"),
+    _dev(1215, "nvlink_bit_errors/symbol", _ONE, "NVLINK_COUNT_SYMBOL_BER", "NVLINK_SYMBOL_BER_RAW"),
+    _dev(1216, "nvlink_bit_errors/symbol", _ONE, "NVLINK_COUNT_SYMBOL_BER_FLOAT", "NVLINK_SYMBOL_BER_RATIO", double=True),
+    _dev(1217, "nvlink_bit_errors/effective", _ONE, "NVLINK_COUNT_EFFECTIVE_BER", "NVLINK_EFFECTIVE_BER_RAW"),
+    _dev(1218, "nvlink_bit_errors/effective", _ONE, "NVLINK_COUNT_EFFECTIVE_BER_FLOAT", "NVLINK_EFFECTIVE_BER_RATIO", double=True),
+    _dev(1219, "nvlink_errors/effective", _ONE, "NVLINK_COUNT_EFFECTIVE_ERRORS", "NVLINK_EFFECTIVE_ERROR_TOTAL"),
+    _dev(1220, "nvlink_errors/ecc_data", _ONE, "NVLINK_ECC_DATA_ERROR_COUNT_TOTAL", "NVLINK_ECC_ERROR_TOTAL"),
     _dev(RECOVERY_ACTION, "", _ONE, "GET_GPU_RECOVERY_ACTION", "GPU_RECOVERY_ACTION"),
     # The same in base units, since 4.7.
     _dev(1603, "clock/sm", _ONE, "SM_CLOCK_HERTZ"),
@@ -155,7 +177,9 @@ SLOW = (
     *range(240, 248),
     *range(250, 254),
     *range(310, 314),
-    *(390, 391, PAGES_PENDING, 393, 394, 395, 396, 409, 419, 429, 439, 449, 843, 897, RECOVERY_ACTION),
+    *(390, 391, PAGES_PENDING, 393, 394, 395, 396, 409, 419, 429, 439, 449, *range(497, 500), 843, 897),
+    *range(1204, 1221),
+    RECOVERY_ACTION,
 )
 # Since 4.6, and on Hopper and later only.
 TOTALS = (SM_CYCLES_ELAPSED, SM_CYCLES_ACTIVE, 1091, 1092, 1201, 1203)
@@ -201,6 +225,8 @@ def readings_of(values: Mapping[int, object], instance: bool = False) -> dict[st
             continue
         if number == EVENT_REASONS:
             found.update(throttle_readings(int(value)))
+        elif number in _RAW_BIT_ERROR_RATIOS:
+            found[field.key] = bit_error_ratio(value)
         elif number == RECOVERY_ACTION:
             found[recovery_key(value)] = 1.0
         elif field.key:

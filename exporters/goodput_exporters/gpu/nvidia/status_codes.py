@@ -1,4 +1,4 @@
-"""Bits and numbers that NVML and DCGM share: reasons for throttled clocks, and recovery actions."""
+"""Bits and numbers that NVML and DCGM share: reasons for throttled clocks, recovery actions, NVLink bit error ratios."""
 
 from __future__ import annotations
 
@@ -28,3 +28,9 @@ def throttle_readings(bits: int) -> dict[str, float]:
 def recovery_key(action: float) -> str:
     is_known = 0 <= action < len(RECOVERY_ACTIONS)
     return f"recovery/{RECOVERY_ACTIONS[int(action)] if is_known else 'unknown'}"
+
+
+def bit_error_ratio(raw: float) -> float:
+    """NVLink's ratio from its four bits of mantissa above eight of exponent (nvml.h, NVML_NVLINK_BER_*): m x 10^-e."""
+    mantissa, exponent = int(raw) >> 8 & 0xF, int(raw) & 0xFF
+    return mantissa * 10.0**-exponent

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from goodput_exporters.gpu.nvidia.status_codes import recovery_key, throttle_readings
+from goodput_exporters.gpu.nvidia.status_codes import bit_error_ratio, recovery_key, throttle_readings
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -108,15 +108,49 @@ def _throttle(reason: str) -> Query:
 
 @dataclass(frozen=True)
 class Field:
-    """One of nvmlDeviceGetFieldValues: number (NVML_FI_DEV_*), scope, and the reading it becomes."""
+    """One of nvmlDeviceGetFieldValues: number (NVML_FI_DEV_*), scope, and the reading it becomes.
+
+    `after` is the field with the same meaning on older GPUs: this one is asked where that one is not supported. Fields
+    of one reading that are both supported, as one for each link, are added up.
+    """
 
     number: int
     key: str
     factor: float = 1.0
     scope: int = 0
+    after: Field | None = None
+
+    @property
+    def name(self) -> str:
+        """For messages, and to remember that it is not supported."""
+        scope = {0: "", _ALL_LINKS: " of all links"}.get(self.scope, f" of link {self.scope}")
+        return f"field {self.number} ({self.key}){scope}"
 
 
 RECOVERY = Field(230, "recovery")  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+# NVLink errors, all links together. Until NVLink 3 _CRC_FLIT, _CRC_DATA, _REPLAY and _RECOVERY_ERROR_COUNT_TOTAL.
+_NVLINK = {"crc_flit": 38, "crc_data": 45, "replay": 52, "recovery": 59}
+_NVLINK_FIELDS = {kind: Field(number, f"nvlink_errors/{kind}") for kind, number in _NVLINK.items()}
+# NVLink 4: NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, _RECOVERY and _CRC, for all links or else for each.
+_NVLINK_4 = {"replay": (161, "replay"), "recovery": (162, "recovery"), "crc": (163, "crc_flit")}
+_NVLINK_4_FIELDS = {
+    kind: Field(number, f"nvlink_errors/{kind}", 1.0, _ALL_LINKS, _NVLINK_FIELDS[older])
+    for kind, (number, older) in _NVLINK_4.items()
+}
+LINKS_MAX = 18  # of a GPU of NVLink 4
+# NVLink 5: NVML_FI_DEV_NVLINK_COUNT_*. 205 and 216 to 218 are deprecated.
+_NVLINK_5 = {
+    206: "malformed_packets", 207: "buffer_overruns", 208: "receive", 209: "receive_remote", 210: "receive_general",
+    211: "local_link_integrity", 212: "transmit_discards", 213: "recovery_successful", 214: "recovery_failed",
+    215: "recovery_events", 219: "effective", 221: "symbol",
+}  # fmt: skip
+BIT_ERROR_RATIOS = (
+    Field(220, "nvlink_bit_errors/effective", 1.0, _ALL_LINKS),
+    Field(222, "nvlink_bit_errors/symbol", 1.0, _ALL_LINKS),
+)
+# NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX: KiB since the driver was loaded, despite the name.
+_TRANSMIT = Field(138, "link_bytes/nvlink/transmit", KIB, _ALL_LINKS)
+_RECEIVE = Field(139, "link_bytes/nvlink/receive", KIB, _ALL_LINKS)
 FIELDS = (
     Field(3, "ecc/correctable/volatile"),
     Field(4, "ecc/uncorrectable/volatile"),
@@ -125,15 +159,23 @@ FIELDS = (
     Field(29, "pages_retired/single_bit"),
     Field(30, "pages_retired/double_bit"),
     Field(31, "pages_retired/pending"),
-    Field(38, "nvlink_errors/crc_flit"),
-    Field(45, "nvlink_errors/crc_data"),
-    Field(52, "nvlink_errors/replay"),
-    Field(59, "nvlink_errors/recovery"),
+    *_NVLINK_FIELDS.values(),
+    *_NVLINK_4_FIELDS.values(),
+    *(
+        Field(field.number, field.key, 1.0, link, field)
+        for field in _NVLINK_4_FIELDS.values()
+        for link in range(LINKS_MAX)
+    ),
+    *(Field(number, f"nvlink_errors/{kind}", 1.0, _ALL_LINKS) for number, kind in _NVLINK_5.items()),
+    Field(160, "nvlink_errors/ecc_data"),
+    *BIT_ERROR_RATIOS,
     Field(82, "temperature/memory"),
     Field(94, "pcie_replays"),
-    # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX: KiB since the driver was loaded, despite the name.
-    Field(138, "link_bytes/nvlink/transmit", KIB, _ALL_LINKS),
-    Field(139, "link_bytes/nvlink/receive", KIB, _ALL_LINKS),
+    _TRANSMIT,
+    _RECEIVE,
+    # NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES and _RCV_BYTES, of NVLink 5.
+    Field(202, _TRANSMIT.key, 1.0, _ALL_LINKS, _TRANSMIT),
+    Field(204, _RECEIVE.key, 1.0, _ALL_LINKS, _RECEIVE),
     Field(142, "rows_remapped/correctable"),
     Field(143, "rows_remapped/uncorrectable"),
     Field(144, "rows_remapped/pending"),
@@ -167,6 +209,8 @@ def reading_of(field: Field, value: float) -> tuple[str, float]:
     """(key, value in base units) of a field."""
     if field is RECOVERY:
         return recovery_key(value), 1.0
+    if field in BIT_ERROR_RATIOS:
+        return field.key, bit_error_ratio(value)
     return field.key, value * field.factor
 
 
