@@ -347,10 +347,14 @@ PANELS = [
             "{{link}} {{direction}}": f"{rate_of('goodput_gpu_link_bytes_total', 'link, direction', GPU)} "
             f"or {LINK_BYTES}",
             "NVLink errors": rate_of("goodput_gpu_nvlink_errors_total", "", GPU),
+            "NVLink bit error ratio": f"max(goodput_gpu_nvlink_bit_error_ratio{{{GPU}}})",
         },
         unit="Bps",
         no_value="no driver reports the traffic of links",
-        overrides=[series("NVLink errors", "cps", axis="right")],
+        overrides=[
+            series("NVLink errors", "cps", axis="right"),
+            series("NVLink bit error ratio", "sci", axis="right"),
+        ],
     ),
     # What the GPUs wait for.
     panels.lines(

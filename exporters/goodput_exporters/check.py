@@ -28,6 +28,7 @@ OK, NONE, FAILED = "ok", "none", "failed"
 MARKS = {OK: ("ok", "32"), NONE: ("-", "2"), FAILED: ("FAILED", "31")}
 WIDTH = 22
 DETAIL_MAX = 500
+NO_SUBCODES = "NVLink errors (XID 144 to 149) are reported without their sub-codes; needs CAP_SYSLOG"
 TIMEOUT_SECONDS = 3.0
 
 
@@ -51,6 +52,8 @@ def check(
         agent.gpus.settle()
         findings += map(_driver, agent.gpus.statuses())
         findings += [_measure("GPUs", _gpus, agent), _measure("ranks", _ranks, agent), _plugin()]
+        if problem := agent.gpus.kernel_log_problem():
+            findings.append(Finding("kernel log", NONE, f"{problem}: {NO_SUBCODES}"))
         others = (runner.collector for name, runner in agent.runners.items() if name not in ("ranks", "gpus"))
         findings += [_measure(collector.name, _series, collector) for collector in others]
     finally:

@@ -42,6 +42,7 @@ class Settings:
     drivers: tuple[str, ...] | None = None  # GPU drivers to use; None: all
     paths: tuple[str, ...] = ()  # whose file systems are monitored, besides the network file systems
     container_logs: str = "/var/log/containers"  # where the kubelet links container logs
+    kernel_log: str = "/dev/kmsg"
     monotonic_ns: Callable[[], int] = time.monotonic_ns
     unix_ns: Callable[[], int] = time.time_ns
 

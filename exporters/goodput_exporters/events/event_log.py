@@ -23,6 +23,7 @@ RANKS_SHOWN, TEXT_MAX, TIME_SECONDS_MAX = 8, 255, 253_402_300_799
 REMEDIES = {
     "none": "nothing to do",
     "restart_app": "restart the process on it",
+    "restart_vm": "restart the virtual machine",
     "reset_gpu": "reset the GPU",
     "reboot_node": "reboot the node",
     "check_hardware": "have the hardware checked",
@@ -30,6 +31,7 @@ REMEDIES = {
     "update_software": "update the driver",
     "watch": "act if it happens again",
     "see_other_xid": "see the XID reported with it",
+    "see_kernel_log": "its sub-code in the kernel's log says whether the GPU needs a reset",
 }
 # Meaning by kind and severity; "" where the severity makes no difference.
 MEANINGS = {
@@ -94,7 +96,9 @@ def describe(event: Event) -> list[str]:
 
 def meaning(event: Event) -> str:
     if event.kind == "xid":
-        return REMEDIES.get(lookup(event.code).action, "")
+        # A sub-code may say otherwise than the number.
+        action = event.text.partition("to do: ")[2].partition(",")[0]
+        return REMEDIES.get(action) or REMEDIES.get(lookup(event.code).action, "")
     return MEANINGS.get((event.kind, event.severity)) or MEANINGS.get((event.kind, ""), "")
 
 

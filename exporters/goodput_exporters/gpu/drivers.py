@@ -22,6 +22,9 @@ DRIVERS = {
     "dcgm_endpoint": "goodput_exporters.gpu.dcgm_endpoint.driver:DcgmEndpoint",
 }
 
+# Those of NVIDIA's GPUs, which have XIDs.
+XID_DRIVERS = ("dcgm", "nvml", "dcgm_endpoint")
+
 
 class Options(Struct, frozen=True):
     """What a driver is built with."""

@@ -39,7 +39,8 @@ goodput_gpu_pages_retired{gpu kind}: Retired memory pages: single_bit, double_bi
 goodput_gpu_recovery_action{gpu action}: 1 for the recovery action that the driver recommends: none,
     gpu_reset, node_reboot, drain_p2p, drain_and_reset, recover_imex_domain, bus_reset, system_reboot,
     unknown.
-goodput_gpu_xid_errors_total{gpu xid class}: XID errors since the agent started, by number and class.
+goodput_gpu_xid_errors_total{gpu xid class}: XID errors since the agent started, by number and class; class
+    link_fatal is an NVLink error that needs a reset by its sub-code.
 goodput_gpu_pcie_replays_total{gpu}: PCIe packets retransmitted.
 goodput_gpu_pcie_generation{gpu kind}: PCIe generation of the link: current, max.
 goodput_gpu_pcie_lanes{gpu kind}: PCIe lanes of the link: current, max.

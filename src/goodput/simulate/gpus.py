@@ -96,6 +96,7 @@ def _errors(node, gpu: str, index: int, busy: np.ndarray) -> None:
         node.rare_events(name, 0.3, 3, **labels, kind="correctable")
         node.counter(name, 0, **labels, kind="uncorrectable")
     node.rare_events("goodput_gpu_nvlink_errors_total", 0.1, 2, gpu=gpu, kind="replay")
+    node.gauge("goodput_gpu_nvlink_bit_error_ratio", 1e-15, gpu=gpu, kind="effective")
 
 
 def _by_phase(node, gpu: str, seconds_by_phase: np.ndarray) -> None:

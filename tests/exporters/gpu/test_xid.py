@@ -46,7 +46,13 @@ def test_catalogue_reset_actions_match():
         (94, "memory", "warning", "restart_app"),
         (119, "firmware", "critical", "reset_gpu"),
         (137, "link", "warning", "see_other_xid"),
-        (145, "link", "critical", "check_link"),
+        (145, "link", "warning", "see_kernel_log"),
+        (147, "link", "info", "watch"),
+        (148, "link", "info", "watch"),
+        (150, "link", "critical", "reset_gpu"),
+        (151, "driver", "critical", "restart_vm"),
+        (157, "memory", "info", "watch"),
+        (161, "memory", "info", "watch"),
         (126, "gpu", "warning", "restart_app"),
         (105, "video", "warning", "restart_app"),
     ],
@@ -56,7 +62,7 @@ def test_the_errors_that_matter(number, kind, severity, action):
     assert (xid.kind, xid.severity, xid.action) == (kind, severity, action)
 
 
-@pytest.mark.parametrize("number", [-1, 0, 1, 173, 999, 1 << 63])
+@pytest.mark.parametrize("number", [-1, 0, 1, 173, 185, 999, 1 << 63])
 def test_unknown_xid_is_a_warning(number):
     xid = lookup(number)
     assert (xid.number, xid.kind, xid.severity) == (number, "unknown", "warning")

@@ -28,6 +28,7 @@ def readings(index: int, seconds: float) -> dict[str, float]:
         "pcie_lanes/current": 8.0 if index == 0 else 16.0,
         "pcie_lanes/max": 16.0,
         "nvlink_errors/replay": 0.0,
+        "nvlink_bit_errors/effective": 1e-15,
     }
     found |= {"pcie_generation/current": 5.0, "pcie_generation/max": 5.0, "recovery/none": 1.0}
     return found

@@ -16,13 +16,15 @@ from dataclasses import replace
 
 from goodput_exporters.collector import NoData, Settings
 from goodput_exporters.collectors.gpus.damage import DamageMonitor
+from goodput_exporters.collectors.gpus.nvlink_subcodes import NvlinkSubcodes
 from goodput_exporters.collectors.gpus.series import add_driver, add_gpu
 from goodput_exporters.collectors.gpus.xid_counter import XidCounter
-from goodput_exporters.gpu.drivers import DRIVERS, Options, absence
+from goodput_exporters.gpu.drivers import DRIVERS, XID_DRIVERS, Options, absence
 from goodput_exporters.gpu.merge import MergedGpu, merge
 from goodput_exporters.gpu.pci import PciBus
 from goodput_exporters.gpu.sample import TEXT_MAX, Event, Sample
 from goodput_exporters.gpu.supervisor import STOP_SECONDS_MAX, DriverStatus, DriverSupervisor, Limits
+from goodput_exporters.system.kernel_log import KernelLog
 
 GONE_SECONDS_MAX = 3600.0
 GONE_MAX = 256
@@ -53,6 +55,7 @@ class Gpus:
         self.on_sample: Callable[[Sample], None] | None = None
         self._bus = PciBus(settings.sysfs, monotonic_ns)
         self._xids, self._damage = XidCounter(), DamageMonitor(settings.unix_ns)
+        self._subcodes: NvlinkSubcodes | None = None  # from `start` on
         self._restarts: dict[str, int] = {}
         self._lock = threading.Lock()  # guards the following
         self._supervisors: list[DriverSupervisor] = []
@@ -62,6 +65,7 @@ class Gpus:
         """Start the drivers' processes; returns at once. A second call does nothing."""
         with self._lock:
             if not self._supervisors:
+                self._subcodes = NvlinkSubcodes(KernelLog(self._settings.kernel_log), self._monotonic_ns)
                 self._supervisors = [self._supervisor(*driver) for driver in self._drivers().items()]
                 for supervisor in self._supervisors:
                     supervisor.start()
@@ -84,6 +88,8 @@ class Gpus:
             supervisor.begin_stop()
         for supervisor in supervisors:
             supervisor.stop(max(0.0, deadline - time.monotonic()))
+        if self._subcodes is not None:
+            self._subcodes.log.close()
 
     def statuses(self) -> list[DriverStatus]:
         with self._lock:
@@ -93,6 +99,12 @@ class Gpus:
     def possible_events(self, sample: Sample) -> dict[str, frozenset[tuple[str, str]]]:
         """(kind, severity) of the events that a sample's driver can report, by UUID of its GPUs."""
         return self._damage.possible(sample)
+
+    def kernel_log_problem(self) -> str:
+        """Why the kernel's log cannot be read, "" where it can or where no driver of NVIDIA's GPUs answers."""
+        if self._subcodes is None or not any(one.up and one.name in XID_DRIVERS for one in self.statuses()):
+            return ""
+        return self._subcodes.log.problem
 
     def restart_events(self) -> list[Event]:
         """An event for each driver whose process was replaced since the last call: its GPUs cannot be seen."""
@@ -149,6 +161,8 @@ class Gpus:
 
     def _handle_sample(self, sample: Sample) -> None:
         sample = self._damage.with_events(sample)
+        if self._subcodes is not None:
+            sample = self._subcodes.complete(sample)
         self._xids.add_sample(sample)
         if self.on_sample is not None:
             self.on_sample(sample)

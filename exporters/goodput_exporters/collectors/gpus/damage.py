@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
+from goodput_exporters.gpu.drivers import XID_DRIVERS
 from goodput_exporters.gpu.nvidia.xid import lookup
 from goodput_exporters.gpu.sample import EVENTS_MAX, Event, Gpu, Sample
 
@@ -27,7 +28,6 @@ QUIET_NS = 60 * 10**9
 CLAIM_NS = 120 * 10**9
 # A dcgm-exporter shows an XID up to its interval, 30 s by default, after NVML does.
 XID_NS = 120 * 10**9
-_XID_DRIVERS = ("nvml", "dcgm", "dcgm_endpoint")
 
 # (keys, of which the first that the GPU ever had counts; kind; severity; description)
 COUNTERS = (
@@ -201,7 +201,7 @@ def _growth(told: dict[str, float], key: str, before: float | None, now: float |
 
 def _possible(driver: str, readings: dict[str, float]) -> frozenset[tuple[str, str]]:
     pairs = {("lost", "critical")}
-    if driver in _XID_DRIVERS:
+    if driver in XID_DRIVERS:
         pairs |= {("xid", "warning"), ("xid", "critical")}
     if any(f"throttled/{reason}" in readings for reason in FAULT_REASONS):
         pairs.add(("throttle", "warning"))

@@ -10,8 +10,9 @@ import threading
 from collections import Counter
 from collections.abc import Iterable
 
+from goodput_exporters.gpu.nvidia.nvlink_xid import NUMBERS
 from goodput_exporters.gpu.nvidia.xid import lookup
-from goodput_exporters.gpu.sample import Sample
+from goodput_exporters.gpu.sample import Event, Sample
 
 OTHER = ("other", "unknown")
 GPUS_MAX, NUMBERS_MAX = 512, 64
@@ -29,7 +30,7 @@ class XidCounter:
                 if event.kind != "xid" or (key not in self._counts and len(self._counts) >= GPUS_MAX):
                     continue
                 counts = self._counts.setdefault(key, Counter())
-                number = str(event.code), lookup(event.code).kind
+                number = str(event.code), _kind(event)
                 counts[number if number in counts or len(counts) < NUMBERS_MAX else OTHER] += event.count
 
     def counts(self, uuids: Iterable[str]) -> Counter[tuple[str, str]]:
@@ -44,3 +45,10 @@ class XidCounter:
     def forget(self, uuids: Iterable[str]) -> None:
         with self._lock:
             self._counts = {key: counts for key, counts in self._counts.items() if key[1] not in uuids}
+
+
+def _kind(event: Event) -> str:
+    """The class: of an NVLink error that its sub-code makes critical another one, since alerts go by number and class."""
+    xid = lookup(event.code)
+    is_fatal = event.code in NUMBERS and event.severity == "critical" != xid.severity
+    return "link_fatal" if is_fatal else xid.kind

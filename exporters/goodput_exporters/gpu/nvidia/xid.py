@@ -1,8 +1,9 @@
 """NVIDIA XID errors: the meaning, severity and first remedy of each number in the driver's error reports.
 
-Numbers and actions are from NVIDIA's public catalogue of October 2025
-(docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html) and, for the few that only Volta and older report, from
-its list for older GPUs; names, classes and severities are ours. Sub-codes (NVLink 5: 144 to 150) are not decoded.
+Numbers and actions are from NVIDIA's public catalogue of October 2025, which ends at 172
+(docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), and, for the few that only Volta and older report, from
+its list for older GPUs; names, classes and severities are ours. What the catalogue does not have is unknown. Those of
+NVLink 5 (144 to 150) depend on a sub-code, which only the kernel's log has: nvlink_xid.py.
 
     lookup(79)  # Xid(79, "GPU fell off the bus", "bus", "critical", "reboot_node")
 """
@@ -11,18 +12,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# application: a wrong kernel or wrong data; memory: ECC, row remapping, page retirement; link: NVLink, C2C; bus: PCIe;
+# application: a wrong kernel or wrong data; memory: ECC, row remapping, page retirement; link: NVLink, C2C; link_fatal:
+# an NVLink error that needs a reset by its sub-code; bus: PCIe;
 # firmware: the GPU's own processors (GSP, PMU, SEC2); gpu: an engine hung or failed; video: engines that training
 # hardly uses (display, decoders, encoders); notice: something changed.
 KINDS = (
     *("application", "memory", "link", "bus", "firmware", "gpu", "power", "driver", "video", "notice"),
-    "unknown",
+    *("link_fatal", "unknown"),
 )
 # critical: the GPU is unusable until someone acts; warning: work was lost or will be; info: nothing to do.
 SEVERITIES = ("info", "warning", "critical")
 ACTIONS = (
-    *("none", "restart_app", "reset_gpu", "reboot_node", "check_hardware", "check_link", "update_software"),
-    *("watch", "see_other_xid"),
+    *("none", "restart_app", "reset_gpu", "restart_vm", "reboot_node", "check_hardware", "check_link"),
+    *("update_software", "watch", "see_other_xid", "see_kernel_log"),
 )
 
 
@@ -96,24 +98,25 @@ _TABLE: dict[int, tuple[str, str, str, str]] = {
     140: ("unrecovered ECC error", "memory", "critical", "reset_gpu"),
     141: ("CUDA fast path error", "driver", "warning", "watch"),
     143: ("GPU did not start", "gpu", "critical", "reset_gpu"),
-    144: ("NVLink error (SAW)", "link", "critical", "check_link"),
-    145: ("NVLink error (RLW)", "link", "critical", "check_link"),
-    146: ("NVLink error (TLW)", "link", "critical", "check_link"),
-    147: ("NVLink error (TREX)", "link", "critical", "check_link"),
-    148: ("NVLink error (control)", "link", "critical", "check_link"),
-    149: ("NVLink error (network)", "link", "critical", "check_link"),
-    150: ("NVLink error (MSE)", "link", "critical", "check_link"),
-    151: ("key rotation failed", "driver", "critical", "restart_app"),
+    # Without their sub-code. All of 147 and 148 are to be ignored, the only one of 150 needs a reset.
+    144: ("NVLink error (SAW)", "link", "warning", "see_kernel_log"),
+    145: ("NVLink error (RLW)", "link", "warning", "see_kernel_log"),
+    146: ("NVLink error (TLW)", "link", "warning", "see_kernel_log"),
+    147: ("NVLink error (TREX)", "link", "info", "watch"),
+    148: ("NVLink error (control)", "link", "info", "watch"),
+    149: ("NVLink error (network)", "link", "warning", "see_kernel_log"),
+    150: ("NVLink error (MSE)", "link", "critical", "reset_gpu"),
+    151: ("key rotation failed", "driver", "critical", "restart_vm"),
     152: ("DLA memory error", "gpu", "warning", "watch"),
     153: ("DLA timeout", "gpu", "warning", "watch"),
     154: ("recovery action changed", "notice", "warning", "see_other_xid"),
     155: ("NVLink error (software)", "link", "critical", "reset_gpu"),
     156: ("resource retired", "memory", "warning", "reset_gpu"),
-    157: ("resource retirement failed", "memory", "critical", "check_hardware"),
+    157: ("resource retirement failed", "memory", "info", "watch"),
     158: ("fatal GPU timeout", "gpu", "critical", "reset_gpu"),
     159: ("CHI error without data", "bus", "warning", "see_other_xid"),
     160: ("memory channel retired", "memory", "warning", "watch"),
-    161: ("memory channel retirement failed", "memory", "critical", "check_hardware"),
+    161: ("memory channel retirement failed", "memory", "info", "watch"),
     162: ("power smoothing is on again", "power", "info", "none"),
     163: ("power smoothing is off", "power", "warning", "watch"),
     164: ("power smoothing near its end of life", "power", "warning", "check_hardware"),

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from goodput_exporters.gpu.nvml import queries
 from goodput_exporters.gpu.nvml.gpm import Gpm
-from goodput_exporters.gpu.nvml.queries import FIELDS, Field, Query, query_fields
+from goodput_exporters.gpu.nvml.queries import FIELDS, Query, query_fields
 from goodput_exporters.gpu.sample import PROCESSES_MAX, Gpu
 
 RETRY_SECONDS = 3600
@@ -84,8 +84,8 @@ class Device:
         fields = tuple(
             field
             for field in FIELDS
-            if not self._is_refused(field, now_ns)
-            and (field.after is None or self._is_refused(field.after, now_ns))
+            if now_ns >= self._retry_ns.get(field.name, now_ns)
+            and (field.after is None or field.after.name in self._retry_ns)
         )
         query = Query(
             "nvmlDeviceGetFieldValues", lambda nvml, device: query_fields(nvml, device.handle, fields)
@@ -96,13 +96,12 @@ class Device:
                 # Drivers return "invalid argument" for a field number that is newer than they are.
                 code = queries.NOT_SUPPORTED if error == queries.INVALID_ARGUMENT else error
                 self._handle_error(field.name, code, now_ns, problems)
-            elif value is not None:
+                continue
+            self._retry_ns.pop(field.name, None)
+            if value is not None and (field.after is None or field.after.name in self._retry_ns):
                 key, number = queries.reading_of(field, value)
                 self._keep(readings, {key: readings.get(key, 0.0) + number}, problems)
         return readings
-
-    def _is_refused(self, field: Field, now_ns: int) -> bool:
-        return now_ns < self._retry_ns.get(field.name, now_ns)
 
     def take_gpm(self, round_number: int, now_ns: int, problems: list[str]) -> None:
         """Take a GPM sample where the device supports GPM."""
