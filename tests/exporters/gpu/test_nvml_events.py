@@ -65,6 +65,16 @@ def test_xid_with_another_handle_finds_its_gpu(driver, control, clock):
     assert [event.device for event in sampled(nvml, clock=clock).events] == [uuid(1)]
 
 
+def test_xid_is_of_the_gpu_that_it_names(driver, control, clock):
+    """Not of the GPU of the set that it came in."""
+    nvml = driver()
+    control.set("named", 0)
+    control.xid(1, 31)
+    sample = sampled(nvml, clock=clock)
+    assert [event.device for event in sample.events] == [uuid(0)]
+    assert sample.problems == [f"{uuid(1)}: its event set has an XID of {uuid(0)}"]
+
+
 def test_an_xid_of_a_mig_instance_names_it(driver, control, clock):
     nvml = driver()
     control.xid(0, 13, instance=5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from collections import Counter
 
 from goodput_exporters.gpu.nvidia.xid import lookup
@@ -29,6 +30,7 @@ class XidMonitor:
         self._nvml = nvml
         # By the GPU's UUID; None where the GPU, or the library, has no events.
         self._sets: dict[str, object | None] = {}
+        self._handles: dict[str, object] = {}  # by UUID
         self.is_incomplete = False  # a GPU that supports events has no set
 
     def watch(self, devices: list, problems: list[str]) -> None:
@@ -53,7 +55,7 @@ class XidMonitor:
                     break
                 polled += 1
                 if data.eventType & _XID_EVENTS:
-                    found[uuid, data.eventData, data.gpuInstanceId] += 1
+                    found[self._gpu_of(data, uuid, problems), data.eventData, data.gpuInstanceId] += 1
         # In a storm of many kinds, the rest becomes one event per GPU, so that all are counted.
         shown = found if len(found) <= EVENTS_POLLED_MAX else dict(found.most_common(EVENTS_POLLED_MAX - 1))
         rest: Counter[str] = Counter()
@@ -62,8 +64,23 @@ class XidMonitor:
         events = [_xid_event(*key, count, time_ns) for key, count in shown.items()]
         return events + [_xid_event(uuid, 0, _NO_INSTANCE, count, time_ns) for uuid, count in (+rest).items()]
 
+    def _gpu_of(self, data, uuid: str, problems: list[str]) -> str:
+        """The GPU that an event names, if it is one of those that are watched, else the set's. Raises nothing."""
+        named = getattr(data, "device", None)
+        if named is None or _address(named) == _address(self._handles.get(uuid)):
+            return uuid
+        try:
+            other = self._nvml.nvmlDeviceGetUUID(named)
+        except (self._nvml.NVMLError, ValueError):
+            return uuid  # That GPU may be lost; a handle may also have been given out anew.
+        if other == uuid or other not in self._handles:
+            return uuid  # As of a MIG instance.
+        problems.append(f"{uuid}: its event set has an XID of {other}")
+        return other
+
     def forget(self, uuid: str) -> None:
         """Stop watching a GPU."""
+        self._handles.pop(uuid, None)
         event_set = self._sets.pop(uuid, None)
         if event_set is not None:
             with contextlib.suppress(self._nvml.NVMLError):
@@ -79,6 +96,7 @@ class XidMonitor:
             self._sets[device.uuid] = self._nvml.nvmlEventSetCreate()
             call = "nvmlDeviceRegisterEvents"
             self._nvml.nvmlDeviceRegisterEvents(device.handle, _XID_EVENTS, self._sets[device.uuid])
+            self._handles[device.uuid] = device.handle
         except self._nvml.NVMLError as error:
             self._give_up(device.uuid, f"{device.uuid}: {call}", error, problems)
 
@@ -98,3 +116,8 @@ def _xid_event(uuid: str, number: int, instance: int, count: int, time_ns: int) 
     text += [f"{count} times"] if count > 1 else []
     text += [f"GPU instance {instance}"] if instance != _NO_INSTANCE else []
     return Event("xid", uuid, time_ns, number, xid.name, xid.severity, ", ".join(text), count)
+
+
+def _address(handle) -> int | None:
+    """The address in one of the binding's handles, which are pointers that do not compare by it."""
+    return ctypes.cast(handle, ctypes.c_void_p).value if handle is not None else None

@@ -11,6 +11,7 @@
  *   D.gpm.ID                               a GPM metric; D is 0g3 for GPU instance 3 of GPU 0
  *   xid.N                                  "gpu number instance": event N, counted from 1
  *   alias                                  events name the GPU by another handle than the one that was given out
+ *   named                                  events name this GPU, whichever set they come in
  * An answer `!15` is the error 15, `block` never returns, and what has no line is not supported (3). Layouts and versions
  * are those of nvidia-ml-py's ctypes structures. An older driver is made by renaming functions: -DnvmlX=hidden_nvmlX.
  */
@@ -560,7 +561,8 @@ int nvmlEventSetWait_v2(Set *set, EventData *data, unsigned timeout_ms) {
     set->taken++;
     if (sscanf(value, "%u %llu %u", &gpu, &number, &instance) != 3 || gpu >= GPUS) abort();
     if (!(set->types[gpu] & 8)) continue;
-    *data = (EventData){value_of("alias") ? &aliases[gpu] : &gpus[gpu], 8, number, instance, 0xFFFFFFFF};
+    Device *named = value_of("named") ? &gpus[atoi(value_of("named"))] : value_of("alias") ? &aliases[gpu] : &gpus[gpu];
+    *data = (EventData){named, 8, number, instance, 0xFFFFFFFF};
     return SUCCESS;
   }
 }
