@@ -273,12 +273,14 @@ PANELS = [
     ),
     panels.table(
         "Processes on the GPUs",
-        "At most forty processes on the GPUs of the chosen nodes, with their owners, and how many each GPU has in all. A "
+        "At most forty processes on the GPUs of the chosen nodes, with their owners, or the pods that a dcgm-exporter "
+        "names where the processes are unknown, and how many each GPU has in all. A "
         "process that belongs to no rank was left by a run that has ended, or is someone else's; it takes memory "
         "and time from the rank. Find it by its pid on the node.",
         {
             "process": "topk(40, group by (gpu, instance, pid, user, comm, pod, slurm_job) "
-            f"(goodput_gpu_process_info{{{NODE}}})) * on (instance, gpu) group_left (index, uuid) {gpu_names(NODE)}",
+            f"(goodput_gpu_process_info{{{NODE}}} or goodput_gpu_pod_info{{{NODE}}} "
+            f"unless on (instance, gpu) goodput_gpu_process_info{{{NODE}}})) * on (instance, gpu) group_left (index, uuid) {gpu_names(NODE)}",
             "in all": f"topk(40, max by (instance, gpu) (goodput_gpu_processes{{{NODE}}}) > 0)",
         },
         unit="none",
@@ -310,6 +312,7 @@ PANELS = [
             "TCP timeouts": _rate("goodput_network_tcp_timeouts_total"),
             "devices left out": f"sum(goodput_network_devices_left_out{{{NODE}}}) + "
             f"sum(goodput_infiniband_devices_left_out{{{NODE}}})",
+            "devices of other kinds": f"sum(goodput_network_devices_filtered{{{NODE}}})",
         },
         unit="cps",
         no_value="no errors in this time",
@@ -323,13 +326,20 @@ PANELS = [
             "{{operation}}": _rate("goodput_infiniband_operation_bytes_total", "operation"),
             "retransmitted": _rate("goodput_infiniband_retransmit_bytes_total"),
             "packets {{direction}}": _rate("goodput_infiniband_packets_total", "direction"),
+            "packets {{cast}} {{direction}}": _rate(
+                "goodput_infiniband_cast_packets_total", "cast, direction"
+            ),
+            "age of drivers' counters": f"max(goodput_infiniband_counter_lifespan_seconds{{{NODE}}})",
             "{{node}} {{device}}/{{port}}": on_node(
                 top_over_range(3, _rate("goodput_infiniband_bytes_total", DEVICE_PORT), DEVICE_PORT)
             ),
         },
         unit="Bps",
         no_value="no RDMA device here",
-        overrides=[series("/^packets/", "cps", axis="right")],
+        overrides=[
+            series("/^packets/", "cps", axis="right"),
+            series("age of drivers' counters", "s", axis="right"),
+        ],
     ),
     panels.table(
         "Unhealthy RDMA ports",

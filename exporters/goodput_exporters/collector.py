@@ -24,6 +24,10 @@ class ParseError(ValueError):
     """The text of a counter file is not in the format that the kernel documents."""
 
 
+# Network interfaces: with hardware, a bond of others, IP over InfiniBand, all others (of containers, bridges, tunnels).
+NETWORK_KINDS = ("physical", "bond", "infiniband", "virtual")
+
+
 @dataclass(frozen=True)
 class Settings:
     """Root paths, clocks and bounds of the collectors."""
@@ -42,6 +46,7 @@ class Settings:
     drivers: tuple[str, ...] | None = None  # GPU drivers to use; None: all
     paths: tuple[str, ...] = ()  # whose file systems are monitored, besides the network file systems
     container_logs: str = "/var/log/containers"  # where the kubelet links container logs
+    network_kinds: tuple[str, ...] = ()  # (): the first three, or all where there is none of those
     kernel_log: str = "/dev/kmsg"
     monotonic_ns: Callable[[], int] = time.monotonic_ns
     unix_ns: Callable[[], int] = time.time_ns

@@ -48,6 +48,7 @@ class MergedGpu:
     profile: str = ""
     readings: dict[str, float] = field(default_factory=dict)
     pids: list[int] | None = None
+    pods: list[tuple[str, str, str]] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     known_by: list[str] = field(default_factory=list)
     received_ns: int = 0
@@ -68,6 +69,7 @@ class MergedGpu:
         self.pci = self.pci or normalize(gpu.pci)
         self.readings = {**readings, **self.readings}
         self.pids = gpu.pids if self.pids is None else self.pids
+        self.pods = self.pods or gpu.pods
         self.names.add(gpu.uuid)
         self.known_by.append(driver)
         self.lost = self.lost or gpu.lost

@@ -45,6 +45,7 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
 GPUS_MAX = 256
 READINGS_MAX = 256
 PROCESSES_MAX = 256
+PODS_MAX = 32
 EVENTS_MAX = 256
 PROBLEMS_MAX = 32
 TEXT_MAX = 255
@@ -65,6 +66,7 @@ class Gpu(Struct, frozen=True):
     readings  see FAMILIES
     pids      processes on it, in this PID namespace; None where the driver does not know
     lost      the driver knows the GPU and can no longer reach it; `why` is its error
+    pods      (pod, namespace, container) of those that use it, where the driver's source names them
     last_xid  the last XID, from a driver that has no events: 0 for none, None where it has no value
     """
 
@@ -80,6 +82,7 @@ class Gpu(Struct, frozen=True):
     lost: bool = False
     why: str = ""
     last_xid: int | None = None
+    pods: list[tuple[str, str, str]] = []
 
 
 class Event(Struct, frozen=True):
@@ -163,6 +166,7 @@ def valid_part(sample: Sample) -> Sample:
 def _valid_gpu(gpu: Gpu, errors: list[str]) -> Gpu | None:
     name = f"GPU {gpu.uuid[:64]!r}"
     texts = (gpu.uuid, gpu.model, gpu.pci, gpu.driver_version, gpu.parent, gpu.profile, gpu.why)
+    texts += tuple(name for pod in gpu.pods for name in pod)
     if not gpu.uuid or max(map(len, texts)) > TEXT_MAX:
         errors.append(f"{name}: no UUID, or a text of more than {TEXT_MAX} characters")
         return None
@@ -175,6 +179,9 @@ def _valid_gpu(gpu: Gpu, errors: list[str]) -> Gpu | None:
             readings[key] = value
         except SampleError as error:
             errors.append(f"{name}: {error}")
+    if len(gpu.pods) > PODS_MAX:
+        errors.append(f"{name}: {len(gpu.pods)} pods, at most {PODS_MAX} allowed")
+        gpu = structs.replace(gpu, pods=gpu.pods[:PODS_MAX])
     if len(gpu.readings) <= READINGS_MAX and len(gpu.pids or ()) <= PROCESSES_MAX:
         return structs.replace(gpu, readings=readings) if len(readings) < len(gpu.readings) else gpu
     errors.append(f"{name}: more than {READINGS_MAX} readings or {PROCESSES_MAX} processes")

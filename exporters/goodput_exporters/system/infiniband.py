@@ -43,6 +43,12 @@ STANDARD_BITS = {
     "VL15_dropped": 16,
     "port_xmit_wait": 32,
 }
+# Counters of so few bits say that they are full only where they were seen to fill up.
+SHORT_BITS = 4
+# Not among the kernel's own counters, but some drivers'.
+RECEIVE_DISCARDS = "port_rcv_discards"
+# In hw_counters: for how many milliseconds the driver answers from its last query of the hardware.
+LIFESPAN = "lifespan"
 # Exist only beside 64-bit counters: without these, the four of TRAFFIC have 32 bits and stop at their maximum.
 WIDE_ONLY = ("unicast_xmit_packets", "unicast_rcv_packets")
 
@@ -63,6 +69,15 @@ TRAFFIC = {
     ),
 }  # fmt: skip
 
+# (series, direction, cast): the standard file, and that of kernels before 4.5 in counters_ext, which also has TRAFFIC's
+# four files in 64 bits under the name with _64.
+_BY_CAST = "goodput_infiniband_cast_packets_total"
+CASTS = {
+    (_BY_CAST, "transmit", "unicast"): ("unicast_xmit_packets", "port_unicast_xmit_packets"),
+    (_BY_CAST, "receive", "unicast"): ("unicast_rcv_packets", "port_unicast_rcv_packets"),
+    (_BY_CAST, "transmit", "multicast"): ("multicast_xmit_packets", "port_multicast_xmit_packets"),
+    (_BY_CAST, "receive", "multicast"): ("multicast_rcv_packets", "port_multicast_rcv_packets"),
+}
 # Port states by their number in the InfiniBand specification.
 LOGICAL_STATES = {0: "nop", 1: "down", 2: "init", 3: "armed", 4: "active", 5: "active_defer"}
 PHYSICAL_STATES = {

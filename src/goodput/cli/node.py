@@ -27,6 +27,7 @@ EPILOG = """examples:
 
 SECONDS_MAX = 86_400.0
 GPUS_MAX = 256
+NETWORK_KINDS = ("physical", "bond", "infiniband", "virtual")
 GPU_DRIVERS = ("nvml", "dcgm", "amd", "dcgm_endpoint")
 # Secrets are passed as files: every user of the node can read command lines.
 FILES = {
@@ -64,6 +65,9 @@ def add_options(parser) -> None:
     add("--path", metavar="DIR", type=path, action="append", default=[],
         help="measure the file system of this directory (datasets, checkpoints); repeatable. Network file systems "
         "are always measured")  # fmt: skip
+    add("--network", metavar="KIND", action="append", choices=NETWORK_KINDS, default=[],
+        help="kinds of network interfaces to read: physical, bond, infiniband (IP over InfiniBand), virtual (of "
+        "containers, bridges, tunnels); repeatable (default: the first three, or all where there is none of these)")  # fmt: skip
     add("--gpus", metavar="N", type=number(int, 0, GPUS_MAX, " GPUs"),
         help="number of GPUs this node should have (default: those on the PCI bus)")  # fmt: skip
     add("--gpu-interval", metavar="SECONDS", type=seconds(0.1, 60), default=1.0,
@@ -157,6 +161,7 @@ def call(arguments) -> int:
         dcgm_endpoint=arguments.dcgm_exporter or "",
         drivers=gpu_drivers(arguments),
         paths=tuple(arguments.path),
+        network_kinds=tuple(dict.fromkeys(arguments.network)),
     )
     if arguments.check:
         return _check(agent, arguments, credentials)

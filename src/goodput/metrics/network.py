@@ -8,6 +8,8 @@ goodput_network_drops_total{device direction}: Packets dropped by a network inte
 goodput_network_speed_bytes_per_second{device}: Line rate of a network interface, where known.
 goodput_network_up{device}: 1 if the interface has carrier.
 goodput_network_carrier_changes_total{device}: Times the link went up or down.
+goodput_network_devices_filtered: Network interfaces of kinds that the agent does not read, as those of
+    containers.
 goodput_network_devices_left_out: Network interfaces beyond the agent's limit, which are not read.
 goodput_network_tcp_timeouts_total: Expired TCP retransmission timers.
 # From ethtool, where the driver counts it
@@ -30,6 +32,9 @@ goodput_infiniband_state{device port kind state}: 1 for the port's current state
 goodput_infiniband_rate_bytes_per_second{device port}: Line rate of the port.
 goodput_infiniband_bytes_total{device port direction}: Bytes through the port.
 goodput_infiniband_packets_total{device port direction}: Packets through the port.
+goodput_infiniband_cast_packets_total{device port direction cast}: Packets through the port: unicast, multicast.
+goodput_infiniband_counter_lifespan_seconds{device port}: For how long the driver's own counters are answered from
+    its last query of the hardware.
 goodput_infiniband_operation_bytes_total{device port operation}: Bytes by operation: send, receive, read,
     read_response, write, write_receive.
 goodput_infiniband_xmit_wait_ticks_total{device port}: Ticks in which the port had data to send and could not
@@ -41,7 +46,8 @@ goodput_infiniband_retransmits_total{device port kind}: Causes of retransmission
     packet_seq_err, rnr_nak_retry_err and others; kind packets counts retransmitted packets.
 goodput_infiniband_retransmit_bytes_total{device port}: Bytes retransmitted.
 goodput_infiniband_saturated{device port kind}: 1 for each narrow counter at its maximum, where it stays until
-    it is cleared; absent for the others.
+    it is cleared; absent for the others, and for those of 4 bits that were there from the start, as on healthy
+    ports.
 goodput_infiniband_saturated_counters{device port}: Narrow counters of the port at their maximum.
 goodput_infiniband_devices_left_out: RDMA devices beyond the agent's limit, which are not read.
 """

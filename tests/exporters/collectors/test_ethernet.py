@@ -13,9 +13,15 @@ from support.node.broken_files import BREAKS, break_file, exposition, parse_or_r
 from support.node.node_tree import samples
 
 from goodput.metrics import Families
-from goodput_exporters.collector import CollectorError, NoData, ParseError
+from goodput_exporters.collector import NETWORK_KINDS, CollectorError, NoData, ParseError
 from goodput_exporters.collectors.ethernet import collector
 from goodput_exporters.collectors.ethernet.collector import DEVICES_MAX, ETHTOOL_SECONDS, Ethernet
+
+
+@pytest.fixture
+def settings(settings):
+    """All kinds of interfaces."""
+    return dataclasses.replace(settings, network_kinds=NETWORK_KINDS)
 
 
 def collect(settings) -> dict:
@@ -101,6 +107,65 @@ def test_interfaces_are_bounded_hardware_first(tree, settings):
         (statistics / "rx_bytes").write_text("1\n")
     found = devices(collect(settings))
     assert len(found) == DEVICES_MAX and {"eth0", "eth1"} <= found and "a000" in found
+
+
+def interfaces(tree, names, **files):
+    for name in names:
+        root = tree / "sys/class/net" / name
+        (root / "statistics").mkdir(parents=True)
+        for file, text in {"statistics/rx_bytes": "1\n", "type": "1\n", **files}.items():
+            (root / file).parent.mkdir(exist_ok=True)
+            (root / file).write_text(text)
+
+
+def test_interfaces_are_read_by_kind(tree, settings):
+    interfaces(tree, ["bond0"], **{"bonding/mode": "802.3ad 4\n"})
+    interfaces(tree, ["ib0.8001"], type="32\n")
+    interfaces(tree, ["vethab12"])
+    (tree / "sys/class/net/bonding_masters").write_text("bond0\n")
+    by_kind = {
+        ("physical",): {"eth0", "eth1"},
+        ("bond",): {"bond0"},
+        ("infiniband",): {"ib0.8001"},
+        ("virtual",): {"docker0", "vethab12"},
+    }
+    for kinds, names in by_kind.items():
+        found = collect(dataclasses.replace(settings, network_kinds=kinds))
+        assert devices(found) == names
+        assert found["goodput_network_devices_filtered", ()] == 6 - len(names)
+    default = dataclasses.replace(settings, network_kinds=())
+    assert devices(collect(default)) == {"eth0", "eth1", "bond0", "ib0.8001"}
+    # A container's own network has none of these.
+    for name in ("eth0", "eth1", "bond0", "ib0.8001"):
+        shutil.rmtree(tree / "sys/class/net" / name)
+    assert devices(collect(default)) == {"docker0", "vethab12"}
+
+
+def test_a_thousand_interfaces_of_containers_cost_one_listing(tree, settings, monkeypatch):
+    interfaces(tree, [f"veth{number}" for number in range(1000)])
+    now, looked = [0], []
+    ethernet = Ethernet(dataclasses.replace(settings, network_kinds=(), monotonic_ns=lambda: now[0]))
+
+    def collected():
+        families = Families("node")
+        ethernet.collect(families)
+        return samples(families)
+
+    kind = ethernet._kind
+    monkeypatch.setattr(ethernet, "_kind", lambda name: looked.append(name) or kind(name))
+    for seconds in range(3):
+        now[0] = seconds * 10**9
+        found = collected()
+        assert devices(found) == {"eth0", "eth1"} and found["goodput_network_devices_filtered", ()] == 1001
+    assert len(looked) == len(set(looked))  # Each once in three scrapes.
+    before = len(looked)
+    # One that comes is looked at by itself; a name may get another interface.
+    interfaces(tree, ["ens9"], **{"device/vendor": "0x15b3\n"})
+    assert "ens9" in devices(collected()) and looked[before:] == ["ens9"]
+    shutil.rmtree(tree / "sys/class/net/veth7")
+    interfaces(tree, ["veth7"], **{"device/vendor": "0x15b3\n"})
+    now[0] = round((collector.KIND_SECONDS + 1) * 10**9)
+    assert "veth7" in devices(collected())
 
 
 NETSTAT = (

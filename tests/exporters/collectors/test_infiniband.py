@@ -386,6 +386,47 @@ def test_counter_at_maximum_is_saturated(node, name, most):
         node.clock.seconds += 100
 
 
+@pytest.mark.parametrize("name", ["local_link_integrity_errors", "excessive_buffer_overrun_errors"])
+def test_short_counter_full_from_the_start_is_not_saturated(node, name):
+    """Healthy ports have 15 there."""
+    node.write({**port("mlx5_0"), f"mlx5_0/ports/1/counters/{name}": "15\n"})
+    found = node.read()
+    assert list(of(found, ERRORS, "mlx5_0").values()) == [15]
+    assert of(found, SATURATED, "mlx5_0") == {} and of(found, STUCK, "mlx5_0") == {"": 0}
+
+
+def test_traffic_of_older_kernels_is_read_in_64_bits(node):
+    extended = {
+        "port_xmit_data_64": 2**40,
+        "port_rcv_data_64": 2**41,
+        "port_xmit_packets_64": 2**33,
+        "port_unicast_rcv_packets": 2**34,
+    }
+    files = {f"mthca0/ports/1/counters_ext/{name}": f"{value}\n" for name, value in extended.items()}
+    node.write({**port("mthca0"), **counters("mthca0", network_tree.STANDARD, 4), **files})
+    found = node.read()
+    assert of(found, BYTES, "mthca0") == {"transmit": 2**42, "receive": 2**43}
+    assert of(found, "goodput_infiniband_packets_total", "mthca0")["transmit"] == 2**33
+    assert found["goodput_infiniband_cast_packets_total", ("unicast", "mthca0", "receive", "1")] == 2**34
+
+
+def test_packets_by_cast_discards_and_lifespan(node):
+    node.write({**port("mlx5_0"), **counters("mlx5_0", network_tree.WIDE, 11)})
+    node.write(
+        {"mlx5_0/ports/1/counters/port_rcv_discards": "7\n", "mlx5_0/ports/1/hw_counters/lifespan": "10\n"}
+    )
+    found = node.read()
+    casts = {labels: value for (name, labels), value in found.items() if name.endswith("cast_packets_total")}
+    assert casts == {
+        ("unicast", "mlx5_0", "transmit", "1"): 11,
+        ("unicast", "mlx5_0", "receive", "1"): 12,
+        ("multicast", "mlx5_0", "transmit", "1"): 13,
+        ("multicast", "mlx5_0", "receive", "1"): 14,
+    }
+    assert of(found, ERRORS, "mlx5_0") == {"port_rcv_discards": 7}
+    assert of(found, "goodput_infiniband_counter_lifespan_seconds", "mlx5_0") == {"": 0.01}
+
+
 def test_traffic_counters_of_32_bits_saturate(node):
     node.write({**port("mthca0"), "mthca0/ports/1/counters/port_xmit_data": "4294967295\n"})
     node.write({"mthca0/ports/1/counters/port_rcv_packets": "4294967295\n"})

@@ -22,7 +22,7 @@ from support.node.node_tree import samples, write_tree
 from support.servers.servers import free_ports, require
 
 from goodput.metrics import Families
-from goodput_exporters.collector import CollectorError, Settings
+from goodput_exporters.collector import NETWORK_KINDS, CollectorError, Settings
 from goodput_exporters.collectors.ethernet.collector import Ethernet
 from goodput_exporters.collectors.infiniband.collector import InfiniBand
 
@@ -107,7 +107,7 @@ def page(url: str, process) -> str:
 
 
 def ours(root, problem: str | None = None) -> dict:
-    settings = Settings(directory="", sysfs=f"{root}/sys", procfs=f"{root}/proc")
+    settings = Settings("", sysfs=f"{root}/sys", procfs=f"{root}/proc", network_kinds=NETWORK_KINDS)
     families = Families("node")
     for collector in (InfiniBand(settings), Ethernet(settings)):
         try:

@@ -175,7 +175,7 @@ def test_the_new_names_and_labels():
 def test_every_name_of_every_field_is_read():
     for field in fields.FIELDS.values():
         for name in field.names:
-            ((_, values),) = parse_page(f'{name}{{UUID="{A}"}} 1\n')[0].values()
+            ((_, values, _),) = parse_page(f'{name}{{UUID="{A}"}} 1\n')[0].values()
             assert values == {field.number: 1}
 
 
@@ -367,6 +367,28 @@ def test_gpu_that_leaves_the_page_is_lost(driver, exporter):
     # An exporter that starts has no GPU on its page yet.
     assert events("up 1\n") == []
     assert events(both) == [("back", B, "info")]
+
+
+def test_pods_of_gpus_and_instances():
+    """The exporter names the pods that the kubelet gave a GPU to, whatever runs in them."""
+
+    def line(uuid, field, pod, more="", value=54):
+        labels = f'UUID="{uuid}",pod="{pod}",namespace="train",container="main"{more}'
+        return f"{field}{{{labels}}} {value}\n"
+
+    temperature, active = "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_PROF_SM_ACTIVE"
+    page = line(A, temperature, "a") + line(A, temperature, "b") + line(A, "DCGM_FI_DEV_SM_CLOCK", "a")
+    page += line(B, active, "c", ',GPU_I_ID="3"', 0.5) + line(B, temperature, "c", ',GPU_I_ID="3"')
+    gpus, problems = gpus_of(page)
+    assert problems == []
+    assert {found.uuid: found.pods for found in gpus} == {
+        A: [("a", "train", "main"), ("b", "train", "main")],
+        B: [],
+        f"MIG-{B}/3": [("c", "train", "main")],
+    }
+    many = "".join(line(A, temperature, f"p{number}") for number in range(100))
+    ((found,), _) = gpus_of(many)
+    assert len(found.pods) == gpu_sample.PODS_MAX
 
 
 def test_an_xid_of_an_instance_is_its_gpus(driver, exporter):

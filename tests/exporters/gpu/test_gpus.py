@@ -23,7 +23,7 @@ from goodput_exporters.collectors.gpus.collector import Gpus
 from goodput_exporters.collectors.gpus.series import add_driver, add_gpu
 from goodput_exporters.collectors.gpus.xid_counter import GPUS_MAX, NUMBERS_MAX, XidCounter
 from goodput_exporters.gpu import drivers
-from goodput_exporters.gpu.merge import merge
+from goodput_exporters.gpu.merge import MergedGpu, merge
 from goodput_exporters.gpu.sample import Event, Gpu, Sample, SampleError, check, decode, encode
 from goodput_exporters.gpu.supervisor import DriverStatus, DriverSupervisor, Limits, Received
 
@@ -226,6 +226,13 @@ def test_every_reading_becomes_its_series():
     written = sum(len(family.samples) for family in families)
     # Besides the readings: info, up, age, false zero and processes.
     assert written == len(full_readings(3)) + 5
+
+
+def test_pods_of_a_gpu_are_series():
+    families, pods = Families("node"), [("p-0", "train", "main")]
+    for up in (True, False):
+        add_gpu(families, MergedGpu("GPU-1", pods=pods), up, 0.0, "", Counter())
+    assert values(families, "goodput_gpu_pod_info") == {("main", "GPU-1", "train", "p-0"): 1}
 
 
 def test_negative_counter_is_dropped():

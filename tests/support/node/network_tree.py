@@ -80,6 +80,7 @@ def devices() -> dict[str, str]:
         **counters("mlx5_0", [*STANDARD, *WIDE], 1),
         **counters("mlx5_0", MLX5, 1000, "hw_counters"),
         "mlx5_0/ports/1/counters/port_xmit_data": f"{(1 << 40) + 1}\n",
+        "mlx5_0/ports/1/hw_counters/lifespan": "10\n",
         "mlx5_0/device/net/ib0/dev_port": "0\n",
         **port("mlx5_10", **roce),
         **counters("mlx5_10", [*STANDARD, *WIDE], 2),

@@ -1,7 +1,8 @@
 """Network interfaces from /sys/class/net: traffic, errors, line rate, link state; pauses and drops of the hardware.
 
-All interfaces but `lo`, IP over InfiniBand included; at most DEVICES_MAX, those with hardware first, since a node
-full of pods has hundreds of virtual ones. What the kernel does not know (the speed of a link that is down, -1) is
+Interfaces of the kinds in Settings.network_kinds, by default those that carry a node's traffic: with hardware, bonds of
+them, IP over InfiniBand; all where there is none of these, as in a container's own network. A node full of pods has a thousand virtual ones, which cost a look at their kind every
+KIND_SECONDS and are counted. At most DEVICES_MAX, those with hardware first. What the kernel does not know (the speed of a link that is down, -1) is
 absent, not zero. Where the sysfs root is the running kernel's /sys, drivers are also read through ethtool every
 ETHTOOL_SECONDS. Cost: 0.1 ms per interface.
 
@@ -13,12 +14,12 @@ from __future__ import annotations
 import os
 import socket
 
-from goodput_exporters.collector import CollectorError, NoData, ParseError, Settings
+from goodput_exporters.collector import NETWORK_KINDS, CollectorError, NoData, ParseError, Settings
 from goodput_exporters.collectors.ethernet.ethtool import Ethtool
 from goodput_exporters.system.files import (
     CounterFiles,
+    clean,
     label,
-    list_names,
     natural_key,
     parse_count,
     parse_protocol,
@@ -26,6 +27,9 @@ from goodput_exporters.system.files import (
 from goodput_exporters.system.interval import Interval
 
 DEVICES_MAX = 64
+KIND_SECONDS = 30.0
+PHYSICAL, BOND, INFINIBAND, VIRTUAL = NETWORK_KINDS
+_IPOIB = "32"  # ARPHRD_INFINIBAND
 ETHTOOL_SECONDS = 10.0
 _NETSTAT_BYTES_MAX = 1 << 20
 _STATISTICS = {
@@ -48,6 +52,9 @@ class Ethernet:
         self._netstat = os.path.join(settings.procfs, "net/netstat")
         # A recorded tree's interfaces are not this kernel's.
         self._ethtool = ethtool or (Ethtool() if os.path.realpath(settings.sysfs) == "/sys" else None)
+        self._selected = settings.network_kinds
+        self._kinds: dict[str, str] = {}  # by name
+        self._kind_interval = Interval(KIND_SECONDS, settings.monotonic_ns)
         self._ethtool_interval = Interval(ETHTOOL_SECONDS, settings.monotonic_ns)
         self._ethtool_series: dict[str, list[tuple[str, dict, float]]] = {}
         self._ethtool_problems: list[str] = []
@@ -56,7 +63,8 @@ class Ethernet:
         files = CounterFiles()
         tcp = files.read(self._netstat, parse_tcp_timeouts, _NETSTAT_BYTES_MAX)
         families.add("goodput_network_tcp_timeouts_total", {}, tcp)
-        devices = self._devices()
+        devices, filtered = self._devices()
+        families.add("goodput_network_devices_filtered", {}, filtered)
         families.add("goodput_network_devices_left_out", {}, max(0, len(devices) - DEVICES_MAX))
         devices = devices[:DEVICES_MAX]
         for device in devices:
@@ -67,16 +75,39 @@ class Ethernet:
             files.problems += self._ethtool_problems
         files.raise_problems()
 
-    def _devices(self) -> list[str]:
+    def _devices(self) -> tuple[list[str], int]:
+        """(interfaces of the selected kinds, number of the others)."""
+        known = {} if self._kind_interval.is_due() else self._kinds
+        try:
+            names = os.listdir(self._root)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError | NotADirectoryError):
+                raise NoData(f"{self._root}: no such folder") from None
+            raise CollectorError(f"{label(self._root)}: {error.strerror}") from None
+        self._kinds = {
+            name: known[name] if name in known else self._kind(name) for name in names if name != "lo"
+        }
         # Files such as bonding_masters lie there too.
-        names = [name for name in list_names(self._root) or () if os.path.isdir(f"{self._root}/{name}")]
-        names = [name for name in names if name != "lo"]
-        if not names:
+        kinds = {name: kind for name, kind in self._kinds.items() if kind}
+        if not kinds:
             raise NoData(f"{self._root}: no interface but lo")
-        return sorted(names, key=lambda name: (not self._has_hardware(name), natural_key(name)))
+        wanted = self._selected or (PHYSICAL, BOND, INFINIBAND)
+        if not self._selected and not set(wanted).intersection(kinds.values()):
+            wanted = NETWORK_KINDS
+        selected = [name for name, kind in kinds.items() if kind in wanted]
+        selected.sort(key=lambda name: (kinds[name] != PHYSICAL, natural_key(name)))
+        return selected, len(kinds) - len(selected)
 
-    def _has_hardware(self, name: str) -> bool:
-        return os.path.exists(os.path.join(self._root, name, "device"))
+    def _kind(self, name: str) -> str:
+        """A member of NETWORK_KINDS, "" for what is no interface."""
+        path = os.path.join(self._root, name)
+        if os.path.exists(f"{path}/device"):
+            return PHYSICAL
+        if os.path.exists(f"{path}/bonding"):
+            return BOND
+        if CounterFiles().read(f"{path}/type", clean) == _IPOIB:
+            return INFINIBAND
+        return VIRTUAL if os.path.isdir(path) else ""
 
     def _add_ethtool(self, ethtool: Ethtool, families, devices: list[str]) -> None:
         if self._ethtool_interval.is_due():
@@ -89,7 +120,7 @@ class Ethernet:
         self._ethtool_series, self._ethtool_problems = {}, []
         ethtool.keep(set(devices))
         for device in devices:
-            if not (self._has_hardware(device) and self._is_in_our_namespace(device)):
+            if not (self._kinds.get(device) == PHYSICAL and self._is_in_our_namespace(device)):
                 continue
             try:
                 self._ethtool_series[device] = ethtool.read(device)

@@ -25,6 +25,9 @@ def add_gpu(
     for (number, kind), count in sorted(xids.items()):
         labels = {"gpu": gpu.uuid, "xid": number, "class": kind}
         families.add("goodput_gpu_xid_errors_total", labels, count)
+    for pod, namespace, container in gpu.pods if up else ():
+        labels = {"gpu": gpu.uuid, "pod": pod, "namespace": namespace, "container": container}
+        families.add("goodput_gpu_pod_info", labels, 1)
     if gpu.false_zero is not None:
         families.add("goodput_gpu_false_zero", {"gpu": gpu.uuid}, float(gpu.false_zero))
     if gpu.pids is not None and "processes" not in gpu.readings:

@@ -82,8 +82,10 @@ class _Port:
         self._labels = {"device": label(device), "port": number}
         self._slow, self._slow_interval = _Reading(), Interval(SLOW_SECONDS, monotonic_ns)
         self._info, self._info_interval = _Reading(), Interval(INFO_SECONDS, monotonic_ns)
-        self._sources: dict[tuple[str, str], tuple[str, int]] = {}
+        # By series, direction and, for its packets by kind, the kind: the file and its factor.
+        self._sources: dict[tuple[str, ...], tuple[str, int]] = {}
         self._is_narrow = False  # traffic counters have 32 bits
+        self._was_below: set[str] = set()  # the shortest counters that were seen below their maximum
 
     def collect(self, families, files: CounterFiles) -> None:
         if self._info_interval.is_due():
@@ -110,11 +112,12 @@ class _Port:
         if state is not None:
             reading.series.append(("goodput_infiniband_up", self._labels, float(state == tables.ACTIVE)))
             reading.series.append(self._state("logical", tables.LOGICAL_STATES, state))
-        for (series, direction), (name, factor) in self._sources.items():
+        for (series, *values), (name, factor) in self._sources.items():
             value = reading.files.read(f"{self._path}/{name}", tables.parse_counter)
             if value is None:
                 continue
-            reading.series.append((series, {**self._labels, "direction": direction}, value * factor))
+            labels = dict(zip(("direction", "cast"), values, strict=False))
+            reading.series.append((series, {**self._labels, **labels}, value * factor))
             if self._is_narrow and name.startswith("counters/") and value <= tables.NARROW_MAX:
                 reading.saturated[name.removeprefix("counters/")] = value == tables.NARROW_MAX
 
@@ -125,9 +128,10 @@ class _Port:
     def _read_slow(self, reading: _Reading) -> None:
         files, series = reading.files, reading.series
         standard = set(files.names(f"{self._path}/counters"))
+        extended = set(files.names(f"{self._path}/counters_ext"))
         hardware = set(files.names(f"{self._path}/hw_counters"))
         self._is_narrow = not standard.intersection(tables.WIDE_ONLY)
-        self._choose_sources(standard, hardware)
+        self._choose_sources(standard, extended, hardware)
         physical = files.read(f"{self._path}/phys_state", tables.parse_state)
         if physical is not None:
             series.append(self._state("physical", tables.PHYSICAL_STATES, physical))
@@ -136,14 +140,37 @@ class _Port:
         for name in tables.STANDARD_BITS:
             if name in standard:
                 self._read_standard(name, reading)
+        if tables.RECEIVE_DISCARDS in standard:
+            value = files.read(f"{self._path}/counters/{tables.RECEIVE_DISCARDS}", tables.parse_counter)
+            series.append((tables.ERRORS, {**self._labels, "kind": tables.RECEIVE_DISCARDS}, value))
         self._read_hardware(hardware, reading)
+        if tables.LIFESPAN in hardware:
+            milliseconds = files.read(f"{self._path}/hw_counters/{tables.LIFESPAN}", tables.parse_counter)
+            seconds = None if milliseconds is None else milliseconds / 1000
+            series.append(("goodput_infiniband_counter_lifespan_seconds", self._labels, seconds))
 
-    def _choose_sources(self, standard: set[str], hardware: set[str]) -> None:
+    def _choose_sources(self, standard: set[str], extended: set[str], hardware: set[str]) -> None:
         """Choose each traffic counter's file once: a later change would look like a jump in traffic."""
+        for key, (name, cast) in tables.CASTS.items():
+            if (
+                key not in self._sources
+                and name in standard
+                and self._has_counter(f"{self._path}/counters/{name}")
+            ):
+                self._sources[key] = f"counters/{name}", 1
+            elif key not in self._sources and cast in extended:
+                self._sources[key] = f"counters_ext/{cast}", 1
         for key, (name, factor, alternatives) in tables.TRAFFIC.items():
             if key in self._sources:
                 continue
-            if name in standard and self._has_counter(f"{self._path}/counters/{name}"):
+            wide = f"{name}_64"
+            if (
+                self._is_narrow
+                and wide in extended
+                and self._has_counter(f"{self._path}/counters_ext/{wide}")
+            ):
+                self._sources[key] = f"counters_ext/{wide}", factor
+            elif name in standard and self._has_counter(f"{self._path}/counters/{name}"):
                 self._sources[key] = f"counters/{name}", factor
             elif hardware.intersection(alternatives):
                 other = next(other for other in alternatives if other in hardware)
@@ -163,7 +190,13 @@ class _Port:
             reading.series.append((tables.WAIT, self._labels, value))
         else:
             reading.series.append((tables.ERRORS, {**self._labels, "kind": kind}, value))
-        reading.saturated[kind] = tables.is_saturated(name, value)
+        is_saturated = tables.is_saturated(name, value)
+        if tables.STANDARD_BITS[name] <= tables.SHORT_BITS:
+            # Healthy ports have them at the maximum from the start.
+            if not is_saturated:
+                self._was_below.add(name)
+            is_saturated = is_saturated and name in self._was_below
+        reading.saturated[kind] = is_saturated
 
     def _read_hardware(self, present: set[str], reading: _Reading) -> None:
         added = set()

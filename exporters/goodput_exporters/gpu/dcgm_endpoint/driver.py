@@ -30,7 +30,7 @@ from goodput_exporters.collector import CollectorError, NoData
 from goodput_exporters.gpu.drivers import Options
 from goodput_exporters.gpu.nvidia import dcgm_fields as fields
 from goodput_exporters.gpu.pci import normalize
-from goodput_exporters.gpu.sample import GPUS_MAX, PROBLEMS_MAX, TEXT_MAX, Gpu, Sample
+from goodput_exporters.gpu.sample import GPUS_MAX, PODS_MAX, PROBLEMS_MAX, TEXT_MAX, Gpu, Sample
 
 PAGE_BYTES_MAX = 8 << 20
 SECONDS_MAX = 3.0
@@ -54,8 +54,18 @@ class Source(NamedTuple):
     profile: str
 
 
-# By (UUID, instance): the device, and its values by field ID.
-Devices = dict[tuple[str, str], tuple[Source, dict[int, float]]]
+Pod = tuple[str, str, str]  # its name, its namespace, and the container
+
+
+class Device(NamedTuple):
+    """A GPU or an instance: its identity, its values by field ID, and the pods of its lines, in order."""
+
+    source: Source
+    values: dict[int, float]
+    pods: dict[Pod, None]
+
+
+Devices = dict[tuple[str, str], Device]  # by UUID and instance
 
 
 class LineError(ValueError):
@@ -98,7 +108,7 @@ class DcgmEndpoint:
             problems=self._problems[:PROBLEMS_MAX],
         )
 
-    def _gpu(self, source: Source, values: dict[int, float]) -> Gpu:
+    def _gpu(self, source: Source, values: dict[int, float], pods: dict[Pod, None]) -> Gpu:
         readings = fields.readings_of(values, bool(source.instance))
         self._cycles.add_activity((source.uuid, source.instance), values, readings)
         uuid = fields.instance_uuid(source.uuid, source.instance) if source.instance else source.uuid
@@ -112,6 +122,7 @@ class DcgmEndpoint:
             profile=source.profile,
             readings=readings,
             last_xid=None if source.instance else last_xid(values),
+            pods=list(pods),
         )
 
 
@@ -139,37 +150,41 @@ def _add_line(line: str, devices: Devices) -> None:
     if len(line) > _LINE_MAX:
         raise LineError(f"{len(line)} characters, {_LINE_MAX} at most")
     head, brace, tail = line.rpartition("}")
-    name, source = source_of(head + brace)
+    name, source, pod = source_of(head + brace)
     value = value_of(tail)
     field = fields.field_of_name(name, value)
     if field is None:
         return
     whole = source._replace(instance="", profile="")
     # With MIG the exporter repeats the whole GPU's values for each instance.
-    values = _values_of(devices, source if field.instance else whole)
+    values, pods = _device_of(devices, source if field.instance else whole)
     if field.instance and source.instance:
-        _values_of(devices, whole)
+        _device_of(devices, whole)
+    # A pod that has an instance has not the whole GPU.
+    if pod is not None and (field.instance or not source.instance) and len(pods) < PODS_MAX:
+        pods[pod] = None
     known = values.setdefault(field.number, value)
     if known != value and (field.instance or not source.instance):
         raise LineError(f"a second value for {name} of {source.uuid}")
 
 
-def _values_of(devices: Devices, source: Source) -> dict[int, float]:
+def _device_of(devices: Devices, source: Source) -> tuple[dict[int, float], dict[Pod, None]]:
+    """The values and pods of a device, which is added or completed."""
     key = (source.uuid, source.instance)
-    known, values = devices.get(key) or (None, {})
+    known, values, pods = devices.get(key) or (None, {}, {})
     if known is None and len(devices) >= GPUS_MAX:
         raise LineError(f"more than {GPUS_MAX} GPUs and instances")
     if known != source:
         # Not every line has every label: combine all lines of a GPU; where they differ, the first wins.
         if known is not None:
             source = Source._make(old or new for old, new in zip(known, source, strict=True))
-        devices[key] = (source, values)
-    return values
+        devices[key] = Device(source, values, pods)
+    return values, pods
 
 
 @functools.lru_cache(_LABEL_SETS_MAX)
-def source_of(head: str) -> tuple[str, Source]:
-    """A line's name and device. Raises ValueError."""
+def source_of(head: str) -> tuple[str, Source, Pod | None]:
+    """A line's name, device and pod. Raises ValueError."""
     if not head:
         raise LineError("no labels")
     try:
@@ -184,7 +199,8 @@ def source_of(head: str) -> tuple[str, Source]:
     if not uuid:
         raise LineError("no label with the GPU's UUID (UUID, gpu_uuid)")
     index = labels.get("gpu", "")
-    return sample.name, Source(
+    pod = labels.get("pod", ""), labels.get("namespace", ""), labels.get("container", "")
+    source = Source(
         uuid=uuid,
         index=int(index) if index.isascii() and index.isdigit() and len(index) < 6 else 0,
         model=labels.get("modelname", ""),
@@ -193,6 +209,7 @@ def source_of(head: str) -> tuple[str, Source]:
         instance=labels.get("gpuiid", ""),
         profile=labels.get("gpuiprofile", ""),
     )
+    return sample.name, source, pod if pod[0] else None
 
 
 def value_of(text: str) -> float:
