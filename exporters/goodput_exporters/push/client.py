@@ -58,6 +58,7 @@ class AggregatorClient:
         self.token_is_exposed = bool(credentials.token_file) and is_remote
         self._client: httpx.Client | None = None
         self._socket: socket.socket | None = None
+        self._late = threading.Event()  # of the request in progress
         self._mark: tuple | None = None  # of the certificate files the client was made with
 
     def close(self) -> None:
@@ -109,13 +110,11 @@ class AggregatorClient:
 
         httpx has a timeout for each read, which an answer that comes byte by byte never reaches.
         """
-        late = threading.Event()
+        late = self._late = threading.Event()
 
         def disconnect() -> None:
             late.set()
-            if self._socket is not None:
-                with suppress(OSError):  # It is closed.
-                    self._socket.shutdown(socket.SHUT_RDWR)
+            self._disconnect()
 
         watchdog = threading.Timer(seconds, disconnect)
         watchdog.daemon = True
@@ -125,10 +124,17 @@ class AggregatorClient:
         finally:
             watchdog.cancel()
 
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            with suppress(OSError):  # It is closed.
+                self._socket.shutdown(socket.SHUT_RDWR)
+
     def _trace(self, event: str, info: dict) -> None:
-        """Keep the socket of the connection, which later requests use too."""
+        """Keep the socket of the connection, which later requests use too; end it if the name took too long."""
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             self._socket = info["return_value"].get_extra_info("socket")
+            if self._late.is_set():
+                self._disconnect()
 
     def explain(self, error: Unreachable) -> str:
         """Why there was no usable answer and, if it can be determined, what to do. May connect once more."""

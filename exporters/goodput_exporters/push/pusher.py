@@ -60,6 +60,7 @@ FAILURES = (
     "connect",
     "timeout",
     "answer",
+    "http_3xx",
     "http_4xx",
     "http_5xx",
 )
@@ -296,7 +297,7 @@ class Pusher:
     def _count_refusal(self, status: int, text: str) -> str:
         outcome = UNREACHABLE if status >= 500 else REJECTED
         self._outcomes[outcome] += 1
-        by_class = "http_5xx" if status >= 500 else QUOTA if status == 429 else "http_4xx"
+        by_class = QUOTA if status == 429 else f"http_{min(max(status // 100, 3), 5)}xx"
         self._failures[_STATUS_REASONS.get(status, by_class)] += 1
         if status in _STATUS_REASONS:
             self._log_refused_token(status, text)

@@ -14,7 +14,7 @@ goodput_node_pushes_total{outcome}: Pushes to the aggregator by outcome: accepte
 goodput_node_push_failures_total{reason}: Failed pushes by reason: unauthorized (401, missing or unknown
     token), forbidden (403), version (the aggregator supports no report version of this
     agent), quota (429, its token has pushed more than it may), token (unusable token file), tls, connect, timeout, answer (not understood),
-    http_4xx, http_5xx. The data is kept and sent later.
+    http_3xx (a redirect, which is not followed), http_4xx, http_5xx. The data is kept and sent later.
 goodput_node_requests_refused_total{reason}: Refused requests to the agent's own server by reason: the token
     is missing, malformed, unknown, expired or of the wrong scope, or the Host header names another machine
     (host).

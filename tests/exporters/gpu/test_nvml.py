@@ -23,8 +23,9 @@ from support.node.nvml_stub.fixtures import (
 from goodput_exporters.collector import CollectorError, NoData
 from goodput_exporters.gpu import sample as records
 from goodput_exporters.gpu.drivers import Options
+from goodput_exporters.gpu.nvml import driver as driver_module
 from goodput_exporters.gpu.nvml.device import RETRY_SECONDS
-from goodput_exporters.gpu.nvml.driver import Nvml
+from goodput_exporters.gpu.nvml.driver import LIBRARY, Nvml
 
 FIXTURES = (clock, control, driver, library, load)
 
@@ -265,6 +266,11 @@ def test_throttle_times_fall_back_to_fields(driver, control):
     )
 
 
+def test_memory_without_sensor_has_no_temperature(driver, control):
+    control.set("0.field.82.0", "0 1")
+    assert "temperature/memory" not in sampled(driver()).gpus[0].readings
+
+
 OLD_NVLINK = tuple(f"0.field.{number}.0" for number in (38, 45, 52, 59))
 ALL_LINKS = 0xFFFF_FFFF
 
@@ -352,6 +358,22 @@ def test_without_the_library_there_is_no_data(monkeypatch):
     monkeypatch.setattr(pynvml, "nvmlLib", None)
     monkeypatch.setattr(pynvml, "CDLL", lambda name: (_ for _ in ()).throw(OSError(f"{name}: no such file")))
     with pytest.raises(NoData, match="Library Not Found"):
+        Nvml(Options()).open()
+
+
+def test_empty_library_is_an_error(monkeypatch, tmp_path):
+    """As in an image made of a container that had the driver's files mounted."""
+    (tmp_path / LIBRARY).write_bytes(b"")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    assert Nvml.absence(Options()) == ""
+    monkeypatch.setattr(driver_module, "is_library_missing", lambda *_: True)
+    assert Nvml.absence(Options()) == ""
+
+    def not_found():
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", not_found)
+    with pytest.raises(CollectorError, match=rf"{LIBRARY}: file too short"):
         Nvml(Options()).open()
 
 

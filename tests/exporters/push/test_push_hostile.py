@@ -2,6 +2,8 @@
 
 import gzip
 import logging
+import socket
+import time
 import tracemalloc
 from threading import Event, Thread
 
@@ -110,6 +112,31 @@ def test_trickled_answer_ends_at_the_timeout(hostile, is_head):
     }
     assert pusher.push() == "accepted"
     pusher.stop(0.0)
+
+
+def test_trickled_answer_after_a_slow_name_ends(hostile, monkeypatch):
+    """There is no connection to end yet when the time is over, since the name was not resolved within it."""
+    pusher, ended, resolve = Pusher(hostile.url, "n0", timeout_seconds=0.3), Event(), socket.getaddrinfo
+    pusher.add([report([row(1, 0)])])
+    hostile.trickles = "head", ended
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda *names, **how: time.sleep(0.5) or resolve(*names, **how)
+    )
+    pushing = Thread(target=lambda: pusher.push(), daemon=True)
+    pushing.start()
+    pushing.join(30)
+    assert not pushing.is_alive()
+    ended.set()
+    assert collect(pusher)["goodput_node_push_failures_total", ("timeout",)] == 1
+    pusher.stop(0.0)
+
+
+def test_redirect_is_not_counted_as_a_client_error(hostile, pusher):
+    for status, reason in ((302, "http_3xx"), (308, "http_3xx"), (404, "http_4xx"), (503, "http_5xx")):
+        before = collect(pusher)["goodput_node_push_failures_total", (reason,)]
+        hostile.status, hostile.headers = status, {"Location": "http://127.0.0.1:9/"} if status < 400 else {}
+        assert pusher.push() in ("rejected", "unreachable")
+        assert collect(pusher)["goodput_node_push_failures_total", (reason,)] == before + 1
 
 
 def test_long_answers_are_not_read(hostile, pusher):

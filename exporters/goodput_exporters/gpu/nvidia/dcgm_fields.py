@@ -24,7 +24,7 @@ INT64_BLANK = 0x7FFFFFFFFFFFFFF0
 FP64_BLANK = 140_737_488_355_328.0
 
 EVENT_REASONS, XID, NAME, NVML_INDEX, RECOVERY_ACTION, PAGES_PENDING = 112, 230, 50, 52, 1523, 392
-SM_CYCLES_ELAPSED, SM_CYCLES_ACTIVE = 1084, 1085
+SM_CYCLES_ELAPSED, SM_CYCLES_ACTIVE, MEMORY_TEMPERATURE = 1084, 1085, 140
 _RAW_BIT_ERROR_RATIOS = (1215, 1217)
 # A share of time may be rounded to more than 1, but not beyond this.
 _ACTIVITY_MAX = 1.05
@@ -67,7 +67,7 @@ _TABLE = [
     _dev(100, "clock/sm", _MEGAHERTZ, "SM_CLOCK"),
     _dev(101, "clock/memory", _MEGAHERTZ, "MEM_CLOCK"),
     _dev(EVENT_REASONS, "", _ONE, "CLOCK_THROTTLE_REASONS", "CLOCKS_EVENT_REASONS"),
-    _dev(140, "temperature/memory", _ONE, "MEMORY_TEMP", "MEMORY_TEMP_CELSIUS"),
+    _dev(MEMORY_TEMPERATURE, "temperature/memory", _ONE, "MEMORY_TEMP", "MEMORY_TEMP_CELSIUS"),
     _dev(150, "temperature/core", _ONE, "GPU_TEMP", "GPU_TEMP_CELSIUS"),
     _dev(155, "power", _ONE, "POWER_USAGE", "BOARD_POWER_WATTS", double=True),
     _dev(156, "energy", _MILLIJOULES, "TOTAL_ENERGY_CONSUMPTION"),
@@ -222,6 +222,8 @@ def readings_of(values: Mapping[int, object], instance: bool = False) -> dict[st
             continue
         value = number_of(field, values[number])
         if value is None or (number == _ENERGY_JOULES and "energy" in found):
+            continue
+        if number == MEMORY_TEMPERATURE and not value:  # GDDR has no sensor.
             continue
         if number == EVENT_REASONS:
             found.update(throttle_readings(int(value)))

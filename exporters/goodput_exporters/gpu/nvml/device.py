@@ -98,7 +98,10 @@ class Device:
                 self._handle_error(field.name, code, now_ns, problems)
                 continue
             self._retry_ns.pop(field.name, None)
-            if value is not None and (field.after is None or field.after.name in self._retry_ns):
+            # Cards with GDDR have no sensor in their memory, and some drivers answer 0.
+            if value is None or (field.key == "temperature/memory" and not value):
+                continue
+            if field.after is None or field.after.name in self._retry_ns:
                 key, number = queries.reading_of(field, value)
                 self._keep(readings, {key: readings.get(key, 0.0) + number}, problems)
         return readings

@@ -11,6 +11,8 @@ one.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import glob
 import os
 import time
 from collections.abc import Mapping
@@ -33,6 +35,8 @@ GONE_MAX = 64
 LIBRARY = "libnvidia-ml.so.1"
 LOADER_CACHE, LOADER_CACHE_BYTES_MAX = "/etc/ld.so.cache", 8 << 20
 LIBRARY_FOLDERS = ("/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/lib/wsl/lib")
+# Debian's; the loader knows them from its cache, which has no file that is no library.
+MULTIARCH_FOLDERS = "/usr/lib/*-linux-gnu*"
 
 
 class Nvml:
@@ -53,7 +57,9 @@ class Nvml:
 
     @staticmethod
     def absence(options: Options) -> str:
-        return f"there is no {LIBRARY} on this system" if is_library_missing(LIBRARY, os.environ) else ""
+        # One that is there and is no library is for `open` to report.
+        is_missing = is_library_missing(LIBRARY, os.environ) and not library_files(LIBRARY, os.environ)
+        return f"there is no {LIBRARY} on this system" if is_missing else ""
 
     def open(self) -> None:
         """Raises NoData without the library, the driver or a GPU, CollectorError where they cannot be used."""
@@ -67,6 +73,9 @@ class Nvml:
         try:
             nvml.nvmlInit()
         except nvml.NVMLError as error:
+            unusable = unusable_library(LIBRARY, os.environ) if error.value == LIBRARY_NOT_FOUND else ""
+            if unusable:
+                raise CollectorError(f"nvmlInit: {unusable}") from None
             absent = error.value in (LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED, GPU_NOT_FOUND)
             raise (NoData if absent else CollectorError)(f"nvmlInit: {error}") from None
         try:
@@ -215,6 +224,26 @@ def _bounded(problems: list[str]) -> list[str]:
     if len(problems) > PROBLEMS_MAX:
         kept[-1] = f"and {len(problems) - PROBLEMS_MAX + 1} more"
     return kept
+
+
+def library_files(name: str, environ: Mapping[str, str]) -> list[str]:
+    """The files of this name in the folders of shared libraries, whether or not they are libraries."""
+    declared = filter(None, environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":"))
+    folders = (*declared, *LIBRARY_FOLDERS, *sorted(glob.glob(MULTIARCH_FOLDERS)))
+    return [path for folder in folders if os.path.isfile(path := os.path.join(folder, name))]
+
+
+def unusable_library(name: str, environ: Mapping[str, str]) -> str:
+    """Why a file of this name cannot be loaded, "" where there is none.
+
+    Images made where a container toolkit had mounted the driver's files have empty files in their place.
+    """
+    for path in library_files(name, environ):
+        try:
+            ctypes.CDLL(path)
+        except OSError as error:
+            return str(error)[:TEXT_MAX]
+    return ""
 
 
 def is_library_missing(name: str, environ: Mapping[str, str], cache: str = LOADER_CACHE) -> bool:
