@@ -29,6 +29,7 @@ QUIET = {
     "goodput_network_hardware_drops_total": "it comes from an ioctl, which no simulated tree has",
     "goodput_network_hardware_errors_total": "the same",
     "goodput_network_ecn_marked_packets_total": "the same",
+    "goodput_gpu_nvlink_bit_error_ratio": "the GPUs are older than NVLink 5",
     "goodput_network_pause_frames_total": "the same",
     "goodput_network_allowance_exceeded_total": "the same",
     "goodput_node_stacks_total": "no stacks are requested, since the ranks' pids are simulated",
@@ -79,6 +80,7 @@ UNMARKED = {
 # Selectors of alerts without series here.
 ABSENT = {
     'goodput_gpu_info{parent!=""}': "no GPU is cut into MIG instances",
+    'gpu:xid_errors:increase_15m{class="link_fatal"}': "no NVLink error has a sub-code",
     "goodput_network_allowance_exceeded_total": "as above",
     'goodput_network_pause_seconds_total{direction="receive"}': "as above",
     'goodput_filesystem_info{fstype=~"squashfs|erofs|iso9660|(fuse\\\\.)?cvmfs.*"}': "no image is mounted",
