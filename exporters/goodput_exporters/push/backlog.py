@@ -52,7 +52,7 @@ class RankBacklog:
     def add(self, report: schema.RankReport) -> None:
         """Add a report; rows and events that were added before are skipped."""
         if report.sequence > self.latest.sequence:
-            self.latest = msgspec.structs.replace(report, steps=[], events=[])
+            self._supersede(report)
         for event in report.events:
             if event.number > self._event_last:
                 self._event_last = event.number
@@ -62,8 +62,20 @@ class RankBacklog:
         self._bound_events()
         self._add_rows(report.steps)
 
+    def _supersede(self, report: schema.RankReport) -> None:
+        """Take its state as the newest. Its collectives are reported once: those not acknowledged yet stay."""
+        waiting = self.latest.live.collectives
+        live = report.live
+        if live.collectives is None and waiting is not None:
+            live = msgspec.structs.replace(live, collectives=waiting)
+        self.latest = msgspec.structs.replace(report, live=live, steps=[], events=[])
+
     def acknowledge(self, sent: schema.RankReport) -> None:
         """Forget these rows and events; the state of this sequence number has arrived."""
+        live = self.latest.live
+        if live.collectives is not None and live.collectives == sent.live.collectives:
+            live = msgspec.structs.replace(live, collectives=None)
+            self.latest = msgspec.structs.replace(self.latest, live=live)
         self.rows = without(self.rows, sent.steps)
         self.events = without(self.events, sent.events)
         self.sequence_acknowledged = max(self.sequence_acknowledged, sent.sequence)

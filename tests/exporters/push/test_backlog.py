@@ -1,11 +1,13 @@
 """The backlog: bounded for any input, thinning keeps the sums, acknowledging is exact."""
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.node.report_rows import PHASES, event, identity, report, row
 
 from goodput.wire import schema
+from goodput.wire.collectives import Collectives, GroupRow
 from goodput_exporters.push.backlog import Backlog
 from goodput_exporters.system.ranks import rank_key
 
@@ -144,6 +146,23 @@ def test_state_without_rows_is_sent_once():
     assert last.sequence == 6 and not last.live.alive
     backlog.acknowledge([last])
     assert backlog.is_acknowledged(key) and backlog.pending(100).reports == []
+
+
+def test_collectives_wait_until_they_are_acknowledged():
+    """A rank's collectives are reported at one poll of several before a push, which may fail, and not again."""
+    told = Collectives((GroupRow("0", "", "gloo", 2, ((0, 1, 2),), 1, ()),))
+    with_told = report([], sequence=1)
+    backlog = Backlog()
+    backlog.add(
+        msgspec.structs.replace(with_told, live=msgspec.structs.replace(with_told.live, collectives=told))
+    )
+    for sequence in (2, 3):
+        backlog.add(report([], sequence=sequence))
+        (sent,) = backlog.pending(10).reports
+        assert (sent.sequence, sent.live.collectives) == (sequence, told)
+    backlog.acknowledge([sent])
+    backlog.add(report([], sequence=4))
+    assert backlog.pending(10).reports[0].live.collectives is None
 
 
 def test_older_and_repeated_reports_are_ignored():
