@@ -261,6 +261,22 @@ for wrong in (None, 0, 1, 2**64 - 1, 0x676f6eff, 0x676f6f00):
     assert (found.written, found.lost, found.dropped) == (5001, 5, 6)
 
 
+def test_made_up_parents_write_nothing(built, pages):
+    """A handle has a communicator in 8 bits, of which the table has half."""
+    code = """
+context, mask = call.init(hash=1, size=2, rank=0)
+for communicator in (1, 127, 128, 255):
+    operation = 4 | communicator << 4 | 77 << 12  # HANDLE_PROXY
+    step = call.start(context, "proxyStep", operation)
+    call.state(step, "RecvWait", 0)
+    call.state(step, "RecvFlushWait", 2**40)
+    call.stop(step)
+"""
+    run(built, pages, code)
+    found = only(pages)[1]
+    assert (found.groups[0].point_to_point, found.groups[0].last, sum(found.network[0])) == (0, 0, 0)
+
+
 def test_communicators_beyond_the_table_are_counted(built, pages):
     code = """
 contexts = [call.init(hash=i, size=2, rank=0)[0] for i in range(130)]

@@ -52,6 +52,7 @@ static void charge(struct step *step, uint64_t at_ns) {
 }
 
 void *start_step(const void *operation) {
+    if (owner_of(operation) >= GROUPS_MAX) return NULL;
     uint64_t number = add(&begun, 1) + 1;
     struct step *step = &steps[number % STEPS_MAX];
     store(&step->number, 0);
