@@ -1,6 +1,10 @@
 """A database that cannot be written: pushes are refused, nothing is lost or accumulates."""
 
 import asyncio
+import contextlib
+import os
+import subprocess
+import time
 
 import pytest
 import sqlalchemy as sql
@@ -18,7 +22,9 @@ from support.aggregator.ledgers import (
     take,
 )
 from support.aggregator.reports import body_of, rank_report, story
+from support.aggregator.serve_process import serving
 
+from goodput.aggregator.api.app import create_app
 from goodput.aggregator.ingest.ingest import GATHER_SECONDS
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.wire import schema
@@ -93,6 +99,49 @@ def test_full_disk_refuses_new_and_keeps_old(ledger, url):
     mend()
     take(ingest, body_of(rank_report(one.finished(), rows=[])))
     assert restored_equals(ledger, ingest) and account(ingest)["steps"]["kept"] == 20_002
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A file system of its own, of 8 MiB."""
+    at = tmp_path / "disk"
+    at.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "goodput-test", at]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("no right to mount a file system")
+    yield at
+    subprocess.run(["umount", "--lazy", at], check=True)
+
+
+@pytest.mark.faults
+def test_really_full_disk_under_the_ledger_loses_nothing(disk):
+    """Over HTTP, with its WAL on the same disk: 503 until there is room, then the node's next pushes give the whole."""
+    pushes = [body_of(*ranks) for ranks in story(start=time.time() - 60)]
+    url, ballast = f"sqlite:///{disk}/ledger.db", disk / "ballast"
+    with serving(create_app(url)) as client:
+
+        def statuses(some: list[bytes]) -> list[int]:
+            return [client.post("/api/v1/ingest", content=one).status_code for one in some]
+
+        def kept() -> int:
+            return client.get("/api/v1/runs/r1").json()["steps"]["kept"]
+
+        assert statuses(pushes[:8]) == [200] * 8
+        with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(bytes(4096)):
+                pass
+        # Pages that the WAL has already may be written again.
+        found = statuses(pushes[8:16] * 20)
+        assert set(found) <= {200, 503} and found[-8:] == [503] * 8
+        assert kept() >= 14 and client.get("/healthz").status_code == 200
+        ballast.unlink()
+        assert statuses(pushes[8:]) == [200] * len(pushes[8:])
+        whole = client.get("/api/v1/runs/r1").json()
+    assert whole["steps"] == {"kept": 32, "lost": 8}
+    with serving(create_app(url)) as client:
+        assert {
+            name: client.get("/api/v1/runs/r1").json()[name] for name in ("states", "steps", "ranks")
+        } == {name: whole[name] for name in ("states", "steps", "ranks")}
 
 
 def test_repeated_pushes_to_broken_ledger_stay_bounded(ledger):

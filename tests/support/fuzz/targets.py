@@ -28,6 +28,7 @@ from goodput.account import compute
 from goodput.account.document import document
 from goodput.aggregator.ingest.pushed_steps import decode_steps, in_version_2
 from goodput.aggregator.ingest.store import ReportRejected, Store
+from goodput.aggregator.stream import messages
 from goodput.rank_page import page
 from goodput.rank_page.page import PageError
 from goodput.rank_page.reader import Reader
@@ -166,6 +167,26 @@ def report_seeds() -> list[bytes]:
     return [body_of(whole, other, version=version) for version in schema.VERSIONS]
 
 
+# -- Messages of the stream
+
+
+def stream(data: bytes) -> bool:
+    """A push with a report that the aggregator decodes, refuses or leaves to a later version; an answer to a node."""
+    with suppress(msgspec.DecodeError):
+        messages.decode_answer(data)
+    try:
+        found = messages.decode_push(data)
+        found.access().may("r1")
+        return bool(schema.decode(found.report).ranks)
+    except (msgspec.DecodeError, messages.TooNew, schema.SchemaError):
+        return False
+
+
+def stream_seeds() -> list[bytes]:
+    whole = [messages.PushMessage("n", body, 5, "ci", "1f2e", ("r*",)) for body in report_seeds()]
+    return [messages.encoded(one) for one in whole]
+
+
 # -- Run logs
 
 
@@ -236,12 +257,13 @@ def dcgm_seeds() -> list[bytes]:
 
 
 TARGETS: dict[str, Callable[[bytes], bool]] = {
-    target.__name__: target for target in (rank_page, step_blocks, report, run_log, trace, dcgm)
+    target.__name__: target for target in (rank_page, step_blocks, report, stream, run_log, trace, dcgm)
 }
 SEEDS: dict[str, Callable[[], list[bytes]]] = {
     "rank_page": page_seeds,
     "step_blocks": block_seeds,
     "report": report_seeds,
+    "stream": stream_seeds,
     "run_log": log_seeds,
     "trace": trace_seeds,
     "dcgm": dcgm_seeds,
