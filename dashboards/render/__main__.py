@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,7 @@ from dashboards.render.queries import Range, milliseconds
 
 HERE = Path(__file__).resolve().parent
 SHOOT_SECONDS_MAX = 120
+BROWSERS = ("chromium-headless-shell", "chromium")  # Debian's
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -111,11 +114,16 @@ def draw(name: str, document: dict, target: Path | None, panels: list[int]) -> i
     if not (HERE / "dist" / "main.js").exists() or not (HERE / "node_modules").exists():
         print(f"the page is not built: run `npm ci && npm run build` in {HERE.name}/ first", file=sys.stderr)
         return 1
+    browser = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        print(f"no browser on PATH: install one of {', '.join(BROWSERS)}, or set CHROMIUM", file=sys.stderr)
+        return 1
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "document.json"
         file.write_text(json.dumps(document))
         command = ["node", str(HERE / "shoot.mjs"), str(file), str(target), *map(str, panels)]
-        failed = subprocess.run(command, timeout=SHOOT_SECONDS_MAX).returncode
+        environ = {**os.environ, "CHROMIUM": browser}
+        failed = subprocess.run(command, timeout=SHOOT_SECONDS_MAX, env=environ).returncode
     return 1 if failed or errors else 0
 
 

@@ -77,7 +77,7 @@ async function main([documentPath, target, ...ids]) {
   const { width, to } = JSON.parse(await readFile(documentPath, "utf8"));
   const server = await serve(documentPath);
   const browser = await puppeteer.launch({
-    executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+    executablePath: process.env.CHROMIUM,
     // Chromium's sandbox does not work as root, as in a container; the page is trusted.
     args: ["--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-background-networking"],
   });

@@ -375,9 +375,9 @@ def test_a_board_becomes_a_picture(tmp_path, prometheus):
     """With npm's packages only, which `make pictures` installs: half a gigabyte, too much for every test run."""
     if not (RENDER / "node_modules").exists() or not (RENDER / "dist" / "main.js").exists():
         pytest.skip("the page is not built (`make pictures` installs and builds it)")
-    for program in ("node", "chromium"):
-        if shutil.which(program) is None:
-            pytest.skip(f"not installed: {program}")
+    for programs in (("node",), command.BROWSERS):
+        if not any(map(shutil.which, programs)):
+            pytest.skip(f"not installed: {' or '.join(programs)}")
     url, _, answers = prometheus
     values = [[HOUR.from_ms // 1000 + 15 * at, str(at % 7)] for at in range(240)]
     answers["up"] = (200, {"resultType": "matrix", "result": [{"metric": {"job": "a"}, "values": values}]})
