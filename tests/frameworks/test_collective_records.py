@@ -1,7 +1,10 @@
 """Every collective of two ranks is recorded, as PyTorch's Flight Recorder has it."""
 
 import pytest
-from support.frameworks.two_ranks import run_ranks, written
+from support.frameworks.two_ranks import run_ranks, the_account, written
+
+from goodput.account.collective_sums import NOT_RECORDED, is_cut, of_rank
+from goodput.account.states import INDEX
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
 SCRIPT = "collective_records_rank.py"
@@ -9,15 +12,24 @@ DTYPES = {"Float": ("float32", 4), "Double": ("float64", 8), "Long": ("int64", 8
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """By implementation what each rank has recorded, and the Flight Recorder's entries."""
+def directories(tmp_path_factory):
+    """By implementation where its ranks have written."""
     found = {}
     for name, pure in (("compiled", ""), ("python", "1")):
         directory = tmp_path_factory.mktemp(name)
         errors = run_ranks(SCRIPT, directory, forked="torch" if not pure else "", GOODPUT_PURE=pure)
         assert "goodput:" not in errors
-        found[name] = written(directory, "records-{}.json"), written(directory, "flight-{}.json")
+        found[name] = directory
     return found
+
+
+@pytest.fixture(scope="module")
+def runs(directories):
+    """By implementation what each rank has recorded, and the Flight Recorder's entries."""
+    return {
+        name: (written(directory, "records-{}.json"), written(directory, "flight-{}.json"))
+        for name, directory in directories.items()
+    }
 
 
 def expected(entries: list[dict], group: str) -> list[tuple]:
@@ -105,6 +117,18 @@ def test_exposed_time_is_that_of_communication(runs):
             exposed = sum(sums["exposed_ns"] for sums in found["sums"])
             assert 0 <= found["communication"] - exposed < 5_000_000
             assert sum(record["exposed_ns"] for record in found["records"]) == exposed
+
+
+@pytest.mark.parametrize("implementation", ["compiled", "python"])
+def test_account_divides_communication_among_operations(directories, implementation):
+    """To the nanosecond, and nothing of it is without a record or before the first step."""
+    for rank in the_account(directories[implementation]).ranks:
+        rows = of_rank(rank.exposed)
+        spent = sum(rank.states[INDEX[state]] for state in ("communication", "straggler", "bubble"))
+        assert sum(row.gpu_ns for row in rows.values()) == spent > 0
+        assert not any(map(is_cut, rank.exposed))
+        assert NOT_RECORDED not in rows
+        assert {("other", "all_reduce"), ("default_pg", "broadcast"), ("default_pg", "send")} <= rows.keys()
 
 
 def test_nothing_is_kept_alive_and_nothing_dropped(runs):

@@ -1,13 +1,13 @@
 """Collectives in a page: what is written is read, and whatever else lies there is refused or left out."""
 
 import random
+import time
 
 import pytest
 from support.rank_page.page_maker import Rank
 
 from goodput.rank_page import collective_records as layout
 from goodput.rank_page import page
-from goodput.rank_page.collective_text import LINES_MAX, lines
 from goodput.rank_page.reader import Reader
 from goodput.sdk.recorder.collectives import CollectiveRecords
 
@@ -191,11 +191,43 @@ def test_any_content_is_read_or_refused(process):
     assert 30 < refused < 400
 
 
-def test_text_sums_to_the_phase(process):
+def test_time_before_the_first_step_is_told_apart(process):
+    from goodput.sdk.recorder.phase import Phase
+
+    recorder, group = process.rank.recorder, Group("dp", [0, 1])
+    communication = Phase(recorder, "communication", page.PHASES.index("communication"))
+    before = 0
+    for _ in range(3):
+        for is_inside in (False, True):
+            if is_inside:
+                recorder.begin_step(recorder.end_gap(time.perf_counter_ns()), None, 0)
+            with communication:
+                process.call(group, [Tensor()])
+                process.wait(process.work)
+            process.records.settle()
+            before = before or process.read().sums[0].exposed_ns
+        recorder.end_step(time.perf_counter_ns())
+    (sums,) = process.read().sums
+    assert 0 < sums.before_ns == before < sums.exposed_ns
+    with Reader(str(process.rank.path)) as reader:
+        assert reader.snapshot().steps[0].outside[page.PHASES.index("communication")] == before
+
+
+def test_rows_by_operation_join_labels_and_sum_the_rest(process):
     for i, name in enumerate("abcdefgh"):
         process.call(Group(name, [0, 1]), [Tensor()])
-        process.rank.words[BASE + layout.AT_SUMS + i * 64 + 1 * layout.SUM_WORDS + 2] = (i + 1) * 10**9
-    text = lines(process.read(), 40 * 10**9)
-    assert len(text) == LINES_MAX + 2 and max(map(len, text)) <= 80
-    assert text[1].split() == ["h", "all_reduce", "1", "calls", "0.000", "MB", "8.0000", "s"]
-    assert sum(float(line.split()[-2]) for line in text[1:]) == 40.0
+        process.rank.words[BASE + layout.AT_SUMS + i * 64 + 1 * layout.SUM_WORDS + 2] = i + 1
+    groups = [
+        group._replace(description="dp" if group.name in "ab" else "undefined")
+        for group in process.read().groups
+    ]
+    rows = layout.operation_rows(process.read()._replace(groups=tuple(groups)), 3)
+    assert rows == [
+        ("h", "all_reduce", 1, 64, 8, 0),
+        ("g", "all_reduce", 1, 64, 7, 0),
+        ("f", "all_reduce", 1, 64, 6, 0),
+        ("", "other", 5, 5 * 64, 5 + 4 + 3 + 2 + 1, 0),
+    ]
+    assert ("dp", "all_reduce", 2, 128, 3, 0) in layout.operation_rows(
+        process.read()._replace(groups=tuple(groups))
+    )

@@ -16,6 +16,7 @@ from itertools import chain
 from operator import add
 
 from goodput.account.attempts import Attempt, Row, Run
+from goodput.account.collective_sums import Exposed, exposed_of
 from goodput.account.document_types import StepLines
 from goodput.account.facts import Facts, Key, RankRange, gaps, gather
 from goodput.account.fold import PRODUCTIVE, Fold
@@ -81,6 +82,7 @@ class RankAccount:
     sampled: bool = False  # samples say how much of its compute the device was idle
     energy_mj: int = 0  # measured, by all its devices
     metered: list[int] = field(default_factory=vector)  # the part of `states` that this energy covers
+    exposed: list[Exposed] = field(default_factory=list)  # communication of each attempt, by operation
     count: int = 1
 
     @property
@@ -175,6 +177,7 @@ class Account:
     step_lines: StepLines | None = None  # of the run log that the account is computed from
     is_of_workers: bool = False  # its processes have no ranks; see attempts.Run.is_of_workers
     left_out: int = 0  # processes of these that are not counted
+    is_part: bool = False  # of a part of the run's time
     replayed: ReplayedGains | None = None  # where its steps were at hand
 
     def gpu_ns(self) -> list[int]:
@@ -378,6 +381,7 @@ class Engine:
             planned=self.planned,
             left_out=len(run.left_out()),
             is_of_workers=bool(facts.own_points),
+            is_part=facts.is_part,
         )
         yield
         result.once = once.total(result)
@@ -532,6 +536,7 @@ def _add_attempt(result: RankAccount, attempt: Attempt, fold: Fold, restarts: di
     """Add an attempt's sums to its rank's."""
     states = states_of(attempt, fold)
     result.states = list(map(add, result.states, states))
+    result.exposed.append(exposed_of(attempt.collectives, states))
     result.guessed_loader |= _has_time(attempt, fold, ESTIMATED_LOADER)
     result.guessed_update |= _has_time(attempt, fold, ESTIMATED_OPTIMIZER)
     result.sampled |= attempt.hardware.get("compute_ns", 0) > 0

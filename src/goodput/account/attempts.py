@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
+from goodput.account.collective_sums import NO_SUMS, OperationSums
 from goodput.account.sampled_stacks import NO_STACKS, SampledStacks
 
 
@@ -103,6 +104,7 @@ class Attempt:
     unmeasured: int = 0  # steps so far whose phases were not measured
     loader: dict[str, int] = field(default_factory=dict)  # cumulative loader figures, see loader_summary
     stacks: SampledStacks = NO_STACKS  # of its main thread in no phase, cumulative
+    collectives: OperationSums = NO_SUMS  # by process group and operation, cumulative
     hardware: dict[str, int] = field(default_factory=dict)  # cumulative GPU figures, see hardware
     alive: bool = True
     ended: str = ""  # "", "finished", "failed", "resumed"; not alive and "" means killed

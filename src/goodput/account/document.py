@@ -5,11 +5,12 @@ GPU-seconds are floats, what is unknown is None, lists are sorted by rank or by 
 
 from __future__ import annotations
 
-from goodput.account import figures, sampled_stacks
+from goodput.account import collective_sums, figures, sampled_stacks
 from goodput.account.account import FACTORS, Account, RankAccount, sum_gpu_ns
 from goodput.account.document_types import (
     AccountDocument,
     Cause,
+    CollectiveTime,
     Factors,
     Rank,
     Restart,
@@ -73,6 +74,7 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         "advice_order": figures.advice_order(account, causes or []),
         "whole_run": figures.whole_run(account),
         "stack_samples": sampled_stacks.summary(account),
+        "collectives": collectives(account),
         "ranks": listed,
         "unseen_ranks": unseen,
     }
@@ -140,7 +142,24 @@ def _basis(account: Account, joules: Total | None) -> dict[str, str]:
         "slowdown": "unknown" if account.straggler.slowdown() is None else "estimated",
         "energy": figures.energy_basis(account) if joules else "unknown",
         "whole_run": "unknown" if figures.whole_run(account) is None else "estimated",
+        "collectives": collective_sums.basis(account.ranks),
     }
+
+
+def collectives(account: Account) -> list[CollectiveTime]:
+    """The operations with most exposed time, and the rest in at most two rows."""
+    times = collective_sums.by_operation((rank.devices, rank.exposed) for rank in account.ranks)
+    return [
+        {
+            "group": group,
+            "operation": operation,
+            "ranks": row.ranks,
+            "calls": row.calls if operation and not account.is_part else None,
+            "bytes": row.bytes if operation and not account.is_part else None,
+            "gpu_seconds": row.gpu_ns / 1e9,
+        }
+        for (group, operation), row in collective_sums.largest(times)
+    ]
 
 
 def _restart(restart, price: float | None) -> Restart:

@@ -342,6 +342,21 @@ class StackSamples(TypedDict):
     ranks: list[SampledRank]
 
 
+class CollectiveTime(TypedDict):
+    """Exposed time of one operation of one process group, over all ranks; `ranks` have called it.
+
+    `operation` is "" for what no record explains, and with `group` "" it is "other" for all beyond the largest ones.
+    `calls` and `bytes` (each rank's own part) are those of whole processes, null in a part of the run's time.
+    """
+
+    group: str
+    operation: str
+    ranks: int
+    calls: int | None
+    bytes: int | None
+    gpu_seconds: float
+
+
 class StepLines(TypedDict):
     """Step lines of a run log of which some could not be used; `incomplete` above 1 %. `first` says why."""
 
@@ -357,6 +372,7 @@ class AccountDocument(TypedDict):
 
     `causes` are largest first; `advice_order` names their states in the order in which to act: what recurs with the
     steps before what is paid once. `ranks` has the reported ranks and the first 256 others; `unseen_ranks` has the rest.
+    `collectives` sum to the states `communication`, `straggler` and `bubble`; [] where no collectives are recorded.
     """
 
     run: str
@@ -391,5 +407,6 @@ class AccountDocument(TypedDict):
     advice_order: list[str]
     whole_run: WholeRun | None
     stack_samples: StackSamples | None
+    collectives: list[CollectiveTime]
     ranks: list[Rank]
     unseen_ranks: list[UnseenRanks]

@@ -16,6 +16,7 @@ from goodput.account.states import MEANINGS, STATES
 COLUMNS = 100
 STRETCHES_SHOWN = 8
 WORKERS_SHOWN = 4
+COLLECTIVES_SHOWN = 6
 # A host or stage is shown if waiting for it explains this much more than waiting for its slowest rank.
 MORE_SHARE_MIN = 0.05
 # If the largest cause lies outside the steps, the largest one inside has a line too, from this share on.
@@ -113,7 +114,8 @@ def render(document: Mapping[str, Any]) -> str:
         for s, seconds, share, what in state_rows(document)
     ]
     lines += [f"  {'total':<14}{document['gpu_seconds']:>12.2f}{'100.0':>8}%", ""]
-    parts = (_factor_lines, _role_lines, _figure_lines, _straggler_lines, _restart_lines, _cause_lines)
+    parts = (_factor_lines, _role_lines, _figure_lines, _collective_lines, _straggler_lines, _restart_lines)
+    parts += (_cause_lines,)
     lines += [wrap(line) for part in parts for line in part(document)]
     # Names in it come from other programs, and a terminal acts on what is not printable.
     return "".join(one if one.isprintable() or one == "\n" else "?" for one in "\n".join(lines))
@@ -284,6 +286,28 @@ def _money_lines(document: Mapping[str, Any]) -> list[str]:
         guess = " (estimate)" if document["basis"]["energy"] == "estimated" else ""
         parts.append(f"energy {energy['total'] / 3.6e6:,.3g} kWh{guess}")
     return [f"  {'; '.join(parts)}"] if parts else []
+
+
+def _collective_lines(document: Mapping[str, Any]) -> list[str]:
+    """The operations of process groups with most exposed time; with the last lines they sum to the states."""
+    rows = document.get("collectives") or []
+    if not rows:
+        return []
+    named = [row for row in rows if row["group"]]
+    about = "an estimate" if document["basis"]["collectives"] == "estimated" else "GPU-seconds"
+    lines = [f"  communication by process group and operation ({about}):"]
+    for row in named[:COLLECTIVES_SHOWN]:
+        calls = "" if row["calls"] is None else f"{row['calls']:,} calls"
+        size = "" if row["bytes"] is None else f"{row['bytes'] / 1e6:,.1f} MB"
+        lines.append(
+            f"    {row['group'][:20]:20} {row['operation']:14} {row['gpu_seconds']:10.2f} {calls:>17} {size:>16}"
+        )
+    left = sum(
+        row["gpu_seconds"] for row in rows if row["operation"] and row not in named[:COLLECTIVES_SHOWN]
+    )
+    unknown = sum(row["gpu_seconds"] for row in rows if not row["operation"])
+    lines += [f"    {'other':35} {left:10.2f}"] if left else []
+    return lines + ([f"    {'not recorded':35} {unknown:10.2f}"] if unknown else [])
 
 
 def _straggler_lines(document: Mapping[str, Any]) -> list[str]:

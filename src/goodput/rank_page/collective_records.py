@@ -9,6 +9,7 @@ file of its own; read with Reader.collectives.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 from goodput.rank_page import page
@@ -44,7 +45,8 @@ G_SEAL, G_SIZE, G_RANK, G_CALLS, G_P2P, G_LAST, G_RUNS = range(7)
 G_NAME, G_DESCRIPTION, G_BACKEND, G_RANKS = 8, 16, 24, 28
 TEXT_BYTES, BACKEND_BYTES = 64, 32
 RUNS_MAX = (GROUP_WORDS - G_RANKS) // 3
-# Sums by group and operation: calls, bytes, exposed ns, ns on the device (profiler plugin).
+# Sums by group and operation: calls, bytes, exposed ns, and of these what came before the first step; the profiler
+# plugin, which has no exposed time, has ns on the device in that place.
 AT_SUMS = AT_GROUPS + GROUPS_MAX * GROUP_WORDS
 SUM_WORDS = 4
 # Records: number, kind (operation | dtype << 8 | flags << 16 | group << 32), sequence in the group, peer or root + 1,
@@ -71,6 +73,7 @@ CONSTANTS = {
 }
 
 NS_MAX = page.NS_MAX
+OPERATION_ROWS_MAX = 24
 _RANK_MAX = 1 << 32
 
 
@@ -123,7 +126,10 @@ class Record(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What one operation of one group has cost so far. `device_ns` is known by the profiler plugin alone."""
+    """What one operation of one group has cost so far.
+
+    `before_ns` is the part of `exposed_ns` before the first step. `device_ns` is known by the profiler plugin alone.
+    """
 
     group: int
     operation: str
@@ -131,6 +137,7 @@ class Sums(NamedTuple):
     bytes: int
     exposed_ns: int
     device_ns: int = 0
+    before_ns: int = 0
 
 
 class Network(NamedTuple):
@@ -143,6 +150,11 @@ class Network(NamedTuple):
     receive_bytes: int
     receive_network_ns: int
     receive_gpu_ns: int
+
+
+def group_label(name: str, description: str) -> str:
+    """What a process group is called: its description, unless it has none of its own."""
+    return description if description not in ("", "undefined") else name
 
 
 class Collectives(NamedTuple):
@@ -158,6 +170,35 @@ class Collectives(NamedTuple):
     records: tuple[Record, ...]
     lost: int = 0
     network: tuple[Network, ...] = ()
+
+
+class OperationRow(NamedTuple):
+    """What one operation has cost in all groups of one label; `before_ns` as in Sums."""
+
+    group: str
+    operation: str
+    calls: int
+    bytes: int
+    exposed_ns: int
+    before_ns: int
+
+
+def operation_rows(found: Collectives, most: int = OPERATION_ROWS_MAX) -> list[OperationRow]:
+    """The rows with most exposed time first, at most `most`; the others are summed in a last one, ("", "other")."""
+    rows: dict[tuple[str, str], OperationRow] = {}
+    for one in found.sums:
+        group = found.groups[one.group]
+        row = OperationRow(group_label(group.name, group.description), *one[1:5], one.before_ns)
+        before = rows.get(row[:2])
+        rows[row[:2]] = row if before is None else _added(before, row)
+    ordered = sorted(rows.values(), key=lambda row: (-row.exposed_ns, -row.bytes, row))
+    rest = ordered[most:]
+    return ordered[:most] + ([reduce(_added, rest)._replace(group="", operation="other")] if rest else [])
+
+
+def _added(one: OperationRow, other: OperationRow) -> OperationRow:
+    numbers = (min(a + b, NS_MAX) for a, b in zip(one[2:], other[2:], strict=True))
+    return OperationRow(one.group, one.operation, *numbers)
 
 
 def runs_of(ranks: Iterable[int]) -> list[tuple[int, int, int]]:
@@ -271,12 +312,13 @@ def sums_of(words: memoryview, groups: int) -> tuple[Sums, ...]:
     for group in range(groups):
         for operation in range(1, OPERATION_SLOTS):
             at = (group * OPERATION_SLOTS + operation) * SUM_WORDS
-            calls, size, exposed, device = words[at : at + SUM_WORDS]
+            calls, size, exposed, other = words[at : at + SUM_WORDS]
             if not calls:
                 continue
-            if operation >= len(OPERATIONS) or max(calls, size, exposed, device) >= NS_MAX:
+            if operation >= len(OPERATIONS) or max(calls, size, exposed, other) >= NS_MAX:
                 raise ValueError(f"sums of operation {operation} of process group {group} are impossible")
-            found.append(Sums(group, OPERATIONS[operation], calls, size, exposed, device))
+            before = min(other, exposed)
+            found.append(Sums(group, OPERATIONS[operation], calls, size, exposed, other - before, before))
     return tuple(found)
 
 

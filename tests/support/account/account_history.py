@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from goodput.account import Account, Attempt, Event, Row, Run, compute
 from goodput.account.account import RankAccount
+from goodput.account.collective_sums import NO_SUMS, OperationSums
 from goodput.account.states import PHASE_STATES, STATES
 
 PHASES = tuple(PHASE_STATES)
@@ -25,7 +26,13 @@ class Process:
     """One rank process. Every call moves its clock; each returns the process, so calls can be chained."""
 
     def __init__(
-        self, rank: int = 0, attempt: int = 1, start: float = 0, user: dict | None = None, **identity
+        self,
+        rank: int = 0,
+        attempt: int = 1,
+        start: float = 0,
+        user: dict | None = None,
+        sums: OperationSums = NO_SUMS,
+        **identity,
     ):
         self.phases = (*PHASES, *(user or {}))
         self.user = dict(user or {})
@@ -36,6 +43,7 @@ class Process:
         self.events: list[Event] = []
         self.step_next = self.samples = self.device_ns = 0
         self.hardware: dict[str, int] = {}
+        self.sums = sums  # of its collectives
         self.phase, self.alive, self.ended, self.end_ns = "none", True, "", 0
 
     def between(self, **parts: float) -> Process:
@@ -119,6 +127,7 @@ class Process:
             ended=self.ended,
             end_ns=self.end_ns,
             hardware=dict(self.hardware),
+            collectives=self.sums,
             **{"host": f"n{self.rank}", **self.identity},
         )
         attempt.add_rows(self.rows if rows is None else rows)

@@ -185,6 +185,8 @@ static void attribute(Records *self, long long number, long long now)
     sums = region(self) + word_sums;
     sums += ((long long)(record[R_KIND] >> 32) * OPERATION_SLOTS + (long long)(record[R_KIND] & 255)) * SUM_WORDS;
     put(&sums[2], (long long)sums[2] + more);
+    if (clock->steps == 0 && clock->step_start_ns == 0)
+        put(&sums[3], (long long)sums[3] + more);
 }
 
 /* The phase that the step thread is in, or was in before that of this wait. */

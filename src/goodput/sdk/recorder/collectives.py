@@ -215,7 +215,10 @@ class PythonRecords:
         self.attributed = total
         words[at + layout.R_EXPOSED] += more
         kind = words[at + layout.R_KIND]
-        words[_sums_at(kind >> 32, kind & 255) + 2] += more
+        sums = _sums_at(kind >> 32, kind & 255)
+        words[sums + 2] += more
+        if not recorder.steps and not recorder.step_start_ns:
+            words[sums + 3] += more
 
     def _slot_of(self, group) -> int:
         slot = self.slots.get(group if isinstance(group, str) else id(group))

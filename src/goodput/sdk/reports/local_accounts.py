@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from goodput.account import DECLARED, Attempt, Event, Row, Run
+from goodput.account.collective_sums import NO_SUMS, OperationSums, sums_of
 from goodput.rank_page import page
+from goodput.rank_page.collective_records import operation_rows
 from goodput.rank_page.loader_words import figures
 from goodput.rank_page.page import PageError
 from goodput.rank_page.reader import Reader, Snapshot
@@ -47,6 +49,12 @@ def attempt_of(snapshot: Snapshot, now_mono_ns: int, alive: bool) -> Attempt:
     return attempt
 
 
+def collectives_of(reader: Reader) -> OperationSums:
+    """What the page's collectives have cost. Raises PageError."""
+    found = reader.collectives()
+    return NO_SUMS if found is None else sums_of(operation_rows(found))
+
+
 class PageRead(NamedTuple):
     """What was read of a page: the run that it belongs to, its rank's attempt, and the process's pid."""
 
@@ -68,6 +76,7 @@ def read_page(path: str, now_mono_ns: int, steps_max: int = page.STEP_RING) -> P
         snapshot = reader.snapshot(since, alive=alive)
         attempt = attempt_of(snapshot, now_mono_ns, alive)
         attempt.stacks = sample_file.read(reader.path, attempt.start_ns)
+        attempt.collectives = collectives_of(reader)
         return PageRead(snapshot.identity["run"], attempt, snapshot.identity["pid"])
 
 

@@ -52,7 +52,7 @@ def _report(session) -> Report:
     from goodput.account import Run, compute, document
     from goodput.causes import explain
     from goodput.rank_page.reader import Reader
-    from goodput.sdk.reports.local_accounts import attempt_of
+    from goodput.sdk.reports.local_accounts import attempt_of, collectives_of
 
     if session.recorder.thread == get_ident():  # Other threads' records wait for its next step.
         session.recorder.drain_background()
@@ -60,22 +60,13 @@ def _report(session) -> Report:
     reader = Reader(session.writer.path or "this process's page", session.writer.fd)
     snapshot = reader.snapshot()
     attempt = attempt_of(snapshot, now_ns, alive=not snapshot.ended)
+    attempt.collectives = collectives_of(reader)
     run = Run(
         snapshot.identity["run"], {(attempt.rank, attempt.attempt): attempt}, only_ranks=(attempt.rank,)
     )
     account = compute(run, snapshot.unix_ns(now_ns))
-    notes = [*_deep_look(session), *_collectives(reader, snapshot), *_notes(snapshot)]
+    notes = [*_deep_look(session), *_notes(snapshot)]
     return Report(document(account, explain(account)), notes)
-
-
-def _collectives(reader, snapshot) -> list[str]:
-    found = reader.collectives()
-    if found is None:
-        return []
-    from goodput.rank_page.collective_text import lines
-
-    totals = snapshot.host_totals or snapshot.totals
-    return lines(found, totals[snapshot.phases.index("communication")])
 
 
 def _deep_look(session) -> list[str]:

@@ -1,0 +1,156 @@
+"""Exposed communication by process group and operation, of each rank to the nanosecond.
+
+A rank page sums the exposed time of each operation of each group over the whole process, by the host's clock. Of that the
+account has a part in other states: in `startup` what came before the first step, in `lost`, `stall` and `down` what lay in
+such time; and a window or the device's clock have another length. So what an attempt has in `communication`,
+`straggler` and `bubble` together is divided among its operations. Where their sums, without what came before the
+first step, are less, the rest is NOT_RECORDED; where they are more, each is cut in proportion, and the division is an
+estimate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from struct import pack, unpack
+from typing import TYPE_CHECKING, NamedTuple
+
+from goodput.account.states import INDEX
+
+if TYPE_CHECKING:
+    from goodput.account.account import RankAccount
+
+Key = tuple[str, str]  # process group, operation
+NOT_RECORDED: Key = ("", "")
+OTHER: Key = ("", "other")  # what a report or a table has no row for
+NUMBERS = 4
+ROWS_MAX = 32
+_EXPOSED = tuple(INDEX[state] for state in ("communication", "straggler", "bubble"))
+
+
+class OperationSums(NamedTuple):
+    """What each operation of each group has cost a process so far.
+
+    `values` has NUMBERS 64-bit integers a key: calls, bytes, exposed ns, and the part of these before the first step.
+    """
+
+    keys: tuple[Key, ...]
+    values: bytes
+
+
+NO_SUMS = OperationSums((), b"")
+
+
+class Exposed(NamedTuple):
+    """Of one attempt: its sums, and the ns that the account has in `communication`, `straggler` and `bubble`."""
+
+    sums: OperationSums
+    ns: int
+
+
+class OperationTime(NamedTuple):
+    """Sums over ranks: `calls`, `bytes` of whole processes, `ranks` that made some, and the divided time, GPU-ns."""
+
+    calls: int
+    bytes: int
+    ranks: int
+    gpu_ns: int
+
+
+def sums_of(rows: Iterable[tuple[str, str, int, int, int, int]]) -> OperationSums:
+    """Sums from rows of (group, operation, calls, bytes, exposed ns, exposed ns before the first step)."""
+    listed = list(rows)
+    if not listed:
+        return NO_SUMS
+    numbers = [number for row in listed for number in row[2:]]
+    return OperationSums(tuple((row[0], row[1]) for row in listed), pack(f"<{len(numbers)}q", *numbers))
+
+
+def exposed_of(sums: OperationSums, states: Sequence[int]) -> Exposed:
+    """Of an attempt with these ns by state."""
+    return Exposed(sums, sum(states[i] for i in _EXPOSED))
+
+
+def divide(exposed: Exposed) -> tuple[list[int], int]:
+    """The ns of each key, and what is left; together they are `exposed.ns`."""
+    parts = _parts(exposed.sums)
+    known = sum(parts)
+    if known <= exposed.ns:
+        return parts, exposed.ns - known
+    cut = [ns * exposed.ns // known for ns in parts]
+    # What rounding leaves, less than a ns a key, goes to the largest.
+    cut[parts.index(max(parts))] += exposed.ns - sum(cut)
+    return cut, 0
+
+
+def is_cut(exposed: Exposed) -> bool:
+    """Whether the operations had more time than the account has."""
+    return sum(_parts(exposed.sums)) > exposed.ns
+
+
+def of_rank(exposed: Iterable[Exposed]) -> dict[Key, OperationTime]:
+    """A rank's attempts summed, for one device; NOT_RECORDED only where time is left."""
+    return by_operation([(1, exposed)])
+
+
+def by_operation(ranks: Iterable[tuple[int, Iterable[Exposed]]]) -> dict[Key, OperationTime]:
+    """Ranks with their devices summed by group and operation. {} where no rank has recorded any call."""
+    found: dict[Key, list[int]] = {}
+    left_ns, is_known = 0, False
+    for devices, attempts in ranks:
+        mine: set[Key] = set()
+        for one in attempts:
+            parts, rest = divide(one)
+            left_ns += rest * devices
+            numbers = _numbers(one.sums)
+            is_known |= bool(parts)
+            for i, (key, ns) in enumerate(zip(one.sums.keys, parts, strict=True)):
+                row = found.setdefault(key, [0, 0, 0, 0])
+                row[0] += numbers[NUMBERS * i]
+                row[1] += numbers[NUMBERS * i + 1]
+                row[2] += key not in mine
+                row[3] += ns * devices
+                mine.add(key)
+    if not is_known:
+        return {}
+    result = {key: OperationTime(*row) for key, row in found.items()}
+    if left_ns:
+        result[NOT_RECORDED] = OperationTime(0, 0, 0, left_ns)
+    return result
+
+
+def largest(times: dict[Key, OperationTime], most: int = ROWS_MAX) -> list[tuple[Key, OperationTime]]:
+    """The rows with most time first, at most so many; the others as OTHER, then NOT_RECORDED."""
+    last = [(key, times[key]) for key in (NOT_RECORDED,) if key in times]
+    named = [(key, row) for key, row in times.items() if key not in (OTHER, NOT_RECORDED)]
+    named.sort(key=lambda item: (-item[1].gpu_ns, -item[1].bytes, item[0]))
+    rest = [row for _, row in named[most:]] + [times[key] for key in (OTHER,) if key in times]
+    if rest:
+        summed = OperationTime(
+            sum(row.calls for row in rest),
+            sum(row.bytes for row in rest),
+            max(row.ranks for row in rest),
+            sum(row.gpu_ns for row in rest),
+        )
+        last.insert(0, (OTHER, summed))
+    return [*named[:most], *last]
+
+
+def basis(ranks: Iterable[RankAccount]) -> str:
+    """Whether the division is measured, estimated or unknown: records have the host's clock, not a device's."""
+    ranks = list(ranks)
+    if not any(one.sums.keys for rank in ranks for one in rank.exposed):
+        return "unknown"
+    on_device = any(rank.device_ns for rank in ranks)
+    return (
+        "estimated" if on_device or any(is_cut(one) for rank in ranks for one in rank.exposed) else "measured"
+    )
+
+
+def _numbers(sums: OperationSums) -> tuple[int, ...]:
+    return unpack(f"<{len(sums.values) // 8}q", sums.values)
+
+
+def _parts(sums: OperationSums) -> list[int]:
+    """The exposed ns of each key from the first step on."""
+    numbers = _numbers(sums)
+    return [max(ns - before, 0) for ns, before in zip(numbers[2::NUMBERS], numbers[3::NUMBERS], strict=True)]
