@@ -10,6 +10,7 @@ from dashboards.states import ONE_IS_GOOD, PHASE_COLOURS
 
 RUN = 'run="$run"'
 RANK = f'{RUN},rank="$rank"'
+OPERATION = "group, operation"
 NO_RANK = "no node agent has this rank"
 NO_LOADER = "no DataLoader is measured"
 NO_NCCL = "no calls by the profiler plugin (docs/nccl.md)"
@@ -264,6 +265,22 @@ PANELS = [
             *panels.widths(phase=115),
         ],
     ),
+    panels.table(
+        "Collectives in the last five minutes",
+        "What each operation of each process group costs this rank: its share of the step thread's time, calls per "
+        "second, and the bytes of this rank's part. Much time in many small calls: larger buckets. Much time in few large "
+        "ones: overlap, or a faster link. Little data and much time: it waits for another rank.",
+        {
+            "time": _rate("goodput_collective_exposed_seconds_total", OPERATION, window="5m"),
+            "calls": _rate("goodput_collective_calls_total", OPERATION, window="5m"),
+            "bytes": _rate("goodput_collective_bytes_total", OPERATION, window="5m"),
+        },
+        unit="percentunit",
+        no_value="no collectives are recorded",
+        first=["group", "operation"],
+        sort="time",
+        overrides=[series("calls", "cps"), series("bytes", "Bps")],
+    ),
     # The loader.
     panels.areas(
         "Loader waits by reason",
@@ -401,7 +418,7 @@ BOARD = build_board(
     "goodput-rank",
     "What does this rank spend its time on, what does its loader wait for, and is it slower than its group?",
     PANELS,
-    [(4, 15, 9), (9, 8, 8, 8), (9, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8), (8, 12, 12)],
+    [(4, 15, 9), (9, 8, 8, 8), (9, 8, 8, 8), (7, 24), (8, 8, 8, 8), (8, 8, 8, 8), (8, 12, 12)],
     variables=[board_builder.RUN, board_builder.RANK],
     time_from="now-30m",
 )

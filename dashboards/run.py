@@ -46,6 +46,7 @@ def _minutes(series: str) -> str:
 KEPT, USEFUL, MODEL = (_max(f"goodput_{name}_ratio") for name in ("availability", "goodput", "mfu"))
 SECONDS = _max("goodput_gpu_seconds", "state")
 ROLE_SECONDS = _max("goodput_role_gpu_seconds", "role, state")
+OPERATION_SECONDS = _max("goodput_communication_gpu_seconds", "group, operation")
 ORDER = _max("goodput_cause_order", "state")
 LEADING = f"({_max('goodput_cause_gain_ratio', 'state')} - 1 > 0 and on (state) {ORDER} <= 5)"
 # A state's gain is clamped at 0, because a restart moves time from productive to lost, and divided by the sum of the
@@ -445,6 +446,26 @@ PANELS = [
             STATES,
         ],
     ),
+    panels.table(
+        "Communication by process group and operation",
+        "Time that ranks waited in each collective, beyond what computing hid: all rows are the states communication, "
+        "straggler and bubble together. Begin with the largest: fewer or larger calls, overlap with computing, or a "
+        "faster link for its group. A row without names is what no record explains.",
+        {
+            "GPU hours": f"{OPERATION_SECONDS} / 3600",
+            "share": f"{OPERATION_SECONDS} / on () group_left () (sum({OPERATION_SECONDS}) > 0)",
+            "share of the run": f"{OPERATION_SECONDS} / on () group_left () sum({SECONDS}) > 0",
+        },
+        unit="percentunit",
+        no_value="no collectives are recorded",
+        first=["group", "operation"],
+        sort="GPU hours",
+        overrides=[
+            series("GPU hours", "suffix: GPU h"),
+            ("GPU hours", {"decimals": 2}),
+            ("share", GAUGE | {"min": 0, "max": 1}),
+        ],
+    ),
 ]
 
 _STALLED = f"{_max('goodput_progress_age_seconds')} > {_max('goodput_stall_threshold_seconds')}"
@@ -474,7 +495,7 @@ BOARD = build_board(
     "goodput-run",
     "Was every GPU-second of the run useful work, and if not, why, which rank, and what did it cost?",
     PANELS,
-    [(4, 7, 6, 11), (9, 10, 14), (8, 16, 8), (8, 8, 7, 9), (9, 9, 15), (8, 12, 12), (8, 8, 6, 10)],
+    [(4, 7, 6, 11), (9, 10, 14), (8, 16, 8), (8, 8, 7, 9), (9, 9, 15), (8, 12, 12), (8, 8, 6, 10), (7, 24)],
     variables=[board_builder.RUN],
     annotations=[
         panels.annotation(name, expr, title, STATE_COLOURS[state]) for name, expr, title, state in ANNOTATIONS

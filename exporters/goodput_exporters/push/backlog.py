@@ -23,6 +23,7 @@ EVENTS_MAX = 1024
 RANKS_MAX = schema.RANKS_MAX
 STRIDE_MAX = 1 << 62
 _CHECKPOINTS = ("checkpoint_begun", "checkpoint_committed")
+_REPORTED_ONCE = ("collectives", "operations")  # fields of the live part; None: as before
 
 
 class Batch(NamedTuple):
@@ -63,18 +64,22 @@ class RankBacklog:
         self._add_rows(report.steps)
 
     def _supersede(self, report: schema.RankReport) -> None:
-        """Take its state as the newest. Its collectives are reported once: those not acknowledged yet stay."""
-        waiting = self.latest.live.collectives
-        live = report.live
-        if live.collectives is None and waiting is not None:
-            live = msgspec.structs.replace(live, collectives=waiting)
+        """Take its state as the newest. What is reported once stays until it is acknowledged."""
+        live, waiting = report.live, self.latest.live
+        kept = {name: getattr(waiting, name) for name in _REPORTED_ONCE if getattr(live, name) is None}
+        live = msgspec.structs.replace(live, **kept)
         self.latest = msgspec.structs.replace(report, live=live, steps=[], events=[])
 
     def acknowledge(self, sent: schema.RankReport) -> None:
         """Forget these rows and events; the state of this sequence number has arrived."""
         live = self.latest.live
-        if live.collectives is not None and live.collectives == sent.live.collectives:
-            live = msgspec.structs.replace(live, collectives=None)
+        arrived = {
+            name: None
+            for name in _REPORTED_ONCE
+            if getattr(live, name) is not None and getattr(live, name) == getattr(sent.live, name)
+        }
+        if arrived:
+            live = msgspec.structs.replace(live, **arrived)
             self.latest = msgspec.structs.replace(self.latest, live=live)
         self.rows = without(self.rows, sent.steps)
         self.events = without(self.events, sent.events)

@@ -12,7 +12,10 @@ from goodput.account.document_types import (
     Cause,
     CollectiveTime,
     Factors,
+    OperationTime,
     Rank,
+    RankCollectives,
+    RankOperations,
     Restart,
     Role,
     Straggler,
@@ -143,6 +146,40 @@ def _basis(account: Account, joules: Total | None) -> dict[str, str]:
         "energy": figures.energy_basis(account) if joules else "unknown",
         "whole_run": "unknown" if figures.whole_run(account) is None else "estimated",
         "collectives": collective_sums.basis(account.ranks),
+    }
+
+
+def rank_collectives(account: Account, limit: int, offset: int) -> RankCollectives:
+    """Each rank's exposed communication by process group and operation, of at most `limit` ranks from `offset` on."""
+    waited = [rank for rank in account.ranks if any(one.ns for one in rank.exposed)]
+    return {
+        "run": account.run,
+        "basis": collective_sums.basis(account.ranks),
+        "total": len(waited),
+        "ranks": [_rank_operations(rank, account.is_part) for rank in waited[offset : offset + limit]],
+    }
+
+
+def _rank_operations(rank: RankAccount, is_part: bool) -> RankOperations:
+    rows = collective_sums.largest(collective_sums.of_rank(rank.exposed))
+    communication, straggler, bubble = (rank.states[INDEX[state]] for state in collective_sums.STATES)
+    operations: list[OperationTime] = [
+        {
+            "group": group,
+            "operation": operation,
+            "calls": row.calls if operation and not is_part else None,
+            "bytes": row.bytes if operation and not is_part else None,
+            "ns": row.gpu_ns,
+        }
+        for (group, operation), row in rows
+    ]
+    return {
+        "rank": rank.rank,
+        "host": rank.host,
+        "communication_ns": communication,
+        "straggler_ns": straggler,
+        "bubble_ns": bubble,
+        "operations": operations,
     }
 
 

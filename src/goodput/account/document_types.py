@@ -357,6 +357,36 @@ class CollectiveTime(TypedDict):
     gpu_seconds: float
 
 
+class OperationTime(TypedDict):
+    """As CollectiveTime, of one rank and in ns of its wall time."""
+
+    group: str
+    operation: str
+    calls: int | None
+    bytes: int | None
+    ns: int
+
+
+class RankOperations(TypedDict):
+    """The `operations` of a rank sum to `communication_ns` + `straggler_ns` + `bubble_ns`, unless none is recorded."""
+
+    rank: int
+    host: str
+    communication_ns: int
+    straggler_ns: int
+    bubble_ns: int
+    operations: list[OperationTime]
+
+
+class RankCollectives(TypedDict):
+    """Some of a run's ranks, `total` in all. `basis` is that of the division: measured, estimated or unknown."""
+
+    run: str
+    basis: str
+    total: int
+    ranks: list[RankOperations]
+
+
 class StepLines(TypedDict):
     """Step lines of a run log of which some could not be used; `incomplete` above 1 %. `first` says why."""
 

@@ -14,6 +14,11 @@ goodput_phase_seconds_total{run rank phase clock}: Time the step thread spent in
     phases; phase none is time outside all phases.
 goodput_background_phase_seconds_total{run rank phase}: Time other threads spent in each phase; not part of
     the account.
+goodput_collective_calls_total{run rank group operation}: Calls of an operation of a process group; read every 10
+    seconds, as the next two. The 24 with most exposed time; the others are operation other with an empty group.
+goodput_collective_bytes_total{run rank group operation}: This rank's part of their tensors.
+goodput_collective_exposed_seconds_total{run rank group operation}: Time that the step thread spent in them, by the
+    host's clock: a part of the phase communication.
 histogram goodput_phase_duration_seconds{run rank phase}: Duration of each phase, without nested phases.
 histogram goodput_step_duration_seconds{run rank}: Duration of completed steps.
 goodput_rank_step_seconds{run rank q}: Quantile q (p50, p95, p99) of step duration over the rank's last 512

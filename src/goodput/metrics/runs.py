@@ -7,6 +7,9 @@ goodput_gpu_seconds{run state}: The account: GPU-seconds of the run in each stat
     because work can become lost later.
 goodput_role_gpu_seconds{run role state}: The account of each role (trainer, generator) of a run that has several,
     like goodput_gpu_seconds; the 8 roles with the most GPU time.
+goodput_communication_gpu_seconds{run group operation}: Exposed communication by process group and operation;
+    the sum is the states communication, straggler and bubble. The 16 largest, group empty for the rest: operation other,
+    or empty for what no record explains.
 goodput_cost_dollars{run state}: The account in dollars; absent without a price per GPU-hour.
 goodput_run_gpus{run}: GPUs currently allocated to the run, observed or not; absent once it is over.
 goodput_availability_ratio{run}: Availability: time in kept steps / allocated time.

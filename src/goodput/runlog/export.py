@@ -96,6 +96,18 @@ def _process(
     }
     if live.stacks is not None:
         last["stack_samples"] = msgspec.structs.asdict(live.stacks)
+    if live.operations:
+        last["collectives"] = [
+            {
+                "group": one.group,
+                "operation": one.operation,
+                "calls": one.calls,
+                "bytes": one.bytes,
+                "seconds": _seconds(one.exposed_ns),
+                "startup_seconds": _seconds(one.before_ns),
+            }
+            for one in live.operations
+        ]
     if live.last_ns:
         last["phase_seconds"] = _seconds(max(at_ns - live.last_ns, 0))
     yield at_ns, _line(kind, at_ns, **place, **last, phase=live.phase, phases=phases)

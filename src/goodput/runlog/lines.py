@@ -13,6 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw
 
+from goodput.account.collective_sums import NO_SUMS, OperationSums, sums_of
 from goodput.account.sampled_stacks import NO_STACKS, PLACES_MAX, SAMPLES_MAX, SampledStacks
 from goodput.wire.identity import clean_text
 
@@ -49,6 +50,17 @@ class StackSamples(msgspec.Struct):
     reason: _Name = ""
 
 
+class Operation(msgspec.Struct):
+    """What an operation of a process group has cost a rank so far, in a beat or an end."""
+
+    group: _Name = ""
+    operation: _Name = ""
+    calls: Annotated[int, Meta(ge=0, lt=1 << 61)] = 0
+    bytes: Annotated[int, Meta(ge=0, lt=1 << 61)] = 0
+    seconds: _Seconds = 0.0
+    startup_seconds: _Seconds = 0.0
+
+
 # Fields of our own have no name that a log uses, so that a log cannot set them.
 class Line(msgspec.Struct, gc=False, rename=lambda name: f"internal {name}" if name in _OWN_FIELDS else name):
     """All fields of all kinds, with their bounds; the last five are set by `parse`."""
@@ -69,6 +81,7 @@ class Line(msgspec.Struct, gc=False, rename=lambda name: f"internal {name}" if n
     gpu_idle_seconds: _Seconds | None = None
     gpu_joules: Annotated[float, Meta(ge=0, lt=TIME_NS_MAX / 1e3)] | None = None
     stack_samples: StackSamples | None = None
+    collectives: Annotated[list[Operation], Meta(max_length=64)] | None = None
     run: _Name | int | None = None
     phase: _Name | None = None
     phase_seconds: _Seconds | None = None
@@ -365,3 +378,17 @@ def stacks(line: Line) -> SampledStacks:
     most = sorted(found.places.items(), key=lambda entry: (-entry[1], entry[0]))[:PLACES_MAX]
     places = {clean_text(place, 255): count for place, count in most}
     return SampledStacks(places, max(found.samples, sum(places.values())), clean_text(found.reason, 255))
+
+
+def collectives(line: Line) -> OperationSums:
+    """What operations of process groups have cost, of a beat or an end, as Attempt.collectives."""
+    if not line.collectives:
+        return NO_SUMS
+    return sums_of(
+        (
+            clean_text(one.group, 255),
+            clean_text(one.operation, 255),
+            *(one.calls, one.bytes, round(one.seconds * 1e9), round(one.startup_seconds * 1e9)),
+        )
+        for one in line.collectives
+    )

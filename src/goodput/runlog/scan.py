@@ -18,6 +18,7 @@ from goodput.runlog.lines import (
     KnownLine,
     Line,
     LineError,
+    collectives,
     hardware,
     is_step_line,
     parse,
@@ -249,11 +250,12 @@ class Scan:
             attempt.unmeasured = line.unmeasured_steps or attempt.unmeasured
             attempt.hardware = hardware(line) or attempt.hardware
             attempt.stacks = attempt.stacks if line.stack_samples is None else stacks(line)
+            attempt.collectives = attempt.collectives if line.collectives is None else collectives(line)
         elif line.time_ns >= track.tail_ns:
             track.tail_ns, track.tail = line.time_ns, line.phases
             track.phase_ns = None if line.phase_seconds is None else round(line.phase_seconds * 1e9)
             attempt.unmeasured, attempt.hardware = line.unmeasured_steps, hardware(line)
-            attempt.stacks = stacks(line)
+            attempt.stacks, attempt.collectives = stacks(line), collectives(line)
             attempt.phase = line.phase or ("none" if line.phases is not None else "")
         if line.over is not None:
             self._set_end_mark(number, attempt, line)

@@ -7,6 +7,7 @@ from collections.abc import Container, Iterator, Sequence
 import numpy as np
 
 from goodput.histograms.histogram import LATENCY_BOUNDS, STEP_BOUNDS
+from goodput.simulate import operations
 from goodput.simulate.gpus import GPUS_PER_NUMA_NODE
 from goodput.simulate.run import COLUMN, HISTOGRAMS, Attempt, SimulatedRun
 from goodput.simulate.scenario import DEVICE, gpu_uuid
@@ -87,6 +88,11 @@ def _basic(attempt: Attempt, rank: int, now: float, who: Labels) -> Iterator[Sam
     yield "goodput_sdk_phases_every", who, 1
     for name, column in COLUMN.items():
         yield "goodput_phase_seconds_total", {**who, "phase": name, "clock": "host"}, totals[column] / 1e9
+    for row in operations.rows(int(totals[COLUMN["communication"]]), attempt.steps_done):
+        labels = {**who, "group": row.group, "operation": row.operation}
+        yield "goodput_collective_calls_total", labels, row.calls
+        yield "goodput_collective_bytes_total", labels, row.bytes
+        yield "goodput_collective_exposed_seconds_total", labels, row.exposed_ns / 1e9
 
 
 def _histograms(attempt: Attempt, rank: int, who: Labels) -> Iterator[Sample]:

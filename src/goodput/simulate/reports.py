@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from goodput.simulate.run import PHASES, Attempt, Row, SimulatedRun
+from goodput.simulate import operations
+from goodput.simulate.run import COLUMN, PHASES, Attempt, Row, SimulatedRun
 from goodput.simulate.scenario import DEVICE, gpu_uuid, nanoseconds, unix_ns
 from goodput.wire import schema
 
@@ -62,6 +63,7 @@ def report(
         end_ns=0 if alive else unix_ns(attempt.rank_end_ns(rank)) + ahead_ns,
         totals=tuple(totals),
         cost_ns=attempt.cost_ns,
+        operations=operations.rows(int(totals[COLUMN["communication"]]), steps_done),
     )
     return schema.RankReport(
         identity=_identity(run, attempt, rank, ahead_ns),

@@ -1,13 +1,17 @@
-"""The collectives of a rank that makes no progress, as they travel in its report: its groups and their last calls."""
+"""The collectives of a rank as they travel in its report.
+
+Of one that makes no progress its groups and their last calls; of all ranks what each operation of each group has cost.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 from msgspec import Struct
 
-GROUPS_MAX, CALLS_MAX, RUNS_MAX = 16, 4, 12
+GROUPS_MAX, CALLS_MAX, RUNS_MAX, OPERATIONS_MAX = 16, 4, 12, 32
 TEXT_MAX = 64
 _RANK_MAX, _NUMBER_MAX = 1 << 32, 1 << 62
 _FEW = msgspec.Meta(max_length=64)
@@ -43,6 +47,33 @@ class Collectives(Struct, array_like=True, frozen=True, gc=False):
     groups: Annotated[tuple[GroupRow, ...], _FEW]
     is_whole: bool = True
     is_stopped: bool = False
+
+
+class OperationRow(Struct, array_like=True, frozen=True, gc=False):
+    """What an operation of a process group has cost so far; `before_ns` is the part of `exposed_ns` before the first step."""
+
+    group: str
+    operation: str
+    calls: int
+    bytes: int
+    exposed_ns: int
+    before_ns: int
+
+
+Operations = Annotated[tuple[OperationRow, ...], _FEW]
+
+
+def operations_problem(rows: Sequence[OperationRow]) -> str:
+    """What is wrong with them, "" if nothing is."""
+    if len(rows) > OPERATIONS_MAX:
+        return f"{len(rows)} operations of process groups, {OPERATIONS_MAX} at most"
+    for row in rows:
+        if any(len(text) > TEXT_MAX or not text.isprintable() for text in (row.group, row.operation)):
+            return f"a text of operation {row.operation[:40]!r} is too long or not printable"
+        numbers = row.calls, row.bytes, row.exposed_ns, row.before_ns
+        if min(numbers) < 0 or max(numbers) >= _NUMBER_MAX:
+            return f"operation {row.operation!r} of process group {row.group!r} has a number out of range"
+    return ""
 
 
 def problem(collectives: Collectives) -> str:

@@ -21,7 +21,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Struct
 
-from goodput.wire.collectives import Collectives
+from goodput.wire.collectives import Collectives, Operations, operations_problem
 from goodput.wire.collectives import problem as collective_problem
 from goodput.wire.identity import BOUNDS, PLACES, check_fields, clean_text
 from goodput.wire.step_blocks import BlockError, StepBlock, check_block, encode_rows
@@ -128,6 +128,7 @@ class Live(Struct, frozen=True, gc=False, omit_defaults=True):
     hardware: Annotated[dict[str, int], _FEW] = {}
     stacks: SampledStacks | None = None  # None: no more than was sent before
     collectives: Collectives | None = None  # of a rank without progress; None: as before
+    operations: Operations | None = None  # of process groups, cumulative; None: as before
 
 
 class Identity(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -509,6 +510,8 @@ def _check_live(live: Live, phases: tuple[str, ...], who: str) -> None:
         raise SchemaError(f"{who}: a loader figure or GPU figure is negative or too large")
     _check_stacks(live.stacks, who)
     if live.collectives is not None and (problem := collective_problem(live.collectives)):
+        raise SchemaError(f"{who}: {problem}")
+    if live.operations is not None and (problem := operations_problem(live.operations)):
         raise SchemaError(f"{who}: {problem}")
     if live.phase not in phases or live.ended not in ("", "finished", "failed", "resumed"):
         raise SchemaError(f"{who}: live phase {live.phase[:40]!r} or end reason {live.ended[:40]!r} unknown")

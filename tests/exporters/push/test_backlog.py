@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support.node.report_rows import PHASES, event, identity, report, row
 
 from goodput.wire import schema
-from goodput.wire.collectives import Collectives, GroupRow
+from goodput.wire.collectives import Collectives, GroupRow, OperationRow
 from goodput_exporters.push.backlog import Backlog
 from goodput_exporters.system.ranks import rank_key
 
@@ -240,3 +240,29 @@ def test_forgetting_a_rank_keeps_its_counts():
 def test_too_small_bounds_raise_value_error():
     with pytest.raises(ValueError):
         Backlog(rows_max=3)
+
+
+def test_what_is_reported_once_waits_for_its_acknowledgement():
+    """Collectives are in one report of several between two pushes, and a push may fail."""
+    told = Collectives((GroupRow("0", "", "gloo", 2, ((0, 1, 2),), 1, ()),))
+    spent = (OperationRow("0", "all_reduce", 1, 64, 10, 0),)
+
+    def live(sequence: int, **fields) -> schema.RankReport:
+        one = report([], [], sequence=sequence)
+        return msgspec.structs.replace(one, live=msgspec.structs.replace(one.live, **fields))
+
+    def waiting() -> tuple:
+        return next(((one.live.collectives, one.live.operations) for one in backlog.pending(9).reports), ())
+
+    backlog = Backlog()
+    backlog.add(live(1, collectives=told))
+    backlog.add(live(2, operations=spent))
+    backlog.add(live(3))
+    sent = backlog.pending(9).reports
+    assert waiting() == (told, spent)
+    backlog.add(live(4))
+    assert waiting() == (told, spent), "the push may have failed"
+    backlog.acknowledge(backlog.pending(9).reports)
+    assert waiting() == ()
+    backlog.add(live(5))
+    assert waiting() == (None, None) and sent[0].sequence == 3

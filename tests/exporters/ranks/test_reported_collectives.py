@@ -3,11 +3,19 @@
 import time
 
 import pytest
+from msgspec.structs import replace
 from support.rank_page.page_maker import Rank
 
 from goodput.rank_page.reader import Reader
 from goodput.sdk.recorder.collectives import CollectiveRecords
-from goodput_exporters.collectors.ranks.reported_collectives import AFTER_NS, AGAIN_NS, ReportedCollectives
+from goodput.wire.collectives import OperationRow
+from goodput_exporters.collectors.ranks.reported_collectives import (
+    AFTER_NS,
+    AGAIN_NS,
+    OPERATIONS_NS,
+    ReportedCollectives,
+    ReportedOperations,
+)
 
 SECOND = 10**9
 
@@ -90,3 +98,18 @@ def test_report_is_bounded(process):
 
 def test_rank_without_collectives_reports_none(process):
     assert process.poll(2 * AFTER_NS) is None
+
+
+def test_costs_are_reported_every_ten_seconds_and_at_the_end(process):
+    told, group = ReportedOperations(), Group("0")
+    assert told.poll(process.reader, 1, False) is None, "no process group was used"
+    process.call(group, [Tensor()])
+    assert told.poll(process.reader, OPERATIONS_NS, False) is None
+    (row,) = told.poll(process.reader, 1 + OPERATIONS_NS, False)
+    assert row == OperationRow("0", "all_reduce", 1, 64, 0, 0) and told.rows == (row,)
+    assert told.poll(process.reader, 1 + 2 * OPERATIONS_NS, False) is None, "nothing has changed"
+    process.call(group, [Tensor()])
+    assert told.poll(process.reader, 2 + 2 * OPERATIONS_NS, True) == (replace(row, calls=2, bytes=128),)
+    assert told.poll(process.reader, 2 + 2 * OPERATIONS_NS + AGAIN_NS, False) == told.rows, (
+        "for a new aggregator"
+    )

@@ -19,7 +19,7 @@ from goodput.stack_samples import sample_file
 from goodput.wire import schema
 from goodput.wire.identity import PLACES, RATES
 from goodput_exporters.collectors.ranks.recent_steps import RecentSteps
-from goodput_exporters.collectors.ranks.reported_collectives import ReportedCollectives
+from goodput_exporters.collectors.ranks.reported_collectives import ReportedCollectives, ReportedOperations
 from goodput_exporters.system.processes import lock_holder
 from goodput_exporters.system.ranks import RankPhases, RankProcess, rank_key
 
@@ -63,6 +63,7 @@ class Rank:
         self.is_plugin = name.endswith(PLUGIN_SUFFIX)
         self.plugin: Reader | None = reader if self.is_plugin else None
         self.joined = False
+        self.operations = ReportedOperations()
 
     def poll(self, now_ns: int, sequence: int) -> schema.RankReport | None:
         """Read the page at monotonic `now_ns`; None when it is dead and was reported so. Raises PageError."""
@@ -210,6 +211,7 @@ class Rank:
             collectives=self._collectives.poll(
                 self.reader, snapshot, now_ns, self.alive, self._procfs, self.plugin
             ),
+            operations=self.operations.poll(self.reader, now_ns, not self.alive or bool(snapshot.ended)),
         )
 
     def _sampled_stacks(self) -> schema.SampledStacks | None:

@@ -53,6 +53,7 @@ def add_rank(families, rank: Rank, now_ns: int) -> None:
     for what, count in snapshot.drops.items():
         families.add("goodput_sdk_dropped_total", {**of_rank, "what": what}, count)
     _add_phases(families, snapshot, of_rank)
+    _add_operations(families, rank, of_rank)
     _add_recent(families, rank, snapshot, of_rank, now_ns)
     if snapshot.loader:
         _add_loader(families, snapshot, of_rank)
@@ -136,6 +137,14 @@ def _add_phases(families, snapshot: Snapshot, of_rank: dict[str, str]) -> None:
             labels = {**of_rank, "phase": phase}
             seconds = snapshot.background_totals[index] / 1e9
             families.add("goodput_background_phase_seconds_total", labels, seconds)
+
+
+def _add_operations(families, rank: Rank, of_rank: dict[str, str]) -> None:
+    for row in rank.operations.rows:
+        labels = {**of_rank, "group": row.group, "operation": row.operation}
+        families.add("goodput_collective_calls_total", labels, row.calls)
+        families.add("goodput_collective_bytes_total", labels, row.bytes)
+        families.add("goodput_collective_exposed_seconds_total", labels, row.exposed_ns / 1e9)
 
 
 def _add_recent(families, rank: Rank, snapshot: Snapshot, of_rank: dict[str, str], now_ns: int) -> None:

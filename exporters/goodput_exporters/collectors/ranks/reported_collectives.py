@@ -1,18 +1,29 @@
-"""Which collectives of a rank are reported: those of one without progress, and of one that died, when they change.
+"""Which collectives of a rank are reported.
 
-They are those of its page, or where that has none those that NCCL's profiler plugin has recorded beside it.
+Of one without progress, and of one that died, its groups and last calls, when they change: those of its page, or where
+that has none those that NCCL's profiler plugin has recorded beside it. Of all ranks what each operation of their page
+has cost, every OPERATIONS_NS.
 """
 
 from __future__ import annotations
 
-from goodput.rank_page.collective_records import RING
+from goodput.rank_page.collective_records import RING, operation_rows
 from goodput.rank_page.collective_records import Collectives as Found
 from goodput.rank_page.page import PageError
 from goodput.rank_page.reader import Reader, Snapshot
-from goodput.wire.collectives import CALLS_MAX, GROUPS_MAX, CallRow, Collectives, GroupRow
+from goodput.wire.collectives import (
+    CALLS_MAX,
+    GROUPS_MAX,
+    CallRow,
+    Collectives,
+    GroupRow,
+    OperationRow,
+    Operations,
+)
 
 # A rank that has completed no step for this long may hang; again after so long, for an aggregator that is new.
 AFTER_NS, AGAIN_NS = 10 * 10**9, 60 * 10**9
+OPERATIONS_NS = 10 * 10**9
 
 
 class ReportedCollectives:
@@ -53,6 +64,30 @@ class ReportedCollectives:
             return None
         self._last, self._last_ns = collectives, now_ns
         return collectives
+
+
+class ReportedOperations:
+    """What the operations of one rank have cost, as last read: `rows`. A poll between two readings costs nothing."""
+
+    def __init__(self):
+        self.rows: Operations = ()
+        self._read_ns = self._told_ns = 0
+
+    def poll(self, reader: Reader, now_ns: int, is_over: bool) -> Operations | None:
+        """What to report at monotonic `now_ns`, None if it is as before."""
+        if not is_over and self._read_ns and now_ns - self._read_ns < OPERATIONS_NS:
+            return None
+        self._read_ns = now_ns
+        try:
+            found = reader.collectives()
+        except PageError:
+            return None
+        before = self.rows
+        self.rows = () if found is None else tuple(OperationRow(*row) for row in operation_rows(found))
+        if self.rows == before and now_ns - self._told_ns < AGAIN_NS:
+            return None
+        self._told_ns = now_ns
+        return self.rows or None
 
 
 def _read(reader: Reader) -> tuple[Found, Found] | None:

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from fastapi import FastAPI, Query, Request, Response
 
-from goodput.account.document_types import AccountDocument
+from goodput.account.document import rank_collectives
+from goodput.account.document_types import AccountDocument, RankCollectives
 from goodput.aggregator.accounts.accounts import Accounts, RunDocument
 from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.rolling import RollingWindows
@@ -25,12 +26,14 @@ from goodput.aggregator.api.responses import (
 )
 from goodput.story.document_types import Story
 
-DOCUMENTS = (AccountDocument, RollingWindows, RunDocument, RunPage, Story, Timeline)
+DOCUMENTS = (AccountDocument, RankCollectives, RollingWindows, RunDocument, RunPage, Story, Timeline)
+RANKS_LISTED_MAX = 1024
 RUNS_LISTED_MAX = 1000
 SEARCH_CHARS_MAX = 128
 POINTS = 120
 _Limit = Annotated[int, Query(ge=1, le=RUNS_LISTED_MAX)]
 _Offset = Annotated[int, Query(ge=0, le=1_000_000)]
+_Ranks = Annotated[int, Query(ge=1, le=RANKS_LISTED_MAX)]
 _Search = Annotated[str, Query(max_length=SEARCH_CHARS_MAX)]
 _Order = Literal["newest", "open"]
 _Points = Annotated[int, Query(ge=1, le=POINTS_MAX)]
@@ -88,6 +91,15 @@ def add_run_routes(
         """`start` and `end` are unix seconds, by default the run's own; time outside of the run is not counted."""
         query = accounts.window(run, window_ns(start, end), access_of(request).token_id)
         return json_response(await query)
+
+    @app.get(
+        "/api/v1/runs/{run:run}/collectives",
+        responses=json_of(RankCollectives) | NOT_FOUND,
+        summary="Each rank's exposed communication by process group and operation, in nanoseconds",
+    )
+    async def collectives(run: str, limit: _Ranks = 64, offset: _Offset = 0) -> Response:
+        """`total` counts the ranks with time in `communication`, `straggler` and `bubble`, of which `offset` are skipped."""
+        return json_response(rank_collectives(await accounts.latest(run), limit, offset))
 
     @app.get(
         "/api/v1/runs/{run:run}/rolling",

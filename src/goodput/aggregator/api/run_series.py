@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from goodput.account import FINAL_STATUSES, figures
+from goodput.account import FINAL_STATUSES, collective_sums, figures
 from goodput.account.account import FACTORS, Account, sum_gpu_ns
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts.accounts import Accounts
@@ -19,6 +19,7 @@ from goodput.slices import Slices
 
 RESTARTS_SHOWN = 16
 ROLES_SHOWN = 8
+OPERATIONS_SHOWN = 16
 # Ranks and hosts of a run with series of their own: those that its other ranks waited for most.
 RANKS_SHOWN = 16
 
@@ -52,7 +53,7 @@ class RunSeries:
     def add_account(self, families: Families, account: Account) -> Slices[None]:
         """The series that change with the account alone. Yields after each part, which takes up to 30 us per rank."""
         series = _Series(families, account.run)
-        for add in (_add_states, _add_causes, _add_roles, _add_figures, _add_restarts):
+        for add in (_add_states, _add_collectives, _add_causes, _add_roles, _add_figures, _add_restarts):
             yield from add(series, account)
             yield
         for factor in FACTORS:
@@ -158,6 +159,14 @@ def _add_states(series: _Series, account: Account) -> Slices[None]:
     series.add("goodput_steps", sum(rank.lost_steps for rank in account.ranks), kind="lost")
     series.add("goodput_restarts", len(account.restarts))
     series.add("goodput_stall_threshold_seconds", account.threshold_ns / 1e9)
+
+
+def _add_collectives(series: _Series, account: Account) -> Slices[None]:
+    """Exposed communication by process group and operation."""
+    times = yield from collective_sums.summing((rank.devices, rank.exposed) for rank in account.ranks)
+    for (group, operation), row in collective_sums.largest(times, OPERATIONS_SHOWN):
+        labels = {"group": group, "operation": operation}
+        series.add("goodput_communication_gpu_seconds", row.gpu_ns / 1e9, **labels)
 
 
 def _add_causes(series: _Series, account: Account) -> Slices[None]:

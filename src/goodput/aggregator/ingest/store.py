@@ -16,9 +16,11 @@ import numpy as np
 from msgspec.structs import fields, replace
 
 from goodput.account import DECLARED, Attempt, EndMark, Row, Run
+from goodput.account.collective_sums import NO_SUMS
 from goodput.account.facts import Key
 from goodput.account.sampled_stacks import NO_STACKS
 from goodput.aggregator.ingest.checkpoint_times import CheckpointTimes, ProcessCheckpoints
+from goodput.aggregator.ingest.operation_sums import SharedKeys, reported_rows
 from goodput.aggregator.ingest.pushed_steps import PushedSteps, pushed, steps_of_rows
 from goodput.aggregator.ingest.recent_steps import RecentSteps
 from goodput.aggregator.ingest.sampled_ranks import SampledRanks, reported
@@ -109,6 +111,7 @@ class Store:
     # Called with the id of a token for some runs, or "", when its bounds are full: takes old runs out of memory.
     make_room: Callable[[str], object] = lambda token: None
     sampled: SampledRanks = field(default_factory=SampledRanks)
+    _operation_keys: SharedKeys = field(default_factory=SharedKeys)
     # What tokens for some runs take of the bounds, by run and then by (token, what).
     taken: dict[str, Counter[tuple[str, str]]] = field(default_factory=dict)
     taken_sum: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -205,9 +208,13 @@ class Store:
             _set_live(attempt, live)
             process.collectives = live.collectives or process.collectives
             self.sampled.take(identity.run, attempt, live.stacks)
+            if live.operations is not None:
+                attempt.collectives = self._operation_keys.sums(live.operations)
             if live.hardware != attempt.hardware or live.stacks or attempt.stacks is not NO_STACKS:
                 # The figures summed over restarts of the agent, and samples of reports before this one.
                 live = replace(live, hardware=attempt.hardware, stacks=reported(attempt))
+            if live.operations is None and attempt.collectives is not NO_SUMS:
+                live = replace(live, operations=reported_rows(attempt.collectives))
         if live.collectives is not None:
             live = replace(live, collectives=None)
         if identity.attempt != attempt.attempt:

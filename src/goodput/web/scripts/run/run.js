@@ -9,6 +9,7 @@ import { FACTORS, NO_FLOPS, STATUSES, nameText, statusOf } from "../text/states.
 import { localSpan } from "../text/time.js";
 import { drawAccount } from "./account.js";
 import { drawCause } from "./cause.js";
+import { drawCollectives } from "./collectives.js";
 import { facts } from "./facts.js";
 import { figures } from "./figures.js";
 import { drawHang } from "./hang.js";
@@ -63,6 +64,7 @@ export function drawRun() {
   followStory(view.run, view.story);
   drawAccount(run, view.sort);
   drawRoles(run, view.sort);
+  drawCollectives(run);
   keyed($("figures"), "t-figure", figures(run), ([name]) => name, (node, [name, value, detail, title]) => {
     put(node, { name, value, detail });
     attribute(node, "title", title);

@@ -1,0 +1,20 @@
+"""What simulated ranks have spent in each operation of each process group: sharded data parallelism."""
+
+from __future__ import annotations
+
+from goodput.wire.collectives import OperationRow
+
+# Share of the time in communication, calls a step, and bytes of each.
+OPERATIONS = {
+    ("mesh_dp", "reduce_scatter"): (0.6, 12, 50_000_000),
+    ("mesh_dp", "all_gather"): (0.37, 24, 25_000_000),
+    ("default_pg", "all_reduce"): (0.03, 1, 8),
+}
+
+
+def rows(communication_ns: int, steps: int) -> tuple[OperationRow, ...]:
+    """Of a rank that has spent so much in communication in so many steps."""
+    return tuple(
+        OperationRow(*names, calls * steps, size * calls * steps, int(share * communication_ns), 0)
+        for names, (share, calls, size) in OPERATIONS.items()
+    )

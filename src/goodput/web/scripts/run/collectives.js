@@ -1,0 +1,32 @@
+// Communication by process group and operation, where collectives are recorded. The rows sum to the states.
+
+import { $, text } from "../dom/nodes.js";
+import { Table } from "../dom/table.js";
+import { compact, count, gpuUnit, percent } from "../text/numbers.js";
+
+let unit = null;
+let total = 0;
+
+const COLUMNS = [
+  { name: "group", head: "Process group", value: (row) => row.group },
+  { name: "operation", head: "Operation", value: (row) => row.operation || "not recorded" },
+  { name: "time", head: "GPU time", class: "n", value: (row) => unit.text(row.gpu_seconds) },
+  { name: "share", head: "Share", class: "n", title: "Of communication, straggler and bubble",
+    value: (row) => percent(total > 0 ? row.gpu_seconds / total : 0) },
+  { name: "ranks", head: "Ranks", class: "n", value: (row) => (row.operation ? count(row.ranks) : "") },
+  { name: "calls", head: "Calls", class: "n", value: (row) => (row.calls === null ? "" : count(row.calls)) },
+  { name: "bytes", head: "Data", class: "n", title: "The ranks' own parts of the tensors",
+    value: (row) => (row.bytes === null ? "" : compact(row.bytes, "B")) },
+];
+const table = new Table($("collectives-table"), "collective-rows", COLUMNS);
+
+export function drawCollectives(run) {
+  const rows = run.collectives ?? []; // A document of an earlier version has none.
+  $("collectives").hidden = rows.length === 0;
+  unit = gpuUnit(run.gpu_seconds);
+  total = rows.reduce((sum, row) => sum + row.gpu_seconds, 0);
+  table.setHead("time", unit.name);
+  table.draw(rows, (row) => `${row.group} ${row.operation}`);
+  text($("collectives-note"), run.basis.collectives === "estimated" ?
+    "An estimate: a part of what was recorded is lost, stalled, outside the selection, or on the device's clock." : "");
+}

@@ -1,0 +1,108 @@
+"""What operations of process groups have cost, through the aggregator: API, series, history, restart and replay agree."""
+
+import time
+
+import pytest
+from msgspec.structs import replace
+from support.account.account_history import Process, ns
+from support.aggregator.reports import rank_report
+from support.aggregator.serve_process import push, serving
+from support.aggregator.shapes import assert_shape
+
+from goodput.account import document
+from goodput.account.document_types import RankCollectives
+from goodput.aggregator.accounts.accounts import Accounts, RunDocument
+from goodput.aggregator.api.app import create_app
+from goodput.aggregator.ingest.store import Store
+from goodput.aggregator.ledger.ledger import Ledger
+from goodput.causes import explain
+from goodput.runlog import replay
+from goodput.runlog.export import export
+from goodput.wire import schema
+from goodput.wire.collectives import OPERATIONS_MAX, OperationRow
+
+ROWS = (
+    OperationRow("dp", "all_reduce", 40, 4_000_000, ns(1.2) + 7, ns(0.2)),
+    OperationRow("tp", "all_gather", 20, 1_000, ns(0.75), 0),
+)
+EXPECTED = {("dp", "all_reduce"): ns(1.0) + 7, ("tp", "all_gather"): ns(0.75), ("", ""): ns(0.25) - 7}
+
+
+def report_with(rows, one: Process) -> schema.RankReport:
+    report = rank_report(one)
+    return replace(report, live=replace(report.live, operations=rows))
+
+
+def training(start: float) -> Process:
+    """2 s of communication in its steps, 0.2 s before them."""
+    return Process(0, 1, start).between(communication=0.2).steps(20, forward=1, communication=0.1)
+
+
+def test_report_without_rows_keeps_the_last_ones():
+    store, one = Store(), training(10)
+    later = report_with(None, one)
+    first = replace(report_with(ROWS, one), sequence=later.sequence - 1)
+    for report in (first, later, replace(first, sequence=later.sequence - 2)):
+        store.merge(report, ns(100))
+    (attempt,) = store.runs["r1"].attempts.values()
+    assert attempt.collectives.keys == (("dp", "all_reduce"), ("tp", "all_gather"))
+
+
+def test_ranks_share_the_names():
+    store = Store()
+    for rank in range(3):
+        store.merge(report_with(ROWS, Process(rank, 1, 10, world_size=3).steps(2, forward=1)), ns(100))
+    keys = [attempt.collectives.keys for attempt in store.runs["r1"].attempts.values()]
+    assert keys[0] is keys[1] is keys[2]
+
+
+def test_invalid_rows_are_left_out():
+    one = ROWS[0]
+    for rows in (
+        [one] * (OPERATIONS_MAX + 1),
+        [replace(one, group="x" * 65)],
+        [replace(one, operation="\n")],
+        [replace(one, exposed_ns=-1)],
+        [replace(one, bytes=1 << 62)],
+    ):
+        report = report_with(tuple(rows), training(10))
+        with pytest.raises(schema.SchemaError, match="operation"):
+            schema.check(report)
+        usable = schema.without_wrong_options(report)
+        schema.check(usable)
+        assert usable.live.operations is None and usable.steps == report.steps
+
+
+def by_operation(rows: list[dict]) -> dict[tuple[str, str], int]:
+    return {(row["group"], row["operation"]): round(row["gpu_seconds"] * 1e9) for row in rows}
+
+
+def test_api_series_history_restart_and_replay_agree(tmp_path, monkeypatch):
+    monkeypatch.setattr(Accounts, "_is_fresh", lambda *_: False)
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    start = time.time() - 60
+    one = training(start)
+    with serving(create_app(url)) as client:
+        for rows in (ROWS, None):
+            push(client, report_with(rows, one))
+            one.step(forward=1)
+        live = client.get("/api/v1/runs/r1").json()
+        assert_shape(live, RunDocument)
+        part = client.get("/api/v1/runs/r1/account", params={"start": start, "end": start + 11.2}).json()
+        ranks = client.get("/api/v1/runs/r1/collectives").json()
+        series = client.get("/metrics").text
+    with serving(create_app(url)) as again:
+        restarted = again.get("/api/v1/runs/r1").json()
+    (tmp_path / "run.jsonl").write_bytes(b"".join(export(Ledger(url), "r1", time.time_ns())))
+    (replayed,) = replay(str(tmp_path / "run.jsonl"))
+    for found in (live, restarted, document(replayed.account, explain(replayed.account))):
+        assert by_operation(found["collectives"]) == EXPECTED
+        assert found["collectives"] == live["collectives"] and found["basis"]["collectives"] == "measured"
+    assert sum(by_operation(part["collectives"]).values()) == ns(1)
+    assert part["basis"]["collectives"] == "estimated" and part["collectives"][0]["calls"] is None
+    assert_shape(ranks, RankCollectives)
+    (rank,) = ranks["ranks"]
+    assert {(row["group"], row["operation"]): row["ns"] for row in rank["operations"]} == EXPECTED
+    assert rank["communication_ns"] == sum(EXPECTED.values()) == ns(2) and rank["straggler_ns"] == 0
+    labels = 'group="dp",operation="all_reduce",run="r1"'
+    assert f"goodput_communication_gpu_seconds{{{labels}}} 1.000000007" in series

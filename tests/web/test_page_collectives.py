@@ -1,0 +1,49 @@
+"""Communication by process group and operation on the built-in page."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from msgspec.structs import replace
+from support.aggregator.page_server import SECOND, aggregator, attempt_reports, document, push, serving
+from support.browser import dom_of, needs_chromium
+
+from goodput.wire.collectives import OperationRow
+
+ROWS = (
+    OperationRow("mesh_dp", "reduce_scatter", 600, 3 * 10**9, SECOND, 0),
+    OperationRow("a group with a long name <b>", "all_reduce", 20, 160, SECOND // 4, 0),
+)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    now_ns = time.time_ns()
+    with serving(aggregator(tmp_path_factory.mktemp("ledger"))) as url:
+        for run, rows in (("sharded", ROWS), ("plain", None)):
+            reports = attempt_reports(run, 1, now_ns - 100 * SECOND, range(20), ranks=2, ended="finished")
+            push(url, [replace(one, live=replace(one.live, operations=rows)) for one in reports])
+        yield url
+
+
+@needs_chromium
+def test_rows_sum_to_the_states(browser, served):
+    run = document(served, "sharded")
+    waited = sum(run["states"][state] for state in ("communication", "straggler", "bubble"))
+    assert sum(row["gpu_seconds"] for row in run["collectives"]) == pytest.approx(waited)
+    rows = dom_of(browser, f"{served}/#run=sharded").table("collective-rows")
+    assert [row[:2] for row in rows] == [
+        ["mesh_dp", "reduce_scatter"],
+        ["a group with a long name <b>", "all_reduce"],
+        ["", "not recorded"],
+    ]
+    assert rows[0][4:] == ["2", "1,200", "6 GB"] and rows[2][4:] == ["", "", ""]
+    assert sum(float(row[2]) for row in rows) == pytest.approx(waited, abs=0.02)
+    assert sum(float(row[3].rstrip(" %")) for row in rows) == pytest.approx(100, abs=0.2)
+
+
+@needs_chromium
+def test_without_records_there_is_no_table(browser, served):
+    dom = dom_of(browser, f"{served}/#run=plain")
+    assert dom.table("collective-rows") == []
