@@ -107,6 +107,40 @@ def test_same_calls_in_another_order():
     assert (found.kind, found.culprits, found.sequence) == ("order", (1,), 5)
 
 
+ONE, OTHER = {"size": 4_000_000}, {"size": 12_000_000}
+
+
+@pytest.mark.parametrize(
+    ("culprit", "others"),
+    [
+        ([OTHER], [[ONE, OTHER], [ONE, OTHER]]),  # It was aborted before its second call,
+        ([OTHER], [[ONE, OTHER], [ONE]]),  # and so was another one,
+        ([OTHER, ONE], [[ONE], [ONE, OTHER]]),  # or another one alone,
+        ([OTHER, ONE], [[ONE], [ONE]]),  # or all others.
+        ([OTHER, ONE, ONE], [[ONE, OTHER], [ONE, OTHER, ONE]]),
+    ],
+)
+def test_order_is_seen_although_ranks_ended_before_their_next_call(culprit, others):
+    ranks = [[call(5 + at, **one) for at, one in enumerate(made)] for made in (culprit, *others)]
+    found = verdict([rank(i, group(made, ranks=((0, 1, 3),)), gone="dead") for i, made in enumerate(ranks)])
+    assert found is not None and (found.kind, found.culprits, found.sequence) == ("order", (0,), 5)
+
+
+@pytest.mark.parametrize(
+    ("culprit", "others"),
+    [
+        ([OTHER], [[ONE], [ONE]]),
+        ([OTHER], [[ONE, ONE], [ONE, ONE]]),
+        ([OTHER, OTHER], [[ONE, ONE], [ONE]]),
+        ([OTHER, ONE], [[ONE, ONE], [ONE]]),
+    ],
+)
+def test_another_size_is_no_order(culprit, others):
+    ranks = [[call(5 + at, **one) for at, one in enumerate(made)] for made in (culprit, *others)]
+    found = verdict([rank(i, group(made, ranks=((0, 1, 3),)), gone="dead") for i, made in enumerate(ranks)])
+    assert found is not None and (found.kind, found.culprits, found.sequence) == ("size", (0,), 5)
+
+
 def test_difference_comes_before_who_is_late():
     """The broadcast's root goes on alone: the others' number 8 is its number 8 all the same."""
     ranks = [rank(i, group([call(8)])) for i in (1, 2, 3)]

@@ -4,7 +4,7 @@ A group's ranks are compared by the sequence numbers of their calls. In this ord
 
 operation, dtype, size, root, order
     ranks have made different calls under one sequence number, and one of them has not left it. `order`: the calls that
-    both have issued are the same ones, in another order. Named are the ranks of the minority.
+    both have issued are the same ones, in another order, or one is left out. Named are the ranks of the minority.
 missing
     ranks wait in a call that others of the group have not entered, or of whose calls nothing is known. Named is the one of these that waits for nobody:
     following who waits for whom leads there. With several, those that are gone come first.
@@ -233,7 +233,7 @@ def _difference(calls: dict[int, Call]) -> str:
 def _mismatched(
     group: _Group, sequence: int, calls: dict[int, Call], kind: str, by_rank: dict[int, RankCalls]
 ) -> CollectiveVerdict:
-    if _is_order(group, sequence, calls):
+    if _is_order(group, sequence, calls, by_rank):
         kind = "order"
     counts = Counter(map(_signature, calls.values()))
     (usual, most), *others = counts.most_common()
@@ -250,7 +250,7 @@ def _mismatched(
         "dtype": "different dtypes",
         "size": "different sizes",
         "root": "different roots",
-        "order": "the same collectives in another order",
+        "order": "the same collectives in another order, or one left out,",
     }[kind]
     return CollectiveVerdict(
         kind=kind,
@@ -265,14 +265,30 @@ def _mismatched(
     )
 
 
-def _is_order(group: _Group, sequence: int, calls: dict[int, Call]) -> bool:
-    """Whether the ranks have issued the same calls from here on, in another order."""
-    windows = []
-    common = min(group.members[rank].calls for rank in calls)
-    for rank in calls:
-        recent = [one for one in group.members[rank].recent if one.operation not in POINT_TO_POINT]
-        windows.append(sorted(_signature(one) for one in recent if sequence <= one.sequence <= common))
-    return common > sequence and all(window == windows[0] for window in windows)
+def _is_order(group: _Group, sequence: int, calls: dict[int, Call], by_rank: dict[int, RankCalls]) -> bool:
+    """Whether the ranks have issued the same calls from here on, in another order.
+
+    A rank that is gone may have ended before its next call, as when a backend aborts it for the first one. It is
+    compared by that one: the ranks that went on have issued it under a later number.
+    """
+    issued = {
+        rank: [
+            _signature(one)
+            for one in group.members[rank].recent
+            if one.operation not in POINT_TO_POINT and one.sequence >= sequence
+        ]
+        for rank in calls
+    }
+    if any(len(one) == 1 and by_rank[rank].gone not in GONE for rank, one in issued.items()):
+        return False
+    further = [one for one in issued.values() if len(one) > 1]
+    if len({one[0] for one in further}) > 1:
+        common = min(map(len, further))
+        windows = [sorted(one[:common]) for one in further]
+        if any(window != windows[0] for window in windows):
+            return False
+    later = {signature for one in further for signature in one}
+    return bool(further) and all(one[0] in later for one in issued.values())
 
 
 # -- ranks that have not come
@@ -404,7 +420,7 @@ def _inside(groups: Sequence[_Group], by_rank: dict[int, RankCalls]) -> Collecti
             )
     if not found:
         return None
-    # The one entered last: an older one may be of a communication hook, of which the exit is not known.
+    # The one entered last: an older one may have been waited for where no record sees it, such as by its future.
     _, group, still = min(found, key=lambda one: one[0])
     call, entered = next(iter(still.values())), len(group.at(next(iter(still.values())).sequence))
     seconds = _seconds(by_rank, still)

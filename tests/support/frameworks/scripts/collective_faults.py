@@ -132,17 +132,21 @@ def as_tuple(call) -> tuple:
     return tuple(getattr(call, name) for name in Call._fields)
 
 
+def calls_of(case: Case, one: RankCalls) -> int:
+    """How many calls this rank has issued in the group of the fault."""
+    name = f"pair {one.rank}" if case.fault == "deadlock" else "own" if case.own_group else "default_pg"
+    return next((group.calls for group in one.groups if group.description == name), 0)
+
+
 def is_stuck(case: Case) -> bool:
-    """Whether each rank is in the broken call, beyond it, or where the fault put it."""
+    """Whether each rank is in the broken call, beyond it, where the fault put it, or aborted by gloo."""
     ranks = look(case)
     if len(ranks) < case.world:
         return False
     for one in ranks:
         is_over = (case.directory / f"over-{one.rank}").exists()
-        name = f"pair {one.rank}" if case.fault == "deadlock" else "own" if case.own_group else "default_pg"
-        calls = next((group.calls for group in one.groups if group.description == name), 0)
-        wanted = 1 if case.fault == "deadlock" else case.sequence
-        if not is_over and calls < wanted:
+        wanted = 1 if case.fault == "deadlock" else case.sequence + (case.fault == "order")
+        if not is_over and not one.gone and calls_of(case, one) < wanted:
             return False
     return True
 
@@ -174,7 +178,8 @@ def run(case: Case) -> dict:
         if case.fault == "kill":
             os.waitpid(pids[case.culprit], 0)
         time.sleep(0.1)  # What a broken call still does is no part of what is tested.
-        found = verdict(look(case))
+        told = look(case)
+        found = verdict(told)
         (case.directory / "dump").touch()
         alive = [rank for rank in range(case.world) if rank not in gone and is_running(pids[rank])]
         wait_for(
@@ -183,7 +188,9 @@ def run(case: Case) -> dict:
         )
         alive = [rank for rank in alive if (case.directory / f"flight-{rank}").exists()]
         flights = {rank: flight(case, rank) for rank in alive}
-        return {**case.planted(), "verdict": found.document() if found else None, "flights": flights}
+        issued = [calls_of(case, one) for one in told]
+        document = found.document() if found else None
+        return {**case.planted(), "verdict": document, "flights": flights, "issued": issued}
     finally:
         for pid in pids:
             try:
