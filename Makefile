@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # With ARGS, `make fuzz` may select no test in one of its parts, for which pytest exits with 5.
 ALLOW_NO_TESTS = $(if $(ARGS),|| [ $$? -eq 5 ])
 
-.PHONY: help demo test fuzz faults collective-faults nccl-plugin kills lint audit bench bench-scale rolling replay-alerts probe-limits replay-stories dashboards kubernetes chart packages picture pictures clean servers
+.PHONY: help demo test fuzz faults collective-faults healthy-collectives nccl-plugin kills lint audit bench bench-scale rolling replay-alerts probe-limits replay-stories dashboards kubernetes chart packages picture pictures clean servers
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -34,6 +34,8 @@ collective-faults: $(VENV)/.test  ## broken collectives of real processes over g
 
 nccl-plugin: $(VENV)/.test  ## the profiler plugin of NCCL under ASan, UBSan and TSan, SEEDS (20) of each version (docs/nccl.md)
 	NCCL_PLUGIN_SEEDS=$(or $(SEEDS),20) NCCL_PLUGIN_ROUNDS=100000 $(BIN)/python -m pytest -q tests/nccl/test_plugin_sanitized.py
+healthy-collectives: $(VENV)/.test  ## 50 healthy trainings with long evaluations and slow checkpoints get no verdict (docs/collectives.md)
+	HEALTHY_RUNS=50 $(BIN)/python -m pytest -q tests/frameworks/test_collective_health.py
 
 faults: $(VENV)/.test servers  ## faults of processes, disks, networks and clocks: what is lost, and seconds until figures are current (docs/reliability.md)
 	@mkdir -p build && rm -f build/faults.jsonl

@@ -5,7 +5,8 @@ the timed call for a root and the usual value for all other modules. So instance
 pickled or scripted, and inner modules cost no more than the lookup. Roots are searched until one step has trained,
 and again after a backward pass without a forward pass. Under a compiler's tracing the original call runs.
 
-`Module.train` is wrapped too: an evaluation lasts from `eval()` of a root until the next call that trains. Calls
+`Module.train` is wrapped too: an evaluation lasts from `eval()` of a root, or of the model that it wraps, until the next
+call that trains: where one rank evaluates alone it must not call DistributedDataParallel, but its `module`. Calls
 without gradients whose tokens grow by one from call to call are those of a rollout, and so are those in training mode
 if there were such calls before the first step.
 """
@@ -31,6 +32,7 @@ leaves it out. Module.eval calls self.train(False)."""
 ROOTS_MAX = 64
 VALUES_MAX = 8  # of a module's output, that may be the loss
 SLOT = "_compiled_call_impl"
+WRAPPED = ("module", "_orig_mod")  # what wrappers call their model
 
 
 def apply(torch, auto) -> None:
@@ -46,7 +48,9 @@ def apply(torch, auto) -> None:
     @auto.patches.wrap("train", torch.nn.Module)
     def train(self, mode=True):
         # Called for children, too, which are not roots.
-        if roots.slot.is_root(self) and recorder.thread == get_ident() and not recorder.inside:
+        is_root = roots.slot.is_root(self)
+        is_model = is_root or ((not recorder.evaluating or mode) and roots.is_wrapped(self))
+        if is_model and recorder.thread == get_ident() and not recorder.inside:
             if not mode and self.training and recorder.steps:
                 auto.start_rollout() if auto.generates and auto.may_roll_out() else auto.start_evaluation()
             elif mode and recorder.evaluating:
@@ -131,6 +135,7 @@ class RootModules:
         # Until a compiler is used, roots have the compiled calls of these TimedForward objects.
         self._traceable, self._fast = not compiled, []
         auto.before_compiler.append(self._use_traceable_calls)
+        self._wrapped: list[weakref.ref] = []  # the models inside roots that wrap one
         # Called with (module, args, kwargs) at the first training call of a root.
         self.first_call: list = []
         # Called with a root at each of its training calls in the first step; then it is empty.
@@ -165,6 +170,10 @@ class RootModules:
         elif self.searching:
             self.auto.needs_after_step = True
 
+    def is_wrapped(self, module) -> bool:
+        """Whether a root wraps it, such as DistributedDataParallel or a compiled module."""
+        return any(reference() is module for reference in self._wrapped)
+
     def _find(self, module):
         """The timed call of a module, which becomes a root; None for one that does not."""
         recorder = self.auto.recorder
@@ -176,6 +185,8 @@ class RootModules:
             timed = TimedForward(self, module)
             call = timed if self._traceable else timed.fast
             if self.slot.add(module, call):
+                inside = map(module.__dict__.get("_modules", {}).get, WRAPPED)
+                self._wrapped += [weakref.ref(inner) for inner in inside if inner is not None]
                 if call is not timed:
                     self._fast.append(weakref.ref(timed))
                 return call

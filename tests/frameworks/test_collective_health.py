@@ -1,0 +1,48 @@
+"""Healthy trainings over gloo with long evaluations and slow checkpoints get no verdict, and a rank that stops gets one.
+
+`make healthy-collectives` judges 50 of them.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from support.frameworks.script_process import SCRIPTS
+from support.frameworks.two_ranks import environment
+
+pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
+RUNS = int(os.environ.get("HEALTHY_RUNS", "2"))
+AT_ONCE = 2
+STALL_SECONDS = 1.0  # as in the script
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> list[dict]:
+    directory = tmp_path_factory.mktemp("healthy")
+    command = [sys.executable, "-W", "ignore", str(SCRIPTS / "healthy_collectives.py"), str(directory)]
+    made = subprocess.run(
+        [*command, *map(str, range(1, RUNS + 1)), "--at-once", str(AT_ONCE)],
+        env=environment(directory, None),
+        capture_output=True,
+        timeout=60 * RUNS,
+    )
+    assert made.returncode == 0, made.stderr[-4000:].decode()
+    found = [json.loads(line) for line in made.stdout.splitlines()]
+    assert sorted(one["seed"] for one in found) == list(range(1, RUNS + 1))
+    return found
+
+
+def test_no_verdict_while_ranks_evaluate_or_save(runs):
+    for one in runs:
+        assert one["longest_seconds"] > 1.5 * STALL_SECONDS and one["looks"] > 20, one
+        assert one["verdicts"] == [], one
+
+
+def test_rank_that_stops_is_found_at_once(runs):
+    """The same thresholds: what was excused before is no blindness."""
+    for one in runs:
+        assert one["found"] is not None, one
+        assert one["found"]["culprit"] == one["last"]
+        assert one["found"]["collective"]["kind"] == "missing"
