@@ -231,3 +231,16 @@ def test_rows_by_operation_join_labels_and_sum_the_rest(process):
     assert ("dp", "all_reduce", 2, 128, 3, 0) in layout.operation_rows(
         process.read()._replace(groups=tuple(groups))
     )
+
+
+def test_many_calls_are_waited_for_in_any_order(process):
+    """As in a pipeline, which waits for what it has sent at the end of its step."""
+    works = [object() for _ in range(64)]
+    group = Group("pp", [0, 1])
+    for work in works:
+        process.work = work
+        process.call(group, [Tensor()])
+    random.Random(3).shuffle(works)
+    for work in works:
+        process.wait(work)
+    assert [record.number for record in process.read(since=0).records if not record.exit_ns] == []

@@ -15,7 +15,7 @@ enum { R_NUMBER, R_KIND, R_SEQUENCE, R_PEER, R_BYTES, R_ENTER, R_RETURN, R_EXIT,
 enum { REDUCER = 1, FUNCTIONAL = 2, COALESCED = 4, OTHER_THREAD = 8, RAISED = 16 };
 #define STEP_BIAS (1ULL << 63)
 
-enum { WORKS = 256, KNOWN = 16 };
+enum { WORKS = 256, PROBES = 8, KNOWN = 16 };
 
 typedef struct {
     const void *work; /* Only compared: it may be gone. */
@@ -36,6 +36,8 @@ typedef struct {
     long long functional;    /* The thread that is in a functional collective, or 0. */
     long long coalesced;     /* The first record between the calls that begin and end coalescing, or 0. */
     long long calls[GROUPS_MAX], point_to_point[GROUPS_MAX];
+    const void *dtype; /* The dtype of the last tensor, one of `dtypes`, and its code. */
+    long long dtype_code;
     Issued issued[WORKS];
 } Records;
 
@@ -65,9 +67,34 @@ static inline uint64_t *record_at(Records *self, long long number)
     return region(self) + word_ring + (number - 1) % RING * RECORD_WORDS;
 }
 
-static inline Issued *issued_at(Records *self, const void *work)
+/* One of the places where a Work may be remembered. A pipeline waits for many only at the end of its step. */
+static inline Issued *issued_at(Records *self, const void *work, int probe)
 {
-    return &self->issued[((uintptr_t)work >> 4) * 0x9E3779B97F4A7C15ULL >> 56];
+    return &self->issued[((((uintptr_t)work >> 4) * 0x9E3779B97F4A7C15ULL >> 56) + probe) % WORKS];
+}
+
+static Issued *find_issued(Records *self, const void *work)
+{
+    for (int probe = 0; work != NULL && probe < PROBES; probe++)
+        if (issued_at(self, work, probe)->work == work)
+            return issued_at(self, work, probe);
+    return NULL;
+}
+
+/* Waiting for this object waits for these records. Where all its places are taken the oldest is forgotten. */
+static void put_issued(Records *self, const void *work, long long first, long long last)
+{
+    Issued *place = NULL;
+    for (int probe = 0; probe < PROBES; probe++) {
+        Issued *next = issued_at(self, work, probe);
+        if (next->work == NULL || next->work == work) {
+            place = next;
+            break;
+        }
+        if (place == NULL || next->last < place->last)
+            place = next;
+    }
+    *place = (Issued){work, first, last};
 }
 
 /* Whether records can be written now. */
@@ -129,8 +156,18 @@ static long long number_of(PyObject *object, PyObject *name)
 static long long dtype_of(Records *self, PyObject *tensor)
 {
     PyObject *dtype = PyObject_GetAttr(tensor, dtype_name);
-    PyObject *found = dtype == NULL ? NULL : PyDict_GetItemWithError(self->dtypes, dtype);
-    long long code = found == NULL ? 0 : PyLong_AsLongLong(found);
+    PyObject *found;
+    long long code = 0;
+    if (dtype != NULL && dtype == self->dtype) {
+        Py_DECREF(dtype);
+        return self->dtype_code;
+    }
+    found = dtype == NULL ? NULL : PyDict_GetItemWithError(self->dtypes, dtype);
+    if (found != NULL) {
+        code = PyLong_AsLongLong(found);
+        self->dtype = dtype; /* The dictionary, which never changes, keeps it. */
+        self->dtype_code = code;
+    }
     Py_XDECREF(dtype);
     if (PyErr_Occurred())
         goodput_drop_error();
@@ -272,7 +309,7 @@ static void returned(Records *self, long long number, PyObject *result, long lon
     for (Py_ssize_t i = 0; i < (PyList_Check(result) ? PyList_GET_SIZE(result) : 1); i++) {
         const void *work = awaited(PyList_Check(result) ? PyList_GET_ITEM(result, i) : result, flags);
         if (work != NULL)
-            *issued_at(self, work) = (Issued){work, number, number};
+            put_issued(self, work, number, number);
     }
 }
 
@@ -348,7 +385,7 @@ static PyObject *Records_issued_by(Records *self, PyObject *const *args, Py_ssiz
     if (PyErr_Occurred())
         return NULL;
     if (first > 0 && args[0] != Py_None)
-        *issued_at(self, args[0]) = (Issued){args[0], first, self->written};
+        put_issued(self, args[0], first, self->written);
     Py_RETURN_NONE;
 }
 
@@ -473,9 +510,8 @@ static PyObject *waited(Call *self, PyObject *const *args, size_t flags, PyObjec
     PyObject *result, *raised;
     Issued found = {NULL, 0, 0};
     if (PyVectorcall_NARGS(flags) > 0) {
-        const void *work = awaited(args[0], self->flags);
-        Issued *issued = issued_at(records, work);
-        if (work != NULL && issued->work == work) {
+        Issued *issued = find_issued(records, awaited(args[0], self->flags));
+        if (issued != NULL) {
             found = *issued;
             issued->work = NULL;
         }

@@ -16,14 +16,15 @@ import functools
 import weakref
 
 from goodput.rank_page.collective_records import DTYPES
-from goodput.sdk.recorder.collectives import CollectiveRecords
+from goodput.sdk.recorder.collectives import FLAG, CollectiveRecords
 from goodput.sdk.recorder.user_exceptions import drop_own_frames
 
 MODULE = "torch"
 RELIES_ON = """torch/distributed/distributed_c10d.py calls methods of ProcessGroup with tensors and options as positional
 arguments. torch/csrc/distributed/c10d/init.cpp: the class ProcessGroup, with the methods of METHODS (older versions lack some), and
 Reducer, which takes a process group. torch/csrc/distributed/c10d/PyProcessGroup.hpp: a Python subclass overrides what
-C++ calls. torch/csrc/distributed/c10d/reducer.cpp calls allreduce, broadcast and allgather, and of their Work only wait
+C++ calls. torch/nn/parallel/distributed.py registers a hook with torch.distributed._register_comm_hook; the Reducer waits for
+its future at the end of the backward pass. torch/csrc/distributed/c10d/reducer.cpp calls allreduce, broadcast and allgather, and of their Work only wait
 and getFuture. pybind11's get_type_override calls no override from a frame of its name."""
 # Operation, and the positions of this rank's part and of the root or peer, by method. Position 0 is the group.
 METHODS = {
@@ -57,10 +58,12 @@ def apply(torch, auto) -> None:
         method = vars(kind).get(name)
         if method is not None:
             positions = {"tensors": tensors, "group": 0, "peer": peer, "exact": (kind,)}
+            positions["flags"] = FLAG["coalesced"] if name.endswith("_coalesced") else 0
             call = records.wrap(method, operation, python=_named(method, name), **positions)
             auto.patches.replace(kind, name, call)
     _watch_coalescing(auto, kind, records)
     _watch_reducers(torch, auto, kind, records)
+    _watch_hooks(torch, auto, records)
     auto.records = auto.recorder.collectives = records
 
 
@@ -135,6 +138,31 @@ def _watch_reducers(torch, auto, kind, records) -> None:
     for name in ("_broadcast_coalesced", "_verify_params_across_processes"):
         if hasattr(package, name):
             replaced(getattr(package, name), package, name, keep=False)
+
+
+def _watch_hooks(torch, auto, records) -> None:
+    """Mark the calls of a communication hook as the reducer's, which waits for their futures in C++."""
+    register = getattr(torch.distributed, "_register_comm_hook", None)
+    if register is None:
+        return
+
+    def marked(hook):
+        @functools.wraps(hook)
+        def call(*args):
+            before, records.reducing = records.reducing, 1
+            try:
+                return hook(*args)
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
+            finally:
+                records.reducing = before
+
+        return call
+
+    @auto.patches.wrap("_register_comm_hook", torch.distributed)
+    def _register_comm_hook(reducer, state, comm_hook):
+        return register(reducer, state, comm_hook if auto.removed else marked(comm_hook))
 
 
 def _nothing(*_stands) -> None:

@@ -55,7 +55,6 @@ def _record(torch, auto) -> None:
             for owner in (packet, getattr(packet, "default", None)):
                 if owner is not None:
                     positions = {"tensors": 0, "group": group, "peer": peer} if operation else {}
-                    call = auto.records.wrap(
-                        owner._op, operation, flags=FLAG["functional"], exact=exact, **positions
-                    )
+                    flags = FLAG["functional"] | (FLAG["coalesced"] if name.endswith("_coalesced") else 0)
+                    call = auto.records.wrap(owner._op, operation, flags=flags, exact=exact, **positions)
                     auto.patches.replace(owner, "_op", call)
