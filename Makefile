@@ -34,6 +34,7 @@ collective-faults: $(VENV)/.test  ## broken collectives of real processes over g
 
 nccl-plugin: $(VENV)/.test  ## the profiler plugin of NCCL under ASan, UBSan and TSan, SEEDS (20) of each version (docs/nccl.md)
 	NCCL_PLUGIN_SEEDS=$(or $(SEEDS),20) NCCL_PLUGIN_ROUNDS=100000 $(BIN)/python -m pytest -q tests/nccl/test_plugin_sanitized.py
+
 healthy-collectives: $(VENV)/.test  ## 50 healthy trainings with long evaluations and slow checkpoints get no verdict (docs/collectives.md)
 	HEALTHY_RUNS=50 $(BIN)/python -m pytest -q tests/frameworks/test_collective_health.py
 
