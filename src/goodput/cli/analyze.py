@@ -12,15 +12,18 @@ HELP = "show where the time of traced steps went"
 DESCRIPTION = """Read traces of torch.profiler (Kineto; JSON or gzip), one file per rank, and split the time of
 each step on each device into computing, exposed communication, exposed copies, loader, host and idle.
 docs/analyze.md explains them. A file that cannot be read is reported on standard error with the place and
-the reason; the others are still used, and the exit status is 1."""
-EPILOG = "example: goodput analyze rank0.json.gz rank1.json.gz --json"
+the reason; the others are still used, and the exit status is 1. With --flight, read dumps of PyTorch's
+Flight Recorder instead: what is wrong with the collectives of a hang, and what each operation cost."""
+EPILOG = """examples: goodput analyze rank0.json.gz rank1.json.gz --json
+          goodput analyze --flight /tmp/dumps"""
 
 LARGE_BYTES = 16 << 20
 PROBLEMS_SHOWN = 10
 
 
 def add_options(parser) -> None:
-    parser.add_argument("traces", metavar="TRACE", nargs="+", help="a trace: .json or .json.gz")
+    parser.add_argument("traces", metavar="TRACE", nargs="*", help="a trace: .json or .json.gz")
+    parser.add_argument("--flight", metavar="DIR", help="a folder of Flight Recorder dumps, one file a rank")
     parser.add_argument("--json", action="store_true", help="print one document, with every step")
 
 
@@ -28,6 +31,11 @@ def call(arguments) -> int:
     from goodput.trace import TraceError, analyze_one, combine
     from goodput.trace.text import clean, render
 
+    if arguments.flight is not None and not arguments.traces:
+        return _flight(arguments)
+    if arguments.flight is not None or not arguments.traces:
+        message("analyze", "give either traces or --flight DIR")
+        return 2
     ranks, errors = [], []
     for order, path in enumerate(arguments.traces):
         try:
@@ -48,6 +56,24 @@ def call(arguments) -> int:
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         print(render(document, colour=colour))
     return 1 if errors else 0
+
+
+def _flight(arguments) -> int:
+    """Dumps of the Flight Recorder."""
+    from goodput.trace import TraceError
+    from goodput.trace.flight import analyze_flight
+    from goodput.trace.flight_text import render
+    from goodput.trace.text import clean
+
+    try:
+        document = analyze_flight(arguments.flight)
+    except TraceError as error:
+        message("analyze", clean(str(error))[:500])
+        return 1
+    for error in document["errors"]:
+        message("analyze", clean(error)[:500])
+    print(json.dumps(document) if arguments.json else render(document))
+    return 1 if document["errors"] else 0
 
 
 def _read(analyze_one, path: str, order: int) -> dict:

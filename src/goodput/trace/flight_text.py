@@ -1,0 +1,38 @@
+"""Renders the document of Flight Recorder dumps as text of at most 100 columns."""
+
+from __future__ import annotations
+
+from goodput.account.text import wrap
+from goodput.trace.advice import duration
+from goodput.trace.text import clean
+
+ROWS_MAX = 20
+
+
+def render(document: dict) -> str:
+    """What is wrong, and a row for each operation of each process group."""
+    ranks, found = document["ranks"], document["verdict"]
+    shown = ", ".join(map(str, ranks[:16])) + (", …" if len(ranks) > 16 else "")
+    lines = [f"dumps of {len(ranks)} rank{'s' * (len(ranks) != 1)}: {shown}", ""]
+    if found is None:
+        lines.append("  no call is open that explains a hang")
+    else:
+        lines.append(f"  {found['kind']}: {found['reason']}")
+    lines += [
+        "",
+        f"  {'group':<20}{'operation':<16}{'ranks':>6}{'calls':>8}{'data':>11}{'open':>6}{'skew':>9}  last",
+    ]
+    for row in document["operations"][:ROWS_MAX]:
+        group = row["description"] if row["description"] not in ("", "undefined") else row["group"]
+        skew, last = "-", ""
+        if row["skew_ns"] is not None:
+            skew = duration(row["skew_ns"])
+            last = f"rank {row['last_rank']} in {100 * row['last_share']:.0f} %"
+        data = f"{row['bytes'] / 1e6:,.1f} MB"
+        lines.append(
+            f"  {group[:19]:<20}{row['operation'][:15]:<16}{row['ranks']:>6}{row['calls']:>8}{data:>11}"
+            f"{row['open']:>6}{skew:>9}  {last}"
+        )
+    more = len(document["operations"]) - ROWS_MAX
+    lines += [f"  … and {more} more"] if more > 0 else []
+    return "\n".join(wrap(clean(line)) for line in lines)

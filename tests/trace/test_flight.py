@@ -1,0 +1,123 @@
+"""Dumps of the Flight Recorder: calls by group and operation, arrival on clocks that differ, and the verdict of a hang.
+
+Real dumps of broken collectives are read in tests/frameworks/test_collective_faults.py.
+"""
+
+import json
+import pickle
+
+import pytest
+
+from goodput.cli import main
+from goodput.trace import TraceError
+from goodput.trace.flight import analyze_flight
+
+MS = 1_000_000
+HOUR = 3600 * 10**9
+BEGAN = 1_795_446_062_000_000_000
+LATE = {0: 0, 1: 3 * MS, 2: MS}  # by rank, how late it comes to each call
+
+
+def entry(sequence: int, created: int, completed: int, size: int = 256, operation="nccl:all_reduce", **given):
+    return {
+        "process_group": ["0", "default_pg"],
+        "profiling_name": operation,
+        "collective_seq_id": sequence,
+        "p2p_seq_id": 0,
+        "is_p2p": False,
+        "input_sizes": [[size]],
+        "output_sizes": [[size]],
+        "input_dtypes": ["Float"],
+        "output_dtypes": ["Float"],
+        "state": "completed" if completed else "started",
+        "retired": bool(completed),
+        "time_created_ns": created,
+        "time_discovered_completed_ns": completed,
+        **given,
+    }
+
+
+def dump(rank: int, calls: int = 6, **last) -> dict:
+    """Calls every 10 ms, which end 5 ms after they begin; each host's clock is hours off. The last one is open."""
+    ahead = (rank - 1) * HOUR + 123_457 * rank
+    entries = [
+        entry(at, BEGAN + ahead + 10 * at * MS + LATE[rank], BEGAN + ahead + (10 * at + 5) * MS)
+        for at in range(1, calls)
+    ]
+    entries.append(entry(calls, BEGAN + ahead + 10 * calls * MS, 0, **last))
+    return {
+        "version": "2.10",
+        "entries": entries,
+        "pg_config": {"0": {"desc": "default_pg", "ranks": "[0, 1, 2]"}},
+    }
+
+
+def written(directory, dumps: dict[int, dict], as_pickle: bool = False):
+    for rank, one in dumps.items():
+        body = pickle.dumps(one) if as_pickle else json.dumps(one).encode()
+        (directory / f"nccl_trace_rank_{rank}").write_bytes(body)
+    return directory
+
+
+@pytest.mark.parametrize("as_pickle", [False, True])
+def test_missing_rank_and_who_comes_last(tmp_path, as_pickle):
+    behind = {**dump(1), "entries": dump(1)["entries"][:-1]}
+    found = analyze_flight(written(tmp_path, {0: dump(0), 1: behind, 2: dump(2)}, as_pickle))
+    assert (found["verdict"]["kind"], found["verdict"]["culprits"]) == ("missing", [1])
+    assert (found["verdict"]["sequence"], found["verdict"]["operation"]) == (6, "all_reduce")
+    (row,) = found["operations"]
+    assert (row["ranks"], row["calls"], row["bytes"], row["open"]) == (3, 6, 6 * 1024, 2)
+    assert (row["skew_ns"], row["last_rank"], row["last_share"]) == (3 * MS, 1, 1.0)
+
+
+def test_other_sizes_and_operations_are_named(tmp_path):
+    found = analyze_flight(written(tmp_path, {0: dump(0), 1: dump(1), 2: dump(2, size=512)}))
+    assert (found["verdict"]["kind"], found["verdict"]["culprits"]) == ("size", [2])
+    found = analyze_flight(written(tmp_path, {2: dump(2, operation="nccl:broadcast")}))
+    assert (found["verdict"]["kind"], found["verdict"]["culprits"]) == ("operation", [2])
+
+
+def test_rank_without_a_dump_is_missing(tmp_path):
+    found = analyze_flight(written(tmp_path, {0: dump(0), 2: dump(2)}))
+    assert (found["verdict"]["kind"], found["verdict"]["culprits"]) == ("missing", [1])
+
+
+def test_finished_calls_are_no_hang_and_without_ends_there_is_no_skew(tmp_path):
+    dumps = {rank: dump(rank) for rank in range(3)}
+    for one in dumps.values():
+        for call in one["entries"]:
+            call.update(time_discovered_completed_ns=0, retired=True, state="scheduled")
+    found = analyze_flight(written(tmp_path, dumps))
+    assert found["verdict"] is None
+    assert found["operations"][0]["skew_ns"] is None and found["operations"][0]["open"] == 0
+
+
+class Harmful:
+    def __reduce__(self):
+        return print, ("called",)
+
+
+def test_unusable_files_are_said_and_call_nothing(tmp_path, capsys):
+    written(tmp_path, {0: dump(0), 1: dump(1), 2: dump(2)})
+    (tmp_path / "trace_7").write_bytes(pickle.dumps({"entries": [Harmful()]}))
+    (tmp_path / "trace_8.json").write_text('{"entries": [{}]}')
+    (tmp_path / "trace_9").write_bytes(b"")
+    (tmp_path / "readme.txt").write_text("no dump")
+    found = analyze_flight(tmp_path)
+    assert found["ranks"] == [0, 1, 2] and len(found["errors"]) == 3
+    assert "print" in found["errors"][0] and capsys.readouterr().out == ""
+    (tmp_path / "empty").mkdir()
+    for folder in ("empty", "nowhere"):
+        with pytest.raises(TraceError, match=folder):
+            analyze_flight(tmp_path / folder)
+
+
+def test_command_prints_verdict_and_table(tmp_path, capsys):
+    written(tmp_path, {0: dump(0), 1: dump(1), 2: dump(2, size=512)})
+    assert main(["analyze", "--flight", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "different sizes under number 6 of group default_pg (ranks 0-2)" in out.replace("\n    ", " ")
+    assert "all_reduce" in out and "rank 1" in out and max(map(len, out.splitlines())) <= 100
+    assert main(["analyze", "--flight", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"]["kind"] == "size"
+    assert main(["analyze"]) == 2
