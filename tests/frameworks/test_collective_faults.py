@@ -12,6 +12,8 @@ import pytest
 from support.frameworks.script_process import SCRIPTS
 from support.frameworks.two_ranks import environment
 
+from goodput.trace.flight import analyze_flight
+
 pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
 SEEDS = range(1, 1 + int(os.environ.get("COLLECTIVE_FAULT_SEEDS", "1")))
 KINDS = {"missing": "missing", "kill": "missing", "stop": "missing"}
@@ -33,6 +35,8 @@ def cases(tmp_path_factory) -> dict[tuple[str, int], dict]:
     lines = [json.loads(line) for line in made.stdout.splitlines()]
     assert made.returncode == 0 and len(lines) == len(SEEDS) * len(FAULTS), made.stderr[-4000:].decode()
     keys = [(fault, seed) for seed in SEEDS for fault in FAULTS]
+    for (fault, seed), line in zip(keys, lines, strict=True):
+        line["directory"] = directory / f"{fault}-{seed}"
     return dict(zip(keys, lines, strict=True))
 
 
@@ -88,3 +92,16 @@ def test_flight_recorder_agrees(cases, fault, seed):
     assert others and all(one == others[0] for one in others)
     if case["culprit"] in calls:  # Else gloo has aborted it.
         assert calls[case["culprit"]][at] != others[0]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("fault", ["missing", "operation"])
+def test_dumps_alone_give_the_same_verdict(cases, fault, seed):
+    """Where every rank survives to write one: `goodput analyze --flight`."""
+    case = cases[fault, seed]
+    for other in case["directory"].glob("over-*"):
+        other.unlink()
+    found = analyze_flight(case["directory"])
+    assert found["errors"] == [] and found["ranks"] == list(range(case["world"]))
+    for name in ("kind", "culprits", "sequence", "operation", "description"):
+        assert found["verdict"][name] == case["verdict"][name]
