@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # With ARGS, `make fuzz` may select no test in one of its parts, for which pytest exits with 5.
 ALLOW_NO_TESTS = $(if $(ARGS),|| [ $$? -eq 5 ])
 
-.PHONY: help demo test fuzz faults collective-faults healthy-collectives nccl-plugin kills lint audit bench bench-scale rolling replay-alerts probe-limits replay-stories dashboards kubernetes chart packages picture pictures clean servers
+.PHONY: help demo test fuzz faults collective-faults healthy-collectives nccl-plugin kills lint audit bench bench-scale rolling replay-alerts probe-limits replay-stories dashboards kubernetes chart packages picture pictures clean servers detection-score
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -68,6 +68,9 @@ bench: $(VENV)/.test  ## the budgets, each as a ratio against a named peer
 	$(BIN)/python -m bench.window
 	$(BIN)/python -m bench.node
 	$(BIN)/python -m bench.aggregator
+
+detection-score: $(VENV)/.test  ## hidden faults in SEEDS (50) real trainings, and as many without one: docs/detection-score.md
+	$(BIN)/python -W ignore -m bench.detection_score --seeds $(or $(SEEDS),50) --write docs/detection-score.md
 
 bench-scale: $(VENV)/.test servers  ## several aggregators over a stream against one: cost per rank, added latency (docs/scale.md)
 	PYTHONPATH=tests $(BIN)/python -m bench.scale $(ARGS)
