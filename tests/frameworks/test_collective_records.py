@@ -3,7 +3,7 @@
 import pytest
 from support.frameworks.two_ranks import run_ranks, the_account, written
 
-from goodput.account.collective_sums import NOT_RECORDED, is_cut, of_rank
+from goodput.account.collectives.operation_sums import NOT_RECORDED, is_cut, of_rank
 from goodput.account.states import INDEX
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")

@@ -16,7 +16,7 @@ from itertools import chain
 from operator import add
 
 from goodput.account.attempts import Attempt, Row, Run
-from goodput.account.collective_sums import Exposed, exposed_of
+from goodput.account.collectives.operation_sums import Exposed, exposed_of
 from goodput.account.document_types import StepLines
 from goodput.account.facts import Facts, Key, RankRange, gaps, gather
 from goodput.account.fold import PRODUCTIVE, Fold

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
-from goodput.account.collective_sums import NO_SUMS, OperationSums
+from goodput.account.collectives.operation_sums import NO_SUMS, OperationSums
 from goodput.account.sampled_stacks import NO_STACKS, SampledStacks
 
 

@@ -5,8 +5,9 @@ GPU-seconds are floats, what is unknown is None, lists are sorted by rank or by 
 
 from __future__ import annotations
 
-from goodput.account import collective_sums, figures, sampled_stacks
+from goodput.account import figures, sampled_stacks
 from goodput.account.account import FACTORS, Account, RankAccount, sum_gpu_ns
+from goodput.account.collectives import operation_sums
 from goodput.account.document_types import (
     AccountDocument,
     Cause,
@@ -145,7 +146,7 @@ def _basis(account: Account, joules: Total | None) -> dict[str, str]:
         "slowdown": "unknown" if account.straggler.slowdown() is None else "estimated",
         "energy": figures.energy_basis(account) if joules else "unknown",
         "whole_run": "unknown" if figures.whole_run(account) is None else "estimated",
-        "collectives": collective_sums.basis(account.ranks),
+        "collectives": operation_sums.basis(account.ranks),
     }
 
 
@@ -154,15 +155,15 @@ def rank_collectives(account: Account, limit: int, offset: int) -> RankCollectiv
     waited = [rank for rank in account.ranks if any(one.ns for one in rank.exposed)]
     return {
         "run": account.run,
-        "basis": collective_sums.basis(account.ranks),
+        "basis": operation_sums.basis(account.ranks),
         "total": len(waited),
         "ranks": [_rank_operations(rank, account.is_part) for rank in waited[offset : offset + limit]],
     }
 
 
 def _rank_operations(rank: RankAccount, is_part: bool) -> RankOperations:
-    rows = collective_sums.largest(collective_sums.of_rank(rank.exposed))
-    communication, straggler, bubble = (rank.states[INDEX[state]] for state in collective_sums.STATES)
+    rows = operation_sums.largest(operation_sums.of_rank(rank.exposed))
+    communication, straggler, bubble = (rank.states[INDEX[state]] for state in operation_sums.STATES)
     operations: list[OperationTime] = [
         {
             "group": group,
@@ -185,7 +186,7 @@ def _rank_operations(rank: RankAccount, is_part: bool) -> RankOperations:
 
 def collectives(account: Account) -> list[CollectiveTime]:
     """The operations with most exposed time, and the rest in at most two rows."""
-    times = collective_sums.by_operation((rank.devices, rank.exposed) for rank in account.ranks)
+    times = operation_sums.by_operation((rank.devices, rank.exposed) for rank in account.ranks)
     return [
         {
             "group": group,
@@ -195,7 +196,7 @@ def collectives(account: Account) -> list[CollectiveTime]:
             "bytes": row.bytes if operation and not account.is_part else None,
             "gpu_seconds": row.gpu_ns / 1e9,
         }
-        for (group, operation), row in collective_sums.largest(times)
+        for (group, operation), row in operation_sums.largest(times)
     ]
 
 

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw
 
-from goodput.account.collective_sums import NO_SUMS, OperationSums, sums_of
+from goodput.account.collectives.operation_sums import NO_SUMS, OperationSums, sums_of
 from goodput.account.sampled_stacks import NO_STACKS, PLACES_MAX, SAMPLES_MAX, SampledStacks
 from goodput.wire.identity import clean_text
 

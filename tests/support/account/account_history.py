@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from goodput.account import Account, Attempt, Event, Row, Run, compute
 from goodput.account.account import RankAccount
-from goodput.account.collective_sums import NO_SUMS, OperationSums
+from goodput.account.collectives.operation_sums import NO_SUMS, OperationSums
 from goodput.account.states import PHASE_STATES, STATES
 
 PHASES = tuple(PHASE_STATES)

@@ -45,6 +45,7 @@ def add_run_routes(
     """The last of the routes under /runs/, since a run's name may contain slashes. Returns their caches."""
     summaries, timelines = RunSummaries(accounts, stored), TimelineCache(accounts)
     stories = _add_story_route(app, Stories(accounts, health))
+    _add_collectives_route(app, accounts)
 
     @app.get(
         "/api/v1/runs",
@@ -89,17 +90,7 @@ def add_run_routes(
         request: Request, run: str, start: UnixSeconds = None, end: UnixSeconds = None
     ) -> Response:
         """`start` and `end` are unix seconds, by default the run's own; time outside of the run is not counted."""
-        query = accounts.window(run, window_ns(start, end), access_of(request).token_id)
-        return json_response(await query)
-
-    @app.get(
-        "/api/v1/runs/{run:run}/collectives",
-        responses=json_of(RankCollectives) | NOT_FOUND,
-        summary="Each rank's exposed communication by process group and operation, in nanoseconds",
-    )
-    async def collectives(run: str, limit: _Ranks = 64, offset: _Offset = 0) -> Response:
-        """`total` counts the ranks with time in `communication`, `straggler` and `bubble`, of which `offset` are skipped."""
-        return json_response(rank_collectives(await accounts.latest(run), limit, offset))
+        return json_response(await accounts.window(run, window_ns(start, end), access_of(request).token_id))
 
     @app.get(
         "/api/v1/runs/{run:run}/rolling",
@@ -130,3 +121,14 @@ def _add_story_route(app: FastAPI, stories: Stories) -> Stories:
         return json_response(await stories.get(run, access_of(request).token_id))
 
     return stories
+
+
+def _add_collectives_route(app: FastAPI, accounts: Accounts) -> None:
+    @app.get(
+        "/api/v1/runs/{run:run}/collectives",
+        responses=json_of(RankCollectives) | NOT_FOUND,
+        summary="Each rank's exposed communication by process group and operation, in nanoseconds",
+    )
+    async def collectives(run: str, limit: _Ranks = 64, offset: _Offset = 0) -> Response:
+        """`total` counts the ranks with time in `communication`, `straggler` and `bubble`, of which `offset` are skipped."""
+        return json_response(rank_collectives(await accounts.latest(run), limit, offset))

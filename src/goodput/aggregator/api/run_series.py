@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from goodput.account import FINAL_STATUSES, collective_sums, figures
+from goodput.account import FINAL_STATUSES, figures
 from goodput.account.account import FACTORS, Account, sum_gpu_ns
+from goodput.account.collectives import operation_sums
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
@@ -163,8 +164,8 @@ def _add_states(series: _Series, account: Account) -> Slices[None]:
 
 def _add_collectives(series: _Series, account: Account) -> Slices[None]:
     """Exposed communication by process group and operation."""
-    times = yield from collective_sums.summing((rank.devices, rank.exposed) for rank in account.ranks)
-    for (group, operation), row in collective_sums.largest(times, OPERATIONS_SHOWN):
+    times = yield from operation_sums.summing((rank.devices, rank.exposed) for rank in account.ranks)
+    for (group, operation), row in operation_sums.largest(times, OPERATIONS_SHOWN):
         labels = {"group": group, "operation": operation}
         series.add("goodput_communication_gpu_seconds", row.gpu_ns / 1e9, **labels)
 

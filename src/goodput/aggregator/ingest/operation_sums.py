@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sys import intern
 
-from goodput.account.collective_sums import NO_SUMS, Key, OperationSums, rows_of, sums_of
+from goodput.account.collectives.operation_sums import NO_SUMS, Key, OperationSums, rows_of, sums_of
 from goodput.wire.collectives import OperationRow, Operations
 
 KEYS_MAX = 4096

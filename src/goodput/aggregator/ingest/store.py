@@ -16,7 +16,7 @@ import numpy as np
 from msgspec.structs import fields, replace
 
 from goodput.account import DECLARED, Attempt, EndMark, Row, Run
-from goodput.account.collective_sums import NO_SUMS
+from goodput.account.collectives.operation_sums import NO_SUMS
 from goodput.account.facts import Key
 from goodput.account.sampled_stacks import NO_STACKS
 from goodput.aggregator.ingest.checkpoint_times import CheckpointTimes, ProcessCheckpoints

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from goodput.account import DECLARED, Attempt, Event, Row, Run
-from goodput.account.collective_sums import NO_SUMS, OperationSums, sums_of
+from goodput.account.collectives.operation_sums import NO_SUMS, OperationSums, sums_of
 from goodput.rank_page import page
 from goodput.rank_page.collective_records import operation_rows
 from goodput.rank_page.loader_words import figures

@@ -12,7 +12,7 @@ from support.account.account_history import Process, account_of, ns, run_of
 from support.account.random_histories import runs
 
 from goodput.account import compute, document
-from goodput.account.collective_sums import (
+from goodput.account.collectives.operation_sums import (
     NO_SUMS,
     NOT_RECORDED,
     OTHER,

@@ -12,13 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from struct import pack, unpack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from goodput.account.states import INDEX
 from goodput.slices import AT_A_TIME, Slices, result_of
-
-if TYPE_CHECKING:
-    from goodput.account.account import RankAccount
 
 Key = tuple[str, str]  # process group, operation
 NOT_RECORDED: Key = ("", "")
@@ -58,6 +55,13 @@ class Exposed(NamedTuple):
 
     sums: OperationSums
     ns: int
+
+
+class ExposedRank(Protocol):
+    """What a RankAccount has of this."""
+
+    exposed: list[Exposed]
+    device_ns: int
 
 
 class OperationTime(NamedTuple):
@@ -160,7 +164,7 @@ def largest(times: dict[Key, OperationTime], most: int = ROWS_MAX) -> list[tuple
     return [*named[:most], *last]
 
 
-def basis(ranks: Iterable[RankAccount]) -> str:
+def basis(ranks: Iterable[ExposedRank]) -> str:
     """Whether the division is measured, estimated or unknown: records have the host's clock, not a device's."""
     ranks = list(ranks)
     if not any(one.sums.keys for rank in ranks for one in rank.exposed):

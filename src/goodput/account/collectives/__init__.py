@@ -1,0 +1,1 @@
+"""Exposed communication divided among the operations of process groups."""
