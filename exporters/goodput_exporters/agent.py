@@ -58,7 +58,8 @@ LINKS_SECONDS = 5.0
 
 
 class Agent:
-    """Further keywords are fields of collector.Settings. `failure` is why it stopped, None while it runs."""
+    """Further keywords are fields of collector.Settings. `compat` adds dcgm-exporter's names to the Prometheus text
+    format ("dcgm") or replaces ours by them there ("dcgm-only"). `failure` is why it stopped, None while it runs."""
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class Agent:
         py_spy: bool = False,
         sample_stacks: bool = False,
         otlp: OtlpSettings | None = None,
+        compat: str = "",
         node: str | None = None,
         version: str = __version__,
         **settings,
@@ -78,6 +80,7 @@ class Agent:
         self.settings = Settings(directory or page.default_directory(), **settings)
         self.node, self.version = node or socket.gethostname(), version
         self.failure: str | None = None
+        self._compat = compat
         self.authenticator = authenticator or NodeAuthenticator()
         self.runners = {kind.name: CollectorRunner(kind(self.settings)) for kind in discover()}
         collectors = {name: runner.collector for name, runner in self.runners.items()}
@@ -285,7 +288,11 @@ class Agent:
 
     def _write(self, format: type[Writer]) -> bytes:
         if format not in self._bodies:
-            self._bodies[format] = self._writers.setdefault(format, format()).write(self._parts)
+            body = self._writers.setdefault(format, format()).write(self._parts)
+            if self._compat and format is TextWriter:
+                others = self.gpus.dcgm_page(self.node).encode()
+                body = others if self._compat == "dcgm-only" else body + others
+            self._bodies[format] = body
         return self._bodies[format]
 
     def _own_series(self, parts: list[Families]) -> Families:

@@ -76,6 +76,8 @@ def add_options(parser) -> None:
         help="use only this driver: nvml, dcgm, amd or dcgm_endpoint; repeatable (default: all)")  # fmt: skip
     add("--dcgm-exporter", metavar="URL", type=url,
         help="read GPUs from this dcgm-exporter's /metrics instead of a driver")  # fmt: skip
+    add("--compat", choices=("dcgm", "dcgm-only"), default="",
+        help="also serve NVIDIA's GPUs under dcgm-exporter's names and labels; dcgm-only: instead of ours")  # fmt: skip
     add_otlp_options(add, seconds(0.1))
     add("--once", action="store_true", help="print one exposition and exit; changes nothing on the node")
     add("--check", action="store_true",
@@ -154,6 +156,7 @@ def call(arguments) -> int:
         py_spy=arguments.py_spy,
         sample_stacks=is_running and arguments.stack_samples == "auto",
         otlp=otlp,
+        compat=arguments.compat,
         sysfs=arguments.sysfs,
         procfs=arguments.procfs,
         gpus_expected=arguments.gpus,

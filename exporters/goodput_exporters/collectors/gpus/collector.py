@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from goodput_exporters.collector import NoData, Settings
 from goodput_exporters.collectors.gpus.damage import DamageMonitor
+from goodput_exporters.collectors.gpus.dcgm_page import page
 from goodput_exporters.collectors.gpus.nvlink_subcodes import NvlinkSubcodes
 from goodput_exporters.collectors.gpus.series import add_driver, add_gpu
 from goodput_exporters.collectors.gpus.xid_counter import XidCounter
@@ -99,6 +100,10 @@ class Gpus:
     def possible_events(self, sample: Sample) -> dict[str, frozenset[tuple[str, str]]]:
         """(kind, severity) of the events that a sample's driver can report, by UUID of its GPUs."""
         return self._damage.possible(sample)
+
+    def dcgm_page(self, host: str) -> str:
+        """NVIDIA's GPUs under dcgm-exporter's names."""
+        return page(self.current(), self._xids.last(), host)
 
     def kernel_log_problem(self) -> str:
         """Why the kernel's log cannot be read, "" where it can or where no driver of NVIDIA's GPUs answers."""

@@ -22,6 +22,7 @@ class XidCounter:
     def __init__(self):
         self._lock = threading.Lock()  # each driver has a thread
         self._counts: dict[tuple[str, str], Counter[tuple[str, str]]] = {}  # by driver and UUID
+        self._last: dict[str, int] = {}  # number by UUID
 
     def add_sample(self, sample: Sample) -> None:
         with self._lock:
@@ -29,6 +30,7 @@ class XidCounter:
                 key = sample.driver, event.device
                 if event.kind != "xid" or (key not in self._counts and len(self._counts) >= GPUS_MAX):
                     continue
+                self._last[event.device] = event.code
                 counts = self._counts.setdefault(key, Counter())
                 number = str(event.code), _kind(event)
                 counts[number if number in counts or len(counts) < NUMBERS_MAX else OTHER] += event.count
@@ -42,9 +44,15 @@ class XidCounter:
                     found |= counts  # the larger of the two
         return found
 
+    def last(self) -> dict[str, int]:
+        """The number of each GPU's last XID, by UUID."""
+        with self._lock:
+            return dict(self._last)
+
     def forget(self, uuids: Iterable[str]) -> None:
         with self._lock:
             self._counts = {key: counts for key, counts in self._counts.items() if key[1] not in uuids}
+            self._last = {uuid: number for uuid, number in self._last.items() if uuid not in uuids}
 
 
 def _kind(event: Event) -> str:

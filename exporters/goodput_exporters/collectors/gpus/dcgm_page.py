@@ -1,0 +1,133 @@
+"""NVIDIA GPUs under dcgm-exporter's names and labels, so that its boards and alerts go on working without it.
+
+Names, types and units are those of its etc/default-counters.csv and etc/dcp-metrics-included.csv, those that are commented out
+there included; values are converted back from ours by the table of DCGM's fields. Not here: ENC_UTIL, DEC_UTIL and
+VGPU_LICENSE_STATUS, which the agent does not read.
+
+    text = page(gpus, {"GPU-5d…": 79}, "node-1")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from goodput_exporters.gpu.drivers import XID_DRIVERS
+from goodput_exporters.gpu.merge import MergedGpu
+from goodput_exporters.gpu.nvidia.dcgm_fields import FIELDS, XID, Field
+
+# Fields by ID, in the order of the exporter's lists, and what each counts. The others are gauges.
+COUNTERS = {
+    156: "Energy used since the driver was loaded (in mJ).",
+    202: "PCIe packets retransmitted.",
+    240: "Time throttled by the power limit (in ns).",
+    241: "Time throttled by heat (in ns).",
+    242: "Time throttled by sync boost (in ns).",
+    243: "Time throttled by the board's limit (in ns).",
+    244: "Time throttled by low utilisation (in ns).",
+    245: "Time throttled for reliability (in ns).",
+    310: "Single-bit ECC errors since the driver was loaded.",
+    311: "Double-bit ECC errors since the driver was loaded.",
+    312: "Single-bit ECC errors over the GPU's life.",
+    313: "Double-bit ECC errors over the GPU's life.",
+    390: "Pages retired after single-bit errors.",
+    391: "Pages retired after double-bit errors.",
+    392: "Pages that wait for retirement.",
+    409: "NVLink flow-control CRC errors.",
+    419: "NVLink data CRC errors.",
+    429: "NVLink retries.",
+    439: "NVLink recovery errors.",
+    393: "Rows remapped after uncorrectable errors.",
+    394: "Rows remapped after correctable errors.",
+}
+GAUGES = {
+    100: "SM clock (in MHz).",
+    101: "Memory clock (in MHz).",
+    140: "Memory temperature (in C).",
+    150: "GPU temperature (in C).",
+    155: "Power drawn (in W).",
+    203: "GPU utilisation (in %).",
+    204: "Memory utilisation (in %).",
+    250: "Memory in all (in MiB).",
+    251: "Memory that is free (in MiB).",
+    252: "Memory that is used (in MiB).",
+    253: "Memory that the driver reserves (in MiB).",
+    395: "Whether remapping of rows has failed.",
+    449: "NVLink bandwidth of all links.",
+    1001: "Share of time in which the graphics engine was active.",
+    1002: "Share of cycles in which an SM had a warp.",
+    1003: "Share of warps resident on an SM.",
+    1004: "Share of cycles in which the tensor pipe was active.",
+    1005: "Share of cycles in which the memory interface was active.",
+    1006: "Share of cycles in which the fp64 pipe was active.",
+    1007: "Share of cycles in which the fp32 pipe was active.",
+    1008: "Share of cycles in which the fp16 pipe was active.",
+    1009: "Bytes sent over PCIe per second.",
+    1010: "Bytes received over PCIe per second.",
+}
+_XID_HELP = "The last XID error, 0 for none."
+_NVLINK_RATE = 449
+
+
+def page(gpus: Iterable[MergedGpu], last_xids: Mapping[str, int], host: str) -> str:
+    """The exposition of these GPUs, "" without any of NVIDIA's; `last_xids` is by UUID."""
+    found = [gpu for gpu in gpus if not gpu.lost and not set(XID_DRIVERS).isdisjoint(gpu.known_by)]
+    # An instance has the labels of its GPU and its own.
+    whole = {gpu.uuid: gpu for gpu in found if not gpu.parent}
+    labels = [(gpu, _labels(whole.get(gpu.parent, gpu), gpu, host)) for gpu in found]
+    lines: list[str] = []
+    for number, text in {**COUNTERS, **GAUGES}.items():
+        field = FIELDS[number]
+        values = [(one, _raw(field, gpu)) for gpu, one in labels]
+        _add(lines, field, "counter" if number in COUNTERS else "gauge", text, values)
+    xids = [(one, str(last_xids.get(gpu.uuid, 0))) for gpu, one in labels if not gpu.parent]
+    _add(lines, FIELDS[XID], "gauge", _XID_HELP, xids)
+    return "".join(lines)
+
+
+def _add(
+    lines: list[str], field: Field, kind: str, text: str, values: Sequence[tuple[str, str | None]]
+) -> None:
+    name = field.names[0]
+    shown = [f"{name}{{{labels}}} {value}\n" for labels, value in values if value is not None]
+    if shown:
+        lines += [f"# HELP {name} {text}\n", f"# TYPE {name} {kind}\n", *shown]
+
+
+def _raw(field: Field, gpu: MergedGpu) -> str | None:
+    """The value in DCGM's unit, as the exporter writes integers and doubles."""
+    value = gpu.readings.get(field.key)
+    if field.number == _NVLINK_RATE and value is None:
+        ways = [gpu.readings.get(f"link_rate/nvlink/{way}") for way in ("transmit", "receive")]
+        value = None if None in ways else sum(way or 0.0 for way in ways)
+    if value is None or (gpu.parent and not field.instance):
+        return None
+    multiply, divide = field.scale
+    raw = value * divide / multiply
+    return f"{raw:.6f}" if field.double else str(round(raw))
+
+
+def _labels(whole: MergedGpu, gpu: MergedGpu, host: str) -> str:
+    labels = {
+        "gpu": str(whole.index),
+        "UUID": whole.uuid if not gpu.parent else gpu.parent,
+        "pci_bus_id": _bus_id(whole.pci),
+        "device": f"nvidia{whole.index}",
+        "modelName": whole.model,
+    }
+    if gpu.parent:
+        labels |= {"GPU_I_PROFILE": gpu.profile, "GPU_I_ID": gpu.uuid.rpartition("/")[2]}
+    labels |= {"Hostname": host, "DCGM_FI_DRIVER_VERSION": whole.driver_version}
+    if len(gpu.pods) == 1:
+        pod, namespace, container = gpu.pods[0]
+        labels |= {"container": container, "namespace": namespace, "pod": pod}
+    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items() if value)
+
+
+def _bus_id(pci: str) -> str:
+    """As NVML writes it: eight digits of domain, in upper case."""
+    domain, _, rest = pci.partition(":")
+    return f"{domain:0>8}:{rest}".upper() if rest else ""
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

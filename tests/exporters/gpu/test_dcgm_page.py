@@ -1,0 +1,125 @@
+"""dcgm-exporter's names and labels: its own lists of counters, read back by our reader of its pages, and promtool."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from goodput_exporters.agent import Agent
+from goodput_exporters.collectors.gpus.dcgm_page import COUNTERS, GAUGES, page
+from goodput_exporters.gpu.dcgm_endpoint.driver import DcgmEndpoint, parse_page
+from goodput_exporters.gpu.drivers import Options
+from goodput_exporters.gpu.merge import MergedGpu
+from goodput_exporters.gpu.nvidia.dcgm_fields import FIELDS, XID
+
+# The lines of etc/default-counters.csv (4.x) and etc/dcp-metrics-included.csv that are not comments, and their types.
+DEFAULT = {
+    "DEV_SM_CLOCK": "gauge", "DEV_MEM_CLOCK": "gauge", "DEV_MEMORY_TEMP": "gauge", "DEV_GPU_TEMP": "gauge",
+    "DEV_POWER_USAGE": "gauge", "DEV_TOTAL_ENERGY_CONSUMPTION": "counter", "DEV_PCIE_REPLAY_COUNTER": "counter",
+    "DEV_GPU_UTIL": "gauge", "DEV_MEM_COPY_UTIL": "gauge", "DEV_ENC_UTIL": "gauge", "DEV_DEC_UTIL": "gauge",
+    "DEV_XID_ERRORS": "gauge", "DEV_FB_FREE": "gauge", "DEV_FB_USED": "gauge", "DEV_FB_RESERVED": "gauge",
+    "DEV_NVLINK_BANDWIDTH_TOTAL": "gauge", "DEV_VGPU_LICENSE_STATUS": "gauge",
+    "DEV_UNCORRECTABLE_REMAPPED_ROWS": "counter", "DEV_CORRECTABLE_REMAPPED_ROWS": "counter",
+    "DEV_ROW_REMAP_FAILURE": "gauge", "DEV_RETIRED_SBE": "counter", "DEV_RETIRED_DBE": "counter",
+    "PROF_GR_ENGINE_ACTIVE": "gauge", "PROF_PIPE_TENSOR_ACTIVE": "gauge", "PROF_DRAM_ACTIVE": "gauge",
+    "PROF_PCIE_TX_BYTES": "gauge", "PROF_PCIE_RX_BYTES": "gauge",
+}  # fmt: skip
+NOT_READ = {"DEV_ENC_UTIL", "DEV_DEC_UTIL", "DEV_VGPU_LICENSE_STATUS"}
+READINGS = {FIELDS[number].key: 1.0 for number in {**COUNTERS, **GAUGES}} | {
+    "energy": 8_437_215.001, "clock/sm": 1.98e9, "clock/memory": 2.619e9, "power": 412.734, "throttle/power": 12.5,
+    "memory/total": 85_520_809_984.0, "memory/used": 1_073_741_824.0, "memory/free": 2.0**30, "memory/reserved": 2.0**20,
+    "activity/utilization": 0.57, "activity/memory_controller": 0.29, "activity/tensor": 0.625,
+    "temperature/core": 54.0, "link_rate/nvlink/both": 1.024e9, "link_rate/pcie/transmit": 1e6,
+    "throttled/power": 1.0, "processes": 3.0,
+}  # fmt: skip
+
+
+def gpu(name="GPU-1", **fields):
+    base = {
+        "index": 3,
+        "model": "NVIDIA H100",
+        "pci": "0000:3b:00.0",
+        "driver_version": "580.1",
+        "known_by": ["nvml"],
+    }
+    return MergedGpu(name, **{**base, **fields})
+
+
+def types(text):
+    lines = (line.split() for line in text.splitlines() if line.startswith("# TYPE DCGM_FI_"))
+    return {name.removeprefix("DCGM_FI_"): kind for _, _, name, kind in lines}
+
+
+def test_default_counters_are_there_with_their_types():
+    found = types(page([gpu(readings=READINGS)], {}, "n0"))
+    assert found.items() >= {name: kind for name, kind in DEFAULT.items() if name not in NOT_READ}.items()
+    assert NOT_READ.isdisjoint(found)
+
+
+def test_labels_and_units_by_hand():
+    pods = [("p-0", "train", "main")]
+    lines = page([gpu(readings=READINGS, pods=pods)], {"GPU-1": 79}, "n0").splitlines()
+    labels = (
+        'gpu="3",UUID="GPU-1",pci_bus_id="00000000:3B:00.0",device="nvidia3",modelName="NVIDIA H100",Hostname="n0",'
+        'DCGM_FI_DRIVER_VERSION="580.1",container="main",namespace="train",pod="p-0"'
+    )
+    for name, value in (
+        ("DEV_SM_CLOCK", "1980"), ("DEV_TOTAL_ENERGY_CONSUMPTION", "8437215001"), ("DEV_POWER_USAGE", "412.734000"),
+        ("DEV_GPU_UTIL", "57"), ("DEV_FB_USED", "1024"), ("DEV_POWER_VIOLATION", "12500000000"),
+        ("PROF_PIPE_TENSOR_ACTIVE", "0.625000"), ("DEV_XID_ERRORS", "79"), ("DEV_NVLINK_BANDWIDTH_TOTAL", "1000"),
+    ):  # fmt: skip
+        assert f"DCGM_FI_{name}{{{labels}}} {value}" in lines
+
+
+def test_our_reader_of_the_page_reads_the_same_back():
+    own = gpu(readings=READINGS)
+    part = gpu(
+        f"MIG-{own.uuid}/5",
+        parent=own.uuid,
+        profile="1g.10gb",
+        readings={"activity/tensor": 0.25, "power": 9.0},
+    )
+    devices, problems = parse_page(page([own, part], {own.uuid: 31}, "n0"))
+    driver = DcgmEndpoint(Options(dcgm_endpoint="http://x/"))
+    first, second = (driver._gpu(*device) for device in devices.values())
+    known = {FIELDS[number].key for number in {**COUNTERS, **GAUGES}}
+    assert problems == [] and first.last_xid == 31
+    assert first.readings == pytest.approx({key: READINGS[key] for key in known})
+    assert (first.uuid, first.index, first.pci, first.model) == (own.uuid, 3, own.pci, own.model)
+    assert (second.uuid, second.parent, second.profile) == (part.uuid, own.uuid, "1g.10gb")
+    assert second.readings == {"activity/tensor": 0.25}  # Power is its GPU's.
+
+
+def test_lost_and_other_gpus_have_no_lines():
+    assert page([gpu(lost=True), gpu("amd", known_by=["amd"], readings=READINGS)], {}, "n0") == ""
+    assert types(page([gpu()], {}, "n0")) == {"DEV_XID_ERRORS": "gauge"}
+    assert FIELDS[XID].names[0] == "DCGM_FI_DEV_XID_ERRORS"
+
+
+def test_nvlink_bandwidth_is_the_sum_of_both_ways():
+    readings = {"link_rate/nvlink/transmit": 1.024e9, "link_rate/nvlink/receive": 2.048e9}
+    assert "NVLINK_BANDWIDTH_TOTAL" in page([gpu(readings=readings)], {}, "n0")
+    assert " 3000\n" in page([gpu(readings=readings)], {}, "n0")
+
+
+def test_promtool_parses_the_page():
+    if not shutil.which("promtool"):
+        pytest.skip("promtool is not on PATH (Debian package prometheus)")
+    hostile = gpu(model='a"b\\c\nd', readings=READINGS)
+    text = page([hostile, gpu("GPU-2", readings=READINGS)], {}, "n0")
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
+    # It objects to the exporter's names, which are not ours to change, and to nothing else.
+    assert "error while linting" not in done.stderr and "parse" not in done.stderr
+
+
+def test_agent_serves_the_names_beside_or_instead_of_ours(tree, monkeypatch):
+    def body(compat):
+        agent = Agent(
+            str(tree / "pages"), sysfs=str(tree / "sys"), procfs=str(tree / "proc"), drivers=(), compat=compat
+        )
+        monkeypatch.setattr(agent.gpus, "dcgm_page", lambda host: "DCGM_FI_DEV_GPU_TEMP 1\n")
+        return agent.exposition(20.0).decode()
+
+    assert "DCGM_FI" not in body("")
+    assert "goodput_node_info" in body("dcgm") and body("dcgm").endswith("DCGM_FI_DEV_GPU_TEMP 1\n")
+    assert body("dcgm-only") == "DCGM_FI_DEV_GPU_TEMP 1\n"
