@@ -329,7 +329,7 @@ PANELS = [
             "packets {{cast}} {{direction}}": _rate(
                 "goodput_infiniband_cast_packets_total", "cast, direction"
             ),
-            "age of drivers' counters": f"max(goodput_infiniband_counter_lifespan_seconds{{{NODE}}})",
+            "age of drivers' counters": f"max(goodput_infiniband_lifespan_seconds{{{NODE}}})",
             "{{node}} {{device}}/{{port}}": on_node(
                 top_over_range(3, _rate("goodput_infiniband_bytes_total", DEVICE_PORT), DEVICE_PORT)
             ),

@@ -33,7 +33,7 @@ goodput_infiniband_rate_bytes_per_second{device port}: Line rate of the port.
 goodput_infiniband_bytes_total{device port direction}: Bytes through the port.
 goodput_infiniband_packets_total{device port direction}: Packets through the port.
 goodput_infiniband_cast_packets_total{device port direction cast}: Packets through the port: unicast, multicast.
-goodput_infiniband_counter_lifespan_seconds{device port}: For how long the driver's own counters are answered from
+goodput_infiniband_lifespan_seconds{device port}: For how long the driver's own counters are answered from
     its last query of the hardware.
 goodput_infiniband_operation_bytes_total{device port operation}: Bytes by operation: send, receive, read,
     read_response, write, write_receive.

@@ -424,7 +424,7 @@ def test_packets_by_cast_discards_and_lifespan(node):
         ("multicast", "mlx5_0", "receive", "1"): 14,
     }
     assert of(found, ERRORS, "mlx5_0") == {"port_rcv_discards": 7}
-    assert of(found, "goodput_infiniband_counter_lifespan_seconds", "mlx5_0") == {"": 0.01}
+    assert of(found, "goodput_infiniband_lifespan_seconds", "mlx5_0") == {"": 0.01}
 
 
 def test_traffic_counters_of_32_bits_saturate(node):

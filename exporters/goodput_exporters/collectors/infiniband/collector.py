@@ -147,7 +147,7 @@ class _Port:
         if tables.LIFESPAN in hardware:
             milliseconds = files.read(f"{self._path}/hw_counters/{tables.LIFESPAN}", tables.parse_counter)
             seconds = None if milliseconds is None else milliseconds / 1000
-            series.append(("goodput_infiniband_counter_lifespan_seconds", self._labels, seconds))
+            series.append(("goodput_infiniband_lifespan_seconds", self._labels, seconds))
 
     def _choose_sources(self, standard: set[str], extended: set[str], hardware: set[str]) -> None:
         """Choose each traffic counter's file once: a later change would look like a jump in traffic."""
