@@ -84,6 +84,7 @@ PACKAGES = {
             "defaults",
             "slices",
             "story",
+            "whatif",
             "wire",
         ),
     ],

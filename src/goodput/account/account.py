@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from operator import add
+from typing import NamedTuple
 
 from goodput.account.attempts import Attempt, Row, Run
 from goodput.account.collectives.operation_sums import Exposed, exposed_of
@@ -127,15 +128,23 @@ class Restart:
         return self.down_gpu_ns + self.lost_gpu_ns + self.startup_gpu_ns
 
 
+class Gain(NamedTuple):
+    """How many times as fast a run would be, with the bounds of the 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
 @dataclass(frozen=True)
 class ReplayedGains:
-    """How many times as fast the run would be without a state, or with a slow rank as fast as its median peer.
+    """What it would bring if a state were gone, or a slow rank as fast as its median peer.
 
     From a replay of the steps (`goodput.whatif`).
     """
 
-    by_state: dict[str, float]
-    by_rank: dict[int, float]
+    by_state: dict[str, Gain]
+    by_rank: dict[int, Gain]
 
 
 @dataclass

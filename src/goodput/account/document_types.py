@@ -237,7 +237,8 @@ class Hang(HangVerdict):
 class Cause(TypedDict):
     """An idle cause; `gain` is how many times faster the run would be without it, `cost` is in dollars.
 
-    `gain_basis` is "replay" where its steps were replayed without the cause, else "share": the gain is at most this.
+    `gain_basis` is "replay" where its steps were replayed without the cause, and `gain_low` and `gain_high` are the bounds
+    of its 95 % interval; else "share": the gain is at most this, and they are null.
 
     `once_gpu_seconds` is the part that does not grow with the steps: that of the first start and of the run's end. The
     figures of the whole run are estimates over the steps of `whole_run`, null where that is null.
@@ -247,6 +248,8 @@ class Cause(TypedDict):
     share: float
     gpu_seconds: float
     gain: float | None
+    gain_low: float | None
+    gain_high: float | None
     gain_basis: str
     cost: float | None
     advice: str

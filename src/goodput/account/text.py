@@ -416,7 +416,7 @@ def _cause_lines(document: Mapping[str, Any]) -> list[str]:
         return []
     first, *others = _ordered_causes(document)
     name = "largest cause" if first is document["causes"][0] else "largest recurring cause"
-    gain = _faster(first["gain"], f"; without it the run would be{_at_most(first)}")
+    gain = _faster(first["gain"], f"; without it the run would be{_at_most(first)}") + _interval(first)
     lines = ["", f"  {name}: {_cause(document, first)}{gain}", *_advice_lines(document, first)]
     inside = next((one for one in others if one["state"] in INSIDE_STEPS), None)
     if first["state"] in OUTSIDE_STEPS and inside is not None and inside["share"] >= INSIDE_SHARE_MIN:
@@ -438,6 +438,16 @@ def _cause(document: Mapping[str, Any], cause: Mapping[str, Any]) -> str:
 def _at_most(cause: Mapping[str, Any]) -> str:
     """A gain by share is a bound, one by replay of the steps is not."""
     return "" if cause.get("gain_basis") == "replay" else " at most"
+
+
+def interval(low: float, high: float) -> str:
+    """The bounds of a gain's 95 % interval, after the gain; "" where both are shown as one."""
+    return f" (95 %: {low:.2f} to {high:.2f})" if f"{low:.2f}" != f"{high:.2f}" else ""
+
+
+def _interval(cause: Mapping[str, Any]) -> str:
+    low, high = cause.get("gain_low"), cause.get("gain_high")
+    return "" if low is None or high is None else interval(low, high)
 
 
 def _faster(gain: float | None, what: str) -> str:

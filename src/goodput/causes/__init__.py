@@ -36,7 +36,7 @@ def explain(account: Account) -> list[Cause]:
     """The causes with time in this account, largest first."""
     gpu_ns, wall = account.gpu_ns(), account.wall_gpu_ns()
     dollars = figures.money(account)
-    whole = figures.whole_run(account)
+    whole, gains = figures.whole_run(account), account.replayed
     found: list[Cause] = []
     for state, module in advisers().items():
         ns = gpu_ns[INDEX[state]]
@@ -44,14 +44,16 @@ def explain(account: Account) -> list[Cause]:
             continue
         share, once = ns / wall, min(account.once[INDEX[state]], ns)
         by_share = 1 / (1 - share) if share < 1 else None
-        replayed = account.replayed and account.replayed.by_state.get(state)
+        replayed = gains.by_state.get(state) if gains else None
         full = figures.at_full_length(account, ns / 1e9, once / 1e9) if whole else None
         found.append(
             {
                 "state": state,
                 "share": share,
                 "gpu_seconds": ns / 1e9,
-                "gain": by_share if replayed is None else replayed,
+                "gain": by_share if replayed is None else replayed.value,
+                "gain_low": None if replayed is None else replayed.low,
+                "gain_high": None if replayed is None else replayed.high,
                 "gain_basis": "share" if replayed is None else "replay",
                 "cost": None if dollars is None else dollars["states"][state],
                 "advice": module.advise(account) if hasattr(module, "advise") else module.ADVICE,

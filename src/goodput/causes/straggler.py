@@ -1,6 +1,6 @@
 """Waiting in collectives for a slower rank."""
 
-from goodput.account.text import more_than_rank, on
+from goodput.account.text import interval, more_than_rank, on
 
 STATE = "straggler"
 ADVICE = (
@@ -56,7 +56,9 @@ def _slow_rank(account) -> list[tuple[float, str]]:
 def _gain(account, rank: int) -> str:
     """What the others would gain, where the steps were replayed."""
     gain = account.replayed and account.replayed.by_rank.get(rank)
-    return f" As fast as the median rank, the run would be {gain:.2f}x as fast." if gain else ""
+    if not gain:
+        return ""
+    return f" As fast as the median rank, the run would be {gain.value:.2f}x as fast{interval(gain.low, gain.high)}."
 
 
 def _slow_stage(account) -> list[tuple[float, str]]:

@@ -122,6 +122,8 @@ def causes(found: Document) -> answers.Causes:
                 gpu_hours=hours(cause["gpu_seconds"]),
                 dollars=rounded_or_none(cause["cost"]),
                 speedup_without=rounded_or_none(cause["gain"]),
+                speedup_low=rounded_or_none(cause["gain_low"]),
+                speedup_high=rounded_or_none(cause["gain_high"]),
                 speedup_basis=cause["gain_basis"],
                 advice=text(cause["advice"]),
             )

@@ -12,7 +12,7 @@ from goodput.account.text import duration
 from goodput.estimates.mean import CONFIDENCE, Mean, mean_of
 from goodput.whatif import changes, checkpoints, replay, savings
 from goodput.whatif.changes import Change
-from goodput.whatif.gains import faster_by, gains
+from goodput.whatif.gains import faster_by, gains, saved_by
 from goodput.whatif.steps import Recorder, Team
 
 GAIN_MIN = 0.001  # smaller ones are not listed
@@ -98,7 +98,7 @@ def answer(account: Account, recorder: Recorder) -> Answers:
         unexplained=_mean(known, replay.unexplained),
         answers=sorted(answers, key=lambda one: -one.gpu_hours),
         unknown=[one for one in parts if isinstance(one, Unknown)],
-        gains=gains(account, known),
+        gains={state: gain.value for state, gain in gains(account, known).items()},
     )
 
 
@@ -112,7 +112,7 @@ def _of_steps(account: Account, teams: list[Team]) -> Iterator[Answer]:
     is_ahead = any(map(changes.reads_ahead, teams))
     for change in _changes(teams):
         note = READS_AHEAD if is_ahead and change.state != "loader" else ""
-        saved = _saved(change, teams)
+        saved = saved_by(change, teams)
         # A rank that is slow by chance is none that can be mended.
         if change.kind not in ("rank", "stage") or savings.bounds(saved)[0] > 0:
             yield _answer(account, change, saved.value, savings.bounds(saved), note=note)
@@ -129,11 +129,6 @@ def _changes(teams: list[Team]) -> Iterator[Change]:
             if change is not None:
                 named.setdefault((change.kind, change.rank, change.host), change)
     yield from named.values()
-
-
-def _saved(change: Change, teams: list[Team]) -> Mean:
-    parts = [(team, change.lengths(team)) for team in teams]
-    return savings.total(savings.of_steps(team, lengths) for team, lengths in parts if lengths is not None)
 
 
 def _answer(

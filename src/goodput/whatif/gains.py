@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from goodput.account.account import Account, ReplayedGains
+from goodput.account.account import Account, Gain, ReplayedGains
 from goodput.account.states import INDEX
-from goodput.whatif import changes, replay
+from goodput.estimates.mean import Mean
+from goodput.whatif import changes, replay, savings
 from goodput.whatif.changes import Change
 from goodput.whatif.steps import Recorder, Team
 
@@ -21,22 +22,17 @@ def replayed_gains(account: Account, recorder: Recorder) -> ReplayedGains | None
     return ReplayedGains(gains(account, known), _rank_gains(account, known)) if known else None
 
 
-def _rank_gains(account: Account, teams: list[Team]) -> dict[int, float]:
+def _rank_gains(account: Account, teams: list[Team]) -> dict[int, Gain]:
     """Of the ranks that are waited for most in the team with most steps."""
     slow = changes.slow_ranks(max(teams, key=lambda team: team.steps))
-    wall = account.wall_gpu_ns()
-    return {
-        one.rank: 1 + max(faster_by(wall, sum(_saved_ns(one, team) for team in teams)), 0.0)
-        for one in slow
-        if one.rank is not None
-    }
+    return {one.rank: _gain(account, saved_by(one, teams)) for one in slow if one.rank is not None}
 
 
-def gains(account: Account, teams: list[Team]) -> dict[str, float]:
+def gains(account: Account, teams: list[Team]) -> dict[str, Gain]:
     """What removing a state from the steps brings, and by share its time outside them."""
     if not teams:
         return {}
-    wall, spent = account.wall_gpu_ns(), account.gpu_ns()
+    spent = account.gpu_ns()
     without = {state: changes.state_gone(state) for state in REPLAYED}
     without |= {"communication": changes.communication_less(1.0), "straggler": changes.spread_evenly()}
     found = {}
@@ -44,9 +40,16 @@ def gains(account: Account, teams: list[Team]) -> dict[str, float]:
         all_ns = spent[INDEX[state]]
         inside = sum(_spent_ns(team, state) for team in teams) if state != "straggler" else all_ns
         if all_ns:
-            saved = sum(_saved_ns(change, team) for team in teams) + max(all_ns - inside, 0.0)
-            found[state] = 1 + max(faster_by(wall, saved), 0.0)
+            found[state] = _gain(account, saved_by(change, teams), max(all_ns - inside, 0.0))
     return found
+
+
+def _gain(account: Account, saved: Mean, more_ns: float = 0.0) -> Gain:
+    """Of saved GPU-time, and of some that is saved for sure."""
+    wall = account.wall_gpu_ns()
+    return Gain(
+        *(1 + max(faster_by(wall, ns + more_ns), 0.0) for ns in (saved.value, *savings.bounds(saved)))
+    )
 
 
 def faster_by(whole_ns: float, saved_ns: float) -> float:
@@ -54,10 +57,10 @@ def faster_by(whole_ns: float, saved_ns: float) -> float:
     return whole_ns / max(whole_ns - saved_ns, whole_ns * 1e-6) - 1 if whole_ns else 0.0
 
 
-def _saved_ns(change: Change, team: Team) -> float:
-    """GPU-time of all steps of the team."""
-    lengths = change.lengths(team)
-    return 0.0 if lengths is None else _all_steps_ns(team, replay.lengths(team) - lengths)
+def saved_by(change: Change, teams: list[Team]) -> Mean:
+    """GPU-time of all steps of the teams."""
+    parts = [(team, change.lengths(team)) for team in teams]
+    return savings.total(savings.of_steps(team, lengths) for team, lengths in parts if lengths is not None)
 
 
 def _spent_ns(team: Team, state: str) -> float:

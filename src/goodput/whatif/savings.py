@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from scipy import stats
 
 from goodput.estimates.mean import CONFIDENCE, Mean, mean_of
+from goodput.estimates.student import t_quantile
 from goodput.whatif import replay
 from goodput.whatif.steps import Team
 
@@ -39,5 +39,5 @@ def total(savings: Iterable[Mean]) -> Mean:
 
 def bounds(saved: Mean) -> tuple[float, float]:
     """Of the 95 % interval."""
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, saved.freedom)) * saved.variance**0.5
+    half = t_quantile((1 + CONFIDENCE) / 2, saved.freedom) * saved.variance**0.5
     return saved.value - half, saved.value + half

@@ -91,8 +91,9 @@ def steps_in(run: str, attempt: Attempt) -> Iterator[Step]:
 class Recorder:
     """Takes the steps of one run; `add` is called with each, then `teams` once."""
 
-    def __init__(self, rows_max: int = ROWS_MAX) -> None:
-        self._rows_max = rows_max
+    def __init__(self, rows_max: int = ROWS_MAX, weight: float = 1.0) -> None:
+        """Where only some ranks are recorded, each stands for `weight` ranks."""
+        self._rows_max, self._weight = rows_max, weight
         self._rows: dict[tuple[int, int], array] = {}
         self._attempts: dict[tuple[int, int], Attempt] = {}
         self._made: dict[tuple[int, int], int] = {}  # steps without the first, also those that were dropped
@@ -135,6 +136,11 @@ class Recorder:
         self._count += len(steps)
         if self._count > self._rows_max:
             self._halve()
+
+    def add_made(self, attempt: Attempt, steps: int) -> None:
+        """Count steps that the rank has made before the recorded ones of this attempt."""
+        key = attempt.attempt, attempt.rank
+        self._made[key] = self._made.get(key, 0) + steps
 
     def _halve(self) -> None:
         for rows in self._rows.values():
@@ -198,7 +204,7 @@ class Recorder:
         return Team(
             ranks=tuple(tables),
             hosts=tuple(one.host for one in attempts),
-            devices=sum(one.devices for one in attempts),
+            devices=round(self._weight * sum(one.devices for one in attempts)),
             own=own if piped else aligned(own, communication),
             communication=communication,
             counts=counts[kept],

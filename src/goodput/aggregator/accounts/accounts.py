@@ -15,11 +15,13 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from goodput.account import FINAL_STATUSES, Account, Attempt, Run, document
+from goodput.account.account import ReplayedGains
 from goodput.account.document_types import AccountDocument
 from goodput.account.hang import Hang
 from goodput.aggregator.accounts.history import ANONYMOUS, History
 from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory, kept_rows
 from goodput.aggregator.accounts.past import Check, Past, Window, folded, without_rows
+from goodput.aggregator.accounts.replays import Replays
 from goodput.aggregator.accounts.result_cache import ResultCache
 from goodput.aggregator.accounts.rolling import RollingWindows, rolling_windows
 from goodput.aggregator.accounts.slices import in_slices
@@ -126,6 +128,7 @@ class Accounts:
         self.hangs = HangDetector(
             store, stall_seconds=stall_seconds, stale_seconds=stale_seconds, clock_ns=clock_ns
         )
+        self.replays = Replays(history, self._take_gains)
         self.flush: Callable[[], Awaitable[None]] = _flushed  # waits until what was merged is in the ledger
         self._age_ns = int(age_seconds * 1e9)
         self._cached: dict[str, _Cached] = {}
@@ -176,10 +179,21 @@ class Accounts:
             return (yield from self.computing(name, now_ns))
         if self._computations.get(name) is computation:
             self._drop_computation(name, computation)
+            computation.account.replayed = self.replays.of(name)
             self._cached[name] = _Cached(
                 computation.account, computation.now_ns, computation.revision, computation.cost_ns
             )
         return computation.account
+
+    def _take_gains(self, name: str, gains: ReplayedGains) -> None:
+        cached = self._cached.get(name)
+        if cached is not None:
+            cached.account.replayed = gains
+
+    def request_replay(self, account: Account) -> None:
+        """Have the steps of a run that goes on replayed now and then, for the series."""
+        if account.status == "running":
+            self.replays.request_seldom(account, lambda: self.past(account), None)
 
     def _drop_computation(self, name: str, computation: _Computation | None = None) -> None:
         """Drop the account that is being computed, or this one if it still is."""
@@ -286,6 +300,7 @@ class Accounts:
         """Drop what is known of a run that was deleted or stored away."""
         self._drop_computation(name)
         self.hangs.clear(name)
+        self.replays.forget(name)
         for held in (self._cached, self._lives, self._folded, self._not_running):
             held.pop(name, None)
 
@@ -361,6 +376,7 @@ class Accounts:
         Made in a thread, since it takes a second of ten thousand ranks. Raises LedgerError where none can be started.
         """
         account = await in_slices(self.computing(name))
+        await self.replays.ask(account, lambda: self.past(account), self.final_revision(account))
         found: AccountDocument = await in_thread(lambda: document(account, explain(account)))
         live = await in_slices(self._live(name, account))
         hang = self.hang(name, account=account)

@@ -6,28 +6,22 @@ rest; waiting for slow ranks, pauses and paces are then scaled, and the story sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
-import numpy as np
-
 from goodput.account import Account, Run, document
-from goodput.account.fold import state_of
-from goodput.account.states import STATES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts, HealthEvent
 from goodput.aggregator.accounts.history import ANONYMOUS
 from goodput.aggregator.accounts.past import Check, Past
+from goodput.aggregator.accounts.recorded_steps import ranks_by_excess, step_states
 from goodput.aggregator.accounts.result_cache import ResultCache
-from goodput.aggregator.accounts.timeline_cache import ranks_by_excess
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.causes import explain
 from goodput.story.document_types import Story
 from goodput.story.incident import Hardware
 from goodput.story.recording import Recording
 from goodput.story.tell import tell
-from goodput.wire import schema
-from goodput.wire.step_blocks import END, NUMBER, STEP, TOTALS
 
 ROWS_MAX = 400_000  # some 5 us each
 RANKS_LEAST, WORST_MAX = 16, 8
@@ -83,7 +77,9 @@ def recorded(ledger: Ledger, run: Run, worst: Sequence[int], check: Check) -> Re
         key = process.identity.rank, process.identity.attempt
         if key[0] in chosen and key in run.attempts:
             pages = ledger.columns(process, page_blocks=BLOCKS_AT_ONCE)
-            _record(recording, run, process, (page.values for page in pages), check)
+            attempt = run.attempts[key]
+            for found in step_states(process, (page.values for page in pages), check):
+                recording.add_rows(attempt, found.steps, found.counts, found.states, found.ends)
     return recording
 
 
@@ -97,21 +93,3 @@ def _chosen(run: Run, worst: Sequence[int]) -> set[int]:
     fits = ROWS_MAX // max(max(rows[rank] for rank in worst), 1)
     many = min(max(fits, RANKS_LEAST) - len(first), len(rest))
     return {*first, *(rest[i * len(rest) // many] for i in range(many))}
-
-
-def _record(
-    recording: Recording, run: Run, process: schema.RankReport, pages: Iterable[np.ndarray], check: Check
-) -> None:
-    """Pass the rows of one attempt, which are cumulative, as steps with their time by state."""
-    attempt = run.attempts[process.identity.rank, process.identity.attempt]
-    of_phase = [state_of(name, process.phase_states) for name in process.phases]
-    before, number = np.zeros(len(of_phase), np.int64), 0
-    for values in pages:
-        check()
-        totals = values[TOTALS : TOTALS + 2 * len(of_phase) : 2]
-        spent = np.diff(totals, axis=1, prepend=before[:, None]).clip(min=0)
-        states = np.zeros((len(STATES), values.shape[1]), np.int64)
-        np.add.at(states, of_phase, spent)
-        counts = np.diff(values[NUMBER], prepend=number)
-        recording.add_rows(attempt, values[STEP], counts, states, values[END])
-        before, number = totals[:, -1], int(values[NUMBER, -1])

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from statistics import median
-
 from goodput.account import Account, Run
-from goodput.account.states import INDEX
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.history import ANONYMOUS
 from goodput.aggregator.accounts.past import Check, Past, Window
+from goodput.aggregator.accounts.recorded_steps import ranks_by_excess
 from goodput.aggregator.accounts.result_cache import ResultCache
 from goodput.aggregator.accounts.timeline import RANKS_SHOWN, Mark, Timeline, timeline_of
 from goodput.aggregator.ledger.ledger import Ledger
 
 RESTARTS_MARKED_MAX = 200
-# The states of a rank's own work, by which ranks are compared.
-_OWN = tuple(INDEX[state] for state in ("productive", "loader", "h2d", "launch", "unattributed"))
 
 
 class TimelineCache:
@@ -58,19 +54,6 @@ def _timeline_of(
     ledger: Ledger, past: Past, window: Window, points: int, account: Account, check: Check
 ) -> Timeline:
     return timeline_of(ledger, past, window, points, ranks_by_excess(account)[:RANKS_SHOWN], check)
-
-
-def ranks_by_excess(account: Account) -> list[int]:
-    """Ranks by their own time per step beyond the median of their group, the worst first."""
-    own, groups = {}, {}
-    for rank in account.ranks:
-        if rank.kept_steps:
-            own[rank.rank] = sum(rank.states[i] for i in _OWN) / rank.kept_steps
-            groups.setdefault(account.straggler.peers(rank.rank), []).append(own[rank.rank])
-    medians = {group: median(values) for group, values in groups.items()}
-    excess = {rank: ns - medians[account.straggler.peers(rank)] for rank, ns in own.items()}
-    culprit = account.straggler.culprit()
-    return sorted(own, key=lambda rank: (culprit is None or rank != culprit[0], -excess[rank], rank))
 
 
 def _add_marks(timeline: Timeline, run: Run, account: Account) -> None:

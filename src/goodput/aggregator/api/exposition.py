@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 from goodput import __version__
 from goodput.access.tokens import EVERYTHING, Access
 from goodput.account import FINAL_STATUSES
-from goodput.account.account import Account
+from goodput.account.account import Account, ReplayedGains
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.result_cache import SingleFlight
@@ -74,6 +74,7 @@ class _RunText(NamedTuple):
     """The series of one run."""
 
     account: Account
+    gains: ReplayedGains | None  # which an account gets after it was computed
     of_account: Bodies
     present: Bodies
     counts: Counter[str]  # series by level
@@ -219,12 +220,14 @@ class Exposition:
 
     def _render_run(self, account: Account, formats: list[Format]) -> Slices[_RunText]:
         """Raises KeyError if the run leaves memory meanwhile."""
-        before = self._runs.get(account.run)
-        if before is None or before.account is not account or before.of_account.keys() != set(formats):
+        self._accounts.request_replay(account)
+        before, gains = self._runs.get(account.run), account.replayed
+        is_same = before is not None and before.account is account and before.gains is gains
+        if before is None or not is_same or before.of_account.keys() != set(formats):
             families = Families("aggregator")
             yield from self._series.add_account(families, account)
             of_account = yield from _bodies(families, formats)
-            before = _RunText(account, of_account, {}, families.count_by_level(), Counter())
+            before = _RunText(account, gains, of_account, {}, families.count_by_level(), Counter())
         families = Families("aggregator")
         yield from self._series.add_present(families, account, self._clock_ns())
         present = yield from _bodies(families, formats)

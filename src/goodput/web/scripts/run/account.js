@@ -3,7 +3,7 @@
 import { $, attribute, bar, make, put, swatch, text } from "../dom/nodes.js";
 import { Table } from "../dom/table.js";
 import { dollars, gpuUnit, tenths, tenthsText } from "../text/numbers.js";
-import { gain, meaningOf } from "./cause.js";
+import { gain, interval, meaningOf } from "./cause.js";
 import { stateCost, stateTitle } from "./figures.js";
 
 let run = null;
@@ -14,7 +14,7 @@ const COLUMNS = [
   { name: "percent", head: "Percent", class: "n", value: (row) => tenthsText(row.share) },
   { name: "cost", head: "Cost", class: "n costs", value: (row) => stateCost(run, row.state) },
   { name: "gain", head: "Without\u00a0it", class: "n", title: "How many times faster the run would be without it, at most; by replay of its steps where they are known",
-    value: (row) => (row.cause ? gain(row.cause) : "") },
+    build: () => [], draw: drawGain },
   { name: "meaning", head: "What it is", class: "meaning", value: (row) => meaningOf(run, row.state) },
 ];
 const table = new Table($("account-table"), "account-rows", COLUMNS);
@@ -44,6 +44,11 @@ function drawState(cell, row) {
   attribute(button, "aria-pressed", String(row.marked));
   swatch(button.children[0], row.state);
   text(button.children[1], row.state);
+}
+
+function drawGain(cell, { cause }) {
+  text(cell, cause ? gain(cause) : "");
+  if (cause) attribute(cell, "title", `${gain(cause)}${interval(cause)}`);
 }
 
 function drawTime(cell, row) {

@@ -1,0 +1,156 @@
+"""What removing each cause of a run would bring, by replay of its newest steps (goodput.whatif).
+
+They are read from the ledger and replayed in a thread of History when somebody asks, for a run at most once a minute and
+so seldom that it takes a fiftieth of a core. Accounts have the gains of the last replay, so nothing waits for one, but
+who asks for a run for the first time, for FIRST_SECONDS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from goodput.account import Account, Run
+from goodput.account.account import ReplayedGains
+from goodput.aggregator.accounts.history import History, HistoryError
+from goodput.aggregator.accounts.past import Check, Past
+from goodput.aggregator.accounts.recorded_steps import ranks_by_excess, step_states
+from goodput.aggregator.fair_queue import INTERNAL
+from goodput.aggregator.ledger.ledger import Ledger
+from goodput.whatif.gains import replayed_gains
+from goodput.whatif.steps import Recorder
+from goodput.wire import schema
+
+log = logging.getLogger("goodput.aggregator")
+EVERY_SECONDS, EVERY_TIMES = 60.0, 50  # or so many times as long as it took
+FIRST_SECONDS = 1.0
+RUNS_MAX = 256  # whose gains are kept: those that were replayed last
+# Newest steps of all ranks together. Of more ranks the slowest, and others that are evenly spread, stand for all.
+ROWS_MAX, RANKS_MAX, WORST_MAX = 100_000, 1024, 8
+
+
+class Replays:
+    """The gains of runs by name; `done` is called with the name and the gains of a run that was replayed."""
+
+    def __init__(self, history: History, done: Callable[[str, ReplayedGains], None]):
+        self._history, self._done = history, done
+        self._known: dict[str, ReplayedGains | None] = {}  # the last replayed at the end
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._next_seconds: dict[str, float] = {}  # by run, monotonic
+        self._final: dict[str, int] = {}  # by run that is over: its revision when it was replayed
+        self._idle_until_seconds = 0.0
+
+    def of(self, run: str) -> ReplayedGains | None:
+        """What the last replay of a run found, None without one."""
+        return self._known.get(run)
+
+    async def ask(self, account: Account, past: Callable[[], Past], revision: int | None) -> None:
+        """As `request`; the first replay of a run is waited for, though not for long."""
+        task = self.request(account, past, revision)
+        if task is not None and account.run not in self._known:
+            await asyncio.wait({task}, timeout=FIRST_SECONDS)
+
+    def request_seldom(self, account: Account, past: Callable[[], Past], revision: int | None) -> None:
+        """As `request`, for what asks for all runs again and again: all together take a fiftieth of a core."""
+        if len(account.ranks) <= RANKS_MAX and time.monotonic() >= self._idle_until_seconds:
+            self.request(account, past, revision)
+
+    def request(
+        self, account: Account, past: Callable[[], Past], revision: int | None
+    ) -> asyncio.Task[None] | None:
+        """The replay of the run that is under way, begun now unless there was one lately; else None.
+
+        `revision` is that of a run that is over, which is replayed once.
+        """
+        name = account.run
+        if name not in self._tasks:
+            is_known = revision is not None and self._final.get(name) == revision
+            if is_known or time.monotonic() < self._next_seconds.get(name, 0.0):
+                return None
+            replay = self._replay(account, past(), revision)
+            self._tasks[name] = asyncio.get_running_loop().create_task(replay)
+        return self._tasks[name]
+
+    def forget(self, run: str) -> None:
+        """Drop what is known of a run that was deleted or stored away."""
+        for held in (self._known, self._next_seconds, self._final):
+            held.pop(run, None)
+
+    async def _replay(self, account: Account, past: Past, revision: int | None) -> None:
+        name, found, took = account.run, None, 0.0
+        try:
+            found, took = await self._history.run(INTERNAL, _gains_of, past, account)
+        except HistoryError as error:
+            log.warning("run %r: its steps could not be replayed: %s", name, error)
+        except Exception:
+            log.exception("run %r: its steps could not be replayed", name)
+        finally:
+            del self._tasks[name]
+        self._idle_until_seconds = time.monotonic() + EVERY_TIMES * took
+        self._next_seconds[name] = time.monotonic() + max(EVERY_SECONDS, EVERY_TIMES * took)
+        if revision is not None:
+            self._final[name] = revision
+        # After a restart there are too few new steps for a while.
+        found = found or self._known.get(name)
+        self._known.pop(name, None)
+        self._known[name] = found
+        if found is not None:
+            self._done(name, found)
+        while len(self._known) > RUNS_MAX:
+            self.forget(next(iter(self._known)))
+
+
+def _gains_of(ledger: Ledger, past: Past, account: Account, check: Check) -> ReplayedGains | None:
+    worst = ranks_by_excess(account)
+    recorder = recorded(ledger, past.run, worst, check)
+    check()
+    found = replayed_gains(account, recorder)
+    if found is not None and len(worst) > RANKS_MAX:
+        # Work spread evenly over all ranks takes their mean, which the slowest and some others do not have.
+        found.by_state.pop("straggler", None)
+    return found
+
+
+def recorded(ledger: Ledger, run: Run, worst: Sequence[int], check: Check) -> Recorder:
+    """All steps of a run where these are at most ROWS_MAX, else the newest of the newest attempt of each rank.
+
+    `worst` are all ranks with steps, the slowest first.
+    """
+    chosen = _chosen(worst)
+    attempts = {key: one for key, one in run.attempts.items() if key[0] in chosen and one.top_number}
+    recorder = Recorder(weight=max(len(worst), 1) / max(len(chosen), 1))
+    after = dict.fromkeys(attempts, 0)
+    if sum(one.top_number for one in attempts.values()) > ROWS_MAX:
+        made = Counter[int]()
+        for (rank, _), one in attempts.items():
+            made[rank] += one.top_number - 1
+        after.clear()
+        each = ROWS_MAX // len(chosen)
+        for rank, number in dict(sorted(attempts)).items():
+            newest = attempts[rank, number]
+            # The first of the rows has all time before it, and is left out.
+            after[rank, number] = max(newest.top_number - each - 1, 0)
+            recorder.add_made(newest, made[rank] - min(each, newest.top_number - 1))
+    processes = [one for one in ledger.processes(run.name) if _key(one) in after]
+    tails = ledger.tails(processes, [after[_key(one)] for one in processes])
+    for key, pages in groupby(tails, key=lambda one: _key(one[0])):
+        (process, first), *rest = pages
+        values = [first.values, *(page.values for _, page in rest)]
+        for found in step_states(process, values, check):
+            recorder.add_columns(attempts[key], found.steps, found.counts, found.states)
+    return recorder
+
+
+def _key(process: schema.RankReport) -> tuple[int, int]:
+    return process.identity.rank, process.identity.attempt
+
+
+def _chosen(worst: Sequence[int]) -> set[int]:
+    if len(worst) <= RANKS_MAX:
+        return set(worst)
+    rest, many = sorted(worst[WORST_MAX:]), RANKS_MAX - WORST_MAX
+    return {*worst[:WORST_MAX], *(rest[i * len(rest) // many] for i in range(many))}
