@@ -49,6 +49,14 @@ ROLE_SECONDS = _max("goodput_role_gpu_seconds", "role, state")
 OPERATION_SECONDS = _max("goodput_communication_gpu_seconds", "group, operation")
 ORDER = _max("goodput_cause_order", "state")
 LEADING = f"({_max('goodput_cause_gain_ratio', 'state')} - 1 > 0 and on (state) {ORDER} <= 5)"
+
+
+def _gain_bound(bound: str) -> str:
+    """Of the interval of a gain by replay."""
+    bounds = _max("goodput_cause_gain_bound_ratio", "state", f',bound="{bound}"')
+    return f"{bounds} - 1 and on (state) {LEADING}"
+
+
 # A state's gain is clamped at 0, because a restart moves time from productive to lost, and divided by the sum of the
 # clamped gains, so that the shares add up to 1. Subtracting the earlier value, or 0 if there was none, counts a state
 # from its first sample; delta() would not. deploy/prometheus/recording.yml does the same for fixed windows.
@@ -184,13 +192,15 @@ PANELS = [
     ),
     panels.table(
         "Leading causes, and what to do",
-        "The first five causes, and how much faster the run would be without each: those that recur with the steps, "
+        "The first five causes, and how much faster the run would be without each (with an interval where its steps were replayed): those that recur with the steps, "
         "the largest first, then those that are paid once (startup, restore, compile and queue of the first start). "
         "Begin at the top. Below 2 % none is worth the work. `goodput report` and the aggregator's page have the same "
-        "order, and add the ranks, workers and intervals of this run.",
+        "order, and add the ranks and workers of this run.",
         {
             "order": f"{ORDER} and on (state) {LEADING}",
             "faster by": LEADING,
+            "95 % from": _gain_bound("low"),
+            "to": _gain_bound("high"),
             "GPU hours": f"label_replace({SECONDS} / 3600 and on (state) {LEADING}, "
             '"advice", "$1", "state", "(.*)")',
         },
@@ -204,7 +214,9 @@ PANELS = [
         overrides=[
             series("GPU hours", "suffix: GPU h"),
             series("order", "none"),
-            *panels.widths(order=75, GPU_hours=100, faster_by=95, state=115),
+            *panels.widths(order=75, GPU_hours=100, faster_by=95, state=115, to=75),
+            ("95 % from", {"custom.width": 95, "decimals": 1}),
+            ("to", {"decimals": 1}),
             ("GPU hours", {"decimals": 2}),
             ("faster by", COLOUR_TEXT | {"decimals": 1}),
             STATES,

@@ -71,7 +71,10 @@ goodput_straggler_stage_slowness_ratio{run stage phase}: The same for a pipeline
 goodput_run_health_events{run kind severity}: Hardware events that affected the run.
 goodput_run_health_cost_gpu_seconds{run kind}: GPU-seconds of restarts attributed to hardware events of this
     kind; absent if there are none.
-goodput_cause_gain_ratio{run state}: Speed-up of the run if this cause were removed.
+goodput_cause_gain_ratio{run state}: Speed-up of the run if this cause were removed: by replay of its newest steps, or
+    at most this by its share.
+goodput_cause_gain_bound_ratio{run state bound}: The bounds low and high of the 95 % interval of a speed-up by replay;
+    absent for one by share.
 goodput_cause_order{run state}: Place of the cause in the order in which to act, from 1: causes that recur with the
     steps before those that are paid once.
 """

@@ -27,7 +27,7 @@ from goodput.wire import schema
 
 log = logging.getLogger("goodput.aggregator")
 EVERY_SECONDS, EVERY_TIMES = 60.0, 50  # or so many times as long as it took
-FIRST_SECONDS = 1.0
+FIRST_SECONDS, RETRY_SECONDS = 1.0, 10.0  # a run that has just begun has too few steps
 RUNS_MAX = 256  # whose gains are kept: those that were replayed last
 # Newest steps of all ranks together. Of more ranks the slowest, and others that are evenly spread, stand for all.
 ROWS_MAX, RANKS_MAX, WORST_MAX = 100_000, 1024, 8
@@ -91,7 +91,8 @@ class Replays:
         finally:
             del self._tasks[name]
         self._idle_until_seconds = time.monotonic() + EVERY_TIMES * took
-        self._next_seconds[name] = time.monotonic() + max(EVERY_SECONDS, EVERY_TIMES * took)
+        every = EVERY_SECONDS if found else RETRY_SECONDS
+        self._next_seconds[name] = time.monotonic() + max(every, EVERY_TIMES * took)
         if revision is not None:
             self._final[name] = revision
         # After a restart there are too few new steps for a while.

@@ -175,6 +175,8 @@ def _add_causes(series: _Series, account: Account) -> Slices[None]:
     yield
     for cause in causes:
         series.add("goodput_cause_gain_ratio", cause["gain"], state=cause["state"])
+        for bound, value in (("low", cause["gain_low"]), ("high", cause["gain_high"])):
+            series.add("goodput_cause_gain_bound_ratio", value, state=cause["state"], bound=bound)
     for place, state in enumerate(figures.advice_order(account, causes), 1):
         series.add("goodput_cause_order", place, state=state)
 
