@@ -9,7 +9,9 @@ import sys
 import time
 
 import pytest
+from msgspec.structs import replace
 from support.account.account_history import Process
+from support.aggregator.page_server import hung_run
 from support.aggregator.reports import rank_report
 from support.aggregator.serve_process import push, serving
 from support.paths import SUPPORT
@@ -17,6 +19,7 @@ from support.servers.servers import free_ports
 from support.top.tmux import Terminal, require_tmux
 
 from goodput.aggregator.api.app import create_app
+from goodput.wire.collectives import CallRow, Collectives, GroupRow
 
 TOP = [sys.executable, "-m", "goodput", "top", "--interval", "0.2"]
 COLOUR = "\x1b\\[(3[0-7]|9[0-7])m"
@@ -135,3 +138,40 @@ def test_cluster_is_read_from_the_aggregator(tmp_path):
         terminal.wait_for("rank 2 on n1", "run goodput top on n1")
         terminal.keys("q")
         terminal.wait_for("exit=0")
+
+
+def waiting_in(report, sequence: int):
+    """The report of a rank in communication whose last call is all-reduce `sequence`; the GPU runs at 37 %."""
+    began_ns = report.live.now_ns - 190 * 10**9
+    call = CallRow(sequence, "all_reduce", "float32", 4096, -1, began_ns, 0)
+    group = GroupRow("0", "default_pg", "gloo", 4, ((0, 1, 4),), sequence, (call,))
+    hardware = {"since_ns": 1, "busy_ppm": 370_000, "power_mw": 412_400}
+    live = replace(report.live, phase="communication", collectives=Collectives((group,)), hardware=hardware)
+    return replace(report, live=live)
+
+
+def test_cluster_shows_gpus_and_the_call_that_hangs(tmp_path):
+    """Rank 2 has not come to the all-reduce in which the others wait; on a screen of 80 columns and 24 lines."""
+    app = create_app(f"sqlite:///{tmp_path}/ledger.db")
+    with serving(app) as client:
+        reports = hung_run("hung", time.time_ns(), 200)
+        push(client, *(waiting_in(one, 30 if one.identity.rank == 2 else 31) for one in reports))
+        with Terminal([*TOP, "--url", str(client.base_url)], tmp_path) as terminal:
+            screen = terminal.wait_for("HANG", "all_reduce 31 of default_pg", "hangs: not in")
+            lines = screen.split("\n")
+            assert len(lines) <= 25 and all(len(line) <= 80 for line in lines)
+            assert re.search(
+                r"3 of 4 ranks have entered it, .* ago; missing: rank 2", " ".join(screen.split())
+            )
+            first = next(line for line in lines if line.startswith("▶"))
+            assert first.split()[1] == "2" and " 37 %  412 W" in first
+            assert sum(" 37 %  412 W" in line for line in lines) == 4
+            terminal.keys("Enter")
+            screen = terminal.wait_for("rank 2 on", "has not come to all_reduce 31 of default_pg", "GPU 37 %")
+            assert "in which 3 ranks wait for" in " ".join(screen.split())
+            terminal.keys("Escape")
+            terminal.wait_for("HANG")
+            terminal.keys("/", "3", "Enter", "Enter")
+            terminal.wait_for("rank 3 on", "waits in all_reduce 31 of default_pg")
+            terminal.keys("q")
+            terminal.wait_for("exit=0")

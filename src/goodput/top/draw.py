@@ -166,6 +166,8 @@ def run_lines(view: RunView, width: int, glyphs: Glyphs) -> list[Text]:
     lines = [first, _progress_line(view)]
     if view.hang:
         lines += _wrapped(Text(f"HANG {view.hang}", style="bold red"), width, 3)
+        if view.collective:
+            lines += _wrapped(Text(f"in {view.collective}", style="bold red"), width, 2)
     lines += [glyphs.bar(view.states, width), _legend(view, width, glyphs)]
     times = step_times(pace.step_seconds, pace.basis, width, glyphs)
     if times:
@@ -245,11 +247,15 @@ def _rank_columns(view: RunView, width: int, has_gpus: bool) -> list[Column]:
                 ),
             )
         )
-    columns += [Column("STEP", 7, True), Column("TIME", 7, True), Column("PHASE", PHASE_WIDTH)]
+    phase = PHASE_WIDTH - 2 * (has_gpus and width < 100)
+    columns += [Column("STEP", 7, True), Column("TIME", 7, True), Column("PHASE", phase)]
     if has_gpus:
         columns += [Column("GPU", 5, True), Column("POWER", 6, True)]
     left = width - sum(column.width + 1 for column in columns)
     longest = max((len(row.trouble) for row in view.ranks), default=0)
+    if longest and left < BAR_WIDTH_MIN + 8:
+        # A trouble cannot be guessed from its first letters.
+        return [*columns, Column("TROUBLE", max(left, 6))]
     trouble = min(max(longest, 7), TROUBLE_WIDTH, max(left - BAR_WIDTH_MIN - 1, 7))
     bar = max(min(left - trouble - 1, BAR_WIDTH_MAX), 4)
     title = "SO FAR" if window is None else f"LAST {window:.0f} S"

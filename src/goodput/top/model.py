@@ -13,6 +13,7 @@ from typing import Any
 from goodput.account.states import STATES
 from goodput.progress.estimate import Progress, progress_of
 from goodput.progress.local_runs import SHOWN_STEPS, Pace
+from goodput.top import collective
 from goodput.top.trouble import NONE, troubles
 
 WINDOW_SECONDS, SAMPLE_SECONDS = 60.0, 5.0
@@ -55,6 +56,7 @@ class RankRow:
     step_seconds: float | None = None
     severity: int = 0
     trouble: str = ""
+    collective: str = ""  # what it does in the call that hangs
     states: dict[str, float] = field(default_factory=dict)
     window_seconds: float | None = None
     own_loss: float = 0.0  # share of that time lost by the rank itself
@@ -78,6 +80,7 @@ class RunView:
     pace: Pace
     cause: str | None
     hang: str | None
+    collective: str | None  # which call hangs, and who is in it
     ranks: list[RankRow]
     unseen: int
 
@@ -156,6 +159,7 @@ def run_view(document: Mapping[str, Any], pace: Pace, history: History, now: flo
     )
     live = {one["rank"]: one for one in document["live"]}
     wrong, hang = troubles(document), document["hang"]
+    verdict = hang.get("collective") if hang else None
     ranks = []
     for rank in document["ranks"]:
         number = rank["rank"]
@@ -168,6 +172,8 @@ def run_view(document: Mapping[str, Any], pace: Pace, history: History, now: flo
         row.recent = history.recent(number)
         if number in live:
             _fill(row, live[number])
+        if verdict:
+            row.collective = collective.of_rank(verdict, number)
         if hang and hang["stack_rank"] == number:
             row.stack = hang["stack"]
         ranks.append(row)
@@ -181,6 +187,7 @@ def run_view(document: Mapping[str, Any], pace: Pace, history: History, now: flo
         pace=pace,
         cause=text,
         hang=hang["reason"] if hang else None,
+        collective=collective.of_run(verdict) if verdict else None,
         ranks=ranks,
         unseen=sum(one["ranks"] for one in document["unseen_ranks"]),
     )
@@ -188,6 +195,8 @@ def run_view(document: Mapping[str, Any], pace: Pace, history: History, now: flo
 
 def _fill(row: RankRow, live: Mapping[str, Any]) -> None:
     row.attempt, row.step, row.step_seconds = live["attempt"], live["step"], live["step_seconds"]
+    # An aggregator of an earlier version has no figures of GPUs.
+    row.gpu, row.watts = live.get("gpu_activity"), live.get("gpu_watts")
     if live["alive"] and not live["ended"]:
         # At its agent's last reading; it may have moved on since.
         row.phase, row.phase_seconds = live["phase"], live["phase_seconds"]

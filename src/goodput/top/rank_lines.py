@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from rich.text import Text
@@ -26,6 +27,7 @@ def rank_lines(row: RankRow, width: int, glyphs: Glyphs) -> list[Text]:
     lines = [first, _now(row)]
     if row.trouble:
         lines.append(Text(row.trouble, style="bold red"))
+    lines += [Text(line) for line in textwrap.wrap(row.collective, width)]
     if row.recent:
         lines.append(step_times(row.recent, f"last {len(row.recent)}", width, glyphs))
     lines += [Text(""), *_states(row, width, glyphs)]

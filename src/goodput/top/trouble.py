@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from goodput.account import FINAL_STATUSES
 from goodput.account.states import PHASE_STATES, PLANNED
 from goodput.account.text import duration
+from goodput.top import collective
 
 SILENT_SECONDS = 30.0
 # A phase that is no planned one is long where it has lasted so many steps of the rank, and so many seconds.
@@ -47,7 +48,21 @@ def troubles(document: Mapping[str, Any]) -> dict[int, Trouble]:
             found[suspect["rank"]] = Trouble(5, _hang_text(suspect))
         elif found.get(suspect["rank"], NONE).severity < 3:
             found[suspect["rank"]] = Trouble(3, f"suspect: {suspect['kind']}")
+    verdict = hang.get("collective") if hang else None
+    if verdict is None:
+        return found
+    for rank in verdict["culprits"]:
+        trouble = found.get(rank, NONE)
+        if trouble.severity < 4 or (hang["culprit"] == rank and _is_behind(hang, rank)):
+            found[rank] = Trouble(
+                5 if hang["culprit"] == rank else 4, f"hangs: {collective.short(verdict, rank)}"
+            )
     return found
+
+
+def _is_behind(hang: Mapping[str, Any], rank: int) -> bool:
+    """Whether only its collective tells it from the ranks that wait."""
+    return any(one["rank"] == rank and one["kind"] == "behind" for one in hang["suspects"])
 
 
 def _of_process(live: Mapping[str, Any], is_over: bool) -> Trouble:

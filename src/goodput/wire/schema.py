@@ -125,6 +125,7 @@ class Live(Struct, frozen=True, gc=False, omit_defaults=True):
     loader: Annotated[dict[str, int], _FEW] = {}  # rank_page.loader_words.FIGURES, cumulative, without zeros
     # Cumulative activity of the rank's GPU: compute_ns (covered by samples while the rank was in a compute phase),
     # idle_ns (the part of it in which the GPU was idle), energy_mj; since_ns: unix time of the agent's first sample.
+    # At its last sample: busy_ppm, the share of time in which a kernel ran, and power_mw.
     hardware: Annotated[dict[str, int], _FEW] = {}
     stacks: SampledStacks | None = None  # None: no more than was sent before
     collectives: Collectives | None = None  # of a rank without progress; None: as before

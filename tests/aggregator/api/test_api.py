@@ -91,6 +91,8 @@ def test_document_has_live_ranks(client):
         "phase_seconds": 0.25,
         "step": 3,
         "step_seconds": 1.0,
+        "gpu_activity": None,
+        "gpu_watts": None,
     }
     assert (two["alive"], two["ended"], two["step"]) == (False, "killed", 1)
 

@@ -294,6 +294,21 @@ def test_hardware_figures_continue_after_agent_restart():
     assert gpu_reported(store, 9, compute_ns=2)[0]["compute_ns"] == 61
 
 
+def test_present_gpu_figures_are_the_last_ones():
+    store = Store()
+
+    def present(sequence: int, **hardware) -> dict:
+        gpu_reported(store, sequence, **hardware)
+        (attempt,) = store.runs["r1"].attempts.values()
+        return {name: value for name, value in attempt.hardware.items() if name in ("busy_ppm", "power_mw")}
+
+    assert present(1, since_ns=1, compute_ns=10, busy_ppm=900, power_mw=7) == {"busy_ppm": 900, "power_mw": 7}
+    assert present(2, since_ns=1, compute_ns=10, busy_ppm=100, power_mw=5) == {"busy_ppm": 100, "power_mw": 5}
+    assert present(3, since_ns=1, compute_ns=11, power_mw=6) == {"power_mw": 6}
+    assert present(4) == {}, "the agent has no sample any more"
+    assert gpu_reported(store, 5, since_ns=1, compute_ns=12)[0] == {"compute_ns": 12}
+
+
 # ---- Ranks that are expected
 
 

@@ -13,6 +13,7 @@ from goodput.metrics import Families
 from goodput.wire import schema
 from goodput_exporters.collector import NoData
 from goodput_exporters.collectors.gpu_phases.collector import KEPT_SECONDS, GpuPhases
+from goodput_exporters.collectors.gpu_phases.phase_attribution import COVERED_NS_MAX
 from goodput_exporters.gpu.sample import Gpu, Sample
 from goodput_exporters.system.ranks import rank_key
 
@@ -127,8 +128,27 @@ def test_one_minute_in_one_phase_by_hand(tree, clock, ranks, phases):
     # The last second waits until it is known that it was no hang.
     assert report.live.hardware == {
         "compute_ns": 59 * SECOND, "idle_ns": 59 * SECOND * 7 // 10, "energy_mj": 24_800_000, **SINCE,
+        "busy_ppm": 300_000,
     }  # fmt: skip
     schema.check(report)
+
+
+def test_present_figures_are_of_the_last_sample(tree, clock, ranks, phases):
+    """Activity and power of a rank's GPU, for as long as samples come."""
+    Rank(tree / "pages")
+    ranks.poll()
+    for second, busy in ((0, 0.0), (1, 0.25), (2, 0.5)):
+        clock.seconds = float(second)
+        gpu = {"utilization": busy, "power": 300.0 + second}
+        tell(phases, clock, GPU_1=gpu)
+
+    def present() -> dict:
+        (report,) = map(phases.with_gpu_totals, ranks.poll())
+        return {name: report.live.hardware.get(name) for name in ("busy_ppm", "power_mw")}
+
+    assert present() == {"busy_ppm": 500_000, "power_mw": 302_000}
+    clock.seconds += COVERED_NS_MAX / 1e9 + 1
+    assert present() == {"busy_ppm": None, "power_mw": None}
 
 
 def test_series_end_after_an_hour_without_samples(tree, clock, ranks, phases):
@@ -179,9 +199,11 @@ def test_each_rank_process_gets_its_own_totals(tree, clock, ranks, phases):
     started = {"start_mono_ns": clock.monotonic_ns(), "start_unix_ns": clock.unix_ns()}
     second = Rank(tree / "pages", attempt=2, pid=again, pid_start_ticks=888, **started)
     dead, fresh = sorted(map(phases.with_gpu_totals, ranks.poll()), key=lambda one: one.identity.attempt)
-    assert dead.live.hardware == before.live.hardware == {
+    present = {"busy_ppm": 250_000, "power_mw": 100_000}
+    assert dead.live.hardware == {
         "compute_ns": 3 * SECOND, "idle_ns": 3 * SECOND * 3 // 4, "energy_mj": 400_000, **SINCE,
     }  # fmt: skip
+    assert before.live.hardware == {**dead.live.hardware, **present}
     assert fresh.live.hardware == {} and not dead.live.alive
     step(
         second, 3
@@ -193,6 +215,7 @@ def test_each_rank_process_gets_its_own_totals(tree, clock, ranks, phases):
         "idle_ns": SECOND * 3 // 4,
         "energy_mj": 200_000,
         **SINCE,
+        **present,
     }
     assert series(phases)["phase_seconds_total", "GPU-1", "forward"] == 6.0
     assert ("phase_seconds_total", "GPU-1", "idle") not in series(phases)
@@ -212,7 +235,9 @@ def test_hang_in_compute_phase_is_not_idle_compute(tree, clock, ranks, phases):
 
     def reported() -> dict[str, int]:
         (report,) = map(phases.with_gpu_totals, ranks.poll())
-        return {name: value for name, value in report.live.hardware.items() if name not in SINCE}
+        return {
+            name: value for name, value in report.live.hardware.items() if name not in (*SINCE, "busy_ppm")
+        }
 
     def work(seconds: int) -> None:
         for _ in range(seconds):

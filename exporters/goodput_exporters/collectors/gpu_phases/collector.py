@@ -41,8 +41,11 @@ class GpuPhases:
 
     def with_gpu_totals(self, report: schema.RankReport) -> schema.RankReport:
         with self._lock:
-            totals = self._attribution.ranks.get(rank_key(report.identity))
+            key = rank_key(report.identity)
+            totals = self._attribution.ranks.get(key)
             fields = totals.as_live_fields() if totals else {}
+            if report.live.alive:
+                fields |= self._attribution.now_of(key, self._monotonic_ns())
         if not fields:
             return report
         hardware = {**fields, "since_ns": self._since_ns}

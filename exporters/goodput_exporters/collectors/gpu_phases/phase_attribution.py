@@ -22,6 +22,8 @@ from goodput_exporters.system.ranks import RankKey, RankPhases
 UNITS = ("engine", "utilization", "sm", "tensor", "dram")
 # Units that show whether anything ran at all; the first that a driver measures is used.
 BUSY_UNITS = ("engine", "utilization")
+# For people: the driver's own coarse measure, as tools show it, else what is closest.
+NOW_UNITS = ("utilization", "engine", "sm")
 NO_RANK, ENERGY, OTHER = "idle", "energy", "other"
 # GPUs beyond the first bound are ignored; a GPU's phases beyond the second are counted as "other". The cost of the
 # model grows with the cube of the phases: 64 take about 20 ms every ten seconds.
@@ -85,6 +87,8 @@ class GpuTotals:
     pids: frozenset[int] = frozenset()
     joules: float | None = None
     limit_watts: float | None = None
+    busy: float | None = None  # share of the last sample in which a kernel ran
+    watts: float | None = None
     covered_ns: dict[str, int] = field(default_factory=dict)
     active_ns: dict[str, dict[str, int]] = field(default_factory=dict)
     energy_uj: dict[str, int] = field(default_factory=dict)
@@ -96,6 +100,8 @@ class GpuTotals:
         if gpu.pids is not None:
             self.pids = frozenset(gpu.pids)
         self.joules = gpu.readings.get("energy")
+        activity, self.watts = _activity(gpu), gpu.readings.get("power")
+        self.busy = next((activity[unit] for unit in NOW_UNITS if unit in activity), None)
         limit = gpu.readings.get("power_limit", self.limit_watts)
         self.limit_watts = limit if limit is not None and 0 < limit <= WATTS_MAX else None
         self.rank_totals_ns = {rank.key: rank.totals_ns for rank in self.users(gpu, ranks)}
@@ -161,6 +167,15 @@ class PhaseAttribution:
                 self._credit(totals, gpu, spent_ns, totals.users(gpu, ranks))
             totals.driver, totals.sampled_ns = sample.driver, sample.monotonic_ns
             totals.remember(gpu, ranks)
+
+    def now_of(self, key: RankKey, monotonic_ns: int) -> dict[str, int]:
+        """Of the GPUs that a rank used at their last sample: their mean activity and the sum of their power, as in schema.Live."""
+        own = [gpu for gpu in self.gpus.values() if key in gpu.rank_totals_ns]
+        own = [gpu for gpu in own if monotonic_ns - gpu.sampled_ns <= COVERED_NS_MAX]
+        busy = [gpu.busy for gpu in own if gpu.busy is not None]
+        watts = [gpu.watts for gpu in own if gpu.watts is not None and 0 <= gpu.watts <= WATTS_MAX]
+        found = {"busy_ppm": round(1e6 * sum(busy) / len(busy))} if busy else {}
+        return found | ({"power_mw": round(1e3 * sum(watts))} if watts else {})
 
     def _credit(self, totals: GpuTotals, gpu: Gpu, spent_ns: int, ranks: list[RankPhases]) -> None:
         known = [rank for rank in ranks if rank.key in totals.rank_totals_ns]

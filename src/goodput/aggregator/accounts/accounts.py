@@ -44,7 +44,11 @@ log = logging.getLogger("goodput.aggregator")
 
 
 class LiveRank(Struct):
-    """What a rank was doing when its node agent last read its page."""
+    """What a rank was doing when its node agent last read its page.
+
+    `gpu_activity` is the share of time in which a kernel ran, `gpu_watts` the power of its GPUs; null where nobody measures
+    them.
+    """
 
     rank: int
     host: str
@@ -56,6 +60,8 @@ class LiveRank(Struct):
     step: int | None
     step_seconds: float | None
     report_age_seconds: float
+    gpu_activity: float | None
+    gpu_watts: float | None
 
 
 class SkewedClock(Struct):
@@ -455,9 +461,17 @@ class Accounts:
                     step=last.step if last else None,
                     step_seconds=(last.end_ns - last.start_ns) / 1e9 if last else None,
                     report_age_seconds=max(now_ns - self.received_ns(newest), 0) / 1e9,
+                    gpu_activity=_present(newest, "busy_ppm", 1e6) if alive else None,
+                    gpu_watts=_present(newest, "power_mw", 1e3) if alive else None,
                 )
             )
         return ranks
+
+
+def _present(attempt: Attempt, name: str, unit: float) -> float | None:
+    """A figure of the rank's GPUs at their last sample."""
+    value = attempt.hardware.get(name)
+    return None if value is None else value / unit
 
 
 def _document_of(_ledger: Ledger, account: Account, _check: Check) -> AccountDocument:

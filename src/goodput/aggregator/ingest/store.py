@@ -43,7 +43,8 @@ SCOPED_SHARE = 4
 _TEXTS = [field.name for field in fields(schema.Identity) if field.type is str]
 HARDWARE = ("compute_ns", "idle_ns", "energy_mj")
 _OWN_FIGURES = {name: f"reported_{name}" for name in HARDWARE}  # those of the current agent alone
-_AGENTS_FIGURES = frozenset(("since_ns", *HARDWARE))
+NOW = ("busy_ppm", "power_mw")  # not cumulative
+_AGENTS_FIGURES = frozenset(("since_ns", *HARDWARE, *NOW))
 # How far a host's clock may be ahead of ours.
 AHEAD_NS_MAX = 86_400 * 10**9
 
@@ -506,7 +507,8 @@ def _sum_hardware(held: dict[str, int], reported: dict[str, int]) -> dict[str, i
     continued. Ledgers of earlier versions have them as `said_...`.
     """
     if not reported:
-        return held
+        is_present = any(name in held for name in NOW)
+        return {name: value for name, value in held.items() if name not in NOW} if is_present else held
     if not _AGENTS_FIGURES.issuperset(reported) and any(
         name.startswith(("reported_", "said_")) for name in reported
     ):
@@ -515,7 +517,7 @@ def _sum_hardware(held: dict[str, int], reported: dict[str, int]) -> dict[str, i
     is_same_agent = held.get("since_ns") == reported.get("since_ns") and all(
         reported.get(name, 0) >= held.get(own, 0) for name, own in figures
     )
-    summed = {"since_ns": reported["since_ns"]} if "since_ns" in reported else {}
+    summed = {name: reported[name] for name in ("since_ns", *NOW) if name in reported}
     for name, own in figures:
         now = summed[own] = reported.get(name, 0)
         summed[name] = held.get(name, 0) + now - (held.get(own, 0) if is_same_agent else 0)
