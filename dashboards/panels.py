@@ -355,8 +355,12 @@ def link(name: str, title: str, board: str, **variables: str) -> Override:
 # -- What panels have in common
 
 
+WITH_EXEMPLARS = "goodput_step_duration_seconds_bucket"
+
+
 def _target(legend: str, expr: str) -> prometheus.Dataquery:
-    return prometheus.Dataquery().expr(str(expr)).legend_format(legend).datasource(DATASOURCE)
+    query = prometheus.Dataquery().expr(str(expr)).legend_format(legend).datasource(DATASOURCE)
+    return query.exemplar(True) if WITH_EXEMPLARS in str(expr) else query
 
 
 def _range_or_instant(queries: Mapping[str, str]) -> list[prometheus.Dataquery]:

@@ -229,11 +229,12 @@ PANELS = [
     panels.lines(
         "Step time: this rank and all ranks",
         "Whole steps: exact percentiles of this rank's last 512 at most, and of all ranks' in five minutes; means of "
-        "the last minute (of all ranks: five). p99 far above p50: steps stall now and then (checkpoint, loader, "
-        "evaluation). Only this rank's: its loader, GPU or host. All alike: look at the run's board.",
+        "the last minute (of all ranks: five); the longest, rounded up to a bucket. A diamond is a traced step, a deep "
+        "look. p99 far above p50: steps stall now and then (checkpoint, loader, evaluation). Only this rank's: its loader, GPU or host. All alike: look at the run's board.",
         {
             **{f"{q}, this rank": e for q, e in promql.quantiles("goodput_rank_step_seconds", RANK).items()},
             **{f"{q}, all ranks": e for q, e in promql.quantiles("goodput_run_step_seconds", RUN).items()},
+            "longest, this rank": f"histogram_quantile(1, sum by (le) (rate({panels.WITH_EXEMPLARS}{{{RANK}}}[{promql.RATE}])))",
             "mean, this rank": _max("rank:step_seconds:mean_1m"),
             "mean, median rank": f"max({_of_group('run_group:step_seconds:p50_1m')})",
             "mean, all ranks": f"{ALL_STEPS['sum']} / ({ALL_STEPS['count']} > 0)",

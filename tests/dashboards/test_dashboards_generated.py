@@ -484,6 +484,16 @@ def test_run_board_has_its_annotations():
             assert re.search(rf"\bby \([^)]*\b{label}\b", one["expr"]), one["name"]
 
 
+def test_step_times_of_a_rank_show_exemplars():
+    """Those of the agent's histogram, which is the only one that has some."""
+    for board in MODELS.values():
+        for target in (one for panel in board["panels"] for one in panel["targets"]):
+            has_some = "goodput_step_duration_seconds_bucket" in target["expr"]
+            assert target.get("exemplar", False) == has_some
+    (panel,) = [p for p in MODELS["goodput-rank"]["panels"] if p["title"].startswith("Step time: this rank")]
+    assert any(target.get("exemplar") for target in panel["targets"])
+
+
 def test_every_series_is_used_by_a_board_or_alert():
     read = set()
     for expression in expressions():

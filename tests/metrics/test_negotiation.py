@@ -3,6 +3,7 @@
 import pytest
 
 from goodput.metrics.negotiation import LENGTH_MAX, negotiated
+from goodput.metrics.openmetrics import OpenMetricsWriter
 from goodput.metrics.protobuf_format import ProtobufWriter
 from goodput.metrics.text_format import TextWriter
 
@@ -56,3 +57,27 @@ def test_protobuf_is_preferred(accept):
 )
 def test_text_is_the_fallback(accept):
     assert negotiated(accept) is TextWriter
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        OPEN_METRICS,
+        "application/openmetrics-text",
+        # Prometheus 2.42 and 3.5 without native histograms.
+        f"{OPEN_METRICS},application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+        f"{OPEN_METRICS};escaping=allow-utf-8;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1",
+    ],
+)
+def test_openmetrics_is_for_who_offers_it(accept):
+    assert negotiated(accept, has_openmetrics=True) is OpenMetricsWriter
+    assert negotiated(accept) is TextWriter
+    assert negotiated(f"{OURS};q=1,{accept};q=0.4", has_openmetrics=True) is ProtobufWriter
+
+
+@pytest.mark.parametrize(
+    "accept",
+    ["", "*/*", "application/openmetrics-text;version=0.0.1", f"text/plain,{OPEN_METRICS};q=0.9", "text/*"],
+)
+def test_others_do_not_get_openmetrics(accept):
+    assert negotiated(accept, has_openmetrics=True) is TextWriter

@@ -60,7 +60,7 @@ class Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _answer_metrics(self) -> None:
-        format = negotiated(",".join(self.headers.get_all("Accept", [])))
+        format = negotiated(",".join(self.headers.get_all("Accept", [])), has_openmetrics=True)
         try:
             body = self.server.exposition(format=format)
         except Exception:

@@ -44,6 +44,14 @@ class Metric(NamedTuple):
         return "node"
 
 
+class Exemplar(NamedTuple):
+    """An observation of a histogram, with labels that tell where more is known of it."""
+
+    labels: tuple[tuple[str, str], ...]
+    value: float
+    unix_ns: int
+
+
 def _parse(exposer: str, table: str) -> Iterator[Metric]:
     for entry in re.split(r"\n(?! )", table.strip()):
         if not entry.startswith("#"):
@@ -88,12 +96,16 @@ class Families:
         buckets: list[tuple[str, int]],
         total: float,
         native: NativeHistogram | None = None,
+        exemplar: tuple | None = None,
     ) -> None:
         """Add one histogram: cumulative (le, count) pairs with +Inf last, and the sum of the observations.
 
-        `native` is the same for the protobuf format.
+        `native` is the same for the protobuf format. `exemplar` has the fields of an Exemplar, one of the
+        observations, for OpenMetrics.
         """
-        self.rows.setdefault(name, []).append((self._values(name, labels), buckets, total, native))
+        one = None if exemplar is None else Exemplar(*exemplar)
+        row = (self._values(name, labels), buckets, total, native, one)
+        self.rows.setdefault(name, []).append(row)
 
     def add_counts(self, name: str, label: str, counts: Mapping[str, float]) -> None:
         """Add one value for each key, the value of the only label."""

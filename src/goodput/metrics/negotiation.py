@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from goodput.metrics.openmetrics import OpenMetricsWriter
 from goodput.metrics.protobuf_format import ProtobufWriter
 from goodput.metrics.text_format import TextWriter
 from goodput.metrics.writer import Writer
@@ -14,10 +15,11 @@ _PROTOBUF = {"proto": "io.prometheus.client.metricfamily", "encoding": "delimite
 _TEXT = ("text/plain", "text/*", "*/*")
 
 
-def negotiated(accept: str) -> type[Writer]:
+def negotiated(accept: str, has_openmetrics: bool = False) -> type[Writer]:
     """The format of highest quality; of two equal ones that which stands first.
 
-    Protobuf is written only for who names it with its message and encoding. Everything else, a malformed header or
+    Protobuf is written only for who names it with its message and encoding, OpenMetrics for who names its version 1.0.0, or
+    none, where the caller `has_openmetrics`. Everything else, a malformed header or
     one longer than LENGTH_MAX included, gets text, as a client that sends none; a malformed range is ignored.
     """
     best: dict[type[Writer], float] = {}
@@ -25,6 +27,8 @@ def negotiated(accept: str) -> type[Writer]:
         for media_range in accept.split(","):
             kind, _, rest = media_range.partition(";")
             writer, quality = _offered(kind.strip().lower(), _parameters(rest))
+            if writer is OpenMetricsWriter and not has_openmetrics:
+                continue
             if writer is not None and quality is not None:
                 best[writer] = max(best.get(writer, 0.0), quality)
     # max takes the first of equal ones, and a dictionary has its keys in the order in which they came.
@@ -37,6 +41,8 @@ def _offered(kind: str, parameters: dict[str, str]) -> tuple[type[Writer] | None
     quality = float(text) if _QUALITY.fullmatch(text) else None
     if kind in _TEXT:
         return TextWriter, quality
+    if kind == "application/openmetrics-text":
+        return (OpenMetricsWriter if parameters.get("version", "1.0.0") == "1.0.0" else None), quality
     named = {name: parameters.get(name, "") for name in _PROTOBUF}
     is_ours = kind == "application/vnd.google.protobuf" and named == _PROTOBUF
     return ProtobufWriter if is_ours else None, quality

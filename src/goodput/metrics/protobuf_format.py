@@ -58,7 +58,7 @@ class ProtobufWriter(Writer):
         yield names[0], self._values(names[0], "counter", (*labels, "le"), buckets, known)
         yield names[1], self._values(names[1], "counter", labels, counts, known)
         yield names[2], self._values(names[2], "counter", labels, sums, known)
-        natives = [(values, native) for values, _, _, native in rows if native is not None]
+        natives = [(values, native) for values, _, _, native, _ in rows if native is not None]
         if natives:
             yield metric.name, self._natives(metric, natives, known)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from goodput.metrics import Metric
 from goodput.metrics.writer import Writer
 
-_ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
 class TextWriter(Writer):
@@ -34,7 +34,7 @@ class TextWriter(Writer):
             out.append(f"{line}{number(value)}\n")
 
     def _add_histograms(self, out: list[str], metric: Metric, rows: list[tuple], known: dict) -> None:
-        for values, buckets, total, _ in rows:
+        for values, buckets, total, *_ in rows:
             key = (metric.name, values, *[bound for bound, _ in buckets])
             heads = self._known.get(key)
             if heads is None:
@@ -65,6 +65,6 @@ _NAMED = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 
 def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
     pairs = [
-        f'{name}="{value.translate(_ESCAPED)}"' for name, value in sorted(zip(names, values, strict=True))
+        f'{name}="{value.translate(ESCAPED)}"' for name, value in sorted(zip(names, values, strict=True))
     ]
     return "{" + ",".join(pairs) + "}" if pairs else ""

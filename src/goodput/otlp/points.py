@@ -97,7 +97,7 @@ def _point(instrument: Instrument, attributes, figures: list, start_ns: int, uni
     if instrument.kind != HISTOGRAM:
         # Always a double: a series whose type changes with its value is two series to some receivers.
         return NumberDataPoint(attributes, start_ns, unix_ns, float(figures[0]))
-    buckets, total, _ = figures
+    buckets, total, *_ = figures
     counts = [count for _, count in buckets]
     each = [count - below for count, below in zip(counts, [0, *counts], strict=False)]
     bounds = [float(bound) for bound, _ in buckets[:-1]]

@@ -4,10 +4,12 @@ import copy
 import json
 import os
 
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from support.node.node_rank import Rank
 from support.node.node_tree import MS, samples
 
 from goodput.metrics import Families
+from goodput.metrics.openmetrics import OpenMetricsWriter
 from goodput.rank_page import deep_look
 
 SEEN = {
@@ -80,3 +82,28 @@ def test_it_is_removed_with_its_page(tree, ranks, clock):
     ranks.poll()
     assert len(ranks.sweep(lambda key: True)) == 1
     assert os.listdir(tree / "pages") == ["other.look.json"]
+
+
+def exemplars(ranks) -> list:
+    """(name, bucket, exemplar) of all in the agent's OpenMetrics text, by the official parser."""
+    families = Families("node")
+    ranks.poll()
+    ranks.collect(families)
+    text = OpenMetricsWriter().write([families]).decode()
+    found = [one for family in text_string_to_metric_families(text) for one in family.samples]
+    return [(one.name, one.labels["le"], one.exemplar) for one in found if one.exemplar is not None]
+
+
+def test_the_traced_step_is_an_exemplar_of_its_rank(tree, ranks, clock):
+    rank = Rank(tree / "pages")
+    for _ in range(4):
+        rank.step({"forward": 10 * MS})
+    assert exemplars(ranks) == [], "there is no deep look"
+    deep_look.write(str(rank.path), of_look(clock))
+    ((name, bucket, one),) = exemplars(ranks)
+    assert name == "goodput_step_duration_seconds_bucket" and one.value == 0.01 <= float(bucket)
+    looked = os.path.basename(deep_look.path_of(str(rank.path)))
+    assert one.labels == {"step": "3", "attempt": "1", "deep_look": looked}
+    assert abs(float(one.timestamp) - (clock.unix_ns() / 1e9 - 30)) < 0.001
+    deep_look.write(str(rank.path), {**LOOK, "seen": None})
+    assert exemplars(ranks) == [], "the looks have failed so far"

@@ -29,7 +29,12 @@ from goodput.rank_page.reader import Reader
 from goodput.wire import schema
 from goodput.wire.identity import clean_text
 from goodput_exporters.collector import CollectorError, NoData, Settings
-from goodput_exporters.collectors.ranks.deep_look_series import add_look, remove_look
+from goodput_exporters.collectors.ranks.deep_look_series import (
+    add_look,
+    exemplar_of,
+    look_of,
+    remove_look,
+)
 from goodput_exporters.collectors.ranks.nccl_series import add_nccl
 from goodput_exporters.collectors.ranks.page_share import Entry, PageShare, RowShare
 from goodput_exporters.collectors.ranks.rank import Rank
@@ -155,20 +160,24 @@ class Ranks:
                 self._guarded(rank, rank.refresh)
                 add_rank(families, rank, self._settings.monotonic_ns())
             for rank in shown:
-                self._guarded(rank, lambda rank=rank: add_histograms(families, rank))
+                look = self._look(rank)
+                exemplar = exemplar_of(rank, look)
+                self._guarded(rank, lambda r=rank, e=exemplar: add_histograms(families, r, e))
                 self._guarded(rank, lambda rank=rank: add_nccl(families, rank))
-                self._add_look(families, rank)
+                if look is not None:
+                    add_look(families, rank, look, self._settings.unix_ns())
             self._add_counts(families)
             if self._missing:
                 raise (CollectorError if self._refused else NoData)(self._missing)
 
-    def _add_look(self, families, rank: Rank) -> None:
+    def _look(self, rank: Rank) -> dict | None:
         """An invalid deep-look file counts as an error and does not affect its page."""
         try:
-            add_look(families, rank, self._settings.unix_ns())
+            return look_of(rank)
         except LookError as error:
             self._errors["look"] += 1
             self._log(f"{rank.reader.path} (look)", f"deep look refused: {error}")
+            return None
 
     def _add_counts(self, families) -> None:
         good = [

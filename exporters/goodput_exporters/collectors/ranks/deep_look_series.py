@@ -1,4 +1,4 @@
-"""The series of a rank's last deep look, from the file beside its page. Costs about 50 us per scrape."""
+"""The series of a rank's last deep look, and its exemplar, from the file beside its page. Costs about 50 us per scrape."""
 
 from __future__ import annotations
 
@@ -10,11 +10,23 @@ from goodput.stack_samples import sample_file
 from goodput_exporters.collectors.ranks.rank import Rank
 
 
-def add_look(families, rank: Rank, unix_ns: int) -> None:
-    """Add the last deep look's results and the cost of all. Raises LookError for an invalid file."""
-    found = deep_look.read(rank.reader.path, os.fstat(rank.reader.fd).st_uid)
-    if found is None:
-        return
+def look_of(rank: Rank) -> dict | None:
+    """What is known of the rank's deep looks, None without one. Raises LookError for an invalid file."""
+    return deep_look.read(rank.reader.path, os.fstat(rank.reader.fd).st_uid)
+
+
+def exemplar_of(rank: Rank, found: dict | None) -> tuple | None:
+    """The step of the last deep look as the fields of a metrics.Exemplar: which one it is, and the file with the look."""
+    seen = found["seen"] if found is not None else None
+    if found is None or not seen or not seen["wall_ns"]:
+        return None
+    name = os.path.basename(deep_look.path_of(rank.reader.path))
+    labels = (("step", str(seen["step"])), ("attempt", str(found["attempt"])), ("deep_look", name))
+    return labels, seen["wall_ns"] / 1e9, seen["unix_ns"]
+
+
+def add_look(families, rank: Rank, found: dict, unix_ns: int) -> None:
+    """Add the last deep look's results and the cost of all."""
     of_rank = {"run": rank.identity.run, "rank": str(rank.identity.rank)}
     for outcome, count in (("done", "looks"), ("skipped", "skipped"), ("failed", "failed")):
         families.add("goodput_deep_looks_total", {**of_rank, "outcome": outcome}, found[count])

@@ -75,8 +75,8 @@ def _add_sampling(families, sampling: dict[str, int], of_rank: dict[str, str]) -
         families.add(series, of_rank, sampling[what])
 
 
-def add_histograms(families, rank: Rank) -> None:
-    """Add the step and phase histograms. Raises PageError where the page holds impossible counts."""
+def add_histograms(families, rank: Rank, exemplar: tuple | None = None) -> None:
+    """Add the step and phase histograms; `exemplar` is a step. Raises PageError for a page with impossible counts."""
     snapshot = rank.snapshot
     if snapshot is None:
         return
@@ -86,7 +86,7 @@ def add_histograms(families, rank: Rank) -> None:
         rank.histograms = state, read_histograms(rank.reader, snapshot)
     for index, figures in rank.histograms[1].items():
         if index == 0:
-            families.add_histogram("goodput_step_duration_seconds", of_rank, *figures)
+            families.add_histogram("goodput_step_duration_seconds", of_rank, *figures, exemplar)
         else:
             labels = {**of_rank, "phase": snapshot.phases[index]}
             families.add_histogram("goodput_phase_duration_seconds", labels, *figures)

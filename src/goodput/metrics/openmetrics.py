@@ -1,0 +1,57 @@
+"""Writes OpenMetrics 1.0: the series of the Prometheus text format, and the exemplars of histograms.
+
+https://github.com/prometheus/OpenMetrics/blob/v1.0.0/specification/OpenMetrics.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from goodput.metrics import Exemplar, Families, Metric
+from goodput.metrics.text_format import ESCAPED, TextWriter, number
+
+# In an exemplar: escaped ones are valid, but prometheus_client's parser does not read them.
+_PLAIN = str.maketrans({"\\": "?", "\n": "?", '"': "?"})
+LABEL_CHARACTERS_MAX = 128  # of an exemplar, names and values together
+
+
+class OpenMetricsWriter(TextWriter):
+    """The family of a counter is named without `_total`, and the last line is `# EOF`."""
+
+    content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+    def write(self, parts: Iterable[Families]) -> bytes:
+        return super().write(parts) + b"# EOF\n"
+
+    @classmethod
+    def head(cls, metric: Metric, family: str, size: int) -> bytes:
+        name = family.removesuffix("_total") if metric.kind == "counter" else family
+        return f"# HELP {name} {metric.help.translate(ESCAPED)}\n# TYPE {name} {metric.kind}\n".encode()
+
+    def _add_histograms(self, out: list[str], metric: Metric, rows: list[tuple], known: dict) -> None:
+        for row in rows:
+            begin = len(out)
+            super()._add_histograms(out, metric, [row], known)
+            _, buckets, _, _, exemplar = row
+            at = _bucket(exemplar, buckets) if exemplar is not None else None
+            if exemplar is not None and at is not None:
+                out[begin + at] = f"{out[begin + at][:-1]} # {_text(exemplar)}\n"
+
+
+def _bucket(exemplar: Exemplar, buckets: list[tuple[str, int]]) -> int | None:
+    """The bucket of an exemplar; None where that is empty, since the observation is not counted yet."""
+    at = next((i for i, (bound, _) in enumerate(buckets) if exemplar.value <= float(bound)), None)
+    if at is None:
+        return None
+    before = buckets[at - 1][1] if at else 0
+    return at if buckets[at][1] > before else None
+
+
+def _text(exemplar: Exemplar) -> str:
+    """Labels, value and time. A label that exceeds what labels may have together is cut."""
+    left, pairs = LABEL_CHARACTERS_MAX, []
+    for name, value in exemplar.labels:
+        value = value[: max(left - len(name), 0)]
+        left -= len(name) + len(value)
+        pairs.append(f'{name}="{value.translate(_PLAIN)}"')
+    return f"{{{','.join(pairs)}}} {number(exemplar.value)} {exemplar.unix_ns / 1e9:.3f}"
