@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from operator import add
-from typing import NamedTuple
 
 from goodput.account.attempts import Attempt, Row, Run
 from goodput.account.collectives.operation_sums import Exposed, exposed_of
-from goodput.account.document_types import StepLines
+from goodput.account.document_types import Gain, StepLines
 from goodput.account.facts import Facts, Key, RankRange, gaps, gather
 from goodput.account.fold import PRODUCTIVE, Fold
 from goodput.account.hardware import energy_mj, is_cut, states_of
@@ -126,14 +125,6 @@ class Restart:
 
     def gpu_ns(self) -> int:
         return self.down_gpu_ns + self.lost_gpu_ns + self.startup_gpu_ns
-
-
-class Gain(NamedTuple):
-    """How many times as fast a run would be, with the bounds of the 95 % interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)

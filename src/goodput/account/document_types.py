@@ -6,7 +6,7 @@ trainer builds them with the standard library alone.
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 
 class Factors(TypedDict):
@@ -232,6 +232,14 @@ class Hang(HangVerdict):
     stack: str | None
     stack_rank: int | None
     stack_time: float | None
+
+
+class Gain(NamedTuple):
+    """How many times as fast a run would be, with the bounds of the 95 % interval."""
+
+    value: float
+    low: float
+    high: float
 
 
 class Cause(TypedDict):

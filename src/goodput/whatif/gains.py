@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from goodput.account.account import Account, Gain, ReplayedGains
+from goodput.account.account import Account, ReplayedGains
+from goodput.account.document_types import Gain
 from goodput.account.states import INDEX
 from goodput.estimates.mean import Mean
 from goodput.whatif import changes, replay, savings

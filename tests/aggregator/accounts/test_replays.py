@@ -11,7 +11,8 @@ import pytest
 from support.aggregator.reports import body_of
 from support.aggregator.serve_process import serving
 
-from goodput.account.account import Account, Gain, ReplayedGains
+from goodput.account.account import Account, ReplayedGains
+from goodput.account.document_types import Gain
 from goodput.aggregator.accounts import replays
 from goodput.aggregator.accounts.history import HistoryError
 from goodput.aggregator.accounts.recorded_steps import ranks_by_excess
