@@ -1,9 +1,10 @@
 """`goodput.checkpoint_due()`: whether saving a checkpoint now is best; checkpoint_adviser.py has the arithmetic.
 
 It knows the saves of this process from its own page, and failures from the pages of this rank's earlier attempts that
-are still in the directory, HISTORY_MAX at most. A call looks at the clock; the page is read once in a twentieth of an
-interval, which takes some 100 us, and the pages of earlier attempts at the first call, 100 us each. Nothing raises,
-blocks or starts a thread: where nothing is measured, no checkpoint is due.
+are still in the directory, HISTORY_MAX at most. A call looks at the clock; the page is read READS times in an interval,
+which takes some 100 us, and the pages of earlier attempts at the first call, 100 us each. A plan of saves takes some 30 ms:
+at the first call, after the first save, and once in half a plan, many intervals. Nothing raises, blocks or starts a thread:
+where nothing is measured, no checkpoint is due.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from time import perf_counter_ns
 
 from goodput.rank_page import page
 from goodput.rank_page.page import PageError
-from goodput.sdk.reports.checkpoint_adviser import PARTS, Adviser
+from goodput.sdk.reports.checkpoint_adviser import Adviser
 
 HISTORY_MAX = 64
 READ_SECONDS_MIN = 0.5
+READS = 20  # in an interval
 GIVEN_MAX = 1000
 ALL = page.NS_MAX - 1  # as the number of a step: none of the ring's are wanted
 NO_FAILURE = ("finished", "resumed")
@@ -30,8 +32,9 @@ class CheckpointDue:
         self.adviser: Adviser | None = None
         self._process: tuple[str, int] | None = None  # path and attempt that the figures below are of
         self._is_due = False
-        self._next_ns = self._at_ns = 0
-        self._part = 0.0  # of an interval, since the last save
+        self._next_ns = 0
+        self._saved_age = 0.0  # in seconds, at the last save
+        self._due_age: float | None = None
         self._event = 0
         self._saving_ns = 0  # in the checkpoint phase up to the last save
         self._begin_ns = 0
@@ -57,15 +60,14 @@ class CheckpointDue:
         process = (writer.path, snapshot.identity["attempt"])
         if self.adviser is None or process != self._process:
             self.adviser, self._process = self._informed(snapshot.identity, writer.path, failures), process
-            self._begin_ns = self._at_ns = snapshot.identity["start_mono_ns"]
-            self._part, self._event, self._saving_ns = 0.0, 0, 0
+            self._begin_ns = snapshot.identity["start_mono_ns"]
+            self._saved_age, self._due_age, self._event, self._saving_ns = 0.0, None, 0, 0
         self._follow(snapshot)
-        age = (now_ns - self._begin_ns) / 1e9
-        local = self.adviser.local_interval(age)
-        self._part += max(now_ns - self._at_ns, 0) / 1e9 / local
-        self._at_ns = now_ns
-        self._next_ns = now_ns + int(1e9 * max(local / PARTS, READ_SECONDS_MIN))
-        self._is_due = self._part >= 1
+        if self._due_age is None:
+            self._due_age = self._saved_age + self.adviser.interval(self._saved_age)
+        interval = self._due_age - self._saved_age
+        self._next_ns = now_ns + int(1e9 * max(interval / READS, READ_SECONDS_MIN))
+        self._is_due = now_ns - self._begin_ns >= 1e9 * self._due_age
         return self._is_due
 
     def _follow(self, snapshot) -> None:
@@ -79,7 +81,8 @@ class CheckpointDue:
         for _ in commits:
             self.adviser.note_save((saving_ns - self._saving_ns) / 1e9 / len(commits))
         self._saving_ns = saving_ns
-        self._part, self._at_ns = 0.0, max(self._at_ns, commits[-1].time_ns)
+        self._saved_age = max((commits[-1].time_ns - self._begin_ns) / 1e9, self._saved_age)
+        self._due_age = None
 
     def _informed(self, identity: dict, path: str, failures) -> Adviser:
         """An adviser that knows this rank's earlier attempts, or those that are given."""
