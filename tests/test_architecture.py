@@ -27,6 +27,7 @@ PACKAGES = {
     "stack_samples": ["account", "defaults", "rank_page", "wire"],
     "causes": ["account"],
     "flops": ["account"],
+    "probe": ["account", "flops"],
     "web": ["account", "wire"],
     "runlog": ["account", "columns", "defaults", "histograms", "wire"],
     "estimates": [],
@@ -147,7 +148,7 @@ PACKAGES = {
     "exporters.collectors": ["exporters.collector"],
     "exporters.collectors.COLLECTOR": [
         *("exporters.collector", "exporters.gpu", "exporters.gpu.nvidia", "exporters.system"),
-        *("histograms", "rank_page", "stack_samples", "wire"),
+        *("histograms", "probe", "rank_page", "stack_samples", "wire"),
     ],
     "exporters.stack_sampling": [
         *("exporters.collectors.COLLECTOR", "exporters.system", "rank_page", "stack_samples"),
@@ -179,7 +180,6 @@ PACKAGES = {
     "top": ["account", "exporters.push", "progress", "rank_page", "stack_samples", "wire"],
     "perfetto": ["account", "runlog"],
     "mcp": ["account", "exporters.push", "goodput"],
-    "probe": ["account", "flops"],
     "demo": ["account", "child_processes", "goodput", "top"],
     "up": ["child_processes"],
     "cli": [

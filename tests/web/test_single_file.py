@@ -609,3 +609,10 @@ def test_numbers_read_as_people_write_them(tab, tmp_path):
         *("0 s", "42 ms", "40 µs", "9.50 s", "1 min", "1 min 34 s", "1 h", "3 d 11 h", "−5.00 s"),
         *("$0.0585", "$1,234.50", "unknown"),
     ]
+
+
+@needs_chromium
+def test_compute_efficiency_against_the_probed_peak(written, document):
+    assert "of the probed peak" not in written([document]).text("main")
+    document["reachable"] = {"compute_efficiency": 0.7391}
+    assert "productive time); 73.9 % of the probed peak" in written([document]).text("main")

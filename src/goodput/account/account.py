@@ -36,7 +36,7 @@ _BEGINNING = tuple(INDEX[state] for state in ("startup", "restore", "compile"))
 
 _DECLARED_KEPT = (
     *("host", "role", "worker", "dtype", "stage", "devices", "microbatches", "flops_unknown"),
-    *("gpu_hour_cost", "gpu_power_watts", "ideal_samples_per_second"),
+    *("gpu_hour_cost", "gpu_power_watts", "ideal_samples_per_second", "reached_flops_per_second"),
 )
 # What the first start of a run costs; its steps and those of later starts cost the rest.
 _FIRST_START = (*_BEGINNING, _QUEUE)
@@ -69,6 +69,7 @@ class RankAccount:
     flops: float | None = None
     hardware_flops: float | None = None
     peak: float | None = None
+    reached_flops_per_second: float | None = None
     ideal_samples_per_second: float | None = None
     best_samples_per_second: float | None = None
     microbatches: int | None = None

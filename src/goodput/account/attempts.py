@@ -61,6 +61,7 @@ DECLARED = (
     *("stage", "tensor", "microbatches", "total_steps", "dtype"),
     *("world_size", "flops_per_step", "hardware_flops_per_step", "peak_flops_per_second"),
     *("ideal_samples_per_second", "gpu_hour_cost", "gpu_power_watts", "submit_time", "flops_unknown"),
+    "reached_flops_per_second",
 )
 
 
@@ -92,6 +93,7 @@ class Attempt:
     gpu_power_watts: float | None = None
     submit_time: float | None = None
     flops_unknown: str = ""  # why there are no flops_per_step
+    reached_flops_per_second: float | None = None  # by its devices together, as probed on its node
     phases: tuple[str, ...] = ("none",)
     phase_states: dict[str, str] = field(default_factory=dict)
     rows: dict[int, Row] = field(default_factory=dict)

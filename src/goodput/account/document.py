@@ -35,7 +35,7 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
     dollars, joules, ranks = figures.money(account), figures.energy(account), account.ranks
     roles = account.by_role()
     listed, unseen = _ranks(account, bool(roles))
-    return {
+    found: AccountDocument = {
         "run": account.run,
         "status": account.status,
         "start": account.start_ns / 1e9,
@@ -82,6 +82,10 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         "ranks": listed,
         "unseen_ranks": unseen,
     }
+    reached = figures.reached_efficiency(account)
+    if reached is not None:
+        found["reachable"] = {"compute_efficiency": reached}
+    return found
 
 
 def _ranks(account: Account, has_roles: bool) -> tuple[list[Rank], list[UnseenRanks]]:

@@ -408,7 +408,17 @@ class StepLines(TypedDict):
     first: str
 
 
-class AccountDocument(TypedDict):
+class Reachable(TypedDict):
+    """Against what the devices reached in `goodput probe`, instead of the peak of their data sheet."""
+
+    compute_efficiency: float
+
+
+class _IfKnown(TypedDict, total=False):
+    reachable: Reachable
+
+
+class AccountDocument(_IfKnown):
     """The account of a run: GPU-seconds by state, which sum to `gpu_seconds`.
 
     `causes` are largest first; `advice_order` names their states in the order in which to act: what recurs with the

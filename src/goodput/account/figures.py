@@ -284,6 +284,20 @@ def per_unit(account: Account, total: float | None) -> PerUnit | None:
     }
 
 
+def reached_efficiency(account: Account) -> float | None:
+    """Model FLOPs / (peak reached in `goodput probe` x productive time); None unless all ranks with work were probed."""
+    flops, most = 0.0, 0.0
+    for rank in account.ranks:
+        spent_ns = rank.states[_PRODUCTIVE]
+        if not spent_ns:
+            continue
+        if rank.flops is None or rank.reached_flops_per_second is None:
+            return None
+        flops += rank.flops
+        most += rank.reached_flops_per_second * spent_ns * rank.count
+    return flops * 1e9 / most if most else None
+
+
 def input_errors(account: Account) -> list[str]:
     """Declared values that cannot be right: a utilisation above 100 %, with the likely reason, or a low ideal."""
     errors, rate = _utilisation_errors(account), throughput(account)

@@ -188,11 +188,22 @@ def _factor_lines(document: Mapping[str, Any]) -> list[str]:
         f"  goodput {percent(f['goodput'])} = availability {percent(f['availability'])}"
         f" x step efficiency {percent(f['step_efficiency'])}",
         f"  MFU {percent(f['mfu'])}{chain}{hfu}",
+        *_reachable_line(document),
         f"  steps of all ranks: {steps['kept']} kept, {steps['lost']} lost;"
         f" ranks observed {percent(document['coverage']['ranks'])}, time {percent(document['coverage']['time'])}"
         f" ({_clock(document['coverage'])});"
         f" over {duration(document['stall_threshold_seconds'])} without a step is a stall",
     ]
+
+
+def _reachable_line(document: Mapping[str, Any]) -> list[str]:
+    """The compute efficiency against what the nodes reach; none if they were not probed."""
+    reached = document.get("reachable")
+    if not reached:
+        return []
+    nominal = document["factors"]["compute_efficiency"]
+    beside = "" if nominal is None else f"{nominal:.1%} of the nominal peak, "
+    return [f"  compute efficiency: {beside}{reached['compute_efficiency']:.1%} of the probed peak"]
 
 
 def _role_lines(document: Mapping[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import sys
 
 from goodput.access.options import add_access_options, listen_address, service_url
@@ -68,6 +69,9 @@ def add_options(parser) -> None:
     add("--network", metavar="KIND", action="append", choices=NETWORK_KINDS, default=[],
         help="kinds of network interfaces to read: physical, bond, infiniband (IP over InfiniBand), virtual (of "
         "containers, bridges, tunnels); repeatable (default: the first three, or all where there is none of these)")  # fmt: skip
+    add("--probe", metavar="FILE", type=path,
+        help="what `goodput probe` kept of this node, for the compute efficiency against the peak that it reached "
+        "(default: ~/.cache/goodput/probe/HOST.json of this user)")  # fmt: skip
     add("--gpus", metavar="N", type=number(int, 0, GPUS_MAX, " GPUs"),
         help="number of GPUs this node should have (default: those on the PCI bus)")  # fmt: skip
     add("--gpu-interval", metavar="SECONDS", type=seconds(0.1, 60), default=1.0,
@@ -126,6 +130,7 @@ def call(arguments) -> int:
         with loading():
             import logging
 
+            from goodput.probe import kept
             from goodput.stack_samples.py_spy import find_py_spy
             from goodput_exporters.agent import Agent
             from goodput_exporters.push.credentials import Credentials
@@ -160,6 +165,7 @@ def call(arguments) -> int:
         sysfs=arguments.sysfs,
         procfs=arguments.procfs,
         gpus_expected=arguments.gpus,
+        probe=arguments.probe or kept.path_of(socket.gethostname()) or "",
         gpu_interval_seconds=arguments.gpu_interval,
         dcgm_endpoint=arguments.dcgm_exporter or "",
         drivers=gpu_drivers(arguments),

@@ -71,7 +71,7 @@ def call(arguments) -> int:
         account.replayed = _replayed_gains(run, account)
         found = dict(document(account, explain(account)))
         reached = reachable.compute_efficiency(account)
-        if reached is not None:
+        if reached is not None and "reachable" not in found:
             found["reachable"] = {"compute_efficiency": reached}
         documents.append(found)
         if arguments.html:
@@ -85,8 +85,7 @@ def call(arguments) -> int:
         elif arguments.json:
             print(json.dumps({**found, "deep_looks": seen} if seen else found))
         else:
-            reachable_line = reachable.line(account.ratio("compute_efficiency"), reached)
-            print("\n".join([render(found), *reachable_line, *_deep_looks(seen), ""]))
+            print("\n".join([render(found), *_deep_looks(seen), ""]))
     if not chosen:
         return fail("report", f"no run {arguments.run or ''} in {directory}".replace("  ", " "))
     return write_html("report", arguments.html, documents, timelines, stories) if arguments.html else 0

@@ -23,7 +23,7 @@ def save(document: dict, is_whole: bool = True) -> str | None:
 
     Of one that is not whole the figures replace those of their names, and the others stay.
     """
-    path = _path(document["host"])
+    path = path_of(document["host"])
     if path is None:
         return None
     before = None if is_whole else load(document["host"])
@@ -44,9 +44,12 @@ def save(document: dict, is_whole: bool = True) -> str | None:
 
 def load(host: str) -> dict | None:
     """The kept probe of a node; None if there is none, or it is damaged."""
-    path = _path(host)
-    if path is None:
-        return None
+    path = path_of(host)
+    return None if path is None else load_file(path)
+
+
+def load_file(path: str) -> dict | None:
+    """The probe in a file; None if there is none, or it is damaged."""
     with contextlib.suppress(OSError, ProbeError), open(path, encoding="utf-8", errors="replace") as file:
         return parse(file.read(FILE_BYTES_MAX), path)[0]
     return None
@@ -95,7 +98,8 @@ def _is_figure(one: object) -> bool:
     return value is None or (isinstance(value, int | float) and math.isfinite(value) and value > 0)
 
 
-def _path(host: str) -> str | None:
+def path_of(host: str) -> str | None:
+    """Where the probe of a node is kept; None for a name that no host has."""
     if not _HOST.fullmatch(host) or host.startswith("."):
         return None
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from goodput.account.account import Account, RankAccount
+from goodput.account.account import Account
 from goodput.account.fold import PRODUCTIVE
 from goodput.account.peaks import shares
 from goodput.probe import kept
@@ -23,7 +23,7 @@ def compute_efficiency(account: Account) -> float | None:
             continue
         if rank.host not in probes:
             probes[rank.host] = kept.load(rank.host)
-        reached = _peak(probes[rank.host], rank, account.device)
+        reached = peak(probes[rank.host], rank.dtype, account.device)
         if rank.flops is None or reached is None:
             return None
         flops += rank.flops
@@ -31,20 +31,12 @@ def compute_efficiency(account: Account) -> float | None:
     return flops / most if most else None
 
 
-def _peak(probe: dict | None, rank: RankAccount, device: str) -> float | None:
-    """FLOP/s of one device in the rank's dtype; of shares the harmonic mean, as times at the peaks add up."""
+def peak(probe: dict | None, dtype: str, device: str) -> float | None:
+    """FLOP/s of one device in a dtype, as a rank declares it; of shares the harmonic mean, as times at the peaks add up."""
     try:
-        parts = shares(rank.dtype)
+        parts = shares(dtype)
     except ValueError:
         return None
-    rates = {dtype: kept.value(probe, f"gemm_{dtype}", device) for dtype in parts}
-    seconds = [share / rate for dtype, share in parts.items() if (rate := rates[dtype])]
+    rates = {part: kept.value(probe, f"gemm_{part}", device) for part in parts}
+    seconds = [share / rate for part, share in parts.items() if (rate := rates[part])]
     return 1 / math.fsum(seconds) if len(seconds) == len(parts) else None
-
-
-def line(nominal: float | None, reached: float | None) -> list[str]:
-    """A line for the account's text; none if nothing is known of the nodes."""
-    if reached is None:
-        return []
-    beside = "" if nominal is None else f"{nominal:.1%} of the nominal peak, "
-    return [f"  compute efficiency: {beside}{reached:.1%} of the probed peak"]

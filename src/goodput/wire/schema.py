@@ -165,6 +165,8 @@ class Identity(Struct, frozen=True, gc=False, omit_defaults=True):
     role: str = ""
     total_steps: int | None = None
     flops_unknown: str = ""  # why there are no flops_per_step
+    # What its devices together reach in its dtype, as `goodput probe` measured on this node; the agent's, not the rank's.
+    reached_flops_per_second: float | None = None
 
 
 class RankReport(Struct, frozen=True, gc=False, omit_defaults=True):

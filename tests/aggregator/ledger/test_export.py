@@ -14,6 +14,7 @@ from support.aggregator.ledgers import NOW, aggregator, take
 from support.aggregator.random_runs import random_processes
 from support.aggregator.reports import body_of, rank_report, story
 
+from goodput.account.text import render
 from goodput.cli import main
 
 
@@ -44,6 +45,24 @@ def test_any_run(ledger, url, tmp_path, seed):
         assert not answer.rejected, answer
     for later in (0, ns(7), ns(1000)):
         assert_export_equals_live(ledger, ingest, tmp_path, max(one.now_ns for one in processes) + later)
+
+
+def test_compute_efficiency_against_the_probed_peak(ledger, tmp_path):
+    """Two ranks do 1e12 FLOPs in each second of work, on devices that could do 4e12, and were probed with 2e12 and 3e12."""
+    ingest = aggregator(ledger)
+    processes = [Process(0), Process(1)]
+    for known in (False, True):
+        for one, reached in zip(processes, (2e12, 3e12), strict=True):
+            one.steps(2, loader=1, forward=1)
+            declared = {"world_size": 2, "flops_per_step": 1e12, "peak_flops_per_second": 4e12}
+            more = {"reached_flops_per_second": reached} if known else {}
+            (answer,) = take(ingest, body_of(rank_report(one, **declared, **more)))
+            assert not answer.rejected, answer
+        document = live_document(ingest, "r1", processes[0].now_ns)
+        assert document.get("reachable") == ({"compute_efficiency": pytest.approx(0.4)} if known else None)
+        assert document["factors"]["compute_efficiency"] == pytest.approx(0.25)
+    assert "25.0% of the nominal peak, 40.0% of the probed peak" in render(document)
+    assert_export_equals_live(ledger, ingest, tmp_path, ns(8))
 
 
 def test_the_command(ledger, url, tmp_path, capfdbinary):

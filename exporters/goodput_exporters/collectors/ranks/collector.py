@@ -39,6 +39,7 @@ from goodput_exporters.collectors.ranks.nccl_series import add_nccl
 from goodput_exporters.collectors.ranks.page_share import Entry, PageShare, RowShare
 from goodput_exporters.collectors.ranks.rank import Rank
 from goodput_exporters.collectors.ranks.rank_series import add_histograms, add_rank
+from goodput_exporters.collectors.ranks.reached_peaks import ReachedPeaks
 from goodput_exporters.system.ranks import RankKey, RankPhases, RankProcess
 
 log = logging.getLogger("goodput.node")
@@ -72,6 +73,7 @@ class Ranks:
         self._lock = threading.Lock()  # A scrape reads histograms by descriptors that a sweep closes.
         self._ranks: dict[tuple[str, int], Rank] = {}  # by file name and inode
         self._share, self._rows = PageShare(settings), RowShare()
+        self._reached = ReachedPeaks(settings.probe, settings.monotonic_ns)
         self._drafts: list[str] = []
         self._errors: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self._rejected: set[str] = set()  # paths, in the last poll
@@ -279,7 +281,7 @@ class Ranks:
         if at in self._ranks or info.st_uid != entry.owner:
             reader.close()
             return at
-        self._ranks[at] = Rank(entry.name, reader, self._settings.procfs)
+        self._ranks[at] = Rank(entry.name, reader, self._settings.procfs, self._reached)
         followed[entry.owner] += 1
         return at
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from goodput.rank_page.loader_words import figures
 from goodput.rank_page.page import NS_MAX, PLUGIN_SUFFIX, PageError
 from goodput.rank_page.process_owner import ENDED
@@ -18,6 +20,7 @@ from goodput.rank_page.reader import Reader, Snapshot, StepRecord
 from goodput.stack_samples import sample_file
 from goodput.wire import schema
 from goodput.wire.identity import PLACES, RATES
+from goodput_exporters.collectors.ranks.reached_peaks import ReachedPeaks
 from goodput_exporters.collectors.ranks.recent_steps import RecentSteps
 from goodput_exporters.collectors.ranks.reported_collectives import ReportedCollectives, ReportedOperations
 from goodput_exporters.system.processes import lock_holder
@@ -34,7 +37,7 @@ class Rank:
     `joined` to it and no rank by itself, or in a process without the SDK this one.
     """
 
-    def __init__(self, name: str, reader: Reader, procfs: str):
+    def __init__(self, name: str, reader: Reader, procfs: str, reached: ReachedPeaks):
         self.name = name
         self.reader = reader
         self.owner = reader.owner  # the user whose file it is
@@ -47,7 +50,7 @@ class Rank:
         self.retired = False  # settled, but its file could not be removed
         self.recent = RecentSteps()
         self.histograms: tuple | None = None  # (what they were computed from, buckets); see rank_series.py
-        self._found = reader.identity
+        self._found, self._reached = reader.identity, reached
         self.identity = _identity(self._found)
         self.key = rank_key(self.identity)
         self._procfs = procfs
@@ -89,6 +92,10 @@ class Rank:
         if snapshot.identity is not self._found:
             self._found = snapshot.identity
             self.identity = _identity(self._found)
+        found = self.identity
+        reached = self._reached.of(found.device, found.dtype, found.devices)
+        if reached != found.reached_flops_per_second:
+            self.identity = replace(found, reached_flops_per_second=reached)
 
     def process_key(self) -> tuple:
         """What two files of one process have in common; of different users none are."""

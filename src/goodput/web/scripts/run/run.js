@@ -120,7 +120,9 @@ function drawFactor(node, run) {
   text(figure, percent(ratio));
   const reason = run.errors.length ? "above 100 %, which cannot be: see the top" : run.mfu_unknown ?? NO_FLOPS;
   const { hfu } = run.factors;
-  const more = factor === "mfu" && hfu !== null ? `; HFU ${percent(hfu)}` : "";
+  const more = factor === "mfu" && hfu !== null ? `; HFU ${percent(hfu)}`
+    : factor === "compute_efficiency" && run.reachable
+      ? `; ${percent(run.reachable.compute_efficiency)} of the probed peak` : "";
   text(small, "brief" in node.dataset ? "" : unknown && /mfu|compute/.test(factor) ? reason : meaning + more);
   node.classList.toggle("unknown", unknown);
   attribute(node, "title", `${name}: ${meaning} (${run.basis[factor] ?? "unknown"})`);

@@ -1,0 +1,63 @@
+"""The agent knows what its devices reach from the kept probe, and reports it of each rank."""
+
+import json
+import os
+
+import pytest
+from support.node.late_pages import declare
+from support.node.node_rank import Rank
+from support.node.node_tree import MS
+
+from goodput.wire import schema
+from goodput_exporters.collector import Settings
+from goodput_exporters.collectors.ranks.collector import Ranks
+from goodput_exporters.collectors.ranks.reached_peaks import LOOK_SECONDS, ReachedPeaks
+
+DEVICE = "NVIDIA H100 80GB HBM3"
+
+
+def write(path, **rates) -> None:
+    figures = [
+        {"name": name, "value": rate, "unit": "FLOP/s", "device": DEVICE} for name, rate in rates.items()
+    ]
+    draft = path.with_suffix(".new")
+    draft.write_text(json.dumps({"host": "n0", "figures": figures}))
+    os.replace(draft, path)
+
+
+def test_peaks_of_the_kept_probe(tmp_path):
+    now_ns, path = 0, tmp_path / "n0.json"
+    peaks = ReachedPeaks(str(path), lambda: now_ns)
+    assert peaks.of(DEVICE, "bf16", 1) is None
+    write(path, gemm_bf16=700e12, gemm_fp8=1400e12)
+    assert peaks.of(DEVICE, "bf16", 1) is None, "looked at less than a minute ago"
+    now_ns = LOOK_SECONDS * 10**9
+    assert peaks.of(DEVICE, "bf16", 8) == pytest.approx(5600e12)
+    assert peaks.of(DEVICE, "bf16=0.5,fp8=0.5", 1) == pytest.approx(1 / (0.5 / 700e12 + 0.5 / 1400e12))
+    assert (peaks.of("other", "bf16", 1), peaks.of(DEVICE, "fp16", 1), peaks.of(DEVICE, "", 1)) == (None,) * 3
+    write(path, gemm_bf16=600e12)
+    now_ns *= 2
+    assert peaks.of(DEVICE, "bf16", 1) == pytest.approx(600e12)
+    path.write_text("{")
+    now_ns *= 2
+    assert peaks.of(DEVICE, "bf16", 1) is None
+    assert ReachedPeaks("", lambda: 0).of(DEVICE, "bf16", 1) is None
+
+
+def test_reports_have_the_reached_peak(tmp_path):
+    """Also of a device that is declared late, and of a probe that is made while the rank runs."""
+    now_ns, path = 10**12, tmp_path / "n0.json"
+    (tmp_path / "pages").mkdir()
+    rank = Rank(tmp_path / "pages")
+    ranks = Ranks(Settings(str(tmp_path / "pages"), probe=str(path), monotonic_ns=lambda: now_ns))
+    declare(rank, device=DEVICE, dtype="bf16", devices=2)
+    reported = []
+    for rates in ({}, {"gemm_bf16": 700e12}):
+        if rates:
+            write(path, **rates)
+        rank.step({"forward": MS})
+        now_ns += (LOOK_SECONDS + 1) * 10**9
+        (report,) = ranks.poll()
+        schema.check(report)
+        reported.append(report.identity.reached_flops_per_second)
+    assert reported == [None, pytest.approx(1400e12)]
