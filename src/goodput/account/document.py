@@ -35,7 +35,8 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
     dollars, joules, ranks = figures.money(account), figures.energy(account), account.ranks
     roles = account.by_role()
     listed, unseen = _ranks(account, bool(roles))
-    found: AccountDocument = {
+    reached = figures.reached_efficiency(account)
+    return {
         "run": account.run,
         "status": account.status,
         "start": account.start_ns / 1e9,
@@ -44,6 +45,7 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         "gpu_seconds": wall / 1e9,
         "states": _states(gpu_ns),
         "factors": Factors(**{factor: account.ratio(factor) for factor in FACTORS}),
+        "reachable": None if reached is None else {"compute_efficiency": reached},
         "coverage": {
             "ranks": sum(rank.observed for rank in ranks) / account.rank_count() if ranks else None,
             "time": 1 - gpu_ns[INDEX["unobserved"]] / wall if wall else None,
@@ -82,10 +84,6 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         "ranks": listed,
         "unseen_ranks": unseen,
     }
-    reached = figures.reached_efficiency(account)
-    if reached is not None:
-        found["reachable"] = {"compute_efficiency": reached}
-    return found
 
 
 def _ranks(account: Account, has_roles: bool) -> tuple[list[Rank], list[UnseenRanks]]:

@@ -414,11 +414,7 @@ class Reachable(TypedDict):
     compute_efficiency: float
 
 
-class _IfKnown(TypedDict, total=False):
-    reachable: Reachable
-
-
-class AccountDocument(_IfKnown):
+class AccountDocument(TypedDict):
     """The account of a run: GPU-seconds by state, which sum to `gpu_seconds`.
 
     `causes` are largest first; `advice_order` names their states in the order in which to act: what recurs with the
@@ -434,6 +430,7 @@ class AccountDocument(_IfKnown):
     gpu_seconds: float
     states: dict[str, float]
     factors: Factors
+    reachable: Reachable | None
     coverage: Coverage
     steps: Steps
     samples: int

@@ -71,7 +71,7 @@ def call(arguments) -> int:
         account.replayed = _replayed_gains(run, account)
         found = dict(document(account, explain(account)))
         reached = reachable.compute_efficiency(account)
-        if reached is not None and "reachable" not in found:
+        if reached is not None and found["reachable"] is None:
             found["reachable"] = {"compute_efficiency": reached}
         documents.append(found)
         if arguments.html:

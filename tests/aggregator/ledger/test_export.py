@@ -59,7 +59,7 @@ def test_compute_efficiency_against_the_probed_peak(ledger, tmp_path):
             (answer,) = take(ingest, body_of(rank_report(one, **declared, **more)))
             assert not answer.rejected, answer
         document = live_document(ingest, "r1", processes[0].now_ns)
-        assert document.get("reachable") == ({"compute_efficiency": pytest.approx(0.4)} if known else None)
+        assert document["reachable"] == ({"compute_efficiency": pytest.approx(0.4)} if known else None)
         assert document["factors"]["compute_efficiency"] == pytest.approx(0.25)
     assert "25.0% of the nominal peak, 40.0% of the probed peak" in render(document)
     assert_export_equals_live(ledger, ingest, tmp_path, ns(8))
