@@ -61,8 +61,14 @@ def test_exemplar_is_on_its_bucket():
     assert "2.5" in exemplars(with_exemplar(2.5)) and "+Inf" in exemplars(with_exemplar(99.0))
 
 
-def test_exemplar_of_an_empty_bucket_is_left_out():
-    assert exemplars(with_exemplar(0.2, ("step", "41"))) == {}
+def test_exemplar_is_on_a_bucket_with_observations():
+    def of(buckets: list[tuple[str, int]]) -> dict[str, Any]:
+        families = Families("node")
+        families.add_histogram(STEPS, OF_RANK, buckets, 9.5, exemplar=((("step", "41"),), 0.1, 10**18))
+        return exemplars(families)
+
+    assert of([("0.1", 0), ("0.25", 3), ("+Inf", 3)]).keys() == {"0.25"}, "a bin may round to the next bucket"
+    assert of([("0.1", 0), ("0.25", 0), ("+Inf", 0)]) == {}
 
 
 def test_labels_have_at_most_128_characters():

@@ -39,12 +39,9 @@ class OpenMetricsWriter(TextWriter):
 
 
 def _bucket(exemplar: Exemplar, buckets: list[tuple[str, int]]) -> int | None:
-    """The bucket of an exemplar; None where that is empty, since the observation is not counted yet."""
-    at = next((i for i, (bound, _) in enumerate(buckets) if exemplar.value <= float(bound)), None)
-    if at is None:
-        return None
-    before = buckets[at - 1][1] if at else 0
-    return at if buckets[at][1] > before else None
+    """The first bucket with observations up to whose bound the exemplar is; they are cumulative, and round to bins."""
+    found = (i for i, (bound, count) in enumerate(buckets) if count and exemplar.value <= float(bound))
+    return next(found, None)
 
 
 def _text(exemplar: Exemplar) -> str:

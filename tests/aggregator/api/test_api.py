@@ -526,6 +526,16 @@ def test_all_series_are_declared(client):
     spent = (OperationRow("dp", "all_reduce", 1, 8, ns(1), 0),)
     one = rank_report(Process(0, 1, now() - 9).steps(2, forward=1, communication=1), run="r6")
     push(client, replace(one, live=replace(one.live, operations=spent)))
+    # Enough steps to be replayed, which asking for the run does.
+    two = [
+        Process(rank, 1, now() - 60, world_size=2).steps(
+            30, loader=0.1 + rank, forward=0.2, communication=1.2 - rank
+        )
+        for rank in range(2)
+    ]
+    push(client, *(rank_report(one, run="r7") for one in two))
+    (cause,) = [c for c in client.get("/api/v1/runs/r7").json()["causes"] if c["state"] == "loader"]
+    assert cause["gain_basis"] == "replay" and cause["gain_low"] <= cause["gain"] <= cause["gain_high"]
     # Attempt 1 of run r1 dies 21.25 s after its start.
     push(
         client,
