@@ -51,9 +51,9 @@ class ProtobufWriter(Writer):
             yield metric.name, self._values(metric.name, metric.kind, metric.labels, rows, known)
             return
         labels = metric.labels
-        buckets = [((*values, bound), count) for values, buckets, _, _ in rows for bound, count in buckets]
-        counts = [(values, buckets[-1][1]) for values, buckets, _, _ in rows]
-        sums = [(values, total) for values, _, total, _ in rows]
+        buckets = [((*values, bound), count) for values, buckets, *_ in rows for bound, count in buckets]
+        counts = [(values, buckets[-1][1]) for values, buckets, *_ in rows]
+        sums = [(values, total) for values, _, total, *_ in rows]
         names = [metric.name + part for part in _CLASSIC]
         yield names[0], self._values(names[0], "counter", (*labels, "le"), buckets, known)
         yield names[1], self._values(names[1], "counter", labels, counts, known)
