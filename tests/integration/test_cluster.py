@@ -58,6 +58,8 @@ QUIET = {
     "goodput_aggregator_partitions": "the same",
     "goodput_aggregator_partitions_unserved": "the same",
     "goodput_aggregator_partition_takeovers_total": "the same",
+    "goodput_infiniband_saturated": "no narrow counter is at its maximum",
+    "goodput_infiniband_saturated_counters": "the same",
     "goodput_nccl_calls_total": "no rank uses NCCL",
     "goodput_nccl_bytes_total": "the same",
     "goodput_nccl_device_seconds_total": "the same",

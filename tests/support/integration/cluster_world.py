@@ -24,8 +24,9 @@ from support.node.node_rank import Rank
 from support.node.nvml_stub.control import Control
 from support.node.storage_tree import LLITE_NEW
 
-from goodput.rank_page import deep_look, page
+from goodput.rank_page import collective_records, deep_look, page
 from goodput.rank_page.loader_words import LOADER, WORKER
+from goodput.simulate import operations
 from goodput.simulate.run import Attempt, SimulatedRun, Span
 from goodput.simulate.scenario import AttemptPlan, RunFault, RunPlan, Workload
 
@@ -42,6 +43,7 @@ FAULTS = [
     RunFault("loader", 0, math.inf, amount=0.2, rank=STARVED),
 ]
 PID, TICKS = 5000, 777
+GROUPS = [("0", "default_pg"), ("1", "mesh_dp")]  # name and description of each process group
 UPDATE_SECONDS = 1.0  # between updates of the nodes
 # Of the second attempt: when hardware begins to fail, when more of it does, and when the stuck driver continues.
 FAILURE_SECONDS = (4.0, 9.0, 11.0)
@@ -228,6 +230,8 @@ class Trainer(Rank):
         if self.has_device:
             self.words[page.W_DEVICE_STATE] = page.DEVICE_STATES.index("active")
         self._sampling(phases_measured=1, budget_ppm=5000)
+        for slot, (name, description) in enumerate(GROUPS):
+            collective_records.write_group(self.words, slot, name, description, "nccl", rank, range(RANKS))
 
     def train(self, phases: dict[str, int], step: int) -> None:
         before = list(self.words[page.W_TOTALS : page.W_TOTALS + page.PHASE_SLOTS])
@@ -236,6 +240,7 @@ class Trainer(Rank):
         phases = phases | {"augment": augment_ns, "none": phases["none"] - augment_ns}
         self.step(phases, step, samples=WORKLOAD.samples)
         self._device(before, ns)
+        self._collectives()
         self._others(ns)
 
     def _device(self, before: list[int], ns: int) -> None:
@@ -260,6 +265,17 @@ class Trainer(Rank):
         for i in range(page.PHASE_SLOTS):
             words[at + page.D_TOTALS + i] = self.device[i] + outside[i]
         words[at + page.D_SEAL] = words[page.W_DEVICE_DONE] = words[page.W_DEVICE_STEPS] = self.steps
+
+    def _collectives(self) -> None:
+        """Sums without records of calls, so that a hang is judged by its phases."""
+        spent = self.words[page.W_TOTALS + page.PHASES.index("communication")]
+        slots = {collective_records.group_label(*names): slot for slot, names in enumerate(GROUPS)}
+        for row in operations.rows(spent, self.steps):
+            operation = collective_records.OPERATIONS.index(row.operation)
+            at = slots[row.group] * collective_records.OPERATION_SLOTS + operation
+            at = page.W_COLLECTIVES + collective_records.AT_SUMS + at * collective_records.SUM_WORDS
+            for i, value in enumerate((row.calls, row.bytes, row.exposed_ns, row.before_ns)):
+                self.words[at + i] = value
 
     def _others(self, ns: int) -> None:
         words, steps = self.words, self.steps
