@@ -14,8 +14,8 @@ each step on each device into computing, exposed communication, exposed copies, 
 docs/analyze.md explains them. A file that cannot be read is reported on standard error with the place and
 the reason; the others are still used, and the exit status is 1. With --flight, read dumps of PyTorch's
 Flight Recorder instead: what is wrong with the collectives of a hang, and what each operation cost."""
-EPILOG = """examples: goodput analyze rank0.json.gz rank1.json.gz --json
-          goodput analyze --flight /tmp/dumps"""
+EPILOG = """example: goodput analyze rank0.json.gz rank1.json.gz --json
+         goodput analyze --flight /tmp/dumps"""
 
 LARGE_BYTES = 16 << 20
 PROBLEMS_SHOWN = 10
@@ -35,7 +35,7 @@ def call(arguments) -> int:
         return _flight(arguments)
     if arguments.flight is not None or not arguments.traces:
         message("analyze", "give either traces or --flight DIR")
-        return 2
+        raise SystemExit(2)
     ranks, errors = [], []
     for order, path in enumerate(arguments.traces):
         try:

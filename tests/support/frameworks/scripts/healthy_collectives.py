@@ -13,6 +13,7 @@ import random
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import torch
@@ -26,6 +27,7 @@ from goodput.rank_page.page import PageError
 from goodput.rank_page.reader import Reader
 from goodput_exporters.collectors.ranks import reported_collectives
 from goodput_exporters.collectors.ranks.rank import Rank
+from goodput_exporters.collectors.ranks.reached_peaks import ReachedPeaks
 
 STALL_SECONDS, POLL_SECONDS, WAIT_SECONDS = 1.0, 0.1, 60
 RUN_SECONDS_MAX = 240
@@ -139,13 +141,14 @@ class Judge:
             self.store, history=History(None), stall_seconds=STALL_SECONDS, stale_seconds=30, age_seconds=0
         )
         self.accounts.hangs._began_ns = 0
+        self._reached = ReachedPeaks("", time.monotonic_ns)
 
     def look(self):
         """The hang now, None if there is none."""
         for path in (self.case.directory / "pages").glob("*.page"):
             try:
                 if path.name not in self.ranks:
-                    self.ranks[path.name] = Rank(path.name, Reader(str(path)), "/proc")
+                    self.ranks[path.name] = Rank(path.name, Reader(str(path)), "/proc", self._reached)
                 self.sequence += 1
                 report = self.ranks[path.name].poll(time.perf_counter_ns(), self.sequence)
             except PageError:
@@ -221,6 +224,8 @@ def main() -> None:
                     line = json.dumps(run(Case(seed, Path(sys.argv[1]) / str(seed)))) + "\n"
                     os.write(1, line.encode())
                 status = 0
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(status)
         pids.append(pid)

@@ -33,6 +33,7 @@ export function followStory(run, view) {
 export function closeStory() {
   state.poll.stop();
   state = fresh(null);
+  draw({}); // Nothing of it stays where the next run is shown.
 }
 
 function draw(view) {

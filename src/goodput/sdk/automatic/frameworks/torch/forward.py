@@ -185,8 +185,10 @@ class RootModules:
             timed = TimedForward(self, module)
             call = timed if self._traceable else timed.fast
             if self.slot.add(module, call):
-                inside = map(module.__dict__.get("_modules", {}).get, WRAPPED)
-                self._wrapped += [weakref.ref(inner) for inner in inside if inner is not None]
+                children = module.__dict__.get("_modules")
+                if isinstance(children, dict):  # not in a scripted module
+                    inside = map(children.get, WRAPPED)
+                    self._wrapped += [weakref.ref(inner) for inner in inside if inner is not None]
                 if call is not timed:
                     self._fast.append(weakref.ref(timed))
                 return call
