@@ -120,4 +120,6 @@ def test_command_prints_verdict_and_table(tmp_path, capsys):
     assert "all_reduce" in out and "rank 1" in out and max(map(len, out.splitlines())) <= 100
     assert main(["analyze", "--flight", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["verdict"]["kind"] == "size"
-    assert main(["analyze"]) == 2
+    with pytest.raises(SystemExit) as caught:
+        main(["analyze"])
+    assert caught.value.code == 2

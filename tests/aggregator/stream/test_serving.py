@@ -75,7 +75,12 @@ def served(monkeypatch, batches, ingest) -> tuple[Partitions, ownership._Held]:
     stream = SimpleNamespace(count=1)
     partitions = Partitions(stream, Members(stream, "a"), lambda: None, Runs(), ingest)
     partitions._fence = SimpleNamespace(
-        take=lambda _: 10, keep=lambda _: None, drop=lambda _: None, lost=set(), too_new=""
+        take=lambda _: 10,
+        keep=lambda _: None,
+        drop=lambda _: None,
+        lost=set(),
+        too_new="",
+        verify=lambda: None,
     )
     held = partitions._held[0] = ownership._Held(Lease(stream, 0, "a"))
     held.task = asyncio.create_task(partitions._serve(held))
