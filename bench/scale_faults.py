@@ -229,7 +229,12 @@ def differences(wanted: dict[str, dict], found: dict[str, dict]) -> list[str]:
 
 
 def _lasting(document: dict) -> dict:
-    return {name: value for name, value in document.items() if name not in PRESENT}
+    """Without the gains of causes, which are of a replay of the steps that were the newest when somebody asked."""
+    found = {name: value for name, value in document.items() if name not in PRESENT}
+    for cause in (causes := [dict(one) for one in found.get("causes", [])]):
+        for name in ("gain", "gain_low", "gain_high"):
+            cause.pop(name, None)
+    return {**found, "causes": causes}
 
 
 def _first_difference(wanted: dict, found: dict) -> str:
