@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -66,6 +67,22 @@ def case_of(seed: int, has_fault: bool) -> Case:
 # -- a rank
 
 
+def batches_of(case: Case, late: Callable[[str], None]):
+    """A DataLoader of the case; `late("loader")` is called once a batch."""
+    import torch
+
+    class Data(torch.utils.data.Dataset):
+        def __len__(self):
+            return case.batch * case.steps * case.accumulation
+
+        def __getitem__(self, at):
+            if at % case.batch == 0:
+                late("loader")
+            return torch.full((case.width,), at % 7 / 7.0)
+
+    return torch.utils.data.DataLoader(Data(), batch_size=case.batch)
+
+
 def train(case: Case, rank: int, directory: Path) -> None:
     import torch
     import torch.distributed as dist
@@ -82,15 +99,6 @@ def train(case: Case, rank: int, directory: Path) -> None:
     def late(place: str) -> None:
         if place == case.place and rank == case.culprit:
             time.sleep(case.seconds)
-
-    class Data(torch.utils.data.Dataset):
-        def __len__(self):
-            return case.batch * case.steps * case.accumulation
-
-        def __getitem__(self, at):
-            if at % case.batch == 0:
-                late("loader")
-            return torch.full((case.width,), at % 7 / 7.0)
 
     class LateBackward(torch.autograd.Function):
         @staticmethod
@@ -128,7 +136,7 @@ def train(case: Case, rank: int, directory: Path) -> None:
     if case.place == "communication":
         model.register_comm_hook(None, hook)
     optimizer = Optimizer(model.parameters(), 0.01)
-    for micro, batch in enumerate(torch.utils.data.DataLoader(Data(), batch_size=case.batch), 1):
+    for micro, batch in enumerate(batches_of(case, late), 1):
         if micro % case.accumulation == 0:
             model(batch).backward()
             optimizer.step()
