@@ -28,7 +28,8 @@ def test_gain_of_one_ranks_loader_is_that_of_all(run, capsys):
     assert found["loader"]["gain_basis"] == "replay" and found["unobserved"]["gain_basis"] == "share"
     outside = (0.01 * 3 + 0.05) / 4  # the first step's, of which only the share is known
     assert found["loader"]["gain"] == pytest.approx(17 / (17 - 99 * 0.05 - outside), rel=1e-3)
-    assert found["straggler"]["gain"] == pytest.approx(17 / (17 - 99 * 0.03), rel=1e-3)
+    # All as fast as the median, which saves 40 ms a step; the work spread evenly would save 30.
+    assert found["straggler"]["gain"] == pytest.approx(17 / (17 - 99 * 0.04), rel=1e-3)
     assert found["communication"]["gain"] == pytest.approx(17 / (17 - 100 * 0.01), rel=1e-3)
     assert "As fast as the median rank, the run would be 1.30x as fast." in found["straggler"]["advice"]
     share = found["loader"]["share"]
@@ -38,7 +39,7 @@ def test_gain_of_one_ranks_loader_is_that_of_all(run, capsys):
 def test_text_calls_only_gains_by_share_a_bound(run, capsys):
     assert main(["replay", run]) == 0
     text = capsys.readouterr().out
-    assert "straggler, 17.6 % of all GPU time; without it the run would be 1.21x as fast" in text
+    assert "straggler, 17.6 % of all GPU time; without it the run would be 1.30x as fast" in text
 
 
 def test_window_has_gains_by_share(run, capsys):

@@ -122,6 +122,7 @@ def _changes(teams: list[Team]) -> Iterator[Change]:
     present = {state for team in teams for state in changes.GONE if team.state(state).any()}
     yield from (changes.state_gone(state) for state in changes.GONE if state in present)
     yield changes.communication_less(0.5)
+    yield changes.all_as_the_median()
     yield changes.spread_evenly()
     named: dict[tuple, Change] = {}
     for team in sorted(teams, key=lambda team: -team.steps):

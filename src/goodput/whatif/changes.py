@@ -75,6 +75,32 @@ def spread_evenly() -> Change:
     return Change("even", "each step's work spread evenly over ranks", lengths, "straggler")
 
 
+def all_as_the_median() -> Change:
+    """No rank slower than the median rank of its step.
+
+    In a pipeline no rank is slower than the median of its stage, and no stage than the median of the others, which is
+    what `slow_stage` gives the slowest. No step is longer than with one of its ranks, or a stage, as fast as the median:
+    the ranks that stay as they are hold it up for at least as long as the median of all.
+    """
+
+    def lengths(team: Team) -> np.ndarray | None:
+        if len(team.ranks) < 2:
+            return None
+        work, stages = team.work.copy(), np.array(team.stages or (0,) * len(team.ranks))
+        for stage, ratio in _stage_ratios(team).items():
+            of_stage = stages == stage
+            work[:, of_stage] = ratio * np.minimum(work[:, of_stage], _lower_median(work[:, of_stage]))
+        return replay.lengths(team, work)
+
+    return Change("median", "all ranks as fast as the median", lengths, "straggler")
+
+
+def _lower_median(work: np.ndarray) -> np.ndarray:
+    """Per step (steps, 1): of an even number of ranks the faster one of the middle two."""
+    middle = (work.shape[1] - 1) // 2
+    return np.partition(work, middle, axis=1)[:, middle : middle + 1]
+
+
 def slow_ranks(team: Team) -> list[Change]:
     """Of the ranks that others wait for most: as fast as their median peer, in the one state that makes them slow."""
     if len(team.ranks) < 2:
@@ -123,24 +149,34 @@ def _slow_rank(team: Team, at: int) -> Change | None:
 
 
 def slow_stage(team: Team) -> Change | None:
-    """The slowest stage of a pipeline as fast as the median one."""
+    """The slowest stage of a pipeline as fast as the median of the others."""
     if not team.stages:
         return None
-    stages = np.array(team.stages)
-    numbers = np.unique(stages)
-    usual = {int(n): float(team.work[:, stages == n].mean()) for n in numbers}
-    slowest = max(usual, key=lambda stage: usual[stage])
-    typical = float(np.median([ns for stage, ns in usual.items() if stage != slowest]))
-    if not usual[slowest] > typical:
+    ratios = _stage_ratios(team)
+    slowest = min(ratios, key=lambda stage: ratios[stage])
+    if ratios[slowest] == 1:
         return None
-    ratio = typical / usual[slowest]
 
     def lengths(other: Team) -> np.ndarray | None:
         if other.stages != team.stages:
             return None
-        return replay.lengths(other, np.where(stages == slowest, other.work * ratio, other.work))
+        is_slowest = np.array(other.stages) == slowest
+        return replay.lengths(
+            other, np.where(is_slowest, other.work * _stage_ratios(other)[slowest], other.work)
+        )
 
     return Change("stage", f"stage {slowest} as fast as the median", lengths, "straggler")
+
+
+def _stage_ratios(team: Team) -> dict[int, float]:
+    """The median of the other stages' mean work to that of each stage, at most 1; without a pipeline 1 for the team."""
+    stages = np.array(team.stages or (0,) * len(team.ranks))
+    usual = {int(stage): float(team.work[:, stages == stage].mean()) for stage in np.unique(stages)}
+    ratios = {}
+    for stage, own in usual.items():
+        others = [ns for other, ns in usual.items() if other != stage]
+        ratios[stage] = min(float(np.median(others)) / own, 1.0) if others and own > 0 else 1.0
+    return ratios
 
 
 def without_node(team: Team, host: str) -> np.ndarray:

@@ -20,7 +20,9 @@ def replayed_gains(account: Account, recorder: Recorder) -> ReplayedGains | None
     """From the steps that `recorder` has taken; None where they say nothing."""
     teams = recorder.teams(account.is_of_workers, account.threshold_ns)
     known = [team for team in teams if changes.waits_known(team)]
-    return ReplayedGains(gains(account, known), _rank_gains(account, known)) if known else None
+    if not known:
+        return None
+    return ReplayedGains(gains(account, known, recorder.is_sample), _rank_gains(account, known))
 
 
 def _rank_gains(account: Account, teams: list[Team]) -> dict[int, Gain]:
@@ -29,19 +31,25 @@ def _rank_gains(account: Account, teams: list[Team]) -> dict[int, Gain]:
     return {one.rank: _gain(account, saved_by(one, teams)) for one in slow if one.rank is not None}
 
 
-def gains(account: Account, teams: list[Team]) -> dict[str, Gain]:
-    """What removing a state from the steps brings, and by share its time outside them."""
+def gains(account: Account, teams: list[Team], is_sample: bool = False) -> dict[str, Gain]:
+    """What removing a state from the steps brings, and by share its time outside them.
+
+    Nobody waits for a slower rank where all are as fast as the median, or where the work is spread evenly over them:
+    counted is what brings more. Of a sample of the ranks, which has all slow ones, the mean is not known.
+    """
     if not teams:
         return {}
     spent = account.gpu_ns()
-    without = {state: changes.state_gone(state) for state in REPLAYED}
-    without |= {"communication": changes.communication_less(1.0), "straggler": changes.spread_evenly()}
+    without = {state: [changes.state_gone(state)] for state in REPLAYED}
+    without["communication"] = [changes.communication_less(1.0)]
+    without["straggler"] = [changes.all_as_the_median(), *([] if is_sample else [changes.spread_evenly()])]
     found = {}
-    for state, change in without.items():
+    for state, ways in without.items():
         all_ns = spent[INDEX[state]]
         inside = sum(_spent_ns(team, state) for team in teams) if state != "straggler" else all_ns
         if all_ns:
-            found[state] = _gain(account, saved_by(change, teams), max(all_ns - inside, 0.0))
+            saved = max((saved_by(change, teams) for change in ways), key=lambda one: one.value)
+            found[state] = _gain(account, saved, max(all_ns - inside, 0.0))
     return found
 
 

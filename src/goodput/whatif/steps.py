@@ -99,6 +99,11 @@ class Recorder:
         self._made: dict[tuple[int, int], int] = {}  # steps without the first, also those that were dropped
         self._count = 0
 
+    @property
+    def is_sample(self) -> bool:
+        """Whether only some ranks are recorded."""
+        return self._weight != 1
+
     def add(self, step: Step) -> None:
         key = step.attempt.attempt, step.attempt.rank
         if key not in self._rows:

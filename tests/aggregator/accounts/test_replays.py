@@ -104,9 +104,9 @@ def test_newest_steps_of_some_ranks_stand_for_all(served, monkeypatch):
     every = replayed_gains(account, whole)
     few = replays._gains_of(ledger, past, account, lambda: None)
     assert every is not None and few is not None
-    for state in ("loader", "communication"):
+    for state in ("loader", "communication", "straggler"):
         assert few.by_state[state].low < every.by_state[state].value < few.by_state[state].high
-    assert "straggler" in every.by_state.keys() - few.by_state.keys(), "the mean of all ranks is not known"
+    assert few.by_rank[2].value <= few.by_state["straggler"].value
 
 
 # -- when a run is replayed

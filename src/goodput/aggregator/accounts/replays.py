@@ -106,14 +106,9 @@ class Replays:
 
 
 def _gains_of(ledger: Ledger, past: Past, account: Account, check: Check) -> ReplayedGains | None:
-    worst = ranks_by_excess(account)
-    recorder = recorded(ledger, past.run, worst, check)
+    recorder = recorded(ledger, past.run, ranks_by_excess(account), check)
     check()
-    found = replayed_gains(account, recorder)
-    if found is not None and len(worst) > RANKS_MAX:
-        # Work spread evenly over all ranks takes their mean, which the slowest and some others do not have.
-        found.by_state.pop("straggler", None)
-    return found
+    return replayed_gains(account, recorder)
 
 
 def recorded(ledger: Ledger, run: Run, worst: Sequence[int], check: Check) -> Recorder:
