@@ -4,13 +4,14 @@ import asyncio
 import time
 from types import SimpleNamespace
 
+import msgspec
 from support.aggregator.reports import body_of, story
 
 from goodput.access.tokens import EVERYTHING
 from goodput.aggregator.ledger.ledger import LedgerError
 from goodput.aggregator.stream import messages, ownership
 from goodput.aggregator.stream.leases import Lease
-from goodput.aggregator.stream.members import Members
+from goodput.aggregator.stream.members import Heartbeat, Members
 from goodput.aggregator.stream.ownership import Partitions
 from goodput.aggregator.stream.reader import Message
 from goodput.wire import schema
@@ -160,3 +161,50 @@ def test_partition_whose_reading_failed_is_let_go(monkeypatch):
         assert not partitions.serves(0) and partitions._held == {}
 
     asyncio.run(main())
+
+
+def given_by(late: dict[int, float], others: dict[str, list[int]], monkeypatch) -> list[int]:
+    """What an aggregator gives away that serves all partitions but those of `others`, as soon as it knows them.
+
+    `late` has how many seconds the oldest push of a partition waits.
+    """
+
+    async def main():
+        told = []
+
+        async def publish(subject, body):
+            told.append(body)
+
+        stream = SimpleNamespace(count=8, client=SimpleNamespace(publish=publish))
+        members = Members(stream, "a")
+        partitions = Partitions(stream, members, lambda: None, Runs(), Ingest())
+        for member, held in others.items():
+            members.hear(msgspec.msgpack.encode(Heartbeat(member, held)))
+        for one in set(range(8)).difference(*others.values()):
+            held = partitions._held[one] = ownership._Held(Lease(stream, one, "a"))
+            held.is_serving = True
+            if one in late:
+                held.in_work.append(time.time_ns() - int(late[one] * 1e9))
+        given = []
+
+        async def give(partition):
+            given.append(partition)
+            del partitions._held[partition]
+
+        monkeypatch.setattr(partitions, "_give", give)
+        await partitions._give_too_much()
+        assert len(told) == len(given)
+        return given
+
+    return asyncio.run(main())
+
+
+def test_partitions_that_are_behind_are_given_at_once_to_one_that_has_less(monkeypatch):
+    """Those that are furthest behind, as many as are too much here and too few there; others wait for a settled time."""
+    late = {0: 1.0, 1: 4.0, 2: 9.0, 3: 7.0, 4: 5.0, 5: 6.0}
+    assert given_by(late, {"b": []}, monkeypatch) == [2, 3, 5, 4]
+    assert given_by(late, {"b": [6, 7]}, monkeypatch) == [2, 3]
+    assert given_by(late, {"b": [0, 4, 6, 7]}, monkeypatch) == []
+    assert given_by(late, {"b": [0, 4], "c": [1, 2, 3, 5]}, monkeypatch) == []
+    assert given_by({1: 2.9}, {"b": []}, monkeypatch) == []
+    assert given_by(late, {}, monkeypatch) == []

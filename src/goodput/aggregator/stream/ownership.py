@@ -43,6 +43,9 @@ POLL_SECONDS = 1.0
 FREE_SECONDS, ANYBODY_SECONDS = 1.5, 3 * LEASE_SECONDS
 # One partition is given away at a time, once no aggregator has come or gone for so long.
 SETTLED_SECONDS, GIVE_SECONDS = 10.0, 2.0
+# But one whose oldest push has waited for so long is given at once to an aggregator that holds less than its share: after a
+# takeover both read the runs of their half, where one alone would take twice as long.
+BEHIND_SECONDS = 3.0
 PURGE_SECONDS = 2.0
 # Messages that are in the ledger are kept for so long, for a database that is set back, unless the stream is fuller than
 # this.
@@ -100,10 +103,14 @@ class _Held:
         """Up to which message the ledger has the pushes."""
         return self.work.written
 
+    def waited_seconds(self, now_ns: int) -> float:
+        """How old the oldest push in work is, 0 without one."""
+        return (now_ns - min(self.in_work)) / 1e9 if self.in_work else 0.0
+
     def delay_seconds(self, now_ns: int) -> float:
         """How old the oldest push in work is; without one, the delay of the last one, for DELAY_SECONDS."""
         if self.in_work:
-            return (now_ns - min(self.in_work)) / 1e9
+            return self.waited_seconds(now_ns)
         return self.last_delay_seconds if now_ns - self.last_read_ns < DELAY_SECONDS * 1e9 else 0.0
 
 
@@ -293,12 +300,24 @@ class Partitions:
     async def _give_too_much(self) -> None:
         others, now = self._members.alive(), self._clock()
         share = -(-self._stream.count // (len(others) + 1))
+        behind = self._furthest_behind()
+        room = sum(max(share - len(held), 0) for held in others.values())
+        given = behind[: max(min(len(self._held) - share, room), 0)]
         is_settled = now - max(self._members.changed, self._gave + GIVE_SECONDS - SETTLED_SECONDS)
         serving = [one for one, held in self._held.items() if held.is_serving]
-        if len(serving) > share and others and is_settled > SETTLED_SECONDS:
-            self._gave, partition = now, min(serving)
+        if not given and len(serving) > share and others and is_settled > SETTLED_SECONDS:
+            given = [min(serving)]
+        for partition in given:
+            self._gave = now
             await self._give(partition)
             await self._tell([partition])
+
+    def _furthest_behind(self) -> list[int]:
+        """The partitions whose oldest push has waited for BEHIND_SECONDS, the longest first."""
+        now_ns = time.time_ns()
+        waited = {one: held.waited_seconds(now_ns) for one, held in self._held.items() if held.is_serving}
+        late = [one for one, seconds in waited.items() if seconds > BEHIND_SECONDS]
+        return sorted(late, key=lambda one: -waited[one])
 
     async def _give(self, partition: int) -> None:
         """Give a partition away, with all that was read of it in the ledger. Raises LedgerError."""
