@@ -1,0 +1,88 @@
+"""The scoring of bench/detection_score.py: what is right, what is discarded, and that kept results are not made again."""
+
+import json
+
+import pytest
+from bench import detection_score
+from bench.detection_score import is_right, is_uneven, main, markdown, run_evenly
+from bench.detection_training import PLACES, Case, Fault, case_of
+
+
+def row_of(case: Case, **others) -> dict:
+    """The result of a training in which what was planted is found."""
+    named = {"named": case.culprit, "phase": case.place, "state": "productive", "ranked": [case.culprit]}
+    if case.place == "outside":
+        named.update(state="unattributed", phase=None)
+    measured = {"slowdown": 1.2, "own_ms": [50.0] * case.world, "delay_ms": [1.0] * case.world}
+    return {**vars(case), **named, **measured, "discarded": [], **others}
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_right_needs_rank_and_phase(seed):
+    case = case_of(seed, True)
+    assert case.place == PLACES[seed % 6]
+    assert is_right(row_of(case)) == (True, True)
+    assert is_right(row_of(case, named=None, phase=None, state=None)) == (False, False)
+    assert is_right(row_of(case, named=(case.culprit + 1) % case.world)) == (False, False)
+    assert is_right(row_of(case, phase="h2d", state="h2d")) == (True, False)
+
+
+def test_innocent_training_must_name_nobody():
+    case = case_of(3, False)
+    assert case.place is None and case.culprit is None
+    assert is_right(row_of(case)) == (True, True)
+    assert is_right(row_of(case, named=0)) == (False, True)
+
+
+def test_fault_sleeps_once_a_step_on_its_rank(monkeypatch):
+    slept = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    case = case_of(1, True)
+    for rank in range(case.world):
+        fault = Fault(case, rank)
+        for _ in range(2):
+            fault.at("loader")
+            fault.at(case.place)
+            fault.at(case.place)
+            fault.next_step()
+    assert slept == [case.seconds] * 2
+
+
+def test_uneven_waits_for_a_core_discard_a_training(monkeypatch):
+    """2 % of a step is the border: what all ranks wait alike slows nobody."""
+    case = case_of(1, False)
+    step_ms = 2e3 * case.device_seconds * case.accumulation
+    waits = [[0.03 * step_ms] + [0.0] * (case.world - 1), [0.5 * step_ms] * case.world]
+    assert [is_uneven(row_of(case, delay_ms=one)) for one in waits] == [True, False]
+    rows = [row_of(case, delay_ms=one, named=0) for one in waits]
+    monkeypatch.setattr(detection_score, "run", lambda _: rows.pop(0))
+    monkeypatch.setattr(detection_score, "AGAIN_SECONDS", 0.0)
+    assert [one["named"] for one in run_evenly(case)["discarded"]] == [0] and rows == []
+
+
+def test_kept_results_are_not_made_again(tmp_path, monkeypatch, capsys):
+    made = []
+
+    def run(case):
+        made.append((case.seed, case.place))
+        return row_of(case)
+
+    monkeypatch.setattr(detection_score, "run", run)
+    kept = tmp_path / "results.jsonl"
+    main(["--seeds", "2", "--results", str(kept)])
+    assert made == [(1, "forward"), (1, None), (2, "backward"), (2, None)]
+    main(["--seeds", "3", "--results", str(kept), "--places", "nothing"])
+    assert made[4:] == [(3, None)]
+    rows = [json.loads(line) for line in kept.read_text().splitlines()]
+    assert len(rows) == 5 and all(row["commit"] for row in rows)
+    assert "| nobody is named in a training without a fault | 3 | 3 |" in capsys.readouterr().out
+
+
+def test_document_lists_misses():
+    rows = [row_of(case_of(seed, True)) for seed in range(1, 7)]
+    assert markdown(rows).endswith("## Misses\n\nNone.\n")
+    rows[3].update(named=None, phase=None, state=None, ranked=[])
+    case = case_of(4, True)
+    assert f"| 4 | rank {case.culprit}, communication | {1e3 * case.seconds:.0f} ms |" in markdown(rows)
+    assert "| communication | 1 | 0 | 0 |" in markdown(rows)
+    assert "| the rank is named | 6 | 5 |" in markdown(rows)
