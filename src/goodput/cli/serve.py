@@ -80,6 +80,8 @@ def call(arguments) -> int:
         return fail("serve", error, 2)
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # It warns of each connection that it closes after an error, which the ledger logs.
+    logging.getLogger("psycopg").setLevel(logging.ERROR)
     logging.getLogger("nats").setLevel(logging.CRITICAL)  # Its errors are ours, told in a sentence.
     # asyncio's, of each connection over TLS that a server ends.
     logging.getLogger("asyncio").addFilter(lambda record: "eof_received" not in str(record.msg))

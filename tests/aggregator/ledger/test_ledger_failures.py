@@ -4,10 +4,13 @@ import asyncio
 import contextlib
 import os
 import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sql
+from msgspec.structs import replace
 from support.account.account_history import Process
 from support.aggregator.ledgers import (
     account,
@@ -23,9 +26,12 @@ from support.aggregator.ledgers import (
 )
 from support.aggregator.reports import body_of, rank_report, story
 from support.aggregator.serve_process import serving
+from support.servers.postgresql_server import PostgreSQL
+from support.servers.servers import wait_until
 
 from goodput.aggregator.api.app import create_app
 from goodput.aggregator.ingest.ingest import GATHER_SECONDS
+from goodput.aggregator.ingest.write_failures import WriteFailures
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.wire import schema
 
@@ -101,16 +107,35 @@ def test_full_disk_refuses_new_and_keeps_old(ledger, url):
     assert restored_equals(ledger, ingest) and account(ingest)["steps"]["kept"] == 20_002
 
 
+@contextlib.contextmanager
+def mounted(at: Path, mebibytes: int):
+    """A file system of its own at an empty folder."""
+    command = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m,mode=755", "goodput-test", at]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("no right to mount a file system")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", at], check=True)
+
+
 @pytest.fixture
 def disk(tmp_path):
     """A file system of its own, of 8 MiB."""
     at = tmp_path / "disk"
     at.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "goodput-test", at]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("no right to mount a file system")
-    yield at
-    subprocess.run(["umount", "--lazy", at], check=True)
+    with mounted(at, 8):
+        yield at
+
+
+@pytest.fixture
+def database_disk():
+    """One that other users reach, by a path that is short enough for a socket."""
+    at = Path(tempfile.mkdtemp(prefix="goodput-disk-"))
+    at.chmod(0o755)
+    with mounted(at, 128):
+        yield at
+    at.rmdir()
 
 
 @pytest.mark.faults
@@ -142,6 +167,64 @@ def test_really_full_disk_under_the_ledger_loses_nothing(disk):
         assert {
             name: client.get("/api/v1/runs/r1").json()[name] for name in ("states", "steps", "ranks")
         } == {name: whole[name] for name in ("states", "steps", "ranks")}
+
+
+@pytest.mark.slow_faults
+def test_full_disk_under_postgresql_loses_nothing(database_disk):
+    """The same with PostgreSQL's data and write-ahead log on the disk; where it ends for that, it is started again."""
+    pushes = [body_of(*ranks) for ranks in story(start=time.time() - 60)]
+    with PostgreSQL(database_disk) as server:
+        url, ballast = server.create_database(), database_disk / "ballast"
+        with serving(create_app(url)) as client:
+
+            def statuses(some: list[bytes]) -> list[int]:
+                return [client.post("/api/v1/ingest", content=one).status_code for one in some]
+
+            assert statuses(pushes[:8]) == [200] * 8
+            with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+                while file.write(bytes(4096)):
+                    pass
+            found = statuses([large_push(number) for number in range(16)])
+            assert set(found) <= {200, 503} and found[-8:] == [503] * 8
+            assert client.get("/healthz").status_code == 200
+            assert client.get("/api/v1/runs/r1").status_code == 200
+            ballast.unlink()
+            if server.has_ended():
+                server.start()
+            wait_until(lambda: statuses(pushes[8:9]) == [200], 60, "it to take pushes again")
+            assert statuses(pushes[8:]) == [200] * len(pushes[8:])
+            whole = client.get("/api/v1/runs/r1").json()
+        assert whole["steps"] == {"kept": 32, "lost": 8}
+        with serving(create_app(url)) as client:
+            again = client.get("/api/v1/runs/r1").json()
+        assert {name: again[name] for name in ("states", "steps", "ranks")} == {
+            name: whole[name] for name in ("states", "steps", "ranks")
+        }
+
+
+def large_push(number: int) -> bytes:
+    """Some 40 KB of a rank that no other push has."""
+    report = rank_report(Process(rank=number, world_size=64).steps(1, forward=1), "large")
+    marks = [schema.EventRow(at, "mark", 1, 0, os.urandom(100).hex()) for at in range(1, 201)]
+    return body_of(replace(report, events=marks))
+
+
+def test_failed_transactions_are_logged_when_that_begins_each_minute_and_when_it_ends(caplog):
+    now = 0.0
+    failures = WriteFailures(lambda: now)
+    failures.succeeded()
+    for second in range(0, 130, 10):
+        now = float(second)
+        failures.failed(LedgerError("the disk is full"))
+    failures.succeeded()
+    failures.failed(LedgerError("away"))
+    assert [record.getMessage() for record in caplog.records] == [
+        "the disk is full; pushes are refused until it can be written",
+        "the disk is full; 7 transactions failed in 60 s",
+        "the disk is full; 13 transactions failed in 120 s",
+        "the ledger is written again: 13 transactions failed in 120 s",
+        "away; pushes are refused until it can be written",
+    ]
 
 
 def test_repeated_pushes_to_broken_ledger_stay_bounded(ledger):

@@ -37,9 +37,13 @@ def programs() -> Path | None:
 
 
 class PostgreSQL:
-    """One cluster. `start` and `stop` may alternate; the data stays until the `with` ends."""
+    """One cluster. `start` and `stop` may alternate; the data stays until the `with` ends.
 
-    def __init__(self):
+    Its folder is made in `within`, by default where temporary files are.
+    """
+
+    def __init__(self, within: Path | None = None):
+        self._within = within
         self._programs = programs()
         if self._programs is None:
             pytest.skip("not installed: PostgreSQL (Debian package postgresql)")
@@ -50,7 +54,7 @@ class PostgreSQL:
 
     def __enter__(self):
         # Not pytest's folder: that is closed to other users, and too long a path for a socket.
-        self.folder = Path(tempfile.mkdtemp(prefix="goodput-pg-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="goodput-pg-", dir=self._within))
         try:
             if self._as:
                 owner = pwd.getpwnam("postgres")
@@ -124,6 +128,10 @@ class PostgreSQL:
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
+
+    def has_ended(self) -> bool:
+        """Whether it ended by itself."""
+        return self._process is not None and self._process.poll() is not None
 
     @property
     def pid(self) -> int:

@@ -40,6 +40,7 @@ from goodput.aggregator.ingest.health_log import NODE_WEIGHT_MAX, HealthLog
 from goodput.aggregator.ingest.node_clocks import NodeClocks
 from goodput.aggregator.ingest.store import ReportRejected, Store
 from goodput.aggregator.ingest.waiting_pushes import Part, Push, WaitingPushes
+from goodput.aggregator.ingest.write_failures import WriteFailures
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.segments import Segment
 from goodput.aggregator.ledger.threads import in_thread
@@ -101,6 +102,7 @@ class Ingest:
             0,
         )  # the numbers of the next transaction, and of the last that succeeded
         self._was_shared = False  # whether several pushes were in the one before
+        self._failures = WriteFailures()
         self._logged: set[tuple] = set()
         self._logged_since = time.monotonic()
 
@@ -430,8 +432,10 @@ class Ingest:
             self._unwritten_health = {key: event for key, event in events.items() if key in self.health}
             if isinstance(error, LedgerError):
                 self.counts["ledger", "error"] += 1
-                log.error("%s", error)
+                self._failures.failed(error)
             raise
+        else:
+            self._failures.succeeded()
         finally:
             self._appending = []
 
