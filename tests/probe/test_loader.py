@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from goodput.probe.loader.target import TargetError  # noqa: E402
 from goodput.probe.loader.variants import Variants  # noqa: E402
 
 COMMAND = str(SUPPORT / "probe" / "command.py")
+TRAINING = str(SUPPORT / "probe" / "training.py")
 # One of each kind, of few workers; `make probe-limits` has twelve.
 SHORT = (
     planted.Plant("cpu", "cpu", "core", 0.060, 0.040, 5),
@@ -33,7 +35,8 @@ SHORT = (
 
 
 @pytest.mark.parametrize("plant", SHORT, ids=lambda plant: plant.limit)
-def test_planted_limit_and_its_knee(plant, monkeypatch):
+def test_planted_limit_and_its_knee(plant, monkeypatch, tmp_path, capsys):
+    """By probing the loader, and by what two trainings with 1 and with many workers have recorded of it."""
     monkeypatch.setattr(sweep, "ROUNDS", 1)
     monkeypatch.setattr(probe, "BATCH_FACTORS", ())
     loader = planted.loader(plant, num_workers=1)
@@ -48,6 +51,29 @@ def test_planted_limit_and_its_knee(plant, monkeypatch):
     assert found["limit"]["name"] == plant.limit, found
     assert abs(found["knee"] - plant.knee) <= 1, found
     assert found["use"]["num_workers"] == found["knee"] and found["gain"] >= 1
+    for batches in (24, 60, 120):
+        document = recorded_by_trainings(plant, batches, tmp_path / str(batches), capsys)
+        if document["knee"] is not None and abs(document["knee"] - found["knee"]) <= 1:
+            break
+    assert document["knee"] is not None and abs(document["knee"] - found["knee"]) <= 1, document
+    names = {"storage": "blocked", "lock": "blocked", "copy": "training"}
+    assert document["limit"]["name"] == names.get(plant.limit, plant.limit), document
+
+
+def recorded_by_trainings(plant: planted.Plant, batches: int, directory: Path, capsys) -> dict:
+    """What the pages of real trainings with this loader tell."""
+    environ = {"GOODPUT_DIR": str(directory), "PYTHONWARNINGS": "ignore"}
+    options = json.dumps(asdict(plant))
+    processes = [
+        ([TRAINING, options, str(workers), str(batches)], {**environ, "GOODPUT_RUN": f"w{workers}"})
+        for workers in (1, plant.workers_max)
+    ]
+    for ended in server_with("torch").run(*processes, seconds=120):
+        assert ended.returncode == 0, ended.stderr
+    capsys.readouterr()
+    words = ["--run", "w1", f"w{plant.workers_max}", "--directory", str(directory)]
+    assert main(["probe", "loader", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

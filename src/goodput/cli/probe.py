@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import time
 
 import goodput
 from goodput.cli import fail, message, number
@@ -29,6 +30,12 @@ exit status: 0; 1 if a node is slower than its peers, or nothing could be measur
 2 a wrong call"""
 LOADER_EPILOG = """example:
   goodput probe loader train:make_loader --workers-max 32
+  goodput probe loader --run my-run                  by its recorded batches
+  goodput probe loader --run two-workers eight-workers
+
+Nothing is run for --run and --pid: the rank pages of trainings on this machine,
+running or not, have what their loaders did. Runs of one training with several
+num_workers tell whether workers slow each other down.
 
 exit status: 0; 1 if the loader could not be measured; 2 a wrong call"""
 
@@ -56,7 +63,8 @@ def add_options(parser) -> None:
     loader = actions.add_parser(
         "loader",
         help="throughput of a DataLoader, its limit, what to use",
-        description="Measure a DataLoader over workers, batch size and pinning, and name what limits it.",
+        description="Measure a DataLoader over workers, batch size and pinning, and name what limits it;\n"
+        "or tell it from the recorded batches of trainings.",
         epilog=LOADER_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -65,7 +73,13 @@ def add_options(parser) -> None:
 
 def add_loader_options(parser) -> None:
     cores = len(os.sched_getaffinity(0))
-    parser.add_argument("target", metavar="MODULE:FUNCTION", help="returns the torch.utils.data.DataLoader")
+    parser.add_argument(
+        "target", nargs="?", metavar="MODULE:FUNCTION", help="returns the torch.utils.data.DataLoader"
+    )
+    parser.add_argument("--run", nargs="+", metavar="RUN", help="by the recorded batches of these runs")
+    parser.add_argument("--pid", nargs="+", type=number(int, 1, 1 << 22), metavar="PID",
+        help="by those of the trainings that these processes are")  # fmt: skip
+    parser.add_argument("--directory", help="folder of the rank pages (default: as for goodput report)")
     parser.add_argument("--copy", metavar="MODULE:FUNCTION",
         help="copies a batch to the device and waits for it (default: to() of all tensors)")  # fmt: skip
     parser.add_argument("--workers-max", type=number(int, 1, 256), default=max(16, 2 * cores), metavar="N",
@@ -79,6 +93,8 @@ def add_loader_options(parser) -> None:
 
 
 def call(arguments) -> int:
+    if arguments.action == "loader" and not arguments.target:
+        return _recorded(arguments)
     try:
         import torch
     except ModuleNotFoundError:
@@ -173,4 +189,40 @@ def _loader(arguments, torch) -> int:
     except (target.TargetError, RuntimeError) as error:
         return fail("probe", error)
     print(json.dumps(found) if arguments.json else text.render(found))
+    return 0
+
+
+def _recorded(arguments) -> int:
+    """The loader of trainings by their rank pages."""
+    from goodput.probe.loader import recorded, recorded_text
+    from goodput.rank_page.page import PageError, default_directory
+    from goodput.sdk.reports.local_accounts import page_paths, read_page
+    from goodput.wire.identity import clean_text
+
+    if not (arguments.run or arguments.pid):
+        message("probe", "name a loader as module:function, or a training with --run or --pid")
+        return 2
+    directory, records, now_ns = arguments.directory or default_directory(), [], time.perf_counter_ns()
+    try:
+        paths = page_paths(directory)
+    except OSError as error:
+        return fail("probe", f"{directory}: {error.strerror}")
+    names, seen = set(), 0
+    for path in paths:
+        try:
+            page = read_page(path, now_ns)
+        except PageError as error:
+            message("probe", f"skipped {clean_text(error, 300)}")
+            continue
+        names.add(clean_text(page.run, 100))
+        if page.run in (arguments.run or ()) or page.pid in (arguments.pid or ()):
+            seen += 1
+            records.append(recorded.record_of(page.run, page.attempt))
+    found = recorded.waiting_most([one for one in records if one is not None])
+    if not found:
+        there = ", ".join(sorted(names)[:5]) or "none"
+        why = f"fewer than {recorded.BATCHES_MIN} batches of a DataLoader" if seen else "no such training"
+        return fail("probe", f"{why} in {directory}; runs there: {there}")
+    document = recorded.predict(found)
+    print(json.dumps(document) if arguments.json else recorded_text.render(document))
     return 0

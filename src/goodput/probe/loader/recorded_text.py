@@ -1,0 +1,50 @@
+"""The knee from recorded batches as text of 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+
+COLUMNS = 80
+
+
+def render(found: dict) -> str:
+    """A line for each record, the limit, and what to use."""
+    size = f"batches of {found['batch_size']}, " if found["batch_size"] else ""
+    count = sum(one["batches"] for one in found["records"])
+    lines = [
+        f"{size}{count:,} recorded",
+        "",
+        f"{'workers':>9}{'busy':>8}{'batches/s':>12}    ms of a batch: a worker's, waited for",
+    ]
+    for one in found["records"]:
+        name = max(one["parts"], key=one["parts"].__getitem__)
+        parts = f"{one['seconds'] * 1e3:.3g} ({name} {one['parts'][name] * 1e3:.3g}), {one['wait'] * 1e3:.3g}"
+        lines.append(f"{one['workers']:>9}{one['busy']:>8.1f}{_rate(one):>12}    {parts}")
+        lines += _wrapped(
+            f"          rank {one['rank']} of {one['run']}, attempt {one['attempt']}", "            "
+        )
+    limit = found["limit"]
+    lines += ["", *_wrapped(f"limit: {limit['name']}; {limit['text']}."), ""]
+    lines += _wrapped(_use(found))
+    if found["left_out"]:
+        lines += _wrapped(f"{found['left_out']} more with batches of another size are left out")
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _rate(one: dict) -> str:
+    """What the workers made; without workers the training's own time counts too, where it is known."""
+    if not one["workers"]:
+        return "" if one["besides"] is None else f"{1 / (one['seconds'] + one['besides']):.3g}"
+    return f"{one['busy'] / one['seconds']:.3g}"
+
+
+def _use(found: dict) -> str:
+    if found["knee"] is not None:
+        return f"use: num_workers={found['knee']}"
+    if found["keep_up"] is None:
+        return "use: unknown"
+    return f"use: unknown; num_workers={found['keep_up']} would keep up with the training if workers do not slow each other down"
+
+
+def _wrapped(text: str, indent: str = "  ") -> list[str]:
+    return textwrap.wrap(text, COLUMNS, subsequent_indent=indent)
