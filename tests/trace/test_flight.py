@@ -92,6 +92,22 @@ def test_finished_calls_are_no_hang_and_without_ends_there_is_no_skew(tmp_path):
     assert found["operations"][0]["skew_ns"] is None and found["operations"][0]["open"] == 0
 
 
+def test_clocks_are_aligned_by_calls_that_ranks_leave_together(tmp_path):
+    """The root of a broadcast leaves when it has sent, before the others have come: such ends say nothing of clocks."""
+    dumps = {rank: dump(rank, calls=6) for rank in range(3)}
+    for rank, one in dumps.items():
+        ahead = (rank - 1) * HOUR + 123_457 * rank
+        for at in range(7, 30):
+            came = BEGAN + ahead + 10 * at * MS + LATE[rank]
+            left = came if rank == 0 else BEGAN + ahead + (10 * at + 5) * MS
+            one["entries"].append(entry(at, came, left, operation="nccl:broadcast"))
+    rows = {row["operation"]: row for row in analyze_flight(written(tmp_path, dumps))["operations"]}
+    assert {name: (row["skew_ns"], row["last_rank"]) for name, row in rows.items()} == {
+        "all_reduce": (3 * MS, 1),
+        "broadcast": (3 * MS, 1),
+    }
+
+
 class Harmful:
     def __reduce__(self):
         return print, ("called",)

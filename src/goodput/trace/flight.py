@@ -15,36 +15,17 @@ import json
 import os
 import pickle
 import re
-from collections import Counter
 from math import prod
 from pathlib import Path
-from statistics import median, median_low
 from typing import Any, NamedTuple
 
 from goodput.account.collective_verdict import Call, GroupCalls, RankCalls, verdict
+from goodput.trace.arrivals import Clocks, align, skew_of
+from goodput.trace.operation_names import DTYPES, POINT_TO_POINT, RECEIVED, TOGETHER, operation_of
 from goodput.trace.stream import TraceError
 
 FILE_BYTES_MAX = 1 << 28
-SHARED_MIN = 3  # collectives that ranks have in common, to align their clocks
 _RANK = re.compile(r"(\d+)(\.(json|pkl|pickle))?$")
-_DTYPES = {
-    "Float": ("float32", 4),
-    "Double": ("float64", 8),
-    "Half": ("float16", 2),
-    "BFloat16": ("bfloat16", 2),
-    "Long": ("int64", 8),
-    "Int": ("int32", 4),
-    "Short": ("int16", 2),
-    "Char": ("int8", 1),
-    "Byte": ("uint8", 1),
-    "Bool": ("bool", 1),
-    "ComplexFloat": ("complex64", 8),
-    "ComplexDouble": ("complex128", 16),
-    "Float8_e4m3fn": ("float8_e4m3fn", 1),
-    "Float8_e5m2": ("float8_e5m2", 1),
-}
-_OPERATIONS = {"_all_gather_base": "all_gather", "_reduce_scatter_base": "reduce_scatter"}
-_POINT_TO_POINT = ("send", "recv")
 
 
 class Entry(NamedTuple):
@@ -98,12 +79,11 @@ def _ranks(config: dict) -> list[int]:
 
 def _entry(one: dict) -> Entry:
     name, description = (*map(str, one["process_group"]), "")[:2]
-    operation = str(one["profiling_name"]).rpartition(":")[2].split(" ")[0]
-    operation = _OPERATIONS.get(operation, operation)
-    number = one["p2p_seq_id"] if operation in _POINT_TO_POINT else one["collective_seq_id"]
-    side = "output" if operation in ("recv", "scatter", "reduce_scatter") else "input"
+    operation = operation_of(str(one["profiling_name"]).rpartition(":")[2].split(" ")[0])
+    number = one["p2p_seq_id"] if operation in POINT_TO_POINT else one["collective_seq_id"]
+    side = "output" if operation in RECEIVED else "input"
     sizes, dtypes = one.get(f"{side}_sizes") or [], one.get(f"{side}_dtypes") or []
-    dtype, width = _DTYPES.get(dtypes[0] if dtypes else "", (str(dtypes[0]).lower() if dtypes else "", 0))
+    dtype, width = DTYPES.get(dtypes[0] if dtypes else "", (str(dtypes[0]).lower() if dtypes else "", 0))
     size = sum(map(prod, sizes)) * width
     entered, left = int(one["time_created_ns"]), int(one.get("time_discovered_completed_ns") or 0)
     is_over = one.get("state") == "completed" or bool(one.get("retired"))
@@ -155,7 +135,7 @@ def _calls_of(dump: Dump, dumps: list[Dump]) -> RankCalls:
     told = []
     for (name, description), calls in groups.items():
         ranks = _ranks_of(name, description, dumps)
-        collectives = [call.sequence for call in calls if call.operation not in _POINT_TO_POINT]
+        collectives = [call.sequence for call in calls if call.operation not in POINT_TO_POINT]
         calls.sort(key=lambda call: call.enter_ns)
         told.append(
             GroupCalls(
@@ -193,11 +173,11 @@ def _operations(dumps: list[Dump]) -> list[dict[str, Any]]:
         for entry in dump.entries:
             key = entry.group, entry.description, entry.call.operation
             by_key.setdefault(key, {}).setdefault(dump.rank, []).append(entry)
-    offsets = _clock_offsets(dumps)
+    clocks = _clocks(dumps)
     rows = []
     for (group, description, operation), ranks in by_key.items():
-        skews, last = _arrivals(ranks, offsets) if operation not in _POINT_TO_POINT else ([], Counter())
-        (last_rank, times), *_ = last.most_common(1) or [(None, 0)]
+        skew = skew_of(_matched(ranks) if operation not in POINT_TO_POINT else (), clocks)
+        last_rank, last_share = skew.most_often_last()
         rows.append(
             {
                 "group": group,
@@ -207,43 +187,30 @@ def _operations(dumps: list[Dump]) -> list[dict[str, Any]]:
                 "calls": max(map(len, ranks.values())),
                 "bytes": max(sum(entry.call.bytes for entry in own) for own in ranks.values()),
                 "open": sum(not entry.is_over for own in ranks.values() for entry in own),
-                "skew_ns": median_low(skews) if skews else None,
+                "skew_ns": skew.median_ns(),
                 "last_rank": last_rank,
-                "last_share": times / len(skews) if skews else None,
+                "last_share": last_share,
             }
         )
     return sorted(rows, key=lambda row: (-row["bytes"], row["group"], row["operation"]))
 
 
-def _clock_offsets(dumps: list[Dump]) -> dict[int, float]:
-    """How far each rank's clock is ahead, by the ends of the collectives that all ranks of these dumps have left."""
-    ends: dict[tuple[str, int], dict[int, int]] = {}
+def _clocks(dumps: list[Dump]) -> Clocks:
+    """The clocks of the dumps' ranks, by the ends of the calls that ranks leave together."""
+    ends: dict[tuple[str, str], dict[int, dict[int, int]]] = {}
     for dump in dumps:
         for entry in dump.entries:
-            if entry.call.exit_ns and entry.call.operation not in _POINT_TO_POINT:
-                ends.setdefault((entry.group, entry.call.sequence), {})[dump.rank] = entry.call.exit_ns
-    shared = [found for found in ends.values() if len(found) == len(dumps) > 1]
-    if len(shared) < SHARED_MIN:
-        return {}
-    # Exact integers: unix ns are beyond the precision of a float.
-    base = [min(found.values()) for found in shared]
-    return {
-        dump.rank: median(found[dump.rank] - low for found, low in zip(shared, base, strict=True))
-        for dump in dumps
-    }
+            if entry.call.exit_ns and entry.call.operation in TOGETHER:
+                calls = ends.setdefault((entry.group, entry.description), {})
+                calls.setdefault(entry.call.sequence, {})[dump.rank] = entry.call.exit_ns
+    return align({group: list(calls.values()) for group, calls in ends.items()})
 
 
-def _arrivals(ranks: dict[int, list[Entry]], offsets: dict[int, float]) -> tuple[list[int], Counter[int]]:
-    """By call how much later its last rank came than its first, and how often each rank was the last."""
-    entered: dict[int, dict[int, float]] = {}
+def _matched(ranks: dict[int, list[Entry]]) -> list[dict[int, tuple[int, int]]]:
+    """When each rank came to and left the calls that all of them have left."""
+    calls: dict[int, dict[int, tuple[int, int]]] = {}
     for rank, own in ranks.items():
-        for entry in own if rank in offsets else ():
-            if not entry.call.exit_ns:
-                continue
-            entered.setdefault(entry.call.sequence, {})[rank] = entry.call.enter_ns - int(offsets[rank])
-    skews, last = [], Counter[int]()
-    for arrivals in entered.values():
-        if len(arrivals) == len(ranks) > 1:
-            skews.append(int(max(arrivals.values()) - min(arrivals.values())))
-            last[max(arrivals, key=lambda rank: (arrivals[rank], rank))] += 1
-    return skews, last
+        for entry in own:
+            if entry.call.exit_ns:
+                calls.setdefault(entry.call.sequence, {})[rank] = entry.call.enter_ns, entry.call.exit_ns
+    return [call for call in calls.values() if len(call) == len(ranks)]
