@@ -21,6 +21,11 @@ The document:
                              "steps": [{"name", "start_ns", and all of "total" but its last two}],
                              "events", "launches_known" or null, "top": [{"name", "kind", "count", "ns"}]}]}],
      "total": as above, over all devices of all ranks,
+     "collectives": [{"group", "operation", "size" or null, "ranks", "calls", "bytes" or null, "calls_without_size",
+                      "exposed_ns", "hidden_ns", "algorithm_bytes_per_second" or null, "bus_bytes_per_second" or null,
+                      "compared", "waited_ns" or null, "transfer_ns" or null, "skew_ns" or null,
+                      "skew_uncertainty_ns" or null, "last_rank" or null, "last_share" or null}],
+     "collectives_problem": why the calls of ranks were not compared, or null,
      "waiting": {"steps", "all_paid_ns", "waiting_ns", "waited_least"} or null,
      "cause": {"state", "share", "ns", "gain", "advice"} or null,
      "causes": ["cause", and at most two more that have at least half of its time],
@@ -30,9 +35,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from goodput.trace import collectives
 from goodput.trace.advice import leading
+from goodput.trace.collectives import RankCalls
 from goodput.trace.columns import Columns
-from goodput.trace.device_summary import PROBLEMS_LISTED_MAX, add, summarize_devices
+from goodput.trace.device_summary import PROBLEMS_LISTED_MAX, Launches, add, summarize_devices
 from goodput.trace.ranks import waiting
 from goodput.trace.states import STATES
 from goodput.trace.stream import Reader, TraceError
@@ -46,7 +53,9 @@ def analyze(paths: Iterable, progress: Callable[[float], None] | None = None) ->
 
 
 def analyze_one(path, order: int = 0, progress: Callable[[float], None] | None = None) -> dict:
-    """The document of one file; `order` is its rank if the file does not have one."""
+    """The document of one file; `order` is its rank if the file does not have one.
+
+    `calls` in it is for `combine`, which compares the collectives of ranks."""
     reader, columns = Reader(path, progress), Columns()
     add_event = columns.add
     for event in reader:
@@ -64,11 +73,16 @@ def analyze_one(path, order: int = 0, progress: Callable[[float], None] | None =
     place = place if isinstance(place, dict) else {}
     rank, world, base = place.get("rank"), place.get("world_size"), about.get("baseTimeNanoseconds")
     listed = sorted(columns.problems.items(), key=lambda item: -item[1][0])
+    is_known = type(rank) is int and rank >= 0
+    number = rank if type(rank) is int and rank >= 0 else order
+    world = world if type(world) is int and world > 0 else None
+    rows = [row for device in devices for row in device.pop("collectives")]
+    groups = collectives.comparable(columns, Launches(columns).at, about)
     return {
         "file": str(path),
-        "rank": rank if type(rank) is int and rank >= 0 else order,
-        "rank_known": type(rank) is int and rank >= 0,
-        "world_size": world if type(world) is int and world > 0 else None,
+        "rank": number,
+        "rank_known": is_known,
+        "world_size": world,
         "base_time_ns": base if type(base) is int else 0,
         "events": columns.events,
         "used": columns.used,
@@ -77,12 +91,15 @@ def analyze_one(path, order: int = 0, progress: Callable[[float], None] | None =
             for what, (count, first) in listed[:PROBLEMS_LISTED_MAX]
         ],
         "devices": devices,
+        "calls": RankCalls(number, str(path), world, collectives.only_group(columns, about), rows, groups),
     }
 
 
 def combine(ranks: list[dict], errors: Iterable[str] = ()) -> dict:
     """The document of ranks from `analyze_one`."""
     ranks = sorted(ranks, key=lambda rank: rank["rank"])
+    calls = [rank["calls"] for rank in ranks]
+    ranks = [{name: value for name, value in rank.items() if name != "calls"} for rank in ranks]
     devices = [device for rank in ranks for device in rank["devices"]]
     total, waits = add([device["total"] for device in devices]), waiting(ranks)
     causes = leading(total, devices, waits)
@@ -90,6 +107,8 @@ def combine(ranks: list[dict], errors: Iterable[str] = ()) -> dict:
         "version": 1,
         "ranks": ranks,
         "total": total,
+        "collectives": collectives.compare(calls),
+        "collectives_problem": collectives.problem(calls),
         "waiting": waits,
         "cause": causes[0] if causes else None,
         "causes": causes,

@@ -29,7 +29,7 @@ class Clocks(NamedTuple):
 
 
 class Skew(NamedTuple):
-    """`skews` in ns, of each call how much later the last rank came than the first; `last`: how often each was the last."""
+    """`skews` in ns, of each call how much later the last rank came than the first; `last`: how often each was last."""
 
     skews: list[int]
     last: Counter[int]
@@ -39,7 +39,7 @@ class Skew(NamedTuple):
 
     def most_often_last(self) -> tuple[int, float] | tuple[None, None]:
         """The rank, and its share of the calls."""
-        if not self.skews:
+        if not self.last:
             return None, None
         rank, times = min(self.last.items(), key=lambda item: (-item[1], item[0]))
         return rank, times / len(self.skews)
@@ -102,5 +102,6 @@ def skew_of(calls: Calls, clocks: Clocks) -> Skew:
             continue
         came = {rank: enter - clocks.ahead[rank][1] for rank, (enter, _) in call.items()}
         skews.append(max(came.values()) - min(came.values()))
-        last[max(came, key=lambda rank: (came[rank], rank))] += 1
+        if skews[-1]:
+            last[max(came, key=lambda rank: (came[rank], rank))] += 1
     return Skew(skews, last)

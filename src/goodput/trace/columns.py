@@ -10,6 +10,7 @@ from array import array
 from dataclasses import dataclass, field
 
 from goodput.trace import foreign, names
+from goodput.trace.calls import Calls
 from goodput.trace.spans import Gathered
 from goodput.trace.times import DURATION_NS_MAX, TIME_NS_MAX, to_ns
 
@@ -40,8 +41,8 @@ class Thread:
 class DeviceEvents:
     """Columns of one device."""
 
-    def __init__(self, label: str):
-        self.label = label
+    def __init__(self, device: int | str, label: str):
+        self.device, self.label = device, label
         self.starts, self.ends, self.correlations = array("q"), array("q"), array("q")
         self.names = array("I")
         self.kinds = array("B")
@@ -95,6 +96,7 @@ class Columns:
         self.launch_threads = array("I")
         self.graph_correlations = array("q")
         self.long = LongSpans()
+        self.calls = Calls()
         self.op_starts, self.op_ends = array("q"), array("q")
         self.op_names, self.op_threads = array("I"), array("I")
         self.names: list[str] = [OTHER_NAMES]
@@ -169,7 +171,7 @@ class Columns:
             if len(self.devices) >= DEVICES_MAX:
                 self._problem(f"of more than {DEVICES_MAX} devices")
                 return None
-            rows = self.devices[device] = DeviceEvents(names.device_label(category))
+            rows = self.devices[device] = DeviceEvents(device, names.device_label(category))
         return rows
 
     def _device(self, rows: DeviceEvents, role: int, name: str, start: int, end: int, args) -> None:
@@ -181,7 +183,10 @@ class Columns:
         rows.ends.append(end)
         rows.correlations.append(_correlation(correlation))
         rows.names.append(self._name(name))
-        rows.kinds.append(_kind_of(names.device_kind, role, name) if kind is None else kind)
+        kind = _kind_of(names.device_kind, role, name) if kind is None else kind
+        rows.kinds.append(kind)
+        if kind == names.COMMUNICATION:
+            self.calls.add_kernel(name, start, end, rows.device, rows.correlations[-1], args)
 
     def _host(self, role, name, start, end, pid, tid, args) -> None:
         kind = _kind_of(names.host_kind, role, name)
@@ -196,7 +201,10 @@ class Columns:
             return
         if kind == names.WIRE:
             self.wires.setdefault(thread.pid, Gathered()).add(start, end)
+            self.calls.add_span(name, start, end, thread.pid, args)
             return
+        if name == names.PARAM_COMMS:
+            self.calls.add_host(start, end, thread.pid, args)
         if kind == names.WEAK and name.startswith("Optimizer.step#"):
             self._mark(self.optimizers, start, end, name, place)
         thread.add(kind, start, end)

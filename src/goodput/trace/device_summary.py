@@ -7,7 +7,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 
-from goodput.trace import names, top_operations
+from goodput.trace import collectives, names, top_operations
 from goodput.trace.columns import Columns, DeviceEvents
 from goodput.trace.long_gaps import long_gaps
 from goodput.trace.spans import flatten, intersect, length, lengths_in, merge, subtract, union
@@ -18,17 +18,19 @@ PROBLEMS_LISTED_MAX = 20
 
 
 def summarize_devices(columns: Columns, about: dict) -> list[dict]:
-    """The documents of a trace's devices, sorted; of its processes if it has no devices."""
+    """The documents of a trace's devices, sorted; of its processes if it has no devices.
+
+    `collectives` in them are Rows of goodput.trace.collectives."""
     if not columns.devices:
         return _processors(columns)
-    launches = _Launches(columns)
+    launches = Launches(columns)
     devices = sorted(
         columns.devices.items(), key=lambda item: (isinstance(item[0], str), str(item[0]).zfill(20))
     )
     return [_device(columns, device, rows, launches, about) for device, rows in devices]
 
 
-class _Launches:
+class Launches:
     """Launch time and thread by correlation id."""
 
     def __init__(self, columns: Columns):
@@ -50,6 +52,11 @@ class _Launches:
                 threads.add(self._threads[place])
         return times, threads
 
+    def at(self, correlation: int, start: int) -> int:
+        """When what began at `start` was launched; `start` if that is not known."""
+        place = self._find(correlation, start) if correlation >= 0 else -1
+        return self._times[place] if place >= 0 else start
+
     def _find(self, correlation: int, start: int) -> int:
         """The last launch with this id before `start`: a file with several processes can use an id twice."""
         first = bisect_left(self._ids, correlation)
@@ -59,7 +66,7 @@ class _Launches:
         return max(bisect_right(self._times, start, first, after) - 1, first)
 
 
-def _device(columns: Columns, device, rows: DeviceEvents, launches: _Launches, about: dict) -> dict:
+def _device(columns: Columns, device, rows: DeviceEvents, launches: Launches, about: dict) -> dict:
     launched, feeding = launches.of(rows)
     pids = {columns.threads[place].pid for place in feeding}
     source, host_windows = windows(columns, pids)
@@ -71,7 +78,7 @@ def _device(columns: Columns, device, rows: DeviceEvents, launches: _Launches, a
     }
     found = on_device(host_windows, rows, launched, launches.first_id)
     host = host_of(columns.threads[i] for i in feeding)
-    document = _lane(columns, feeding, device_work(rows, launched), host, found, rows)
+    document = _lane(columns, feeding, device_work(rows, launched), host, found, device, rows)
     return {
         "device": f"{rows.label} {device}",
         "model": _model(about, device),
@@ -104,7 +111,7 @@ def _processors(columns: Columns) -> list[dict]:
                 "device": "CPU" if len(pids) == 1 else f"CPU of process {pid}",
                 "model": None,
                 "steps_from": source,
-                **_lane(columns, training, work, host, found),
+                **_lane(columns, training, work, host, found, pid),
                 "events": sum(place in training for place in columns.op_threads),
                 "launches_known": None,
                 "top": top_operations.operators(columns, training, found),
@@ -119,9 +126,10 @@ def _lane(
     work: Work,
     host: Host,
     found: list[Window],
+    place: int | str,
     events: DeviceEvents | None = None,
 ) -> dict:
-    """Totals, gaps and steps of one device, fed by `threads`."""
+    """Totals, gaps, steps and collectives of one device or process, `place`, fed by `threads`."""
     steps = flatten(bounds_of(found))
     states, gaps = split(work, host, steps)
     bounds = [(window.start, window.end) for window in found]
@@ -151,7 +159,13 @@ def _lane(
     total["between_steps_ns"] = bounds[-1][1] - bounds[0][0] - total["wall_ns"] if bounds else 0
     total["outside_steps_ns"] = length(subtract(work.ran, steps))
     longest = long_gaps(columns, threads, states, union(gaps.values()), events)
-    return {"total": total, "gaps": _gaps(gaps), "long_gaps": longest, "steps": rows}
+    return {
+        "total": total,
+        "gaps": _gaps(gaps),
+        "long_gaps": longest,
+        "steps": rows,
+        "collectives": collectives.rows_of(columns, place, work, steps),
+    }
 
 
 def add(rows: list[dict]) -> dict:

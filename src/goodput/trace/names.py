@@ -60,6 +60,7 @@ _WAITS = re.compile(r"Synchronize|HostSynchronize|urEventWait|urQueueFinish")
 LAUNCHES = re.compile(r"Launch|Memcpy|Memset|Enqueue|Append|Submit|Dispatch", re.IGNORECASE)
 _WIRES = re.compile(r"^(gloo|mpi|ucc):")
 _CALLS = re.compile(r"^(c10d(_functional)?::|_c10d_functional::|record_param_comms|nccl:)")
+PARAM_COMMS = "record_param_comms"  # the host's event with the arguments of a collective
 _LOADERS = re.compile(
     r"^enumerate\(Data(Loader|Pipe)\)|train_dataloader_next$|torch/utils/data/dataloader\.py\(\d+\): __next__$"
 )

@@ -6,6 +6,7 @@ terminal: unprintable characters become "?"."""
 from __future__ import annotations
 
 from goodput.account.text import tenths, wrap
+from goodput.trace import collectives_text
 from goodput.trace.advice import duration
 from goodput.trace.states import STATES
 
@@ -22,7 +23,8 @@ def render(document: dict, colour: bool = False) -> str:
         return "nothing to analyze"
     lines = _steps_of(*lanes[0]) if len(lanes) == 1 else _devices_of(document, lanes)
     lines += ["", *_bar(document["total"]["states_ns"], colour), ""]
-    lines += [*_figures(document, lanes), "", *_tops([device for _, device in lanes]), *_causes(document)]
+    lines += [*_figures(document, lanes), ""]
+    lines += [*collectives_text.lines(document), *_tops([device for _, device in lanes]), *_causes(document)]
     return "\n".join(wrap(clean(line)) if "\x1b" not in line else line for line in lines)
 
 
