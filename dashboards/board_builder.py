@@ -18,6 +18,7 @@ BOARDS = {
     "goodput-fleet": "Fleet",
     "goodput-run": "Run",
     "goodput-node": "Node and GPU",
+    "goodput-gpu": "GPU hardware",
     "goodput-host": "Host and storage",
     "goodput-rank": "Rank",
     "goodput-stack": "The stack itself",

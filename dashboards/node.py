@@ -5,7 +5,7 @@ from __future__ import annotations
 from dashboards import board_builder, panels
 from dashboards.board_builder import build_board
 from dashboards.panels import COLOUR_TEXT, GREEN, RED, YELLOW, series
-from dashboards.promql import NODE_NAME, RATE, gpu_names, on_node, rate_of, top_over_range
+from dashboards.promql import GPU_LEGEND, RATE, gpu_names, named_gpus, on_node, rate_of, top_over_range
 from dashboards.states import ONE_IS_BAD, ONE_IS_GOOD, PHASE_COLOURS
 
 GPUS_SHOWN = 6  # as many as a legend has room for
@@ -90,13 +90,10 @@ ACTIVE = f"({_activity('sm')} or {_activity('utilization')})"
 LEAST_ACTIVE = top_over_range(GPUS_SHOWN, ACTIVE, "instance, gpu", "bottomk")
 # The rank that used the GPU last; of a GPU that none has used, the run is empty.
 OWNER = f'gpu:owner:info{{{NODE},run=~"$run|"}}'
-# A name that fits a legend; the table has the slot and the uuid.
-GPU_LEGEND = "{{node}} GPU {{index}}"
 
 
 def _named(expr: str) -> str:
-    """A series by GPU, with the index of the GPU and the name of its node."""
-    return f"label_replace(({expr}) * on (instance, gpu) group_left (index) {gpu_names(GPU)}, {NODE_NAME})"
+    return named_gpus(expr, GPU)
 
 
 ROWS = f"bottomk(40, max by (instance, gpu) (goodput_gpu_up{{{GPU}}}))"

@@ -15,6 +15,17 @@ def gpu_names(selector: str) -> str:
     return f"label_replace({names}, {SHORT_UUID})"
 
 
+# A name of a GPU that fits a legend; tables have the slot and the uuid.
+GPU_LEGEND = "{{node}} GPU {{index}}"
+
+
+def named_gpus(expr: str, selector: str) -> str:
+    """A series by GPU, with the index of the GPU and the name of its node, for GPU_LEGEND."""
+    return (
+        f"label_replace(({expr}) * on (instance, gpu) group_left (index) {gpu_names(selector)}, {NODE_NAME})"
+    )
+
+
 def on_node(expr: str) -> str:
     """A series by instance, with the node's name in the label `node`: the instance without its port, for legends."""
     return f"label_replace({expr}, {NODE_NAME})"

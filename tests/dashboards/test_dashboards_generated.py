@@ -27,6 +27,7 @@ VARIABLES = {
     "goodput-fleet": ["cluster"],
     "goodput-run": ["cluster", "run"],
     "goodput-node": ["cluster", "run", "instance", "gpu"],
+    "goodput-gpu": ["cluster", "run", "instance", "gpu"],
     "goodput-host": ["cluster", "run", "instance"],
     "goodput-rank": ["cluster", "run", "rank"],
     "goodput-stack": ["cluster", "run", "instance"],
@@ -34,6 +35,7 @@ VARIABLES = {
 SELECTORS = {
     "goodput-run": 'run="$run"',
     "goodput-node": 'instance=~"$instance"',
+    "goodput-gpu": 'instance=~"$instance"',
     "goodput-host": 'instance=~"$instance"',
     "goodput-rank": 'run="$run"',
 }
@@ -214,7 +216,7 @@ def test_variables_are_bounded_and_read_series_that_exist(uid):
         assert set(re.findall(r"\$(\w+)", text)) <= known
         if variable.get("includeAll"):
             # "All" nodes are those listed for the run; GPUs would be too many to list in a query.
-            listed = variable["name"] == "instance" and uid in ("goodput-node", "goodput-host")
+            listed = variable["name"] == "instance" and uid in ("goodput-node", "goodput-gpu", "goodput-host")
             assert (variable.get("allValue") or None) == (None if listed else ".*")
             assert variable["current"]["value"] == "$__all"
             assert f'{variable["name"]}=~"${variable["name"]}"' in json.dumps(MODELS[uid]).replace("\\", "")

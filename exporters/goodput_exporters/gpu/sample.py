@@ -19,31 +19,54 @@ from msgspec import Struct, structs
 # First part of the key -> (series, labels held by the other parts, in order).
 FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     # Share of the time since the last sample. Units: utilization (a kernel ran; the driver's own coarse measure),
-    # engine (compute or graphics engine active), sm, sm_occupancy, tensor, dram, fp64, fp32, fp16, memory_controller.
+    # engine (compute or graphics engine active), sm, sm_occupancy, tensor, dram, fp64, fp32, fp16, memory_controller;
+    # integer and tensor_hmma, tensor_imma, tensor_dfma (16-bit floats, integers, fp64); encoder, decoder, jpeg, ofa.
     "activity": ("goodput_gpu_activity_ratio", ("unit",)),
     "link_bytes": ("goodput_gpu_link_bytes_total", ("link", "direction")),
     "link_rate": ("goodput_gpu_link_bytes_per_second", ("link", "direction")),
     "clock": ("goodput_gpu_clock_hertz", ("clock",)),
+    "clock_limit": ("goodput_gpu_clock_limit_hertz", ("clock", "kind")),
+    "performance_state": ("goodput_gpu_performance_state", ()),
+    "fan": ("goodput_gpu_fan_speed_ratio", ()),
     "temperature": ("goodput_gpu_temperature_celsius", ("sensor",)),
+    "temperature_limit": ("goodput_gpu_temperature_limit_celsius", ("limit",)),
+    "temperature_margin": ("goodput_gpu_temperature_margin_celsius", ()),
+    "temperature_limit_margin": ("goodput_gpu_temperature_limit_margin_celsius", ("limit",)),
     "power": ("goodput_gpu_power_watts", ()),
+    "power_instant": ("goodput_gpu_power_instant_watts", ()),
     "power_limit": ("goodput_gpu_power_limit_watts", ()),
+    "power_setting": ("goodput_gpu_power_setting_watts", ("kind",)),
     "energy": ("goodput_gpu_energy_joules_total", ()),
     "memory": ("goodput_gpu_memory_bytes", ("kind",)),
+    "bar1": ("goodput_gpu_bar1_bytes", ("kind",)),
     "throttled": ("goodput_gpu_throttled", ("reason",)),
     "throttle": ("goodput_gpu_throttle_seconds_total", ("reason",)),
     "ecc": ("goodput_gpu_ecc_errors_total", ("kind", "scope")),
+    "ecc_location": ("goodput_gpu_ecc_location_errors_total", ("kind", "scope", "location")),
+    "ecc_threshold": ("goodput_gpu_ecc_threshold_exceeded", ()),
+    "ecc_mode": ("goodput_gpu_ecc_enabled", ("kind",)),
+    "remap_banks": ("goodput_gpu_row_remap_banks", ("spare",)),
     "rows_remapped": ("goodput_gpu_rows_remapped", ("kind",)),
     "pages_retired": ("goodput_gpu_pages_retired", ("kind",)),
     "recovery": ("goodput_gpu_recovery_action", ("action",)),
     "pcie_replays": ("goodput_gpu_pcie_replays_total", ()),
+    "pcie_errors": ("goodput_gpu_pcie_errors_total", ("kind",)),
     "pcie_generation": ("goodput_gpu_pcie_generation", ("kind",)),
     "pcie_lanes": ("goodput_gpu_pcie_lanes", ("kind",)),
     "nvlink_errors": ("goodput_gpu_nvlink_errors_total", ("kind",)),
     "nvlink_bit_errors": ("goodput_gpu_nvlink_bit_error_ratio", ("kind",)),
+    "nvlink_up": ("goodput_gpu_nvlink_up", ("link",)),
+    "nvlink_link_errors": ("goodput_gpu_nvlink_link_errors_total", ("link", "kind")),
+    "nvlink_link_bytes": ("goodput_gpu_nvlink_link_bytes_total", ("link", "direction")),
+    "c2c_links": ("goodput_gpu_c2c_links", ("kind",)),
+    "c2c_errors": ("goodput_gpu_c2c_errors_total", ("kind",)),
+    "fabric": ("goodput_gpu_fabric_state", ("state",)),
+    "fabric_problem": ("goodput_gpu_fabric_problem", ("problem",)),
+    "vgpu_license": ("goodput_gpu_vgpu_license", ("kind",)),
     "processes": ("goodput_gpu_processes", ()),
 }
 GPUS_MAX = 256
-READINGS_MAX = 256
+READINGS_MAX = 512
 PROCESSES_MAX = 256
 PODS_MAX = 32
 EVENTS_MAX = 256

@@ -30,6 +30,8 @@ def add(node) -> None:
         _activity(node, gpu, busy)
         _clocks(node, gpu, busy)
         _errors(node, gpu, index, busy)
+        _limits(node, gpu, busy)
+        _links(node, gpu, busy)
         if node.phases is not None:
             _by_phase(node, gpu, node.phases[index])
     _driver(node)
@@ -97,6 +99,42 @@ def _errors(node, gpu: str, index: int, busy: np.ndarray) -> None:
         node.counter(name, 0, **labels, kind="uncorrectable")
     node.rare_events("goodput_gpu_nvlink_errors_total", 0.1, 2, gpu=gpu, kind="replay")
     node.gauge("goodput_gpu_nvlink_bit_error_ratio", 1e-15, gpu=gpu, kind="effective")
+
+
+def _limits(node, gpu: str, busy: np.ndarray) -> None:
+    """How far from its limits, and what is left to repair its memory."""
+    node.gauge("goodput_gpu_temperature_margin_celsius", 55 - 32 * busy - 4 * node.day, gpu=gpu)
+    for limit, degrees in {"slowdown": 89, "shutdown": 92}.items():
+        node.gauge("goodput_gpu_temperature_limit_celsius", degrees, gpu=gpu, limit=limit)
+    for kind, watts in {
+        "requested": LIMIT_WATTS,
+        "default": LIMIT_WATTS,
+        "min": 200,
+        "max": LIMIT_WATTS,
+    }.items():
+        node.gauge("goodput_gpu_power_setting_watts", watts, gpu=gpu, kind=kind)
+    node.gauge("goodput_gpu_clock_limit_hertz", 1.98e9, gpu=gpu, clock="sm", kind="max")
+    node.gauge("goodput_gpu_performance_state", 0, gpu=gpu)
+    for kind, value in {"total": 128 << 30, "used": 2 << 20}.items():
+        node.gauge("goodput_gpu_bar1_bytes", value, gpu=gpu, kind=kind)
+    place = {"gpu": gpu, "kind": "correctable", "scope": "volatile", "location": "device"}
+    node.rare_events("goodput_gpu_ecc_location_errors_total", 0.3, 3, **place)
+    node.gauge("goodput_gpu_ecc_threshold_exceeded", 0, gpu=gpu)
+    node.gauge("goodput_gpu_ecc_enabled", 1, gpu=gpu, kind="current")
+    for spare in ("low", "none"):
+        node.gauge("goodput_gpu_row_remap_banks", 0, gpu=gpu, spare=spare)
+
+
+def _links(node, gpu: str, busy: np.ndarray) -> None:
+    for link in ("0", "17"):
+        node.gauge("goodput_gpu_nvlink_up", 1, gpu=gpu, link=link)
+        node.rare_events("goodput_gpu_nvlink_link_errors_total", 0.1, 2, gpu=gpu, link=link, kind="replay")
+        node.counter(
+            "goodput_gpu_nvlink_link_bytes_total", 9.4e9 * busy, gpu=gpu, link=link, direction="transmit"
+        )
+    node.rare_events("goodput_gpu_pcie_errors_total", 0.2, 2, gpu=gpu, kind="correctable")
+    node.gauge("goodput_gpu_fabric_state", 1, gpu=gpu, state="completed")
+    node.gauge("goodput_gpu_fabric_problem", 0, gpu=gpu, problem="degraded_bandwidth")
 
 
 def _by_phase(node, gpu: str, seconds_by_phase: np.ndarray) -> None:

@@ -31,7 +31,36 @@ def readings(index: int, seconds: float) -> dict[str, float]:
         "nvlink_bit_errors/effective": 1e-15,
     }
     found |= {"pcie_generation/current": 5.0, "pcie_generation/max": 5.0, "recovery/none": 1.0}
-    return found
+    return found | details(seconds)
+
+
+def details(seconds: float) -> dict[str, float]:
+    """Limits, errors by place, and each link."""
+    found = {
+        "temperature_margin": 26.0,
+        "temperature_limit/slowdown": 89.0,
+        "temperature_limit_margin/slowdown": -2.0,
+    }
+    found |= {"fan": 0.4, "power_setting/requested": 700.0, "power_instant": 410.0, "performance_state": 0.0}
+    found |= {"clock_limit/sm/max": 1.98e9, "bar1/total": 2.0**37, "bar1/used": 2.0**21, "ecc_threshold": 0.0}
+    found |= {
+        "ecc_location/correctable/volatile/device": seconds,
+        "ecc_mode/current": 1.0,
+        "remap_banks/none": 0.0,
+    }
+    found |= {
+        "nvlink_up/0": 1.0,
+        "nvlink_link_errors/0/replay": seconds,
+        "nvlink_link_bytes/0/transmit": 1e9 * seconds,
+    }
+    found |= {
+        "pcie_errors/correctable": 0.0,
+        "c2c_links/present": 1.0,
+        "c2c_links/active": 1.0,
+        "c2c_errors/crc": 0.0,
+    }
+    found |= {"fabric/completed": 1.0, "fabric_problem/route_unhealthy": 1.0}
+    return found | {"vgpu_license/supported": 1.0, "vgpu_license/licensed": 0.0}
 
 
 class Two:

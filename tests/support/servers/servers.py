@@ -38,7 +38,7 @@ DASHBOARDS = REPOSITORY / "dashboards" / "generated"
 READY_SECONDS_MAX = 60
 # The board and the groups of rules that need GPUs and links; the others are content with ranks.
 HARDWARE = {
-    *("goodput-node", "goodput_hardware", "goodput_gpu_alerts"),
+    *("goodput-node", "goodput-gpu", "goodput_hardware", "goodput_gpu_alerts"),
     *("goodput_network_alerts", "goodput_host_alerts", "goodput_agent_alerts"),
 }
 

@@ -10,10 +10,13 @@ from msgspec.structs import replace
 
 from goodput_exporters.gpu.nvml import queries
 from goodput_exporters.gpu.nvml.gpm import Gpm
-from goodput_exporters.gpu.nvml.queries import FIELDS, Query, query_fields
+from goodput_exporters.gpu.nvml.links import LINKS
+from goodput_exporters.gpu.nvml.queries import FIELDS, Field, Query, query_fields
+from goodput_exporters.gpu.nvml.rare_queries import RARE, RARE_FIELDS
 from goodput_exporters.gpu.sample import PROCESSES_MAX, Gpu
 
 RETRY_SECONDS = 3600
+RARE_SECONDS = 60
 _UNSUPPORTED = (
     *(queries.NOT_SUPPORTED, queries.FUNCTION_NOT_FOUND, queries.STRUCT_VERSION, queries.REMOVED),
 )
@@ -43,6 +46,8 @@ class Device:
         self.is_mig = False
         self._gpm: Gpm | None = None
         self._retry_ns: dict[str, int] = {}  # by the name of a query or field
+        self._rare: dict[str, float] = {}  # readings of the rare queries, which each full sample repeats
+        self._rare_ns: int | None = None  # when they were read
 
     @property
     def uuid(self) -> str:
@@ -51,6 +56,7 @@ class Device:
     def close(self) -> None:
         """Release what the library holds for this device and its instances."""
         self.close_gpm()
+        self._rare, self._rare_ns = {}, None
         for instance in self.instances.values():
             instance.close()
         self.instances = {}
@@ -76,14 +82,24 @@ class Device:
                 pids = sorted({*compute, *(graphics or ())})[:PROCESSES_MAX]
                 readings["processes"] = float(len(set(compute)))
             if self._gpu_instance is None:
-                readings.update(self._read_fields(now_ns, problems))
+                readings.update(self._read_fields(FIELDS, now_ns, problems))
+                readings.update(self._read_rare(now_ns, problems))
         return replace(self.identity, readings=readings, pids=pids)
 
-    def _read_fields(self, now_ns: int, problems: list[str]) -> dict[str, float]:
+    def _read_rare(self, now_ns: int, problems: list[str]) -> dict[str, float]:
+        """The readings of what changes rarely, at most RARE_SECONDS old."""
+        if self._rare_ns is None or now_ns - self._rare_ns >= RARE_SECONDS * 1_000_000_000:
+            self._rare, self._rare_ns = {}, now_ns
+            for query in (*RARE, *LINKS):
+                self._keep(self._rare, self._run(query, now_ns, problems) or {}, problems)
+            self._rare |= self._read_fields(RARE_FIELDS, now_ns, problems)
+        return self._rare
+
+    def _read_fields(self, among: tuple[Field, ...], now_ns: int, problems: list[str]) -> dict[str, float]:
         """The readings of nvmlDeviceGetFieldValues."""
         fields = tuple(
             field
-            for field in FIELDS
+            for field in among
             if now_ns >= self._retry_ns.get(field.name, now_ns)
             and (field.after is None or field.after.name in self._retry_ns)
         )

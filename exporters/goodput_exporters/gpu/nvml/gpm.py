@@ -17,7 +17,11 @@ METRICS = {
     1: ("activity/engine", PERCENT),
     2: ("activity/sm", PERCENT),
     3: ("activity/sm_occupancy", PERCENT),
+    4: ("activity/integer", PERCENT),
     5: ("activity/tensor", PERCENT),
+    6: ("activity/tensor_dfma", PERCENT),
+    7: ("activity/tensor_hmma", PERCENT),
+    9: ("activity/tensor_imma", PERCENT),
     10: ("activity/dram", PERCENT),
     11: ("activity/fp64", PERCENT),
     12: ("activity/fp32", PERCENT),
@@ -26,6 +30,8 @@ METRICS = {
     21: ("link_rate/pcie/receive", MIB),
     60: ("link_rate/nvlink/receive", MIB),
     61: ("link_rate/nvlink/transmit", MIB),
+    100: ("link_rate/c2c/transmit", MIB),
+    101: ("link_rate/c2c/receive", MIB),
 }
 
 

@@ -48,7 +48,15 @@ def call(nvml, function: str, *arguments):
     return found(*arguments)
 
 
-def _number(key: str, function: str, factor: float, *arguments, fallback: Query | None = None) -> Query:
+def structure(nvml, name: str):
+    """One of the binding's structures; one that an older binding lacks raises the error of an older driver."""
+    found = getattr(nvml, name, None)
+    if found is None:
+        raise nvml.NVMLError(FUNCTION_NOT_FOUND)
+    return found()
+
+
+def number_query(key: str, function: str, factor: float, *arguments, fallback: Query | None = None) -> Query:
     def read(nvml, device) -> dict[str, float]:
         return {key: call(nvml, function, device.handle, *arguments) * factor}
 
@@ -77,6 +85,24 @@ def _memory_v1(nvml, device) -> dict[str, float]:
 
 def _reasons(function: str, nvml, device) -> dict[str, float]:
     return throttle_readings(call(nvml, function, device.handle))
+
+
+def _engine(unit: str, function: str) -> Query:
+    def read(nvml, device) -> dict[str, float]:
+        # Percent of the second number's microseconds.
+        return {f"activity/{unit}": call(nvml, function, device.handle)[0] * PERCENT}
+
+    return Query(function, read)
+
+
+def _performance_state(nvml, device) -> dict[str, float]:
+    state = nvml.nvmlDeviceGetPerformanceState(device.handle)
+    return {"performance_state": state} if 0 <= state <= 15 else {}  # NVML_PSTATE_UNKNOWN is 32.
+
+
+def _bar1(nvml, device) -> dict[str, float]:
+    memory = call(nvml, "nvmlDeviceGetBAR1MemoryInfo", device.handle)  # bytes
+    return {"bar1/total": memory.bar1Total, "bar1/used": memory.bar1Used, "bar1/free": memory.bar1Free}
 
 
 # NVML_PERF_POLICY_* of nvmlDeviceGetViolationStatus, and the field with the same value (the call is to be removed
@@ -151,6 +177,11 @@ BIT_ERROR_RATIOS = (
 # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX: KiB since the driver was loaded, despite the name.
 _TRANSMIT = Field(138, "link_bytes/nvlink/transmit", KIB, _ALL_LINKS)
 _RECEIVE = Field(139, "link_bytes/nvlink/receive", KIB, _ALL_LINKS)
+# NVML_FI_DEV_PCIE_*: the correctable errors in all, and their kinds.
+_PCIE_ERRORS = {
+    169: "l0_to_recovery", 173: "correctable", 174: "naks_received", 175: "receiver", 176: "bad_tlp", 177: "naks_sent",
+    178: "bad_dllp", 179: "non_fatal", 180: "fatal", 181: "unsupported_request", 182: "lcrc", 183: "lane",
+}  # fmt: skip
 FIELDS = (
     Field(3, "ecc/correctable/volatile"),
     Field(4, "ecc/uncorrectable/volatile"),
@@ -171,6 +202,8 @@ FIELDS = (
     *BIT_ERROR_RATIOS,
     Field(82, "temperature/memory"),
     Field(94, "pcie_replays"),
+    *(Field(number, f"pcie_errors/{kind}") for number, kind in _PCIE_ERRORS.items()),
+    Field(186, "power_instant", MILLI),  # NVML_FI_DEV_POWER_INSTANT, mW; of the GPU, scope 0
     _TRANSMIT,
     _RECEIVE,
     # NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES and _RCV_BYTES, of NVLink 5.
@@ -233,38 +266,47 @@ def _processes(kind: str) -> Query:
 COMPUTE, GRAPHICS = _processes("Compute"), _processes("Graphics")
 
 MEMORY = Query("nvmlDeviceGetMemoryInfo_v2", _memory, Query("nvmlDeviceGetMemoryInfo", _memory_v1))
-_TEMPERATURE_V = _number("temperature/core", "nvmlDeviceGetTemperatureV", 1.0, 0)
+_TEMPERATURE_V = number_query("temperature/core", "nvmlDeviceGetTemperatureV", 1.0, 0)
 _NOW, _BEFORE_535 = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
 
 FAST = (
     Query("nvmlDeviceGetUtilizationRates", _utilization),
     # mW; averaged over the last second on Ampere (except GA100) and later, which is why phases use the energy.
-    _number("power", "nvmlDeviceGetPowerUsage", MILLI),
-    _number("energy", "nvmlDeviceGetTotalEnergyConsumption", MILLI),  # mJ since the driver was loaded
+    number_query("power", "nvmlDeviceGetPowerUsage", MILLI),
+    number_query("energy", "nvmlDeviceGetTotalEnergyConsumption", MILLI),  # mJ since the driver was loaded
     MEMORY,
 )
 FULL = (
     *FAST,
-    _number("power_limit", "nvmlDeviceGetEnforcedPowerLimit", MILLI),  # mW
-    _number("clock/sm", "nvmlDeviceGetClockInfo", MEGA, 1),  # MHz; NVML_CLOCK_SM
-    _number("clock/memory", "nvmlDeviceGetClockInfo", MEGA, 2),  # MHz; NVML_CLOCK_MEM
+    number_query("power_limit", "nvmlDeviceGetEnforcedPowerLimit", MILLI),  # mW
+    number_query("clock/sm", "nvmlDeviceGetClockInfo", MEGA, 1),  # MHz; NVML_CLOCK_SM
+    number_query("clock/memory", "nvmlDeviceGetClockInfo", MEGA, 2),  # MHz; NVML_CLOCK_MEM
+    number_query("clock/video", "nvmlDeviceGetClockInfo", MEGA, 3),  # MHz; NVML_CLOCK_VIDEO
+    _engine("encoder", "nvmlDeviceGetEncoderUtilization"),
+    _engine("decoder", "nvmlDeviceGetDecoderUtilization"),
+    _engine("jpeg", "nvmlDeviceGetJpgUtilization"),
+    _engine("ofa", "nvmlDeviceGetOfaUtilization"),
+    Query("nvmlDeviceGetPerformanceState", _performance_state),
+    number_query("fan", "nvmlDeviceGetFanSpeed", PERCENT),  # of the maximum, which it may exceed
+    Query("nvmlDeviceGetBAR1MemoryInfo", _bar1),
     # Degrees Celsius.
-    _number("temperature/core", "nvmlDeviceGetTemperature", 1.0, 0, fallback=_TEMPERATURE_V),
+    number_query("temperature/core", "nvmlDeviceGetTemperature", 1.0, 0, fallback=_TEMPERATURE_V),
+    number_query("temperature_margin", "nvmlDeviceGetMarginTemperature", 1.0),
     Query(_NOW, partial(_reasons, _NOW), Query(_BEFORE_535, partial(_reasons, _BEFORE_535))),
     *(_throttle(reason) for reason in _POLICIES),
-    _number("pcie_generation/current", "nvmlDeviceGetCurrPcieLinkGeneration", 1.0),
-    _number("pcie_generation/max", "nvmlDeviceGetMaxPcieLinkGeneration", 1.0),
-    _number("pcie_lanes/current", "nvmlDeviceGetCurrPcieLinkWidth", 1.0),
-    _number("pcie_lanes/max", "nvmlDeviceGetMaxPcieLinkWidth", 1.0),
+    number_query("pcie_generation/current", "nvmlDeviceGetCurrPcieLinkGeneration", 1.0),
+    number_query("pcie_generation/max", "nvmlDeviceGetMaxPcieLinkGeneration", 1.0),
+    number_query("pcie_lanes/current", "nvmlDeviceGetCurrPcieLinkWidth", 1.0),
+    number_query("pcie_lanes/max", "nvmlDeviceGetMaxPcieLinkWidth", 1.0),
 )
 # A MIG instance has only its own memory and processes; everything else is the whole GPU's.
 MIG = (MEMORY,)
 
 
 def is_plausible(key: str, value: float) -> bool:
-    """Whether a value is finite, not negative (except temperatures) and, for activity, within 0 to 1.05."""
+    """Whether a value is finite, not negative (except temperatures and margins) and, for activity, within 0 to 1.05."""
     if not math.isfinite(value):
         return False
     if key.startswith("activity/"):
         return 0.0 <= value <= 1.05
-    return value >= 0 or key.startswith("temperature/")
+    return value >= 0 or key.startswith("temperature")

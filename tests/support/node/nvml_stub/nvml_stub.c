@@ -235,13 +235,119 @@ NUMBER(nvmlDeviceGetMaxPcieLinkGeneration)
 NUMBER(nvmlDeviceGetCurrPcieLinkWidth)
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth)
 NUMBER(nvmlDeviceGetMaxMigDeviceCount)
+NUMBER(nvmlDeviceGetPerformanceState)
+NUMBER(nvmlDeviceGetFanSpeed)
+NUMBER(nvmlDeviceGetPowerManagementLimit)
+NUMBER(nvmlDeviceGetPowerManagementDefaultLimit)
 
-int nvmlDeviceGetClockInfo(Device *device, unsigned clock, unsigned *answer) {
-  return ask_uint(device, "nvmlDeviceGetClockInfo", clock, answer);
+/* Of one of several: clocks, sensors, limits, links. */
+#define NUMBER_OF(function)                                            \
+  int function(Device *device, unsigned which, unsigned *answer) {     \
+    return ask_uint(device, #function, which, answer);                 \
+  }
+NUMBER_OF(nvmlDeviceGetClockInfo)
+NUMBER_OF(nvmlDeviceGetMaxClockInfo)
+NUMBER_OF(nvmlDeviceGetApplicationsClock)
+NUMBER_OF(nvmlDeviceGetTemperature)
+NUMBER_OF(nvmlDeviceGetTemperatureThreshold)
+NUMBER_OF(nvmlDeviceGetNvLinkState)
+
+#define TWO_NUMBERS(function)                                              \
+  int function(Device *device, unsigned *first, unsigned *second) {        \
+    const char *value;                                                     \
+    int error = ask(device, #function, 0, &value);                         \
+    if (!error && sscanf(value, "%u %u", first, second) != 2) abort();     \
+    return error;                                                          \
+  }
+TWO_NUMBERS(nvmlDeviceGetEncoderUtilization)
+TWO_NUMBERS(nvmlDeviceGetDecoderUtilization)
+TWO_NUMBERS(nvmlDeviceGetJpgUtilization)
+TWO_NUMBERS(nvmlDeviceGetOfaUtilization)
+TWO_NUMBERS(nvmlDeviceGetPowerManagementLimitConstraints)
+
+typedef struct {
+  unsigned version;
+  int margin;
+} Margin;
+
+int nvmlDeviceGetMarginTemperature(Device *device, Margin *margin) {
+  unsigned answer;
+  if (margin->version != (sizeof *margin | 1 << 24)) return VERSION_MISMATCH;
+  int error = ask_uint(device, "nvmlDeviceGetMarginTemperature", 0, &answer);
+  if (!error) margin->margin = (int)answer;
+  return error;
 }
 
-int nvmlDeviceGetTemperature(Device *device, unsigned sensor, unsigned *answer) {
-  return ask_uint(device, "nvmlDeviceGetTemperature", sensor, answer);
+/* Of memory at BAR1, in all, free and used. */
+int nvmlDeviceGetBAR1MemoryInfo(Device *device, unsigned long long bytes[3]) {
+  const char *value;
+  int error = ask(device, "nvmlDeviceGetBAR1MemoryInfo", 0, &value);
+  if (!error && sscanf(value, "%llu %llu %llu", &bytes[0], &bytes[1], &bytes[2]) != 3) abort();
+  return error;
+}
+
+/* Banks with all, many, some, few and no spare rows. */
+int nvmlDeviceGetRowRemapperHistogram(Device *device, unsigned banks[5]) {
+  const char *value;
+  int error = ask(device, "nvmlDeviceGetRowRemapperHistogram", 0, &value);
+  if (!error && sscanf(value, "%u %u %u %u %u", &banks[0], &banks[1], &banks[2], &banks[3], &banks[4]) != 5) abort();
+  return error;
+}
+
+/* Asked with the error's type, the counter's type and the place in one number: hundreds, tens, ones. */
+int nvmlDeviceGetMemoryErrorCounter(Device *device, unsigned error_type, unsigned counter, unsigned place,
+                                    unsigned long long *answer) {
+  const char *value;
+  int error = ask(device, "nvmlDeviceGetMemoryErrorCounter", 100 * error_type + 10 * counter + place, &value);
+  if (!error) *answer = strtoull(value, 0, 10);
+  return error;
+}
+
+typedef struct {
+  unsigned version;
+  unsigned long long counts[11];
+  unsigned is_exceeded;
+} SramStatus;
+
+int nvmlDeviceGetSramEccErrorStatus(Device *device, SramStatus *status) {
+  if (status->version != (sizeof *status | 1 << 24)) return VERSION_MISMATCH;
+  return ask_uint(device, "nvmlDeviceGetSramEccErrorStatus", 0, &status->is_exceeded);
+}
+
+typedef struct {
+  unsigned version;
+  unsigned char cluster[16];
+  unsigned status, clique, state, health;
+} Fabric;
+
+int nvmlDeviceGetGpuFabricInfoV(Device *device, Fabric *fabric) {
+  const char *value;
+  if (fabric->version != (sizeof *fabric | 2 << 24)) return VERSION_MISMATCH;
+  int error = ask(device, "nvmlDeviceGetGpuFabricInfoV", 0, &value);
+  if (!error && sscanf(value, "%u %u %u", &fabric->state, &fabric->status, &fabric->health) != 3) abort();
+  return error;
+}
+
+typedef struct {
+  unsigned code, is_licensed;
+  char license[128], product[128];
+  unsigned is_enabled, expiry[4];
+} LicensableFeature;
+typedef struct {
+  int is_supported;
+  unsigned count;
+  LicensableFeature features[3];
+} LicensableFeatures;
+
+int nvmlDeviceGetGridLicensableFeatures_v4(Device *device, LicensableFeatures *features) {
+  const char *value;
+  int error = ask(device, "nvmlDeviceGetGridLicensableFeatures", 0, &value);
+  if (error) return error;
+  memset(features, 0, sizeof *features);
+  /* Whether licences are supported, then whether each feature is licensed. */
+  features->count = sscanf(value, "%d %u %u %u", &features->is_supported, &features->features[0].is_licensed,
+                           &features->features[1].is_licensed, &features->features[2].is_licensed) - 1;
+  return SUCCESS;
 }
 
 typedef struct {

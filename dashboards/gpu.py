@@ -1,0 +1,124 @@
+"""goodput / GPU hardware: limits, wear and links of the GPUs, one by one."""
+
+from __future__ import annotations
+
+from dashboards import board_builder, panels
+from dashboards.board_builder import build_board
+from dashboards.panels import series
+from dashboards.promql import GPU_LEGEND, RATE, named_gpus, rate_of, top_over_range
+
+GPUS_SHOWN = 6  # as many as a legend has room for
+NODE = 'instance=~"$instance"'
+GPU = f'{NODE},gpu=~"$gpu"'
+LINK = "instance, gpu, link, kind"
+MARGIN = f"max by (instance, gpu) (goodput_gpu_temperature_margin_celsius{{{GPU}}})"
+LINK_ERRORS = rate_of("goodput_gpu_nvlink_link_errors_total", LINK, GPU)
+LINK_TRAFFIC = rate_of("goodput_gpu_nvlink_link_bytes_total", "instance, gpu, link", GPU)
+
+PANELS = [
+    # How far from their limits, and what is wearing out.
+    panels.lines(
+        "Limits of heat: the six with least margin",
+        "Degrees that the GPUs have left before clocks are throttled, and the lowest limits (by some GPUs as "
+        "margins: the margin at which each is reached); on the right the fastest fan. No margin in a busy rack: "
+        "inlet air or a fan. A fan at full speed on one GPU: its heat sink.",
+        {
+            GPU_LEGEND: named_gpus(top_over_range(GPUS_SHOWN, MARGIN, "instance, gpu", "bottomk"), GPU),
+            "{{limit}} limit": f"min by (limit) (goodput_gpu_temperature_limit_celsius{{{GPU}}})",
+            "{{limit}} at margin": f"max by (limit) (goodput_gpu_temperature_limit_margin_celsius{{{GPU}}})",
+            "fastest fan": f"max(goodput_gpu_fan_speed_ratio{{{GPU}}})",
+        },
+        unit="celsius",
+        no_value="the driver reports no limits of heat",
+        overrides=[series("fastest fan", "percentunit", axis="right")],
+    ),
+    panels.lines(
+        "Settings of power and clocks",
+        "Lowest power limit of the GPUs as requested, by default, and the least and most that may be requested; "
+        "the highest power at one moment; on the right the lowest limits of clocks. Requested below default, or "
+        "clocks of one kind below max on some GPUs: somebody set them (nvidia-smi -pl, -ac, -lgc). Slowest P-state "
+        "above 0 under load: the GPU is held down.",
+        {
+            "{{kind}}": f"min by (kind) (goodput_gpu_power_setting_watts{{{GPU}}})",
+            "highest now": f"max(goodput_gpu_power_instant_watts{{{GPU}}})",
+            "{{clock}} clock, {{kind}}": f"min by (clock, kind) (goodput_gpu_clock_limit_hertz{{{GPU}}})",
+            "slowest P-state": f"max(goodput_gpu_performance_state{{{GPU}}})",
+        },
+        unit="watt",
+        no_value="the driver reports no limits of power",
+        overrides=[
+            series("/.* clock, .*/", "hertz", axis="right"),
+            series("slowest P-state", "none", axis="hidden"),
+        ],
+    ),
+    panels.lines(
+        "Memory errors by place, spare rows",
+        "ECC errors per hour by place, banks with few or no spare rows, GPUs whose SRAM is past the threshold for "
+        "replacement, GPUs without ECC; on the right the fullest BAR1. Device is the DRAM: remapped rows mend it, "
+        "until a bank has none left. SRAM (l1, l2, register) is not mended: past the threshold, replace the GPU.",
+        {
+            "{{location}}, {{kind}}": "topk(6, sum by (location, kind) "
+            f'(increase(goodput_gpu_ecc_location_errors_total{{{GPU},scope="volatile"}}[1h])))',
+            "banks, {{spare}} spare": f'sum by (spare) (goodput_gpu_row_remap_banks{{{GPU},spare=~"low|none"}})',
+            "SRAM past threshold": f"sum(goodput_gpu_ecc_threshold_exceeded{{{GPU}}})",
+            "without ECC": f'count(goodput_gpu_ecc_enabled{{{GPU},kind="current"}} == 0) or vector(0)',
+            "fullest BAR1": f'max(goodput_gpu_bar1_bytes{{{GPU},kind="used"}} / ignoring (kind) '
+            f'goodput_gpu_bar1_bytes{{{GPU},kind="total"}})',
+        },
+        unit="short",
+        no_value="the driver reports no errors by place",
+        overrides=[series("fullest BAR1", "percentunit", axis="right")],
+    ),
+    panels.lines(
+        "NVLinks one by one",
+        "Links that are down, and the errors per second of the six worst links; on the right the bytes per second "
+        "of the busiest and the idlest link. One link with errors: its connector or the switch port behind it. One "
+        "idle link while the others work: it is down, and the ring goes around it.",
+        {
+            "links down": f"count(goodput_gpu_nvlink_up{{{GPU}}} == 0) or vector(0)",
+            GPU_LEGEND + " link {{link}} {{kind}}": named_gpus(
+                f"{top_over_range(GPUS_SHOWN, LINK_ERRORS, LINK)} > 0", GPU
+            ),
+            "busiest link": f"max({LINK_TRAFFIC})",
+            "idlest link": f"min({LINK_TRAFFIC})",
+        },
+        unit="short",
+        no_value="the driver reports no NVLinks",
+        overrides=[series(f"{which} link", "Bps", axis="right") for which in ("busiest", "idlest")],
+    ),
+    panels.lines(
+        "PCIe and chip-to-chip errors",
+        "Errors per second by kind, and chip-to-chip links that are not active. Correctable errors cost a "
+        "retransmission each: many are a riser, a cable or a slot. Fatal or non_fatal ones end in a lost GPU.",
+        {
+            "PCIe {{kind}}": f"topk(6, sum by (kind) (rate(goodput_gpu_pcie_errors_total{{{GPU}}}[{RATE}])))",
+            "C2C {{kind}}": f"sum by (kind) (rate(goodput_gpu_c2c_errors_total{{{GPU}}}[{RATE}]))",
+            "C2C links inactive": f'sum(goodput_gpu_c2c_links{{{GPU},kind="present"}} - ignoring (kind) '
+            f'goodput_gpu_c2c_links{{{GPU},kind="active"}})',
+        },
+        unit="cps",
+        no_value="the driver reports no errors of PCIe",
+        overrides=[series("C2C links inactive", "none", axis="hidden")],
+    ),
+    panels.lines(
+        "NVLink fabric and licences",
+        "GPUs by the state that the fabric manager gave them, GPUs with each problem of the fabric, and those that "
+        "need a vGPU licence and have none. Anything but completed on a machine with NVSwitches: NCCL falls back "
+        "to PCIe or fails (systemctl status nvidia-fabricmanager).",
+        {
+            "{{state}}": f"sum by (state) (goodput_gpu_fabric_state{{{GPU}}})",
+            "{{problem}}": f"sum by (problem) (goodput_gpu_fabric_problem{{{GPU}}}) > 0",
+            "without licence": f'count(goodput_gpu_vgpu_license{{{GPU},kind="licensed"}} == 0) or vector(0)',
+        },
+        unit="none",
+        no_value="the driver reports no state of a fabric",
+    ),
+]
+
+BOARD = build_board(
+    "goodput-gpu",
+    "How far are the GPUs from their limits, what of them wears out, and which of their links fails?",
+    PANELS,
+    [(9, 8, 8, 8), (9, 8, 8, 8)],
+    variables=[board_builder.OPTIONAL_RUN, board_builder.NODE, board_builder.GPU],
+)
