@@ -31,7 +31,7 @@ from support.servers.servers import wait_until
 
 from goodput.aggregator.api.app import create_app
 from goodput.aggregator.ingest.ingest import GATHER_SECONDS
-from goodput.aggregator.ingest.write_failures import WriteFailures
+from goodput.aggregator.ingest.write_failures import REASONS_MAX, WriteFailures
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.wire import schema
 
@@ -217,13 +217,16 @@ def test_failed_transactions_are_logged_when_that_begins_each_minute_and_when_it
         now = float(second)
         failures.failed(LedgerError("the disk is full"))
     failures.succeeded()
-    failures.failed(LedgerError("away"))
+    for number in range(20):
+        failures.failed(LedgerError("away"))
+        failures.failed(LedgerError(f"no room for file {number}"))
     assert [record.getMessage() for record in caplog.records] == [
         "the disk is full; pushes are refused until it can be written",
         "the disk is full; 7 transactions failed in 60 s",
         "the disk is full; 13 transactions failed in 120 s",
         "the ledger is written again: 13 transactions failed in 120 s",
         "away; pushes are refused until it can be written",
+        *(f"no room for file {n}; {2 * n + 2} transactions failed in 0 s" for n in range(REASONS_MAX - 1)),
     ]
 
 
