@@ -15,6 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
+from support.node import hardware_tree
 from support.node.attribution_tree import CONTAINER, UID, add_process
 from support.node.network_tree import MLX5, STANDARD, WIDE, counters, port, write
 from support.node.node_rank import Rank
@@ -22,6 +23,7 @@ from support.node.node_tree import FILES
 from support.node.nvml_stub.control import Control, build, uuid
 
 COUNT = 8  # of GPUs, of NICs, of ranks
+CPUS = 128  # of two sockets
 STEPS_PER_SECOND = 20
 PHASES_MS = {
     "loader": 2, "h2d": 1, "forward": 14, "backward": 24, "communication": 6, "optimizer": 3,
@@ -35,6 +37,16 @@ def make_tree(root: Path) -> None:
     """Trees of sysfs and procfs under `root`."""
     files = {name: text for name, text in FILES.items() if name.startswith("proc/")}
     files["proc/diskstats"] = "".join(DISK.format(number) for number in range(COUNT))
+    others = "".join(f"cpu{cpu} 500 10 150 20000 25 3 4 4 50 0\n" for cpu in range(2, CPUS))
+    files["proc/stat"] = FILES["proc/stat"].replace("intr ", f"{others}intr ")
+    files["proc/net/softnet_stat"] = "".join(f"{'0000000a ' * 12}{cpu:08x}\n" for cpu in range(CPUS))
+    for cpu in range(CPUS):
+        files |= {
+            f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id": f"{cpu // 64}\n",
+            f"sys/devices/system/cpu/cpu{cpu}/topology/core_id": f"{cpu % 64}\n",
+            f"sys/devices/system/cpu/cpu{cpu}/thermal_throttle/core_throttle_count": "0\n",
+            f"sys/devices/system/cpu/cpu{cpu}/thermal_throttle/package_throttle_count": "0\n",
+        }
     files["proc/net/netstat"] = "TcpExt: SyncookiesSent TCPTimeouts\nTcpExt: 0 12\n"
     files["proc/net/dev"] = "Inter-|   Receive\n face |bytes\n"
     for node in range(2):
@@ -53,6 +65,7 @@ def make_tree(root: Path) -> None:
             f"{at}/numa_node": f"{number // 4}\n",
         }
         files[f"sys/block/nvme{number}n1/size"] = "1\n"
+    hardware_tree.write_tree(root)
     write(root, files, "")
     write(root, _infiniband())
     for rank in range(COUNT):

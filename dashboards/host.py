@@ -87,6 +87,12 @@ MEMORY_COLOURS = {
     "dirty": "#e28c03",
     "shared": "#d977b3",
 }
+SENSOR = "instance, device, sensor"
+MODULE = "instance, module, slot, kind"
+NVME = (
+    f"goodput_host_nvme_up{{{NODE}}} * on (instance, device) group_left (model, firmware, state) "
+    f"goodput_host_nvme_info{{{NODE}}}"
+)
 PORT_DOWN = f'goodput_infiniband_state{{{NODE},kind="logical",state!="active"}} == 1'
 
 PANELS = [
@@ -133,10 +139,12 @@ PANELS = [
         "Bytes swapped and page major faults from storage, per second; processes killed for lack of memory in "
         "the last hour. Any kill: a rank or a worker was killed; give the job more memory or run fewer workers. "
         "Swapping: that comes next. Faults after a start are programs being loaded; lasting faults mean that the "
-        "page cache has no room.",
+        "page cache has no room. Huge pages are set aside by the administrator; none is free for who needs one.",
         {
             "swapped {{direction}}": _rate("goodput_host_swap_bytes_total", "direction"),
             "major faults": _rate("goodput_host_major_faults_total"),
+            "free huge pages of {{page_bytes}} bytes": "sum by (page_bytes) "
+            f'(goodput_host_huge_pages{{{NODE},kind="free"}})',
             "killed in the last hour": f"sum(increase(goodput_host_oom_kills_total{{{NODE}}}[1h]))",
         },
         unit="short",
@@ -164,13 +172,14 @@ PANELS = [
         "File systems",
         "The twenty fullest file systems that are watched: type, source, whether they answer and how fast. Full, "
         "or out of inodes (many small files): the next checkpoint fails. Not up: any access to it hangs; check "
-        "its server first, or the network.",
+        "its server first, or the network. A local one that became read-only: its disk fails.",
         {
             "full": FULL,
             "inodes used": f"1 - {INODES_FREE} / {INODES} and on ({MOUNT}) {FULL}",
             "free": f"{_mount('available_bytes')} and on ({MOUNT}) {FULL}",
             "response time": f"{_mount('response_seconds')} and on ({MOUNT}) {FULL}",
             "up": f"{_mount('up')} and on ({MOUNT}) {FULL}",
+            "read-only": f"{_mount('readonly')} and on ({MOUNT}) {FULL}",
             "info": f"{FILESYSTEM_INFO} and on ({MOUNT}) {FULL}",
         },
         unit="percentunit",
@@ -183,6 +192,7 @@ PANELS = [
             series("free", "bytes", [(None, "text")]),
             series("response time", "s", ONE_IS_BAD),
             series("up", "bool_yes_no", ONE_IS_GOOD),
+            series("read-only", "bool_yes_no", [(None, "text")]),
             *panels.widths(fstype=80, source=200),
             TO_NODE,
         ],
@@ -359,12 +369,88 @@ PANELS = [
         hide=("not active", "full"),
         overrides=[TO_NODE],
     ),
+    # The machine itself.
+    panels.lines(
+        "Temperatures",
+        "Of the four hottest sensors, and how far the one closest to its critical limit is from it. Few degrees left, or "
+        "an alarm: processors and NVMe slow down, NICs and their transceivers fail. Fans, filters, inlet air; other "
+        "nodes of the rack?",
+        {
+            "{{node}} {{device}} {{sensor}}": on_node(
+                top_over_range(4, f"max by ({SENSOR}) (goodput_host_temperature_celsius{{{NODE}}})", SENSOR)
+            ),
+            "left to a limit": "min((goodput_host_temperature_limit_celsius"
+            f'{{{NODE},kind="crit"}} > 0) - ignoring (kind) goodput_host_temperature_celsius{{{NODE}}})',
+            "alarms": f"sum(goodput_host_temperature_alarm{{{NODE}}})",
+        },
+        unit="celsius",
+        no_value="no sensor, as in most virtual machines",
+        overrides=[series("alarms", "none", ONE_IS_BAD, axis="right")],
+    ),
+    panels.lines(
+        "Memory errors, throttling, packets",
+        "Errors of the host's memory, and how often heat throttled processors, in the last hour; packets dropped "
+        "because a processor's backlog was full or left for later, per second, and all packets (right). Any "
+        "uncorrectable error: replace the module, see the table. Correctable ones by the thousand: soon. Dropped packets: one "
+        "processor takes the interrupts of too many queues.",
+        {
+            "memory: {{kind}}": f"sum by (kind) (increase(goodput_host_memory_errors_total{{{NODE}}}[1h]))",
+            "throttled: {{kind}}": f"sum by (kind) (increase(goodput_host_cpu_throttles_total{{{NODE}}}[1h]))",
+            "packets dropped": _rate("goodput_host_softnet_dropped_total"),
+            "packets left for later": _rate("goodput_host_softnet_squeezed_total"),
+            "packets": _rate("goodput_host_softnet_packets_total"),
+        },
+        unit="short",
+        no_value=NO_AGENT,
+        overrides=[series("packets", "cps", axis="right")],
+    ),
+    panels.table(
+        "Memory modules with errors, NVMe",
+        "Memory modules that had errors since the node was booted, with their slots where they are known, and the NVMe controllers "
+        "with their state. A controller that is not live serves no more requests: reset it, or replace it.",
+        {
+            "errors": f"topk(20, max by ({MODULE}) (goodput_host_memory_module_errors_total{{{NODE}}}) > 0)",
+            "works": f"topk(20, max by (instance, device, model, firmware, state) ({NVME}))",
+        },
+        unit="short",
+        no_value="neither",
+        first=["instance", "module", "slot", "kind", "device", "state"],
+        sort="instance",
+        overrides=[
+            series("works", "bool_yes_no", ONE_IS_GOOD),
+            *panels.widths(instance=110, errors=60, works=60),
+            TO_NODE,
+        ],
+    ),
+    panels.lines(
+        "Clock, busiest processor",
+        "The largest errors of the nodes' clocks by their time daemons, what is left to correct, and how many are not "
+        "synchronised; on the right how busy the busiest processor is, in all and with interrupts; the time since the last "
+        "boot has no axis. Not synchronised: chrony or systemd-timesyncd does not run, or reaches no server; logs of several "
+        "nodes cannot be put in order. A processor full of interrupts: spread the NIC's queues (irqbalance). One that a "
+        "single thread fills: a loader without workers.",
+        {
+            "error, {{kind}}": f"max by (kind) (goodput_host_clock_error_seconds{{{NODE}}})",
+            "to correct": f"max(abs(goodput_host_clock_correction_seconds{{{NODE}}}))",
+            "not synchronised": f"count(goodput_host_clock_synchronised{{{NODE}}} == 0) or vector(0)",
+            "processor, {{kind}}": "max by (kind) "
+            f"(rate(goodput_host_processor_seconds_total{{{NODE}}}[{promql.RATE}]))",
+            "since boot": f"time() - max(goodput_host_boot_timestamp_seconds{{{NODE}}})",
+        },
+        unit="s",
+        no_value=NO_AGENT,
+        overrides=[
+            series("not synchronised", "none", ONE_IS_BAD, axis="hidden"),
+            series("/^processor/", "percentunit", axis="right"),
+            series("since boot", "s", axis="hidden"),
+        ],
+    ),
 ]
 
 BOARD = build_board(
     "goodput-host",
     "What do loaders, checkpoints and collectives wait for on a node: cores, memory, disks, file systems, links?",
     PANELS,
-    [(8, 8, 8, 8), (8, 8, 16), (8, 8, 8, 8), (8, 6, 8, 10), (8, 8, 8, 8)],
+    [(8, 8, 8, 8), (8, 8, 16), (8, 8, 8, 8), (8, 6, 8, 10), (8, 8, 8, 8), (8, 12, 12), (8, 12, 12)],
     variables=[board_builder.OPTIONAL_RUN, board_builder.NODE],
 )

@@ -35,6 +35,7 @@ class Settings:
     directory: str
     sysfs: str = "/sys"
     procfs: str = "/proc"
+    rootfs: str = "/"  # where the host's root is mounted
     interval_seconds: float = 1.0
     grace_seconds: float = 60.0
     keep_seconds_max: float = 86_400.0

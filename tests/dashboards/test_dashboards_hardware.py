@@ -24,11 +24,12 @@ QUIET = {
 def prometheus(tmp_path_factory):
     require("prometheus")
     # Their names are unique among the tests, so appending hides nothing.
-    from support.node import network_tree, node_rank
+    from support.node import hardware_tree, network_tree, node_rank
     from support.node.node_tree import write_tree
 
     folder = tmp_path_factory.mktemp("hardware")
     write_tree(folder)
+    hardware_tree.write_tree(folder)
     network_tree.write(folder, network_tree.devices())
     (folder / "proc/self").mkdir()
     (folder / "proc/self/mountinfo").write_text("27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n")

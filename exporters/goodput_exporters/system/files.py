@@ -63,9 +63,15 @@ class CounterFiles:
         """The parsed text, None where the file is absent, unreadable or malformed."""
         try:
             text = read_text(path, bytes_max)
-            return None if text is None else parse(text)
         except CollectorError as error:
             self.problems.append(str(error))
+            return None
+        return None if text is None else self.parse(path, text, parse)
+
+    def parse(self, path: str, text: str, parse: Callable[[str], T]) -> T | None:
+        """What a file's text says, None where it is malformed."""
+        try:
+            return parse(text)
         except ParseError as error:
             self.problems.append(label(f"{path}: {error}"))
         return None

@@ -63,9 +63,12 @@ def add_options(parser) -> None:
         "0.5 %% of a core (default: %(default)s)")  # fmt: skip
     add("--sysfs", metavar="ROOT", type=path, default="/sys", help="default: %(default)s")
     add("--procfs", metavar="ROOT", type=path, default="/proc", help="default: %(default)s")
+    add("--rootfs", metavar="ROOT", type=path, default="/",
+        help="where the host's root is mounted, for the agent in a container: local file systems below it are measured "
+        "(default: %(default)s)")  # fmt: skip
     add("--path", metavar="DIR", type=path, action="append", default=[],
-        help="measure the file system of this directory (datasets, checkpoints); repeatable. Network file systems "
-        "are always measured")  # fmt: skip
+        help="measure the file system of this directory (datasets, checkpoints); repeatable. Network and local file "
+        "systems are always measured")  # fmt: skip
     add("--network", metavar="KIND", action="append", choices=NETWORK_KINDS, default=[],
         help="kinds of network interfaces to read: physical, bond, infiniband (IP over InfiniBand), virtual (of "
         "containers, bridges, tunnels); repeatable (default: the first three, or all where there is none of these)")  # fmt: skip
@@ -164,6 +167,7 @@ def call(arguments) -> int:
         compat=arguments.compat,
         sysfs=arguments.sysfs,
         procfs=arguments.procfs,
+        rootfs=arguments.rootfs,
         gpus_expected=arguments.gpus,
         probe=arguments.probe or kept.path_of(socket.gethostname()) or "",
         gpu_interval_seconds=arguments.gpu_interval,

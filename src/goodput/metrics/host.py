@@ -1,12 +1,16 @@
-"""Series of a host: processors, memory, pressure, disks, TCP; file systems and their clients; NUMA nodes."""
+"""Series of a host: processors, memory, pressure, disks, packets, clock, its health; file systems and their clients; NUMA nodes."""
 
 SERIES = """
 goodput_host_cpu_seconds_total{mode}: CPU time of the host by mode.
 goodput_host_cpus: Processors online.
 goodput_host_load1_ratio: One-minute load average per processor.
 goodput_host_processes_blocked: Tasks in uninterruptible sleep, mostly waiting for storage.
-goodput_host_memory_bytes{kind}: Host memory: total, available, cached, dirty, writeback, shared (/dev/shm and
-    similar), swap_total, swap_free.
+goodput_host_processor_seconds_total{cpu kind}: Time of each processor: busy (neither idle nor iowait), and
+    interrupt, which is part of it.
+goodput_host_boot_timestamp_seconds: When the host was booted, in Unix time.
+goodput_host_memory_bytes{kind}: Host memory: total, free, available, buffers, cached, reclaimable (of the
+    kernel's own), dirty, writeback, shared (/dev/shm and similar), swap_total, swap_free.
+goodput_host_huge_pages{page_bytes kind}: Huge pages of each size: total, free, reserved, surplus.
 goodput_host_swap_bytes_total{direction}: Memory swapped in and out.
 goodput_host_major_faults_total: Page faults that had to read from storage.
 goodput_host_oom_kills_total: Processes killed by the kernel for lack of memory.
@@ -19,10 +23,30 @@ goodput_host_disk_operation_seconds_total{device direction}: Total duration of c
 goodput_host_disk_in_flight{device}: Requests in flight.
 goodput_host_disk_busy_seconds_total{device}: Time in which the disk had requests in flight.
 goodput_host_tcp_retransmits_total: TCP segments retransmitted.
+goodput_host_softnet_packets_total: Packets that processors took from network devices, of all network
+    namespaces.
+goodput_host_softnet_dropped_total: Packets dropped since a processor's backlog was full.
+goodput_host_softnet_squeezed_total: Times that packets were left for later since a processor had used up its
+    budget.
+goodput_host_clock_synchronised: 1 if a time daemon keeps the clock synchronised, by the kernel.
+goodput_host_clock_correction_seconds: What the kernel has still to add to the clock.
+goodput_host_clock_error_seconds{kind}: Error of the clock by the time daemon: estimated, maximum.
+# Health of the machine
+goodput_host_memory_errors_total{controller kind}: Errors of the host's memory: correctable, uncorrectable (EDAC).
+goodput_host_memory_module_errors_total{controller module slot kind}: The same by memory module, with its slot
+    where that is named; errors of no known module are only in goodput_host_memory_errors_total.
+goodput_host_temperature_celsius{chip device sensor}: Temperatures by hwmon and thermal zones.
+goodput_host_temperature_limit_celsius{chip device sensor kind}: Limits of a sensor: max, crit.
+goodput_host_temperature_alarm{chip device sensor}: 1 if the chip says that the temperature is beyond a limit.
+goodput_host_cpu_throttles_total{package kind}: Times that heat throttled a processor: package, or core, summed
+    over the package's cores.
+goodput_host_nvme_up{device}: 1 if the NVMe controller works (its state is live).
+goodput_host_nvme_info{device model firmware state}: 1 for each NVMe controller.
 # File systems
-goodput_filesystem_info{mount fstype source}: 1 for each monitored file system: network file systems, and
-    those of configured paths.
+goodput_filesystem_info{mount fstype source}: 1 for each monitored file system: network file systems, those of
+    local disks, /dev/shm and /tmp in memory, and those of configured paths.
 goodput_filesystem_up{mount}: 1 if the file system answers, 0 if it fails or does not answer in time.
+goodput_filesystem_readonly{mount}: 1 if the file system refuses writes, as a local one does after errors.
 goodput_filesystem_response_seconds{mount}: Duration of the last statvfs call.
 goodput_filesystem_size_bytes{mount}: Size of the file system.
 goodput_filesystem_available_bytes{mount}: Space available to users other than root.

@@ -1,4 +1,4 @@
-"""A node's processors, memory, disks and file systems."""
+"""A node's processors, memory, disks, file systems and sensors."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ def add(node) -> None:
     _memory(node)
     _lustre(node)
     _nfs(node)
+    _machine(node)
 
 
 def _pressure(node) -> None:
@@ -55,6 +56,7 @@ def _filesystems(node) -> None:
     ):
         node.gauge("goodput_filesystem_info", 1, mount=mount, fstype=fstype, source=source)
         node.gauge("goodput_filesystem_up", 1, mount=mount)
+        node.gauge("goodput_filesystem_readonly", 0, mount=mount)
         node.gauge("goodput_filesystem_response_seconds", 4e-4, mount=mount)
         node.gauge("goodput_filesystem_size_bytes", size, mount=mount)
         available = size * np.clip(free + node.noise(0.002), 0, 1)
@@ -112,3 +114,35 @@ def _nfs(node) -> None:
         for part, share in {"queue": 0.02, "response": 0.95, "total": 1.0}.items():
             name = "goodput_nfs_operation_seconds_total"
             node.counter(name, share * rate * seconds, **labels, part=part)
+
+
+def _machine(node) -> None:
+    """Two sockets and an NVMe disk, warmer under load; one module has had a few correctable errors."""
+    for number in ("0", "1"):
+        sensor = {"chip": "coretemp", "device": f"coretemp.{number}", "sensor": f"Package id {number}"}
+        _sensor(node, sensor, 42 + 25 * node.traffic, 98)
+        for kind in ("core", "package"):
+            node.counter("goodput_host_cpu_throttles_total", 0, package=number, kind=kind)
+        for kind in ("correctable", "uncorrectable"):
+            node.counter("goodput_host_memory_errors_total", 0, controller=number, kind=kind)
+    _sensor(node, {"chip": "nvme", "device": "nvme0", "sensor": "Composite"}, 38 + 20 * node.saving, 85)
+    module = {"controller": "0", "module": "dimm3", "slot": "CPU0_DIMM_B1", "kind": "correctable"}
+    node.gauge("goodput_host_memory_module_errors_total", 3, **module)
+    node.gauge("goodput_host_nvme_up", 1, device="nvme0")
+    nvme = {"device": "nvme0", "model": "SAMSUNG MZQL23T8HCLS", "firmware": "GDC5602Q", "state": "live"}
+    node.gauge("goodput_host_nvme_info", 1, **nvme)
+    for name, rate in (("packets", 2e5 * node.traffic), ("dropped", 0), ("squeezed", 0.02)):
+        node.counter(f"goodput_host_softnet_{name}_total", rate)
+    node.gauge("goodput_host_clock_synchronised", 1)
+    node.gauge("goodput_host_clock_correction_seconds", 2e-5 + node.noise(4e-6))
+    for kind, seconds in (("estimated", 1e-4), ("maximum", 4e-3)):
+        node.gauge("goodput_host_clock_error_seconds", seconds, kind=kind)
+    for kind, share in (("busy", 0.5 + 0.3 * node.traffic), ("interrupt", 0.1 + 0.2 * node.traffic)):
+        node.counter("goodput_host_processor_seconds_total", share, cpu="0", kind=kind)
+    node.gauge("goodput_host_huge_pages", 0, page_bytes=str(2 << 20), kind="free")
+
+
+def _sensor(node, labels: dict[str, str], celsius, limit: float) -> None:
+    node.gauge("goodput_host_temperature_celsius", celsius + node.noise(0.4), **labels)
+    node.gauge("goodput_host_temperature_limit_celsius", limit, **labels, kind="crit")
+    node.gauge("goodput_host_temperature_alarm", 0, **labels)

@@ -1,17 +1,20 @@
 """The host's counters: parsers on known texts and on any text, the collector on a fixture tree."""
 
 import os
+import struct
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.node.broken_files import parse_or_raise
-from support.node.node_tree import FILES, samples
+from support.node.node_tree import FILES, of, samples
 
 from goodput.metrics import Families
 from goodput_exporters.collector import CollectorError, NoData, ParseError, Settings
 from goodput_exporters.collectors.host import collector
+from goodput_exporters.collectors.host.clock import ClockState, parse_timex, read_clock
 from goodput_exporters.collectors.host.collector import Host, is_whole_disk, without_small_decrease
+from goodput_exporters.collectors.host.softnet import Softnet, SoftnetTotals, parse_softnet
 from goodput_exporters.system.files import read_text
 
 PARSERS = {
@@ -22,10 +25,11 @@ PARSERS = {
     "proc/pressure/io": collector.parse_pressure,
     "proc/diskstats": collector.parse_diskstats,
     "proc/net/snmp": collector.parse_tcp_retransmits,
+    "proc/net/softnet_stat": parse_softnet,
 }
 # What the parsers look for, and what is nearly that.
 WORDS = """cpu cpu0 cpu1 0 1 -1 1e9 nan inf ² ٣ MemTotal: kB MB some full total= total=x total=5 avg10=0 Tcp:
-RetransSegs sda 8 procs_blocked oom_kill pswpin""".split()  # noqa: SIM905
+RetransSegs sda 8 procs_blocked btime oom_kill pswpin 0000000a""".split()  # noqa: SIM905
 
 
 def collect(settings, problem=None) -> dict:
@@ -46,7 +50,7 @@ def test_known_texts():
     }  # fmt: skip
     assert collector.parse_loadavg(FILES["proc/loadavg"]) == 3.0
     assert collector.parse_memory(FILES["proc/meminfo"]) == {
-        "total": 16_000_000 * 1024, "available": 8_000_000 * 1024, "cached": 4_000_000 * 1024, "dirty": 128 * 1024,
+        "total": 16_000_000 * 1024, "free": 1_000_000 * 1024, "available": 8_000_000 * 1024, "cached": 4_000_000 * 1024, "dirty": 128 * 1024,
         "writeback": 64 * 1024, "shared": 256 * 1024, "swap_total": 1000 * 1024, "swap_free": 900 * 1024,
     }  # fmt: skip
     assert collector.parse_pressure(FILES["proc/pressure/cpu"]) == {"some": 54.790694}
@@ -106,6 +110,9 @@ def test_truncated_text_parses_or_raises(name):
         (collector.parse_stat, "cpu 1 2\n"),
         (collector.parse_stat, "cpu 1 2 x 4\n"),
         (collector.parse_stat, "cpu 1 2 3 4\nprocs_blocked\n"),
+        (collector.parse_stat, "cpu 1 2 3 4\nbtime x\n"),
+        (parse_softnet, "0000000a 0000000g 0\n"),
+        (parse_softnet, "0000000a 00000000\n"),
         (collector.parse_vmstat, "pgfault 1\n"),
         (collector.parse_vmstat, "oom_kill -1\n"),
         (collector.parse_loadavg, ""),
@@ -154,9 +161,81 @@ def test_the_whole_tree(settings):
     assert found["goodput_host_tcp_retransmits_total", ()] == 744
 
 
+def test_processors_packets_and_huge_pages(settings):
+    found = collect(settings)
+    # 40,000 of idle and 25 of iowait are not busy; 3 of irq and 4 or 3 of softirq are.
+    assert of(found, "goodput_host_processor_seconds_total") == {
+        ("0", "busy"): 6.71, ("0", "interrupt"): 0.07, ("1", "busy"): 6.7, ("1", "interrupt"): 0.06,
+    }  # fmt: skip
+    assert found["goodput_host_boot_timestamp_seconds", ()] == 1_700_000_000
+    assert found["goodput_host_softnet_packets_total", ()] == 0xFFFFFFFF + 10
+    assert found["goodput_host_softnet_dropped_total", ()] == 2
+    assert found["goodput_host_softnet_squeezed_total", ()] == 17
+    pages = of(found, "goodput_host_huge_pages")
+    assert {kind: count for (kind, size), count in pages.items() if size == str(2 << 20)} == {
+        "total": 100, "free": 40, "reserved": 7, "surplus": 3,
+    }  # fmt: skip
+    assert pages["total", str(1 << 30)] == 8 and len(pages) == 8
+
+
+def test_malformed_line_costs_only_itself(tree, settings):
+    whole = collect(settings)
+    (tree / "proc/stat").write_text(FILES["proc/stat"].replace("cpu1 500", "cpu1 x"))
+    found = collect(settings, problem="proc/stat: 1 malformed lines of processors")
+    assert {labels for _, labels in set(whole) - set(found)} == {("1", "busy"), ("1", "interrupt")}
+    (tree / "proc/stat").write_text(FILES["proc/stat"])
+    (tree / "proc/net/softnet_stat").write_text("nonsense\n" + FILES["proc/net/softnet_stat"])
+    found = collect(settings, problem="softnet_stat: 1 malformed lines")
+    assert found == whole
+
+
+def test_packet_counts_of_32_bits_go_on():
+    totals, big = SoftnetTotals(), 0xFFFFFFF0
+    assert totals.add({0: Softnet(big, 1, 0), 1: Softnet(5, 0, 0)}) == (big + 5, 1, 0)
+    assert totals.add({0: Softnet(4, 1, 0)}) == (big + 5 + 20, 1, 0), "20 more, and processor 1 is offline"
+    assert totals.add({0: Softnet(4, 1, 0), 1: Softnet(7, 0, 2)}) == (big + 27, 1, 2)
+
+
+def test_older_kernels_tell_processors_by_order():
+    text = "0000000a 00000000 00000001 00000000\n0000000b 00000000 00000000 00000000\n"
+    assert parse_softnet(text).processors == {0: (10, 0, 1), 1: (11, 0, 0)}
+
+
+def timex(offset: int, status: int) -> bytes:
+    return struct.pack("@Illlli", 0, offset, 0, 16_000, 250, status) + bytes(200)
+
+
+def test_clock_units_and_synchronisation():
+    assert parse_timex(timex(-1500, 0x2001), 0) == ClockState(True, -1.5e-6, 250e-6, 0.016)
+    assert parse_timex(timex(1500, 0x0041), 5) == ClockState(False, 1.5e-3, 250e-6, 0.016)
+
+
+def test_clock_is_of_the_live_machine_alone(tree, settings):
+    state = ClockState(True, 1e-6, 2e-6, 3e-6)
+    for is_live in (False, True):
+        families = Families("node")
+        Host(settings, lambda: state).collect(families)
+        found = {name: value for (name, _), value in samples(families).items() if "clock" in name}
+        assert bool(found) is is_live
+        if not is_live:
+            (tree / "proc/self").symlink_to("42")
+    assert of(samples(families), "goodput_host_clock_error_seconds") == {
+        ("estimated",): 2e-6,
+        ("maximum",): 3e-6,
+    }
+    assert found["goodput_host_clock_synchronised"] == 1
+    assert found["goodput_host_clock_correction_seconds"] == 1e-6
+
+
+def test_this_machines_clock_is_readable():
+    state = read_clock()
+    if state is not None:  # A container may forbid the call.
+        assert abs(state.offset_seconds) < 1 and 0 <= state.estimated_error_seconds < 3600
+
+
 @pytest.mark.parametrize(
     "name",
-    ["proc/stat", "proc/meminfo", "proc/vmstat", "proc/pressure/io", "proc/diskstats", "proc/net/snmp"],
+    [name for name in PARSERS if name != "proc/loadavg"],
 )
 def test_malformed_file_costs_only_its_series(tree, settings, name):
     whole = collect(settings)
@@ -168,7 +247,7 @@ def test_malformed_file_costs_only_its_series(tree, settings, name):
 
 @pytest.mark.parametrize(
     "name",
-    ["proc/stat", "proc/meminfo", "proc/vmstat", "proc/pressure/io", "proc/diskstats", "proc/net/snmp"],
+    [*PARSERS, "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"],
 )
 def test_a_missing_file_is_no_error(tree, settings, name):
     whole = collect(settings)

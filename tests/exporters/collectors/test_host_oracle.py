@@ -1,7 +1,8 @@
 """prometheus-node-exporter as an oracle: it reads the same trees, and must have the same numbers.
 
-Of what both have: processors, memory, swap, faults, pressure, disks, NFS and NUMA. Debian's package is enough:
-apt-get install prometheus-node-exporter.
+Of what both have: processors, memory, swap, faults, pressure, disks, NFS, NUMA, packets, huge pages, memory errors,
+temperatures, throttled processors and NVMe; and of this machine, whose clock and file systems no tree has. Debian's
+package is enough: apt-get install prometheus-node-exporter.
 """
 
 import shutil
@@ -17,7 +18,9 @@ from support.servers.servers import free_ports, wait_until
 
 from goodput.metrics import Families
 from goodput_exporters.collector import Settings
+from goodput_exporters.collectors.hardware.collector import Hardware
 from goodput_exporters.collectors.host.collector import Host
+from goodput_exporters.collectors.local_filesystems.collector import LocalFilesystems
 from goodput_exporters.collectors.numa.collector import Numa
 from goodput_exporters.collectors.storage.collector import Storage
 from goodput_exporters.collectors.storage.filesystem_probe import FilesystemProbe
@@ -26,12 +29,17 @@ ORACLE = shutil.which("prometheus-node-exporter") or shutil.which("node_exporter
 COLLECTORS = (
     "cpu",
     "diskstats",
+    "edac",
+    "hwmon",
     "loadavg",
     "meminfo",
     "meminfo_numa",
     "mountstats",
+    "nvme",
     "pressure",
+    "softnet",
     "stat",
+    "thermal_zone",
     "vmstat",
 )
 VMSTAT = "--collector.vmstat.fields=^(oom_kill|pswp|pgmajfault)"
@@ -39,14 +47,17 @@ VMSTAT = "--collector.vmstat.fields=^(oom_kill|pswp|pgmajfault)"
 pytestmark = pytest.mark.skipif(ORACLE is None, reason="prometheus-node-exporter is not installed")
 
 
-def scrape(root) -> dict:
+LIVE_COLLECTORS = ("filesystem", "stat", "timex")
+
+
+def scrape(root, collectors=COLLECTORS) -> dict:
     """{(name, labels): value} that the oracle gives of root/proc and root/sys."""
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}/metrics"
     command = [
         *(ORACLE, f"--web.listen-address=127.0.0.1:{port}", "--web.disable-exporter-metrics", VMSTAT),
         *(f"--path.procfs={root}/proc", f"--path.sysfs={root}/sys", "--collector.disable-defaults"),
-        *(f"--path.udev.data={root}/udev", *(f"--collector.{name}" for name in COLLECTORS)),
+        *(f"--path.udev.data={root}/udev", *(f"--collector.{name}" for name in collectors)),
     ]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         try:
@@ -79,10 +90,11 @@ def write(root, files: dict[str, str]) -> None:
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     """(ours, the oracle's) on one tree."""
-    from support.node import node_tree
+    from support.node import hardware_tree, node_tree
 
     root = tmp_path_factory.mktemp("oracle")
     node_tree.write_tree(root)
+    hardware_tree.write_tree(root)
     (root / "sys/block/loop0/size").unlink()
     for node in (0, 1):
         base = f"sys/devices/system/node/node{node}"
@@ -109,7 +121,8 @@ def both(tmp_path_factory):
     settings, families = Settings(directory="", procfs=f"{root}/proc", sysfs=f"{root}/sys"), Families("node")
     probes = ScriptedProbes()
     probes.answers = dict.fromkeys(("/data", "/my scratch", "/bucket"), "error 5")
-    for collector in (Host(settings), Numa(settings), Storage(settings, FilesystemProbe(start=probes))):
+    storage = Storage(settings, FilesystemProbe(start=probes))
+    for collector in (Host(settings), Numa(settings), storage, Hardware(settings)):
         collector.collect(families)
     probes.end()
     return samples(families), scrape(root)
@@ -127,6 +140,15 @@ def test_the_oracle_has_read_the_tree(both):
         if name == "node_scrape_collector_success"
     }
     assert up == dict.fromkeys(COLLECTORS, 1.0)
+
+
+def sum_of(oracle: dict, name: str, **labels) -> float:
+    """The oracle's values with these labels together."""
+    return sum(
+        value
+        for (one, pairs), value in oracle.items()
+        if one == name and labels.items() <= dict(pairs).items()
+    )
 
 
 def test_pressure(both):
@@ -230,3 +252,82 @@ def test_numa(both):
         for kind, name in (("hit", "numa_hit"), ("miss", "numa_miss"), ("local", "local_node")):
             his = theirs(oracle, f"node_memory_numa_{name}_total", node=node)
             assert ours["goodput_numa_pages_total", (kind, node)] == his
+
+
+def test_packets_and_boot_time(both):
+    ours, oracle = both
+    for mine, name in (("packets", "processed"), ("dropped", "dropped"), ("squeezed", "times_squeezed")):
+        assert ours[f"goodput_host_softnet_{mine}_total", ()] == sum_of(oracle, f"node_softnet_{name}_total")
+    assert ours["goodput_host_boot_timestamp_seconds", ()] == theirs(oracle, "node_boot_time_seconds")
+    for cpu in ("0", "1"):
+        busy = sum(
+            theirs(oracle, "node_cpu_seconds_total", cpu=cpu, mode=mode)
+            for mode in ("user", "nice", "system", "irq", "softirq", "steal")
+        )
+        assert ours["goodput_host_processor_seconds_total", (cpu, "busy")] == pytest.approx(busy)
+
+
+def test_memory_errors(both):
+    ours, oracle = both
+    for controller in ("0", "1"):
+        for kind in ("correctable", "uncorrectable"):
+            his = theirs(oracle, f"node_edac_{kind}_errors_total", controller=controller)
+            assert ours["goodput_host_memory_errors_total", (controller, kind)] == his
+
+
+def test_temperatures(both):
+    ours, oracle = both
+    for (chip, device, sensor), his in {
+        ("coretemp", "coretemp.0", "Package id 0"): ("platform_coretemp_0", "temp1"),
+        ("nvme", "nvme0", "Composite"): ("nvme_nvme0", "temp1"),
+    }.items():
+        labels = dict(zip(("chip", "sensor"), his, strict=True))
+        mine = ours["goodput_host_temperature_celsius", (chip, device, sensor)]
+        assert mine == theirs(oracle, "node_hwmon_temp_celsius", **labels)
+        mine = ours["goodput_host_temperature_limit_celsius", (chip, device, "max", sensor)]
+        assert mine == pytest.approx(theirs(oracle, "node_hwmon_temp_max_celsius", **labels), rel=1e-12)
+    zone = ours["goodput_host_temperature_celsius", ("thermal_zone", "thermal_zone0", "x86_pkg_temp")]
+    assert zone == theirs(oracle, "node_thermal_zone_temp", type="x86_pkg_temp", zone="0")
+
+
+def test_throttled_processors(both):
+    ours, oracle = both
+    for package in ("0", "1"):
+        mine = ours["goodput_host_cpu_throttles_total", ("package", package)]
+        assert mine == theirs(oracle, "node_cpu_package_throttles_total", package=package)
+        mine = ours["goodput_host_cpu_throttles_total", ("core", package)]
+        assert mine == sum_of(oracle, "node_cpu_core_throttles_total", package=package)
+
+
+def test_nvme_controllers(both):
+    ours, oracle = both
+    his = {dict(labels)["device"]: dict(labels) for name, labels in oracle if name == "node_nvme_info"}
+    mine = {labels[0]: labels for name, labels in ours if name == "goodput_host_nvme_info"}
+    assert his.keys() == mine.keys() == {"nvme0", "nvme1"}
+    for device, labels in his.items():
+        assert mine[device] == (device, labels["firmware_revision"], labels["model"], labels["state"])
+
+
+def test_this_machines_clock_and_file_systems():
+    families, settings = Families("node"), Settings(directory="")
+    for collector in (Host(settings), LocalFilesystems(settings)):
+        collector.collect(families)
+    ours, oracle = samples(families), scrape("", LIVE_COLLECTORS)
+    assert ours["goodput_host_boot_timestamp_seconds", ()] == theirs(oracle, "node_boot_time_seconds")
+    if ("goodput_host_clock_synchronised", ()) in ours:
+        assert ours["goodput_host_clock_synchronised", ()] == theirs(oracle, "node_timex_sync_status")
+        mine = ours["goodput_host_clock_correction_seconds", ()]
+        assert mine == pytest.approx(theirs(oracle, "node_timex_offset_seconds"), abs=0.01)
+    for name, labels in [key for key in ours if key[0] == "goodput_filesystem_info"]:
+        fstype, mount, source = labels
+        his = {"device": source, "fstype": fstype, "mountpoint": mount}
+        if fstype == "tmpfs":
+            continue  # The oracle leaves out what is below /dev.
+        for mine, other in (
+            (("goodput_filesystem_size_bytes", (mount,)), "size_bytes"),
+            (("goodput_filesystem_readonly", (mount,)), "readonly"),
+            (("goodput_filesystem_inodes", ("total", mount)), "files"),
+        ):
+            assert ours[mine] == theirs(oracle, f"node_filesystem_{other}", **his), name
+        available = theirs(oracle, "node_filesystem_avail_bytes", **his)
+        assert ours["goodput_filesystem_available_bytes", (mount,)] == pytest.approx(available, rel=0.1)

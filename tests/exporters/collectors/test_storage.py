@@ -14,13 +14,14 @@ from support.node.storage_tree import LLITE_NEW, LLITE_OLD, MOUNTINFO, MOUNTSTAT
 
 from goodput.metrics import Families
 from goodput_exporters.collector import NoData, ParseError, Settings
-from goodput_exporters.collectors.storage import filesystem_probe, lustre, mounts
+from goodput_exporters.collectors.storage import filesystem_probe, lustre
 from goodput_exporters.collectors.storage.collector import MOUNTS_MAX, Storage
 from goodput_exporters.collectors.storage.filesystem_probe import (
     FilesystemProbe,
     FilesystemUsage,
     ProbeFailure,
 )
+from goodput_exporters.system import mounts
 
 PARSERS = {
     mounts.parse_mountinfo: MOUNTINFO,

@@ -114,7 +114,7 @@ class Node:
         self._file(
             "proc/stat",
             f"cpu  {1000 + 60 * now} 20 {300 + 8 * now} {40000 + 25 * now} {50 + 3 * now} 6 7 0 0 0\n"
-            f"cpu0 500 10 150 20000 25 3 4 4 50 0\nprocs_running 3\nprocs_blocked 2\n",
+            f"cpu0 500 10 150 20000 25 3 4 4 50 0\nbtime 1700000000\nprocs_running 3\nprocs_blocked 2\n",
         )
         self._file(
             "proc/vmstat",

@@ -38,6 +38,16 @@ FILES = {
         "Ip: Forwarding DefaultTTL\nIp: 1 64\n"
         "Tcp: RtoAlgorithm RtoMin MaxConn InSegs OutSegs RetransSegs InErrs\nTcp: 1 200 -1 702559 699820 744 0\n"
     ),
+    # Of a kernel with processors in the thirteenth field; its second one is offline.
+    "proc/net/softnet_stat": "".join(
+        f"{counts} " + "00000000 " * 9 + f"{cpu:08x}\n"
+        for cpu, counts in ((0, "0000000a 00000002 00000001"), (2, "ffffffff 00000000 00000010"))
+    ),
+    **{
+        f"sys/kernel/mm/hugepages/hugepages-{size}kB/{name}_hugepages": f"{count}\n"
+        for size, counts in ((2048, (100, 40, 7, 3)), (1048576, (8, 2, 0, 0)))
+        for name, count in zip(("nr", "free", "resv", "surplus"), counts, strict=True)
+    },
     f"proc/{node_rank.PID}/stat": f"{node_rank.PID} (train (x) y) S " + "0 " * 18 + f"{node_rank.TICKS} 0\n",
     "sys/block/nvme0n1/size": "1\n",
     "sys/block/sda/size": "1\n",

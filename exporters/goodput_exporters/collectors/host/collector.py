@@ -1,9 +1,10 @@
-"""Processors, load, memory, swap, pressure, disks and TCP of this host, from /proc. About 1 ms per scrape.
+"""Processors, load, memory, swap, pressure, disks, packets and clock of this host. About 1 ms per scrape.
 
 A missing file costs its series; a malformed or unreadable one also fails the run. Seconds per disk operation are
 the rate of goodput_host_disk_operation_seconds_total over that of goodput_host_disk_operations_total.
 
-Formats: proc(5); Documentation/accounting/psi.rst and admin-guide/iostats.rst of the kernel.
+Formats: proc(5); Documentation/accounting/psi.rst, admin-guide/iostats.rst and admin-guide/mm/hugetlbpage.rst of the
+kernel.
 """
 
 from __future__ import annotations
@@ -15,18 +16,25 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from goodput_exporters.collector import NoData, ParseError, Settings
+from goodput_exporters.collectors.host.clock import ClockState, read_clock
+from goodput_exporters.collectors.host.softnet import SoftnetTotals, parse_softnet
 from goodput_exporters.system.files import CounterFiles, parse_count, parse_meminfo, parse_protocol
 
 SECTOR_BYTES = 512  # in /proc/diskstats, whatever the disk's own sector size
 FILE_BYTES_MAX = 1 << 20
 DISKS_MAX = 256
+PROCESSORS_MAX = 1024
+HUGE_PAGE_SIZES_MAX = 16
 CPU_MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 # Idle and iowait of a sleeping processor are estimates that can decrease; a larger decrease is a reset.
 CPU_STEP_BACK_SECONDS_MAX = 3.0
 MEMORY_KINDS = {
     "MemTotal": "total",
+    "MemFree": "free",
     "MemAvailable": "available",
+    "Buffers": "buffers",
     "Cached": "cached",
+    "SReclaimable": "reclaimable",
     "Dirty": "dirty",
     "Writeback": "writeback",
     "Shmem": "shared",  # /dev/shm, which loader workers fill, and other memory without a backing file
@@ -40,16 +48,35 @@ VMSTAT_SERIES = {
     "pgmajfault": ("goodput_host_major_faults_total", {}, False),
     "oom_kill": ("goodput_host_oom_kills_total", {}, False),
 }
+# The files of one size in /sys/kernel/mm/hugepages.
+HUGE_PAGE_KINDS = {
+    "nr_hugepages": "total",
+    "free_hugepages": "free",
+    "resv_hugepages": "reserved",
+    "surplus_hugepages": "surplus",
+}
+_HUGE_PAGES = re.compile(r"hugepages-([1-9]\d{0,11})kB")
+# Lines of /proc/stat: those of single numbers or of all processors, and those of each processor.
+_TOTALS = re.compile(r"^(cpu|procs_blocked|btime)\b(.*)$", re.MULTILINE)
+_PROCESSORS = re.compile(r"^cpu(\d{1,5})((?:[ ]\d{1,20}){4,})[ ]*$", re.MULTILINE | re.ASCII)
+_PROCESSOR_NAMES = re.compile(r"^cpu\d{1,5}(?= |$)", re.MULTILINE | re.ASCII)
 _NOT_A_DISK = re.compile(r"(?:z?ram|loop|fd|sr)\d")
 _PARTITION = re.compile(r"(?:(?:[hsv]d|xvd)[a-z]+\d+|(?:nvme\d+n\d+|mmcblk\d+)p\d+)$")
 
 
 class Stat(NamedTuple):
-    """/proc/stat: ticks of all processors by mode, processors online, tasks in uninterruptible sleep."""
+    """/proc/stat: ticks of all processors by mode, processors online, tasks in uninterruptible sleep, boot time.
+
+    `processors` has the ticks of each one by kind, up to PROCESSORS_MAX: busy, and interrupt, which is part of it;
+    `malformed` says how many of their lines could not be read.
+    """
 
     modes: dict[str, int]
     cpus: int
     blocked: int | None
+    boot_unix_seconds: int | None
+    processors: dict[str, dict[str, int]]
+    malformed: int
 
 
 class Disk(NamedTuple):
@@ -68,17 +95,23 @@ class Disk(NamedTuple):
 class Host:
     name = "host"
 
-    def __init__(self, settings: Settings):
-        self._procfs = settings.procfs
+    def __init__(self, settings: Settings, clock: Callable[[], ClockState | None] = read_clock):
+        """`clock` returns the state of the running kernel's clock."""
+        self._procfs, self._clock_state = settings.procfs, clock
         self._block = os.path.join(settings.sysfs, "block")
+        self._huge_page_root = os.path.join(settings.sysfs, "kernel/mm/hugepages")
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._cpu_seconds: dict[str, float] = {}
+        self._softnet_totals = SoftnetTotals()
         self._files = CounterFiles()
 
     def collect(self, families) -> None:
         self._files = CounterFiles()
-        sources = (self._cpu, self._memory, self._vmstat, self._pressure, self._disks, self._tcp)
+        sources = (
+            *(self._cpu, self._memory, self._huge_pages, self._vmstat, self._pressure, self._disks),
+            *(self._tcp, self._softnet, self._clock),
+        )
         found = [source(families) for source in sources]
         self._files.raise_problems()
         if not any(found):
@@ -99,6 +132,15 @@ class Host:
             families.add("goodput_host_cpu_seconds_total", {"mode": mode}, seconds)
         families.add("goodput_host_cpus", {}, stat.cpus)
         families.add("goodput_host_processes_blocked", {}, stat.blocked)
+        families.add("goodput_host_boot_timestamp_seconds", {}, stat.boot_unix_seconds)
+        for cpu, kinds in stat.processors.items():
+            for kind, ticks in kinds.items():
+                seconds = ticks / self._ticks_per_second
+                families.add("goodput_host_processor_seconds_total", {"cpu": cpu, "kind": kind}, seconds)
+        if stat.malformed:
+            self._files.problems.append(
+                f"{self._procfs}/stat: {stat.malformed} malformed lines of processors"
+            )
         load = self._read("loadavg", parse_loadavg)
         if load is not None and stat.cpus:
             families.add("goodput_host_load1_ratio", {}, load / stat.cpus)
@@ -109,6 +151,17 @@ class Host:
         for kind, size in kinds.items():
             families.add("goodput_host_memory_bytes", {"kind": kind}, size)
         return bool(kinds)
+
+    def _huge_pages(self, families) -> bool:
+        found = False
+        for name in self._files.names(self._huge_page_root)[:HUGE_PAGE_SIZES_MAX]:
+            match = _HUGE_PAGES.fullmatch(name)
+            for file, kind in HUGE_PAGE_KINDS.items() if match else ():
+                count = self._files.read(f"{self._huge_page_root}/{name}/{file}", parse_count)
+                labels = {"page_bytes": str(int(match[1]) * 1024) if match else "", "kind": kind}
+                families.add("goodput_host_huge_pages", labels, count)
+                found |= count is not None
+        return found
 
     def _vmstat(self, families) -> bool:
         counts = self._read("vmstat", parse_vmstat) or {}
@@ -149,6 +202,32 @@ class Host:
         families.add("goodput_host_tcp_retransmits_total", {}, segments)
         return segments is not None
 
+    def _softnet(self, families) -> bool:
+        found = self._read("net/softnet_stat", parse_softnet)
+        if found is None:
+            return False
+        if found.malformed:
+            path = f"{self._procfs}/net/softnet_stat"
+            self._files.problems.append(f"{path}: {found.malformed} malformed lines")
+        totals = self._softnet_totals.add(found.processors)
+        families.add("goodput_host_softnet_packets_total", {}, totals.processed)
+        families.add("goodput_host_softnet_dropped_total", {}, totals.dropped)
+        families.add("goodput_host_softnet_squeezed_total", {}, totals.squeezed)
+        return bool(found.processors)
+
+    def _clock(self, families) -> bool:
+        # A recorded tree is another machine's: there, self is no link.
+        is_live = os.path.islink(os.path.join(self._procfs, "self"))
+        state = self._clock_state() if is_live else None
+        if state is None:
+            return False
+        families.add("goodput_host_clock_synchronised", {}, float(state.is_synchronised))
+        families.add("goodput_host_clock_correction_seconds", {}, state.offset_seconds)
+        for kind in ("estimated", "maximum"):
+            error = getattr(state, f"{kind}_error_seconds")
+            families.add("goodput_host_clock_error_seconds", {"kind": kind}, error)
+        return True
+
 
 def without_small_decrease(before: float, now: float) -> float:
     """The new value of a counter, or the old one where it decreased by at most CPU_STEP_BACK_SECONDS_MAX."""
@@ -157,21 +236,35 @@ def without_small_decrease(before: float, now: float) -> float:
 
 def parse_stat(text: str) -> Stat:
     """/proc/stat. Raises ParseError."""
-    modes, cpus, blocked = None, 0, None
-    for line in text.splitlines():
-        fields = line.split()
-        if fields and fields[0] == "cpu":
-            if len(fields) < 5:
-                raise ParseError("the cpu line has fewer than four modes")
-            # Guest time, further right, is part of user and nice already.
-            modes = {mode: parse_count(ticks) for mode, ticks in zip(CPU_MODES, fields[1:], strict=False)}
-        elif fields and re.fullmatch(r"cpu[0-9]+", fields[0]):
-            cpus += 1
-        elif fields and fields[0] == "procs_blocked":
-            blocked = parse_count(fields[1] if len(fields) == 2 else "")
-    if modes is None:
+    # The line of interrupts may have thousands of numbers, and is not looked at.
+    lines = {name: rest.split() for name, rest in _TOTALS.findall(text)}
+    if "cpu" not in lines:
         raise ParseError("no cpu line")
-    return Stat(modes, cpus, blocked)
+    processors = {}
+    for cpu, numbers in _PROCESSORS.findall(text)[:PROCESSORS_MAX]:
+        user, nice, system, _, _, irq, softirq, steal, *_ = (*map(int, numbers.split()), 0, 0, 0, 0)
+        processors[str(int(cpu))] = {
+            "busy": user + nice + system + irq + softirq + steal,
+            "interrupt": irq + softirq,
+        }
+    cpus = len(_PROCESSOR_NAMES.findall(text))
+    blocked, boot = (lines.get(name) for name in ("procs_blocked", "btime"))
+    return Stat(
+        _modes(lines["cpu"]),
+        cpus,
+        None if blocked is None else parse_count(" ".join(blocked)),
+        None if boot is None else parse_count(" ".join(boot)),
+        processors,
+        min(cpus, PROCESSORS_MAX) - len(processors),
+    )
+
+
+def _modes(fields: list[str]) -> dict[str, int]:
+    """Ticks by mode. Raises ParseError."""
+    if len(fields) < 4:
+        raise ParseError("the cpu line has fewer than four modes")
+    # Guest time, further right, is part of user and nice already.
+    return {mode: parse_count(ticks) for mode, ticks in zip(CPU_MODES, fields, strict=False)}
 
 
 def parse_loadavg(text: str) -> float:

@@ -22,14 +22,15 @@ from goodput_exporters.collectors.storage.filesystem_probe import (
     ProbeFailure,
 )
 from goodput_exporters.collectors.storage.lustre import Operation, read_lustre
-from goodput_exporters.collectors.storage.mounts import (
+from goodput_exporters.system.files import CounterFiles
+from goodput_exporters.system.mounts import (
     Mount,
     NfsMount,
+    host_path,
     label,
     parse_mountinfo,
     parse_mountstats,
 )
-from goodput_exporters.system.files import CounterFiles
 
 log = logging.getLogger("goodput.node")
 
@@ -45,6 +46,7 @@ class Storage:
     def __init__(self, settings: Settings, probe: FilesystemProbe | None = None):
         self._procfs, self._sysfs = settings.procfs, settings.sysfs
         paths = [os.path.abspath(path) for path in settings.paths[:MOUNTS_MAX]]
+        self._root = os.path.abspath(settings.rootfs)
         # By label, since two paths may have the same label after cleaning.
         self._paths = {label(path): path for path in paths}
         self._probe = probe or FilesystemProbe()
@@ -54,7 +56,7 @@ class Storage:
         files = CounterFiles()
         mounts = self._read("self/mountinfo", parse_mountinfo, files) or []
         own = _remote(mounts)
-        known = {mount.device for mount in own} | {label(mount.path) for mount in own}
+        known = {mount.device for mount in own} | {self._label(mount.path) for mount in own}
         others = _remote(self._read("1/mountinfo", parse_mountinfo, files) or [])
         others = [mount for mount in others if known.isdisjoint((mount.device, label(mount.path)))]
         count = len(own) + len(others)
@@ -63,7 +65,7 @@ class Storage:
         own, others = own[:MOUNTS_MAX], others[: max(0, MOUNTS_MAX - len(own))]
         for mount in (*own, *others):
             if label(mount.path) not in self._paths:
-                _add_info(families, mount.path, mount)
+                _add_info(families, self._label(mount.path), mount)
         self._add_usage(families, own, mounts)
         files.problems += self._probe.problems
         found = bool(own or others or self._paths)
@@ -77,6 +79,10 @@ class Storage:
 
     def close(self) -> None:
         self._probe.close()
+
+    def _label(self, path: str) -> str:
+        """A mount's path on the host; a configured path stays as it was given."""
+        return label(path if label(path) in self._paths else host_path(self._root, path))
 
     def _read(self, name: str, parse, files: CounterFiles):
         # Only root may read the files of process 1 where procfs is mounted with hidepid: that is no problem.
@@ -96,17 +102,17 @@ class Storage:
                     self._add_up(families, path, result)
                 if is_configured:
                     for mount in [mount for mount in mounts if mount.path == path][-1:]:
-                        _add_info(families, path, mount)
+                        _add_info(families, label(path), mount)
             elif is_configured or is_live or result.device == remote[path].device:
                 self._add_up(families, path, result)
-                _add_sizes(families, path, result)
+                _add_sizes(families, self._label(path), result)
                 if is_configured:
                     same = [mount for mount in mounts if mount.device == result.device]
-                    _add_info(families, path, same[-1] if same else Mount(result.device, path, "", ""))
+                    _add_info(families, label(path), same[-1] if same else Mount(result.device, path, "", ""))
 
     def _add_up(self, families, path: str, result: FilesystemUsage | ProbeFailure) -> None:
         up = isinstance(result, FilesystemUsage)
-        families.add("goodput_filesystem_up", {"mount": label(path)}, float(up))
+        families.add("goodput_filesystem_up", {"mount": self._label(path)}, float(up))
         if up and path in self._down:
             self._down.discard(path)
             log.warning("file system %s answers again", label(path))
@@ -121,7 +127,7 @@ class Storage:
             stats = self._read(name, parse_mountstats, files) or {}
             found.update({mount.path: stats[mount.path] for mount in mounts if mount.path in stats})
         for path, mount in found.items():
-            _add_nfs(families, label(path), mount)
+            _add_nfs(families, self._label(path), mount)
         return bool(found)
 
 
@@ -143,12 +149,14 @@ def _is_hidden(failure: ProbeFailure, is_configured: bool) -> bool:
 
 
 def _add_info(families, path: str, mount: Mount) -> None:
-    labels = {"mount": label(path), "fstype": label(mount.fstype), "source": label(mount.source)}
+    labels = {"mount": path, "fstype": label(mount.fstype), "source": label(mount.source)}
     families.add("goodput_filesystem_info", labels, 1)
+    if mount.fstype:
+        families.add("goodput_filesystem_readonly", {"mount": path}, float(mount.is_readonly))
 
 
 def _add_sizes(families, path: str, usage: FilesystemUsage) -> None:
-    labels = {"mount": label(path)}
+    labels = {"mount": path}
     families.add("goodput_filesystem_response_seconds", labels, usage.seconds)
     families.add("goodput_filesystem_size_bytes", labels, usage.size_bytes)
     families.add("goodput_filesystem_available_bytes", labels, usage.available_bytes)

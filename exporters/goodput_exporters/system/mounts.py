@@ -1,4 +1,6 @@
-"""Parsers of the kernel's lists of mounts: /proc/*/mountinfo and /proc/*/mountstats. Mount options are not read.
+"""Parsers of the kernel's lists of mounts: /proc/*/mountinfo and /proc/*/mountstats.
+
+Of the mount options only `ro` is read.
 
 Formats: proc(5); fs/proc_namespace.c, fs/nfs/iostat.h and net/sunrpc/stats.c of the kernel.
 """
@@ -23,12 +25,16 @@ _SECRET = re.compile(r"//[^/@]*@")
 
 
 class Mount(NamedTuple):
-    """`device` is major:minor, the same for every mount of one file system; `path` is the mount point."""
+    """`device` is major:minor, the same for every mount of one file system; `path` is the mount point.
+
+    `is_readonly` is true of a mount that refuses writes, and of a file system that does, as after errors.
+    """
 
     device: str
     path: str
     fstype: str
     source: str
+    is_readonly: bool = False
 
     @property
     def is_remote(self) -> bool:
@@ -62,11 +68,27 @@ def parse_mountinfo(text: str) -> list[Mount]:
     mounts = []
     for line in text.splitlines():
         before, dash, after = line.partition(" - ")
-        fields, (fstype, source, *_) = before.split(" "), (*after.split(" "), "", "")
+        fields, (fstype, source, options, *_) = before.split(" "), (*after.split(" "), "", "", "")
         if not dash or len(fields) < 6 or not fstype:
             raise ParseError(f"no mount in {line[:60]!r}")
-        mounts.append(Mount(fields[2], _unescape(fields[4]), fstype, _SECRET.sub("//", _unescape(source))))
+        is_readonly = "ro" in (*fields[5].split(","), *options.split(","))
+        source = _SECRET.sub("//", _unescape(source))
+        mounts.append(Mount(fields[2], _unescape(fields[4]), fstype, source, is_readonly))
     return mounts
+
+
+def below(root: str, mounts: list[Mount]) -> list[Mount]:
+    """The mounts at and below a folder, with their paths from there."""
+    if root == "/":
+        return mounts
+    found = [mount for mount in mounts if mount.path == root or mount.path.startswith(f"{root}/")]
+    return [mount._replace(path=host_path(root, mount.path)) for mount in found]
+
+
+def host_path(root: str, path: str) -> str:
+    """A path without `root`, the folder where the host's root is mounted; others stay as they are."""
+    is_below = root != "/" and (path == root or path.startswith(f"{root}/"))
+    return (path[len(root) :] or "/") if is_below else path
 
 
 def parse_mountstats(text: str) -> dict[str, NfsMount]:

@@ -1,0 +1,1 @@
+"""Health of the machine: memory errors, temperatures, throttled processors, NVMe controllers."""

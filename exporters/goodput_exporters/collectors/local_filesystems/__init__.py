@@ -1,0 +1,1 @@
+"""File systems on the host's own disks, and in its memory."""
