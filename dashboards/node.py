@@ -178,6 +178,7 @@ PANELS = [
             "PCIe links at a low generation": _below_maximum("generation"),
             "GPUs that need recovery": f"count({RECOVERY} == 1) or vector(0)",
             "PCIe replays": _increase("pcie_replays_total"),
+            "XGMI links down": f'sum(goodput_gpu_xgmi_links{{{GPU},state="down"}})',
         },
         unit="short",
         no_value=NO_GPU,

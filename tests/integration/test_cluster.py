@@ -35,6 +35,7 @@ QUIET = {
     "goodput_gpu_fan_speed_ratio": "the GPUs have no fans of their own",
     "goodput_gpu_c2c_links": "the GPUs are on PCIe",
     "goodput_gpu_c2c_errors_total": "the same",
+    "goodput_gpu_xgmi_links": "no GPU is AMD's",
     "goodput_network_pause_frames_total": "the same",
     "goodput_network_allowance_exceeded_total": "the same",
     "goodput_node_stacks_total": "no stacks are requested, since the ranks' pids are simulated",

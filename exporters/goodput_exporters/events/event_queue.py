@@ -43,7 +43,8 @@ POSSIBLE: dict[str, tuple[tuple[str, str], ...]] = {
     "driver": (("driver", "warning"),),
 }  # fmt: skip
 # Kinds that keep their name when events of unknown kinds have used up COUNTED_MAX.
-KINDS = {kind for pairs in POSSIBLE.values() for kind, _ in pairs} | {"back", "link_up"}
+KINDS = {kind for pairs in POSSIBLE.values() for kind, _ in pairs}
+KINDS |= {"back", "link_up", "gpu_reset", "gpu_hang", "page_fault"}
 
 
 class EventQueue:

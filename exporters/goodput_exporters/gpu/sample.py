@@ -63,6 +63,7 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "fabric": ("goodput_gpu_fabric_state", ("state",)),
     "fabric_problem": ("goodput_gpu_fabric_problem", ("problem",)),
     "vgpu_license": ("goodput_gpu_vgpu_license", ("kind",)),
+    "xgmi_links": ("goodput_gpu_xgmi_links", ("state",)),
     "processes": ("goodput_gpu_processes", ()),
 }
 GPUS_MAX = 256
@@ -129,7 +130,10 @@ class Event(Struct, frozen=True):
 
 
 class Sample(Struct, frozen=True):
-    """All GPUs of one driver. Where `full` is false, only fast changing values were read: activity, power, energy."""
+    """All GPUs of one driver. Where `full` is false, only fast changing values were read: activity, power, energy.
+
+    source  what the driver reads, where it has a choice: such as "sysfs (libamd_smi.so is not installed)"
+    """
 
     driver: str
     monotonic_ns: int
@@ -137,6 +141,7 @@ class Sample(Struct, frozen=True):
     full: bool = True
     events: list[Event] = []
     problems: list[str] = []
+    source: str = ""
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -40,8 +40,8 @@ goodput_node_stack_bursts_total{outcome}: Bursts of stack samples of ranks in no
     names a process of another user).
 goodput_node_stack_bursts_cpu_seconds_total: CPU time of py-spy for these bursts.
 goodput_health_events_total{kind severity device}: Hardware events of GPUs and links: xid, ecc, row_remap,
-    page_retired, throttle, lost, back, link_down, link_up, link_flap, retransmits, driver (its process was
-    restarted); severity is info, warning, critical; device is the GPU's uuid, the interface, the RDMA
+    page_retired, throttle, lost, back, gpu_reset, gpu_hang, page_fault, link_down, link_up, link_flap,
+    retransmits, driver (its process was restarted); severity is info, warning, critical; device is the GPU's uuid, the interface, the RDMA
     device/port, tcp, the driver, or other once the agent's limit of devices is reached.
 goodput_health_events_dropped_total: Hardware events dropped before the aggregator acknowledged them.
 goodput_health_events_waiting: Hardware events that the aggregator has not acknowledged.

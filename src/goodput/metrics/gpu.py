@@ -18,8 +18,8 @@ goodput_gpu_activity_ratio{gpu unit}: Share of the last sample's time in which t
     integers and fp64; encoder, decoder, jpeg and ofa (optical flow) are fixed engines.
 goodput_gpu_false_zero{gpu}: 1 where the engine's activity reads 0 at full utilization: the profiling counters
     are invalid.
-goodput_gpu_link_bytes_total{gpu link direction}: Bytes over the GPU's links (pcie, nvlink, c2c); direction
-    is transmit or receive.
+goodput_gpu_link_bytes_total{gpu link direction}: Bytes over the GPU's links (pcie, nvlink, c2c, xgmi);
+    direction is transmit or receive.
 goodput_gpu_link_bytes_per_second{gpu link direction}: Rate over the GPU's links, where the driver has a rate
     but no total; direction is transmit, receive, or both where it has only their sum.
 goodput_gpu_clock_hertz{gpu clock}: Clock of the GPU: sm, memory, video.
@@ -42,14 +42,17 @@ goodput_gpu_memory_bytes{gpu kind}: Memory of the GPU: total, used, free, reserv
 goodput_gpu_bar1_bytes{gpu kind}: Memory of the GPU that is mapped for the host and other devices: total, used,
     free.
 goodput_gpu_throttled{gpu reason}: 1 while clocks are throttled for this reason: idle, app_clocks, power,
-    hw_slowdown, sync_boost, thermal, hw_thermal, hw_power_brake, display_clocks.
+    hw_slowdown, sync_boost, thermal, hw_thermal, hw_power_brake, display_clocks; of AMD also memory_thermal,
+    regulator_thermal, current.
 goodput_gpu_throttle_seconds_total{gpu reason}: Time in which clocks were throttled: power, thermal,
     sync_boost, board_limit, low_utilization, reliability, app_clocks, base_clocks and others that the driver
     counts.
-goodput_gpu_ecc_errors_total{gpu kind scope}: Memory errors: correctable, uncorrectable; volatile since the
-    driver was loaded, aggregate over the GPU's life.
+goodput_gpu_ecc_errors_total{gpu kind scope}: Memory errors: correctable, uncorrectable, of AMD also deferred
+    (uncorrectable, found before the data was used); volatile since the driver was loaded, aggregate over the
+    GPU's life. Of AMD those of all blocks, links too.
 goodput_gpu_ecc_location_errors_total{gpu kind scope location}: The same errors by place: device (DRAM), sram, l1,
-    l2, register, texture, shm, cbu; the total is goodput_gpu_ecc_errors_total.
+    l2, register, texture, shm, cbu; the total is goodput_gpu_ecc_errors_total. Of AMD by block: umc (memory),
+    gfx, sdma, mmhub, xgmi_wafl (links) and others.
 goodput_gpu_ecc_threshold_exceeded{gpu}: 1 where uncorrectable errors of the SRAM exceed the threshold for
     replacing the GPU.
 goodput_gpu_ecc_enabled{gpu kind}: 1 where ECC is on: current, pending (after the next reset).
@@ -57,7 +60,8 @@ goodput_gpu_row_remap_banks{gpu spare}: Memory banks by how many spare rows they
     partial, low, none.
 goodput_gpu_rows_remapped{gpu kind}: Remapped memory rows: correctable, uncorrectable; pending and failure are
     1 or 0.
-goodput_gpu_pages_retired{gpu kind}: Retired memory pages: single_bit, double_bit; pending is 1 or 0.
+goodput_gpu_pages_retired{gpu kind}: Retired memory pages: single_bit, double_bit; pending is 1 or 0. Of AMD
+    pages that are retired, pending, or unreservable (bad and still in use).
 goodput_gpu_recovery_action{gpu action}: 1 for the recovery action that the driver recommends: none,
     gpu_reset, node_reboot, drain_p2p, drain_and_reset, recover_imex_domain, bus_reset, system_reboot,
     unknown.
@@ -85,6 +89,7 @@ goodput_gpu_fabric_state{gpu state}: 1 for the state of the GPU in the NVLink fa
 goodput_gpu_fabric_problem{gpu problem}: 1 where the NVLink fabric has this problem: degraded_bandwidth,
     route_recovery, route_unhealthy, access_timeout, misconfigured.
 goodput_gpu_vgpu_license{gpu kind}: 1 where the GPU needs a vGPU licence (supported) and has one (licensed).
+goodput_gpu_xgmi_links{gpu state}: XGMI links between AMD GPUs: up, down.
 goodput_gpu_processes{gpu}: Processes that compute on the GPU.
 goodput_gpu_activity_seconds_total{gpu phase unit}: Time the unit was active, by the phase of the GPU's rank;
     phase none is outside any phase, idle is without a rank.

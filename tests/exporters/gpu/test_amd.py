@@ -1,10 +1,8 @@
-"""AMD GPUs: parsers on any text, the driver on trees like an MI300X's and on broken ones, amdsmi as a stand-in."""
+"""AMD GPUs: parsers on any text, the driver on trees like an MI300X's and on broken ones."""
 
 import errno
 import os
 import shutil
-import sys
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given
@@ -18,6 +16,7 @@ from goodput_exporters.collector import NoData
 from goodput_exporters.gpu import sample as gpu_sample
 from goodput_exporters.gpu.amd import sysfs
 from goodput_exporters.gpu.amd.driver import Amd
+from goodput_exporters.gpu.amd.smi_library import SmiError
 from goodput_exporters.gpu.drivers import Options
 
 PARSERS = (
@@ -48,6 +47,12 @@ MI300X_READINGS = {
     "pcie_lanes/max": 16.0,
     "ecc/uncorrectable/volatile": 3.0,
     "ecc/correctable/volatile": 23.0,
+    "ecc/deferred/volatile": 5.0,
+    "ecc_location/uncorrectable/volatile/umc": 1.0,
+    "ecc_location/correctable/volatile/umc": 20.0,
+    "ecc_location/deferred/volatile/umc": 5.0,
+    "ecc_location/uncorrectable/volatile/gfx": 2.0,
+    "ecc_location/correctable/volatile/gfx": 3.0,
     "processes": 2.0,
 }
 OLDER_READINGS = {
@@ -95,9 +100,13 @@ def driver(root, clock):
     return amd(root, clock)
 
 
-def amd(root, clock, smi=None):
+def not_installed():
+    raise SmiError("libamd_smi.so is not installed")
+
+
+def amd(root, clock):
     options = Options(sysfs=str(root / "sys"), procfs=str(root / "proc"))
-    return watch(Amd(options, smi, clock.monotonic_ns), clock.unix_ns)
+    return watch(Amd(options, not_installed, clock.monotonic_ns, clock.unix_ns), clock.unix_ns)
 
 
 def read(driver, full=True):
@@ -111,6 +120,7 @@ def test_a_full_sample(driver):
     sample = read(driver)
     first, second = sample.gpus
     assert (sample.driver, sample.full, sample.problems) == ("amd", True, [])
+    assert sample.source == "sysfs (libamd_smi.so is not installed)"
     assert sample.monotonic_ns == 5_000_000_000
     assert (first.uuid, first.index, first.model) == (UNIQUE, 0, "AMD Instinct MI300X OAM")
     assert (first.pci, first.driver_version, first.pids) == ("0000:1b:00.0", "6.8.5", [4242, 4243])
@@ -182,8 +192,19 @@ WITHOUT = {
     "hwmon/hwmon5/temp2_label": {"temperature/memory": None},
     "hwmon/hwmon5/freq1_input": {"clock/sm": 2.009e9},
     "hwmon/hwmon5/freq1_label": {"clock/sm": 2.009e9},
-    "ras/umc_err_count": {"ecc/uncorrectable/volatile": 2.0, "ecc/correctable/volatile": 3.0},
-    "ras/gfx_err_count": {"ecc/uncorrectable/volatile": 1.0, "ecc/correctable/volatile": 20.0},
+    "ras/umc_err_count": {
+        "ecc/uncorrectable/volatile": 2.0,
+        "ecc/correctable/volatile": 3.0,
+        "ecc/deferred/volatile": None,
+        **dict.fromkeys(
+            f"ecc_location/{kind}/volatile/umc" for kind in ("uncorrectable", "correctable", "deferred")
+        ),
+    },
+    "ras/gfx_err_count": {
+        "ecc/uncorrectable/volatile": 1.0,
+        "ecc/correctable/volatile": 20.0,
+        **dict.fromkeys(f"ecc_location/{kind}/volatile/gfx" for kind in ("uncorrectable", "correctable")),
+    },
     # Without an address it is not known which processes are the GPU's.
     "uevent": {"processes": None},
 }
@@ -381,108 +402,3 @@ def test_any_text_of_properties(text):
 )
 def test_texts_worked_by_hand(parse, text, value):
     assert parse(text) == value
-
-
-class Smi:
-    """The functions of the amdsmi package that we call, with what a test gives them."""
-
-    def __init__(self, **answers):
-        self.answers, self.calls = answers, []
-
-    def amdsmi_init(self):
-        self.calls.append("init")
-
-    def amdsmi_shut_down(self):
-        self.calls.append("shut down")
-
-    def amdsmi_get_processor_handles(self):
-        return ["0000:1b:00.0", "0000:C1:00.0"]
-
-    def amdsmi_get_gpu_device_bdf(self, handle):
-        return handle
-
-    def _answer(self, name, handle):
-        answer = self.answers.get(name)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def __getattr__(self, name):
-        if not name.startswith("amdsmi_get_"):
-            raise AttributeError(name)
-        return lambda handle: self._answer(name.removeprefix("amdsmi_get_"), handle)
-
-
-def test_amdsmi_completes_what_sysfs_lacks(root, clock, card):
-    for name in ("gpu_busy_percent", "hwmon/hwmon5/power1_input"):
-        (card / name).unlink()
-    smi = Smi(
-        energy_count={"energy_accumulator": 2_000_000, "counter_resolution": 15.259, "timestamp": 1},
-        gpu_asic_info={"market_name": "AMD Instinct MI210"},
-        gpu_activity={"gfx_activity": 43, "umc_activity": 99, "mm_activity": "N/A"},
-        power_info={"current_socket_power": 401, "average_socket_power": "N/A"},
-    )
-    driver = amd(root, clock, smi)
-    driver.open()
-    first, second = read(driver, full=False).gpus
-    assert first.readings["energy"] == pytest.approx(30.518)
-    assert (first.readings["power"], first.readings["activity/utilization"]) == (401.0, 0.43)
-    assert first.readings["activity/memory_controller"] == 0.29  # sysfs has it.
-    assert (first.model, second.model) == ("AMD Instinct MI300X OAM", "AMD Instinct MI210")
-    assert second.readings["energy"] == 123.456789 and second.readings["power"] == 43.0
-    driver.close()
-    driver.close()
-    assert smi.calls == ["init", "shut down"]
-
-
-def test_amdsmi_older_release_keys(root, clock):
-    driver = amd(root, clock, Smi(energy_count={"power": 1_000_000, "counter_resolution": 15.3}))
-    driver.open()
-    assert read(driver).gpus[0].readings["energy"] == pytest.approx(15.3)
-
-
-@pytest.mark.parametrize(
-    "nothing",
-    [
-        None,
-        {},
-        {"gfx_activity": "N/A", "energy_accumulator": "N/A"},
-        {
-            "energy_accumulator": 2**64 - 1,
-            "counter_resolution": 15.3,
-            "gfx_activity": 65535,
-            "current_socket_power": 65535,
-            "market_name": "N/A",
-        },
-        RuntimeError("not supported"),
-    ],
-)
-def test_what_amdsmi_does_not_know_is_absent(root, clock, card, nothing):
-    for name in ("gpu_busy_percent", "hwmon/hwmon5/power1_input"):
-        (card / name).unlink()
-    names = ("energy_count", "gpu_asic_info", "gpu_activity", "power_info")
-    driver = amd(root, clock, Smi(**dict.fromkeys(names, nothing)))
-    driver.open()
-    sample = read(driver)
-    assert sample.problems == [] and sample.gpus[1].model == "AMD 0x740f"
-    lacking = ("activity/utilization", "power")
-    expected = {key: value for key, value in MI300X_READINGS.items() if key not in lacking}
-    assert sample.gpus[0].readings == expected
-
-
-def test_amdsmi_start_failure_leaves_sysfs(root, clock):
-    def fail():
-        raise OSError("libamd_smi.so: cannot open")
-
-    driver = amd(root, clock, SimpleNamespace(amdsmi_init=fail))
-    driver.open()
-    sample = read(driver)
-    assert sample.gpus[0].readings == MI300X_READINGS and "libamd_smi.so" in sample.problems[0]
-    assert read(driver).problems == []
-    driver.close()
-
-
-def test_amdsmi_is_off_for_recorded_trees(driver, monkeypatch):
-    monkeypatch.setitem(sys.modules, "amdsmi", Smi())
-    driver.open()
-    assert sys.modules["amdsmi"].calls == []

@@ -29,6 +29,7 @@ def readings(index: int, seconds: float) -> dict[str, float]:
         "pcie_lanes/max": 16.0,
         "nvlink_errors/replay": 0.0,
         "nvlink_bit_errors/effective": 1e-15,
+        "xgmi_links/down": 0.0,
     }
     found |= {"pcie_generation/current": 5.0, "pcie_generation/max": 5.0, "recovery/none": 1.0}
     return found | details(seconds)

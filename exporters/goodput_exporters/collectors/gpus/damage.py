@@ -40,9 +40,15 @@ COUNTERS = (
     (("pages_retired/single_bit",), "page_retired", "warning", "pages retired after single-bit errors"),
     (("pages_retired/double_bit",), "page_retired", "warning", "pages retired after double-bit errors"),
     (("pages_retired/pending",), "page_retired", "warning", "page retirement that waits for a reboot"),
+    (("pages_retired/retired",), "page_retired", "warning", "memory pages retired"),
+    (("pages_retired/unreservable",), "page_retired", "critical", "bad memory pages that stay in use"),
+    (("ecc/deferred/volatile",), "ecc", "warning", "uncorrectable memory errors found before the data was used"),
+    (("xgmi_links/down",), "link_down", "critical", "XGMI links down"),
 )  # fmt: skip
 # Reasons that mean a fault, not a configured limit.
-FAULT_REASONS = ("hw_slowdown", "hw_thermal", "hw_power_brake", "thermal")
+FAULT_REASONS = (
+    *("hw_slowdown", "hw_thermal", "hw_power_brake", "thermal", "memory_thermal", "regulator_thermal"),
+)
 
 
 @dataclass

@@ -1,8 +1,9 @@
-"""AMD GPUs from the amdgpu driver's sysfs files, completed by AMD's amdsmi package where that is installed.
+"""AMD GPUs: from libamd_smi where that is installed, what it does not have, or everything, from amdgpu's files in sysfs.
 
-sysfs comes first because the kernel keeps its files and units stable, while amdsmi renames its keys between releases.
-A fast sample of 8 GPUs reads 40 small files in 0.4 ms. Error counts make the driver query the hardware, so they are
-read every 30 s; they count since the driver was loaded. A GPU that is gone stays in the samples as lost.
+The GPUs are those in sysfs, amdsmi's are matched by PCI address, and processes are KFD's. A library of a version that
+is not known, or that does not work, is not used. A fast sample of 8 GPUs reads 48 small files in 0.5 ms. Error counts
+make the driver query the hardware, so they are read every 30 s; they count since the driver was loaded. A GPU that is
+gone stays in the samples as lost.
 
 `activity` is the driver's own coarse measure over an undocumented time. PCIe speed and width are those of the GPU's
 own link; behind a bridge on its board that is not the slot's.
@@ -10,48 +11,48 @@ own link; behind a bridge on its board that is not the slot's.
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable
-from typing import Any
 
 from msgspec.structs import replace
 
 from goodput_exporters.collector import NoData
-from goodput_exporters.gpu.amd.sysfs import (
-    PERCENT_MAX,
-    VENDOR,
-    Card,
-    error_counts,
-    find_cards,
-    pids_by_gpu,
-)
+from goodput_exporters.gpu.amd import gpu_metrics, sysfs
+from goodput_exporters.gpu.amd.gpu_metrics import Throttling
+from goodput_exporters.gpu.amd.smi import Smi, open_smi
+from goodput_exporters.gpu.amd.smi_library import SmiError
+from goodput_exporters.gpu.amd.sysfs import VENDOR, Card, find_cards, pids_by_gpu
 from goodput_exporters.gpu.drivers import Options
-from goodput_exporters.gpu.pci import normalize
-from goodput_exporters.gpu.sample import GPUS_MAX, PROBLEMS_MAX, TEXT_MAX, Gpu, Sample
+from goodput_exporters.gpu.sample import GPUS_MAX, PROBLEMS_MAX, TEXT_MAX, Event, Gpu, Sample
 from goodput_exporters.system.files import CounterFiles
 from goodput_exporters.system.interval import Interval
 
 _ERRORS_SECONDS = 30.0
+_FAST = ("activity/", "power", "energy", "memory/used")
 
 
 class Amd:
+    """`open_smi` returns the library or raises SmiError."""
+
     name = "amd"
 
     def __init__(
         self,
         options: Options,
-        smi: Any = None,
+        open_smi: Callable[[], Smi] = open_smi,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        unix_ns: Callable[[], int] = time.time_ns,
     ):
         self._sysfs, self._procfs = options.sysfs, options.procfs
-        self._monotonic_ns = monotonic_ns
-        self._smi = smi
-        self._handles: dict[str, object] = {}
+        self._monotonic_ns, self._unix_ns = monotonic_ns, unix_ns
+        self._open_smi = open_smi
+        self._smi: Smi | None = None
+        self._source = ""  # without `_smi`
         self._cards: list[Card] = []
         self._lost: dict[str, Gpu] = {}
-        self._errors: dict[str, dict[str, float]] = {}
-        self._blocks: dict[str, dict[str, float]] = {}  # by file
+        self._throttling: dict[str, Throttling] = {}  # by UUID
+        self._errors: dict[str, dict[str, dict[str, float]]] = {}  # by UUID and block
+        self._pages: dict[str, dict[str, float]] = {}  # by UUID
         self._errors_interval = Interval(_ERRORS_SECONDS, monotonic_ns)
         self._problems: list[str] = []
 
@@ -67,15 +68,16 @@ class Amd:
         self._problems += files.problems
         if not self._cards:
             raise NoData(_no_gpu(self._sysfs))
-        self._open_smi()
+        try:
+            self._smi = self._open_smi()
+        except SmiError as error:
+            self._leave_smi(error)
+        self._cards = [card._replace(gpu=self._with_model(card)) for card in self._cards]
 
     def close(self) -> None:
-        if self._handles:
-            self._handles = {}
-            try:
-                self._smi.amdsmi_shut_down()
-            except Exception:
-                pass  # The process ends after this.
+        if self._smi is not None:
+            self._smi.close()
+            self._smi = None
 
     def sample(self, full: bool) -> Sample:
         files = CounterFiles()
@@ -83,107 +85,111 @@ class Amd:
             self._find_again(files)
         pids = pids_by_gpu(self._sysfs, self._procfs, files) if full else None
         if full and self._errors_interval.is_due():
-            self._errors = {
-                card.gpu.uuid: error_counts(card.root, files, self._blocks) for card in self._cards
-            }
-        gpus = [self._gpu(card, full, pids, files) for card in self._cards]
+            self._read_errors(files)
+        now_ns = self._monotonic_ns()
+        gpus = [self._gpu(card, full, pids, files, now_ns) for card in self._cards]
+        events = self._events()
         problems, self._problems = [*self._problems, *files.problems], []
         return Sample(
             driver=self.name,
             monotonic_ns=self._monotonic_ns(),
             gpus=[*gpus, *self._lost.values()][:GPUS_MAX],
             full=full,
+            events=events,
             problems=[text[:TEXT_MAX] for text in problems[:PROBLEMS_MAX]],
+            source=(self._smi.source if self._smi else self._source)[:TEXT_MAX] if full else "",
         )
 
-    def _gpu(self, card: Card, full: bool, pids_by_gpu, files: CounterFiles) -> Gpu:
-        readings: dict[str, float] = {}
+    def _gpu(self, card: Card, full: bool, pids_by_gpu, files: CounterFiles, now_ns: int) -> Gpu:
+        smi = self._smi_of(card)
+        table = smi.metrics(card.gpu.pci) if smi else {}
+        readings = {**gpu_metrics.readings(table), **(smi.readings(card.gpu.pci, full) if smi else {})}
+        if not full:
+            readings = {key: value for key, value in readings.items() if key.startswith(_FAST)}
         for file in card.files:
             if (file.fast or full) and file.key not in readings:
                 value = files.read(file.path, file.parse)
                 if value is not None:
                     readings[file.key] = value
-        self._complete(card, readings)
+        if full and not table:
+            table = sysfs.metrics(card.root)
+            readings = {**gpu_metrics.readings(table), **readings}
         pids = None
         if full:
-            readings.update(self._errors.get(card.gpu.uuid, {}))
+            throttling = self._throttling.setdefault(card.gpu.uuid, Throttling())
+            readings |= throttling.update(table, now_ns)
+            readings |= self._pages.get(card.gpu.uuid, {})
+            readings |= _error_readings(self._errors.get(card.gpu.uuid, {}))
             # None for a GPU that KFD does not list, or whose address is unknown: it may well have processes.
             pids = (pids_by_gpu or {}).get(card.gpu.pci)
             if pids is not None:
                 readings["processes"] = float(len(pids))
         return replace(card.gpu, readings=readings, pids=pids)
 
+    def _smi_of(self, card: Card) -> Smi | None:
+        return self._smi if self._smi is not None and card.gpu.pci in self._smi else None
+
+    def _read_errors(self, files: CounterFiles) -> None:
+        """Without the last counts of a block that cannot be read, the sum of all would fall and rise again."""
+        for card in self._cards:
+            uuid, pci = card.gpu.uuid, card.gpu.pci
+            smi = self._smi_of(card)
+            counts = (smi.error_counts(pci) if smi else {}) or sysfs.error_counts(card.root, files)
+            self._errors[uuid] = {**self._errors.get(uuid, {}), **counts}
+            pages = (smi.bad_pages(pci) if smi else {}) or sysfs.bad_pages(card.root, files)
+            self._pages[uuid] = pages or self._pages.get(uuid, {})
+
     def _find_again(self, files: CounterFiles) -> None:
         """List the GPUs again; one that is gone stays in the samples as lost."""
-        before = {card.gpu.uuid: card.gpu for card in self._cards} | self._lost
-        found = find_cards(self._sysfs, files, {card.root: card for card in self._cards})
-        self._cards = [card._replace(gpu=self._with_model(card.gpu)) for card in found]
+        before = {card.gpu.uuid: card.gpu for card in self._cards}
+        self._cards = find_cards(self._sysfs, files, {card.root: card for card in self._cards})
         now = {card.gpu.uuid for card in self._cards}
         why = f"no longer in {self._sysfs}/class/drm"[:TEXT_MAX]
+        known = before | self._lost
         self._lost = {
-            uuid: replace(gpu, lost=True, why=why) for uuid, gpu in before.items() if uuid not in now
+            uuid: replace(gpu, lost=True, why=why) for uuid, gpu in known.items() if uuid not in now
         }
-
-    def _open_smi(self) -> None:
-        """Find each GPU's amdsmi handle, where the package is installed and starts."""
-        try:
-            if self._smi is None and self._sysfs == "/sys":
-                self._smi = importlib.import_module("amdsmi")
-            if self._smi is None:
-                return
-            self._smi.amdsmi_init()
-            for handle in self._smi.amdsmi_get_processor_handles():
-                self._handles[normalize(self._smi.amdsmi_get_gpu_device_bdf(handle))] = handle
-        except ImportError:
-            pass
-        except Exception as error:
-            self._problems.append(f"amdsmi: {type(error).__name__}: {error}")
-        self._cards = [card._replace(gpu=self._with_model(card.gpu)) for card in self._cards]
-
-    def _with_model(self, gpu: Gpu) -> Gpu:
-        if gpu.model.startswith("AMD 0x") or gpu.model == "AMD":
-            name = self._query(gpu, "amdsmi_get_gpu_asic_info").get("market_name")
-            if isinstance(name, str) and name not in ("", "N/A"):
-                return replace(gpu, model=name[:TEXT_MAX])
-        return gpu
-
-    def _query(self, gpu: Gpu, function: str) -> dict:
-        """amdsmi's answer for a GPU, empty where it has none: what it supports differs by chip and release."""
-        try:
-            answer = getattr(self._smi, function)(self._handles[gpu.pci])
-            return answer if isinstance(answer, dict) else {}
-        except Exception:
-            return {}
-
-    def _complete(self, card: Card, readings: dict[str, float]) -> None:
-        """Add readings that sysfs lacks. amdsmi's unknown is "N/A", or the type's largest number."""
-        if card.gpu.pci not in self._handles:
+        if now == before.keys():
             return
-        if "energy" not in readings:
-            answer = self._query(card.gpu, "amdsmi_get_energy_count")
-            ticks = _number(answer.get("energy_accumulator", answer.get("power")))
-            microjoules = _number(answer.get("counter_resolution"))
-            if ticks is not None and microjoules:
-                readings["energy"] = ticks * microjoules / 1e6
-        if "power" not in readings:
-            answer = self._query(card.gpu, "amdsmi_get_power_info")
-            for key in ("current_socket_power", "average_socket_power", "socket_power"):
-                watts = _number(answer.get(key), 10_000)
-                if watts is not None:
-                    readings.setdefault("power", float(watts))
-        for unit, name in (("utilization", "gfx_activity"), ("memory_controller", "umc_activity")):
-            key = f"activity/{unit}"
-            if key not in readings:
-                percent = _number(self._query(card.gpu, "amdsmi_get_gpu_activity").get(name), PERCENT_MAX)
-                if percent is not None:
-                    readings[key] = percent / 100
+        for by_uuid in (self._throttling, self._errors, self._pages):
+            for uuid in by_uuid.keys() - now:
+                del by_uuid[uuid]
+        if self._smi is not None:
+            try:
+                self._smi.reopen()
+            except SmiError as error:
+                self._leave_smi(error)
+        self._cards = [card._replace(gpu=self._with_model(card)) for card in self._cards]
+
+    def _with_model(self, card: Card) -> Gpu:
+        smi = self._smi_of(card)
+        if smi and (card.gpu.model.startswith("AMD 0x") or card.gpu.model == "AMD"):
+            return replace(card.gpu, model=smi.model(card.gpu.pci)[:TEXT_MAX] or card.gpu.model)
+        return card.gpu
+
+    def _leave_smi(self, error: SmiError) -> None:
+        self._smi = None
+        self._source = f"sysfs ({error})"
+
+    def _events(self) -> list[Event]:
+        if self._smi is None:
+            return []
+        uuids = {card.gpu.pci: card.gpu.uuid for card in self._cards}
+        events = self._smi.events(self._unix_ns(), uuids)
+        self._problems, self._smi.problems = [*self._problems, *self._smi.problems], []
+        return events
 
 
-def _no_gpu(sysfs: str) -> str:
-    return f"{sysfs}/class/drm: no GPU of vendor {VENDOR}"
+def _error_readings(blocks: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Errors of each block, and of all together."""
+    readings: dict[str, float] = {}
+    for block, counts in blocks.items():
+        for kind, count in counts.items():
+            readings[f"ecc_location/{kind}/volatile/{block}"] = count
+            total = f"ecc/{kind}/volatile"
+            readings[total] = readings.get(total, 0.0) + count
+    return readings
 
 
-def _number(value: object, most: float = 2.0**63) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return value if 0 <= value < most else None
+def _no_gpu(sysfs_path: str) -> str:
+    return f"{sysfs_path}/class/drm: no GPU of vendor {VENDOR}"

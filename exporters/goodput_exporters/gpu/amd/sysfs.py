@@ -1,8 +1,8 @@
 """AMD GPUs in sysfs: class/drm/card*/device of vendor 0x1002 with hwmon and ras, and the processes in class/kfd.
 
 An absent file is no reading; one that is unreadable or malformed costs its reading and is a problem. Never read are
-pcie_bw, which blocks for a second, and gpu_metrics, whose layout differs by chip. Sources: the kernel's documentation
-of amdgpu (power, thermal, RAS), of hwmon's units and of KFD's topology.
+pcie_bw, which blocks for a second, and xgmi_error, which resets what it shows. Sources: the kernel's documentation of
+amdgpu (power, thermal, RAS), of hwmon's units and of KFD's topology.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from goodput_exporters.collector import ParseError
+from goodput_exporters.gpu.amd import gpu_metrics
 from goodput_exporters.gpu.pci import normalize
 from goodput_exporters.gpu.sample import GPUS_MAX, PROCESSES_MAX, TEXT_MAX, Gpu
 from goodput_exporters.system.files import CounterFiles, parse_count
 
 VENDOR = "0x1002"
-# A busy GPU may report a little more than 100 %; 65535 means not supported.
-PERCENT_MAX = 105
 _CARD = re.compile(r"card\d+")
 _PIDS_SCANNED_MAX = 4096
 _SENSORS_MAX = 64
+_METRICS_BYTES_MAX, _BAD_PAGES_BYTES_MAX = 16384, 1 << 20
+# Flags in ras/gpu_vram_bad_pages.
+_PAGE_FLAGS = {"R": "retired", "P": "pending", "F": "unreservable"}
 # PCIe generation by transfer rate (GT/s per lane).
 _GENERATIONS = {2.5: 1.0, 5.0: 2.0, 8.0: 3.0, 16.0: 4.0, 32.0: 5.0, 64.0: 6.0}
 
@@ -130,18 +132,30 @@ def _text(path: str, files: CounterFiles) -> str:
     return files.read(path, str.strip) or ""
 
 
-def error_counts(device: str, files: CounterFiles, known: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Errors of all blocks together (memory, caches, engines, links), from ras/*_err_count.
-
-    `known` has each file's last counts: without those of a block that cannot be read the sum would fall and rise again.
-    """
-    counts: dict[str, float] = {}
+def error_counts(device: str, files: CounterFiles) -> dict[str, dict[str, float]]:
+    """Errors by block (memory, caches, engines, links) and kind, from ras/*_err_count; without those not read."""
+    counts: dict[str, dict[str, float]] = {}
     for path in sorted(glob.iglob(f"{glob.escape(device)}/ras/*_err_count"))[:_SENSORS_MAX]:
         errors = files.read(path, lambda text: parse_errors(text) if text.strip() else {})
-        known[path] = known.get(path, {}) if errors is None else errors
-        for key, count in known[path].items():
-            counts[key] = counts.get(key, 0.0) + count
+        if errors:
+            counts[os.path.basename(path).removesuffix("_err_count")] = errors
     return counts
+
+
+def bad_pages(device: str, files: CounterFiles) -> dict[str, float]:
+    """Readings from ras/gpu_vram_bad_pages; none where the file is absent."""
+    path = f"{device}/ras/gpu_vram_bad_pages"
+    found = files.read(path, parse_bad_pages, bytes_max=_BAD_PAGES_BYTES_MAX)
+    return {f"pages_retired/{status}": count for status, count in (found or {}).items()}
+
+
+def metrics(device: str) -> dict:
+    """The fields of gpu_metrics (gpu_metrics.py); none where there is no such file, or it cannot be read."""
+    try:
+        with open(f"{device}/gpu_metrics", "rb", buffering=0) as file:
+            return gpu_metrics.parse(file.read(_METRICS_BYTES_MAX))
+    except OSError:
+        return {}
 
 
 def pids_by_gpu(sysfs: str, procfs: str, files: CounterFiles) -> dict[str, list[int]] | None:
@@ -178,7 +192,7 @@ def parse_whole(text: str) -> float | None:
 def parse_percent(text: str) -> float | None:
     """A ratio; None for 65535 and the like, which mean "not supported"."""
     percent = parse_count(text)
-    return percent / 100 if percent <= PERCENT_MAX else None
+    return percent / 100 if percent <= gpu_metrics.PERCENT_MAX else None
 
 
 def parse_micro(text: str) -> float | None:
@@ -221,16 +235,28 @@ def parse_lanes(text: str) -> float | None:
 
 
 def parse_errors(text: str) -> dict[str, float]:
-    """Uncorrectable and correctable errors of a block, from `ue: 0`, `ce: 3` and, on newer chips, `de: 0`."""
-    kinds = {"ue": "ecc/uncorrectable/volatile", "ce": "ecc/correctable/volatile"}
+    """A block's errors by kind, from `ue: 0`, `ce: 3` and, on newer chips, `de: 0`: uncorrectable, found before use."""
+    kinds = {"ue": "uncorrectable", "ce": "correctable", "de": "deferred"}
     counts = {}
     for line in text.splitlines():
         kind, _, count = line.partition(":")
         if kind.strip() in kinds:
             counts[kinds[kind.strip()]] = float(parse_count(count.strip()))
-    if not counts:
+    if not counts.keys() & {"uncorrectable", "correctable"}:
         raise ParseError(f"{text[:40]!r} has neither ue nor ce")
     return counts
+
+
+def parse_bad_pages(text: str) -> dict[str, float]:
+    """Bad pages of memory by status, from lines such as `0x00000001 : 0x00001000 : R`."""
+    found = dict.fromkeys(_PAGE_FLAGS.values(), 0.0)
+    for line in text.splitlines():
+        flag = line.rpartition(":")[2].strip()
+        if line.strip() and flag not in _PAGE_FLAGS:
+            raise ParseError(f"{line[:40]!r} is not a bad page")
+        if flag:
+            found[_PAGE_FLAGS[flag]] += 1
+    return found
 
 
 def parse_location(text: str) -> str:

@@ -20,7 +20,17 @@ from goodput.wire import schema
 # The kinds with a label of their own; series show any other as "other".
 KINDS = (
     *("xid", "ecc", "row_remap", "page_retired", "throttle", "lost", "back", "missing", "driver_stuck"),
-    *("link_down", "link_up", "link_flap", "retransmits", "driver", "other"),
+    *(
+        "link_down",
+        "link_up",
+        "link_flap",
+        "retransmits",
+        "driver",
+        "gpu_reset",
+        "gpu_hang",
+        "page_fault",
+        "other",
+    ),
 )
 NODE_WEIGHT_MAX, WEIGHT_MAX = 2000, 50_000
 SCOPED_SHARE = 10

@@ -1,0 +1,201 @@
+"""amdgpu's gpu_metrics in sysfs: tables laid out by ctypes as kgd_pp_interface.h declares them, and broken ones."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.node import amd_tree
+from support.node.node_tree import Clock
+
+from goodput_exporters.gpu.amd import gpu_metrics
+from goodput_exporters.gpu.amd.driver import Amd
+from goodput_exporters.gpu.amd.gpu_metrics import AMDSMI, SYSFS, Throttling, fields_of, parse, readings, size
+from goodput_exporters.gpu.amd.smi_library import SmiError
+from goodput_exporters.gpu.drivers import Options
+
+U16, U32, U64 = ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64
+HEADER = [("structure_size", U16), ("format_revision", ctypes.c_uint8), ("content_revision", ctypes.c_uint8)]
+SENSORS = [
+    *((name, U16) for name in ("temperature_hotspot", "temperature_mem", "temperature_vrsoc")),
+    *((name, U16) for name in ("curr_socket_power", "average_gfx_activity", "average_umc_activity")),
+]
+RESIDENCIES = [
+    (name, U32)
+    for name in ("accumulation_counter", *(f"{each}_residency_acc" for each in gpu_metrics.REASONS))
+]
+LINKS = [
+    *((name, U16) for name in ("pcie_link_width", "pcie_link_speed", "xgmi_link_width", "xgmi_link_speed")),
+    *(("gfx_activity_acc", U32), ("mem_activity_acc", U32)),
+    *(
+        (name, U64)
+        for name in ("pcie_bandwidth_acc", "pcie_bandwidth_inst", "pcie_l0", "pcie_replay_count_acc")
+    ),
+    *(
+        ("pcie_replay_rover_count_acc", U64),
+        ("pcie_nak_sent_count_acc", U32),
+        ("pcie_nak_rcvd_count_acc", U32),
+    ),
+    *(("xgmi_read_data_acc", U64 * 8), ("xgmi_write_data_acc", U64 * 8)),
+]
+CLOCKS = [
+    ("firmware_timestamp", U64),
+    ("current_gfxclk", U16 * 8),
+    ("other_clocks", U16 * 12),
+    ("current_uclk", U16),
+]
+
+
+class V1_6(ctypes.Structure):
+    _fields_ = [
+        *(*HEADER, *SENSORS, ("vcn_activity", U16 * 4), ("jpeg_activity", U16 * 32)),
+        *(("energy_accumulator", U64), ("system_clock_counter", U64), *RESIDENCIES),
+        *(("throttle_status", U32), ("gfxclk_lock_status", U32), *LINKS, *CLOCKS, ("padding", U16)),
+    ]
+
+
+class V1_7(ctypes.Structure):
+    _fields_ = [
+        *(*HEADER, *SENSORS, ("mem_max_bandwidth", U64), ("energy_accumulator", U64)),
+        *(("system_clock_counter", U64), *RESIDENCIES, ("gfxclk_lock_status", U32), *LINKS),
+        *(("xgmi_link_status", U16 * 8), ("padding", U16), *CLOCKS, ("num_partition", U16)),
+    ]
+
+
+EXPECTED = {
+    "activity/utilization": 0.93,
+    "activity/memory_controller": 0.31,
+    "power": 640.0,
+    "energy": 1000.0,
+    "temperature/core": 61.0,
+    "temperature/junction": 61.0,
+    "temperature/memory": 48.0,
+    "clock/sm": 2.1e9,
+    "clock/memory": 1.3e9,
+    "pcie_generation/current": 5.0,
+    "pcie_lanes/current": 16.0,
+    "pcie_replays": 9.0,
+    "link_bytes/xgmi/receive": 3 * 1024.0,
+    "link_bytes/xgmi/transmit": 7 * 1024.0,
+}
+
+
+def table(kind, revision: int, cycles: int = 100_000, ppt: int = 5_000):
+    """A table with all unknown but what EXPECTED has."""
+    made = kind.from_buffer_copy(b"\xff" * ctypes.sizeof(kind))
+    made.structure_size, made.format_revision, made.content_revision = ctypes.sizeof(kind), 1, revision
+    made.temperature_hotspot, made.temperature_mem, made.curr_socket_power = 61, 48, 640
+    made.average_gfx_activity, made.average_umc_activity = 93, 31
+    made.energy_accumulator = 65536 * 1000
+    made.accumulation_counter, made.ppt_residency_acc = cycles, ppt
+    made.pcie_link_width, made.pcie_link_speed, made.pcie_replay_count_acc = 16, 320, 9
+    made.xgmi_read_data_acc[0], made.xgmi_read_data_acc[1], made.xgmi_write_data_acc[0] = 1, 2, 7
+    made.current_gfxclk[0], made.current_gfxclk[3], made.current_uclk = 2050, 2100, 1300
+    return made
+
+
+@pytest.mark.parametrize("kind, revision", [(V1_6, 6), (V1_7, 7), (V1_7, 8)])
+def test_table_by_its_header(kind, revision):
+    made = table(kind, revision)
+    assert readings(parse(bytes(made))) == EXPECTED
+    if revision > 6:
+        for place, status in enumerate((1, 1, 0)):
+            made.xgmi_link_status[place] = status
+        assert readings(parse(bytes(made))) == EXPECTED | {"xgmi_links/up": 2.0, "xgmi_links/down": 1.0}
+
+
+def test_1_3_has_bits_of_what_throttles():
+    """An MI250X: edge sensor, average power, no accumulators."""
+    made = bytearray(b"\xff" * 120)
+    struct.pack_into("<HBB3H", made, 0, 120, 1, 3, 45, 61, 48)
+    struct.pack_into("<HHHHQ", made, 16, 93, 31, 0, 301, 65536 * 7)
+    struct.pack_into("<Q", made, 112, 1 << 36 | 1 << 0)
+    fields = parse(bytes(made))
+    found = readings(fields)
+    assert (found["temperature/core"], found["temperature/junction"]) == (45.0, 61.0)
+    assert (found["power"], found["energy"], found["activity/utilization"]) == (301.0, 7.0, 0.93)
+    throttled = Throttling().update(fields, 0)
+    assert {key for key, value in throttled.items() if value} == {"throttled/thermal", "throttled/power"}
+    assert len(throttled) == 6
+
+
+@pytest.mark.parametrize("revision", [(1, 0), (1, 4), (1, 5), (1, 9), (2, 4), (3, 0)])
+def test_other_revisions_give_nothing(revision):
+    made = table(V1_7, 7)
+    made.format_revision, made.content_revision = revision
+    assert parse(bytes(made)) == {}
+
+
+def test_offsets_of_the_librarys_structure():
+    """As the ctypes structure in AMD's own package of ROCm 6.3 to 7.0 has them."""
+    at = {field.name: field.offset for field in fields_of(AMDSMI)}
+    assert at["energy_accumulator"] == 24 and at["indep_throttle_status"] == 112
+    assert at["current_socket_power"] == 120 and at["xgmi_read_data_acc"] == 184
+    assert at["current_gfxclks"] == 312 and at["accumulation_counter"] == 424
+    assert at["hbm_thm_residency_acc"] == 464 and size(AMDSMI) == 472
+
+
+@given(st.binary(max_size=500), st.sampled_from([*SYSFS, (1, 9)]))
+def test_any_bytes_give_plausible_readings(body, revision):
+    found = readings(parse(bytes([0, 0, *revision]) + body))
+    assert all(value >= 0 for value in found.values())
+    assert all(value <= 1.05 for key, value in found.items() if key.startswith("activity/"))
+
+
+def test_cycles_that_start_again_are_no_throttling():
+    throttling = Throttling()
+    for seconds, cycles, ppt in ((0, 100, 10), (5, 200, 60), (10, 50, 50), (15, 150, 75)):
+        found = throttling.update({"accumulation_counter": cycles, "ppt_residency_acc": ppt}, seconds * 10**9)
+    # 50 of 100 cycles in 5 s, a reload of the driver, 25 of 100.
+    assert found == {"throttle/power": 2.5 + 1.25, "throttled/power": 1.0}
+
+
+def test_table_that_has_not_changed_keeps_its_readings():
+    throttling = Throttling()
+    for seconds, cycles, ppt in ((0, 100, 10), (5, 200, 60), (6, 200, 60), (15, 300, 60)):
+        found = throttling.update({"accumulation_counter": cycles, "ppt_residency_acc": ppt}, seconds * 10**9)
+        if seconds == 6:
+            assert found == {"throttle/power": 2.5, "throttled/power": 1.0}
+    assert found == {"throttle/power": 2.5, "throttled/power": 0.0}
+
+
+def test_driver_reads_the_table_in_sysfs(tmp_path):
+    """Files that name their unit come first; of the table is what they lack."""
+    amd_tree.write_tree(tmp_path)
+    path = tmp_path / "sys/class/drm/card1/device/gpu_metrics"
+    clock = Clock()
+
+    def not_installed():
+        raise SmiError("libamd_smi.so is not installed")
+
+    options = Options(sysfs=str(tmp_path / "sys"), procfs=str(tmp_path / "proc"))
+    driver = Amd(options, not_installed, clock.monotonic_ns, clock.unix_ns)
+    path.write_bytes(bytes(table(V1_7, 7)))
+    driver.open()
+    first = driver.sample(True).gpus[0].readings
+    assert (first["power"], first["energy"]) == (412.734, 1000.0)
+    assert first["link_bytes/xgmi/transmit"] == 7 * 1024.0
+    clock.seconds += 5
+    path.write_bytes(bytes(table(V1_7, 7, cycles=105_000, ppt=6_000)))
+    found = driver.sample(True).gpus[0].readings
+    assert (found["throttle/power"], found["throttled/power"]) == (1.0, 1.0)
+
+
+def test_bad_pages_in_sysfs(tmp_path):
+    amd_tree.write_tree(tmp_path)
+    ras = tmp_path / "sys/class/drm/card1/device/ras"
+    amd_tree.write(ras, {"gpu_vram_bad_pages": "0x01 : 0x1000 : R\n0x02 : 0x1000 : R\n0x03 : 0x1000 : F\n"})
+    options = Options(sysfs=str(tmp_path / "sys"), procfs=str(tmp_path / "proc"))
+
+    def not_installed():
+        raise SmiError("none")
+
+    driver = Amd(options, not_installed)
+    driver.open()
+    sample = driver.sample(True)
+    found = {key: value for key, value in sample.gpus[0].readings.items() if key.startswith("pages")}
+    assert found == {"pages_retired/retired": 2, "pages_retired/pending": 0, "pages_retired/unreservable": 1}
+    assert sample.problems == []
