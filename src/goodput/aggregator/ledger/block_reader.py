@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import sqlalchemy as sql
 
-from goodput.aggregator.ledger.blocks import StoredBlock, decode
+from goodput.aggregator.ledger.blocks import StoredBlock, decode, decode_columns
 from goodput.aggregator.ledger.migrations.versions import version_1, version_5
 from goodput.wire.step_blocks import END, NUMBER, START, TOTALS
 from goodput.wire.step_columns import in_order, widened
 
 PAGE_BLOCKS = 16
 TAIL_BLOCKS, TAIL_ROWS = 128, 2048
+ROWS_AT_ONCE = 16_384  # of tails that are decoded together, some MB
 
 KEY = tuple(column.name for column in version_1.key_columns())
 _processes, _blocks = version_5.processes, version_5.blocks
@@ -124,16 +125,42 @@ def read_tails(
     for process, id, count in fetch(sql.text(_TAILS.format(wanted)), {}).all():
         ids.setdefault(process, []).append(id)
         rows[process] += count
-    few = [own for of, own in ids.items() if len(own) <= TAIL_BLOCKS and rows[of] <= TAIL_ROWS]
-    stored = stored_blocks(fetch, [id for own in few for id in own])
-    found = {one.id: one for one in stored}
-    for process, own in ids.items():
-        blocks = [found[id] for id in own if id in found]
-        if len(blocks) < len(own):
-            yield process, None
-        else:
-            values = in_order(decode(blocks, widths[process]))
+    few = {of: own for of, own in ids.items() if len(own) <= TAIL_BLOCKS and rows[of] <= TAIL_ROWS}
+    found = {one.id: one for one in stored_blocks(fetch, [id for own in few.values() for id in own])}
+    blocks = {of: [found[id] for id in own] for of, own in few.items() if found.keys() >= set(own)}
+    for group in _groups(blocks, rows):
+        for process, values in _decoded_at_once(group, widths):
             yield process, values[:, values[NUMBER] > after[process]]
+    for process in ids.keys() - blocks.keys():
+        yield process, None
+
+
+def _groups(blocks: Mapping[int, list[StoredBlock]], rows: Mapping[int, int]) -> Iterator[dict]:
+    """The same in parts of about ROWS_AT_ONCE rows."""
+    group, held = {}, 0
+    for process, own in blocks.items():
+        group[process] = own
+        held += rows[process]
+        if held >= ROWS_AT_ONCE:
+            yield group
+            group, held = {}, 0
+    if group:
+        yield group
+
+
+def _decoded_at_once(
+    blocks: Mapping[int, list[StoredBlock]], widths: Mapping[int, int]
+) -> Iterator[tuple[int, np.ndarray]]:
+    """The rows of each process in order; NumPy costs per call, so all blocks are decoded together."""
+    columns = decode_columns(one for own in blocks.values() for one in own)
+    block = 0
+    for process, own in blocks.items():
+        begin, end = columns.begins[block], columns.begins[block + len(own)]
+        width = max(widths[process], *(one.width for one in own))
+        block += len(own)
+        # A copy, so that the others' rows can leave memory.
+        values = columns.values[: TOTALS + 2 * width, begin:end].copy()
+        yield process, widened(in_order(values), width)
 
 
 def stored_blocks(fetch: Fetch, ids: Sequence[int]) -> list[StoredBlock]:
