@@ -7,8 +7,9 @@ rank pages is asked which rank is slow and in which phase; nothing else of the r
 fault nobody may be named. FILE keeps one line a training, with the commit: a later call goes on where one has ended.
 
 If the machine is busy with other programs and gives one rank less of it, that rank is slow indeed, and nobody planted
-that. So a training whose ranks have waited for a core unevenly, by the scheduler's own figures, by more of a step than
-from which on the account calls a rank slow, is discarded, counted, and made again, whatever its verdict.
+that. So a training is discarded, counted and made again, whatever its verdict, if its ranks have waited for a core
+unevenly, by the scheduler's own figures: by more of a step than from which on the account calls a rank slow, or where
+there is a fault by more than FAULT_SHARE_MAX of it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from goodput.account.straggler import SLOW_RATIO_MIN
 
 # Outside any phase there is no phase to name, but the state.
 STATES = {"outside": "unattributed"}
+FAULT_SHARE_MAX = 0.25
 TRIES_MAX = 10
 AGAIN_SECONDS = 5.0
 INTRODUCTION = (
@@ -91,9 +93,10 @@ def run_evenly(case: Case) -> dict:
 
 
 def is_uneven(row: dict) -> bool:
-    """Whether the machine slowed one rank: waits for a core, per step, that differ by more than makes a rank slow."""
+    """Whether the machine slowed one rank: by the difference of their waits for a core per step."""
     usual_ms = 2e3 * row["device_seconds"] * row["accumulation"]
-    return max(row["delay_ms"]) - min(row["delay_ms"]) > (SLOW_RATIO_MIN - 1) * usual_ms
+    most_ms = max((SLOW_RATIO_MIN - 1) * usual_ms, FAULT_SHARE_MAX * 1e3 * row["seconds"])
+    return max(row["delay_ms"]) - min(row["delay_ms"]) > most_ms
 
 
 def fork(case: Case, rank: int, directory: Path) -> int:
@@ -150,7 +153,7 @@ def markdown(rows: list[dict]) -> str:
         *place_lines(faults),
         "",
         f"{discarded} trainings were discarded and made again since the machine, which others used too, had slowed one of "
-        "their ranks: their waits for a core, by the scheduler, differed by more than 2 % of a step.",
+        "their ranks: their waits for a core, by the scheduler, differed by more than 2 % of a step, or a quarter of the fault.",
         "",
         "## Misses",
         "",

@@ -60,6 +60,12 @@ def test_uneven_waits_for_a_core_discard_a_training(monkeypatch):
     assert [one["named"] for one in run_evenly(case)["discarded"]] == [0] and rows == []
 
 
+def test_fault_may_exceed_uneven_waits_by_far():
+    case = case_of(1, True)
+    waits = [[share * 1e3 * case.seconds] + [0.0] * (case.world - 1) for share in (0.2, 0.3)]
+    assert [is_uneven(row_of(case, delay_ms=one)) for one in waits] == [False, True]
+
+
 def test_kept_results_are_not_made_again(tmp_path, monkeypatch, capsys):
     made = []
 
