@@ -1,10 +1,11 @@
 """Detection score: hidden faults in real DistributedDataParallel trainings over gloo, and innocent ones, by seed.
 
-    python -m bench.detection_score [--seeds 50] [--first 1] [--places loader,backward] [--results FILE] [--write docs/detection-score.md]
+    python -m bench.detection_score [--seeds 50] [--first 1] [--places loader,backward] [--results FILE [--pages DIRECTORY [--judge]]] [--write docs/detection-score.md]
 
 Each seed gives one training with a fault and one without (detection_training.py). After the training, the account of its
 rank pages is asked which rank is slow and in which phase; nothing else of the run is known to it. Of a training without a
-fault nobody may be named. FILE keeps one line a training, with the commit: a later call goes on where one has ended.
+fault nobody may be named. FILE keeps one line a training, with the commit: a later call goes on where one has ended. With
+the pages kept, too, the account of a later commit can judge the same trainings without making them again.
 
 If the machine is busy with other programs and gives one rank less of it, that rank is slow indeed, and nobody planted
 that. So a training is discarded, counted and made again, whatever its verdict, if its ranks have waited for a core
@@ -42,46 +43,75 @@ INTRODUCTION = (
 )
 
 
-def run(case: Case) -> dict:
-    """What was planted, what the account says, and of each rank, in ms a step, its own time and its wait for a core."""
-    import torch.distributed  # noqa: F401 - once, for the ranks that are forked from here
+def run(case: Case, pages: Path | None = None) -> dict:
+    """What was planted, the verdict, and of each rank, in ms a step, how long it ran and waited for a core.
 
-    from goodput.account import compute, document
-    from goodput.causes import explain
-    from goodput.sdk.reports.local_accounts import runs_in
+    `pages` is where to keep the rank pages.
+    """
+    import torch.distributed  # noqa: F401 - once, for the ranks that are forked from here
 
     directory = Path(tempfile.mkdtemp(prefix="goodput-score-"))
     began = time.monotonic()
     try:
         failed = wait_for([fork(case, rank, directory) for rank in range(case.world)])
-        runs, errors = runs_in(str(directory / "pages"), time.perf_counter_ns())
-        account = compute(runs[0], time.time_ns())
         scheduled = [json.loads((directory / f"scheduled.{rank}").read_text()) for rank in range(case.world)]
+        found = verdict(directory / "pages")
+        if pages is not None:
+            keep(directory / "pages", pages_of(pages, asdict(case)))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    sums = account.straggler.comparable_sums()
-    straggler = document(account, explain(account))["straggler"]
     return {
         **asdict(case),
-        "named": straggler["culprit"],
-        "state": straggler["because"],
-        "phase": straggler["because_phase"],
-        "ranked": [one["rank"] for one in straggler["shares"]][:2],
-        "slowdown": straggler["slowdown"],
-        "own_ms": [round(ns / sums.steps[key] / 1e6, 3) for key, ns in sorted(sums.own_ns.items())],
+        **found,
         "cpu_ms": [round(ran / case.steps / 1e6, 3) for ran, _ in scheduled],
         "delay_ms": [round(waited / case.steps / 1e6, 3) for _, waited in scheduled],
-        "failed": failed + len(errors),
+        "failed": failed,
         "wall_seconds": round(time.monotonic() - began, 1),
         "load": round(os.getloadavg()[0], 1),
     }
 
 
-def run_evenly(case: Case) -> dict:
+def verdict(pages: Path) -> dict:
+    """Whom the account of these rank pages names, and why. A rank whose calls of collectives are slow is slow in these."""
+    from goodput.account import compute, document
+    from goodput.causes import explain
+    from goodput.sdk.reports.local_accounts import runs_in
+
+    runs, errors = runs_in(str(pages), time.perf_counter_ns())
+    account = compute(runs[0], time.time_ns())
+    straggler, sums = document(account, explain(account))["straggler"], account.straggler.comparable_sums()
+    named, state, phase = (straggler[key] for key in ("culprit", "because", "because_phase"))
+    calls = straggler["slow_issue"]
+    if calls is not None and named in (None, calls["rank"]):
+        named, state, phase = calls["rank"], state or "communication", "communication"
+    return {
+        "named": named,
+        "state": state,
+        "phase": phase,
+        "slow_issue": calls,
+        "ranked": [one["rank"] for one in straggler["shares"]][:2],
+        "slowdown": straggler["slowdown"],
+        "own_ms": [round(ns / sums.steps[key] / 1e6, 3) for key, ns in sorted(sums.own_ns.items())],
+        "errors": errors,
+    }
+
+
+def pages_of(pages: Path, row: dict) -> Path:
+    return pages / f"{row['seed']}-{row['place']}"
+
+
+def keep(pages: Path, to: Path) -> None:
+    """Copy rank pages, which are sparse."""
+    shutil.rmtree(to, ignore_errors=True)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["cp", "--recursive", "--sparse=always", str(pages), str(to)], check=True)
+
+
+def run_evenly(case: Case, pages: Path | None = None) -> dict:
     """As `run`, again while the machine slows a rank. Raises SystemExit if it stays so."""
     discarded: list[dict] = []
     for _ in range(TRIES_MAX):
-        row = run(case)
+        row = run(case, pages)
         if not is_uneven(row):
             return {**row, "discarded": discarded}
         discarded.append({key: row[key] for key in ("named", "phase", "own_ms", "delay_ms")})
@@ -199,6 +229,13 @@ def earlier(file: Path) -> list[dict]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
+def judge(rows: dict[tuple[int, str | None], dict], options: argparse.Namespace) -> None:
+    """Ask this tree's account about trainings that were made before."""
+    for row in rows.values():
+        row.update(verdict(pages_of(options.pages, row)), judged=commit())
+    options.results.write_text("".join(json.dumps(row) + "\n" for row in rows.values()))
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=50)
@@ -207,14 +244,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--results", metavar="FILE", type=Path, help="keep results; those that it has are not run again"
     )
+    parser.add_argument(
+        "--pages", metavar="DIRECTORY", type=Path, help="keep the rank pages of trainings here"
+    )
+    parser.add_argument(
+        "--judge", action="store_true", help="no training: judge what FILE has by the kept pages once more"
+    )
     parser.add_argument("--write", metavar="FILE")
     options = parser.parse_args(arguments)
     seeds = range(options.first, options.first + options.seeds)
     rows = {(row["seed"], row["place"]): row for row in earlier(options.results)} if options.results else {}
+    if options.judge:
+        judge(rows, options)
+        seeds = range(0)
     for case in (case_of(seed, has_fault) for seed in seeds for has_fault in (True, False)):
         if (case.place or "nothing") not in options.places.split(",") or (case.seed, case.place) in rows:
             continue
-        row = {**run_evenly(case), "commit": commit()}
+        row = {**run_evenly(case, options.pages), "commit": commit()}
         rows[case.seed, case.place] = row
         print(json.dumps(row), flush=True)
         if options.results:

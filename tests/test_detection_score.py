@@ -55,7 +55,7 @@ def test_uneven_waits_for_a_core_discard_a_training(monkeypatch):
     waits = [[0.03 * step_ms] + [0.0] * (case.world - 1), [0.5 * step_ms] * case.world]
     assert [is_uneven(row_of(case, delay_ms=one)) for one in waits] == [True, False]
     rows = [row_of(case, delay_ms=one, named=0) for one in waits]
-    monkeypatch.setattr(detection_score, "run", lambda _: rows.pop(0))
+    monkeypatch.setattr(detection_score, "run", lambda *_: rows.pop(0))
     monkeypatch.setattr(detection_score, "AGAIN_SECONDS", 0.0)
     assert [one["named"] for one in run_evenly(case)["discarded"]] == [0] and rows == []
 
@@ -69,7 +69,7 @@ def test_fault_may_exceed_uneven_waits_by_far():
 def test_kept_results_are_not_made_again(tmp_path, monkeypatch, capsys):
     made = []
 
-    def run(case):
+    def run(case, pages):
         made.append((case.seed, case.place))
         return row_of(case)
 
@@ -82,6 +82,17 @@ def test_kept_results_are_not_made_again(tmp_path, monkeypatch, capsys):
     rows = [json.loads(line) for line in kept.read_text().splitlines()]
     assert len(rows) == 5 and all(row["commit"] for row in rows)
     assert "| nobody is named in a training without a fault | 3 | 3 |" in capsys.readouterr().out
+
+
+def test_kept_pages_are_judged_once_more(tmp_path, monkeypatch):
+    kept, pages = tmp_path / "results.jsonl", tmp_path / "pages"
+    monkeypatch.setattr(detection_score, "run", lambda case, _: row_of(case, named=0))
+    main(["--seeds", "1", "--places", "nothing", "--results", str(kept), "--pages", str(pages)])
+    asked = []
+    monkeypatch.setattr(detection_score, "verdict", lambda found: asked.append(found) or {"named": None})
+    main(["--results", str(kept), "--pages", str(pages), "--judge"])
+    (row,) = [json.loads(line) for line in kept.read_text().splitlines()]
+    assert asked == [pages / "1-None"] and row["named"] is None and row["judged"]
 
 
 def test_document_lists_misses():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from fractions import Fraction
+from struct import pack
 
 import pytest
 from hypothesis import given
@@ -17,12 +18,15 @@ from goodput.account.collectives.operation_sums import (
     NOT_RECORDED,
     OTHER,
     Exposed,
+    OperationSums,
     OperationTime,
     by_operation,
     divide,
     is_cut,
+    issue_times,
     largest,
     of_rank,
+    rows_of,
     sums_of,
 )
 from goodput.account.states import INDEX
@@ -192,6 +196,15 @@ def test_ranks_are_summed_as_one_by_one():
         )
     whole = sum(one.ns * devices for devices, attempts in ranks for one in attempts)
     assert sum(row.gpu_ns for row in found.values()) == whole
+
+
+def test_sums_stored_without_issue_times_are_read():
+    """An account that an earlier version stored has four numbers a key."""
+    rows = [(*DP, 4, 100, 9, 2), (*TP, 5, 200, 8, 1)]
+    stored = OperationSums((DP, TP), pack("<8q", *(number for row in rows for number in row[2:])))
+    assert [tuple(row) for row in rows_of(stored)] == [(*row, 0) for row in rows]
+    assert divide(Exposed(stored, 20)) == ([7, 7], 6) and list(issue_times(stored)) == []
+    assert rows_of(sums_of(rows)) == rows_of(stored) and dict(issue_times(sums_of(rows))) == {DP: 0, TP: 0}
 
 
 def test_no_sums_divide_nothing():

@@ -223,12 +223,12 @@ def test_rows_by_operation_join_labels_and_sum_the_rest(process):
     ]
     rows = layout.operation_rows(process.read()._replace(groups=tuple(groups)), 3)
     assert rows == [
-        ("h", "all_reduce", 1, 64, 8, 0),
-        ("g", "all_reduce", 1, 64, 7, 0),
-        ("f", "all_reduce", 1, 64, 6, 0),
-        ("", "other", 5, 5 * 64, 5 + 4 + 3 + 2 + 1, 0),
+        ("h", "all_reduce", 1, 64, 8, 0, 0),
+        ("g", "all_reduce", 1, 64, 7, 0, 0),
+        ("f", "all_reduce", 1, 64, 6, 0, 0),
+        ("", "other", 5, 5 * 64, 5 + 4 + 3 + 2 + 1, 0, 0),
     ]
-    assert ("dp", "all_reduce", 2, 128, 3, 0) in layout.operation_rows(
+    assert ("dp", "all_reduce", 2, 128, 3, 0, 0) in layout.operation_rows(
         process.read()._replace(groups=tuple(groups))
     )
 
@@ -244,3 +244,65 @@ def test_many_calls_are_waited_for_in_any_order(process):
     for work in works:
         process.wait(work)
     assert [record.number for record in process.read(since=0).records if not record.exit_ns] == []
+
+
+def ring_of(*calls: tuple[int, int, int, int, str], flags: int = 0) -> memoryview:
+    """A ring with these calls: step, ns of enter, return and exit, and the operation."""
+    words = memoryview(bytearray(8 * layout.RING * layout.RECORD_WORDS)).cast("Q")
+    for number, (step, enter, returned, left, operation) in enumerate(calls, 1):
+        at = (number - 1) * layout.RECORD_WORDS
+        words[at] = words[at + layout.R_SEAL] = number
+        words[at + layout.R_KIND] = layout.OPERATIONS.index(operation) | flags << 16
+        words[at + layout.R_STEP] = step + page.STEP_BIAS
+        words[at + layout.R_ENTER], words[at + layout.R_RETURN] = enter, returned
+        words[at + layout.R_EXIT] = left
+    return words
+
+
+def test_issue_time_is_the_median_of_steps_by_hand():
+    """Two all-reduces a step, which return after 3 and 4 ns; one step has a pause, the first and the last do not count."""
+    calls = []
+    for step in range(10):
+        pause = {0: 5_000, 4: 1_000, 9: 7_000}.get(step, 0)
+        calls += [(step, 10, 13 + pause, 90, "all_reduce"), (step, 20, 24, 90, "all_reduce")]
+        calls += [(step, 30, 60, 60, "barrier"), (step, 40, 70, 90, "send"), (step, 50, 0, 0, "all_gather")]
+    assert layout.issue_times(ring_of(*calls)) == {(0, "all_reduce"): 7}
+    assert layout.issue_times(ring_of(*calls[5:])) == {}  # 9 steps, 7 of which are whole
+    assert layout.issue_times(ring_of(*calls, flags=1 << layout.FLAGS.index("raised"))) == {}
+
+
+def test_issue_time_of_rare_calls_is_zero():
+    calls = [(step, 10, 12, 90, "all_reduce") for step in range(12)]
+    calls += [(step, 20, 900, 990, "broadcast") for step in range(3, 8)]
+    assert layout.issue_times(ring_of(*calls)) == {(0, "all_reduce"): 2, (0, "broadcast"): 0}
+
+
+def test_issue_times_of_a_hostile_ring_have_bounds():
+    chosen = random.Random(4)
+    edges = (0, 1, 7, page.NS_MAX - 1, page.NS_MAX, (1 << 64) - 1)
+    words = memoryview(bytearray(8 * layout.RING * layout.RECORD_WORDS)).cast("Q")
+    for _ in range(20):
+        for at in range(len(words)):
+            words[at] = chosen.choice(edges)
+        for at in range(0, len(words), layout.RECORD_WORDS):
+            words[at] = words[at + layout.R_SEAL] = 1
+            words[at + layout.R_KIND], words[at + layout.R_STEP] = 1, chosen.randrange(20)
+        assert all(0 <= ns < page.NS_MAX for ns in layout.issue_times(words).values())
+
+
+def test_slow_call_shows_in_its_issue_time(process, monkeypatch):
+    group = Group("dp", [0, 1])
+    slow = process.records.wrap(
+        lambda group, tensors: time.sleep(0.002) or process.work, "all_gather", tensors=1, group=0
+    )
+    for step in range(12):
+        process.rank.recorder.step_next = step
+        process.call(group, [Tensor()])
+        slow(group, [Tensor()])
+        process.wait(process.work)
+    with Reader(str(process.rank.path)) as reader:
+        assert reader.collectives().issue_ns == {}
+        rows = {
+            row.operation: row.issue_ns for row in layout.operation_rows(reader.collectives(with_issue=True))
+        }
+    assert rows["all_gather"] >= 2_000_000 > rows["all_reduce"] > 0

@@ -61,6 +61,9 @@ def test_troubles():
     # Waiting, or in a planned phase, is no trouble of its own.
     for phase in ("communication", "checkpoint", "evaluation"):
         assert troubles(found(live={1: {"phase": phase, "phase_seconds": 100.0}})) == {}
+    slow = found()
+    slow["straggler"]["slow_issue"] = {"rank": 2, "operation": "all_reduce"}
+    assert troubles(slow) == {2: (2, "slow: all_reduce")}
 
 
 def test_ranks_are_sorted_by_trouble_and_by_keys():

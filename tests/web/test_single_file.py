@@ -301,6 +301,18 @@ def test_phase_of_a_slow_rank_or_stage_is_shown(written, document):
 
 
 @needs_chromium
+def test_rank_with_slow_calls_is_shown(written, document):
+    document["straggler"] |= {"culprit": None, "because": None, "because_phase": None, "culprit_stage": None}
+    slow = {"rank": 1, "host": "n1", "group": "<b>dp", "operation": "all_reduce"}
+    document["straggler"]["slow_issue"] = slow | {"seconds": 0.051, "usual_seconds": 0.0002}
+    shown = written([document]).text("straggler")
+    assert "rank 1 on n1" in shown and "No single rank" not in shown
+    assert "takes 51 ms a step to start all_reduce in <b>dp, others 200 µs: all ranks wait" in shown
+    document["straggler"] |= {"culprit": 0, "because": "productive"}
+    assert "of its group. Rank 1 takes 51 ms" in written([document]).text("straggler")
+
+
+@needs_chromium
 def test_stretches_say_when_they_began_and_ended(written, document):
     stretches = ((0, 0, 213, True), (1, 0, None, True), (2, 350, None, False), (3, 100, 1213, False))
     names = ("rank", "first_step", "last_step", "from_start")

@@ -17,6 +17,7 @@ from operator import add
 
 from goodput.account.attempts import Attempt, Row, Run
 from goodput.account.collectives.operation_sums import Exposed, exposed_of
+from goodput.account.collectives.slow_issue import SlowIssue, slow_issue
 from goodput.account.document_types import Gain, StepLines
 from goodput.account.facts import Facts, Key, RankRange, gaps, gather
 from goodput.account.fold import PRODUCTIVE, Fold
@@ -167,9 +168,7 @@ class Account:
     alive_ns: int = 0  # time in which an attempt was alive
     allocated_ns: int = 0  # the run's time without that between two allocations
     loader: LoaderSummary = field(default_factory=LoaderSummary)
-    stacks: list[tuple[int, SampledStacks]] = field(
-        default_factory=list
-    )  # by rank, of those that were sampled
+    stacks: list[tuple[int, SampledStacks]] = field(default_factory=list)  # by rank, of the sampled ones
     once: list[int] = field(default_factory=vector)  # GPU-ns per state that are PaidOnce
     total_steps: int | None = None  # declared
     next_step: int | None = None  # after the last kept step; None in a part of the run
@@ -195,6 +194,10 @@ class Account:
     def rank_count(self) -> int:
         """The number of ranks that were ever expected."""
         return sum(rank.count for rank in self.ranks)
+
+    @cached_property
+    def slow_issue(self) -> SlowIssue | None:
+        return None if self.is_part else slow_issue(self.ranks, self.straggler.peers)
 
     def by_role(self) -> dict[str, list[RankAccount]]:
         """The ranks of each role, the role with the most GPU time first; {} where all ranks have one role."""

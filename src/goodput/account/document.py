@@ -19,6 +19,7 @@ from goodput.account.document_types import (
     RankOperations,
     Restart,
     Role,
+    SlowIssue,
     Straggler,
     Total,
     UnseenRanks,
@@ -247,6 +248,22 @@ def _straggler(account: Account) -> Straggler:
             for (rank, attempt), onset in sorted(account.straggler.onsets.items())
             for stretch in onset.stretches
         ],
+        "slow_issue": slow_issue(account),
+    }
+
+
+def slow_issue(account: Account) -> SlowIssue | None:
+    """Whose calls of which collective are slow."""
+    found = account.slow_issue
+    if found is None:
+        return None
+    return {
+        "rank": found.rank,
+        "host": next(rank.host for rank in account.ranks if rank.rank == found.rank),
+        "group": found.group,
+        "operation": found.operation,
+        "seconds": found.issue_ns / 1e9,
+        "usual_seconds": found.usual_ns / 1e9,
     }
 
 

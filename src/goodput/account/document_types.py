@@ -131,13 +131,27 @@ class Onset(TypedDict):
     from_start: bool
 
 
+class SlowIssue(TypedDict):
+    """A rank whose calls of a collective take long to return, for which all ranks of the group wait.
+
+    `seconds` is that time per step, `usual_seconds` the median of the group's ranks.
+    """
+
+    rank: int
+    host: str
+    group: str
+    operation: str
+    seconds: float
+    usual_seconds: float
+
+
 class Straggler(TypedDict):
     """The ranks that others waited for. `because` is the state in which the culprit exceeds its group's median.
 
     `because_phase` is the phase of that state in which it does so most, null where its phases were not measured.
     `culprit_stage` is the pipeline stage that has more work than the others, null if none stands out, and
     `stage_because_phase` the phase in which it exceeds them most. `since_step` is the step at which the culprit became
-    slow, null if none stands out.
+    slow, null if none stands out. `slow_issue` is null if no rank's calls of collectives are slow, or they are not known.
     """
 
     slowdown: float | None
@@ -152,6 +166,7 @@ class Straggler(TypedDict):
     since_step: int | None
     since_start: bool
     onsets: list[Onset]
+    slow_issue: SlowIssue | None
 
 
 class Suspect(TypedDict):

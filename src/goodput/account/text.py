@@ -338,7 +338,20 @@ def _straggler_lines(document: Mapping[str, Any]) -> list[str]:
         lines.append(f"  slow stage: {stage}{where}, which explains {percent(share)} of the waiting")
     if lines:
         lines[-1] += f"; steps take {straggler['slowdown']:.2f}x as long as if their work were spread evenly"
-    return [*lines, *_stretch_lines(document)]
+    return [*lines, *_stretch_lines(document), *_slow_issue_lines(straggler)]
+
+
+def _slow_issue_lines(straggler: Mapping[str, Any]) -> list[str]:
+    found = straggler.get("slow_issue")
+    return [] if found is None else [f"  slow collective: {slow_issue_text(found)}"]
+
+
+def slow_issue_text(found: Mapping[str, Any]) -> str:
+    """Of a document's `slow_issue`: whose calls of which collective take how long."""
+    return (
+        f"rank {found['rank']}{on(found['host'])} takes {duration(found['seconds'])} a step to start"
+        f" {found['operation']} in {found['group']}, others {duration(found['usual_seconds'])}"
+    )
 
 
 def _because(straggler: Mapping[str, Any]) -> str:

@@ -1,6 +1,8 @@
 """Time in collectives, and in sends and receives, that even the last rank to arrive waited for."""
 
+from goodput.account.document import slow_issue
 from goodput.account.figures import pipeline
+from goodput.account.text import slow_issue_text
 
 STATE = "communication"
 ADVICE = (
@@ -9,9 +11,20 @@ ADVICE = (
 )
 _PIPELINE = "Overlap the sends and receives between stages, and gradient reduction, with compute."
 
+_SLOW_ISSUE = (
+    "check whether that rank's threads get a core, its network interface, and what its communication hook or library does "
+    "in the call."
+)
+
 
 def advise(account) -> str:
-    found = pipeline(account)
+    slow, general = slow_issue(account), _general(pipeline(account))
+    return (
+        general if slow is None else f"All ranks wait while {slow_issue_text(slow)}: {_SLOW_ISSUE} {general}"
+    )
+
+
+def _general(found) -> str:
     if found is None:
         return ADVICE
     if found["microbatches"] is None:

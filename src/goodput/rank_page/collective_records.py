@@ -8,8 +8,10 @@ file of its own; read with Reader.collectives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
+from statistics import median_low
 from typing import NamedTuple
 
 from goodput.rank_page import page
@@ -74,6 +76,8 @@ CONSTANTS = {
 
 NS_MAX = page.NS_MAX
 OPERATION_ROWS_MAX = 24
+ISSUE_STEPS_MIN = 8
+_SEND, _RAISED = OPERATIONS.index("send"), 1 << FLAGS.index("raised")
 _RANK_MAX = 1 << 32
 
 
@@ -170,10 +174,11 @@ class Collectives(NamedTuple):
     records: tuple[Record, ...]
     lost: int = 0
     network: tuple[Network, ...] = ()
+    issue_ns: Mapping[tuple[int, str], int] = {}  # of issue_times, where it was wanted
 
 
 class OperationRow(NamedTuple):
-    """What one operation has cost in all groups of one label; `before_ns` as in Sums."""
+    """What one operation has cost in all groups of one label; `before_ns` as in Sums, `issue_ns` of issue_times."""
 
     group: str
     operation: str
@@ -181,6 +186,7 @@ class OperationRow(NamedTuple):
     bytes: int
     exposed_ns: int
     before_ns: int
+    issue_ns: int = 0
 
 
 def operation_rows(found: Collectives, most: int = OPERATION_ROWS_MAX) -> list[OperationRow]:
@@ -188,7 +194,8 @@ def operation_rows(found: Collectives, most: int = OPERATION_ROWS_MAX) -> list[O
     rows: dict[tuple[str, str], OperationRow] = {}
     for one in found.sums:
         group = found.groups[one.group]
-        row = OperationRow(group_label(group.name, group.description), *one[1:5], one.before_ns)
+        issue_ns = found.issue_ns.get((one.group, one.operation), 0)
+        row = OperationRow(group_label(group.name, group.description), *one[1:5], one.before_ns, issue_ns)
         before = rows.get(row[:2])
         rows[row[:2]] = row if before is None else _added(before, row)
     ordered = sorted(rows.values(), key=lambda row: (-row.exposed_ns, -row.bytes, row))
@@ -249,10 +256,13 @@ def write_group(
 # ---------------------------------------------------------------------------------------------- reading
 
 
-def read(words_at: Callable[[int, int], memoryview], since: int | None = None) -> Collectives | None:
+def read(
+    words_at: Callable[[int, int], memoryview], since: int | None = None, with_issue: bool = False
+) -> Collectives | None:
     """The collectives of a page, of which `words_at(word, count)` reads words; None if no process group was used.
 
-    The records are those numbered above `since`, or without it the last one of each group. Raises ValueError.
+    The records are those numbered above `since`, or without it the last one of each group; `with_issue` adds issue
+    times, in 0.5 ms. Raises ValueError.
     """
     head = words_at(page.W_COLLECTIVES, 4)
     written, groups, dropped, lost = head
@@ -265,7 +275,10 @@ def read(words_at: Callable[[int, int], memoryview], since: int | None = None) -
     wanted = [(since + 1, written)] if since is not None else [(g.last, g.last) for g in found if g.last]
     records = [record for first, last in sorted(wanted) for record in _records(words_at, first, last, groups)]
     network = network_of(words_at(page.W_COLLECTIVES + AT_NETWORK, groups * NETWORK_WORDS))
-    return Collectives(written, dropped, found, sums_of(sums, groups), tuple(records), lost, network)
+    issue_ns = issue_times(words_at(page.W_COLLECTIVES + AT_RING, RING * RECORD_WORDS)) if with_issue else {}
+    return Collectives(
+        written, dropped, found, sums_of(sums, groups), tuple(records), lost, network, issue_ns
+    )
 
 
 def _records(words_at, first: int, last: int, groups: int) -> list[Record]:
@@ -280,6 +293,29 @@ def _records(words_at, first: int, last: int, groups: int) -> list[Record]:
                 found.append(record)
             number += 1
     return found
+
+
+def issue_times(ring: memoryview) -> dict[tuple[int, str], int]:
+    """By group and collective operation, the median over the ring's steps of the time that its calls took to return, in ns.
+
+    That time is the rank's own: such a call starts the collective, which is waited for later. Calls that have waited
+    when they return, point-to-point calls and those that raised do not count, nor do the first and the last step, of
+    which calls may be missing. {} with fewer than ISSUE_STEPS_MIN steps.
+    """
+    by_step: dict[int, dict[tuple[int, int], int]] = defaultdict(lambda: defaultdict(int))
+    for at in range(0, len(ring), RECORD_WORDS):
+        kind, enter, returned = ring[at + R_KIND], ring[at + R_ENTER], ring[at + R_RETURN]
+        if ring[at] == 0 or ring[at] != ring[at + R_SEAL] or kind >> 16 & _RAISED:
+            continue
+        calls = by_step[ring[at + R_STEP]]
+        if 0 < enter <= returned < NS_MAX and returned != ring[at + R_EXIT] and 0 < kind & 255 < _SEND:
+            calls[kind >> 32, kind & 255] += returned - enter
+    steps = [by_step[step] for step in sorted(by_step)[1:-1]]
+    if len(steps) < ISSUE_STEPS_MIN:
+        return {}
+    keys = {key for calls in steps for key in calls}
+    times = {key: median_low(calls[key] for calls in steps) for key in keys}
+    return {(group, OPERATIONS[of]): min(ns, NS_MAX - 1) for (group, of), ns in times.items()}
 
 
 def groups_of(words: memoryview, count: int) -> tuple[Group, ...]:

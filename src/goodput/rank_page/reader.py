@@ -117,12 +117,14 @@ class Reader(PageFile):
                 blocks.append((octave * 1024, counts))
         return blocks
 
-    def collectives(self, since: int | None = None) -> collective_records.Collectives | None:
+    def collectives(
+        self, since: int | None = None, with_issue: bool = False
+    ) -> collective_records.Collectives | None:
         """The collectives now, None if no process group was used (collective_records.read)."""
         if not self.layout.collectives:
             return None
         try:
-            return collective_records.read(self._words, since)
+            return collective_records.read(self._words, since, with_issue)
         except ValueError as error:
             raise PageError("value", f"{self.path}: {error}") from None
 

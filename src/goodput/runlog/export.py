@@ -105,6 +105,7 @@ def _process(
                 "bytes": one.bytes,
                 "seconds": _seconds(one.exposed_ns),
                 "startup_seconds": _seconds(one.before_ns),
+                **({"issue_seconds": _seconds(one.issue_ns)} if one.issue_ns else {}),
             }
             for one in live.operations
         ]

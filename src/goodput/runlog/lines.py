@@ -59,6 +59,7 @@ class Operation(msgspec.Struct):
     bytes: Annotated[int, Meta(ge=0, lt=1 << 61)] = 0
     seconds: _Seconds = 0.0
     startup_seconds: _Seconds = 0.0
+    issue_seconds: _Seconds = 0.0
 
 
 # Fields of our own have no name that a log uses, so that a log cannot set them.
@@ -390,6 +391,7 @@ def collectives(line: Line) -> OperationSums:
             clean_text(one.group, 255),
             clean_text(one.operation, 255),
             *(one.calls, one.bytes, round(one.seconds * 1e9), round(one.startup_seconds * 1e9)),
+            round(one.issue_seconds * 1e9),
         )
         for one in line.collectives
     )

@@ -35,6 +35,9 @@ def troubles(document: Mapping[str, Any]) -> dict[int, Trouble]:
     if straggler["culprit"] is not None:
         because = straggler["because_phase"] or straggler["because"]
         found[straggler["culprit"]] = Trouble(2, f"slow: {because}" if because else "slow")
+    slow = straggler.get("slow_issue")
+    if slow is not None and slow["rank"] not in found:
+        found[slow["rank"]] = Trouble(2, f"slow: {slow['operation']}")
     is_over = document["status"] in FINAL_STATUSES
     live = {one["rank"]: one for one in document["live"]}
     for rank in document["ranks"]:

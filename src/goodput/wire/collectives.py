@@ -50,7 +50,10 @@ class Collectives(Struct, array_like=True, frozen=True, gc=False):
 
 
 class OperationRow(Struct, array_like=True, frozen=True, gc=False):
-    """What an operation of a process group has cost so far; `before_ns` is the part of `exposed_ns` before the first step."""
+    """What an operation of a process group has cost so far; `before_ns` is the part of `exposed_ns` before the first step.
+
+    `issue_ns` is the time per step that its calls took to return lately; agents before it had none.
+    """
 
     group: str
     operation: str
@@ -58,6 +61,7 @@ class OperationRow(Struct, array_like=True, frozen=True, gc=False):
     bytes: int
     exposed_ns: int
     before_ns: int
+    issue_ns: int = 0
 
 
 Operations = Annotated[tuple[OperationRow, ...], _FEW]
@@ -70,7 +74,7 @@ def operations_problem(rows: Sequence[OperationRow]) -> str:
     for row in rows:
         if any(len(text) > TEXT_MAX or not text.isprintable() for text in (row.group, row.operation)):
             return f"a text of operation {row.operation[:40]!r} is too long or not printable"
-        numbers = row.calls, row.bytes, row.exposed_ns, row.before_ns
+        numbers = row.calls, row.bytes, row.exposed_ns, row.before_ns, row.issue_ns
         if min(numbers) < 0 or max(numbers) >= _NUMBER_MAX:
             return f"operation {row.operation!r} of process group {row.group!r} has a number out of range"
     return ""

@@ -79,7 +79,7 @@ class ReportedOperations:
             return None
         self._read_ns = now_ns
         try:
-            found = reader.collectives()
+            found = reader.collectives(with_issue=True)
         except PageError:
             return None
         before = self.rows

@@ -20,14 +20,17 @@ from goodput.slices import AT_A_TIME, Slices, result_of
 Key = tuple[str, str]  # process group, operation
 NOT_RECORDED: Key = ("", "")
 OTHER: Key = ("", "other")  # what a report or a table has no row for
-NUMBERS = 4
+NUMBERS = 5
 ROWS_MAX = 32
 STATES = ("communication", "straggler", "bubble")  # that are divided
 _EXPOSED = tuple(INDEX[state] for state in STATES)
 
 
 class OperationRow(NamedTuple):
-    """What an operation of a group has cost a process so far; `before_ns` is the part of `exposed_ns` before the first step."""
+    """What an operation of a group has cost a process so far; `before_ns` is the part of `exposed_ns` before the first step.
+
+    `issue_ns` is no sum: the time per step that its calls took to return lately (slow_issue.py).
+    """
 
     group: str
     operation: str
@@ -35,12 +38,14 @@ class OperationRow(NamedTuple):
     bytes: int
     exposed_ns: int
     before_ns: int
+    issue_ns: int = 0
 
 
 class OperationSums(NamedTuple):
     """What each operation of each group has cost a process so far.
 
-    `values` has NUMBERS 64-bit integers a key: calls, bytes, exposed ns, and the part of these before the first step.
+    `values` has NUMBERS 64-bit integers a key, those of OperationRow; accounts that were stored before there was
+    `issue_ns` have one less.
     """
 
     keys: tuple[Key, ...]
@@ -73,9 +78,9 @@ class OperationTime(NamedTuple):
     gpu_ns: int
 
 
-def sums_of(rows: Iterable[tuple[str, str, int, int, int, int]]) -> OperationSums:
-    """Sums from rows as in OperationRow."""
-    listed = list(rows)
+def sums_of(rows: Iterable[Sequence]) -> OperationSums:
+    """Sums from rows as in OperationRow, with or without `issue_ns`."""
+    listed = [OperationRow(*row) for row in rows]
     if not listed:
         return NO_SUMS
     numbers = [number for row in listed for number in row[2:]]
@@ -84,8 +89,15 @@ def sums_of(rows: Iterable[tuple[str, str, int, int, int, int]]) -> OperationSum
 
 def rows_of(sums: OperationSums) -> list[OperationRow]:
     """The rows of which sums were made."""
-    numbers = _numbers(sums)
-    return [OperationRow(*key, *numbers[NUMBERS * i : NUMBERS * (i + 1)]) for i, key in enumerate(sums.keys)]
+    numbers, width = _numbers(sums), _width(sums)
+    return [OperationRow(*key, *numbers[width * i : width * (i + 1)]) for i, key in enumerate(sums.keys)]
+
+
+def issue_times(sums: OperationSums) -> Iterable[tuple[Key, int]]:
+    """By key, `issue_ns` of OperationRow; nothing where it was not stored."""
+    return (
+        zip(sums.keys, _numbers(sums)[NUMBERS - 1 :: NUMBERS], strict=True) if _width(sums) == NUMBERS else ()
+    )
 
 
 def exposed_of(sums: OperationSums, states: Sequence[int]) -> Exposed:
@@ -132,7 +144,7 @@ def summing(ranks: Iterable[tuple[int, Iterable[Exposed]]]) -> Slices[dict[Key, 
             parts, rest = divide(one)
             left_ns += rest * devices
             is_known |= bool(parts)
-            for (group, operation, calls, size, _, _), ns in zip(rows_of(one.sums), parts, strict=True):
+            for (group, operation, calls, size, *_), ns in zip(rows_of(one.sums), parts, strict=True):
                 row = found.setdefault((group, operation), [0, 0, 0, 0])
                 row[0] += calls
                 row[1] += size
@@ -181,5 +193,10 @@ def _numbers(sums: OperationSums) -> tuple[int, ...]:
 
 def _parts(sums: OperationSums) -> list[int]:
     """The exposed ns of each key from the first step on."""
-    numbers = _numbers(sums)
-    return [max(ns - before, 0) for ns, before in zip(numbers[2::NUMBERS], numbers[3::NUMBERS], strict=True)]
+    numbers, width = _numbers(sums), _width(sums)
+    return [max(ns - before, 0) for ns, before in zip(numbers[2::width], numbers[3::width], strict=True)]
+
+
+def _width(sums: OperationSums) -> int:
+    """The numbers of a key."""
+    return len(sums.values) // 8 // len(sums.keys) if sums.keys else NUMBERS

@@ -19,7 +19,8 @@ class SharedKeys:
     def sums(self, rows: Operations) -> OperationSums:
         """Reported rows as an attempt keeps them."""
         found = sums_of(
-            (row.group, row.operation, row.calls, row.bytes, row.exposed_ns, row.before_ns) for row in rows
+            (row.group, row.operation, row.calls, row.bytes, row.exposed_ns, row.before_ns, row.issue_ns)
+            for row in rows
         )
         keys = self._known.get(found.keys)
         if keys is None:

@@ -51,7 +51,7 @@ def attempt_of(snapshot: Snapshot, now_mono_ns: int, alive: bool) -> Attempt:
 
 def collectives_of(reader: Reader) -> OperationSums:
     """What the page's collectives have cost. Raises PageError."""
-    found = reader.collectives()
+    found = reader.collectives(with_issue=True)
     return NO_SUMS if found is None else sums_of(operation_rows(found))
 
 

@@ -1,7 +1,7 @@
 // The slow rank: which rank the others wait for, since when, and how much of the waiting each rank, host and stage causes.
 
 import { $, attribute, field, keyed, put, text, width } from "../dom/nodes.js";
-import { count, percent, plural, times } from "../text/numbers.js";
+import { count, duration, percent, plural, times } from "../text/numbers.js";
 import { MEANINGS } from "../text/states.js";
 
 const RANKS_SHOWN = 4;
@@ -10,10 +10,12 @@ const STRETCHES_SHOWN = 20;
 
 export function drawStraggler(run) {
   const { culprit, because, slowdown, culprit_stage: stage = null } = run.straggler;
-  const { because_phase: phase = null, stage_because_phase: stagePhase = null } = run.straggler;
+  const { because_phase: phase = null, stage_because_phase: stagePhase = null, slow_issue: slow = null } = run.straggler;
   const host = run.ranks.find((rank) => rank.rank === culprit)?.host;
   put($("straggler"), culprit === null && stage !== null
     ? { culprit: `stage ${stage}`, host: "", because: moreWork(stagePhase) }
+    : culprit === null && slow !== null
+    ? { culprit: `rank ${slow.rank}`, host: `on ${slow.host || "an unnamed host"}`, because: slowCalls("It", slow) }
     : culprit === null
     ? { culprit: slowdown === null ? "unknown" : "none", host: "", because: slowdown === null
         ? "No step was reported by two ranks of a group."
@@ -21,7 +23,8 @@ export function drawStraggler(run) {
     : { culprit: `rank ${culprit}`, host: `on ${host || "an unnamed host"}`,
         because: `It spends more time in ${because}${MEANINGS[because] ? ` (${MEANINGS[because]})` : ""}` +
           `${phase === null || phase === because ? "" : `, mostly in ${phase},`} ` +
-          `than the median of its group${since(run.straggler)}.${stage === null ? "" : ` Stage ${stage} is slow too.`}` });
+          `than the median of its group${since(run.straggler)}.${stage === null ? "" : ` Stage ${stage} is slow too.`}` +
+          (slow === null ? "" : ` ${slowCalls(slow.rank === culprit ? "It" : `Rank ${slow.rank}`, slow)}`) });
   text(field($("straggler"), "slowdown"), slowdown === null ? "" :
     `The run is ${times(slowdown)} slower than with the same work spread evenly.`);
   keyed($("shares"), "t-share", shares(run), (share) => share.name, (node, { name, share, title, apart }) => {
@@ -31,6 +34,11 @@ export function drawStraggler(run) {
     width(field(node, "meter"), share);
   });
   drawStretches(run.straggler.onsets);
+}
+
+function slowCalls(who, { operation, group, seconds, usual_seconds: usual }) {
+  return `${who} takes ${duration(seconds)} a step to start ${operation} in ${group}, others ${duration(usual)}: ` +
+    "all ranks wait while it does.";
 }
 
 function moreWork(phase) {

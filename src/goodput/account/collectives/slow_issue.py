@@ -1,0 +1,62 @@
+"""A rank whose own calls of collectives take long to return.
+
+A call of a process group starts a collective and returns; what comes then is waiting, for other ranks or for the network.
+So the time until it returns is the rank's own, and while it lasts all others wait. In a backward pass it makes the pass
+longer. In a call that is waited for at once it is in the phase `communication`, as are the others, who wait as
+long, so that nobody seems to be late: only these times tell which rank it is.
+
+They are the host's. With a device's clock it is not known what of them the device has felt, and a call may be held up by
+a full queue of the device: then nobody is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from statistics import median_low
+from typing import NamedTuple, Protocol
+
+from goodput.account.collectives.operation_sums import OTHER, ExposedRank, Key, issue_times
+
+# A rank is slow if its calls take so much of a step longer than those of its peers ...
+STEP_SHARE_MIN = 0.02
+# ... and so many times as long: where all wait for a core, some wait longer.
+TIMES_MIN = 3
+
+
+class IssuingRank(ExposedRank, Protocol):
+    """What a RankAccount has of this."""
+
+    rank: int
+    kept_ns: int
+    kept_steps: int
+
+
+class SlowIssue(NamedTuple):
+    """The slowest such rank, and its operation with the largest difference; times per step, `usual_ns` of its peers."""
+
+    rank: int
+    group: str
+    operation: str
+    issue_ns: int
+    usual_ns: int
+    step_ns: int
+
+
+def slow_issue(ranks: Iterable[IssuingRank], peers: Callable[[int], object]) -> SlowIssue | None:
+    """The rank that loses most of a step in this way; `peers` returns what a rank is compared within."""
+    known = [rank for rank in ranks if rank.exposed and rank.kept_steps]
+    if any(rank.device_ns for rank in known):
+        return None
+    by_key: dict[tuple[object, Key], list[tuple[int, IssuingRank]]] = {}
+    for rank in known:
+        for key, ns in issue_times(rank.exposed[-1].sums):
+            if key != OTHER:
+                by_key.setdefault((peers(rank.rank), key), []).append((ns, rank))
+    slow = [
+        SlowIssue(rank.rank, *key, ns, usual_ns, rank.kept_ns // rank.kept_steps)
+        for (_, key), times in by_key.items()
+        for usual_ns in (median_low(ns for ns, _ in times),)
+        for ns, rank in times
+        if ns >= TIMES_MIN * usual_ns and (ns - usual_ns) * rank.kept_steps > STEP_SHARE_MIN * rank.kept_ns
+    ]
+    return max(slow, key=lambda one: (one.issue_ns - one.usual_ns, -one.rank), default=None)
