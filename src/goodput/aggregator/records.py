@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from goodput.wire import schema
-from goodput.wire.step_blocks import END, NUMBER, START, TOTALS, StepBlock
+from goodput.wire.packed_rows import pack, unpack
+from goodput.wire.step_blocks import END, NUMBER, START, TOTALS
 from goodput.wire.step_columns import decode, encode, step_rows
 
 BLOCK_ROWS_MAX = 1024  # of a step block in the ledger
@@ -23,10 +24,13 @@ def health_key(node: str, event: schema.Health, is_scoped: bool = False) -> Heal
 
 
 class NewBlock(NamedTuple):
-    """A step block of `width` phases, and of its rows: the number of the last, the least start, the greatest end."""
+    """A step block of `width` phases in MessagePack, and of its rows: how many, the first and the last number, the least
+    start, the greatest end."""
 
-    block: StepBlock
+    block: bytes
     width: int
+    rows: int
+    first: int
     last: int
     start_ns: int
     end_ns: int
@@ -45,7 +49,7 @@ class NewRecords:
 
     def rows(self) -> list[schema.StepRow]:
         """The rows of all blocks."""
-        columns = [decode([new.block], new.width) for new in self.blocks]
+        columns = [decode([unpack(new.block)], new.width) for new in self.blocks]
         return [row for one in columns for row in step_rows(one, 0, len(one), one.width)]
 
 
@@ -53,9 +57,9 @@ def new_blocks(values: np.ndarray) -> list[NewBlock]:
     """Blocks of rows in order, (columns, rows)."""
     width = (len(values) - TOTALS) // 2
     parts = [values[:, at : at + BLOCK_ROWS_MAX] for at in range(0, values.shape[1], BLOCK_ROWS_MAX)]
-    return [_new_block(encode(np.ascontiguousarray(part)), part, width) for part in parts]
+    return [_new_block(np.ascontiguousarray(part), width) for part in parts]
 
 
-def _new_block(block: StepBlock, values: np.ndarray, width: int) -> NewBlock:
-    last, start_ns, end_ns = values[NUMBER, -1], values[START].min(), values[END].max()
-    return NewBlock(block, width, int(last), int(start_ns), int(end_ns))
+def _new_block(values: np.ndarray, width: int) -> NewBlock:
+    numbers, times = values[NUMBER], (int(values[START].min()), int(values[END].max()))
+    return NewBlock(pack(encode(values)), width, len(numbers), int(numbers[0]), int(numbers[-1]), *times)

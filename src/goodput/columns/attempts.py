@@ -1,30 +1,31 @@
-"""An attempt whose step rows are NumPy columns, as the aggregator holds them until they are folded.
+"""An attempt whose step rows are packed blocks or NumPy columns, as the aggregator holds them until they are folded.
 
-A row takes some 200 bytes. Rows that were dropped count as known, but for the newest HOLES_MAX ranges of missing ones.
+Rows that were dropped count as known, but for the newest HOLES_MAX ranges of missing ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from goodput.account.attempts import HOLES_MAX, Attempt, Row
 from goodput.account.fold import padded
+from goodput.wire.packed_rows import PackedRows, unpacked
 from goodput.wire.step_blocks import END, NUMBER, STEP, TOTALS
 from goodput.wire.step_columns import in_order, widened
 
 
 @dataclass(slots=True)
 class ColumnAttempt(Attempt):
-    """`parts` are rows in ascending number, (columns, rows) as in wire.step_blocks; `rows` stays empty."""
+    """`parts` are rows in ascending number, packed or as (columns, rows) as in wire.step_blocks; `rows` stays empty."""
 
-    parts: list[np.ndarray] = field(default_factory=list, compare=False)
+    parts: list[np.ndarray | PackedRows] = field(default_factory=list, compare=False)
 
     def kept_rows(self) -> int:
         """The number of rows in memory."""
-        return sum(part.shape[1] for part in self.parts)
+        return sum([part.count if isinstance(part, PackedRows) else part.shape[1] for part in self.parts])
 
     def lacks(self, number: int) -> bool:
         return number > self.top_number or self._hole(number) is not None
@@ -33,12 +34,13 @@ class ColumnAttempt(Attempt):
         rows = list(rows)
         return self.add_columns(columns_of(rows)).shape[1] if rows else 0
 
-    def add_following(self, values: np.ndarray, first_step: int, last: int, end_ns: int) -> None:
-        """Add rows that follow the last one without a gap: the first one's step, the last number, the latest end."""
+    def add_following(
+        self, rows: np.ndarray | PackedRows, first: int, last: int, first_step: int, end_ns: int
+    ) -> None:
+        """Add rows that follow the last one without a gap: their first and last number, first step and latest end."""
         if self.first_step is None:
-            first = last - values.shape[1] + 1
             self.first_number, self.first_step = first, first_step - first + 1
-        self.parts.append(values)
+        self.parts.append(rows)
         self.top_number = last
         if end_ns > self.rows_end_ns:
             self.rows_end_ns = end_ns
@@ -58,7 +60,7 @@ class ColumnAttempt(Attempt):
             self.late += early
             for number in numbers[:early].tolist():
                 self._fill(number)
-            self.parts = [_merged([*self.parts, values])]
+            self.parts = [_merged([*self._arrays(), values])]
             numbers = numbers[early:]
         self._note_holes(numbers)
         first = int(values[NUMBER, 0])
@@ -78,40 +80,83 @@ class ColumnAttempt(Attempt):
         del self.holes[:-HOLES_MAX]
 
     def after(self, number: int) -> np.ndarray:
-        """The rows in memory beyond a number."""
+        """The rows in memory beyond a number. See `rows_after` for many attempts."""
         width, found = len(self.phases), []
-        for part in reversed(self.parts):
-            if int(part[NUMBER, -1]) <= number:
-                break
-            begin = int(part[NUMBER].searchsorted(number, side="right")) if part[NUMBER, 0] <= number else 0
+        for part in self._arrays(number):
+            begin = int(part[NUMBER].searchsorted(number, side="right"))
             found.append(widened(part[:, begin:], width))
-        if not found:
-            return np.zeros((TOTALS + 2 * width, 0), np.int64)
-        return found[0] if len(found) == 1 else np.concatenate(found[::-1], axis=1)
+        return np.concatenate(found, axis=1) if found else np.zeros((TOTALS + 2 * width, 0), np.int64)
+
+    def parts_after(self, number: int) -> list[np.ndarray | PackedRows]:
+        """The parts that have rows beyond a number."""
+        at = len(self.parts)
+        while at and _last(self.parts[at - 1]) > number:
+            at -= 1
+        return self.parts[at:]
+
+    def _arrays(self, number: int = 0) -> list[np.ndarray]:
+        """The parts that have rows beyond a number, as columns."""
+        found = []
+        for part in self.parts_after(number):
+            found.append(unpacked([part]).values[:, -part.count :] if isinstance(part, PackedRows) else part)
+        return found
 
     def put_back(self, values: np.ndarray) -> None:
         """Rows that were dropped and must be folded again."""
         if values.shape[1]:
-            self.parts = [_merged([*self.parts, values])]
+            self.parts = [_merged([*self._arrays(), values])]
 
     def trim(self, number: int) -> None:
         """Drop the rows up to `number`. They count as known from now on."""
-        gone = 0
-        for part in self.parts:
-            last = int(part[NUMBER, -1])
-            if number < last:
-                break
-            self.trimmed, gone = max(last, self.trimmed), gone + 1
-        del self.parts[:gone]
-        if self.parts and number >= int(self.parts[0][NUMBER, 0]):
-            part = self.parts[0]
-            end = int(part[NUMBER].searchsorted(number, side="right"))
-            self.trimmed = max(int(part[NUMBER, end - 1]), self.trimmed)
-            # A copy, so that the dropped rows leave memory.
-            self.parts[0] = part[:, end:].copy()
+        left = self.parts_after(number)
+        if len(left) < len(self.parts):
+            self.trimmed = max(_last(self.parts[-len(left) - 1]), self.trimmed)
+        if left and number >= _first(left[0]):
+            left[0], last = _beyond(left[0], number)
+            self.trimmed = max(last, self.trimmed)
+        self.parts = left
 
     def ordered_rows(self) -> list[Row]:
-        return [row for part in self.parts for row in rows_of(part)]
+        return [row for part in self._arrays() for row in rows_of(part)]
+
+
+def rows_after(wanted: Sequence[tuple[ColumnAttempt, int]]) -> list[np.ndarray]:
+    """The rows in memory of each attempt beyond a number, the packed ones of all unpacked together."""
+    packed = [_all_packed(attempt.parts_after(number)) for attempt, number in wanted]
+    columns, at, found = unpacked([part for parts in packed for part in parts]), 0, []
+    ends = columns.begins.tolist()
+    for (attempt, number), parts in zip(wanted, packed, strict=True):
+        if not parts:
+            found.append(attempt.after(number))
+            continue
+        at, width = at + len(parts), len(attempt.phases)
+        # Blocks lie side by side, and only of the first one are there rows that are not wanted.
+        count = sum([part.beyond(number).count for part in parts])
+        found.append(widened(columns.values[: TOTALS + 2 * width, ends[at] - count : ends[at]], width))
+    return found
+
+
+def _all_packed(parts: list[np.ndarray | PackedRows]) -> list[PackedRows]:
+    """These parts if all are packed, else none."""
+    packed = [part for part in parts if isinstance(part, PackedRows)]
+    return packed if len(packed) == len(parts) else []
+
+
+def _first(rows: np.ndarray | PackedRows) -> int:
+    return rows.first if isinstance(rows, PackedRows) else int(rows[NUMBER, 0])
+
+
+def _last(rows: np.ndarray | PackedRows) -> int:
+    return rows.last if isinstance(rows, PackedRows) else int(rows[NUMBER, -1])
+
+
+def _beyond(rows: np.ndarray | PackedRows, number: int) -> tuple[np.ndarray | PackedRows, int]:
+    """Without the rows up to `number`, and the last one of those."""
+    if isinstance(rows, PackedRows):
+        return rows.beyond(number), number
+    end = int(rows[NUMBER].searchsorted(number, side="right"))
+    # A copy, so that the dropped rows leave memory.
+    return rows[:, end:].copy(), int(rows[NUMBER, end - 1])
 
 
 def columns_of(rows: Iterable) -> np.ndarray:

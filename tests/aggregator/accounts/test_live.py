@@ -19,6 +19,7 @@ from goodput.aggregator.accounts import live
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.history import History
 from goodput.aggregator.accounts.live import IncrementalAccount
+from goodput.aggregator.ingest.pushed_steps import decode_steps, in_version_2
 from goodput.aggregator.ingest.store import Store
 
 
@@ -50,8 +51,9 @@ def test_incremental_account_equals_full_per_push(seed, rows_max, monkeypatch):
     folded, anew, behind = None, 0, 0
     for arrived_ns, seen in story(rng):
         new = seen.rows[-rng.randrange(1, 40) :] if rng.random() < 0.1 else seen.rows
-        for store in (some, whole):
-            store.merge(rank_report(seen, rows=new), arrived_ns)
+        whole.merge(rank_report(seen, rows=new), arrived_ns)
+        pushed = in_version_2(rank_report(seen, rows=new))
+        some.merge(pushed, arrived_ns, steps=decode_steps([pushed])[0])  # steps in blocks
         folded = folded or IncrementalAccount(some.runs["r1"], stall_seconds=60.0, stale_seconds=STALE)
         want = compute(whole.runs["r1"], arrived_ns, stale_seconds=STALE, known_only=True)
         found, again = account_or_refold(folded, whole.runs["r1"], arrived_ns)

@@ -15,6 +15,7 @@ from support.aggregator.old_ledgers import identity_of, report_of, rows_of
 from support.aggregator.reports import body_of, rank_report, story
 
 from goodput.account import document
+from goodput.aggregator import records
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.history import History
 from goodput.aggregator.api.ledger_maintenance import LedgerMaintenance
@@ -103,7 +104,7 @@ def test_readers_see_each_row_once_during_merges(ledger, monkeypatch, seed):
     """Blocks are merged and rows pushed between any two rows that a slow reader takes."""
     rng = random.Random(seed)
     monkeypatch.setattr(block_reader, "PAGE_BLOCKS", rng.randint(1, 5))
-    monkeypatch.setattr(blocks, "ROWS_MAX", 40)
+    monkeypatch.setattr(records, "BLOCK_ROWS_MAX", 40)
     monkeypatch.setattr("goodput.aggregator.ledger.compaction.SMALL_ROWS", 20)
     rows = list(rows_of(identity_of(0), 400))
     at = 0

@@ -18,6 +18,7 @@ from goodput.aggregator.ledger import block_reader, inspection
 from goodput.aggregator.ledger.ledger import LedgerError
 from goodput.aggregator.records import NewBlock, NewRecords
 from goodput.wire import schema
+from goodput.wire.packed_rows import pack
 from goodput.wire.step_blocks import encode_rows
 
 
@@ -101,7 +102,8 @@ def test_blocks_with_equal_bounds_are_both_kept(ledger):
 def test_given_blocks_are_stored_as_they_are(ledger):
     report = one_of(30, loader=0.5, forward=0.25)
     rows, width = report.steps, len(report.phases)
-    block = NewBlock(encode_rows(rows, width), width, 30, rows[0].start_ns, rows[-1].end_ns)
+    times = rows[0].start_ns, rows[-1].end_ns
+    block = NewBlock(pack(encode_rows(rows, width)), width, 30, 1, 30, *times)
     ledger.append([NewRecords(replace(report, steps=[]), [block], [])])
     assert list(ledger.rows(report.identity)) == rows
     append(ledger, report, rows)

@@ -16,7 +16,7 @@ from goodput.account.facts import Facts, Key, gathering
 from goodput.account.slow_ranks.comparable import ComparableSums
 from goodput.account.stall_threshold import StepLengths
 from goodput.aggregator.accounts.common_steps import comparable_sums, completed_by_all
-from goodput.columns.attempts import ColumnAttempt
+from goodput.columns.attempts import ColumnAttempt, rows_after
 from goodput.columns.fold import folding_columns
 from goodput.columns.groups import ColumnGroups
 from goodput.columns.lengths import add_lengths
@@ -175,14 +175,16 @@ class IncrementalAccount:
         """The facts, and of each attempt the rows that are not folded yet and that the facts know of."""
         lengths = self._lengths.copy()
         folds = {} if self._engine is None else self._engine.folds
-        numbers, rows = [], {}
-        for at, (key, attempt) in enumerate(list(self.run.attempts.items())):
-            if at % AT_A_TIME == 0:
-                yield
-            number = folds[key].number if key in folds else 0
-            if attempt.top_number > number:
-                numbers.append(number)
-                rows[key] = self._attempt(key).after(number)
+        numbers: list[int] = []
+        rows: _Rows = {}
+        keys = list(self.run.attempts)
+        for at in range(0, len(keys), AT_A_TIME):
+            yield
+            some = [(key, folds[key].number if key in folds else 0) for key in keys[at : at + AT_A_TIME]]
+            new = {key: (self._attempt(key), after) for key, after in some}
+            new = {key: wanted for key, wanted in new.items() if wanted[0].top_number > wanted[1]}
+            numbers += [after for _, after in new.values()]
+            rows.update(zip(new, rows_after(list(new.values())), strict=True))
         yield
         add_lengths(lengths, list(rows.values()), numbers)
         yield
@@ -248,7 +250,7 @@ def _whole(slices: Slices[None]) -> Slices[None]:
 def kept_rows(run: Run) -> int:
     """How many rows of a run are in memory."""
     columns = [one for one in run.attempts.values() if isinstance(one, ColumnAttempt)]
-    return sum([part.shape[1] for one in columns for part in one.parts])
+    return sum([one.kept_rows() for one in columns])
 
 
 def _in_order(facts: Facts) -> list[tuple[Key, ColumnAttempt]]:

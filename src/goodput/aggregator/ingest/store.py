@@ -29,6 +29,7 @@ from goodput.aggregator.records import BLOCK_ROWS_MAX, NewBlock, NewRecords, new
 from goodput.columns.attempts import ColumnAttempt, row_of
 from goodput.wire import schema
 from goodput.wire.collectives import Collectives
+from goodput.wire.packed_rows import PackedRows, pack
 from goodput.wire.step_blocks import END, NUMBER
 
 RUNS_MAX = 10_000
@@ -73,13 +74,14 @@ class Process:
         """Its last completed step."""
         return None if self.last_column is None else row_of(self.last_column[:, 0].tolist())
 
-    def add_steps(self, steps: PushedSteps) -> PushedSteps:
-        """Merge rows; returns those that were new."""
+    def add_steps(self, steps: PushedSteps, block: NewBlock | None) -> PushedSteps:
+        """Merge rows, which `block` has too if there is one; returns those that were new."""
         attempt, values = self.attempt, steps.values
         if not values.shape[1]:
             return steps
         if attempt.top_number + 1 == steps.first == steps.last - values.shape[1] + 1:
-            attempt.add_following(values, steps.first_step, steps.last, steps.end_ns)
+            rows = values if block is None else PackedRows(block.block, block.width, block.first, block.last)
+            attempt.add_following(rows, steps.first, steps.last, steps.first_step, steps.end_ns)
         else:
             values = attempt.add_columns(values)
             if values.shape[1] < steps.values.shape[1]:
@@ -146,7 +148,8 @@ class Store:
         self.reported_ns[run] = now_ns or max(report.live.now_ns, self.reported_ns.get(run, 0))
         _extend_phases(attempt, report)
         before, late = process.last_column, attempt.late
-        steps = process.add_steps(steps)
+        block = _block_of(report, steps)
+        steps = process.add_steps(steps, block)
         if attempt.late != late:
             self._note_late(run, (attempt.rank, attempt.attempt), steps.first)
         events = self._add_events(process, report, read_ns)
@@ -169,10 +172,8 @@ class Store:
         if rows or events or is_newest or is_open:
             # Otherwise it repeats what a process reported that has ended, and changes nothing.
             self.revisions[run] += 1
-        if rows == count <= BLOCK_ROWS_MAX and len(report.blocks) == 1:
-            of = NewBlock(report.blocks[0], len(report.phases), steps.last, steps.start_ns, steps.end_ns)
-            return NewRecords(bare, [of], events)
-        return NewRecords(bare, new_blocks(steps.values), events)
+        blocks = [block] if block is not None and rows == count else new_blocks(steps.values)
+        return NewRecords(bare, blocks, events)
 
     def _add_events(self, process: Process, report: schema.RankReport, read_ns: int) -> list[schema.EventRow]:
         """Merge a report's events; returns those that were new."""
@@ -261,7 +262,7 @@ class Store:
             # The last of those that are folded already.
             process.last_column, values = values[:, :1].copy(), values[:, 1:]
         before = process.last_column
-        steps = process.add_steps(pushed(values))
+        steps = process.add_steps(pushed(values), None)
         is_recent = steps.values[END] > process.attempt.seen_ns - WINDOWS_NS
         if is_recent.any():
             at = int(is_recent.argmax())
@@ -442,6 +443,15 @@ def _check_times(report: schema.RankReport, steps_end_ns: int, now_ns: int) -> N
             f"run {report.identity.run!r} rank {report.identity.rank}: reports a time "
             f"{(latest_ns - now_ns) / 8.64e13:.1f} days ahead; check the clock of {report.identity.host}",
         )
+
+
+def _block_of(report: schema.RankReport, steps: PushedSteps) -> NewBlock | None:
+    """The block that has all rows of a report, None where there is none that can be stored as it is."""
+    count = steps.values.shape[1]
+    if len(report.blocks) != 1 or not 0 < count <= BLOCK_ROWS_MAX:
+        return None
+    times = steps.start_ns, steps.end_ns
+    return NewBlock(pack(report.blocks[0]), len(report.phases), count, steps.first, steps.last, *times)
 
 
 def _order(attempt: Attempt) -> tuple[int, int]:

@@ -9,19 +9,15 @@ import hashlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
-from goodput.aggregator.records import BLOCK_ROWS_MAX as ROWS_MAX
-from goodput.aggregator.records import NewRecords
+from goodput.aggregator.records import NewBlock, NewRecords, new_blocks
 from goodput.wire import schema, step_columns
-from goodput.wire.step_blocks import END, NUMBER, START, STEP, TOTALS, StepBlock, check_block
+from goodput.wire.packed_rows import unpack
+from goodput.wire.step_blocks import END, NUMBER, STEP, check_block
 from goodput.wire.step_columns import StepColumns, in_order
 
 EVERY_ROW, MINUTES, HOURS = TIERS = (0, 60, 3600)  # seconds of which one row is kept
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(StepBlock)
 
 
 class StoredBlock(NamedTuple):
@@ -34,34 +30,25 @@ class StoredBlock(NamedTuple):
 
 def columns_of(new: NewRecords) -> list[dict]:
     """The database's columns of the blocks of new records."""
-    return [_columns(*one, EVERY_ROW) for one in new.blocks]
+    return [_columns(one, EVERY_ROW) for one in new.blocks]
 
 
 def block_columns(values: np.ndarray, tier: int = EVERY_ROW) -> list[dict]:
     """The same for rows as an array."""
-    values = in_order(values)
-    columns = []
-    for at in range(0, values.shape[1], ROWS_MAX):
-        part = np.ascontiguousarray(values[:, at : at + ROWS_MAX])
-        times = int(part[START].min()), int(part[END].max())
-        width = (len(part) - TOTALS) // 2
-        columns.append(_columns(step_columns.encode(part), width, int(part[NUMBER, -1]), *times, tier))
-    return columns
+    return [_columns(one, tier) for one in new_blocks(in_order(values))]
 
 
-def _columns(block: StepBlock, width: int, last: int, start_ns: int, end_ns: int, tier: int) -> dict:
-    encoded = _encoder.encode(block)
+def _columns(new: NewBlock, tier: int) -> dict:
     return {
-        # A column without values is zero throughout, and the first number is at least 1.
-        "first": block.first[0],
-        "last": last,
-        "start_ns_first": start_ns,
-        "end_ns_last": end_ns,
-        "rows": block.count,
+        "first": new.first,
+        "last": new.last,
+        "start_ns_first": new.start_ns,
+        "end_ns_last": new.end_ns,
+        "rows": new.rows,
         "tier": tier,
-        "digest": digest(encoded),
-        "width": width,
-        "block": encoded,
+        "digest": digest(new.block),
+        "width": new.width,
+        "block": new.block,
     }
 
 
@@ -79,7 +66,7 @@ def decode_columns(stored: Iterable[StoredBlock], width: int = 0) -> StepColumns
     """The same with where each block begins. Raises ValueError (BlockError, msgspec.DecodeError) for a damaged one."""
     blocks = []
     for one in stored:
-        block = _decoder.decode(one.block)
+        block = unpack(one.block)
         check_block(block, one.width, schema.STEPS_MAX)
         width = max(width, one.width)
         blocks.append(block)

@@ -13,18 +13,19 @@ from itertools import chain, groupby, islice
 
 import sqlalchemy as sql
 
+from goodput.aggregator import records
 from goodput.aggregator.ledger import blocks, closed_runs
 from goodput.aggregator.ledger.block_reader import KEY, PROCESS_ID, stored_blocks
 from goodput.aggregator.ledger.database import insert
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.aggregator.ledger.migrations.versions import version_1, version_5
 
-SMALL_ROWS = blocks.ROWS_MAX // 2  # a block with fewer is merged with its neighbours
+SMALL_ROWS = records.BLOCK_ROWS_MAX // 2  # a block with fewer is merged with its neighbours
 BLOCKS_MAX = 512  # merged into one
 # Blocks of ranks that are pushed together lie in the same pages, which are written once where one transaction merges all.
 MERGED_AT_ONCE = 8
 # A larger process is thinned in parts of some 6 MB.
-THIN_ROWS = 32 * blocks.ROWS_MAX
+THIN_ROWS = 32 * records.BLOCK_ROWS_MAX
 DAY_NS = 86_400 * 10**9
 # Processes whose blocks are looked through for small ones at a time.
 SEARCHED_MAX = 1000
@@ -196,7 +197,7 @@ def small_groups(listed: list[sql.Row], merge_all: bool) -> Iterator[list[sql.Ro
     for (_, is_small), alike in groupby(listed, lambda one: (one.tier, one.rows < SMALL_ROWS)):
         group, rows = [], 0
         for one in alike if is_small else ():
-            if rows + one.rows > blocks.ROWS_MAX or len(group) == BLOCKS_MAX:
+            if rows + one.rows > records.BLOCK_ROWS_MAX or len(group) == BLOCKS_MAX:
                 yield group
                 group, rows = [], 0
             group.append(one)

@@ -1,0 +1,97 @@
+"""Rows held as packed blocks behave as the same rows held as columns, through any merging, dropping and putting back."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from support.account.account_history import Process
+
+from goodput.columns.attempts import ColumnAttempt, columns_of, rows_after
+from goodput.wire.packed_rows import PackedRows, pack
+from goodput.wire.step_blocks import NUMBER
+from goodput.wire.step_columns import encode
+
+ROWS = columns_of(Process().steps(60, forward=0.5, communication=0.25).rows)
+PHASES = tuple(f"phase {at}" for at in range((len(ROWS) - 8) // 2 + 1))  # one that no row has yet
+
+
+class Pair:
+    """An attempt that holds what follows as packed blocks, and one that holds all rows as columns."""
+
+    def __init__(self):
+        self.both = [ColumnAttempt(0, 1, 0, phases=PHASES) for _ in range(2)]
+
+    def add(self, low: int, high: int) -> None:
+        """Add rows low + 1 to high, in the way of Process.add_steps."""
+        values = ROWS[:, low:high].copy()
+        block = PackedRows(pack(encode(values)), (len(values) - 8) // 2, low + 1, high)
+        for attempt, rows in zip(self.both, (block, values), strict=True):
+            if attempt.top_number == low:
+                attempt.add_following(rows, low + 1, high, int(values[1, 0]), int(values[3].max()))
+            else:
+                attempt.add_columns(values)
+
+    def check(self, rng: random.Random) -> None:
+        packed, plain = self.both
+        assert packed.kept_rows() == plain.kept_rows()
+        assert packed.ordered_rows() == plain.ordered_rows()
+        number = rng.randrange(-1, 62)
+        want = plain.after(number)
+        assert len(want) == 8 + 2 * len(PHASES)
+        assert all(
+            np.array_equal(found, want) for found in (packed.after(number), *rows_after([(packed, number)]))
+        )
+        # Both are without their parts when they are compared.
+        assert packed == plain and packed.trimmed == plain.trimmed
+
+    def trim(self, number: int) -> None:
+        for attempt in self.both:
+            attempt.trim(number)
+
+    def put_back(self, low: int, high: int) -> None:
+        for attempt in self.both:
+            attempt.put_back(ROWS[:, low:high])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_packed_rows_behave_as_columns(seed):
+    rng, pair = random.Random(seed), Pair()
+    for _ in range(25):
+        top = pair.both[0].top_number
+        what = rng.choice(["next", "next", "next", "any", "trim", "back"])
+        if what == "next" and top < 60:
+            pair.add(top, rng.randrange(top, min(60, top + 8)) + 1)
+        elif what == "any":
+            low = rng.randrange(60)
+            pair.add(low, rng.randrange(low, min(60, low + 10)) + 1)
+        elif what == "trim":
+            pair.trim(rng.randrange(top + 1))
+        elif what == "back" and pair.both[0].trimmed:
+            low = rng.randrange(pair.both[0].trimmed)
+            pair.put_back(low, pair.both[0].trimmed)
+        pair.check(rng)
+
+
+def test_rows_of_many_attempts_are_those_of_each():
+    rng, pairs = random.Random(1), [Pair() for _ in range(30)]
+    for pair in pairs:
+        for _ in range(rng.randrange(5)):
+            top = pair.both[0].top_number
+            pair.add(top, top + 1 + rng.randrange(10))
+        pair.trim(rng.randrange(8))
+    pairs[3].add(50, 55)  # after a gap, as columns
+    attempts = [(pair.both[at % 5 == 0], rng.randrange(10)) for at, pair in enumerate(pairs)]
+    found = rows_after(attempts)
+    assert sum(rows.shape[1] for rows in found) > 100
+    for (_, number), pair, rows in zip(attempts, pairs, found, strict=True):
+        assert np.array_equal(rows, pair.both[1].after(number))
+
+
+def test_packed_rows_take_a_fraction_of_columns():
+    pair = Pair()
+    pair.add(0, 10)
+    packed, plain = (attempt.parts[0] for attempt in pair.both)
+    assert isinstance(packed, PackedRows) and len(packed.block) < plain.nbytes / 3
+    assert pair.both[1].after(0)[NUMBER].tolist() == list(range(1, 11))
