@@ -60,7 +60,8 @@ def test_little_is_exposed(analyze, name):
 def test_it_is_bounded_and_starts_again(name):
     service = unit(name)
     assert service["ProtectSystem"] == "strict"
-    assert service["NoNewPrivileges"] == "yes" and service["CapabilityBoundingSet"] == ""
+    capabilities = "CAP_SYSLOG" if name == "goodput-node.service" else ""
+    assert service["NoNewPrivileges"] == "yes" and service["CapabilityBoundingSet"] == capabilities
     assert service["Restart"] == "on-failure"
     assert {"MemoryMax", "CPUQuota", "TasksMax"} <= service.keys()
     assert service.get("DynamicUser") == "yes" or service["User"] == "goodput"
@@ -76,6 +77,9 @@ def test_the_command_is_one_that_goodput_knows(name):
 def test_the_agent_sees_gpus_and_the_folders_of_pages():
     service = unit("goodput-node.service")
     assert not {"PrivateDevices", "ProtectClock", "DevicePolicy", "ProtectProc"} & service.keys()
+    # The kernel's log, and the state of its clock, by system calls that are not of the group.
+    assert "ProtectKernelLogs" not in service and service["AmbientCapabilities"] == "CAP_SYSLOG"
+    assert {"adjtimex", "clock_adjtime"} <= {*service["SystemCallFilter"].split()}
     # With RemoveIPC a stopped agent would take what its user owns in /dev/shm with it.
     assert "DynamicUser" not in service and "RemoveIPC" not in service
     writable = {path.lstrip("-") for path in service["ReadWritePaths"].split()}
@@ -110,7 +114,7 @@ def test_defaults_parse_alike_in_systemd_and_shell():
     """systemd takes quotes off as a shell does; without them a shell would run the second word."""
     files = [DEPLOY / "systemd" / f"goodput-{name}.default" for name in ("node", "aggregator", "ingest")]
     options = [line for file in files for line in re.findall(r"^#?(GOODPUT_\w+=.*)$", file.read_text(), re.M)]
-    assert len(options) == 11
+    assert len(options) == 12
     for line in options:
         assert len(shlex.split(line)) == 1, line
         name, _, value = shlex.split(line)[0].partition("=")
