@@ -263,7 +263,7 @@ PANELS = [
         "Agents: errors per minute",
         "Errors of all agents. push: the aggregator did not accept a report (unauthorized: the token). page: an "
         "unreadable rank page. collector, driver: read the agent's log. rows thinned: the aggregator was away for "
-        "long; no time is lost. invalid: agents whose newest token file or certificate is invalid. Zero is "
+        "long; no time is lost. A path: a file of --textfile-dir that is refused. invalid: agents whose newest token file or certificate is invalid. Zero is "
         "normal, except for pages of ranks that just start.",
         {
             "{{reason}}": AGENT_ERRORS,
@@ -272,6 +272,7 @@ PANELS = [
             "samples of {{driver}} dropped": _failed("goodput_driver_samples_dropped_total", "driver"),
             "{{driver}} replaced: {{reason}}": _failed("goodput_driver_restarts_total", "driver, reason"),
             "{{what}}": AGENT_DROPS,
+            "{{file}}: {{reason}}": f"topk(5, max by (file, reason) (goodput_textfile_refused{{{NODE}}}))",
             "token file": _failed("goodput_node_token_reload_errors_total"),
             "OTLP points {{outcome}}": f"{AGENT_OTLP_LOST} * 60 > 0",
             "agents, invalid: {{file}}": f"count by (file) (goodput_node_reload_failing{{{NODE}}} > 0)",
@@ -290,6 +291,7 @@ PANELS = [
             ),
             "collector {{collector}}": top_over_range(2, COLLECTOR_SECONDS, "collector"),
             "oldest sample of {{driver}}": f"max by (driver) (goodput_driver_sample_age_seconds{{{NODE}}})",
+            "oldest text file": f"time() - min(goodput_textfile_modified_timestamp_seconds{{{NODE}}}) > 300",
             "oldest sample of a GPU": f"max(goodput_gpu_sample_age_seconds{{{NODE}}})",
         },
         unit="s",

@@ -148,7 +148,7 @@ PACKAGES = {
     "exporters.collectors": ["exporters.collector"],
     "exporters.collectors.COLLECTOR": [
         *("exporters.collector", "exporters.gpu", "exporters.gpu.nvidia", "exporters.system"),
-        *("histograms", "probe", "rank_page", "stack_samples", "wire"),
+        *("histograms", "metrics", "probe", "rank_page", "stack_samples", "wire"),
     ],
     "exporters.stack_sampling": [
         *("exporters.collectors.COLLECTOR", "exporters.system", "rank_page", "stack_samples"),

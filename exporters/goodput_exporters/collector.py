@@ -46,6 +46,7 @@ class Settings:
     dcgm_endpoint: str = ""  # URL of a dcgm-exporter, such as http://127.0.0.1:9400/metrics
     drivers: tuple[str, ...] | None = None  # GPU drivers to use; None: all
     paths: tuple[str, ...] = ()  # whose file systems are monitored, besides the network file systems
+    textfile_directories: tuple[str, ...] = ()  # of *.prom files that other programs write
     probe: str = ""  # file of this node's kept `goodput probe`, "" for none
     container_logs: str = "/var/log/containers"  # where the kubelet links container logs
     network_kinds: tuple[str, ...] = ()  # (): the first three, or all where there is none of those

@@ -66,6 +66,8 @@ QUIET = {
     "goodput_aggregator_partition_takeovers_total": "the same",
     "goodput_host_clock_error_seconds": "the clock is read of a live machine alone, and the nodes are trees",
     "goodput_host_clock_correction_seconds": "the same",
+    "goodput_textfile_refused": "the agents read no text files",
+    "goodput_textfile_modified_timestamp_seconds": "the same",
     "goodput_infiniband_saturated": "no narrow counter is at its maximum",
     "goodput_infiniband_saturated_counters": "the same",
     "goodput_nccl_calls_total": "no rank uses NCCL",

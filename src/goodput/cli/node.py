@@ -69,6 +69,9 @@ def add_options(parser) -> None:
     add("--path", metavar="DIR", type=path, action="append", default=[],
         help="measure the file system of this directory (datasets, checkpoints); repeatable. Network and local file "
         "systems are always measured")  # fmt: skip
+    add("--textfile-dir", metavar="DIR", type=path, action="append", default=[],
+        help="also serve the series in the *.prom files of this directory, which other programs write, as node_exporter "
+        "does; repeatable (default: none)")  # fmt: skip
     add("--network", metavar="KIND", action="append", choices=NETWORK_KINDS, default=[],
         help="kinds of network interfaces to read: physical, bond, infiniband (IP over InfiniBand), virtual (of "
         "containers, bridges, tunnels); repeatable (default: the first three, or all where there is none of these)")  # fmt: skip
@@ -174,6 +177,7 @@ def call(arguments) -> int:
         dcgm_endpoint=arguments.dcgm_exporter or "",
         drivers=gpu_drivers(arguments),
         paths=tuple(arguments.path),
+        textfile_directories=tuple(arguments.textfile_dir),
         network_kinds=tuple(dict.fromkeys(arguments.network)),
     )
     if arguments.check:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from goodput.histograms.native_histogram import NativeHistogram
 from goodput.metrics import agent, aggregator, attribution, gpu, host, network, ranks, runs
+from goodput.metrics.foreign import ForeignFamily
 
 _LEVELS = {"host": "node", "node": "node", "run": "run"}  # by the label that tells it
 _ENTRY = re.compile(r"(histogram )?(\w+)(?:\{([\w ]+)\})?: (.+)")
@@ -78,6 +79,8 @@ class Families:
         self._exposer = exposer
         # By series: label values in the catalogue's order, then a value, or buckets, their sum and a native histogram.
         self.rows: dict[str, list[tuple]] = {}
+        # Of others, which are written as they are.
+        self.foreign: list[ForeignFamily] = []
 
     def add(self, name: str, labels: Mapping[str, str], value: float | None) -> None:
         """Add one value; None, an unknown one, adds nothing. Raises KeyError for an undeclared series or label set."""
@@ -129,6 +132,8 @@ class Families:
             metric = CATALOGUE[name]
             each = len(rows[0][1]) + 2 if metric.kind == "histogram" else 1
             counts[metric.level] += each * len(rows)
+        if self.foreign:
+            counts["node"] += sum(len(family.samples) for family in self.foreign)
         return counts
 
     def __iter__(self) -> Iterator:

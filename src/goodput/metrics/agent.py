@@ -10,6 +10,10 @@ goodput_node_collector_up{collector}: 1 if the collector's last run succeeded or
     if it failed or is late.
 goodput_node_collector_seconds{collector}: Duration of the collector's last run.
 goodput_node_collector_errors_total{collector}: Failed runs of the collector.
+goodput_textfile_modified_timestamp_seconds{file}: When a file of --textfile-dir was last written, in Unix time.
+goodput_textfile_refused{file reason}: 1 if something of a file of --textfile-dir is not served: all of it if it
+    is malformed, unreadable, large or has a timestamp; else what clashes with other names (clash) or was
+    there before (duplicate).
 goodput_node_pushes_total{outcome}: Pushes to the aggregator by outcome: accepted, rejected, unreachable.
 goodput_node_push_failures_total{reason}: Failed pushes by reason: unauthorized (401, missing or unknown
     token), forbidden (403), version (the aggregator supports no report version of this

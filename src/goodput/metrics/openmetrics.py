@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from goodput.metrics import Exemplar, Families, Metric
+from goodput.metrics.foreign import ForeignFamily
 from goodput.metrics.text_format import ESCAPED, TextWriter, number
 
 # In an exemplar: escaped ones are valid, but prometheus_client's parser does not read them.
@@ -27,6 +28,15 @@ class OpenMetricsWriter(TextWriter):
     def head(cls, metric: Metric, family: str, size: int) -> bytes:
         name = family.removesuffix("_total") if metric.kind == "counter" else family
         return f"# HELP {name} {metric.help.translate(ESCAPED)}\n# TYPE {name} {metric.kind}\n".encode()
+
+    def foreign(self, family: ForeignFamily) -> bytes:
+        kind, name = family.kind, family.name
+        if kind == "counter" and name.endswith("_total"):
+            name = name.removesuffix("_total")
+        elif kind in ("counter", "untyped"):
+            # As a counter, its samples would have to be renamed.
+            kind = "unknown"
+        return self._foreign(family, kind, family.help.translate(ESCAPED), name)
 
     def _add_histograms(self, out: list[str], metric: Metric, rows: list[tuple], known: dict) -> None:
         for row in rows:

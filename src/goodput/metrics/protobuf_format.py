@@ -16,10 +16,15 @@ from functools import lru_cache
 
 from goodput.histograms.native_histogram import SCHEMA, ZERO_THRESHOLD, NativeHistogram
 from goodput.metrics import Metric
+from goodput.metrics.foreign import ForeignFamily
 from goodput.metrics.writer import Writer
 
-_TYPES = {"counter": 0, "gauge": 1, "histogram": 4}  # the enum MetricType
-_FIGURES = {"counter": b"\x1a", "gauge": b"\x12"}  # the tag of the message with the value, in Metric
+_TYPES = {"counter": 0, "gauge": 1, "untyped": 3, "histogram": 4}  # the enum MetricType
+_FIGURES = {
+    "counter": b"\x1a",
+    "gauge": b"\x12",
+    "untyped": b"\x2a",
+}  # the tag of the message with the value, in Metric
 _CLASSIC = ("_bucket", "_count", "_sum")
 # Of labels that many series share, such as the run and the rank.
 PAIRS_MAX = 4096
@@ -61,6 +66,31 @@ class ProtobufWriter(Writer):
         natives = [(values, native) for values, _, _, native, _ in rows if native is not None]
         if natives:
             yield metric.name, self._natives(metric, natives, known)
+
+    def foreign(self, family: ForeignFamily) -> bytes:
+        """Histograms and summaries as their classic samples, each name a family."""
+        by_name: dict[str, list] = {}
+        for one in family.samples:
+            by_name.setdefault(one.name, []).append(one)
+        out = []
+        for name, samples in by_name.items():
+            kind = (
+                family.kind
+                if family.kind in _FIGURES
+                else "counter"
+                if name.endswith(_CLASSIC)
+                else "untyped"
+            )
+            lines = [
+                _up_to_value(
+                    b"".join(_bytes(1, _text(1, k) + _text(2, v)) for k, v in one.labels), _FIGURES[kind]
+                )
+                + _double(one.value)
+                for one in samples
+            ]
+            fields = _text(1, name) + _text(2, family.help) + b"\x18" + _varint(_TYPES[kind])
+            out += (_varint(len(fields) + sum(map(len, lines))), fields, *lines)
+        return b"".join(out)
 
     def _values(
         self, family: str, kind: str, labels: tuple[str, ...], rows: Iterable[tuple], known: dict

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from goodput.metrics import Metric
+from goodput.metrics.foreign import ForeignFamily
 from goodput.metrics.writer import Writer
 
+_HELP_ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n"})
 ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
@@ -26,6 +28,16 @@ class TextWriter(Writer):
         out: list[str] = []
         (self._add_histograms if metric.kind == "histogram" else self._add)(out, metric, rows, known)
         yield metric.name, "".join(out).encode()
+
+    def foreign(self, family: ForeignFamily) -> bytes:
+        return self._foreign(family, family.kind, family.help.translate(_HELP_ESCAPED), family.name)
+
+    def _foreign(self, family: ForeignFamily, kind: str, help: str, name: str) -> bytes:
+        lines = [f"# HELP {name} {help}\n# TYPE {name} {kind}\n"]
+        for one in family.samples:
+            names, values = zip(*one.labels, strict=True) if one.labels else ((), ())
+            lines.append(f"{one.name}{_labels(names, values)} {number(one.value)}\n")
+        return "".join(lines).encode()
 
     def _add(self, out: list[str], metric: Metric, rows: list[tuple], known: dict) -> None:
         for values, value in rows:

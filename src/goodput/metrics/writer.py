@@ -1,4 +1,4 @@
-"""What the writers of the exposition formats share: each series once, in catalogue order."""
+"""What the writers of the exposition formats share: each series once, in catalogue order, then those of others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from goodput.metrics import CATALOGUE, Families, Metric
+from goodput.metrics.foreign import ForeignFamily
 
 
 class Writer(ABC):
@@ -29,6 +30,7 @@ class Writer(ABC):
                 for family, body in self.encode(metric, rows, known):
                     out += (self.head(metric, family, len(body)), body)
         self._known = known
+        out += [self.foreign(family) for part in parts for family in part.foreign]
         return b"".join(out)
 
     @classmethod
@@ -55,6 +57,10 @@ class Writer(ABC):
     def encode(self, metric: Metric, rows: list[tuple], known: dict) -> Iterator[tuple[str, bytes]]:
         """The families of a declared series and their bodies; `known` becomes the next cache."""
 
+    @abstractmethod
+    def foreign(self, family: ForeignFamily) -> bytes:
+        """A family that is not in the catalogue, with its head."""
+
 
 class Rows(Writer):
     """Not a format: the rows themselves, for what does not go over /metrics."""
@@ -68,4 +74,7 @@ class Rows(Writer):
         raise NotImplementedError
 
     def encode(self, metric: Metric, rows: list[tuple], known: dict) -> Iterator[tuple[str, bytes]]:
+        raise NotImplementedError
+
+    def foreign(self, family: ForeignFamily) -> bytes:
         raise NotImplementedError

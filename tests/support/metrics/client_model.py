@@ -13,13 +13,14 @@ from google.protobuf.internal.decoder import _DecodeVarint
 _FILE = """
 LabelPair: 1 name string, 2 value string
 Gauge: 1 value double
+Untyped: 1 value double
 Counter: 1 value double
 Bucket: 1 cumulative_count uint64, 2 upper_bound double
 BucketSpan: 1 offset sint32, 2 length uint32
 Histogram: 1 sample_count uint64, 2 sample_sum double, 3 bucket Bucket*, 5 schema sint32, 6 zero_threshold double, \
 7 zero_count uint64, 9 negative_span BucketSpan*, 10 negative_delta sint64*, 12 positive_span BucketSpan*, \
 13 positive_delta sint64*
-Metric: 1 label LabelPair*, 2 gauge Gauge, 3 counter Counter, 7 histogram Histogram, 6 timestamp_ms int64
+Metric: 1 label LabelPair*, 2 gauge Gauge, 3 counter Counter, 5 untyped Untyped, 7 histogram Histogram, 6 timestamp_ms int64
 MetricFamily: 1 name string, 2 help string, 3 type MetricType, 4 metric Metric*
 """
 TYPES = ("COUNTER", "GAUGE", "SUMMARY", "UNTYPED", "HISTOGRAM")

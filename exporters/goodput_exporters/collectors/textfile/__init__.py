@@ -1,0 +1,1 @@
+"""Series that other programs leave in files."""

@@ -1,0 +1,157 @@
+"""Series that other programs leave in the files `*.prom` of `Settings.textfile_directories`, as for node_exporter.
+
+Each file is in the Prometheus text format. A file that is malformed, has timestamps, is unreadable or too large has no series and
+is in `goodput_textfile_refused`; the log names the line. Of two files, in the order of their names, that have the same series or
+disagree on the type of a name, the first one counts, and so do the agent's own names. A HELP that one file has is for all.
+A file is read again when it has changed.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from goodput.metrics import CATALOGUE
+from goodput.metrics.foreign import (
+    SUFFIXES,
+    ForeignFamily,
+    MalformedText,
+    TimestampedText,
+    parse_families,
+)
+from goodput_exporters.collector import CollectorError, NoData, Settings
+from goodput_exporters.system.files import PROBLEMS_MAX, label
+
+FILES_MAX = 256
+FILE_BYTES_MAX = 1 << 20
+SAMPLES_MAX = 20_000
+SUFFIX = ".prom"
+# Of the agent itself and, where both are scraped together, of an aggregator.
+_OURS = {
+    metric.name + suffix
+    for metric in CATALOGUE.values()
+    for suffix in ("", *(SUFFIXES["histogram"] if metric.kind == "histogram" else ()))
+}
+
+
+class _File(NamedTuple):
+    """What a file had when it was last read; `reason` is why it has no series."""
+
+    mark: tuple
+    families: list[ForeignFamily]
+    reason: str
+    problem: str
+
+
+class Textfile:
+    name = "textfile"
+
+    def __init__(self, settings: Settings):
+        self._directories = [os.path.abspath(path) for path in settings.textfile_directories]
+        self._files: dict[str, _File] = {}
+
+    def collect(self, families) -> None:
+        if not self._directories:
+            raise NoData("no --textfile-dir")
+        problems: list[str] = []
+        paths = self._paths(problems)
+        before, self._files = self._files, {}
+        merged = _Merged()
+        for path in paths:
+            file = self._files[path] = self._read(path, before.get(path))
+            refused = [(file.reason, file.problem)] if file.reason else merged.add(file.families)
+            for reason in dict.fromkeys(reason for reason, _ in refused):
+                families.add("goodput_textfile_refused", {"file": label(path), "reason": reason}, 1)
+            problems += [f"{label(path)}: {problem}" for _, problem in refused]
+            if not file.reason:
+                labels = {"file": label(path)}
+                families.add("goodput_textfile_modified_timestamp_seconds", labels, file.mark[0] / 1e9)
+        families.foreign += merged.families()
+        if problems:
+            raise CollectorError("; ".join(problems[:PROBLEMS_MAX]))
+        if not paths:
+            raise NoData(f"{', '.join(map(label, self._directories))}: no file ends in {SUFFIX}")
+
+    def _paths(self, problems: list[str]) -> list[str]:
+        paths = []
+        for directory in self._directories:
+            try:
+                names = sorted(name for name in os.listdir(directory) if name.endswith(SUFFIX))
+            except OSError as error:
+                problems.append(f"{label(directory)}: {error.strerror}")
+                continue
+            paths += [os.path.join(directory, name) for name in names]
+        if len(paths) > FILES_MAX:
+            problems.append(f"{len(paths)} files; only {FILES_MAX} are read")
+        return paths[:FILES_MAX]
+
+    def _read(self, path: str, before: _File | None) -> _File:
+        mark: tuple = (0,)
+        try:
+            # A FIFO in the file's place does not block.
+            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                status = os.fstat(file.fileno())
+                mark = status.st_mtime_ns, status.st_size, status.st_ino
+                if before is not None and before.mark == mark:
+                    return before
+                content = file.read(FILE_BYTES_MAX + 1)
+            if len(content) > FILE_BYTES_MAX:
+                return _File(mark, [], "large", f"more than {FILE_BYTES_MAX} bytes")
+            return _File(mark, parse_families(content.decode()), "", "")
+        except OSError as error:
+            return _File(mark, [], "unreadable", error.strerror or str(error))
+        except UnicodeDecodeError:
+            return _File(mark, [], "malformed", "not UTF-8")
+        except TimestampedText as error:
+            return _File(mark, [], "timestamp", str(error))
+        except MalformedText as error:
+            return _File(mark, [], "malformed", str(error))
+
+
+class _Merged:
+    """The families of all files by name."""
+
+    def __init__(self):
+        self._families: dict[str, ForeignFamily] = {}
+        self._owners: dict[str, str] = {}  # the family of each name of a sample
+        self._seen: set[tuple] = set()
+
+    def add(self, families: list[ForeignFamily]) -> list[tuple[str, str]]:
+        """Add the families of a file; returns what of it is refused as (reason, problem)."""
+        refused = []
+        for family in families:
+            names = {family.name, *(family.name + suffix for suffix in SUFFIXES.get(family.kind, ()))}
+            ours = sorted(names & _OURS)
+            known = self._families.get(family.name)
+            taken = sorted(name for name in names if self._owners.get(name, family.name) != family.name)
+            if ours or taken:
+                refused.append(("clash", f"{(ours or taken)[0]} is another family's name"))
+            elif known is not None and known.kind != family.kind:
+                refused.append(("clash", f"{family.name} is a {known.kind} already, not a {family.kind}"))
+            else:
+                self._owners.update(dict.fromkeys(names, family.name))
+                refused += self._add_samples(family)
+        return refused
+
+    def families(self) -> list[ForeignFamily]:
+        return sorted(self._families.values(), key=lambda family: family.name)
+
+    def _add_samples(self, family: ForeignFamily) -> list[tuple[str, str]]:
+        known = self._families.setdefault(family.name, ForeignFamily(family.name, family.kind, family.help))
+        known.help = known.help or family.help
+        duplicates = excess = 0
+        for sample in family.samples:
+            key = sample.name, sample.labels
+            if key in self._seen:
+                duplicates += 1
+            elif len(self._seen) == SAMPLES_MAX:
+                excess += 1
+            else:
+                self._seen.add(key)
+                known.samples.append(sample)
+        refused = []
+        if duplicates:
+            refused.append(("duplicate", f"{duplicates} series of {family.name} are there already"))
+        if excess:
+            refused.append(("large", f"more than {SAMPLES_MAX} series in all"))
+        return refused
