@@ -130,6 +130,40 @@ def test_trickled_answer_ends_at_its_deadline(receiver, monkeypatch):
         ends.set()
 
 
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_trickled_headers_end_at_the_deadline(is_tls, tmp_path, monkeypatch, caplog):
+    """Each byte comes before the timeout of a read; the export fails after one timeout, and the next one works."""
+    certificate = None
+    if is_tls:
+        authority = Authority(tmp_path)
+        certificate = authority.issue("receiver")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(authority.cert))
+    with Receiver(certificate) as receiver:
+        ends = threading.Event()
+
+        def trickle(handler, _):
+            handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+            while not ends.wait(0.02):
+                try:
+                    handler.wfile.write(b"x")
+                    handler.wfile.flush()
+                except OSError:
+                    break  # The exporter has gone.
+            return True
+
+        receiver.answer = trickle
+        exporter, outcomes = exporter_of(receiver.url, timeout=0.5), []
+        thread = threading.Thread(target=lambda: outcomes.append(exporter.export()), daemon=True)
+        thread.start()
+        thread.join(WAIT_SECONDS / 3)
+        ends.set()
+        thread.join(WAIT_SECONDS)
+        assert outcomes == ["unreachable"] and "no answer (none within 0.5 s)" in caplog.text
+        assert len(receiver.headers) == 1, "it is not tried again"
+        receiver.answer = lambda handler, body: b""
+        assert exporter.export() == "accepted"
+
+
 def test_series_that_cannot_be_collected_are_counted(receiver, caplog):
     def fail():
         raise OSError("no series")

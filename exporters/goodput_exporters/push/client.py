@@ -11,13 +11,11 @@ from __future__ import annotations
 import re
 import socket
 import ssl
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from goodput.access.exchange_deadline import ExchangeDeadline
 from goodput.access.listening import is_loopback
 from goodput.wire import schema
 from goodput_exporters.push.credentials import NONE_NEEDED, Credentials, Unreachable
@@ -57,8 +55,7 @@ class AggregatorClient:
         is_remote = url.startswith("http:") and not is_loopback(urlsplit(url).hostname or "")
         self.token_is_exposed = bool(credentials.token_file) and is_remote
         self._client: httpx.Client | None = None
-        self._socket: socket.socket | None = None
-        self._late = threading.Event()  # of the request in progress
+        self._deadline = ExchangeDeadline()
         self._mark: tuple | None = None  # of the certificate files the client was made with
 
     def close(self) -> None:
@@ -85,7 +82,7 @@ class AggregatorClient:
         }
         try:
             with (
-                self._disconnected_after(seconds) as is_late,
+                self._deadline.within(seconds) as is_late,
                 self._connected().stream(method, self.url + path, **request) as response,
             ):
                 content = _read(response, deadline_ns, self._answer_bytes_max)
@@ -104,37 +101,10 @@ class AggregatorClient:
         retry_seconds = _retry_seconds(response.headers.get("retry-after", ""))
         return Answer(response.status_code, content, text, versions, retry_seconds)
 
-    @contextmanager
-    def _disconnected_after(self, seconds: float) -> Iterator[Callable[[], bool]]:
-        """End the connection after so long; yields whether that has happened.
-
-        httpx has a timeout for each read, which an answer that comes byte by byte never reaches.
-        """
-        late = self._late = threading.Event()
-
-        def disconnect() -> None:
-            late.set()
-            self._disconnect()
-
-        watchdog = threading.Timer(seconds, disconnect)
-        watchdog.daemon = True
-        watchdog.start()
-        try:
-            yield late.is_set
-        finally:
-            watchdog.cancel()
-
-    def _disconnect(self) -> None:
-        if self._socket is not None:
-            with suppress(OSError):  # It is closed.
-                self._socket.shutdown(socket.SHUT_RDWR)
-
     def _trace(self, event: str, info: dict) -> None:
-        """Keep the socket of the connection, which later requests use too; end it if the name took too long."""
+        """Tell the deadline of the connection, which later requests use too."""
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
-            self._socket = info["return_value"].get_extra_info("socket")
-            if self._late.is_set():
-                self._disconnect()
+            self._deadline.connected(info["return_value"].get_extra_info("socket"))
 
     def explain(self, error: Unreachable) -> str:
         """Why there was no usable answer and, if it can be determined, what to do. May connect once more."""

@@ -19,12 +19,16 @@ from collections import Counter
 from collections.abc import Mapping
 
 import requests
+import urllib3
+import urllib3.connection
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from requests.adapters import HTTPAdapter
 
 from goodput import __version__
+from goodput.access.exchange_deadline import ExchangeDeadline
 from goodput.otlp.points import Points
 from goodput.otlp.settings import Collect, OtlpSettings
 
@@ -142,14 +146,29 @@ class BoundedSession(requests.Session):
     answer: Answer | None = None
     error = ""  # the kind of the last failure without an answer
 
+    def __init__(self):
+        super().__init__()
+        self._deadline = ExchangeDeadline()
+        for scheme in ("http://", "https://"):
+            self.mount(scheme, _DeadlineAdapter(self._deadline))
+
     def send(self, request, **options) -> requests.Response:
-        deadline = time.monotonic() + (options.get("timeout") or ANSWER_SECONDS_MAX)
-        try:
-            response = super().send(request, **{**options, "stream": True})
+        seconds = options.get("timeout") or ANSWER_SECONDS_MAX
+        deadline = time.monotonic() + seconds
+        with self._deadline.within(seconds) as is_late:
+            try:
+                response = super().send(request, **{**options, "stream": True})
+                if is_late():
+                    # http.client takes headers that break off for whole ones.
+                    raise requests.ReadTimeout("the headers were late", request=request)
+            except OSError as error:  # requests' own errors are ones
+                is_timeout = is_late() or isinstance(error, requests.Timeout)
+                self.error = f"none within {round(seconds, 1):g} s" if is_timeout else type(error).__name__
+                if is_late() and not isinstance(error, requests.Timeout):
+                    # A connection error would be tried again.
+                    raise requests.ReadTimeout(self.error, request=request) from error
+                raise
             body = read_answer(response, deadline)
-        except OSError as error:  # requests' own errors are ones
-            self.error = type(error).__name__
-            raise
         response.raw = io.BytesIO(body)
         self.answer = Answer(response.status_code, body)
         return response
@@ -158,6 +177,40 @@ class BoundedSession(requests.Session):
         """OTEL_EXPORTER_OTLP_CERTIFICATE prevails over REQUESTS_CA_BUNDLE, which requests itself would prefer."""
         found = dict(super().merge_environment_settings(*arguments))
         return found | ({"verify": self.verify} if isinstance(self.verify, str) else {})
+
+
+class _DeadlineAdapter(HTTPAdapter):
+    """Tells the deadline of each connection, also of those to a proxy."""
+
+    def __init__(self, deadline: ExchangeDeadline):
+        self._pools = _pools(deadline)
+        super().__init__(pool_connections=1, pool_maxsize=1)
+
+    def init_poolmanager(self, *arguments, **options) -> None:
+        super().init_poolmanager(*arguments, **options)
+        self.poolmanager.pool_classes_by_scheme = self._pools
+
+    def proxy_manager_for(self, *arguments, **options):
+        manager = super().proxy_manager_for(*arguments, **options)
+        manager.pool_classes_by_scheme = self._pools
+        return manager
+
+
+def _pools(deadline: ExchangeDeadline) -> dict[str, type]:
+    """urllib3's pools, with connections that tell the deadline of their sockets."""
+
+    class Plain(urllib3.connection.HTTPConnection):
+        def connect(self) -> None:
+            super().connect()
+            deadline.connected(self.sock)
+
+    class Tls(urllib3.connection.HTTPSConnection):
+        def connect(self) -> None:
+            super().connect()
+            deadline.connected(self.sock)
+
+    kinds = (("http", urllib3.HTTPConnectionPool, Plain), ("https", urllib3.HTTPSConnectionPool, Tls))
+    return {scheme: type(pool.__name__, (pool,), {"ConnectionCls": kind}) for scheme, pool, kind in kinds}
 
 
 def read_answer(response: requests.Response, deadline: float) -> bytes:
