@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from goodput_exporters.collectors.gpu_phases.collector import GpuPhases
     from goodput_exporters.collectors.gpus.collector import Gpus
     from goodput_exporters.collectors.numa.collector import Numa
+    from goodput_exporters.collectors.pod_resources.collector import PodResources
     from goodput_exporters.collectors.ranks.collector import Ranks
     from goodput_exporters.collectors.storage.collector import Storage
 
@@ -91,6 +92,7 @@ class Agent:
         cast("Numa", collectors["numa"]).ranks = self.ranks.processes
         attribution = cast("Attribution", collectors["attribution"])
         attribution.ranks, attribution.gpus = self.ranks.processes, self.gpus.current
+        self.gpus.pods_of = cast("PodResources", collectors["pod_resources"]).pods_of
         unix_ns = self.settings.unix_ns
         self.events = EventQueue(unix_ns, is_sent=bool(aggregator))
         self.links = LinkMonitor(self.settings)

@@ -49,6 +49,7 @@ class Settings:
     textfile_directories: tuple[str, ...] = ()  # of *.prom files that other programs write
     probe: str = ""  # file of this node's kept `goodput probe`, "" for none
     container_logs: str = "/var/log/containers"  # where the kubelet links container logs
+    pod_resources: str = "/var/lib/kubelet/pod-resources/kubelet.sock"  # the kubelet's API
     network_kinds: tuple[str, ...] = ()  # (): the first three, or all where there is none of those
     kernel_log: str = "/dev/kmsg"
     monotonic_ns: Callable[[], int] = time.monotonic_ns

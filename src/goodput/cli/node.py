@@ -72,6 +72,9 @@ def add_options(parser) -> None:
     add("--textfile-dir", metavar="DIR", type=path, action="append", default=[],
         help="also serve the series in the *.prom files of this directory, which other programs write, as node_exporter "
         "does; repeatable (default: none)")  # fmt: skip
+    add("--pod-resources", metavar="SOCKET", type=path, default="/var/lib/kubelet/pod-resources/kubelet.sock",
+        help="the kubelet's pod-resources API, which names the pods that have GPUs; needs the extra `pods` and root "
+        "(default: %(default)s)")  # fmt: skip
     add("--network", metavar="KIND", action="append", choices=NETWORK_KINDS, default=[],
         help="kinds of network interfaces to read: physical, bond, infiniband (IP over InfiniBand), virtual (of "
         "containers, bridges, tunnels); repeatable (default: the first three, or all where there is none of these)")  # fmt: skip
@@ -177,6 +180,7 @@ def call(arguments) -> int:
         dcgm_endpoint=arguments.dcgm_exporter or "",
         drivers=gpu_drivers(arguments),
         paths=tuple(arguments.path),
+        pod_resources=arguments.pod_resources,
         textfile_directories=tuple(arguments.textfile_dir),
         network_kinds=tuple(dict.fromkeys(arguments.network)),
     )

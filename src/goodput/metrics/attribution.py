@@ -8,8 +8,8 @@ goodput_rank_process_info{run rank pid host user comm container container_id pod
     apply is empty.
 goodput_gpu_process_info{gpu pid user comm container container_id pod namespace pod_uid slurm_job slurm_step}:
     1 for each process on a GPU, with its owner.
-goodput_gpu_pod_info{gpu pod namespace container}: 1 for each pod that a dcgm-exporter names for a GPU, also
-    where no process on it is a rank's.
+goodput_gpu_pod_info{gpu pod namespace container}: 1 for each pod that has the GPU allocated, by the kubelet's
+    pod-resources API or a dcgm-exporter, also where no process on it is a rank's.
 goodput_gpu_rank_info{gpu run rank}: 1 for each GPU that a living rank uses, as declared by the rank or found
     in the driver's list of processes.
 """

@@ -4,7 +4,7 @@ A process that cannot be identified for sure (hidden, or in a PID namespace the 
 `goodput_rank_process_known` 0 and no labels, never those of a process that happens to have its pid. About 0.5 ms
 with 8 known ranks, and 0.2 ms more for each new process.
 
-Not used: the kubelet's pod-resources API (see pods.py), container runtimes' sockets, Slurm's controller.
+Not used: container runtimes' sockets, Slurm's controller.
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 
 The kubelet names each link POD_NAMESPACE_CONTAINER-ID.log; none of the first three can contain "_".
 
-Why not its pod-resources API, which also knows the devices of a container: it is gRPC on a Unix socket for root, and
-grpcio 1.85 takes 14.5 MiB and six threads after one call, where the agent has 3 MiB left of its 64. Without this
-folder there is still the pod's UID from the control groups (join with kube_pod_info of kube-state-metrics), and the
-names where the downward API sets them.
+The kubelet's pod-resources API (collectors/pod_resources) names the pods of GPUs, not of processes: it has no container ids.
+Without this folder there is still the pod's UID from the control groups (join with kube_pod_info of kube-state-metrics), and
+the names where the downward API sets them.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ _MODULES = ("nvidia", "amdgpu")
 
 
 class Gpus:
-    """`on_sample` is called in the driver's thread, with the events that damage.py adds.
+    """`on_sample` is called in the driver's thread, with the events that damage.py adds; `pods_of` names the pods of a GPU
+    of which no driver does.
 
     `modules` replaces the drivers in gpu/drivers.py, as in {"fake": "fake_drivers:Hanging"}.
     """
@@ -54,6 +55,7 @@ class Gpus:
         self._modules, self._limits = modules, limits
         self._monotonic_ns = monotonic_ns
         self.on_sample: Callable[[Sample], None] | None = None
+        self.pods_of: Callable[[MergedGpu], list[tuple[str, str, str]]] = lambda gpu: []
         self._bus = PciBus(settings.sysfs, monotonic_ns)
         self._xids, self._damage = XidCounter(), DamageMonitor(settings.unix_ns)
         self._subcodes: NvlinkSubcodes | None = None  # from `start` on
@@ -179,6 +181,8 @@ class Gpus:
         """(GPUs that drivers see now, GPUs that are gone)."""
         now_ns = self._monotonic_ns()
         now = merge(statuses, now_ns)
+        for gpu in now:
+            gpu.pods = gpu.pods or self.pods_of(gpu)
         names = {name for gpu in now for name in gpu.names}
         # A GPU is lost only where a driver that answers does not have it; while its drivers hang, that is unknown.
         answering = {status.name for status in statuses if status.empty or status.fresh(now_ns)}

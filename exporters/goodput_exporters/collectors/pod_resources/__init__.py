@@ -1,0 +1,1 @@
+"""Which pods have which GPUs, from the kubelet."""

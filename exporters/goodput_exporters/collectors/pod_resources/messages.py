@@ -1,0 +1,84 @@
+"""Reads the kubelet's ListPodResourcesResponse from its protobuf encoding; unknown fields are skipped.
+
+    ListPodResourcesResponse: 1 pod_resources*
+    PodResources: 1 name, 2 namespace, 3 containers*
+    ContainerResources: 1 name, 2 devices*
+    ContainerDevices: 1 resource_name, 2 device_ids*
+
+https://github.com/kubernetes/kubelet/blob/master/pkg/apis/podresources/v1/api.proto
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from goodput_exporters.collector import ParseError
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+class Allocation(NamedTuple):
+    """A device that a container has; `device` as the resource's plugin names it."""
+
+    pod: str
+    namespace: str
+    container: str
+    resource: str
+    device: str
+
+
+def parse_allocations(message: bytes) -> Iterator[Allocation]:
+    """The devices of all containers. Raises ParseError."""
+    for pod in _all(message, 1):
+        name, namespace = _text(pod, 1), _text(pod, 2)
+        for container in _all(pod, 3):
+            for devices in _all(container, 2):
+                resource = _text(devices, 1)
+                for device in _all(devices, 2):
+                    yield Allocation(name, namespace, _text(container, 1), resource, _decoded(device))
+
+
+def _all(message: bytes, number: int) -> list[bytes]:
+    return [value for field, value in _fields(message) if field == number]
+
+
+def _text(message: bytes, number: int) -> str:
+    return _decoded((_all(message, number) or [b""])[-1])
+
+
+def _decoded(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """(number, value) of the fields with a length."""
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        kind = key & 7
+        if kind == _VARINT:
+            _, at = _varint(message, at)
+            continue
+        if kind not in (_FIXED64, _BYTES, _FIXED32):
+            raise ParseError(f"wire type {kind} in the kubelet's answer")
+        size = {_FIXED64: 8, _FIXED32: 4}.get(kind, 0)
+        if kind == _BYTES:
+            size, at = _varint(message, at)
+        if size > len(message) - at:
+            raise ParseError("the kubelet's answer ends within a field")
+        if kind == _BYTES:
+            yield key >> 3, message[at : at + size]
+        at += size
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(message):
+            break
+        value |= (message[at] & 0x7F) << shift
+        at += 1
+        if message[at - 1] < 0x80:
+            return value, at
+    raise ParseError("the kubelet's answer ends within a number")
