@@ -18,7 +18,7 @@ PACKAGES = {
     "metrics": ["histograms"],
     "otlp": ["access", "goodput", "metrics"],
     "access": [],
-    "account": ["defaults", "slices"],
+    "account": ["defaults", "slices", "wire"],
     "columns": ["account", "slices", "wire"],
     "child_processes": [],
     "nccl": [],

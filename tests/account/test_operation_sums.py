@@ -31,6 +31,7 @@ from goodput.account.collectives.operation_sums import (
 )
 from goodput.account.states import INDEX
 from goodput.account.text import render
+from goodput.wire.operation_row import OperationRow
 
 DP, TP = ("dp", "all_reduce"), ("tp", "all_gather")
 WAITING = ("communication", "straggler", "bubble")
@@ -41,7 +42,7 @@ def sums(**seconds: float | tuple[float, float]):
     rows = []
     for name, spent in seconds.items():
         exposed, before = spent if isinstance(spent, tuple) else (spent, 0)
-        rows.append((*{"dp": DP, "tp": TP}[name], 1, 100, ns(exposed), ns(before)))
+        rows.append(OperationRow(*{"dp": DP, "tp": TP}[name], 1, 100, ns(exposed), ns(before)))
     return sums_of(rows)
 
 
@@ -153,7 +154,8 @@ def check_division(seed: int) -> None:
     found, rest = divide(
         Exposed(
             sums_of(
-                (str(i), "send", 1, 0, ns, b) for i, (ns, b) in enumerate(zip(parts, before, strict=True))
+                OperationRow(str(i), "send", 1, 0, ns, b)
+                for i, (ns, b) in enumerate(zip(parts, before, strict=True))
             ),
             total,
         )
@@ -175,7 +177,9 @@ def test_ranks_are_summed_as_one_by_one():
         attempts = [
             Exposed(
                 sums_of(
-                    (*key, chosen.randint(1, 9), chosen.randint(0, 99), chosen.randint(0, 10**9), 0)
+                    OperationRow(
+                        *key, chosen.randint(1, 9), chosen.randint(0, 99), chosen.randint(0, 10**9), 0
+                    )
                     for key in chosen.sample(
                         [DP, TP, ("dp", "broadcast"), ("pp", "send")], chosen.randint(0, 4)
                     )
@@ -199,11 +203,14 @@ def test_ranks_are_summed_as_one_by_one():
 
 
 def test_sums_stored_without_issue_times_are_read():
-    """An account that an earlier version stored has four numbers a key."""
+    """Accounts that earlier versions stored have four or five numbers a key."""
     rows = [(*DP, 4, 100, 9, 2), (*TP, 5, 200, 8, 1)]
     stored = OperationSums((DP, TP), pack("<8q", *(number for row in rows for number in row[2:])))
-    assert [tuple(row) for row in rows_of(stored)] == [(*row, 0) for row in rows]
+    assert [tuple(row) for row in rows_of(stored)] == [tuple(OperationRow(*row)) for row in rows]
     assert divide(Exposed(stored, 20)) == ([7, 7], 6) and list(issue_times(stored)) == []
+    five = OperationSums((DP, TP), pack("<10q", 4, 100, 9, 2, 6, 5, 200, 8, 1, 7))
+    assert dict(issue_times(five)) == {DP: 6, TP: 7} and [row.size for row in rows_of(five)] == [0, 0]
+    assert divide(Exposed(five, 20)) == ([7, 7], 6)
     assert rows_of(sums_of(rows)) == rows_of(stored) and dict(issue_times(sums_of(rows))) == {DP: 0, TP: 0}
 
 
@@ -217,7 +224,7 @@ def test_every_history_closes(run, data):
     number = st.integers(0, 1 << 62) | st.integers(0, 10**10)
     for attempt in run.attempts.values():
         rows = data.draw(st.lists(st.tuples(st.sampled_from(["a", "b"]), *[number] * 4), max_size=3))
-        attempt.collectives = sums_of((f"{i}", *row) for i, row in enumerate(rows))
+        attempt.collectives = sums_of(OperationRow(f"{i}", *row) for i, row in enumerate(rows))
     account = compute(run, data.draw(st.integers(0, 1 << 62)))
     for rank in account.ranks:
         found = of_rank(rank.exposed)

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from support.aggregator.page_server import SECOND, aggregator, attempt_reports, document, push, serving
 from support.browser import dom_of, needs_chromium
 
-from goodput.wire.collectives import OperationRow
+from goodput.wire.collectives import ReportedOperation
 
 ROWS = (
-    OperationRow("mesh_dp", "reduce_scatter", 600, 3 * 10**9, SECOND, 0),
-    OperationRow("a group with a long name <b>", "all_reduce", 20, 160, SECOND // 4, 0),
+    ReportedOperation("mesh_dp", "reduce_scatter", 600, 3 * 10**9, SECOND, 0),
+    ReportedOperation("a group with a long name <b>", "all_reduce", 20, 160, SECOND // 4, 0),
 )
 
 

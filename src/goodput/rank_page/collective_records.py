@@ -17,6 +17,7 @@ from typing import NamedTuple
 from goodput.rank_page import page
 from goodput.rank_page.records import ring_runs
 from goodput.wire.identity import clean_text
+from goodput.wire.operation_row import OperationRow
 
 OPERATIONS = (
     *("", "all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter"),
@@ -177,35 +178,33 @@ class Collectives(NamedTuple):
     issue_ns: Mapping[tuple[int, str], int] = {}  # of issue_times, where it was wanted
 
 
-class OperationRow(NamedTuple):
-    """What one operation has cost in all groups of one label; `before_ns` as in Sums, `issue_ns` of issue_times."""
-
-    group: str
-    operation: str
-    calls: int
-    bytes: int
-    exposed_ns: int
-    before_ns: int
-    issue_ns: int = 0
-
-
 def operation_rows(found: Collectives, most: int = OPERATION_ROWS_MAX) -> list[OperationRow]:
     """The rows with most exposed time first, at most `most`; the others are summed in a last one, ("", "other")."""
     rows: dict[tuple[str, str], OperationRow] = {}
     for one in found.sums:
         group = found.groups[one.group]
         issue_ns = found.issue_ns.get((one.group, one.operation), 0)
-        row = OperationRow(group_label(group.name, group.description), *one[1:5], one.before_ns, issue_ns)
+        label = group_label(group.name, group.description)
+        numbers = one.calls, one.bytes, one.exposed_ns, one.before_ns
+        row = OperationRow(label, one.operation, *numbers, issue_ns, group.size)
         before = rows.get(row[:2])
         rows[row[:2]] = row if before is None else _added(before, row)
     ordered = sorted(rows.values(), key=lambda row: (-row.exposed_ns, -row.bytes, row))
     rest = ordered[most:]
-    return ordered[:most] + ([reduce(_added, rest)._replace(group="", operation="other")] if rest else [])
+    return ordered[:most] + (
+        [reduce(_added, rest)._replace(group="", operation="other", size=0)] if rest else []
+    )
 
 
 def _added(one: OperationRow, other: OperationRow) -> OperationRow:
-    numbers = (min(a + b, NS_MAX) for a, b in zip(one[2:], other[2:], strict=True))
-    return OperationRow(one.group, one.operation, *numbers)
+    return one._replace(
+        calls=min(one.calls + other.calls, NS_MAX),
+        bytes=min(one.bytes + other.bytes, NS_MAX),
+        exposed_ns=min(one.exposed_ns + other.exposed_ns, NS_MAX),
+        before_ns=min(one.before_ns + other.before_ns, NS_MAX),
+        issue_ns=min(one.issue_ns + other.issue_ns, NS_MAX),
+        size=one.size if one.size == other.size else 0,
+    )
 
 
 def runs_of(ranks: Iterable[int]) -> list[tuple[int, int, int]]:

@@ -106,6 +106,7 @@ def _process(
                 "seconds": _seconds(one.exposed_ns),
                 "startup_seconds": _seconds(one.before_ns),
                 **({"issue_seconds": _seconds(one.issue_ns)} if one.issue_ns else {}),
+                **({"group_size": one.size} if one.size else {}),
             }
             for one in live.operations
         ]

@@ -16,6 +16,7 @@ from msgspec import Meta, Raw
 from goodput.account.collectives.operation_sums import NO_SUMS, OperationSums, sums_of
 from goodput.account.sampled_stacks import NO_STACKS, PLACES_MAX, SAMPLES_MAX, SampledStacks
 from goodput.wire.identity import clean_text
+from goodput.wire.operation_row import OperationRow
 
 TIME_NS_MAX = 1 << 62
 LINE_BYTES_MAX = 1 << 20
@@ -60,6 +61,7 @@ class Operation(msgspec.Struct):
     seconds: _Seconds = 0.0
     startup_seconds: _Seconds = 0.0
     issue_seconds: _Seconds = 0.0
+    group_size: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
 
 
 # Fields of our own have no name that a log uses, so that a log cannot set them.
@@ -387,11 +389,12 @@ def collectives(line: Line) -> OperationSums:
     if not line.collectives:
         return NO_SUMS
     return sums_of(
-        (
+        OperationRow(
             clean_text(one.group, 255),
             clean_text(one.operation, 255),
             *(one.calls, one.bytes, round(one.seconds * 1e9), round(one.startup_seconds * 1e9)),
             round(one.issue_seconds * 1e9),
+            one.group_size,
         )
         for one in line.collectives
     )

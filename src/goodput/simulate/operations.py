@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from goodput.wire.collectives import OperationRow
+from goodput.wire.collectives import ReportedOperation
 
 # Share of the time in communication, calls a step, and bytes of each.
 OPERATIONS = {
@@ -12,9 +12,9 @@ OPERATIONS = {
 }
 
 
-def rows(communication_ns: int, steps: int) -> tuple[OperationRow, ...]:
+def rows(communication_ns: int, steps: int) -> tuple[ReportedOperation, ...]:
     """Of a rank that has spent so much in communication in so many steps."""
     return tuple(
-        OperationRow(*names, calls * steps, size * calls * steps, int(share * communication_ns), 0)
+        ReportedOperation(*names, calls * steps, size * calls * steps, int(share * communication_ns), 0)
         for names, (share, calls, size) in OPERATIONS.items()
     )

@@ -49,11 +49,8 @@ class Collectives(Struct, array_like=True, frozen=True, gc=False):
     is_stopped: bool = False
 
 
-class OperationRow(Struct, array_like=True, frozen=True, gc=False):
-    """What an operation of a process group has cost so far; `before_ns` is the part of `exposed_ns` before the first step.
-
-    `issue_ns` is the time per step that its calls took to return lately; agents before it had none.
-    """
+class ReportedOperation(Struct, array_like=True, frozen=True, gc=False):
+    """An OperationRow as it travels: what later versions append is ignored, what earlier ones lack has its default."""
 
     group: str
     operation: str
@@ -62,19 +59,20 @@ class OperationRow(Struct, array_like=True, frozen=True, gc=False):
     exposed_ns: int
     before_ns: int
     issue_ns: int = 0
+    size: int = 0
 
 
-Operations = Annotated[tuple[OperationRow, ...], _FEW]
+Operations = Annotated[tuple[ReportedOperation, ...], _FEW]
 
 
-def operations_problem(rows: Sequence[OperationRow]) -> str:
+def operations_problem(rows: Sequence[ReportedOperation]) -> str:
     """What is wrong with them, "" if nothing is."""
     if len(rows) > OPERATIONS_MAX:
         return f"{len(rows)} operations of process groups, {OPERATIONS_MAX} at most"
     for row in rows:
         if any(len(text) > TEXT_MAX or not text.isprintable() for text in (row.group, row.operation)):
             return f"a text of operation {row.operation[:40]!r} is too long or not printable"
-        numbers = row.calls, row.bytes, row.exposed_ns, row.before_ns, row.issue_ns
+        numbers = row.calls, row.bytes, row.exposed_ns, row.before_ns, row.issue_ns, row.size
         if min(numbers) < 0 or max(numbers) >= _NUMBER_MAX:
             return f"operation {row.operation!r} of process group {row.group!r} has a number out of range"
     return ""

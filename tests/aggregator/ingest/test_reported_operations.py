@@ -2,6 +2,7 @@
 
 import time
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from support.account.account_history import Process, ns
@@ -19,11 +20,12 @@ from goodput.causes import explain
 from goodput.runlog import replay
 from goodput.runlog.export import export
 from goodput.wire import schema
-from goodput.wire.collectives import OPERATIONS_MAX, OperationRow
+from goodput.wire.collectives import OPERATIONS_MAX, ReportedOperation
+from goodput.wire.operation_row import OperationRow
 
 ROWS = (
-    OperationRow("dp", "all_reduce", 40, 4_000_000, ns(1.2) + 7, ns(0.2)),
-    OperationRow("tp", "all_gather", 20, 1_000, ns(0.75), 0),
+    ReportedOperation("dp", "all_reduce", 40, 4_000_000, ns(1.2) + 7, ns(0.2), 0, 8),
+    ReportedOperation("tp", "all_gather", 20, 1_000, ns(0.75), 0),
 )
 EXPECTED = {("dp", "all_reduce"): ns(1.0) + 7, ("tp", "all_gather"): ns(0.75), ("", ""): ns(0.25) - 7}
 
@@ -106,3 +108,12 @@ def test_api_series_history_restart_and_replay_agree(tmp_path, monkeypatch):
     assert rank["communication_ns"] == sum(EXPECTED.values()) == ns(2) and rank["straggler_ns"] == 0
     labels = 'group="dp",operation="all_reduce",run="r1"'
     assert f"goodput_communication_gpu_seconds{{{labels}}} 1.000000007" in series
+
+
+def test_rows_of_other_versions_are_read():
+    """A row travels with what later versions append and without what earlier ones lacked; both forms have one set of fields."""
+    assert ReportedOperation.__struct_fields__ == OperationRow._fields
+    row = ("dp", "all_reduce", 4, 100, 7, 0)
+    for sent, size in ((row, 0), ((*row, 1), 0), ((*row, 1, 8), 8), ((*row, 1, 8, "later"), 8)):
+        found = msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=ReportedOperation)
+        assert (found.group, found.before_ns, found.size) == ("dp", 0, size)

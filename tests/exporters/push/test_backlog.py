@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support.node.report_rows import PHASES, event, identity, report, row
 
 from goodput.wire import schema
-from goodput.wire.collectives import Collectives, GroupRow, OperationRow
+from goodput.wire.collectives import Collectives, GroupRow, ReportedOperation
 from goodput_exporters.push.backlog import Backlog
 from goodput_exporters.system.ranks import rank_key
 
@@ -245,7 +245,7 @@ def test_too_small_bounds_raise_value_error():
 def test_what_is_reported_once_waits_for_its_acknowledgement():
     """Collectives are in one report of several between two pushes, and a push may fail."""
     told = Collectives((GroupRow("0", "", "gloo", 2, ((0, 1, 2),), 1, ()),))
-    spent = (OperationRow("0", "all_reduce", 1, 64, 10, 0),)
+    spent = (ReportedOperation("0", "all_reduce", 1, 64, 10, 0),)
 
     def live(sequence: int, **fields) -> schema.RankReport:
         one = report([], [], sequence=sequence)

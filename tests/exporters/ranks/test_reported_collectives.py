@@ -8,7 +8,7 @@ from support.rank_page.page_maker import Rank
 
 from goodput.rank_page.reader import Reader
 from goodput.sdk.recorder.collectives import CollectiveRecords
-from goodput.wire.collectives import OperationRow
+from goodput.wire.collectives import ReportedOperation
 from goodput_exporters.collectors.ranks.reported_collectives import (
     AFTER_NS,
     AGAIN_NS,
@@ -106,7 +106,7 @@ def test_costs_are_reported_every_ten_seconds_and_at_the_end(process):
     process.call(group, [Tensor()])
     assert told.poll(process.reader, OPERATIONS_NS, False) is None
     (row,) = told.poll(process.reader, 1 + OPERATIONS_NS, False)
-    assert row == OperationRow("0", "all_reduce", 1, 64, 0, 0) and told.rows == (row,)
+    assert row == ReportedOperation("0", "all_reduce", 1, 64, 0, 0, 0, 2) and told.rows == (row,)
     assert told.poll(process.reader, 1 + 2 * OPERATIONS_NS, False) is None, "nothing has changed"
     process.call(group, [Tensor()])
     assert told.poll(process.reader, 2 + 2 * OPERATIONS_NS, True) == (replace(row, calls=2, bytes=128),)

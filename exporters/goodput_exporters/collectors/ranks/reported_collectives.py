@@ -17,8 +17,8 @@ from goodput.wire.collectives import (
     CallRow,
     Collectives,
     GroupRow,
-    OperationRow,
     Operations,
+    ReportedOperation,
 )
 
 # A rank that has completed no step for this long may hang; again after so long, for an aggregator that is new.
@@ -83,7 +83,7 @@ class ReportedOperations:
         except PageError:
             return None
         before = self.rows
-        self.rows = () if found is None else tuple(OperationRow(*row) for row in operation_rows(found))
+        self.rows = () if found is None else tuple(ReportedOperation(*row) for row in operation_rows(found))
         if self.rows == before and now_ns - self._told_ns < AGAIN_NS:
             return None
         self._told_ns = now_ns

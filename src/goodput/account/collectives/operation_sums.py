@@ -16,36 +16,23 @@ from typing import NamedTuple, Protocol
 
 from goodput.account.states import INDEX
 from goodput.slices import AT_A_TIME, Slices, result_of
+from goodput.wire.operation_row import OperationRow
 
 Key = tuple[str, str]  # process group, operation
 NOT_RECORDED: Key = ("", "")
 OTHER: Key = ("", "other")  # what a report or a table has no row for
-NUMBERS = 5
+NUMBERS = len(OperationRow._fields) - 2
+_ISSUE = OperationRow._fields.index("issue_ns") - 2
 ROWS_MAX = 32
 STATES = ("communication", "straggler", "bubble")  # that are divided
 _EXPOSED = tuple(INDEX[state] for state in STATES)
 
 
-class OperationRow(NamedTuple):
-    """What an operation of a group has cost a process so far; `before_ns` is the part of `exposed_ns` before the first step.
-
-    `issue_ns` is no sum: the time per step that its calls took to return lately (slow_issue.py).
-    """
-
-    group: str
-    operation: str
-    calls: int
-    bytes: int
-    exposed_ns: int
-    before_ns: int
-    issue_ns: int = 0
-
-
 class OperationSums(NamedTuple):
     """What each operation of each group has cost a process so far.
 
-    `values` has NUMBERS 64-bit integers a key, those of OperationRow; accounts that were stored before there was
-    `issue_ns` have one less.
+    `values` has NUMBERS 64-bit integers a key, those of an OperationRow from `calls` on; accounts that were stored before
+    the last of these were known have fewer.
     """
 
     keys: tuple[Key, ...]
@@ -79,7 +66,7 @@ class OperationTime(NamedTuple):
 
 
 def sums_of(rows: Iterable[Sequence]) -> OperationSums:
-    """Sums from rows as in OperationRow, with or without `issue_ns`."""
+    """Sums from rows as OperationRow, or of its first fields."""
     listed = [OperationRow(*row) for row in rows]
     if not listed:
         return NO_SUMS
@@ -95,9 +82,8 @@ def rows_of(sums: OperationSums) -> list[OperationRow]:
 
 def issue_times(sums: OperationSums) -> Iterable[tuple[Key, int]]:
     """By key, `issue_ns` of OperationRow; nothing where it was not stored."""
-    return (
-        zip(sums.keys, _numbers(sums)[NUMBERS - 1 :: NUMBERS], strict=True) if _width(sums) == NUMBERS else ()
-    )
+    width = _width(sums)
+    return zip(sums.keys, _numbers(sums)[_ISSUE::width], strict=True) if width > _ISSUE else ()
 
 
 def exposed_of(sums: OperationSums, states: Sequence[int]) -> Exposed:

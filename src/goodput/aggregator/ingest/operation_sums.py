@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from sys import intern
 
+from msgspec.structs import astuple
+
 from goodput.account.collectives.operation_sums import NO_SUMS, Key, OperationSums, rows_of, sums_of
-from goodput.wire.collectives import OperationRow, Operations
+from goodput.wire.collectives import Operations, ReportedOperation
 
 KEYS_MAX = 4096
 
@@ -18,10 +20,7 @@ class SharedKeys:
 
     def sums(self, rows: Operations) -> OperationSums:
         """Reported rows as an attempt keeps them."""
-        found = sums_of(
-            (row.group, row.operation, row.calls, row.bytes, row.exposed_ns, row.before_ns, row.issue_ns)
-            for row in rows
-        )
+        found = sums_of(map(astuple, rows))
         keys = self._known.get(found.keys)
         if keys is None:
             if len(self._known) >= KEYS_MAX:
@@ -33,4 +32,4 @@ class SharedKeys:
 
 def reported_rows(sums: OperationSums) -> Operations | None:
     """What is kept of an attempt, as a report has it."""
-    return None if sums is NO_SUMS else tuple(OperationRow(*row) for row in rows_of(sums))
+    return None if sums is NO_SUMS else tuple(ReportedOperation(*row) for row in rows_of(sums))

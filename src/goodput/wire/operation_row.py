@@ -1,0 +1,22 @@
+"""What one operation of the process groups of one name has cost a process so far, as pages, reports and accounts have it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class OperationRow(NamedTuple):
+    """`bytes` are this rank's part, `before_ns` is the part of `exposed_ns` before the first step.
+
+    `issue_ns` is no sum: the time per step that its calls took to return lately, 0 if that is not known.
+    `size` is how many ranks the group has, 0 if that is not known or its groups differ.
+    """
+
+    group: str
+    operation: str
+    calls: int
+    bytes: int
+    exposed_ns: int
+    before_ns: int
+    issue_ns: int = 0
+    size: int = 0
