@@ -20,6 +20,7 @@ from goodput.account.collectives.operation_sums import (
     Exposed,
     OperationSums,
     OperationTime,
+    bus_rate_max,
     by_operation,
     divide,
     is_cut,
@@ -192,7 +193,7 @@ def test_ranks_are_summed_as_one_by_one():
     found = by_operation(ranks)
     for key in {*found} - {NOT_RECORDED}:
         alone = [(devices, of_rank(attempts).get(key)) for devices, attempts in ranks]
-        assert found[key] == OperationTime(
+        assert found[key][:4] == (
             sum(row.calls for _, row in alone if row),
             sum(row.bytes for _, row in alone if row),
             sum(row is not None for _, row in alone),
@@ -212,6 +213,27 @@ def test_sums_stored_without_issue_times_are_read():
     assert dict(issue_times(five)) == {DP: 6, TP: 7} and [row.size for row in rows_of(five)] == [0, 0]
     assert divide(Exposed(five, 20)) == ([7, 7], 6)
     assert rows_of(sums_of(rows)) == rows_of(stored) and dict(issue_times(sums_of(rows))) == {DP: 0, TP: 0}
+
+
+def test_bus_rate_is_of_the_rank_that_waited_least():
+    """Rank 1 of 4 comes last: it waits 0.5 s for 1 GB, in two attempts."""
+    gigabyte = 10**9
+
+    def exposed(*rows: tuple[int, float]) -> list[Exposed]:
+        return [
+            Exposed(sums_of([OperationRow(*DP, 1, size, ns(spent), 0, size=4)]), 0) for size, spent in rows
+        ]
+
+    ranks = [exposed((gigabyte, 2.0)), exposed((gigabyte // 2, 0.3), (gigabyte // 2, 0.2)), exposed((0, 0.1))]
+    row = by_operation((1, rank) for rank in ranks)[DP]
+    assert (row.size, row.ranks, row.least_bytes, row.least_ns) == (4, 3, gigabyte, ns(0.5))
+    assert bus_rate_max("all_reduce", row) == pytest.approx(1e9 / 0.5 * 2 * 3 / 4)
+    assert bus_rate_max("all_gather", row) == pytest.approx(4e9 / 0.5 * 3 / 4)
+    assert bus_rate_max("send", row) == pytest.approx(1e9 / 0.5)
+    assert bus_rate_max("barrier", row) is bus_rate_max("all_reduce", row._replace(size=1)) is None
+    assert bus_rate_max("all_reduce", row._replace(least_ns=0)) is None
+    other = [Exposed(sums_of([OperationRow(*DP, 1, 1, 1, 0, size=8)]), 0)]
+    assert by_operation([(1, other), (1, ranks[0])])[DP].size == 0, "groups of different sizes"
 
 
 def test_no_sums_divide_nothing():

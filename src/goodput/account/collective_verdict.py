@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from goodput.account import document_types
+from goodput.account.text import bytes_text
 
 RANKS_SHOWN_MAX = 16
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
@@ -484,16 +485,9 @@ def _where(rank: int, by_rank: dict[int, RankCalls]) -> str:
 
 
 def _call_text(call: Call) -> str:
-    tensor = f"{_size_text(call.bytes)} {call.dtype}".strip() if call.bytes else call.dtype
+    tensor = f"{bytes_text(call.bytes)} {call.dtype}".strip() if call.bytes else call.dtype
     root = f", root {call.peer}" if call.operation in ROOTED and call.peer >= 0 else ""
     return f"{call.operation}" + (f" ({tensor}{root})" if tensor or root else "")
-
-
-def _size_text(size: int) -> str:
-    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if size >= factor:
-            return f"{size / factor:.3g} {unit}"
-    return f"{size} B"
 
 
 def _group_text(group: GroupCalls) -> str:

@@ -63,6 +63,14 @@ def percent(ratio: float | None) -> str:
     return "unknown" if ratio is None else f"{math.floor(1000 * ratio + 0.5) / 10:.1f} %"
 
 
+def bytes_text(number: float) -> str:
+    """A number of bytes in three digits: "512 B", "4.19 MB"."""
+    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.0f} B"
+
+
 def duration(seconds: float) -> str:
     """A length of time in two or three digits: "0.25 s", "2.0 s", "42 s", "25 min", "3.5 h"."""
     if seconds < 0.0995:
@@ -310,8 +318,11 @@ def _collective_lines(document: Mapping[str, Any]) -> list[str]:
     for row in named[:COLLECTIVES_SHOWN]:
         calls = "" if row["calls"] is None else f"{row['calls']:,} calls"
         size = "" if row["bytes"] is None else f"{row['bytes'] / 1e6:,.1f} MB"
+        rate = row.get("bus_bytes_per_second_max")  # A document of an earlier version has none.
+        most = "" if rate is None else f"bus ≤ {bytes_text(rate)}/s"
         lines.append(
-            f"    {row['group'][:20]:20} {row['operation']:14} {row['gpu_seconds']:10.2f} {calls:>17} {size:>16}"
+            f"    {row['group'][:20]:20} {row['operation']:14} {row['gpu_seconds']:9.2f} {calls:>15} {size:>13}"
+            f" {most:>16}"
         )
     left = sum(
         row["gpu_seconds"] for row in rows if row["operation"] and row not in named[:COLLECTIVES_SHOWN]

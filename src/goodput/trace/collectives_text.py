@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from goodput.account.text import bytes_text
 from goodput.trace.advice import duration
 
 ROWS_MAX = 12
@@ -45,11 +46,11 @@ def _arrivals(document: dict, rows: list[dict]) -> list[str]:
 
 
 def _cost(row: dict) -> str:
-    size = "-" if row["bytes"] is None else _bytes(row["bytes"])
+    size = "-" if row["bytes"] is None else bytes_text(row["bytes"])
     bus = row["bus_bytes_per_second"]
     return (
         f"{_head(row)}{row['calls']:>7}{size:>10}{duration(row['exposed_ns']):>9}{duration(row['hidden_ns']):>9}"
-        f"{'-' if bus is None else _bytes(bus) + '/s':>12}"
+        f"{'-' if bus is None else bytes_text(bus) + '/s':>12}"
     )
 
 
@@ -67,10 +68,3 @@ def _arrival(row: dict) -> str:
 
 def _head(row: dict) -> str:
     return f"  {(row['group'] or 'not told')[:13]:<14}{row['operation'][:14]:<15}"
-
-
-def _bytes(number: float) -> str:
-    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number:.0f} B"

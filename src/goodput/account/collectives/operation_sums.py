@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from struct import pack, unpack
 from typing import NamedTuple, Protocol
 
+from goodput.account.collectives.bandwidth import bus_factor, operation_bytes
 from goodput.account.states import INDEX
 from goodput.slices import AT_A_TIME, Slices, result_of
 from goodput.wire.operation_row import OperationRow
@@ -57,12 +58,19 @@ class ExposedRank(Protocol):
 
 
 class OperationTime(NamedTuple):
-    """Sums over ranks: `calls`, `bytes` of whole processes, `ranks` that made some, and the divided time, GPU-ns."""
+    """Sums over ranks: `calls`, `bytes` of whole processes, `ranks` that made some, and the divided time, GPU-ns.
+
+    `size` is that of the groups, 0 if it is not known or differs. `least_bytes` and `least_ns` are the bytes and the
+    exposed time of the rank that waited least a byte, for whole processes.
+    """
 
     calls: int
     bytes: int
     ranks: int
     gpu_ns: int
+    size: int = 0
+    least_bytes: int = 0
+    least_ns: int = 0
 
 
 def sums_of(rows: Iterable[Sequence]) -> OperationSums:
@@ -125,24 +133,49 @@ def summing(ranks: Iterable[tuple[int, Iterable[Exposed]]]) -> Slices[dict[Key, 
     for at, (devices, attempts) in enumerate(ranks):
         if at % AT_A_TIME == 0:
             yield
-        mine: set[Key] = set()
+        mine: dict[Key, list[int]] = {}
         for one in attempts:
             parts, rest = divide(one)
             left_ns += rest * devices
             is_known |= bool(parts)
-            for (group, operation, calls, size, *_), ns in zip(rows_of(one.sums), parts, strict=True):
-                row = found.setdefault((group, operation), [0, 0, 0, 0])
+            for (group, operation, *numbers), ns in zip(rows_of(one.sums), parts, strict=True):
+                calls, size, exposed_ns, _, _, members = numbers
+                row = found.setdefault((group, operation), [0, 0, 0, 0, members, 0, 0])
                 row[0] += calls
                 row[1] += size
-                row[2] += (group, operation) not in mine
                 row[3] += ns * devices
-                mine.add((group, operation))
+                row[4] = row[4] if row[4] == members else 0
+                own = mine.setdefault((group, operation), [0, 0])
+                own[0] += size
+                own[1] += exposed_ns
+        _add_least(found, mine)
     if not is_known:
         return {}
     result = {key: OperationTime(*row) for key, row in found.items()}
     if left_ns:
         result[NOT_RECORDED] = OperationTime(0, 0, 0, left_ns)
     return result
+
+
+def _add_least(found: dict[Key, list[int]], mine: dict[Key, list[int]]) -> None:
+    """Count a rank in the rows of its operations, and keep its bytes and time where it waited least for a byte."""
+    for key, (size, ns) in mine.items():
+        row = found[key]
+        row[2] += 1
+        if size and ns and (not row[6] or ns * row[5] < row[6] * size):
+            row[5], row[6] = size, ns
+
+
+def bus_rate_max(operation: str, row: OperationTime) -> float | None:
+    """Bytes a second that a rank's links carried at most, as the bus bandwidth of nccl-tests; None if not known.
+
+    By the exposed time of the rank that waited least: a part of the transfer may be hidden behind compute, so it took
+    at least that long.
+    """
+    size = operation_bytes(operation, row.size, row.least_bytes)
+    if row.size < 2 or not size or not row.least_ns:
+        return None
+    return 1e9 * size * bus_factor(operation, row.size) / row.least_ns
 
 
 def largest(times: dict[Key, OperationTime], most: int = ROWS_MAX) -> list[tuple[Key, OperationTime]]:

@@ -17,6 +17,9 @@ const COLUMNS = [
   { name: "calls", head: "Calls", class: "n", value: (row) => (row.calls === null ? "" : count(row.calls)) },
   { name: "bytes", head: "Data", class: "n", title: "The ranks' own parts of the tensors",
     value: (row) => (row.bytes === null ? "" : compact(row.bytes, "B")) },
+  { name: "bus", head: "Bus, at most", class: "n",
+    title: "What the links of a rank carried at most, as the bus bandwidth of nccl-tests: while training waited",
+    value: (row) => (row.bus_bytes_per_second_max ? compact(row.bus_bytes_per_second_max, "B/s") : "") },
 ];
 const table = new Table($("collectives-table"), "collective-rows", COLUMNS);
 
