@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from goodput.account import document_types
@@ -36,6 +36,9 @@ UNEVEN = ("all_to_all", "barrier")  # whose sizes may differ between ranks, or t
 # The backend of groups, and the role of ranks, that the profiler plugin alone has recorded (nccl/).
 PROFILED = "nccl-profiler"
 GONE = ("dead", "silent", "finished")
+LINKS_SHOWN_MAX, LINKS_NAMED_MAX = 16, 3
+# Kinds of health events that may explain the network, the worst first; "link_up" undoes a "link_down".
+LINK_KINDS = ("link_down", "link_flap", "link_up", "retransmits")
 KINDS = ("operation", "dtype", "size", "root", "order", "missing", "deadlock", "stopped", "network")
 
 
@@ -93,6 +96,16 @@ class Link(NamedTuple):
     waits_for: int
 
 
+class NetworkFault(NamedTuple):
+    """A link of a rank's node about which its agent reported something; `kind` as in a health event."""
+
+    host: str
+    device: str
+    kind: str
+    text: str
+    time_ns: int
+
+
 @dataclass(frozen=True)
 class CollectiveVerdict:
     """`culprits` are the ranks named, the first of them the main one; empty where nobody can be."""
@@ -107,6 +120,7 @@ class CollectiveVerdict:
     reason: str
     calls: tuple[tuple[int, Call], ...] = ()
     cycle: tuple[Link, ...] = ()
+    links: tuple[NetworkFault, ...] = ()
 
     def document(self) -> document_types.CollectiveVerdict:
         return {
@@ -134,6 +148,16 @@ class CollectiveVerdict:
                     "waits_for": one.waits_for,
                 }
                 for one in self.cycle[:RANKS_SHOWN_MAX]
+            ],
+            "links": [
+                {
+                    "host": one.host,
+                    "device": one.device,
+                    "kind": one.kind,
+                    "text": one.text,
+                    "time": one.time_ns / 1e9,
+                }
+                for one in self.links[:LINKS_SHOWN_MAX]
             ],
         }
 
@@ -494,6 +518,23 @@ def _group_text(group: GroupCalls) -> str:
     name = group.description if group.description not in ("", "undefined") else group.name
     ranks = shown_ranks(group)
     return f"group {name} ({f'ranks {ranks}' if ranks else f'{group.size} ranks'})"
+
+
+def has_rank(group: GroupCalls, rank: int) -> bool:
+    """Whether a rank is in a group; of a group whose ranks are not known any is."""
+    return not group.ranks or any(
+        rank in range(first, first + step * count, step) for first, step, count in group.ranks
+    )
+
+
+def with_links(found: CollectiveVerdict, links: Iterable[NetworkFault]) -> CollectiveVerdict:
+    """The verdict with what was reported of links, the worst first, where the network is to blame."""
+    worst = sorted(links, key=lambda one: (LINK_KINDS.index(one.kind), -one.time_ns, one.host, one.device))
+    if found.kind != "network" or not worst:
+        return found
+    named = [f"{one.device} on {one.host}: {one.text}" for one in worst[:LINKS_NAMED_MAX]]
+    more = f"; and {len(worst) - LINKS_NAMED_MAX} more links" if len(worst) > LINKS_NAMED_MAX else ""
+    return replace(found, reason=f"{found.reason}; {'; '.join(named)}{more}", links=tuple(worst))
 
 
 def shown_ranks(group: GroupCalls) -> str:

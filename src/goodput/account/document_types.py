@@ -203,10 +203,21 @@ class CollectiveLink(TypedDict):
     waits_for: int
 
 
+class NetworkFault(TypedDict):
+    """A link of a rank's node that its agent reported as down, flapping or retransmitting since shortly before a hang."""
+
+    host: str
+    device: str
+    kind: str
+    text: str
+    time: float
+
+
 class CollectiveVerdict(TypedDict):
     """What is wrong with a collective; `kind` is one of collective_verdict.KINDS, which says what each means.
 
-    `ranks` is text such as "0-7", "" where they are not known; `calls` are those under the number `sequence`.
+    `ranks` is text such as "0-7", "" where they are not known; `calls` are those under the number `sequence`; `links`,
+    of the kind "network", have the worst first.
     """
 
     kind: str
@@ -222,6 +233,7 @@ class CollectiveVerdict(TypedDict):
     reason: str
     calls: list[CollectiveCall]
     cycle: list[CollectiveLink]
+    links: list[NetworkFault]
 
 
 class HangVerdict(TypedDict):

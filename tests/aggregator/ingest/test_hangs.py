@@ -22,6 +22,7 @@ from goodput.aggregator.ingest.hangs import (
     SUSPECTS_PER_HANG,
     HangDetector,
 )
+from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store
 from goodput.slices import result_of
@@ -365,6 +366,61 @@ def test_collectives_name_the_rank_that_phases_cannot(store, hangs):
     collective = hangs.document("r1", found)["collective"]
     assert (collective["kind"], collective["culprits"], collective["sequence"]) == ("missing", [3], 8)
     assert collective["reason"] == found.reason and "rank 3 on" in found.reason
+
+
+def link_event(
+    number: int, kind: str, device: str, seconds: float, rank: int = 2, run: str = "r1", text: str = ""
+):
+    """An event of a link that the rank uses, so many seconds before now."""
+    time_ns = NOW - ns(seconds)
+    return schema.Health(number, kind, device, time_ns, severity="warning", text=text, hits=[(run, rank)])
+
+
+def test_links_are_named_where_the_network_is_to_blame(store, clock):
+    """All are in the same call since 90 s; of each link the newest event counts, if it is of a rank of the group."""
+    health = HealthLog()
+    hangs = HangDetector(store, stall_seconds=60, stale_seconds=30, clock_ns=clock, health=health)
+    hangs._began_ns = 0
+    for rank in range(WORLD):
+        store.merge(with_collectives(rank_report(stuck(rank, "communication")), 8, True), NOW)
+    assert "look at the network" in evaluate(hangs).reason and evaluate(hangs).collective.links == ()
+    for event in (
+        link_event(1, "retransmits", "tcp", 80, text="900 retransmits a second"),
+        link_event(2, "link_down", "mlx5_0/1", 85, text="the link is down"),
+        link_event(3, "link_down", "eth0", 84, text="the link is down"),
+        link_event(4, "link_up", "eth0", 83, text="the link is up again"),
+        link_event(5, "link_down", "of long ago", 3000, text="the link is down"),
+        link_event(6, "xid", "GPU-1", 80),
+        link_event(7, "link_down", "of another run", 80, run="r2"),
+        link_event(8, "link_down", "of another group", 80, rank=WORLD),
+    ):
+        assert health.add("n2", event, NOW)
+    found = evaluate(hangs)
+    assert [one.device for one in found.collective.links] == ["mlx5_0/1", "eth0", "tcp"]
+    assert found.reason.endswith(
+        "look at the network between them; mlx5_0/1 on n2: the link is down; eth0 on n2: the link went down and came up "
+        "again; tcp on n2: 900 retransmits a second"
+    )
+    first = hangs.document("r1", found)["collective"]["links"][0]
+    assert first == {
+        "host": "n2",
+        "device": "mlx5_0/1",
+        "kind": "link_down",
+        "text": "the link is down",
+        "time": NOW / 1e9 - 85,
+    }
+
+
+def test_links_are_not_named_where_a_rank_is_missing(store, clock):
+    health = HealthLog()
+    hangs = HangDetector(store, stall_seconds=60, stale_seconds=30, clock_ns=clock, health=health)
+    hangs._began_ns = 0
+    for rank in range(WORLD):
+        report = rank_report(stuck(rank, "communication"))
+        store.merge(with_collectives(report, 7 if rank == 3 else 8, rank != 3), NOW)
+    assert health.add("n2", link_event(1, "link_down", "eth0", 80), NOW)
+    found = evaluate(hangs)
+    assert found.collective.kind == "missing" and found.collective.links == () and "eth0" not in found.reason
 
 
 def test_collectives_of_an_earlier_report_are_kept(store, hangs):

@@ -27,6 +27,7 @@ from goodput.aggregator.accounts.rolling import RollingWindows, rolling_windows
 from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.fair_queue import INTERNAL
 from goodput.aggregator.ingest.hangs import HangDetector
+from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.node_clocks import NodeClocks
 from goodput.aggregator.ingest.step_trends import StepWindows
 from goodput.aggregator.ingest.store import Store
@@ -127,12 +128,17 @@ class Accounts:
         age_seconds: float = 0.5,
         clock_ns: Callable[[], int] = time.time_ns,
         clocks: NodeClocks | None = None,
+        health: HealthLog | None = None,
     ):
         self.store, self.history, self.clock_ns = store, history, clock_ns
         self.clocks = NodeClocks(clock_ns) if clocks is None else clocks
         self.stall_seconds, self.stale_seconds = stall_seconds, stale_seconds
         self.hangs = HangDetector(
-            store, stall_seconds=stall_seconds, stale_seconds=stale_seconds, clock_ns=clock_ns
+            store,
+            stall_seconds=stall_seconds,
+            stale_seconds=stale_seconds,
+            clock_ns=clock_ns,
+            health=health,
         )
         self.replays = Replays(history, self._take_gains)
         self.flush: Callable[[], Awaitable[None]] = _flushed  # waits until what was merged is in the ledger

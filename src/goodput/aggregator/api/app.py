@@ -103,8 +103,8 @@ def create_app(
     history = History(ledger, memory)
     seconds = {"stall_seconds": stall_seconds, "stale_seconds": stale_seconds}
     clocks = NodeClocks(clock)
-    accounts = Accounts(store, **seconds, history=history, clock_ns=clock, clocks=clocks)
     health_log = HealthLog()
+    accounts = Accounts(store, **seconds, history=history, clock_ns=clock, clocks=clocks, health=health_log)
     health = HealthCosts(health_log, accounts)
     ingest = Ingest(store, ledger, clock, hangs=accounts.hangs, health=health_log, clocks=clocks)
     accounts.flush = ingest.flush

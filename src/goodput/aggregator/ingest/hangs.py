@@ -15,24 +15,44 @@ from dataclasses import replace
 from msgspec.structs import astuple
 
 from goodput.account import collective_verdict, document_types
-from goodput.account.collective_verdict import Call, CollectiveVerdict, GroupCalls, RankCalls
+from goodput.account.collective_verdict import (
+    LINK_KINDS,
+    Call,
+    CollectiveVerdict,
+    GroupCalls,
+    NetworkFault,
+    RankCalls,
+    has_rank,
+    with_links,
+)
 from goodput.account.hang import Hang, RankStatus, Suspect, verdict, with_collective
 from goodput.account.rank_status import rank_status
 from goodput.account.stall_threshold import PlannedLimits
+from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.store import Process, Store
 from goodput.wire import schema
 
 SUSPECTS_PER_HANG = 4
 STACK_AGE_SECONDS = 300.0
 STACKS_KEPT_MAX = 256
+LINKS_BEFORE_NS = 300 * 10**9  # a link that fails breaks transfers at once, which the ranks may notice late
 
 
 class HangDetector:
     """`counts` has the stacks that were accepted, and those ignored because they were not requested."""
 
-    def __init__(self, store: Store, *, stall_seconds: float, stale_seconds: float, clock_ns=time.time_ns):
+    def __init__(
+        self,
+        store: Store,
+        *,
+        stall_seconds: float,
+        stale_seconds: float,
+        clock_ns=time.time_ns,
+        health: HealthLog | None = None,
+    ):
         self.counts: Counter = Counter(accepted=0, ignored=0)
         self._store, self._clock_ns = store, clock_ns
+        self._health = HealthLog() if health is None else health
         self._stall_ns, self._stale_ns = int(stall_seconds * 1e9), int(stale_seconds * 1e9)
         # Processes from the ledger have not reported to this aggregator; their silence counts from here.
         self._began_ns = clock_ns()
@@ -62,6 +82,7 @@ class HangDetector:
             return None
         collective = self._collective(processes, seen, now_ns)
         if collective is not None:
+            collective = with_links(collective, self._links(run, collective, found.since_ns))
             found = with_collective(found, collective, seen, now_ns)
         alive = [one for one in found.suspects if one.kind in ("elsewhere", "behind")][:SUSPECTS_PER_HANG]
         self._requests[run] = [schema.stack_request(processes[one.rank].identity) for one in alive]
@@ -141,6 +162,18 @@ class HangDetector:
         return collective_verdict.verdict(
             [_calls_of(one, processes[one.rank], now_ns, self._stale_ns) for one in seen]
         )
+
+    def _links(self, run: str, found: CollectiveVerdict, since_ns: int) -> list[NetworkFault]:
+        """What agents reported of links of the group's nodes since shortly before the hang, the newest of each link."""
+        newest: dict[tuple[str, str], NetworkFault] = {}
+        for (node, _), event in sorted(self._health.of_run(run), key=lambda one: (one[1].time_ns, one[0])):
+            if event.kind not in LINK_KINDS or event.time_ns < since_ns - LINKS_BEFORE_NS:
+                continue
+            if any(one == run and has_rank(found.group, rank) for one, rank in event.hits):
+                text = "the link went down and came up again" if event.kind == "link_up" else event.text
+                fault = NetworkFault(node, event.device, event.kind, text or event.kind, event.time_ns)
+                newest[node, event.device] = fault
+        return list(newest.values())
 
     def _seen(self, process: Process, limits: PlannedLimits) -> RankStatus:
         received_ns = max(process.attempt.received_ns, self._began_ns)
