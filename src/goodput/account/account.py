@@ -16,7 +16,7 @@ from itertools import chain
 from operator import add
 
 from goodput.account.attempts import Attempt, Row, Run
-from goodput.account.collectives.operation_sums import Exposed, exposed_of
+from goodput.account.collectives.operation_sums import Exposed, Operations, by_operation, exposed_of
 from goodput.account.collectives.slow_issue import SlowIssue, slow_issue
 from goodput.account.document_types import Gain, StepLines
 from goodput.account.facts import Facts, Key, RankRange, gaps, gather
@@ -38,6 +38,7 @@ _BEGINNING = tuple(INDEX[state] for state in ("startup", "restore", "compile"))
 _DECLARED_KEPT = (
     *("host", "role", "worker", "dtype", "stage", "devices", "microbatches", "flops_unknown"),
     *("gpu_hour_cost", "gpu_power_watts", "ideal_samples_per_second", "reached_flops_per_second"),
+    "reached_bus_bytes_per_second",
 )
 # What the first start of a run costs; its steps and those of later starts cost the rest.
 _FIRST_START = (*_BEGINNING, _QUEUE)
@@ -71,6 +72,7 @@ class RankAccount:
     hardware_flops: float | None = None
     peak: float | None = None
     reached_flops_per_second: float | None = None
+    reached_bus_bytes_per_second: float | None = None
     ideal_samples_per_second: float | None = None
     best_samples_per_second: float | None = None
     microbatches: int | None = None
@@ -186,6 +188,10 @@ class Account:
     @cached_property
     def _gpu_ns(self) -> list[int]:
         return sum_gpu_ns(self.ranks)
+
+    @cached_property
+    def operations(self) -> Operations:
+        return by_operation((rank.devices, rank.exposed) for rank in self.ranks)
 
     @cached_property
     def _wall_gpu_ns(self) -> int:
@@ -541,8 +547,8 @@ def _add_attempt(result: RankAccount, attempt: Attempt, fold: Fold, restarts: di
     states = states_of(attempt, fold)
     result.states = list(map(add, result.states, states))
     result.exposed.append(exposed_of(attempt.collectives, states))
-    result.guessed_loader |= _has_time(attempt, fold, ESTIMATED_LOADER)
-    result.guessed_update |= _has_time(attempt, fold, ESTIMATED_OPTIMIZER)
+    result.guessed_loader |= fold.has_time(attempt, ESTIMATED_LOADER)
+    result.guessed_update |= fold.has_time(attempt, ESTIMATED_OPTIMIZER)
     result.sampled |= attempt.hardware.get("compute_ns", 0) > 0
     energy = energy_mj(attempt, sum(states))
     if energy is not None:
@@ -568,16 +574,6 @@ def _add_attempt(result: RankAccount, attempt: Attempt, fold: Fold, restarts: di
     for number, (steps, ns) in fold.lost_by.items():
         restarts[number].lost_steps += steps
         restarts[number].lost_gpu_ns += ns * result.devices
-
-
-def _has_time(attempt: Attempt, fold: Fold, phase: str) -> bool:
-    """Whether an attempt charged time to a phase that automatic instrumentation defines for what it estimates."""
-    if phase not in attempt.phase_states:
-        return False
-    if phase not in attempt.phases:
-        return True  # Of a run log, which names the phases that have time.
-    column = attempt.phases.index(phase)
-    return any(totals[column] > 0 for totals in (attempt.totals, fold.totals) if len(totals) > column)
 
 
 def _count_failures(account: Account, run: Run, facts: Facts) -> None:

@@ -61,7 +61,7 @@ DECLARED = (
     *("stage", "tensor", "microbatches", "total_steps", "dtype"),
     *("world_size", "flops_per_step", "hardware_flops_per_step", "peak_flops_per_second"),
     *("ideal_samples_per_second", "gpu_hour_cost", "gpu_power_watts", "submit_time", "flops_unknown"),
-    "reached_flops_per_second",
+    *("reached_flops_per_second", "reached_bus_bytes_per_second"),
 )
 
 
@@ -94,6 +94,9 @@ class Attempt:
     submit_time: float | None = None
     flops_unknown: str = ""  # why there are no flops_per_step
     reached_flops_per_second: float | None = None  # by its devices together, as probed on its node
+    reached_bus_bytes_per_second: float | None = (
+        None  # of an all-reduce over as many ranks, as probed on its node
+    )
     phases: tuple[str, ...] = ("none",)
     phase_states: dict[str, str] = field(default_factory=dict)
     rows: dict[int, Row] = field(default_factory=dict)

@@ -189,7 +189,6 @@ def _rank_operations(rank: RankAccount, is_part: bool) -> RankOperations:
 
 def collectives(account: Account) -> list[CollectiveTime]:
     """The operations with most exposed time, and the rest in at most two rows."""
-    times = operation_sums.by_operation((rank.devices, rank.exposed) for rank in account.ranks)
     return [
         {
             "group": group,
@@ -201,7 +200,7 @@ def collectives(account: Account) -> list[CollectiveTime]:
             "bus_bytes_per_second_max": operation_sums.bus_rate_max(operation, row),
             "gpu_seconds": row.gpu_ns / 1e9,
         }
-        for (group, operation), row in operation_sums.largest(times)
+        for (group, operation), row in operation_sums.largest(account.operations)
     ]
 
 

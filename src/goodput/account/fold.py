@@ -376,6 +376,15 @@ class Fold:
 
     # -- gaps and the tail
 
+    def has_time(self, attempt: Attempt, phase: str) -> bool:
+        """Whether an attempt charged time to a phase that automatic instrumentation defines for what it estimates."""
+        if phase not in attempt.phase_states:
+            return False
+        if phase not in attempt.phases:
+            return True  # Of a run log, which names the phases that have time.
+        column = attempt.phases.index(phase)
+        return any(totals[column] > 0 for totals in (attempt.totals, self.totals) if len(totals) > column)
+
     def _rest(self, states: list[int], began: int, end_ns: int) -> list[int]:
         """Add time outside kept steps, cut to the bound in proportion; returns what was added."""
         bound = self.bound

@@ -1,8 +1,14 @@
 """Time in collectives, and in sends and receives, that even the last rank to arrive waited for."""
 
+from __future__ import annotations
+
+from statistics import median_low
+
+from goodput.account.account import Account
+from goodput.account.collectives.operation_sums import NOT_RECORDED, OTHER, OperationTime, bus_rate_max
 from goodput.account.document import slow_issue
 from goodput.account.figures import pipeline
-from goodput.account.text import slow_issue_text
+from goodput.account.text import bytes_text, percent, slow_issue_text
 
 STATE = "communication"
 ADVICE = (
@@ -10,6 +16,11 @@ ADVICE = (
     "each GPU more work per step."
 )
 _PIPELINE = "Overlap the sends and receives between stages, and gradient reduction, with compute."
+# Below this a call takes about as long as an empty one (nccl-tests: the bus bandwidth still grows with the size).
+SMALL_BYTES = 1 << 20
+# Links that carry less than this part of what they did in the probe are slow.
+SLOW_MAX = 0.5
+
 
 _SLOW_ISSUE = (
     "check whether that rank's threads get a core, its network interface, and what its communication hook or library does "
@@ -17,16 +28,56 @@ _SLOW_ISSUE = (
 )
 
 
-def advise(account) -> str:
-    slow, general = slow_issue(account), _general(pipeline(account))
+def advise(account: Account) -> str:
+    slow, general = slow_issue(account), _general(account)
     return (
         general if slow is None else f"All ranks wait while {slow_issue_text(slow)}: {_SLOW_ISSUE} {general}"
     )
 
 
-def _general(found) -> str:
+def _general(account: Account) -> str:
+    found = pipeline(account)
     if found is None:
-        return ADVICE
+        return _by_operation(account) or ADVICE
     if found["microbatches"] is None:
         return f"{_PIPELINE} A part of it is the pipeline's bubble: pass microbatches= to goodput.start to have it separated."
     return f"{_PIPELINE} It is more than this schedule's bubble: microbatches of uneven work wait here too."
+
+
+def _by_operation(account: Account) -> str:
+    """What to do about the operation with most time, "" where it is not known enough."""
+    times = account.operations
+    named = [(row.gpu_ns, key) for key, row in times.items() if key not in (OTHER, NOT_RECORDED)]
+    total = sum(row.gpu_ns for row in times.values())
+    if not named or not total:
+        return ""
+    most, key = max(named)
+    row, (group, operation) = times[key], key
+    if not row.calls or not row.bytes:
+        return ""
+    mean = row.bytes / row.calls
+    what = f"{percent(most / total)} of the waiting is in {operation} of group {group}, {bytes_text(mean)} a call. "
+    if mean < SMALL_BYTES:
+        return (
+            f"{what}Such messages are too small for the links: send fewer and larger ones (larger DDP buckets, FSDP units "
+            "of more layers, coalesced calls)."
+        )
+    return what + _of_large(account, operation, row)
+
+
+def _of_large(account: Account, operation: str, row: OperationTime) -> str:
+    """What to do about large messages: by what the links carry, of what they can."""
+    known = [rank.reached_bus_bytes_per_second for rank in account.ranks if rank.reached_bus_bytes_per_second]
+    rate = bus_rate_max(operation, row)
+    if rate is None or not known:
+        return ADVICE
+    reach = median_low(known)
+    carried = f"{bytes_text(rate)}/s of the {bytes_text(reach)}/s that goodput probe reached"
+    if rate < SLOW_MAX * reach:
+        return (
+            f"The links carry at most {carried}: look for a slow link or NIC (errors, width, a wrong interface), or others' "
+            "traffic, before changing the training."
+        )
+    if rate > reach:
+        return f"A part of it is hidden already ({bytes_text(rate)}/s of exposed time are more than links reach). {ADVICE}"
+    return f"The links are well used (at most {carried}), and nothing hides it. {ADVICE}"

@@ -69,6 +69,7 @@ def call(arguments) -> int:
         )
         account = account_of()
         account.replayed = _replayed_gains(run, account)
+        reachable.add_bus(account)
         found = dict(document(account, explain(account)))
         reached = reachable.compute_efficiency(account)
         if reached is not None and found["reachable"] is None:

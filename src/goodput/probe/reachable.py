@@ -1,13 +1,16 @@
-"""Compute efficiency against what the run's nodes reached in `goodput probe`, beside the data sheet's."""
+"""What the run's nodes reached in `goodput probe`: matrix products, beside the data sheet's peak, and all-reduces."""
 
 from __future__ import annotations
 
 import math
+import re
 
 from goodput.account.account import Account
 from goodput.account.fold import PRODUCTIVE
 from goodput.account.peaks import shares
 from goodput.probe import kept
+
+_RANKS = re.compile(r"(\d+) ranks")
 
 
 def compute_efficiency(account: Account) -> float | None:
@@ -40,3 +43,28 @@ def peak(probe: dict | None, dtype: str, device: str) -> float | None:
     rates = {part: kept.value(probe, f"gemm_{part}", device) for part in parts}
     seconds = [share / rate for part, share in parts.items() if (rate := rates[part])]
     return 1 / math.fsum(seconds) if len(seconds) == len(parts) else None
+
+
+def bus(probe: dict | None, ranks: int) -> float | None:
+    """The best bus bandwidth of an all-reduce over at least so many ranks, bytes a second; None where none was probed.
+
+    With fewer ranks than the run's a probe may not have crossed the links that the run crosses.
+    """
+    found = [
+        figure["value"]
+        for figure in (probe["figures"] if probe else ())
+        if figure["name"].startswith("all_reduce_")
+        and figure["value"]
+        and (over := _RANKS.match(figure["device"]))
+        and int(over[1][:9]) >= ranks
+    ]
+    return max(found, default=None)
+
+
+def add_bus(account: Account) -> None:
+    """Give ranks without an agent what was kept of a probe on this node."""
+    probes = {rank.host: None for rank in account.ranks}
+    probes |= {host: kept.load(host) for host in probes}
+    for rank in account.ranks:
+        if rank.reached_bus_bytes_per_second is None:
+            rank.reached_bus_bytes_per_second = bus(probes[rank.host], account.rank_count())

@@ -112,8 +112,8 @@ RATES = (
     "gpu_power_watts",
     "submit_time",
 )
-# A positive number that the agent knows from `goodput probe`, not the process: what its devices together reach.
-REACHED = "reached_flops_per_second"
+# Positive numbers that the agent knows from `goodput probe`, not the process: what its devices and links reach.
+REACHED = ("reached_flops_per_second", "reached_bus_bytes_per_second")
 # Declared fields: whole numbers within BOUNDS, each None when unknown.
 PLACES = ("stage", "tensor", "microbatches", "total_steps")
 _OPTIONAL_INTEGERS = {**{name: BOUNDS[name] for name in PLACES}, "pid_start_ticks": (0, _NS_MAX - 1)}
@@ -173,7 +173,7 @@ def check_fields(get, integers: dict[str, tuple[int, int]], texts: dict[str, int
             raise ValueError(f"identity field {name} is not printable text of at most {most} characters")
     if not get("run"):
         raise ValueError("identity field run is empty")
-    for name in (*RATES, REACHED):
+    for name in (*RATES, *REACHED):
         value = get(name)
         if value is not None and not _is_rate(value):
             raise ValueError(f"identity field {name} is {value!r}, want a positive number or null")

@@ -167,6 +167,8 @@ class Identity(Struct, frozen=True, gc=False, omit_defaults=True):
     flops_unknown: str = ""  # why there are no flops_per_step
     # What its devices together reach in its dtype, as `goodput probe` measured on this node; the agent's, not the rank's.
     reached_flops_per_second: float | None = None
+    # The bus bandwidth of an all-reduce over at least as many ranks, likewise.
+    reached_bus_bytes_per_second: float | None = None
 
 
 class RankReport(Struct, frozen=True, gc=False, omit_defaults=True):

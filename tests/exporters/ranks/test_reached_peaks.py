@@ -16,9 +16,9 @@ from goodput_exporters.collectors.ranks.reached_peaks import LOOK_SECONDS, Reach
 DEVICE = "NVIDIA H100 80GB HBM3"
 
 
-def write(path, **rates) -> None:
+def write(path, device: str = DEVICE, **rates) -> None:
     figures = [
-        {"name": name, "value": rate, "unit": "FLOP/s", "device": DEVICE} for name, rate in rates.items()
+        {"name": name, "value": rate, "unit": "FLOP/s", "device": device} for name, rate in rates.items()
     ]
     draft = path.with_suffix(".new")
     draft.write_text(json.dumps({"host": "n0", "figures": figures}))
@@ -42,6 +42,16 @@ def test_peaks_of_the_kept_probe(tmp_path):
     now_ns *= 2
     assert peaks.of(DEVICE, "bf16", 1) is None
     assert ReachedPeaks("", lambda: 0).of(DEVICE, "bf16", 1) is None
+
+
+def test_bus_bandwidth_over_as_many_ranks_as_the_run(tmp_path):
+    now_ns, path = LOOK_SECONDS * 10**9, tmp_path / "n0.json"
+    peaks = ReachedPeaks(str(path), lambda: now_ns)
+    write(path, "8 ranks, nccl", all_reduce_1MiB=90e9, all_reduce_256MiB=360e9, gemm_bf16=1e15)
+    assert [peaks.bus(ranks) for ranks in (1, 2, 8, 9)] == [None, 360e9, 360e9, None]
+    write(path, "some ranks", all_reduce_256MiB=360e9)
+    now_ns *= 2
+    assert peaks.bus(2) is None
 
 
 def test_reports_have_the_reached_peak(tmp_path):

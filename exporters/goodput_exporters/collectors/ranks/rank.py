@@ -94,8 +94,9 @@ class Rank:
             self.identity = _identity(self._found)
         found = self.identity
         reached = self._reached.of(found.device, found.dtype, found.devices)
-        if reached != found.reached_flops_per_second:
-            self.identity = replace(found, reached_flops_per_second=reached)
+        bus = self._reached.bus(found.world_size)
+        if (reached, bus) != (found.reached_flops_per_second, found.reached_bus_bytes_per_second):
+            self.identity = replace(found, reached_flops_per_second=reached, reached_bus_bytes_per_second=bus)
 
     def process_key(self) -> tuple:
         """What two files of one process have in common; of different users none are."""

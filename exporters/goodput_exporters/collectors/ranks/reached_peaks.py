@@ -1,4 +1,4 @@
-"""What this node's devices reach in matrix products, from the last `goodput probe` on it.
+"""What this node's devices reach in matrix products and its ranks in all-reduces, from the last `goodput probe` on it.
 
 The probe's file is looked at once in LOOK_SECONDS, and read when it has changed. A damaged or missing one is none.
 """
@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 
 from goodput.probe import kept
-from goodput.probe.reachable import peak
+from goodput.probe.reachable import bus, peak
 
 LOOK_SECONDS = 60
 
@@ -24,6 +24,17 @@ class ReachedPeaks:
         self._stamp: tuple[int, int] | None = None
         self._probe: dict | None = None
         self._known: dict[tuple[str, str], float | None] = {}
+        self._known_bus: dict[int, float | None] = {}
+
+    def bus(self, ranks: int) -> float | None:
+        """Bytes a second of an all-reduce over at least so many ranks; None where none was probed."""
+        if not self._path or ranks < 2:
+            return None
+        if self._monotonic_ns() >= self._next_ns:
+            self._look()
+        if ranks not in self._known_bus:
+            self._known_bus[ranks] = bus(self._probe, ranks)
+        return self._known_bus[ranks]
 
     def of(self, device: str, dtype: str, devices: int) -> float | None:
         if not self._path or not device or not dtype:
@@ -42,4 +53,5 @@ class ReachedPeaks:
             found = os.stat(self._path)
             stamp = found.st_mtime_ns, found.st_ino
         if stamp != self._stamp:
-            self._stamp, self._probe, self._known = stamp, kept.load_file(self._path) if stamp else None, {}
+            self._stamp, self._probe = stamp, kept.load_file(self._path) if stamp else None
+            self._known, self._known_bus = {}, {}

@@ -73,6 +73,9 @@ class OperationTime(NamedTuple):
     least_ns: int = 0
 
 
+Operations = dict[Key, OperationTime]  # of all ranks
+
+
 def sums_of(rows: Iterable[Sequence]) -> OperationSums:
     """Sums from rows as OperationRow, or of its first fields."""
     listed = [OperationRow(*row) for row in rows]

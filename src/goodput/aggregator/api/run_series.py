@@ -165,6 +165,7 @@ def _add_states(series: _Series, account: Account) -> Slices[None]:
 def _add_collectives(series: _Series, account: Account) -> Slices[None]:
     """Exposed communication by process group and operation."""
     times = yield from operation_sums.summing((rank.devices, rank.exposed) for rank in account.ranks)
+    account.operations = times  # which the causes need too
     for (group, operation), row in operation_sums.largest(times, OPERATIONS_SHOWN):
         labels = {"group": group, "operation": operation}
         series.add("goodput_communication_gpu_seconds", row.gpu_ns / 1e9, **labels)
