@@ -44,8 +44,7 @@ class RecentTimes:
         occurs[:, 0] = True
         numbers = ends_ns // SPAN_NS
         for k in np.unique(numbers).tolist():
-            mine = numbers == k
-            own = np.unique(keys[mine][occurs[mine]], return_counts=True)
+            own = np.unique(keys[occurs & (numbers == k)[:, None]], return_counts=True)
             self._spans[k] = _summed([self._spans[k], own] if k in self._spans else [own])
         self._forget(sorted(self._spans)[:-SPANS])
 

@@ -18,6 +18,7 @@ SPAN_NS = 1_250_000_000
 SLIDING_SPANS = 240  # 300 s
 WINDOWS_NS = SPAN_NS * SLIDING_SPANS
 DISCRETE_SPANS, DISCRETE_WINDOWS = 8, 30  # 10 s each
+_BIN_BITS = 16
 
 
 class StepSeconds(Struct):
@@ -64,11 +65,12 @@ class Trend:
         numbers, ends_ns, lengths_ns, samples = (
             one[order] for one in (numbers, ends_ns, lengths_ns, samples)
         )
-        begins = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1)).tolist()
-        for low, high in pairwise([*begins, len(numbers)]):
-            ends, lengths = ends_ns[low:high], lengths_ns[low:high]
-            began_ns = max(int((ends - lengths).min()), 0)
-            self._steps.add_counted(began_ns, int(ends.max()), _histogram(lengths), _sum(samples[low:high]))
+        firsts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1))
+        began_ns = np.maximum(np.minimum.reduceat(ends_ns - lengths_ns, firsts), 0).tolist()
+        newest_ns = np.maximum.reduceat(ends_ns, firsts).tolist()
+        histograms = _histograms(np.cumsum(np.diff(numbers, prepend=numbers[0]) > 0), lengths_ns, firsts)
+        for span in zip(began_ns, newest_ns, histograms, _sums(samples, firsts), strict=True):
+            self._steps.add_counted(*span)
 
     def add_older(self, other: Trend) -> None:
         """Count the steps of another trend too, none of which is in this one."""
@@ -84,14 +86,19 @@ class Trend:
         )
 
 
-def _histogram(lengths_ns: np.ndarray) -> Histogram:
-    bins, counts = np.unique(fp16_bins(lengths_ns), return_counts=True)
-    return Histogram.of_counts(dict(zip(bins.tolist(), counts.tolist(), strict=True)), _sum(lengths_ns))
+def _histograms(spans: np.ndarray, lengths_ns: np.ndarray, firsts: np.ndarray) -> list[Histogram]:
+    """The lengths of each span, which are numbered from 0 on and begin at `firsts`."""
+    keys, counts = np.unique((spans << _BIN_BITS) | fp16_bins(lengths_ns), return_counts=True)
+    bounds = np.searchsorted(keys >> _BIN_BITS, np.arange(len(firsts) + 1)).tolist()
+    bins, counts = (keys & ((1 << _BIN_BITS) - 1)).tolist(), counts.tolist()
+    by_bin = [dict(zip(bins[low:high], counts[low:high], strict=True)) for low, high in pairwise(bounds)]
+    return list(map(Histogram.of_counts, by_bin, _sums(lengths_ns, firsts)))
 
 
-def _sum(values: np.ndarray) -> int:
-    """The exact sum of some thousand numbers of 63 bits at most."""
-    return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
+def _sums(values: np.ndarray, firsts: np.ndarray) -> list[int]:
+    """The exact sum from each of these places to the next, of some thousand numbers of 63 bits at most."""
+    high, low = (np.add.reduceat(part, firsts).tolist() for part in (values >> 32, values & 0xFFFFFFFF))
+    return [(one << 32) + other for one, other in zip(high, low, strict=True)]
 
 
 def _step_window(window: Window, ranks: int) -> StepWindow:
