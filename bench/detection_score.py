@@ -63,8 +63,8 @@ def run(case: Case, pages: Path | None = None) -> dict:
     return {
         **asdict(case),
         **found,
-        "cpu_ms": [round(ran / case.steps / 1e6, 3) for ran, _ in scheduled],
-        "delay_ms": [round(waited / case.steps / 1e6, 3) for _, waited in scheduled],
+        "cpu_ms": [round(ran / 1e6, 3) for ran, _ in scheduled],
+        "delay_ms": [round(waited / 1e6, 3) for _, waited in scheduled],
         "failed": failed,
         "wall_seconds": round(time.monotonic() - began, 1),
         "load": round(os.getloadavg()[0], 1),

@@ -164,7 +164,8 @@ def model_of(case: Case, fault: Fault):
 
 
 def train(case: Case, rank: int, directory: Path) -> None:
-    """Be one rank. Leaves its rank page, and in `scheduled.RANK` what `scheduled_ns` rose by."""
+    """Be one rank. Leaves its rank page, and in `scheduled.RANK` what `scheduled_ns` rose by in a step,
+    of those after the first, which the account compares no ranks by."""
     import torch
     import torch.distributed as dist
     from torch import nn
@@ -186,7 +187,7 @@ def train(case: Case, rank: int, directory: Path) -> None:
 
     model = nn.parallel.DistributedDataParallel(model_of(case, fault), bucket_cap_mb=case.buckets_mb)
     optimizer = Optimizer(model.parameters(), 0.01)
-    before = scheduled_ns()
+    before = None
     for micro, batch in enumerate(batches_of(case, fault), 1):
         if micro % case.accumulation:
             with model.no_sync():
@@ -202,7 +203,9 @@ def train(case: Case, rank: int, directory: Path) -> None:
         optimizer.zero_grad()
         fault.at("outside")
         fault.next_step()
-    spent = [now - then for now, then in zip(scheduled_ns(), before, strict=True)]
+        before = before or scheduled_ns()
+    assert before is not None
+    spent = [(now - then) / (case.steps - 1) for now, then in zip(scheduled_ns(), before, strict=True)]
     (directory / f"scheduled.{rank}").write_text(json.dumps(spent))
     announce("bucket")
     dist.barrier()
