@@ -13,7 +13,12 @@ def row_of(case: Case, **others) -> dict:
     named = {"named": case.culprit, "phase": case.place, "state": "productive", "ranked": [case.culprit]}
     if case.place == "outside":
         named.update(state="unattributed", phase=None)
-    measured = {"slowdown": 1.2, "own_ms": [50.0] * case.world, "delay_ms": [1.0] * case.world}
+    measured = {
+        "commit": "abc",
+        "slowdown": 1.2,
+        "own_ms": [50.0] * case.world,
+        "delay_ms": [1.0] * case.world,
+    }
     return {**vars(case), **named, **measured, "discarded": [], **others}
 
 
@@ -93,6 +98,10 @@ def test_kept_pages_are_judged_once_more(tmp_path, monkeypatch):
     main(["--results", str(kept), "--pages", str(pages), "--judge"])
     (row,) = [json.loads(line) for line in kept.read_text().splitlines()]
     assert asked == [pages / "1-None"] and row["named"] is None and row["judged"]
+
+
+def test_spans_of_seeds():
+    assert detection_score.spans([1, 2, 3, 5, 8, 9]) == "1 to 3, 5, 8 to 9"
 
 
 def test_document_lists_misses():
