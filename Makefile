@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # With ARGS, `make fuzz` may select no test in one of its parts, for which pytest exits with 5.
 ALLOW_NO_TESTS = $(if $(ARGS),|| [ $$? -eq 5 ])
 
-.PHONY: help demo test fuzz faults collective-faults healthy-collectives nccl-plugin kills lint audit bench bench-scale rolling replay-alerts probe-limits replay-stories dashboards kubernetes chart packages picture pictures clean servers detection-score
+.PHONY: help demo test fuzz faults flapping collective-faults healthy-collectives nccl-plugin kills lint audit bench bench-scale rolling replay-alerts probe-limits replay-stories dashboards kubernetes chart packages picture pictures clean servers detection-score
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -37,6 +37,9 @@ nccl-plugin: $(VENV)/.test  ## the profiler plugin of NCCL under ASan, UBSan and
 
 healthy-collectives: $(VENV)/.test  ## 50 healthy trainings with long evaluations and slow checkpoints get no verdict (docs/collectives.md)
 	HEALTHY_RUNS=50 $(BIN)/python -m pytest -q tests/frameworks/test_collective_health.py
+
+flapping: $(VENV)/.test  ## GPUs, links, mounts and drivers flap for MINUTES (60) of accelerated time: nothing leaks
+	FLAPPING_SECONDS=$$((60 * $(or $(MINUTES),60))) $(BIN)/python -m pytest -q tests/exporters/agent/test_flapping.py
 
 faults: $(VENV)/.test servers  ## faults of processes, disks, networks and clocks: what is lost, and seconds until figures are current (docs/reliability.md)
 	@mkdir -p build && rm -f build/faults.jsonl

@@ -156,6 +156,7 @@ PACKAGES = {
     "exporters.check": [
         "exporters.collector",
         "exporters.directory_lock",
+        "exporters.gpu",
         "exporters.push",
         "metrics",
         "nccl",

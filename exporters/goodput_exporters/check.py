@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+import textwrap
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -20,20 +21,27 @@ from goodput.wire import schema
 from goodput.wire.identity import clean_text
 from goodput_exporters.collector import NoData
 from goodput_exporters.directory_lock import DirectoryLock
+from goodput_exporters.gpu.gaps import gaps
+from goodput_exporters.gpu.merge import current_gpus
+from goodput_exporters.gpu.other_vendors import other_accelerators
 from goodput_exporters.push.client import AggregatorClient
 from goodput_exporters.push.credentials import NONE_NEEDED, Credentials, Unreachable
 from goodput_exporters.push.pusher import PATH
 
-OK, NONE, FAILED = "ok", "none", "failed"
+OK, NONE, FAILED, UNTOLD = "ok", "none", "failed", "untold"
 MARKS = {OK: ("ok", "32"), NONE: ("-", "2"), FAILED: ("FAILED", "31")}
-WIDTH = 22
+WIDTH, MARK, WHAT = 80, 7, 22  # columns
+SECOND_SAMPLE_SECONDS_MAX, POLL_SECONDS = 3.0, 0.02
 DETAIL_MAX = 500
 NO_SUBCODES = "NVLink errors (XID 144 to 149) are reported without their sub-codes; needs CAP_SYSLOG"
 TIMEOUT_SECONDS = 3.0
 
 
 class Finding(NamedTuple):
-    """`status` is ok, none (nothing to measure, which may be right) or failed."""
+    """`status` is ok, none (nothing to measure, which may be right), failed or untold.
+
+    untold  what a GPU driver cannot tell: `what` is "DRIVER: SUBJECT", `detail` is why
+    """
 
     what: str
     status: str
@@ -50,12 +58,14 @@ def check(
     agent.gpus.start()
     try:
         agent.gpus.settle()
+        _await_second_samples(agent)
         findings += map(_driver, agent.gpus.statuses())
         findings += [_measure("GPUs", _gpus, agent), _measure("ranks", _ranks, agent), _plugin()]
         if problem := agent.gpus.kernel_log_problem():
             findings.append(Finding("kernel log", NONE, f"{problem}: {NO_SUBCODES}"))
         others = (runner.collector for name, runner in agent.runners.items() if name not in ("ranks", "gpus"))
         findings += [_measure(collector.name, _series, collector) for collector in others]
+        findings += [*_untold(agent), *_other_vendors(agent.settings.sysfs)]
     finally:
         agent.gpus.close()
     return findings
@@ -73,15 +83,38 @@ def _measure(what: str, measure: Callable[..., tuple[str, str]], subject) -> Fin
 
 
 def text(findings: list[Finding], colour: bool) -> str:
-    """One line per finding, then how many failed."""
+    """One paragraph per finding, within WIDTH columns; what drivers cannot tell; then how many failed."""
     lines = []
     for what, status, detail in findings:
-        mark, code = MARKS[status]
-        shown = f"\033[{code}m{mark:<7}\033[0m" if colour else f"{mark:<7}"
-        lines.append(f"{shown}{what:<{WIDTH}} {detail}")
+        if status != UNTOLD:
+            mark, code = MARKS[status]
+            first, *rest = _wrapped(f"{mark:<{MARK}}{what:<{WHAT}} ", detail, MARK + WHAT + 1)
+            lines += [f"\033[{code}m{first[:MARK]}\033[0m{first[MARK:]}" if colour else first, *rest]
+    if untold := [finding for finding in findings if finding.status == UNTOLD]:
+        lines += ["", "Cannot be told here, and why:", *_untold_lines(untold)]
     failed = sum(finding.status == FAILED for finding in findings)
-    lines.append(f"\n{failed} of {len(findings)} failed." if failed else "\nNothing failed.")
+    lines.append(f"\n{failed} of {len(findings) - len(untold)} failed." if failed else "\nNothing failed.")
     return "\n".join(lines)
+
+
+def _untold_lines(untold: list[Finding]) -> list[str]:
+    """By driver; subjects of one reason share a paragraph."""
+    lines, shown = [], ""
+    subjects: dict[tuple[str, str], list[str]] = {}
+    for what, _, why in untold:
+        driver, _, subject = what.partition(": ")
+        subjects.setdefault((driver, why), []).append(subject)
+    for (driver, why), names in subjects.items():
+        lines += [f"  {driver}"] if driver != shown else []
+        lines += _wrapped("    ", f"{', '.join(filter(None, names))}: {why}" if any(names) else why, 6)
+        shown = driver
+    return lines
+
+
+def _wrapped(start: str, detail: str, indent: int) -> list[str]:
+    wrapper = textwrap.TextWrapper(WIDTH, subsequent_indent=" " * indent)
+    wrapper.break_long_words = wrapper.break_on_hyphens = False
+    return wrapper.wrap(start + detail) or [start]
 
 
 def _plugin() -> Finding:
@@ -204,9 +237,37 @@ def _driver(report) -> Finding:
     seen = report.full.sample.gpus if report.full else []
     models = ", ".join(sorted({gpu.model or "unnamed" for gpu in seen})) or "no GPU"
     lost = sum(gpu.lost for gpu in seen)
-    detail = f"{len(seen)} ({models})" + (f", {lost} lost" if lost else "")
+    source = f", by {report.full.sample.source}" if report.full and report.full.sample.source else ""
+    detail = f"{len(seen)} ({models}){source}" + (f", {lost} lost" if lost else "")
     detail += f"; last problem: {report.problem}" if report.counts["problems"] else ""
     return Finding(what, FAILED if lost else OK, clean_text(detail, DETAIL_MAX))
+
+
+def _await_second_samples(agent) -> None:
+    """Some readings are of the time between two samples."""
+    deadline = time.monotonic() + SECOND_SAMPLE_SECONDS_MAX
+    while time.monotonic() < deadline:
+        if all(report.counts["samples"] > 1 for report in agent.gpus.statuses() if report.up):
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def _untold(agent) -> list[Finding]:
+    """What the drivers that answer cannot tell."""
+    found = []
+    for report in agent.gpus.statuses():
+        source = report.full.sample.source if report.full else ""
+        gpus = [gpu for gpu, _ in current_gpus(report, time.monotonic_ns())]
+        name = f"{report.name}, by {source.partition(' ')[0]}" if source else report.name
+        for gap in gaps(report.name, source, gpus):
+            found.append(Finding(f"{name}: {gap.subject}", UNTOLD, gap.why))
+    return found
+
+
+def _other_vendors(sysfs: str) -> list[Finding]:
+    why = "seen on the PCI bus, and nothing else is read of it"
+    found = other_accelerators(sysfs)
+    return [Finding(f"no driver: {count} {name}", UNTOLD, why) for name, count in sorted(found.items())]
 
 
 def _gpus(agent) -> tuple[str, str]:

@@ -7,13 +7,14 @@ import os
 import socket
 
 import pytest
+from support.node import amd_tree
 from support.paths import TESTS
 from support.servers.certificates import Authority
 
 from goodput.access.certificate import Certificate
 from goodput.cli import main
 from goodput_exporters.agent import Agent
-from goodput_exporters.check import FAILED, NONE, OK, _compare, check, text
+from goodput_exporters.check import FAILED, NONE, OK, UNTOLD, _compare, check, text
 from goodput_exporters.directory_lock import DirectoryLock
 from goodput_exporters.server.authentication import NodeAuthenticator
 from goodput_exporters.server.server import Server
@@ -85,6 +86,35 @@ def test_drivers_present_and_absent(tree, monkeypatch):
     assert found["driver normal"].status == OK, found
     assert found["driver absent"].status == NONE
     assert not one.gpus.statuses()
+
+
+def test_untold_subjects_are_said_in_80_columns(tree, monkeypatch, tmp_path):
+    """AMD GPUs without a library, and an accelerator that nothing reads."""
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path / "nowhere"))
+    amd_tree.write_tree(tree)
+    amd_tree.write(
+        tree / "sys/bus/pci/devices/0000:aa:00.0",
+        {"class": "0x120000", "vendor": "0x1da3", "device": "0x1020"},
+    )
+    findings = check(agent(tree, drivers=("amd",)), ANYWHERE, None)
+    found = by_name(findings)
+    assert found["driver amd"].status == OK and ", by sysfs (" in found["driver amd"].detail
+    assert found["amd, by sysfs: resets, hangs and memory faults"] == (
+        "amd, by sysfs: resets, hangs and memory faults",
+        UNTOLD,
+        "need amdsmi; XIDs are NVIDIA's",
+    )
+    assert "amd, by sysfs: utilization" not in found
+    assert found["no driver: 1 Intel Gaudi 1da3:1020"].status == UNTOLD
+    lines = text(findings, False).splitlines()
+    assert [line for line in lines if len(line) > 80 and " " in line.strip()] == []
+    at = lines.index("Cannot be told here, and why:")
+    assert lines[at + 1 :][:3] == [
+        "  amd, by sysfs",
+        "    activity by unit: AMD's driver counts only whether the GPU and its memory",
+        "      controller are busy",
+    ]
+    assert "    1 Intel Gaudi 1da3:1020: seen on the PCI bus, and nothing else is read of it" in lines
 
 
 def test_port_and_directory_in_use(tree):

@@ -216,18 +216,19 @@ class Throttling:
         self._now: dict[str, float] = {}
 
     def update(self, fields: Mapping[str, Any], monotonic_ns: int) -> dict[str, float]:
-        """The readings `throttle` and `throttled`; those from counters begin with the second table."""
+        """The readings `throttle`, 0 at first, and `throttled`, from counters beginning with the second table."""
         counts = {REASONS[name]: fields.get(f"{name}_residency_acc") for name in _THROTTLING}
         counts = {reason: count for reason, count in counts.items() if count is not None}
         cycles = fields.get("accumulation_counter")
         if cycles is None or not counts:
             return _status_readings(fields.get("indep_throttle_status"))
+        self._seconds = dict.fromkeys(counts, 0.0) | self._seconds
         passed = cycles - self._before.get("cycles", cycles)
         if passed > 0:
             elapsed = (monotonic_ns - self._before_ns) / 1e9
             for reason, count in counts.items():
                 grown = min(max(count - self._before.get(reason, count), 0), passed)
-                self._seconds[reason] = self._seconds.get(reason, 0.0) + elapsed * grown / passed
+                self._seconds[reason] += elapsed * grown / passed
                 self._now[reason] = float(grown > 0)
         if passed or not self._before:
             self._before, self._before_ns = {"cycles": cycles, **counts}, monotonic_ns
