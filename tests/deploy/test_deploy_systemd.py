@@ -60,11 +60,29 @@ def test_little_is_exposed(analyze, name):
 def test_it_is_bounded_and_starts_again(name):
     service = unit(name)
     assert service["ProtectSystem"] == "strict"
-    capabilities = "CAP_SYSLOG" if name == "goodput-node.service" else ""
-    assert service["NoNewPrivileges"] == "yes" and service["CapabilityBoundingSet"] == capabilities
+    assert service["NoNewPrivileges"] == "yes" and service["CapabilityBoundingSet"] == ""
     assert service["Restart"] == "on-failure"
     assert {"MemoryMax", "CPUQuota", "TasksMax"} <= service.keys()
     assert service.get("DynamicUser") == "yes" or service["User"] == "goodput"
+
+
+def test_drop_in_opens_the_kernels_log(analyze, tmp_path):
+    """Whatever the unit denies of it, and nothing else."""
+    drop_in = tmp_path / "goodput-node.service.d" / "kernel-log.conf"
+    drop_in.parent.mkdir()
+    drop_in.write_text((DEPLOY / "systemd" / "kernel-log.conf").read_text())
+    done = analyze("goodput-node.service", "verify", "--man=no")
+    assert (done.returncode, done.stderr.strip()) == (0, "")
+    done = analyze("goodput-node.service", "security", "--offline=true", "--no-pager")
+    assert re.search(r"✗ ProtectKernelLogs=", done.stdout) and re.search(
+        r"✗ CapabilityBoundingSet=~CAP_SYSLOG", done.stdout
+    )
+    assert len(re.findall(r"✗ CapabilityBoundingSet=", done.stdout)) == 1
+    assert unit("kernel-log.conf").keys() == {
+        "ProtectKernelLogs",
+        "CapabilityBoundingSet",
+        "AmbientCapabilities",
+    }
 
 
 @pytest.mark.parametrize("name", UNITS)
@@ -77,8 +95,7 @@ def test_the_command_is_one_that_goodput_knows(name):
 def test_the_agent_sees_gpus_and_the_folders_of_pages():
     service = unit("goodput-node.service")
     assert not {"PrivateDevices", "ProtectClock", "DevicePolicy", "ProtectProc"} & service.keys()
-    # The kernel's log, and the state of its clock, by system calls that are not of the group.
-    assert "ProtectKernelLogs" not in service and service["AmbientCapabilities"] == "CAP_SYSLOG"
+    # The state of the kernel's clock, by system calls that are not of the group.
     assert {"adjtimex", "clock_adjtime"} <= {*service["SystemCallFilter"].split()}
     # With RemoveIPC a stopped agent would take what its user owns in /dev/shm with it.
     assert "DynamicUser" not in service and "RemoveIPC" not in service
