@@ -55,7 +55,7 @@ EDITS: dict[str, list[tuple[str, str]]] = {
         (
             '          command: [sh, -c, "chmod 1777 /pages && chown 65532:65532 /pages"]\n',
             """\
-          {{- if .Values.stackSamples }}
+          {{- if or .Values.stackSamples .Values.hostFiles .Values.kernelLog }}
           command: [sh, -c, "chmod 1777 /pages && chown 0:0 /pages && rm -f /pages/.agent.lock"]
           {{- else }}
           command: [sh, -c, "chmod 1777 /pages && chown 65532:65532 /pages"]
@@ -71,6 +71,9 @@ EDITS: dict[str, list[tuple[str, str]]] = {
             {{- end }}
             {{- if .Values.otlp.enabled }}
             - --otlp={{ .Values.otlp.url }}
+            {{- end }}
+            {{- if .Values.hostFiles }}
+            - --rootfs=/host/root
             {{- end }}
             {{- with .Values.node.args }}
             {{- toYaml . | nindent 12 }}
@@ -97,9 +100,12 @@ EDITS: dict[str, list[tuple[str, str]]] = {
 """,
             """\
           securityContext:
-            allowPrivilegeEscalation: false
+            {{- if .Values.kernelLog }}
+            privileged: true
+            {{- end }}
+            allowPrivilegeEscalation: {{ .Values.kernelLog }}
             readOnlyRootFilesystem: true
-            {{- if .Values.stackSamples }}
+            {{- if or .Values.stackSamples .Values.hostFiles .Values.kernelLog }}
             runAsNonRoot: false
             runAsUser: 0
             {{- end }}
@@ -109,6 +115,32 @@ EDITS: dict[str, list[tuple[str, str]]] = {
               add: [SYS_PTRACE]
               {{- end }}
           resources: {{- toYaml .Values.node.resources | nindent 12 }}
+""",
+        ),
+        (
+            "            - name: tmp\n              mountPath: /tmp\n",
+            """\
+            - name: tmp
+              mountPath: /tmp
+            {{- if .Values.hostFiles }}
+            - name: root
+              mountPath: /host/root
+              readOnly: true
+              mountPropagation: HostToContainer
+            {{- end }}
+""",
+        ),
+        (
+            "            medium: Memory\n            sizeLimit: 16Mi\n",
+            """\
+            medium: Memory
+            sizeLimit: 16Mi
+        {{- if .Values.hostFiles }}
+        - name: root
+          hostPath:
+            path: /
+            type: Directory
+        {{- end }}
 """,
         ),
     ],

@@ -32,6 +32,17 @@ CHOICES = {
         {"stackSamples": True},
         {"resources": ["../../base"], "components": ["../../components/stack-samples"]},
     ),
+    "host-files": (
+        {"hostFiles": True, "nvidia": True, "prometheusOperator": {"enabled": True}},
+        {"resources": ["../nvidia"], "components": ["../../components/host-files"]},
+    ),
+    "kernel-log": (
+        {"kernelLog": True, "stackSamples": True},
+        {
+            "resources": ["../../base"],
+            "components": ["../../components/stack-samples", "../../components/kernel-log"],
+        },
+    ),
     "postgresql": (
         {"postgresql": {"enabled": True}},
         {"resources": ["../../base"], "components": ["../../components/postgresql"]},

@@ -23,7 +23,7 @@ from goodput.rank_page.page import SYSTEM_DIRECTORY
 KUBERNETES = DEPLOY / "kubernetes"
 OVERLAYS = ("base", "overlays/prometheus-operator", "overlays/nvidia")
 # Components of patches alone, which are no whole objects.
-PATCHES = {"nvidia", "stack-samples", "closed-ingress", "postgresql"}
+PATCHES = {"nvidia", "stack-samples", "host-files", "kernel-log", "closed-ingress", "postgresql"}
 VERSIONS = ("1.27", "1.31", "1.34")
 FILES = sorted(
     path
@@ -182,6 +182,37 @@ def test_stack_samples_add_one_capability():
             },
         }
     )
+
+
+@pytest.mark.parametrize(
+    "components, of_container",
+    [
+        (["host-files"], {"runAsNonRoot": False, "runAsUser": 0, "allowPrivilegeEscalation": False}),
+        (["kernel-log"], {"runAsUser": 0, "privileged": True, "allowPrivilegeEscalation": True}),
+        (["stack-samples", "host-files", "kernel-log"], {"runAsUser": 0, "privileged": True}),
+    ],
+    ids=["host-files", "kernel-log", "all"],
+)
+def test_components_give_the_agent_the_host(tree, components, of_container):
+    """Alone and together; the root is read-only, and the kubelet's socket is below it."""
+    overlay = tree / "deploy" / "kubernetes" / "overlays" / "-".join(components)
+    overlay.mkdir()
+    lists = {"resources": ["../../base"], "components": [f"../../components/{one}" for one in components]}
+    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(lists))
+    documents = [one for one in yaml.safe_load_all(kustomize(overlay)) if one]
+    (agent,) = [one for one in documents if one["kind"] == "DaemonSet"]
+    validate(agent)
+    pod = agent["spec"]["template"]["spec"]
+    (node,) = pod["containers"]
+    assert of_container.items() <= node["securityContext"].items()
+    assert node["securityContext"]["capabilities"]["drop"] == ["ALL"]
+    assert "chown 0:0 /pages" in pod["initContainers"][0]["command"][-1]
+    mounts = {one["name"]: one for one in node["volumeMounts"]}
+    assert ("--rootfs=/host/root" in node["args"]) == ("root" in mounts) == ("host-files" in components)
+    if "root" in mounts:
+        assert mounts["root"]["readOnly"] is True and mounts["root"]["mountPropagation"] == "HostToContainer"
+        assert {"name": "root", "hostPath": {"path": "/", "type": "Directory"}} in pod["volumes"]
+    assert {"pages", "sys", "proc", "tokens", "tls", "tmp"} <= mounts.keys()
 
 
 # -- what kustomize makes of them

@@ -29,6 +29,8 @@ EPILOG = """examples:
 SECONDS_MAX = 86_400.0
 GPUS_MAX = 256
 NETWORK_KINDS = ("physical", "bond", "infiniband", "virtual")
+# The kubelet's, below --rootfs.
+POD_RESOURCES, CONTAINER_LOGS = "var/lib/kubelet/pod-resources/kubelet.sock", "var/log/containers"
 GPU_DRIVERS = ("nvml", "dcgm", "amd", "dcgm_endpoint")
 # Secrets are passed as files: every user of the node can read command lines.
 FILES = {
@@ -64,17 +66,17 @@ def add_options(parser) -> None:
     add("--sysfs", metavar="ROOT", type=path, default="/sys", help="default: %(default)s")
     add("--procfs", metavar="ROOT", type=path, default="/proc", help="default: %(default)s")
     add("--rootfs", metavar="ROOT", type=path, default="/",
-        help="where the host's root is mounted, for the agent in a container: local file systems below it are measured "
-        "(default: %(default)s)")  # fmt: skip
+        help="where the host's root is mounted, for the agent in a container: local file systems below it are measured, "
+        "and the kubelet's files are read there (default: %(default)s)")  # fmt: skip
     add("--path", metavar="DIR", type=path, action="append", default=[],
         help="measure the file system of this directory (datasets, checkpoints); repeatable. Network and local file "
         "systems are always measured")  # fmt: skip
     add("--textfile-dir", metavar="DIR", type=path, action="append", default=[],
         help="also serve the series in the *.prom files of this directory, which other programs write, as node_exporter "
         "does; repeatable (default: none)")  # fmt: skip
-    add("--pod-resources", metavar="SOCKET", type=path, default="/var/lib/kubelet/pod-resources/kubelet.sock",
+    add("--pod-resources", metavar="SOCKET", type=path,
         help="the kubelet's pod-resources API, which names the pods that have GPUs; needs the extra `pods` and root "
-        "(default: %(default)s)")  # fmt: skip
+        f"(default: {POD_RESOURCES} below --rootfs)")  # fmt: skip
     add("--network", metavar="KIND", action="append", choices=NETWORK_KINDS, default=[],
         help="kinds of network interfaces to read: physical, bond, infiniband (IP over InfiniBand), virtual (of "
         "containers, bridges, tunnels); repeatable (default: the first three, or all where there is none of these)")  # fmt: skip
@@ -180,7 +182,8 @@ def call(arguments) -> int:
         dcgm_endpoint=arguments.dcgm_exporter or "",
         drivers=gpu_drivers(arguments),
         paths=tuple(arguments.path),
-        pod_resources=arguments.pod_resources,
+        pod_resources=arguments.pod_resources or os.path.join(arguments.rootfs, POD_RESOURCES),
+        container_logs=os.path.join(arguments.rootfs, CONTAINER_LOGS),
         textfile_directories=tuple(arguments.textfile_dir),
         network_kinds=tuple(dict.fromkeys(arguments.network)),
     )
