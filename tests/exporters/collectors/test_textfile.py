@@ -205,6 +205,16 @@ def test_files_are_merged_by_name(tmp_path):
     )
 
 
+def test_series_without_help_name_their_files(tmp_path):
+    """As node_exporter does."""
+    (tmp_path / "a.prom").write_text('x{a="1"} 1\n')
+    (tmp_path / "b.prom").write_text('x{a="2"} 1\n# HELP y of y\ny 1\n')
+    families, _ = collect(textfile(tmp_path))
+    assert {family.name: family.help for family in families.foreign} == {
+        "x": f"Metric read from {tmp_path}/a.prom, {tmp_path}/b.prom", "y": "of y",
+    }  # fmt: skip
+
+
 def test_clashes_cost_the_later_file_alone(tmp_path):
     (tmp_path / "a.prom").write_text(
         '# TYPE x gauge\nx 1\n# TYPE h histogram\nh_bucket{le="+Inf"} 1\nh_sum 1\nh_count 1\n'

@@ -59,7 +59,7 @@ class Textfile:
         merged = _Merged()
         for path in paths:
             file = self._files[path] = self._read(path, before.get(path))
-            refused = [(file.reason, file.problem)] if file.reason else merged.add(file.families)
+            refused = [(file.reason, file.problem)] if file.reason else merged.add(file.families, label(path))
             for reason in dict.fromkeys(reason for reason, _ in refused):
                 families.add("goodput_textfile_refused", {"file": label(path), "reason": reason}, 1)
             problems += [f"{label(path)}: {problem}" for _, problem in refused]
@@ -114,9 +114,10 @@ class _Merged:
     def __init__(self):
         self._families: dict[str, ForeignFamily] = {}
         self._owners: dict[str, str] = {}  # the family of each name of a sample
+        self._paths: dict[str, list[str]] = {}  # the files of each family
         self._seen: set[tuple] = set()
 
-    def add(self, families: list[ForeignFamily]) -> list[tuple[str, str]]:
+    def add(self, families: list[ForeignFamily], path: str) -> list[tuple[str, str]]:
         """Add the families of a file; returns what of it is refused as (reason, problem)."""
         refused = []
         for family in families:
@@ -130,10 +131,13 @@ class _Merged:
                 refused.append(("clash", f"{family.name} is a {known.kind} already, not a {family.kind}"))
             else:
                 self._owners.update(dict.fromkeys(names, family.name))
+                self._paths.setdefault(family.name, []).append(path)
                 refused += self._add_samples(family)
         return refused
 
     def families(self) -> list[ForeignFamily]:
+        for family in self._families.values():
+            family.help = family.help or f"Metric read from {', '.join(self._paths[family.name])}"
         return sorted(self._families.values(), key=lambda family: family.name)
 
     def _add_samples(self, family: ForeignFamily) -> list[tuple[str, str]]:
