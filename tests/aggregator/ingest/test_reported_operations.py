@@ -117,3 +117,22 @@ def test_rows_of_other_versions_are_read():
     for sent, size in ((row, 0), ((*row, 1), 0), ((*row, 1, 8), 8), ((*row, 1, 8, "later"), 8)):
         found = msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=ReportedOperation)
         assert (found.group, found.before_ns, found.size) == ("dp", 0, size)
+
+
+def test_rank_with_slow_calls_is_named_live_restarted_and_replayed(tmp_path, monkeypatch):
+    monkeypatch.setattr(Accounts, "_is_fresh", lambda *_: False)
+    url, start = f"sqlite:///{tmp_path}/ledger.db", time.time() - 60
+    with serving(create_app(url)) as client:
+        for rank, issue_ns in ((0, ns(0.0002)), (1, ns(0.05))):
+            one = Process(rank, 1, start, world_size=2).steps(20, forward=1, communication=0.1)
+            push(client, report_with((replace(ROWS[0], issue_ns=issue_ns),), one))
+        live = client.get("/api/v1/runs/r1").json()
+    with serving(create_app(url)) as again:
+        restarted = again.get("/api/v1/runs/r1").json()
+    (tmp_path / "run.jsonl").write_bytes(b"".join(export(Ledger(url), "r1", time.time_ns())))
+    (replayed,) = replay(str(tmp_path / "run.jsonl"))
+    for found in (live, restarted, document(replayed.account, explain(replayed.account))):
+        slow = found["straggler"]["slow_issue"]
+        assert found["straggler"]["culprit"] is None
+        assert (slow["rank"], slow["group"], slow["operation"]) == (1, "dp", "all_reduce")
+        assert (slow["seconds"], slow["usual_seconds"]) == pytest.approx((0.05, 0.0002))
