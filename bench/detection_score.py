@@ -9,8 +9,9 @@ the pages kept, too, the account of a later commit can judge the same trainings 
 
 If the machine is busy with other programs and gives one rank less of it, that rank is slow indeed, and nobody planted
 that. So a training is discarded, counted and made again, whatever its verdict, if its ranks have waited for a core
-unevenly, by the scheduler's own figures: by more of a step than from which on the account calls a rank slow, or where
-there is a fault by more than FAULT_SHARE_MAX of it.
+unevenly, by the scheduler's own figures: by more than UNEVEN_SHARE_MAX of a step (an account calls a rank slow from 2 %
+on, but half of these waits are in collectives, where they delay nobody else), or where there is a fault by more than
+FAULT_SHARE_MAX of it.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ import traceback
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 
 from bench.detection_training import PLACES, Case, case_of, train
-from goodput.account.straggler import SLOW_RATIO_MIN
 
 # Outside any phase there is no phase to name, but the state.
 STATES = {"outside": "unattributed"}
-FAULT_SHARE_MAX = 0.25
+UNEVEN_SHARE_MAX, FAULT_SHARE_MAX = 0.05, 0.25
 TRIES_MAX = 10
 AGAIN_SECONDS = 5.0
 INTRODUCTION = (
@@ -81,7 +82,10 @@ def run(case: Case, pages: Path | None = None) -> dict:
 
 
 def verdict(pages: Path) -> dict:
-    """Whom the account of these rank pages names, and why. A rank whose calls of collectives are slow is slow in these."""
+    """Whom the account of these rank pages names, and why.
+
+    A rank whose calls of collectives are slow is slow in these, if they explain half of what it exceeds the others by.
+    """
     from goodput.account import compute, document
     from goodput.causes import explain
     from goodput.sdk.reports.local_accounts import runs_in
@@ -90,9 +94,13 @@ def verdict(pages: Path) -> dict:
     account = compute(runs[0], time.time_ns())
     straggler, sums = document(account, explain(account))["straggler"], account.straggler.comparable_sums()
     named, state, phase = (straggler[key] for key in ("culprit", "because", "because_phase"))
+    own_ms = {key[0]: ns / sums.steps[key] / 1e6 for key, ns in sorted(sums.own_ns.items())}
     calls = straggler["slow_issue"]
     if calls is not None and named in (None, calls["rank"]):
-        named, state, phase = calls["rank"], state or "communication", "communication"
+        others = [ms for rank, ms in own_ms.items() if rank != calls["rank"]]
+        excess_ms = own_ms[calls["rank"]] - median(others)
+        if named is None or 1e3 * (calls["seconds"] - calls["usual_seconds"]) >= 0.5 * excess_ms:
+            named, state, phase = calls["rank"], state or "communication", "communication"
     return {
         "named": named,
         "state": state,
@@ -100,7 +108,7 @@ def verdict(pages: Path) -> dict:
         "slow_issue": calls,
         "ranked": [one["rank"] for one in straggler["shares"]][:2],
         "slowdown": straggler["slowdown"],
-        "own_ms": [round(ns / sums.steps[key] / 1e6, 3) for key, ns in sorted(sums.own_ns.items())],
+        "own_ms": [round(ms, 3) for ms in own_ms.values()],
         "errors": errors,
     }
 
@@ -134,7 +142,7 @@ def run_evenly(case: Case, pages: Path | None = None) -> dict:
 def is_uneven(row: dict) -> bool:
     """Whether the machine slowed one rank: by the difference of their waits for a core per step."""
     usual_ms = 2e3 * row["device_seconds"] * row["accumulation"]
-    most_ms = max((SLOW_RATIO_MIN - 1) * usual_ms, FAULT_SHARE_MAX * 1e3 * row["seconds"])
+    most_ms = max(UNEVEN_SHARE_MAX * usual_ms, FAULT_SHARE_MAX * 1e3 * row["seconds"])
     return max(row["delay_ms"]) - min(row["delay_ms"]) > most_ms
 
 
@@ -195,7 +203,7 @@ def markdown(rows: list[dict]) -> str:
         COMMUNICATION,
         "",
         f"{discarded} trainings were discarded and made again since the machine, which others used too, had slowed one of "
-        "their ranks: their waits for a core, by the scheduler, differed by more than 2 % of a step, or a quarter of the fault.",
+        "their ranks: their waits for a core, by the scheduler, differed by more than 5 % of a step, or a quarter of the fault.",
         "",
         f"Seeds {spans(sorted({row['seed'] for row in rows}))}, by the account of {', '.join(commits)}.",
         "",
