@@ -184,7 +184,6 @@ def markdown(rows: list[dict]) -> str:
     phases = sum(is_right(row)[1] for row in faults)
     first_two = sum(row["culprit"] in row["ranked"] or is_right(row)[0] for row in faults)
     quiet = sum(is_right(row)[0] for row in innocent)
-    discarded = sum(len(row["discarded"]) for row in rows)
     commits = sorted({row.get("judged") or row["commit"] for row in rows})
     lines = [
         "# Detection score",
@@ -202,8 +201,7 @@ def markdown(rows: list[dict]) -> str:
         "",
         COMMUNICATION,
         "",
-        f"{discarded} trainings were discarded and made again since the machine, which others used too, had slowed one of "
-        "their ranks: their waits for a core, by the scheduler, differed by more than 5 % of a step, or a quarter of the fault.",
+        *discarded_lines(rows),
         "",
         f"Seeds {spans(sorted({row['seed'] for row in rows}))}, by the account of {', '.join(commits)}.",
         "",
@@ -212,6 +210,17 @@ def markdown(rows: list[dict]) -> str:
         *miss_lines([row for row in rows if not all(is_right(row))]),
     ]
     return "\n".join(lines) + "\n"
+
+
+def discarded_lines(rows: list[dict]) -> list[str]:
+    """How many were discarded, and how often their verdict was another one than that of what was planted."""
+    found = [(row["culprit"], one["named"]) for row in rows for one in row["discarded"]]
+    wrong = sum(culprit != named for culprit, named in found)
+    return [
+        f"{len(found)} trainings were discarded and made again since the machine, which others used too, had slowed one of "
+        f"their ranks: their waits for a core, by the scheduler, differed by more than {100 * UNEVEN_SHARE_MAX:.0f} % of a "
+        f"step, or a quarter of the fault. Of these {wrong} named another rank than was planted, or one where none was."
+    ]
 
 
 def spans(numbers: list[int]) -> str:

@@ -101,6 +101,14 @@ def test_kept_pages_are_judged_once_more(tmp_path, monkeypatch):
     assert asked == [pages / "1-None"] and row["named"] is None and row["judged"]
 
 
+def test_document_counts_what_was_discarded():
+    case = case_of(2, True)
+    rows = [row_of(case, discarded=[{"named": case.culprit}, {"named": None}]), row_of(case_of(2, False))]
+    rows[1]["discarded"] = [{"named": 1}]
+    text = markdown(rows)
+    assert "3 trainings were discarded" in text and "Of these 2 named another rank" in text
+
+
 def test_spans_of_seeds():
     assert detection_score.spans([1, 2, 3, 5, 8, 9]) == "1 to 3, 5, 8 to 9"
 
