@@ -13,7 +13,11 @@ GPU = f'{NODE},gpu=~"$gpu"'
 LINK = "instance, gpu, link, kind"
 MARGIN = f"max by (instance, gpu) (goodput_gpu_temperature_margin_celsius{{{GPU}}})"
 LINK_ERRORS = rate_of("goodput_gpu_nvlink_link_errors_total", LINK, GPU)
-LINK_TRAFFIC = rate_of("goodput_gpu_nvlink_link_bytes_total", "instance, gpu, link", GPU)
+LINK_TRAFFIC = (
+    f"{rate_of('goodput_gpu_nvlink_link_bytes_total', 'instance, gpu, link', GPU)} "
+    f"or sum by (instance, gpu, link) (goodput_gpu_nvlink_link_bytes_per_second{{{GPU}}})"
+)
+NO_SWITCH = "no driver or dcgm-exporter reports an NVSwitch"
 
 PANELS = [
     # How far from their limits, and what is wearing out.
@@ -108,17 +112,75 @@ PANELS = [
         {
             "{{state}}": f"sum by (state) (goodput_gpu_fabric_state{{{GPU}}})",
             "{{problem}}": f"sum by (problem) (goodput_gpu_fabric_problem{{{GPU}}}) > 0",
-            "without licence": f'count(goodput_gpu_vgpu_license{{{GPU},kind="licensed"}} == 0) or vector(0)',
+            "without licence": f'count(goodput_gpu_vgpu_license{{{GPU},kind="supported"}} == 1 unless on (instance, gpu) '
+            f'goodput_gpu_vgpu_license{{{GPU},kind="licensed"}} == 1) or vector(0)',
         },
         unit="none",
         no_value="the driver reports no state of a fabric",
+    ),
+    # What is beside the GPUs.
+    panels.lines(
+        "NVSwitches",
+        "Hottest NVSwitch, the lowest limits of heat, switches that have to be reset; on the right the power of "
+        "all by rail. A switch near its limit slows all GPUs behind it. One that has to be reset has failed: drain "
+        "the machine.",
+        {
+            "hottest": f"max(goodput_nvswitch_temperature_celsius{{{NODE}}})",
+            "{{limit}} limit": f"min by (limit) (goodput_nvswitch_temperature_limit_celsius{{{NODE}}})",
+            "to be reset": f"sum(goodput_nvswitch_reset_required{{{NODE}}})",
+            "power {{rail}}": f"sum by (rail) (goodput_nvswitch_power_watts{{{NODE}}})",
+        },
+        unit="celsius",
+        no_value=NO_SWITCH,
+        overrides=[series("to be reset", "none", axis="hidden"), series("/power .*/", "watt", axis="right")],
+    ),
+    panels.lines(
+        "Links of NVSwitches",
+        "Links of switches that are down, errors per second by kind, and the last SXid by class. Fatal ones end "
+        "the jobs on the GPUs behind the link; NVIDIA's fabric manager guide has what each SXid means.",
+        {
+            "links down": f"count(goodput_nvswitch_link_up{{{NODE}}} == 0) or vector(0)",
+            "{{kind}}": rate_of("goodput_nvswitch_link_errors_total", "kind", NODE),
+            "last SXid, {{class}}": f"max by (class) (goodput_nvswitch_last_sxid{{{NODE}}})",
+        },
+        unit="short",
+        no_value=NO_SWITCH,
+        overrides=[series("/last SXid, .*/", "none", axis="hidden")],
+    ),
+    panels.lines(
+        "NVIDIA's CPUs",
+        "Power of the Grace CPUs by part and their lowest limit; on the right their hottest temperature, the lowest "
+        "limits of heat, and the share of time in which the cores were busy. CPU and GPU share the power of a "
+        "module: a busy CPU takes from its GPU.",
+        {
+            "{{part}}": f"sum by (part) (goodput_cpu_power_watts{{{NODE}}})",
+            "lowest limit": f"min(goodput_cpu_power_limit_watts{{{NODE}}})",
+            "hottest": f"max(goodput_cpu_temperature_celsius{{{NODE}}})",
+            "{{limit}} at": f"min by (limit) (goodput_cpu_temperature_limit_celsius{{{NODE}}})",
+            "busy, {{mode}}": f"avg by (mode) (goodput_cpu_activity_ratio{{{NODE}}})",
+        },
+        unit="watt",
+        no_value="no dcgm-exporter reports a Grace CPU",
+        overrides=[
+            series("hottest", "celsius", axis="right"),
+            series("/.* at/", "celsius", axis="right"),
+            series("/busy, .*/", "percentunit", axis="hidden"),
+        ],
+    ),
+    panels.lines(
+        "Further fields of DCGM",
+        "The highest value of each field that goodput node --dcgm-fields names and that has no series of its own, "
+        "in DCGM's unit.",
+        {"{{field}}": f"topk(12, max by (field) (goodput_gpu_dcgm_field{{{GPU}}}))"},
+        unit="short",
+        no_value="goodput node --dcgm-fields names none",
     ),
 ]
 
 BOARD = build_board(
     "goodput-gpu",
-    "How far are the GPUs from their limits, what of them wears out, and which of their links fails?",
+    "How far are the GPUs from their limits, what of them wears out, and which of their links or switches fails?",
     PANELS,
-    [(9, 8, 8, 8), (9, 8, 8, 8)],
+    [(9, 8, 8, 8), (9, 8, 8, 8), (9, 6, 6, 6, 6)],
     variables=[board_builder.OPTIONAL_RUN, board_builder.NODE, board_builder.GPU],
 )

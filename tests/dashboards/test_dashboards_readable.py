@@ -31,7 +31,7 @@ REDS = {"red", *kinds.ALARMING}
 # Red without being bad: a bound that is not to be reached.
 BOUNDS = r"limit|budget|threshold|stall|hangs|killed"
 # Panels that a cluster without such faults, devices or roles leaves empty.
-EMPTY = {"Account by role"}
+EMPTY = {"Account by role", "NVIDIA's CPUs", "Further fields of DCGM"}
 
 
 def settings_of(panel: dict, name: str) -> dict:

@@ -32,6 +32,28 @@ QUIET = {
     "goodput_gpu_nvlink_bit_error_ratio": "the GPUs are older than NVLink 5",
     "goodput_gpu_fabric_problem": "the fabric has none",
     "goodput_gpu_nvlink_link_errors_total": "no single link has errors",
+    "goodput_gpu_nvlink_link_bytes_per_second": "NVML has totals",
+    "goodput_gpu_dcgm_field": "no field is named",
+    **{
+        f"goodput_nvswitch_{name}": "NVML knows no switches"
+        for name in (
+            *(
+                "temperature_celsius",
+                "temperature_limit_celsius",
+                "power_watts",
+                "last_sxid",
+                "reset_required",
+            ),
+            *("link_up", "link_errors_total"),
+        )
+    },
+    **{
+        f"goodput_cpu_{name}": "NVML knows no CPUs"
+        for name in (
+            *("activity_ratio", "temperature_celsius", "temperature_limit_celsius", "power_watts"),
+            "power_limit_watts",
+        )
+    },
     "goodput_gpu_fan_speed_ratio": "the GPUs have no fans of their own",
     "goodput_gpu_c2c_links": "the GPUs are on PCIe",
     "goodput_gpu_c2c_errors_total": "the same",

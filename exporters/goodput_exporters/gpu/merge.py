@@ -107,6 +107,19 @@ def merge(statuses: Iterable[DriverStatus], now_ns: int) -> list[MergedGpu]:
     return sorted(found, key=lambda merged: merged.uuid)
 
 
+def merge_components(
+    statuses: Iterable[DriverStatus], now_ns: int
+) -> dict[tuple[str, str], dict[str, float]]:
+    """The readings of what is no GPU, by kind and name; of two drivers that have one, that of higher precedence."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for status in sorted(statuses, key=lambda status: precedence(status.name)):
+        for sample, _ in status.fresh(now_ns):
+            for one in sample.components:
+                key = one.kind, one.name
+                found[key] = {**one.readings, **found.get(key, {})}
+    return dict(sorted(found.items()))
+
+
 def current_gpus(status: DriverStatus, now_ns: int) -> list[tuple[Gpu, int]]:
     """One driver's GPUs and when each was received; fast readings override those of the last full sample."""
     seen: dict[str, tuple[Gpu, int]] = {}

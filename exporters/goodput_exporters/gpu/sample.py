@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct, structs
@@ -58,15 +59,36 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "nvlink_up": ("goodput_gpu_nvlink_up", ("link",)),
     "nvlink_link_errors": ("goodput_gpu_nvlink_link_errors_total", ("link", "kind")),
     "nvlink_link_bytes": ("goodput_gpu_nvlink_link_bytes_total", ("link", "direction")),
+    "nvlink_link_rate": ("goodput_gpu_nvlink_link_bytes_per_second", ("link", "direction")),
     "c2c_links": ("goodput_gpu_c2c_links", ("kind",)),
     "c2c_errors": ("goodput_gpu_c2c_errors_total", ("kind",)),
     "fabric": ("goodput_gpu_fabric_state", ("state",)),
     "fabric_problem": ("goodput_gpu_fabric_problem", ("problem",)),
     "vgpu_license": ("goodput_gpu_vgpu_license", ("kind",)),
     "xgmi_links": ("goodput_gpu_xgmi_links", ("state",)),
+    "dcgm_field": ("goodput_gpu_dcgm_field", ("field",)),
     "processes": ("goodput_gpu_processes", ()),
 }
-GPUS_MAX = 256
+# The same of what is no GPU; its label is named like the kind.
+COMPONENT_FAMILIES: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
+    "nvswitch": {
+        "temperature": ("goodput_nvswitch_temperature_celsius", ()),
+        "temperature_limit": ("goodput_nvswitch_temperature_limit_celsius", ("limit",)),
+        "power": ("goodput_nvswitch_power_watts", ("rail",)),
+        "sxid": ("goodput_nvswitch_last_sxid", ("class",)),
+        "reset_required": ("goodput_nvswitch_reset_required", ()),
+        "link_up": ("goodput_nvswitch_link_up", ("link",)),
+        "link_errors": ("goodput_nvswitch_link_errors_total", ("link", "kind")),
+    },
+    "cpu": {
+        "activity": ("goodput_cpu_activity_ratio", ("mode",)),
+        "temperature": ("goodput_cpu_temperature_celsius", ()),
+        "temperature_limit": ("goodput_cpu_temperature_limit_celsius", ("limit",)),
+        "power": ("goodput_cpu_power_watts", ("part",)),
+        "power_limit": ("goodput_cpu_power_limit_watts", ()),
+    },
+}
+GPUS_MAX, COMPONENTS_MAX = 256, 64
 READINGS_MAX = 512
 PROCESSES_MAX = 256
 PODS_MAX = 32
@@ -109,6 +131,14 @@ class Gpu(Struct, frozen=True):
     pods: list[tuple[str, str, str]] = []
 
 
+class Component(Struct, frozen=True):
+    """Something beside the GPUs, at one moment: `kind` is nvswitch or cpu, `readings` see COMPONENT_FAMILIES."""
+
+    kind: str
+    name: str
+    readings: dict[str, float] = {}
+
+
 class Event(Struct, frozen=True):
     """Something that happened to a GPU, a link or a driver.
 
@@ -142,6 +172,7 @@ class Sample(Struct, frozen=True):
     events: list[Event] = []
     problems: list[str] = []
     source: str = ""
+    components: list[Component] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -177,15 +208,18 @@ def valid_part(sample: Sample) -> Sample:
         (sample.gpus, GPUS_MAX),
         (sample.events, EVENTS_MAX),
         (sample.problems, PROBLEMS_MAX),
+        (sample.components, COMPONENTS_MAX),
     ):
         if len(records) > most:
             errors.append(f"{len(records)} {type(records[0]).__name__} records, at most {most} allowed")
     gpus = [_valid_gpu(gpu, errors) for gpu in sample.gpus[:GPUS_MAX]]
+    components = [_valid_component(one, errors) for one in sample.components[:COMPONENTS_MAX]]
     if not errors:
         return sample
     return structs.replace(
         sample,
         gpus=[gpu for gpu in gpus if gpu is not None],
+        components=[one for one in components if one is not None],
         events=sample.events[-EVENTS_MAX:],
         problems=[errors[0], *sample.problems][:PROBLEMS_MAX],
     )
@@ -198,15 +232,7 @@ def _valid_gpu(gpu: Gpu, errors: list[str]) -> Gpu | None:
     if not gpu.uuid or max(map(len, texts)) > TEXT_MAX:
         errors.append(f"{name}: no UUID, or a text of more than {TEXT_MAX} characters")
         return None
-    readings = {}
-    for key, value in gpu.readings.items():
-        try:
-            series_of(key)
-            if not abs(value) <= sys.float_info.max:
-                raise SampleError(f"{key[:64]!r} is {value}")
-            readings[key] = value
-        except SampleError as error:
-            errors.append(f"{name}: {error}")
+    readings = _valid_readings(name, gpu.readings, series_of, errors)
     if len(gpu.pods) > PODS_MAX:
         errors.append(f"{name}: {len(gpu.pods)} pods, at most {PODS_MAX} allowed")
         gpu = structs.replace(gpu, pods=gpu.pods[:PODS_MAX])
@@ -217,11 +243,54 @@ def _valid_gpu(gpu: Gpu, errors: list[str]) -> Gpu | None:
     return structs.replace(gpu, readings=readings, pids=gpu.pids and gpu.pids[:PROCESSES_MAX])
 
 
+def _valid_component(component: Component, errors: list[str]) -> Component | None:
+    name = f"{component.kind[:16]} {component.name[:64]!r}"
+    if component.kind not in COMPONENT_FAMILIES or not 0 < len(component.name) <= TEXT_MAX:
+        errors.append(f"{name}: an unknown kind, or no name")
+        return None
+    readings = _valid_readings(
+        name, component.readings, functools.partial(component_series_of, component.kind), errors
+    )
+    if len(readings) > READINGS_MAX:
+        errors.append(f"{name}: more than {READINGS_MAX} readings")
+        readings = dict(list(readings.items())[:READINGS_MAX])
+    return (
+        component
+        if len(readings) == len(component.readings)
+        else structs.replace(component, readings=readings)
+    )
+
+
+def _valid_readings(
+    name: str, readings: dict[str, float], series: Callable[[str], object], errors: list[str]
+) -> dict[str, float]:
+    found = {}
+    for key, value in readings.items():
+        try:
+            series(key)
+            if not abs(value) <= sys.float_info.max:
+                raise SampleError(f"{key[:64]!r} is {value}")
+            found[key] = value
+        except SampleError as error:
+            errors.append(f"{name}: {error}")
+    return found
+
+
 @functools.lru_cache(4096)
 def series_of(key: str) -> tuple[str, dict[str, str]]:
     """A reading's series and its labels besides `gpu`. Raises SampleError for a key of an unknown family."""
+    return _series_in(FAMILIES, key)
+
+
+@functools.lru_cache(4096)
+def component_series_of(kind: str, key: str) -> tuple[str, dict[str, str]]:
+    """The same of a component, whose label is named like its kind."""
+    return _series_in(COMPONENT_FAMILIES[kind], key)
+
+
+def _series_in(families: dict[str, tuple[str, tuple[str, ...]]], key: str) -> tuple[str, dict[str, str]]:
     family, *values = key.split("/")
-    found = FAMILIES.get(family)
+    found = families.get(family)
     if found is None or len(values) != len(found[1]) or len(key) > TEXT_MAX:
         raise SampleError(f"unknown reading {key[:64]!r}")
     return found[0], dict(zip(found[1], values, strict=True))

@@ -93,6 +93,9 @@ def add_options(parser) -> None:
         help="read GPUs from this dcgm-exporter's /metrics instead of a driver")  # fmt: skip
     add("--compat", choices=("dcgm", "dcgm-only"), default="",
         help="also serve NVIDIA's GPUs under dcgm-exporter's names and labels; dcgm-only: instead of ours")  # fmt: skip
+    add("--dcgm-fields", metavar="FILE", type=path,
+        help="dcgm-exporter's list of counters: --compat serves these, and fields that goodput does not know are read "
+        "from DCGM or a dcgm-exporter as they are")  # fmt: skip
     add_otlp_options(add, seconds(0.1))
     add("--once", action="store_true", help="print one exposition and exit; changes nothing on the node")
     add("--check", action="store_true",
@@ -144,6 +147,7 @@ def call(arguments) -> int:
             from goodput.probe import kept
             from goodput.stack_samples.py_spy import find_py_spy
             from goodput_exporters.agent import Agent
+            from goodput_exporters.gpu.nvidia.counters_file import read_counters
             from goodput_exporters.push.credentials import Credentials
     except ImportError as error:
         return fail("node", f"{error}. The node agent needs: pip install 'goodput-telemetry[node]'")
@@ -155,6 +159,7 @@ def call(arguments) -> int:
         _check_arguments(arguments, credentials)
         otlp = settings_of(arguments) if is_running else None
         authenticator = authenticator_of(arguments) if is_running else None
+        dcgm_counters = read_counters(arguments.dcgm_fields) if arguments.dcgm_fields else ()
     except ValueError as error:
         return fail("node", error, 2)
     if arguments.py_spy and find_py_spy() is None:
@@ -180,6 +185,7 @@ def call(arguments) -> int:
         probe=arguments.probe or kept.path_of(socket.gethostname()) or "",
         gpu_interval_seconds=arguments.gpu_interval,
         dcgm_endpoint=arguments.dcgm_exporter or "",
+        dcgm_counters=dcgm_counters,
         drivers=gpu_drivers(arguments),
         paths=tuple(arguments.path),
         pod_resources=arguments.pod_resources or os.path.join(arguments.rootfs, POD_RESOURCES),

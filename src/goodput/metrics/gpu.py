@@ -82,6 +82,8 @@ goodput_gpu_nvlink_up{gpu link}: 1 while this NVLink is active, 0 where it is no
 goodput_gpu_nvlink_link_errors_total{gpu link kind}: NVLink errors of one link; kinds as in
     goodput_gpu_nvlink_errors_total, since NVLink 5 those of a link about to fail.
 goodput_gpu_nvlink_link_bytes_total{gpu link direction}: Bytes over one NVLink: transmit, receive.
+goodput_gpu_nvlink_link_bytes_per_second{gpu link direction}: Rate over one NVLink, where the driver has a rate but
+    no total: transmit, receive.
 goodput_gpu_c2c_links{gpu kind}: Chip-to-chip links to the CPU: present, active.
 goodput_gpu_c2c_errors_total{gpu kind}: Errors of all chip-to-chip links: crc, replay, replay_back_to_back.
 goodput_gpu_fabric_state{gpu state}: 1 for the state of the GPU in the NVLink fabric, as its fabric manager set it:
@@ -90,6 +92,7 @@ goodput_gpu_fabric_problem{gpu problem}: 1 where the NVLink fabric has this prob
     route_recovery, route_unhealthy, access_timeout, misconfigured.
 goodput_gpu_vgpu_license{gpu kind}: 1 where the GPU needs a vGPU licence (supported) and has one (licensed).
 goodput_gpu_xgmi_links{gpu state}: XGMI links between AMD GPUs: up, down.
+goodput_gpu_dcgm_field{gpu field}: Value of a further field of DCGM, in DCGM's unit (goodput node --dcgm-fields).
 goodput_gpu_processes{gpu}: Processes that compute on the GPU.
 goodput_gpu_activity_seconds_total{gpu phase unit}: Time the unit was active, by the phase of the GPU's rank;
     phase none is outside any phase, idle is without a rank.
@@ -98,6 +101,22 @@ goodput_gpu_phase_seconds_total{gpu phase}: Time covered by samples, by the phas
 goodput_gpu_phase_energy_joules_total{gpu phase}: Energy used, by the phase of the GPU's rank.
 goodput_gpu_phase_mixed_seconds_total{gpu}: Part of the covered time in which a sample spanned several phases,
     whose shares are estimated.
+# NVSwitches, and NVIDIA's own CPUs
+goodput_nvswitch_temperature_celsius{nvswitch}: Temperature.
+goodput_nvswitch_temperature_limit_celsius{nvswitch limit}: Temperature at which it slows down (slowdown) or is
+    shut down (shutdown).
+goodput_nvswitch_power_watts{nvswitch rail}: Power drawn from each rail: vdd, dvdd, hvdd.
+goodput_nvswitch_last_sxid{nvswitch class}: Number of the last error (SXid), 0 for none: fatal, non_fatal.
+goodput_nvswitch_reset_required{nvswitch}: 1 where it has to be reset.
+goodput_nvswitch_link_up{nvswitch link}: 1 while this link is active, 0 where it is off, in safe mode or in error.
+goodput_nvswitch_link_errors_total{nvswitch link kind}: Errors of one link: fatal, non_fatal, replay, recovery, flit,
+    crc, ecc.
+goodput_cpu_activity_ratio{cpu mode}: Share of time in which the cores of an NVIDIA CPU were busy: total, user, nice,
+    system, irq.
+goodput_cpu_temperature_celsius{cpu}: Temperature of an NVIDIA CPU.
+goodput_cpu_temperature_limit_celsius{cpu limit}: Temperature at which it warns (warning) and slows down (critical).
+goodput_cpu_power_watts{cpu part}: Power drawn: cpu, sysio (the rest of the chip), module (with its GPUs).
+goodput_cpu_power_limit_watts{cpu}: Power limit of an NVIDIA CPU.
 # Worker processes of drivers
 goodput_driver_up{driver}: 1 while the driver's process answers in time; absent without such a driver.
 goodput_driver_sample_age_seconds{driver}: Time since the driver's last sample.

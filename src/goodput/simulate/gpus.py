@@ -34,6 +34,7 @@ def add(node) -> None:
         _links(node, gpu, busy)
         if node.phases is not None:
             _by_phase(node, gpu, node.phases[index])
+    _switches(node)
     _driver(node)
 
 
@@ -135,6 +136,14 @@ def _links(node, gpu: str, busy: np.ndarray) -> None:
     node.rare_events("goodput_gpu_pcie_errors_total", 0.2, 2, gpu=gpu, kind="correctable")
     node.gauge("goodput_gpu_fabric_state", 1, gpu=gpu, state="completed")
     node.gauge("goodput_gpu_fabric_problem", 0, gpu=gpu, problem="degraded_bandwidth")
+
+
+def _switches(node) -> None:
+    switch = {"nvswitch": "nvswitch0"}
+    node.gauge("goodput_nvswitch_temperature_celsius", 44 + 2 * node.day, **switch)
+    node.gauge("goodput_nvswitch_temperature_limit_celsius", 95, **switch, limit="slowdown")
+    node.gauge("goodput_nvswitch_link_up", 1, **switch, link="0")
+    node.gauge("goodput_nvswitch_last_sxid", 0, **switch, **{"class": "fatal"})
 
 
 def _by_phase(node, gpu: str, seconds_by_phase: np.ndarray) -> None:

@@ -1,10 +1,8 @@
-"""DCGM: every field's reading worked by hand, blank values, and the driver over a stand-in for NVIDIA's bindings."""
+"""The DCGM driver over a stand-in for NVIDIA's bindings."""
 
 import sys
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 from support.node import dcgm_standin
 from support.node.dcgm_standin import GPU, GPU_INSTANCE, Engine
 from support.node.gpu_events import watch, with_events
@@ -14,221 +12,11 @@ from goodput_exporters.gpu import sample as gpu_sample
 from goodput_exporters.gpu.dcgm import connection
 from goodput_exporters.gpu.dcgm.driver import Dcgm
 from goodput_exporters.gpu.drivers import Options
-from goodput_exporters.gpu.nvidia import dcgm_fields as fields
-from goodput_exporters.gpu.nvidia.dcgm_fields import FIELDS, readings_of
+from goodput_exporters.gpu.nvidia import dcgm_field_table as table
+from goodput_exporters.gpu.nvidia.dcgm_fields import FIELDS
 
 UNIX_US = 1_700_000_000_000_000
 UUID = "GPU-5d0c2e1f-1111-2222-3333-444455556666"
-
-# Field: (raw value, reading, its value). Every field of the table is here.
-BY_HAND = {
-    100: (1980, "clock/sm", 1.98e9),
-    101: (2619, "clock/memory", 2.619e9),
-    140: (71, "temperature/memory", 71.0),
-    150: (54, "temperature/core", 54.0),
-    155: (412.734, "power", 412.734),
-    156: (8_437_215_001, "energy", 8_437_215.001),
-    164: (700.0, "power_limit", 700.0),
-    202: (3, "pcie_replays", 3.0),
-    203: (57, "activity/utilization", 0.57),
-    204: (29, "activity/memory_controller", 0.29),
-    235: (5, "pcie_generation/max", 5.0),
-    236: (16, "pcie_lanes/max", 16.0),
-    237: (4, "pcie_generation/current", 4.0),
-    238: (8, "pcie_lanes/current", 8.0),
-    240: (12_500_000_000, "throttle/power", 12.5),
-    241: (1, "throttle/thermal", 1e-9),
-    242: (2_000_000_000, "throttle/sync_boost", 2.0),
-    243: (3_000_000_000, "throttle/board_limit", 3.0),
-    244: (4_000_000_000, "throttle/low_utilization", 4.0),
-    245: (5_000_000_000, "throttle/reliability", 5.0),
-    246: (6_000_000_000, "throttle/app_clocks", 6.0),
-    247: (7_000_000_000, "throttle/base_clocks", 7.0),
-    250: (81_559, "memory/total", 85_520_809_984.0),
-    251: (1, "memory/free", 1_048_576.0),
-    252: (1024, "memory/used", 1_073_741_824.0),
-    253: (551, "memory/reserved", 577_765_376.0),
-    310: (1, "ecc/correctable/volatile", 1.0),
-    311: (2, "ecc/uncorrectable/volatile", 2.0),
-    312: (3, "ecc/correctable/aggregate", 3.0),
-    313: (4, "ecc/uncorrectable/aggregate", 4.0),
-    390: (5, "pages_retired/single_bit", 5.0),
-    391: (6, "pages_retired/double_bit", 6.0),
-    392: (2, "pages_retired/pending", 1.0),
-    393: (7, "rows_remapped/uncorrectable", 7.0),
-    394: (8, "rows_remapped/correctable", 8.0),
-    395: (1, "rows_remapped/failure", 1.0),
-    396: (1, "rows_remapped/pending", 1.0),
-    409: (11, "nvlink_errors/crc_flit", 11.0),
-    419: (12, "nvlink_errors/crc_data", 12.0),
-    429: (13, "nvlink_errors/replay", 13.0),
-    439: (14, "nvlink_errors/recovery", 14.0),
-    449: (1000, "link_rate/nvlink/both", 1.024e9),
-    497: (15, "nvlink_errors/crc", 15.0),
-    498: (16, "nvlink_errors/recovery", 16.0),
-    499: (17, "nvlink_errors/replay", 17.0),
-    843: (1000, "link_rate/nvlink/transmit", 1.024e9),
-    897: (500, "link_rate/nvlink/receive", 5.12e8),
-    1001: (0.98, "activity/engine", 0.98),
-    1002: (0.85, "activity/sm", 0.85),
-    1003: (0.41, "activity/sm_occupancy", 0.41),
-    1004: (0.62, "activity/tensor", 0.62),
-    1005: (0.33, "activity/dram", 0.33),
-    1006: (0.01, "activity/fp64", 0.01),
-    1007: (0.02, "activity/fp32", 0.02),
-    1008: (0.03, "activity/fp16", 0.03),
-    1009: (1_000_000, "link_rate/pcie/transmit", 1e6),
-    1010: (2_000_000, "link_rate/pcie/receive", 2e6),
-    1011: (3_000_000, "link_rate/nvlink/transmit", 3e6),
-    1012: (4_000_000, "link_rate/nvlink/receive", 4e6),
-    1091: (2**47 + 1, "link_bytes/pcie/transmit", 140_737_488_355_329.0),
-    1092: (6, "link_bytes/pcie/receive", 6.0),
-    1201: (7, "link_bytes/nvlink/transmit", 7.0),
-    1203: (8, "link_bytes/nvlink/receive", 8.0),
-    1204: (9, "nvlink_errors/malformed_packets", 9.0),
-    1205: (10, "nvlink_errors/buffer_overruns", 10.0),
-    1206: (11, "nvlink_errors/receive", 11.0),
-    1207: (12, "nvlink_errors/receive_remote", 12.0),
-    1208: (13, "nvlink_errors/receive_general", 13.0),
-    1209: (14, "nvlink_errors/local_link_integrity", 14.0),
-    1210: (15, "nvlink_errors/transmit_discards", 15.0),
-    1211: (16, "nvlink_errors/recovery_successful", 16.0),
-    1212: (17, "nvlink_errors/recovery_failed", 17.0),
-    1213: (18, "nvlink_errors/recovery_events", 18.0),
-    1214: (19, "nvlink_errors/symbol", 19.0),
-    1215: (0x50C, "nvlink_bit_errors/symbol", 5e-12),
-    1216: (3e-12, "nvlink_bit_errors/symbol", 3e-12),
-    1217: (0x10F, "nvlink_bit_errors/effective", 1e-15),
-    1218: (1e-15, "nvlink_bit_errors/effective", 1e-15),
-    1219: (20, "nvlink_errors/effective", 20.0),
-    1220: (21, "nvlink_errors/ecc_data", 21.0),
-    1523: (2, "recovery/node_reboot", 1.0),
-    1603: (1_980_000_000, "clock/sm", 1.98e9),
-    1604: (2_619_000_000, "clock/memory", 2.619e9),
-    1611: (8_437_215, "energy", 8_437_215.0),
-    1613: (0.57, "activity/utilization", 0.57),
-    1614: (0.29, "activity/memory_controller", 0.29),
-    1617: (12.5, "throttle/power", 12.5),
-    1618: (1.5, "throttle/thermal", 1.5),
-    1625: (85_520_809_984, "memory/total", 85_520_809_984.0),
-    1626: (1_048_576, "memory/free", 1_048_576.0),
-    1627: (1_073_741_824, "memory/used", 1_073_741_824.0),
-    1628: (577_765_376, "memory/reserved", 577_765_376.0),
-    1648: (1_024_000_000, "link_rate/nvlink/both", 1.024e9),
-}
-# Those without a reading of their own: bits, events, totals of cycles.
-OTHERS = {112, 230, 1084, 1085}
-
-
-def test_every_field_by_hand():
-    assert set(BY_HAND) | OTHERS == set(FIELDS)
-
-
-@pytest.mark.parametrize("number", BY_HAND)
-def test_a_field_in_base_units(number):
-    raw, key, value = BY_HAND[number]
-    assert readings_of({number: raw}) == {key: value}
-    gpu_sample.series_of(key)
-
-
-@pytest.mark.parametrize("number", BY_HAND)
-def test_zero_is_a_value_and_missing_is_none(number):
-    zero = readings_of({number: 0.0 if FIELDS[number].double else 0})
-    # Where the memory has no sensor, its temperature is 0.
-    assert list(zero.values()) == ([1.0] if number == 1523 else [] if number == 140 else [0.0])
-    blanks = [
-        None,
-        "<<<NULL>>>",
-        "<<<NOT_SUPPORTED>>>",
-        "55",
-        True,
-        float("nan"),
-        float("inf"),
-        -float("inf"),
-    ]
-    if FIELDS[number].double:
-        blanks += [fields.FP64_BLANK + code for code in (0, 1, 2, 3, 15)]
-    else:
-        blanks += [base + code for base in (0x7FFFFFF0, 0x7FFFFFFFFFFFFFF0) for code in (0, 1, 2, 3, 15)]
-    for blank in blanks:
-        assert readings_of({number: blank}) == {}, blank
-
-
-def test_only_temperatures_may_be_negative():
-    negative = {
-        key for number in FIELDS for key in readings_of({number: -1.0 if FIELDS[number].double else -1})
-    }
-    assert negative == {"temperature/core", "temperature/memory"}
-
-
-def test_counter_may_exceed_32_bit_blank():
-    # 2.15e9 mJ are 2.15 MJ: 51 minutes at 700 W.
-    assert readings_of({156: 0x7FFFFFEF}) == {"energy": 2_147_483.631}
-    assert readings_of({156: 0x80000000}) == {"energy": 2_147_483.648}
-
-
-def test_ratio_above_one_is_dropped():
-    assert readings_of({1002: 1.04, 203: 106, 1004: 1.06}) == {"activity/sm": 1.04}
-
-
-def test_impossible_zero_is_passed_on():
-    assert readings_of({203: 100, 1001: 0.0}) == {"activity/utilization": 1.0, "activity/engine": 0.0}
-
-
-def test_event_reasons_are_bits():
-    found = readings_of({112: 0x84})
-    assert {key for key, value in found.items() if value} == {"throttled/power", "throttled/hw_power_brake"}
-    assert len(found) == 9 and set(found.values()) == {0.0, 1.0}
-
-
-def test_unknown_recovery_action():
-    assert readings_of({1523: 99}) == {"recovery/unknown": 1.0}
-
-
-def test_the_finer_of_two_fields_wins():
-    assert readings_of({156: 1999, 1611: 1}) == {"energy": 1.999}
-    assert readings_of({252: 1, 1627: 1_100_000}) == {"memory/used": 1_100_000.0}
-    both = readings_of({449: 9, 1011: 1, 1012: 2, 843: 7, 897: 8})
-    assert both == {"link_rate/nvlink/transmit": 1.0, "link_rate/nvlink/receive": 2.0}
-
-
-def test_instance_reports_only_its_own_fields():
-    values = {number: raw for number, (raw, _, _) in BY_HAND.items()}
-    keys = set(readings_of(values, instance=True))
-    assert {key.split("/")[0] for key in keys} == {"activity", "memory"}
-    assert "activity/utilization" not in keys and "activity/tensor" in keys
-
-
-def test_sm_activity_from_totals_of_cycles():
-    cycles = fields.SmCycles()
-
-    def ratio(device: str, values: dict) -> float | None:
-        readings = {}
-        cycles.add_activity(device, values, readings)
-        return readings.get("activity/sm")
-
-    assert ratio("a", {1084: 1000, 1085: 100}) is None
-    assert ratio("a", {1084: 3000, 1085: 600}) == 0.25
-    assert ratio("a", {1084: 3000, 1085: 600}) is None  # The same measurement again.
-    assert ratio("a", {1084: 10, 1085: 5}) is None  # Reset.
-    assert ratio("a", {1084: 20, 1085: 5}) == 0.0
-    assert ratio("a", {1084: 30}) is None
-    assert ratio("a", {1084: 40, 1085: 6}) is None
-    assert ratio("a", {1084: 50, 1085: 60}) is None  # More active than elapsed.
-    cycles.keep({"b"})
-    assert ratio("a", {1084: 60, 1085: 60}) is None
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(sorted(FIELDS)), st.one_of(st.none(), st.text(), st.integers(), st.floats())
-    )
-)
-@example({1523: -1})
-@example({112: 2**80})
-def test_any_value_gives_valid_readings(values):
-    found = readings_of(values)
-    gpu_sample.check(gpu_sample.Sample("dcgm", 0, [gpu_sample.Gpu("GPU-1", readings=found)]))
 
 
 class Clock:
@@ -268,9 +56,9 @@ def driver(engine, tmp_path, clock):
     made.close()
 
 
-def dcgm(clock, tmp_path, **environ):
+def dcgm(clock, tmp_path, options=None, **environ):
     environ = {"GOODPUT_DCGM_BINDINGS": str(tmp_path / "bindings"), **environ}
-    return watch(Dcgm(Options(), environ, clock.monotonic_ns, clock.unix_ns), clock.unix_ns)
+    return watch(Dcgm(options or Options(), environ, clock.monotonic_ns, clock.unix_ns), clock.unix_ns)
 
 
 def read(driver, full=True):
@@ -322,7 +110,38 @@ def test_watches_are_at_the_sample_interval(driver, engine):
     driver.open()
     assert engine.watched[1004] == engine.watched[155] == engine.watched[230] == 1_000_000
     assert engine.watched[393] == 5_000_000
-    assert set(engine.watched) >= {number for number in FIELDS if number < 1600}
+    assert (engine.watched[160], engine.watched[328], engine.watched[206]) == (
+        60_000_000,
+        60_000_000,
+        5_000_000,
+    )
+    assert set(engine.watched) >= {number for number in FIELDS if number < 1600} - set(table.UNWATCHED)
+
+
+def test_further_fields_are_read_as_they_are(engine, tmp_path, clock, monkeypatch):
+    names = (
+        "DCGM_FI_DEV_VIRTUAL_MODE",
+        "DCGM_FI_DEV_FB_USED_PERCENT",
+        "DCGM_FI_DEV_SERIAL",
+        "DCGM_FI_NO_SUCH",
+    )
+    for number, name in zip((500, 254, 53), names, strict=False):
+        monkeypatch.setitem(dcgm_standin.CONTENTS["dcgm_fields"], name, number)
+    engine.set(GPU, 0, UNIX_US + 500_000, {500: 2, 254: 0.75, 53: "1650"})
+    made = dcgm(clock, tmp_path, options=Options(dcgm_fields=names))
+    made.open()
+    sample = read(made)
+    assert sample.problems == ["DCGM has no field DCGM_FI_NO_SUCH"]
+    found = {key: value for key, value in sample.gpus[0].readings.items() if key.startswith("dcgm_field/")}
+    assert found == {"dcgm_field/DCGM_FI_DEV_VIRTUAL_MODE": 2, "dcgm_field/DCGM_FI_DEV_FB_USED_PERCENT": 0.75}
+    made.close()
+
+
+def test_pipes_may_be_refused_without_a_problem(driver, engine):
+    engine.refused = set(table.PIPES)
+    driver.open()
+    sample = read(driver)
+    assert sample.problems == [] and sample.gpus[0].readings["activity/tensor"] == 0.62
 
 
 def test_refused_profiling_is_retried(driver, engine, clock):
@@ -350,7 +169,7 @@ def test_refused_profiling_is_reported_once_a_minute(driver, engine, clock):
 
 
 def test_unknown_fields_of_old_dcgm_are_skipped(driver, engine):
-    engine.unknown = {253, 1523, *fields.TOTALS}
+    engine.unknown = {253, 1523, *table.TOTALS}
     driver.open()
     assert read(driver).problems == []
     assert 253 not in engine.watched and 252 in engine.watched
@@ -367,7 +186,7 @@ def test_blank_newest_value_is_absent(driver, engine, clock):
 
 
 def test_cycle_totals_replace_sm_activity(driver, engine, clock):
-    engine.unknown = set(fields.PROFILING)
+    engine.unknown = set(table.PROFILING)
     driver.open()
     engine.set(GPU, 0, UNIX_US + 600_000, {1084: 1000, 1085: 100})
     assert "activity/sm" not in read(driver, full=False).gpus[0].readings

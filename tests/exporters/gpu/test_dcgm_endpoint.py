@@ -12,7 +12,8 @@ from support.servers import http_server
 from goodput_exporters.collector import CollectorError, NoData
 from goodput_exporters.gpu import sample as gpu_sample
 from goodput_exporters.gpu.dcgm_endpoint import driver as endpoint_module
-from goodput_exporters.gpu.dcgm_endpoint.driver import DcgmEndpoint, fetch, parse_page, source_of
+from goodput_exporters.gpu.dcgm_endpoint.driver import DcgmEndpoint, fetch
+from goodput_exporters.gpu.dcgm_endpoint.page import line_of, parse_page
 from goodput_exporters.gpu.drivers import Options
 from goodput_exporters.gpu.nvidia import dcgm_fields as fields
 from goodput_exporters.gpu.nvidia import status_codes
@@ -52,6 +53,7 @@ OLD_A = {
     "activity/engine": 0.0,
     "activity/tensor": 0.62,
     "link_rate/pcie/transmit": 123_456_789.0,
+    "vgpu_license/licensed": 0.0,
 }
 LABELS = (
     f'gpu="0",gpu_uuid="{A}",pci_bus_id="00000000:1B:00.0",device="nvidia0",model_name="NVIDIA H100 80GB HBM3",'
@@ -146,8 +148,8 @@ def read(driver):
 
 def gpus_of(page):
     made = DcgmEndpoint(Options(dcgm_endpoint="http://x/"))
-    devices, problems = parse_page(page)
-    return [made._gpu(*device) for device in devices.values()], problems
+    parsed = parse_page(page)
+    return [made._gpu(device) for device in parsed.devices.values()], parsed.problems
 
 
 def test_the_old_names_and_labels(driver):
@@ -175,8 +177,8 @@ def test_the_new_names_and_labels():
 def test_every_name_of_every_field_is_read():
     for field in fields.FIELDS.values():
         for name in field.names:
-            ((_, values, _),) = parse_page(f'{name}{{UUID="{A}"}} 1\n')[0].values()
-            assert values == {field.number: 1}
+            (device,) = parse_page(f'{name}{{UUID="{A}"}} 1\n').devices.values()
+            assert device.values == {field.number: 1}
 
 
 def test_field_name_reused_in_4_7():
@@ -266,11 +268,11 @@ def test_problems_gpus_and_label_sets_are_bounded():
     many = "".join(f'DCGM_FI_DEV_GPU_TEMP{{UUID="G{number}"}} 54\n' for number in range(400))
     gpus, problems = gpus_of(many + "DCGM_FI_DEV_GPU_TEMP 1\n" * 100)
     assert len(gpus) == gpu_sample.GPUS_MAX and len(problems) == gpu_sample.PROBLEMS_MAX
-    bound = source_of.cache_info().maxsize
+    bound = line_of.cache_info().maxsize
     assert bound == 16_384
     parse_page("".join(f'DCGM_FI_DEV_GPU_TEMP{{UUID="{A}",pod="{at}"}} 54\n' for at in range(bound + 10)))
-    assert source_of.cache_info().currsize == bound
-    source_of.cache_clear()
+    assert line_of.cache_info().currsize == bound
+    line_of.cache_clear()
 
 
 _NAMES = st.sampled_from(["DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_DEV_XID_ERRORS", "up"])

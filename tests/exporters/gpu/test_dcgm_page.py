@@ -7,10 +7,13 @@ import pytest
 
 from goodput_exporters.agent import Agent
 from goodput_exporters.collectors.gpus.dcgm_page import COUNTERS, GAUGES, page
-from goodput_exporters.gpu.dcgm_endpoint.driver import DcgmEndpoint, parse_page
+from goodput_exporters.gpu.dcgm_endpoint.driver import DcgmEndpoint
+from goodput_exporters.gpu.dcgm_endpoint.page import parse_page
 from goodput_exporters.gpu.drivers import Options
 from goodput_exporters.gpu.merge import MergedGpu
-from goodput_exporters.gpu.nvidia.dcgm_fields import FIELDS, XID
+from goodput_exporters.gpu.nvidia.counters_file import parse_counters
+from goodput_exporters.gpu.nvidia.dcgm_field_table import XID
+from goodput_exporters.gpu.nvidia.dcgm_fields import FIELDS
 
 # The lines of etc/default-counters.csv (4.x) and etc/dcp-metrics-included.csv that are not comments, and their types.
 DEFAULT = {
@@ -24,7 +27,6 @@ DEFAULT = {
     "PROF_GR_ENGINE_ACTIVE": "gauge", "PROF_PIPE_TENSOR_ACTIVE": "gauge", "PROF_DRAM_ACTIVE": "gauge",
     "PROF_PCIE_TX_BYTES": "gauge", "PROF_PCIE_RX_BYTES": "gauge",
 }  # fmt: skip
-NOT_READ = {"DEV_ENC_UTIL", "DEV_DEC_UTIL", "DEV_VGPU_LICENSE_STATUS"}
 READINGS = {FIELDS[number].key: 1.0 for number in {**COUNTERS, **GAUGES}} | {
     "energy": 8_437_215.001, "clock/sm": 1.98e9, "clock/memory": 2.619e9, "power": 412.734, "throttle/power": 12.5,
     "memory/total": 85_520_809_984.0, "memory/used": 1_073_741_824.0, "memory/free": 2.0**30, "memory/reserved": 2.0**20,
@@ -52,8 +54,80 @@ def types(text):
 
 def test_default_counters_are_there_with_their_types():
     found = types(page([gpu(readings=READINGS)], {}, "n0"))
-    assert found.items() >= {name: kind for name, kind in DEFAULT.items() if name not in NOT_READ}.items()
-    assert NOT_READ.isdisjoint(found)
+    assert found.items() >= DEFAULT.items()
+
+
+def test_licence_of_a_gpu_that_needs_none_is_zero():
+    """As the exporter has it; what no driver knows is left out."""
+    name = "DCGM_FI_DEV_VGPU_LICENSE_STATUS"
+    for readings, value in (
+        ({"vgpu_license/supported": 0.0}, "0"),
+        ({"vgpu_license/supported": 1.0, "vgpu_license/licensed": 0.0}, "0"),
+        ({"vgpu_license/supported": 1.0, "vgpu_license/licensed": 1.0}, "1"),
+        ({}, None),
+    ):
+        lines = [
+            line
+            for line in page([gpu(readings=readings)], {}, "n0").splitlines()
+            if line.startswith(name + "{")
+        ]
+        assert [line.rpartition(" ")[2] for line in lines] == ([] if value is None else [value])
+
+
+OPTIONAL = """
+DCGM_FI_DEV_PSTATE, gauge, P-state
+DCGM_FI_DEV_FAN_SPEED, gauge, fan
+DCGM_FI_DEV_BAR1_USED, gauge, BAR1
+DCGM_FI_DEV_MAX_SM_CLOCK, gauge, clock
+DCGM_FI_DEV_BOARD_POWER_LIMIT_MIN_WATTS, gauge, a name of 4.6
+DCGM_FI_DEV_GPU_TEMP_LIMIT, gauge, margin
+DCGM_FI_DEV_CLOCKS_EVENT_REASONS, gauge, bits
+DCGM_FI_DEV_FABRIC_MANAGER_STATUS, gauge, fabric
+DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION, gauge, what to do
+DCGM_FI_DEV_ECC_DBE_VOL_SRM, counter, SRAM
+DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L17, counter, of one link
+DCGM_FI_PROF_PIPE_TENSOR_HMMA_ACTIVE, gauge, halves
+DCGM_FI_DEV_XID_ERRORS, gauge, XID
+DCGM_FI_DEV_VIRTUAL_MODE, gauge, "a field \\ that nothing here knows"
+DCGM_FI_DEV_FB_TOTAL, gauge, nobody has it
+DCGM_FI_DRIVER_VERSION, label, version
+"""
+
+
+def test_list_of_counters_says_what_is_served():
+    readings = {
+        "performance_state": 2.0, "fan": 0.43, "bar1/used": 2.0**21, "clock_limit/sm/max": 1.98e9, "power_setting/min": 200.0,
+        "temperature_margin": -3.0, "throttled/power": 1.0, "throttled/thermal": 1.0, "throttled/idle": 0.0,
+        "fabric/failed": 1.0, "recovery/drain_p2p": 1.0, "ecc_location/uncorrectable/volatile/sram": 5.0,
+        "nvlink_link_errors/17/replay": 7.0, "activity/tensor_hmma": 0.58, "dcgm_field/DCGM_FI_DEV_VIRTUAL_MODE": 2.0,
+        "temperature/core": 54.0,
+    }  # fmt: skip
+    text = page([gpu(readings=readings)], {"GPU-1": 31}, "n0", parse_counters(OPTIONAL))
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    found = {line.partition("{")[0].removeprefix("DCGM_FI_"): line.rpartition(" ")[2] for line in lines}
+    assert found == {
+        "DEV_PSTATE": "2", "DEV_FAN_SPEED": "43", "DEV_BAR1_USED": "2", "DEV_MAX_SM_CLOCK": "1980",
+        "DEV_BOARD_POWER_LIMIT_MIN_WATTS": "200.000000", "DEV_GPU_TEMP_LIMIT": "-3", "DEV_CLOCKS_EVENT_REASONS": "36",
+        "DEV_FABRIC_MANAGER_STATUS": "4", "DEV_GET_GPU_RECOVERY_ACTION": "3", "DEV_ECC_DBE_VOL_SRM": "5",
+        "DEV_NVLINK_REPLAY_ERROR_COUNT_L17": "7", "PROF_PIPE_TENSOR_HMMA_ACTIVE": "0.580000", "DEV_XID_ERRORS": "31",
+        "DEV_VIRTUAL_MODE": "2",
+    }  # fmt: skip
+    assert types(text)["DEV_ECC_DBE_VOL_SRM"] == "counter"
+    assert "# HELP DCGM_FI_DEV_VIRTUAL_MODE a field \\\\ that nothing here knows\n" in text
+    # What it serves reads back as the same.
+    (device,) = parse_page(text, frozenset({"DCGM_FI_DEV_VIRTUAL_MODE"})).devices.values()
+    again = DcgmEndpoint(Options(dcgm_endpoint="http://x/"))._gpu(device).readings
+    del (
+        readings["temperature/core"],
+        readings["throttled/power"],
+        readings["throttled/thermal"],
+        readings["throttled/idle"],
+    )
+    assert {key: again[key] for key in readings} == pytest.approx(readings)
+    assert {key for key in again if key.startswith("throttled/") and again[key]} == {
+        "throttled/power",
+        "throttled/thermal",
+    }
 
 
 def test_labels_and_units_by_hand():
@@ -79,11 +153,11 @@ def test_our_reader_of_the_page_reads_the_same_back():
         profile="1g.10gb",
         readings={"activity/tensor": 0.25, "power": 9.0},
     )
-    devices, problems = parse_page(page([own, part], {own.uuid: 31}, "n0"))
+    parsed = parse_page(page([own, part], {own.uuid: 31}, "n0"))
     driver = DcgmEndpoint(Options(dcgm_endpoint="http://x/"))
-    first, second = (driver._gpu(*device) for device in devices.values())
+    first, second = (driver._gpu(device) for device in parsed.devices.values())
     known = {FIELDS[number].key for number in {**COUNTERS, **GAUGES}}
-    assert problems == [] and first.last_xid == 31
+    assert parsed.problems == [] and first.last_xid == 31
     assert first.readings == pytest.approx({key: READINGS[key] for key in known})
     assert (first.uuid, first.index, first.pci, first.model) == (own.uuid, 3, own.pci, own.model)
     assert (second.uuid, second.parent, second.profile) == (part.uuid, own.uuid, "1g.10gb")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from goodput_exporters.gpu.sample import Event, Gpu, Sample
+from goodput_exporters.gpu.sample import Component, Event, Gpu, Sample
 
 UNITS = ("utilization", "engine", "sm", "sm_occupancy", "tensor", "dram")
 
@@ -61,7 +61,18 @@ def details(seconds: float) -> dict[str, float]:
         "c2c_errors/crc": 0.0,
     }
     found |= {"fabric/completed": 1.0, "fabric_problem/route_unhealthy": 1.0}
+    found |= {"nvlink_link_rate/1/transmit": 1e9, "dcgm_field/DCGM_FI_DEV_GPU_NVLINK_ERRORS": 0.0}
     return found | {"vgpu_license/supported": 1.0, "vgpu_license/licensed": 0.0}
+
+
+def components() -> list[Component]:
+    switch = {"temperature": 44.0, "temperature_limit/slowdown": 95.0, "power/vdd": 20.0, "sxid/fatal": 0.0}
+    switch |= {"reset_required": 0.0, "link_up/3": 0.0, "link_errors/3/crc": 1.0}
+    grace = {"temperature": 51.0, "temperature_limit/warning": 95.0, "power/cpu": 80.0, "power_limit": 250.0}
+    return [
+        Component("nvswitch", "nvswitch0", switch),
+        Component("cpu", "0", grace | {"activity/total": 0.3}),
+    ]
 
 
 class Two:
@@ -81,7 +92,7 @@ class Two:
             for at in range(2)
         ]
         events, self.events = self.events, []
-        return Sample(self.name, time.monotonic_ns(), gpus, full=full, events=events)
+        return Sample(self.name, time.monotonic_ns(), gpus, full=full, events=events, components=components())
 
     def close(self) -> None:
         pass

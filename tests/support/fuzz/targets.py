@@ -39,7 +39,8 @@ from goodput.trace.stream import TraceError
 from goodput.wire import schema, step_columns
 from goodput.wire.step_blocks import BlockError, StepBlock, check_block, encode_rows
 from goodput_exporters.gpu import sample as gpu_sample
-from goodput_exporters.gpu.dcgm_endpoint.driver import DcgmEndpoint, parse_page
+from goodput_exporters.gpu.dcgm_endpoint.driver import DcgmEndpoint
+from goodput_exporters.gpu.dcgm_endpoint.page import parse_page
 from goodput_exporters.gpu.worker import Options
 
 NOW_NS = ns(2000)
@@ -242,8 +243,8 @@ def trace_seeds() -> list[bytes]:
 def dcgm(data: bytes) -> bool:
     """A sample that the agent's own check accepts."""
     made = DcgmEndpoint(Options(dcgm_endpoint="http://x/"))
-    devices, problems = parse_page(data.decode("utf-8", "replace"))
-    gpus = [made._gpu(*device) for device in devices.values()]
+    page = parse_page(data.decode("utf-8", "replace"))
+    gpus, problems = [made._gpu(device) for device in page.devices.values()], page.problems
     gpu_sample.check(gpu_sample.Sample("dcgm_endpoint", 0, gpus, problems=problems))
     return bool(gpus)
 

@@ -18,10 +18,11 @@ from goodput_exporters.collector import NoData, Settings
 from goodput_exporters.collectors.gpus.damage import DamageMonitor
 from goodput_exporters.collectors.gpus.dcgm_page import page
 from goodput_exporters.collectors.gpus.nvlink_subcodes import NvlinkSubcodes
-from goodput_exporters.collectors.gpus.series import add_driver, add_gpu
+from goodput_exporters.collectors.gpus.series import add_component, add_driver, add_gpu
 from goodput_exporters.collectors.gpus.xid_counter import XidCounter
 from goodput_exporters.gpu.drivers import DRIVERS, XID_DRIVERS, Options, absence
-from goodput_exporters.gpu.merge import MergedGpu, merge
+from goodput_exporters.gpu.merge import MergedGpu, merge, merge_components
+from goodput_exporters.gpu.nvidia.counters_file import Counter, further_fields
 from goodput_exporters.gpu.pci import PciBus
 from goodput_exporters.gpu.sample import TEXT_MAX, Event, Sample
 from goodput_exporters.gpu.supervisor import STOP_SECONDS_MAX, DriverStatus, DriverSupervisor, Limits
@@ -53,6 +54,7 @@ class Gpus:
     ):
         self._settings = settings
         self._modules, self._limits = modules, limits
+        self._counters = tuple(Counter(*one) for one in settings.dcgm_counters)
         self._monotonic_ns = monotonic_ns
         self.on_sample: Callable[[Sample], None] | None = None
         self.pods_of: Callable[[MergedGpu], list[tuple[str, str, str]]] = lambda gpu: []
@@ -105,7 +107,7 @@ class Gpus:
 
     def dcgm_page(self, host: str) -> str:
         """NVIDIA's GPUs under dcgm-exporter's names."""
-        return page(self.current(), self._xids.last(), host)
+        return page(self.current(), self._xids.last(), host, self._counters)
 
     def kernel_log_problem(self) -> str:
         """Why the kernel's log cannot be read, "" where it can or where no driver of NVIDIA's GPUs answers."""
@@ -137,6 +139,8 @@ class Gpus:
             node = self._bus.numa_node(gpu.pci)
             numa = "" if node is None else str(node)
             add_gpu(families, gpu, up, age_seconds, numa, self._xids.counts(gpu.names))
+        for (kind, name), readings in merge_components(statuses, self._monotonic_ns()).items():
+            add_component(families, kind, name, readings)
         for status in statuses:
             add_driver(families, status)
         expected = self._add_counts(families, statuses, now, gone)
@@ -154,7 +158,11 @@ class Gpus:
     def _supervisor(self, name: str, module: str) -> DriverSupervisor:
         settings = self._settings
         options = Options(
-            settings.sysfs, settings.procfs, settings.dcgm_endpoint, settings.gpu_interval_seconds
+            settings.sysfs,
+            settings.procfs,
+            settings.dcgm_endpoint,
+            settings.gpu_interval_seconds,
+            further_fields(self._counters),
         )
         return DriverSupervisor(
             name,

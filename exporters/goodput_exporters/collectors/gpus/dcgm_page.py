@@ -1,8 +1,8 @@
 """NVIDIA GPUs under dcgm-exporter's names and labels, so that its boards and alerts go on working without it.
 
-Names, types and units are those of its etc/default-counters.csv and etc/dcp-metrics-included.csv, those that are commented out
-there included; values are converted back from ours by the table of DCGM's fields. Not here: ENC_UTIL, DEC_UTIL and
-VGPU_LICENSE_STATUS, which the agent does not read.
+Names, types and units are those of its etc/default-counters.csv and etc/dcp-metrics-included.csv, those that are commented
+out there included, or of a list in its format (counters_file.py); values are converted back from ours by the table of
+DCGM's fields. A field that no driver has a value of is left out.
 
     text = page(gpus, {"GPU-5d…": 79}, "node-1")
 """
@@ -13,7 +13,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from goodput_exporters.gpu.drivers import XID_DRIVERS
 from goodput_exporters.gpu.merge import MergedGpu
-from goodput_exporters.gpu.nvidia.dcgm_fields import FIELDS, XID, Field
+from goodput_exporters.gpu.nvidia.counters_file import Counter
+from goodput_exporters.gpu.nvidia.dcgm_field_table import (
+    EVENT_REASONS,
+    FABRIC_STATUS,
+    RECOVERY_ACTION,
+    XID,
+    Field,
+)
+from goodput_exporters.gpu.nvidia.dcgm_fields import FIELDS, field_of_name
+from goodput_exporters.gpu.nvidia.status_codes import FABRIC_STATES, RECOVERY_ACTIONS, THROTTLE_REASONS
 
 # Fields by ID, in the order of the exporter's lists, and what each counts. The others are gauges.
 COUNTERS = {
@@ -47,12 +56,15 @@ GAUGES = {
     155: "Power drawn (in W).",
     203: "GPU utilisation (in %).",
     204: "Memory utilisation (in %).",
+    206: "Encoder utilisation (in %).",
+    207: "Decoder utilisation (in %).",
     250: "Memory in all (in MiB).",
     251: "Memory that is free (in MiB).",
     252: "Memory that is used (in MiB).",
     253: "Memory that the driver reserves (in MiB).",
     395: "Whether remapping of rows has failed.",
     449: "NVLink bandwidth of all links.",
+    526: "Whether a vGPU is licensed.",
     1001: "Share of time in which the graphics engine was active.",
     1002: "Share of cycles in which an SM had a warp.",
     1003: "Share of warps resident on an SM.",
@@ -65,45 +77,83 @@ GAUGES = {
     1010: "Bytes received over PCIe per second.",
 }
 _XID_HELP = "The last XID error, 0 for none."
-_NVLINK_RATE = 449
+_NVLINK_RATE, _VGPU_LICENSE = 449, 526
+_TYPES = ("gauge", "counter")
 
 
-def page(gpus: Iterable[MergedGpu], last_xids: Mapping[str, int], host: str) -> str:
-    """The exposition of these GPUs, "" without any of NVIDIA's; `last_xids` is by UUID."""
+def _usual() -> tuple[Counter, ...]:
+    kinds = ((COUNTERS, "counter"), (GAUGES, "gauge"))
+    found = [
+        Counter(FIELDS[number].names[0], kind, text)
+        for texts, kind in kinds
+        for number, text in texts.items()
+    ]
+    return (*found, Counter(FIELDS[XID].names[0], "gauge", _XID_HELP))
+
+
+USUAL = _usual()
+
+
+def page(
+    gpus: Iterable[MergedGpu], last_xids: Mapping[str, int], host: str, counters: tuple[Counter, ...] = ()
+) -> str:
+    """The exposition of these GPUs, "" without any of NVIDIA's; `last_xids` is by UUID. Without `counters` the usual."""
     found = [gpu for gpu in gpus if not gpu.lost and not set(XID_DRIVERS).isdisjoint(gpu.known_by)]
     # An instance has the labels of its GPU and its own.
     whole = {gpu.uuid: gpu for gpu in found if not gpu.parent}
     labels = [(gpu, _labels(whole.get(gpu.parent, gpu), gpu, host)) for gpu in found]
     lines: list[str] = []
-    for number, text in {**COUNTERS, **GAUGES}.items():
-        field = FIELDS[number]
-        values = [(one, _raw(field, gpu)) for gpu, one in labels]
-        _add(lines, field, "counter" if number in COUNTERS else "gauge", text, values)
-    xids = [(one, str(last_xids.get(gpu.uuid, 0))) for gpu, one in labels if not gpu.parent]
-    _add(lines, FIELDS[XID], "gauge", _XID_HELP, xids)
+    for counter in counters or USUAL:
+        if counter.kind in _TYPES:
+            field = field_of_name(counter.name)
+            values = [(one, _value(counter.name, field, gpu, last_xids)) for gpu, one in labels]
+            _add(lines, counter, values)
     return "".join(lines)
 
 
-def _add(
-    lines: list[str], field: Field, kind: str, text: str, values: Sequence[tuple[str, str | None]]
-) -> None:
-    name = field.names[0]
+def _add(lines: list[str], counter: Counter, values: Sequence[tuple[str, str | None]]) -> None:
+    name = counter.name
     shown = [f"{name}{{{labels}}} {value}\n" for labels, value in values if value is not None]
     if shown:
-        lines += [f"# HELP {name} {text}\n", f"# TYPE {name} {kind}\n", *shown]
+        text = counter.help.replace("\\", "\\\\")
+        lines += [f"# HELP {name} {text}\n", f"# TYPE {name} {counter.kind}\n", *shown]
 
 
-def _raw(field: Field, gpu: MergedGpu) -> str | None:
+def _value(name: str, field: Field | None, gpu: MergedGpu, last_xids: Mapping[str, int]) -> str | None:
     """The value in DCGM's unit, as the exporter writes integers and doubles."""
-    value = gpu.readings.get(field.key)
-    if field.number == _NVLINK_RATE and value is None:
-        ways = [gpu.readings.get(f"link_rate/nvlink/{way}") for way in ("transmit", "receive")]
-        value = None if None in ways else sum(way or 0.0 for way in ways)
-    if value is None or (gpu.parent and not field.instance):
+    if field is None:
+        value = gpu.readings.get(f"dcgm_field/{name}")
+        return None if value is None else f"{value:.6f}" if value % 1 else str(int(value))
+    if gpu.parent and not field.instance:
         return None
+    if field.number == XID:
+        return str(last_xids.get(gpu.uuid, 0))
+    raw = _number(field, gpu.readings)
+    return None if raw is None else f"{raw:.6f}" if field.double else str(round(raw))
+
+
+def _number(field: Field, readings: Mapping[str, float]) -> float | None:
+    """The field's raw value."""
+    if not field.key:
+        return _coded(field.number, readings)
+    value = readings.get(field.key)
+    if value is None and field.number == _NVLINK_RATE:
+        ways = [readings.get(f"link_rate/nvlink/{way}") for way in ("transmit", "receive")]
+        value = None if None in ways else sum(way or 0.0 for way in ways)
+    if value is None and field.number == _VGPU_LICENSE and readings.get("vgpu_license/supported") == 0:
+        return 0.0  # The exporter has a GPU that needs none as not licensed.
     multiply, divide = field.scale
-    raw = value * divide / multiply
-    return f"{raw:.6f}" if field.double else str(round(raw))
+    return None if value is None else value * divide / multiply
+
+
+def _coded(number: int, readings: Mapping[str, float]) -> float | None:
+    """A field whose number stands for several readings, or for the one of several that there is."""
+    if number == EVENT_REASONS:
+        bits = [bit for bit, reason in THROTTLE_REASONS.items() if readings.get(f"throttled/{reason}")]
+        return float(sum(bits)) if "throttled/power" in readings else None
+    families = {FABRIC_STATUS: ("fabric", FABRIC_STATES), RECOVERY_ACTION: ("recovery", RECOVERY_ACTIONS)}
+    family, names = families.get(number, ("", ()))
+    return next((float(at) for at, name in enumerate(names) if f"{family}/{name}" in readings), None)
 
 
 def _labels(whole: MergedGpu, gpu: MergedGpu, host: str) -> str:

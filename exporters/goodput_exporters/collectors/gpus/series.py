@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from goodput_exporters.gpu.merge import MergedGpu
-from goodput_exporters.gpu.sample import series_of
+from goodput_exporters.gpu.sample import component_series_of, series_of
 from goodput_exporters.gpu.supervisor import DriverStatus
 
 
@@ -32,6 +32,13 @@ def add_gpu(
         families.add("goodput_gpu_false_zero", {"gpu": gpu.uuid}, float(gpu.false_zero))
     if gpu.pids is not None and "processes" not in gpu.readings:
         families.add("goodput_gpu_processes", {"gpu": gpu.uuid}, len(gpu.pids))
+
+
+def add_component(families, kind: str, name: str, readings: dict[str, float]) -> None:
+    """Add an NVSwitch or a CPU."""
+    for key, value in sorted(readings.items()):
+        series, labels = component_series_of(kind, key)
+        families.add(series, {kind: name, **labels}, value)
 
 
 def add_driver(families, status: DriverStatus) -> None:

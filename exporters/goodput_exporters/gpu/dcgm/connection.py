@@ -24,6 +24,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from goodput_exporters.collector import CollectorError, NoData
+from goodput_exporters.gpu.nvidia import dcgm_field_table as table
 from goodput_exporters.gpu.nvidia import dcgm_fields as fields
 from goodput_exporters.gpu.pci import normalize
 from goodput_exporters.gpu.sample import GPUS_MAX, TEXT_MAX, Gpu
@@ -37,6 +38,7 @@ HOSTENGINE = "127.0.0.1:5555"
 _MODULES = ("dcgm_structs", "dcgm_fields", "dcgm_agent", "pydcgm")
 _CONNECT_MILLISECONDS_MAX = 2000
 _SLOW_SECONDS = 5.0
+_RARE_SECONDS = 60.0
 _KEEP_SECONDS = 300.0
 _RETRY_SECONDS = 60.0
 # Longer than any device name, and short enough that two fit into a text.
@@ -63,10 +65,22 @@ class Connection:
     _group_count = 0
 
     def __init__(
-        self, modules: SimpleNamespace, handle, interval_seconds: float, monotonic_ns: Callable[[], int]
+        self,
+        modules: SimpleNamespace,
+        handle,
+        interval_seconds: float,
+        monotonic_ns: Callable[[], int],
+        further: tuple[str, ...] = (),
     ):
+        # Names of fields that are in no table, by their number in this DCGM.
+        self.further = {
+            number: name
+            for name in further
+            if (number := getattr(modules.dcgm_fields, name, None)) is not None
+        }
         self.devices: dict[tuple[int, int], Device] = {}
-        self.problems: list[str] = []
+        unknown = sorted(set(further) - set(self.further.values()))
+        self.problems: list[str] = [f"DCGM has no field {name}"[:TEXT_MAX] for name in unknown]
         self._modules, self._handle, self._interval_seconds = modules, handle, interval_seconds
         self._structs, self._monotonic_ns = modules.dcgm_structs, monotonic_ns
         self._gpu_group = modules.dcgm_fields.DCGM_FE_GPU
@@ -87,9 +101,11 @@ class Connection:
             self.devices[entity] = device
         if not self.devices:
             raise NoData("DCGM reports no GPU")
-        self._start("fast", fields.FAST, self._interval_seconds)
-        self._start("slow", fields.SLOW, max(_SLOW_SECONDS, self._interval_seconds))
-        self._start("xid", (fields.XID,), self._interval_seconds)
+        self._start("fast", table.FAST, self._interval_seconds)
+        self._start("slow", table.SLOW, max(_SLOW_SECONDS, self._interval_seconds))
+        self._start("rare", table.RARE, max(_RARE_SECONDS, self._interval_seconds))
+        self._start("further", tuple(self.further), max(_SLOW_SECONDS, self._interval_seconds))
+        self._start("xid", (table.XID,), self._interval_seconds)
         self._start_profiling()
         self._system.UpdateAllFields(True)
 
@@ -152,7 +168,7 @@ class Connection:
         found = []
         for (group, number), device in self.devices.items():
             if group == self._gpu_group:
-                values = history.values.get(group, {}).get(number, {}).get(fields.XID, ())
+                values = history.values.get(group, {}).get(number, {}).get(table.XID, ())
                 recorded = [values[at] for at in range(len(values))]
                 found += [(device, int(value.ts), value.value) for value in recorded if not value.isBlank]
         history.EmptyValues()
@@ -165,10 +181,12 @@ class Connection:
 
     def _start_profiling(self) -> None:
         self._refused_ns = None
-        for what, numbers in (("profiling", fields.PROFILING), ("totals", fields.TOTALS)):
+        for what, numbers in (("profiling", table.PROFILING), ("totals", table.TOTALS)):
             start = partial(self._start, what, numbers, self._interval_seconds)
             if not self._call(start, f"{what} fields refused", self.problems):
                 self._refused_ns = self._monotonic_ns()
+        # Many GPUs do not count these beside the others, which is no problem.
+        self._call(partial(self._start, "pipes", table.PIPES, self._interval_seconds), "", [])
 
     def _start(self, what: str, numbers, seconds: float) -> bool:
         """Watch the fields that this DCGM version knows; an unknown field would fail the whole group."""
@@ -252,6 +270,7 @@ def connect(
     environ: Mapping[str, str],
     interval_seconds: float,
     monotonic_ns: Callable[[], int],
+    further: tuple[str, ...] = (),
 ) -> Connection:
     """Connect and watch. Raises NoData without the library or a GPU, CollectorError where DCGM does not answer."""
     structs, address = modules.dcgm_structs, address_of(environ)
@@ -267,7 +286,7 @@ def connect(
         if address:
             advice = "start nv-hostengine, or set GOODPUT_DCGM_EMBEDDED=1"
         raise CollectorError(f"DCGM: {where}: {error_text(error)}; {advice}") from None
-    connection = Connection(modules, handle, interval_seconds, monotonic_ns)
+    connection = Connection(modules, handle, interval_seconds, monotonic_ns, further)
     try:
         connection.watch()
         return connection

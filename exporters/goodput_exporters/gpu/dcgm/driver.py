@@ -23,6 +23,7 @@ from goodput_exporters.collector import CollectorError, NoData
 from goodput_exporters.gpu.dcgm import connection as dcgm
 from goodput_exporters.gpu.dcgm.connection import Connection, Device
 from goodput_exporters.gpu.drivers import Options
+from goodput_exporters.gpu.nvidia import dcgm_field_table as table
 from goodput_exporters.gpu.nvidia import dcgm_fields as fields
 from goodput_exporters.gpu.nvidia.xid import lookup
 from goodput_exporters.gpu.sample import EVENTS_MAX, PROBLEMS_MAX, Event, Gpu, Sample
@@ -41,7 +42,7 @@ class Dcgm:
         unix_ns: Callable[[], int] = time.time_ns,
     ):
         self._environ = os.environ if environ is None else environ
-        self._interval_seconds = options.interval_seconds
+        self._interval_seconds, self._further = options.interval_seconds, options.dcgm_fields
         self._monotonic_ns, self._unix_ns = monotonic_ns, unix_ns
         self._modules: Any = None
         self._connection: Connection | None = None
@@ -82,7 +83,7 @@ class Dcgm:
 
     def _connect(self) -> Connection:
         self._connection = dcgm.connect(
-            self._modules, self._environ, self._interval_seconds, self._monotonic_ns
+            self._modules, self._environ, self._interval_seconds, self._monotonic_ns, self._further
         )
         return self._connection
 
@@ -92,8 +93,10 @@ class Dcgm:
         for device in connection.devices.values():
             device.values = {}
         fast_us = connection.latest("fast", problems)
-        measured_us = max(connection.latest("profiling", problems), connection.latest("totals", problems))
+        measured_us = max(connection.latest(what, problems) for what in ("profiling", "totals", "pipes"))
         if full:
+            connection.latest("rare", problems)
+            connection.latest("further", problems)
             connection.latest("slow", problems)
             connection.find_lost(problems)
         events = self._events(connection, problems)
@@ -118,7 +121,7 @@ class Dcgm:
         events, newest_us = [], {}
         for device, time_us, value in connection.xids(problems):
             uuid = device.gpu.uuid
-            number = fields.number_of(fields.FIELDS[fields.XID], value)
+            number = fields.number_of(fields.FIELDS[table.XID], value)
             if number and time_us > self._xid_seen_us.get(uuid, self._opened_us):
                 xid = lookup(int(number))
                 events.append(Event("xid", uuid, time_us * 1000, int(number), xid.name, xid.severity))
@@ -130,10 +133,14 @@ class Dcgm:
         instance = connection.is_instance(device)
         readings = fields.readings_of(device.values, instance)
         self._cycles.add_activity(device.entity, device.values, readings)
+        for number, name in connection.further.items():
+            value = device.values.get(number)
+            if isinstance(value, int | float) and not fields.is_blank(value, isinstance(value, float)):
+                readings[f"dcgm_field/{name}"] = value
         if full:
             if instance:
-                device.profile = dcgm.text_of(device.values.get(fields.NAME)) or device.profile
-            index = device.values.get(fields.NVML_INDEX)
+                device.profile = dcgm.text_of(device.values.get(table.NAME)) or device.profile
+            index = device.values.get(table.NVML_INDEX)
             if isinstance(index, int) and index >= 0 and not fields.is_blank(index, False):
                 device.index = index
         return replace(

@@ -1,4 +1,4 @@
-"""Bits and numbers that NVML and DCGM share: reasons for throttled clocks, recovery actions, NVLink bit error ratios."""
+"""Bits and numbers that NVML and DCGM share: throttling, recovery actions, NVLink bit error ratios, the NVLink fabric."""
 
 from __future__ import annotations
 
@@ -19,6 +19,25 @@ RECOVERY_ACTIONS = (
     *("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset"),
     *("recover_imex_domain", "bus_reset", "system_reboot"),
 )
+
+# nvmlGpuFabricState_t; dcgmFabricManagerStatus_t adds what follows.
+FABRIC_STATES = ("not_supported", "not_started", "in_progress", "completed", "failed")
+# Bits of nvmlGpuFabricInfo_v2_t's health mask, DCGM field 174: of each problem 0 not supported, 1 true, 2 false.
+_FABRIC_PROBLEMS = {"degraded_bandwidth": 0, "route_recovery": 2, "route_unhealthy": 4, "access_timeout": 6}
+_FABRIC_CONFIGURATION = 8  # four bits: 0 not supported, 1 correct, else what is wrong
+
+
+def fabric_state(number: int) -> str:
+    return FABRIC_STATES[number] if 0 <= number < len(FABRIC_STATES) else "unknown"
+
+
+def fabric_problems(mask: int) -> dict[str, float]:
+    """1 for each problem in the health mask, 0 where it is known not to be."""
+    values = {name: mask >> shift & 3 for name, shift in _FABRIC_PROBLEMS.items()}
+    found = {f"fabric_problem/{name}": float(value == 1) for name, value in values.items() if value}
+    if configuration := mask >> _FABRIC_CONFIGURATION & 0xF:
+        found["fabric_problem/misconfigured"] = float(configuration != 1)
+    return found
 
 
 def throttle_readings(bits: int) -> dict[str, float]:

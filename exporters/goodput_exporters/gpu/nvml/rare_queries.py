@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 
+from goodput_exporters.gpu.nvidia.status_codes import fabric_problems, fabric_state
 from goodput_exporters.gpu.nvml.queries import MEGA, MILLI, Field, Query, call, number_query, structure
 
 # nvmlTemperatureThresholds_t and NVML_FI_DEV_TEMPERATURE_*_TLIMIT.
@@ -24,10 +25,6 @@ _ECC = {
     "aggregate": {"l1": (18, 19), "l2": (20, 21), "device": (22, 23), "register": (24, 25), "texture": (26, 27), "cbu": (0, 28)},
 }  # fmt: skip
 _SRAM = 7  # NVML_MEMORY_LOCATION_SRAM, which has no field
-_FABRIC_STATES = ("not_supported", "not_started", "in_progress", "completed")
-# Bits of the health mask's problems: 0 not supported, 1 true, 2 false.
-_FABRIC_PROBLEMS = {"degraded_bandwidth": 0, "route_recovery": 2, "route_unhealthy": 4, "access_timeout": 6}
-_FABRIC_CONFIGURATION = 8  # four bits: 0 not supported, 1 correct, else what is wrong
 
 RARE_FIELDS = (
     Field(1, "ecc_mode/current"),
@@ -67,24 +64,12 @@ def _sram_threshold(nvml, device) -> dict[str, float]:
 def _fabric(nvml, device) -> dict[str, float]:
     info = structure(nvml, "c_nvmlGpuFabricInfo_v2_t")
     call(nvml, "nvmlDeviceGetGpuFabricInfoV", device.handle, ctypes.byref(info))
-    state = _FABRIC_STATES[info.state] if info.state < len(_FABRIC_STATES) else "unknown"
+    state = fabric_state(info.state)
     # The status is that of the registration with the fabric manager, once it is completed.
     readings = {f"fabric/{'failed' if state == 'completed' and info.status else state}": 1.0}
     if state == "completed":
         readings |= fabric_problems(info.healthMask)
     return readings
-
-
-def fabric_problems(mask: int) -> dict[str, float]:
-    """1 for each problem in nvmlGpuFabricInfo_v2_t's health mask, 0 where it is known not to be."""
-    found = {
-        f"fabric_problem/{name}": float(value == 1)
-        for name, shift in _FABRIC_PROBLEMS.items()
-        if (value := mask >> shift & 3)
-    }
-    if configuration := mask >> _FABRIC_CONFIGURATION & 0xF:
-        found["fabric_problem/misconfigured"] = float(configuration != 1)
-    return found
 
 
 def _license(nvml, device) -> dict[str, float]:

@@ -1,0 +1,432 @@
+"""DCGM: every field's reading worked by hand, blank values, and the numbers of fields by place and by link."""
+
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from goodput_exporters.gpu import sample as gpu_sample
+from goodput_exporters.gpu.nvidia import dcgm_field_table as table
+from goodput_exporters.gpu.nvidia import dcgm_fields as fields
+from goodput_exporters.gpu.nvidia.dcgm_fields import FIELDS, readings_of
+
+# Field: (raw value, reading, its value). Every field of the table is here.
+BY_HAND = {
+    90: (131_072, "bar1/total", 137_438_953_472.0),
+    92: (2, "bar1/used", 2_097_152.0),
+    93: (131_070, "bar1/free", 137_436_856_320.0),
+    102: (1545, "clock/video", 1.545e9),
+    110: (1755, "clock_limit/sm/application", 1.755e9),
+    111: (2619, "clock_limit/memory/application", 2.619e9),
+    113: (1980, "clock_limit/sm/max", 1.98e9),
+    114: (2619, "clock_limit/memory/max", 2.619e9),
+    115: (1545, "clock_limit/video/max", 1.545e9),
+    151: (95, "temperature_limit/memory_max", 95.0),
+    152: (87, "temperature_limit/core_max", 87.0),
+    153: (26, "temperature_margin", 26.0),
+    157: (401.25, "power_instant", 401.25),
+    158: (89, "temperature_limit/slowdown", 89.0),
+    159: (92, "temperature_limit/shutdown", 92.0),
+    160: (650.0, "power_setting/requested", 650.0),
+    161: (200.0, "power_setting/min", 200.0),
+    162: (700.0, "power_setting/max", 700.0),
+    163: (700.0, "power_setting/default", 700.0),
+    170: (3, "fabric/completed", 1.0),
+    190: (2, "performance_state", 2.0),
+    191: (43, "fan", 0.43),
+    206: (3, "activity/encoder", 0.03),
+    207: (7, "activity/decoder", 0.07),
+    285: (10, "c2c_links/present", 10.0),
+    300: (1, "ecc_mode/current", 1.0),
+    301: (0, "ecc_mode/pending", 0.0),
+    346: (1, "ecc_threshold", 1.0),
+    385: (632, "remap_banks/max", 632.0),
+    386: (4, "remap_banks/high", 4.0),
+    387: (2, "remap_banks/partial", 2.0),
+    388: (1, "remap_banks/low", 1.0),
+    389: (0, "remap_banks/none", 0.0),
+    526: (1, "vgpu_license/licensed", 1.0),
+    1013: (0.0125, "activity/tensor_imma", 0.0125),
+    1014: (0.58, "activity/tensor_hmma", 0.58),
+    1015: (0.02, "activity/tensor_dfma", 0.02),
+    1016: (0.21, "activity/integer", 0.21),
+    1076: (5_000_000, "link_rate/c2c/transmit", 5e6),
+    1078: (6_000_000, "link_rate/c2c/receive", 6e6),
+    1400: (1, "c2c_errors/crc", 1.0),
+    1401: (2, "c2c_errors/replay", 2.0),
+    1402: (3, "c2c_errors/replay_back_to_back", 3.0),
+    1422: (1_500_000_000, "throttle/sw_thermal", 1.5),
+    1423: (2_500_000_000, "throttle/hw_thermal", 2.5),
+    1424: (3_500_000_000, "throttle/hw_power_brake", 3.5),
+    1501: (14, "pcie_errors/correctable", 14.0),
+    100: (1980, "clock/sm", 1.98e9),
+    101: (2619, "clock/memory", 2.619e9),
+    140: (71, "temperature/memory", 71.0),
+    150: (54, "temperature/core", 54.0),
+    155: (412.734, "power", 412.734),
+    156: (8_437_215_001, "energy", 8_437_215.001),
+    164: (700.0, "power_limit", 700.0),
+    202: (3, "pcie_replays", 3.0),
+    203: (57, "activity/utilization", 0.57),
+    204: (29, "activity/memory_controller", 0.29),
+    235: (5, "pcie_generation/max", 5.0),
+    236: (16, "pcie_lanes/max", 16.0),
+    237: (4, "pcie_generation/current", 4.0),
+    238: (8, "pcie_lanes/current", 8.0),
+    240: (12_500_000_000, "throttle/power", 12.5),
+    241: (1, "throttle/thermal", 1e-9),
+    242: (2_000_000_000, "throttle/sync_boost", 2.0),
+    243: (3_000_000_000, "throttle/board_limit", 3.0),
+    244: (4_000_000_000, "throttle/low_utilization", 4.0),
+    245: (5_000_000_000, "throttle/reliability", 5.0),
+    246: (6_000_000_000, "throttle/app_clocks", 6.0),
+    247: (7_000_000_000, "throttle/base_clocks", 7.0),
+    250: (81_559, "memory/total", 85_520_809_984.0),
+    251: (1, "memory/free", 1_048_576.0),
+    252: (1024, "memory/used", 1_073_741_824.0),
+    253: (551, "memory/reserved", 577_765_376.0),
+    310: (1, "ecc/correctable/volatile", 1.0),
+    311: (2, "ecc/uncorrectable/volatile", 2.0),
+    312: (3, "ecc/correctable/aggregate", 3.0),
+    313: (4, "ecc/uncorrectable/aggregate", 4.0),
+    390: (5, "pages_retired/single_bit", 5.0),
+    391: (6, "pages_retired/double_bit", 6.0),
+    392: (2, "pages_retired/pending", 1.0),
+    393: (7, "rows_remapped/uncorrectable", 7.0),
+    394: (8, "rows_remapped/correctable", 8.0),
+    395: (1, "rows_remapped/failure", 1.0),
+    396: (1, "rows_remapped/pending", 1.0),
+    409: (11, "nvlink_errors/crc_flit", 11.0),
+    419: (12, "nvlink_errors/crc_data", 12.0),
+    429: (13, "nvlink_errors/replay", 13.0),
+    439: (14, "nvlink_errors/recovery", 14.0),
+    449: (1000, "link_rate/nvlink/both", 1.024e9),
+    497: (15, "nvlink_errors/crc", 15.0),
+    498: (16, "nvlink_errors/recovery", 16.0),
+    499: (17, "nvlink_errors/replay", 17.0),
+    843: (1000, "link_rate/nvlink/transmit", 1.024e9),
+    897: (500, "link_rate/nvlink/receive", 5.12e8),
+    1001: (0.98, "activity/engine", 0.98),
+    1002: (0.85, "activity/sm", 0.85),
+    1003: (0.41, "activity/sm_occupancy", 0.41),
+    1004: (0.62, "activity/tensor", 0.62),
+    1005: (0.33, "activity/dram", 0.33),
+    1006: (0.01, "activity/fp64", 0.01),
+    1007: (0.02, "activity/fp32", 0.02),
+    1008: (0.03, "activity/fp16", 0.03),
+    1009: (1_000_000, "link_rate/pcie/transmit", 1e6),
+    1010: (2_000_000, "link_rate/pcie/receive", 2e6),
+    1011: (3_000_000, "link_rate/nvlink/transmit", 3e6),
+    1012: (4_000_000, "link_rate/nvlink/receive", 4e6),
+    1091: (2**47 + 1, "link_bytes/pcie/transmit", 140_737_488_355_329.0),
+    1092: (6, "link_bytes/pcie/receive", 6.0),
+    1201: (7, "link_bytes/nvlink/transmit", 7.0),
+    1203: (8, "link_bytes/nvlink/receive", 8.0),
+    1204: (9, "nvlink_errors/malformed_packets", 9.0),
+    1205: (10, "nvlink_errors/buffer_overruns", 10.0),
+    1206: (11, "nvlink_errors/receive", 11.0),
+    1207: (12, "nvlink_errors/receive_remote", 12.0),
+    1208: (13, "nvlink_errors/receive_general", 13.0),
+    1209: (14, "nvlink_errors/local_link_integrity", 14.0),
+    1210: (15, "nvlink_errors/transmit_discards", 15.0),
+    1211: (16, "nvlink_errors/recovery_successful", 16.0),
+    1212: (17, "nvlink_errors/recovery_failed", 17.0),
+    1213: (18, "nvlink_errors/recovery_events", 18.0),
+    1214: (19, "nvlink_errors/symbol", 19.0),
+    1215: (0x50C, "nvlink_bit_errors/symbol", 5e-12),
+    1216: (3e-12, "nvlink_bit_errors/symbol", 3e-12),
+    1217: (0x10F, "nvlink_bit_errors/effective", 1e-15),
+    1218: (1e-15, "nvlink_bit_errors/effective", 1e-15),
+    1219: (20, "nvlink_errors/effective", 20.0),
+    1220: (21, "nvlink_errors/ecc_data", 21.0),
+    1523: (2, "recovery/node_reboot", 1.0),
+    1603: (1_980_000_000, "clock/sm", 1.98e9),
+    1604: (2_619_000_000, "clock/memory", 2.619e9),
+    1611: (8_437_215, "energy", 8_437_215.0),
+    1613: (0.57, "activity/utilization", 0.57),
+    1614: (0.29, "activity/memory_controller", 0.29),
+    1617: (12.5, "throttle/power", 12.5),
+    1618: (1.5, "throttle/thermal", 1.5),
+    1625: (85_520_809_984, "memory/total", 85_520_809_984.0),
+    1626: (1_048_576, "memory/free", 1_048_576.0),
+    1627: (1_073_741_824, "memory/used", 1_073_741_824.0),
+    1628: (577_765_376, "memory/reserved", 577_765_376.0),
+    1648: (1_024_000_000, "link_rate/nvlink/both", 1.024e9),
+}
+# Those without a reading of their own: bits, events, totals of cycles.
+OTHERS = {112, 174, 230, 1084, 1085}
+# As dcgm_fields.h has them: the first and last links of each range of numbers, and errors by place.
+LINES = [
+    "NVLINK_CRC_FLIT_ERROR_COUNT_L0",
+    "400",
+    "NVLINK_CRC_FLIT_ERROR_COUNT_L5",
+    "405",
+    "NVLINK_CRC_FLIT_ERROR_COUNT_L6",
+    "451",
+    "NVLINK_CRC_FLIT_ERROR_COUNT_L11",
+    "456",
+    "NVLINK_CRC_FLIT_ERROR_COUNT_L12",
+    "406",
+    "NVLINK_CRC_FLIT_ERROR_COUNT_L14",
+    "408",
+    "NVLINK_CRC_FLIT_ERROR_COUNT_L15",
+    "481",
+    "NVLINK_CRC_FLIT_ERROR_COUNT_L17",
+    "483",
+    "NVLINK_CRC_DATA_ERROR_COUNT_L0",
+    "410",
+    "NVLINK_CRC_DATA_ERROR_COUNT_L11",
+    "462",
+    "NVLINK_CRC_DATA_ERROR_COUNT_L12",
+    "416",
+    "NVLINK_CRC_DATA_ERROR_COUNT_L17",
+    "486",
+    "NVLINK_REPLAY_ERROR_COUNT_L5",
+    "425",
+    "NVLINK_REPLAY_ERROR_COUNT_L6",
+    "463",
+    "NVLINK_REPLAY_ERROR_COUNT_L14",
+    "428",
+    "NVLINK_REPLAY_ERROR_COUNT_L15",
+    "487",
+    "NVLINK_RECOVERY_ERROR_COUNT_L0",
+    "430",
+    "NVLINK_RECOVERY_ERROR_COUNT_L11",
+    "474",
+    "NVLINK_RECOVERY_ERROR_COUNT_L12",
+    "436",
+    "NVLINK_RECOVERY_ERROR_COUNT_L15",
+    "491",
+    "NVLINK_RECOVERY_ERROR_COUNT_L17",
+    "493",
+    "NVLINK_TX_BANDWIDTH_L0",
+    "825",
+    "NVLINK_TX_BANDWIDTH_L17",
+    "842",
+    "NVLINK_RX_BANDWIDTH_L0",
+    "879",
+    "NVLINK_RX_BANDWIDTH_L17",
+    "896",
+    "ECC_SBE_VOL_L1",
+    "314",
+    "ECC_DBE_VOL_L1",
+    "315",
+    "ECC_SBE_VOL_L2",
+    "316",
+    "ECC_DBE_VOL_L2",
+    "317",
+    "ECC_SBE_VOL_DEV",
+    "318",
+    "ECC_DBE_VOL_DEV",
+    "319",
+    "ECC_SBE_VOL_REG",
+    "320",
+    "ECC_DBE_VOL_REG",
+    "321",
+    "ECC_SBE_VOL_TEX",
+    "322",
+    "ECC_DBE_VOL_TEX",
+    "323",
+    "ECC_SBE_AGG_L1",
+    "324",
+    "ECC_DBE_AGG_L1",
+    "325",
+    "ECC_SBE_AGG_L2",
+    "326",
+    "ECC_DBE_AGG_L2",
+    "327",
+    "ECC_SBE_AGG_DEV",
+    "328",
+    "ECC_DBE_AGG_DEV",
+    "329",
+    "ECC_SBE_AGG_REG",
+    "330",
+    "ECC_DBE_AGG_REG",
+    "331",
+    "ECC_SBE_AGG_TEX",
+    "332",
+    "ECC_DBE_AGG_TEX",
+    "333",
+    "ECC_SBE_VOL_SHM",
+    "334",
+    "ECC_DBE_VOL_SHM",
+    "335",
+    "ECC_SBE_VOL_CBU",
+    "336",
+    "ECC_DBE_VOL_CBU",
+    "337",
+    "ECC_SBE_AGG_SHM",
+    "338",
+    "ECC_DBE_AGG_SHM",
+    "339",
+    "ECC_SBE_AGG_CBU",
+    "340",
+    "ECC_DBE_AGG_CBU",
+    "341",
+    "ECC_SBE_VOL_SRM",
+    "342",
+    "ECC_DBE_VOL_SRM",
+    "343",
+    "ECC_SBE_AGG_SRM",
+    "344",
+    "ECC_DBE_AGG_SRM",
+    "345",
+]
+PLACES_AND_LINKS = {*range(314, 346), *table.UNWATCHED}
+PLACES_AND_LINKS |= {*range(400, 409), *range(410, 419), *range(420, 429), *range(430, 439), *range(451, 475)}
+PLACES_AND_LINKS |= {*range(481, 490), *range(491, 494)}
+
+
+def test_every_field_by_hand():
+    assert set(BY_HAND) | OTHERS | PLACES_AND_LINKS == set(FIELDS)
+    assert not set(BY_HAND) & PLACES_AND_LINKS
+
+
+def test_numbers_of_places_and_links():
+    found = {FIELDS[number].names[0].removeprefix("DCGM_FI_DEV_"): number for number in PLACES_AND_LINKS}
+    expected = dict(zip(LINES[::2], map(int, LINES[1::2]), strict=True))
+    assert {name: found[name] for name in expected} == expected
+    # Kinds, scopes and links are in the names.
+    for number in PLACES_AND_LINKS:
+        family, *parts = FIELDS[number].key.split("/")
+        name = FIELDS[number].names[0]
+        if family == "ecc_location":
+            assert ("_SBE_" in name, "_VOL_" in name) == (parts[0] == "correctable", parts[1] == "volatile")
+        else:
+            assert re.search(rf"_L{parts[0]}(_|$)", name), name
+            way = (
+                parts[1] if family == "nvlink_link_errors" else {"transmit": "TX", "receive": "RX"}[parts[1]]
+            )
+            assert f"_{way.upper()}_" in name, name
+    assert readings_of({316: 3, 1041: 4000, 896: 5}) == {
+        "ecc_location/correctable/volatile/l2": 3.0, "nvlink_link_rate/0/receive": 4000.0, "nvlink_link_rate/17/receive": 5_120_000.0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "status, state",
+    list(enumerate(["not_supported", "not_started", "in_progress", "completed", "failed", "unknown"])),
+)
+def test_fabric_states(status, state):
+    assert readings_of({170: status}) == {f"fabric/{state}": 1.0}
+
+
+def test_fabric_problems_are_bits():
+    # Degraded bandwidth is false, a route is unhealthy, the configuration is wrong; the rest is not known.
+    assert readings_of({174: 0b0011_00_01_00_10}) == {
+        "fabric_problem/degraded_bandwidth": 0.0, "fabric_problem/route_unhealthy": 1.0, "fabric_problem/misconfigured": 1.0,
+    }  # fmt: skip
+    assert readings_of({174: 0}) == {}
+
+
+def test_unknown_performance_state_is_absent():
+    assert readings_of({190: 32}) == {} and readings_of({190: 15}) == {"performance_state": 15.0}
+
+
+@pytest.mark.parametrize("number", BY_HAND)
+def test_a_field_in_base_units(number):
+    raw, key, value = BY_HAND[number]
+    assert readings_of({number: raw}) == {key: value}
+    gpu_sample.series_of(key)
+
+
+@pytest.mark.parametrize("number", BY_HAND)
+def test_zero_is_a_value_and_missing_is_none(number):
+    zero = readings_of({number: 0.0 if FIELDS[number].double else 0})
+    # Where the memory has no sensor, its temperature is 0.
+    assert list(zero.values()) == ([1.0] if number in (170, 1523) else [] if number == 140 else [0.0])
+    blanks = [
+        None,
+        "<<<NULL>>>",
+        "<<<NOT_SUPPORTED>>>",
+        "55",
+        True,
+        float("nan"),
+        float("inf"),
+        -float("inf"),
+    ]
+    if FIELDS[number].double:
+        blanks += [fields.FP64_BLANK + code for code in (0, 1, 2, 3, 15)]
+    else:
+        blanks += [base + code for base in (0x7FFFFFF0, 0x7FFFFFFFFFFFFFF0) for code in (0, 1, 2, 3, 15)]
+    for blank in blanks:
+        assert readings_of({number: blank}) == {}, blank
+
+
+def test_only_temperatures_may_be_negative():
+    negative = {
+        key for number in FIELDS for key in readings_of({number: -1.0 if FIELDS[number].double else -1})
+    }
+    limits = {f"temperature_limit/{limit}" for limit in ("slowdown", "shutdown", "core_max", "memory_max")}
+    assert negative == {"temperature/core", "temperature/memory", "temperature_margin"} | limits
+
+
+def test_counter_may_exceed_32_bit_blank():
+    # 2.15e9 mJ are 2.15 MJ: 51 minutes at 700 W.
+    assert readings_of({156: 0x7FFFFFEF}) == {"energy": 2_147_483.631}
+    assert readings_of({156: 0x80000000}) == {"energy": 2_147_483.648}
+
+
+def test_ratio_above_one_is_dropped():
+    assert readings_of({1002: 1.04, 203: 106, 1004: 1.06}) == {"activity/sm": 1.04}
+
+
+def test_impossible_zero_is_passed_on():
+    assert readings_of({203: 100, 1001: 0.0}) == {"activity/utilization": 1.0, "activity/engine": 0.0}
+
+
+def test_event_reasons_are_bits():
+    found = readings_of({112: 0x84})
+    assert {key for key, value in found.items() if value} == {"throttled/power", "throttled/hw_power_brake"}
+    assert len(found) == 9 and set(found.values()) == {0.0, 1.0}
+
+
+def test_unknown_recovery_action():
+    assert readings_of({1523: 99}) == {"recovery/unknown": 1.0}
+
+
+def test_the_finer_of_two_fields_wins():
+    assert readings_of({156: 1999, 1611: 1}) == {"energy": 1.999}
+    assert readings_of({252: 1, 1627: 1_100_000}) == {"memory/used": 1_100_000.0}
+    both = readings_of({449: 9, 1011: 1, 1012: 2, 843: 7, 897: 8})
+    assert both == {"link_rate/nvlink/transmit": 1.0, "link_rate/nvlink/receive": 2.0}
+
+
+def test_instance_reports_only_its_own_fields():
+    values = {number: raw for number, (raw, _, _) in BY_HAND.items()}
+    keys = set(readings_of(values, instance=True))
+    assert {key.split("/")[0] for key in keys} == {"activity", "memory"}
+    assert "activity/utilization" not in keys and "activity/tensor" in keys
+
+
+def test_sm_activity_from_totals_of_cycles():
+    cycles = fields.SmCycles()
+
+    def ratio(device: str, values: dict) -> float | None:
+        readings = {}
+        cycles.add_activity(device, values, readings)
+        return readings.get("activity/sm")
+
+    assert ratio("a", {1084: 1000, 1085: 100}) is None
+    assert ratio("a", {1084: 3000, 1085: 600}) == 0.25
+    assert ratio("a", {1084: 3000, 1085: 600}) is None  # The same measurement again.
+    assert ratio("a", {1084: 10, 1085: 5}) is None  # Reset.
+    assert ratio("a", {1084: 20, 1085: 5}) == 0.0
+    assert ratio("a", {1084: 30}) is None
+    assert ratio("a", {1084: 40, 1085: 6}) is None
+    assert ratio("a", {1084: 50, 1085: 60}) is None  # More active than elapsed.
+    cycles.keep({"b"})
+    assert ratio("a", {1084: 60, 1085: 60}) is None
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(FIELDS)), st.one_of(st.none(), st.text(), st.integers(), st.floats())
+    )
+)
+@example({1523: -1})
+@example({112: 2**80})
+def test_any_value_gives_valid_readings(values):
+    found = readings_of(values)
+    gpu_sample.check(gpu_sample.Sample("dcgm", 0, [gpu_sample.Gpu("GPU-1", readings=found)]))
