@@ -170,7 +170,7 @@ PANELS = [
     panels.lines(
         "Further fields of DCGM",
         "The highest value of each field that goodput node --dcgm-fields names and that has no series of its own, "
-        "in DCGM's unit.",
+        "in DCGM's unit. NVIDIA's reference of field identifiers has what each means.",
         {"{{field}}": f"topk(12, max by (field) (goodput_gpu_dcgm_field{{{GPU}}}))"},
         unit="short",
         no_value="goodput node --dcgm-fields names none",

@@ -44,8 +44,7 @@ class Settings:
     gpus_expected: int | None = None  # None: counted on the PCI bus
     gpu_interval_seconds: float = 1.0
     dcgm_endpoint: str = ""  # URL of a dcgm-exporter, such as http://127.0.0.1:9400/metrics
-    # DCGM's fields to serve under its names, and to read where nothing else does: name, type, help. (): the usual ones.
-    dcgm_counters: tuple[tuple[str, str, str], ...] = ()
+    dcgm_fields: str = ""  # dcgm-exporter's list of counters, a file; "" for the usual ones
     drivers: tuple[str, ...] | None = None  # GPU drivers to use; None: all
     paths: tuple[str, ...] = ()  # whose file systems are monitored, besides the network file systems
     textfile_directories: tuple[str, ...] = ()  # of *.prom files that other programs write

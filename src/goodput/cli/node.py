@@ -144,10 +144,8 @@ def call(arguments) -> int:
         with loading():
             import logging
 
-            from goodput.probe import kept
             from goodput.stack_samples.py_spy import find_py_spy
             from goodput_exporters.agent import Agent
-            from goodput_exporters.gpu.nvidia.counters_file import read_counters
             from goodput_exporters.push.credentials import Credentials
     except ImportError as error:
         return fail("node", f"{error}. The node agent needs: pip install 'goodput-telemetry[node]'")
@@ -159,14 +157,27 @@ def call(arguments) -> int:
         _check_arguments(arguments, credentials)
         otlp = settings_of(arguments) if is_running else None
         authenticator = authenticator_of(arguments) if is_running else None
-        dcgm_counters = read_counters(arguments.dcgm_fields) if arguments.dcgm_fields else ()
+        agent = _agent(Agent, arguments, credentials, authenticator, otlp)
     except ValueError as error:
         return fail("node", error, 2)
     if arguments.py_spy and find_py_spy() is None:
         message(
             "node", "py-spy is not installed, so no stacks are sent: pip install 'goodput-telemetry[stacks]'"
         )
-    agent = Agent(
+    if arguments.check:
+        return _check(agent, arguments, credentials)
+    if arguments.once:
+        sys.stdout.write(agent.once())
+        return 0
+    return _run(agent, arguments)
+
+
+def _agent(agent_class, arguments, credentials, authenticator, otlp):
+    """The agent as its options say. Raises ValueError for a file that is malformed."""
+    from goodput.probe import kept
+
+    is_running = not (arguments.once or arguments.check)
+    return agent_class(
         arguments.directory,
         aggregator=arguments.aggregator if is_running else None,
         credentials=credentials,
@@ -185,7 +196,7 @@ def call(arguments) -> int:
         probe=arguments.probe or kept.path_of(socket.gethostname()) or "",
         gpu_interval_seconds=arguments.gpu_interval,
         dcgm_endpoint=arguments.dcgm_exporter or "",
-        dcgm_counters=dcgm_counters,
+        dcgm_fields=arguments.dcgm_fields or "",
         drivers=gpu_drivers(arguments),
         paths=tuple(arguments.path),
         pod_resources=arguments.pod_resources or os.path.join(arguments.rootfs, POD_RESOURCES),
@@ -193,12 +204,6 @@ def call(arguments) -> int:
         textfile_directories=tuple(arguments.textfile_dir),
         network_kinds=tuple(dict.fromkeys(arguments.network)),
     )
-    if arguments.check:
-        return _check(agent, arguments, credentials)
-    if arguments.once:
-        sys.stdout.write(agent.once())
-        return 0
-    return _run(agent, arguments)
 
 
 def attribute_of(option: str) -> str:

@@ -92,6 +92,7 @@ def test_once_without_pages_or_roots(tmp_path):
         (["--grace", "-0.1"], "expected 0 to 86400 seconds"),
         (["--grace", "1e9"], "expected 0 to 86400 seconds"),
         (["--token-file", "/nowhere/token"], "/nowhere/token"),
+        (["--dcgm-fields", "/nowhere/counters.csv"], "/nowhere/counters.csv: No such file"),
         (["--unknown"], "unrecognized"),
         *(
             ([f"--{name}", value], "empty")

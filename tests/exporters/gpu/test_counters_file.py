@@ -2,6 +2,8 @@
 
 import pytest
 
+from goodput_exporters.collector import Settings
+from goodput_exporters.collectors.gpus.collector import Gpus
 from goodput_exporters.gpu.dcgm_endpoint.driver import DcgmEndpoint
 from goodput_exporters.gpu.dcgm_endpoint.page import parse_page
 from goodput_exporters.gpu.drivers import Options
@@ -82,3 +84,13 @@ def test_further_fields_of_a_page_are_read_as_they_are():
     (device,) = parsed.devices.values()
     readings = DcgmEndpoint(Options(dcgm_endpoint="http://x/"))._gpu(device).readings
     assert readings == {"temperature/core": 54.0, "dcgm_field/DCGM_FI_DEV_VIRTUAL_MODE": 2}
+
+
+def test_setting_reaches_the_drivers_and_the_page(tmp_path):
+    (tmp_path / "counters.csv").write_text(FILE)
+    gpus = Gpus(Settings(str(tmp_path), dcgm_fields=str(tmp_path / "counters.csv")))
+    supervisor = gpus._supervisor("dcgm", "module:Class")
+    assert '"dcgm_fields":["DCGM_FI_DEV_VIRTUAL_MODE"]' in " ".join(map(str, supervisor._command))
+    assert gpus.dcgm_page("n0") == ""
+    with pytest.raises(ValueError, match="No such file"):
+        Gpus(Settings(str(tmp_path), dcgm_fields=str(tmp_path / "none.csv")))

@@ -22,7 +22,7 @@ from goodput_exporters.collectors.gpus.series import add_component, add_driver, 
 from goodput_exporters.collectors.gpus.xid_counter import XidCounter
 from goodput_exporters.gpu.drivers import DRIVERS, XID_DRIVERS, Options, absence
 from goodput_exporters.gpu.merge import MergedGpu, merge, merge_components
-from goodput_exporters.gpu.nvidia.counters_file import Counter, further_fields
+from goodput_exporters.gpu.nvidia.counters_file import further_fields, read_counters
 from goodput_exporters.gpu.pci import PciBus
 from goodput_exporters.gpu.sample import TEXT_MAX, Event, Sample
 from goodput_exporters.gpu.supervisor import STOP_SECONDS_MAX, DriverStatus, DriverSupervisor, Limits
@@ -39,6 +39,8 @@ class Gpus:
     """`on_sample` is called in the driver's thread, with the events that damage.py adds; `pods_of` names the pods of a GPU
     of which no driver does.
 
+    Raises ValueError where the list of counters is malformed.
+
     `modules` replaces the drivers in gpu/drivers.py, as in {"fake": "fake_drivers:Hanging"}.
     """
 
@@ -54,7 +56,7 @@ class Gpus:
     ):
         self._settings = settings
         self._modules, self._limits = modules, limits
-        self._counters = tuple(Counter(*one) for one in settings.dcgm_counters)
+        self._counters = read_counters(settings.dcgm_fields) if settings.dcgm_fields else ()
         self._monotonic_ns = monotonic_ns
         self.on_sample: Callable[[Sample], None] | None = None
         self.pods_of: Callable[[MergedGpu], list[tuple[str, str, str]]] = lambda gpu: []
