@@ -13,18 +13,14 @@ from support.servers.servers import free_ports, wait_until
 
 from goodput.metrics import CATALOGUE
 from goodput_exporters.collectors.gpus.dcgm_page import COUNTERS, GAUGES
-from goodput_exporters.gpu.nvidia.dcgm_fields import FIELDS, XID
+from goodput_exporters.gpu.nvidia.dcgm_field_table import XID
+from goodput_exporters.gpu.nvidia.dcgm_fields import FIELDS
 
 ORACLE = shutil.which("prometheus-node-exporter") or shutil.which("node_exporter")
 PROMTOOL = shutil.which("promtool")
 SECTION = (ROOT / "docs/node.md").read_text().partition("## Instead of dcgm-exporter and node_exporter\n")[2]
 # Of its etc/default-counters.csv, besides those that --compat dcgm serves.
-DCGM_DEFAULTS = {
-    "DCGM_FI_DEV_ENC_UTIL",
-    "DCGM_FI_DEV_DEC_UTIL",
-    "DCGM_FI_DEV_VGPU_LICENSE_STATUS",
-    "DCGM_FI_DRIVER_VERSION",
-}
+DCGM_DEFAULTS = {"DCGM_FI_DRIVER_VERSION"}
 # Labels that Prometheus adds.
 ADDED = {"instance"}
 
