@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from support.account.account_history import account_of, assert_closes, run_of
+from support.account.account_history import Process, account_of, assert_closes, ns, run_of
 from support.account.pipeline_simulator import Training
 
 from goodput.account import compute, document, straggler
 from goodput.account.account import Engine
+from goodput.account.collectives.operation_sums import sums_of
 from goodput.account.facts import gather
 from goodput.account.states import INDEX
 from goodput.account.text import render
@@ -123,6 +124,38 @@ def test_text_and_document_name_the_slow_stage():
         "100 % of it is waiting for stage 3" in advice["straggler"] and "move layers" in advice["straggler"]
     )
     assert "more microbatches" in advice["bubble"]
+
+
+def test_waits_in_sends_and_receives_by_stage():
+    """Stage 1 has two ranks: 2.4 s and 1.2 s in 4 steps each; what is no send or receive, or in no stage, does not count."""
+    group, rows = "pp", {0: {"send": 0.8}, 1: {"recv": 2.4, "all_reduce": 0.4}, 2: {"recv": 1.2, "send": 0.4}}
+    processes = []
+    for rank, spent in rows.items():
+        sums = sums_of((group, name, 12, 0, ns(seconds), 0) for name, seconds in spent.items())
+        one = Process(rank, 1, 0.0, stage=min(rank, 1), microbatches=3, sums=sums)
+        processes.append(one.steps(4, forward=1, communication=0.8).finished())
+    found = document(account_of(*processes))
+    assert found["pipeline"]["waits"] == [
+        {
+            "stage": 0,
+            "operation": "send",
+            "step_seconds": pytest.approx(0.2),
+            "microbatch_seconds": pytest.approx(0.2 / 3),
+        },
+        {
+            "stage": 1,
+            "operation": "recv",
+            "step_seconds": pytest.approx(0.45),
+            "microbatch_seconds": pytest.approx(0.15),
+        },
+        {
+            "stage": 1,
+            "operation": "send",
+            "step_seconds": pytest.approx(0.05),
+            "microbatch_seconds": pytest.approx(0.05 / 3),
+        },
+    ]
+    assert "stage 1 waits 0.45 s a step in recv, 0.15 s a microbatch" in render(found)
 
 
 def test_slower_rank_in_fast_stage_explains_too_little():

@@ -14,6 +14,7 @@ from goodput.account.document_types import (
     CollectiveTime,
     Factors,
     OperationTime,
+    Pipeline,
     Rank,
     RankCollectives,
     RankOperations,
@@ -66,7 +67,7 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         "restarts": [_restart(restart, account.gpu_hour_cost()) for restart in account.restarts],
         "checkpoints": figures.checkpoints(account),
         "throughput": figures.throughput(account),
-        "pipeline": figures.pipeline(account),
+        "pipeline": _pipeline(account),
         "cost": dollars,
         "energy": joules,
         "per_dollar": figures.per_unit(account, dollars and dollars["total"]),
@@ -202,6 +203,13 @@ def collectives(account: Account) -> list[CollectiveTime]:
         }
         for (group, operation), row in operation_sums.largest(account.operations)
     ]
+
+
+def _pipeline(account: Account) -> Pipeline | None:
+    found = figures.pipeline(account)
+    if found is None:
+        return None
+    return {**found, "waits": figures.pipeline_waits(account, found["microbatches"])}
 
 
 def _restart(restart, price: float | None) -> Restart:

@@ -79,7 +79,19 @@ class Throughput(TypedDict):
     samples_ranks: int
 
 
-class Pipeline(TypedDict):
+class PipelineWait(TypedDict):
+    """How long a rank of a stage waits in its sends or its receives, in the mean of its kept steps.
+
+    `microbatch_seconds` is null where the number of microbatches is not known.
+    """
+
+    stage: int
+    operation: str
+    step_seconds: float
+    microbatch_seconds: float | None
+
+
+class Bubble(TypedDict):
     """The share of kept steps spent waiting for other stages, and the part that the schedule cannot avoid."""
 
     stages: int
@@ -87,6 +99,12 @@ class Pipeline(TypedDict):
     bubble: float | None
     ideal_bubble: float | None
     excess: float | None
+
+
+class Pipeline(Bubble):
+    """`waits` are by stage and operation; [] where no sends and receives are recorded."""
+
+    waits: list[PipelineWait]
 
 
 class Total(TypedDict):

@@ -8,7 +8,17 @@ from __future__ import annotations
 from math import inf, sqrt
 
 from goodput.account.account import Account, RankAccount, sum_gpu_ns
-from goodput.account.document_types import Cause, Checkpoints, PerUnit, Pipeline, Throughput, Total, WholeRun
+from goodput.account.collectives import operation_sums
+from goodput.account.document_types import (
+    Bubble,
+    Cause,
+    Checkpoints,
+    PerUnit,
+    PipelineWait,
+    Throughput,
+    Total,
+    WholeRun,
+)
 from goodput.account.flops import too_high
 from goodput.account.states import INDEX, STATES
 
@@ -20,6 +30,7 @@ INTERVAL_SOURCE = (
     "Young, A first order approximation to the optimum checkpoint interval (1974): sqrt(2 x save time x mean time "
     "between failures)"
 )
+_POINT_TO_POINT = ("recv", "send")
 
 
 def checkpoints(account: Account) -> Checkpoints:
@@ -184,7 +195,7 @@ def _rates(ranks: list[RankAccount], name: str) -> list[float]:
     return [usual if (rate := getattr(rank, name)) is None else rate for rank in ranks]
 
 
-def pipeline(account: Account) -> Pipeline | None:
+def pipeline(account: Account) -> Bubble | None:
     """The pipeline's bubble: the share of kept steps spent waiting, and the share that the schedule needs.
 
     For p stages and m microbatches (p - 1) / (m + p - 1) of a step is idle at best (Huang et al., "GPipe", 2019;
@@ -207,6 +218,29 @@ def pipeline(account: Account) -> Pipeline | None:
         "ideal_bubble": ideal,
         "excess": None if bubble is None or ideal is None else bubble - ideal,
     }
+
+
+def pipeline_waits(account: Account, microbatches: int | None) -> list[PipelineWait]:
+    """How long ranks of each stage wait in sends and in receives: exposed time of these by kept steps."""
+    spent: dict[tuple[int, str], int] = {}
+    steps: dict[int, int] = {}
+    for rank in account.ranks:
+        if rank.stage is None or not rank.kept_steps:
+            continue
+        steps[rank.stage] = steps.get(rank.stage, 0) + rank.kept_steps
+        for (_, operation), row in operation_sums.of_rank(rank.exposed).items():
+            if operation in _POINT_TO_POINT:
+                key = rank.stage, operation
+                spent[key] = spent.get(key, 0) + row.gpu_ns
+    return [
+        {
+            "stage": stage,
+            "operation": operation,
+            "step_seconds": ns / 1e9 / steps[stage],
+            "microbatch_seconds": ns / 1e9 / steps[stage] / microbatches if microbatches else None,
+        }
+        for (stage, operation), ns in sorted(spent.items())
+    ]
 
 
 def money(account: Account) -> Total | None:

@@ -16,6 +16,7 @@ from goodput.account.states import MEANINGS, STATES
 COLUMNS = 100
 STRETCHES_SHOWN = 8
 WORKERS_SHOWN = 4
+STAGES_SHOWN = 8
 COLLECTIVES_SHOWN = 6
 # A host or stage is shown if waiting for it explains this much more than waiting for its slowest rank.
 MORE_SHARE_MIN = 0.05
@@ -252,7 +253,21 @@ def _figure_lines(document: Mapping[str, Any]) -> list[str]:
             f"  pipeline of {pipe['stages']} stages: {percent(pipe['bubble'])} of kept steps is waiting"
             f"{'' if ideal is None else least}"
         )
+        lines += _pipeline_waits(pipe.get("waits", []))  # A document of an earlier version has none.
     return [*lines, *_checkpoint_lines(document), *_money_lines(document)]
+
+
+def _pipeline_waits(waits: list[Mapping[str, Any]]) -> list[str]:
+    """The stages that wait longest in their sends and receives."""
+    longest = sorted(waits, key=lambda one: -one["step_seconds"])[:STAGES_SHOWN]
+    lines = []
+    for one in sorted(longest, key=lambda one: (one["stage"], one["operation"])):
+        each = one["microbatch_seconds"]
+        micro = "" if each is None else f", {duration(each)} a microbatch"
+        lines.append(
+            f"    stage {one['stage']} waits {duration(one['step_seconds'])} a step in {one['operation']}{micro}"
+        )
+    return lines
 
 
 def _throughput_line(rate: Mapping[str, Any]) -> str:

@@ -50,11 +50,14 @@ function reporters({ samples_basis: basis, samples_ranks: ranks, samples_per_sec
   return notes[basis] ? ` ${notes[basis]}` : "";
 }
 
-function pipeline({ stages, microbatches, bubble, ideal_bubble: ideal, excess }) {
+function pipeline({ stages, microbatches, bubble, ideal_bubble: ideal, excess, waits = [] }) {
+  const most = waits.reduce((found, one) => (found && found.step_seconds >= one.step_seconds ? found : one), null);
+  const longest = most === null ? "" : ` Stage ${most.stage} waits longest: ${duration(most.step_seconds)} a step in ` +
+    `${most.operation}${most.microbatch_seconds === null ? "" : `, ${duration(most.microbatch_seconds)} a microbatch`}.`;
   const least = ideal === null ? "What cannot be avoided is unknown: needs microbatches in goodput.start."
     : `${percent(ideal)} cannot be avoided with ${plural(microbatches, "microbatch").replace("chs", "ches")}` +
       `${excess > 0 ? `; ${percent(excess)} can` : ""}.`;
-  return ["Pipeline bubble", percent(bubble), `${plural(stages, "stage")}. ${least}`,
+  return ["Pipeline bubble", percent(bubble), `${plural(stages, "stage")}. ${least}${longest}`,
     "time in kept steps spent waiting for other stages; with p stages and m microbatches at least (p − 1) / (m + p − 1)"];
 }
 
