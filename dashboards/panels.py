@@ -283,8 +283,13 @@ def _bar(order: int, name: str, expr: str) -> str:
     return f'label_replace(label_replace({expr}, "order", "{order:02}", "", ""), "step", "{name}", "", "")'
 
 
-def annotation(name: str, expr: str, title: str, colour: str) -> dashboard_builders.AnnotationQuery:
-    """A line across the panels of a board at each moment, or an area over each time, for which `expr` has a sample."""
+def annotation(
+    name: str, expr: str, title: str, colour: str, text: str = "", at_value: bool = False
+) -> dashboard_builders.AnnotationQuery:
+    """A line across the panels of a board at each moment, or an area over each time, for which `expr` has a sample.
+
+    With `at_value` the samples are the moments, in unix milliseconds, of one line for each series.
+    """
     return (
         dashboard_builders.AnnotationQuery()
         .name(name)
@@ -294,7 +299,8 @@ def annotation(name: str, expr: str, title: str, colour: str) -> dashboard_build
         .expr(expr)
         .step(INTERVAL_MIN)
         .title_format(title)
-        .text_format("")
+        .text_format(text)
+        .use_value_for_time(at_value)
         .tag_keys("")
     )
 

@@ -503,6 +503,9 @@ ANNOTATIONS = [
     ("Hardware", f"max(changes({_HEALTH}[{RATE}])) > 0", "Critical hardware event", "straggler"),
 ]
 
+# The events of the run's story, each at its beginning, with what it cost and how that is known.
+_STORY = f"1000 * {_max('goodput_run_event_timestamp_seconds', 'kind, title, cost, claims')}"
+
 BOARD = build_board(
     "goodput-run",
     "Was every GPU-second of the run useful work, and if not, why, which rank, and what did it cost?",
@@ -511,5 +514,10 @@ BOARD = build_board(
     variables=[board_builder.RUN],
     annotations=[
         panels.annotation(name, expr, title, STATE_COLOURS[state]) for name, expr, title, state in ANNOTATIONS
+    ]
+    + [
+        panels.annotation(
+            "Story", _STORY, "{{title}}", STATE_COLOURS["stall"], "{{cost}} {{claims}}", at_value=True
+        )
     ],
 )

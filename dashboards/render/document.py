@@ -69,6 +69,10 @@ def _marks(
     marks: list[dict] = []
     for series in range_series(prometheus, expr, range_, step):
         last = None
+        if annotation.get("useValueForTime"):
+            found = {int(float(value)) for _, value in series["values"]}
+            marks += [{"colour": annotation["iconColor"], "from": ms, "to": ms} for ms in found]
+            continue
         for ms in (round(seconds * 1000) for seconds, value in series["values"] if float(value)):
             if last is not None and ms - last["to"] <= step:
                 last["to"] = ms

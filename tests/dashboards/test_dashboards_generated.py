@@ -477,13 +477,34 @@ def test_leading_causes_stand_in_the_pages_order():
 
 def test_run_board_has_its_annotations():
     marks = {one["name"]: one for one in MODELS["goodput-run"]["annotations"]["list"]}
-    told = {"Restarts", "Stalls", "Hangs", "Slow ranks", "Slow stages", "Slower", "Faster", "Hardware"}
+    told = {
+        "Restarts",
+        "Stalls",
+        "Hangs",
+        "Slow ranks",
+        "Slow stages",
+        "Slower",
+        "Faster",
+        "Hardware",
+        "Story",
+    }
     assert set(marks) == told | {"Checkpoints"}
     for one in marks.values():
         assert one["enable"] and one["expr"] and one["titleFormat"] and 'run="$run"' in one["expr"]
         # A title has labels of the expression alone.
         for label in re.findall(r"\{\{(\w+)\}\}", one["titleFormat"]):
             assert re.search(rf"\bby \([^)]*\b{label}\b", one["expr"]), one["name"]
+
+
+def test_run_board_tells_the_story_with_costs_and_claims():
+    """Its samples are the moments of the events, in ms as Grafana takes them; the others are marked when they are sampled."""
+    marks = {one["name"]: one for one in MODELS["goodput-run"]["annotations"]["list"]}
+    story = marks.pop("Story")
+    assert story["expr"].startswith(
+        "1000 * max by (kind, title, cost, claims) (goodput_run_event_timestamp_seconds{"
+    )
+    assert (story["useValueForTime"], story["textFormat"]) == (True, "{{cost}} {{claims}}")
+    assert not any(one["useValueForTime"] or one["textFormat"] for one in marks.values())
 
 
 def test_step_times_of_a_rank_show_exemplars():

@@ -219,6 +219,26 @@ def test_annotations_are_non_zero_intervals(prometheus):
     assert len(requests) == 1, "a disabled annotation is not queried"
 
 
+def test_annotation_at_its_values_marks_each_series_once(prometheus):
+    """As Grafana draws one that uses the value for the time: the events of a story, wherever they were scraped."""
+    url, _, answers = prometheus
+    start = HOUR.from_ms // 1000
+    listed = [{"name": "Story", "expr": "story", "iconColor": "red", "useValueForTime": True}]
+    result = [
+        {
+            "metric": {"title": title},
+            "values": [[start + 600 + 15 * at, str(moment * 1000)] for at in range(3)],
+        }
+        for title, moment in (("second", start + 90.5), ("first", start + 15))
+    ]
+    answers["story"] = (200, {"resultType": "matrix", "result": result})
+    found = document.document_of(board(annotations={"list": listed}), url, HOUR)["marks"]
+    assert [(one["from"] - HOUR.from_ms, one["to"] - HOUR.from_ms) for one in found] == [
+        (15_000,) * 2,
+        (90_500,) * 2,
+    ]
+
+
 def test_document_has_everything_for_the_page(prometheus):
     """page/document.ts declares the same fields as the documents have, on every level."""
     url, _, answers = prometheus

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
 import msgspec
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from support.aggregator.reports import body_of
 from support.aggregator.serve_process import serving
 from support.aggregator.shapes import assert_shape
+from support.servers.servers import wait_until
 
 from goodput.aggregator.accounts import stories
 from goodput.aggregator.api.app import create_app
@@ -21,6 +24,7 @@ from goodput.story.document_types import Story
 from goodput.wire import schema
 
 MINUTE = 60.0
+NAME = "goodput_run_event_timestamp_seconds"
 PLACES = [("n0", 0), ("n0", 1), ("n1", 0), ("n1", 1)]
 
 
@@ -120,6 +124,24 @@ def test_story_of_some_ranks_says_so(served, monkeypatch):
 
 async def _first(computing):
     return (await computing)[0]
+
+
+def test_events_are_series_with_their_costs_and_claims(served):
+    """Told without being asked for over HTTP, for the marks of a board."""
+    client, _ = served
+    story = client.get("/api/v1/runs/team%2Fone/story").json()
+
+    def marks() -> dict[str, dict]:
+        families = text_string_to_metric_families(client.get("/metrics").text)
+        found = [one for family in families if family.name == NAME for one in family.samples]
+        return {one.labels["kind"]: {**one.labels, "time": one.value} for one in found}
+
+    wait_until(lambda: marks().keys() == {"slow rank", "restart"}, 30, "the events")
+    slow, restart = (marks()[kind] for kind in ("slow rank", "restart"))
+    assert [slow["time"], restart["time"]] == pytest.approx([event["time"] for event in story["events"]])
+    assert slow["title"].startswith(story["events"][0]["title"] + ", for ")
+    assert re.fullmatch(r"0\.\d+ GPU-hours, \$0\.\d+ \((measured|estimated)\)", slow["cost"])
+    assert slow["claims"].startswith("measured: ") and "; coincident: throttle" in slow["claims"]
 
 
 def test_unknown_and_empty_runs(served):

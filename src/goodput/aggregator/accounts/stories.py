@@ -1,4 +1,4 @@
-"""Stories of runs, told from the ledger's rows in a thread of History, and cached.
+"""Stories of runs, told from the ledger's rows in a thread of History, and cached; their marks for boards are kept.
 
 Of a run with more than ROWS_MAX rows the ranks that deviate most are read, and evenly spread others that stand for the
 rest; waiting for slow ranks, pauses and paces are then scaled, and the story says so.
@@ -6,13 +6,16 @@ rest; waiting for slow ranks, pauses and paces are then scaled, and the story sa
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 from collections.abc import Sequence
 from typing import Any, cast
 
-from goodput.account import Account, Run, document
+from goodput.account import FINAL_STATUSES, Account, Run, document
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts, HealthEvent
-from goodput.aggregator.accounts.history import ANONYMOUS
+from goodput.aggregator.accounts.history import ANONYMOUS, INTERNAL, HistoryError
 from goodput.aggregator.accounts.past import Check, Past
 from goodput.aggregator.accounts.recorded_steps import ranks_by_excess, step_states
 from goodput.aggregator.accounts.result_cache import ResultCache
@@ -20,6 +23,7 @@ from goodput.aggregator.ledger.ledger import Ledger
 from goodput.causes import explain
 from goodput.story.document_types import Story
 from goodput.story.incident import Hardware
+from goodput.story.marks import Mark, marks_of
 from goodput.story.recording import Recording
 from goodput.story.tell import tell
 
@@ -27,6 +31,12 @@ ROWS_MAX = 400_000  # some 5 us each
 RANKS_LEAST, WORST_MAX = 16, 8
 HARDWARE_MAX = 1000
 BLOCKS_AT_ONCE = 4
+# A story is told for the marks of a board once in so many seconds, or so many times as long as it took.
+EVERY_SECONDS, EVERY_TIMES = 300.0, 100
+RANKS_MAX = 1024  # of a run whose story is told for its marks alone
+RUNS_MAX = 256  # whose marks are kept
+
+log = logging.getLogger("goodput.aggregator")
 
 
 class Stories:
@@ -34,25 +44,70 @@ class Stories:
 
     def __init__(self, accounts: Accounts, health: HealthCosts):
         self._accounts, self._health, self._cache = accounts, health, ResultCache()
+        self._marks: dict[str, list[Mark]] = {}  # the last told at the end
+        self._task: asyncio.Task[None] | None = None
+        self._next_seconds: dict[str, float] = {}  # by run, monotonic
+        self._final: dict[str, int | None] = {}  # by run that is over: its revision when it was told
+        self._idle_until_seconds = 0.0
 
-    async def get(self, run: str, owner: str = ANONYMOUS) -> Story:
+    async def get(self, run: str, owner: str | None = ANONYMOUS) -> Story:
         """The story of a run, for the token with the id `owner`. Raises KeyError, HistoryError, QueueFull."""
         account = await self._accounts.latest(run)
         return await self._cache.get(
             run, lambda: self._compute(account, owner), self._accounts.final_revision(account)
         )
 
+    def marks(self, run: str) -> list[Mark]:
+        """Of the last story that was told of the run."""
+        return self._marks.get(run, [])
+
+    def request_seldom(self, account: Account) -> None:
+        """Have the story told for its marks, unless it was lately: one at a time, all in a hundredth of a core."""
+        now, name = time.monotonic(), account.run
+        if self._task is not None or now < self._idle_until_seconds or len(account.ranks) > RANKS_MAX:
+            return
+        final = self._accounts.final_revision(account)
+        if now < self._next_seconds.get(name, 0.0) or (final is not None and self._final.get(name) == final):
+            return
+        self._next_seconds[name] = now + EVERY_SECONDS
+        self._task = asyncio.get_running_loop().create_task(self._tell(account, final))
+
+    async def _tell(self, account: Account, final: int | None) -> None:
+        began = time.monotonic()
+        try:
+            await self.get(account.run, INTERNAL)
+            if final is not None:
+                self._final[account.run] = final
+        except (HistoryError, KeyError) as error:
+            log.warning("run %r: its story could not be told: %s", account.run, error)
+        except Exception:
+            log.exception("run %r: its story could not be told", account.run)
+        finally:
+            self._task = None
+            self._idle_until_seconds = time.monotonic() + EVERY_TIMES * (time.monotonic() - began)
+
+    def keep(self, runs) -> None:
+        """Forget the marks of all other runs."""
+        for held in (self._marks, self._next_seconds, self._final):
+            for run in [run for run in held if run not in runs]:
+                del held[run]
+
     def clear(self) -> int:
         """Drop all stories; returns how many there were."""
         return self._cache.clear()
 
-    async def _compute(self, account: Account, owner: str) -> tuple[Story, float]:
+    async def _compute(self, account: Account, owner: str | None) -> tuple[Story, float]:
         past, hang = self._accounts.past(account), self._accounts.hang(account.run, account=account)
         verdict = None if hang is None else self._accounts.hangs.document(account.run, hang)
         events = self._health.of_run(account.run, limit=HARDWARE_MAX).events
-        return await self._accounts.history.run(
+        story, took = await self._accounts.history.run(
             owner, _story_of, past, account, verdict, list(map(hardware_of, events))
         )
+        self._marks.pop(account.run, None)
+        self._marks[account.run] = marks_of(story, account.status in FINAL_STATUSES)
+        while len(self._marks) > RUNS_MAX:
+            del self._marks[next(iter(self._marks))]
+        return story, took
 
 
 def hardware_of(event: HealthEvent) -> Hardware:

@@ -108,7 +108,10 @@ def create_app(
     health = HealthCosts(health_log, accounts)
     ingest = Ingest(store, ledger, clock, hangs=accounts.hangs, health=health_log, clocks=clocks)
     accounts.flush = ingest.flush
-    exposition = Exposition(accounts, ingest, health, authenticator, memory, clock, ranks_shown, always_fresh)
+    stories = Stories(accounts, health)
+    exposition = Exposition(
+        accounts, ingest, health, authenticator, memory, clock, ranks_shown, always_fresh, stories
+    )
     maintenance = LedgerMaintenance(ledger, ingest, accounts, keep or Keep(), memory)
 
     startup = Startup(
@@ -139,8 +142,8 @@ def create_app(
     health_routes.add_health_routes(app, health)
     installation_route.add_installation_route(app, exposition, ingest)
     end_route.add_end_route(app, ender, authenticator.audit)
-    caches = run_routes.add_run_routes(app, accounts, health, maintenance.memory.summaries)
-    memory.ways = _ways_of_freeing(accounts, maintenance.memory, caches)
+    timelines = run_routes.add_run_routes(app, accounts, stories, maintenance.memory.summaries)
+    memory.ways = _ways_of_freeing(accounts, maintenance.memory, (timelines, stories))
     _add_operations(app, exposition, startup, clocks, stream)
     add_page(app)
     return app

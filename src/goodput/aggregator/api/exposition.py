@@ -25,6 +25,7 @@ from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.result_cache import SingleFlight
 from goodput.aggregator.accounts.slices import in_slices
+from goodput.aggregator.accounts.stories import Stories
 from goodput.aggregator.api.run_series import RANKS_SHOWN, RunSeries
 from goodput.aggregator.clock import SteadyClock
 from goodput.aggregator.http import limits
@@ -100,11 +101,13 @@ class Exposition:
         clock_ns=time.time_ns,
         ranks_shown: int = RANKS_SHOWN,
         always_fresh: bool = False,
+        stories: Stories | None = None,
     ):
-        """With `always_fresh` a large installation too refreshes at each scrape."""
+        """With `always_fresh` a large installation too refreshes at each scrape. Without `stories` runs have no events."""
         self._accounts, self._ingest, self._clock_ns = accounts, ingest, clock_ns
         self._authenticator, self._memory = authenticator, memory or MemoryBound()
-        self._series, self.always_fresh = RunSeries(accounts, health, ranks_shown), always_fresh
+        self._series, self.always_fresh = RunSeries(accounts, health, ranks_shown, stories), always_fresh
+        self._stories = stories
         self._runs: dict[str, _RunText] = {}
         self._own: Bodies = {}
         self._always: Bodies = {}  # for every token
@@ -221,6 +224,8 @@ class Exposition:
     def _render_run(self, account: Account, formats: list[Format]) -> Slices[_RunText]:
         """Raises KeyError if the run leaves memory meanwhile."""
         self._accounts.request_replay(account)
+        if self._stories is not None:
+            self._stories.request_seldom(account)
         before, gains = self._runs.get(account.run), account.replayed
         is_same = before is not None and before.account is account and before.gains is gains
         if before is None or not is_same or before.of_account.keys() != set(formats):

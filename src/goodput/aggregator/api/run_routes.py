@@ -9,7 +9,6 @@ from fastapi import FastAPI, Query, Request, Response
 from goodput.account.document import rank_collectives
 from goodput.account.document_types import AccountDocument, RankCollectives
 from goodput.aggregator.accounts.accounts import Accounts, RunDocument
-from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.rolling import RollingWindows
 from goodput.aggregator.accounts.run_summaries import RunPage, RunSummaries, StoredSummaries
 from goodput.aggregator.accounts.stories import Stories
@@ -40,11 +39,11 @@ _Points = Annotated[int, Query(ge=1, le=POINTS_MAX)]
 
 
 def add_run_routes(
-    app: FastAPI, accounts: Accounts, health: HealthCosts, stored: StoredSummaries | None = None
-) -> tuple[TimelineCache, Stories]:
-    """The last of the routes under /runs/, since a run's name may contain slashes. Returns their caches."""
+    app: FastAPI, accounts: Accounts, stories: Stories, stored: StoredSummaries | None = None
+) -> TimelineCache:
+    """The last of the routes under /runs/, since a run's name may contain slashes. Returns the cache of timelines."""
     summaries, timelines = RunSummaries(accounts, stored), TimelineCache(accounts)
-    stories = _add_story_route(app, Stories(accounts, health))
+    _add_story_route(app, stories)
     _add_collectives_route(app, accounts)
 
     @app.get(
@@ -108,10 +107,10 @@ def add_run_routes(
     async def run(run: str) -> Response:
         return json_response(await accounts.document(run))
 
-    return timelines, stories
+    return timelines
 
 
-def _add_story_route(app: FastAPI, stories: Stories) -> Stories:
+def _add_story_route(app: FastAPI, stories: Stories) -> None:
     @app.get(
         "/api/v1/runs/{run:run}/story",
         responses=json_of(Story) | NOT_FOUND | BUSY,
@@ -119,8 +118,6 @@ def _add_story_route(app: FastAPI, stories: Stories) -> Stories:
     )
     async def story(request: Request, run: str) -> Response:
         return json_response(await stories.get(run, access_of(request).token_id))
-
-    return stories
 
 
 def _add_collectives_route(app: FastAPI, accounts: Accounts) -> None:

@@ -12,6 +12,7 @@ from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.recent_stragglers import RecentStragglers
+from goodput.aggregator.accounts.stories import Stories
 from goodput.aggregator.ingest.recent_times import QUANTILES, STEP
 from goodput.causes import explain
 from goodput.histograms.native_histogram import NativeHistogram
@@ -43,13 +44,21 @@ class _Series:
 
 
 class RunSeries:
-    def __init__(self, accounts: Accounts, health: HealthCosts, ranks_shown: int = RANKS_SHOWN):
+    def __init__(
+        self,
+        accounts: Accounts,
+        health: HealthCosts,
+        ranks_shown: int = RANKS_SHOWN,
+        stories: Stories | None = None,
+    ):
         self._accounts, self._health, self._ranks_shown = accounts, health, ranks_shown
-        self._recent = RecentStragglers()
+        self._recent, self._stories = RecentStragglers(), stories
 
     def keep(self, runs) -> None:
         """Forget all other runs."""
         self._recent.keep(runs)
+        if self._stories is not None:
+            self._stories.keep(runs)
 
     def add_account(self, families: Families, account: Account) -> Slices[None]:
         """The series that change with the account alone. Yields after each part, which takes up to 30 us per rank."""
@@ -72,6 +81,9 @@ class RunSeries:
         self._add_present(series, account, now_ns)
         yield
         self._add_times(series, account.run, now_ns)
+        for mark in self._stories.marks(account.run) if self._stories is not None else ():
+            labels = {"kind": mark.kind, "title": mark.title, "cost": mark.cost, "claims": mark.claims}
+            series.add("goodput_run_event_timestamp_seconds", mark.time, **labels)
 
     def _add_recent_straggler(self, series: _Series, account: Account, now_ns: int) -> None:
         """The rank and stage that the account's rule names over the last minutes, for the alerts."""
