@@ -152,7 +152,8 @@ PANELS = [
         "Now",
         "Whether the process is alive, its last step, the age of its last sign of life, and how long it has been "
         "in its phase. Dead: its run waits, or was restarted elsewhere. A sign of life older than a step, in "
-        "communication: it waits for another rank; in any other phase: the others wait for it.",
+        "communication: it waits for another rank; in any other phase: the others wait for it. Copies to the device far "
+        "below what the node can do (goodput probe): pin memory, copy larger pieces.",
         {
             "alive": _max("goodput_rank_alive"),
             "step": _max("goodput_rank_step"),
@@ -161,12 +162,16 @@ PANELS = [
                 f"topk(1, max by (phase) (goodput_rank_phase_age_seconds{{{RANK}}}))"
             ),
             "last traced step": f"min(goodput_deep_look_age_seconds{{{RANK}}})",
+            "its copies to the device": _max("goodput_deep_look_h2d_bytes_per_second"),
+            "of what the node can do": _max("goodput_deep_look_h2d_reached_ratio"),
         },
         unit="s",
         no_value=NO_RANK,
         overrides=[
             series("alive", "bool_yes_no", ONE_IS_GOOD),
             series("step", "none"),
+            series("its copies to the device", "Bps"),
+            series("of what the node can do", "percentunit"),
             series("last sign of life", "s", [(None, GREEN), (60, YELLOW), (600, RED)]),
         ],
     ),

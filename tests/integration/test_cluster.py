@@ -92,6 +92,12 @@ QUIET = {
     "goodput_textfile_modified_timestamp_seconds": "the same",
     "goodput_infiniband_saturated": "no narrow counter is at its maximum",
     "goodput_infiniband_saturated_counters": "the same",
+    "goodput_probe_flops_per_second": "no node was probed",
+    "goodput_probe_bytes_per_second": "the same",
+    "goodput_probe_files_per_second": "the same",
+    "goodput_probe_age_seconds": "the same",
+    "goodput_deep_look_h2d_bytes_per_second": "the deep looks here have no copies",
+    "goodput_deep_look_h2d_reached_ratio": "the same",
     "goodput_nccl_calls_total": "no rank uses NCCL",
     "goodput_nccl_bytes_total": "the same",
     "goodput_nccl_device_seconds_total": "the same",
@@ -105,6 +111,7 @@ SOMETIMES = {
     "goodput_node_stack_bursts_cpu_seconds_total": "the same",
     "goodput_straggler_stage_slowness_ratio": "a stage is slow in few of the windows",
     "goodput_cause_gain_bound_ratio": "the run is replayed now and then, once it has made 20 steps",
+    "goodput_run_event_timestamp_seconds": "the run's story is told every five minutes",
     "goodput_aggregator_health_dropped_total": "an event is of no run of the token's only between the attempts",
 }
 # Annotations that mark nothing here.

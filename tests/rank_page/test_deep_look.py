@@ -15,7 +15,7 @@ SEEN = {
     "communication_hidden_ns": 100, "copy_hidden_ns": 0, "kernel_ns": 700, "gaps": 3, "late_gaps": 2, "late_gaps_ns": 60,
     "top": [{"name": "aten::mm", "kind": "operator", "count": 3, "ns": 400}],
     "cause": {"state": "loader", "gain": 1.54, "advice": "More workers."},
-    "cost_ns": 7, "slowdown_ns": 3, "analysis_ns": 9,
+    "cost_ns": 7, "slowdown_ns": 3, "analysis_ns": 9, "h2d_ns": 0, "h2d_bytes": 0,
 }  # fmt: skip
 LOOK = {
     "version": 1, "run": "r", "rank": 2, "attempt": 1, "unix_ns": 6, "looks": 4, "skipped": 1, "failed": 0, "why": "",
@@ -45,6 +45,20 @@ def test_written_look_is_read(tmp_path):
     deep_look.write(at, changed("seen", None))
     assert deep_look.read(at)["seen"] is None
     assert os.listdir(tmp_path) == ["r.2.1.page.look.json"]
+
+
+def test_look_of_an_earlier_version_has_no_copies_to_the_device(tmp_path):
+    seen = {name: value for name, value in SEEN.items() if not name.startswith("h2d")}
+    deep_look.write(str(tmp_path / "r.page"), {**LOOK, "seen": seen})
+    assert deep_look.read(str(tmp_path / "r.page")) == LOOK and deep_look.h2d_rate(SEEN) is None
+
+
+def test_text_says_copies_beside_what_the_node_reached():
+    look = changed("seen.h2d_bytes", 154_000_000)
+    look["seen"]["h2d_ns"] = 6_829_000
+    text = "\n".join(deep_look.lines(look, 5, 55e9))
+    assert "to the device: 154 MB at 22.6 GB/s, 41% of what this node can do" in text
+    assert "22.6 GB/s\n" in "\n".join(deep_look.lines(look, 5))
 
 
 def test_failed_write_leaves_no_draft(tmp_path):

@@ -16,7 +16,8 @@ from support.trace.trace_maker import (
     write,
 )
 
-from goodput.trace import analyze
+from goodput.trace import analyze, analyze_one, combine
+from goodput.trace.text import render
 
 ALLREDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
@@ -207,6 +208,34 @@ def test_times_are_exact_to_the_nanosecond(tmp_path, base):
 def test_display_unit_does_not_matter(tmp_path):
     events = [kernel(0, 10), kernel(20, 10)]
     assert one(tmp_path, events, displayTimeUnit="ns") == one(tmp_path, events, displayTimeUnit="ms")
+
+
+def test_copies_to_the_device_have_bytes_and_time(tmp_path):
+    """By hand: 3 MB in 150 us of the steps; neither the other direction, nor a copy outside, nor one of unknown size."""
+
+    def sized(start: int, length: int, size, name: str = "Memcpy HtoD (Pinned -> Device)") -> dict:
+        made = copy(start, length, name)
+        made["args"]["bytes"] = size
+        return made
+
+    events = [
+        *(step(1, 0, 100), step(2, 100, 100), kernel(0, 10), kernel(190, 10)),
+        *(sized(10, 50, 1_000_000), sized(20, 50, 1_000_000), sized(110, 50, 1_000_000, "CopyHostToDevice")),
+        *(
+            sized(80, 5, 9_999, "Memcpy DtoH (Device -> Pinned)"),
+            sized(150, 5, "1"),
+            sized(160, 5, -1),
+            copy(170, 5),
+        ),
+        sized(250, 10, 5_000_000),
+    ]
+    device = one(tmp_path, events)
+    assert [(row["h2d_bytes"], row["h2d_ns"]) for row in device["steps"]] == [
+        (2_000_000, 100_000),
+        (1_000_000, 50_000),
+    ]
+    assert (device["total"]["h2d_bytes"], device["total"]["h2d_ns"]) == (3_000_000, 150_000)
+    assert "copies to the device: 3 MB at 20 GB/s" in render(combine([analyze_one(tmp_path / "trace.json")]))
 
 
 def test_pytorch_1_8_categories(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from functools import cache, partial
 
@@ -184,11 +185,14 @@ def write_html(
 
 def _deep_looks(looks: list[dict]) -> list[str]:
     """The newest deep look, and how many other ranks have one."""
+    from goodput.probe import kept
     from goodput.rank_page.deep_look import lines
 
     if not looks:
         return []
     newest = max(looks, key=lambda look: look["unix_ns"])
+    device = newest["seen"]["device"] if newest["seen"] else ""
+    reached = kept.value(kept.load(socket.gethostname()), "h2d_pinned", device) if device else None
     others = len(looks) - 1
     more = [f"    {others} other rank{'s have' if others > 1 else ' has'} a deep look too; --json shows it"]
-    return ["", *lines(newest, time.time_ns()), *more * bool(others)]
+    return ["", *lines(newest, time.time_ns(), reached), *more * bool(others)]

@@ -66,6 +66,13 @@ goodput_lustre_bytes_total{filesystem direction}: Bytes that programs read from 
 goodput_lustre_operations_total{filesystem operation}: Lustre operations by programs.
 goodput_lustre_operation_seconds_total{filesystem operation}: Total duration of Lustre operations, where the
     client measures it.
+# What `goodput probe` last measured here
+goodput_probe_age_seconds: Time since `goodput probe` measured this node; absent without a kept probe (--probe).
+goodput_probe_flops_per_second{figure index device}: FLOP/s of matrix products by dtype (figure gemm_bf16, ...);
+    index is the GPU's number, empty for the CPU.
+goodput_probe_bytes_per_second{figure index device}: Copies to and from GPUs (h2d_pinned, d2h_pageable, ...),
+    memory, storage, and the bus bandwidth of all-reduce by size.
+goodput_probe_files_per_second{figure index device}: Small files read (small_files, small_files_8_readers).
 # NUMA
 goodput_numa_memory_bytes{node kind}: Memory of a NUMA node: total, free, file.
 goodput_numa_cpus{node}: Processors of a NUMA node.

@@ -73,6 +73,10 @@ goodput_deep_look_seconds{run rank kind}: Time of the last traced step by kind: 
     copy (both exposed), loader, host and idle sum to the step; also communication_hidden, copy_hidden and
     kernel (all kernels).
 goodput_deep_look_age_seconds{run rank}: Time since the end of the last traced step.
+goodput_deep_look_h2d_bytes_per_second{run rank}: Bytes of the last traced step's copies from host memory to the
+    device over their time; absent without copies whose size the trace has.
+goodput_deep_look_h2d_reached_ratio{run rank}: The same over what `goodput probe` reached on this node with pinned
+    memory (figure h2d_pinned); absent where that is not known.
 goodput_deep_looks_total{run rank outcome}: Traced steps by outcome: done, skipped (the profiler was in use or
     the step aborted), failed.
 goodput_deep_look_cost_seconds_total{run rank}: The part of goodput_sdk_cost_seconds_total spent on traced

@@ -8,9 +8,11 @@ import math
 import os
 import re
 import tempfile
+from collections.abc import Callable
 
 FILE_BYTES_MAX = 1 << 20
 FIGURES_MAX = 1024
+LOOK_SECONDS = 60
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
@@ -53,6 +55,29 @@ def load_file(path: str) -> dict | None:
     with contextlib.suppress(OSError, ProbeError), open(path, encoding="utf-8", errors="replace") as file:
         return parse(file.read(FILE_BYTES_MAX), path)[0]
     return None
+
+
+class KeptFile:
+    """A node's kept probe as it is now: looked at once in LOOK_SECONDS, and read when it has changed."""
+
+    def __init__(self, path: str, monotonic_ns: Callable[[], int]):
+        self._path, self._monotonic_ns = path, monotonic_ns
+        self._next_ns = 0
+        self._stamp: tuple[int, int] | None = None
+        self._document: dict | None = None
+
+    def document(self) -> dict | None:
+        """The same object until the file changes; None if there is none, or it is damaged."""
+        if not self._path or self._monotonic_ns() < self._next_ns:
+            return self._document
+        self._next_ns = self._monotonic_ns() + LOOK_SECONDS * 10**9
+        stamp = None
+        with contextlib.suppress(OSError):
+            found = os.stat(self._path)
+            stamp = found.st_mtime_ns, found.st_ino
+        if stamp != self._stamp:
+            self._stamp, self._document = stamp, load_file(self._path) if stamp else None
+        return self._document
 
 
 def parse(text: str, name: str) -> list[dict]:

@@ -23,10 +23,12 @@ STATES = ("compute", "communication", "copy", "loader", "host", "idle")  # as tr
 TOP_MAX, NAME_CHARACTERS_MAX, ADVICE_CHARACTERS_MAX = 5, 120, 600
 COLUMNS = 100
 _TIMES = ("communication_ns", "communication_hidden_ns", "copy_ns", "copy_hidden_ns", "kernel_ns")
+# Copies from host memory whose size the trace has; absent in files of earlier versions.
+_TO_DEVICE = ("h2d_ns", "h2d_bytes")
 _COUNTS = ("unix_ns", "step", "wall_ns", "gaps", "late_gaps", "late_gaps_ns")
 # int: a count or nanoseconds. A number: that many characters of text. A list: at most TOP_MAX such entries.
 RESULT = {
-    **dict.fromkeys((*_COUNTS, *_TIMES), int),
+    **dict.fromkeys((*_COUNTS, *_TIMES, *_TO_DEVICE), int),
     # Of this look; of the traced step by being traced; CPU time of the analysis.
     **dict.fromkeys(("cost_ns", "slowdown_ns", "analysis_ns"), int),
     "device": NAME_CHARACTERS_MAX,
@@ -57,7 +59,7 @@ def result_of(document: dict) -> dict:
         raise ValueError("the trace does not hold one step")
     return {
         "device": devices[0]["model"] or devices[0]["device"],
-        **{name: total[name] for name in ("wall_ns", *_TIMES)},
+        **{name: total[name] for name in ("wall_ns", *_TIMES, *_TO_DEVICE)},
         "states_ns": {state: total["states_ns"][state] for state in STATES},
         "gaps": sum(one["count"] for one in gaps),
         "late_gaps": sum(one["late_count"] for one in gaps),
@@ -149,7 +151,9 @@ def checked(look) -> dict:
 
 
 def checked_result(result) -> dict:
-    valid, cause = _checked(result, RESULT), result["cause"]
+    if not isinstance(result, dict):
+        raise ValueError("no object")
+    valid, cause = _checked({**dict.fromkeys(_TO_DEVICE, 0), **result}, RESULT), result["cause"]
     if sum(valid["states_ns"].values()) != valid["wall_ns"]:
         raise ValueError(f"the states do not sum to the step's {valid['wall_ns']} ns")
     if cause is not None:
@@ -179,10 +183,15 @@ def _checked(value, form) -> Any:
 # -- text
 
 
-def lines(look: dict, now_unix_ns: int) -> list[str]:
-    """A look for people, at most COLUMNS wide."""
+def h2d_rate(result: dict) -> float | None:
+    """Bytes a second of the traced step's copies from host memory to the device; None where there was none."""
+    return result["h2d_bytes"] / result["h2d_ns"] * 1e9 if result["h2d_bytes"] and result["h2d_ns"] else None
+
+
+def lines(look: dict, now_unix_ns: int, h2d_reached: float | None = None) -> list[str]:
+    """A look for people, at most COLUMNS wide; `h2d_reached` is bytes a second of copies that this node can do."""
     result, count = look["seen"], look["looks"]
-    text = [] if result is None else _result_lines(look, result, now_unix_ns)
+    text = [] if result is None else _result_lines(look, result, now_unix_ns, h2d_reached)
     others = ", ".join(f"{look[name]} {name}" for name in ("skipped", "failed") if look[name])
     text.append(
         f"  {count} deep look{'s' * (count != 1)} cost {duration(look['cost_ns'])} in all, at most one each "
@@ -192,7 +201,7 @@ def lines(look: dict, now_unix_ns: int) -> list[str]:
     return [_wrap(line) for line in text]
 
 
-def _result_lines(look: dict, result: dict, now_unix_ns: int) -> list[str]:
+def _result_lines(look: dict, result: dict, now_unix_ns: int, h2d_reached: float | None) -> list[str]:
     wall, cause = result["wall_ns"] or 1, result["cause"]
     parts = [f"{state} {100 * ns / wall:.1f} %" for state, ns in result["states_ns"].items() if ns]
     age, length = duration(max(now_unix_ns - result["unix_ns"], 0)), duration(result["wall_ns"])
@@ -204,6 +213,10 @@ def _result_lines(look: dict, result: dict, now_unix_ns: int) -> list[str]:
         if result[f"{name}_ns"]:
             share = 100 * result[f"{name}_hidden_ns"] / result[f"{name}_ns"]
             text.append(f"    {what} {duration(result[f'{name}_ns'])}, {share:.0f} % hidden by computing")
+    rate = h2d_rate(result)
+    if rate is not None:
+        share = f", {rate / h2d_reached:.0%} of what this node can do" if h2d_reached else ""
+        text.append(f"    to the device: {result['h2d_bytes'] / 1e6:,.3g} MB at {rate / 1e9:.3g} GB/s{share}")
     top = [f"{row['name']} ({row['count']} times, {duration(row['ns'])})" for row in result["top"][:3]]
     if top:
         text.append(f"    longest: {', '.join(top)}")

@@ -14,7 +14,8 @@ The document:
                 "devices": [{"device": "GPU 0", "model": "NVIDIA A100" or null, "steps_from": "ProfilerStep",
                              "total": {"wall_ns", "states_ns": {"compute", "communication", "copy", "loader", "host",
                                        "idle"}, "communication_ns", "communication_hidden_ns", "copy_ns",
-                                       "copy_hidden_ns", "kernel_ns", "overlap_percent" or null,
+                                       "copy_hidden_ns", "kernel_ns", "h2d_ns", "h2d_bytes" (copies from host memory
+                                       whose size is known), "overlap_percent" or null,
                                        "between_steps_ns", "outside_steps_ns"},
                              "gaps": {"count", "late_count", "longest_ns", "queued_ns", "late_ns", "unknown_ns"},
                              "long_gaps": [{"state", "during" or null, "before_graph", "count", "ns", "longest_ns"}],

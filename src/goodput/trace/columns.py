@@ -16,6 +16,7 @@ from goodput.trace.times import DURATION_NS_MAX, TIME_NS_MAX, to_ns
 
 THREADS_MAX, DEVICES_MAX, NAMES_MAX, MARKS_MAX, REASONS_MAX = 4096, 1024, 50_000, 10_000, 100
 NAME_CHARACTERS_MAX = 300
+BYTES_MAX = 1 << 50  # of a copy
 LONG_GAP_NS = 1_000_000
 LONG_SPANS_MAX = 1 << 14
 OTHER_NAMES = "(other names)"
@@ -46,6 +47,8 @@ class DeviceEvents:
         self.starts, self.ends, self.correlations = array("q"), array("q"), array("q")
         self.names = array("I")
         self.kinds = array("B")
+        # Copies from host memory whose size is known: start, end, bytes.
+        self.to_device: list[tuple[int, int, int]] = []
 
 
 class LongSpans:
@@ -187,6 +190,10 @@ class Columns:
         rows.kinds.append(kind)
         if kind == names.COMMUNICATION:
             self.calls.add_kernel(name, start, end, rows.device, rows.correlations[-1], args)
+        elif kind == names.COPYING and names.is_to_device(name) and type(args) is dict:
+            size = args.get("bytes")
+            if type(size) is int and 0 < size < BYTES_MAX:
+                rows.to_device.append((start, end, size))
 
     def _host(self, role, name, start, end, pid, tid, args) -> None:
         kind = _kind_of(names.host_kind, role, name)

@@ -143,6 +143,7 @@ def _lane(
         "kernel_ns": merge(work.compute, work.communication),
     }
     sums = {name: lengths_in(spans, bounds) for name, spans in sets.items()}
+    sums["h2d_ns"], sums["h2d_bytes"] = _to_device(events, bounds)
     rows = []
     for i, window in enumerate(found):
         row = {
@@ -168,6 +169,18 @@ def _lane(
     }
 
 
+def _to_device(events: DeviceEvents | None, bounds: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    """Time and bytes of the copies from host memory that begin in each window; copies side by side each count."""
+    times, sizes = [0] * len(bounds), [0] * len(bounds)
+    starts = [start for start, _ in bounds]
+    for start, end, size in events.to_device if events is not None else ():
+        at = bisect_right(starts, start) - 1
+        if at >= 0 and start < bounds[at][1]:
+            times[at] += end - start
+            sizes[at] += size
+    return times, sizes
+
+
 def add(rows: list[dict]) -> dict:
     """The sum of steps or of totals."""
     total = {
@@ -178,7 +191,15 @@ def add(rows: list[dict]) -> dict:
     return {**total, "overlap_percent": overlap(total)}
 
 
-SUMMED = ("communication_ns", "communication_hidden_ns", "copy_ns", "copy_hidden_ns", "kernel_ns")
+SUMMED = (
+    "communication_ns",
+    "communication_hidden_ns",
+    "copy_ns",
+    "copy_hidden_ns",
+    "kernel_ns",
+    "h2d_ns",
+    "h2d_bytes",
+)
 
 
 def overlap(row: dict) -> float | None:

@@ -55,6 +55,7 @@ _COLLECTIVE = re.compile(
 _COPIES = re.compile(
     r"^(__amd_rocclr_(copy|fill)|Copy(Host|Device)To(Host|Device)|FillBuffer|Memcpy|Memset)", re.IGNORECASE
 )
+_TO_DEVICE = re.compile(r"^(memcpy HtoD|CopyHostToDevice)", re.IGNORECASE)
 _WAITS = re.compile(r"Synchronize|HostSynchronize|urEventWait|urQueueFinish")
 # Runtime calls that launch device work.
 LAUNCHES = re.compile(r"Launch|Memcpy|Memset|Enqueue|Append|Submit|Dispatch", re.IGNORECASE)
@@ -104,6 +105,11 @@ def device_label(category) -> str:
     """What devices of this category are called: GPU, or the prefix of a category that names another kind."""
     prefix = category.split("_")[0].upper() if isinstance(category, str) else ""
     return prefix if prefix in _OTHER_DEVICES else "GPU"
+
+
+def is_to_device(name: str) -> bool:
+    """Whether device work of this name copies from host memory to the device."""
+    return _TO_DEVICE.match(name) is not None
 
 
 @lru_cache(CACHED_NAMES_MAX)

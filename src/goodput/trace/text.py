@@ -97,6 +97,10 @@ def _figures(document: dict, lanes: list[tuple[dict, dict]]) -> list[str]:
                 f"  {what} {duration(total[f'{name}_ns'])}: {duration(total['states_ns'][name])} exposed, "
                 f"{duration(total[f'{name}_hidden_ns'])} hidden"
             )
+    if total["h2d_bytes"] and total["h2d_ns"]:
+        lines.append(
+            f"  copies to the device: {total['h2d_bytes'] / 1e6:,.3g} MB at {total['h2d_bytes'] / total['h2d_ns']:.3g} GB/s"
+        )
     gaps = [device["gaps"] for _, device in lanes]
     sums = {name: sum(one[name] for one in gaps) for name in gaps[0]}
     lines.append(

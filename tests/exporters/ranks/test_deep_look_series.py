@@ -11,6 +11,8 @@ from support.node.node_tree import MS, samples
 from goodput.metrics import Families
 from goodput.metrics.openmetrics import OpenMetricsWriter
 from goodput.rank_page import deep_look
+from goodput_exporters.collector import Settings
+from goodput_exporters.collectors.ranks.collector import Ranks
 
 SEEN = {
     "unix_ns": 0, "step": 3, "device": "CPU", "wall_ns": 10 * MS, "communication_ns": 3 * MS, "copy_ns": 0,
@@ -54,6 +56,25 @@ def test_series_of_a_look(tree, ranks, clock):
         "goodput_deep_looks_total",
         "goodput_deep_look_cost_seconds_total",
     }
+
+
+def test_copies_to_the_device_beside_what_the_node_reached(tree, clock):
+    """By hand: 2 MB in 100 us are 20 GB/s, of the 50 GB/s that the probe of this device reached."""
+    rank, probe = Rank(tree / "pages"), tree / "probe.json"
+    figures = [
+        {"name": "h2d_pinned", "value": rate, "unit": "B/s", "device": device}
+        for device, rate in (("H100", 50e9), ("other", 10e9))
+    ]
+    probe.write_text(json.dumps({"host": "n0", "figures": figures}))
+    shown = {}
+    for device in ("H100", "unknown"):
+        look = of_look(clock)
+        look["seen"] |= {"device": device, "h2d_bytes": 2_000_000, "h2d_ns": 100_000}
+        deep_look.write(str(rank.path), look)
+        settings = Settings(str(tree / "pages"), procfs=str(tree / "proc"), probe=str(probe))
+        shown[device] = exposed(Ranks(settings), "goodput_deep_look_h2d")
+    assert shown["unknown"] == {("goodput_deep_look_h2d_bytes_per_second", ("0", "r1")): 20e9}
+    assert shown["H100"] == {**shown["unknown"], ("goodput_deep_look_h2d_reached_ratio", ("0", "r1")): 0.4}
 
 
 def test_a_file_that_is_no_look_is_counted_and_takes_nothing_from_its_page(tree, ranks):

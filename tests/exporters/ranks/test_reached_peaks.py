@@ -8,10 +8,11 @@ from support.node.late_pages import declare
 from support.node.node_rank import Rank
 from support.node.node_tree import MS
 
+from goodput.probe.kept import LOOK_SECONDS
 from goodput.wire import schema
 from goodput_exporters.collector import Settings
 from goodput_exporters.collectors.ranks.collector import Ranks
-from goodput_exporters.collectors.ranks.reached_peaks import LOOK_SECONDS, ReachedPeaks
+from goodput_exporters.collectors.ranks.reached_peaks import ReachedPeaks
 
 DEVICE = "NVIDIA H100 80GB HBM3"
 

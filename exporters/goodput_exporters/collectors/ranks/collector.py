@@ -167,7 +167,9 @@ class Ranks:
                 self._guarded(rank, lambda r=rank, e=exemplar: add_histograms(families, r, e))
                 self._guarded(rank, lambda rank=rank: add_nccl(families, rank))
                 if look is not None:
-                    add_look(families, rank, look, self._settings.unix_ns())
+                    device = look["seen"]["device"] if look["seen"] else ""
+                    reached = self._reached.h2d(device)
+                    add_look(families, rank, look, self._settings.unix_ns(), reached)
             self._add_counts(families)
             if self._missing:
                 raise (CollectorError if self._refused else NoData)(self._missing)

@@ -25,8 +25,8 @@ def exemplar_of(rank: Rank, found: dict | None) -> tuple | None:
     return labels, seen["wall_ns"] / 1e9, seen["unix_ns"]
 
 
-def add_look(families, rank: Rank, found: dict, unix_ns: int) -> None:
-    """Add the last deep look's results and the cost of all."""
+def add_look(families, rank: Rank, found: dict, unix_ns: int, h2d_reached: float | None = None) -> None:
+    """Add the last deep look's results and the cost of all; `h2d_reached` is what the node's copies reach, in bytes/s."""
     of_rank = {"run": rank.identity.run, "rank": str(rank.identity.rank)}
     for outcome, count in (("done", "looks"), ("skipped", "skipped"), ("failed", "failed")):
         families.add("goodput_deep_looks_total", {**of_rank, "outcome": outcome}, found[count])
@@ -43,6 +43,10 @@ def add_look(families, rank: Rank, found: dict, unix_ns: int) -> None:
     for kind, ns in kinds.items():
         families.add("goodput_deep_look_seconds", {**of_rank, "kind": kind}, ns / 1e9)
     families.add("goodput_deep_look_age_seconds", of_rank, max(unix_ns - seen["unix_ns"], 0) / 1e9)
+    rate = deep_look.h2d_rate(seen)
+    families.add("goodput_deep_look_h2d_bytes_per_second", of_rank, rate)
+    if rate is not None and h2d_reached:
+        families.add("goodput_deep_look_h2d_reached_ratio", of_rank, rate / h2d_reached)
 
 
 def remove_look(page_path: str) -> None:

@@ -1,0 +1,1 @@
+"""NUMA nodes, and what is placed on each."""
