@@ -461,7 +461,7 @@ PANELS = [
             "products": _probed("flops"),
             "bytes": _probed("bytes"),
             "files": _probed("files"),
-            "age": f"max by (instance) (goodput_probe_age_seconds{{{NODE}}})",
+            "age": f"topk(100, max by (instance) (goodput_probe_age_seconds{{{NODE}}}))",
         },
         unit="none",
         no_value="no node was probed (goodput probe)",

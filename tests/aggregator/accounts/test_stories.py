@@ -16,6 +16,7 @@ from support.aggregator.shapes import assert_shape
 from support.servers.servers import wait_until
 
 from goodput.aggregator.accounts import stories
+from goodput.aggregator.api import exposition
 from goodput.aggregator.api.app import create_app
 from goodput.simulate.reports import acknowledge
 from goodput.simulate.scenario import AttemptPlan, RunFault, RunPlan, Scenario, Workload
@@ -126,9 +127,10 @@ async def _first(computing):
     return (await computing)[0]
 
 
-def test_events_are_series_with_their_costs_and_claims(served):
+def test_events_are_series_with_their_costs_and_claims(served, monkeypatch):
     """Told without being asked for over HTTP, for the marks of a board."""
     client, _ = served
+    monkeypatch.setattr(exposition, "KEPT_SECONDS", 1e9)  # The run was over long ago.
     story = client.get("/api/v1/runs/team%2Fone/story").json()
 
     def marks() -> dict[str, dict]:

@@ -536,7 +536,8 @@ def test_all_series_are_declared(client):
     push(client, *(rank_report(one, run="r7") for one in two))
     (cause,) = [c for c in client.get("/api/v1/runs/r7").json()["causes"] if c["state"] == "loader"]
     assert cause["gain_basis"] == "replay" and cause["gain_low"] <= cause["gain"] <= cause["gain_high"]
-    # Attempt 1 of run r1 dies 21.25 s after its start.
+    # Attempt 1 of run r1 dies 21.25 s after its start, which its story tells.
+    client.get("/api/v1/runs/r1/story").raise_for_status()
     push(
         client,
         health=[schema.Health(1, "xid", "GPU-0", ns(now() - 45), severity="critical", hits=[("r1", 0)])],
