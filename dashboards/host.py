@@ -95,12 +95,6 @@ NVME = (
 )
 PORT_DOWN = f'goodput_infiniband_state{{{NODE},kind="logical",state!="active"}} == 1'
 
-
-def _probed(unit: str) -> str:
-    """The figures of the probe in one unit, at most a hundred."""
-    return f"topk(100, max by (instance, figure, index, device) (goodput_probe_{unit}_per_second{{{NODE}}}))"
-
-
 PANELS = [
     # Processors and memory.
     panels.areas(
@@ -451,36 +445,12 @@ PANELS = [
             series("since boot", "s", axis="hidden"),
         ],
     ),
-    # The ceilings of measured figures.
-    panels.table(
-        "What the nodes can do",
-        "What `goodput probe` last measured on the chosen nodes, and how long ago: matrix products by dtype, copies, "
-        "memory, storage, all-reduce by size. A figure far below the same one of a peer: name the node with goodput "
-        "probe --against, before a run begins on it.",
-        {
-            "products": _probed("flops"),
-            "bytes": _probed("bytes"),
-            "files": _probed("files"),
-            "age": f"topk(100, max by (instance) (goodput_probe_age_seconds{{{NODE}}}))",
-        },
-        unit="none",
-        no_value="no node was probed (goodput probe)",
-        first=["instance", "figure", "index", "device"],
-        sort="products",
-        overrides=[
-            TO_NODE,
-            series("products", "flops"),
-            series("bytes", "Bps"),
-            series("files", "cps"),
-            series("age", "s"),
-        ],
-    ),
 ]
 
 BOARD = build_board(
     "goodput-host",
     "What do loaders, checkpoints and collectives wait for on a node: cores, memory, disks, file systems, links?",
     PANELS,
-    [(8, 8, 8, 8), (8, 8, 16), (8, 8, 8, 8), (8, 6, 8, 10), (8, 8, 8, 8), (8, 12, 12), (8, 12, 12), (8, 24)],
+    [(8, 8, 8, 8), (8, 8, 16), (8, 8, 8, 8), (8, 6, 8, 10), (8, 8, 8, 8), (8, 12, 12), (8, 12, 12)],
     variables=[board_builder.OPTIONAL_RUN, board_builder.NODE],
 )

@@ -134,6 +134,12 @@ FULL = (
     f"/ max by (instance, mount) (goodput_filesystem_size_bytes{{{NODE}}})"
 )
 
+
+def _probed(unit: str) -> str:
+    """The figures of the probe in one unit, at most a hundred."""
+    return f"topk(100, max by (instance, figure, index, device) (goodput_probe_{unit}_per_second{{{NODE}}}))"
+
+
 PANELS = [
     # What is broken.
     panels.stats(
@@ -415,12 +421,35 @@ PANELS = [
             series("slowest response", "s", axis="right"),
         ],
     ),
+    # The ceilings of measured figures.
+    panels.table(
+        "What the nodes can do",
+        "What `goodput probe` last measured on the chosen nodes, and how long ago: matrix products by dtype, copies, "
+        "memory, storage, all-reduce by size. A figure far below the same one of a peer: name the node with goodput "
+        "probe --against, before a run begins on it.",
+        {
+            "products": _probed("flops"),
+            "bytes": _probed("bytes"),
+            "files": _probed("files"),
+            "age": f"topk(100, max by (instance) (goodput_probe_age_seconds{{{NODE}}}))",
+        },
+        unit="none",
+        no_value="no node was probed (goodput probe)",
+        first=["instance", "figure", "index", "device"],
+        sort="products",
+        overrides=[
+            series("products", "flops"),
+            series("bytes", "Bps"),
+            series("files", "cps"),
+            series("age", "s"),
+        ],
+    ),
 ]
 
 BOARD = build_board(
     "goodput-node",
     "What do the GPUs, links, disks and the host under a run do, and what is wrong with them?",
     PANELS,
-    [(7, 8, 8, 8), (9, 24), (9, 7, 7, 10), (8, 8, 8, 8), (8, 8, 8, 8), (9, 8, 8, 8)],
+    [(7, 8, 8, 8), (9, 24), (9, 7, 7, 10), (8, 8, 8, 8), (8, 8, 8, 8), (9, 8, 8, 8), (8, 24)],
     variables=[board_builder.OPTIONAL_RUN, board_builder.NODE, board_builder.GPU],
 )

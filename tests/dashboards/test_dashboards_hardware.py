@@ -1,5 +1,6 @@
 """The node board and the alerts on hardware, in a real Prometheus that scrapes a real agent on a fixture tree."""
 
+import json
 import math
 import time
 
@@ -34,6 +35,12 @@ def prometheus(tmp_path_factory):
     (folder / "proc/self").mkdir()
     (folder / "proc/self/mountinfo").write_text("27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n")
     (folder / "pages").mkdir()
+    figures = [
+        {"name": name, "value": 1e9, "unit": unit, "device": "H100"}
+        for name, unit in (("gemm_bf16", "FLOP/s"), ("h2d_pinned", "B/s"), ("small_files", "1/s"))
+    ]
+    probe = folder / "probe.json"
+    probe.write_text(json.dumps({"host": "n0", "time": time.time(), "figures": figures}))
     rank = node_rank.Rank(
         folder / "pages", device_uuid="GPU-0", start_unix_ns=time.time_ns(), start_mono_ns=time.monotonic_ns()
     )
@@ -42,7 +49,7 @@ def prometheus(tmp_path_factory):
         patch.setenv("PYTHONPATH", str(TESTS))
         agent = Agent(
             str(folder / "pages"),
-            sysfs=str(folder / "sys"), procfs=str(folder / "proc"), node="n0", paths=("/",), gpus_expected=2,
+            sysfs=str(folder / "sys"), procfs=str(folder / "proc"), node="n0", paths=("/",), gpus_expected=2, probe=str(probe),
             gpu_interval_seconds=0.5
         )  # fmt: skip
         agent.gpus._modules = {"two": "support.dashboards.hardware_driver:Two"}

@@ -102,16 +102,13 @@ def create_app(
     ledger.rows_held = memory.rows_held(ROW_BYTES, ledger.rows_held)
     history = History(ledger, memory)
     seconds = {"stall_seconds": stall_seconds, "stale_seconds": stale_seconds}
-    clocks = NodeClocks(clock)
-    health_log = HealthLog()
+    clocks, health_log = NodeClocks(clock), HealthLog()
     accounts = Accounts(store, **seconds, history=history, clock_ns=clock, clocks=clocks, health=health_log)
     health = HealthCosts(health_log, accounts)
     ingest = Ingest(store, ledger, clock, hangs=accounts.hangs, health=health_log, clocks=clocks)
     accounts.flush = ingest.flush
-    stories = Stories(accounts, health)
-    exposition = Exposition(
-        accounts, ingest, health, authenticator, memory, clock, ranks_shown, always_fresh, stories
-    )
+    exposition = Exposition(accounts, ingest, health, authenticator, memory, clock, ranks_shown, always_fresh)
+    exposition.stories = stories = Stories(accounts, health)
     maintenance = LedgerMaintenance(ledger, ingest, accounts, keep or Keep(), memory)
 
     startup = Startup(

@@ -26,7 +26,7 @@ from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.result_cache import SingleFlight
 from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.accounts.stories import Stories
-from goodput.aggregator.api.run_series import RANKS_SHOWN, RunSeries
+from goodput.aggregator.api.run_series import RANKS_SHOWN, RunSeries, add_events
 from goodput.aggregator.clock import SteadyClock
 from goodput.aggregator.http import limits
 from goodput.aggregator.http.authentication import RequestAuthenticator
@@ -101,13 +101,12 @@ class Exposition:
         clock_ns=time.time_ns,
         ranks_shown: int = RANKS_SHOWN,
         always_fresh: bool = False,
-        stories: Stories | None = None,
     ):
-        """With `always_fresh` a large installation too refreshes at each scrape. Without `stories` runs have no events."""
+        """With `always_fresh` a large installation too refreshes at each scrape."""
         self._accounts, self._ingest, self._clock_ns = accounts, ingest, clock_ns
         self._authenticator, self._memory = authenticator, memory or MemoryBound()
-        self._series, self.always_fresh = RunSeries(accounts, health, ranks_shown, stories), always_fresh
-        self._stories = stories
+        self._series, self.always_fresh = RunSeries(accounts, health, ranks_shown), always_fresh
+        self.stories: Stories | None = None  # without them runs have no events
         self._runs: dict[str, _RunText] = {}
         self._own: Bodies = {}
         self._always: Bodies = {}  # for every token
@@ -204,6 +203,8 @@ class Exposition:
     def _render_runs(self, formats: list[Format]) -> Slices[dict[str, _RunText]]:
         """Yields between parts. Runs and own series are replaced together, so that they have the same formats."""
         self._series.keep(self._accounts.store.runs)
+        if self.stories is not None:
+            self.stories.keep(self._accounts.store.runs)
         shown: dict[str, _RunText] = {}
         for name in list(self._accounts.store.runs):
             yield
@@ -224,8 +225,8 @@ class Exposition:
     def _render_run(self, account: Account, formats: list[Format]) -> Slices[_RunText]:
         """Raises KeyError if the run leaves memory meanwhile."""
         self._accounts.request_replay(account)
-        if self._stories is not None:
-            self._stories.request_seldom(account)
+        if self.stories is not None:
+            self.stories.request_seldom(account)
         before, gains = self._runs.get(account.run), account.replayed
         is_same = before is not None and before.account is account and before.gains is gains
         if before is None or not is_same or before.of_account.keys() != set(formats):
@@ -235,6 +236,8 @@ class Exposition:
             before = _RunText(account, gains, of_account, {}, families.count_by_level(), Counter())
         families = Families("aggregator")
         yield from self._series.add_present(families, account, self._clock_ns())
+        if self.stories is not None:
+            add_events(families, account.run, self.stories.marks(account.run))
         present = yield from _bodies(families, formats)
         return before._replace(present=present, present_counts=families.count_by_level())
 

@@ -12,12 +12,12 @@ from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.recent_stragglers import RecentStragglers
-from goodput.aggregator.accounts.stories import Stories
 from goodput.aggregator.ingest.recent_times import QUANTILES, STEP
 from goodput.causes import explain
 from goodput.histograms.native_histogram import NativeHistogram
 from goodput.metrics import Families
 from goodput.slices import Slices
+from goodput.story.marks import Mark
 
 RESTARTS_SHOWN = 16
 ROLES_SHOWN = 8
@@ -44,21 +44,13 @@ class _Series:
 
 
 class RunSeries:
-    def __init__(
-        self,
-        accounts: Accounts,
-        health: HealthCosts,
-        ranks_shown: int = RANKS_SHOWN,
-        stories: Stories | None = None,
-    ):
+    def __init__(self, accounts: Accounts, health: HealthCosts, ranks_shown: int = RANKS_SHOWN):
         self._accounts, self._health, self._ranks_shown = accounts, health, ranks_shown
-        self._recent, self._stories = RecentStragglers(), stories
+        self._recent = RecentStragglers()
 
     def keep(self, runs) -> None:
         """Forget all other runs."""
         self._recent.keep(runs)
-        if self._stories is not None:
-            self._stories.keep(runs)
 
     def add_account(self, families: Families, account: Account) -> Slices[None]:
         """The series that change with the account alone. Yields after each part, which takes up to 30 us per rank."""
@@ -81,9 +73,6 @@ class RunSeries:
         self._add_present(series, account, now_ns)
         yield
         self._add_times(series, account.run, now_ns)
-        for mark in self._stories.marks(account.run) if self._stories is not None else ():
-            labels = {"kind": mark.kind, "title": mark.title, "cost": mark.cost, "claims": mark.claims}
-            series.add("goodput_run_event_timestamp_seconds", mark.time, **labels)
 
     def _add_recent_straggler(self, series: _Series, account: Account, now_ns: int) -> None:
         """The rank and stage that the account's rule names over the last minutes, for the alerts."""
@@ -150,6 +139,14 @@ class RunSeries:
             series.add("goodput_run_health_events", count, kind=kind, severity=severity)
         for kind, ns in sorted(spent_ns.items()):
             series.add("goodput_run_health_cost_gpu_seconds", ns / 1e9, kind=kind)
+
+
+def add_events(families: Families, run: str, marks: Sequence[Mark]) -> None:
+    """What the run's story tells, by its settled events."""
+    series = _Series(families, run)
+    for mark in marks:
+        labels = {"kind": mark.kind, "title": mark.title, "cost": mark.cost, "claims": mark.claims}
+        series.add("goodput_run_event_timestamp_seconds", mark.time, **labels)
 
 
 def _expected_gpus(account: Account) -> int:
