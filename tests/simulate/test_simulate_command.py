@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -95,6 +96,13 @@ def test_seeds_with_results_are_not_played_again(monkeypatch, capsys, tmp_path):
         ["run-3: productive is 9.0 GPU-seconds, 10.0 in truth: 10.00% off"],
     )
     assert check("--seed", "1", "--innocent", "--seeds", "3") == (code, report)
+    # A reader that has gone, as `head`, is no error of a file.
+    shown = [sys.executable, "-m", "goodput", "simulate", "--check", "--innocent", "--seed", "1"]
+    read, write = os.pipe()
+    os.close(read)
+    ended = subprocess.run([*shown, "--results", str(file)], stdout=write, stderr=subprocess.PIPE, timeout=60)
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (1, b"")
     file.write_text('{"seed": 1}\n')
     assert main(["simulate", "--check", "--results", str(file)]) == 2
     assert "line 1 is no result" in capsys.readouterr().err

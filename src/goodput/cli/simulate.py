@@ -65,16 +65,20 @@ def call(arguments) -> int:
         return fail("simulate", "name an aggregator (--aggregator URL), or use --check for one of its own", 2)
     if (arguments.seeds > 1 or arguments.results) and (arguments.scenario or not arguments.check):
         return fail("simulate", "--seeds and --results: only with --check and without a scenario", 2)
+    outcome, reports = None, []
     try:
         if arguments.check:
-            return _report(arguments, _compare_seeds(arguments, target))
-        outcome = _play(arguments, target, arguments.seed)
+            reports = _compare_seeds(arguments, target)
+        else:
+            outcome = _play(arguments, target, arguments.seed)
     except (ScenarioError, ResultsError) as error:
         return fail("simulate", error, 2)
     except StackError as error:
         return fail("simulate", error)
     except OSError as error:
         return fail("simulate", f"{error.filename}: {error.strerror}")
+    if outcome is None:
+        return _report(arguments, reports)
     if arguments.json:
         print(json.dumps(outcome.truth))
     return 0
