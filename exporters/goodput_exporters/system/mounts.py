@@ -27,7 +27,8 @@ _SECRET = re.compile(r"//[^/@]*@")
 class Mount(NamedTuple):
     """`device` is major:minor, the same for every mount of one file system; `path` is the mount point.
 
-    `is_readonly` is true of a mount that refuses writes, and of a file system that does, as after errors.
+    `is_readonly` is true of a file system that refuses writes, as after errors, not of a mount that does: to the agent all are
+    read-only, where systemd or a container protects them from it.
     """
 
     device: str
@@ -71,9 +72,8 @@ def parse_mountinfo(text: str) -> list[Mount]:
         fields, (fstype, source, options, *_) = before.split(" "), (*after.split(" "), "", "", "")
         if not dash or len(fields) < 6 or not fstype:
             raise ParseError(f"no mount in {line[:60]!r}")
-        is_readonly = "ro" in (*fields[5].split(","), *options.split(","))
         source = _SECRET.sub("//", _unescape(source))
-        mounts.append(Mount(fields[2], _unescape(fields[4]), fstype, source, is_readonly))
+        mounts.append(Mount(fields[2], _unescape(fields[4]), fstype, source, "ro" in options.split(",")))
     return mounts
 
 
