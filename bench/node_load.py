@@ -35,7 +35,7 @@ DISK = " 259       {0} nvme{0}n1 34758 10434 2788474 12132 8599 39515 4573872 12
 
 def make_tree(root: Path) -> None:
     """Trees of sysfs and procfs under `root`."""
-    files = {name: text for name, text in FILES.items() if name.startswith("proc/")}
+    files = {name: text for name, text in FILES.items() if name.startswith(("proc/", "sys/kernel/"))}
     files["proc/diskstats"] = "".join(DISK.format(number) for number in range(COUNT))
     others = "".join(f"cpu{cpu} 500 10 150 20000 25 3 4 4 50 0\n" for cpu in range(2, CPUS))
     files["proc/stat"] = FILES["proc/stat"].replace("intr ", f"{others}intr ")

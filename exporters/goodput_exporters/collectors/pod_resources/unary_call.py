@@ -1,6 +1,6 @@
 """One gRPC call over a Unix socket, with h2 (the extra `pods`).
 
-Not with grpcio, which takes 12 MiB and six threads after one call; the agent's budget is 64 MiB. h2 and what it needs take 2.
+Not with grpcio, which takes 12 MiB and six threads after one call, where the agent's budget is 64 MiB; h2 takes 1.
 https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
 """
 
