@@ -12,7 +12,7 @@ import pytest
 from support.frameworks.script_process import SCRIPTS
 from support.frameworks.two_ranks import environment
 
-from goodput.trace.flight import analyze_flight
+from goodput.trace.hangs.flight import analyze_flight
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
 SEEDS = range(1, 1 + int(os.environ.get("COLLECTIVE_FAULT_SEEDS", "1")))

@@ -10,7 +10,7 @@ import pytest
 
 from goodput.cli import main
 from goodput.trace import TraceError
-from goodput.trace.flight import analyze_flight
+from goodput.trace.hangs.flight import analyze_flight
 
 MS = 1_000_000
 HOUR = 3600 * 10**9

@@ -13,9 +13,11 @@ DESCRIPTION = """Read traces of torch.profiler (Kineto; JSON or gzip), one file 
 each step on each device into computing, exposed communication, exposed copies, loader, host and idle.
 docs/analyze.md explains them. A file that cannot be read is reported on standard error with the place and
 the reason; the others are still used, and the exit status is 1. With --flight, read dumps of PyTorch's
-Flight Recorder instead: what is wrong with the collectives of a hang, and what each operation cost."""
+Flight Recorder instead: what is wrong with the collectives of a hang, and what each operation cost. With --ras, ask
+NCCL's RAS in a running job, twice in 5 s: which ranks are missing, have failed or are behind."""
 EPILOG = """example: goodput analyze rank0.json.gz rank1.json.gz --json
-         goodput analyze --flight /tmp/dumps"""
+         goodput analyze --flight /tmp/dumps
+         goodput analyze --ras localhost:28028"""
 
 LARGE_BYTES = 16 << 20
 PROBLEMS_SHOWN = 10
@@ -24,6 +26,9 @@ PROBLEMS_SHOWN = 10
 def add_options(parser) -> None:
     parser.add_argument("traces", metavar="TRACE", nargs="*", help="a trace: .json or .json.gz")
     parser.add_argument("--flight", metavar="DIR", help="a folder of Flight Recorder dumps, one file a rank")
+    parser.add_argument(
+        "--ras", metavar="HOST:PORT", help="where NCCL's RAS of a job listens, or a file with its JSON"
+    )
     parser.add_argument("--json", action="store_true", help="print one document, with every step")
 
 
@@ -31,11 +36,13 @@ def call(arguments) -> int:
     from goodput.trace import TraceError, analyze_one, combine
     from goodput.trace.text import clean, render
 
-    if arguments.flight is not None and not arguments.traces:
-        return _flight(arguments)
-    if arguments.flight is not None or not arguments.traces:
-        message("analyze", "give either traces or --flight DIR")
+    if sum((bool(arguments.traces), arguments.flight is not None, arguments.ras is not None)) != 1:
+        message("analyze", "give either traces, --flight DIR or --ras HOST:PORT")
         raise SystemExit(2)
+    if arguments.flight is not None:
+        return _flight(arguments)
+    if arguments.ras is not None:
+        return _ras(arguments)
     ranks, errors = [], []
     for order, path in enumerate(arguments.traces):
         try:
@@ -61,8 +68,8 @@ def call(arguments) -> int:
 def _flight(arguments) -> int:
     """Dumps of the Flight Recorder."""
     from goodput.trace import TraceError
-    from goodput.trace.flight import analyze_flight
-    from goodput.trace.flight_text import render
+    from goodput.trace.hangs.flight import analyze_flight
+    from goodput.trace.hangs.flight_text import render
     from goodput.trace.text import clean
 
     try:
@@ -74,6 +81,21 @@ def _flight(arguments) -> int:
         message("analyze", clean(error)[:500])
     print(json.dumps(document) if arguments.json else render(document))
     return 1 if document["errors"] else 0
+
+
+def _ras(arguments) -> int:
+    """What NCCL's RAS knows of a job."""
+    from goodput.trace import TraceError
+    from goodput.trace.hangs.ras import analyze_ras, render
+    from goodput.trace.text import clean
+
+    try:
+        document = analyze_ras(arguments.ras)
+    except TraceError as error:
+        message("analyze", clean(str(error))[:500])
+        return 1
+    print(json.dumps(document) if arguments.json else render(document))
+    return 0
 
 
 def _read(analyze_one, path: str, order: int) -> dict:
