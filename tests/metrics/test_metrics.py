@@ -2,7 +2,9 @@
 
 from collections import Counter
 
-from goodput.metrics import CATALOGUE
+import pytest
+
+from goodput.metrics import CATALOGUE, Families
 
 
 def test_no_two_families_of_one_exposer_share_a_name():
@@ -16,3 +18,15 @@ def test_only_counters_are_totals_and_no_label_is_a_step():
         assert name.endswith("_total") == (metric.kind == "counter"), name
         assert name.startswith("goodput_") and metric.help.endswith("."), name
         assert "step" not in metric.labels, name
+
+
+def test_row_is_added_as_its_labels_are():
+    one, other = Families("node"), Families("node")
+    labels = {"gpu": "GPU-1\n", "kind": "total"}
+    one.add("goodput_gpu_memory_bytes", labels, 5.0)
+    other.add_row("goodput_gpu_memory_bytes", other.row_of("goodput_gpu_memory_bytes", labels), 5.0)
+    assert one.rows == other.rows == {"goodput_gpu_memory_bytes": [(("GPU-1?", "total"), 5.0)]}
+    with pytest.raises(KeyError, match="declared"):
+        other.row_of("goodput_gpu_memory_bytes", {"gpu": "GPU-1"})
+    with pytest.raises(KeyError, match="declared"):
+        other.row_of("goodput_availability_ratio", {"run": "r1"})

@@ -1,12 +1,17 @@
-"""Adds the series of GPUs and of the drivers' processes. About 2 us for each reading."""
+"""Adds the series of GPUs and of the drivers' processes. About half a microsecond for each reading."""
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 
+from goodput.metrics import Families
 from goodput_exporters.gpu.merge import MergedGpu
 from goodput_exporters.gpu.sample import component_series_of, series_of
 from goodput_exporters.gpu.supervisor import DriverStatus
+
+# As many as 64 GPUs have; of more, some are made anew.
+ROWS_MAX = 32_768
 
 
 def add_gpu(
@@ -18,10 +23,11 @@ def add_gpu(
     families.add("goodput_gpu_info", info, 1)
     families.add("goodput_gpu_up", {"gpu": gpu.uuid}, float(up))
     families.add("goodput_gpu_sample_age_seconds", {"gpu": gpu.uuid}, max(0.0, age_seconds))
+    # Sorted, so that the lines of a series keep their order when a driver reads in another one.
     for key, value in sorted(gpu.readings.items()):
-        name, labels = series_of(key)
-        if value >= 0 or not name.endswith("_total"):
-            families.add(name, {"gpu": gpu.uuid, **labels}, value)
+        name, row, is_counter = _row(gpu.uuid, key)
+        if value >= 0 or not is_counter:
+            families.add_row(name, row, value)
     for (number, kind), count in sorted(xids.items()):
         labels = {"gpu": gpu.uuid, "xid": number, "class": kind}
         families.add("goodput_gpu_xid_errors_total", labels, count)
@@ -32,6 +38,13 @@ def add_gpu(
         families.add("goodput_gpu_false_zero", {"gpu": gpu.uuid}, float(gpu.false_zero))
     if gpu.pids is not None and "processes" not in gpu.readings:
         families.add("goodput_gpu_processes", {"gpu": gpu.uuid}, len(gpu.pids))
+
+
+@functools.lru_cache(ROWS_MAX)
+def _row(uuid: str, key: str) -> tuple[str, tuple[str, ...], bool]:
+    """A reading's series, its label values, and whether it is a counter."""
+    name, labels = series_of(key)
+    return name, Families("node").row_of(name, {"gpu": uuid, **labels}), name.endswith("_total")
 
 
 def add_component(families, kind: str, name: str, readings: dict[str, float]) -> None:
