@@ -160,7 +160,7 @@ PANELS = [
             "busy, {{mode}}": f"avg by (mode) (goodput_cpu_activity_ratio{{{NODE}}})",
         },
         unit="watt",
-        no_value="no dcgm-exporter reports a Grace CPU",
+        no_value="neither DCGM nor a dcgm-exporter reports a Grace CPU",
         overrides=[
             series("hottest", "celsius", axis="right"),
             series("/.* at/", "celsius", axis="right"),

@@ -14,6 +14,7 @@ from goodput_exporters.gpu.dcgm.driver import Dcgm
 from goodput_exporters.gpu.drivers import Options
 from goodput_exporters.gpu.nvidia import dcgm_field_table as table
 from goodput_exporters.gpu.nvidia.dcgm_fields import FIELDS
+from goodput_exporters.gpu.sample import Component
 
 UNIX_US = 1_700_000_000_000_000
 UUID = "GPU-5d0c2e1f-1111-2222-3333-444455556666"
@@ -135,6 +136,31 @@ def test_further_fields_are_read_as_they_are(engine, tmp_path, clock, monkeypatc
     found = {key: value for key, value in sample.gpus[0].readings.items() if key.startswith("dcgm_field/")}
     assert found == {"dcgm_field/DCGM_FI_DEV_VIRTUAL_MODE": 2, "dcgm_field/DCGM_FI_DEV_FB_USED_PERCENT": 0.75}
     made.close()
+
+
+def test_nvswitches_and_cpus(driver, engine):
+    engine.others = {dcgm_standin.SWITCH: [0, 2], dcgm_standin.CPU: [1]}
+    engine.set(dcgm_standin.SWITCH, 0, UNIX_US, {858: 44, 705: 20, 856: 0, 859: 0x7FFFFFFFFFFFFFF0})
+    engine.set(dcgm_standin.SWITCH, 2, UNIX_US, {858: 45, 864: 1})
+    engine.set(dcgm_standin.CPU, 1, UNIX_US, {1100: 0.25, 1130: 81.5, 1131: 140737488355328.0})
+    driver.open()
+    sample = read(driver)
+    assert sample.problems == []
+    assert sample.components == [
+        Component("nvswitch", "nvswitch0", {"temperature": 44.0, "power/vdd": 20.0, "sxid/fatal": 0.0}),
+        Component("nvswitch", "nvswitch2", {"temperature": 45.0, "reset_required": 1.0}),
+        Component("cpu", "1", {"activity/total": 0.25, "power/cpu": 81.5}),
+    ]
+    assert read(driver, full=False).components == []
+
+
+def test_refused_switches_cost_only_themselves(driver, engine):
+    engine.others = {dcgm_standin.SWITCH: [0]}
+    engine.refused = {858}
+    driver.open()
+    sample = read(driver)
+    assert len(sample.problems) == 1 and "nvswitch fields refused" in sample.problems[0]
+    assert sample.components == [] and sample.gpus[0].readings["power"] == 412.5
 
 
 def test_pipes_may_be_refused_without_a_problem(driver, engine):

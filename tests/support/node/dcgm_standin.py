@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from types import ModuleType, SimpleNamespace
 
-GPU, GPU_INSTANCE, COMPUTE_INSTANCE = 1, 4, 5
+GPU, SWITCH, GPU_INSTANCE, COMPUTE_INSTANCE, CPU = 1, 3, 4, 5, 7
 MODULES = ("dcgm_structs", "dcgm_fields", "dcgm_agent", "pydcgm")
 OK, BAD_PARAMETER, NOT_CONFIGURED, UNKNOWN_FIELD = 0, -1, -5, -13
 CONNECTION_NOT_VALID, LIBRARY_NOT_FOUND, DUPLICATE_KEY, PROFILING_NOT_SUPPORTED = -21, -25, -26, -36
@@ -40,6 +40,7 @@ class Engine:
     def __init__(self):
         self.gpus: dict[int, SimpleNamespace] = {}
         self.instances: dict[int, tuple[int, int]] = {}  # entity: (GPU, instance number)
+        self.others: dict[int, list[int]] = {}  # entities of other groups
         self.cache: dict[tuple[int, int, int], list[Value]] = {}
         self.status: dict[int, int] = {}
         self.up, self.library = True, True
@@ -112,7 +113,8 @@ class _System:
 class _Discovery:
     def GetEntityGroupEntities(self, entityGroupId, onlySupported):
         ENGINE.check()
-        return list(ENGINE.gpus if entityGroupId == GPU else ENGINE.instances)
+        known = {GPU: ENGINE.gpus, GPU_INSTANCE: ENGINE.instances}
+        return list(known.get(entityGroupId) or ENGINE.others.get(entityGroupId, ()))
 
     def GetGpuAttributes(self, gpuId):
         ENGINE.check()
@@ -225,7 +227,12 @@ CONTENTS = {
         "DCGM_OPERATION_MODE_AUTO": 1,
         "DCGM_GROUP_EMPTY": 1,
     },
-    "dcgm_fields": {"DCGM_FE_GPU": GPU, "DCGM_FE_GPU_I": GPU_INSTANCE},
+    "dcgm_fields": {
+        "DCGM_FE_GPU": GPU,
+        "DCGM_FE_GPU_I": GPU_INSTANCE,
+        "DCGM_FE_SWITCH": SWITCH,
+        "DCGM_FE_CPU": CPU,
+    },
     "dcgm_agent": {"dcgmGetGpuInstanceHierarchy": dcgmGetGpuInstanceHierarchy},
     "pydcgm": {"DcgmHandle": DcgmHandle, "DcgmGroup": DcgmGroup, "DcgmFieldGroup": DcgmFieldGroup},
 }

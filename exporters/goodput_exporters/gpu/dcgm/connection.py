@@ -24,10 +24,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from goodput_exporters.collector import CollectorError, NoData
+from goodput_exporters.gpu.nvidia import dcgm_components
 from goodput_exporters.gpu.nvidia import dcgm_field_table as table
 from goodput_exporters.gpu.nvidia import dcgm_fields as fields
 from goodput_exporters.gpu.pci import normalize
-from goodput_exporters.gpu.sample import GPUS_MAX, TEXT_MAX, Gpu
+from goodput_exporters.gpu.sample import COMPONENTS_MAX, GPUS_MAX, TEXT_MAX, Component, Gpu
 
 BINDINGS = (
     "/usr/share/datacenter-gpu-manager-4/bindings/python3",
@@ -43,6 +44,8 @@ _KEEP_SECONDS = 300.0
 _RETRY_SECONDS = 60.0
 # Longer than any device name, and short enough that two fit into a text.
 _NAME_MAX = 100
+# What is beside the GPUs, by the bindings' name of its group of entities, and how dcgm-exporter names one.
+_COMPONENTS = {"nvswitch": ("DCGM_FE_SWITCH", "nvswitch{}"), "cpu": ("DCGM_FE_CPU", "{}")}
 # DcgmEntityStatusInaccessible and DcgmEntityStatusLost of dcgm_structs.h.
 _STATUS_LOST = (3, 4)
 
@@ -88,6 +91,9 @@ class Connection:
         self._system = handle.GetSystem()
         self._group: Any = None
         self._watches: dict[str, object] = {}
+        self._component_watches: list[
+            tuple[str, Any, object]
+        ] = []  # kind, group of entities, group of fields
         self._history: Any = None
         self._refused_ns: int | None = None
 
@@ -107,6 +113,8 @@ class Connection:
         self._start("further", tuple(self.further), max(_SLOW_SECONDS, self._interval_seconds))
         self._start("xid", (table.XID,), self._interval_seconds)
         self._start_profiling()
+        for kind in _COMPONENTS:
+            self._call(partial(self._watch_components, kind), f"{kind} fields refused", self.problems)
         self._system.UpdateAllFields(True)
 
     def close(self) -> None:
@@ -147,6 +155,43 @@ class Connection:
                     if known is not None and not fields.is_blank(last.value, known.double):
                         newest_us = max(newest_us, int(last.ts))
         return newest_us
+
+    def components(self, problems: list[str]) -> list[Component]:
+        """NVSwitches and CPUs with the latest readings of their own, those of links not included."""
+        found = []
+        for kind, entities, watch in self._component_watches:
+            read = partial(entities.samples.GetLatest_v2, watch)
+            values = getattr(self._call(read, kind, problems), "values", {})
+            for number, series in (pair for of_group in values.values() for pair in of_group.items()):
+                readings: dict[str, float] = {}
+                for at, history in series.items():
+                    field = dcgm_components.FIELDS.get(int(at))
+                    readings |= dcgm_components.reading_of(field, history[-1].value) if field else {}
+                found.append(Component(kind, _COMPONENTS[kind][1].format(int(number)), readings))
+        return found[:COMPONENTS_MAX]
+
+    def _watch_components(self, kind: str) -> None:
+        group = getattr(self._modules.dcgm_fields, _COMPONENTS[kind][0], None)
+        numbers = [] if group is None else list(self._system.discovery.GetEntityGroupEntities(group, True))
+        if not numbers:
+            return
+        known = [
+            field.number
+            for field in dcgm_components.TABLE
+            if field.kind == kind
+            and "{link}" not in field.key
+            and self._system.fields.GetFieldById(field.number)
+        ]
+        entities = self._modules.pydcgm.DcgmGroup(
+            self._handle, groupName=self._unique_name(), groupType=self._structs.DCGM_GROUP_EMPTY
+        )
+        for number in numbers[:COMPONENTS_MAX]:
+            entities.AddEntity(group, int(number))
+        watch = self._modules.pydcgm.DcgmFieldGroup(self._handle, self._unique_name(), known)
+        entities.samples.WatchFields(
+            watch, int(max(_SLOW_SECONDS, self._interval_seconds) * 1e6), _KEEP_SECONDS, 0
+        )
+        self._component_watches.append((kind, entities, watch))
 
     def find_lost(self, problems: list[str]) -> None:
         for (group, number), device in self.devices.items():

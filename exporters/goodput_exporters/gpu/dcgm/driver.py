@@ -99,6 +99,7 @@ class Dcgm:
             connection.latest("further", problems)
             connection.latest("slow", problems)
             connection.find_lost(problems)
+        components = connection.components(problems) if full else []
         events = self._events(connection, problems)
         gpus = [self._gpu(connection, device, full) for device in connection.devices.values()]
         self._cycles.keep(set(connection.devices))
@@ -109,6 +110,7 @@ class Dcgm:
             full=full,
             events=events[:EVENTS_MAX],
             problems=problems[:PROBLEMS_MAX],
+            components=components,
         )
 
     def _monotonic_of(self, newest_us: int) -> int:
