@@ -11,7 +11,7 @@ import functools
 import numpy as np
 
 from goodput.metrics import CATALOGUE
-from goodput.simulate import agent, gpus, host, links
+from goodput.simulate import agent, gpus, host, links, probe
 from goodput.simulate.scenario import HardwareChange
 
 Key = tuple[str, tuple[tuple[str, str], ...]]  # a series: its name, its labels sorted by name
@@ -50,7 +50,7 @@ class NodeSeries:
         self._rates: dict[Key, np.ndarray] = {}
         self._jumps: dict[Key, np.ndarray] = {}
         self._births: dict[Key, float] = {}
-        for part in (gpus, agent, links, host):
+        for part in (gpus, agent, links, host, probe):
             part.add(self)
 
     def apply(self, change: HardwareChange) -> None:

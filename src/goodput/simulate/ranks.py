@@ -9,6 +9,7 @@ import numpy as np
 from goodput.histograms.histogram import LATENCY_BOUNDS, STEP_BOUNDS
 from goodput.simulate import operations
 from goodput.simulate.gpus import GPUS_PER_NUMA_NODE
+from goodput.simulate.probe import OF_GPU
 from goodput.simulate.run import COLUMN, HISTOGRAMS, Attempt, SimulatedRun
 from goodput.simulate.scenario import DEVICE, gpu_uuid
 
@@ -30,6 +31,7 @@ TRACED = {
     "copy_hidden": 0.01,
     "kernel": 0.83,
 }
+H2D_SHARE = 0.41  # of what the node reaches, in a traced step
 TRACE_EVERY_SECONDS, TRACED_RANKS = 600, 16
 # Of a step: calls, bytes and device time of NCCL; bytes that a rank sends, and waits of its transfers by what for.
 NCCL = {"all_reduce": (26, 1.4e9, 0.18), "all_gather": (12, 0.3e9, 0.05), "reduce_scatter": (12, 0.3e9, 0.06)}
@@ -196,6 +198,8 @@ def _traced_step(run: SimulatedRun, attempt: Attempt, rank: int, now: float, who
     for outcome in ("done", "skipped", "failed"):
         yield "goodput_deep_looks_total", {**who, "outcome": outcome}, traced * (outcome == "done")
     yield "goodput_deep_look_cost_seconds_total", who, 0.2 * traced
+    yield "goodput_deep_look_h2d_bytes_per_second", who, H2D_SHARE * OF_GPU["h2d_pinned"]
+    yield "goodput_deep_look_h2d_reached_ratio", who, H2D_SHARE
 
 
 def _nccl(run: SimulatedRun, attempt: Attempt, who: Labels) -> Iterator[Sample]:
