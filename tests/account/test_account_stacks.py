@@ -5,9 +5,10 @@ from __future__ import annotations
 from support.account.account_history import Process, account_of
 
 from goodput.account import document
-from goodput.account.sampled_stacks import SampledStacks, sampled_ranks, where
+from goodput.account.sampled_stacks import sampled_ranks, where
 from goodput.causes import explain
 from goodput.defaults import ESTIMATED_LOADER
+from goodput.wire.sampled_stacks import SampledStacks
 
 BATCH, OTHER = "data.py:next_batch, line 41", "train.py:<module>, line 9"
 SAMPLED = SampledStacks({BATCH: 46, "data.py:next_batch, line 40": 2, OTHER: 2}, 50, "")

@@ -8,9 +8,9 @@ from collections import Counter
 
 import pytest
 
-from goodput.account.sampled_stacks import NO_STACKS, PLACES_MAX, SampledStacks
 from goodput.stack_samples import sample_file
 from goodput.stack_samples.places import places
+from goodput.wire.sampled_stacks import NO_STACKS, PLACES_MAX, SampledStacks
 
 HEAD = "thread (7): MainThread;<module> (train.py:9)"
 RAW = "\n".join(

@@ -24,12 +24,13 @@ from goodput.account.fold import PRODUCTIVE, Fold
 from goodput.account.hardware import energy_mj, is_cut, states_of
 from goodput.account.loader_summary import LoaderSummary, summarize_loaders
 from goodput.account.peaks import peak
-from goodput.account.sampled_stacks import SampledStacks, sampled_ranks
+from goodput.account.sampled_stacks import sampled_ranks
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.account.states import INDEX, vector
 from goodput.account.straggler import Groups, Straggler, sum_stragglers
 from goodput.defaults import ESTIMATED_LOADER, ESTIMATED_OPTIMIZER, STALL_SECONDS
 from goodput.slices import AT_A_TIME, Slices, result_of
+from goodput.wire.sampled_stacks import SampledStacks
 
 _DOWN, _QUEUE, _UNOBSERVED = INDEX["down"], INDEX["queue"], INDEX["unobserved"]
 _STARTUP, _UNATTRIBUTED = INDEX["startup"], INDEX["unattributed"]

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from goodput.account.collectives.operation_sums import NO_SUMS, OperationSums
-from goodput.account.sampled_stacks import NO_STACKS, SampledStacks
+from goodput.wire.sampled_stacks import NO_STACKS, SampledStacks
 
 
 class Row(NamedTuple):

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from goodput.account.document_types import SampledPlace, StackSamples
+from goodput.wire.sampled_stacks import PLACES_MAX, SampledStacks
 
-PLACES_MAX, SAMPLES_MAX = 16, 1 << 40
 RANKS_MAX = 256  # with samples, in one account
 SHOWN_MAX, SHARE_MIN = 3, 0.05
-
-
-class SampledStacks(NamedTuple):
-    """Samples of one process: by place ("FILE:FUNCTION, line N"), in all, and why there are none."""
-
-    places: dict[str, int]
-    samples: int
-    reason: str
-
-
-NO_STACKS = SampledStacks({}, 0, "")
 
 
 def sampled_ranks(attempts: Iterable) -> list[tuple[int, SampledStacks]]:

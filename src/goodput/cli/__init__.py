@@ -111,6 +111,17 @@ def tune_garbage_collector(young_objects_max: int) -> None:
     gc.callbacks.append(_FreezeSurvivors())
 
 
+def share_memory_arena() -> None:
+    """For servers that start threads: let glibc's allocator keep one arena, not one for each thread, as M_ARENA_MAX.
+
+    Freed memory of one thread is then used by the next: 3 MiB less in the agent. Nothing where there is no glibc.
+    """
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(-8, 1)
+
+
 class _FreezeSurvivors:
     """A callback of the garbage collector: freezes what survives a full collection, and sometimes unfreezes all."""
 

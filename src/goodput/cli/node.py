@@ -11,7 +11,15 @@ import socket
 import sys
 
 from goodput.access.options import add_access_options, listen_address, service_url
-from goodput.cli import fail, loading, message, number, raise_file_limit, tune_garbage_collector
+from goodput.cli import (
+    fail,
+    loading,
+    message,
+    number,
+    raise_file_limit,
+    share_memory_arena,
+    tune_garbage_collector,
+)
 from goodput.otlp.settings import add_otlp_options, settings_of
 from goodput.rank_page import page
 
@@ -279,6 +287,7 @@ def _run(agent, arguments) -> int:
     from goodput_exporters.server.server import Server
 
     raise_file_limit(8192)  # One descriptor per rank page.
+    share_memory_arena()
     stopping = threading.Event()
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, lambda *_: stopping.set())

@@ -14,9 +14,9 @@ import msgspec
 from msgspec import Meta, Raw
 
 from goodput.account.collectives.operation_sums import NO_SUMS, OperationSums, sums_of
-from goodput.account.sampled_stacks import NO_STACKS, PLACES_MAX, SAMPLES_MAX, SampledStacks
 from goodput.wire.identity import clean_text
 from goodput.wire.operation_row import OperationRow
+from goodput.wire.sampled_stacks import NO_STACKS, PLACES_MAX, SAMPLES_MAX, SampledStacks
 
 TIME_NS_MAX = 1 << 62
 LINE_BYTES_MAX = 1 << 20

@@ -17,13 +17,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from goodput.account.sampled_stacks import SampledStacks
 from goodput.defaults import ESTIMATED_LOADER, ESTIMATED_OPTIMIZER
 from goodput.rank_page import page
 from goodput.rank_page.reader import Reader, Snapshot
 from goodput.stack_samples import sample_file
 from goodput.stack_samples.places import places
 from goodput.stack_samples.py_spy import Recorder, Recording
+from goodput.wire.sampled_stacks import SampledStacks
 
 STEPS_MIN, IDLE_SHARE_MIN, RANKS_MAX = 5, 0.02, 32
 PAUSE_SECONDS, PAUSE_SECONDS_MAX, LOOK_SECONDS, RETRY_SECONDS = 60.0, 3600.0, 60.0, 5.0

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import lt
 
 from goodput_exporters.collectors.gpu_phases.activity_model import ActivityModel
 from goodput_exporters.gpu.sample import Gpu, Sample
 from goodput_exporters.system.ranks import RankKey, RankPhases
 
 UNITS = ("engine", "utilization", "sm", "tensor", "dram")
+_UNIT_OF = {f"activity/{unit}": unit for unit in UNITS}  # by key of the reading
 # Units that show whether anything ran at all; the first that a driver measures is used.
 BUSY_UNITS = ("engine", "utilization")
 # For people: the driver's own coarse measure, as tools show it, else what is closest.
@@ -95,16 +97,16 @@ class GpuTotals:
     mixed_ns: int = 0
     model: ActivityModel = field(default_factory=ActivityModel)
 
-    def remember(self, gpu: Gpu, ranks: list[RankPhases]) -> None:
+    def remember(self, gpu: Gpu, activity: dict[str, float], users: list[RankPhases]) -> None:
         """Keep what the next sample is compared with."""
         if gpu.pids is not None:
             self.pids = frozenset(gpu.pids)
         self.joules = gpu.readings.get("energy")
-        activity, self.watts = _activity(gpu), gpu.readings.get("power")
+        self.watts = gpu.readings.get("power")
         self.busy = next((activity[unit] for unit in NOW_UNITS if unit in activity), None)
         limit = gpu.readings.get("power_limit", self.limit_watts)
         self.limit_watts = limit if limit is not None and 0 < limit <= WATTS_MAX else None
-        self.rank_totals_ns = {rank.key: rank.totals_ns for rank in self.users(gpu, ranks)}
+        self.rank_totals_ns = {rank.key: rank.totals_ns for rank in users}
 
     def users(self, gpu: Gpu, ranks: list[RankPhases]) -> list[RankPhases]:
         """The ranks on this GPU: by the UUID that they declare, else by their pid.
@@ -154,19 +156,21 @@ class PhaseAttribution:
             totals = self.gpus.get(gpu.uuid)
             if totals is None or gpu.lost:
                 if not gpu.lost and len(self.gpus) < GPUS_MAX:
-                    self.gpus[gpu.uuid] = GpuTotals(sample.driver, sample.monotonic_ns)
-                    self.gpus[gpu.uuid].remember(gpu, ranks)
+                    self.gpus[gpu.uuid] = totals = GpuTotals(sample.driver, sample.monotonic_ns)
+                    totals.pids = frozenset(gpu.pids or ())
+                    totals.remember(gpu, _activity(gpu), totals.users(gpu, ranks))
                 continue
             spent_ns = sample.monotonic_ns - totals.sampled_ns
             if (sample.driver != totals.driver and spent_ns < SILENT_NS) or spent_ns == 0:
                 continue
             if gpu.pids is not None:
                 totals.pids = frozenset(gpu.pids)
+            activity, users = _activity(gpu), totals.users(gpu, ranks)
             # A negative time means that the last sample's time was wrong.
             if 0 < spent_ns <= COVERED_NS_MAX and sample.driver == totals.driver:
-                self._credit(totals, gpu, spent_ns, totals.users(gpu, ranks))
+                self._credit(totals, gpu, activity, spent_ns, users)
             totals.driver, totals.sampled_ns = sample.driver, sample.monotonic_ns
-            totals.remember(gpu, ranks)
+            totals.remember(gpu, activity, users)
 
     def now_of(self, key: RankKey, monotonic_ns: int) -> dict[str, int]:
         """Of the GPUs that a rank used at their last sample: their mean activity and the sum of their power, as in schema.Live."""
@@ -177,7 +181,14 @@ class PhaseAttribution:
         found = {"busy_ppm": round(1e6 * sum(busy) / len(busy))} if busy else {}
         return found | ({"power_mw": round(1e3 * sum(watts))} if watts else {})
 
-    def _credit(self, totals: GpuTotals, gpu: Gpu, spent_ns: int, ranks: list[RankPhases]) -> None:
+    def _credit(
+        self,
+        totals: GpuTotals,
+        gpu: Gpu,
+        activity: dict[str, float],
+        spent_ns: int,
+        ranks: list[RankPhases],
+    ) -> None:
         known = [rank for rank in ranks if rank.key in totals.rank_totals_ns]
         if ranks and not known:
             return  # All of them started in between: which part of the time was theirs is unknown.
@@ -194,7 +205,7 @@ class PhaseAttribution:
         _add(totals.covered_ns, shares_ns)
         if max(shares_ns.values()) < MIXED_BELOW * spent_ns:
             totals.mixed_ns += spent_ns
-        amounts = {unit: round(ratio * spent_ns) for unit, ratio in _activity(gpu).items()}
+        amounts = {unit: round(ratio * spent_ns) for unit, ratio in activity.items()}
         energy_uj = totals.energy_since_last(gpu, spent_ns)
         if energy_uj is not None:
             amounts[ENERGY] = energy_uj
@@ -228,11 +239,12 @@ class PhaseAttribution:
 
 
 def _activity(gpu: Gpu) -> dict[str, float]:
-    found = {unit: gpu.readings.get(f"activity/{unit}") for unit in UNITS}
-    if found["utilization"] == 1 and found["engine"] == 0:
+    readings = gpu.readings
+    found = {unit: readings[key] for key, unit in _UNIT_OF.items() if key in readings}
+    if found.get("utilization") == 1 and found.get("engine") == 0:
         # Profiling counters that another profiler holds read 0.
         found = {"utilization": 1.0}
-    return {unit: min(max(ratio, 0.0), 1.0) for unit, ratio in found.items() if ratio is not None}
+    return {unit: min(max(ratio, 0.0), 1.0) for unit, ratio in found.items()}
 
 
 def _time_by_phase(rank: RankPhases, before: tuple[int, ...], spent_ns: int) -> dict[str, int]:
@@ -265,6 +277,15 @@ def apportion(amount: int, weights: Sequence[float], caps: list[int] | None = No
     They sum to `amount`, or to all caps if those are less. What exceeds a cap goes to the others by weight, and to
     those of weight 0 last. Rounding goes to the largest weight.
     """
+    whole = sum(weights)
+    if amount > 0 and whole > 0 and min(weights) >= 0:
+        # No cap is reached, as nearly always.
+        parts = [int(amount * weight / whole) for weight in weights]
+        left, largest = amount - sum(parts), weights.index(max(weights))
+        if 0 <= left <= len(parts):
+            parts[largest] += left
+            if caps is None or all(map(lt, parts, caps)):
+                return parts
     limits = caps or [amount] * len(weights)
     parts = [0] * len(weights)
     left = min(amount, sum(limits))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from goodput.probe.kept import KeptFile, value
-from goodput.probe.reachable import bus, peak
 
 
 class ReachedPeaks:
@@ -23,7 +22,7 @@ class ReachedPeaks:
             return None
         self._look()
         if ranks not in self._known_bus:
-            self._known_bus[ranks] = bus(self._probe, ranks)
+            self._known_bus[ranks] = _reachable().bus(self._probe, ranks) if self._probe else None
         return self._known_bus[ranks]
 
     def of(self, device: str, dtype: str, devices: int) -> float | None:
@@ -31,7 +30,9 @@ class ReachedPeaks:
             return None
         self._look()
         if (device, dtype) not in self._known:
-            self._known[device, dtype] = peak(self._probe, dtype, device)
+            self._known[device, dtype] = (
+                _reachable().peak(self._probe, dtype, device) if self._probe else None
+            )
         reached = self._known[device, dtype]
         return None if reached is None else reached * devices
 
@@ -43,3 +44,10 @@ class ReachedPeaks:
         found = self._file.document()
         if found is not self._probe:
             self._probe, self._known, self._known_bus = found, {}, {}
+
+
+def _reachable():
+    """The module is imported where there is a probe: with the account's it takes 2 MiB."""
+    from goodput.probe import reachable
+
+    return reachable

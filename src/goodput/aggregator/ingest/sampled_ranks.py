@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Collection
 
 from goodput.account import Attempt
-from goodput.account.sampled_stacks import NO_STACKS, RANKS_MAX, SampledStacks
+from goodput.account.sampled_stacks import RANKS_MAX
 from goodput.wire import schema
+from goodput.wire.sampled_stacks import NO_STACKS, SampledStacks
 
 RANKS_IN_ALL_MAX = 1 << 14
 

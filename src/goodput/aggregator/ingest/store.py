@@ -18,7 +18,6 @@ from msgspec.structs import fields, replace
 from goodput.account import DECLARED, Attempt, EndMark, Row, Run
 from goodput.account.collectives.operation_sums import NO_SUMS
 from goodput.account.facts import Key
-from goodput.account.sampled_stacks import NO_STACKS
 from goodput.aggregator.ingest.checkpoint_times import CheckpointTimes, ProcessCheckpoints
 from goodput.aggregator.ingest.operation_sums import SharedKeys, reported_rows
 from goodput.aggregator.ingest.pushed_steps import PushedSteps, pushed, steps_of_rows
@@ -30,6 +29,7 @@ from goodput.columns.attempts import ColumnAttempt, row_of
 from goodput.wire import schema
 from goodput.wire.collectives import Collectives
 from goodput.wire.packed_rows import PackedRows, pack
+from goodput.wire.sampled_stacks import NO_STACKS
 from goodput.wire.step_blocks import END, NUMBER
 
 RUNS_MAX = 10_000
