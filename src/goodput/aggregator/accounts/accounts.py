@@ -40,7 +40,7 @@ from goodput.slices import AT_A_TIME, Slices, result_of
 FOLD_AGAIN_SECONDS = 10.0
 # Accounts of a large installation are computed every ten times as long as all of them take, see api.exposition.
 COSTLY_NS, RECENT_TIMES = 500_000_000, 20
-ROWS_DROPPED_LEAST = 128  # of each attempt, on average
+ROWS_DROPPED_LEAST = 256  # of each attempt, on average
 log = logging.getLogger("goodput.aggregator")
 
 
@@ -296,7 +296,7 @@ class Accounts:
         """Fold and drop the rows of runs that hold many, which the ledger has too; returns how many."""
         dropped = 0
         for name, run in list(self.store.runs.items()):
-            # A fold takes as much memory as some 30 rows of each rank.
+            # A fold takes as much memory as some 170 packed rows of each rank.
             if kept_rows(run) > ROWS_DROPPED_LEAST * len(run.attempts):
                 with suppress(KeyError, NeedsHistory):
                     await in_slices(self.computing(name))
