@@ -32,7 +32,6 @@ QUIET = {
     "goodput_gpu_nvlink_bit_error_ratio": "the GPUs are older than NVLink 5",
     "goodput_gpu_fabric_problem": "the fabric has none",
     "goodput_gpu_nvlink_link_errors_total": "no single link has errors",
-    "goodput_gpu_nvlink_link_bytes_per_second": "NVML has totals",
     "goodput_gpu_dcgm_field": "no field is named",
     **{
         f"goodput_nvswitch_{name}": "NVML knows no switches"
@@ -44,7 +43,7 @@ QUIET = {
                 "last_sxid",
                 "reset_required",
             ),
-            *("link_up", "link_errors_total"),
+            "link_errors_total",
         )
     },
     **{
