@@ -149,6 +149,7 @@ def read(driver):
 def gpus_of(page):
     made = DcgmEndpoint(Options(dcgm_endpoint="http://x/"))
     parsed = parse_page(page)
+    gpu_sample.check(gpu_sample.Sample("dcgm_endpoint", 0, [], components=parsed.component_records()))
     return [made._gpu(device) for device in parsed.devices.values()], parsed.problems
 
 
@@ -275,11 +276,26 @@ def test_problems_gpus_and_label_sets_are_bounded():
     line_of.cache_clear()
 
 
-_NAMES = st.sampled_from(["DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_DEV_XID_ERRORS", "up"])
+_NAMES = st.sampled_from(
+    [
+        *("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_DEV_XID_ERRORS", "up"),
+        *(
+            "DCGM_FI_DEV_NVLINK_COUNT_RX_ERRORS",
+            "DCGM_FI_DEV_NVSWITCH_LINK_STATUS",
+            "DCGM_FI_DEV_CPU_UTIL_TOTAL",
+        ),
+    ]
+)
 _LINES = st.builds(
     lambda name, labels, tail: f"{name}{labels}{tail}",
     _NAMES,
-    st.one_of(st.just(f'{{UUID="{A}"}}'), st.text(max_size=30), st.text('{}="\\,aU \n', max_size=20)),
+    st.one_of(
+        st.sampled_from(
+            [f'{{UUID="{A}"}}', f'{{nvlink="3",gpu_uuid="{A}"}}', '{nvlink="٣",nvswitch="0"}', '{cpu="0"}']
+        ),
+        st.text(max_size=30),
+        st.text('{}="\\,aU \n', max_size=20),
+    ),
     st.one_of(
         st.text(max_size=12),
         st.floats().map(lambda value: f" {value}"),

@@ -245,8 +245,9 @@ def dcgm(data: bytes) -> bool:
     made = DcgmEndpoint(Options(dcgm_endpoint="http://x/"))
     page = parse_page(data.decode("utf-8", "replace"))
     gpus, problems = [made._gpu(device) for device in page.devices.values()], page.problems
-    gpu_sample.check(gpu_sample.Sample("dcgm_endpoint", 0, gpus, problems=problems))
-    return bool(gpus)
+    components = page.component_records()
+    gpu_sample.check(gpu_sample.Sample("dcgm_endpoint", 0, gpus, problems=problems, components=components))
+    return bool(gpus or components)
 
 
 def dcgm_seeds() -> list[bytes]:
