@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 from goodput_exporters.collector import ParseError
 
-_FIELD = re.compile(r"[0-9a-fA-F]{1,8}")
-_PROCESSOR_FIELD = 12
+_HEX = r"([0-9a-fA-F]{1,8})"
+# The first three fields, nine others, the processor, what later kernels add.
+_LINE = re.compile(rf"\s*{_HEX}\s+{_HEX}\s+{_HEX}((?:\s+[0-9a-fA-F]{{1,8}})*)\s*")
+_FIELDS_BETWEEN = 9
 _WRAP = 1 << 32
 
 
@@ -39,10 +41,11 @@ class SoftnetTotals:
 
     def add(self, processors: dict[int, Softnet]) -> Softnet:
         """Add what was counted since the last call, at first all; returns the totals."""
+        totals, none = list(self._totals), Softnet(0, 0, 0)
         for cpu, counts in processors.items():
-            before = self._last.get(cpu, Softnet(0, 0, 0))
-            grown = [(now - then) % _WRAP for now, then in zip(counts, before, strict=True)]
-            self._totals = Softnet(*(total + more for total, more in zip(self._totals, grown, strict=True)))
+            for at, (now, then) in enumerate(zip(counts, self._last.get(cpu, none), strict=True)):
+                totals[at] += (now - then) % _WRAP
+        self._totals = Softnet(*totals)
         # A processor that is offline for a while goes on where it was.
         self._last |= processors
         return self._totals
@@ -52,13 +55,13 @@ def parse_softnet(text: str) -> SoftnetFile:
     """Raises ParseError if no line is in the format."""
     processors, malformed = {}, 0
     for at, line in enumerate(text.splitlines()):
-        words = line.split()
-        if len(words) < 3 or not all(map(_FIELD.fullmatch, words)):
+        match = _LINE.fullmatch(line)
+        if match is None:
             malformed += 1
             continue
-        numbers = [int(word, 16) for word in words]
-        cpu = numbers[_PROCESSOR_FIELD] if len(numbers) > _PROCESSOR_FIELD else at
-        processors[cpu] = Softnet(*numbers[:3])
+        rest = match[4].split(None, _FIELDS_BETWEEN + 1)
+        cpu = int(rest[_FIELDS_BETWEEN], 16) if len(rest) > _FIELDS_BETWEEN else at
+        processors[cpu] = Softnet(int(match[1], 16), int(match[2], 16), int(match[3], 16))
     if not processors:
         raise ParseError("no line of counts")
     return SoftnetFile(processors, malformed)
