@@ -198,7 +198,9 @@ def collectives(account: Account) -> list[CollectiveTime]:
             "group_size": row.size or None,
             "calls": row.calls if operation and not account.is_part else None,
             "bytes": row.bytes if operation and not account.is_part else None,
-            "bus_bytes_per_second_max": operation_sums.bus_rate_max(operation, row),
+            "bus_bytes_per_second_max": None
+            if account.is_part
+            else operation_sums.bus_rate_max(operation, row),
             "gpu_seconds": row.gpu_ns / 1e9,
         }
         for (group, operation), row in operation_sums.largest(account.operations)

@@ -404,7 +404,7 @@ class CollectiveTime(TypedDict):
     `operation` is "" for what no record explains, and with `group` "" it is "other" for all beyond the largest ones.
     `calls` and `bytes` (each rank's own part) are those of whole processes, null in a part of the run's time.
     `group_size` is null where it is not known or the groups of this name differ. `bus_bytes_per_second_max` is what the
-    links of a rank carried at most, as nccl-tests' bus bandwidth: a part of the transfers may be hidden.
+    links of a rank carried at most, as nccl-tests' bus bandwidth: a part of the transfers may be hidden; null likewise.
     """
 
     group: str

@@ -10,6 +10,8 @@ goodput_role_gpu_seconds{run role state}: The account of each role (trainer, gen
 goodput_communication_gpu_seconds{run group operation}: Exposed communication by process group and operation;
     the sum is the states communication, straggler and bubble. The 16 largest, group empty for the rest: operation other,
     or empty for what no record explains.
+goodput_communication_bus_bytes_per_second{run group operation}: What the links of a rank carried at most in this operation,
+    as the bus bandwidth of nccl-tests; absent where the group's size is not known.
 goodput_cost_dollars{run state}: The account in dollars; absent without a price per GPU-hour.
 goodput_run_gpus{run}: GPUs currently allocated to the run, observed or not; absent once it is over.
 goodput_availability_ratio{run}: Availability: time in kept steps / allocated time.

@@ -12,9 +12,11 @@ OPERATIONS = {
 }
 
 
-def rows(communication_ns: int, steps: int) -> tuple[ReportedOperation, ...]:
-    """Of a rank that has spent so much in communication in so many steps."""
+def rows(communication_ns: int, steps: int, ranks: int = 0) -> tuple[ReportedOperation, ...]:
+    """Of one of these ranks that has spent so much in communication in so many steps."""
     return tuple(
-        ReportedOperation(*names, calls * steps, size * calls * steps, int(share * communication_ns), 0)
+        ReportedOperation(
+            *names, calls * steps, size * calls * steps, int(share * communication_ns), 0, size=ranks
+        )
         for names, (share, calls, size) in OPERATIONS.items()
     )

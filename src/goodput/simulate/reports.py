@@ -63,7 +63,9 @@ def report(
         end_ns=0 if alive else unix_ns(attempt.rank_end_ns(rank)) + ahead_ns,
         totals=tuple(totals),
         cost_ns=attempt.cost_ns,
-        operations=operations.rows(int(totals[COLUMN["communication"]]), steps_done),
+        operations=operations.rows(
+            int(totals[COLUMN["communication"]]), steps_done, attempt.plan.world_size or attempt.ranks
+        ),
     )
     return schema.RankReport(
         identity=_identity(run, attempt, rank, ahead_ns),

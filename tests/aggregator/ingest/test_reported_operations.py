@@ -108,6 +108,17 @@ def test_api_series_history_restart_and_replay_agree(tmp_path, monkeypatch):
     assert rank["communication_ns"] == sum(EXPECTED.values()) == ns(2) and rank["straggler_ns"] == 0
     labels = 'group="dp",operation="all_reduce",run="r1"'
     assert f"goodput_communication_gpu_seconds{{{labels}}} 1.000000007" in series
+    rate = live["collectives"][0]["bus_bytes_per_second_max"]
+    assert (
+        rate == pytest.approx(4_000_000 / 1.2 * 2 * 7 / 8)
+        and part["collectives"][0]["bus_bytes_per_second_max"] is None
+    )
+    (line,) = (
+        line
+        for line in series.splitlines()
+        if line.startswith(f"goodput_communication_bus_bytes_per_second{{{labels}}}")
+    )
+    assert float(line.split()[-1]) == pytest.approx(rate)
 
 
 def test_rows_of_other_versions_are_read():

@@ -178,6 +178,8 @@ def _add_collectives(series: _Series, account: Account) -> Slices[None]:
     for (group, operation), row in operation_sums.largest(times, OPERATIONS_SHOWN):
         labels = {"group": group, "operation": operation}
         series.add("goodput_communication_gpu_seconds", row.gpu_ns / 1e9, **labels)
+        rate = operation_sums.bus_rate_max(operation, row)
+        series.add("goodput_communication_bus_bytes_per_second", rate, **labels)
 
 
 def _add_causes(series: _Series, account: Account) -> Slices[None]:
