@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "exporters").rglob("*.py")])
-# Package -> packages of this project that it may import, lowest first: only those above it in this table.
+# Package -> packages of this project that it may import.
 # What stands after None may be imported inside functions only.
 PACKAGES = {
     "defaults": [],

@@ -33,8 +33,8 @@ def parser() -> argparse.ArgumentParser:
     add("--gpus", type=int, default=8, help="GPUs on each of the six innocent nodes (default: 8)")
     add("--large", type=int, help="how many of them the large run uses on each node (default: all)")
     add("--days", type=float, default=innocents.DAYS, help="innocent days (default: %(default)s)")
-    add("--base", type=float, default=60, help="seconds between scrapes (default: %(default)s)")
-    add("--fine", type=float, default=15, help="seconds between scrapes near events (default: %(default)s)")
+    add("--base", type=float, default=300, help="seconds between scrapes (default: %(default)s)")
+    add("--fine", type=float, default=60, help="seconds between scrapes near events (default: %(default)s)")
     add(
         "--near", type=float, default=near, help="seconds after an event that are near (default: %(default)s)"
     )

@@ -94,15 +94,15 @@ def _queue(loader) -> str:
     else:
         slow = ""
     if ready >= READY_MIN:
-        lay = f"{ready:.1f} batches were ready on average"
+        ready_text = f"{ready:.1f} batches were ready on average"
         return (
-            f"bringing finished batches to the training process ({lay}): smaller batches or types, "
+            f"bringing finished batches to the training process ({ready_text}): smaller batches or types, "
             f"tensors instead of Python objects, pin_memory, fewer workers{slow}"
         )
-    idle = loader.busy()
-    lay = "" if idle is None else f" (workers were {100 * (1 - idle):.0f} % idle)"
+    busy = loader.busy()
+    idle_text = "" if busy is None else f" (workers were {100 * (1 - busy):.0f} % idle)"
     return (
-        f"bringing batches to the training process, or workers without a task{lay}: a larger prefetch_factor than "
+        f"bringing batches to the training process, or workers without a task{idle_text}: a larger prefetch_factor than "
         f"{loader.most['prefetch']}, tensors instead of Python objects, smaller batches, pin_memory{slow}"
     )
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from goodput.account.slow_ranks.onset import SLOW_RATIO_MIN, SPREADS_MIN, Onset
+from goodput.account.slow_ranks.onset import HIT_RATIO_MIN, SPREADS_MIN, Onset
 from goodput.account.straggler import Groups, Key
 from goodput.slices import AT_A_TIME, Slices, result_of
 
@@ -290,7 +290,7 @@ def _hits(entries: Entries) -> tuple[np.ndarray, np.ndarray]:
     ordered = entries.own[np.lexsort((entries.own, of))]
     begins, ends, sizes = entries.begins[:-1], entries.begins[1:], entries.sizes
     middle, fastest = ordered[begins + (sizes - 1) // 2], ordered[begins]
-    least = SLOW_RATIO_MIN * middle
+    least = HIT_RATIO_MIN * middle
     apart = np.maximum(least, middle + SPREADS_MIN * (middle - fastest))
 
     def over(level: np.ndarray, most: np.ndarray) -> np.ndarray:

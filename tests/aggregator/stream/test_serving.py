@@ -184,7 +184,7 @@ def given_by(late: dict[int, float], others: dict[str, list[int]], monkeypatch) 
             held = partitions._held[one] = ownership._Held(Lease(stream, one, "a"))
             held.is_serving = True
             if one in late:
-                held.in_work.append(time.time_ns() - int(late[one] * 1e9))
+                held.arrivals_ns.append(time.time_ns() - int(late[one] * 1e9))
         given = []
 
         async def give(partition):

@@ -13,9 +13,9 @@ def figure(name: str, value, unit: str, index=None, device: str = "H100") -> dic
     return {"name": name, "value": value, "unit": unit, "device": device, "index": index}
 
 
-def collected(path, *figures: dict, **more) -> list:
+def collected(path, *figures: dict, problem: str | None = None, **more) -> list:
     path.write_text(json.dumps({"host": "n0", "time": 1000.0, "figures": figures, **more}))
-    return collect(Probe(Settings("", probe=str(path), unix_ns=lambda: 1060 * 10**9)))
+    return collect(Probe(Settings("", probe=str(path), unix_ns=lambda: 1060 * 10**9)), problem)
 
 
 def test_series_of_a_probe(tmp_path):
@@ -57,7 +57,8 @@ def test_figures_that_are_not_the_probes_have_no_series(tmp_path):
     assert max(len(device) for device, _, _ in values) <= 100 and not any("\n" in key[0] for key in values)
     assert of(found, "goodput_probe_age_seconds") == {}
     many = [figure(f"f{n}", 1.0, "B/s") for n in range(FIGURES_MAX + 50)]
-    assert len(of(collected(tmp_path / "n1.json", *many), "goodput_probe_bytes_per_second")) == FIGURES_MAX
+    kept = collected(tmp_path / "n1.json", *many, problem=f"{FIGURES_MAX + 50} figures of a probe")
+    assert len(of(kept, "goodput_probe_bytes_per_second")) == FIGURES_MAX
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]"])

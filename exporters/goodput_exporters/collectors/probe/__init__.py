@@ -1,1 +1,1 @@
-"""NUMA nodes, and what is placed on each."""
+"""What this node can do, by its last `goodput probe`."""

@@ -9,7 +9,7 @@ import re
 
 from goodput.probe.kept import KeptFile
 from goodput.wire.identity import clean_text
-from goodput_exporters.collector import NoData, Settings
+from goodput_exporters.collector import CollectorError, NoData, Settings
 
 FIGURES_MAX = 256
 DEVICE_CHARACTERS_MAX = 100
@@ -40,9 +40,12 @@ class Probe:
             labels = _labels(figure)
             series = _SERIES.get(figure["unit"])
             key = series, *labels.values()
-            if series and figure["value"] and labels and key not in seen and len(seen) < FIGURES_MAX:
+            if series and figure["value"] and labels and key not in seen:
                 seen.add(key)
-                families.add(series, labels, figure["value"])
+                if len(seen) <= FIGURES_MAX:
+                    families.add(series, labels, figure["value"])
+        if len(seen) > FIGURES_MAX:
+            raise CollectorError(f"{len(seen)} figures of a probe; only {FIGURES_MAX} are exposed")
 
 
 def _labels(figure: dict) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 Each file is in the Prometheus text format. A file that is malformed, has timestamps, is unreadable or too large has no series and
 is in `goodput_textfile_refused`; the log names the line. Of two files, in the order of their names, that have the same series or
-disagree on the type of a name, the first one counts, and so do the agent's own names. A HELP that one file has is for all.
+disagree on the type of a name, the first one counts; the agent's own names count before all files. A HELP that one file has is for all.
 A file is read again when it has changed.
 """
 

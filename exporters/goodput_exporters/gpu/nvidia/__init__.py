@@ -1,1 +1,1 @@
-"""What the NVIDIA drivers share: XID errors and the table of DCGM fields."""
+"""What the NVIDIA drivers share: XID errors and the table of DCGM fields; no driver itself."""

@@ -1,6 +1,7 @@
 """NVIDIA GPUs through NVML: nvidia-ml-py and the driver's libnvidia-ml.so.1. Needs neither DCGM nor root.
 
-A fast sample has activity, power, energy and memory; a full one everything in queries.py. XIDs are polled in both.
+A fast sample has activity, power, energy and memory; a full one everything in queries.py, and once a minute what is in
+rare_queries.py and links.py; gpm.py has the activity by kind. XIDs are polled in both.
 The GPM samples of all devices are taken first, one after the other, so that all activity is that of the time between
 two samples; only `utilization` and `memory_controller` average over the driver's own period. A GPU that the driver
 cannot reach is `lost`. While one is lost, or the number of GPUs has changed, a full sample reopens the library, after

@@ -142,14 +142,14 @@ def summing(ranks: Iterable[tuple[int, Iterable[Exposed]]]) -> Slices[dict[Key, 
             left_ns += rest * devices
             is_known |= bool(parts)
             for (group, operation, *numbers), ns in zip(rows_of(one.sums), parts, strict=True):
-                calls, size, exposed_ns, _, _, members = numbers
-                row = found.setdefault((group, operation), [0, 0, 0, 0, members, 0, 0])
+                calls, bytes_, exposed_ns, _, _, size = numbers
+                row = found.setdefault((group, operation), [0, 0, 0, 0, size, 0, 0])
                 row[0] += calls
-                row[1] += size
+                row[1] += bytes_
                 row[3] += ns * devices
-                row[4] = row[4] if row[4] == members else 0
+                row[4] = row[4] if row[4] == size else 0
                 own = mine.setdefault((group, operation), [0, 0])
-                own[0] += size
+                own[0] += bytes_
                 own[1] += exposed_ns
         _add_least(found, mine)
     if not is_known:
@@ -162,11 +162,11 @@ def summing(ranks: Iterable[tuple[int, Iterable[Exposed]]]) -> Slices[dict[Key, 
 
 def _add_least(found: dict[Key, list[int]], mine: dict[Key, list[int]]) -> None:
     """Count a rank in the rows of its operations, and keep its bytes and time where it waited least for a byte."""
-    for key, (size, ns) in mine.items():
+    for key, (bytes_, ns) in mine.items():
         row = found[key]
         row[2] += 1
-        if size and ns and (not row[6] or ns * row[5] < row[6] * size):
-            row[5], row[6] = size, ns
+        if bytes_ and ns and (not row[6] or ns * row[5] < row[6] * bytes_):
+            row[5], row[6] = bytes_, ns
 
 
 def bus_rate_max(operation: str, row: OperationTime) -> float | None:

@@ -1,7 +1,7 @@
 """The steps in which a rank was slow.
 
 In each step of a group a rank is hit if its own time exceeds that of the faster half (the lower median) by
-SLOW_RATIO_MIN and is among the slowest eighth. So that several slow ranks do not hide each other it is also beside
+HIT_RATIO_MIN and is among the slowest eighth. So that several slow ranks do not hide each other it is also beside
 them if it is among the slowest half, and further from the lower median than SPREADS_MIN times the faster half's own
 spread. While nothing distinguishes a rank, it is among the k slowest of n in at most k / n of the steps, whatever the
 distribution of times, so the chance of either is bounded without estimating noise. For each a cumulative sum (Page,
@@ -18,7 +18,7 @@ from math import log
 from typing import NamedTuple
 
 # A rank is slow in a step if its own time exceeds its group's lower median by this ratio.
-SLOW_RATIO_MIN = 1.05
+HIT_RATIO_MIN = 1.05
 # Times the distance from the fastest rank to the lower median: with equal ranks, few are further above it than this.
 SPREADS_MIN = 2
 # Steps of a rank between false alarms, on average, at least.
@@ -139,7 +139,7 @@ def hits(own_ns: list[int]) -> Hits:
     ordered = sorted(own_ns)
     count = len(ordered)
     middle = ordered[(count - 1) // 2]
-    least = SLOW_RATIO_MIN * middle
+    least = HIT_RATIO_MIN * middle
     apart = max(least, middle + SPREADS_MIN * (middle - ordered[0]))
     few, half = max(1, count // 8), count // 2
     return Hits(

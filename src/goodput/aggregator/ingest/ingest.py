@@ -3,10 +3,9 @@
 The Ack is sent when everything accepted is committed. Pushes that arrive together are merged together, since NumPy costs
 per call, and share one transaction; where the last one was shared, the next waits GATHER_SECONDS for more. Tokens take
 turns: a large push is decoded and checked in a thread, one at a time, and merged in parts, if need be over several
-transactions. When the ledger cannot be written the push is answered with
-an error, so the agent keeps it; what was merged meanwhile is written with the next transaction that succeeds. Of that
-one part per process is kept, whose rows are those in the store, so that pushes repeated against a broken ledger do not
-accumulate.
+transactions. When the ledger cannot be written the push is answered with an error, so the agent keeps it; what was
+merged meanwhile is written with the next transaction that succeeds. Unwritten parts of one process are joined into one,
+so that pushes repeated against a broken ledger do not accumulate.
 """
 
 from __future__ import annotations
@@ -177,7 +176,7 @@ class Ingest:
         spent: Callable[[float], object] = lambda seconds: None,
         arrived_ns: int | None = None,
     ) -> schema.Ack:
-        """Accept one push. Raises SchemaError (nothing was accepted), LedgerError or QueueFull (push it again).
+        """Accept one push. Raises SchemaError (nothing was accepted), LedgerError or QueueFull (push it again), or what nobody foresaw.
 
         `arrived_ns` is when it arrived, in our unix ns, by default now.
 

@@ -1,6 +1,6 @@
 """The partitions of this aggregator: takes those that nobody holds, reads their pushes, and gives away what is too much.
 
-Each process holds its share, the number of partitions by that of aggregators, rounded up. One that others are too slow
+Each process holds its share, the number of partitions divided by that of aggregators, rounded up. One that others are too slow
 to take is taken beyond it, so that no run is without an aggregator.
 
 One that meets a message or a ledger of a later version of the program gives all its partitions away, with nothing lost,
@@ -91,9 +91,8 @@ class _Held:
         self.noted = 0  # up to which message the ledger knows that it has the pushes
         self.history: list[_Position] = []
         self.pending = 0
-        self.in_work: list[
-            int
-        ] = []  # when the pushes arrived that are read and not in the ledger yet, unix ns
+        # When the pushes arrived that are read and not in the ledger yet, unix ns.
+        self.arrivals_ns: list[int] = []
         # By node; a lock lets in those that wait in the order in which they came.
         self.turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.last_delay_seconds, self.last_read_ns = 0.0, 0
@@ -105,17 +104,17 @@ class _Held:
 
     def waited_seconds(self, now_ns: int) -> float:
         """How old the oldest push in work is, 0 without one."""
-        return (now_ns - min(self.in_work)) / 1e9 if self.in_work else 0.0
+        return (now_ns - min(self.arrivals_ns)) / 1e9 if self.arrivals_ns else 0.0
 
     def delay_seconds(self, now_ns: int) -> float:
         """How old the oldest push in work is; without one, the delay of the last one, for DELAY_SECONDS."""
-        if self.in_work:
+        if self.arrivals_ns:
             return self.waited_seconds(now_ns)
         return self.last_delay_seconds if now_ns - self.last_read_ns < DELAY_SECONDS * 1e9 else 0.0
 
 
 class Partitions:
-    """`counts` are by (series, label). `run` does the work."""
+    """`counts` are by what happened, such as "takeovers". `run` does the work."""
 
     def __init__(
         self,
@@ -303,9 +302,9 @@ class Partitions:
         behind = self._furthest_behind()
         room = sum(max(share - len(held), 0) for held in others.values())
         given = behind[: max(min(len(self._held) - share, room), 0)]
-        is_settled = now - max(self._members.changed, self._gave + GIVE_SECONDS - SETTLED_SECONDS)
+        settled_seconds = now - max(self._members.changed, self._gave + GIVE_SECONDS - SETTLED_SECONDS)
         serving = [one for one, held in self._held.items() if held.is_serving]
-        if not given and len(serving) > share and others and is_settled > SETTLED_SECONDS:
+        if not given and len(serving) > share and others and settled_seconds > SETTLED_SECONDS:
             given = [min(serving)]
         for partition in given:
             self._gave = now
@@ -421,13 +420,13 @@ class Partitions:
             self.counts["malformed"] += 1
             log.error("partition %d: a message cannot be read: %s", held.lease.partition, error)
             return
-        held.in_work.append(message.arrived_ns)
+        held.arrivals_ns.append(message.arrived_ns)
         try:
             # In order, also where one is tried again: a step that comes before the one before it has no length.
             async with held.turns.setdefault(message.node, asyncio.Lock()):
                 ack = await self._tried(held, message)
         finally:
-            held.in_work.remove(message.arrived_ns)
+            held.arrivals_ns.remove(message.arrived_ns)
         if ack is None:
             return
         held.last_read_ns = time.time_ns()
