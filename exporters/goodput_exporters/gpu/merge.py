@@ -27,6 +27,9 @@ PROFILED = {
     f"activity/{unit}" for unit in ("engine", "sm", "sm_occupancy", "tensor", "dram", "fp64", "fp32", "fp16")
 }
 
+# Families of which a GPU has one key at a time: two drivers may be asked at different moments.
+ONE_OF_MANY = ("fabric/", "recovery/")
+
 
 @dataclass
 class MergedGpu:
@@ -67,6 +70,8 @@ class MergedGpu:
         for name in ("model", "driver_version", "parent", "profile"):
             setattr(self, name, getattr(self, name) or getattr(gpu, name))
         self.pci = self.pci or normalize(gpu.pci)
+        if held := tuple(one for one in ONE_OF_MANY if any(key.startswith(one) for key in self.readings)):
+            readings = {key: value for key, value in readings.items() if not key.startswith(held)}
         self.readings = {**readings, **self.readings}
         self.pids = gpu.pids if self.pids is None else self.pids
         self.pods = self.pods or gpu.pods
