@@ -8,11 +8,12 @@ from goodput_exporters.collectors.gpus.series import add_component
 from goodput_exporters.gpu.dcgm_endpoint.driver import DcgmEndpoint
 from goodput_exporters.gpu.dcgm_endpoint.page import parse_page
 from goodput_exporters.gpu.drivers import Options
-from goodput_exporters.gpu.merge import merge_components
+from goodput_exporters.gpu.merge import merge, merge_components
 from goodput_exporters.gpu.nvidia import dcgm_components
 from goodput_exporters.gpu.sample import (
     COMPONENTS_MAX,
     Component,
+    Gpu,
     Sample,
     SampleError,
     check,
@@ -175,3 +176,25 @@ def test_components_of_two_drivers_become_series():
     }
     # A driver that is silent has none.
     assert merge_components(statuses, 60 * 10**9) == {}
+
+
+def test_state_of_two_drivers_is_the_first_ones():
+    """A GPU has one state of the fabric, also while a driver has not seen a change yet."""
+
+    def status(name, **readings):
+        sample = Sample(
+            name, 0, [Gpu(A, readings={key.replace("__", "/"): value for key, value in readings.items()})]
+        )
+        return DriverStatus(name, 5.0, full=Received(sample, 0), up=True)
+
+    (merged,) = merge(
+        [
+            status("dcgm", fabric__completed=1.0, power=1.0),
+            status("nvml", fabric__in_progress=1.0, fabric_problem__route_recovery=1.0, recovery__none=1.0),
+            status("dcgm_endpoint", recovery__gpu_reset=1.0),
+        ],
+        1,
+    )
+    assert merged.readings == {
+        "fabric/completed": 1.0, "power": 1.0, "fabric_problem/route_recovery": 1.0, "recovery/none": 1.0,
+    }  # fmt: skip

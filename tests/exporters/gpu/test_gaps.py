@@ -17,6 +17,7 @@ EVERYTHING = {
         ("ecc_location/correctable/volatile/umc", "rows_remapped/pending", "pcie_lanes/max"), 1.0
     ),
     **dict.fromkeys(("link_rate/pcie/receive", "pcie_replays", "link_bytes/nvlink/receive"), 1.0),
+    **dict.fromkeys(("activity/encoder", "power_setting/max", "remap_banks/max", "pcie_errors/fatal"), 1.0),
     **dict.fromkeys(("nvlink_up/0", "nvlink_errors/replay", "processes"), 1.0),
 }
 

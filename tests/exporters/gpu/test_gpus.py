@@ -593,18 +593,3 @@ def test_driver_restart_event_is_reported_once(settings, monkeypatch):
     (event,) = gpus.restart_events()
     assert (event.kind, event.device) == ("driver", "nvml") and "silent for 5 s" in event.text
     assert gpus.restart_events() == []
-
-
-def test_state_of_two_drivers_is_the_first_ones():
-    """A GPU has one state of the fabric, also while a driver has not seen a change yet."""
-    first = gpu(0, readings={"fabric/completed": 1.0, "power": 1.0})
-    second = gpu(
-        0, readings={"fabric/in_progress": 1.0, "fabric_problem/route_recovery": 1.0, "recovery/none": 1.0}
-    )
-    third = gpu(0, readings={"recovery/gpu_reset": 1.0})
-    merged = one(
-        report("dcgm", sample(first)), report("nvml", sample(second)), report("dcgm_endpoint", sample(third))
-    )
-    assert merged.readings == {
-        "fabric/completed": 1.0, "power": 1.0, "fabric_problem/route_recovery": 1.0, "recovery/none": 1.0,
-    }  # fmt: skip
