@@ -90,8 +90,7 @@ MEMORY_COLOURS = {
 SENSOR = "instance, device, sensor"
 MODULE = "instance, module, slot, kind"
 NVME = (
-    f"goodput_host_nvme_up{{{NODE}}} * on (instance, device) group_left (model, firmware, state) "
-    f"goodput_host_nvme_info{{{NODE}}}"
+    f"goodput_host_nvme_info{{{NODE}}} * on (instance, device) group_left () goodput_host_nvme_up{{{NODE}}}"
 )
 PORT_DOWN = f'goodput_infiniband_state{{{NODE},kind="logical",state!="active"}} == 1'
 
