@@ -82,7 +82,7 @@ def by_operation(rows: list[dict]) -> dict[tuple[str, str], int]:
 def test_api_series_history_restart_and_replay_agree(tmp_path, monkeypatch):
     monkeypatch.setattr(Accounts, "_is_fresh", lambda *_: False)
     url = f"sqlite:///{tmp_path}/ledger.db"
-    start = time.time() - 60
+    start = float(int(time.time()) - 60)  # as a float of seconds exact to the nanosecond
     one = training(start)
     with serving(create_app(url)) as client:
         for rows in (ROWS, None):
