@@ -88,7 +88,8 @@ MEMORY_COLOURS = {
     "shared": "#d977b3",
 }
 SENSOR = "instance, device, sensor"
-MODULE = "instance, module, slot, kind"
+# Of a memory module its slot and the kind of its errors, of an NVMe controller its model and state.
+PART = "instance, part, name, kind"
 NVME = (
     f"goodput_host_nvme_info{{{NODE}}} * on (instance, device) group_left () goodput_host_nvme_up{{{NODE}}}"
 )
@@ -408,16 +409,19 @@ PANELS = [
         "Memory modules that had errors since the node was booted, with their slots where they are known, and the NVMe controllers "
         "with their state. A controller that is not live serves no more requests: reset it, or replace it.",
         {
-            "errors": f"topk(20, max by ({MODULE}) (goodput_host_memory_module_errors_total{{{NODE}}}) > 0)",
-            "works": f"topk(20, max by (instance, device, model, firmware, state) ({NVME}))",
+            "errors": f"topk(20, max by ({PART}) (label_replace(label_replace("
+            f'goodput_host_memory_module_errors_total{{{NODE}}} > 0, "part", "$1", "module", "(.+)"), '
+            '"name", "$1", "slot", "(.+)")))',
+            "works": f'topk(20, max by ({PART}) (label_join(label_replace(label_replace({NVME}, "part", "$1", '
+            '"device", "(.+)"), "kind", "$1", "state", "(.+)"), "name", " ", "model", "firmware")))',
         },
         unit="short",
         no_value="neither",
-        first=["instance", "module", "slot", "kind", "device", "state"],
+        first=["instance", "part", "name", "kind"],
         sort="instance",
         overrides=[
             series("works", "bool_yes_no", ONE_IS_GOOD),
-            *panels.widths(instance=110, errors=60, works=60),
+            *panels.widths(instance=110, part=80, kind=100, errors=60, works=60),
             TO_NODE,
         ],
     ),
