@@ -229,10 +229,11 @@ def differences(wanted: dict[str, dict], found: dict[str, dict]) -> list[str]:
 
 
 def _lasting(document: dict) -> dict:
-    """Without the gains of causes, which are of a replay of the steps that were the newest when somebody asked."""
+    """Without the gains of causes, which are of a replay of the steps that were the newest when somebody
+    asked, or of none where many ask."""
     found = {name: value for name, value in document.items() if name not in PRESENT}
     for cause in (causes := [dict(one) for one in found.get("causes", [])]):
-        for name in ("gain", "gain_low", "gain_high"):
+        for name in ("gain", "gain_low", "gain_high", "gain_basis"):
             cause.pop(name, None)
     return {**found, "causes": causes}
 

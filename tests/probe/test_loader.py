@@ -34,6 +34,7 @@ SHORT = (
 )
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("plant", SHORT, ids=lambda plant: plant.limit)
 def test_planted_limit_and_its_knee(plant, monkeypatch, tmp_path, capsys):
     """By probing the loader, and by what two trainings with 1 and with many workers have recorded of it."""
