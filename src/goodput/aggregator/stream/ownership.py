@@ -1,7 +1,7 @@
 """The partitions of this aggregator: takes those that nobody holds, reads their pushes, and gives away what is too much.
 
-Each process holds its share, the number of partitions divided by that of aggregators, rounded up. One that others are too slow
-to take is taken beyond it, so that no run is without an aggregator.
+Each process holds its share, the number of partitions divided by that of aggregators, rounded up. One that others are
+too slow to take is taken beyond it, so that no run is without an aggregator.
 
 One that meets a message or a ledger of a later version of the program gives all its partitions away, with nothing lost,
 and then takes only what nobody else does.
