@@ -5,6 +5,7 @@ import time
 from types import SimpleNamespace
 
 import msgspec
+from nats.js.errors import KeyWrongLastSequenceError
 from support.aggregator.reports import body_of, story
 
 from goodput.access.tokens import EVERYTHING
@@ -208,3 +209,47 @@ def test_partitions_that_are_behind_are_given_at_once_to_one_that_has_less(monke
     assert given_by(late, {"b": [0, 4], "c": [1, 2, 3, 5]}, monkeypatch) == []
     assert given_by({1: 2.9}, {"b": []}, monkeypatch) == []
     assert given_by(late, {}, monkeypatch) == []
+
+
+def taken_at(expires: float, others: dict[str, list[int]], monkeypatch) -> tuple[dict[int, float], int]:
+    """When each partition is taken that `b` held until it was killed at 0, whose leases run out at `expires`; and how
+    often was tried in 20 s."""
+    now, tries, taken = [-1.0], [], {}
+
+    async def create(key, holder):
+        tries.append(now[0])
+        if now[0] < expires:
+            raise KeyWrongLastSequenceError
+        taken[int(key.split(".")[1])] = now[0]
+
+    async def main():
+        clock = lambda: now[0]  # noqa: E731
+        members = Members(SimpleNamespace(count=4), "a", clock)
+        stream = SimpleNamespace(count=4, leases=SimpleNamespace(create=create))
+        partitions = Partitions(stream, members, lambda: None, Runs(), Ingest(), clock=clock)
+        monkeypatch.setattr(partitions, "_serve", lambda held: asyncio.sleep(0))
+        members.hear(msgspec.msgpack.encode(Heartbeat("b", [0, 1])))
+        while now[0] < 20:
+            for member, held in others.items():
+                members.hear(msgspec.msgpack.encode(Heartbeat(member, held)))
+            await partitions._take_free()
+            now[0] += partitions._pause_seconds()
+
+    asyncio.run(main())
+    return taken, len(tries)
+
+
+def test_partitions_of_a_killed_aggregator_are_taken_as_soon_as_their_leases_run_out(monkeypatch):
+    for expires in (3.0, 4.1, 4.9, 5.3, 6.1):
+        taken, tries = taken_at(expires, {"c": [2, 3]}, monkeypatch)
+        assert sorted(taken) == [0, 1]
+        # Its silence of 3 s is seen up to a second late, and its partitions are to be free for 1.5 s.
+        earliest, latest = max(expires, -1 + 3 + 1.5), max(expires, -1 + 3 + 1 + 1.5) + 0.21
+        assert all(earliest <= at <= latest for at in taken.values()), (expires, taken)
+        assert tries < 60
+
+
+def test_a_lease_that_does_not_run_out_is_not_asked_for_often(monkeypatch):
+    """Its holder lives and is not heard."""
+    _, tries = taken_at(1e9, {"c": [2, 3]}, monkeypatch)
+    assert 20 <= tries <= 2 * (5 * 6.5 + 12)

@@ -38,7 +38,8 @@ from goodput.aggregator.stream.reader import PartitionReader
 from goodput.wire import schema
 
 log = logging.getLogger("goodput.aggregator")
-POLL_SECONDS = 1.0
+# So often leases are renewed and free partitions are looked for; more often while the lease of a wanted one runs out.
+POLL_SECONDS, WANTED_POLL_SECONDS = 1.0, 0.2
 # A partition that nobody was heard to hold for so long is free: its holder may have missed one heartbeat.
 FREE_SECONDS, ANYBODY_SECONDS = 1.5, 3 * LEASE_SECONDS
 # One partition is given away at a time, once no aggregator has come or gone for so long.
@@ -133,6 +134,7 @@ class Partitions:
         self._fence: Fence | None = None
         self._held: dict[int, _Held] = {}
         self._free_since: dict[int, float] = {}
+        self._wanted: set[int] = set()  # free partitions of this one's share, whose leases run out
         self._gave = self._purged = clock()
         self._outdated = ""  # why this program does not serve what others can
         self._is_given = asyncio.Event()  # a partition, by another aggregator
@@ -200,8 +202,11 @@ class Partitions:
             except Exception:
                 log.exception("partitions: an error that was not foreseen")
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._is_given.wait(), POLL_SECONDS)
+                await asyncio.wait_for(self._is_given.wait(), self._pause_seconds())
             self._is_given.clear()
+
+    def _pause_seconds(self) -> float:
+        return WANTED_POLL_SECONDS if self._wanted else POLL_SECONDS
 
     async def stop(self) -> None:
         """Give all partitions away, so that others take them at once."""
@@ -279,12 +284,15 @@ class Partitions:
         share = -(-self._stream.count // (len(others) + 1))
         # Each process begins at another place, so that two that see the same do not want the same.
         ranked = sorted(free, key=lambda one: partition_of(f"{self._members.own} {one}", 1 << 16))
+        self._wanted.clear()
         for partition in ranked:
             waited = now - self._free_since[partition]
             least = 0.0 if partition in self._members.given else FREE_SECONDS
             is_wanted = len(self._held) < share and not self._outdated
             if waited >= (least if is_wanted else ANYBODY_SECONDS):
                 await self._take(partition)
+            if is_wanted and partition not in self._held and waited < FREE_SECONDS + LEASE_SECONDS:
+                self._wanted.add(partition)
 
     async def _take(self, partition: int) -> None:
         lease = Lease(self._stream, partition, self._members.own, self._clock)
