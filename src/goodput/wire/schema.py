@@ -21,6 +21,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Struct
 
+from goodput.wire import compiled
 from goodput.wire.collectives import Collectives, Operations, operations_problem
 from goodput.wire.collectives import problem as collective_problem
 from goodput.wire.identity import BOUNDS, PLACES, check_fields, clean_text
@@ -549,6 +550,9 @@ def _count_in_blocks(blocks: list[StepBlock], width: int, who: str) -> int:
     """The number of rows. Raises SchemaError if a block cannot be decoded."""
     if len(blocks) > BLOCKS_MAX:
         raise SchemaError(f"{who}: {len(blocks)} step blocks in one report, {BLOCKS_MAX} at most")
+    rows = -1 if compiled.steps is None else compiled.steps.count_rows(blocks, width, STEPS_MAX)
+    if rows >= 0:
+        return rows
     for at, block in enumerate(blocks):
         try:
             check_block(block, width, STEPS_MAX)

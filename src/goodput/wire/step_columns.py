@@ -1,7 +1,8 @@
 """Step blocks decoded into NumPy columns, many blocks at once, and encoded from them.
 
 Exact in int64: a block's differences are added up modulo 2^64, and `wrong_rows` finds what leaves its range. Decoding
-the ten rows of each of eight ranks takes about 90 us, most of it for the calls; of long blocks 0.2 us a row.
+the ten rows of each of eight ranks takes 10 us where it is compiled (_steps.c). In NumPy it takes about 90 us, most of
+it for the calls; of long blocks 0.2 us a row.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from itertools import chain
 
 import numpy as np
 
+from goodput.wire import compiled
 from goodput.wire.schema import StepRow
 from goodput.wire.step_blocks import (
     DEVICE,
@@ -65,6 +67,10 @@ def decode(blocks: Sequence[StepBlock], width: int) -> StepColumns:
     counts = np.array([block.count for block in blocks], np.int64)
     begins = np.zeros(len(blocks) + 1, np.int64)
     np.cumsum(counts, out=begins[1:])
+    if blocks and compiled.steps is not None:
+        values = np.empty((TOTALS + 2 * width, begins[-1]), np.int64)
+        compiled.steps.decode(list(blocks), values)
+        return StepColumns(values, begins)
     values = np.zeros((TOTALS + 2 * width, begins[-1]), np.int64)
     if blocks:
         used = bytes(sorted(_ALWAYS.union(*[block.columns for block in blocks])))

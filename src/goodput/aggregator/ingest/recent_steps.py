@@ -15,6 +15,7 @@ import numpy as np
 from goodput.aggregator.ingest.recent_times import RecentTimes
 from goodput.aggregator.ingest.run_histograms import RunHistogram
 from goodput.aggregator.ingest.step_trends import StepWindows, Trend
+from goodput.wire import compiled
 from goodput.wire.step_blocks import END, NUMBER, SAMPLES, START, TOTALS
 from goodput.wire.step_columns import widened
 
@@ -22,6 +23,8 @@ from goodput.wire.step_columns import widened
 ROWS_MIN, ROWS_MAX, WAIT_SECONDS = 256, 4096, 1.0
 RESTORED_MAX = 1 << 18
 _OUTSIDE = TOTALS + 1
+# Columns of what `_following` finds.
+END_NS, SHIFTED_END_NS, SAMPLES_MORE, LENGTH_NS = range(4)
 
 
 class _Waiting(NamedTuple):
@@ -93,25 +96,39 @@ class RecentSteps:
     def _count(self, phases: Sequence[str], entries: list[_Waiting], is_recent: bool) -> None:
         if not entries:
             return
-        sequence, firsts = _sequence(entries, len(phases))
-        follows = np.diff(sequence[NUMBER]) == 1
-        follows[firsts[1:] - 1] = False
-        end = sequence[END, 1:][follows]
-        length = end - sequence[START, 1:][follows]
-        self._trend.add(end, length, np.maximum(np.diff(sequence[SAMPLES])[follows], 0))
-        if not is_recent:
-            return
-        rows = np.diff(np.append(firsts, sequence.shape[1]))
-        shift = np.repeat([entry.shift_ns for entry in entries], rows)[1:][follows]
-        spent = np.diff(sequence[TOTALS + 2 :: 2] - sequence[_OUTSIDE + 2 :: 2], axis=1)[:, follows]
-        self._times.add(phases, end + shift, np.maximum(np.vstack((length, spent)).T, 0))
+        found = _following(entries, len(phases))
+        self._trend.add(found[:, END_NS], found[:, LENGTH_NS], found[:, SAMPLES_MORE])
+        if is_recent:
+            self._times.add(phases, found[:, SHIFTED_END_NS], found[:, LENGTH_NS:])
 
 
-def _sequence(entries: list[_Waiting], width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Each entry's row before and rows, one entry after the other, and where each begins."""
+def _following(entries: list[_Waiting], width: int) -> np.ndarray:
+    """The steps that follow the row before them: END_NS, SHIFTED_END_NS, SAMPLES_MORE, LENGTH_NS, and of each phase but
+    the first the time within the step; (steps, columns)."""
     height = TOTALS + 2 * width
-    parts = [part for entry in entries for part in (entry.before, entry.values)]
-    if any(len(part) != height for part in parts):
-        parts = [widened(part[:height], width) for part in parts]
-    rows = np.array([1 + entry.values.shape[1] for entry in entries])
-    return np.concatenate(parts, axis=1), np.cumsum(rows) - rows
+    if any(len(one.before) != height or len(one.values) != height for one in entries):
+        entries = [
+            one._replace(before=_of_height(one.before, height), values=_of_height(one.values, height))
+            for one in entries
+        ]
+    if compiled.steps is not None and width:
+        rows = sum([one.values.shape[1] for one in entries])
+        found = np.empty((rows, LENGTH_NS + width), np.int64)
+        return found[: compiled.steps.followed(entries, found)]
+    return _following_in_numpy(entries)
+
+
+def _of_height(values: np.ndarray, height: int) -> np.ndarray:
+    return widened(values[:height], (height - TOTALS) // 2)
+
+
+def _following_in_numpy(entries: list[_Waiting]) -> np.ndarray:
+    sequence = np.concatenate([part for one in entries for part in (one.before, one.values)], axis=1)
+    rows = np.array([1 + one.values.shape[1] for one in entries])
+    follows = np.diff(sequence[NUMBER]) == 1
+    follows[np.cumsum(rows)[:-1] - 1] = False
+    end = sequence[END, 1:][follows]
+    shift = np.repeat([one.shift_ns for one in entries], rows)[1:][follows]
+    spent = np.diff(sequence[TOTALS + 2 :: 2] - sequence[_OUTSIDE + 2 :: 2], axis=1)[:, follows]
+    samples, length = np.diff(sequence[SAMPLES])[follows], end - sequence[START, 1:][follows]
+    return np.vstack((end, end + shift, np.maximum(samples, 0), length, np.maximum(spent, 0))).T

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from goodput.aggregator.ingest.run_histograms import BIN_BITS, RunHistogram, RunHistograms
-from goodput.columns.bins import fp16_bins
+from goodput.columns.bins import count_bins
 from goodput.histograms.histogram import value_of
 
 SPAN_NS, SPANS = 60 * 10**9, 5
@@ -38,13 +38,11 @@ class RecentTimes:
         """Take steps by their ends on our clock and, as (steps, 1 + phases - 1), their lengths and times in each phase
         but the first, which is time in no phase."""
         names = (STEP, *phases[1:])
-        places = np.array([self._place(name) for name in names], np.int64)
-        keys = ((places << BIN_BITS) | fp16_bins(times_ns)).astype(np.uint32)
-        occurs = (times_ns > 0) & (places >= 0)
-        occurs[:, 0] = True
+        places = [self._place(name) for name in names]
         numbers = ends_ns // SPAN_NS
-        for k in np.unique(numbers).tolist():
-            own = np.unique(keys[occurs & (numbers == k)[:, None]], return_counts=True)
+        minutes = np.unique(numbers).tolist()
+        for k in minutes:
+            own = count_bins(times_ns if len(minutes) == 1 else times_ns[numbers == k], places)
             self._spans[k] = _summed([self._spans[k], own] if k in self._spans else [own])
         self._forget(sorted(self._spans)[:-SPANS])
 

@@ -1,0 +1,460 @@
+/* Step blocks checked and decoded, and the times of their steps counted by bin: what an aggregator does with every step.
+ *
+ * The same results as step_blocks.check_block, step_columns and columns.bins, which replace this where it could not be
+ * compiled; the same tests run on both. Nothing that Python has checked is trusted: a block that would be read or written
+ * beyond its end raises ValueError. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { NUMBER, STEP, START, END, SAMPLES, DEVICE, TOTALS = 8, CELL_BYTES_MAX = 8 };
+#define VALUE_MAX ((UINT64_C(1) << 62) - 1)
+/* Larger blocks are decoded without the interpreter's lock. */
+#define CELLS_LOCKED_MAX (1 << 15)
+#define COUNT_MAX (PY_SSIZE_T_MAX >> 16) /* No size in bytes overflows. */
+
+/* A step block; `first` and `least` are read into one array, which `numbers` is. */
+typedef struct {
+    PyObject *columns, *widths, *cells;
+    Py_ssize_t count, used, cell_bytes;
+    int64_t *numbers;
+} Block;
+
+/* Columns of what `followed` finds. */
+enum { FOLLOWED_END, FOLLOWED_SHIFTED, FOLLOWED_SAMPLES, FOLLOWED_LENGTH, FOLLOWED_PHASES };
+enum { BINS = 31744, OCTAVE = 1024, OCTAVES = 32, BIN_BITS = 16, PLACES_MAX = 64 };
+/* A 64-bit integer, `at` strides on. */
+#define CELL(from, stride, at) (*(const int64_t *)((from) + (at) * (stride)))
+
+static PyObject *name_count, *name_columns, *name_first, *name_least, *name_widths, *name_cells;
+
+static void block_clear(Block *block)
+{
+    Py_CLEAR(block->columns);
+    Py_CLEAR(block->widths);
+    Py_CLEAR(block->cells);
+    PyMem_Free(block->numbers);
+    block->numbers = NULL;
+}
+
+static int read_bytes(PyObject *from, PyObject *name, PyObject **into)
+{
+    *into = PyObject_GetAttr(from, name);
+    if (*into != NULL && !PyBytes_Check(*into))
+        PyErr_Format(PyExc_TypeError, "%U of a step block is no bytes", name);
+    return *into == NULL || PyErr_Occurred() ? -1 : 0;
+}
+
+static int read_numbers(PyObject *from, PyObject *name, int64_t *into, Py_ssize_t count)
+{
+    PyObject *found = PyObject_GetAttr(from, name);
+    if (found == NULL)
+        return -1;
+    if (!PyTuple_Check(found) || PyTuple_GET_SIZE(found) != count)
+        PyErr_SetString(PyExc_ValueError, "the columns of a step block are not described once each");
+    for (Py_ssize_t i = 0; i < count && !PyErr_Occurred(); i++)
+        into[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(found, i));
+    Py_DECREF(found);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Read a block and check that its cells have the length that it says, and its columns are among `columns`. */
+static int block_read(PyObject *from, Py_ssize_t columns, Block *block)
+{
+    Py_ssize_t stride = 0, right = 0;
+    PyObject *count = PyObject_GetAttr(from, name_count);
+    memset(block, 0, sizeof *block);
+    if (count == NULL)
+        return -1;
+    block->count = PyLong_AsSsize_t(count);
+    Py_DECREF(count);
+    if (PyErr_Occurred() || read_bytes(from, name_columns, &block->columns) < 0 ||
+        read_bytes(from, name_widths, &block->widths) < 0 || read_bytes(from, name_cells, &block->cells) < 0)
+        return -1;
+    block->used = PyBytes_GET_SIZE(block->columns);
+    block->cell_bytes = PyBytes_GET_SIZE(block->cells);
+    block->numbers = PyMem_Malloc(sizeof(int64_t) * (size_t)(2 * block->used + 1));
+    if (block->numbers == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (read_numbers(from, name_first, block->numbers, block->used) < 0 ||
+        read_numbers(from, name_least, block->numbers + block->used, block->used) < 0)
+        return -1;
+    for (; right < block->used && right < PyBytes_GET_SIZE(block->widths); right++) {
+        uint8_t width = (uint8_t)PyBytes_AS_STRING(block->widths)[right];
+        if (width > CELL_BYTES_MAX || (uint8_t)PyBytes_AS_STRING(block->columns)[right] >= columns)
+            break;
+        stride += width;
+    }
+    if (right < block->used || PyBytes_GET_SIZE(block->widths) != block->used || block->count < 1 || block->count > COUNT_MAX ||
+        block->cell_bytes != (block->count - 1) * stride) {
+        PyErr_SetString(PyExc_ValueError, "a step block cannot be decoded");
+        return -1;
+    }
+    return 0;
+}
+
+/* Whether the block is one that step_blocks.check_block accepts; block_read has accepted it. */
+static int is_accepted(const Block *block, Py_ssize_t rows_max)
+{
+    const uint8_t *columns = (const uint8_t *)PyBytes_AS_STRING(block->columns);
+    for (Py_ssize_t j = 0; j < block->used; j++) {
+        if ((j && columns[j] <= columns[j - 1]) || columns[j] == DEVICE + 1 || columns[j] == DEVICE + 2)
+            return 0;
+        if ((uint64_t)block->numbers[j] > VALUE_MAX)
+            return 0;
+    }
+    return block->count <= rows_max;
+}
+
+static PyObject *count_rows(PyObject *self, PyObject *arguments)
+{
+    PyObject *blocks;
+    Py_ssize_t width, rows_max, total = 0;
+    if (!PyArg_ParseTuple(arguments, "O!nn", &PyList_Type, &blocks, &width, &rows_max))
+        return NULL;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(blocks) && total >= 0; i++) {
+        Block block;
+        if (block_read(PyList_GET_ITEM(blocks, i), TOTALS + 2 * width, &block) < 0) {
+            PyErr_Clear();
+            total = -1;
+        } else {
+            total = is_accepted(&block, rows_max) ? total + block.count : -1;
+        }
+        block_clear(&block);
+    }
+    return PyLong_FromSsize_t(total);
+}
+
+/* Decode into `values`, which has `rows` for each of `columns`, from row `at` on. `sums` has room for the block's rows. */
+static void decode_block(const Block *block, uint64_t *values, Py_ssize_t columns, Py_ssize_t rows, Py_ssize_t at,
+                         uint64_t *sums)
+{
+    Py_ssize_t count = block->count, rest = count - 1;
+    const uint8_t *plane = (const uint8_t *)PyBytes_AS_STRING(block->cells);
+    uint64_t *start = values + START * rows + at, *end = values + END * rows + at, *none = values + TOTALS * rows + at;
+    for (Py_ssize_t column = 0; column < columns; column++)
+        memset(values + column * rows + at, 0, sizeof(uint64_t) * (size_t)count);
+    memset(sums, 0, sizeof(uint64_t) * (size_t)count);
+    for (Py_ssize_t j = 0; j < block->used; j++) {
+        int column = (uint8_t)PyBytes_AS_STRING(block->columns)[j];
+        int width = (uint8_t)PyBytes_AS_STRING(block->widths)[j];
+        uint64_t *own = values + column * rows + at, least = (uint64_t)block->numbers[block->used + j];
+        own[0] = (uint64_t)block->numbers[j];
+        for (int byte = 0; byte < width; byte++, plane += rest)
+            for (Py_ssize_t i = 0; i < rest; i++)
+                own[i + 1] |= (uint64_t)plane[i] << 8 * byte;
+        if (column == START || column == END) {
+            for (Py_ssize_t i = 1; i < count; i++)
+                own[i] += least;
+            continue;
+        }
+        for (Py_ssize_t i = 1; i < count; i++)
+            own[i] += own[i - 1] + least;
+        if (column > TOTALS && column % 2 == 0)
+            for (Py_ssize_t i = 0; i < count; i++)
+                sums[i] += own[i];
+    }
+    for (Py_ssize_t i = 1; i < count; i++) {
+        start[i] += end[i - 1];
+        end[i] += start[i];
+    }
+    /* What the totals of the others lack of the time since the row before. */
+    uint64_t before = 2 * none[0] + sums[0] - end[0];
+    for (Py_ssize_t i = 0; i < count; i++)
+        none[i] = end[i] - sums[i] + before - none[i];
+}
+
+/* Whether a row is one that no rank can have recorded, as step_columns.wrong_rows. */
+static int has_wrong_row(const uint64_t *values, Py_ssize_t columns, Py_ssize_t rows, Py_ssize_t at, Py_ssize_t count,
+                         uint64_t *sums)
+{
+    const uint64_t *number = values + NUMBER * rows + at, *start = values + START * rows + at;
+    const uint64_t *end = values + END * rows + at, *device = values + DEVICE * rows + at;
+    int wrong = 0;
+    memset(sums, 0, sizeof(uint64_t) * (size_t)count);
+    for (Py_ssize_t column = 0; column < columns; column++) {
+        const uint64_t *own = values + column * rows + at;
+        for (Py_ssize_t i = 0; i < count; i++)
+            wrong |= own[i] > VALUE_MAX;
+    }
+    if (wrong)
+        return 1;
+    for (Py_ssize_t i = 0; i < count; i++)
+        wrong |= number[i] < 1 || end[i] < start[i] || (i && number[i] <= number[i - 1]);
+    for (Py_ssize_t column = TOTALS; column + 1 < columns; column += 2) {
+        const uint64_t *total = values + column * rows + at, *outside = total + rows;
+        for (Py_ssize_t i = 0; i < count; i++) {
+            wrong |= outside[i] > total[i];
+            sums[i] += total[i] - outside[i];
+            sums[i] = sums[i] > VALUE_MAX ? VALUE_MAX : sums[i]; /* No device time is more. */
+        }
+    }
+    for (Py_ssize_t i = 0; i < count; i++)
+        wrong |= device[i] > sums[i];
+    return wrong;
+}
+
+/* What is known of the rows of several blocks: see step_columns.Heads. */
+typedef struct {
+    uint64_t first, last, step, start, end;
+    int wrong;
+} Heads;
+
+static void note_heads(Heads *heads, const uint64_t *values, Py_ssize_t rows, Py_ssize_t at, Py_ssize_t count)
+{
+    const uint64_t *start = values + START * rows + at, *end = values + END * rows + at;
+    if (at == 0) {
+        heads->first = values[NUMBER * rows];
+        heads->step = values[STEP * rows];
+        heads->start = start[0];
+        heads->end = end[0];
+    }
+    heads->last = values[NUMBER * rows + at + count - 1];
+    for (Py_ssize_t i = 0; i < count; i++) {
+        heads->start = (int64_t)start[i] < (int64_t)heads->start ? start[i] : heads->start;
+        heads->end = (int64_t)end[i] > (int64_t)heads->end ? end[i] : heads->end;
+    }
+}
+
+static int decode_into(PyObject *blocks, uint64_t *values, Py_ssize_t columns, Py_ssize_t rows, Heads *heads)
+{
+    Py_ssize_t at = 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(blocks); i++) {
+        Block block;
+        uint64_t few[64], *sums = few;
+        if (block_read(PyList_GET_ITEM(blocks, i), columns, &block) < 0 || block.count > rows - at) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_ValueError, "step blocks have more rows than there is room for");
+            block_clear(&block);
+            return -1;
+        }
+        if (block.count > 64 && (sums = PyMem_Malloc(sizeof(uint64_t) * (size_t)block.count)) == NULL) {
+            block_clear(&block);
+            PyErr_NoMemory();
+            return -1;
+        }
+        PyThreadState *saved = block.count * columns > CELLS_LOCKED_MAX ? PyEval_SaveThread() : NULL;
+        decode_block(&block, values, columns, rows, at, sums);
+        if (heads != NULL) {
+            heads->wrong |= has_wrong_row(values, columns, rows, at, block.count, sums);
+            note_heads(heads, values, rows, at, block.count);
+        }
+        if (saved != NULL)
+            PyEval_RestoreThread(saved);
+        if (sums != few)
+            PyMem_Free(sums);
+        at += block.count;
+        block_clear(&block);
+    }
+    if (at == rows)
+        return 0;
+    PyErr_SetString(PyExc_ValueError, "step blocks have fewer rows than there is room for");
+    return -1;
+}
+
+/* A matrix of 64-bit integers, row after row. */
+static int get_matrix(PyObject *from, Py_buffer *view, int flags)
+{
+    if (PyObject_GetBuffer(from, view, flags) < 0)
+        return -1;
+    if (view->ndim == 2 && view->itemsize == 8)
+        return 0;
+    PyBuffer_Release(view);
+    PyErr_SetString(PyExc_ValueError, "want a matrix of 64-bit integers");
+    return -1;
+}
+
+static PyObject *decode(PyObject *self, PyObject *arguments)
+{
+    PyObject *blocks, *into;
+    Py_buffer view;
+    Heads heads = {0};
+    if (!PyArg_ParseTuple(arguments, "O!O", &PyList_Type, &blocks, &into) ||
+        get_matrix(into, &view, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) < 0)
+        return NULL;
+    int result = -1;
+    if (view.shape[0] < TOTALS + 2 || view.shape[0] > 256)
+        PyErr_SetString(PyExc_ValueError, "want 10 to 256 columns");
+    else
+        result = decode_into(blocks, view.buf, view.shape[0], view.shape[1], &heads);
+    PyBuffer_Release(&view);
+    if (result < 0)
+        return NULL;
+    return Py_BuildValue("(LLLLL)i", (long long)heads.first, (long long)heads.last, (long long)heads.step,
+                         (long long)heads.start, (long long)heads.end, heads.wrong);
+}
+
+static inline int64_t grown(int64_t now, int64_t then)
+{
+    return now > then ? now - then : 0;
+}
+
+/* Steps that follow the row before them: see recent_steps. `entries` are tuples (row before, rows, shift in ns, ...). */
+static PyObject *followed(PyObject *self, PyObject *arguments)
+{
+    PyObject *entries, *into;
+    Py_buffer out;
+    if (!PyArg_ParseTuple(arguments, "O!O", &PyList_Type, &entries, &into) ||
+        get_matrix(into, &out, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) < 0)
+        return NULL;
+    Py_ssize_t found = 0, columns = out.shape[1], height = TOTALS + 2 * (columns - FOLLOWED_PHASES + 1);
+    int64_t *row = out.buf;
+    for (Py_ssize_t at = 0; at < PyList_GET_SIZE(entries) && !PyErr_Occurred(); at++) {
+        PyObject *entry = PyList_GET_ITEM(entries, at);
+        Py_buffer before, values;
+        if (!PyTuple_Check(entry) || PyTuple_GET_SIZE(entry) < 3) {
+            PyErr_SetString(PyExc_TypeError, "want tuples of a row before, rows and a shift");
+            break;
+        }
+        int64_t shift = PyLong_AsLongLong(PyTuple_GET_ITEM(entry, 2));
+        if (PyErr_Occurred() || get_matrix(PyTuple_GET_ITEM(entry, 0), &before, PyBUF_STRIDES) < 0)
+            break;
+        if (get_matrix(PyTuple_GET_ITEM(entry, 1), &values, PyBUF_STRIDES) < 0) {
+            PyBuffer_Release(&before);
+            break;
+        }
+        if (before.shape[0] != height || values.shape[0] != height || before.shape[1] != 1 ||
+            values.shape[1] > out.shape[0] - found)
+            PyErr_SetString(PyExc_ValueError, "rows do not fit the steps");
+        else
+            for (Py_ssize_t i = 0; i < values.shape[1]; i++) {
+                const char *now = (const char *)values.buf + i * values.strides[1];
+                const char *then = i ? now - values.strides[1] : before.buf;
+                Py_ssize_t stride = values.strides[0], then_stride = i ? stride : before.strides[0];
+                if (CELL(now, stride, NUMBER) - CELL(then, then_stride, NUMBER) != 1)
+                    continue;
+                row[FOLLOWED_END] = CELL(now, stride, END);
+                row[FOLLOWED_SHIFTED] = row[FOLLOWED_END] + shift;
+                row[FOLLOWED_SAMPLES] = grown(CELL(now, stride, SAMPLES), CELL(then, then_stride, SAMPLES));
+                row[FOLLOWED_LENGTH] = row[FOLLOWED_END] - CELL(now, stride, START);
+                for (Py_ssize_t column = TOTALS + 2, k = FOLLOWED_PHASES; column < height; column += 2, k++)
+                    row[k] = grown(CELL(now, stride, column) - CELL(now, stride, column + 1),
+                                   CELL(then, then_stride, column) - CELL(then, then_stride, column + 1));
+                row += columns;
+                found++;
+            }
+        PyBuffer_Release(&values);
+        PyBuffer_Release(&before);
+    }
+    PyBuffer_Release(&out);
+    return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(found);
+}
+
+/* The fp16 bin of a duration, none negative: see columns.bins. */
+static int bin_of(int64_t ns)
+{
+    double seconds = (double)ns / 1e9;
+    uint64_t bits, left;
+    if (seconds >= 65520.0)
+        return BINS;
+    if (seconds < 6.103515625e-05) { /* 2^-14: below it bins are 2^-24 wide. */
+        const double whole = 6755399441055744.0; /* 1.5 * 2^52: adding it rounds to an integer. */
+        return (int)(seconds * 16777216.0 + whole - whole);
+    }
+    memcpy(&bits, &seconds, sizeof bits);
+    left = bits & 0x3ffffffffffULL; /* The 42 bits that binary16 drops. */
+    int bin = (((int)(bits >> 52) - 1023 + 15) << 10) + (int)((bits & 0xfffffffffffffULL) >> 42);
+    return bin + (left > 0x20000000000ULL || (left == 0x20000000000ULL && (bin & 1)));
+}
+
+/* How often each bin of each place occurs, zeros between two calls, and which octaves have counts. */
+static uint32_t bin_counts[PLACES_MAX][OCTAVES * OCTAVE];
+static uint8_t has_counts[PLACES_MAX][OCTAVES];
+
+/* The keys of the counts in order, and the counts, which are cleared: two bytes objects of 32-bit integers. */
+static PyObject *take_counts(void)
+{
+    Py_ssize_t found = 0;
+    PyObject *keys, *counts;
+    for (int place = 0; place < PLACES_MAX; place++)
+        for (int octave = 0; octave < OCTAVES; octave++)
+            for (int i = 0; has_counts[place][octave] && i < OCTAVE; i++)
+                found += bin_counts[place][octave * OCTAVE + i] != 0;
+    keys = PyBytes_FromStringAndSize(NULL, found * 4);
+    counts = PyBytes_FromStringAndSize(NULL, found * 4);
+    found = 0;
+    for (int place = 0; place < PLACES_MAX; place++)
+        for (int octave = 0; octave < OCTAVES; octave++) {
+            if (!has_counts[place][octave])
+                continue;
+            uint32_t *own = bin_counts[place] + octave * OCTAVE;
+            has_counts[place][octave] = 0;
+            for (int i = 0; i < OCTAVE && keys != NULL && counts != NULL; i++) {
+                uint32_t key = (uint32_t)place << BIN_BITS | (uint32_t)(octave * OCTAVE + i);
+                if (own[i] == 0)
+                    continue;
+                memcpy(PyBytes_AS_STRING(keys) + 4 * found, &key, 4);
+                memcpy(PyBytes_AS_STRING(counts) + 4 * found++, &own[i], 4);
+            }
+            memset(own, 0, sizeof(uint32_t) * OCTAVE);
+        }
+    return Py_BuildValue("NN", keys, counts); /* NULL where one of them is. */
+}
+
+/* Count the bins of durations, (rows, columns), by the place of each column. */
+static PyObject *count_bins(PyObject *self, PyObject *arguments)
+{
+    PyObject *of_times, *of_places;
+    Py_buffer times;
+    int places[PLACES_MAX];
+    if (!PyArg_ParseTuple(arguments, "OO!", &of_times, &PyTuple_Type, &of_places) ||
+        get_matrix(of_times, &times, PyBUF_STRIDES) < 0)
+        return NULL;
+    Py_ssize_t columns = PyTuple_GET_SIZE(of_places);
+    if (columns > PLACES_MAX || columns != times.shape[1])
+        PyErr_SetString(PyExc_ValueError, "want a place of each column");
+    for (Py_ssize_t j = 0; j < columns && !PyErr_Occurred(); j++) {
+        long place = PyLong_AsLong(PyTuple_GET_ITEM(of_places, j));
+        places[j] = place >= 0 && place < PLACES_MAX ? (int)place : -1;
+    }
+    for (Py_ssize_t i = 0; i < times.shape[0] && !PyErr_Occurred(); i++) {
+        const char *row = (const char *)times.buf + i * times.strides[0];
+        for (Py_ssize_t j = 0; j < columns; j++) {
+            int64_t ns = CELL(row, times.strides[1], j);
+            /* A phase without time does not occur; a step may have no length. */
+            if (places[j] < 0 || ns < 0 || (ns == 0 && j))
+                continue;
+            int bin = bin_of(ns);
+            bin_counts[places[j]][bin]++;
+            has_counts[places[j]][bin / OCTAVE] = 1;
+        }
+    }
+    PyBuffer_Release(&times);
+    return PyErr_Occurred() ? NULL : take_counts();
+}
+
+static PyMethodDef functions[] = {
+    {"count_rows", count_rows, METH_VARARGS,
+     "count_rows(blocks, phases, rows_max): the rows of these step blocks, -1 where check_block would refuse one."},
+    {"decode", decode, METH_VARARGS,
+     "decode(blocks, values): write the rows of these blocks into a (columns, rows) matrix of int64; returns (number of "
+     "the first and the last row, step of the first, least start, greatest end), and whether a row is wrong."},
+    {"followed", followed, METH_VARARGS,
+     "followed(entries, into): one row for each step that follows the row before it: end, end on our clock, samples, "
+     "length, and the time within the step of each phase but the first; returns how many."},
+    {"count_bins", count_bins, METH_VARARGS,
+     "count_bins(times, places): keys (place << 16 | bin) in order and their counts, as bytes."},
+    {NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "goodput.wire._steps", "See _steps.c.", -1, functions,
+};
+
+PyMODINIT_FUNC PyInit__steps(void)
+{
+    static const struct {
+        PyObject **into;
+        const char *name;
+    } names[] = {
+        {&name_count, "count"}, {&name_columns, "columns"}, {&name_first, "first"},
+        {&name_least, "least"}, {&name_widths, "widths"},   {&name_cells, "cells"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if ((*names[i].into = PyUnicode_InternFromString(names[i].name)) == NULL)
+            return NULL;
+    return PyModule_Create(&module);
+}
