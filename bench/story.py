@@ -29,10 +29,10 @@ from goodput.simulate.reports import acknowledge
 from goodput.simulate.scenario import EPOCH_SECONDS, HardwareChange, gpu_uuid
 from goodput.simulate.world import World
 from goodput.story import text
+from goodput.story.build import build_story
 from goodput.story.document_types import Story, StoryEvent
 from goodput.story.incident import Hardware
 from goodput.story.recording import Recording
-from goodput.story.tell import tell
 from goodput.whatif.steps import steps_in
 
 MINUTE = 60.0
@@ -139,7 +139,7 @@ def story_of(run: Run, now_ns: int, hardware: list[Hardware]) -> Story:
     for attempt in run.attempts.values():
         for step in steps_in(run.name, attempt):
             recording.add(step)
-    return tell(document(account, explain(account)), recording, hardware)
+    return build_story(document(account, explain(account)), recording, hardware)
 
 
 def hardware_events(scenario: ScrapedScenario) -> list[tuple[float, str, Hardware]]:

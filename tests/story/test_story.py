@@ -12,10 +12,10 @@ from goodput.account.states import INDEX, STATES
 from goodput.estimates.levels import cuts
 from goodput.runlog.replay import Step
 from goodput.story import text
+from goodput.story.build import KINDS, build_story
 from goodput.story.incident import Hardware
 from goodput.story.pace import levels
 from goodput.story.recording import Recording
-from goodput.story.tell import KINDS, tell
 
 S = 10**9
 
@@ -68,7 +68,7 @@ CALM = [{"productive": 2.0, "communication": 1.0}] * 401
 
 
 def test_calm_run_has_no_story():
-    story = tell(account(2, 2203.0), recorded([CALM, CALM]))
+    story = build_story(account(2, 2203.0), recorded([CALM, CALM]))
     assert story["events"] == [] and story["told_gpu_seconds"] == 0
     assert "Nothing happened" in text.render(story)
 
@@ -76,7 +76,7 @@ def test_calm_run_has_no_story():
 def test_slower_stretch_is_told_with_its_state_and_cost():
     """Of 401 steps of 3 s, 100 take 1.5 s longer in the loader: 150 s of two GPUs, within a bucket of three steps."""
     steps = [*CALM[:201], *([{"productive": 2.0, "communication": 1.0, "loader": 1.5}] * 100), *CALM[:100]]
-    story = tell(account(2, 2353.0), recorded([steps, steps]))
+    story = build_story(account(2, 2353.0), recorded([steps, steps]))
     slower, faster = story["events"]
     assert (slower["kind"], faster["kind"]) == ("slower", "faster")
     assert slower["gpu_seconds"] == pytest.approx(2 * 150.0, rel=0.04) and slower["cost_basis"] == "measured"
@@ -116,7 +116,7 @@ def test_stall_names_the_rank_that_others_waited_for():
         [{"productive": 2.0, "communication": 201.0}],
         [{"productive": 2.0, "loader": 200.0, "communication": 1.0}],
     )
-    story = tell(account(2, 2403.0), recorded([[*CALM[:200], *own, *CALM[:200]] for own in long]))
+    story = build_story(account(2, 2403.0), recorded([[*CALM[:200], *own, *CALM[:200]] for own in long]))
     (stall,) = story["events"]
     assert (stall["kind"], stall["ranks"], stall["hosts"]) == ("stall", [1], ["n1"])
     assert stall["gpu_seconds"] == pytest.approx(2 * 203)
@@ -125,7 +125,7 @@ def test_stall_names_the_rank_that_others_waited_for():
 
 def test_stall_of_all_in_communication_names_nobody():
     long = [{"productive": 2.0, "communication": 201.0}]
-    story = tell(account(2, 2403.0), recorded([[*CALM[:200], *long, *CALM[:200]]] * 2))
+    story = build_story(account(2, 2403.0), recorded([[*CALM[:200], *long, *CALM[:200]]] * 2))
     (stall,) = story["events"]
     assert stall["ranks"] == [] and "none is named" in stall["claims"][0]["text"]
 
@@ -138,13 +138,16 @@ def test_hardware_on_the_same_node_is_coincident():
     )
     recording = recorded([[*CALM[:200], *own, *CALM[:200]] for own in long])
     hardware = [event("xid", 1650.0), event("ecc", 1650.0, "n0"), event("throttle", 1100.0)]
-    story = tell(account(2, 2403.0), recording, hardware)
+    story = build_story(account(2, 2403.0), recording, hardware)
     kinds = {one["kind"]: one for one in story["events"]}
     assert [one["kind"] for one in story["events"]] == ["hardware", "stall", "hardware"]
     claims = kinds["stall"]["claims"]
     assert [claim["basis"] for claim in claims] == ["measured", "coincident"]
     assert "xid 79 on GPU-1 of n1" in claims[1]["text"] and "50 s after its start" in claims[1]["text"]
-    assert kinds["stall"]["gpu_seconds"] == tell(account(2, 2403.0), recording)["events"][0]["gpu_seconds"]
+    assert (
+        kinds["stall"]["gpu_seconds"]
+        == build_story(account(2, 2403.0), recording)["events"][0]["gpu_seconds"]
+    )
 
 
 def test_restart_says_how_ranks_ended():
@@ -157,7 +160,7 @@ def test_restart_says_how_ranks_ended():
         "resume_step": 390, "startup_gpu_seconds": 10.0, "gpu_seconds": 280.0, "cost": None,
     }  # fmt: skip
     hardware = [event("lost", 2190.0, "n2"), event("xid", 1500.0, "n2")]
-    story = tell(account(3, 2263.0, restarts=[restart]), recording, hardware)
+    story = build_story(account(3, 2263.0, restarts=[restart]), recording, hardware)
     alone, one = story["events"]
     assert alone["kind"] == "hardware" and (one["kind"], one["ranks"], one["hosts"][-1]) == (
         "restart",
@@ -175,7 +178,7 @@ def test_slow_rank_takes_the_change_of_pace_as_its_own():
     slow, waits = {"productive": 3.0, "communication": 1.0}, {"productive": 2.0, "communication": 2.0}
     ranks = [[*CALM[:201], *([own] * 100), *CALM[:100]] for own in (waits, slow, waits)]
     onset = {"rank": 1, "attempt": 1, "first_step": 201, "last_step": 300, "from_start": False}
-    story = tell(account(3, 2303.0, straggler={"onsets": [onset]}), recorded(ranks))
+    story = build_story(account(3, 2303.0, straggler={"onsets": [onset]}), recorded(ranks))
     (one,) = story["events"]
     assert (one["kind"], one["ranks"], one["step"]) == ("slow rank", [1], 201)
     assert (one["time"], one["end"]) == (1603.0, 2003.0)
@@ -188,7 +191,7 @@ def test_long_and_missing_checkpoints():
     save = {"productive": 2.0, "communication": 1.0, "checkpoint": 5.0}
     steps = [save if number % 50 == 0 and not 450 < number < 1800 else CALM[0] for number in range(2000)]
     steps[200] = {**save, "checkpoint": 400.0}
-    story = tell(account(1, 8000.0), recorded([steps]))
+    story = build_story(account(1, 8000.0), recorded([steps]))
     found = {one["kind"]: one for one in story["events"]}
     assert set(found) == {"checkpoint", "no checkpoint"} < set(KINDS)
     assert found["checkpoint"]["gpu_seconds"] == pytest.approx(395.0)
@@ -227,6 +230,6 @@ def test_text_fits_a_terminal():
     )
     recording = recorded([[*CALM[:200], *own, *CALM[:200]] for own in long])
     hardware = [event("xid", 1650.0 + at) for at in range(9)]
-    shown = text.render(tell(account(2, 2403.0, run="r" * 100 + "\x1b"), recording, hardware))
+    shown = text.render(build_story(account(2, 2403.0, run="r" * 100 + "\x1b"), recording, hardware))
     assert max(map(len, shown.split("\n"))) <= 80 or "r" * 100 in shown
     assert "\x1b" not in shown and "coincident: 5 more hardware events" in shown

@@ -129,9 +129,9 @@ def _recordings():
 
 def _stories(recordings, documents: list) -> dict:
     """By run."""
-    from goodput.story.tell import tell
+    from goodput.story.build import build_story
 
-    return {found["run"]: tell(found, recordings.of(found["run"])) for found in documents}
+    return {found["run"]: build_story(found, recordings.of(found["run"])) for found in documents}
 
 
 def _timelines(arguments, lines: int, accounts: list, documents: list) -> dict:

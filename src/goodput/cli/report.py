@@ -97,12 +97,12 @@ NO_STORY = "a story needs NumPy: pip install 'goodput-telemetry[compare]'"
 
 
 def story_package():
-    """The modules that record and tell stories, None without NumPy."""
+    """The modules that record steps and build stories, None without NumPy."""
     try:
-        from goodput.story import recording, tell
+        from goodput.story import build, recording
     except ModuleNotFoundError:
         return None
-    return recording, tell
+    return recording, build
 
 
 def _story(run, found: dict) -> dict:
@@ -116,7 +116,7 @@ def _story(run, found: dict) -> dict:
     for attempt in run.attempts.values():
         for step in steps_in(run.name, attempt):
             recording.add(step)
-    return {run.name: package[1].tell(found, recording)}
+    return {run.name: package[1].build_story(found, recording)}
 
 
 def print_story(story, as_json: bool) -> None:
@@ -152,7 +152,7 @@ def counted_runs_in(directory: str, name: str | None) -> tuple[list, list[str]]:
 
 
 def is_counting(attempt) -> bool:
-    """Whether the training has ended so lately that its FLOPs may still be counted."""
+    """Whether the training has ended so recently that its FLOPs may still be counted."""
     age_ns = time.time_ns() - attempt.end_ns
     is_unknown = attempt.flops_per_step is None and attempt.flops_unknown == FLOPS_COUNTING
     return is_unknown and bool(attempt.ended) and age_ns < COUNT_SECONDS_MAX * 1e9

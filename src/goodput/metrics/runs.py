@@ -74,8 +74,8 @@ goodput_run_health_events{run kind severity}: Hardware events that affected the 
 goodput_run_health_cost_gpu_seconds{run kind}: GPU-seconds of restarts attributed to hardware events of this
     kind; absent if there are none.
 goodput_run_event_timestamp_seconds{run kind title cost claims}: Unix time at which something happened to the
-    run, as its story tells it: what, its GPU-hours and dollars, and each claim with its basis (measured, estimated,
-    coincident); the 16 costliest that are over, told every few minutes.
+    run, as its story has it: what, its GPU-hours and dollars, and each claim with its basis (measured, estimated,
+    coincident); the 16 costliest that are over, updated every few minutes.
 goodput_cause_gain_ratio{run state}: Speed-up of the run if this cause were removed: by replay of its newest steps, or
     at most this by its share.
 goodput_cause_gain_bound_ratio{run state bound}: The bounds low and high of the 95 % interval of a speed-up by replay;

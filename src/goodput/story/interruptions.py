@@ -194,7 +194,7 @@ def _long_save(save: Save, usual: float, devices: int) -> Incident:
 
 
 def _late(track: Track, every: float) -> list[Incident]:
-    """Of one attempt: gaps between saves, and from the last save to the attempt's last step."""
+    """Late checkpoints of one attempt: gaps between saves, and from the last save to the attempt's last step."""
     last_ns = int(track.rows[-1, 0])
     ends = [save.end_ns for save in track.saves]
     starts_ns = [*(save.end_ns - save.ns for save in track.saves[1:]), last_ns]

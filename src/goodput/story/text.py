@@ -50,7 +50,7 @@ def _head(story: Story) -> Iterator[str]:
     )
     share = story["told_gpu_seconds"] / story["gpu_seconds"] if story["gpu_seconds"] else 0.0
     if story["events"]:
-        yield from _wrap(f"what is told here cost {percent(share)} of them", "  ", "  ")
+        yield from _wrap(f"what is listed here cost {percent(share)} of them", "  ", "  ")
     if story["pace"].startswith("unknown"):
         yield from _wrap(f"changes of pace are {story['pace']}", "  ", "  ")
 

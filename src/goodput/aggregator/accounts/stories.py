@@ -1,4 +1,4 @@
-"""Stories of runs, told from the ledger's rows in a thread of History, and cached; their marks for boards are kept.
+"""Stories of runs, built from the ledger's rows in a thread of History, and cached; their marks for boards are kept.
 
 Of a run with more than ROWS_MAX rows the ranks that deviate most are read, and evenly spread others that stand for the
 rest; waiting for slow ranks, pauses and paces are then scaled, and the story says so.
@@ -21,19 +21,19 @@ from goodput.aggregator.accounts.recorded_steps import ranks_by_excess, step_sta
 from goodput.aggregator.accounts.result_cache import ResultCache
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.causes import explain
+from goodput.story.build import build_story
 from goodput.story.document_types import Story
 from goodput.story.incident import Hardware
 from goodput.story.marks import Mark, marks_of
 from goodput.story.recording import Recording
-from goodput.story.tell import tell
 
 ROWS_MAX = 400_000  # some 5 us each
 RANKS_LEAST, WORST_MAX = 16, 8
 HARDWARE_MAX = 1000
 BLOCKS_AT_ONCE = 4
-# A story is told for the marks of a board once in so many seconds, or so many times as long as it took.
+# A story is built for a board's marks at most once in EVERY_SECONDS, and in EVERY_TIMES the time that the last one took.
 EVERY_SECONDS, EVERY_TIMES = 300.0, 100
-RANKS_MAX = 1024  # of a run whose story is told for its marks alone
+RANKS_MAX = 1024  # of a run whose story is built for its marks alone
 RUNS_MAX = 256  # whose marks are kept
 
 log = logging.getLogger("goodput.aggregator")
@@ -44,10 +44,10 @@ class Stories:
 
     def __init__(self, accounts: Accounts, health: HealthCosts):
         self._accounts, self._health, self._cache = accounts, health, ResultCache()
-        self._marks: dict[str, list[Mark]] = {}  # the last told at the end
+        self._marks: dict[str, list[Mark]] = {}  # by run, the newest story's last
         self._task: asyncio.Task[None] | None = None
         self._next_seconds: dict[str, float] = {}  # by run, monotonic
-        self._final: dict[str, int | None] = {}  # by run that is over: its revision when it was told
+        self._final: dict[str, int | None] = {}  # by run that is over: the revision of its story
         self._idle_until_seconds = 0.0
 
     async def get(self, run: str, owner: str | None = ANONYMOUS) -> Story:
@@ -58,11 +58,11 @@ class Stories:
         )
 
     def marks(self, run: str) -> list[Mark]:
-        """Of the last story that was told of the run."""
+        """The marks of the run's newest story."""
         return self._marks.get(run, [])
 
     def request_seldom(self, account: Account) -> None:
-        """Have the story told for its marks, unless it was lately: one at a time, all in a hundredth of a core."""
+        """Build the story for its marks unless there is a recent one: one at a time, all in a hundredth of a core."""
         now, name = time.monotonic(), account.run
         if self._task is not None or now < self._idle_until_seconds or len(account.ranks) > RANKS_MAX:
             return
@@ -70,18 +70,18 @@ class Stories:
         if now < self._next_seconds.get(name, 0.0) or (final is not None and self._final.get(name) == final):
             return
         self._next_seconds[name] = now + EVERY_SECONDS
-        self._task = asyncio.get_running_loop().create_task(self._tell(account, final))
+        self._task = asyncio.get_running_loop().create_task(self._refresh(account, final))
 
-    async def _tell(self, account: Account, final: int | None) -> None:
+    async def _refresh(self, account: Account, final: int | None) -> None:
         began = time.monotonic()
         try:
             await self.get(account.run, INTERNAL)
             if final is not None:
                 self._final[account.run] = final
         except (HistoryError, KeyError) as error:
-            log.warning("run %r: its story could not be told: %s", account.run, error)
+            log.warning("run %r: its story could not be built: %s", account.run, error)
         except Exception:
-            log.exception("run %r: its story could not be told", account.run)
+            log.exception("run %r: its story could not be built", account.run)
         finally:
             self._task = None
             self._idle_until_seconds = time.monotonic() + EVERY_TIMES * (time.monotonic() - began)
@@ -121,7 +121,7 @@ def _story_of(
 ) -> Story:
     recording = recorded(ledger, past.run, ranks_by_excess(account), check)
     found = cast("dict[str, Any]", document(account, explain(account)))
-    return tell({**found, "hang": hang}, recording, hardware)
+    return build_story({**found, "hang": hang}, recording, hardware)
 
 
 def recorded(ledger: Ledger, run: Run, worst: Sequence[int], check: Check) -> Recording:

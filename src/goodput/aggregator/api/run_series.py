@@ -142,7 +142,7 @@ class RunSeries:
 
 
 def add_events(families: Families, run: str, marks: Sequence[Mark]) -> None:
-    """What the run's story tells, by its settled events."""
+    """The settled events of the run's story."""
     series = _Series(families, run)
     for mark in marks:
         labels = {"kind": mark.kind, "title": mark.title, "cost": mark.cost, "claims": mark.claims}

@@ -21,12 +21,17 @@ COINCIDENT_MAX = 4  # of one event
 BEFORE_SECONDS, AFTER_SECONDS = 600.0, 60.0
 
 
-def tell(document: Mapping[str, Any], recording: Recording, hardware: Sequence[Hardware] = ()) -> Story:
-    """The story of the run with this account document (account.document), as told by its steps and health events."""
+def build_story(
+    document: Mapping[str, Any], recording: Recording, hardware: Sequence[Hardware] = ()
+) -> Story:
+    """The story of the run with this account document (account.document), from its recorded steps.
+
+    `hardware` are the health events of its nodes, in any order. At most EVENTS_MAX events are kept, the costliest.
+    """
     found = levels(recording)
     bucket = min(((one.end_ns - one.start_ns) / 1e9 for one in found), default=0.0) / 5
     end = document["end"]
-    told = [
+    incidents = [
         *interruptions.restarts(document, recording),
         *interruptions.stalls(document, recording),
         *interruptions.checkpoints(document, recording),
@@ -35,15 +40,15 @@ def tell(document: Mapping[str, Any], recording: Recording, hardware: Sequence[H
         *interruptions.end(document, recording),
     ]
     mentioned = set()
-    for one in told:
+    for one in incidents:
         mentioned |= _add_coincidences(one, hardware, document)
-    told += [_alone(event) for at, event in enumerate(hardware) if at not in mentioned]
-    told.sort(key=lambda one: (one.time, one.kind))
-    return _story(document, told, _pace(found, recording))
+    incidents += [_alone(event) for at, event in enumerate(hardware) if at not in mentioned]
+    incidents.sort(key=lambda one: (one.time, one.kind))
+    return _story(document, incidents, _pace(found, recording))
 
 
 def _add_coincidences(one: Incident, hardware: Sequence[Hardware], document: Mapping[str, Any]) -> set[int]:
-    """Say what the hardware reported at the same time on the nodes that it is about; never as its cause."""
+    """Add claims of what the hardware of its nodes reported at the same time, never as its cause. Returns their places."""
     if one.kind in ("faster", "checkpoint", "no checkpoint", "unseen"):
         return set()
     hosts = set(one.hosts) or set(hosts_of(document).values())
@@ -91,11 +96,11 @@ def _pace(found: Sequence[Level], recording: Recording) -> str:
     return f"from the recorded steps{some}"
 
 
-def _story(document: Mapping[str, Any], told: list[Incident], pace: str) -> Story:
-    kept = told
-    if len(told) > EVENTS_MAX:
-        costly = sorted(told, key=lambda one: -(one.gpu_seconds or 0.0))[:EVENTS_MAX]
-        kept = [one for one in told if any(one is it for it in costly)]
+def _story(document: Mapping[str, Any], incidents: list[Incident], pace: str) -> Story:
+    kept = incidents
+    if len(incidents) > EVENTS_MAX:
+        costly = sorted(incidents, key=lambda one: -(one.gpu_seconds or 0.0))[:EVENTS_MAX]
+        kept = [one for one in incidents if any(one is it for it in costly)]
     total = document["cost"]
     price = total["total"] / document["gpu_seconds"] if total and document["gpu_seconds"] else None
     return {
@@ -106,10 +111,10 @@ def _story(document: Mapping[str, Any], told: list[Incident], pace: str) -> Stor
         "world_size": document["world_size"],
         "gpu_seconds": document["gpu_seconds"],
         "cost": None if total is None else total["total"],
-        "told_gpu_seconds": sum(one.gpu_seconds or 0.0 for one in told),
+        "told_gpu_seconds": sum(one.gpu_seconds or 0.0 for one in incidents),
         "pace": pace,
         "events": [_event(one, price) for one in kept],
-        "left_out": len(told) - len(kept),
+        "left_out": len(incidents) - len(kept),
     }
 
 
