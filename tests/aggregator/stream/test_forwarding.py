@@ -60,7 +60,7 @@ def asked(settings, *requests, member: str = "b"):
         await asyncio.gather(here.connect(), there.connect())
         answering = asyncio.create_task(Responder(there, "b", echo).run())
         members = Members(here, "a")
-        members.hear(msgspec.msgpack.encode(Heartbeat("b", [2])))
+        members.receive(msgspec.msgpack.encode(Heartbeat("b", [2])))
         await asyncio.sleep(0.05)
         await here.client.publish(reads_of("b"), b"\xc1")
         forwarder = Forwarder(here, members)
@@ -104,23 +104,23 @@ def test_members_are_those_that_were_heard_lately(settings):
     members, woken = Members(Stream(settings), "a", lambda: now), []
     members.on_given = lambda: woken.append(sorted(members.given))
 
-    def hear(member: str, held: list[int], **more) -> None:
-        members.hear(msgspec.msgpack.encode(Heartbeat(member, held, **more)))
+    def receive(member: str, held: list[int], **more) -> None:
+        members.receive(msgspec.msgpack.encode(Heartbeat(member, held, **more)))
 
-    hear("a", [1])
-    hear("b", [2, 3])
-    members.hear(b"\xc1")
-    members.hear(msgspec.msgpack.encode({"member": "c", "held": ["x"]}))
-    hear("d", list(range(300)))
+    receive("a", [1])
+    receive("b", [2, 3])
+    members.receive(b"\xc1")
+    members.receive(msgspec.msgpack.encode({"member": "c", "held": ["x"]}))
+    receive("d", list(range(300)))
     assert members.alive() == {"b": [2, 3]}
     now = 4.0
-    hear("c", [])
-    hear("b", [3], given=[2])
+    receive("c", [])
+    receive("b", [3], given=[2])
     assert (members.alive(), members.given, woken, members.changed) == ({"b": [3], "c": []}, {2}, [[2]], 4.0)
     now = 6.0
-    hear("c", [2])
-    assert members.given == set(), "somebody has it"
-    hear("c", [], given=[2], stays=False)
+    receive("c", [2])
+    assert members.given == set(), "b holds it"
+    receive("c", [], given=[2], stays=False)
     assert (members.alive(), members.given, members.changed) == ({"b": [3]}, {2}, 6.0)
     now = 9.5
     assert (members.alive(), members.changed) == ({}, 9.5)
@@ -130,5 +130,5 @@ def test_members_are_bounded(settings, monkeypatch):
     monkeypatch.setattr("goodput.aggregator.stream.members.MEMBERS_MAX", 3)
     members = Members(Stream(settings), "a")
     for number in range(9):
-        members.hear(msgspec.msgpack.encode(Heartbeat(f"m{number}", [])))
+        members.receive(msgspec.msgpack.encode(Heartbeat(f"m{number}", [])))
     assert len(members.alive()) == 3

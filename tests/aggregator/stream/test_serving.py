@@ -180,7 +180,7 @@ def given_by(late: dict[int, float], others: dict[str, list[int]], monkeypatch) 
         members = Members(stream, "a")
         partitions = Partitions(stream, members, lambda: None, Runs(), Ingest())
         for member, held in others.items():
-            members.hear(msgspec.msgpack.encode(Heartbeat(member, held)))
+            members.receive(msgspec.msgpack.encode(Heartbeat(member, held)))
         for one in set(range(8)).difference(*others.values()):
             held = partitions._held[one] = ownership._Held(Lease(stream, one, "a"))
             held.is_serving = True
@@ -228,10 +228,10 @@ def taken_at(expires: float, others: dict[str, list[int]], monkeypatch) -> tuple
         stream = SimpleNamespace(count=4, leases=SimpleNamespace(create=create))
         partitions = Partitions(stream, members, lambda: None, Runs(), Ingest(), clock=clock)
         monkeypatch.setattr(partitions, "_serve", lambda held: asyncio.sleep(0))
-        members.hear(msgspec.msgpack.encode(Heartbeat("b", [0, 1])))
+        members.receive(msgspec.msgpack.encode(Heartbeat("b", [0, 1])))
         while now[0] < 20:
             for member, held in others.items():
-                members.hear(msgspec.msgpack.encode(Heartbeat(member, held)))
+                members.receive(msgspec.msgpack.encode(Heartbeat(member, held)))
             await partitions._take_free()
             now[0] += partitions._pause_seconds()
 

@@ -1,5 +1,5 @@
 """Several aggregators over one stream: NATS JetStream between the ingest workers and the aggregators of partitions.
 
-Who takes and gives away which partition is decided in ownership.py, by what members.py hears, leases.py holds and the
-ledger's fence.py allows.
+ownership.py decides which partitions are taken and given away, by the heartbeats of members.py, the leases of leases.py and
+what the ledger's fence.py allows.
 """

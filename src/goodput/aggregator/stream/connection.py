@@ -1,7 +1,7 @@
 """The connection to NATS, and what this program keeps there: a stream of pushes, and a bucket of leases.
 
-Both are made by the first process that connects. A stream of another number of partitions is refused: its messages
-would be read by nobody.
+The first process that connects makes both. A stream with another number of partitions is an error: no aggregator would
+read its messages.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from goodput.aggregator.stream.options import login_of
 
 log = logging.getLogger("goodput.aggregator")
 NAME, LEASES = "GOODPUT_PUSHES", "goodput_leases"
-# A holder that is silent for so long has lost its partitions.
+# A holder that does not renew its leases for so long loses its partitions.
 LEASE_SECONDS = 5.0
-STREAM_EXISTS = 10058  # the error of making a stream whose name has another configuration
+STREAM_EXISTS = 10058  # JetStream's error code where the stream exists with another configuration
 # A push that is published again within this time is stored once.
 DUPLICATE_SECONDS = 120.0
 CONNECT_SECONDS, RECONNECT_SECONDS = 2, 1
@@ -68,7 +68,7 @@ class Stream:
         self._leases: KeyValue | None = None
         self._is_closing = False
         self._refusal = ""  # why a server that answered was not connected to
-        self.id = ""  # tells this stream from one of the same name that was made before or after it
+        self.id = ""  # of this stream; one of the same name that is deleted and made again has another
 
     @property
     def count(self) -> int:
@@ -98,9 +98,9 @@ class Stream:
     async def connect(self) -> None:
         """Connect, and make the stream and the bucket where they are missing.
 
-        Tries until it succeeds; a stream that is another one is an error at once.
+        Tries until it succeeds. Raises StreamError for a stream with other partitions, or of too few servers.
         """
-        told = ""
+        logged = ""
         while True:
             self._refusal = ""
             try:
@@ -108,9 +108,9 @@ class Stream:
                 return
             except (NatsError, OSError, asyncio.TimeoutError, ValueError) as error:
                 text = self._refusal or _text(error)
-                if text != told:
+                if text != logged:
                     log.warning("stream %s: %s; trying again", self.settings.shown, text)
-                told = text
+                logged = text
             await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _connect_once(self) -> None:
@@ -128,12 +128,12 @@ class Stream:
                 ping_interval=PING_SECONDS,
                 max_outstanding_pings=PINGS_MAX,
                 error_cb=self._log_error,
-                disconnected_cb=self._told("disconnected"),
-                reconnected_cb=self._told("connected again"),
+                disconnected_cb=self._logs("disconnected"),
+                reconnected_cb=self._logs("connected again"),
                 tls=context,
                 **(login_of(self.settings.credentials) if self.settings.credentials else {}),
             )
-            # What keeps on trying once it has been connected.
+            # From now on it reconnects for ever.
             self.client.options["max_reconnect_attempts"] = -1
         js = self.client.jetstream(timeout=PUBLISH_SECONDS)
         self.id = await self._ensure_stream(js)
@@ -146,7 +146,7 @@ class Stream:
             await self.client.close()
 
     def message_bytes_max(self) -> int:
-        """How large the report in a message may be."""
+        """The bound of the report in a message, in bytes."""
         return min(self.client.max_payload, MESSAGE_BYTES_MAX) - HEAD_BYTES
 
     async def publish(self, partition: int, body: bytes, message_id: str) -> None:
@@ -160,7 +160,7 @@ class Stream:
             raise self.error(error) from None
 
     async def used_share(self) -> float:
-        """The used part of the stream's bound, beyond which it takes no pushes."""
+        """The used share of the stream's bound in bytes; at 1 it refuses pushes. 0 without a bound."""
         try:
             info = await self.js.stream_info(NAME)
         except (NatsError, OSError, asyncio.TimeoutError) as error:
@@ -169,7 +169,7 @@ class Stream:
         return info.state.bytes / bytes_max if bytes_max > 0 else 0.0
 
     async def purge(self, partition: int, before: int) -> None:
-        """Forget the messages of a partition up to, without, the sequence number `before`."""
+        """Delete the messages of a partition before the sequence number `before`."""
         try:
             await self.js.purge_stream(NAME, seq=before, subject=partitions.pushes(self.count, partition))
         except (NatsError, OSError, asyncio.TimeoutError) as error:
@@ -202,7 +202,7 @@ class Stream:
                 f"stream {self.settings.shown}: {NAME} has the subjects {has}, not {wanted}: every process needs the "
                 "same --partitions; to change it, stop all of them when nothing is left in the stream, and delete it"
             )
-        # Servers differ in when a stream was made, so after another one was elected this would seem another stream.
+        # Not its time of creation: servers differ in that, so an election would seem to replace the stream.
         return found.config.description or str(found.created)
 
     async def _add_stream(self, js: JetStreamContext, config: StreamConfig) -> StreamInfo:
@@ -224,7 +224,7 @@ class Stream:
             )
 
     async def _made(self, make: Callable[[], Awaitable]):
-        """What `make` makes; a server that cannot for good is an error that is not tried again."""
+        """The result of `make`. Raises StreamError where trying again cannot help, else APIError."""
         try:
             return await make()
         except APIError as error:
@@ -241,12 +241,14 @@ class Stream:
         if isinstance(error, ssl.SSLError) and self._js is None:
             raise error  # Else connect() waits for ever for the end of a connection that never began.
 
-    def _told(self, what: str) -> Callable[[], Awaitable[None]]:
-        async def tell() -> None:
+    def _logs(self, what: str) -> Callable[[], Awaitable[None]]:
+        """A callback that logs this, unless the connection is being closed."""
+
+        async def callback() -> None:
             if not self._is_closing:
                 log.warning("stream %s: %s", self.settings.shown, what)
 
-        return tell
+        return callback
 
 
 def _text(error: Exception) -> str:
@@ -260,7 +262,7 @@ def _text(error: Exception) -> str:
 
 
 def _refusal(error: Exception) -> str:
-    """What a server that answers has against this process, or this one against it; empty for other errors."""
+    """Why a server that answers is not used: it refuses this process, or fails its check; "" for other errors."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"a server's certificate is not valid here: {error.verify_message} (--stream-ca)"
     if isinstance(error, ssl.SSLError):

@@ -1,7 +1,8 @@
-"""Requests about runs of other aggregators: sent to the owner over NATS, and answered by it as if they had come there.
+"""Forwards requests about runs of other aggregators to their owners over NATS.
 
-The client was authenticated where it asked; what its token permits travels with the request. So NATS is to be reached
-by aggregators and ingest workers alone. An answer comes in parts, since a message has a bound.
+The aggregator that receives a request authenticates its client, and forwards what the token permits with it. So only
+aggregators and ingest workers may have access to NATS. An answer is sent in parts of PART_BYTES, since messages are
+bounded.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from goodput.aggregator.stream.members import Members
 from goodput.aggregator.stream.partitions import reads_of
 
 log = logging.getLogger("goodput.aggregator")
-# Until the first part of an answer, and between two: an account of a long window takes a while.
+# Timeouts for the first part of an answer, which may be computed from the ledger first, and for each further part.
 FIRST_SECONDS, NEXT_SECONDS = 20.0, 5.0
 PART_BYTES = 256 << 10
 ANSWERING_MAX = 64
@@ -108,11 +109,11 @@ class Forwarder:
     async def to_member(self, member: str, request: ForwardedRequest) -> ForwardedAnswer:
         """The answer of one aggregator."""
         try:
-            return await self._ask(reads_of(member), request)
+            return await self._request(reads_of(member), request)
         except NoRespondersError:
             raise StreamError(f"aggregator {member} does not answer; try again in some seconds") from None
 
-    async def _ask(self, subject: str, request: ForwardedRequest) -> ForwardedAnswer:
+    async def _request(self, subject: str, request: ForwardedRequest) -> ForwardedAnswer:
         client = self._stream.client
         inbox = client.new_inbox()
         try:
@@ -178,7 +179,7 @@ class Responder:
 
 
 async def answer_of(app, request: ForwardedRequest) -> ForwardedAnswer:
-    """What an ASGI app answers to a request that was authenticated elsewhere."""
+    """The response of an ASGI app to a request that another aggregator has authenticated."""
     status, headers, body = 500, [], bytearray()
     received = asyncio.Event()
 

@@ -12,14 +12,14 @@ from collections.abc import Coroutine
 
 from goodput.aggregator.stream import cancellation
 
-# Pushes that wait for the ledger or their run, and those that are known to be done while one before them is not. While the
-# last runs are read after a takeover, the partition's other runs go on only as long as there is room for the pushes of
-# those: 1 250 ranks of each of 8 partitions push 16 times a second. Their memory is reserved apart.
+# Bounds of the pushes that wait for the ledger or their run, and of those from the first that is not done. While the last
+# runs are read after a takeover, pushes of the partition's other runs are merged only as long as those that wait fit here:
+# 1 250 ranks of each of 8 partitions push 16 times a second. The memory bound counts the pushes themselves.
 WAITING_MAX, KNOWN_MAX = 1024, 65_536
 
 
 class InWork:
-    """`written` is the last message up to which all are done."""
+    """`written` is the sequence number up to which all pushes are in the ledger."""
 
     def __init__(self, written: int, waiting_max: int = WAITING_MAX, known_max: int = KNOWN_MAX):
         self.written = written
@@ -27,10 +27,10 @@ class InWork:
         self._tasks: dict[int, asyncio.Task] = {}
         self._known: deque[int] = deque()  # all from the first that is not done
         self._failed: list[asyncio.Task] = []
-        self._has_ended = asyncio.Event()  # some task, since the last look
+        self._has_ended = asyncio.Event()  # set where a task has ended
 
     async def add(self, sequence: int, work: Coroutine[None, None, None]) -> None:
-        """Begin the work on the next message once there is room for it; what a former one raised is raised here."""
+        """Begin `work` of the next message, once there is room for it. Raises what the work of an earlier one raised."""
         task = self._tasks[sequence] = asyncio.create_task(work)
         self._known.append(sequence)
         task.add_done_callback(lambda _: self._note(sequence))
@@ -55,7 +55,7 @@ class InWork:
             self._failed[0].result()
 
     async def end(self) -> None:
-        """Cancel what is not done."""
+        """Cancel all work that is not done."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

@@ -1,6 +1,6 @@
-"""Leases of partitions in JetStream's key-value store: at most one process has one, until it is silent for LEASE_SECONDS.
+"""Leases of partitions in JetStream's key-value store: one holder at a time, who renews it within LEASE_SECONDS.
 
-A key expires in the store by itself, and changes only from the revision that its holder knows.
+A key that is not renewed expires in the store; it is changed only by a holder that knows its last revision.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from nats.js.errors import KeyWrongLastSequenceError
 
 from goodput.aggregator.stream.connection import LEASE_SECONDS, Stream
 
-# After so long it is renewed.
 RENEW_SECONDS = LEASE_SECONDS / 3
 _FAILURES = NatsError, OSError, asyncio.TimeoutError
 
@@ -24,7 +23,7 @@ class LeaseLost(Exception):
 
 
 class Lease:
-    """The lease of one partition. Methods raise LeaseLost, and StreamError where nothing is known."""
+    """The lease of one partition. Methods raise LeaseLost, and StreamError where the store does not answer."""
 
     def __init__(
         self, stream: Stream, partition: int, holder: str, clock: Callable[[], float] = time.monotonic
@@ -38,7 +37,7 @@ class Lease:
         return self._clock() - self._renewed > RENEW_SECONDS
 
     def is_valid(self) -> bool:
-        """Whether nobody else can have it."""
+        """Whether it cannot have expired in the store, so that no other process has it."""
         return self._clock() - self._renewed < LEASE_SECONDS
 
     async def take(self) -> None:
@@ -52,7 +51,7 @@ class Lease:
         self._renewed = began
 
     async def renew(self) -> None:
-        """Take it anew where it expired and nobody else has: its holder goes on."""
+        """Extend it; one that has expired is taken again unless another process has it."""
         began = self._clock()
         try:
             self._revision = await self._stream.leases.update(self._key, self._holder, last=self._revision)

@@ -28,10 +28,10 @@ PART_BYTES = 8
 
 
 class PushMessage(msgspec.Struct, frozen=True):
-    """A part of a push: the report in MessagePack, when it arrived (unix ns of the ingest worker), and whose it is.
+    """A part of a push: the report in MessagePack, when it arrived (unix ns of the ingest worker), and by which token.
 
-    `node` is the report's. `runs` are the patterns of the token; its scope has been checked, and ranks of other runs were left out.
-    `version` is this record's, `report_version` the report's; the defaults are those of programs that told none.
+    `node` is the report's. `runs` are the patterns of the token; its scope is checked, and ranks of other runs are left
+    out. `version` is this record's, `report_version` the report's; the defaults stand for programs before these fields.
     """
 
     node: str
@@ -50,7 +50,7 @@ class PushMessage(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What an aggregator has to say to a node after its push was acknowledged: see schema.Ack."""
+    """What an aggregator answers to a push that an ingest worker has already acknowledged: as in schema.Ack."""
 
     node: str
     rejected: list[schema.Rejection] = []
@@ -62,7 +62,7 @@ class TooNew(Exception):
 
 
 class _Versions(msgspec.Struct):
-    """What any version of PushMessage has."""
+    """The fields that every version of PushMessage has."""
 
     version: int = 1
     report_version: int = 2
@@ -103,7 +103,7 @@ def decode_answer(body: bytes) -> Answer:
 
 
 def message_id(report: bytes) -> str:
-    """By which the stream stores a part once that is published twice."""
+    """The id by which the stream recognises a part that is published again, and stores it once."""
     return hashlib.blake2b(report, digest_size=16).hexdigest()
 
 

@@ -20,7 +20,7 @@ SCHEMES = ("nats", "tls")
 def add_stream_options(
     parser: argparse.ArgumentParser, number: Callable[..., Callable], size: Callable[[str], int]
 ) -> None:
-    """`number` makes an argparse type of a number within bounds, `size` is one of bytes."""
+    """Add the group of options. `number` makes an argparse type for a number within bounds, `size` is one for bytes."""
     group = parser.add_argument_group("several aggregators over one stream (docs/scale.md)")
     add = group.add_argument
     add("--stream", type=stream_url, action="append", default=[], metavar="URL",

@@ -1,10 +1,10 @@
-"""The partitions of this aggregator: takes those that nobody holds, reads their pushes, and gives away what is too much.
+"""The partitions of this aggregator: takes free ones, reads their pushes, and gives away those beyond its share.
 
-Each process holds its share, the number of partitions divided by that of aggregators, rounded up. One that others are
-too slow to take is taken beyond it, so that no run is without an aggregator.
+The share is the number of partitions divided by that of aggregators, rounded up. A partition that stays free for
+ANYBODY_SECONDS is taken beyond the share, so that no run is without an aggregator.
 
-One that meets a message or a ledger of a later version of the program gives all its partitions away, with nothing lost,
-and then takes only what nobody else does.
+An aggregator that reads a message or a ledger of a later version of the program gives all its partitions away, loses
+nothing by it, and from then on takes only partitions that stay free.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from goodput.aggregator.stream.reader import PartitionReader
 from goodput.wire import schema
 
 log = logging.getLogger("goodput.aggregator")
-# So often leases are renewed and free partitions are looked for; more often while the lease of a wanted one runs out.
+# How often leases are renewed and free partitions taken; the second while the lease of a free one within the share expires.
 POLL_SECONDS, WANTED_POLL_SECONDS = 1.0, 0.2
-# A partition that nobody was heard to hold for so long is free: its holder may have missed one heartbeat.
+# A partition that no heartbeat claims for FREE_SECONDS is free: one heartbeat may be missed.
 FREE_SECONDS, ANYBODY_SECONDS = 1.5, 3 * LEASE_SECONDS
 # One partition is given away at a time, once no aggregator has come or gone for so long.
 SETTLED_SECONDS, GIVE_SECONDS = 10.0, 2.0
-# But one whose oldest push has waited for so long is given at once to an aggregator that holds less than its share: after a
-# takeover both read the runs of their half, where one alone would take twice as long.
+# A partition whose oldest push has waited for so long is given at once to an aggregator that holds less than its share:
+# after a takeover two then read in parallel what one alone would read in twice the time.
 BEHIND_SECONDS = 3.0
 PURGE_SECONDS = 2.0
-# Messages that are in the ledger are kept for so long, for a database that is set back, unless the stream is fuller than
-# this.
+# Messages that are in the ledger are kept for KEPT_SECONDS, in case the database is restored from an earlier state, unless
+# the stream is fuller than FULL_SHARE.
 KEPT_SECONDS, FULL_SHARE = 600.0, 0.5
 RETRY_SECONDS = 0.5
 # The delay of the last push of a partition is shown for so long; then nothing is late.
 DELAY_SECONDS = 60.0
-# A push that fails with an error that nobody foresaw is tried so often.
+# How often a push is tried that fails with an unexpected error.
 TRIES = 3
 
 
@@ -66,7 +66,7 @@ class Runs(Protocol):
         ...
 
     async def drop(self, partition: int) -> None:
-        """Forget the runs of a partition, and what of them is not written."""
+        """Drop the runs of a partition from memory, with what of them is not written."""
         ...
 
     async def flush(self) -> None:
@@ -80,7 +80,7 @@ class _Position(NamedTuple):
 
 
 class _Held:
-    """A partition whose lease this process has."""
+    """A partition whose lease this process holds."""
 
     def __init__(self, lease: Lease):
         self.lease = lease
@@ -89,18 +89,18 @@ class _Held:
         self.too_new = ""  # why this program must not read on
         self.is_serving = False  # its runs are here, and up to date but for what is pending
         self.work = InWork(0)
-        self.noted = 0  # up to which message the ledger knows that it has the pushes
+        self.noted = 0  # the last message that the ledger records as written
         self.history: list[_Position] = []
         self.pending = 0
         # When the pushes arrived that are read and not in the ledger yet, unix ns.
         self.arrivals_ns: list[int] = []
-        # By node; a lock lets in those that wait in the order in which they came.
-        self.turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        # By node; a lock is granted in the order of the requests for it.
+        self.node_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.last_delay_seconds, self.last_read_ns = 0.0, 0
 
     @property
     def written(self) -> int:
-        """Up to which message the ledger has the pushes."""
+        """The sequence number of the last message whose push, and all before it, are in the ledger."""
         return self.work.written
 
     def waited_seconds(self, now_ns: int) -> float:
@@ -136,15 +136,17 @@ class Partitions:
         self._free_since: dict[int, float] = {}
         self._wanted: set[int] = set()  # free partitions of this one's share, whose leases run out
         self._gave = self._purged = clock()
-        self._outdated = ""  # why this program does not serve what others can
-        self._is_given = asyncio.Event()  # a partition, by another aggregator
+        self._outdated = (
+            ""  # why this program takes only partitions that stay free, "" where it may serve all
+        )
+        self._is_given = asyncio.Event()  # set where another aggregator gave a partition away
         members.on_given = self._is_given.set
         self.counts: Counter = Counter()
 
     # ---- What is held
 
     def holds(self, partition: int) -> bool:
-        """Whether this process serves a partition, and nobody else can."""
+        """Whether this process serves a partition, and its lease excludes all others."""
         return self.serves(partition) and self._held[partition].lease.is_valid()
 
     def serves(self, partition: int) -> bool:
@@ -156,7 +158,7 @@ class Partitions:
         return sorted(one for one in self._held if self.holds(one))
 
     def unowned(self) -> list[int]:
-        """The partitions that nobody is known to serve."""
+        """The partitions that no aggregator is known to serve."""
         owned = {one for held in self._members.alive().values() for one in held}
         return [one for one in range(self._stream.count) if one not in owned and not self.holds(one)]
 
@@ -165,7 +167,7 @@ class Partitions:
         return sum(one.pending for one in self._held.values())
 
     def delay_seconds(self) -> float:
-        """How long pushes take until the ledger has them, of the partition that is latest."""
+        """How long pushes take until the ledger has them, of the partition that is furthest behind."""
         now_ns = time.time_ns()
         return max((one.delay_seconds(now_ns) for one in self._held.values()), default=0.0)
 
@@ -174,7 +176,7 @@ class Partitions:
     async def run(self) -> None:
         """Hold partitions until cancelled."""
         fence = self._fence = await self._until_done(lambda: in_thread(self._make_fence))
-        # Leases apart: a ledger that does not answer must not cost them.
+        # Leases in a task of their own: a ledger that does not answer must not lose them.
         works = (
             self._members.listen(),
             self._repeat(self._keep_leases),
@@ -189,18 +191,18 @@ class Partitions:
                     task.cancel()
 
     async def _repeat(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do it again and again, whatever fails; at once where a partition was given away."""
-        is_told = False
+        """Call `work` every POLL_SECONDS, whatever fails, and at once where another aggregator gave a partition away."""
+        is_logged = False
         while True:
             try:
                 await work()
-                is_told = False
+                is_logged = False
             except (StreamError, LedgerError) as error:
-                if not is_told:
+                if not is_logged:
                     log.warning("partitions: %s", error)
-                is_told = True
+                is_logged = True
             except Exception:
-                log.exception("partitions: an error that was not foreseen")
+                log.exception("partitions: unexpected error")
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._is_given.wait(), self._pause_seconds())
             self._is_given.clear()
@@ -209,7 +211,7 @@ class Partitions:
         return WANTED_POLL_SECONDS if self._wanted else POLL_SECONDS
 
     async def stop(self) -> None:
-        """Give all partitions away, so that others take them at once."""
+        """Give all partitions away, so that other aggregators take them at once."""
         given = list(self._held)
         for partition in given:
             try:
@@ -217,19 +219,19 @@ class Partitions:
             except (StreamError, LedgerError) as error:
                 log.warning("partition %d was not given away: %s", partition, error)
         with suppress(StreamError):
-            await self._tell(given, stays=False)
+            await self._publish(given, stays=False)
 
     async def _keep_leases(self) -> None:
         async def renew(held: _Held) -> None:
             try:
                 await held.lease.renew()
             except LeaseLost:
-                log.warning("partition %d: its lease is another's", held.lease.partition)
+                log.warning("partition %d: another aggregator has its lease", held.lease.partition)
                 held.is_lost, held.is_serving = True, False
 
         due = [renew(held) for held in self._held.values() if held.lease.is_due() and not held.is_lost]
         failed = [one for one in await asyncio.gather(*due, return_exceptions=True) if one is not None]
-        await self._tell()
+        await self._publish()
         if failed:
             raise failed[0]
 
@@ -255,7 +257,7 @@ class Partitions:
         """Give all partitions away, since this program cannot serve them; what is not written stays in the stream."""
         if reason != self._outdated:
             log.error(
-                "%s; it gives its partitions to other aggregators and takes what none of them does: update this one",
+                "%s; this aggregator gives its partitions away and takes only those that stay free: update it",
                 reason,
             )
         self._outdated = reason
@@ -266,12 +268,12 @@ class Partitions:
                 await self._give(partition)
             except LedgerError:
                 await lease.give_back()
-        await self._tell(given, stays=False)
+        await self._publish(given, stays=False)
 
-    async def _tell(self, given: Collection[int] = (), stays: bool = True) -> None:
+    async def _publish(self, given: Collection[int] = (), stays: bool = True) -> None:
         try:
             held = [one for one, held in self._held.items() if stays and not held.is_lost]
-            await self._members.tell(held, given, stays and (bool(held) or not self._outdated))
+            await self._members.publish(held, given, stays and (bool(held) or not self._outdated))
         except Exception as error:
             raise self._stream.error(error) from None
 
@@ -282,7 +284,7 @@ class Partitions:
         free = [one for one in range(self._stream.count) if one not in owned]
         self._free_since = {one: self._free_since.get(one, now) for one in free}
         share = -(-self._stream.count // (len(others) + 1))
-        # Each process begins at another place, so that two that see the same do not want the same.
+        # Each aggregator has an order of its own, so that two with the same view do not compete for the same partitions.
         ranked = sorted(free, key=lambda one: partition_of(f"{self._members.own} {one}", 1 << 16))
         self._wanted.clear()
         for partition in ranked:
@@ -317,7 +319,7 @@ class Partitions:
         for partition in given:
             self._gave = now
             await self._give(partition)
-            await self._tell([partition])
+            await self._publish([partition])
 
     def _furthest_behind(self) -> list[int]:
         """The partitions whose oldest push has waited for BEHIND_SECONDS, the longest first."""
@@ -370,7 +372,7 @@ class Partitions:
             await self._purge(now)
 
     async def _purge(self, now: float) -> None:
-        """Let the stream forget messages that are in the ledger: old ones, and all where it is full."""
+        """Delete messages from the stream that are in the ledger: old ones, or all where it is full."""
         kept = 0.0 if await self._stream.used_share() > FULL_SHARE else KEPT_SECONDS
         for partition, held in list(self._held.items()):
             old = [position for position in held.history if now - position.at >= kept]
@@ -410,14 +412,14 @@ class Partitions:
 
     async def _until_done(self, work: Callable[[], Awaitable]):
         """The result of `work`, tried again while stream or ledger fail."""
-        is_told = False
+        is_logged = False
         while True:
             try:
                 return await work()
             except (StreamError, LedgerError) as error:
-                if not is_told:
+                if not is_logged:
                     log.warning("%s; trying again", error)
-                is_told = True
+                is_logged = True
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _accept(self, held: _Held, body: bytes) -> None:
@@ -431,7 +433,7 @@ class Partitions:
         held.arrivals_ns.append(message.arrived_ns)
         try:
             # In order, also where one is tried again: a step that comes before the one before it has no length.
-            async with held.turns.setdefault(message.node, asyncio.Lock()):
+            async with held.node_locks.setdefault(message.node, asyncio.Lock()):
                 ack = await self._tried(held, message)
         finally:
             held.arrivals_ns.remove(message.arrived_ns)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 
 PARTITIONS, PARTITIONS_MAX = 16, 256
-# Core NATS, no JetStream: who is there, and answers of aggregators to ingest workers.
+# Subjects of core NATS: heartbeats of aggregators (members.py), and their answers to ingest workers.
 MEMBERS, ANSWERS = "goodput.members", "goodput.answers"
 
 
@@ -19,7 +19,7 @@ def partition_of(run: str, count: int) -> int:
 
 
 def partition_of_node(node: str, count: int) -> int:
-    """The partition that gets what a node reports of none of its runs."""
+    """The partition of what a node reports that belongs to no run."""
     return partition_of(f"node {node}", count)
 
 
@@ -29,5 +29,5 @@ def pushes(count: int, partition: int | str) -> str:
 
 
 def reads_of(member: str) -> str:
-    """The subject on which one aggregator answers requests that came to others."""
+    """The subject on which one aggregator answers requests that others forward."""
     return f"goodput.reads.{member}"

@@ -1,7 +1,7 @@
-"""What an ingest worker does with a push: checks it, publishes its parts, and answers once the stream has them.
+"""An ingest worker's part of a push: checks it, publishes its parts, and acknowledges once the stream has stored them.
 
-It keeps nothing of any run. What the aggregators reject later, because it contradicts what they know, and the stacks that
-they want, reach the node with the answer to one of its next pushes.
+It keeps no state of runs. Aggregators may reject ranks later, and request stacks; the node gets both with the answer to
+one of its next pushes, within ANSWER_SECONDS.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ANSWER_SECONDS, ANSWERS_MAX = 60.0, 8192
 
 
 class Publisher:
-    """Has the interface of Ingest that the ingest route needs. `counts` are by (series, label)."""
+    """Takes pushes in the place of Ingest, for the ingest route. `counts` are by (series, label)."""
 
     def __init__(self, stream: Stream, clock_ns: Callable[[], int] = time.time_ns):
         self._stream, self._clock_ns = stream, clock_ns
@@ -73,7 +73,7 @@ class Publisher:
 
         is_large, owner = len(body) > BODY_BYTES_AT_ONCE, access.token_id or access.name
         try:
-            async with self._turn(owner, is_large):
+            async with self._slot(owner, is_large):
                 try:
                     report = await work(schema.decode, body)
                 except schema.SchemaError:
@@ -103,8 +103,8 @@ class Publisher:
         families.add("goodput_aggregator_stream_answers_dropped_total", {}, self.answers.dropped)
 
     @asynccontextmanager
-    async def _turn(self, owner: str, is_large: bool):
-        """One large push at a time is worked on in a thread; tokens take turns. Raises QueueFull."""
+    async def _slot(self, owner: str, is_large: bool):
+        """A slot for a large push: one at a time, fair between tokens. Others need none. Raises QueueFull."""
         if not is_large:
             yield
             return
@@ -171,7 +171,7 @@ class Publisher:
 
 
 class Answers:
-    """What aggregators have to say to nodes, until their next push."""
+    """Answers of aggregators, by node, until its next push; bounded in number and age."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
@@ -197,6 +197,6 @@ class Answers:
             self.dropped += 1
 
     def take(self, node: str) -> list[messages.Answer]:
-        """Each is given once."""
+        """The answers for a node, each once."""
         since = self._clock() - ANSWER_SECONDS
         return [answer for at, answer in self._of.pop(node, ()) if at > since]

@@ -1,7 +1,7 @@
 """The messages of one partition, in the order of the stream, from a position on.
 
-The consumer is ours for as long as its server lives and keeps no state that matters: the position is in the ledger. A
-message that is missing between two shows in their numbers; then a new consumer begins at the last one.
+The JetStream consumer is in memory and may be lost with its server: the position is in the ledger. A gap in a consumer's
+sequence numbers means that a message was missed; a new consumer then begins after the last one that was read.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from goodput.aggregator.stream.partitions import pushes
 
 log = logging.getLogger("goodput.aggregator")
 BATCH = 128
-# Waits so long for a message; then asks whether its consumer still exists.
+# How long to wait for a message; then the server is asked whether the consumer still exists.
 WAIT_SECONDS = 1.0
-# The server forgets a consumer that nobody has used for so long.
+# The server deletes a consumer that is not used for so long.
 UNUSED_SECONDS = 60.0
-# A consumer goes with its server, and then nobody answers for it; nor for the stream until it has a leader.
+# No server answers for a consumer whose server has stopped, nor for a stream without a leader.
 ANSWER_SECONDS = 2.0
 _FAILURES = NatsError, OSError, asyncio.TimeoutError
 
@@ -34,7 +34,7 @@ class Message(NamedTuple):
 
 
 class PartitionReader:
-    """`position` is the last message that was returned, `pending` how many were behind it then."""
+    """`position` is the sequence number of the last message returned, `pending` the number of messages after it."""
 
     def __init__(self, stream: Stream, partition: int, position: int):
         self._stream, self._partition = stream, partition
@@ -43,7 +43,7 @@ class PartitionReader:
         self._number = 0  # of the consumer's last message
 
     async def next(self) -> list[Message]:
-        """The next messages, none after a while without one. Raises StreamError."""
+        """The next messages, at most BATCH; [] after WAIT_SECONDS without one. Raises StreamError."""
         try:
             return await self._next()
         except _FAILURES as error:
