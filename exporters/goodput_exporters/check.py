@@ -28,7 +28,7 @@ from goodput_exporters.push.client import AggregatorClient
 from goodput_exporters.push.credentials import NONE_NEEDED, Credentials, Unreachable
 from goodput_exporters.push.pusher import PATH
 
-OK, NONE, FAILED, UNTOLD = "ok", "none", "failed", "untold"
+OK, NONE, FAILED, UNAVAILABLE = "ok", "none", "failed", "unavailable"
 MARKS = {OK: ("ok", "32"), NONE: ("-", "2"), FAILED: ("FAILED", "31")}
 WIDTH, MARK, WHAT = 80, 7, 22  # columns
 SECOND_SAMPLE_SECONDS_MAX, POLL_SECONDS = 3.0, 0.02
@@ -38,9 +38,9 @@ TIMEOUT_SECONDS = 3.0
 
 
 class Finding(NamedTuple):
-    """`status` is ok, none (nothing to measure, which may be right), failed or untold.
+    """`status` is ok, none (nothing to measure, which may be right), failed or unavailable.
 
-    untold  what a GPU driver cannot tell: `what` is "DRIVER: SUBJECT", `detail` is why
+    unavailable  a GPU driver has no reading of it: `what` is "DRIVER: SUBJECT", `detail` is why
     """
 
     what: str
@@ -65,7 +65,7 @@ def check(
             findings.append(Finding("kernel log", NONE, f"{problem}: {NO_SUBCODES}"))
         others = (runner.collector for name, runner in agent.runners.items() if name not in ("ranks", "gpus"))
         findings += [_measure(collector.name, _series, collector) for collector in others]
-        findings += [*_untold(agent), *_other_vendors(agent.settings.sysfs)]
+        findings += [*_unavailable(agent), *_other_vendors(agent.settings.sysfs)]
     finally:
         agent.gpus.close()
     return findings
@@ -83,25 +83,27 @@ def _measure(what: str, measure: Callable[..., tuple[str, str]], subject) -> Fin
 
 
 def text(findings: list[Finding], colour: bool) -> str:
-    """One paragraph per finding, within WIDTH columns; what drivers cannot tell; then how many failed."""
+    """One paragraph per finding, within WIDTH columns; what drivers have no reading of; then how many failed."""
     lines = []
     for what, status, detail in findings:
-        if status != UNTOLD:
+        if status != UNAVAILABLE:
             mark, code = MARKS[status]
             first, *rest = _wrapped(f"{mark:<{MARK}}{what:<{WHAT}} ", detail, MARK + WHAT + 1)
             lines += [f"\033[{code}m{first[:MARK]}\033[0m{first[MARK:]}" if colour else first, *rest]
-    if untold := [finding for finding in findings if finding.status == UNTOLD]:
-        lines += ["", "Cannot be told here, and why:", *_untold_lines(untold)]
+    if unavailable := [finding for finding in findings if finding.status == UNAVAILABLE]:
+        lines += ["", "Not available here, and why:", *_unavailable_lines(unavailable)]
     failed = sum(finding.status == FAILED for finding in findings)
-    lines.append(f"\n{failed} of {len(findings) - len(untold)} failed." if failed else "\nNothing failed.")
+    lines.append(
+        f"\n{failed} of {len(findings) - len(unavailable)} failed." if failed else "\nNothing failed."
+    )
     return "\n".join(lines)
 
 
-def _untold_lines(untold: list[Finding]) -> list[str]:
+def _unavailable_lines(unavailable: list[Finding]) -> list[str]:
     """By driver; subjects of one reason share a paragraph."""
     lines, shown = [], ""
     subjects: dict[tuple[str, str], list[str]] = {}
-    for what, _, why in untold:
+    for what, _, why in unavailable:
         driver, _, subject = what.partition(": ")
         subjects.setdefault((driver, why), []).append(subject)
     for (driver, why), names in subjects.items():
@@ -252,22 +254,22 @@ def _await_second_samples(agent) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _untold(agent) -> list[Finding]:
-    """What the drivers that answer cannot tell."""
+def _unavailable(agent) -> list[Finding]:
+    """What the drivers that answer have no reading of."""
     found = []
     for report in agent.gpus.statuses():
         source = report.full.sample.source if report.full else ""
         gpus = [gpu for gpu, _ in current_gpus(report, time.monotonic_ns())]
         name = f"{report.name}, by {source.partition(' ')[0]}" if source else report.name
         for gap in gaps(report.name, source, gpus):
-            found.append(Finding(f"{name}: {gap.subject}", UNTOLD, gap.why))
+            found.append(Finding(f"{name}: {gap.subject}", UNAVAILABLE, gap.why))
     return found
 
 
 def _other_vendors(sysfs: str) -> list[Finding]:
     why = "seen on the PCI bus, and nothing else is read of it"
     found = other_accelerators(sysfs)
-    return [Finding(f"no driver: {count} {name}", UNTOLD, why) for name, count in sorted(found.items())]
+    return [Finding(f"no driver: {count} {name}", UNAVAILABLE, why) for name, count in sorted(found.items())]
 
 
 def _gpus(agent) -> tuple[str, str]:

@@ -280,7 +280,7 @@ class Pusher:
         return UNREACHABLE
 
     def _count_version(self, answer: Answer) -> str:
-        """Of an aggregator that supports no version of ours."""
+        """Count an answer whose sender supports no version of ours; returns the outcome."""
         self._only = answer.versions
         self._outcomes[REJECTED] += 1
         self._failures[VERSION] += 1

@@ -25,7 +25,7 @@ EPILOG = """examples:
 exit status: 0 success; 1 it failed, or `check` found damage; 2 a wrong call
 """
 
-TELL_SECONDS = 10.0
+PROGRESS_SECONDS = 10.0
 DAMAGES_SHOWN_MAX = 100
 
 
@@ -64,7 +64,7 @@ def call(arguments) -> int:
     actions = {"show": _show, "compact": _compact, "check": _check, "backup": _backup, "delete": _delete}
     url = arguments.ledger or f"sqlite:///{os.path.abspath('goodput-ledger.db')}"
     try:
-        with contextlib.closing(Ledger(url, create=False, tell=_Progress("converting"))) as ledger:
+        with contextlib.closing(Ledger(url, create=False, progress=_Progress("converting"))) as ledger:
             return actions[arguments.action](ledger, arguments)
     except LedgerError as error:
         return fail("ledger", error)
@@ -167,7 +167,7 @@ def _delete(ledger, arguments) -> int:
     if ranks:
         named = ", ".join(map(str, ranks[:8])) + ", …" * (len(ranks) > 8)
         return fail(
-            "ledger", f"run {shown} is running: {len(ranks)} ranks reported lately ({named}); end it first"
+            "ledger", f"run {shown} is running: {len(ranks)} ranks reported recently ({named}); end it first"
         )
     if not arguments.yes and not _confirmed(f"delete run {shown} from {ledger.url} for good?"):
         return fail("ledger", "nothing was deleted; --yes does not ask")
@@ -187,16 +187,16 @@ def _confirmed(question: str) -> bool:
 
 
 class _Progress:
-    """How far long work is, on standard error: one changing line on a terminal, else a line every TELL_SECONDS."""
+    """Progress on standard error: one changing line on a terminal, else a line every PROGRESS_SECONDS."""
 
     def __init__(self, doing: str):
-        self._doing, self._told, self._open = doing, time.monotonic(), False
+        self._doing, self._printed, self._open = doing, time.monotonic(), False
 
     def __call__(self, done: int, of: int | None) -> None:
         is_terminal = sys.stderr.isatty()
-        if time.monotonic() - self._told < (0.2 if is_terminal else TELL_SECONDS):
+        if time.monotonic() - self._printed < (0.2 if is_terminal else PROGRESS_SECONDS):
             return
-        self._told = time.monotonic()
+        self._printed = time.monotonic()
         text = f"{self._doing}: {done:,}" + (f" of {of:,}, {100 * done // of} %" if of else "")
         if is_terminal:
             print(f"\r{text}\x1b[K", end="", flush=True, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`goodput simulate`: a cluster that is not there, and whether the stack says the truth about it."""
+"""`goodput simulate`: a cluster that is not there, and whether the stack reports it truly."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import time
 from goodput.cli import fail, message, number
 from goodput.cli.node import FILES, add_aggregator_options, url
 
-HELP = "simulate a cluster with planted faults, and check what the stack says of it"
+HELP = "simulate a cluster with planted faults, and check what the stack reports of it"
 DESCRIPTION = """Push the reports of a simulated cluster to an aggregator: runs with loader waits, slow ranks and stages,
 hangs, kills, restarts, and reports that are lost, late or repeated, as a scenario file says or made from a seed.
-With --check compare what the aggregator says with what was planted; the exit status is 1 outside of the tolerances."""
+With --check compare what the aggregator reports with what was planted; the exit status is 1 outside of the tolerances."""
 EPILOG = """examples:
   goodput simulate --check                                a random cluster, checked on an aggregator of its own
   goodput simulate --check --seed 7 --seeds 5 --ranks 64  five of them, made from the seeds 7 to 11
@@ -41,7 +41,7 @@ def add_options(parser) -> None:
         help="length of a random scenario, at least 600 (default: %(default)g)")  # fmt: skip
     add("--innocent", action="store_true", help="a random scenario without slow ranks, slow stages and hangs")
     add("--check", metavar="URL", nargs="?", const=OWN, type=_checked,
-        help="compare with the truth what the aggregator at URL says, in real time; without URL one is started on a free "
+        help="compare with the truth what the aggregator at URL reports, in real time; without URL one is started on a free "
         "port with a temporary ledger, in simulated time")  # fmt: skip
     add_aggregator_options(add, "push to it in real time (default: $GOODPUT_AGGREGATOR)")
     add("--results", metavar="FILE",
@@ -104,8 +104,8 @@ def _compare_seeds(arguments, target: str) -> list:
             if results:
                 results.add(known)
             if arguments.seeds > 1:
-                said = "; ".join([*report.failures, *report.notes]) or "as planted"
-                message("simulate", f"seed {seed}, after {took:.0f} s: {said}")
+                problems = "; ".join([*report.failures, *report.notes]) or "as planted"
+                message("simulate", f"seed {seed}, after {took:.0f} s: {problems}")
         reports.append(known.report)
     return reports
 
@@ -152,7 +152,7 @@ def _write(path: str, document: dict) -> None:
 
 
 class _Progress:
-    """A line every two seconds, where somebody watches."""
+    """A line every two seconds, on a terminal."""
 
     def __init__(self, name: str, seconds: float):
         self._name, self._seconds = name, seconds

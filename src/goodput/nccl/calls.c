@@ -23,11 +23,11 @@ struct call {
 } __attribute__((aligned(128)));
 
 static struct call calls[CALLS_MAX];
-/* What the page says: the phase, and the last beat, which is stored once in BEAT_NS. */
+/* What was last stored in the page: the phase, and the time of the last beat, stored at most once in BEAT_NS. */
 static struct {
     _Atomic int phase;
     word beat_ns;
-} __attribute__((aligned(128))) said;
+} __attribute__((aligned(128))) page_state;
 
 static struct call *find(uint64_t number) {
     struct call *call = &calls[number % CALLS_MAX];
@@ -54,37 +54,38 @@ static void raise_alone(word *at, uint64_t value) {
 }
 
 static void beat(uint64_t at_ns) {
-    if (at_ns < load(&said.beat_ns) + BEAT_NS) return;
-    store(&said.beat_ns, at_ns);
+    if (at_ns < load(&page_state.beat_ns) + BEAT_NS) return;
+    store(&page_state.beat_ns, at_ns);
     store(page + W_LAST, at_ns);
 }
 
-static void say(int phase) {
-    said.phase = phase;
+static void set_phase(int phase) {
+    page_state.phase = phase;
     store(page + W_PHASE, (uint64_t)phase);
 }
 
 /* A call of this communicator is open. */
 static void note_open(struct communicator *by, uint64_t at_ns) {
     by->open++;
-    if (said.phase != PHASE_COMMUNICATION) {
-        say(PHASE_COMMUNICATION);
-        store(&said.beat_ns, 0); /* the boundary of a phase is told exactly */
+    if (page_state.phase != PHASE_COMMUNICATION) {
+        set_phase(PHASE_COMMUNICATION);
+        store(&page_state.beat_ns, 0); /* so that the beat is stored at the boundary */
     }
     beat(at_ns);
 }
 
-/* One is not any more. Whoever opens one in between either is seen by the second look, or sees the phase of the first. */
+/* A call of it has ended. A thread that opens one meanwhile is either seen by the second check, or sees the phase that
+ * the first one stored. */
 static void note_end(struct communicator *by, uint64_t at_ns) {
     if (--by->open <= 0 && !is_any_open()) {
-        say(PHASE_NONE);
-        if (is_any_open()) say(PHASE_COMMUNICATION);
-        store(&said.beat_ns, 0);
+        set_phase(PHASE_NONE);
+        if (is_any_open()) set_phase(PHASE_COMMUNICATION);
+        store(&page_state.beat_ns, 0);
     }
     beat(at_ns);
 }
 
-/* -- what NCCL's texts say */
+/* -- NCCL's names of functions and types */
 
 static unsigned operation_of(const char *function) {
     static const struct {
@@ -158,7 +159,7 @@ uint64_t begin_call(const struct description *one) {
     uint64_t sequence = add(is_point_to_point ? &by->point_to_point : &by->collectives, 1) + 1;
     struct call *call = &calls[number % CALLS_MAX];
     uint64_t old = load(&call->state);
-    /* One that runs may end at this moment; of one that is over nobody changes the state. */
+    /* A call that runs may end at this moment; the state of one that has ended does not change. */
     if (old && !(old & 1)) old = atomic_exchange_explicit(&call->state, 0, memory_order_acq_rel);
     else atomic_store_explicit(&call->state, 0, memory_order_release);
     if (old && !(old & 1))
@@ -222,7 +223,7 @@ void finish_call(uint64_t number) {
     if (call) end(call, number, now_ns());
 }
 
-/* End a call whose end no event will tell, at the return of the API: one rank alone, no bytes, or one that NCCL makes
+/* End a call whose end no event reports, at the return of the API: one rank alone, no bytes, or one that NCCL makes
  * of sends and receives, which have records of their own. */
 void return_from_call(uint64_t number) {
     struct call *call = find(number);

@@ -22,7 +22,8 @@ static void write_text(word *at, const char *text, size_t bytes) {
     for (size_t i = 0; i < bytes / 8; i++) store(at + i, packed[i]);
 }
 
-/* A process may drive several ranks of one communicator: such groups are told apart, and compared with no other. */
+/* A process may drive several ranks of one communicator: such groups have names of their own, and are compared with no
+ * other. */
 static void name_of(unsigned slot, int rank, char *text, size_t bytes) {
     bool is_known = false;
     for (unsigned i = 0; i < slot; i++) is_known |= hashes[i] == hashes[slot];
@@ -44,7 +45,7 @@ void *add_communicator(uint64_t hash, const char *name, int size, int rank, int6
         write_text(group + G_BACKEND, BACKEND, BACKEND_BYTES);
         store(group + G_SIZE, (uint64_t)size);
         store(group + G_RANK, (uint64_t)rank);
-        if (size == world_size) { /* All ranks, as one run; of others NCCL does not tell which ranks they are. */
+        if (size == world_size) { /* All ranks, as one run; of others NCCL does not give the ranks. */
             store(group + G_RANKS, 0);
             store(group + G_RANKS + 1, 1);
             store(group + G_RANKS + 2, (uint64_t)size);

@@ -1,6 +1,6 @@
-/* Who this process is: as sdk/startup/resolve_identity.py and wire/identity.py say it, from the launcher's environment.
+/* The identity of this process from the launcher's environment, as sdk/startup/resolve_identity.py resolves it.
  *
- * Where no launcher names a rank it is that of the first communicator, whose hash is then the name of the run. */
+ * Where no launcher names a rank, the rank is that in the first communicator, and its hash the name of the run. */
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 #include "plugin.h"
 
-#define ROLE "nccl-profiler" /* account/collective_verdict.py: a rank whose steps nobody sees */
+#define ROLE "nccl-profiler" /* account/collective_verdict.py: a rank whose steps are not recorded */
 #define STARTUP_SECONDS_MAX 900.0
 
 static const struct {

@@ -1,8 +1,8 @@
 /* A profiler plugin of NCCL that records its calls in memory outside of the process: the tables of versions 4, 5 and 6.
  *
  * NCCL loads it by NCCL_PROFILER_PLUGIN and calls it from the threads that issue, launch and progress its work. Nothing
- * here waits, allocates or fails: without a page no event is asked for, and an event that nothing is known of is
- * counted. The first communicator of a process makes the page, under a lock, as does each communicator its group. */
+ * here waits, allocates or fails: without a page no events are requested, and an event of an unknown call is counted.
+ * The first communicator of a process makes the page, under a lock, as does each communicator its group. */
 
 #include <pthread.h>
 #include <stdio.h>

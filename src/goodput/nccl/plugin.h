@@ -12,8 +12,8 @@
 
 typedef _Atomic uint64_t word;
 
-/* What the page holds, whoever has changed it, steers nothing here: it is only stored to and added to, and the number of
- * the next record, which is read from it, is only a number. */
+/* Other processes may write to the page, so nothing here is decided by its content: words are only stored and added to,
+ * and the number of the next record, which is read from it, may be any number. */
 extern word *page;                /* NULL without one */
 extern word *collectives;         /* page + W_COLLECTIVES */
 extern _Atomic int is_recording;  /* 0 before there is a page, after a fork and at exit */

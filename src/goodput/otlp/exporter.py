@@ -48,7 +48,7 @@ class OtlpExporter:
         self._settings, self._prefix, self._collect = settings, prefix, collect
         self._points = Points(resource_of(attributes, settings.cluster))
         self._session = BoundedSession()
-        # It logs each failure; `_tell` says once what changed.
+        # It logs each failure; `_log_change` logs each change once.
         logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
         self._client = OTLPMetricExporter(settings.url, session=self._session, **options)
         self._exports: Counter[str] = Counter(dict.fromkeys((ACCEPTED, REFUSED, UNREACHABLE, FAILED), 0))
@@ -87,7 +87,7 @@ class OtlpExporter:
         except Exception as error:
             problem = f"{error!r}"
         self._exports[outcome] += 1
-        self._tell(problem)
+        self._log_change(problem)
         return outcome
 
     def _run(self) -> None:
@@ -103,7 +103,7 @@ class OtlpExporter:
         self._session.answer, self._session.error = None, ""
         result = self._client.export(request)
         answer, points = self._session.answer, count_points(request)
-        # The library takes a redirect, which it does not follow, for success.
+        # The library reports a redirect, which it does not follow, as success.
         if result is MetricExportResult.SUCCESS and answer is not None and answer.status < 300:
             rejected = min(answer.rejected_points, points)
             self._sent.update({ACCEPTED: points - rejected, "rejected": rejected})
@@ -114,8 +114,8 @@ class OtlpExporter:
             return UNREACHABLE, f"no answer ({self._session.error})"
         return REFUSED, f"HTTP status {answer.status}"
 
-    def _tell(self, problem: str | None) -> None:
-        """Log what changed."""
+    def _log_change(self, problem: str | None) -> None:
+        """Log a problem that was not there at the last export, and its end."""
         if problem == self._problem:
             return
         self._problem = problem
@@ -126,7 +126,7 @@ class OtlpExporter:
 
 
 class Answer:
-    """Status of an answer and what it says of rejected points."""
+    """The status of an answer, and the points that it rejects with its message."""
 
     def __init__(self, status: int, body: bytes):
         self.status, self.rejected_points, self.message = status, 0, ""
@@ -180,7 +180,7 @@ class BoundedSession(requests.Session):
 
 
 class _DeadlineAdapter(HTTPAdapter):
-    """Tells the deadline of each connection, also of those to a proxy."""
+    """Gives the sockets of all connections, also of those to a proxy, to the deadline."""
 
     def __init__(self, deadline: ExchangeDeadline):
         self._pools = _pools(deadline)
@@ -197,7 +197,7 @@ class _DeadlineAdapter(HTTPAdapter):
 
 
 def _pools(deadline: ExchangeDeadline) -> dict[str, type]:
-    """urllib3's pools, with connections that tell the deadline of their sockets."""
+    """urllib3's pools, whose connections give their sockets to the deadline."""
 
     class Plain(urllib3.connection.HTTPConnection):
         def connect(self) -> None:
@@ -216,13 +216,13 @@ def _pools(deadline: ExchangeDeadline) -> dict[str, type]:
 def read_answer(response: requests.Response, deadline: float) -> bytes:
     """The body; empty if it is too long or not whole by the deadline, and then the connection is closed."""
     body, raw = b"", response.raw
-    # One call of `read` waits for all it was asked for, however slowly that comes.
+    # One call of `read` waits until all bytes are there, however slowly they arrive.
     read = getattr(raw, "read1", raw.read)
     while len(body) <= ANSWER_BYTES_MAX and time.monotonic() < deadline:
         try:
             part = read(8192)
         except Exception:
-            break  # The status was received; the body only says more about it.
+            break  # The status was received; the body only explains it.
         if not part:
             return body
         body += part

@@ -130,7 +130,7 @@ def _key(name: str, labels: tuple[tuple[str, str], ...]) -> Key:
         metric = CATALOGUE[name.rpartition("_")[0]]  # of a histogram: _bucket, _sum, _count
         given -= {"le"}
     if set(metric.labels) != given:
-        raise KeyError(f"{name} has the labels {sorted(given)}, the catalogue says {sorted(metric.labels)}")
+        raise KeyError(f"{name} has the labels {sorted(given)}, the catalogue has {sorted(metric.labels)}")
     return name, tuple(sorted(labels))
 
 

@@ -13,7 +13,7 @@ OPERATIONS = {
 
 
 def rows(communication_ns: int, steps: int, ranks: int = 0) -> tuple[ReportedOperation, ...]:
-    """Of one of these ranks that has spent so much in communication in so many steps."""
+    """The rows of one of `ranks` ranks that has spent `communication_ns` in `steps` steps."""
     return tuple(
         ReportedOperation(
             *names, calls * steps, size * calls * steps, int(share * communication_ns), 0, size=ranks

@@ -33,7 +33,7 @@ BEGINNING_SECONDS = 60.0
 def random_scenario(
     seed: int, ranks: int = 256, seconds: float = 1500.0, innocent: bool = False
 ) -> ScenarioFile:
-    """The same for the same arguments, on every machine."""
+    """A scenario; equal arguments give an equal one on every machine."""
     random = Random(f"{seed} {ranks} {seconds:g} {innocent}")
     parts = [ranks]
     if ranks >= 4 * GPUS_PER_NODE and random.random() < 0.5:
@@ -155,7 +155,7 @@ class _Timeline:
     def _hang(self, at: float) -> float:
         kinds = HANG_KINDS
         if self._ranks <= GPUS_PER_NODE:
-            # Of a run whose only node is silent nobody can say that it hangs: it is unobserved.
+            # A hang is not known while a run's only node reports nothing: the run is unobserved.
             kinds = tuple(kind for kind in HANG_KINDS if kind != "silence")
         kind, end = self._random.choice(kinds), at + self._random.uniform(120, 180)
         rank = None if kind == "network" else self._rank()

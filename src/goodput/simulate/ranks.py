@@ -48,7 +48,7 @@ NCCL_SENT, NCCL_WAITS = (
 
 
 def series(run: SimulatedRun, now: float, node: str, wanted: Container[str]) -> Iterator[Sample]:
-    """Of a run's newest attempt. Series that are dear to make are left out where `wanted` does not have them."""
+    """The series of a run's newest attempt. Expensive ones are left out unless `wanted` has them."""
     attempt = run.attempt
     if attempt is None or (now - attempt.end_ns / 1e9 > PAGE_KEPT_SECONDS and not attempt.alive):
         return

@@ -227,7 +227,7 @@ class RunTruth:
         return last.end_ns if last.ended == "finished" else None
 
     def document(self, run: SimulatedRun, end_ns: int, unseen: frozenset[str] = frozenset()) -> dict:
-        """Of one run, as JSON: seconds from the scenario's beginning; by rank and state ns."""
+        """The truth of one run, for JSON: seconds from the scenario's beginning; ns by rank and state."""
         states = self.states(end_ns, unseen)
         threshold_ns = self.threshold_ns()
         return {
@@ -248,7 +248,7 @@ class RunTruth:
 
 
 def _hang_document(hang: Hang, attempt: Attempt, threshold_ns: int) -> dict:
-    """`ranks` are those of which one is to be named; none where nobody can tell."""
+    """`ranks` are those of which one is to be named; none where that cannot be known."""
     fault, ranks = hang.fault, []
     if fault.kind == "silence":
         node = attempt.plan.places[fault.rank or 0][0]
@@ -275,7 +275,7 @@ def _moved(states: np.ndarray, sources: list[int], target: str) -> np.ndarray:
 
 
 def _stalled(states: np.ndarray, threshold_ns: int) -> np.ndarray:
-    """Of ranks whose unplanned time is longer than the threshold it is a stall."""
+    """States by rank, with the unplanned time of ranks where it is longer than the threshold as stall."""
     is_long = (states[:, UNPLANNED].sum(axis=1) > threshold_ns)[:, None]
     return np.where(is_long, _moved(states, UNPLANNED, "stall"), states)
 

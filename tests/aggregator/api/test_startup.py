@@ -22,7 +22,7 @@ def test_older_ledger_is_converted_while_listening(tmp_path, monkeypatch):
     url = f"sqlite:///{tmp_path}/ledger.db"
     old_ledgers.make(url, RANKS, 100)
     monkeypatch.setattr(app_module, "WAIT_SECONDS", 0.01)
-    monkeypatch.setattr(conversion, "TELL_SECONDS", 0.0)
+    monkeypatch.setattr(conversion, "PROGRESS_SECONDS", 0.0)
     app, held, begun = create_app(url), threading.Event(), threading.Event()
     startup = app.state.startup
     set_converted = startup.set_converted

@@ -133,7 +133,7 @@ def test_delete_refuses_a_run_that_reports(ledger, url, capsys):
     report = rank_report(running)
     ledger.append([records_of(report, report.steps)])
     assert main(["ledger", "delete", "r1", "--yes", "--ledger", url]) == 1
-    assert "run r1 is running: 1 ranks reported lately (0)" in capsys.readouterr().err
+    assert "run r1 is running: 1 ranks reported recently (0)" in capsys.readouterr().err
     take(aggregator(ledger), body_of(rank_report(running.finished(), rows=[])))
 
 

@@ -306,18 +306,20 @@ def test_a_ledger_in_conversion_is_refused_by_older_programs(url, monkeypatch):
     ledger.close()
 
 
-def test_conversion_tells_its_progress(url, monkeypatch, caplog):
+def test_conversion_logs_its_progress(url, monkeypatch, caplog):
     monkeypatch.setattr(conversion, "ROWS_AT_ONCE", 500)
-    monkeypatch.setattr(conversion, "TELL_SECONDS", 0)
+    monkeypatch.setattr(conversion, "PROGRESS_SECONDS", 0)
     version_4_ledger(url, ranks=2, steps=1500)
     with caplog.at_level("INFO"):
         Ledger(url).close()
-    told = [
+    logged = [
         tuple(map(int, found))
         for found in re.findall(r"(\d+) of about (\d+) step rows, (\d+) %", caplog.text)
     ]
-    assert told[-1] == (3000, 3000, 100) and [done for done, *_ in told] == sorted(done for done, *_ in told)
-    assert len(told) == 6 and all(percent == 100 * done // 3000 for done, _, percent in told)
+    assert logged[-1] == (3000, 3000, 100) and [done for done, *_ in logged] == sorted(
+        done for done, *_ in logged
+    )
+    assert len(logged) == 6 and all(percent == 100 * done // 3000 for done, _, percent in logged)
 
 
 def test_damaged_chunk_is_named_and_conversion_continues(url):
@@ -339,7 +341,7 @@ STEPPING = """
 import sys
 from goodput.aggregator.ledger.migrations import conversion
 from goodput.aggregator.ledger.ledger import Ledger
-conversion.ROWS_AT_ONCE, conversion.PAGE_CHUNKS, conversion.TELL_SECONDS = 100, 4, 0
+conversion.ROWS_AT_ONCE, conversion.PAGE_CHUNKS, conversion.PROGRESS_SECONDS = 100, 4, 0
 Ledger._log_progress = lambda *progress: print(progress[1], flush=True)
 Ledger(sys.argv[1])
 print("whole", flush=True)

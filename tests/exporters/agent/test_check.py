@@ -14,7 +14,7 @@ from support.servers.certificates import Authority
 from goodput.access.certificate import Certificate
 from goodput.cli import main
 from goodput_exporters.agent import Agent
-from goodput_exporters.check import FAILED, NONE, OK, UNTOLD, _compare, check, text
+from goodput_exporters.check import FAILED, NONE, OK, UNAVAILABLE, _compare, check, text
 from goodput_exporters.directory_lock import DirectoryLock
 from goodput_exporters.server.authentication import NodeAuthenticator
 from goodput_exporters.server.server import Server
@@ -88,7 +88,7 @@ def test_drivers_present_and_absent(tree, monkeypatch):
     assert not one.gpus.statuses()
 
 
-def test_untold_subjects_are_said_in_80_columns(tree, monkeypatch, tmp_path):
+def test_unavailable_subjects_fit_80_columns(tree, monkeypatch, tmp_path):
     """AMD GPUs without a library, and an accelerator that nothing reads."""
     monkeypatch.setenv("ROCM_PATH", str(tmp_path / "nowhere"))
     amd_tree.write_tree(tree)
@@ -101,14 +101,14 @@ def test_untold_subjects_are_said_in_80_columns(tree, monkeypatch, tmp_path):
     assert found["driver amd"].status == OK and ", by sysfs (" in found["driver amd"].detail
     assert found["amd, by sysfs: resets, hangs and memory faults"] == (
         "amd, by sysfs: resets, hangs and memory faults",
-        UNTOLD,
+        UNAVAILABLE,
         "need amdsmi; XIDs are NVIDIA's",
     )
     assert "amd, by sysfs: utilization" not in found
-    assert found["no driver: 1 Intel Gaudi 1da3:1020"].status == UNTOLD
+    assert found["no driver: 1 Intel Gaudi 1da3:1020"].status == UNAVAILABLE
     lines = text(findings, False).splitlines()
     assert [line for line in lines if len(line) > 80 and " " in line.strip()] == []
-    at = lines.index("Cannot be told here, and why:")
+    at = lines.index("Not available here, and why:")
     assert lines[at + 1 :][:3] == [
         "  amd, by sysfs",
         "    activity by unit: AMD's driver counts only whether the GPU and its memory",

@@ -1,8 +1,8 @@
 """Events of GPUs from the records of all drivers: damage, throttling, loss and return, and the last XID.
 
-They are made in the agent, so that what a driver's process forgets when it is replaced is remembered here. Damage is an
-error counter that is higher than when the same driver last reported it: its first value is no event, nor one after a
-reset of the counter, as by a reload of the driver. What several drivers report of a GPU is told once: a counter's growth
+They are made in the agent, whose state survives the replacement of a driver's process. Damage is an error counter that is
+higher than when the same driver last reported it: its first value is no event, nor one after a reset of the counter, as
+by a reload of the driver. What several drivers report of a GPU is one event: a counter's growth
 up to the highest value reported, a loss until no driver reports it any more, an XID within XID_SECONDS. A GPU
 that a driver has listed before and does not list any more is lost, unless it lists none.
 
@@ -24,7 +24,7 @@ from goodput_exporters.gpu.sample import EVENTS_MAX, Event, Gpu, Sample
 
 DEVICES_MAX, XIDS_MAX = 512, 64
 QUIET_NS = 60 * 10**9
-# A driver that is silent for longer no longer says that a GPU is lost.
+# The report of a lost GPU expires when its driver reports nothing for so long.
 CLAIM_NS = 120 * 10**9
 # A dcgm-exporter shows an XID up to its interval, 30 s by default, after NVML does.
 XID_NS = 120 * 10**9
@@ -64,14 +64,14 @@ class _Report:
 class _Device:
     """One GPU by all drivers. Times are by the monotonic clock of the samples.
 
-    told         by key of a counter: the highest value for which an event was made
+    reported     by key of a counter: the highest value for which an event was made
     lost         by driver that reports it as lost: when it last did
     quiet_until  by reason of throttling
     xids         by number: the driver that reported it last, and when
     """
 
     reports: dict[str, _Report] = field(default_factory=dict)
-    told: dict[str, float] = field(default_factory=dict)
+    reported: dict[str, float] = field(default_factory=dict)
     lost: dict[str, int] = field(default_factory=dict)
     quiet_until_ns: dict[str, int] = field(default_factory=dict)
     xids: dict[int, tuple[str, int]] = field(default_factory=dict)
@@ -152,7 +152,7 @@ def _changes(device: _Device, driver: str, gpu: Gpu, now_ns: int, time_ns: int) 
     events = []
     for keys, kind, severity, description in COUNTERS:
         key = next((key for key in keys if key in report.readings or key in gpu.readings), "")
-        grown = _growth(device.told, key, report.readings.get(key), gpu.readings.get(key))
+        grown = _growth(device.reported, key, report.readings.get(key), gpu.readings.get(key))
         if grown > 0:
             text = f"{grown:.0f} {description}, {gpu.readings[key]:.0f} in all"
             events.append(Event(kind, gpu.uuid, time_ns, 0, description, severity, text))
@@ -192,16 +192,16 @@ def _has_xid(sample: Sample, uuid: str, number: int) -> bool:
     return any((event.kind, event.device, event.code) == ("xid", uuid, number) for event in sample.events)
 
 
-def _growth(told: dict[str, float], key: str, before: float | None, now: float | None) -> float:
-    """By how much a counter grew beyond what was told of it; 0 for its first value and where it was reset."""
+def _growth(reported: dict[str, float], key: str, before: float | None, now: float | None) -> float:
+    """By how much a counter grew beyond what was reported of it; 0 for its first value and where it was reset."""
     if before is None or now is None:
         return 0.0
     if now < before:
-        told.pop(key, None)
+        reported.pop(key, None)
         return 0.0
-    grown = now - max(before, told.get(key, before))
+    grown = now - max(before, reported.get(key, before))
     if grown > 0:
-        told[key] = now
+        reported[key] = now
     return max(grown, 0.0)
 
 

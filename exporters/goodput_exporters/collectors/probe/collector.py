@@ -49,7 +49,7 @@ class Probe:
 
 
 def _labels(figure: dict) -> dict[str, str]:
-    """Of a figure; empty for a name or number that the probe does not write."""
+    """The labels of a figure; {} for a name or number that the probe does not write."""
     index = figure.get("index")
     if not _NAME.fullmatch(figure["name"]) or not (
         index is None or (type(index) is int and 0 <= index < 1024)

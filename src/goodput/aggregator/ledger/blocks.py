@@ -53,7 +53,7 @@ def _columns(new: NewBlock, tier: int) -> dict:
 
 
 def digest(block: bytes) -> int:
-    """64 bits by which two blocks of the same numbers and times are told apart."""
+    """64 bits that distinguish two blocks of the same numbers and times."""
     return int.from_bytes(hashlib.blake2b(block, digest_size=8).digest(), "big", signed=True)
 
 

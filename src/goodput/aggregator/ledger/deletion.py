@@ -25,7 +25,7 @@ _OF_RUN = (version_1.events, version_5.ends, version_5.accounts, version_5.close
 
 
 def reporting_ranks(ledger: Ledger, run: str, now_ns: int) -> list[int]:
-    """Ranks of the run that have not ended and reported lately."""
+    """Ranks of the run that have not ended and have reported recently."""
     marked = ledger.ends(run)
     recent_ns = now_ns - int(REPORTING_SECONDS * 1e9)
     return sorted(

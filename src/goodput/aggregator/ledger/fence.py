@@ -1,12 +1,12 @@
 """Which aggregator may write the runs of a partition, where several serve one ledger.
 
-A lease alone cannot tell: a holder that was stopped goes on when its lease is long another's. So whoever takes a partition
-raises its token here, every transaction locks the tokens of its process against that, and fails where one is another's.
-`position` is up to where the stream of pushes is in the ledger, so that the next holder begins there; it counts
-for one `stream` only.
+A lease alone does not prevent this: a process that was suspended goes on writing after its lease went to another one. So
+a process that takes a partition raises the partition's token. Every transaction locks the tokens of its process, and
+fails where one was raised since. `position` is up to which message of the `stream` the ledger has the pushes, so that the
+next holder begins there.
 
-A migration raises all tokens, so that a program of the version before cannot go on with tables that it would misread, and
-is told why.
+A migration raises all tokens, so that a program of the version before stops writing tables that it would misread, and
+gets an error that says so.
 """
 
 from __future__ import annotations

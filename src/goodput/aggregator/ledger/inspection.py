@@ -134,8 +134,8 @@ def _count(ledger: Ledger, query: sql.Select) -> int:
 # ---- Checking
 
 
-def damages(ledger: Ledger, tell: Callable[[int, int], object] = lambda done, of: None) -> Iterator[str]:
-    """What is wrong and where, one line each; `tell(blocks done, of so many)` is called after each page."""
+def damages(ledger: Ledger, progress: Callable[[int, int], object] = lambda done, of: None) -> Iterator[str]:
+    """What is wrong and where, one line each; `progress(blocks done, all blocks)` is called after each page."""
     yield from _broken_references(ledger)
     of, done, after = _count(ledger, sql.select(_blocks.c.id)), 0, 0
     columns = [column for column in _blocks.columns if column.name not in ("block", "width")]
@@ -151,7 +151,7 @@ def damages(ledger: Ledger, tell: Callable[[int, int], object] = lambda done, of
                 where = f"run {run!r} rank {rank} pid {pid}"
                 yield f"block {listed.id} ({where}, rows {listed.first} to {listed.last}): {reason}"
         done, after = done + len(found), found[-1].id
-        tell(done, max(of, done))
+        progress(done, max(of, done))
 
 
 def _damage(ledger: Ledger, listed: sql.Row) -> str:
@@ -201,7 +201,7 @@ def _broken_references(ledger: Ledger) -> Iterator[str]:
 # ---- Copying
 
 
-def backup(ledger: Ledger, path: str, tell: Callable[[int, int], object]) -> None:
+def backup(ledger: Ledger, path: str, progress: Callable[[int, int], object]) -> None:
     """Copy an SQLite ledger as it is at this moment, while it is in use. `path` must not exist. Raises OSError, LedgerError."""
     assert ledger.file is not None
     part = f"{path}.part"
@@ -214,7 +214,7 @@ def backup(ledger: Ledger, path: str, tell: Callable[[int, int], object]) -> Non
             # With a read transaction open, writers do not make the copy start again.
             source.execute("BEGIN")
             source.execute("SELECT count(*) FROM alembic_version").fetchone()
-            source.backup(target, pages=BACKUP_PAGES, progress=lambda _, left, of: tell(of - left, of))
+            source.backup(target, pages=BACKUP_PAGES, progress=lambda _, left, of: progress(of - left, of))
         os.link(part, path)
     except sqlite3.Error as error:
         raise LedgerError(f"ledger {ledger.url}: the copy failed: {error}") from None

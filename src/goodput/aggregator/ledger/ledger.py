@@ -80,12 +80,12 @@ class Ledger:
         self,
         url: str,
         create: bool = True,
-        tell: migrations.Progress | None = None,
+        progress: migrations.Progress | None = None,
         migrate_later: bool = False,
     ):
         """Open, create or migrate the ledger. Without `create` an SQLite file must exist.
 
-        The progress of a long migration, in step rows, is told to `tell` every few seconds, or to the log. With
+        The progress of a long migration, in step rows, is passed to `progress` every few seconds, or logged. With
         `migrate_later` a ledger of an earlier version is left to a call of `migrate`, before which nothing else works.
         """
         self._database = Database(url)
@@ -101,7 +101,7 @@ class Ledger:
             self.is_old = not migrations.is_current(connection)
             is_convertible = migrations.version(connection) in migrations.EARLIER
         if not (migrate_later and is_convertible):
-            self.migrate(tell)
+            self.migrate(progress)
         with self._errors(), self._engine.connect():
             pass  # A connection that fails should fail now.
         self._file = self._same_file()
@@ -111,13 +111,13 @@ class Ledger:
         # Rows that were appended here, by process, until they are merged: so that merging need not search for them.
         self.appended: Counter[tuple] = Counter()
 
-    def migrate(self, tell: migrations.Progress | None = None) -> None:
+    def migrate(self, progress: migrations.Progress | None = None) -> None:
         """Bring a ledger of an earlier version to the present one."""
         if not self.is_old:
             return
         try:
             with self._errors():
-                migrations.migrate(self._database.migrating(), tell=tell or self._log_progress)
+                migrations.migrate(self._database.migrating(), progress=progress or self._log_progress)
         except migrations.TooNew as found:
             raise LedgerError(
                 f"ledger {self.url} has version {found.version}, this program knows up to {migrations.HEAD}; "

@@ -1,4 +1,4 @@
-"""Runs work over the ledger in a thread, and says so clearly where none can be started."""
+"""Runs work over the ledger in a thread, with a clear error where none can be started."""
 
 from __future__ import annotations
 

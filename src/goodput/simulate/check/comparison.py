@@ -1,4 +1,4 @@
-"""What the stack says, compared with the truth: errors of states, precision and recall of culprits, delays, hangs.
+"""What the stack reports, compared with the truth: errors of states, precision and recall of culprits, delays, hangs.
 
 A slow rank or stage counts as planted where it makes steps at least SLOWDOWN_MIN longer. It is looked for twice: in the
 series of the last 10 to 15 minutes, from which alerts fire, and in the account of exactly the time in which it was slow.
@@ -61,7 +61,7 @@ class Score:
 
 @dataclass
 class Report:
-    """`states` has of each run and state its truth and what the stack said, in GPU-seconds, and the error's share."""
+    """`states`: by run and state the truth and what the stack reported, in GPU-seconds, and the error as a share of all."""
 
     states: dict[str, dict[str, tuple[float, float, float]]] = field(default_factory=dict)
     scores: dict[str, Score] = field(default_factory=lambda: defaultdict(Score))
@@ -85,8 +85,8 @@ class Report:
             "worst_states": self.worst_states(),
             "states": {
                 run: {
-                    state: {"truth_gpu_seconds": truth, "gpu_seconds": said, "error_share": error}
-                    for state, (truth, said, error) in states.items()
+                    state: {"truth_gpu_seconds": truth, "gpu_seconds": reported, "error_share": error}
+                    for state, (truth, reported, error) in states.items()
                 }
                 for run, states in self.states.items()
             },
@@ -143,14 +143,12 @@ def _judge(report: Report, name: str, score: Score) -> None:
 def _compare_states(report: Report, run: dict, account: dict) -> None:
     whole, found = run["gpu_seconds"], {}
     for state in sorted({*run["states"], *account["states"]}):
-        truth, said = run["states"].get(state, 0.0), account["states"].get(state, 0.0)
-        if truth or said:
-            error = abs(said - truth) / whole
-            found[state] = truth, said, error
+        truth, reported = run["states"].get(state, 0.0), account["states"].get(state, 0.0)
+        if truth or reported:
+            error = abs(reported - truth) / whole
+            found[state] = truth, reported, error
             if error > STATE_ERROR_MAX:
-                text = (
-                    f"{run['run']}: {state} is {said:.1f} GPU-seconds, {truth:.1f} in truth: {error:.2%} off"
-                )
+                text = f"{run['run']}: {state} is {reported:.1f} GPU-seconds, {truth:.1f} in truth: {error:.2%} off"
                 report.failures.append(text)
     report.states[run["run"]] = found
     if abs(account["gpu_seconds"] - whole) > STATE_ERROR_MAX * whole:
@@ -172,7 +170,7 @@ def _names(one: Sight) -> list[Named]:
 
 
 def _compare_culprits(report: Report, run: dict, sights: list[Sight]) -> None:
-    """Those that the alerts' series name."""
+    """Compare the culprits that the alerts' series name."""
     total, after = (report.scores[f"culprits, as alerts see them{text}"] for text in ("", "/after another"))
     for culprit in filter(_is_planted, run["culprits"]):
         begin, end = culprit["begin_seconds"], culprit["end_seconds"] + SETTLE_SECONDS
@@ -217,7 +215,7 @@ def _spells(sights: list[Sight]) -> list[tuple[Named, float, float]]:
 
 
 def _compare_windows(report: Report, run: dict, windows: list[dict], quiet: list[dict]) -> None:
-    """Those that the account of the time names in which one was slow, and that of times in which nobody was."""
+    """Compare the culprits of accounts over times with a slow rank, and over times without one."""
     name = "culprits, in their time's account"
     for culprit, window in zip(run["culprits"], windows, strict=True):
         if not _is_planted(culprit):
@@ -243,8 +241,8 @@ def _compare_windows(report: Report, run: dict, windows: list[dict], quiet: list
 
 
 def _named(account: dict) -> list[Named]:
-    said = account["straggler"]
-    named = [("rank", said["culprit"]), ("stage", said["culprit_stage"])]
+    straggler = account["straggler"]
+    named = [("rank", straggler["culprit"]), ("stage", straggler["culprit_stage"])]
     return [(what, number) for what, number in named if number is not None]
 
 
@@ -257,7 +255,7 @@ def _compare_cause(report: Report, run: dict, culprit: dict, phase: str | None) 
         score.found += phase == culprit["kind"]
         score.right += phase == culprit["kind"]
     if phase != culprit["kind"]:
-        report.notes.append(f"{run['run']}: {_text(culprit)} is said to be slow in {phase}")
+        report.notes.append(f"{run['run']}: {_text(culprit)} is reported as slow in {phase}")
 
 
 def _cause(culprit: dict) -> str:
@@ -286,10 +284,10 @@ def _compare_hangs(report: Report, run: dict, sights: list[Sight]) -> None:
             one.planted += 1
             one.found += is_found
             one.delays += [] if delay is None else [delay]
-        said = sorted({str(one.hang_rank) for one in seen if not _names_hang(one, hang)})
-        if not is_found or said:
+        wrong = sorted({str(one.hang_rank) for one in seen if not _names_hang(one, hang)})
+        if not is_found or wrong:
             text = f"{run['run']}: {hang['kind']} from {begin:.0f} to {end:.0f} s, of {hang['ranks'] or 'nobody'}"
-            text += f": named after {'ever' if delay is None else f'{delay:.0f} s'}, wrongly rank {said or 'none'}"
+            text += f": named after {'ever' if delay is None else f'{delay:.0f} s'}, wrongly rank {wrong or 'none'}"
             (report.notes if is_found else report.failures).append(text)
     for one in sights:
         if one.hang_seconds > 0:
@@ -312,16 +310,16 @@ def _compare_health(report: Report, outcome: Outcome) -> None:
         expected[one["run"], one["kind"], one["severity"]] += 1
     score = report.scores["health events"]
     for key in expected.keys() | outcome.health.keys():
-        planted, said = expected[key], outcome.health.get(key, 0)
-        score.planted, score.named = score.planted + planted, score.named + said
-        score.found += min(planted, said)
-        score.right += min(planted, said)
-        if planted != said:
-            report.notes.append(f"{key[0]}: {said} health events {key[1]} ({key[2]}), {planted} in truth")
+        planted, reported = expected[key], outcome.health.get(key, 0)
+        score.planted, score.named = score.planted + planted, score.named + reported
+        score.found += min(planted, reported)
+        score.right += min(planted, reported)
+        if planted != reported:
+            report.notes.append(f"{key[0]}: {reported} health events {key[1]} ({key[2]}), {planted} in truth")
 
 
 def text(report: Report) -> str:
-    """Tables for people."""
+    """The report as tables for a terminal."""
     lines = ["state           worst error  (share of a run's GPU-seconds)"]
     for state, error in sorted(report.worst_states().items(), key=lambda item: -item[1]):
         lines.append(f"  {state:<14}{error:>10.3%}")

@@ -85,8 +85,8 @@ class OwnAggregator:
         while not client.is_ready():
             if not self._process.is_alive() or time.monotonic() > deadline:
                 log = self.folder / "log"
-                said = log.read_text(errors="replace")[-2000:] if log.exists() else ""
-                raise StackError(f"the aggregator did not start: {said}")
+                text = log.read_text(errors="replace")[-2000:] if log.exists() else ""
+                raise StackError(f"the aggregator did not start: {text}")
             time.sleep(0.02)
         client.close()
 

@@ -24,13 +24,13 @@ Progress = Callable[[float, int], None]  # simulated seconds so far, pushes
 
 @dataclass
 class Outcome:
-    """The truth, and what the stack said: at each scrape, at the end, and of the times with and without somebody slow."""
+    """The truth, and what the stack reported: at each scrape, at the end, and over times with and without a slow rank."""
 
     truth: dict
     sights: dict[str, list[Sight]] = field(default_factory=dict)
     accounts: dict[str, dict] = field(default_factory=dict)
     windows: dict[str, list[dict]] = field(default_factory=dict)  # by run, of its culprits in order
-    quiet: dict[str, list[dict]] = field(default_factory=dict)  # by run, of times in which nobody was slow
+    quiet: dict[str, list[dict]] = field(default_factory=dict)  # by run, of times without a slow rank
     health: dict[tuple[str, str, str], int] = field(default_factory=dict)  # run, kind, severity: events
     pushes: dict[str, int] = field(default_factory=dict)
     refusals: list[str] = field(default_factory=list)

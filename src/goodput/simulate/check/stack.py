@@ -1,4 +1,4 @@
-"""What the stack says of a simulated cluster: a client of the aggregator, and what its series name at each scrape."""
+"""What the stack reports of a simulated cluster: a client of the aggregator, and what its series name at each scrape."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class StackError(Exception):
-    """The aggregator does not answer as it should; the text says what it said."""
+    """The aggregator does not answer as it should; the text quotes its answer."""
 
 
 class StackClient:
@@ -105,7 +105,7 @@ WATCHED = {HANG, HANG_CULPRIT, SLOW_RANK, SLOW_STAGE, GPU_SECONDS, HEALTH_EVENTS
 
 @dataclass
 class Sight:
-    """What one scrape, at `now` seconds, says of a run: whether it hangs and since whom, which rank or stage is slow."""
+    """What one scrape, at `now` seconds, has of a run: for how long it hangs and by which rank, which rank or stage is slow."""
 
     now: float
     hang_seconds: float

@@ -50,10 +50,10 @@ def is_current(connection: sql.Connection) -> bool:
     return sql.inspect(connection).has_table(VERSIONS.name) and version(connection) == HEAD
 
 
-def migrate(engine: sql.Engine, target: str = HEAD, tell: Progress = lambda done, to_do: None) -> None:
+def migrate(engine: sql.Engine, target: str = HEAD, progress: Progress = lambda done, to_do: None) -> None:
     """Bring the ledger to `target`; `engine` is Database.migrating's. Raises TooNew, having changed nothing.
 
-    `tell(rows done, rows to do)` is called every few seconds of a long conversion.
+    `progress(rows done, rows to do)` is called every few seconds of a long conversion.
     """
     with engine.connect() as connection:
         is_new = version(connection) is None
@@ -61,7 +61,7 @@ def migrate(engine: sql.Engine, target: str = HEAD, tell: Progress = lambda done
         from goodput.aggregator.ledger.migrations.conversion import convert
 
         _upgrade(engine, CONVERTING)
-        convert(engine, tell)
+        convert(engine, progress)
     _upgrade(engine, target)
 
 

@@ -21,7 +21,7 @@ from goodput.aggregator.ledger.migrations.versions import version_1, version_5
 
 PAGE_CHUNKS = 64  # of 512 rows at most
 ROWS_AT_ONCE = 20_000
-TELL_SECONDS = 2.0
+PROGRESS_SECONDS = 2.0
 
 _chunks = version_5.chunks_4
 _ORDER = list(_chunks.primary_key.columns)
@@ -44,14 +44,14 @@ class _Row(msgspec.Struct, array_like=True, gc=False):
 _decoder = msgspec.msgpack.Decoder(list[_Row])
 
 
-def convert(engine: sql.Engine, tell: Progress) -> None:
+def convert(engine: sql.Engine, progress: Progress) -> None:
     """Convert what is left; `engine` is Database.migrating's. Raises ValueError, which names a damaged chunk."""
     with engine.connect() as connection:
         if not sql.inspect(connection).has_table(_chunks.name):
             return  # another program has done it
         rows = _chunks.c.last - _chunks.c.first + 1
         to_do = int(connection.execute(sql.select(sql.func.sum(rows))).scalar() or 0)
-    done, told = 0, time.monotonic()
+    done, last = 0, time.monotonic()
     while True:
         with engine.begin() as connection:
             if not sql.inspect(connection).has_table(_chunks.name):
@@ -60,11 +60,11 @@ def convert(engine: sql.Engine, tell: Progress) -> None:
         if not converted:
             break
         done += converted
-        if time.monotonic() - told > TELL_SECONDS:
-            tell(done, max(to_do, done))
-            told = time.monotonic()
+        if time.monotonic() - last > PROGRESS_SECONDS:
+            progress(done, max(to_do, done))
+            last = time.monotonic()
     if done:
-        tell(done, done)
+        progress(done, done)
 
 
 def _convert_some(connection: sql.Connection) -> int:
