@@ -142,4 +142,4 @@ def _warn(logger: str, problem: str) -> None:
     """Once for each logger: a loop would repeat it at every step."""
     if logger not in _warned:
         _warned.add(logger)
-        goodput._session.warn(f"loggers.{logger}: {problem}; this is said once")
+        goodput._session.warn(f"loggers.{logger}: {problem}; this is logged once")

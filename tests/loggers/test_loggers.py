@@ -7,6 +7,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from support.installed import need
 from support.paths import ROOT
 
 import goodput
@@ -45,7 +46,7 @@ def in_process(tmp_path, code: str, **environment: str):
 
 
 def test_tensorboard(tmp_path):
-    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    need("tensorboard")
     found, errors = in_process(
         tmp_path,
         """
@@ -77,7 +78,7 @@ print(json.dumps({tag: [(one.step, one.tensor_proto.float_val[0]) for one in eve
 
 def test_wandb_values_join_the_next_log(tmp_path):
     """The loop's own steps and values are as without goodput."""
-    pytest.importorskip("wandb", reason="wandb is not installed")
+    need("wandb")
     found, _ = in_process(
         tmp_path,
         """
@@ -111,7 +112,7 @@ print(json.dumps(rows))
 
 
 def test_mlflow(tmp_path):
-    pytest.importorskip("mlflow", reason="mlflow is not installed")
+    need("mlflow")
     found, errors = in_process(
         tmp_path,
         """
@@ -171,7 +172,7 @@ def test_errors_of_writers_do_not_reach_the_loop(session, capfd):
         loggers.tensorboard(broken, "no step", every=1)  # pyright: ignore
         loggers.tensorboard(broken, step, every="often")  # pyright: ignore
     errors = capfd.readouterr().err
-    assert broken.calls == 15 and errors.count("disk full; this is said once") == 3
+    assert broken.calls == 15 and errors.count("disk full; this is logged once") == 3
     assert threading.enumerate() == threads
 
 

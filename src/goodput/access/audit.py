@@ -2,7 +2,7 @@
 
 Lines go to a file of mode 0600, or to the log of the program. They never have a token's secret. At most
 LINES_PER_MINUTE_MAX lines a minute are of refusals, the first of each kind and address, and as many of what the holders
-of each token do, so that nobody can fill a disk or hide what another one does; what is left out is counted. Of changes of
+of each token do, so that no client can fill a disk or hide what another one does; what is left out is counted. Of changes of
 the token file none is.
 """
 

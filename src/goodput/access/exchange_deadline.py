@@ -4,7 +4,7 @@ HTTP libraries have a timeout for each read, which an answer that comes byte by 
 
     deadline = ExchangeDeadline()
     with deadline.within(10.0) as is_late:
-        ...  # connect, and tell `deadline.connected(socket)`; what is read then ends in an error once is_late()
+        ...  # connect, then call `deadline.connected(socket)`; reading ends in an error once is_late()
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 
 
 class ExchangeDeadline:
-    """Of one connection, which may serve several exchanges, one at a time."""
+    """The deadline of one connection, which may serve several exchanges, one at a time."""
 
     def __init__(self):
         self._socket: socket.socket | None = None

@@ -6,8 +6,9 @@ operation, dtype, size, root, order
     ranks have made different calls under one sequence number, and one of them has not left it. `order`: the calls that
     both have issued are the same ones, in another order, or one is left out. Named are the ranks of the minority.
 missing
-    ranks wait in a call that others of the group have not entered, or of whose calls nothing is known. Named is the one of these that waits for nobody:
-    following who waits for whom leads there. With several, those that are gone come first.
+    ranks wait in a call that others of the group have not entered, or whose calls are unknown. Of these others the one
+    is named that waits for no rank itself, at the end of the chain of waits. With several, those that are gone come
+    first.
 deadlock
     every missing rank waits itself, in another group: the cycle of calls is shown.
 stopped
@@ -15,8 +16,9 @@ stopped
 network
     all have entered the same call and none, or not all, have left it.
 
-None without a call that is known to be open. With NCCL a call that the host has left may still run on the device, so
-the last one of each group counts as open, unless NCCL's profiler plugin has seen its end there. Clocks of different hosts are never compared. About 3 us a rank and group.
+There is no verdict without a call that is known to be open. With NCCL a call that the host has left may still run on the
+device, so the last one of each group counts as open, unless NCCL's profiler plugin has seen its end there. Clocks of
+different hosts are never compared. About 3 us a rank and group.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ class RankCalls(NamedTuple):
 
 
 class Link(NamedTuple):
-    """One rank of a cycle: the call in which it waits, and for whom."""
+    """One rank of a cycle: the call in which it waits, and for which rank."""
 
     rank: int
     group: str
@@ -108,7 +110,7 @@ class NetworkFault(NamedTuple):
 
 @dataclass(frozen=True)
 class CollectiveVerdict:
-    """`culprits` are the ranks named, the first of them the main one; empty where nobody can be."""
+    """`culprits` are the ranks named, the first of them the main one; empty where none can be."""
 
     kind: str
     group: GroupCalls
@@ -164,11 +166,11 @@ class CollectiveVerdict:
 
 @dataclass
 class _Group:
-    """The members of a group that have told of it, and those that are known not to have entered it."""
+    """The members of a group that have reported it, and those that are known not to have entered it."""
 
     about: GroupCalls
     members: dict[int, GroupCalls] = field(default_factory=dict)
-    absent: tuple[int, ...] = ()  # ranks of the group that have told all their groups, and not this one
+    absent: tuple[int, ...] = ()  # ranks of the group that have reported all their groups, without this one
     unknown: tuple[int, ...] = ()  # its other ranks
 
     def entered(self, rank: int) -> int:
@@ -249,7 +251,7 @@ def _difference(calls: dict[int, Call]) -> str:
     signatures = [_signature(call) for call in calls.values()]
     for at, kind in enumerate(("operation", "dtype", "size", "root")):
         values = {signature[at] for signature in signatures}
-        # The other ranks of a gather or scatter may have no tensor to tell the size and dtype of.
+        # The other ranks of a gather or scatter may have no tensor with a size and dtype.
         if len(values) > 1 and (kind in ("operation", "root") or len(values - {0, ""}) > 1):
             return kind
     return ""
@@ -327,7 +329,7 @@ class _Wait(NamedTuple):
 
 
 def _waits(groups: Sequence[_Group]) -> dict[int, dict[int, _Wait]]:
-    """Who waits for whom, and where."""
+    """Which rank waits for which, and in which call."""
     waits: dict[int, dict[int, _Wait]] = {}
     for group in groups:
         entered = {rank: group.entered(rank) for rank in (*group.members, *group.absent)}
@@ -398,7 +400,7 @@ def _trust(one: RankCalls | None) -> int:
 
 
 def _deadlock(waits: dict[int, dict[int, _Wait]], by_rank: dict[int, RankCalls]) -> CollectiveVerdict | None:
-    """Following who waits for whom, from the lowest rank, until a rank is met again."""
+    """The chain of waits from the lowest rank until a rank is met again."""
     path, rank = [], min(waits)
     while rank not in path:
         path.append(rank)

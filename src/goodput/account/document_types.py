@@ -326,7 +326,7 @@ class WholeRun(TypedDict):
 
 
 class Workers(TypedDict):
-    """Of a run whose processes have no ranks: those that the account counts, and those without a step."""
+    """Processes of a run without ranks: the number that the account counts, and that without a step."""
 
     counted: int
     left_out: int

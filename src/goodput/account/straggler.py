@@ -406,13 +406,13 @@ class Straggler:
         return alike if len(alike) > 1 else means
 
     def _most_usual(self, keys: list[Key]) -> Key:
-        """Of those that made the same steps as most others the one with the most steps."""
+        """Of the attempts that made the same steps as most others, the one with the most steps."""
         spans = Counter(self.spans.get(key) for key in keys)
         return max(keys, key=lambda key: (spans[self.spans.get(key)], self.steps[key]))
 
     @cached_property
     def _staged(self) -> list[tuple[float, dict[int, list[Key]], dict[int, float]]]:
-        """Of each attempt that is a pipeline: its steps, by stage its ranks, and their median own time per step."""
+        """For each attempt that is a pipeline: its steps, the ranks of each stage, and their median own time per step."""
         found: dict[int, dict[int, list[Key]]] = {}
         for (number, _), keys in self._peers.items():
             stage = self.units[keys[0]][1]
@@ -450,7 +450,7 @@ class Straggler:
         return STATES[excess.index(max(excess))]
 
     def because_phase(self) -> str | None:
-        """Of the culprit's state, the phase in which it exceeds its peers most; None where its phases are not known."""
+        """The phase of the culprit's state in which it exceeds its peers most; None where its phases are not known."""
         found = self.culprit()
         return None if found is None else self.slow_phase(*found)
 
@@ -474,7 +474,7 @@ class Straggler:
         return most_of(sums, states, state)
 
     def slow_stage_phase(self, stage: int) -> str | None:
-        """The same for a stage: its ranks' median against the median of the other stages."""
+        """As `because_phase`, for a stage: its ranks' median against the median of the other stages."""
         sums: dict[str, float] = {}
         states: dict[str, str] = {}
         for steps, stages, _ in self._staged:

@@ -155,7 +155,7 @@ def _worker_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def _incomplete_lines(document: Mapping[str, Any]) -> list[str]:
-    """That the account lacks steps of its run log."""
+    """Lines that warn of steps that the account lacks, because lines of its run log could not be used."""
     steps = document.get("step_lines")
     if not steps or not steps["incomplete"]:
         return []
@@ -373,7 +373,7 @@ def _slow_issue_lines(straggler: Mapping[str, Any]) -> list[str]:
 
 
 def slow_issue_text(found: Mapping[str, Any]) -> str:
-    """Of a document's `slow_issue`: whose calls of which collective take how long."""
+    """One sentence about a document's `slow_issue`: whose calls of which collective take how long."""
     return (
         f"rank {found['rank']}{on(found['host'])} takes {duration(found['seconds'])} a step to start"
         f" {found['operation']} in {found['group']}, others {duration(found['usual_seconds'])}"

@@ -270,7 +270,7 @@ def cgroup_limit_bytes(root: Path = Path("/")) -> int | None:
 
 
 def _limits(mount: Path, path: str, name: str) -> list[int]:
-    """Of a group and those above. In a container the path may be the host's, and its own limit is at the mount."""
+    """The limits of a control group and those above it. In a container the path may be the host's, and its own limit is at the mount."""
     group, found = mount / path.lstrip("/"), []
     for folder in (group, *group.parents):
         try:

@@ -62,7 +62,7 @@ def _gain(account, rank: int) -> str:
 
 
 def _slow_stage(account) -> list[tuple[float, str]]:
-    """The same for a stage that has more work than the others."""
+    """As `_slow_rank`, for a stage that has more work than the others."""
     stage = account.straggler.culprit_stage()
     if stage is None:
         return []

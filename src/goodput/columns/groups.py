@@ -262,7 +262,7 @@ class ColumnGroups(Groups):
             fold.matched_ns += length_ns
 
     def _note_waited(self, entries: Entries, waited: np.ndarray) -> None:
-        """So many ns of each entry's communication were waiting for others. For subclasses."""
+        """Called with the ns of each entry's communication that were waiting for others. For subclasses."""
 
     def _noting(self, entries: Entries) -> Slices[None]:
         """Note for each rank in which steps it was slow, see onset.hits."""

@@ -20,7 +20,7 @@ class NotComparable(Exception):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """Of one quantity. `share` and its bounds are of the base's step; the bounds are a 95 % confidence interval."""
+    """The difference of one quantity. `share` and its bounds are of the base's step; the bounds are a 95 % confidence interval."""
 
     name: str
     base_ns: int

@@ -1,4 +1,4 @@
-"""What a comparison says besides the time of a step: goodput, MFU and cost, each with its difference.
+"""Figures of a comparison besides the time of a step: goodput, MFU and cost, each with its difference.
 
 Of the compared steps they have intervals as the step has, since they are ratios of the steps' means. Of the whole run,
 its starts, restarts and lost work included, there is one value a run: an interval needs several runs a side.
@@ -17,7 +17,7 @@ from goodput.estimates.mean import Interval, Mean, difference, mean_of, pooled
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """`low` and `high` are the 95 % interval of `change`, None where one run a side says nothing of it."""
+    """`low` and `high` are the 95 % interval of `change`, None where one run a side cannot give it."""
 
     name: str
     base: float
@@ -34,7 +34,7 @@ DOLLARS = "dollars"
 
 
 def figures(base: Sequence[Steps], new: Sequence[Steps], per: str) -> list[Figure]:
-    """Those that are known of both sides; dollars are those of a thousand steps, of all ranks, or samples."""
+    """The figures that are known of both sides; dollars are those of a thousand steps, of all ranks, or samples."""
     found = [
         _figure(GOODPUT_OF_STEPS, _of_steps(base, _goodput), _of_steps(new, _goodput)),
         _figure(MFU_OF_STEPS, _of_steps(base, _mfu), _of_steps(new, _mfu)),
@@ -79,7 +79,7 @@ def _mfu(steps: Steps) -> Mean | None:
 
 
 def _of_runs(side: Sequence[Steps], name: str) -> Mean | None:
-    """Of several runs, weighed by their GPU time. With one run the degrees of freedom are 0: it has no interval."""
+    """The mean over several runs, weighed by their GPU time. With one run the degrees of freedom are 0: it has no interval."""
     wholes = [one.whole for one in side if one.whole is not None]
     values = [value for one in wholes if (value := getattr(one, name)) is not None]
     if len(values) < len(side):

@@ -73,10 +73,10 @@ class Scaling(msgspec.Struct, frozen=True):
 
 
 def scaling(runs: Sequence[Steps], kind: str = "auto", *, any_device: bool = False) -> Scaling:
-    """Of runs of at least two numbers of GPUs, all without the longest warm-up among them. Raises NotComparable.
+    """How runs of at least two numbers of GPUs scale, all without the longest warm-up among them. Raises NotComparable.
 
-    `kind` is "strong", "weak", "samples" (work is the samples done), or "auto": strong or weak, whichever the samples of
-    a step say.
+    `kind` is "strong", "weak", "samples" (work is the samples done), or "auto": strong or weak, as the samples of
+    a step show.
     """
     check_devices(runs, any_device)
     counts = sorted({one.gpus for one in runs})
@@ -153,7 +153,7 @@ class _Work:
         return round(Fraction(states, ranks))
 
     def price(self) -> float | None:
-        """Of a GPU-hour, if all runs have the same."""
+        """Dollars of a GPU-hour, if all runs have the same price."""
         prices = {one.gpu_hour_cost for one in self.runs}
         return prices.pop() if len(prices) == 1 else None
 
@@ -180,7 +180,7 @@ def _size(base: _Work, work: _Work) -> Size:
 
 
 def _part(name: str, base: _Work, work: _Work, column: int) -> Part:
-    """Of the column of a state, or the last one of all."""
+    """The part of one column: that of a state, or the last one, of all states."""
     old, new = ((one.ns[column] if column < len(STATES) else one.total_ns) for one in (base, work))
     lost = (new - old) / work.total_ns
     if base is work:

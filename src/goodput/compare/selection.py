@@ -1,4 +1,4 @@
-"""Which steps of which log a word names: `FILE[#RUN][@START..END]`.
+"""Parses an argument that selects steps of a log: `FILE[#RUN][@START..END]`.
 
 START and END are step numbers (`@1000..2000`), times since the first process started (`@10m..1h30m`) or moments
 of the clock (`@2026-11-23T10:00..`, UTC without a zone). START belongs to the window, END does not; either can be left out.
@@ -20,7 +20,7 @@ STEP, SINCE_START, CLOCK = "step", "time since the start", "moment"
 
 
 class SelectionError(ValueError):
-    """A word that names no part of a run; the text says what is expected."""
+    """An argument that selects no part of a run; the text says what is expected."""
 
 
 class Window(NamedTuple):
@@ -39,7 +39,7 @@ class Selection(NamedTuple):
 
 
 def parse(text: str) -> Selection:
-    """Raises SelectionError for a window that is none. A word that is the name of a file is that file."""
+    """Raises SelectionError for a window that is none. An argument that is the name of a file selects that file."""
     text, window = (text, None) if os.path.exists(text) else parse_run(text)
     path, _, run = text.partition("#")
     return Selection(path, run or None, window)

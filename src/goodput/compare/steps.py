@@ -66,7 +66,7 @@ class Steps:
         return replace(self.rows(np.arange(count, len(self))), warm_up=count) if self.has_start else self
 
     def rows(self, at: np.ndarray) -> Steps:
-        """Those at these indices."""
+        """The rows at these indices."""
         return replace(self, **{name: getattr(self, name)[at] for name in _COLUMNS})
 
     @property

@@ -21,7 +21,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the model and its batch. With the defaults four ranks on two cores take 40 steps a second."""
+    """Sizes of the model and its batch. With the defaults four ranks on two cores take 40 steps a second."""
 
     vocabulary: int = 128  # distinct token ids
     context: int = 16  # previous characters that the model sees

@@ -42,7 +42,7 @@ class Interval(NamedTuple):
 
 
 def mean_of(series: np.ndarray) -> Mean:
-    """Of a one-dimensional series of at least two values, in their order of time. Raises ValueError for fewer."""
+    """The mean of a one-dimensional series of at least two values, in their order of time. Raises ValueError for fewer."""
     count = len(series)
     if count < 2:
         raise ValueError(f"a mean needs at least two values, there are {count}")

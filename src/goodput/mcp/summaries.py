@@ -168,7 +168,7 @@ def stragglers(found: Document) -> answers.Stragglers:
 
 
 def hangs(found: Document) -> answers.Hangs:
-    """Of a run's document with `live`, what each rank was doing when it last reported."""
+    """What each rank was doing when it last reported, from a run's document with `live`."""
     alive = [one for one in found["live"] if one["alive"]]
     dead = [one["rank"] for one in found["live"] if not one["alive"] and not one["ended"]]
     by_phase: dict[str, list[Document]] = defaultdict(list)

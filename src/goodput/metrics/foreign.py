@@ -163,7 +163,7 @@ def parse_value(word: str) -> float:
 
 
 def _family(families: dict[str, ForeignFamily], name: str) -> ForeignFamily:
-    """Of x_sum and x_count that of the histogram or summary x, of x_bucket that of the histogram x, if one is declared."""
+    """The family of a sample: x_sum and x_count belong to the histogram or summary x, x_bucket to the histogram x, if declared."""
     if name in families:
         return families[name]
     for kind in ("summary", "histogram"):

@@ -2,7 +2,7 @@
 
 It has each sample of the text, under the same name and labels, and a native histogram beside each classic one. The
 classic samples are counters (`x_bucket`, `x_count`, `x_sum`) rather than buckets within the histogram, because a
-Prometheus that takes the native histogram drops those: until 2.45 always, later unless told otherwise.
+Prometheus that takes the native histogram drops those: until 2.45 always, later unless configured otherwise.
 
 Written by hand: the messages of a scrape are labels, which are cached, and one double each. Google's library takes three
 times as long for a node's 1 600 series, and 5 MiB of the memory that the agent's budget has.

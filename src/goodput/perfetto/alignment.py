@@ -5,9 +5,9 @@ what they differ by is how far the clocks are apart. No clock is trusted: hosts 
 the run.
 
 1. An exchange ends where its step does, or before what follows it in the step (`optimizer`, `checkpoint`, `evaluation`;
-   the time in no phase). Which of these it is the log does not say: the one at which the ranks agree best is taken.
-2. A step's moment is the median over the ranks that made it, each corrected by its offset so far, so one bad clock moves
-   nobody else's.
+   the time in no phase). The log does not record which of these it is; the one at which the ranks agree best is taken.
+2. A step's moment is the median over the ranks that made it, each corrected by its offset so far, so one bad clock does not
+   move the others.
 3. A process's offset is a straight line in time, for drift, plus the median of what is left over WINDOW sampled steps
    around each, for clocks that are set: one late step does not count. In between it is interpolated, before and after
    it stays.
@@ -150,7 +150,7 @@ class Alignment:
 
 
 def _offsets(times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of ends of exchanges (ranks, steps), nan where unknown: offsets and residuals of the same shape, in the same unit."""
+    """Offsets and residuals, of the shape and unit of `times`: the ends of exchanges (ranks, steps), nan where unknown."""
     offsets = np.zeros_like(times)
     for _ in range(ROUNDS):
         moments = np.nanmedian(times - offsets, axis=0)

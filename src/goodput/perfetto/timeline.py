@@ -73,7 +73,7 @@ def phases_of(line: Line) -> list[tuple[str, int]]:
 
 @dataclass
 class _Rank:
-    """The tracks of a rank, and how far they are."""
+    """The tracks of a rank, and up to where they are written."""
 
     group: int
     steps: int
@@ -246,7 +246,7 @@ class _Timeline:
     def _states(
         self, rank: _Rank, attempt: Attempt, line: Line, begin_ns: int, end_ns: int, is_lost: bool
     ) -> None:
-        """What the step says of the states: the startup before it, a stall, lost steps in a row."""
+        """Slices of `states` that the step begins or ends: the startup before it, a stall, lost steps in a row."""
         planned_ns = sum(ns for phase, ns in phases_of(line) if phase in PLANNED)
         if not rank.has_step and begin_ns > rank.end_ns:
             self._slice_state(rank, attempt, rank.end_ns, begin_ns, "startup")

@@ -4,8 +4,8 @@
 
 It follows the rank pages of the run whose rank 0 is a descendant of PID, and ends with PID. Where the number of steps is
 declared it keeps one line at the bottom of the terminal on standard error, or without a terminal prints a line every
-PLAIN_SECONDS (0: prints nothing). Where Kubeflow Trainer's variables are set it reports to that, too. Looking takes at
-most CPU_SHARE_MAX of one core.
+PLAIN_SECONDS (0: prints nothing). Where Kubeflow Trainer's variables are set it reports to that, too. Reading the
+pages takes at most CPU_SHARE_MAX of one core.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STDERR = 2
 
 
 class Command:
-    """The process that `goodput run` has become."""
+    """The command's process, which `goodput run` replaced itself with."""
 
     def __init__(self, pid: int):
         self.pid, self._ticks = pid, process_start_ticks(pid)
@@ -45,7 +45,7 @@ class Command:
             self._fd = None  # A kernel before 5.3, or it has ended.
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has ended, at the latest after `seconds`; noticed at once where the kernel can tell."""
+        """Whether it has ended, at the latest after `seconds`; noticed at once where the kernel has pidfds."""
         if self._fd is not None:
             return bool(select.select([self._fd], [], [], seconds)[0])
         time.sleep(seconds if self._ticks is not None else 0.0)
@@ -67,7 +67,7 @@ class Job:
     def __init__(self, directory: str, root: int):
         self._root, self._runs = root, LocalRuns(directory, STALL_SECONDS)
         self._name: str | None = None
-        self.cpu_seconds = 0.0  # of the last look
+        self.cpu_seconds = 0.0  # of the last reading
 
     def progress(self) -> Progress | None:
         began = time.process_time()
@@ -106,7 +106,7 @@ class Display:
         self._is_over = not plain_seconds
 
     def show(self, progress: Progress) -> None:
-        """Of a job whose number of steps is not declared nothing is shown."""
+        """Show the job's progress; nothing where its number of steps is not declared."""
         if self._is_over or not progress.total:
             return
         try:
@@ -125,7 +125,7 @@ class Display:
             terminal.clear()
 
     def waited(self, seconds: float) -> bool:
-        """Wait for so long or for the command's end; whether it has ended. The line follows the terminal's size."""
+        """Wait for `seconds` or the command's end; returns whether it has ended. The line follows the terminal's size."""
         end = time.monotonic() + seconds
         while not self._command.wait(min(SIZE_SECONDS, seconds)):
             if time.monotonic() >= end:
@@ -142,7 +142,7 @@ class Display:
 
 
 def sender_of(environ: Mapping[str, str]):
-    """That of the environment; its modules are loaded only where it may have one."""
+    """The sender that the environment configures; its modules are loaded only where there may be one."""
     if not environ.get(KUBEFLOW_URL):
         return None
     from goodput.progress.kubeflow import Sender

@@ -18,7 +18,7 @@ from goodput.account import FINAL_STATUSES
 
 
 class Progress(NamedTuple):
-    """Of one run. None is unknown.
+    """The progress of one run. None is unknown.
 
     `done` counts steps whose work is kept, from the training's first one, a resume included; `total` is the declared
     number. `steps_per_second` is the job's present rate, not summed over ranks. `goodput` is of the run so far.
@@ -38,7 +38,7 @@ class Progress(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """Of the declared steps, at most 1."""
+        """The share of the declared steps that is done, at most 1."""
         return None if self.done is None or not self.total else min(self.done / self.total, 1.0)
 
 

@@ -28,7 +28,7 @@ _INT32_MAX = 2**31 - 1
 
 
 class Sender:
-    """Posts to one URL. Redirects and proxies are not followed, so the token reaches nobody else."""
+    """Posts to one URL. Redirects and proxies are not followed, so the token is sent nowhere else."""
 
     def __init__(self, url: str, ca_cert: str, token: str):
         self._url, self._ca_cert, self._token = urlsplit(url), ca_cert, token

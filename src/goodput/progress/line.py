@@ -28,7 +28,7 @@ def clock(seconds: float) -> str:
 
 
 def line(progress: Progress, width: int) -> str:
-    """What fits of: steps, rate, ETA, goodput, slowest rank, restarts; the first two always, cut."""
+    """As much as fits of: steps, rate, ETA, goodput, slowest rank, restarts; the first two always, cut."""
     done = "no step yet" if progress.done is None else f"step {progress.done}"
     if progress.total and progress.done is not None:
         done += f"/{progress.total} {percent(progress.share)}"

@@ -28,7 +28,7 @@ NOTES_MAX = 3
 class Pace(NamedTuple):
     """A run's present rate in steps per second, and recent step times in seconds, oldest first.
 
-    `basis` says what a step time stands for, such as "last 120 steps"; None among the times is a gap.
+    `basis` describes what a step time stands for, such as "last 120 steps"; None among the times is a gap.
     """
 
     steps_per_second: float | None
@@ -55,7 +55,7 @@ class LocalRun(NamedTuple):
 
 class LocalRuns:
     """The runs in a folder. After `read`, `pages` has the newest attempt of each (run, rank), with its path, and `notes`
-    says which pages could not be read."""
+    names pages that could not be read."""
 
     def __init__(self, directory: str, stall_seconds: float):
         self.directory, self._stall_seconds = directory, stall_seconds
@@ -110,7 +110,7 @@ class LocalRuns:
 
 
 def _newest(run: Run) -> list[Attempt]:
-    """Of each rank the newest attempt."""
+    """The newest attempt of each rank."""
     found: dict[int, Attempt] = {}
     for (rank, number), attempt in run.attempts.items():
         if rank not in found or found[rank].attempt < number:
@@ -149,7 +149,7 @@ def _hang(run: Run, account: Account) -> dict[str, Any] | None:
 
 
 def _pace(run: Run) -> Pace:
-    """That of the rank with the most steps: over the last minute, or since its last step where that is longer ago."""
+    """The pace of the rank with the most steps: over the last minute, or since its last step where that is longer ago."""
     newest = max(_newest(run), key=lambda one: (one.alive, one.top_number))
     rows = newest.ordered_rows()
     now_ns = newest.seen_ns if newest.alive and not newest.ended else newest.end_ns

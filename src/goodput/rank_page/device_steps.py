@@ -52,7 +52,7 @@ class Known(NamedTuple):
     device: DeviceTotals | None
 
     def widened(self, width: int) -> Known:
-        """The same with zeros for phases that were defined since."""
+        """A copy with zeros for phases that were defined since."""
         more = (0,) * (width - len(self.host))
         if not more:
             return self

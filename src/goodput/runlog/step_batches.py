@@ -64,7 +64,7 @@ class StepBatches:
             self.flush()
 
     def _begin(self, walk: Walk) -> list[_Waiting]:
-        """Of each rank one attempt after the other, since earlier ones set limits for later ones."""
+        """Begin a walk. A second attempt of a rank is walked after the first one, which sets limits for it."""
         rank = (walk.engine, walk.key[0])
         if rank in self._ranks:
             self.flush()
@@ -268,7 +268,7 @@ class _Batch:
                     walk.phase_sums[phase] += total
 
     def steps(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Of each attempt: indices, counts and ns by state since the step before."""
+        """For each attempt: indices, counts, and ns by state since the step before."""
         for low, high in pairwise(self.begins):
             rows = low + np.flatnonzero(self.is_kept[low:high])
             yield self.step[rows], self.count[rows], self.inside[:, rows] + self.gap[:, rows]

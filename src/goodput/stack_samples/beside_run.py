@@ -55,7 +55,7 @@ def living_ranks(directory: str, root: int) -> dict[str, Snapshot]:
 
 
 def poll(sampler: StackSampler, directory: str, root: int) -> None:
-    """Look at the ranks once, and sample one of them if it is due. Raises OSError without a directory."""
+    """Poll the ranks once, and sample one of them if it is due. Raises OSError without a directory."""
     ranks = living_ranks(directory, root)
     path = sampler.choose(ranks.items())
     if path is not None:

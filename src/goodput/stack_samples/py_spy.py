@@ -109,7 +109,7 @@ class Recorder:
         late.daemon = True
         late.start()
         try:
-            # wait4 alone tells the CPU time of this child; Popen is told the status, as it did not wait itself.
+            # Only wait4 returns the CPU time of this child; Popen gets the status from here, since it did not wait itself.
             _, status, usage = os.wait4(child.pid, 0)
         finally:
             late.cancel()

@@ -1,6 +1,6 @@
 """Which rank is sampled, and when: those that spend time in no phase, within a bounded share of one core.
 
-A rank whose main thread was in no phase for IDLE_SHARE_MIN of its time since the last look is sampled for
+A rank whose main thread was in no phase for IDLE_SHARE_MIN of its time since the last poll is sampled for
 BURST_SECONDS, then after PAUSE_SECONDS again, after twice that, up to PAUSE_SECONDS_MAX between two bursts. One rank
 is sampled at a time, and all py-spy processes together use at most CPU_SHARE_MAX of one core. Where no rank is idle,
 `choose` costs some 5 us a rank.
@@ -38,7 +38,7 @@ Totals = dict[str, int]  # ns by phase
 
 @dataclass
 class Followed:
-    """A rank: its totals at the last look, when that was, and when it may be sampled next (monotonic seconds)."""
+    """A rank: its totals at the last poll, when that was, and when it may be sampled next (monotonic seconds)."""
 
     totals: Totals
     looked: float
@@ -55,7 +55,7 @@ class StackSampler:
         delay_seconds: float = 0.0,
         monotonic: Callable[[], float] = time.monotonic,
     ):
-        """`delay_seconds` is the time from a rank's first look to its first burst."""
+        """`delay_seconds` is the time from a rank's first poll to its first burst."""
         self._recorder, self._delay_seconds, self._monotonic = recorder, delay_seconds, monotonic
         self._followed: dict[str, Followed] = {}
         self._due = 0.0  # by the CPU time of the last burst
@@ -145,7 +145,7 @@ def totals_of(snapshot: Snapshot) -> Totals:
 
 
 def shares(before: Totals, after: Totals) -> tuple[float, float]:
-    """Shares of the time between two looks in no phase, and in phases that stacks do not show."""
+    """Shares of the time between two polls in no phase, and in phases that stacks do not show."""
     spent = {name: ns - before.get(name, 0) for name, ns in after.items()}
     total = sum(spent.values())
     if total <= 0:

@@ -51,7 +51,7 @@ def of_rank(verdict: Mapping[str, Any], rank: int) -> str:
 
 
 def short(verdict: Mapping[str, Any], rank: int) -> str:
-    """The same of a rank that is named, for a column; "" for others."""
+    """As `of_rank`, short enough for a column, for a rank that is named; "" for others."""
     if rank not in verdict["culprits"]:
         return ""
     if verdict["kind"] in _DIFFERENT:

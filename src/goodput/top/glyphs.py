@@ -101,7 +101,7 @@ def _greatest(values: Sequence[float | None], width: int) -> list[float | None]:
 
 
 def is_utf8(encoding: str, environ: Mapping[str, str]) -> bool:
-    """Whether the terminal shows UTF-8, as the stream and the locale's variables say."""
+    """Whether the terminal shows UTF-8, by the encoding of the stream and the locale's variables."""
     locale = next(filter(None, (environ.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))), "")
     names = (encoding.lower().replace("-", ""), locale.lower().replace("-", ""))
     return names[0] == "utf8" and "utf8" in names[1]

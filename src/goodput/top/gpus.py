@@ -16,7 +16,7 @@ _NAMES = ("goodput_gpu_rank_info{", "goodput_gpu_activity_ratio{", "goodput_gpu_
 
 
 class AgentGpus:
-    """The agent at `url`. Without one, or where it wants a token, there are no figures and `problem` says why."""
+    """The agent at `url`. Without one, or where it requires a token, there are no figures and `problem` says why."""
 
     def __init__(self, url: str):
         self._client = AggregatorClient(url, NONE_NEEDED)

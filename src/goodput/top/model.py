@@ -22,7 +22,7 @@ _NOT_ITS_OWN = ("productive", "communication", "straggler", "bubble", "down", "q
 
 
 class SourceError(Exception):
-    """Nothing could be read; the text says what and why."""
+    """Nothing could be read; the text has the source and the reason."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class RunRow:
 class RankRow:
     """A rank. `states` are seconds in each state over the last `window_seconds`, or since the start where that is None.
 
-    `gpu` is the share of time in which a kernel ran, `watts` the power of its GPUs; None where nobody measures them.
+    `gpu` is the share of time in which a kernel ran, `watts` the power of its GPUs; None where they are not measured.
     `pid` is None where the process is not on this machine.
     """
 

@@ -42,7 +42,7 @@ class StackTaker:
         self._stacks.request([process])
 
     def text(self, run: str, rank: int) -> str | None:
-        """The newest stack of a rank, or why there is none; None where none was asked for."""
+        """The newest stack of a rank, or why there is none; None where none was requested."""
         pending = self._stacks.pending()
         for stack in pending:
             if stack.of in self._asked:

@@ -64,7 +64,7 @@ def troubles(document: Mapping[str, Any]) -> dict[int, Trouble]:
 
 
 def _is_behind(hang: Mapping[str, Any], rank: int) -> bool:
-    """Whether only its collective tells it from the ranks that wait."""
+    """Whether only its collective distinguishes it from the ranks that wait."""
     return any(one["rank"] == rank and one["kind"] == "behind" for one in hang["suspects"])
 
 

@@ -94,7 +94,7 @@ def _spread(ahead: Mapping[int, tuple[int, int]], call: Ends) -> int:
 
 
 def skew_of(calls: Calls, clocks: Clocks) -> Skew:
-    """Of the calls of one group and operation whose ranks share a time."""
+    """The skew of the calls of one group and operation, of those whose ranks share a time."""
     skews, last = [], Counter[int]()
     for call in calls:
         places = {clocks.ahead[rank][0] if rank in clocks.ahead else None for rank in call}

@@ -34,7 +34,7 @@ KERNEL, SPAN, HOST = range(3)
 
 
 class Key(NamedTuple):
-    """A process group and an operation. `size` 0 and `ranks` () are unknown; `name` "": the trace does not tell the group."""
+    """A process group and an operation. `size` 0 and `ranks` () are unknown; `name` "": the trace does not name the group."""
 
     name: str
     description: str
@@ -91,7 +91,7 @@ class Calls:
         return array("I", sorted(range(len(starts)), key=starts.__getitem__))
 
     def of(self, place: int | str, has_devices: bool) -> Iterator[int]:
-        """Those of a device or process by their start; a host's event counts only where there are no devices."""
+        """Indices of the calls of a device or process, by their start; a host's event counts only where there are no devices."""
         number = self._places.get(place)
         for i in self.order():
             if self.places[i] == number and (self.sources[i] == KERNEL) == has_devices:
@@ -141,7 +141,7 @@ class Calls:
 
 
 def _ranks(text: str) -> tuple[int, ...]:
-    """The ranks of a group; () where they are not told, or cut: "[0, 1, ..., 63]"."""
+    """The ranks of a group; () where they are missing, or cut: "[0, 1, ..., 63]"."""
     try:
         found = json.loads(text) if text.startswith("[") else []
     except (ValueError, RecursionError):
@@ -150,7 +150,7 @@ def _ranks(text: str) -> tuple[int, ...]:
 
 
 def _size(args: dict) -> int:
-    """This rank's bytes, UNKNOWN where the arguments do not tell."""
+    """This rank's bytes, UNKNOWN where the arguments have no size."""
     operation = operation_of(str(args["Collective name"])[:TEXT_MAX])
     if operation == "barrier":
         return 0

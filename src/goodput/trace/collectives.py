@@ -55,7 +55,7 @@ class Call(NamedTuple):
 class RankCalls:
     """What a file has of collectives, beyond its document.
 
-    `groups` are by what tells a group in all ranks, `only` is the group of the calls that tell none, if there is one.
+    `groups` are by `_identity`; `only` is the one group to which calls without a group belong, if there is just one.
     """
 
     rank: int
@@ -72,7 +72,7 @@ def label_of(key: Key) -> str:
 
 
 def only_group(columns: Columns, about: dict) -> Key | None:
-    """The process group of a trace without devices that lists just one: that of gloo's calls, which do not tell theirs."""
+    """The process group of a trace without devices that lists just one: that of gloo's calls, which name none."""
     place = about.get("distributedInfo")
     listed = place.get("pg_config") if isinstance(place, dict) else None
     if columns.devices or not isinstance(listed, list) or len(listed) != 1 or not isinstance(listed[0], dict):
@@ -144,7 +144,7 @@ def comparable(
 
 
 def _numbered(calls: list[Call]) -> list[Call]:
-    """With their place in the step where they have no sequence number."""
+    """The calls, those without a sequence number with their place in the step."""
     seen: dict[str, int] = {}
     out = []
     for call in calls:
@@ -173,7 +173,7 @@ def _configured(about: dict) -> dict[str, tuple[int, ...]]:
 
 
 def _identity(key: Key, configured: dict[str, tuple[int, ...]], size: int) -> tuple[Hashable, ...]:
-    """What tells a group from others in all ranks; calls of a group that is not known are told by operation and bytes."""
+    """What identifies a group in all ranks; calls of an unknown group are identified by operation and bytes."""
     ranks = key.ranks or configured.get(key.name, ())
     if not key.name:
         return ("", "", 0, (), key.operation, size)
@@ -208,7 +208,7 @@ def compare(ranks: list[RankCalls]) -> list[dict]:
 
 
 def _named(ranks: list[RankCalls]) -> list[RankCalls]:
-    """With the calls that tell no group in the only one of all ranks; a rank lists just the groups that it is in."""
+    """The calls, with those that name no group in the only one of all ranks; a rank lists just the groups that it is in."""
     only = ranks[0].only if ranks else None
     if only is None or any(rank.only != only for rank in ranks):
         return ranks
@@ -338,7 +338,7 @@ def _document(
 
 
 def _last(skew: Skew, uncertain: int | None) -> tuple[int, float] | tuple[None, None]:
-    """Who was last most often, unless the clocks are not known well enough to say."""
+    """Who was last most often, unless the clocks are not known well enough."""
     middle = skew.median_ns()
     return skew.most_often_last() if middle is not None and middle > (uncertain or 0) else (None, None)
 

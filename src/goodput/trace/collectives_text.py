@@ -67,4 +67,4 @@ def _arrival(row: dict) -> str:
 
 
 def _head(row: dict) -> str:
-    return f"  {(row['group'] or 'not told')[:13]:<14}{row['operation'][:14]:<15}"
+    return f"  {(row['group'] or 'unknown')[:13]:<14}{row['operation'][:14]:<15}"

@@ -1,4 +1,4 @@
-"""Names files of other tools, so that the error says what they are and what to record instead.
+"""Recognises files of other tools, so that the error names them and what to record instead.
 
 PyTorch's execution trace and rocprof's outputs look like traces, but have no device times or no operators."""
 

@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 
 POINT_TO_POINT = frozenset(("send", "recv"))
-# Nobody leaves these before everybody has come, so ranks leave them together.
+# No rank leaves these before all have entered, so ranks leave them together.
 TOGETHER = frozenset(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"))
 # Operations whose bytes, a rank's part, are what it gets; of the others what it puts in.
 RECEIVED = frozenset(("recv", "scatter", "reduce_scatter"))
@@ -78,6 +78,6 @@ def operation_of(name: str) -> str:
 
 @lru_cache(1024)
 def operation_of_kernel(name: str) -> str:
-    """The operation of a collective's kernel by its name, "other" if that does not tell."""
+    """The operation of a collective's kernel by its name, "other" for an unknown name."""
     found = _KERNEL.search(name.split("(")[0])
     return operation_of(found[1]) if found else "other"

@@ -61,7 +61,7 @@ def _marked(marks: Iterable[Mark]) -> list[Window]:
 
 
 def _between_ends(marks: list[Mark], columns: Columns) -> list[Window]:
-    """Of several optimizers the first one's steps count, since the last of a round is not known."""
+    """Steps between the ends of optimizer steps; of several, of the first optimizer, since the last is unknown."""
     first = min(marks, key=lambda mark: mark.start)
     ends = sorted({mark.end for mark in marks if mark.name == first.name})
     if len(ends) == 1:

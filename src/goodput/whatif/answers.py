@@ -53,7 +53,7 @@ class Unknown(msgspec.Struct, frozen=True):
 
 
 class Answers(msgspec.Struct, frozen=True):
-    """Of one run. `answers` are those worth at least a thousandth, the most GPU-hours first.
+    """The answers for one run. `answers` are those worth at least a thousandth, the most GPU-hours first.
 
     `unexplained` is the part of a step that the ranks' own times and waits leave open; it is zero if all were measured.
     `gains` has by state how many times as fast the run would be without it.

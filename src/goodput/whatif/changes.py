@@ -58,7 +58,7 @@ def state_gone(state: str, text: str = "") -> Change:
 
 
 def communication_less(share: float) -> Change:
-    """So much of the exchange that is not hidden yet is hidden behind compute."""
+    """Hide this share of the exposed exchange behind compute."""
     text = "half of the communication overlapped" if share == 0.5 else f"communication less {share:.0%}"
     return Change("communication", text, lambda team: replay.lengths(team, None, 1 - share), "communication")
 
@@ -102,7 +102,7 @@ def _lower_median(work: np.ndarray) -> np.ndarray:
 
 
 def slow_ranks(team: Team) -> list[Change]:
-    """Of the ranks that others wait for most: as fast as their median peer, in the one state that makes them slow."""
+    """Changes of the ranks that others wait for most: as fast as their median peer in the state in which they are slow."""
     if len(team.ranks) < 2:
         return []
     work = team.work

@@ -26,7 +26,7 @@ def replayed_gains(account: Account, recorder: Recorder) -> ReplayedGains | None
 
 
 def _rank_gains(account: Account, teams: list[Team]) -> dict[int, Gain]:
-    """Of the ranks that are waited for most in the team with most steps."""
+    """The gains of the ranks that others wait for most, in the team with most steps."""
     slow = changes.slow_ranks(max(teams, key=lambda team: team.steps))
     return {one.rank: _gain(account, saved_by(one, teams)) for one in slow if one.rank is not None}
 
@@ -54,7 +54,7 @@ def gains(account: Account, teams: list[Team], is_sample: bool = False) -> dict[
 
 
 def _gain(account: Account, saved: Mean, more_ns: float = 0.0) -> Gain:
-    """Of saved GPU-time, and of some that is saved for sure."""
+    """The gain of saved GPU time, an estimate, and of `more_ns` that is saved for certain."""
     wall = account.wall_gpu_ns()
     return Gain(
         *(1 + max(faster_by(wall, ns + more_ns), 0.0) for ns in (saved.value, *savings.bounds(saved)))

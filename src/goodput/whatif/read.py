@@ -21,7 +21,7 @@ def read(
     rows_max: int = ROWS_MAX,
     progress: Callable[[float], None] = lambda _: None,
 ) -> tuple[Answers, Problems]:
-    """Of the only run of a log, or the one of this name; of more than `rows_max` steps of ranks the newest are replayed. Raises LogError."""
+    """The answers for the only run of a log, or the one of this name; at most `rows_max` rows, the newest, are replayed. Raises LogError."""
     recorders = Recorders(run, rows_max)
     replayed = replay(path, stall_seconds=stall_seconds, progress=progress, take_steps=recorders)
     names = [one.account.run for one in replayed]

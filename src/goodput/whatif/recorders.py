@@ -34,7 +34,7 @@ class Recorders:
             self.of(run).add_columns(attempt, steps, counts, states)
 
     def gains(self, account: Account) -> ReplayedGains | None:
-        """Of a run; see gains.replayed_gains."""
+        """The gains of a run; see gains.replayed_gains."""
         return replayed_gains(account, self.of(account.run))
 
 

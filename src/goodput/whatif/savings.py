@@ -38,6 +38,6 @@ def total(savings: Iterable[Mean]) -> Mean:
 
 
 def bounds(saved: Mean) -> tuple[float, float]:
-    """Of the 95 % interval."""
+    """The bounds of the 95 % interval, in ns."""
     half = t_quantile((1 + CONFIDENCE) / 2, saved.freedom) * saved.variance**0.5
     return saved.value - half, saved.value + half

@@ -257,7 +257,7 @@ def _mean_ns(members: list[array]) -> float:
 
 
 def _joined(teams: list[Team]) -> Team:
-    """The same ranks' steps of several attempts as one."""
+    """Several attempts of the same ranks as one team."""
     first = teams[0]
     first.own = np.concatenate([team.own for team in teams])
     first.communication = np.concatenate([team.communication for team in teams])

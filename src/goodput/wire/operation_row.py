@@ -8,7 +8,7 @@ from typing import NamedTuple
 class OperationRow(NamedTuple):
     """`bytes` are this rank's part, `before_ns` is the part of `exposed_ns` before the first step.
 
-    `issue_ns` is no sum: the time per step that its calls took to return lately, 0 if that is not known.
+    `issue_ns` is no sum: the time per step that its newest calls took to return, 0 if that is not known.
     `size` is how many ranks the group has, 0 if that is not known or its groups differ.
     """
 

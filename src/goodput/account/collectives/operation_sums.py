@@ -44,7 +44,7 @@ NO_SUMS = OperationSums((), b"")
 
 
 class Exposed(NamedTuple):
-    """Of one attempt: its sums, and the ns that the account has in `communication`, `straggler` and `bubble`."""
+    """What one attempt has exposed: its sums, and the ns that the account has in `communication`, `straggler` and `bubble`."""
 
     sums: OperationSums
     ns: int
@@ -98,7 +98,7 @@ def issue_times(sums: OperationSums) -> Iterable[tuple[Key, int]]:
 
 
 def exposed_of(sums: OperationSums, states: Sequence[int]) -> Exposed:
-    """Of an attempt with these ns by state."""
+    """The exposed time of an attempt with these sums and these ns by state."""
     return Exposed(sums, sum(states[i] for i in _EXPOSED))
 
 

@@ -3,10 +3,10 @@
 A call of a process group starts a collective and returns; what comes then is waiting, for other ranks or for the network.
 So the time until it returns is the rank's own, and while it lasts all others wait. In a backward pass it makes the pass
 longer. In a call that is waited for at once it is in the phase `communication`, as are the others, who wait as
-long, so that nobody seems to be late: only these times tell which rank it is.
+long, so that no rank seems to be late: only these times show which rank it is.
 
 They are the host's. With a device's clock it is not known what of them the device has felt, and a call may be held up by
-a full queue of the device: then nobody is named.
+a full queue of the device: then no rank is named.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The phase in which a slow rank or stage exceeds its peers: `forward` told from `backward`, which are one state.
+"""The phase in which a slow rank or stage exceeds its peers: `forward` apart from `backward`, which are one state.
 
 Time in phases is taken from the cumulative totals of each attempt's rows, without the rows that would distort it: the
 first one, which compiles, those that are lost, cross the account's bounds, contain a stall, or contradict themselves.

@@ -62,7 +62,7 @@ class Replays:
     def request(
         self, account: Account, past: Callable[[], Past], revision: int | None
     ) -> asyncio.Task[None] | None:
-        """The replay of the run that is under way, begun now unless there was one lately; else None.
+        """The replay of the run that is under way, begun now unless there is a recent one; else None.
 
         `revision` is that of a run that is over, which is replayed once.
         """

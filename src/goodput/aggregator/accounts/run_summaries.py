@@ -102,7 +102,7 @@ class RunSummaries:
         return RunPage(rows, total=len(names), truncated=offset + len(shown) < len(names))
 
     def _summaries(self, names: list[str]) -> Slices[list[RunSummary]]:
-        """Of the runs that are not deleted meanwhile."""
+        """Summaries of these runs, without those that are deleted meanwhile."""
         rows = []
         for name in names:
             with suppress(KeyError):

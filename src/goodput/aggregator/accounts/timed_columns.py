@@ -170,7 +170,7 @@ def _sheets(folds: Sequence[TimedFold]) -> tuple[list[tuple[Sheet, int]], np.nda
 def _overlaps(
     grid: Grid, begin: np.ndarray, end: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Of spans that lie in the grid: the rows of those that have a first, second ... bucket, the buckets, and the ns there."""
+    """For spans in the grid: the rows of those that have a first, second ... bucket, the buckets, and the ns there."""
     edges = np.array(grid.edges, np.int64)
     rows = np.flatnonzero(end > begin)
     at, to = begin[rows], end[rows]

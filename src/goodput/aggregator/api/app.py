@@ -356,7 +356,7 @@ def _add_operations(
 ) -> None:
     @app.get("/metrics", include_in_schema=False)
     async def metrics(request: Request, run: _Runs = ()) -> Response:
-        """Of the runs that `run` names (repeatable), or of all and the aggregator itself."""
+        """Series of the runs that `run` names (repeatable), or of all and the aggregator itself."""
         compressed = _accepts_gzip(request.headers.get("accept-encoding", ""))
         format = negotiated(",".join(request.headers.getlist("accept")))
         text = await exposition.text(access_of(request) or EVERYTHING, tuple(run), compressed, format)

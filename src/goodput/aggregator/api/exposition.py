@@ -102,7 +102,7 @@ class Exposition:
         ranks_shown: int = RANKS_SHOWN,
         always_fresh: bool = False,
     ):
-        """With `always_fresh` a large installation too refreshes at each scrape."""
+        """With `always_fresh`, texts are refreshed at each scrape in a large installation too."""
         self._accounts, self._ingest, self._clock_ns = accounts, ingest, clock_ns
         self._authenticator, self._memory = authenticator, memory or MemoryBound()
         self._series, self.always_fresh = RunSeries(accounts, health, ranks_shown), always_fresh

@@ -131,7 +131,7 @@ class RunMemory:
         self._summaries = {run: one for run, one in self._summaries.items() if run in self._store.stored}
 
     def _unused(self, runs: Collection[str], seconds: float | None = None) -> list[str]:
-        """Those that nobody has reported for so many seconds, by default for as long as they stay where a bound is full."""
+        """Runs without a report for so many seconds, by default for as long as they stay where a bound is full."""
         unwritten, found = self._ingest.unwritten(), []
         now, now_ns = time.monotonic(), self._accounts.clock_ns()
         for run in runs:
@@ -227,7 +227,7 @@ class RunMemory:
         return {run: summary for run, summary in found.items() if summary is not None}
 
     async def _read_summary(self, run: str) -> RunSummary | None:
-        """That of a run which stays in the ledger; None if it was deleted."""
+        """The summary of a run, which stays in the ledger; None if it was deleted."""
         async with self._memory.reservation() as memory:
             await self._reserve(memory, run)
             _, account, live = await in_thread(self._read, run)

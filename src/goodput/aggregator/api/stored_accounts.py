@@ -43,7 +43,7 @@ def _without_comparable_sums(account: Account) -> Account:
 
 
 def _counter(_type: type, value: object) -> Counter:
-    """Of the types in an Account, msgspec does not build this one."""
+    """Build a Counter, the only type in an Account that msgspec does not build."""
     return Counter(value)  # type: ignore[arg-type]
 
 

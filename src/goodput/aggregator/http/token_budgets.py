@@ -29,7 +29,7 @@ OTHER = "other"
 
 
 class TokenLimits(NamedTuple):
-    """Of each token for some runs; 0 is no bound. An agent with 8 ranks pushes 2 KiB a second, and takes 0.0005 s."""
+    """The bounds of each token that is limited to some runs; 0 is no bound. An agent with 8 ranks pushes 2 KiB a second, and takes 0.0005 s."""
 
     bytes_per_second: float = 4 << 20
     cpu_share: float = 0.25
@@ -133,7 +133,7 @@ class Push:
         self._announced = length
 
     def read(self, count: int) -> None:
-        """So many bytes more of the body have come. Raises Refusal."""
+        """Count `count` more bytes of the body. Raises Refusal."""
         if self._budget is None:
             return
         if self._budget.held_bytes + count > BODIES_BYTES_MAX // HELD_SHARE:

@@ -181,8 +181,8 @@ class HangDetector:
 
 
 def _calls_of(one: RankStatus, process: Process, now_ns: int, stale_ns: int) -> RankCalls:
-    """A rank's collectives; of one that has told none it is not known which groups it uses."""
-    told, age_ns = process.collectives, max(now_ns - one.received_ns, 0)
+    """A rank's collectives; where it reports none it is unknown which groups it uses."""
+    reported, age_ns = process.collectives, max(now_ns - one.received_ns, 0)
     if one.ended == "finished":
         gone = "finished"
     elif one.ended or not one.alive:
@@ -199,7 +199,7 @@ def _calls_of(one: RankStatus, process: Process, now_ns: int, stale_ns: int) -> 
             group.calls,
             tuple(Call(*astuple(call)) for call in group.recent),
         )
-        for group in (told.groups if told else ())
+        for group in (reported.groups if reported else ())
     )
-    is_whole, is_stopped = (told.is_whole, told.is_stopped) if told else (False, False)
+    is_whole, is_stopped = (reported.is_whole, reported.is_stopped) if reported else (False, False)
     return RankCalls(one.rank, one.host, one.phase, gone, one.seen_ns, age_ns, groups, is_whole, is_stopped)

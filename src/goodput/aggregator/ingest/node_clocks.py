@@ -31,7 +31,7 @@ PUSH_NS_MAX, WIDE_NS = 10 * 10**9, 10**9
 RECENT_NS, LISTED_NS = 60 * 10**9, 600 * 10**9
 # A clock that is off by more shows in what is said of a run; synchronised clocks differ by milliseconds.
 SKEW_NS = 5 * 10**9
-COUNTED_NS = 5 * 10**9  # anybody may ask for the count
+COUNTED_NS = 5 * 10**9  # any client may read the count
 STEP_NS, CONFIRMED_NS = 10**9, 2 * 10**9
 _WIDEST = (-(1 << 63), 1 << 63)
 
@@ -144,7 +144,7 @@ class NodeClocks:
         return ns if found is None else ns - found.correction_ns
 
     def listed(self) -> Iterator[tuple[str, Offset, int]]:
-        """Name, offset and the age of the last push in ns, of nodes that have pushed lately; the last one first."""
+        """Name, offset and the age of the last push in ns, of nodes that have pushed recently; the last one first."""
         now_ns = self._clock_ns()
         for name, node in reversed(self._nodes.items()):
             age_ns = max(now_ns - node.heard_ns, 0)

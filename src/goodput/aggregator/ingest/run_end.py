@@ -1,4 +1,4 @@
-"""Marking a run as ended: only a person, a scheduler or a script can tell a cancelled run from a dead one.
+"""Marking a run as ended: only a person, a scheduler or a script knows that a run was cancelled and has not failed.
 
 An end mark (account.EndMark) is set on the newest process of each rank, first in the ledger, then in the store; the
 account does the rest (account.facts). While a process was seen alive within the staleness bound the request is refused
@@ -31,7 +31,7 @@ RANKS_NAMED_MAX = 8
 
 
 class EndResult(Struct):
-    """Counts of ranks: ended by this request, that had reported their own end, seen alive lately, marked before."""
+    """Counts of ranks: ended by this request, that had reported their own end, seen alive recently, marked before."""
 
     run: str
     reason: str
@@ -42,7 +42,7 @@ class EndResult(Struct):
 
 
 class RanksAlive(Exception):
-    """Ranks of the run were seen alive lately."""
+    """Ranks of the run were seen alive recently."""
 
     def __init__(self, run: str, ranks: list[int]):
         named = ", ".join(map(str, ranks[:RANKS_NAMED_MAX])) + ", …" * (len(ranks) > RANKS_NAMED_MAX)

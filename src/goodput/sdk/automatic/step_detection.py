@@ -414,7 +414,7 @@ class Automatic:
 
     @warn_on_error
     def start_rollout(self) -> None:
-        """The same for the phase `rollout`. An evaluation turns out to be one if only its first call is over."""
+        """As for evaluations, for the phase `rollout`. An evaluation turns out to be one if only its first call is over."""
         recorder, self.rollout_step = self.recorder, self.recorder.steps
         is_first = recorder.evaluating and self.evaluated == 1 and self.open_phase is self.evaluation
         if is_first and recorder.current == self.evaluation.total and recorder.thread == get_ident():

@@ -113,7 +113,7 @@ class TrainerProgress:
 
 
 def progress_of(auto) -> TrainerProgress:
-    """That of this process, created at the first call."""
+    """The TrainerProgress of this process, created at the first call."""
     if auto.progress is None:
         auto.progress = TrainerProgress(auto)
     return auto.progress

@@ -54,7 +54,7 @@ class Adviser:
         self._plan = None
 
     def note_alive(self, seconds: float) -> None:
-        """So many seconds without a failure, at whose end the run was stopped for another reason."""
+        """Note `seconds` without a failure, at whose end the run was stopped for another reason."""
         self._laws.lived(seconds)
         self._plan = None
 

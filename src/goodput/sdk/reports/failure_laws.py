@@ -42,7 +42,7 @@ class FailureLaws:
         self._shares = []
 
     def lived(self, seconds: float) -> None:
-        """So many seconds without a failure, at whose end the run was stopped for another reason."""
+        """Note `seconds` without a failure, at whose end the run was stopped for another reason."""
         for family in self._families:
             family.lived(_units(seconds))
         self._shares = []

@@ -173,7 +173,7 @@ def _launch(environ) -> str:
 
 
 def _digest(about) -> str:
-    """Of the simple values among arguments: other objects differ between two starts of the same worker."""
+    """A digest of the simple values among the arguments: other objects differ between two starts of the same worker."""
     from zlib import crc32
 
     return f"{crc32(_simple(about).encode('utf-8', 'replace')):08x}"

@@ -1,1 +1,1 @@
-"""What tells of a hang from outside of goodput: dumps of PyTorch's Flight Recorder, and NCCL's RAS."""
+"""Evidence of a hang from other tools: dumps of PyTorch's Flight Recorder, and NCCL's RAS."""

@@ -115,7 +115,7 @@ def analyze_flight(directory: str | os.PathLike) -> dict:
     if not dumps:
         raise TraceError(f"{directory}: no dump of a Flight Recorder{f' ({errors[0]})' if errors else ''}")
     found = verdict(_calls_of(dump, dumps) for dump in dumps)
-    # A dump does not tell its host.
+    # A dump does not name its host.
     judged = found and {**found.document(), "reason": found.reason.replace(" on an unnamed host", "")}
     return {
         "version": 1,
@@ -132,17 +132,17 @@ def _calls_of(dump: Dump, dumps: list[Dump]) -> RankCalls:
         # Where a recorder knows no end, a call that is over has ended when it began.
         left = (entry.call.exit_ns or entry.call.enter_ns) if entry.is_over else 0
         groups.setdefault((entry.group, entry.description), []).append(entry.call._replace(exit_ns=left))
-    told = []
+    found = []
     for (name, description), calls in groups.items():
         ranks = _ranks_of(name, description, dumps)
         collectives = [call.sequence for call in calls if call.operation not in POINT_TO_POINT]
         calls.sort(key=lambda call: call.enter_ns)
-        told.append(
+        found.append(
             GroupCalls(
                 name, description, "", len(ranks), _runs(ranks), max(collectives, default=0), tuple(calls)
             )
         )
-    return RankCalls(dump.rank, "", "no call that is open", "", dump.written_ns, 0, tuple(told))
+    return RankCalls(dump.rank, "", "no call that is open", "", dump.written_ns, 0, tuple(found))
 
 
 def _runs(ranks: list[int]) -> tuple[tuple[int, int, int], ...]:

@@ -2,7 +2,7 @@
 
 RAS is a thread of NCCL in each process of a job, which answers while everything else hangs; in JSON from NCCL 2.28.7 on
 (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html). One answer is of one moment, so it is
-asked twice: only ranks whose calls do not grow can hang. Ranks are those of the communicator, not of the job.
+queried twice: only ranks whose calls do not grow can hang. Ranks are those of the communicator, not of the job.
 
     document = analyze_ras("localhost:28028")
     document["communicators"][0]["reason"]
@@ -88,14 +88,14 @@ def _ask(address: str) -> bytes:
 
 
 def _parsed(answer: bytes, source: str) -> dict:
-    """The JSON after what RAS acknowledges. Raises TraceError with the source and the reason."""
+    """The JSON after RAS's acknowledgements. Raises TraceError with the source and the reason."""
     if len(answer) > ANSWER_BYTES_MAX:
         raise TraceError(f"{source}: an answer of more than {ANSWER_BYTES_MAX >> 20} MiB")
     begin = answer.find(b"{")
     if begin < 0:
-        told = answer.decode("utf-8", "replace").strip()[:80]
+        begins = answer.decode("utf-8", "replace").strip()[:80]
         raise TraceError(
-            f"{source}: no JSON, which NCCL's RAS has from 2.28.7 on" + (f": {told!r}" if told else "")
+            f"{source}: no JSON, which NCCL's RAS has from 2.28.7 on" + (f": {begins!r}" if begins else "")
         )
     try:
         found = json.loads(answer[begin:])
@@ -165,7 +165,7 @@ def _place(rank: dict) -> dict[str, Any]:
 
 
 def _failure(status: dict) -> str:
-    """What a rank says went wrong, "" if nothing did."""
+    """The error that a rank reports, "" for none."""
     for field, what in (
         ("async_error", "an asynchronous error"),
         ("init_state", "its initialization failed"),
