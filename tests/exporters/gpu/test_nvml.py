@@ -255,6 +255,33 @@ def test_newer_binding_structure_is_rejected(driver, monkeypatch):
     assert readings["memory/used"] == EXPECTED["memory/used"] + EXPECTED["memory/reserved"]
 
 
+@pytest.mark.parametrize(
+    "version, first",
+    [
+        ("570.195.03", None),  # 251 is the state of power smoothing
+        ("575.51.03", 251),
+        ("580.65.06", 251),
+        ("580.76.05", None),  # of no binding
+        ("580.82.07", 269),
+        ("595.45.04", 269),
+        ("", None),
+        ("of no number", None),
+    ],
+)
+def test_throttle_times_by_cause_have_numbers_by_driver(driver, control, version, first):
+    """The numbers of nvidia-ml-py of these drivers; those that a driver gave to something else are not taken."""
+    control.set("driver", version)
+    for number in (*range(251, 254), *range(269, 272)):
+        control.set(f"0.field.{number}.0", f"{number * 10**9} 3")
+    readings = sampled(driver()).gpus[0].readings
+    found = {key: value for key, value in readings.items() if "sw_thermal" in key or "throttle/hw" in key}
+    found = {key: value for key, value in found.items() if key.startswith("throttle/")}
+    causes = ("sw_thermal", "hw_thermal", "hw_power_brake")
+    assert found == pytest.approx(
+        {f"throttle/{cause}": float(first + at) for at, cause in enumerate(causes)} if first else {}
+    )
+
+
 def test_throttle_times_fall_back_to_fields(driver, control):
     for number, nanoseconds in ((74, 1_500_000_000), (75, 250_000_000), (81, 4_000_000_000)):
         control.lines[f"0.field.{number}.0"] = f"{nanoseconds} 3"

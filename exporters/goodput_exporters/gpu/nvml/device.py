@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from goodput_exporters.gpu.nvml import queries
 from goodput_exporters.gpu.nvml.gpm import Gpm
 from goodput_exporters.gpu.nvml.links import LINKS
-from goodput_exporters.gpu.nvml.queries import FIELDS, Field, Query, query_fields
+from goodput_exporters.gpu.nvml.queries import FIELDS, Field, Query, query_fields, throttle_fields
 from goodput_exporters.gpu.nvml.rare_queries import RARE, RARE_FIELDS
 from goodput_exporters.gpu.sample import PROCESSES_MAX, Gpu
 
@@ -42,6 +42,7 @@ class Device:
     def __init__(self, nvml, handle, identity: Gpu, gpu_instance: int | None = None, gpu_handle=None):
         self.nvml, self.handle, self.identity = nvml, handle, identity
         self._gpu_instance, self._gpu_handle = gpu_instance, gpu_handle or handle
+        self._fields = (*FIELDS, *throttle_fields(identity.driver_version))
         self.instances: dict[str, Device] = {}
         self.is_mig = False
         self._gpm: Gpm | None = None
@@ -82,7 +83,7 @@ class Device:
                 pids = sorted({*compute, *(graphics or ())})[:PROCESSES_MAX]
                 readings["processes"] = float(len(set(compute)))
             if self._gpu_instance is None:
-                readings.update(self._read_fields(FIELDS, now_ns, problems))
+                readings.update(self._read_fields(self._fields, now_ns, problems))
                 readings.update(self._read_rare(now_ns, problems))
         return replace(self.identity, readings=readings, pids=pids)
 

@@ -4,15 +4,16 @@ Units are from NVML's reference (docs.nvidia.com/deploy/nvml-api, nvml.h) and na
 
 Left out on purpose: nvmlDeviceGetPcieThroughput, which measures for 20 ms within the call; the PCIe byte fields 197
 and 198, which wrap at an undocumented width; field numbers 199, 200 and above 250, which NVIDIA gave to other
-quantities from one driver to the next (251 was a throttle time in nvml.h 12.8 and is power smoothing since).
+quantities from one driver to the next, except where throttle_fields knows the driver.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from goodput_exporters.gpu.nvidia.status_codes import bit_error_ratio, recovery_key, throttle_readings
@@ -132,6 +133,13 @@ def _throttle(reason: str) -> Query:
     )
 
 
+# NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN and the two after it, in nanoseconds: the number of the first by the
+# driver's version, from and to which it holds (nvml.h as in nvidia-ml-py 12.575.51 to 13.580.65, and from 13.580.82 on).
+# In 570 and since 580.82, 251 is the state of power smoothing.
+_CAUSES = ("sw_thermal", "hw_thermal", "hw_power_brake")
+_FIRST_CAUSES = (((575, 51), (580, 65), 251), ((580, 82), (9999,), 269))
+
+
 @dataclass(frozen=True)
 class Field:
     """One of nvmlDeviceGetFieldValues: number (NVML_FI_DEV_*), scope, and the reading it becomes.
@@ -151,6 +159,19 @@ class Field:
         """For messages, and to remember that it is not supported."""
         scope = {0: "", _ALL_LINKS: " of all links"}.get(self.scope, f" of link {self.scope}")
         return f"field {self.number} ({self.key}){scope}"
+
+
+@lru_cache(16)
+def throttle_fields(driver_version: str) -> tuple[Field, ...]:
+    """The throttle times by cause of a driver such as 580.95.05; none where their numbers are not known."""
+    found = re.match(r"(\d{1,4})\.(\d{1,4})", driver_version)
+    version = (int(found[1]), int(found[2])) if found else ()
+    return tuple(
+        Field(first + at, f"throttle/{cause}", NANO)
+        for begin, end, first in _FIRST_CAUSES
+        if begin <= version <= end
+        for at, cause in enumerate(_CAUSES)
+    )
 
 
 RECOVERY = Field(230, "recovery")  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
