@@ -91,7 +91,7 @@ COMPONENT_FAMILIES: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
 GPUS_MAX, COMPONENTS_MAX = 256, 64
 READINGS_MAX = 512
 PROCESSES_MAX = 256
-PODS_MAX = 32
+PODS_MAX, EVENT_KINDS_MAX = 32, 32
 EVENTS_MAX = 256
 PROBLEMS_MAX = 32
 TEXT_MAX = 255
@@ -114,6 +114,7 @@ class Gpu(Struct, frozen=True):
     lost      the driver knows the GPU and can no longer reach it; `why` is its error
     pods      (pod, namespace, container) of those that use it, where the driver's source names them
     last_xid  the last XID, from a driver that has no events: 0 for none, None where it has no value
+    event_kinds  (kind, severity) of the events that its driver tells beside the readings, in a full sample
     """
 
     uuid: str
@@ -129,6 +130,7 @@ class Gpu(Struct, frozen=True):
     why: str = ""
     last_xid: int | None = None
     pods: list[tuple[str, str, str]] = []
+    event_kinds: list[tuple[str, str]] = []
 
 
 class Component(Struct, frozen=True):
@@ -236,6 +238,9 @@ def _valid_gpu(gpu: Gpu, errors: list[str]) -> Gpu | None:
     if len(gpu.pods) > PODS_MAX:
         errors.append(f"{name}: {len(gpu.pods)} pods, at most {PODS_MAX} allowed")
         gpu = structs.replace(gpu, pods=gpu.pods[:PODS_MAX])
+    if len(gpu.event_kinds) > EVENT_KINDS_MAX:
+        errors.append(f"{name}: {len(gpu.event_kinds)} kinds of events, at most {EVENT_KINDS_MAX} allowed")
+        gpu = structs.replace(gpu, event_kinds=gpu.event_kinds[:EVENT_KINDS_MAX])
     if len(gpu.readings) <= READINGS_MAX and len(gpu.pids or ()) <= PROCESSES_MAX:
         return structs.replace(gpu, readings=readings) if len(readings) < len(gpu.readings) else gpu
     errors.append(f"{name}: more than {READINGS_MAX} readings or {PROCESSES_MAX} processes")

@@ -24,9 +24,11 @@ from support.node.amdsmi_stub.control import (
 from support.node.gpu_events import watch, with_events
 from support.node.node_tree import Clock
 
+from goodput_exporters.collectors.gpus.damage import DamageMonitor
 from goodput_exporters.gpu import sample as records
+from goodput_exporters.gpu.amd import smi
 from goodput_exporters.gpu.amd.driver import Amd
-from goodput_exporters.gpu.amd.smi import open_smi
+from goodput_exporters.gpu.amd.smi import is_admin, open_smi
 from goodput_exporters.gpu.amd.smi_library import KNOWN, NAME, SmiError, address, open_library
 from goodput_exporters.gpu.drivers import Options
 
@@ -86,6 +88,7 @@ def library(built, tmp_path, monkeypatch):
     path.parent.mkdir(parents=True)
     shutil.copy(built, path)
     monkeypatch.setenv("ROCM_PATH", str(tmp_path / "rocm"))
+    monkeypatch.setattr(smi, "is_admin", lambda: True)
     return path
 
 
@@ -223,6 +226,61 @@ def test_notifications_become_events(driver, control, clock):
     ]
     assert events[0].time_ns == clock.unix_ns()
     assert read(driver, full=False).events == []
+
+
+def possible(driver) -> frozenset[tuple[str, str]]:
+    sample = driver.sample(True)
+    with_events(driver, sample)
+    told = DamageMonitor().possible(sample)[UNIQUE]
+    return told & {("page_fault", "warning"), ("gpu_reset", "critical"), ("gpu_hang", "critical")}
+
+
+@pytest.mark.parametrize(
+    "version, refused, kinds",
+    [
+        ("26 0 2", "", {("page_fault", "warning"), ("gpu_reset", "critical")}),
+        ("25 25 5 1", "", {("page_fault", "warning"), ("gpu_reset", "critical"), ("gpu_hang", "critical")}),
+        ("26 0 2", "amdsmi_init_gpu_event_notification", set()),
+        ("26 0 2", "amdsmi_set_gpu_event_notification_mask", set()),
+    ],
+)
+def test_events_that_the_library_sends_are_declared(driver, control, version, refused, kinds):
+    """So that their series begin at 0, and only those: a zero that cannot rise says that all is well."""
+    control.set("version", version)
+    if refused:
+        control.set(f"0.{refused}", PERMISSION_DENIED)
+    driver.open()
+    assert possible(driver) == kinds
+
+
+def test_memory_faults_of_other_users_need_cap_sys_admin(driver, control, monkeypatch):
+    monkeypatch.setattr(smi, "is_admin", lambda: False)
+    driver.open()
+    assert possible(driver) == {("gpu_reset", "critical")}
+    assert driver.sample(True).source == (
+        "amdsmi 26.0; refused to this user: events of memory faults (need CAP_SYS_ADMIN)"
+    )
+    for number in (1, 3):
+        control.event(0, number)
+    assert [event.kind for event in read(driver).events] == ["gpu_reset"]
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("Name:\tpython\nCapPrm:\t000001ffffffffff\nCapEff:\t000001ffffffffff\n", True),
+        ("CapEff:\t0000000000200000\n", True),
+        ("CapEff:\t00000000a80425fb\n", False),  # a container's usual ones
+        ("CapPrm:\t000001ffffffffff\nCapEff:\t0000000000000000\n", False),
+        ("CapEff:\tnone\n", False),
+        (None, False),
+    ],
+)
+def test_capability_is_that_of_the_process(tmp_path, text, expected):
+    path = tmp_path / "status"
+    if text is not None:
+        path.write_text(text)
+    assert is_admin(str(path)) is expected
 
 
 @pytest.mark.parametrize("version, kinds", [("25 25 5 1", ["gpu_hang"]), ("26 0 2", [])])

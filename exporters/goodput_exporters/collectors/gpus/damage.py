@@ -99,10 +99,11 @@ class DamageMonitor:
         """(kind, severity) of the warnings and critical events that a sample's driver can report, by UUID of its GPUs."""
         found = {}
         with self._lock:
-            for uuid in (gpu.uuid for gpu in sample.gpus if not gpu.parent):
-                device = self._devices.get(uuid) or _Device()
+            for gpu in (gpu for gpu in sample.gpus if not gpu.parent):
+                device = self._devices.get(gpu.uuid) or _Device()
                 report = device.reports.get(sample.driver) or _Report()
-                found[uuid] = _possible(sample.driver, report.readings)
+                told = frozenset(pair for pair in gpu.event_kinds if pair[1] != "info")
+                found[gpu.uuid] = _possible(sample.driver, report.readings) | told
         return found
 
     def _events(self, sample: Sample) -> list[Event]:

@@ -124,7 +124,8 @@ class Amd:
             pids = (pids_by_gpu or {}).get(card.gpu.pci)
             if pids is not None:
                 readings["processes"] = float(len(pids))
-        return replace(card.gpu, readings=readings, pids=pids)
+        event_kinds = smi.event_kinds(card.gpu.pci) if smi and full else []
+        return replace(card.gpu, readings=readings, pids=pids, event_kinds=event_kinds)
 
     def _smi_of(self, card: Card) -> Smi | None:
         return self._smi if self._smi is not None and card.gpu.pci in self._smi else None

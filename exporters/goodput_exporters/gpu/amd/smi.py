@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import struct
 from collections.abc import Mapping
 
+from goodput_exporters.collector import CollectorError
 from goodput_exporters.gpu.amd import gpu_metrics
 from goodput_exporters.gpu.amd.smi_library import (
     FILE_NOT_FOUND,
@@ -24,6 +26,7 @@ from goodput_exporters.gpu.amd.smi_library import (
     open_library,
 )
 from goodput_exporters.gpu.sample import Event
+from goodput_exporters.system.files import read_text
 
 # amdsmi_gpu_block_t: 1 << position. The kernel's files in sysfs have the same names.
 BLOCKS = (
@@ -54,14 +57,20 @@ EVENTS = {
     3: ("gpu_reset", "critical", "the driver resets the GPU"),
     5: ("gpu_hang", "critical", "a queue of the GPU hangs"),
 }
+# KFD's flag for events of all processes: without it even root gets only its own (kfd_smi_ev_enabled in
+# drivers/gpu/drm/amd/amdkfd/kfd_smi_events.c of the kernel). It takes CAP_SYS_ADMIN, bit 21; a memory fault is a process's.
+_ALL_PROCESSES, _SYS_ADMIN = 64, 21
 EVENTS_POLLED_MAX = 64
 _ABSENT = (NOT_SUPPORTED, NOT_IMPLEMENTED, NO_DATA, FILE_NOT_FOUND)
 
 
 class Smi:
-    """The open library. What goes wrong is appended to `problems`. Raises SmiError where it cannot be opened."""
+    """The open library. What goes wrong is appended to `problems`. Raises SmiError where it cannot be opened.
 
-    def __init__(self, library: SmiLibrary):
+    Where not `is_admin`, memory faults of other users' processes are not seen.
+    """
+
+    def __init__(self, library: SmiLibrary, is_admin: bool = True):
         self._library = library
         self.problems: list[str] = []
         self._refused: set[str] = set()
@@ -73,6 +82,10 @@ class Smi:
         self._blocks: dict[str, list[int]] = {}  # positions of those with error counts, by address
         self._handles: dict[str, int] = {}  # by address
         self._watched: list[int] = []
+        self._told: set[int] = set()  # those of which events come
+        if not is_admin:
+            self._event_types.pop(1)
+            self._refused.add("events of memory faults (need CAP_SYS_ADMIN)")
         self._open()
 
     @property
@@ -87,7 +100,7 @@ class Smi:
     def close(self) -> None:
         for handle in self._watched:
             self._ignore_errors("amdsmi_stop_gpu_event_notification", handle)
-        self._handles, self._watched = {}, []
+        self._handles, self._watched, self._told = {}, [], set()
         self._ignore_errors("amdsmi_shut_down")
 
     def reopen(self) -> None:
@@ -172,6 +185,11 @@ class Smi:
                 found[_PAGE_STATUSES[status]] += 1
         return {f"pages_retired/{status}": number for status, number in found.items()}
 
+    def event_kinds(self, pci: str) -> list[tuple[str, str]]:
+        """(kind, severity) of the events that `events` may have of a GPU."""
+        is_told = self._handles.get(pci) in self._told
+        return [(kind, severity) for kind, severity, _ in self._event_types.values()] if is_told else []
+
     def events(self, time_ns: int, uuids: Mapping[str, str]) -> list[Event]:
         """Events since the last call; `uuids` by address. Never waits."""
         found: dict[tuple[str, int], Event] = {}
@@ -197,11 +215,12 @@ class Smi:
         return list(found.values())
 
     def _watch(self, handle: int) -> None:
-        mask = sum(1 << number - 1 for number in self._event_types)
+        mask = sum(1 << number - 1 for number in (*self._event_types, _ALL_PROCESSES))
         try:
             self._library.call("amdsmi_init_gpu_event_notification", handle)
             self._watched.append(handle)
             self._library.call("amdsmi_set_gpu_event_notification_mask", handle, mask)
+            self._told.add(handle)
         except SmiError as error:
             self._refused.add(f"events ({error})")
 
@@ -244,4 +263,14 @@ class Smi:
 
 def open_smi(environ: Mapping[str, str] = os.environ) -> Smi:
     """Raises SmiError where there is no library, or none that is known and works."""
-    return Smi(open_library(environ))
+    return Smi(open_library(environ), is_admin())
+
+
+def is_admin(status: str = "/proc/self/status") -> bool:
+    """Whether this process has CAP_SYS_ADMIN (proc(5), CapEff); False where that cannot be read."""
+    try:
+        text = read_text(status) or ""
+    except CollectorError:
+        return False
+    found = re.search(r"^CapEff:\s*([0-9a-f]{1,16})$", text, re.MULTILINE)
+    return bool(found and int(found[1], 16) >> _SYS_ADMIN & 1)

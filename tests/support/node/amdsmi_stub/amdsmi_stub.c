@@ -7,7 +7,7 @@
  *   D.FUNCTION           its numbers in the order of the structure, or its text; D may be * for all
  *   D.FUNCTION.ARGUMENT  the same for one argument: a block of error counts
  *   D.metrics.FIELD      numbers of a field of amdsmi_gpu_metrics_t; the others are all ones
- *   event.N              `D number`: notification N, counted from 1
+ *   event.N              `D number`: notification N, counted from 1; of a process other than the caller, if number is 1
  * An answer `!10` is the status 10, and what has no line is not supported (2). Structures are those of amdsmi.h; what a
  * function returns is written in full, with padding and reserved words as 0xA5.
  */
@@ -264,7 +264,17 @@ int amdsmi_init_gpu_event_notification(Processor *processor) {
   return status;
 }
 
-int amdsmi_set_gpu_event_notification_mask(Processor *processor, uint64_t mask) { return processor && mask ? SUCCESS : INVALID; }
+/* The kernel sends only the events whose bits are set, and of other processes only with bit 64. */
+static uint64_t masks[GPUS];
+
+int amdsmi_set_gpu_event_notification_mask(Processor *processor, uint64_t mask) {
+  char text[4096];
+  int status = ask(processor, "amdsmi_set_gpu_event_notification_mask", 0, text);
+  if (status && status != NOT_SUPPORTED) return status;
+  if (!mask) return INVALID;
+  masks[processor->number] = mask;
+  return SUCCESS;
+}
 
 int amdsmi_stop_gpu_event_notification(Processor *processor) {
   if (!processor || !watched) return INVALID;
@@ -276,10 +286,12 @@ int amdsmi_get_gpu_event_notification(int timeout_ms, uint32_t *count, Notificat
   char text[4096], key[32];
   unsigned gpu, event;
   if (timeout_ms || *count != 1) abort();
-  snprintf(key, sizeof key, "event.%d", taken_events + 1);
-  if (!value_of(key, text)) return *count = 0, NO_DATA;
-  taken_events++;
-  if (sscanf(text, "%u %u", &gpu, &event) != 2 || gpu >= GPUS) abort();
+  do {
+    snprintf(key, sizeof key, "event.%d", taken_events + 1);
+    if (!value_of(key, text)) return *count = 0, NO_DATA;
+    taken_events++;
+    if (sscanf(text, "%u %u", &gpu, &event) != 2 || gpu >= GPUS || !event || event > 63) abort();
+  } while (!(masks[gpu] >> (event - 1) & 1) || (event == 1 && !(masks[gpu] >> 63)));
   memset(notification, 0xA5, sizeof *notification);
   notification->processor = &processors[gpu];
   notification->event = event;
