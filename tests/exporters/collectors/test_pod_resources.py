@@ -93,6 +93,64 @@ def test_pods_of_each_gpu(kubelet):
     }
 
 
+def claim(path: str, root, **devices: list[str]) -> PodResources:
+    """With a pod for each given list of devices of a claim, by the driver's vendor."""
+    pods = {
+        ("ml", f"{vendor}-0"): {"main": {f"claim:gpu.{vendor}.com": names}}
+        for vendor, names in devices.items()
+    }
+    pods["ml", "fabric-0"] = {"main": {"claim:compute-domain.nvidia.com": ["channel-0"]}}
+    pods["ml", "old-kubelet-0"] = {"main": {"claim:": ["gpu-0"]}}
+    with Kubelet(path, response(pods)):
+        asked = pod_resources(path, sysfs=str(root / "sys"), procfs=str(root / "proc"))
+        asked.collect(None)
+    return asked
+
+
+def test_claimed_gpus_of_nvidia_go_by_the_number_of_their_device_file(path, tmp_path):
+    """Not by NVML's index, from which it differs on machines with more than one PCI root."""
+    for address, minor in (("0000:18:00.0", 1), ("0000:28:00.0", 0)):
+        folder = tmp_path / "proc/driver/nvidia/gpus" / address
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(
+            f"Model: \t\t NVIDIA H100\nIRQ:   \t\t 112\nDevice Minor: \t {minor}\nGPU Excluded:\t No\n"
+        )
+    asked = claim(path, tmp_path, nvidia=["gpu-0", "gpu-2", "gpu-3-mig-1g10gb-19-0"])
+    by_index = [
+        MergedGpu("GPU-a", index=0, pci="0000:18:00.0", known_by=["nvml"]),
+        MergedGpu("GPU-b", index=1, pci="0000:28:00.0", known_by=["nvml"]),
+        MergedGpu("GPU-c", index=2, pci="0000:38:00.0", known_by=["nvml"]),  # its driver does not say
+        MergedGpu("GPU-d", index=3, pci="0000:48:00.0", known_by=["nvml"]),
+        MergedGpu("MIG-d", index=0, parent="GPU-d", profile="1g.10gb"),
+    ]
+    train = [("nvidia-0", "ml", "main")]
+    assert [asked.pods_of(gpu) for gpu in by_index] == [[], train, train, [], []]
+
+
+def test_claimed_gpus_of_amd_go_by_their_drm_devices(path, tmp_path):
+    drm = tmp_path / "sys/bus/pci/devices/0000:c1:00.0/drm"
+    for name in ("card1", "renderD129", "card1-DP-1", "controlD65"):
+        (drm / name).mkdir(parents=True)
+    asked = claim(path, tmp_path, amd=["gpu-1-129"], nvidia=["gpu-7"])
+    mi300 = MergedGpu("0x1234", index=7, pci="0000:c1:00.0", known_by=["amd"])
+    assert asked.pods_of(mi300) == [("amd-0", "ml", "main")]
+    assert asked.pods_of(MergedGpu("0x5678", pci="0000:c2:00.0", known_by=["amd"])) == []
+
+
+def test_names_of_a_gpu_are_read_again_with_each_list(path, tmp_path, clock):
+    gpu = MergedGpu("GPU-a", index=5, pci="0000:18:00.0", known_by=["nvml"])
+    with Kubelet(path, response({("ml", "a"): {"main": {"claim:gpu.nvidia.com": ["gpu-1"]}}})):
+        asked = pod_resources(path, procfs=str(tmp_path), monotonic_ns=clock.monotonic_ns)
+        asked.collect(None)
+        assert asked.pods_of(gpu) == []
+        folder = tmp_path / "driver/nvidia/gpus/0000:18:00.0"
+        folder.mkdir(parents=True)
+        (folder / "information").write_text("Device Minor: \t 1\n")
+        clock.seconds = LIST_SECONDS
+        asked.collect(None)
+    assert asked.pods_of(gpu) == [("a", "ml", "main")]
+
+
 def test_kubelet_of_many_pods(path):
     """More than one HTTP/2 window."""
     many = {("ml", f"train-{n}"): {"main": {"nvidia.com/gpu": [f"GPU-{n}"]}} for n in range(3000)}

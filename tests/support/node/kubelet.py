@@ -18,10 +18,16 @@ _PROTO = {
     "ListPodResourcesResponse": "1 pod_resources PodResources*",
     "PodResources": "1 name string, 2 namespace string, 3 containers ContainerResources*, 9 weight double",
     "ContainerResources": (
-        "1 name string, 2 devices ContainerDevices*, 3 cpu_ids int64*, 4 memory ContainerMemory*, 9 flags fixed32"
+        "1 name string, 2 devices ContainerDevices*, 3 cpu_ids int64*, 4 memory ContainerMemory*, "
+        "5 dynamic_resources DynamicResource*, 9 flags fixed32"
     ),
     "ContainerDevices": "1 resource_name string, 2 device_ids string*, 3 topology TopologyInfo",
     "ContainerMemory": "1 memory_type string, 2 size uint64, 3 topology TopologyInfo",
+    "DynamicResource": "2 claim_name string, 3 claim_namespace string, 4 claim_resources ClaimResource*",
+    "ClaimResource": (
+        "1 cdi_devices CDIDevice*, 2 driver_name string, 3 pool_name string, 4 device_name string, 5 share_id string"
+    ),
+    "CDIDevice": "1 name string",
     "TopologyInfo": "1 nodes NUMANode*",
     "NUMANode": "1 ID int64",
 }
@@ -52,7 +58,7 @@ Messages = _messages()
 
 
 def response(pods: dict[tuple[str, str], dict[str, dict[str, list[str]]]]):
-    """Of {(namespace, pod): {container: {resource: [device]}}}."""
+    """Of {(namespace, pod): {container: {resource: [device]}}}; devices of claims are in the resource claim:DRIVER."""
     answer = Messages["ListPodResourcesResponse"]()
     for (namespace, name), containers in pods.items():
         pod = answer.pod_resources.add(name=name, namespace=namespace, weight=0.5)
@@ -60,6 +66,15 @@ def response(pods: dict[tuple[str, str], dict[str, dict[str, list[str]]]]):
             one = pod.containers.add(name=container, cpu_ids=[1, 2, 300], flags=7)
             one.memory.add(memory_type="memory", size=1 << 40)
             for resource, devices in resources.items():
+                if resource.startswith("claim:"):
+                    claim = one.dynamic_resources.add(claim_name="gpus", claim_namespace=namespace)
+                    for device in devices:
+                        driver = resource.removeprefix("claim:")
+                        claimed = claim.claim_resources.add(
+                            driver_name=driver, pool_name="node-1", device_name=device
+                        )
+                        claimed.cdi_devices.add(name=f"k8s.{driver}/claim=1f-{device}")
+                    continue
                 given = one.devices.add(resource_name=resource, device_ids=devices)
                 given.topology.nodes.add(ID=1)
     return answer

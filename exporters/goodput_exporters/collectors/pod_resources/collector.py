@@ -3,7 +3,8 @@
 They are in `goodput_gpu_pod_info`, which the collector `gpus` exposes. The socket is root's (its folder has mode 0750): without
 it, or without h2 (the extra `pods`), pods are known by their processes alone (collectors/attribution). The kubelet is asked
 every LIST_SECONDS; a kubelet that does not answer costs this collector, and what it said last counts for KEPT_SECONDS.
-Devices that are allocated by claims (DRA) are not read.
+Of claims (DRA) whole GPUs are known by the names that NVIDIA's and AMD's drivers give them; MIG instances have names
+there that NVML does not know.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import stat
 from collections.abc import Callable
 
 from goodput_exporters.collector import CollectorError, NoData, ParseError, Settings
+from goodput_exporters.collectors.pod_resources.device_names import device_names
 from goodput_exporters.collectors.pod_resources.messages import Allocation, parse_allocations
 from goodput_exporters.collectors.pod_resources.unary_call import unary_call
 from goodput_exporters.gpu.merge import MergedGpu
@@ -39,9 +41,11 @@ class PodResources:
 
     def __init__(self, settings: Settings, call: Callable[..., bytes] = unary_call):
         self._socket, self._call = settings.pod_resources, call
+        self._sysfs, self._procfs = settings.sysfs, settings.procfs
         self._monotonic_ns = settings.monotonic_ns
         self._interval = Interval(LIST_SECONDS, settings.monotonic_ns)
         self._pods: dict[str, list[Pod]] = {}
+        self._names: dict[str, set[str]] = {}  # of whole GPUs, by UUID
         self._listed_ns = 0
         self._problem = ""
 
@@ -61,8 +65,10 @@ class PodResources:
             return []
         names = {gpu.uuid, *gpu.names}
         if not gpu.parent:
-            # AMD's plugin has addresses, GKE's has device files.
-            names |= {gpu.pci, f"nvidia{gpu.index}"} - {""}
+            known = self._names
+            if gpu.uuid not in known:
+                known[gpu.uuid] = device_names(gpu, self._sysfs, self._procfs)
+            names |= known[gpu.uuid]
         return sorted({pod for name in names for pod in pods.get(name, ())})[:PODS_MAX]
 
     def _list(self) -> None:
@@ -70,6 +76,7 @@ class PodResources:
         try:
             message = self._call(self._socket, METHOD, b"", CALL_SECONDS_MAX)
             self._pods, refused = by_device(list(parse_allocations(message)))
+            self._names = {}
             self._listed_ns = self._monotonic_ns()
         except ImportError:
             self._problem = "h2 is not installed: pip install 'goodput-telemetry[pods]'"

@@ -2,8 +2,10 @@
 
     ListPodResourcesResponse: 1 pod_resources*
     PodResources: 1 name, 2 namespace, 3 containers*
-    ContainerResources: 1 name, 2 devices*
+    ContainerResources: 1 name, 2 devices*, 5 dynamic_resources*
     ContainerDevices: 1 resource_name, 2 device_ids*
+    DynamicResource: 4 claim_resources*
+    ClaimResource: 2 driver_name, 4 device_name
 
 https://github.com/kubernetes/kubelet/blob/master/pkg/apis/podresources/v1/api.proto
 """
@@ -19,7 +21,10 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class Allocation(NamedTuple):
-    """A device that a container has; `device` as the resource's plugin names it."""
+    """A device that a container has; `device` as the resource's plugin names it.
+
+    Of a claim (DRA) `resource` is the driver, and `device` has it too: gpu.nvidia.com/gpu-0.
+    """
 
     pod: str
     namespace: str
@@ -33,10 +38,20 @@ def parse_allocations(message: bytes) -> Iterator[Allocation]:
     for pod in _all(message, 1):
         name, namespace = _text(pod, 1), _text(pod, 2)
         for container in _all(pod, 3):
-            for devices in _all(container, 2):
-                resource = _text(devices, 1)
-                for device in _all(devices, 2):
-                    yield Allocation(name, namespace, _text(container, 1), resource, _decoded(device))
+            for resource, device in _devices(container):
+                yield Allocation(name, namespace, _text(container, 1), resource, device)
+
+
+def _devices(container: bytes) -> Iterator[tuple[str, str]]:
+    """(resource, device)."""
+    for devices in _all(container, 2):
+        resource = _text(devices, 1)
+        for device in _all(devices, 2):
+            yield resource, _decoded(device)
+    for claim in _all(container, 5):
+        for device in _all(claim, 4):
+            driver = _text(device, 2)
+            yield driver, f"{driver}/{_text(device, 4)}"
 
 
 def _all(message: bytes, number: int) -> list[bytes]:
