@@ -83,9 +83,14 @@ LINKS: dict[tuple[str, str], tuple[str, ...]] = {
     ("goodput-node", "Network errors per second"): (
         *("LinkDegraded#flapping", "NetworkCongestion#retransmits", "NetworkCongestion#congestion"),
     ),
-    ("goodput-host", "Disks"): ("HostPressure#disk",),
+    ("goodput-host", "Disks"): ("HostDegraded#disk",),
     ("goodput-host", "File systems"): ("FilesystemNearlyFull", "FilesystemNotAnswering"),
-    ("goodput-node", "Pressure, disks, file systems"): ("HostPressure#pressure",),
+    ("goodput-host", "Memory errors, throttling, packets"): (
+        *("HostDegraded#memory", "HostDegraded#heat", "NetworkCongestion#backlog"),
+    ),
+    ("goodput-host", "Memory modules with errors, NVMe"): ("HostDegraded#storage",),
+    ("goodput-host", "Clock, busiest processor"): ("ClocksContradict#unsynchronised",),
+    ("goodput-node", "Pressure, disks, file systems"): ("HostDegraded#pressure",),
 }
 
 

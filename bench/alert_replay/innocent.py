@@ -198,6 +198,12 @@ def _hardware_changes() -> list[HardwareChange]:
         ),
         # A data set was copied for ten minutes.
         change("n4", "goodput_network_bytes_total", 6.65 * DAY, 600, "rate", 11.8e9, **incoming),
+        # A module with correctable errors, a disk that was reset, cores at a peak, a clock that a daemon sets after boot.
+        change("n1", "goodput_host_memory_errors_total", 2.3 * DAY, 0, "jump", 300, kind="correctable"),
+        change("n2", "goodput_host_nvme_up", 5.2 * DAY, 60, "set", 0, device="nvme0"),
+        change("n4", "goodput_host_cpu_throttles_total", 7.6 * DAY, 1200, "rate", 3, kind="core"),
+        change("n5", "goodput_host_clock_synchronised", 0.5 * DAY, 600, "set", 0),
+        change("n5", "goodput_host_clock_error_seconds", 0.5 * DAY, 600, "set", 16, kind="maximum"),
         # Throttled for some minutes, on a hot afternoon.
         change("n0", "goodput_gpu_throttled", 7.6 * DAY, 240, "set", 1, **hot),
     ]

@@ -95,7 +95,7 @@ def planted(base: float = 10.0) -> tuple[ScrapedScenario, list[PlantedFault]]:
     _stack(plan)
     outage = RunFault("loader", OUTAGE_AT, SECONDS - 25 * MINUTE, 6.0)
     plan.run("sound", SECONDS + HOUR, outage, ranks=8)
-    for add in (_gpus, _drivers, _gpu_errors, _links, _traffic, _host):
+    for add in (_gpus, _drivers, _gpu_errors, _links, _traffic, _host, _machine):
         add(plan)
     what, end = "the storage serves a seventh", SECONDS - 25 * MINUTE
     plan.fault("GoodputObjectiveBurn#fast", what, OUTAGE_AT, end, 65 * MINUTE, run="sound")
@@ -389,13 +389,48 @@ def _traffic(plan: Plan) -> None:
     )
 
 
+def _machine(plan: Plan) -> None:
+    node, where = "sound-3", {"run": "sound", "instance": "sound-3:9470"}
+    alert, labels = "GoodputHostDegraded#memory", {"controller": "0", "kind": "uncorrectable"}
+    plan.hardware(node, "goodput_host_memory_errors_total", 20 * MINUTE, 0, "jump", 1, **labels)
+    plan.fault(
+        alert,
+        "a module loses data",
+        20 * MINUTE,
+        20 * MINUTE,
+        MINUTE,
+        **where,
+        controller=labels["controller"],
+    )
+    alert, start, end = "GoodputHostDegraded#storage", 45 * MINUTE, 55 * MINUTE
+    plan.hardware(node, "goodput_host_nvme_up", start, end, "set", 0, device="nvme0")
+    plan.fault(alert, "an NVMe controller is gone", start, end, 2 * MINUTE, **where, device="nvme0")
+    start, end, name = 65 * MINUTE, 75 * MINUTE, "goodput_filesystem_readonly"
+    plan.hardware(node, name, start, end, "set", 1, mount="/scratch")
+    plan.fault(alert, "a file system is read-only", start, end, 2 * MINUTE, **where, mount="/scratch")
+    start, end, package = 90 * MINUTE, 120 * MINUTE, {"package": "1"}
+    plan.hardware(
+        node, "goodput_host_cpu_throttles_total", start, end, "rate", 0.5, **package, kind="package"
+    )
+    plan.fault("GoodputHostDegraded#heat", "30 times a minute", start, end, 15 * MINUTE, **where, **package)
+    start, end, name = 130 * MINUTE, 160 * MINUTE, "goodput_host_clock_error_seconds"
+    plan.hardware(node, "goodput_host_clock_synchronised", start, end, "set", 0)
+    plan.hardware(node, name, start, end, "set", 16, kind="maximum")
+    what = "no time daemon"
+    plan.fault("GoodputClocksContradict#unsynchronised", what, start, end, 15 * MINUTE, **where)
+    start, end = 170 * MINUTE, 200 * MINUTE
+    plan.hardware(node, "goodput_host_softnet_dropped_total", start, end, "rate", 40)
+    what = "40 packets a second"
+    plan.fault("GoodputNetworkCongestion#backlog", what, start, end, 15 * MINUTE, **where)
+
+
 def _host(plan: Plan) -> None:
     node, where = "sound-1", {"run": "sound", "instance": "sound-1:9470"}
     full = {"resource": "io", "kind": "full"}
     start, end = 160 * MINUTE, 180 * MINUTE
     plan.hardware(node, "goodput_host_pressure_seconds_total", start, end, "rate", 0.5, **full)
     plan.fault(
-        "GoodputHostPressure#pressure",
+        "GoodputHostDegraded#pressure",
         "half of the time all wait",
         start,
         end,
@@ -406,7 +441,7 @@ def _host(plan: Plan) -> None:
     plan.hardware(node, "goodput_host_disk_busy_seconds_total", start, end, "rate", 0.93, device="nvme0n1")
     plan.hardware(node, "goodput_host_disk_operation_seconds_total", start, end, "rate", 30, device="nvme0n1")
     what = "a request takes 0.2 s"
-    plan.fault("GoodputHostPressure#disk", what, start, end, 15 * MINUTE, **where, device="nvme0n1")
+    plan.fault("GoodputHostDegraded#disk", what, start, end, 15 * MINUTE, **where, device="nvme0n1")
     plan.hardware(node, "goodput_filesystem_up", 30 * MINUTE, 40 * MINUTE, "set", 0, mount="/shared")
     what = "the file server is gone"
     plan.fault("GoodputFilesystemNotAnswering", what, 30 * MINUTE, 40 * MINUTE, 2 * MINUTE, **where)

@@ -83,8 +83,8 @@ SCENARIOS = {
         ("LoaderStarved", {"cluster": "e", "run": "r1"}, True),
         ("LoaderStarved", {"cluster": "f", "run": "r1"}, False),
         ("AgentDown", {"cluster": "g", **N0}, False),
-        ("HostPressure#disk", {"cluster": "g", **N0}, True),
-        ("HostPressure#disk", {"cluster": "h", **N0}, False),
+        ("HostDegraded#disk", {"cluster": "g", **N0}, True),
+        ("HostDegraded#disk", {"cluster": "h", **N0}, False),
     ],
     "no agent and no report at all": [
         ("AgentDown", {"severity": "critical", "level": "cluster", "agents": "all"}, False),
@@ -98,8 +98,8 @@ SCENARIOS = {
     "a node without an agent": [
         ("AgentDown", {**N0, "job": "goodput-node", "run": "r1"}, False),
         ("GpuThrottled", {**N0, "gpu": "G0"}, True),
-        ("HostPressure#disk", N0, True),
-        ("HostPressure#disk", N1, False),
+        ("HostDegraded#disk", N0, True),
+        ("HostDegraded#disk", N1, False),
         ("StragglerRank", {"run": "r1", "rank": "3", "host": "n0"}, False),
         ("PushFailing#failing", N1, False),
         ("PushFailing#dropping", N1, True),

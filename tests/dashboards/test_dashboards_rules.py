@@ -178,9 +178,16 @@ CLAUSES |= {
         'or increase(goodput_infiniband_errors_total{kind="link_downed"}[30m]) >= 2': "GoodputLinkDegraded#flapping",
         "and on (cluster, instance, device, port) goodput_infiniband_up == 1": "GoodputLinkDegraded#rate_or_errors",
         '{direction="receive"}': "GoodputNetworkCongestion#congestion",
+        "\n  and on (cluster, instance) goodput_rank_alive == 1": "GoodputNetworkCongestion#backlog",
     },
     "hardware_host_test.yml": {
-        "and on (cluster, instance) goodput_rank_alive == 1": "GoodputHostPressure#pressure",
+        "and on (cluster, instance) goodput_rank_alive == 1": "GoodputHostDegraded#pressure",
+        '{kind="package"}': "GoodputHostDegraded#heat",
+        "\n  and on (cluster, instance) goodput_rank_alive == 1": "GoodputHostDegraded#heat",
+        "and on (cluster, instance, mount) filesystem:writable:timestamp": "GoodputHostDegraded#storage",
+        "or filesystem:writable:timestamp > time() - 86400": "GoodputHostDegraded#storage",
+        '{kind="maximum"}': "GoodputClocksContradict#unsynchronised",
+        "and on (cluster, instance) goodput_host_clock_synchronised == 0": "GoodputClocksContradict#unsynchronised",
         ">= 0.03": "GoodputFilesystemNearlyFull",
         "squashfs|": "GoodputFilesystemNearlyFull",
     },
@@ -504,7 +511,7 @@ def test_objective_can_be_set_per_run(tmp_path):
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_record_is_named_level_metric_operations(name):
-    levels = "cluster|cluster_[a-z]+|run|rank|node_[a-z]+|run_[a-z]+(_[a-z]+)*|gpu|gpu_rank|node|node_run|node_resource|network_device|infiniband_port"
+    levels = "cluster|cluster_[a-z]+|run|rank|node_[a-z]+|run_[a-z]+(_[a-z]+)*|gpu|gpu_rank|node|node_run|node_resource|network_device|infiniband_port|filesystem"
     assert re.fullmatch(rf"({levels}):[a-z_]+:[a-z0-9_]+", name)
 
 

@@ -148,4 +148,4 @@ def test_scenario_fires_alerts_of_every_kind(both):
         "GoodputGpuXid#critical",
         "GoodputLinkDown#infiniband",
     }
-    assert wanted | {"GoodputAgentDown", "GoodputHostPressure#pressure"} <= names
+    assert wanted | {"GoodputAgentDown", "GoodputHostDegraded#pressure"} <= names
