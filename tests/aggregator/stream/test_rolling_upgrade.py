@@ -60,9 +60,7 @@ def test_messages_of_two_versions(cluster, later):
         cluster.replace(name, later("messages"))
     pushed(1)
     older = ("aggregate-0", "aggregate-1")
-    wait_until(
-        lambda: any("update this one" in cluster.log(name) for name in older), SECONDS_MAX, "a refusal"
-    )
+    wait_until(lambda: any("update it" in cluster.log(name) for name in older), SECONDS_MAX, "a refusal")
     cluster.replace("aggregate-0", later("messages"))
     served(cluster, "one of two aggregators is upgraded after the workers", "aggregate-0")
     # Back: the older one goes on to read nothing of the later version, and all of the older one.

@@ -127,7 +127,7 @@ def test_pushes_of_a_node_are_merged_in_order_also_where_one_is_tried_again(monk
         partitions, held = served(monkeypatch, [batch], ingest)
         await until(lambda: held.written == 13)
         assert ingest.accepted == ["other", "first", "second"]
-        assert not held.turns
+        assert not held.node_locks
         await partitions._end(held)
 
     asyncio.run(main())

@@ -182,5 +182,5 @@ def test_push_of_a_later_version_waits_for_a_later_program(tmp_path, monkeypatch
         held = asyncio.run(scenario(cluster.urls))
     assert (old.accepted[0], old.position, held) == (1, 1, [])
     assert new.accepted == [2, 3]
-    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert "partition 0: the stream has a push of stream version 2" in said and "update this one" in said
+    (logged,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "partition 0: the stream has a push of stream version 2" in logged and "update it" in logged
