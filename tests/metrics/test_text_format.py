@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.utils import floatToGoString
 from support.node.broken_files import exposition
 
+from goodput.histograms.native_histogram import NativeHistogram
 from goodput.metrics import CATALOGUE, Families
+from goodput.metrics.openmetrics import OpenMetricsWriter
+from goodput.metrics.protobuf_format import ProtobufWriter
 from goodput.metrics.text_format import TextWriter, number
 
+STEPS = "goodput_step_duration_seconds"
 OURS = [metric for metric in CATALOGUE.values() if metric.exposer == "node"]
 BUCKETS = [("0.1", 1), ("2.5", 7), ("+Inf", 12_345_678)]
 texts = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -44,6 +50,46 @@ def test_arbitrary_families_match_prometheus_client(data):
         assert writer.write([families]) == exposition(families)
 
 
+# Few, so that series and values come back: equal numbers of different types, and those with a text of their own.
+VALUES = (
+    0,
+    0.0,
+    -0.0,
+    False,
+    1,
+    1.0,
+    True,
+    math.nan,
+    math.inf,
+    999_999,
+    1e6,
+    2**53,
+    2.0**53,
+    2**53 + 1,
+    -1e7,
+    1e-7,
+)
+RUNS = st.lists(st.tuples(st.sampled_from(("a", 'b "\\\n')), st.sampled_from(VALUES)), max_size=3)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.tuples(RUNS, RUNS), max_size=4))
+def test_cached_text_is_that_of_a_new_writer(scrapes):
+    """Of series that stay the same, change, come and go between scrapes."""
+    writers = [TextWriter(), OpenMetricsWriter(), ProtobufWriter()]
+    for gauges, histograms in scrapes:
+        families = Families("node")
+        for run, value in gauges:
+            families.add("goodput_rank_step", {"run": run, "rank": "0"}, value)
+        for run, value in histograms:
+            exemplar = (("step", "1"),), 0.2, 10**18
+            labels, native = {"run": run, "rank": "0"}, NativeHistogram([(3, 2)], 1.5)
+            families.add_histogram(STEPS, labels, [("0.1", 1), ("+Inf", 2)], value, native, exemplar)
+        for writer in writers:
+            assert writer.write([families]) == type(writer)().write([families])
+        assert writers[0].write([families]) == exposition(families)
+
+
 def test_whole_catalogue_matches_prometheus_client():
     families, again = Families("node"), Families("node")
     for metric in OURS:
@@ -72,7 +118,7 @@ def test_cache_forgets_series_that_are_gone():
         families.add("goodput_rank_step", {"run": f"r{run}", "rank": "0"}, run)
         families.add_histogram("goodput_step_duration_seconds", {"run": f"r{run}", "rank": "0"}, BUCKETS, 1)
         writer.write([families])
-        assert len(writer._known) == 2
+        assert [len(one.known) for one in writer._written.values()] == [1, 1]
 
 
 def test_changed_buckets_are_not_read_from_the_cache():

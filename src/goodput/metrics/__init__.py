@@ -15,7 +15,8 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
 from typing import NamedTuple
 
 from goodput.histograms.native_histogram import NativeHistogram
@@ -72,6 +73,16 @@ CATALOGUE: dict[str, Metric] = {
 }
 
 
+def _values_of(names: tuple[str, ...]) -> Callable[[Mapping[str, str]], tuple[str, ...]]:
+    """A function that takes the values of these labels."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda labels: tuple([labels[name] for name in names])
+
+
+_VALUES = {name: _values_of(metric.labels) for name, metric in CATALOGUE.items()}
+
+
 class Families:
     """Metric families of one exposer, filled value by value, in catalogue order."""
 
@@ -84,13 +95,8 @@ class Families:
 
     def add(self, name: str, labels: Mapping[str, str], value: float | None) -> None:
         """Add one value; None, an unknown one, adds nothing. Raises KeyError for an undeclared series or label set."""
-        if value is None:
-            return
-        values = self._values(name, labels)
-        try:
-            self.rows[name].append((values, value))
-        except KeyError:
-            self.rows[name] = [(values, value)]
+        if value is not None:
+            self.add_row(name, self._values(name, labels), value)
 
     def row_of(self, name: str, labels: Mapping[str, str]) -> tuple[str, ...]:
         """What `add_row` takes for these labels. Raises KeyError as `add`."""
@@ -99,6 +105,8 @@ class Families:
     def add_row(self, name: str, row: tuple[str, ...], value: float) -> None:
         """Add one value with labels that `row_of` has checked, for series that are added at each scrape: a quarter of
         `add`'s time."""
+        # Without -0.0, which equals 0.0 and has another text.
+        value = value or abs(value)
         try:
             self.rows[name].append((row, value))
         except KeyError:
@@ -119,7 +127,7 @@ class Families:
         observations, for OpenMetrics.
         """
         one = None if exemplar is None else Exemplar(*exemplar)
-        row = (self._values(name, labels), buckets, total, native, one)
+        row = (self._values(name, labels), buckets, total or abs(total), native, one)
         self.rows.setdefault(name, []).append(row)
 
     def add_counts(self, name: str, label: str, counts: Mapping[str, float]) -> None:
@@ -167,7 +175,7 @@ class Families:
         metric = CATALOGUE[name]
         try:
             if metric.exposer == self._exposer and len(labels) == len(metric.labels):
-                values = tuple([labels[label] for label in metric.labels])
+                values = _VALUES[name](labels)
                 # What a terminal or a browser would act on is refused where it comes in; this holds whatever was missed.
                 return values if "".join(values).isprintable() else tuple(map(_printable, values))
         except KeyError:

@@ -38,14 +38,14 @@ class OpenMetricsWriter(TextWriter):
             kind = "unknown"
         return self._foreign(family, kind, family.help.translate(ESCAPED), name)
 
-    def _add_histograms(self, out: list[str], metric: Metric, rows: list[tuple], known: dict) -> None:
-        for row in rows:
-            begin = len(out)
-            super()._add_histograms(out, metric, [row], known)
-            _, buckets, _, _, exemplar = row
+    def _histograms(self, metric: Metric, rows: list[tuple], before: dict, known: dict) -> list[str]:
+        out, begin = super()._histograms(metric, rows, before, known), 0
+        for _, buckets, _, _, exemplar in rows:
             at = _bucket(exemplar, buckets) if exemplar is not None else None
             if exemplar is not None and at is not None:
                 out[begin + at] = f"{out[begin + at][:-1]} # {_text(exemplar)}\n"
+            begin += len(buckets) + 2  # its count and sum
+        return out
 
 
 def _bucket(exemplar: Exemplar, buckets: list[tuple[str, int]]) -> int | None:

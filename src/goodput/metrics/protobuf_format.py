@@ -51,21 +51,23 @@ class ProtobufWriter(Writer):
         fields = _text(1, family) + _text(2, metric.help) + b"\x18" + _varint(_TYPES[kind])
         return _varint(len(fields) + size) + fields
 
-    def encode(self, metric: Metric, rows: list[tuple], known: dict) -> Iterator[tuple[str, bytes]]:
+    def encode(
+        self, metric: Metric, rows: list[tuple], before: dict, known: dict
+    ) -> Iterator[tuple[str, bytes]]:
         if metric.kind != "histogram":
-            yield metric.name, self._values(metric.name, metric.kind, metric.labels, rows, known)
+            yield metric.name, _values(metric.kind, metric.labels, rows, before, known)
             return
         labels = metric.labels
         buckets = [((*values, bound), count) for values, buckets, *_ in rows for bound, count in buckets]
         counts = [(values, buckets[-1][1]) for values, buckets, *_ in rows]
         sums = [(values, total) for values, _, total, *_ in rows]
         names = [metric.name + part for part in _CLASSIC]
-        yield names[0], self._values(names[0], "counter", (*labels, "le"), buckets, known)
-        yield names[1], self._values(names[1], "counter", labels, counts, known)
-        yield names[2], self._values(names[2], "counter", labels, sums, known)
+        yield names[0], _values("counter", (*labels, "le"), buckets, before, known)
+        yield names[1], _values("counter", labels, counts, before, known)
+        yield names[2], _values("counter", labels, sums, before, known)
         natives = [(values, native) for values, _, _, native, _ in rows if native is not None]
         if natives:
-            yield metric.name, self._natives(metric, natives, known)
+            yield metric.name, _natives(labels, natives, before, known)
 
     def foreign(self, family: ForeignFamily) -> bytes:
         """Histograms and summaries as their classic samples, each name a family."""
@@ -92,23 +94,22 @@ class ProtobufWriter(Writer):
             out += (_varint(len(fields) + sum(map(len, lines))), fields, *lines)
         return b"".join(out)
 
-    def _values(
-        self, family: str, kind: str, labels: tuple[str, ...], rows: Iterable[tuple], known: dict
-    ) -> bytes:
-        out, before = [], self._known
-        for values, value in rows:
-            key = family, values
-            known[key] = line = before.get(key) or _up_to_value(_labels(labels, values), _FIGURES[kind])
-            out += (line, _double(value))
-        return b"".join(out)
 
-    def _natives(self, metric: Metric, rows: Iterable[tuple], known: dict) -> bytes:
-        out, before = [], self._known
-        for values, native in rows:
-            key = metric.name, values
-            known[key] = labels = before.get(key) or _labels(metric.labels, values)
-            out.append(_bytes(4, labels + _bytes(7, _histogram(native))))
-        return b"".join(out)
+def _values(kind: str, names: tuple[str, ...], rows: Iterable[tuple], before: dict, known: dict) -> bytes:
+    out = []
+    for values, value in rows:
+        known[values] = line = before.get(values) or _up_to_value(_labels(names, values), _FIGURES[kind])
+        out += (line, _double(value))
+    return b"".join(out)
+
+
+def _natives(names: tuple[str, ...], rows: Iterable[tuple], before: dict, known: dict) -> bytes:
+    out = []
+    for values, native in rows:
+        key = (values,)  # Under `values` alone is what precedes its count and its sum.
+        known[key] = labels = before.get(key) or _labels(names, values)
+        out.append(_bytes(4, labels + _bytes(7, _histogram(native))))
+    return b"".join(out)
 
 
 def _histogram(native: NativeHistogram) -> bytes:

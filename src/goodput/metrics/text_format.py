@@ -1,10 +1,8 @@
-"""Writes the Prometheus text format 0.0.4, byte for byte like prometheus_client's generate_latest, in a fifth of the time.
-
-3000 series take 4 ms.
-"""
+"""Writes the Prometheus text format 0.0.4, byte for byte like prometheus_client's generate_latest."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from goodput.metrics import Metric
@@ -24,10 +22,11 @@ class TextWriter(Writer):
     def head(cls, metric: Metric, family: str, size: int) -> bytes:
         return f"# HELP {family} {metric.help}\n# TYPE {family} {metric.kind}\n".encode()
 
-    def encode(self, metric: Metric, rows: list[tuple], known: dict) -> Iterator[tuple[str, bytes]]:
-        out: list[str] = []
-        (self._add_histograms if metric.kind == "histogram" else self._add)(out, metric, rows, known)
-        yield metric.name, "".join(out).encode()
+    def encode(
+        self, metric: Metric, rows: list[tuple], before: dict, known: dict
+    ) -> Iterator[tuple[str, bytes]]:
+        lines = self._histograms if metric.kind == "histogram" else self._lines
+        yield metric.name, "".join(lines(metric, rows, before, known)).encode()
 
     def foreign(self, family: ForeignFamily) -> bytes:
         return self._foreign(family, family.kind, family.help.translate(_HELP_ESCAPED), family.name)
@@ -39,32 +38,38 @@ class TextWriter(Writer):
             lines.append(f"{one.name}{_labels(names, values)} {number(one.value)}\n")
         return "".join(lines).encode()
 
-    def _add(self, out: list[str], metric: Metric, rows: list[tuple], known: dict) -> None:
+    def _lines(self, metric: Metric, rows: list[tuple], before: dict, known: dict) -> list[str]:
+        out = []
         for values, value in rows:
-            key = metric.name, values
-            known[key] = line = self._known.get(key) or f"{metric.name}{_labels(metric.labels, values)} "
+            known[values] = line = before.get(values) or f"{metric.name}{_labels(metric.labels, values)} "
             out.append(f"{line}{number(value)}\n")
+        return out
 
-    def _add_histograms(self, out: list[str], metric: Metric, rows: list[tuple], known: dict) -> None:
+    def _histograms(self, metric: Metric, rows: list[tuple], before: dict, known: dict) -> list[str]:
+        out = []
         for values, buckets, total, *_ in rows:
-            key = (metric.name, values, *[bound for bound, _ in buckets])
-            heads = self._known.get(key)
-            if heads is None:
-                bounds = [bound for bound, _ in buckets]
-                names = (*metric.labels, "le")
-                heads = [f"{metric.name}_bucket{_labels(names, (*values, bound))} " for bound in bounds]
-                heads += [
-                    f"{metric.name}_{part}{_labels(metric.labels, values)} " for part in ("count", "sum")
-                ]
-            known[key] = heads
-            figures = [count for _, count in buckets]
-            figures += [figures[-1], total]
+            bounds, counts = zip(*buckets, strict=True)
+            bounds_before, heads = before.get(values, (None, ()))
+            if bounds != bounds_before:
+                heads = _heads(metric, values, bounds)
+            known[values] = bounds, heads
+            figures = *counts, counts[-1], total
             out += [f"{head}{number(figure)}\n" for head, figure in zip(heads, figures, strict=True)]
+        return out
+
+
+def _heads(metric: Metric, values: tuple[str, ...], bounds: tuple[str, ...]) -> list[str]:
+    """The lines of a histogram up to their values."""
+    names = (*metric.labels, "le")
+    heads = [f"{metric.name}_bucket{_labels(names, (*values, bound))} " for bound in bounds]
+    return heads + [f"{metric.name}_{part}{_labels(metric.labels, values)} " for part in ("count", "sum")]
 
 
 def number(value: float) -> str:
     """A value as Go formats it: shortest form, with an exponent from a million on."""
     text = repr(float(value))
+    if -math.inf < value < 1e6:
+        return text
     whole, point, rest = text.partition(".")
     if len(whole) > 6 and point and value > 0:
         digits = (whole[1:] + rest).rstrip("0")
