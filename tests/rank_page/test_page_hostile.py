@@ -57,6 +57,10 @@ def read_open(reader: Reader) -> str:
         snapshot = reader.snapshot()
         reader.snapshot(since_step=7, since_event=1)
         reader.alive()
+        # What is read apart, and more often, is the same.
+        times, running = reader.phase_times(), snapshot.phases.index(snapshot.phase)
+        assert times[:3] == (snapshot.phases, snapshot.phase_states, running)
+        assert times[3:] == (bool(snapshot.ended), snapshot.last_ns, snapshot.host_totals)
         for slot in SLOTS:
             for first, counts in reader.histogram_blocks(slot):
                 assert 0 <= first < page.HISTOGRAM_WORDS and len(counts) == 1024

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from operator import gt
+from functools import lru_cache
+from operator import le
 from typing import NamedTuple
 
 from goodput.rank_page import page
@@ -83,22 +86,28 @@ def ring_runs(first: int, last: int, ring: int) -> list[tuple[int, int]]:
     return [(begin, ring - begin), (0, count - (ring - begin))]
 
 
-def step_record(words: memoryview, width: int, at_outside: int = page.R_OUTSIDE) -> StepRecord | None:
-    """The record if it is sealed and plausible, None if it is torn, overwritten or out of range."""
-    number = words[page.R_NUMBER]
-    if number == 0 or number != words[page.R_SEAL]:
-        return None
-    start, end = words[page.R_START], words[page.R_END]
-    totals = tuple(words[page.R_TOTALS : page.R_TOTALS + width])
-    outside = tuple(words[at_outside : at_outside + width])
-    if not start <= end < page.NS_MAX or max(totals) >= page.NS_MAX:
-        return None
-    if any(map(gt, outside, totals)):
-        return None
-    step = words[page.R_STEP] - page.STEP_BIAS
-    if step < 0 or step >= page.NS_MAX or words[page.R_SAMPLES] >= page.NS_MAX:
-        return None
-    return StepRecord(number, step, start, end, words[page.R_SAMPLES], totals, outside)
+def step_records(slots: bytes, width: int, at_outside: int = page.R_OUTSIDE) -> Iterator[StepRecord | None]:
+    """Of each slot its record if that is sealed and plausible, None if it is torn, overwritten or out of range."""
+    for fields in _step_format(width, at_outside).iter_unpack(slots):
+        number, biased, start, end, samples = fields[: page.R_TOTALS]
+        totals, outside = fields[page.R_TOTALS : page.R_TOTALS + width], fields[page.R_TOTALS + width : -1]
+        is_valid = (
+            0 < number == fields[-1]
+            and start <= end < page.NS_MAX
+            and page.STEP_BIAS <= biased < page.STEP_BIAS + page.NS_MAX
+            and samples < page.NS_MAX
+            and max(totals) < page.NS_MAX
+            and all(map(le, outside, totals))
+        )
+        step = biased - page.STEP_BIAS
+        yield StepRecord(number, step, start, end, samples, totals, outside) if is_valid else None
+
+
+@lru_cache(64)
+def _step_format(width: int, at_outside: int) -> struct.Struct:
+    """A slot's words up to its totals, `width` totals, as many parts outside steps, and its seal."""
+    unused, rest = at_outside - page.R_TOTALS - width, page.R_SEAL - at_outside - width
+    return struct.Struct(f"={page.R_TOTALS + width}Q{8 * unused}x{width}Q{8 * rest}xQ")
 
 
 def device_record(words: memoryview, width: int) -> tuple[int, tuple[int, ...], int] | None:

@@ -26,7 +26,7 @@ from goodput_exporters.collectors.ranks.reported_collectives import ReportedColl
 from goodput_exporters.system.processes import lock_holder
 from goodput_exporters.system.ranks import RankPhases, RankProcess, rank_key
 
-COMPUTE = ("forward", "backward", "optimizer")
+COMPUTE = frozenset(("forward", "backward", "optimizer"))
 _DESCRIBED = ("device", "device_uuid", "devices", "group", "role", "worker", "dtype")
 
 
@@ -126,17 +126,15 @@ class Rank:
     def now(self, monotonic_ns: Callable[[], int]) -> RankPhases | None:
         """Its totals on the host's clock up to this moment, the running phase included; None if they cannot be read."""
         try:
-            snapshot = self.reader.snapshot(NS_MAX, NS_MAX)
+            found = self.reader.phase_times()
         except (PageError, OSError):
             return None
-        totals = list(snapshot.host_totals or snapshot.totals)
-        running = snapshot.phases.index(snapshot.phase) if snapshot.phase in snapshot.phases else 0
-        if not snapshot.ended:
-            totals[running] += max(monotonic_ns() - snapshot.last_ns, 0)
-        states = snapshot.phase_states
-        compute = frozenset(p for p in snapshot.phases if p in COMPUTE or states.get(p) == "productive")
+        totals = list(found.totals)
+        if not found.has_ended:
+            totals[found.running] += max(monotonic_ns() - found.last_ns, 0)
+        own = [phase for phase, state in found.phase_states.items() if state == "productive"]
         about = self.key, self.identity.device_uuid, self._known_pid
-        return RankPhases(*about, snapshot.phases, compute, tuple(totals), snapshot.last_ns)
+        return RankPhases(*about, found.phases, COMPUTE.union(own), tuple(totals), found.last_ns)
 
     def _note_alive(self, alive: bool, now_ns: int) -> None:
         if not (alive and self.alive and self._known_pid):
@@ -155,7 +153,8 @@ class Rank:
             self._take(snapshot)
 
     def _report(self, snapshot: Snapshot, now_ns: int, sequence: int) -> schema.RankReport:
-        steps = [self._step_row(snapshot, record) for record in snapshot.steps]
+        offset_ns = snapshot.unix_ns(0)
+        steps = [self._step_row(offset_ns, record) for record in snapshot.steps]
         if snapshot.steps:
             self.last_step = snapshot.steps[-1]
             self.recent.add(snapshot.steps)
@@ -178,15 +177,15 @@ class Rank:
             ],
         )
 
-    def _step_row(self, snapshot: Snapshot, record: StepRecord) -> schema.StepRow:
+    def _step_row(self, offset_ns: int, record: StepRecord) -> schema.StepRow:
         # Time outside steps rarely changes; sharing equal tuples halves what a long backlog holds.
         if record.outside != self._outside:
             self._outside = record.outside
         return schema.StepRow(
             record.number,
             record.step,
-            snapshot.unix_ns(record.start_ns),
-            snapshot.unix_ns(record.end_ns),
+            offset_ns + record.start_ns,
+            offset_ns + record.end_ns,
             record.samples,
             record.totals,
             self._outside,
