@@ -42,6 +42,27 @@ def test_quantiles_are_those_of_numpy(count):
     }
 
 
+def test_window_moves_by_number_and_age():
+    """Step by step, against the steps that are in the window."""
+    rng, recent, ended, at = random.Random(3), RecentSteps(), [], 0
+    for number in range(1, 1500):
+        own = rng.randint(1, SECOND) if number < 1000 else rng.randint(SECOND, 4 * SECOND)
+        recent.add([StepRecord(number, number - 1, at, at + own, 0, (at + own,), (0,))])
+        at += own
+        ended.append((at, own))
+        if number % 41 == 0:
+            window = [ns for end_ns, ns in ended[-STEPS_MAX:] if at - end_ns <= SECONDS_MAX * SECOND]
+            want = [int(np.quantile(window, q, method="inverted_cdf")) / 1e9 for q in QUANTILES.values()]
+            assert recent.quantiles(at) == {0: want}
+
+
+def test_phase_defined_later_counts_from_its_definition():
+    recent = RecentSteps()
+    recent.add([StepRecord(1, 0, 0, 9, 0, (0, 9), (0, 0)), StepRecord(2, 1, 9, 20, 0, (0, 20), (0, 0))])
+    recent.add([StepRecord(3, 2, 20, 30, 0, (0, 25, 8), (0, 0, 3))])
+    assert recent.quantiles(30) == {0: [1e-8, 1.1e-8, 1.1e-8], 1: [9e-9, 1.1e-8, 1.1e-8], 2: [5e-9] * 3}
+
+
 def test_old_steps_and_gaps_are_left_out():
     """The step after the gap would stand for several."""
     steps, spent = records(20, random.Random(1))

@@ -1,17 +1,20 @@
 """Rebins the fp16 histograms of a page into classic buckets and native ones, exactly.
 
-Both are cut into an octave's block at the same time: adding the slices of a block takes a third of the time that building
-a Histogram of it does.
+Both are cut into an octave's block at the same time. Most slices of a block are zero and are not added: comparing one takes
+0.1 us, adding its 64 counts 2 us.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 from goodput.histograms.histogram import BINS, OCTAVE, bin_of, value_of
 from goodput.histograms.native_histogram import SCHEMA, bucket_of, bucket_of_bin
+
+_PART = 64  # counts of a block that are looked at together
 
 
 class Binning:
@@ -26,12 +29,27 @@ class Binning:
         """Samples between each two bounds, and beyond the last; and (native bucket, samples)."""
         classic, native = [0] * len(self.bounds), []
         for first_bin, block in blocks:
+            raw = block.tobytes()
             for start, stop, bucket, index in self._cuts[first_bin // OCTAVE]:
-                count = sum(block[start:stop])
-                if count:
+                if raw[8 * start : 8 * stop] != _zeros(8 * (stop - start)):
+                    count = sum(block[start:stop].tolist())
                     classic[bucket] += count
                     native.append((index, count))
         return classic, native
+
+
+def filled_parts(block: memoryview) -> Iterator[tuple[int, list[int]]]:
+    """The parts of an octave's block that are not all zero, which few are: the place of each and its counts."""
+    raw = block.tobytes()
+    for start in range(0, len(block), _PART):
+        part = block[start : start + _PART]
+        if raw[8 * start : 8 * (start + _PART)] != _zeros(part.nbytes):
+            yield start, part.tolist()
+
+
+@lru_cache(1024)
+def _zeros(size: int) -> bytes:
+    return bytes(size)
 
 
 def _cuts(octave: int, bounds: Sequence[float]) -> list[tuple[int, int, int, int | None]]:

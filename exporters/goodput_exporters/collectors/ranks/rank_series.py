@@ -22,7 +22,7 @@ from goodput.histograms.native_histogram import NativeHistogram
 from goodput.rank_page.loader_words import parts_of, waits_of
 from goodput.rank_page.page import PageError
 from goodput.rank_page.reader import Reader, Snapshot
-from goodput_exporters.collectors.ranks.bucket_counts import Binning
+from goodput_exporters.collectors.ranks.bucket_counts import Binning, filled_parts
 from goodput_exporters.collectors.ranks.rank import Rank
 from goodput_exporters.collectors.ranks.recent_steps import QUANTILES
 
@@ -121,9 +121,12 @@ def sum_of_bins(blocks: list[tuple[int, memoryview]]) -> float:
         if octave == BINS // OCTAVE:
             units += int(OVERFLOW_SECONDS * UNITS_PER_SECOND) * block[0]
             continue
+        samples = weighted = 0
+        for start, counts in filled_parts(block):
+            samples += sum(counts)
+            weighted += sum(map(mul, range(start, start + len(counts)), counts))
         # Within an octave a bin's value grows by 2**-24 s, doubled with each octave above the first two.
-        weighted = sum(map(mul, range(OCTAVE), block))
-        units += (OCTAVE * sum(block) + weighted) << (octave - 1) if octave else weighted
+        units += (OCTAVE * samples + weighted) << (octave - 1) if octave else weighted
     return units / UNITS_PER_SECOND
 
 
