@@ -6,6 +6,7 @@ import errno
 import os
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TypeVar
 
 from goodput_exporters.collector import CollectorError, ParseError
@@ -30,9 +31,12 @@ def read_text(path: str, bytes_max: int = 1 << 20) -> str | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            # One read of a file of many records, such as vmstat or mountinfo, returns about 4 KiB at most.
-            text = b""
-            while len(text) < bytes_max and (part := os.read(fd, min(1 << 16, bytes_max - len(text)))):
+            text = os.read(fd, min(1 << 16, bytes_max))
+            # One read of a file of many records, such as vmstat or mountinfo, returns about 4 KiB at most. One of a file
+            # of a single value returns it whole.
+            while COUNTER_BYTES_MAX < bytes_max > len(text) and (
+                part := os.read(fd, min(1 << 16, bytes_max - len(text)))
+            ):
                 text += part
             return text.decode("utf-8", "replace")
         finally:
@@ -129,6 +133,7 @@ def parse_meminfo(text: str, kinds: dict[str, str]) -> dict[str, int]:
     return found
 
 
+@lru_cache(4096)
 def natural_key(name: str) -> tuple:
     """A sort key that puts mlx5_2 before mlx5_10."""
     parts = _NUMBERS.split(name)

@@ -155,6 +155,18 @@ def test_sample_with_components_is_checked():
     assert len(valid_part(many).components) == COMPONENTS_MAX
 
 
+def test_reading_of_one_kind_is_unknown_for_others():
+    """Also once it was accepted; and a value that is out of range after one that was not."""
+    switch, cpu = ("nvswitch", {"reset_required": 0.0}), ("cpu", {"activity/user": 0.5})
+    for (kind, readings), (other, _) in ((switch, cpu), (cpu, switch)):
+        good = Sample("x", 0, [], components=[Component(kind, "0", readings)])
+        assert valid_part(good) is good
+        for bad in (Component(other, "0", readings), Component(kind, "0", dict.fromkeys(readings, 10**400))):
+            sample = Sample("x", 0, [], components=[bad])
+            assert valid_part(sample).components == [Component(bad.kind, "0")]
+    assert valid_part(Sample("x", 0, [Gpu("GPU-1", readings=switch[1])])).gpus == [Gpu("GPU-1")]
+
+
 def test_components_of_two_drivers_become_series():
     def status(name, **readings):
         sample = Sample(name, 0, [], components=[Component("nvswitch", "0", readings)])
