@@ -7,11 +7,13 @@ KEPT_SECONDS loses its series.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from goodput.metrics import CATALOGUE, Families
 from goodput.wire import schema
 from goodput_exporters.collector import NoData, Settings
 from goodput_exporters.collectors.gpu_phases.phase_attribution import PhaseAttribution
@@ -19,6 +21,12 @@ from goodput_exporters.gpu.sample import Sample
 from goodput_exporters.system.ranks import RankKey, RankPhases, rank_key
 
 KEPT_SECONDS = 3600.0
+SECONDS, ACTIVITY, JOULES = (
+    *("goodput_gpu_phase_seconds_total", "goodput_gpu_activity_seconds_total"),
+    "goodput_gpu_phase_energy_joules_total",
+)
+# As many as 64 GPUs have with 32 phases; of more, some are made anew.
+ROWS_MAX = 16_384
 
 
 class GpuPhases:
@@ -68,21 +76,26 @@ class GpuPhases:
             if not self._attribution.gpus:
                 raise NoData("no driver has sampled a GPU")
             for uuid, gpu in sorted(self._attribution.gpus.items()):
-                labels = {"gpu": uuid}
                 for phase, ns in sorted(gpu.covered_ns.items()):
-                    families.add("goodput_gpu_phase_seconds_total", {**labels, "phase": phase}, ns / 1e9)
+                    families.add_row(SECONDS, _row(SECONDS, uuid, phase), ns / 1e9)
                 for unit, by_phase in sorted(gpu.active_ns.items()):
                     for phase, ns in sorted(by_phase.items()):
-                        of_unit = {**labels, "phase": phase, "unit": unit}
-                        families.add("goodput_gpu_activity_seconds_total", of_unit, ns / 1e9)
+                        families.add_row(ACTIVITY, _row(ACTIVITY, uuid, phase, unit), ns / 1e9)
                 for phase, energy_uj in sorted(gpu.energy_uj.items()):
-                    of_phase = {**labels, "phase": phase}
-                    families.add("goodput_gpu_phase_energy_joules_total", of_phase, energy_uj / 1e6)
+                    families.add_row(JOULES, _row(JOULES, uuid, phase), energy_uj / 1e6)
                 if gpu.covered_ns:
-                    families.add("goodput_gpu_phase_mixed_seconds_total", labels, gpu.mixed_ns / 1e9)
+                    seconds = gpu.mixed_ns / 1e9
+                    families.add("goodput_gpu_phase_mixed_seconds_total", {"gpu": uuid}, seconds)
 
     def _drop_old(self) -> None:
         oldest_ns = self._monotonic_ns() - int(KEPT_SECONDS * 1e9)
         gpus = self._attribution.gpus
         for uuid in [uuid for uuid, gpu in gpus.items() if gpu.sampled_ns < oldest_ns]:
             del gpus[uuid]
+
+
+@functools.lru_cache(ROWS_MAX)
+def _row(name: str, gpu: str, phase: str, unit: str = "") -> tuple[str, ...]:
+    """The label values of a series."""
+    labels = {"gpu": gpu, "phase": phase, "unit": unit}
+    return Families("node").row_of(name, {label: labels[label] for label in CATALOGUE[name].labels})

@@ -13,8 +13,10 @@ import math
 import os
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
+from goodput.metrics import Families
 from goodput_exporters.collector import NoData, ParseError, Settings
 from goodput_exporters.collectors.host.clock import ClockState, read_clock
 from goodput_exporters.collectors.host.softnet import SoftnetTotals, parse_softnet
@@ -23,7 +25,7 @@ from goodput_exporters.system.files import CounterFiles, parse_count, parse_memi
 SECTOR_BYTES = 512  # in /proc/diskstats, whatever the disk's own sector size
 FILE_BYTES_MAX = 1 << 20
 DISKS_MAX = 256
-PROCESSORS_MAX = 1024
+PROCESSORS_MAX, PROCESSOR = 1024, "goodput_host_processor_seconds_total"
 HUGE_PAGE_SIZES_MAX = 16
 CPU_MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 # Idle and iowait of a sleeping processor are estimates that can decrease; a larger decrease is a reset.
@@ -135,8 +137,7 @@ class Host:
         families.add("goodput_host_boot_timestamp_seconds", {}, stat.boot_unix_seconds)
         for cpu, kinds in stat.processors.items():
             for kind, ticks in kinds.items():
-                seconds = ticks / self._ticks_per_second
-                families.add("goodput_host_processor_seconds_total", {"cpu": cpu, "kind": kind}, seconds)
+                families.add_row(PROCESSOR, _processor_row(cpu, kind), ticks / self._ticks_per_second)
         if stat.malformed:
             self._files.problems.append(
                 f"{self._procfs}/stat: {stat.malformed} malformed lines of processors"
@@ -227,6 +228,11 @@ class Host:
             error = getattr(state, f"{kind}_error_seconds")
             families.add("goodput_host_clock_error_seconds", {"kind": kind}, error)
         return True
+
+
+@lru_cache(2 * PROCESSORS_MAX)
+def _processor_row(cpu: str, kind: str) -> tuple[str, ...]:
+    return Families("node").row_of(PROCESSOR, {"cpu": cpu, "kind": kind})
 
 
 def without_small_decrease(before: float, now: float) -> float:

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from goodput.metrics import Families
 from goodput_exporters.collector import NoData, Settings
 from goodput_exporters.system import infiniband as tables
 from goodput_exporters.system.files import CounterFiles, clean, label, list_names, natural_key
@@ -68,7 +69,7 @@ class InfiniBand:
 class _Reading:
     """Series read together, the problems met, and narrow counters by kind: whether they are saturated."""
 
-    series: list[tuple[str, dict, float | None]] = field(default_factory=list)
+    series: list[tuple[str, tuple[str, ...], float | None]] = field(default_factory=list)  # name, row, value
     files: CounterFiles = field(default_factory=CounterFiles)
     saturated: dict[str, bool] = field(default_factory=dict)
 
@@ -80,6 +81,7 @@ class _Port:
         self._device_path = os.path.join(root, device)
         self._path = f"{self._device_path}/ports/{number}"
         self._labels = {"device": label(device), "port": number}
+        self._rows: dict[tuple[str, ...], tuple[str, ...]] = {}  # by series and values of its other labels
         self._slow, self._slow_interval = _Reading(), Interval(SLOW_SECONDS, monotonic_ns)
         self._info, self._info_interval = _Reading(), Interval(INFO_SECONDS, monotonic_ns)
         # By series, direction and, for its packets by kind, the kind: the file and its factor.
@@ -98,8 +100,9 @@ class _Port:
         self._read_fast(fast)
         saturated = {**self._slow.saturated, **fast.saturated}
         for reading in (self._info, fast, self._slow):
-            for name, labels, value in reading.series:
-                families.add(name, labels, value)
+            for name, row, value in reading.series:
+                if value is not None:
+                    families.add_row(name, row, value)
             files.problems += reading.files.problems
         if saturated:
             families.add("goodput_infiniband_saturated_counters", self._labels, sum(saturated.values()))
@@ -110,20 +113,28 @@ class _Port:
     def _read_fast(self, reading: _Reading) -> None:
         state = reading.files.read(f"{self._path}/state", tables.parse_state)
         if state is not None:
-            reading.series.append(("goodput_infiniband_up", self._labels, float(state == tables.ACTIVE)))
+            reading.series.append(self._value("goodput_infiniband_up", float(state == tables.ACTIVE)))
             reading.series.append(self._state("logical", tables.LOGICAL_STATES, state))
         for (series, *values), (name, factor) in self._sources.items():
             value = reading.files.read(f"{self._path}/{name}", tables.parse_counter)
             if value is None:
                 continue
             labels = dict(zip(("direction", "cast"), values, strict=False))
-            reading.series.append((series, {**self._labels, **labels}, value * factor))
+            reading.series.append(self._value(series, value * factor, **labels))
             if self._is_narrow and name.startswith("counters/") and value <= tables.NARROW_MAX:
                 reading.saturated[name.removeprefix("counters/")] = value == tables.NARROW_MAX
 
-    def _state(self, kind: str, states: dict[int, str], number: int) -> tuple[str, dict, float]:
-        labels = {**self._labels, "kind": kind, "state": states.get(number, "unknown")}
-        return "goodput_infiniband_state", labels, 1.0
+    def _state(self, kind: str, states: dict[int, str], number: int) -> tuple:
+        state = states.get(number, "unknown")
+        return self._value("goodput_infiniband_state", 1.0, kind=kind, state=state)
+
+    def _value(self, series: str, value: float | None, **labels: str) -> tuple:
+        """An entry of _Reading.series."""
+        key = series, *labels.values()
+        row = self._rows.get(key)
+        if row is None:
+            row = self._rows[key] = Families("node").row_of(series, {**self._labels, **labels})
+        return series, row, value
 
     def _read_slow(self, reading: _Reading) -> None:
         files, series = reading.files, reading.series
@@ -136,18 +147,18 @@ class _Port:
         if physical is not None:
             series.append(self._state("physical", tables.PHYSICAL_STATES, physical))
         rate = files.read(f"{self._path}/rate", tables.parse_rate)
-        series.append(("goodput_infiniband_rate_bytes_per_second", self._labels, rate))
+        series.append(self._value("goodput_infiniband_rate_bytes_per_second", rate))
         for name in tables.STANDARD_BITS:
             if name in standard:
                 self._read_standard(name, reading)
         if tables.RECEIVE_DISCARDS in standard:
             value = files.read(f"{self._path}/counters/{tables.RECEIVE_DISCARDS}", tables.parse_counter)
-            series.append((tables.ERRORS, {**self._labels, "kind": tables.RECEIVE_DISCARDS}, value))
+            series.append(self._value(tables.ERRORS, value, kind=tables.RECEIVE_DISCARDS))
         self._read_hardware(hardware, reading)
         if tables.LIFESPAN in hardware:
             milliseconds = files.read(f"{self._path}/hw_counters/{tables.LIFESPAN}", tables.parse_counter)
             seconds = None if milliseconds is None else milliseconds / 1000
-            series.append(("goodput_infiniband_lifespan_seconds", self._labels, seconds))
+            series.append(self._value("goodput_infiniband_lifespan_seconds", seconds))
 
     def _choose_sources(self, standard: set[str], extended: set[str], hardware: set[str]) -> None:
         """Choose each traffic counter's file once: a later change would look like a jump in traffic."""
@@ -187,9 +198,9 @@ class _Port:
             return
         kind = name.lower()
         if name == "port_xmit_wait":
-            reading.series.append((tables.WAIT, self._labels, value))
+            reading.series.append(self._value(tables.WAIT, value))
         else:
-            reading.series.append((tables.ERRORS, {**self._labels, "kind": kind}, value))
+            reading.series.append(self._value(tables.ERRORS, value, kind=kind))
         is_saturated = tables.is_saturated(name, value)
         if tables.STANDARD_BITS[name] <= tables.SHORT_BITS:
             # Healthy ports have them at the maximum from the start.
@@ -207,8 +218,8 @@ class _Port:
             value = reading.files.read(f"{self._path}/hw_counters/{name}", tables.parse_counter)
             if value is not None:
                 added.add((series, kind))
-                labels = {**self._labels, label_name: kind} if label_name else self._labels
-                reading.series.append((series, labels, value))
+                labels = {label_name: kind} if label_name else {}
+                reading.series.append(self._value(series, value, **labels))
 
     def _read_info(self, reading: _Reading) -> None:
         def text(path: str) -> str:
@@ -227,7 +238,8 @@ class _Port:
             "board": text(f"{self._device_path}/board_id"),
             "node_guid": text(f"{self._device_path}/node_guid"),
         }
-        reading.series.append(("goodput_infiniband_info", labels, 1.0))
+        name = "goodput_infiniband_info"
+        reading.series.append((name, Families("node").row_of(name, labels), 1.0))
 
     def _ipoib_interface(self, device: str, files: CounterFiles) -> str:
         """The network interface of this port of the PCI function, as IP over InfiniBand has one."""
