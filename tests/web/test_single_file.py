@@ -117,6 +117,13 @@ def hostile(document, text):
     for cause in document["causes"]:
         cause["advice"] = text
     document["checkpoints"]["source"] = document["status"] = text
+    document["device_copies"] = {
+        "ranks": 1,
+        "rank": 0,
+        "host": text,
+        "h2d_bytes_per_second": 1e9,
+        "reached_ratio": None,
+    }
     log = document["log"] | {"problems": [{"line": 3, "problem": text}], "problem_count": 1}
     return document, log | {"ignored": {text: 2}, "broken": text}
 
@@ -407,6 +414,31 @@ def test_samples_that_were_not_reported_are_unknown(written, document):
     assert "Samplesunknown" in dom.text("facts") and "No samples were reported." in dom.text("figures")
     document["steps"]["kept"] = 0
     assert "Samples0" in written([document]).text("facts")
+
+
+@needs_chromium
+def test_copies_of_traced_steps_stand_beside_the_probe(written, document):
+    copies = {
+        "ranks": 1,
+        "rank": 3,
+        "host": "n1",
+        "h2d_bytes_per_second": 2.26e10,
+        "reached_bytes_per_second": None,
+    }
+    document["device_copies"] = {**copies, "reached_ratio": None}
+    assert "Copies to GPU22.6 GB/s" in written([document]).text("facts")
+    document["device_copies"] |= {"ranks": 8, "reached_bytes_per_second": 5.5e10, "reached_ratio": 0.4109}
+    dom = written([document])
+    assert "Copies to GPU22.6 GB/s, 41.1 % of what the node can do" in dom.text("facts")
+    assert any(
+        "rank 3" in given.get("title", "") and "the lowest of 8 ranks" in given["title"]
+        for _, given in dom.tags
+    )
+    for known in (None, ...):
+        document["device_copies"] = known
+        if known is ...:
+            del document["device_copies"]  # of an earlier version
+        assert "Copies to GPU" not in written([document]).text("facts")
 
 
 # ---- Several runs ------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ _BEGINNING = tuple(INDEX[state] for state in ("startup", "restore", "compile"))
 _DECLARED_KEPT = (
     *("host", "role", "worker", "dtype", "stage", "devices", "microbatches", "flops_unknown"),
     *("gpu_hour_cost", "gpu_power_watts", "ideal_samples_per_second", "reached_flops_per_second"),
-    "reached_bus_bytes_per_second",
+    *("reached_bus_bytes_per_second", "h2d_bytes_per_second", "reached_h2d_bytes_per_second"),
 )
 # What the first start of a run costs; its steps and those of later starts cost the rest.
 _FIRST_START = (*_BEGINNING, _QUEUE)
@@ -74,6 +74,8 @@ class RankAccount:
     peak: float | None = None
     reached_flops_per_second: float | None = None
     reached_bus_bytes_per_second: float | None = None
+    h2d_bytes_per_second: float | None = None
+    reached_h2d_bytes_per_second: float | None = None
     ideal_samples_per_second: float | None = None
     best_samples_per_second: float | None = None
     microbatches: int | None = None

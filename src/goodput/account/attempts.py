@@ -62,6 +62,7 @@ DECLARED = (
     *("world_size", "flops_per_step", "hardware_flops_per_step", "peak_flops_per_second"),
     *("ideal_samples_per_second", "gpu_hour_cost", "gpu_power_watts", "submit_time", "flops_unknown"),
     *("reached_flops_per_second", "reached_bus_bytes_per_second"),
+    *("h2d_bytes_per_second", "reached_h2d_bytes_per_second"),
 )
 
 
@@ -97,6 +98,8 @@ class Attempt:
     reached_bus_bytes_per_second: float | None = (
         None  # of an all-reduce over as many ranks, as probed on its node
     )
+    h2d_bytes_per_second: float | None = None  # copies to the device in its last traced step
+    reached_h2d_bytes_per_second: float | None = None  # pinned copies, as probed on its node
     phases: tuple[str, ...] = ("none",)
     phase_states: dict[str, str] = field(default_factory=dict)
     rows: dict[int, Row] = field(default_factory=dict)

@@ -48,6 +48,7 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         "states": _states(gpu_ns),
         "factors": Factors(**{factor: account.ratio(factor) for factor in FACTORS}),
         "reachable": None if reached is None else {"compute_efficiency": reached},
+        "device_copies": figures.device_copies(account),
         "coverage": {
             "ranks": sum(rank.observed for rank in ranks) / account.rank_count() if ranks else None,
             "time": 1 - gpu_ns[INDEX["unobserved"]] / wall if wall else None,

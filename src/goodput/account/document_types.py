@@ -463,6 +463,21 @@ class Reachable(TypedDict):
     compute_efficiency: float
 
 
+class DeviceCopies(TypedDict):
+    """Copies from host memory to the device in the last traced steps (deep looks) of `ranks` ranks, bytes a second.
+
+    Of the one that is farthest below what `goodput probe` reached there with pinned memory, where that is known of one
+    (`reached_ratio`), else of the slowest.
+    """
+
+    ranks: int
+    rank: int
+    host: str
+    h2d_bytes_per_second: float
+    reached_bytes_per_second: float | None
+    reached_ratio: float | None
+
+
 class AccountDocument(TypedDict):
     """The account of a run: GPU-seconds by state, which sum to `gpu_seconds`.
 
@@ -480,6 +495,7 @@ class AccountDocument(TypedDict):
     states: dict[str, float]
     factors: Factors
     reachable: Reachable | None
+    device_copies: DeviceCopies | None
     coverage: Coverage
     steps: Steps
     samples: int

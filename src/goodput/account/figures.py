@@ -13,6 +13,7 @@ from goodput.account.document_types import (
     Bubble,
     Cause,
     Checkpoints,
+    DeviceCopies,
     PerUnit,
     PipelineWait,
     Throughput,
@@ -330,6 +331,31 @@ def reached_efficiency(account: Account) -> float | None:
         flops += rank.flops
         most += rank.reached_flops_per_second * spent_ns * rank.count
     return flops * 1e9 / most if most else None
+
+
+def device_copies(account: Account) -> DeviceCopies | None:
+    """How fast traced steps copied to the device; of the rank farthest below what its node can do. None without one."""
+    traced = [
+        (rank.h2d_bytes_per_second, rank.reached_h2d_bytes_per_second, rank)
+        for rank in account.ranks
+        if rank.h2d_bytes_per_second
+    ]
+    if not traced:
+        return None
+    probed = [(rate / reached, reached, rate, rank) for rate, reached, rank in traced if reached]
+    if probed:
+        ratio, reached, rate, rank = min(probed, key=lambda one: one[0])
+    else:
+        rate, _, rank = min(traced, key=lambda one: one[0])
+        ratio = reached = None
+    return {
+        "ranks": len(traced),
+        "rank": rank.rank,
+        "host": rank.host,
+        "h2d_bytes_per_second": rate,
+        "reached_bytes_per_second": reached,
+        "reached_ratio": ratio,
+    }
 
 
 def input_errors(account: Account) -> list[str]:

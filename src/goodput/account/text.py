@@ -198,6 +198,7 @@ def _factor_lines(document: Mapping[str, Any]) -> list[str]:
         f" x step efficiency {percent(f['step_efficiency'])}",
         f"  MFU {percent(f['mfu'])}{chain}{hfu}",
         *_reachable_line(document),
+        *_copies_line(document),
         f"  steps of all ranks: {steps['kept']} kept, {steps['lost']} lost;"
         f" ranks observed {percent(document['coverage']['ranks'])}, time {percent(document['coverage']['time'])}"
         f" ({_clock(document['coverage'])});"
@@ -213,6 +214,20 @@ def _reachable_line(document: Mapping[str, Any]) -> list[str]:
     nominal = document["factors"]["compute_efficiency"]
     beside = "" if nominal is None else f"{nominal:.1%} of the nominal peak, "
     return [f"  compute efficiency: {beside}{reached['compute_efficiency']:.1%} of the probed peak"]
+
+
+def _copies_line(document: Mapping[str, Any]) -> list[str]:
+    """How fast the last traced step copied to the device; none without a traced step that copied."""
+    found = document.get("device_copies")
+    if not found:
+        return []
+    lowest = "" if found["ranks"] == 1 else f", the lowest of {found['ranks']} ranks"
+    share = found["reached_ratio"]
+    of_node = "" if share is None else f", {percent(share)} of what the node can do"
+    return [
+        f"  copies to the device: {bytes_text(found['h2d_bytes_per_second'])}/s in the last traced step of rank"
+        f" {found['rank']}{on(found['host'])}{of_node}{lowest}"
+    ]
 
 
 def _role_lines(document: Mapping[str, Any]) -> list[str]:

@@ -70,7 +70,8 @@ def call(arguments) -> int:
         )
         account = account_of()
         account.replayed = _replayed_gains(run, account)
-        reachable.add_bus(account)
+        seen = [look for look in looks if look["run"] == run.name]
+        reachable.add_reached(account, _copies_in(seen))
         found = dict(document(account, explain(account)))
         reached = reachable.compute_efficiency(account)
         if reached is not None and found["reachable"] is None:
@@ -81,7 +82,6 @@ def call(arguments) -> int:
             timelines[run.name] = timeline(account, found, rows, account_of)
         if arguments.story or arguments.html:
             stories |= _story(run, found)
-        seen = [look for look in looks if look["run"] == run.name]
         if arguments.story:
             print_story(stories[run.name], arguments.json)
         elif arguments.json:
@@ -181,6 +181,13 @@ def write_html(
     except OSError as error:
         return fail(command, f"{path}: {error.strerror}")
     return 0
+
+
+def _copies_in(looks: list[dict]) -> dict[int, tuple[float | None, str]]:
+    """By rank how fast its last traced step copied to which device."""
+    from goodput.rank_page.deep_look import h2d_rate
+
+    return {look["rank"]: (h2d_rate(look["seen"]), look["seen"]["device"]) for look in looks if look["seen"]}
 
 
 def _deep_looks(looks: list[dict]) -> list[str]:

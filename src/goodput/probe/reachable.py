@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 
 from goodput.account.account import Account
 from goodput.account.fold import PRODUCTIVE
@@ -61,10 +62,17 @@ def bus(probe: dict | None, ranks: int) -> float | None:
     return max(found, default=None)
 
 
-def add_bus(account: Account) -> None:
-    """Give ranks without an agent what was kept of a probe on this node."""
+def add_reached(account: Account, traced: Mapping[int, tuple[float | None, str]]) -> None:
+    """Give ranks without an agent what was kept of a probe on their node, and how fast they copied.
+
+    `traced` has by rank the bytes a second of copies in its last traced step, and to which device.
+    """
     probes = {rank.host: None for rank in account.ranks}
     probes |= {host: kept.load(host) for host in probes}
     for rank in account.ranks:
         if rank.reached_bus_bytes_per_second is None:
             rank.reached_bus_bytes_per_second = bus(probes[rank.host], account.rank_count())
+        rate, device = traced.get(rank.rank, (None, ""))
+        if rate is not None and rank.h2d_bytes_per_second is None:
+            reached = kept.value(probes[rank.host], "h2d_pinned", device) if device else None
+            rank.h2d_bytes_per_second, rank.reached_h2d_bytes_per_second = rate, reached

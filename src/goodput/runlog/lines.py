@@ -115,6 +115,8 @@ class Line(msgspec.Struct, gc=False, rename=lambda name: f"internal {name}" if n
     gpu_power_watts: _Rate | None = None
     reached_flops_per_second: _Rate | None = None
     reached_bus_bytes_per_second: _Rate | None = None
+    h2d_bytes_per_second: _Rate | None = None
+    reached_h2d_bytes_per_second: _Rate | None = None
     # On the log's clock, where 0 and negative times are valid.
     submit_time: Annotated[float, Meta(gt=-_SECONDS_MAX, lt=_SECONDS_MAX)] | None = None
     phase_states: dict[str, str] | None = None

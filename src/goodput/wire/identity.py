@@ -112,8 +112,12 @@ RATES = (
     "gpu_power_watts",
     "submit_time",
 )
-# Positive numbers that the agent knows from `goodput probe`, not the process: what its devices and links reach.
-REACHED = ("reached_flops_per_second", "reached_bus_bytes_per_second")
+# Positive numbers that the agent knows, not the process: what its devices and links reach in `goodput probe`, and how
+# fast its last traced step copied to the device.
+REACHED = (
+    *("reached_flops_per_second", "reached_bus_bytes_per_second", "reached_h2d_bytes_per_second"),
+    "h2d_bytes_per_second",
+)
 # Declared fields: whole numbers within BOUNDS, each None when unknown.
 PLACES = ("stage", "tensor", "microbatches", "total_steps")
 _OPTIONAL_INTEGERS = {**{name: BOUNDS[name] for name in PLACES}, "pid_start_ticks": (0, _NS_MAX - 1)}

@@ -170,6 +170,9 @@ class Identity(Struct, frozen=True, gc=False, omit_defaults=True):
     reached_flops_per_second: float | None = None
     # The bus bandwidth of an all-reduce over at least as many ranks, likewise.
     reached_bus_bytes_per_second: float | None = None
+    # Copies from host memory to the device in the rank's last traced step (a deep look), and pinned ones in the probe.
+    h2d_bytes_per_second: float | None = None
+    reached_h2d_bytes_per_second: float | None = None
 
 
 class RankReport(Struct, frozen=True, gc=False, omit_defaults=True):

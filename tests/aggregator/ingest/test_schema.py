@@ -158,6 +158,17 @@ INVALID = {
     "FLOPs NaN": (with_identity(flops_per_step=math.nan), "flops_per_step is nan"),
     "FLOPs infinite": (with_identity(flops_per_step=math.inf), "flops_per_step is inf"),
     "peak zero": (with_identity(peak_flops_per_second=0.0), "peak_flops_per_second is 0.0"),
+    "copies of no bytes": (with_identity(h2d_bytes_per_second=0.0), "h2d_bytes_per_second is 0.0"),
+    "copies NaN": (with_identity(h2d_bytes_per_second=math.nan), "h2d_bytes_per_second is nan"),
+    "probed copies infinite": (
+        with_identity(reached_h2d_bytes_per_second=math.inf),
+        "h2d_bytes_per_second is inf",
+    ),
+    "probed copies endless": (with_identity(reached_h2d_bytes_per_second=1e30), "h2d_bytes_per_second is 1e"),
+    "probed peak negative": (
+        with_identity(reached_flops_per_second=-1.0),
+        "reached_flops_per_second is -1.0",
+    ),
     "negative price": (with_identity(gpu_hour_cost=-1.0), "gpu_hour_cost is -1.0"),
     "negative sequence": (with_report(sequence=-1), "sequence -1"),
     "sequence beyond 64 bits": (with_report(sequence=2**64 - 1), "sequence"),

@@ -65,6 +65,31 @@ def test_compute_efficiency_against_the_probed_peak(ledger, tmp_path):
     assert_export_equals_live(ledger, ingest, tmp_path, ns(8))
 
 
+def test_copies_to_the_device_of_the_rank_farthest_below_its_node(ledger, tmp_path):
+    """Rank 1 copies at 12 of 48 GB/s, rank 0 at 20 of 50; rank 2 is slower, but its node was not probed."""
+    ingest = aggregator(ledger)
+    processes = [Process(0), Process(1), Process(2), Process(3)]
+    copies = ((20e9, 50e9), (12e9, 48e9), (1e9, None), (None, None))
+    for one, (rate, reached) in zip(processes, copies, strict=True):
+        one.steps(2, h2d=1, forward=1)
+        declared = {"h2d_bytes_per_second": rate, "reached_h2d_bytes_per_second": reached, "host": "n0"}
+        (answer,) = take(ingest, body_of(rank_report(one, world_size=4, **declared)))
+        assert not answer.rejected, answer
+    document = live_document(ingest, "r1", processes[0].now_ns)
+    assert document["device_copies"] == {
+        "ranks": 3,
+        "rank": 1,
+        "host": "n0",
+        "h2d_bytes_per_second": 12e9,
+        "reached_bytes_per_second": 48e9,
+        "reached_ratio": 0.25,
+    }
+    text = " ".join(render(document).split())
+    assert "copies to the device: 12 GB/s in the last traced step of rank 1 on n0, 25.0 % of what" in text
+    assert "the lowest of 3 ranks" in text and "rank 1 on n0 run at 25.0 % of what its node can do" in text
+    assert_export_equals_live(ledger, ingest, tmp_path, ns(8))
+
+
 def test_the_command(ledger, url, tmp_path, capfdbinary):
     """In this process, of which several calls cost much less; `test_hdr_log_of_a_run` starts the command."""
     ingest = aggregator(ledger)

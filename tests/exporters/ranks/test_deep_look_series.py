@@ -5,6 +5,7 @@ import json
 import os
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from support.node.deep_looks import LOOK, SEEN
 from support.node.node_rank import Rank
 from support.node.node_tree import MS, samples
 
@@ -13,17 +14,6 @@ from goodput.metrics.openmetrics import OpenMetricsWriter
 from goodput.rank_page import deep_look
 from goodput_exporters.collector import Settings
 from goodput_exporters.collectors.ranks.collector import Ranks
-
-SEEN = {
-    "unix_ns": 0, "step": 3, "device": "CPU", "wall_ns": 10 * MS, "communication_ns": 3 * MS, "copy_ns": 0,
-    "states_ns": {"compute": 4 * MS, "communication": MS, "copy": 0, "loader": 5 * MS, "host": 0, "idle": 0},
-    "communication_hidden_ns": 2 * MS, "copy_hidden_ns": 0, "kernel_ns": 7 * MS, "gaps": 1, "late_gaps": 0,
-    "late_gaps_ns": 0, "top": [], "cause": None, "cost_ns": MS, "slowdown_ns": 0, "analysis_ns": 0,
-}  # fmt: skip
-LOOK = {
-    "version": 1, "run": "r1", "rank": 0, "attempt": 1, "unix_ns": 0, "looks": 2, "skipped": 1, "failed": 0, "why": "",
-    "cost_ns": 20 * MS, "every_ns": 600 * 10**9, "seen": SEEN,
-}  # fmt: skip
 
 
 def exposed(ranks, what="goodput_deep_look") -> dict:

@@ -2,13 +2,16 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
+from support.node.deep_looks import LOOK, SEEN
 from support.node.late_pages import declare
 from support.node.node_rank import Rank
 from support.node.node_tree import MS
 
 from goodput.probe.kept import LOOK_SECONDS
+from goodput.rank_page import deep_look
 from goodput.wire import schema
 from goodput_exporters.collector import Settings
 from goodput_exporters.collectors.ranks.collector import Ranks
@@ -72,3 +75,30 @@ def test_reports_have_the_reached_peak(tmp_path):
         schema.check(report)
         reported.append(report.identity.reached_flops_per_second)
     assert reported == [None, pytest.approx(1400e12)]
+
+
+def test_reports_have_the_copies_of_the_last_deep_look(tmp_path):
+    """By hand: 2 MB in 100 us are 20 GB/s, of 50 GB/s of this device; then 3 MB in as long. A broken file changes nothing."""
+    now_ns, path = 10**12, tmp_path / "n0.json"
+    (tmp_path / "pages").mkdir()
+    rank = Rank(tmp_path / "pages")
+    write(path, h2d_pinned=50e9)
+    ranks = Ranks(Settings(str(tmp_path / "pages"), probe=str(path), monotonic_ns=lambda: now_ns))
+    reported = []
+    for look in (None, 2_000_000, 3_000_000, "broken", "failed", "directory"):
+        if isinstance(look, int):
+            seen = {**SEEN, "device": DEVICE, "h2d_bytes": look, "h2d_ns": 100_000}
+            deep_look.write(str(rank.path), {**LOOK, "seen": seen})
+        elif look == "broken":
+            Path(deep_look.path_of(str(rank.path))).write_text("{")
+        elif look == "failed":
+            deep_look.write(str(rank.path), {**LOOK, "seen": None})
+        elif look == "directory":
+            Path(deep_look.path_of(str(rank.path))).unlink()
+            Path(deep_look.path_of(str(rank.path))).mkdir()
+        rank.step({"forward": MS})
+        now_ns += (LOOK_SECONDS + 1) * 10**9
+        (report,) = ranks.poll()
+        schema.check(report)
+        reported.append((report.identity.h2d_bytes_per_second, report.identity.reached_h2d_bytes_per_second))
+    assert reported == [(None, None), (20e9, 50e9), *[(30e9, 50e9)] * 4]

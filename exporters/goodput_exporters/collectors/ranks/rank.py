@@ -23,6 +23,7 @@ from goodput.wire.identity import PLACES, RATES
 from goodput_exporters.collectors.ranks.reached_peaks import ReachedPeaks
 from goodput_exporters.collectors.ranks.recent_steps import RecentSteps
 from goodput_exporters.collectors.ranks.reported_collectives import ReportedCollectives, ReportedOperations
+from goodput_exporters.collectors.ranks.traced_copies import TracedCopies
 from goodput_exporters.system.processes import lock_holder
 from goodput_exporters.system.ranks import RankPhases, RankProcess, rank_key
 
@@ -51,6 +52,7 @@ class Rank:
         self.recent = RecentSteps()
         self.histograms: tuple | None = None  # (what they were computed from, buckets); see rank_series.py
         self._found, self._reached = reader.identity, reached
+        self._copies = TracedCopies(reader, reached)
         self.identity = _identity(self._found)
         self.key = rank_key(self.identity)
         self._procfs = procfs
@@ -71,6 +73,7 @@ class Rank:
     def poll(self, now_ns: int, sequence: int) -> schema.RankReport | None:
         """Read the page at monotonic `now_ns`; None when it is dead and was reported so. Raises PageError."""
         alive = self.reader.alive(self._procfs)
+        self._copies.poll()
         try:
             snapshot = self.reader.snapshot(self._steps_seen, self._events_seen, alive)
             check_plausible(snapshot)
@@ -93,10 +96,13 @@ class Rank:
             self._found = snapshot.identity
             self.identity = _identity(self._found)
         found = self.identity
-        reached = self._reached.of(found.device, found.dtype, found.devices)
-        bus = self._reached.bus(found.world_size)
-        if (reached, bus) != (found.reached_flops_per_second, found.reached_bus_bytes_per_second):
-            self.identity = replace(found, reached_flops_per_second=reached, reached_bus_bytes_per_second=bus)
+        known = {
+            "reached_flops_per_second": self._reached.of(found.device, found.dtype, found.devices),
+            "reached_bus_bytes_per_second": self._reached.bus(found.world_size),
+            **self._copies.fields(),
+        }
+        if any(getattr(found, name) != value for name, value in known.items()):
+            self.identity = replace(found, **known)
 
     def process_key(self) -> tuple:
         """What two files of one process have in common; of different users none are."""

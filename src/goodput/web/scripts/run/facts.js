@@ -1,6 +1,6 @@
 // Facts about a run besides its account: [name, value, explanation].
 
-import { count, dollars, duration, gpuUnit, percent } from "../text/numbers.js";
+import { compact, count, dollars, duration, gpuUnit, percent, plural } from "../text/numbers.js";
 import { utcTime, zonedTime } from "../text/time.js";
 
 export function facts(run) {
@@ -20,6 +20,7 @@ export function facts(run) {
     ["Restarts", count(run.restarts.length)],
     ["Observed", percent(coverage.time), "coverage: share of the allocated GPU time for which there is a report"],
     ...clockFacts(run.clocks ?? []),
+    ...copyFacts(run.device_copies),
     ["Device clock", percent(coverage.device_clock),
       "coverage: share of the time measured on the device; the rest is the host's clock"],
     ...(coverage.phases < 1 && coverage.phases !== null
@@ -41,6 +42,17 @@ function clockFacts(clocks) {
   const more = clocks.length > 4 ? `, and ${count(clocks.length - 4)} more` : "";
   return [["Clocks off", named.join(", ") + more,
     "times of ranks on these hosts differ by as much from the others': in between, time counts as not observed"]];
+}
+
+// How fast the last traced step copied to the device, of what `goodput probe` reached on that node.
+function copyFacts(found) {
+  if (!found) return [];
+  const { ranks, rank, host, h2d_bytes_per_second: rate, reached_ratio: ratio } = found;
+  const share = ratio === null ? "" : `, ${percent(ratio)} of what the node can do`;
+  const which = ranks === 1 ? "" : `, the lowest of ${plural(ranks, "rank")}`;
+  return [["Copies to GPU", `${compact(rate, "B")}/s${share}`,
+    `from host memory, in the last step of rank ${rank}${host ? ` on ${host}` : ""} that a deep look traced${which}; what the ` +
+    "node can do is pinned copies in goodput probe"]];
 }
 
 // Step time in the last five minutes; nothing where no step ended in them.
