@@ -70,6 +70,14 @@ def test_failed_write_leaves_no_draft(tmp_path):
     assert os.listdir(tmp_path) == ["r.page.look.json"]
 
 
+def test_directory_in_place_of_a_look_is_refused(tmp_path):
+    (tmp_path / "r.page.look.json").mkdir()
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(deep_look.LookError, match="no file of at most"):
+        deep_look.read(str(tmp_path / "r.page"))
+    assert os.listdir("/proc/self/fd") == before
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [

@@ -103,13 +103,18 @@ def read(page_path: str, owner: int | None = None) -> dict | None:
         return None
     except OSError as error:
         raise LookError(f"{path}: {error.strerror}") from None
-    with open(fd, "rb") as file:
+    try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_size > BYTES_MAX:
             raise LookError(f"{path}: no file of at most {BYTES_MAX} bytes")
         if owner is not None and found.st_uid != owner:
             raise LookError(f"{path}: owned by another user than the page")
-        raw = file.read(BYTES_MAX + 1)
+        with open(fd, "rb", closefd=False) as file:
+            raw = file.read(BYTES_MAX + 1)
+    except OSError as error:
+        raise LookError(f"{path}: {error.strerror}") from None
+    finally:
+        os.close(fd)
     try:
         return checked(json.loads(raw))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
