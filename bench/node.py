@@ -1,13 +1,14 @@
 """The node agent beside 8 GPUs, 8 InfiniBand ports, 8 interfaces and 8 ranks at 1 Hz: its CPU, memory and scrape time.
 
-    python -m bench.node [--seconds N] [--json]
+    python -m bench.node [--seconds N] [--steps-per-second RATE] [--json]
 
-The real `goodput node`, as a process of its own on the node of node_load.py, pushes every 5 s to a stub of the
-aggregator and is scraped every 15 s; after N seconds it is scraped SCRAPES times more, once a second, to measure the
-time of a scrape. CPU is utime + stime of the agent and its drivers' processes, ended ones included, as a share of one
-core, without start-up. Memory is the peak resident size of each process; their sum counts shared pages repeatedly. The
-peer is Debian's prometheus-node-exporter on the same trees at the same rate in the same run; it reads neither GPUs nor
-ranks. The NVML stub answers in a microsecond, so the driver's own time is not included.
+The real `goodput node`, as a process of its own on the node of node_load.py, whose ranks make a step a second as the bar
+says, or RATE, pushes every 5 s to a stub of the aggregator and is scraped every 15 s; after N seconds it is scraped
+SCRAPES times more, once a second, to measure the time of a scrape. CPU is utime + stime of the agent and its drivers'
+processes, ended ones included, as a share of one core, without start-up. Memory is the peak resident size of each
+process; their sum counts shared pages repeatedly. The peer is Debian's prometheus-node-exporter on the same trees at
+the same rate in the same run; it reads neither GPUs nor ranks. The NVML stub answers in a microsecond, so the driver's
+own time is not included.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from pathlib import Path
 from statistics import median
 
 SECONDS, SCRAPE_SECONDS, PUSH_SECONDS, SCRAPES = 120.0, 15.0, 5.0, 30
+STEPS_PER_SECOND, STEPS_PER_SECOND_MAX = 1.0, 1000.0
 READY_SECONDS_MAX, SETTLE_SECONDS = 30.0, 10.0
 CPU_PERCENT, MEMORY_MIB, SCRAPE_MS = 0.7, 64.0, 15.0
 # Of which one finds GPUs, and two have nothing to sample, as on most nodes.
@@ -152,7 +154,7 @@ def running(command: list[str], **given):
 
 
 @contextlib.contextmanager
-def node(aggregator: str, root: Path):
+def node(aggregator: str, root: Path, steps_per_second: float):
     """The load, the agent and its peer, each as a Target by name."""
     from bench import node_load
 
@@ -162,7 +164,7 @@ def node(aggregator: str, root: Path):
     pages = root / "pages"
     pages.mkdir()
     with contextlib.ExitStack() as stack:
-        writing = [sys.executable, "-m", "bench.node_load", str(pages)]
+        writing = [sys.executable, "-m", "bench.node_load", str(pages), str(steps_per_second)]
         writer = stack.enter_context(running(writing, cwd=ROOT, stdout=subprocess.PIPE))
         if writer.stdout.readline() != "ready\n":
             raise RuntimeError("the rank pages could not be written")
@@ -224,10 +226,13 @@ def wait_until_ready(targets: dict[str, Target]) -> None:
     time.sleep(SETTLE_SECONDS)
 
 
-def measure(seconds: float) -> dict:
+def measure(seconds: float, steps_per_second: float) -> dict:
     """Figures by name of the process, and what the agent says of itself at the end."""
     taker = Taker()
-    with tempfile.TemporaryDirectory() as directory, node(taker.url, Path(directory)) as targets:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        node(taker.url, Path(directory), steps_per_second) as targets,
+    ):
         wait_until_ready(targets)
         before = {name: target.cpu_seconds() for name, target in targets.items()}
         text_before = targets[OURS].scrape()
@@ -313,16 +318,28 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=SECONDS, help="how long CPU time is measured (%(default)s)"
     )
+    parser.add_argument(
+        "--steps-per-second",
+        type=float,
+        metavar="RATE",
+        default=STEPS_PER_SECOND,
+        help="how fast each rank trains (%(default)s)",
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     arguments = parser.parse_args()
     if arguments.seconds < SCRAPE_SECONDS:
         parser.error(f"want at least {SCRAPE_SECONDS:.0f} seconds, or there is no scrape in them")
-    figures = measure(arguments.seconds)
+    if not 0 < arguments.steps_per_second <= STEPS_PER_SECOND_MAX:
+        parser.error(f"want at most {STEPS_PER_SECOND_MAX:g} steps a second")
+    figures = measure(arguments.seconds, arguments.steps_per_second)
     problems = missed(figures)
     if arguments.json:
         print(json.dumps({"python": platform.python_version(), "missed": problems, **figures}, indent=2))
         return 1 if problems else 0
-    print(f"Python {platform.python_version()}, {arguments.seconds:.0f} s")
+    print(
+        f"Python {platform.python_version()}, {arguments.seconds:.0f} s, "
+        f"{arguments.steps_per_second:g} steps a second of each rank"
+    )
     titles = ("% of a core", "own", "children", "peak MiB", "own", "scrape ms", "max", "its CPU", "series")
     keys = (
         *("cpu_percent", "cpu_percent_own", "cpu_percent_children", "peak_mib", "peak_mib_own"),

@@ -1,6 +1,6 @@
 """The simulated node for bench.node: 8 GPUs, 8 InfiniBand ports, 8 interfaces and 8 ranks.
 
-    python -m bench.node_load PAGES      # writes 8 rank pages, 20 steps a second each, until killed
+    python -m bench.node_load PAGES RATE      # writes 8 rank pages, RATE steps a second each, until killed
 
 It makes sysfs and procfs trees, the tests' stub of libnvidia-ml.so.1 with 8 GPUs and GPM, and rank pages in the SDK's
 format with six phases a step. Values hardly change over time.
@@ -24,7 +24,7 @@ from support.node.nvml_stub.control import Control, build, uuid
 
 COUNT = 8  # of GPUs, of NICs, of ranks
 CPUS = 128  # of two sockets
-STEPS_PER_SECOND = 20
+# Of a step of 50 ms, in proportion for others.
 PHASES_MS = {
     "loader": 2, "h2d": 1, "forward": 14, "backward": 24, "communication": 6, "optimizer": 3,
 }  # fmt: skip
@@ -117,8 +117,8 @@ def make_gpus(root: Path) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": str(library.parent), "GOODPUT_NVML_STUB": str(control.path)}
 
 
-def write_pages(directory: str) -> None:
-    """Until killed: each rank a step at every twentieth of a second."""
+def write_pages(directory: str, steps_per_second: float) -> None:
+    """Until killed, all ranks one step after the other."""
     start_ns, now_ns = time.time_ns(), time.monotonic_ns()
     ranks = [
         Rank(
@@ -128,16 +128,16 @@ def write_pages(directory: str) -> None:
         for rank in range(COUNT)
     ]  # fmt: skip
     print("ready", flush=True)
-    due = time.monotonic()
+    due, step_ns = time.monotonic(), 1e9 / steps_per_second
+    phases_ns = {name: step_ns * ms / sum(PHASES_MS.values()) for name, ms in PHASES_MS.items()}
     while True:
         for rank in ranks:
             rank.step(
-                {name: int(ms * 1e6 * random.uniform(0.95, 1.05)) for name, ms in PHASES_MS.items()},
-                samples=32,
+                {name: int(ns * random.uniform(0.95, 1.05)) for name, ns in phases_ns.items()}, samples=32
             )
-        due += 1 / STEPS_PER_SECOND
+        due += 1 / steps_per_second
         time.sleep(max(0.0, due - time.monotonic()))
 
 
 if __name__ == "__main__":
-    write_pages(sys.argv[1])
+    write_pages(sys.argv[1], float(sys.argv[2]))
