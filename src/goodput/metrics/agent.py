@@ -6,6 +6,8 @@ goodput_node_pages{state}: Rank pages in the directory by state: live, dead, rej
     refused (beyond a bound).
 goodput_node_page_errors_total{reason}: Failed reads of rank pages, by reason; once a poll for each page that
     is refused: user (more than one user may have), excess (more than the agent follows).
+goodput_node_connection_reads_total{outcome}: Ranks that waited for communication and whose TCP connections
+    were read (every 10 s) or could not be (failed).
 goodput_node_collector_up{collector}: 1 if the collector's last run succeeded or found nothing to collect, 0
     if it failed or is late.
 goodput_node_collector_seconds{collector}: Duration of the collector's last run.

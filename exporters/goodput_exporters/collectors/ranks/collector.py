@@ -40,6 +40,7 @@ from goodput_exporters.collectors.ranks.page_share import Entry, PageShare, RowS
 from goodput_exporters.collectors.ranks.rank import Rank
 from goodput_exporters.collectors.ranks.rank_series import add_histograms, add_rank
 from goodput_exporters.collectors.ranks.reached_peaks import ReachedPeaks
+from goodput_exporters.collectors.ranks.reported_connections import ReportedConnections
 from goodput_exporters.system.ranks import RankKey, RankPhases, RankProcess
 
 log = logging.getLogger("goodput.node")
@@ -74,6 +75,7 @@ class Ranks:
         self._ranks: dict[tuple[str, int], Rank] = {}  # by file name and inode
         self._share, self._rows = PageShare(settings), RowShare()
         self._reached = ReachedPeaks(settings.probe, settings.monotonic_ns)
+        self._connections = ReportedConnections(settings)
         self._drafts: list[str] = []
         self._errors: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self._rejected: set[str] = set()  # paths, in the last poll
@@ -101,6 +103,7 @@ class Ranks:
                     raise
             join_plugins(self._ranks.values())
             self._rows.refill({rank.owner for rank in self._ranks.values()}, now_ns)
+            self._connections.poll([rank for rank in self._ranks.values() if not rank.retired], now_ns)
             reports = [self._poll_rank(rank) for rank in self._ranks.values() if not rank.retired]
             self.wait_seconds = self._next_wait(now_ns)
             return [report for report in reports if report is not None]
@@ -199,6 +202,7 @@ class Ranks:
             families.add("goodput_node_pages", {"state": state}, count)
         for reason, count in sorted(self._errors.items()):
             families.add("goodput_node_page_errors_total", {"reason": reason}, count)
+        families.add_counts("goodput_node_connection_reads_total", "outcome", self._connections.outcomes)
 
     def _newest(self) -> list[Rank]:
         newest: dict[tuple[str, int], Rank] = {}

@@ -19,6 +19,7 @@ from goodput.rank_page.process_owner import ENDED
 from goodput.rank_page.reader import Reader, Snapshot, StepRecord
 from goodput.stack_samples import sample_file
 from goodput.wire import schema
+from goodput.wire.connections import Connections
 from goodput.wire.identity import PLACES, RATES
 from goodput_exporters.collectors.ranks.reached_peaks import ReachedPeaks
 from goodput_exporters.collectors.ranks.recent_steps import RecentSteps
@@ -69,6 +70,7 @@ class Rank:
         self.plugin: Reader | None = reader if self.is_plugin else None
         self.joined = False
         self.operations = ReportedOperations()
+        self.connections: Connections | None = None  # to be reported once; see reported_connections.py
 
     def poll(self, now_ns: int, sequence: int) -> schema.RankReport | None:
         """Read the page at monotonic `now_ns`; None when it is dead and was reported so. Raises PageError."""
@@ -225,7 +227,12 @@ class Rank:
                 self.reader, snapshot, now_ns, self.alive, self._procfs, self.plugin
             ),
             operations=self.operations.poll(self.reader, now_ns, not self.alive or bool(snapshot.ended)),
+            connections=self._take_connections(),
         )
+
+    def _take_connections(self) -> Connections | None:
+        taken, self.connections = self.connections, None
+        return taken
 
     def _sampled_stacks(self) -> schema.SampledStacks | None:
         """The samples in the file beside the page, whoever took them; read again when it has changed."""
