@@ -18,6 +18,7 @@ from operator import add
 from goodput.account.attempts import Attempt, Row, Run
 from goodput.account.collectives.operation_sums import Exposed, Operations, by_operation, exposed_of
 from goodput.account.collectives.slow_issue import SlowIssue, slow_issue
+from goodput.account.collectives.slow_link import SlowLink
 from goodput.account.document_types import Gain, StepLines
 from goodput.account.facts import Facts, Key, RankRange, gaps, gather
 from goodput.account.fold import PRODUCTIVE, Fold
@@ -184,6 +185,7 @@ class Account:
     left_out: int = 0  # processes of these that are not counted
     is_part: bool = False  # of a part of the run's time
     replayed: ReplayedGains | None = None  # where its steps were at hand
+    slow_link: SlowLink | None = None  # now, where agents report the connections of its ranks
 
     def gpu_ns(self) -> list[int]:
         return list(self._gpu_ns)

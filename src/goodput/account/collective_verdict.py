@@ -14,7 +14,8 @@ deadlock
 stopped
     all have entered the call, and the process of one of them is stopped or is not reported any more.
 network
-    all have entered the same call and none, or not all, have left it.
+    all have entered the same call and none, or not all, have left it. Named is the rank over whose link nothing comes
+    through, where that is known from the TCP connections of the ranks.
 
 There is no verdict without a call that is known to be open. With NCCL a call that the host has left may still run on the
 device, so the last one of each group counts as open, unless NCCL's profiler plugin has seen its end there. Clocks of
@@ -29,7 +30,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from goodput.account import document_types
-from goodput.account.text import bytes_text
+from goodput.account.collectives.slow_link import SlowLink, slow_link_document
+from goodput.account.text import bytes_text, slow_link_text
 
 RANKS_SHOWN_MAX = 16
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
@@ -123,6 +125,7 @@ class CollectiveVerdict:
     calls: tuple[tuple[int, Call], ...] = ()
     cycle: tuple[Link, ...] = ()
     links: tuple[NetworkFault, ...] = ()
+    slow_link: SlowLink | None = None
 
     def document(self) -> document_types.CollectiveVerdict:
         return {
@@ -161,6 +164,7 @@ class CollectiveVerdict:
                 }
                 for one in self.links[:LINKS_SHOWN_MAX]
             ],
+            "slow_link": slow_link_document(self.slow_link) if self.slow_link else None,
         }
 
 
@@ -537,6 +541,20 @@ def with_links(found: CollectiveVerdict, links: Iterable[NetworkFault]) -> Colle
     named = [f"{one.device} on {one.host}: {one.text}" for one in worst[:LINKS_NAMED_MAX]]
     more = f"; and {len(worst) - LINKS_NAMED_MAX} more links" if len(worst) > LINKS_NAMED_MAX else ""
     return replace(found, reason=f"{found.reason}; {'; '.join(named)}{more}", links=tuple(worst))
+
+
+def with_slow_link(found: CollectiveVerdict, link: SlowLink | None, is_waiting: bool) -> CollectiveVerdict:
+    """The verdict with the link over which nothing comes through, where ranks are in calls that do not end.
+
+    Its rank is named, also instead of one that only waits in a call itself (`is_waiting`), in which the link keeps it.
+    """
+    if link is None or found.kind not in ("missing", "stopped", "network"):
+        return found
+    text = slow_link_text(slow_link_document(link))
+    if found.kind == "network" or is_waiting:
+        reason, named = f"{text}; {found.reason}", (link.rank,)
+        return replace(found, kind="network", reason=reason, culprits=named, slow_link=link)
+    return replace(found, reason=f"{found.reason}; {text}", slow_link=link)
 
 
 def shown_ranks(group: GroupCalls) -> str:

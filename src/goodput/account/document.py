@@ -8,6 +8,7 @@ from __future__ import annotations
 from goodput.account import figures, sampled_stacks
 from goodput.account.account import FACTORS, Account, RankAccount, sum_gpu_ns
 from goodput.account.collectives import operation_sums
+from goodput.account.collectives.slow_link import slow_link_document
 from goodput.account.document_types import (
     AccountDocument,
     Cause,
@@ -261,6 +262,7 @@ def _straggler(account: Account) -> Straggler:
             for stretch in onset.stretches
         ],
         "slow_issue": slow_issue(account),
+        "slow_link": slow_link_document(account.slow_link) if account.slow_link else None,
     }
 
 

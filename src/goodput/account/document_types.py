@@ -163,6 +163,33 @@ class SlowIssue(TypedDict):
     usual_seconds: float
 
 
+class SlowLink(TypedDict):
+    """The rank whose link is slow, or with a hang carries nothing, by its TCP connections with other ranks.
+
+    `sender` to `receiver` is its slowest flow, one of `flows`; `receiver` is null where several ranks have its address.
+    `bytes_per_second` is while the flow has data to send, `usual_bytes_per_second` what flows with as much data reach (null
+    in a hang), `busy_share` the share of the time in which it has, over some 10 s. `silent_seconds` is the time without an
+    acknowledgement, `retransmits` how often the oldest segment was sent again.
+    """
+
+    rank: int
+    host: str
+    address: str
+    sender: int
+    sender_host: str
+    receiver: int | None
+    receiver_host: str
+    receiver_address: str
+    flows: int
+    bytes_per_second: float
+    usual_bytes_per_second: float | None
+    busy_share: float
+    retransmitted_share: float
+    rtt_seconds: float
+    retransmits: int
+    silent_seconds: float
+
+
 class Straggler(TypedDict):
     """The ranks that others waited for. `because` is the state in which the culprit exceeds its group's median.
 
@@ -170,6 +197,7 @@ class Straggler(TypedDict):
     `culprit_stage` is the pipeline stage that has more work than the others, null if none stands out, and
     `stage_because_phase` the phase in which it exceeds them most. `since_step` is the step at which the culprit became
     slow, null if none stands out. `slow_issue` is null if no rank's calls of collectives are slow, or they are not known.
+    `slow_link` is null if no rank's link is slow now, or that is not known.
     """
 
     slowdown: float | None
@@ -185,6 +213,7 @@ class Straggler(TypedDict):
     since_start: bool
     onsets: list[Onset]
     slow_issue: SlowIssue | None
+    slow_link: SlowLink | None
 
 
 class Suspect(TypedDict):
@@ -235,7 +264,7 @@ class CollectiveVerdict(TypedDict):
     """What is wrong with a collective; `kind` is one of collective_verdict.KINDS, which says what each means.
 
     `ranks` is text such as "0-7", "" where they are not known; `calls` are those under the number `sequence`; `links`,
-    of the kind "network", have the worst first.
+    of the kind "network", have the worst first; `slow_link` is the link over which nothing comes through.
     """
 
     kind: str
@@ -252,6 +281,7 @@ class CollectiveVerdict(TypedDict):
     calls: list[CollectiveCall]
     cycle: list[CollectiveLink]
     links: list[NetworkFault]
+    slow_link: SlowLink | None
 
 
 class HangVerdict(TypedDict):

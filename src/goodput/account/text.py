@@ -379,7 +379,7 @@ def _straggler_lines(document: Mapping[str, Any]) -> list[str]:
         lines.append(f"  slow stage: {stage}{where}, which explains {percent(share)} of the waiting")
     if lines:
         lines[-1] += f"; steps take {straggler['slowdown']:.2f}x as long as if their work were spread evenly"
-    return [*lines, *_stretch_lines(document), *_slow_issue_lines(straggler)]
+    return [*lines, *_stretch_lines(document), *_slow_issue_lines(straggler), *_slow_link_lines(straggler)]
 
 
 def _slow_issue_lines(straggler: Mapping[str, Any]) -> list[str]:
@@ -392,6 +392,33 @@ def slow_issue_text(found: Mapping[str, Any]) -> str:
     return (
         f"rank {found['rank']}{on(found['host'])} takes {duration(found['seconds'])} a step to start"
         f" {found['operation']} in {found['group']}, others {duration(found['usual_seconds'])}"
+    )
+
+
+def _slow_link_lines(straggler: Mapping[str, Any]) -> list[str]:
+    found = straggler.get("slow_link")  # A document of an earlier version has none.
+    return [] if found is None else [f"  slow link: {slow_link_text(found)}"]
+
+
+def slow_link_text(found: Mapping[str, Any]) -> str:
+    """Of a document's `slow_link`: whose link it is, and what its slowest flow shows."""
+    receiver = found["receiver"]
+    to = "a rank" if receiver is None else f"rank {receiver}"
+    to += f"{on(found['receiver_host'])} ({found['receiver_address']})"
+    whose = f"rank {found['rank']}{on(found['host'])} ({found['address']})"
+    is_sender = found["rank"] == found["sender"]
+    sender = "it" if is_sender else f"rank {found['sender']}{on(found['sender_host'])}"
+    to = to if is_sender else "it"
+    again = f"{percent(found['retransmitted_share'])} of the segments were sent again"
+    if found["usual_bytes_per_second"] is None:
+        return (
+            f"nothing comes through the link of {whose}: what {sender} sent {to} was not acknowledged for "
+            f"{duration(found['silent_seconds'])}, after {found['retransmits']} retransmissions"
+        )
+    rates = [f"{bytes_text(found[name])}/s" for name in ("bytes_per_second", "usual_bytes_per_second")]
+    return (
+        f"{whose} has a slow link: {sender} sends {to} {rates[0]} while it has data to send, {percent(found['busy_share'])} "
+        f"of the time; other links carry {rates[1]}; {again}, the round trip takes {duration(found['rtt_seconds'])}"
     )
 
 

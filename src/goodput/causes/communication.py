@@ -6,9 +6,10 @@ from statistics import median_low
 
 from goodput.account.account import Account
 from goodput.account.collectives.operation_sums import NOT_RECORDED, OTHER, OperationTime, bus_rate_max
+from goodput.account.collectives.slow_link import slow_link_document
 from goodput.account.document import slow_issue
 from goodput.account.figures import pipeline
-from goodput.account.text import bytes_text, percent, slow_issue_text
+from goodput.account.text import bytes_text, percent, slow_issue_text, slow_link_text
 
 STATE = "communication"
 ADVICE = (
@@ -26,13 +27,18 @@ _SLOW_ISSUE = (
     "check whether that rank's threads get a core, its network interface, and what its communication hook or library does "
     "in the call."
 )
+_SLOW_LINK = (
+    "look at that node's network interface, cable and switch port (errors, negotiated speed, duplex), at its interface "
+    "for collectives (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME), and at others' traffic on the way."
+)
 
 
 def advise(account: Account) -> str:
-    slow, general = slow_issue(account), _general(account)
-    return (
-        general if slow is None else f"All ranks wait while {slow_issue_text(slow)}: {_SLOW_ISSUE} {general}"
-    )
+    slow, link, text = slow_issue(account), account.slow_link, _general(account)
+    if link is not None:
+        whose = slow_link_text(slow_link_document(link))
+        text = f"{whose[0].upper()}{whose[1:]}: {_SLOW_LINK} {text}"
+    return text if slow is None else f"All ranks wait while {slow_issue_text(slow)}: {_SLOW_ISSUE} {text}"
 
 
 def _general(account: Account) -> str:
