@@ -320,6 +320,29 @@ def test_rank_with_slow_calls_is_shown(written, document):
 
 
 @needs_chromium
+def test_rank_with_a_slow_link_is_shown(written, document):
+    document["straggler"] |= {"culprit": None, "because": None, "because_phase": None, "culprit_stage": None}
+    document["straggler"]["slow_link"] = {
+        "rank": 1, "host": "n1", "address": "10.0.0.1", "sender": 1, "sender_host": "n1", "receiver": 2,
+        "receiver_host": "<b>n2", "receiver_address": "10.0.0.2", "flows": 2, "bytes_per_second": 111e6,
+        "usual_bytes_per_second": 2e9, "busy_share": 0.9, "retransmitted_share": 0.02, "rtt_seconds": 0.021,
+        "retransmits": 0, "silent_seconds": 0.0,
+    }  # fmt: skip
+    shown = written([document]).text("straggler")
+    assert "rank 1 on n1" in shown and "No single rank" not in shown
+    assert (
+        "The link of rank 1 (10.0.0.1) is slow: rank 1 sends rank 2 on <b>n2 (10.0.0.2) 111 MB/s while"
+        in shown
+    )
+    assert (
+        "other links carry 2 GB/s. 2.0 % of the segments were sent again, the round trip takes 21 ms."
+        in shown
+    )
+    document["straggler"] |= {"culprit": 0, "because": "productive"}
+    assert "of its group. The link of rank 1" in written([document]).text("straggler")
+
+
+@needs_chromium
 def test_stretches_say_when_they_began_and_ended(written, document):
     stretches = ((0, 0, 213, True), (1, 0, None, True), (2, 350, None, False), (3, 100, 1213, False))
     names = ("rank", "first_step", "last_step", "from_start")

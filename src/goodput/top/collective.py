@@ -29,7 +29,9 @@ def of_run(verdict: Mapping[str, Any]) -> str:
     else:
         count = f"{verdict['entered']} of {verdict['size']}" if kind == "missing" else "all"
         what = f"{count} ranks have entered it, {duration(verdict['seconds'])} ago"
-        who = "missing" if kind == "missing" else "stopped or gone"
+        who = {"missing": "missing", "network": "nothing comes through the link of"}.get(
+            kind, "stopped or gone"
+        )
     return f"{_call(verdict)}: {what}" + (f"; {who}: {_ranks(named)}" if named else "")
 
 
@@ -46,6 +48,8 @@ def of_rank(verdict: Mapping[str, Any], rank: int) -> str:
         if verdict["kind"] == "missing":
             waits = f"{verdict['entered']} ranks wait for {duration(verdict['seconds'])}"
             return f"has not come to {_call(verdict)}, in which {waits}"
+        if verdict["kind"] == "network":
+            return f"nothing comes through its link in {_call(verdict)}"
         return f"is stopped or gone in {_call(verdict)}"
     return f"waits in {_call(verdict)}" if own is not None else ""
 
@@ -61,11 +65,8 @@ def short(verdict: Mapping[str, Any], rank: int) -> str:
             if own is not None and verdict["kind"] == "operation"
             else f"other {verdict['kind']}"
         )
-    return (
-        f"not in {verdict['operation']}"
-        if verdict["kind"] == "missing"
-        else f"stopped in {verdict['operation']}"
-    )
+    does = {"missing": "not in", "network": "link stalled in"}.get(verdict["kind"], "stopped in")
+    return f"{does} {verdict['operation']}"
 
 
 def _call(verdict: Mapping[str, Any]) -> str:

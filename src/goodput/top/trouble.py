@@ -38,6 +38,9 @@ def troubles(document: Mapping[str, Any]) -> dict[int, Trouble]:
     slow = straggler.get("slow_issue")
     if slow is not None and slow["rank"] not in found:
         found[slow["rank"]] = Trouble(2, f"slow: {slow['operation']}")
+    link = straggler.get("slow_link")
+    if link is not None and link["rank"] not in found:
+        found[link["rank"]] = Trouble(2, "slow: its link")
     is_over = document["status"] in FINAL_STATUSES
     live = {one["rank"]: one for one in document["live"]}
     for rank in document["ranks"]:

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from goodput.account import FINAL_STATUSES, Account, Attempt, Run, document
 from goodput.account.account import ReplayedGains
+from goodput.account.collectives.slow_link import slow_link
 from goodput.account.document_types import AccountDocument
 from goodput.account.hang import Hang
 from goodput.aggregator.accounts.history import ANONYMOUS, History
@@ -26,6 +27,7 @@ from goodput.aggregator.accounts.result_cache import ResultCache
 from goodput.aggregator.accounts.rolling import RollingWindows, rolling_windows
 from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.fair_queue import INTERNAL
+from goodput.aggregator.ingest.connections import PackedConnections, packed_connections, unpacked
 from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.node_clocks import NodeClocks
@@ -389,7 +391,8 @@ class Accounts:
         """
         account = await in_slices(self.computing(name))
         await self.replays.ask(account, lambda: self.past(account), self.final_revision(account))
-        found: AccountDocument = await in_thread(lambda: document(account, explain(account)))
+        connections = packed_connections(self.store.newest[name].values())
+        found: AccountDocument = await in_thread(lambda: _document_with_link(account, connections))
         live = await in_slices(self._live(name, account))
         hang = self.hang(name, account=account)
         return {
@@ -482,4 +485,10 @@ def _present(attempt: Attempt, name: str, unit: float) -> float | None:
 
 def _document_of(_ledger: Ledger, account: Account, _check: Check) -> AccountDocument:
     """As a computation of History, since it takes a second of ten thousand ranks."""
+    return document(account, explain(account))
+
+
+def _document_with_link(account: Account, connections: list[PackedConnections]) -> AccountDocument:
+    """The document of a run as it is now: with the rank whose link is slow while it runs."""
+    account.slow_link = slow_link(unpacked(connections)) if account.status == "running" else None
     return document(account, explain(account))

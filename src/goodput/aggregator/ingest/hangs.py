@@ -24,10 +24,13 @@ from goodput.account.collective_verdict import (
     RankCalls,
     has_rank,
     with_links,
+    with_slow_link,
 )
+from goodput.account.collectives.slow_link import stalled_link
 from goodput.account.hang import Hang, RankStatus, Suspect, verdict, with_collective
 from goodput.account.rank_status import rank_status
 from goodput.account.stall_threshold import PlannedLimits
+from goodput.aggregator.ingest.connections import packed_connections, unpacked
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.store import Process, Store
 from goodput.wire import schema
@@ -82,6 +85,8 @@ class HangDetector:
             return None
         collective = self._collective(processes, seen, now_ns)
         if collective is not None:
+            link = stalled_link(unpacked(packed_connections(processes.values())))
+            collective = with_slow_link(collective, link, _is_waiting(collective, seen))
             collective = with_links(collective, self._links(run, collective, found.since_ns))
             found = with_collective(found, collective, seen, now_ns)
         alive = [one for one in found.suspects if one.kind in ("elsewhere", "behind")][:SUSPECTS_PER_HANG]
@@ -178,6 +183,12 @@ class HangDetector:
     def _seen(self, process: Process, limits: PlannedLimits) -> RankStatus:
         received_ns = max(process.attempt.received_ns, self._began_ns)
         return rank_status(process.attempt, process.last, limits, received_ns)
+
+
+def _is_waiting(found: CollectiveVerdict, seen: Iterable[RankStatus]) -> bool:
+    """Whether the rank that is named first lives and waits in a call itself."""
+    named = next((one for one in seen if one.rank in found.culprits[:1]), None)
+    return named is not None and named.alive and not named.ended and named.state == "communication"
 
 
 def _calls_of(one: RankStatus, process: Process, now_ns: int, stale_ns: int) -> RankCalls:

@@ -26,7 +26,7 @@ from goodput.aggregator.ingest.sampled_ranks import SampledRanks, reported
 from goodput.aggregator.ingest.step_trends import WINDOWS_NS
 from goodput.aggregator.records import BLOCK_ROWS_MAX, NewBlock, NewRecords, new_blocks
 from goodput.columns.attempts import ColumnAttempt, row_of
-from goodput.wire import schema
+from goodput.wire import connections, schema
 from goodput.wire.collectives import Collectives
 from goodput.wire.packed_rows import PackedRows, pack
 from goodput.wire.sampled_stacks import NO_STACKS
@@ -68,6 +68,7 @@ class Process:
     last_column: np.ndarray | None = None  # its last completed step, (columns, 1)
     checkpoints: ProcessCheckpoints = field(default_factory=ProcessCheckpoints)
     collectives: Collectives | None = None  # as last reported, not kept in the ledger
+    connections: bytes | None = None  # likewise, packed
 
     @property
     def last(self) -> Row | None:
@@ -209,6 +210,9 @@ class Store:
                 _set_declared(attempt, identity)
             _set_live(attempt, live)
             process.collectives = live.collectives or process.collectives
+            if live.connections is not None:
+                has_any = bool(live.connections.rows)
+                process.connections = connections.pack(live.connections) if has_any else None
             self.sampled.take(identity.run, attempt, live.stacks)
             if live.operations is not None:
                 attempt.collectives = self._operation_keys.sums(live.operations)
@@ -217,8 +221,8 @@ class Store:
                 live = replace(live, hardware=attempt.hardware, stacks=reported(attempt))
             if live.operations is None and attempt.collectives is not NO_SUMS:
                 live = replace(live, operations=reported_rows(attempt.collectives))
-        if live.collectives is not None:
-            live = replace(live, collectives=None)
+        if live.collectives is not None or live.connections is not None:
+            live = replace(live, collectives=None, connections=None)
         if identity.attempt != attempt.attempt:
             identity = replace(identity, attempt=attempt.attempt)
         return schema.RankReport(identity, report.sequence, report.phases, live, report.phase_states)

@@ -1,7 +1,7 @@
 // The slow rank: which rank the others wait for, since when, and how much of the waiting each rank, host and stage causes.
 
 import { $, attribute, field, keyed, put, text, width } from "../dom/nodes.js";
-import { count, duration, percent, plural, times } from "../text/numbers.js";
+import { compact, count, duration, percent, plural, times } from "../text/numbers.js";
 import { MEANINGS } from "../text/states.js";
 
 const RANKS_SHOWN = 4;
@@ -10,12 +10,15 @@ const STRETCHES_SHOWN = 20;
 
 export function drawStraggler(run) {
   const { culprit, because, slowdown, culprit_stage: stage = null } = run.straggler;
-  const { because_phase: phase = null, stage_because_phase: stagePhase = null, slow_issue: slow = null } = run.straggler;
+  const { because_phase: phase = null, stage_because_phase: stagePhase = null, slow_issue: slow = null, slow_link: link = null } =
+    run.straggler;
   const host = run.ranks.find((rank) => rank.rank === culprit)?.host;
   put($("straggler"), culprit === null && stage !== null
     ? { culprit: `stage ${stage}`, host: "", because: moreWork(stagePhase) }
     : culprit === null && slow !== null
     ? { culprit: `rank ${slow.rank}`, host: `on ${slow.host || "an unnamed host"}`, because: slowCalls("It", slow) }
+    : culprit === null && link !== null
+    ? { culprit: `rank ${link.rank}`, host: `on ${link.host || "an unnamed host"}`, because: slowLink(link) }
     : culprit === null
     ? { culprit: slowdown === null ? "unknown" : "none", host: "", because: slowdown === null
         ? "No step was reported by two ranks of a group."
@@ -24,7 +27,8 @@ export function drawStraggler(run) {
         because: `It spends more time in ${because}${MEANINGS[because] ? ` (${MEANINGS[because]})` : ""}` +
           `${phase === null || phase === because ? "" : `, mostly in ${phase},`} ` +
           `than the median of its group${since(run.straggler)}.${stage === null ? "" : ` Stage ${stage} is slow too.`}` +
-          (slow === null ? "" : ` ${slowCalls(slow.rank === culprit ? "It" : `Rank ${slow.rank}`, slow)}`) });
+          (slow === null ? "" : ` ${slowCalls(slow.rank === culprit ? "It" : `Rank ${slow.rank}`, slow)}`) +
+          (link === null ? "" : ` ${slowLink(link)}`) });
   text(field($("straggler"), "slowdown"), slowdown === null ? "" :
     `The run is ${times(slowdown)} slower than with the same work spread evenly.`);
   keyed($("shares"), "t-share", shares(run), (share) => share.name, (node, { name, share, title, apart }) => {
@@ -39,6 +43,15 @@ export function drawStraggler(run) {
 function slowCalls(who, { operation, group, seconds, usual_seconds: usual }) {
   return `${who} takes ${duration(seconds)} a step to start ${operation} in ${group}, others ${duration(usual)}: ` +
     "all ranks wait while it does.";
+}
+
+function slowLink(link) {
+  const receiver = link.receiver === null ? "a rank" : `rank ${link.receiver}`;
+  const to = `${receiver} on ${link.receiver_host || "an unnamed host"} (${link.receiver_address})`;
+  return `The link of rank ${link.rank} (${link.address}) is slow: rank ${link.sender} sends ${to} ` +
+    `${compact(link.bytes_per_second, "B/s")} while it has data to send, ${percent(link.busy_share)} of the time; other links carry ` +
+    `${compact(link.usual_bytes_per_second, "B/s")}. ${percent(link.retransmitted_share)} of the segments were sent again, the round ` +
+    `trip takes ${duration(link.rtt_seconds)}.`;
 }
 
 function moreWork(phase) {
