@@ -217,9 +217,7 @@ class Account:
             parts.setdefault(rank.role_name(), []).append(rank)
         if len(parts) < 2 or parts.keys() == {"trainer", "unobserved"}:
             return {}
-        weight = {
-            role: sum(rank.wall_ns * rank.all_devices for rank in ranks) for role, ranks in parts.items()
-        }
+        weight = {role: sum(r.wall_ns * r.all_devices for r in ranks) for role, ranks in parts.items()}
         return {role: parts[role] for role in sorted(parts, key=lambda role: (-weight[role], role))}
 
     def wall_gpu_ns(self) -> int:
