@@ -134,6 +134,8 @@ ABSENT = {
     "goodput_aggregator_stream_connected": "the aggregator is the only one, without a stream",
     "goodput_aggregator_stream_delay_seconds": "the same",
     "goodput_aggregator_partitions_unserved": "the same",
+    "goodput_host_clock_synchronised": "the clock is read of a live machine alone, and the nodes are trees",
+    'goodput_host_clock_error_seconds{kind="maximum"}': "the same",
 }
 # Where the two languages differ in values (docs/victoriametrics.md): growth of counters, and whom of equals topk takes.
 OTHERWISE = re.compile(r"\b(rate|deriv|increase|changes|resets|topk|bottomk|timestamp)\b")

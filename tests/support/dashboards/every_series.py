@@ -113,6 +113,8 @@ class Cluster:
             # Every second one goes down, having been up: one that never was has no cable.
             "goodput_infiniband_up": float(at % 2 == 0 or self._scrapes < UP_SCRAPES),
             "goodput_network_up": float(at % 2 == 0 or self._scrapes < UP_SCRAPES),
+            # Writable at first: one that always was read-only is meant to be.
+            "goodput_filesystem_readonly": float(self._scrapes >= UP_SCRAPES),
             "goodput_aggregator_token_expiry_timestamp_seconds": time.time() + 3600,
         }
         if metric.name in special:
