@@ -10,7 +10,14 @@ import socket
 import sys
 
 from goodput.access.options import add_access_options, listen_address
-from goodput.cli import fail, number, positive_seconds, raise_file_limit, tune_garbage_collector
+from goodput.cli import (
+    fail,
+    number,
+    positive_seconds,
+    raise_file_limit,
+    share_memory_arena,
+    tune_garbage_collector,
+)
 from goodput.cli.ledger import add_keep_options
 from goodput.defaults import ABANDONED_SECONDS, STALE_SECONDS, STALL_SECONDS
 from goodput.otlp.settings import add_otlp_options, settings_of
@@ -109,6 +116,7 @@ def call(arguments) -> int:
     if role:
         print(f"goodput serve: stream {role.stream.settings.shown}", flush=True)
     tune_garbage_collector(5_000)
+    share_memory_arena()
     sys.setswitchinterval(SWITCH_SECONDS)
     server, startup = server_of(app), app.state.startup
     startup.on_failure = lambda: setattr(server, "should_exit", True)
