@@ -72,8 +72,11 @@ class IncrementalAccount:
         return self.last
 
     def _computing(self, now_ns: int) -> Slices[Account]:
-        facts, rows = yield from self._facts(now_ns)
         engine = self._engine
+        if engine is None and self.last is None and not self._trimmed():
+            engine = yield from self._restart(now_ns)
+            return (yield from self._finished(engine))
+        facts, rows = yield from self._facts(now_ns)
         is_right = engine is not None and self._late == self._rows_late()
         if engine is not None and is_right and (yield from engine.following(facts)):
             engine = yield from self._folded(engine, facts, rows)
@@ -83,15 +86,18 @@ class IncrementalAccount:
         if engine is None or engine.groups.late:
             if self.last is not None and self._behind(self.last, facts, now_ns):
                 return self.last
-            engine = yield from self._restart(facts, now_ns)
+            if self._trimmed():
+                raise NeedsHistory(facts, self._rows_late())
+            engine = yield from self._restart(now_ns)
+        return (yield from self._finished(engine))
+
+    def _finished(self, engine: Engine) -> Slices[Account]:
         account = yield from engine.finishing()
         account.straggler.comparable = self._comparable
         return account
 
-    def _restart(self, facts: Facts, now_ns: int) -> Slices[Engine]:
-        """Fold again from the rows in memory; returns a copy as `_folded` does. Raises NeedsHistory."""
-        if self._trimmed():
-            raise NeedsHistory(facts, self._rows_late())
+    def _restart(self, now_ns: int) -> Slices[Engine]:
+        """Fold again from the rows in memory, which are all; returns a copy as `_folded` does."""
         # The lengths, from which the facts' stall threshold comes, may lack a late row.
         self._engine, self._lengths = None, StepLengths.for_threshold(self._stall_seconds)
         # A row that comes late while they are taken is noticed by the next account.
