@@ -45,7 +45,8 @@ _TEXTS = [field.name for field in fields(schema.Identity) if field.type is str]
 HARDWARE = ("compute_ns", "idle_ns", "energy_mj")
 _OWN_FIGURES = {name: f"reported_{name}" for name in HARDWARE}  # those of the current agent alone
 NOW = ("busy_ppm", "power_mw")  # not cumulative
-_AGENTS_FIGURES = frozenset(("since_ns", *HARDWARE, *NOW))
+_NOT_SUMMED = ("since_ns", *NOW)
+_AGENTS_FIGURES = frozenset((*_NOT_SUMMED, *HARDWARE))
 # How far a host's clock may be ahead of ours.
 AHEAD_NS_MAX = 86_400 * 10**9
 
@@ -527,12 +528,14 @@ def _sum_hardware(held: dict[str, int], reported: dict[str, int]) -> dict[str, i
         name.startswith(("reported_", "said_")) for name in reported
     ):
         return {re.sub("^said_", "reported_", name): value for name, value in reported.items()}
-    figures = [(name, own) for name, own in _OWN_FIGURES.items() if name in held or name in reported]
-    is_same_agent = held.get("since_ns") == reported.get("since_ns") and all(
-        reported.get(name, 0) >= held.get(own, 0) for name, own in figures
-    )
-    summed = {name: reported[name] for name in ("since_ns", *NOW) if name in reported}
-    for name, own in figures:
-        now = summed[own] = reported.get(name, 0)
-        summed[name] = held.get(name, 0) + now - (held.get(own, 0) if is_same_agent else 0)
+    is_same_agent, figures = held.get("since_ns") == reported.get("since_ns"), []
+    for name, own in _OWN_FIGURES.items():
+        if name in held or name in reported:
+            now, before = reported.get(name, 0), held.get(own, 0)
+            figures.append((name, own, now, before))
+            is_same_agent = is_same_agent and now >= before
+    summed = {name: reported[name] for name in _NOT_SUMMED if name in reported}
+    for name, own, now, before in figures:
+        summed[own] = now
+        summed[name] = held.get(name, 0) + now - (before if is_same_agent else 0)
     return summed
