@@ -42,7 +42,7 @@ class Case:
         self.culprit = chosen.randrange(self.world)
         self.length = chosen.choice((30_000, 100_000, 300_000))
         self.loss = chosen.uniform(0.03, 0.1)
-        self.delay_seconds = chosen.uniform(0.01, 0.04)
+        self.delay_seconds = chosen.uniform(0.04, 0.1)  # Packets of a busy machine take up to 20 ms.
         self.bytes_per_second = chosen.uniform(1e6, 4e6)
 
     def break_links(self, links: list[Link]) -> None:
@@ -112,7 +112,6 @@ def wait_for(condition, what: str, seconds: float = WAIT_SECONDS) -> None:
 
 
 def judged(case: Case, network: TunNetwork) -> dict:
-    (case.directory / "pages").mkdir()
     judge = Judge(case)
 
     def steps(count: int) -> bool:
@@ -148,7 +147,7 @@ def is_judged(judge: Judge) -> bool:
 
 
 def run(case: Case) -> dict:
-    case.directory.mkdir(parents=True)
+    (case.directory / "pages").mkdir(parents=True)
     network, pids = TunNetwork(case.world, case.seed), []
     try:
         for rank in range(case.world):
