@@ -32,7 +32,7 @@ A = "GPU-aaaaaaaa-0000-1111-2222-333333333333"
 
 
 def test_forms_of_the_exporters_own_files(tmp_path):
-    (tmp_path / "counters.csv").write_bytes(FILE.replace("\n", "\r\n").encode())
+    (tmp_path / "counters.csv").write_bytes(FILE.replace("\n", "\r\n").encode("utf-8-sig"))
     counters = read_counters(str(tmp_path / "counters.csv"))
     assert counters == (
         Counter("DCGM_FI_DEV_SM_CLOCK", "gauge", "SM clock frequency (in MHz)."),
@@ -53,6 +53,8 @@ def test_forms_of_the_exporters_own_files(tmp_path):
         ("DCGM_FI_DEV_x, gauge, a", "no name of a field"),
         ("DCGM_FI_DEV_GPU_TEMP, guage, a", "type 'guage'"),
         ("DCGM_FI_DEV_SM_CLOCK, gauge, again", "twice"),
+        ("DCGM_FI_DEV_GPU_TEMP, gauge, a\rDCGM_FI_DEV_POWER_USAGE, gauge, b", "new-line character"),
+        (f"DCGM_FI_DEV_GPU_TEMP, gauge, {'x' * (1 << 17)}x", "field limit"),
     ],
 )
 def test_error_says_what_and_where(line, why):

@@ -38,7 +38,7 @@ def read_counters(path: str) -> tuple[Counter, ...]:
         raise ValueError(f"{path}: {error.strerror}") from None
     if len(body) > BYTES_MAX:
         raise ValueError(f"{path}: more than {BYTES_MAX} bytes")
-    return parse_counters(body.decode("utf-8", "replace"), path)
+    return parse_counters(body.decode("utf-8-sig", "replace"), path)
 
 
 def parse_counters(text: str, source: str = "counters") -> tuple[Counter, ...]:
@@ -48,7 +48,12 @@ def parse_counters(text: str, source: str = "counters") -> tuple[Counter, ...]:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         where = f"{source}:{at}"
-        columns = [column.strip() for column in next(csv.reader(io.StringIO(line), skipinitialspace=True))]
+        try:
+            columns = [
+                column.strip() for column in next(csv.reader(io.StringIO(line), skipinitialspace=True))
+            ]
+        except csv.Error as error:
+            raise ValueError(f"{where}: {error}") from None
         if len(columns) != 3:
             raise ValueError(f"{where}: {len(columns)} columns instead of three: field, type, help")
         counter = Counter(*columns)
