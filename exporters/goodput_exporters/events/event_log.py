@@ -31,6 +31,7 @@ REMEDIES = {
     "update_software": "update the driver",
     "watch": "act if it happens again",
     "see_other_xid": "see the XID reported with it",
+    "look_up": "the kernel's log has the driver's text of it",
     "see_kernel_log": "its sub-code in the kernel's log says whether the GPU needs a reset",
 }
 # Meaning by kind and severity; "" where the severity makes no difference.

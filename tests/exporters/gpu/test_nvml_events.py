@@ -26,7 +26,7 @@ def test_xids_become_events_with_counts(driver, control, clock):
     assert {(e.code, e.name, e.severity, e.text) for e in sample.events} == {
         (31, "page fault in GPU memory", "warning", "to do: restart_app, 3 times"),
         (63, "memory row remapped or page retired", "info", "to do: watch"),
-        (12345, "unknown error", "warning", "to do: watch"),
+        (12345, "not in NVIDIA's catalogue of October 2025", "warning", "to do: look_up"),
     }
     assert {event.code: event.count for event in sample.events} == {31: 3, 63: 1, 12345: 1}
     assert {event.device for event in sample.events} == {uuid(1)}

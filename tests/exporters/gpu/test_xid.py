@@ -2,7 +2,18 @@
 
 import pytest
 
-from goodput_exporters.gpu.nvidia.xid import ACTIONS, KINDS, SEVERITIES, XIDS, lookup
+from goodput_exporters.events.event_log import format_event
+from goodput_exporters.gpu.nvidia.xid import (
+    ACTIONS,
+    CATALOGUE_DATE,
+    CATALOGUE_END,
+    KINDS,
+    SEVERITIES,
+    UNKNOWN,
+    XIDS,
+    lookup,
+)
+from goodput_exporters.gpu.sample import Event
 
 # NVIDIA's catalogue names an immediate action for each of these: RESET_GPU, or a restart of the machine for 79.
 RESET = (46, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 158)
@@ -66,3 +77,11 @@ def test_the_errors_that_matter(number, kind, severity, action):
 def test_unknown_xid_is_a_warning(number):
     xid = lookup(number)
     assert (xid.number, xid.kind, xid.severity) == (number, "unknown", "warning")
+    assert format_event(Event("xid", "GPU-1", 0, number, xid.name, xid.severity), []) == (
+        f"1970-01-01T00:00:00Z warning: xid{f' {number}' if number else ''} on GPU-1: "
+        "not in NVIDIA's catalogue of October 2025; the kernel's log has the driver's text of it; affects no rank"
+    )
+
+
+def test_table_ends_where_the_catalogue_does():
+    assert max(XIDS) == CATALOGUE_END and CATALOGUE_DATE in UNKNOWN

@@ -24,8 +24,9 @@ KINDS = (
 SEVERITIES = ("info", "warning", "critical")
 ACTIONS = (
     *("none", "restart_app", "reset_gpu", "restart_vm", "reboot_node", "check_hardware", "check_link"),
-    *("update_software", "watch", "see_other_xid", "see_kernel_log"),
+    *("update_software", "watch", "see_other_xid", "see_kernel_log", "look_up"),
 )
+CATALOGUE_DATE, CATALOGUE_END = "October 2025", 172
 
 
 @dataclass(frozen=True)
@@ -136,9 +137,10 @@ _TABLE.update(dict.fromkeys(_COPY_ENGINES, ("copy engine error", "gpu", "warning
 _TABLE.update(dict.fromkeys(_DECODERS, ("decoder error", "video", "warning", "restart_app")))
 _TABLE.update(dict.fromkeys(_ENCODERS, ("encoder error", "video", "warning", "restart_app")))
 
+UNKNOWN = f"not in NVIDIA's catalogue of {CATALOGUE_DATE}"
 XIDS: dict[int, Xid] = {number: Xid(number, *_TABLE[number]) for number in sorted(_TABLE)}
 
 
 def lookup(number: int) -> Xid:
     """The meaning of an XID; of kind `unknown` for a number that is not in the table."""
-    return XIDS.get(number) or Xid(number, "unknown error", "unknown", "warning", "watch")
+    return XIDS.get(number) or Xid(number, UNKNOWN, "unknown", "warning", "look_up")
