@@ -192,7 +192,7 @@ PANELS = [
     ),
     panels.table(
         "Leading causes, and what to do",
-        "The first five causes, and how much faster the run would be without each (with an interval where its steps were replayed): those that recur with the steps, "
+        "The first five causes, and how much faster the run would be without each (with an interval where its steps were replayed, else by its share alone): those that recur with the steps, "
         "the largest first, then those that are paid once (startup, restore, compile and queue of the first start). "
         "Begin at the top. Below 2 % none is worth the work. `goodput report` and the aggregator's page have the same "
         "order, and add the ranks and workers of this run.",

@@ -56,7 +56,7 @@ def test_table_closes_and_fits_a_terminal():
     assert f"MFU {100 * 6 / (4 * 12.2):.1f} %" in text
     # Loader 6 × (0.1 + 0.4 + 0.7) s, startup 3 × 2 s, straggler 6 × (0.6 + 0.3) s.
     assert (
-        "largest cause: loader, 19.7 % of all GPU time; without it the run would be at most 1.24x as fast"
+        "largest cause: loader, 19.7 % of all GPU time; without it the run would be 1.24x as fast, by its share alone"
         in flat
     )
 
@@ -184,8 +184,8 @@ def test_short_run_names_its_steps_first():
     assert whole == {"startup": 20.0, "checkpoint": 80.0, "loader": 50.0}
     lines = cause_lines(one)
     assert lines.startswith(
-        "largest recurring cause: checkpoint, 12.7 % of all GPU time; without it the run would be at most 1.15x as fast "
-        "over the whole run of 100 steps: 32.0 %, 80 s of 4.2 min GPU time; without it at most 1.47x as fast "
+        "largest recurring cause: checkpoint, 12.7 % of all GPU time; without it the run would be 1.15x as fast, by its share "
+        "alone over the whole run of 100 steps: 32.0 %, 80 s of 4.2 min GPU time; by that share without it 1.47x as fast "
         "(an estimate) advice: "
     )
     assert (

@@ -184,7 +184,7 @@ def test_headline_shows_factors_cost_and_leading_cause(browser, example):
     assert "Start0.0 s" in facts, "the log counts from zero"
     cause, advice = dom.text("cause"), {one["state"]: one["advice"] for one in document["causes"]}
     assert "lost 13.8 % of all GPU time" in cause and advice["lost"] in cause
-    assert "at most 1.16× as fast" in cause and "26.00 GPU-seconds and $0.0260" in cause
+    assert "1.16× as fast, by its share alone" in cause and "26.00 GPU-seconds and $0.0260" in cause
     others = dom.text("causes")
     assert all(text in others for state, text in advice.items() if state != "lost")
     assert dom.text("age").startswith("written by goodput replay on 20")

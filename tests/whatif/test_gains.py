@@ -36,10 +36,13 @@ def test_gain_of_one_ranks_loader_is_that_of_all(run, capsys):
     assert share == pytest.approx(0.08 / 4 / 0.17, rel=1e-3) and found["loader"]["gain"] > 1.4
 
 
-def test_text_calls_only_gains_by_share_a_bound(run, capsys):
+def test_text_names_only_gains_by_share_as_such(run, capsys):
     assert main(["replay", run]) == 0
     text = capsys.readouterr().out
     assert "straggler, 17.6 % of all GPU time; without it the run would be 1.30x as fast" in text
+    assert "by its share" not in text
+    assert main(["replay", run, "--end", "10"]) == 0
+    assert "as fast, by its share alone" in " ".join(capsys.readouterr().out.split())
 
 
 def test_window_has_gains_by_share(run, capsys):

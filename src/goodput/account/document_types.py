@@ -321,7 +321,8 @@ class Cause(TypedDict):
     """An idle cause; `gain` is how many times faster the run would be without it, `cost` is in dollars.
 
     `gain_basis` is "replay" where its steps were replayed without the cause, and `gain_low` and `gain_high` are the bounds
-    of its 95 % interval; else "share": the gain is at most this, and they are null.
+    of its 95 % interval; else "share": it is 1 / (1 - share), too little where others wait for ranks
+    in this state, and they are null.
 
     `once_gpu_seconds` is the part that does not grow with the steps: that of the first start and of the run's end. The
     figures of the whole run are estimates over the steps of `whole_run`, null where that is null.

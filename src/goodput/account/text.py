@@ -508,7 +508,7 @@ def _cause_lines(document: Mapping[str, Any]) -> list[str]:
         return []
     first, *others = _ordered_causes(document)
     name = "largest cause" if first is document["causes"][0] else "largest recurring cause"
-    gain = _faster(first["gain"], f"; without it the run would be{_at_most(first)}") + _interval(first)
+    gain = _faster(first["gain"], "; without it the run would be") + (_interval(first) or _by_share(first))
     lines = ["", f"  {name}: {_cause(document, first)}{gain}", *_advice_lines(document, first)]
     inside = next((one for one in others if one["state"] in INSIDE_STEPS), None)
     if first["state"] in OUTSIDE_STEPS and inside is not None and inside["share"] >= INSIDE_SHARE_MIN:
@@ -527,9 +527,10 @@ def _cause(document: Mapping[str, Any], cause: Mapping[str, Any]) -> str:
     return f"{cause['state']}, {share} % of all GPU time"
 
 
-def _at_most(cause: Mapping[str, Any]) -> str:
-    """A gain by share is a bound, one by replay of the steps is not."""
-    return "" if cause.get("gain_basis") == "replay" else " at most"
+def _by_share(cause: Mapping[str, Any]) -> str:
+    """Where other ranks wait for those in the state, its share is not what they would gain."""
+    is_known = cause["gain"] is not None and cause.get("gain_basis") != "replay"
+    return ", by its share alone" if is_known else ""
 
 
 def interval(low: float, high: float) -> str:
@@ -562,7 +563,7 @@ def _advice_lines(document: Mapping[str, Any], cause: Mapping[str, Any]) -> list
     return [
         f"    {length}{basis}: {percent(share)}, {duration(seconds)} of"
         f" {duration(document['whole_run']['gpu_seconds'])} GPU time"
-        f"{_faster(1 / (1 - share) if share < 1 else None, '; without it at most')} (an estimate)",
+        f"{_faster(1 / (1 - share) if share < 1 else None, '; by that share without it')} (an estimate)",
         advice,
     ]
 

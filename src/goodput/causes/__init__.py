@@ -2,7 +2,8 @@
 
 A cause is a module with `STATE`, a state of the account, and `ADVICE`, one line; `advise(account) -> str`, where
 there is one, gives advice that depends on the account. The gain is the speed-up that removing the cause brings: by replay
-of the steps where these were at hand (`goodput.whatif`), else at most 1 / (1 - share) by Amdahl's law.
+of the steps where these were at hand (`goodput.whatif`), else 1 / (1 - share), which is Amdahl's law where no rank waits
+for another in that state.
 """
 
 from __future__ import annotations

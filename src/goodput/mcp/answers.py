@@ -74,9 +74,11 @@ class Cause(BaseModel):
     gpu_hours: float
     dollars: float | None
     speedup_without: float | None = Field(description="how many times faster the run would be without it")
-    speedup_low: float | None = Field(description="bounds of its 95 % interval; null for an upper bound")
+    speedup_low: float | None = Field(description="bounds of its 95 % interval; null if by share")
     speedup_high: float | None
-    speedup_basis: str = Field(description="replay: steps were replayed without it; share: an upper bound")
+    speedup_basis: str = Field(
+        description="replay: steps were replayed without it; share: 1 / (1 - share), too little where other ranks wait"
+    )
     advice: str
 
 

@@ -77,7 +77,7 @@ goodput_run_event_timestamp_seconds{run kind title cost claims}: Unix time at wh
     run, as its story has it: what, its GPU-hours and dollars, and each claim with its basis (measured, estimated,
     coincident); the 16 costliest that are over, updated every few minutes.
 goodput_cause_gain_ratio{run state}: Speed-up of the run if this cause were removed: by replay of its newest steps, or
-    at most this by its share.
+    1 / (1 - share), which is too little where other ranks wait for those in this state.
 goodput_cause_gain_bound_ratio{run state bound}: The bounds low and high of the 95 % interval of a speed-up by replay;
     absent for one by share.
 goodput_cause_order{run state}: Place of the cause in the order in which to act, from 1: causes that recur with the

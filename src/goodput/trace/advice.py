@@ -2,7 +2,7 @@
 
 A second and third cause are named when they are near the first: at least half its time.
 
-`gain` is the largest speed-up that removing the cause can bring, 1 / (1 - share) by Amdahl's law."""
+`gain` is the speed-up by the cause's share alone, 1 / (1 - share): Amdahl's law where no rank waits for another."""
 
 from __future__ import annotations
 

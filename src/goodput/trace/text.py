@@ -148,7 +148,7 @@ def _causes(document: dict) -> list[str]:
     for i, cause in enumerate(causes):
         share, gain = shares[cause["state"]], ""
         if cause["gain"] is not None:
-            gain = f"; without it steps would be at most {cause['gain']:.2f}x as fast"
+            gain = f"; by its share {cause['gain']:.2f}x as fast without it"
         which = "near it" if i else "largest cause"
         lines.append(f"  {which}: {cause['state']}, {share // 10}.{share % 10} % of the steps' time{gain}")
         lines.append(f"  advice: {cause['advice']}")

@@ -3,7 +3,7 @@
 import { $, attribute, bar, make, put, swatch, text } from "../dom/nodes.js";
 import { Table } from "../dom/table.js";
 import { dollars, gpuUnit, tenths, tenthsText } from "../text/numbers.js";
-import { gain, interval, meaningOf } from "./cause.js";
+import { basis, gain, meaningOf } from "./cause.js";
 import { stateCost, stateTitle } from "./figures.js";
 
 let run = null;
@@ -13,7 +13,7 @@ const COLUMNS = [
   { name: "time", head: "GPU time", class: "n", build: () => [], draw: drawTime },
   { name: "percent", head: "Percent", class: "n", value: (row) => tenthsText(row.share) },
   { name: "cost", head: "Cost", class: "n costs", value: (row) => stateCost(run, row.state) },
-  { name: "gain", head: "Without\u00a0it", class: "n", title: "How many times faster the run would be without it, at most; by replay of its steps where they are known",
+  { name: "gain", head: "Without\u00a0it", class: "n", title: "How many times as fast the run would be without it: by replay of its steps where they are known, else by its share alone",
     build: () => [], draw: drawGain },
   { name: "meaning", head: "What it is", class: "meaning", value: (row) => meaningOf(run, row.state) },
 ];
@@ -48,7 +48,7 @@ function drawState(cell, row) {
 
 function drawGain(cell, { cause }) {
   text(cell, cause ? gain(cause) : "");
-  if (cause) attribute(cell, "title", `${gain(cause)}${interval(cause)}`);
+  if (cause) attribute(cell, "title", gain(cause) ? `${gain(cause)}${basis(cause)}` : "");
 }
 
 function drawTime(cell, row) {

@@ -9,8 +9,12 @@ import { stateCost } from "./figures.js";
 // How many times faster the run would be. Unobserved time may have been useful, so no gain is promised for it.
 export const gain = (cause) => (cause.state === "unobserved" || cause.gain == null ? "" : times(cause.gain));
 
-// The bounds of a gain by replay; a gain by share is a bound itself.
-export function interval({ gain_low: low = null, gain_high: high = null }) {
+// The bounds of a gain by replay. Where other ranks wait for those in the state, a gain by share is not what they would gain.
+export function basis(cause) {
+  return cause.gain_basis === "replay" ? interval(cause) : ", by its share alone";
+}
+
+function interval({ gain_low: low = null, gain_high: high = null }) {
   if (low === null || high === null || times(low) === times(high)) return "";
   return ` (95 %: ${times(low)} to ${times(high)})`;
 }
@@ -28,8 +32,7 @@ export function drawCause(run) {
   put(root, { sentence: sentence(run, first), advice_label: first ? "What to do: " : "" });
   if (first) {
     const unit = gpuUnit(run.gpu_seconds);
-    const most = first.gain_basis === "replay" ? "" : "at most ";
-    const faster = gain(first) ? `Without it the run would be ${most}${gain(first)} as fast${interval(first)}. ` : "";
+    const faster = gain(first) ? `Without it the run would be ${gain(first)} as fast${basis(first)}. ` : "";
     const cost = run.cost === null ? "" : ` and ${stateCost(run, first.state)}`;
     put(root, { state: first.state, share: `${shareOf(run, first)} of all GPU time`, advice: first.advice,
       gain: `${faster}It has taken ${unit.text(first.gpu_seconds)} ${unit.name}${cost} so far.${wholeRun(run, first)}${once(run, others)}` });
