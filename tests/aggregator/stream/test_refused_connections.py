@@ -60,6 +60,56 @@ def connecting(caplog, url: str, **settings) -> str:
     return asyncio.run(main())
 
 
+def test_connection_ended_by_a_server_is_replaced(server, caplog, tmp_path):
+    """nats-py closes after an error message; subscriptions continue, and password and authority are read again."""
+    port, authority = server
+    (tmp_path / "other").mkdir()
+    other = Authority(tmp_path / "other")
+    login, ca = tmp_path / "login", tmp_path / "ca.crt"
+    login.write_text("goodput:right\n")
+    ca.write_bytes(authority.cert.read_bytes())
+    url = f"tls://127.0.0.1:{port}"
+    settings = StreamSettings((url,), replicas=1, bytes_max=1 << 20, credentials=str(login), ca=str(ca))
+
+    async def main() -> list[bytes]:
+        stream, heard = Stream(settings), []
+
+        async def listen() -> None:
+            async for message in stream.messages("goodput.members"):
+                heard.append(message.data)
+
+        async def until_heard(body: bytes) -> None:
+            while body not in heard:
+                await stream.client.publish("goodput.members", body)
+                await asyncio.sleep(0.05)
+
+        await asyncio.wait_for(stream.connect(), 30)
+        listening = asyncio.create_task(listen())
+        await asyncio.wait_for(until_heard(b"before"), 30)
+        login.write_text("goodput:wrong\n")
+        stream.client._transport.write(b"no operation of NATS\r\n")
+        while "a server refuses this user or password" not in caplog.text:
+            await asyncio.sleep(0.01)
+        assert not stream.is_connected
+        ca.write_bytes(other.cert.read_bytes())
+        login.write_text("goodput:right\n")
+        while "a server's certificate is not valid here" not in caplog.text:
+            await asyncio.sleep(0.01)
+        ca.write_bytes(authority.cert.read_bytes())
+        while not stream.is_connected:
+            await asyncio.sleep(0.01)
+        await asyncio.wait_for(until_heard(b"after"), 30)
+        await stream.publish(0, b"push", "id")
+        listening.cancel()
+        await stream.close()
+        return heard
+
+    caplog.set_level(logging.WARNING, "goodput.aggregator")
+    heard = asyncio.run(asyncio.wait_for(main(), 60))
+    assert (heard[0], heard[-1]) == (b"before", b"after")
+    assert "a server ended the connection: unknown protocol operation; connecting anew" in caplog.text
+
+
 def test_refused_connections_say_what_to_mend(server, caplog, tmp_path):
     port, authority = server
     login, wrong = tmp_path / "login", tmp_path / "wrong"

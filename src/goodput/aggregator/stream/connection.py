@@ -10,11 +10,13 @@ import asyncio
 import logging
 import ssl
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.errors import NoServersError
 from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig, StreamInfo
@@ -22,7 +24,7 @@ from nats.js.client import JetStreamContext
 from nats.js.errors import APIError, NotFoundError
 from nats.js.kv import KeyValue
 
-from goodput.aggregator.stream import partitions
+from goodput.aggregator.stream import cancellation, partitions
 from goodput.aggregator.stream.errors import StreamError
 from goodput.aggregator.stream.options import login_of
 
@@ -34,6 +36,7 @@ STREAM_EXISTS = 10058  # JetStream's error code where the stream exists with ano
 # A push that is published again within this time is stored once.
 DUPLICATE_SECONDS = 120.0
 CONNECT_SECONDS, RECONNECT_SECONDS = 2, 1
+RETRY_SECONDS = 0.2  # of a subscription that failed or ended
 # A server that does not answer two pings is left for another one.
 PING_SECONDS, PINGS_MAX = 2, 2
 PUBLISH_SECONDS = 8.0  # electing a leader takes 4 to 9 s
@@ -67,6 +70,7 @@ class Stream:
         self._js: JetStreamContext | None = None
         self._leases: KeyValue | None = None
         self._is_closing = False
+        self._connecting_again: asyncio.Task | None = None
         self._refusal = ""  # why a server that answered was not connected to
         self.id = ""  # of this stream; one of the same name that is deleted and made again has another
 
@@ -115,33 +119,70 @@ class Stream:
 
     async def _connect_once(self) -> None:
         if not self.client.is_connected:
-            # A client that failed to connect cannot be used again.
-            self.client = Client()
+            # A client that failed to connect, or has closed, cannot be used again.
+            client = self.client = Client()
             context = ssl.create_default_context(cafile=self.settings.ca) if self.settings.ca else None
-            await self.client.connect(
+            await client.connect(
                 servers=list(self.settings.urls),
                 name=self._name,
                 connect_timeout=CONNECT_SECONDS,
                 allow_reconnect=True,
-                max_reconnect_attempts=-1 if self._js else 1,
+                max_reconnect_attempts=1,
                 reconnect_time_wait=RECONNECT_SECONDS,
                 ping_interval=PING_SECONDS,
                 max_outstanding_pings=PINGS_MAX,
-                error_cb=self._log_error,
+                error_cb=partial(self._log_error, client),
                 disconnected_cb=self._logs("disconnected"),
                 reconnected_cb=self._logs("connected again"),
+                closed_cb=partial(self._connect_again, client),
                 tls=context,
                 **(login_of(self.settings.credentials) if self.settings.credentials else {}),
             )
-            # From now on it reconnects for ever.
-            self.client.options["max_reconnect_attempts"] = -1
+            # From now on it reconnects for ever, unless a server ends the connection (_connect_again).
+            client.options["max_reconnect_attempts"] = -1
         js = self.client.jetstream(timeout=PUBLISH_SECONDS)
         self.id = await self._ensure_stream(js)
         self._leases = await self._ensure_leases(js)
         self._js = js
 
+    async def _connect_again(self, closed: Client) -> None:
+        """Replace a client that has closed: nats-py does not reconnect after an error message of a server, such as for an
+        expired user or a protocol error."""
+        task = self._connecting_again
+        if self._is_closing or closed is not self.client or self._js is None or (task and not task.done()):
+            return
+        error = closed.last_error
+        reason = _refusal(error) or _text(error) if error else "no reason given"
+        log.warning(
+            "stream %s: a server ended the connection: %s; connecting anew", self.settings.shown, reason
+        )
+        self._connecting_again = asyncio.create_task(self._until_connected())
+
+    async def _until_connected(self) -> None:
+        while not self.client.is_connected:
+            await asyncio.sleep(RECONNECT_SECONDS)
+            try:
+                await self.connect()
+            except StreamError as error:
+                log.error("%s; trying again", error)
+        log.warning("stream %s: connected again", self.settings.shown)
+
+    async def messages(self, subject: str) -> AsyncIterator[Msg]:
+        """What is published to a subject from now on, until cancelled; subscribes again after a new connection."""
+        while True:
+            client = self.client
+            if client.is_connected or client.is_reconnecting:
+                try:
+                    subscription = await client.subscribe(subject)
+                    async for message in subscription.messages:
+                        yield message
+                except NatsError as error:
+                    log.debug("stream %s: %s", self.settings.shown, _text(error))
+            await asyncio.sleep(RETRY_SECONDS)
+
     async def close(self) -> None:
         self._is_closing = True
+        await cancellation.end(self._connecting_again)
         if self.client.is_connected or self.client.is_reconnecting:
             await self.client.close()
 
@@ -235,10 +276,10 @@ class Stream:
                 f"({error.description}); --stream-replicas 1 is for tests"
             ) from None
 
-    async def _log_error(self, error: Exception) -> None:
+    async def _log_error(self, client: Client, error: Exception) -> None:
         log.debug("stream %s: %s", self.settings.shown, _text(error))
         self._refusal = _refusal(error) or self._refusal
-        if isinstance(error, ssl.SSLError) and self._js is None:
+        if isinstance(error, ssl.SSLError) and client.options["max_reconnect_attempts"] > 0:
             raise error  # Else connect() waits for ever for the end of a connection that never began.
 
     def _logs(self, what: str) -> Callable[[], Awaitable[None]]:

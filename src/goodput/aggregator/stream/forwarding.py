@@ -153,8 +153,7 @@ class Responder:
 
     async def run(self) -> None:
         """Answer until cancelled."""
-        subscription = await self._stream.client.subscribe(reads_of(self._member))
-        async for message in subscription.messages:
+        async for message in self._stream.messages(reads_of(self._member)):
             if len(self._answering) < ANSWERING_MAX:
                 task = asyncio.create_task(self._answer(message))
                 self._answering.add(task)

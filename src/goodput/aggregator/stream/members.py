@@ -47,8 +47,7 @@ class Members:
 
     async def listen(self) -> None:
         """Receive the heartbeats of others, until cancelled."""
-        subscription = await self._stream.client.subscribe(MEMBERS)
-        async for message in subscription.messages:
+        async for message in self._stream.messages(MEMBERS):
             self.receive(message.data)
 
     async def publish(self, held: Collection[int], given: Collection[int] = (), stays: bool = True) -> None:

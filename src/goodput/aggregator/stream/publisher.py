@@ -51,8 +51,7 @@ class Publisher:
 
     async def run(self) -> None:
         """Receive the aggregators' answers, until cancelled."""
-        subscription = await self._stream.client.subscribe(ANSWERS)
-        async for message in subscription.messages:
+        async for message in self._stream.messages(ANSWERS):
             self.answers.add(message.data)
 
     async def accept(
