@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
+from support.aggregator.unreadable import UNREADABLE
 from support.servers.nats_server import NatsCluster
 
 from goodput.access.tokens import Access
+from goodput.aggregator.accounts.run_summaries import RunPage
+from goodput.aggregator.api.responses import json_response
+from goodput.aggregator.api.stream_member import StreamMember
 from goodput.aggregator.http.middleware import FORWARDED
 from goodput.aggregator.stream.connection import Stream, StreamSettings
 from goodput.aggregator.stream.errors import StreamError
-from goodput.aggregator.stream.forwarding import Forwarder, Responder, forwarded
+from goodput.aggregator.stream.forwarding import ForwardedAnswer, Forwarder, Responder, forwarded
 from goodput.aggregator.stream.members import Heartbeat, Members
 from goodput.aggregator.stream.partitions import reads_of
 
@@ -62,7 +68,8 @@ def asked(settings, *requests, member: str = "b"):
         members = Members(here, "a")
         members.receive(msgspec.msgpack.encode(Heartbeat("b", [2])))
         await asyncio.sleep(0.05)
-        await here.client.publish(reads_of("b"), b"\xc1")
+        for body in (b"\xc1", *UNREADABLE):
+            await here.client.publish(reads_of("b"), body)
         forwarder = Forwarder(here, members)
         answers = await asyncio.gather(*(ask(forwarder) for ask in requests), return_exceptions=True)
         answering.cancel()
@@ -99,6 +106,28 @@ def test_aggregator_that_is_gone(settings):
     assert [(member, answer.status) for member, answer in everybody.items()] == [("b", 207)]
 
 
+def test_answers_are_bounded(settings, monkeypatch):
+    monkeypatch.setattr("goodput.aggregator.stream.forwarding.ANSWER_BYTES_MAX", 1 << 19)
+    (large,) = asked(settings, lambda forwarder: forwarder.to_member("b", forwarded(scope("/large"))))
+    assert isinstance(large, StreamError) and "is larger than 524288 bytes" in str(large)
+
+
+@pytest.mark.parametrize("body", [b"", b'{"a": ' + b"[" * 100_000, b'{"runs": [], "total": "\xff"}'])
+def test_list_that_cannot_be_read_is_missing(body):
+    """The lists of the other aggregators are answered, with what is missing."""
+    answers = {"b": ForwardedAnswer(200, [], body)}
+    member = SimpleNamespace(_name="a", _forwarder=SimpleNamespace(to_all=AsyncMock(return_value=answers)))
+
+    async def own(scope, receive, send) -> None:
+        page = json_response(RunPage([], 0, False))
+        await page(scope, receive, send)
+
+    asking = StreamMember._asked(member, own, forwarded(scope("/api/v1/runs")), "", RunPage)
+    found, failed = asyncio.run(asking)
+    assert found == [RunPage([], 0, False)]
+    assert [text.startswith("aggregator b: its answer cannot be read") for text in failed] == [True]
+
+
 def test_members_are_those_that_were_heard_lately(settings):
     now = 0.0
     members, woken = Members(Stream(settings), "a", lambda: now), []
@@ -124,6 +153,35 @@ def test_members_are_those_that_were_heard_lately(settings):
     assert (members.alive(), members.given, members.changed) == ({"b": [3]}, {2}, 6.0)
     now = 9.5
     assert (members.alive(), members.changed) == ({}, 9.5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"member": ""}, "'' is no aggregator's name"),
+        ({"member": "b c"}, "'b c' is no aggregator's name"),
+        ({"member": "b.>"}, "is no aggregator's name"),
+        ({"member": "b\r\nPING"}, "is no aggregator's name"),
+        ({"member": "b" * 5000}, "is no aggregator's name"),
+        ({"held": [1, 4]}, "b has partition 4 of 0 to 3"),
+        ({"given": [-1]}, "b has partition -1 of 0 to 3"),
+        ({"held": [2**63]}, "b has partition 9223372036854775808 of 0 to 3"),
+        ({"held": [1] * 5}, "b has 5 partitions of 4"),
+        ({"given": [1] * 5}, "b has 5 partitions of 4"),
+    ],
+)
+def test_heartbeats_that_cannot_be_ours(fields, text, caplog):
+    """A server ends the connection of a client that publishes to a subject with a space or a line break."""
+    members = Members(Stream(StreamSettings(("nats://127.0.0.1:1",), 4)), "a")
+    members.receive(msgspec.msgpack.encode({"member": "b", "held": [], **fields}))
+    assert not members.alive() and not members.given and text in caplog.text
+
+
+def test_heartbeats_that_cannot_be_read(caplog):
+    members = Members(Stream(StreamSettings(("nats://127.0.0.1:1",), 4)), "a")
+    for body in UNREADABLE:
+        members.receive(body)
+    assert not members.alive() and len(caplog.records) == len(UNREADABLE)
 
 
 def test_members_are_bounded(settings, monkeypatch):

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 from support.account.account_history import ns
 from support.aggregator.reports import Process, body_of, health_event, rank_report
+from support.aggregator.unreadable import UNREADABLE
 from support.servers.nats_server import NatsCluster
 
 from goodput.access.tokens import Access
@@ -154,7 +155,8 @@ def test_answers_reach_the_node_with_its_next_push(settings):
         listening = asyncio.create_task(publisher.run())
         await asyncio.sleep(0.05)
         body = messages.encoded(messages.Answer("n", rejected, wanted))
-        await stream.client.publish(ANSWERS, b"\xc1")
+        for unreadable in (b"\xc1", *UNREADABLE):
+            await stream.client.publish(ANSWERS, unreadable)
         await stream.client.publish(ANSWERS, body)
         await stream.client.flush()
         while not len(publisher.answers):
@@ -168,7 +170,7 @@ def test_answers_reach_the_node_with_its_next_push(settings):
     (first, second), dropped = asyncio.run(scenario())
     assert (first.rejected, first.wanted) == (rejected[:1], wanted[:1])
     assert (second.rejected, second.wanted) == ([], []), "each is given once"
-    assert dropped == 1
+    assert dropped == 1 + len(UNREADABLE)
 
 
 def test_answers_are_bounded(monkeypatch):

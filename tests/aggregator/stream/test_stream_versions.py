@@ -12,6 +12,7 @@ import pytest
 from support.account.account_history import ns
 from support.aggregator.ledgers import account, aggregator, take
 from support.aggregator.reports import body_of, story
+from support.aggregator.unreadable import UNREADABLE
 from support.servers.nats_server import NatsCluster
 
 from goodput.access.tokens import EVERYTHING, Access
@@ -78,7 +79,7 @@ def test_push_of_a_later_version_is_told_from_a_malformed_one():
     for changes in ({"version": 2}, {"version": 2, "report": ["parts"]}, {"report_version": 3}):
         with pytest.raises(messages.TooNew, match="this program reads up to 1 and 2"):
             messages.decode_push(later(PUSHES[0], **changes))
-    for wrong in (later(PUSHES[0], report=["parts"]), b"\xc1", b""):
+    for wrong in (later(PUSHES[0], report=["parts"]), b"\xc1", *UNREADABLE):
         with pytest.raises(msgspec.DecodeError):
             messages.decode_push(wrong)
 

@@ -28,6 +28,7 @@ from goodput.aggregator.ledger.threads import in_thread
 from goodput.aggregator.memory_bound import MemoryBound
 from goodput.aggregator.stream import cancellation
 from goodput.aggregator.stream.connection import Stream
+from goodput.aggregator.stream.decoding import decode
 from goodput.aggregator.stream.errors import Elsewhere, StreamError
 from goodput.aggregator.stream.forwarding import (
     ForwardedAnswer,
@@ -238,7 +239,7 @@ class StreamMember:
                 failed.append(str(answer))
             elif answer.status == 200:
                 try:
-                    found.append(msgspec.json.decode(answer.body, type=type_))
+                    found.append(decode(msgspec.json.Decoder(type_), answer.body))
                 except msgspec.DecodeError as error:  # of another version of the program
                     failed.append(f"aggregator {member}: its answer cannot be read: {error}")
             else:

@@ -22,6 +22,7 @@ from goodput.access.tokens import Access
 from goodput.aggregator.http.authentication import address_of
 from goodput.aggregator.http.middleware import FORWARDED
 from goodput.aggregator.stream.connection import Stream
+from goodput.aggregator.stream.decoding import decode
 from goodput.aggregator.stream.errors import StreamError
 from goodput.aggregator.stream.members import Members
 from goodput.aggregator.stream.partitions import reads_of
@@ -30,6 +31,7 @@ log = logging.getLogger("goodput.aggregator")
 # Timeouts for the first part of an answer, which may be computed from the ledger first, and for each further part.
 FIRST_SECONDS, NEXT_SECONDS = 20.0, 5.0
 PART_BYTES = 256 << 10
+ANSWER_BYTES_MAX = 1 << 30  # far above any real answer
 ANSWERING_MAX = 64
 _FAILURES = NatsError, OSError, asyncio.TimeoutError
 _KEPT_HEADERS = {b"accept", b"content-type"}
@@ -137,9 +139,13 @@ class Forwarder:
             message = await subscription.next_msg(FIRST_SECONDS if head is None else NEXT_SECONDS)
             if (message.headers or {}).get("Status") == "503":
                 raise NoRespondersError
-            part = _parts.decode(message.data)
+            part = decode(_parts, message.data)
             head = head or part
             body += part.body
+            if len(body) > ANSWER_BYTES_MAX:
+                raise StreamError(
+                    f"the answer of the aggregator of this run is larger than {ANSWER_BYTES_MAX} bytes"
+                )
             if part.is_last:
                 return ForwardedAnswer(head.status, head.headers, bytes(body))
 
@@ -161,7 +167,7 @@ class Responder:
 
     async def _answer(self, message: Msg) -> None:
         try:
-            request = _requests.decode(message.data)
+            request = decode(_requests, message.data)
         except msgspec.DecodeError as error:
             log.warning("a forwarded request cannot be read: %s", error)
             return

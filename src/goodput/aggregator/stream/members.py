@@ -7,19 +7,23 @@ and the ledger which one writes it (ledger/fence.py).
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Collection
 
 import msgspec
 
 from goodput.aggregator.stream.connection import Stream
-from goodput.aggregator.stream.partitions import MEMBERS, PARTITIONS_MAX
+from goodput.aggregator.stream.decoding import decode
+from goodput.aggregator.stream.partitions import MEMBERS
 
 log = logging.getLogger("goodput.aggregator")
 # An aggregator without a heartbeat for so long does not count; others may try to take its partitions, whose leases it may
 # hold for two seconds more.
 SILENT_SECONDS = 3.0
 MEMBERS_MAX = 256
+# Names are parts of subjects. A server ends the connection of a client that publishes to a malformed one.
+_NAME = re.compile(r"[A-Za-z0-9-]{1,128}")
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
@@ -58,11 +62,12 @@ class Members:
     def receive(self, body: bytes) -> None:
         """Take one heartbeat; a malformed one is logged."""
         try:
-            beat = _decoder.decode(body)
+            beat = decode(_decoder, body)
+            self._check(beat)
         except msgspec.DecodeError as error:
             log.warning("a message of another aggregator cannot be read: %s", error)
             return
-        if beat.member == self.own or max(len(beat.held), len(beat.given)) > PARTITIONS_MAX:
+        if beat.member == self.own:
             return
         self.given = (self.given - set(beat.held)) | set(beat.given)
         if beat.given:
@@ -75,6 +80,17 @@ class Members:
             self._last[beat.member] = (self._clock(), beat)
         else:
             self._last.pop(beat.member, None)
+
+    def _check(self, beat: Heartbeat) -> None:
+        """Raises msgspec.DecodeError for a heartbeat that no aggregator of this installation sends."""
+        if not _NAME.fullmatch(beat.member):
+            raise msgspec.DecodeError(f"{beat.member[:64]!r} is no aggregator's name")
+        count = self._stream.count
+        for claimed in (beat.held, beat.given):
+            if len(claimed) > count:
+                raise msgspec.DecodeError(f"{beat.member} has {len(claimed)} partitions of {count}")
+            if wrong := [one for one in claimed if not 0 <= one < count]:
+                raise msgspec.DecodeError(f"{beat.member} has partition {wrong[0]} of 0 to {count - 1}")
 
     def alive(self) -> dict[str, list[int]]:
         """The partitions of each other aggregator with a heartbeat within SILENT_SECONDS."""

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from goodput.access.tokens import ALL, EVERYTHING, Access
 from goodput.aggregator.ingest.pushed_steps import PushedSteps, decode_steps, in_parts
+from goodput.aggregator.stream.decoding import decode
 from goodput.aggregator.stream.partitions import partition_of, partition_of_node
 from goodput.wire import schema
 from goodput.wire.step_columns import encode
@@ -81,9 +82,9 @@ def encoded(message: PushMessage | Answer) -> bytes:
 def decode_push(body: bytes) -> PushMessage:
     """Raises TooNew, msgspec.DecodeError."""
     try:
-        message = _push_decoder.decode(body)
+        message = decode(_push_decoder, body)
     except msgspec.ValidationError:
-        _check_versions(_versions_decoder.decode(body))
+        _check_versions(decode(_versions_decoder, body))
         raise
     _check_versions(message)
     return message
@@ -99,7 +100,7 @@ def _check_versions(of: PushMessage | _Versions) -> None:
 
 def decode_answer(body: bytes) -> Answer:
     """Raises msgspec.DecodeError."""
-    return _answer_decoder.decode(body)
+    return decode(_answer_decoder, body)
 
 
 def message_id(report: bytes) -> str:
