@@ -21,29 +21,25 @@ from goodput.account.collectives.slow_issue import SlowIssue, slow_issue
 from goodput.account.collectives.slow_link import SlowLink
 from goodput.account.document_types import Gain, StepLines
 from goodput.account.facts import Facts, Key, RankRange, gaps, gather
-from goodput.account.fold import PRODUCTIVE, Fold
+from goodput.account.fold import PRODUCTIVE, Fold, PaidOnce
 from goodput.account.hardware import energy_mj, is_cut, states_of
 from goodput.account.loader_summary import LoaderSummary, summarize_loaders
 from goodput.account.peaks import peak
 from goodput.account.sampled_stacks import sampled_ranks
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
-from goodput.account.states import INDEX, vector
+from goodput.account.states import BEGINNING, INDEX, vector
 from goodput.account.straggler import Groups, Straggler, sum_stragglers
 from goodput.defaults import ESTIMATED_LOADER, ESTIMATED_OPTIMIZER, STALL_SECONDS
 from goodput.slices import AT_A_TIME, Slices, result_of
 from goodput.wire.sampled_stacks import SampledStacks
 
-_DOWN, _QUEUE, _UNOBSERVED = INDEX["down"], INDEX["queue"], INDEX["unobserved"]
-_STARTUP, _UNATTRIBUTED = INDEX["startup"], INDEX["unattributed"]
-_BEGINNING = tuple(INDEX[state] for state in ("startup", "restore", "compile"))
+_DOWN, _UNOBSERVED, _STARTUP = INDEX["down"], INDEX["unobserved"], INDEX["startup"]
 
 _DECLARED_KEPT = (
     *("host", "role", "worker", "dtype", "stage", "devices", "microbatches", "flops_unknown"),
     *("gpu_hour_cost", "gpu_power_watts", "ideal_samples_per_second", "reached_flops_per_second"),
     *("reached_bus_bytes_per_second", "h2d_bytes_per_second", "reached_h2d_bytes_per_second"),
 )
-# What the first start of a run costs; its steps and those of later starts cost the rest.
-_FIRST_START = (*_BEGINNING, _QUEUE)
 # Ends of an attempt that are no failure; being killed is one.
 NO_FAILURE = ("finished", "resumed", "cancelled")
 FACTORS = ("availability", "step_efficiency", "goodput", "compute_efficiency", "mfu", "hfu")
@@ -175,7 +171,7 @@ class Account:
     allocated_ns: int = 0  # the run's time without that between two allocations
     loader: LoaderSummary = field(default_factory=LoaderSummary)
     stacks: list[tuple[int, SampledStacks]] = field(default_factory=list)  # by rank, of the sampled ones
-    once: list[int] = field(default_factory=vector)  # GPU-ns per state that are PaidOnce
+    once: list[int] = field(default_factory=vector)  # GPU-ns per state that are fold.PaidOnce
     total_steps: int | None = None  # declared
     next_step: int | None = None  # after the last kept step; None in a part of the run
     unmeasured: int = 0  # steps that were timed without phases, within the overhead budget
@@ -397,47 +393,10 @@ class Engine:
             is_part=facts.is_part,
         )
         yield
-        result.once = once.total(result)
+        result.once = once.total(result.gpu_ns())
         yield
         _count_failures(result, run, facts)
         return result
-
-
-class PaidOnce:
-    """GPU-ns per state that a run pays once, however many steps it makes: at its first start and at its end.
-
-    The end is what follows the last step of a finished run: its unattributed time, and a state that has time nowhere
-    else, such as a single checkpoint at the end.
-    """
-
-    def __init__(self, facts: Facts):
-        self._first = min(facts.starts, default=None)
-        self._last = max(facts.starts, default=None) if facts.status == "finished" else None
-        self._start, self._end = vector(), vector()
-
-    def add(self, attempt: Attempt, fold: Fold, devices: int) -> None:
-        if attempt.attempt == self._first:
-            for i in _BEGINNING:
-                self._start[i] += (fold.kept[i] + fold.rest[i]) * devices
-        if attempt.attempt == self._last:
-            self._end = [total + ns * devices for total, ns in zip(self._end, fold.ending, strict=True)]
-
-    def add_gap(self, attempt: Attempt | None, state: int, gpu_ns: int) -> None:
-        """Time without an attempt, before `attempt` or, with None, after the rank's last."""
-        if attempt is None:
-            self._end[state] += gpu_ns if state == _UNATTRIBUTED and self._last is not None else 0
-        elif attempt.attempt == self._first and state in _FIRST_START:
-            self._start[state] += gpu_ns
-
-    def total(self, account: Account) -> list[int]:
-        if self._last is None:
-            return self._start
-        whole = account.gpu_ns()
-        only = (i == _UNATTRIBUTED or ns == whole[i] for i, ns in enumerate(self._end))
-        return [
-            max(start, end if is_only else 0)
-            for start, end, is_only in zip(self._start, self._end, only, strict=True)
-        ]
 
 
 def compute(
@@ -573,7 +532,7 @@ def _add_attempt(result: RankAccount, attempt: Attempt, fold: Fold, restarts: di
     restart = restarts.get(attempt.attempt)
     if restart is not None:
         restart.devices += result.devices
-        restart.startup_gpu_ns += sum(fold.kept[i] + fold.rest[i] for i in _BEGINNING) * result.devices
+        restart.startup_gpu_ns += sum(fold.kept[i] + fold.rest[i] for i in BEGINNING) * result.devices
     for number, (steps, ns) in fold.lost_by.items():
         restarts[number].lost_steps += steps
         restarts[number].lost_gpu_ns += ns * result.devices

@@ -16,15 +16,17 @@ from math import inf
 from operator import add, sub
 
 from goodput.account.attempts import Attempt, Row
-from goodput.account.facts import Bound
+from goodput.account.facts import Bound, Facts
 from goodput.account.peak_throughput import PeakThroughput
 from goodput.account.slow_ranks.slow_phase import PhaseTimes
 from goodput.account.stall_threshold import NOTED_NS, PLANNED_LEAST_NS, PlannedLimits
-from goodput.account.states import INDEX, PHASE_STATES, PLANNED, STATES, USER_STATES, vector
+from goodput.account.states import BEGINNING, INDEX, PHASE_STATES, PLANNED, STATES, USER_STATES, vector
 
 PRODUCTIVE, COMMUNICATION, COMPILE = INDEX["productive"], INDEX["communication"], INDEX["compile"]
 CHECKPOINT, STALL, ROLLOUT = INDEX["checkpoint"], INDEX["stall"], INDEX["rollout"]
 UNATTRIBUTED, _STARTUP, _LOST = (INDEX[s] for s in ("unattributed", "startup", "lost"))
+# What the first start of a run costs; its steps and those of later starts cost the rest.
+_FIRST_START = (*BEGINNING, INDEX["queue"])
 _PLANNED = tuple(INDEX[state] for state in PLANNED)
 _UNPLANNED = tuple(i for i in range(len(STATES)) if i not in _PLANNED)
 _BEFORE_STEPS = tuple(
@@ -541,3 +543,40 @@ def _move(states: list[int], sources, target: int) -> None:
             moved += states[i]
             states[i] = 0
     states[target] += moved
+
+
+class PaidOnce:
+    """GPU-ns per state that a run pays once, however many steps it makes: at its first start and at its end.
+
+    The end is what follows the last step of a finished run: its unattributed time, and a state that has time nowhere
+    else, such as a single checkpoint at the end.
+    """
+
+    def __init__(self, facts: Facts):
+        self._first = min(facts.starts, default=None)
+        self._last = max(facts.starts, default=None) if facts.status == "finished" else None
+        self._start, self._end = vector(), vector()
+
+    def add(self, attempt: Attempt, fold: Fold, devices: int) -> None:
+        if attempt.attempt == self._first:
+            for i in BEGINNING:
+                self._start[i] += (fold.kept[i] + fold.rest[i]) * devices
+        if attempt.attempt == self._last:
+            self._end = [total + ns * devices for total, ns in zip(self._end, fold.ending, strict=True)]
+
+    def add_gap(self, attempt: Attempt | None, state: int, gpu_ns: int) -> None:
+        """Time without an attempt, before `attempt` or, with None, after the rank's last."""
+        if attempt is None:
+            self._end[state] += gpu_ns if state == UNATTRIBUTED and self._last is not None else 0
+        elif attempt.attempt == self._first and state in _FIRST_START:
+            self._start[state] += gpu_ns
+
+    def total(self, whole: list[int]) -> list[int]:
+        """`whole` is the run's GPU-ns by state."""
+        if self._last is None:
+            return self._start
+        only = (i == UNATTRIBUTED or ns == whole[i] for i, ns in enumerate(self._end))
+        return [
+            max(start, end if is_only else 0)
+            for start, end, is_only in zip(self._start, self._end, only, strict=True)
+        ]

@@ -28,6 +28,7 @@ MEANINGS = {
 }
 STATES = tuple(MEANINGS)
 INDEX = {state: i for i, state in enumerate(STATES)}
+BEGINNING = tuple(INDEX[state] for state in ("startup", "restore", "compile"))  # of an attempt
 
 PHASE_STATES = {
     "none": "unattributed",
