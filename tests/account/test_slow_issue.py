@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from support.account.account_history import Process, account_of, ns
+from support.account.account_history import Process, account_of, ns, run_of
 
-from goodput.account import document
+from goodput.account import compute, document
 from goodput.account.collectives.operation_sums import OTHER, Exposed, sums_of
 from goodput.account.collectives.slow_issue import SlowIssue, slow_issue
 from goodput.account.text import render
@@ -93,10 +93,22 @@ def test_document_text_and_advice_name_the_rank():
         "seconds": 0.15,
         "usual_seconds": 0.001,
     }
-    account.is_part = True
+    account.is_part, account.is_to_end = True, False
     del account.slow_issue  # What calls took lately is no figure of an hour ago.
     assert account.slow_issue is None
     line = "rank 1 on n1 takes 0.15 s a step to start all_reduce in mesh_dp, others 1 ms"
     assert f"slow collective: {line} " in " ".join(render(told).split())
     advice = {cause["state"]: cause["advice"] for cause in told["causes"]}["communication"]
     assert advice.startswith(f"All ranks wait while {line}: check")
+
+
+def test_windows_up_to_the_end_name_the_rank():
+    """What calls took lately holds for the last minutes, not for the first."""
+    ranks = []
+    for number, issue in ((0, 0.001), (1, 0.15)):
+        sums = sums_of([("mesh_dp", "all_reduce", 8, 100, ns(1.6), 0, ns(issue))])
+        ranks.append(Process(number, sums=sums).steps(8, forward=1, communication=0.2).finished())
+    run = run_of(*ranks)
+    last = compute(run, ns(100), window=(ns(4.8), None)).slow_issue
+    assert last is not None and (last.rank, last.issue_ns, last.step_ns) == (1, ns(0.15), ns(1.2))
+    assert compute(run, ns(100), window=(None, ns(4.8))).slow_issue is None

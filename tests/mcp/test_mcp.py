@@ -135,6 +135,7 @@ def test_causes_come_in_the_order_to_act(site):
 def test_stragglers_and_ranks(site):
     found = site.ask("get_stragglers", run="r1")
     assert (found["culprit"], found["culprit_host"], found["because"]) == (1, "n1", "loader")
+    assert found["slow_issue"] is None
     rank = site.ask("get_rank", run="r1", rank=1)
     assert (rank["host"], rank["gpus"], rank["steps_kept"], rank["ended"]) == ("n1", 2, 16, "finished")
     assert site.ask("get_rank", run="r1", rank=7).endswith("run 'r1' has no report of rank 7")
@@ -255,6 +256,22 @@ def test_answers_about_many_ranks_are_short(site):
         assert len(answer.model_dump_json()) < 60_000
     assert summaries.stragglers(found).omitted == 3 * 1980
     assert len(summaries.hangs(found).hang.stack) == summaries.STACK_CHARS_MAX
+
+
+def test_rank_whose_calls_are_slow_is_named(site):
+    found, times = site.document("runs/r1"), {"seconds": 0.0512, "usual_seconds": 0.0002}
+    found["straggler"]["slow_issue"] = {
+        "rank": 3,
+        "host": "n1",
+        "group": "dp",
+        "operation": "all_reduce",
+        **times,
+    }
+    named = summaries.stragglers(found).slow_issue
+    assert (named.rank, named.host, named.group, named.operation) == (3, "n1", "dp", "all_reduce")
+    assert (named.seconds, named.usual_seconds) == (0.0512, 0.0002)
+    del found["straggler"]["slow_issue"]  # as in a document of an earlier version
+    assert summaries.stragglers(found).slow_issue is None
 
 
 @pytest.mark.parametrize(

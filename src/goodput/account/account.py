@@ -180,6 +180,7 @@ class Account:
     is_of_workers: bool = False  # its processes have no ranks; see attempts.Run.is_of_workers
     left_out: int = 0  # processes of these that are not counted
     is_part: bool = False  # of a part of the run's time
+    is_to_end: bool = False  # that part reaches up to what was reported last
     replayed: ReplayedGains | None = None  # where its steps were at hand
     slow_link: SlowLink | None = None  # now, where agents report the connections of its ranks
 
@@ -204,7 +205,9 @@ class Account:
 
     @cached_property
     def slow_issue(self) -> SlowIssue | None:
-        return None if self.is_part else slow_issue(self.ranks, self.straggler.peers)
+        if self.is_part and not self.is_to_end:
+            return None  # What calls took lately is no figure of an hour ago.
+        return slow_issue(self.ranks, self.straggler.peers)
 
     def by_role(self) -> dict[str, list[RankAccount]]:
         """The ranks of each role, the role with the most GPU time first; {} where all ranks have one role."""
@@ -391,6 +394,7 @@ class Engine:
             left_out=len(run.left_out()),
             is_of_workers=bool(facts.own_points),
             is_part=facts.is_part,
+            is_to_end=facts.is_to_end,
         )
         yield
         result.once = once.total(result.gpu_ns())

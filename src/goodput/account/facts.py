@@ -115,6 +115,7 @@ class Facts:
     # Of a run whose processes have no ranks: per attempt, its worker's resume points by attempt number.
     own_points: dict[Key, dict[int, int | None]] = field(default_factory=dict)
     is_part: bool = False  # the requested window does not contain the whole run
+    is_to_end: bool = True  # it contains the end of what is known
     overlaps: int = 0  # attempts that began before the run did, or before the rank's last one was over
     after: dict[Key, Restarts] = field(default_factory=dict)  # of each attempt, see `restarts_after`
 
@@ -229,6 +230,7 @@ def gathering(
     )
     facts.own_points = own_points
     facts.is_part = (start, end) != whole
+    facts.is_to_end = end == whole[1]
     facts.restarts = sorted(points)[1:]
     facts.after = _restarts_of(run, facts)
     for at, (rank, attempts) in enumerate(by_rank.items()):

@@ -117,6 +117,17 @@ class SlowSteps(BaseModel):
     from_start: bool
 
 
+class SlowIssue(BaseModel):
+    """A rank whose own calls of a collective take long to return: all others wait for it, and none looks late."""
+
+    rank: int
+    host: str
+    group: str
+    operation: str
+    seconds: float = Field(description="per step")
+    usual_seconds: float = Field(description="the median of its peers")
+
+
 class Stragglers(BaseModel):
     run: str
     start: str
@@ -136,6 +147,7 @@ class Stragglers(BaseModel):
     hosts: list[SlowHost]
     stages: list[SlowStage]
     slow_steps: list[SlowSteps]
+    slow_issue: SlowIssue | None = Field(description="null: no rank's calls are slow, or it is not known")
     omitted: int = Field(description="ranks and steps that are not listed")
 
 

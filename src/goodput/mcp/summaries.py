@@ -163,7 +163,21 @@ def stragglers(found: Document) -> answers.Stragglers:
             for one in slow["stages"][:LISTED_MAX]
         ],
         slow_steps=[answers.SlowSteps(**one) for one in slow["onsets"][-LISTED_MAX:]],
+        slow_issue=_slow_issue(slow.get("slow_issue")),  # An aggregator of an earlier version has none.
         omitted=sum(max(len(one) - LISTED_MAX, 0) for one in lists.values()),
+    )
+
+
+def _slow_issue(found: Document | None) -> answers.SlowIssue | None:
+    if found is None:
+        return None
+    return answers.SlowIssue(
+        rank=found["rank"],
+        host=text(found["host"]),
+        group=text(found["group"]),
+        operation=text(found["operation"]),
+        seconds=rounded(found["seconds"]),
+        usual_seconds=rounded(found["usual_seconds"]),
     )
 
 

@@ -138,11 +138,14 @@ def test_rank_with_slow_calls_is_named_live_restarted_and_replayed(tmp_path, mon
             one = Process(rank, 1, start, world_size=2).steps(20, forward=1, communication=0.1)
             push(client, report_with((replace(ROWS[0], issue_ns=issue_ns),), one))
         live = client.get("/api/v1/runs/r1").json()
+        last = client.get("/api/v1/runs/r1/account", params={"start": start + 11}).json()
+        early = client.get("/api/v1/runs/r1/account", params={"end": start + 11}).json()
     with serving(create_app(url)) as again:
         restarted = again.get("/api/v1/runs/r1").json()
+    assert early["straggler"]["slow_issue"] is None
     (tmp_path / "run.jsonl").write_bytes(b"".join(export(Ledger(url), "r1", time.time_ns())))
     (replayed,) = replay(str(tmp_path / "run.jsonl"))
-    for found in (live, restarted, document(replayed.account, explain(replayed.account))):
+    for found in (live, last, restarted, document(replayed.account, explain(replayed.account))):
         slow = found["straggler"]["slow_issue"]
         assert found["straggler"]["culprit"] is None
         assert (slow["rank"], slow["group"], slow["operation"]) == (1, "dp", "all_reduce")
