@@ -4,7 +4,7 @@
 too long, sends malformed output, floods or grows too large is killed and replaced, after a wait that doubles each
 time. One that cannot be killed is left; with `unkillable_max` of those no other is started. A driver with nothing to
 sample is tried again after a minute, then less often; while `absence` gives a reason, no process is started.
-Costs one thread, which wakes once a second and for each frame.
+Costs one thread, which wakes for each frame and every WAKE_SECONDS without one.
 
     supervisor = DriverSupervisor("nvml", on_sample=print); supervisor.start(); supervisor.status(); supervisor.stop()
 """
@@ -40,7 +40,8 @@ from goodput_exporters.gpu.worker_process import (
 
 log = logging.getLogger("goodput.node")
 
-WAKE_SECONDS = 1.0
+# Longer than the interval between samples, so that these usually wake it.
+WAKE_SECONDS = 1.25
 # While stderr is full: a driver that logs everything must not get stuck on it, nor cost much here.
 WAKE_STDERR_SECONDS = 0.05
 TRIGGER_SECONDS = 5.0
@@ -248,7 +249,7 @@ class DriverSupervisor:
         poll.register(self._wake_fd, select.POLLIN)
         limit_seconds = self._limits.open_seconds
         received = window = time.monotonic()
-        usual_seconds = min(WAKE_SECONDS, self._limit_seconds / 5)
+        usual_seconds = min(WAKE_SECONDS, self._limit_seconds / 4)
         count, wake_seconds = 0, usual_seconds
         while not self._stopping.is_set():
             poll.poll(min(wake_seconds, max(0.0, received + limit_seconds - time.monotonic())) * 1e3 + 1)

@@ -36,6 +36,7 @@ EPILOG = """examples:
 
 SECONDS_MAX = 86_400.0
 GPUS_MAX = 256
+FAILURE_SECONDS = 2.0  # how long a failed agent goes on at most
 NETWORK_KINDS = ("physical", "bond", "infiniband", "virtual")
 # The kubelet's, below --rootfs.
 POD_RESOURCES, CONTAINER_LOGS = "var/lib/kubelet/pod-resources/kubelet.sock", "var/log/containers"
@@ -303,7 +304,7 @@ def _run(agent, arguments) -> int:
         if arguments.otlp:
             target += f", exports to {arguments.otlp}"
         print(f"goodput node: reads {arguments.directory}, serves {server.url}/metrics, {target}", flush=True)
-        while not stopping.wait(0.5) and agent.failure is None:
+        while not stopping.wait(FAILURE_SECONDS) and agent.failure is None:
             pass
     except DirectoryInUse as error:
         agent.failure = str(error)

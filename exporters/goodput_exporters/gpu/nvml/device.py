@@ -136,7 +136,9 @@ class Device:
     def _keep(self, readings: dict[str, float], found: dict[str, float], problems: list[str]) -> None:
         """Add the plausible values to the readings."""
         for key, value in found.items():
-            if not queries.is_plausible(key, value):
+            if 0.0 <= value <= 1.0:  # is plausible for any key
+                readings[key] = float(value)
+            elif not queries.is_plausible(key, value):
                 problems.append(f"{self.uuid}: {key} is {value}")
             else:
                 # GPM's percentages are sometimes a little above 100.

@@ -5,7 +5,7 @@ rare_queries.py and links.py; gpm.py has the activity by kind. XIDs are polled i
 The GPM samples of all devices are taken first, one after the other, so that all activity is that of the time between
 two samples; only `utilization` and `memory_controller` average over the driver's own period. A GPU that the driver
 cannot reach is `lost`. While one is lost, or the number of GPUs has changed, a full sample reopens the library, after
-a minute and then less often. CPU besides the library's own, with 8 GPUs: 0.5 ms for a fast sample, 3 ms for a full
+a minute and then less often. CPU besides the library's own, with 8 GPUs: 0.4 ms for a fast sample, 2 ms for a full
 one.
 """
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 
-from goodput_exporters.gpu.nvml.queries import MIB, PERCENT
+from goodput_exporters.gpu.nvml.queries import MIB, PERCENT, number_of
 
 # NVML_GPM_METRIC_*: (key, factor to base units).
 METRICS = {
@@ -79,10 +79,9 @@ class Gpm:
         request.sample1, request.sample2 = self._older, self._newer
         self._nvml.nvmlGpmMetricsGet(request)
         readings = {}
-        for place, (key, factor) in enumerate(METRICS.values()):
-            metric = request.metrics[place]
-            if metric.nvmlReturn == 0:
-                readings[key] = metric.value * factor
+        for (key, factor), metric in zip(METRICS.values(), request.metrics, strict=False):
+            if number_of(metric, "nvmlReturn") == 0:
+                readings[key] = number_of(metric, "value") * factor
         return readings
 
     def close(self) -> None:
