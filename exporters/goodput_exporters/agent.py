@@ -59,8 +59,8 @@ LINKS_SECONDS = 5.0
 
 
 class Agent:
-    """Further keywords are fields of collector.Settings. `compat` adds dcgm-exporter's names to the Prometheus text
-    format ("dcgm") or replaces ours by them there ("dcgm-only"). `failure` is why it stopped, None while it runs."""
+    """Further keywords are fields of collector.Settings. `compat` adds dcgm-exporter's names on /metrics ("dcgm")
+    or replaces ours by them there ("dcgm-only"). `failure` is why it stopped, None while it runs."""
 
     def __init__(
         self,
@@ -290,11 +290,12 @@ class Agent:
 
     def _write(self, format: type[Writer]) -> bytes:
         if format not in self._bodies:
-            body = self._writers.setdefault(format, format()).write(self._parts)
-            if self._compat and format is TextWriter:
-                others = self.gpus.dcgm_page(self.node).encode()
-                body = others if self._compat == "dcgm-only" else body + others
-            self._bodies[format] = body
+            parts = self._parts
+            if self._compat:
+                others = Families("node")
+                others.foreign = self.gpus.dcgm_families(self.node)
+                parts = [others] if self._compat == "dcgm-only" else [*parts, others]
+            self._bodies[format] = self._writers.setdefault(format, format()).write(parts)
         return self._bodies[format]
 
     def _own_series(self, parts: list[Families]) -> Families:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 
 from goodput.metrics import Metric
 from goodput.metrics.foreign import ForeignFamily
@@ -11,6 +12,8 @@ from goodput.metrics.writer import Writer
 
 _HELP_ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n"})
 ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+# Sets of labels whose text is kept: many families have those of the same device.
+FOREIGN_LABELS_MAX = 512
 
 
 class TextWriter(Writer):
@@ -34,8 +37,7 @@ class TextWriter(Writer):
     def _foreign(self, family: ForeignFamily, kind: str, help: str, name: str) -> bytes:
         lines = [f"# HELP {name} {help}\n# TYPE {name} {kind}\n"]
         for one in family.samples:
-            names, values = zip(*one.labels, strict=True) if one.labels else ((), ())
-            lines.append(f"{one.name}{_labels(names, values)} {number(one.value)}\n")
+            lines.append(f"{one.name}{_foreign_labels(one.labels)} {number(one.value)}\n")
         return "".join(lines).encode()
 
     def _lines(self, metric: Metric, rows: list[tuple], before: dict, known: dict) -> list[str]:
@@ -85,3 +87,9 @@ def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
         f'{name}="{value.translate(ESCAPED)}"' for name, value in sorted(zip(names, values, strict=True))
     ]
     return "{" + ",".join(pairs) + "}" if pairs else ""
+
+
+@lru_cache(FOREIGN_LABELS_MAX)
+def _foreign_labels(labels: tuple[tuple[str, str], ...]) -> str:
+    names, values = zip(*labels, strict=True) if labels else ((), ())
+    return _labels(names, values)

@@ -93,6 +93,6 @@ def test_setting_reaches_the_drivers_and_the_page(tmp_path):
     gpus = Gpus(Settings(str(tmp_path), dcgm_fields=str(tmp_path / "counters.csv")))
     supervisor = gpus._supervisor("dcgm", "module:Class")
     assert '"dcgm_fields":["DCGM_FI_DEV_VIRTUAL_MODE"]' in " ".join(map(str, supervisor._command))
-    assert gpus.dcgm_page("n0") == ""
+    assert gpus.dcgm_families("n0") == []
     with pytest.raises(ValueError, match="No such file"):
         Gpus(Settings(str(tmp_path), dcgm_fields=str(tmp_path / "none.csv")))

@@ -4,9 +4,15 @@ import shutil
 import subprocess
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 
+from goodput.metrics.foreign import parse_families
+from goodput.metrics.negotiation import negotiated
+from goodput.metrics.openmetrics import OpenMetricsWriter
+from goodput.metrics.protobuf_format import ProtobufWriter
+from goodput.metrics.text_format import TextWriter
 from goodput_exporters.agent import Agent
-from goodput_exporters.collectors.gpus.dcgm_page import COUNTERS, GAUGES, page
+from goodput_exporters.collectors.gpus.dcgm_page import COUNTERS, GAUGES, families
 from goodput_exporters.gpu.dcgm_endpoint.driver import DcgmEndpoint
 from goodput_exporters.gpu.dcgm_endpoint.page import parse_page
 from goodput_exporters.gpu.drivers import Options
@@ -47,6 +53,10 @@ def gpu(name="GPU-1", **fields):
     return MergedGpu(name, **{**base, **fields})
 
 
+def page(*arguments):
+    return b"".join(map(TextWriter().foreign, families(*arguments))).decode()
+
+
 def types(text):
     lines = (line.split() for line in text.splitlines() if line.startswith("# TYPE DCGM_FI_"))
     return {name.removeprefix("DCGM_FI_"): kind for _, _, name, kind in lines}
@@ -61,9 +71,9 @@ def test_licence_of_a_gpu_that_needs_none_is_zero():
     """As the exporter has it; what no driver knows is left out."""
     name = "DCGM_FI_DEV_VGPU_LICENSE_STATUS"
     for readings, value in (
-        ({"vgpu_license/supported": 0.0}, "0"),
-        ({"vgpu_license/supported": 1.0, "vgpu_license/licensed": 0.0}, "0"),
-        ({"vgpu_license/supported": 1.0, "vgpu_license/licensed": 1.0}, "1"),
+        ({"vgpu_license/supported": 0.0}, "0.0"),
+        ({"vgpu_license/supported": 1.0, "vgpu_license/licensed": 0.0}, "0.0"),
+        ({"vgpu_license/supported": 1.0, "vgpu_license/licensed": 1.0}, "1.0"),
         ({}, None),
     ):
         lines = [
@@ -104,13 +114,15 @@ def test_list_of_counters_says_what_is_served():
     }  # fmt: skip
     text = page([gpu(readings=readings)], {"GPU-1": 31}, "n0", parse_counters(OPTIONAL))
     lines = [line for line in text.splitlines() if not line.startswith("#")]
-    found = {line.partition("{")[0].removeprefix("DCGM_FI_"): line.rpartition(" ")[2] for line in lines}
+    found = {
+        line.partition("{")[0].removeprefix("DCGM_FI_"): float(line.rpartition(" ")[2]) for line in lines
+    }
     assert found == {
-        "DEV_PSTATE": "2", "DEV_FAN_SPEED": "43", "DEV_BAR1_USED": "2", "DEV_MAX_SM_CLOCK": "1980",
-        "DEV_BOARD_POWER_LIMIT_MIN_WATTS": "200.000000", "DEV_GPU_TEMP_LIMIT": "-3", "DEV_CLOCKS_EVENT_REASONS": "36",
-        "DEV_FABRIC_MANAGER_STATUS": "4", "DEV_GET_GPU_RECOVERY_ACTION": "3", "DEV_ECC_DBE_VOL_SRM": "5",
-        "DEV_NVLINK_REPLAY_ERROR_COUNT_L17": "7", "PROF_PIPE_TENSOR_HMMA_ACTIVE": "0.580000", "DEV_XID_ERRORS": "31",
-        "DEV_VIRTUAL_MODE": "2",
+        "DEV_PSTATE": 2, "DEV_FAN_SPEED": 43, "DEV_BAR1_USED": 2, "DEV_MAX_SM_CLOCK": 1980,
+        "DEV_BOARD_POWER_LIMIT_MIN_WATTS": 200, "DEV_GPU_TEMP_LIMIT": -3, "DEV_CLOCKS_EVENT_REASONS": 36,
+        "DEV_FABRIC_MANAGER_STATUS": 4, "DEV_GET_GPU_RECOVERY_ACTION": 3, "DEV_ECC_DBE_VOL_SRM": 5,
+        "DEV_NVLINK_REPLAY_ERROR_COUNT_L17": 7, "PROF_PIPE_TENSOR_HMMA_ACTIVE": 0.58, "DEV_XID_ERRORS": 31,
+        "DEV_VIRTUAL_MODE": 2,
     }  # fmt: skip
     assert types(text)["DEV_ECC_DBE_VOL_SRM"] == "counter"
     assert "# HELP DCGM_FI_DEV_VIRTUAL_MODE a field \\\\ that nothing here knows\n" in text
@@ -134,15 +146,20 @@ def test_labels_and_units_by_hand():
     pods = [("p-0", "train", "main")]
     lines = page([gpu(readings=READINGS, pods=pods)], {"GPU-1": 79}, "n0").splitlines()
     labels = (
-        'gpu="3",UUID="GPU-1",pci_bus_id="00000000:3B:00.0",device="nvidia3",modelName="NVIDIA H100",Hostname="n0",'
-        'DCGM_FI_DRIVER_VERSION="580.1",container="main",namespace="train",pod="p-0"'
+        'DCGM_FI_DRIVER_VERSION="580.1",Hostname="n0",UUID="GPU-1",container="main",device="nvidia3",gpu="3",'
+        'modelName="NVIDIA H100",namespace="train",pci_bus_id="00000000:3B:00.0",pod="p-0"'
     )
     for name, value in (
-        ("DEV_SM_CLOCK", "1980"), ("DEV_TOTAL_ENERGY_CONSUMPTION", "8437215001"), ("DEV_POWER_USAGE", "412.734000"),
-        ("DEV_GPU_UTIL", "57"), ("DEV_FB_USED", "1024"), ("DEV_POWER_VIOLATION", "12500000000"),
-        ("PROF_PIPE_TENSOR_ACTIVE", "0.625000"), ("DEV_XID_ERRORS", "79"), ("DEV_NVLINK_BANDWIDTH_TOTAL", "1000"),
+        ("DEV_SM_CLOCK", "1980.0"), ("DEV_TOTAL_ENERGY_CONSUMPTION", "8.437215001e+09"), ("DEV_POWER_USAGE", "412.734"),
+        ("DEV_GPU_UTIL", "57.0"), ("DEV_FB_USED", "1024.0"), ("DEV_POWER_VIOLATION", "1.25e+10"),
+        ("PROF_PIPE_TENSOR_ACTIVE", "0.625"), ("DEV_XID_ERRORS", "79.0"), ("DEV_NVLINK_BANDWIDTH_TOTAL", "1000.0"),
     ):  # fmt: skip
         assert f"DCGM_FI_{name}{{{labels}}} {value}" in lines
+
+
+def test_what_is_not_finite_is_left_out():
+    readings = {"clock/sm": float("inf"), "power": float("nan"), "temperature/core": 54.0}
+    assert types(page([gpu(readings=readings)], {}, "n0")).keys() == {"DEV_GPU_TEMP", "DEV_XID_ERRORS"}
 
 
 def test_our_reader_of_the_page_reads_the_same_back():
@@ -173,7 +190,7 @@ def test_lost_and_other_gpus_have_no_lines():
 def test_nvlink_bandwidth_is_the_sum_of_both_ways():
     readings = {"link_rate/nvlink/transmit": 1.024e9, "link_rate/nvlink/receive": 2.048e9}
     assert "NVLINK_BANDWIDTH_TOTAL" in page([gpu(readings=readings)], {}, "n0")
-    assert " 3000\n" in page([gpu(readings=readings)], {}, "n0")
+    assert " 3000.0\n" in page([gpu(readings=readings)], {}, "n0")
 
 
 def test_promtool_parses_the_page():
@@ -186,14 +203,38 @@ def test_promtool_parses_the_page():
     assert "error while linting" not in done.stderr and "parse" not in done.stderr
 
 
-def test_agent_serves_the_names_beside_or_instead_of_ours(tree, monkeypatch):
+# What Prometheus sends: until 2.48, since 2.49, and with native histograms.
+PROMETHEUS = {
+    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1": OpenMetricsWriter,
+    "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"
+    "text/plain;version=0.0.4;q=0.3,*/*;q=0.2": OpenMetricsWriter,
+    "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.5,"
+    "application/openmetrics-text;version=1.0.0;q=0.4,text/plain;version=0.0.4;q=0.2": ProtobufWriter,
+    "": TextWriter,
+}
+
+
+@pytest.mark.parametrize("accept", PROMETHEUS, ids=lambda accept: PROMETHEUS[accept].__name__)
+def test_agent_serves_the_names_in_every_format(accept, tree, monkeypatch):
+    """Beside ours, or instead of ours."""
+    format = negotiated(accept, has_openmetrics=True)
+    assert format is PROMETHEUS[accept]
+
     def body(compat):
         agent = Agent(
             str(tree / "pages"), sysfs=str(tree / "sys"), procfs=str(tree / "proc"), drivers=(), compat=compat
         )
-        monkeypatch.setattr(agent.gpus, "dcgm_page", lambda host: "DCGM_FI_DEV_GPU_TEMP 1\n")
-        return agent.exposition(20.0).decode()
+        monkeypatch.setattr(agent.gpus, "current", lambda: [gpu(readings=READINGS)])
+        return agent.exposition(20.0, format)
 
-    assert "DCGM_FI" not in body("")
-    assert "goodput_node_info" in body("dcgm") and body("dcgm").endswith("DCGM_FI_DEV_GPU_TEMP 1\n")
-    assert body("dcgm-only") == "DCGM_FI_DEV_GPU_TEMP 1\n"
+    assert b"DCGM_FI" not in body("") and b"goodput_node_info" in body("")
+    both, theirs = body("dcgm"), body("dcgm-only")
+    assert b"goodput_node_info" in both and b"goodput" not in theirs
+    for one in both, theirs:
+        assert all(f"DCGM_FI_{name}".encode() in one for name in DEFAULT)
+    if format is OpenMetricsWriter:
+        (found,) = (one for one in openmetrics(both.decode()) if one.name == "DCGM_FI_DEV_SM_CLOCK")
+        assert [sample.value for sample in found.samples] == [1980.0]
+    if format is TextWriter:
+        assert len(parse_families(theirs.decode())) == theirs.count(b"# TYPE ")

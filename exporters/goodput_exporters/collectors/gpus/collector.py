@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from goodput.metrics.foreign import ForeignFamily
 from goodput_exporters.collector import NoData, Settings
 from goodput_exporters.collectors.gpus.damage import DamageMonitor
-from goodput_exporters.collectors.gpus.dcgm_page import page
+from goodput_exporters.collectors.gpus.dcgm_page import families as dcgm_families
 from goodput_exporters.collectors.gpus.nvlink_subcodes import NvlinkSubcodes
 from goodput_exporters.collectors.gpus.series import add_component, add_driver, add_gpu
 from goodput_exporters.collectors.gpus.xid_counter import XidCounter
@@ -107,9 +108,9 @@ class Gpus:
         """(kind, severity) of the events that a sample's driver can report, by UUID of its GPUs."""
         return self._damage.possible(sample)
 
-    def dcgm_page(self, host: str) -> str:
+    def dcgm_families(self, host: str) -> list[ForeignFamily]:
         """NVIDIA's GPUs under dcgm-exporter's names."""
-        return page(self.current(), self._xids.last(), host, self._counters)
+        return dcgm_families(self.current(), self._xids.last(), host, self._counters)
 
     def kernel_log_problem(self) -> str:
         """Why the kernel's log cannot be read, "" where it can or where no driver of NVIDIA's GPUs answers."""

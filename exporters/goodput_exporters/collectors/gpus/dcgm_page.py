@@ -4,13 +4,15 @@ Names, types and units are those of its etc/default-counters.csv and etc/dcp-met
 out there included, or of a list in its format (counters_file.py); values are converted back from ours by the table of
 DCGM's fields. A field that no driver has a value of is left out.
 
-    text = page(gpus, {"GPU-5d…": 79}, "node-1")
+    families(gpus, {"GPU-5d…": 79}, "node-1")
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping
 
+from goodput.metrics.foreign import ForeignFamily, ForeignSample
 from goodput_exporters.gpu.drivers import XID_DRIVERS
 from goodput_exporters.gpu.merge import MergedGpu
 from goodput_exporters.gpu.nvidia.counters_file import Counter
@@ -94,42 +96,38 @@ def _usual() -> tuple[Counter, ...]:
 USUAL = _usual()
 
 
-def page(
+def families(
     gpus: Iterable[MergedGpu], last_xids: Mapping[str, int], host: str, counters: tuple[Counter, ...] = ()
-) -> str:
-    """The exposition of these GPUs, "" without any of NVIDIA's; `last_xids` is by UUID. Without `counters` the usual."""
+) -> list[ForeignFamily]:
+    """The series of those GPUs that are NVIDIA's; `last_xids` is by UUID. Without `counters` the usual."""
     found = [gpu for gpu in gpus if not gpu.lost and not set(XID_DRIVERS).isdisjoint(gpu.known_by)]
     # An instance has the labels of its GPU and its own.
     whole = {gpu.uuid: gpu for gpu in found if not gpu.parent}
     labels = [(gpu, _labels(whole.get(gpu.parent, gpu), gpu, host)) for gpu in found]
-    lines: list[str] = []
+    all_families = []
     for counter in counters or USUAL:
         if counter.kind in _TYPES:
+            family = ForeignFamily(counter.name, counter.kind, counter.help)
             field = field_of_name(counter.name)
-            values = [(one, _value(counter.name, field, gpu, last_xids)) for gpu, one in labels]
-            _add(lines, counter, values)
-    return "".join(lines)
+            for gpu, one in labels:
+                value = _value(counter.name, field, gpu, last_xids)
+                if value is not None and math.isfinite(value):
+                    family.samples.append(ForeignSample(counter.name, one, value))
+            if family.samples:
+                all_families.append(family)
+    return all_families
 
 
-def _add(lines: list[str], counter: Counter, values: Sequence[tuple[str, str | None]]) -> None:
-    name = counter.name
-    shown = [f"{name}{{{labels}}} {value}\n" for labels, value in values if value is not None]
-    if shown:
-        text = counter.help.replace("\\", "\\\\")
-        lines += [f"# HELP {name} {text}\n", f"# TYPE {name} {counter.kind}\n", *shown]
-
-
-def _value(name: str, field: Field | None, gpu: MergedGpu, last_xids: Mapping[str, int]) -> str | None:
-    """The value in DCGM's unit, as the exporter writes integers and doubles."""
+def _value(name: str, field: Field | None, gpu: MergedGpu, last_xids: Mapping[str, int]) -> float | None:
+    """The value in DCGM's unit, with as many digits as the exporter writes of it."""
     if field is None:
-        value = gpu.readings.get(f"dcgm_field/{name}")
-        return None if value is None else f"{value:.6f}" if value % 1 else str(int(value))
+        return gpu.readings.get(f"dcgm_field/{name}")
     if gpu.parent and not field.instance:
         return None
     if field.number == XID:
-        return str(last_xids.get(gpu.uuid, 0))
+        return float(last_xids.get(gpu.uuid, 0))
     raw = _number(field, gpu.readings)
-    return None if raw is None else f"{raw:.6f}" if field.double else str(round(raw))
+    return None if raw is None else round(raw, 6 if field.double else 0)
 
 
 def _number(field: Field, readings: Mapping[str, float]) -> float | None:
@@ -156,7 +154,7 @@ def _coded(number: int, readings: Mapping[str, float]) -> float | None:
     return next((float(at) for at, name in enumerate(names) if f"{family}/{name}" in readings), None)
 
 
-def _labels(whole: MergedGpu, gpu: MergedGpu, host: str) -> str:
+def _labels(whole: MergedGpu, gpu: MergedGpu, host: str) -> tuple[tuple[str, str], ...]:
     labels = {
         "gpu": str(whole.index),
         "UUID": whole.uuid if not gpu.parent else gpu.parent,
@@ -170,14 +168,10 @@ def _labels(whole: MergedGpu, gpu: MergedGpu, host: str) -> str:
     if len(gpu.pods) == 1:
         pod, namespace, container = gpu.pods[0]
         labels |= {"container": container, "namespace": namespace, "pod": pod}
-    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items() if value)
+    return tuple(sorted((name, value) for name, value in labels.items() if value))
 
 
 def _bus_id(pci: str) -> str:
     """As NVML writes it: eight digits of domain, in upper case."""
     domain, _, rest = pci.partition(":")
     return f"{domain:0>8}:{rest}".upper() if rest else ""
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
