@@ -1,7 +1,14 @@
 """What `make test` does with tests that fail beside others, seen with small suites of its own."""
 
 import pytest
-from support.run_suite import FILES_BESIDE_EACH_OTHER, NOTHING_SELECTED, REPEATED_MAX, Stage, run
+from support.run_suite import (
+    FILES_BESIDE_EACH_OTHER,
+    NOTHING_SELECTED,
+    REPEATED_MAX,
+    Stage,
+    run,
+    write_byte_code,
+)
 
 STAGES = (Stage("not alone", ()), Stage("alone", ()))
 PASSING = """
@@ -106,3 +113,12 @@ def test_nothing_selected_is_told(run_tests):
 @pytest.mark.parametrize("argument", ["-vx", "--maxfail=1"])
 def test_failure_that_ends_a_stage_is_not_repeated(run_tests, argument):
     assert run_tests(BY_ORDER, argument, stages=STAGES[:1])[:2] == (1, FIRST_FAILED)
+
+
+def test_byte_code_is_written_once_for_all_processes(run_tests, tmp_path):
+    """Also where the environment says not to; with no test run."""
+    for name in ("test_one.py", "test_other.py"):
+        (tmp_path / name).write_text(FAILING)
+    write_byte_code(tmp_path)
+    written = sorted(path.name.partition(".")[0] for path in tmp_path.rglob("*-pytest-*.pyc"))
+    assert written == ["test_one", "test_other"]

@@ -7,6 +7,7 @@ and its last line names them: they depend on their order or on a quiet machine, 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -38,8 +39,32 @@ class Result(NamedTuple):
     failed_once: tuple[str, ...] = ()  # Tests that passed when they were repeated.
 
 
+def environment() -> dict[str, str]:
+    """That of all processes of the tests: they write byte code, since each would otherwise compile what it imports."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def pytest(*options: str) -> int:
-    return subprocess.run([sys.executable, "-m", "pytest", *options]).returncode
+    return subprocess.run([sys.executable, "-m", "pytest", *options], env=environment()).returncode
+
+
+def write_byte_code(tests: Path) -> None:
+    """Collect the tests in two processes that run no test, half of the files in each.
+
+    Without it each of six processes, which begin together, rewrites the assertions of all files and compiles them: 6 s
+    of CPU time each. What fails here fails in the stages too, which print it.
+    """
+    files = sorted(map(str, tests.rglob("test_*.py")))
+    half = len(files) // 2
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider"]
+    started = [
+        subprocess.Popen(
+            [*command, *some], env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        for some in (files[:half], files[half:])
+    ]
+    for process in started:
+        process.wait()
 
 
 def failed_tests(cache: str) -> tuple[str, ...]:
@@ -93,4 +118,6 @@ def run(arguments: list[str], stages: tuple[Stage, ...] = STAGES) -> int:
 
 
 if __name__ == "__main__":
+    if not sys.argv[1:]:
+        write_byte_code(Path(__file__).parents[1])
     sys.exit(run(sys.argv[1:]))
