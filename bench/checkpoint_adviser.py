@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from scipy.stats import t as student
+import scipy
 
 from goodput.sdk.reports.checkpoint_adviser import Adviser
 
@@ -148,7 +148,7 @@ class KnowsNormal:
             spread = lives.std(ddof=1) * (1 + 1 / len(lives)) ** 0.5
             begin, end = max(lives.mean() - 12 * spread, 10 * self._save), lives.mean() + 8 * spread
             ages = np.concatenate([[0.0], np.linspace(begin, end, GRID)])
-            survive = student.sf((ages - lives.mean()) / spread, len(lives) - 1)
+            survive = scipy.stats.t.sf((ages - lives.mean()) / spread, len(lives) - 1)
             self._plan = ages, survive, most_kept(ages, survive, self._save)
         ages, survive, kept = self._plan
         first = int(np.searchsorted(ages, age + self._save, side="right"))
