@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from support.installed import need
 
 from goodput.cli import report
 from goodput.flops import cpu_peak
@@ -33,7 +34,7 @@ def test_best_of_the_first_probes_is_kept(cache, monkeypatch):
 
 def test_busy_machine_has_no_peak(cache, monkeypatch):
     """During each product the process gets half of the CPU time that its threads could use."""
-    pytest.importorskip("torch")
+    need("torch")
     now = iter(range(10**9))
     monkeypatch.setattr(cpu_peak, "CPU_SHARE_LEAST", 0.9)
     monkeypatch.setattr(cpu_peak.time, "process_time_ns", lambda: next(now))

@@ -2,14 +2,14 @@
 
 import pytest
 from support.frameworks.training_runs import committed, resumed, steps, train
+from support.installed import need
 
 pytestmark = pytest.mark.alone
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    pytest.importorskip("torch")
-    pytest.importorskip("accelerate")
+    need("torch", "accelerate")
     return train("accelerate_trainings.py", tmp_path_factory.mktemp("accelerate"))
 
 

@@ -11,10 +11,11 @@ import sys
 import pytest
 from support.frameworks.script_process import SCRIPTS
 from support.frameworks.two_ranks import environment
+from support.installed import need
 
 from goodput.trace.hangs.flight import analyze_flight
 
-pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
+need("torch")
 SEEDS = range(1, 1 + int(os.environ.get("COLLECTIVE_FAULT_SEEDS", "1")))
 KINDS = {"missing": "missing", "kill": "missing", "stop": "missing"}
 FAULTS = ("missing", "operation", "size", "order", "deadlock", "kill", "stop")

@@ -11,8 +11,9 @@ import sys
 import pytest
 from support.frameworks.script_process import SCRIPTS
 from support.frameworks.two_ranks import environment
+from support.installed import need
 
-pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
+need("torch")
 RUNS = int(os.environ.get("HEALTHY_RUNS", "2"))
 AT_ONCE = 2
 STALL_SECONDS = 1.0  # as in the script

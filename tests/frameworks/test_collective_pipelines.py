@@ -4,8 +4,9 @@ from collections import Counter
 
 import pytest
 from support.frameworks.two_ranks import run_ranks, written
+from support.installed import need
 
-pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
+need("torch")
 FLOAT = 4
 # (operation, bytes) of the activations and gradients that a stage sends and receives in two steps of four microbatches.
 ACTIVATION = 2 * 16 * FLOAT

@@ -2,11 +2,12 @@
 
 import pytest
 from support.frameworks.two_ranks import run_ranks, the_account, written
+from support.installed import need
 
 from goodput.account.collectives.operation_sums import NOT_RECORDED, is_cut, of_rank
 from goodput.account.states import INDEX
 
-pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
+need("torch")
 SCRIPT = "collective_records_rank.py"
 DTYPES = {"Float": ("float32", 4), "Double": ("float64", 8), "Long": ("int64", 8), "Int": ("int32", 4), "Byte": ("uint8", 1)}  # fmt: skip
 

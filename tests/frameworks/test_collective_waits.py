@@ -2,6 +2,7 @@
 
 import pytest
 from support.frameworks.two_ranks import run_ranks, written
+from support.installed import need
 
 pytestmark = pytest.mark.alone
 
@@ -26,7 +27,7 @@ def least(waits, name: str, planted: float) -> float:
 @pytest.fixture(scope="module")
 def waits(tmp_path_factory):
     """The results of rank 0 and rank 1, by scenario."""
-    pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
+    need("torch")
     directory = tmp_path_factory.mktemp("waits")
     errors = run_ranks("collective_waits_rank.py", directory)
     assert "goodput:" not in errors

@@ -4,6 +4,7 @@ import time
 
 import pytest
 from support.frameworks.two_ranks import closes, leading, run_ranks, seconds, the_account, written
+from support.installed import need
 
 from goodput.sdk.reports.local_accounts import runs_in
 
@@ -17,11 +18,14 @@ SAVED = (9, 13, 17)
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """(account, events by rank and attempt, results of the ranks) of a run of two attempts."""
-    pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
+    need("torch")
     directory = tmp_path_factory.mktemp("sharded")
-    for attempt in range(2):
+    for attempt, forked in enumerate(("", "torch")):  # goodput is imported before PyTorch, then after it
         errors = run_ranks(
-            "distributed_checkpoint_rank.py", directory, TORCHELASTIC_RESTART_COUNT=str(attempt)
+            "distributed_checkpoint_rank.py",
+            directory,
+            forked=forked,
+            TORCHELASTIC_RESTART_COUNT=str(attempt),
         )
         assert "goodput:" not in errors
     (run,), _ = runs_in(str(directory / "pages"), time.perf_counter_ns())

@@ -2,6 +2,7 @@
 
 import pytest
 from support.frameworks.two_ranks import run_ranks, written
+from support.installed import need
 
 KINDS = ("ddp", "fsdp1", "fsdp2", "fsdp2_prefetching")
 
@@ -9,7 +10,7 @@ KINDS = ("ddp", "fsdp1", "fsdp2", "fsdp2_prefetching")
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """The result of each rank."""
-    pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
+    need("torch")
     directory = tmp_path_factory.mktemp("weights")
     errors = run_ranks("distributed_weights_rank.py", directory, forked="torch")
     assert "goodput:" not in errors

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 from support.frameworks import script_process
+from support.installed import need
 
 from goodput.defaults import ESTIMATED_LOADER, ESTIMATED_OPTIMIZER
 
-pytest.importorskip("torch")
+need("torch")
 SCRIPT = "plain_batches.py"
 CASES = script_process.cases_of(SCRIPT)
 # What is charged besides the stopwatch's: the loop's own statements.

@@ -1,11 +1,11 @@
 """The pattern for JAX on a real one, on the CPU; skipped where there is none, for it is no part of the test extra."""
 
-import pytest
 from support.frameworks.training_runs import steps, train
+from support.installed import need
 
 
 def test_step_waits_for_the_previous_one(tmp_path):
-    pytest.importorskip("jax", reason="needs JAX: pip install jax")
+    need("jax")
     run = train("jax_steps.py", tmp_path, forked="", JAX_PLATFORMS="cpu")
     (page,) = run.snapshots("jax")
     assert steps(page) == list(range(20)) and page.steps[-1].samples == 20 * 64

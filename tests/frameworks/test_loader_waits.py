@@ -2,6 +2,7 @@
 
 import pytest
 from support.frameworks.training_runs import train
+from support.installed import need
 from support.sdk.checks import check, inside
 
 from goodput.account import figures
@@ -12,7 +13,7 @@ RUNS: dict = {}
 
 def trained(tmp_path_factory, **environ):
     """The loops in a process with these settings; one process for each of them."""
-    pytest.importorskip("torch")
+    need("torch")
     key = tuple(environ.items())
     if key not in RUNS:
         RUNS[key] = train("loader_waits.py", tmp_path_factory.mktemp("loops"), **environ)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from support.frameworks import script_process
+from support.installed import need
 
-pytest.importorskip("torch")
-pytest.importorskip("safetensors")
+need("torch", "safetensors")
 FOLDER = "loop_variants"
 CASES = [
     name

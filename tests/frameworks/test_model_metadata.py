@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.frameworks.script_process import SCRIPTS, run_script
+from support.installed import need
 from support.paths import PYTHONPATH
 from support.servers.servers import wait_until
 
@@ -18,7 +19,7 @@ from goodput.defaults import FLOPS_COUNTING
 from goodput.flops import cpu_peak
 from goodput.rank_page.reader import Reader
 
-pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
+need("torch")
 
 
 def run(directory, *arguments: str, **environ) -> tuple[dict, str]:
@@ -42,7 +43,7 @@ def identity_in(page) -> dict | None:
 
 
 def test_transformers_model_in_a_plain_loop(tmp_path):
-    pytest.importorskip("transformers")
+    need("transformers")
     printed, _ = run(tmp_path, "gpt2", "autocast")
     # By hand: 2 layers of 12 * 32^2 in matrix products, and the output layer, which shares its weights: 100 * 32.
     one = transformer(

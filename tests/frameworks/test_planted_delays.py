@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 from support.frameworks import script_process
+from support.installed import need
 
 pytestmark = pytest.mark.alone
 
-pytest.importorskip("torch")
+need("torch")
 TOLERANCE, FALSE_MAX = 0.05, 0.02
 PLANTED = ("loader", "worker", "checkpoint", "evaluation", "compile")
 

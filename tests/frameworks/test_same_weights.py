@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from support.frameworks import script_process
+from support.installed import need
 
-pytest.importorskip("torch")
+need("torch")
 FOLDER = "same_weights"
 PLAIN = [
     name for file in ("plain_loops", "loaders") for name in script_process.cases_of(f"{FOLDER}/{file}.py")

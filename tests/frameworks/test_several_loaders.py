@@ -2,11 +2,12 @@
 
 import pytest
 from support.frameworks.training_runs import steps, train
+from support.installed import need
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    pytest.importorskip("torch")
+    need("torch")
     return train("several_loaders.py", tmp_path_factory.mktemp("loaders"))
 
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 from support.frameworks import two_ranks
 from support.frameworks.two_ranks import seconds
+from support.installed import need
 from support.servers.servers import free_ports
 
 pytestmark = pytest.mark.alone
@@ -19,7 +20,7 @@ RUNS = {"by hand": (60, 0.03), "spawned": (25, 0.08)}
 @pytest.fixture(scope="module", params=RUNS)
 def trained(request, tmp_path_factory):
     """(account, planted seconds, tolerance, steps) of a run."""
-    pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
+    need("torch")
     directory = tmp_path_factory.mktemp("ddp")
     steps, delay_seconds = RUNS[request.param]
     if request.param == "by hand":

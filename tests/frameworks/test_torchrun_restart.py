@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from support.frameworks.two_ranks import SCRIPTS, closes, environment, run_command, seconds, the_account
+from support.installed import need
 from support.servers.servers import REPOSITORY, free_ports
 
 pytestmark = pytest.mark.alone
@@ -18,7 +19,7 @@ TRIES, GLOO_ABORTS = 3, "terminate called without an active exception"
 @pytest.fixture(scope="module")
 def restarted(tmp_path_factory):
     """(account, directory); the launcher, too, finds goodput.auto by PYTHONPATH."""
-    pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
+    need("torch")
     for _ in range(TRIES):
         directory = tmp_path_factory.mktemp("torchrun")
         try:

@@ -4,8 +4,9 @@ import sys
 
 import pytest
 from support.frameworks.script_process import IMPLEMENTATIONS, run_implementation
+from support.installed import need
 
-pytest.importorskip("torch")
+need("torch")
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 adds the frame of the wrapper")

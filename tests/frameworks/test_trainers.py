@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import pytest
 from support.frameworks.training_runs import committed, resumed, steps, train
+from support.installed import need
 
 from goodput.account.flops import transformer
 
@@ -58,7 +59,7 @@ def trained(tmp_path_factory):
 
     def get(framework: str, which: str = CALLBACK):
         for name in ("torch", "accelerate", framework):
-            pytest.importorskip(name)
+            need(name)
         key = framework, which
         if key not in made:
             module, script, *arguments = TRAININGS[key]

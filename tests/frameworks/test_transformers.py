@@ -1,11 +1,12 @@
 """Sizes of transformers' models, from which their FLOPs follow."""
 
 import pytest
+from support.installed import need
 
 
 def test_sizes_are_unknown_without_text_input():
     """Encoders and decoders see different numbers of tokens, and an image's tokens are not in the batch."""
-    pytest.importorskip("torch")
+    need("torch")
     transformers = pytest.importorskip("transformers")
     from goodput.transformers import sizes_of
 
@@ -15,7 +16,7 @@ def test_sizes_are_unknown_without_text_input():
 
 
 def test_experts_windows_and_frozen_weights_are_counted():
-    pytest.importorskip("torch")
+    need("torch")
     transformers = pytest.importorskip("transformers")
     from goodput.transformers import sizes_of
 

@@ -4,8 +4,9 @@ import json
 
 import pytest
 from support.frameworks.script_process import run_script
+from support.installed import need
 
-pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
+need("torch")
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 import yaml
+from support.installed import need
 from support.integration.simulated_cluster import NODES, RANKS, RUN, Cluster
 from support.servers import servers
 
@@ -159,7 +160,7 @@ class Seen(NamedTuple):
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
     servers.require("prometheus", "prometheus-alertmanager", "victoria-metrics", "gcc")
-    pytest.importorskip("pynvml")
+    need("pynvml")
     with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         prometheus = cluster.prometheus
         cluster.train()

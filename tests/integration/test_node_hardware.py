@@ -19,6 +19,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.core_wait import CoreWait
+from support.installed import need
 from support.paths import SUPPORT
 from support.servers import servers
 
@@ -149,7 +150,7 @@ class Node:
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory):
-    pytest.importorskip("pynvml")
+    need("pynvml")
     if shutil.which("gcc") is None:
         pytest.skip("no gcc here")
     found = Node(tmp_path_factory.mktemp("hardware"))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.aggregator.serve_process import serving
+from support.installed import need
 from support.paths import PYTHONPATH
 from support.programs.running import PROGRAMS
 from support.servers.servers import wait_until
@@ -19,7 +20,7 @@ from goodput.stack_samples.py_spy import find_py_spy, may_read
 from goodput_exporters import stack_sampling
 from goodput_exporters.agent import Agent
 
-pytest.importorskip("torch")
+need("torch")
 SCRIPT = "import runpy, sys, goodput.auto; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 RUN = "nanochat"
 

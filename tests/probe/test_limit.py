@@ -1,6 +1,7 @@
 """The knee and the limit follow from where the time of a batch goes; by hand."""
 
 import pytest
+from support.installed import need
 
 from goodput.probe.loader.limit import Point, binding, knee, saturation
 from goodput.probe.loader.sweep import sweep
@@ -90,7 +91,7 @@ PROBE = {
 
 
 def test_text_has_80_columns():
-    pytest.importorskip("torch")
+    need("torch")
     from goodput.probe.loader.probe import copied
 
     points = [queue(workers, 0.03, 0.01, "lock") for workers in (1, 2, 4, 8)]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.forks import server_with
+from support.installed import need
 from support.paths import SUPPORT
 
 from goodput.flops import cpu_peak
@@ -124,7 +125,7 @@ def directly(torch) -> float:
 
 
 def test_host_memory_counts_reads_and_writes(one_thread):
-    pytest.importorskip("torch")
+    need("torch")
     [found] = copies.host_memory(1 << 20, 0.02)
     assert found.name == "memory_host" and found.unit == "B/s" and found.value > 1e8
     assert found.device == "1 thread"
@@ -186,7 +187,7 @@ def test_part_that_fails_costs_its_part_alone():
 
 def test_command_measures_and_keeps(tmp_path):
     """In one thread; the all-reduce of two processes over gloo."""
-    pytest.importorskip("torch")
+    need("torch")
     environ = {"XDG_CACHE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
     options = ["--only", "memory", "allreduce", "--json"]
     [ended] = server_with("torch").run(([COMMAND, *options], environ), seconds=120)
@@ -202,7 +203,7 @@ def test_command_measures_and_keeps(tmp_path):
 
 def test_launched_ranks_print_one_probe(tmp_path):
     """As torchrun starts them: two ranks of this node."""
-    pytest.importorskip("torch")
+    need("torch")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

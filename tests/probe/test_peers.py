@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from support.installed import need
 
 from goodput.cli import main
 from goodput.probe import kept, node, peers
@@ -73,7 +74,7 @@ def measured(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("form", ["lines", "list", "files"])
 def test_command_compares_and_fails(tmp_path, measured, capsys, form):
-    pytest.importorskip("torch")
+    need("torch")
     texts = [json.dumps(peer) for peer in PEERS]
     files = [tmp_path / f"{n}.json" for n in range(len(PEERS) if form == "files" else 1)]
     for n, file in enumerate(files):
@@ -95,7 +96,7 @@ def test_command_compares_and_fails(tmp_path, measured, capsys, form):
 
 
 def test_peers_that_are_the_node_itself_are_an_error(tmp_path, measured, capsys):
-    pytest.importorskip("torch")
+    need("torch")
     measured["document"] = probe_of("n1", h2d_pinned=1e9)
     (tmp_path / "peers.json").write_text(json.dumps(measured["document"]))
     assert main(["probe", "--against", str(tmp_path / "peers.json")]) == 1
@@ -110,7 +111,7 @@ def test_peers_that_are_the_node_itself_are_an_error(tmp_path, measured, capsys)
 )  # fmt: skip
 def test_other_files_are_refused(tmp_path, measured, capsys, text):
     """Before anything is measured."""
-    pytest.importorskip("torch")
+    need("torch")
     (tmp_path / "peers.json").write_text(text)
     assert main(["probe", "--against", str(tmp_path / "peers.json")]) == 1
     assert "peers.json" in capsys.readouterr().err

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from support.installed import need
 from support.programs.comparison import differences
 from support.programs.running import run_bare, run_measured
 
-pytest.importorskip("torch")
+need("torch")
 # The leading cause that the author of each program would name, and words of the advice.
 # On a busy machine part of the work for a batch is a wait for a core.
 IN_PROCESS = r"(decoding and transforms|without a free core|reading in).*num_workers=0.*: use workers"
@@ -51,7 +52,7 @@ CHECKPOINTS = {
 @pytest.fixture(scope="module", params=LEADING)
 def name(request) -> str:
     if request.param in FRAMEWORKS:
-        pytest.importorskip(FRAMEWORKS[request.param])
+        need(FRAMEWORKS[request.param])
     return request.param
 
 

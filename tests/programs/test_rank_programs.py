@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from support.installed import need
 from support.programs.comparison import EXCHANGE, TOLERANCE_SHARE, differences, restarted
 from support.programs.running import run_bare, run_measured
 
-pytest.importorskip("torch")
+need("torch")
 pytestmark = pytest.mark.alone
 
 

@@ -1,9 +1,8 @@
 """Whether optional packages are installed, found without importing them.
 
-Each process of a test run imports all modules of tests, of which it runs a few; PyTorch alone takes 3 s of CPU time.
+Each process of a test run imports all modules of tests, of which it runs a few; PyTorch alone takes 1 to 3 s of CPU time.
 
-    need("torch")             # at the top of a module: skips all its tests where PyTorch is not installed
-    torch = imported_late("torch")
+    need("torch")  # at the top of a module: skips all its tests where PyTorch is not installed; in a test, that test
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import pytest
 
 
 def need(*modules: str) -> None:
-    """Skip the module of tests that calls this unless these modules are installed."""
+    """Skip the test, or the module of tests, that calls this unless these modules are installed."""
     for name in modules:
         if not is_installed(name):
             pytest.skip(f"not installed: {name}", allow_module_level=True)

@@ -4,12 +4,13 @@ from collections import Counter
 
 import pytest
 from support.frameworks.two_ranks import run_ranks, written
+from support.installed import need
 
 from goodput.cli import main
 from goodput.trace import analyze
 
 pytestmark = pytest.mark.torch
-pytest.importorskip("torch")
+need("torch")
 LATE_NS = 30_000_000  # as in the script
 STEPS = 3
 

@@ -5,11 +5,12 @@ import subprocess
 import sys
 
 import pytest
+from support.installed import need
 
 from goodput.trace import analyze
 
 pytestmark = pytest.mark.torch
-pytest.importorskip("torch")
+need("torch")
 SLEEP_SECONDS, BATCH = 0.004, 4
 SCRIPT = f"""
 import sys, time, torch
