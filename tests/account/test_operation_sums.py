@@ -249,7 +249,11 @@ def test_every_history_closes(run, data):
         attempt.collectives = sums_of(OperationRow(f"{i}", *row) for i, row in enumerate(rows))
     account = compute(run, data.draw(st.integers(0, 1 << 62)))
     for rank in account.ranks:
-        found = of_rank(rank.exposed)
+        found = of_rank(rank.exposed, account.least_waits)
+        rows, straggler = found.values(), rank.states[INDEX["straggler"]]
+        assert min((min(row.skew_ns, row.transfer_ns) for row in rows), default=0) >= 0
+        assert sum(row.skew_ns for row in rows) <= straggler
+        assert sum(row.transfer_ns for row in rows) <= waited(rank) - straggler
         if found:
             assert sum(row.gpu_ns for row in found.values()) == waited(rank)
             assert min(row.gpu_ns for row in found.values()) >= 0

@@ -16,7 +16,14 @@ from itertools import chain
 from operator import add
 
 from goodput.account.attempts import Attempt, Row, Run
-from goodput.account.collectives.operation_sums import Exposed, Operations, by_operation, exposed_of
+from goodput.account.collectives.arrival_skew import LeastWaits
+from goodput.account.collectives.operation_sums import (
+    Exposed,
+    Operations,
+    by_operation,
+    comparing,
+    exposed_of,
+)
 from goodput.account.collectives.slow_issue import SlowIssue, slow_issue
 from goodput.account.collectives.slow_link import SlowLink
 from goodput.account.document_types import Gain, StepLines
@@ -193,7 +200,12 @@ class Account:
 
     @cached_property
     def operations(self) -> Operations:
-        return by_operation((rank.devices, rank.exposed) for rank in self.ranks)
+        return by_operation(((rank.devices, rank.exposed) for rank in self.ranks), self.least_waits)
+
+    @cached_property
+    def least_waits(self) -> LeastWaits:
+        """The ranks that waited least in each operation."""
+        return result_of(comparing(rank.exposed for rank in self.ranks))
 
     @cached_property
     def _wall_gpu_ns(self) -> int:
@@ -512,7 +524,8 @@ def _add_attempt(result: RankAccount, attempt: Attempt, fold: Fold, restarts: di
     """Add an attempt's sums to its rank's."""
     states = states_of(attempt, fold)
     result.states = list(map(add, result.states, states))
-    result.exposed.append(exposed_of(attempt.collectives, states))
+    unit = f"{attempt.attempt} {attempt.stage} {attempt.group_name()}"  # whose waits are compared with this one's
+    result.exposed.append(exposed_of(attempt.collectives, states, unit))
     result.guessed_loader |= fold.has_time(attempt, ESTIMATED_LOADER)
     result.guessed_update |= fold.has_time(attempt, ESTIMATED_OPTIMIZER)
     result.sampled |= attempt.hardware.get("compute_ns", 0) > 0

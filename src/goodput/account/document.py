@@ -153,6 +153,7 @@ def _basis(account: Account, joules: Total | None) -> dict[str, str]:
         "energy": figures.energy_basis(account) if joules else "unknown",
         "whole_run": "unknown" if figures.whole_run(account) is None else "estimated",
         "collectives": operation_sums.basis(account.ranks),
+        "collective_skew": operation_sums.skew_basis(account.operations),
     }
 
 
@@ -163,20 +164,22 @@ def rank_collectives(account: Account, limit: int, offset: int) -> RankCollectiv
         "run": account.run,
         "basis": operation_sums.basis(account.ranks),
         "total": len(waited),
-        "ranks": [_rank_operations(rank, account.is_part) for rank in waited[offset : offset + limit]],
+        "ranks": [_rank_operations(rank, account) for rank in waited[offset : offset + limit]],
     }
 
 
-def _rank_operations(rank: RankAccount, is_part: bool) -> RankOperations:
-    rows = operation_sums.largest(operation_sums.of_rank(rank.exposed))
+def _rank_operations(rank: RankAccount, account: Account) -> RankOperations:
+    rows = operation_sums.largest(operation_sums.of_rank(rank.exposed, account.least_waits))
     communication, straggler, bubble = (rank.states[INDEX[state]] for state in operation_sums.STATES)
     operations: list[OperationTime] = [
         {
             "group": group,
             "operation": operation,
-            "calls": row.calls if operation and not is_part else None,
-            "bytes": row.bytes if operation and not is_part else None,
+            "calls": row.calls if operation and not account.is_part else None,
+            "bytes": row.bytes if operation and not account.is_part else None,
             "ns": row.gpu_ns,
+            "skew_ns": row.skew_ns,
+            "transfer_ns": row.transfer_ns,
         }
         for (group, operation), row in rows
     ]
@@ -204,6 +207,8 @@ def collectives(account: Account) -> list[CollectiveTime]:
             if account.is_part
             else operation_sums.bus_rate_max(operation, row),
             "gpu_seconds": row.gpu_ns / 1e9,
+            "skew_gpu_seconds": row.skew_ns / 1e9,
+            "transfer_gpu_seconds": row.transfer_ns / 1e9,
         }
         for (group, operation), row in operation_sums.largest(account.operations)
     ]

@@ -436,6 +436,8 @@ class CollectiveTime(TypedDict):
     `calls` and `bytes` (each rank's own part) are those of whole processes, null in a part of the run's time.
     `group_size` is null where it is not known or the groups of this name differ. `bus_bytes_per_second_max` is what the
     links of a rank carried at most, as nccl-tests' bus bandwidth: a part of the transfers may be hidden; null likewise.
+    Of `gpu_seconds`, `skew_gpu_seconds` was waiting for the last rank to arrive and `transfer_gpu_seconds` what all ranks
+    paid; which of the two the rest was is not known.
     """
 
     group: str
@@ -446,6 +448,8 @@ class CollectiveTime(TypedDict):
     bytes: int | None
     bus_bytes_per_second_max: float | None
     gpu_seconds: float
+    skew_gpu_seconds: float
+    transfer_gpu_seconds: float
 
 
 class OperationTime(TypedDict):
@@ -456,6 +460,8 @@ class OperationTime(TypedDict):
     calls: int | None
     bytes: int | None
     ns: int
+    skew_ns: int
+    transfer_ns: int
 
 
 class RankOperations(TypedDict):

@@ -354,12 +354,29 @@ def _collective_lines(document: Mapping[str, Any]) -> list[str]:
             f"    {row['group'][:20]:20} {row['operation']:14} {row['gpu_seconds']:9.2f} {calls:>15} {size:>13}"
             f" {most:>16}"
         )
+        lines += [f"      {line}" for line in _wait_parts(row)]
     left = sum(
         row["gpu_seconds"] for row in rows if row["operation"] and row not in named[:COLLECTIVES_SHOWN]
     )
     unknown = sum(row["gpu_seconds"] for row in rows if not row["operation"])
     lines += [f"    {'other':35} {left:10.2f}"] if left else []
     return lines + ([f"    {'not recorded':35} {unknown:10.2f}"] if unknown else [])
+
+
+def _wait_parts(row: Mapping[str, Any]) -> list[str]:
+    """What an operation's waiting was for, as far as it is known."""
+    whole = row["gpu_seconds"]
+    least, transfer = row.get("skew_gpu_seconds", 0), row.get("transfer_gpu_seconds", 0)
+    if not whole or not least + transfer:
+        return []
+    share = between(percent(least / whole), percent(1 - transfer / whole))
+    rest = "transfer and the schedule" if row["operation"] in ("send", "recv") else "transfer"
+    return [f"{share} of it waiting for the last rank, the rest {rest}"]
+
+
+def between(low: str, high: str) -> str:
+    """Two bounds as text: one where they look the same."""
+    return low if low == high else f"{low} to {high}"
 
 
 def _straggler_lines(document: Mapping[str, Any]) -> list[str]:

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from struct import pack, unpack
+from sys import intern
 from typing import NamedTuple, Protocol
 
+from goodput.account.collectives.arrival_skew import Key, LeastWaits, split
 from goodput.account.collectives.bandwidth import bus_factor, operation_bytes
 from goodput.account.states import INDEX
 from goodput.slices import AT_A_TIME, Slices, result_of
 from goodput.wire.operation_row import OperationRow
 
-Key = tuple[str, str]  # process group, operation
 NOT_RECORDED: Key = ("", "")
 OTHER: Key = ("", "other")  # what a report or a table has no row for
 NUMBERS = len(OperationRow._fields) - 2
@@ -27,6 +28,7 @@ _ISSUE = OperationRow._fields.index("issue_ns") - 2
 ROWS_MAX = 32
 STATES = ("communication", "straggler", "bubble")  # that are divided
 _EXPOSED = tuple(INDEX[state] for state in STATES)
+_STRAGGLER = INDEX["straggler"]
 
 
 class OperationSums(NamedTuple):
@@ -44,10 +46,16 @@ NO_SUMS = OperationSums((), b"")
 
 
 class Exposed(NamedTuple):
-    """What one attempt has exposed: its sums, and the ns that the account has in `communication`, `straggler` and `bubble`."""
+    """What one attempt has exposed: its sums, and the ns that the account has in `communication`, `straggler` and `bubble`.
+
+    `straggler_ns` is the part in `straggler`. Ranks of one `unit` are compared: those of one attempt and group, in a
+    pipeline of one stage.
+    """
 
     sums: OperationSums
     ns: int
+    straggler_ns: int = 0
+    unit: str = ""
 
 
 class ExposedRank(Protocol):
@@ -61,7 +69,8 @@ class OperationTime(NamedTuple):
     """Sums over ranks: `calls`, `bytes` of whole processes, `ranks` that made some, and the divided time, GPU-ns.
 
     `size` is that of the groups, 0 if it is not known or differs. `least_bytes` and `least_ns` are the bytes and the
-    exposed time of the rank that waited least a byte, for whole processes.
+    exposed time of the rank that waited least a byte, for whole processes. Of the divided time `skew_ns` was waiting for
+    other ranks and `transfer_ns` what all ranks paid; which of the two the rest was is not known.
     """
 
     calls: int
@@ -71,6 +80,8 @@ class OperationTime(NamedTuple):
     size: int = 0
     least_bytes: int = 0
     least_ns: int = 0
+    skew_ns: int = 0
+    transfer_ns: int = 0
 
 
 Operations = dict[Key, OperationTime]  # of all ranks
@@ -97,9 +108,9 @@ def issue_times(sums: OperationSums) -> Iterable[tuple[Key, int]]:
     return zip(sums.keys, _numbers(sums)[_ISSUE::width], strict=True) if width > _ISSUE else ()
 
 
-def exposed_of(sums: OperationSums, states: Sequence[int]) -> Exposed:
+def exposed_of(sums: OperationSums, states: Sequence[int], unit: str = "") -> Exposed:
     """The exposed time of an attempt with these sums and these ns by state."""
-    return Exposed(sums, sum(states[i] for i in _EXPOSED))
+    return Exposed(sums, sum(states[i] for i in _EXPOSED), states[_STRAGGLER], intern(unit))
 
 
 def divide(exposed: Exposed) -> tuple[list[int], int]:
@@ -119,45 +130,87 @@ def is_cut(exposed: Exposed) -> bool:
     return sum(_parts(exposed.sums)) > exposed.ns
 
 
-def of_rank(exposed: Iterable[Exposed]) -> dict[Key, OperationTime]:
+def comparing(ranks: Iterable[Iterable[Exposed]]) -> Slices[LeastWaits]:
+    """Which rank has waited least in each operation, in slices."""
+    found = LeastWaits()
+    for at, attempts in enumerate(ranks):
+        if at % AT_A_TIME == 0:
+            yield
+        for one in attempts:
+            if one.sums.keys:
+                found.add(one.unit, one.sums.keys, _calls(one.sums), _parts(one.sums))
+    return found
+
+
+def _split(exposed: Exposed, waits: list[int], least: LeastWaits | None) -> tuple[list[int], list[int]]:
+    """The ns of each key, and last of what is not recorded, that were skew and transfer; see arrival_skew.split."""
+    if not exposed.straggler_ns:
+        return [0] * len(waits), waits
+    beyond = [0] * (len(waits) - 1)
+    if least is not None and beyond:
+        raw = _parts(exposed.sums)
+        beyond = least.beyond(exposed.unit, exposed.sums.keys, _calls(exposed.sums), raw)
+        if sum(raw) > exposed.ns:
+            beyond = [ns * part // max(whole, 1) for ns, part, whole in zip(beyond, waits, raw, strict=False)]
+    return split(waits, exposed.straggler_ns, [*beyond, 0])
+
+
+def of_rank(exposed: Iterable[Exposed], least: LeastWaits | None = None) -> dict[Key, OperationTime]:
     """A rank's attempts summed, for one device; NOT_RECORDED only where time is left."""
-    return by_operation([(1, exposed)])
+    return by_operation([(1, exposed)], least)
 
 
-def by_operation(ranks: Iterable[tuple[int, Iterable[Exposed]]]) -> dict[Key, OperationTime]:
+def by_operation(
+    ranks: Iterable[tuple[int, Iterable[Exposed]]], least: LeastWaits | None = None
+) -> dict[Key, OperationTime]:
     """Ranks with their devices summed by group and operation. {} where no rank has recorded any call."""
-    return result_of(summing(ranks))
+    return result_of(summing(ranks, least))
 
 
-def summing(ranks: Iterable[tuple[int, Iterable[Exposed]]]) -> Slices[dict[Key, OperationTime]]:
-    """As `by_operation`, in slices; a rank with five operations takes some 7 us."""
+def summing(
+    ranks: Iterable[tuple[int, Iterable[Exposed]]], least: LeastWaits | None = None
+) -> Slices[dict[Key, OperationTime]]:
+    """As `by_operation`, in slices; a rank with five operations takes some 20 us."""
     found: dict[Key, list[int]] = {}
-    left_ns, is_known = 0, False
+    left, is_known = [0, 0, 0], False
     for at, (devices, attempts) in enumerate(ranks):
         if at % AT_A_TIME == 0:
             yield
         mine: dict[Key, list[int]] = {}
         for one in attempts:
             parts, rest = divide(one)
-            left_ns += rest * devices
+            skews, transfers = _split(one, [*parts, rest], least)
             is_known |= bool(parts)
-            for (group, operation, *numbers), ns in zip(rows_of(one.sums), parts, strict=True):
-                calls, bytes_, exposed_ns, _, _, size = numbers
-                row = found.setdefault((group, operation), [0, 0, 0, 0, size, 0, 0])
-                row[0] += calls
-                row[1] += bytes_
-                row[3] += ns * devices
-                row[4] = row[4] if row[4] == size else 0
-                own = mine.setdefault((group, operation), [0, 0])
-                own[0] += bytes_
-                own[1] += exposed_ns
+            for i, ns in enumerate((rest, skews[-1], transfers[-1])):
+                left[i] += ns * devices
+            for row, *spent in zip(rows_of(one.sums), parts, skews, transfers, strict=False):
+                _add_row(found, mine, row, [ns * devices for ns in spent])
         _add_least(found, mine)
     if not is_known:
         return {}
     result = {key: OperationTime(*row) for key, row in found.items()}
-    if left_ns:
-        result[NOT_RECORDED] = OperationTime(0, 0, 0, left_ns)
+    if left[0]:
+        result[NOT_RECORDED] = OperationTime(0, 0, 0, left[0], skew_ns=left[1], transfer_ns=left[2])
     return result
+
+
+def _add_row(
+    found: dict[Key, list[int]], mine: dict[Key, list[int]], row: OperationRow, spent: list[int]
+) -> None:
+    """Add an operation of an attempt: `spent` are GPU-ns of the divided time, of its skew and of its transfer."""
+    key = row.group, row.operation
+    total = found.get(key)
+    if total is None:
+        total = found[key] = [0, 0, 0, 0, row.size, 0, 0, 0, 0]
+    total[0] += row.calls
+    total[1] += row.bytes
+    total[3] += spent[0]
+    total[4] = total[4] if total[4] == row.size else 0
+    total[7] += spent[1]
+    total[8] += spent[2]
+    own = mine.setdefault(key, [0, 0])
+    own[0] += row.bytes
+    own[1] += row.exposed_ns
 
 
 def _add_least(found: dict[Key, list[int]], mine: dict[Key, list[int]]) -> None:
@@ -193,6 +246,8 @@ def largest(times: dict[Key, OperationTime], most: int = ROWS_MAX) -> list[tuple
             sum(row.bytes for row in rest),
             max(row.ranks for row in rest),
             sum(row.gpu_ns for row in rest),
+            skew_ns=sum(row.skew_ns for row in rest),
+            transfer_ns=sum(row.transfer_ns for row in rest),
         )
         last.insert(0, (OTHER, summed))
     return [*named[:most], *last]
@@ -209,6 +264,11 @@ def basis(ranks: Iterable[ExposedRank]) -> str:
     )
 
 
+def skew_basis(times: Operations) -> str:
+    """Whether it is estimated or unknown how much of the waiting was for the last rank to arrive."""
+    return "estimated" if any(row.skew_ns or row.transfer_ns for row in times.values()) else "unknown"
+
+
 def _numbers(sums: OperationSums) -> tuple[int, ...]:
     return unpack(f"<{len(sums.values) // 8}q", sums.values)
 
@@ -222,3 +282,7 @@ def _parts(sums: OperationSums) -> list[int]:
 def _width(sums: OperationSums) -> int:
     """The numbers of a key."""
     return len(sums.values) // 8 // len(sums.keys) if sums.keys else NUMBERS
+
+
+def _calls(sums: OperationSums) -> tuple[int, ...]:
+    return _numbers(sums)[:: _width(sums)]

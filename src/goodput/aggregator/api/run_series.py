@@ -172,8 +172,10 @@ def _add_states(series: _Series, account: Account) -> Slices[None]:
 
 
 def _add_collectives(series: _Series, account: Account) -> Slices[None]:
-    """Exposed communication by process group and operation."""
-    times = yield from operation_sums.summing((rank.devices, rank.exposed) for rank in account.ranks)
+    """Communication by process group and operation."""
+    account.least_waits = yield from operation_sums.comparing(rank.exposed for rank in account.ranks)
+    ranks = ((rank.devices, rank.exposed) for rank in account.ranks)
+    times = yield from operation_sums.summing(ranks, account.least_waits)
     account.operations = times  # which the causes need too
     for (group, operation), row in operation_sums.largest(times, OPERATIONS_SHOWN):
         labels = {"group": group, "operation": operation}

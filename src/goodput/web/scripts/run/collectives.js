@@ -13,6 +13,9 @@ const COLUMNS = [
   { name: "time", head: "GPU time", class: "n", value: (row) => unit.text(row.gpu_seconds) },
   { name: "share", head: "Share", class: "n", title: "Of communication, straggler and bubble",
     value: (row) => percent(total > 0 ? row.gpu_seconds / total : 0) },
+  { name: "skew", head: "Late ranks", class: "n",
+    title: "Of this time, the part in which ranks waited for the last one to arrive; the rest is what all paid: transfer, in a pipeline also its schedule",
+    value: skew },
   { name: "ranks", head: "Ranks", class: "n", value: (row) => (row.operation ? count(row.ranks) : "") },
   { name: "calls", head: "Calls", class: "n", value: (row) => (row.calls === null ? "" : count(row.calls)) },
   { name: "bytes", head: "Data", class: "n", title: "The ranks' own parts of the tensors",
@@ -22,6 +25,15 @@ const COLUMNS = [
     value: (row) => (row.bus_bytes_per_second_max ? compact(row.bus_bytes_per_second_max, "B/s") : "") },
 ];
 const table = new Table($("collectives-table"), "collective-rows", COLUMNS);
+
+function between(low, high) {
+  return low === high ? low : `${low} to ${high}`;
+}
+
+function skew({ gpu_seconds: whole, skew_gpu_seconds: least = 0, transfer_gpu_seconds: transfer = 0 }) {
+  if (!(whole > 0)) return "";
+  return least + transfer > 0 ? between(percent(least / whole), percent(1 - transfer / whole)) : "unknown";
+}
 
 export function drawCollectives(run) {
   const rows = run.collectives ?? []; // A document of an earlier version has none.
