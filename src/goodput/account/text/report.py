@@ -5,19 +5,26 @@ Lines have at most 100 columns, without colour. An unknown figure has no line; u
 
 from __future__ import annotations
 
-import math
-import re
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
 from goodput.account.states import MEANINGS, STATES
+from goodput.account.text.communication import collective_lines, slow_issue_lines, slow_link_lines
+from goodput.account.text.formats import (
+    bytes_text,
+    dollars,
+    duration,
+    interval,
+    on,
+    percent,
+    tenths,
+    whole,
+    wrap,
+)
 
-COLUMNS = 100
 STRETCHES_SHOWN = 8
 WORKERS_SHOWN = 4
 STAGES_SHOWN = 8
-COLLECTIVES_SHOWN = 6
 # A host or stage is shown if waiting for it explains this much more than waiting for its slowest rank.
 MORE_SHARE_MIN = 0.05
 # If the largest cause lies outside the steps, the largest one inside has a line too, from this share on.
@@ -26,26 +33,6 @@ INSIDE_STEPS = {"loader", "h2d", "communication", "straggler", "bubble", "launch
 INSIDE_SHARE_MIN = 0.01
 # For a run of a few seconds with a failure the formula gives an unusably short interval.
 BEST_INTERVAL_RUN_SECONDS_MIN, BEST_INTERVAL_SECONDS_MIN = 600.0, 10.0
-
-
-def tenths(parts: list[float]) -> list[int]:
-    """Shares of `parts` in tenths of a percent that sum to exactly 1000; all 0 if empty.
-
-    Each is rounded by itself, as elsewhere; the difference to 1000 goes to the parts that were furthest from their
-    rounding, and never to the first.
-    """
-    total = sum(parts)
-    if total <= 0:
-        return [0] * len(parts)
-    exact = [1000 * part / total for part in parts]
-    rounded = [math.floor(value + 0.5) for value in exact]
-    short = 1000 - sum(rounded)
-    sign = 1 if short > 0 else -1
-    others = [i for i in range(1, len(parts)) if parts[i] > 0 and (sign > 0 or rounded[i] > 0)]
-    others.sort(key=lambda i: (sign * (rounded[i] - exact[i]), i))
-    for i in others[: abs(short)]:
-        rounded[i] += sign
-    return rounded
 
 
 def state_rows(document: Mapping[str, Any]) -> list[tuple[str, float, str, str]]:
@@ -57,40 +44,6 @@ def state_rows(document: Mapping[str, Any]) -> list[tuple[str, float, str, str]]
         for (state, seconds), share in zip(states, shares, strict=True)
         if seconds > 0
     ]
-
-
-def percent(ratio: float | None) -> str:
-    """A ratio as percent; half of a tenth is rounded up, as in the table of states."""
-    return "unknown" if ratio is None else f"{math.floor(1000 * ratio + 0.5) / 10:.1f} %"
-
-
-def bytes_text(number: float) -> str:
-    """A number of bytes in three digits: "512 B", "4.19 MB"."""
-    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number:.0f} B"
-
-
-def duration(seconds: float) -> str:
-    """A length of time in two or three digits: "0.25 s", "2.0 s", "42 s", "25 min", "3.5 h"."""
-    if seconds < 0.0995:
-        return f"{1000 * seconds:.3g} ms"
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            value = seconds / size
-            return f"{value:.1f} {unit}" if value < 9.95 else f"{value:.0f} {unit}"
-    return f"{seconds:.{2 if seconds < 0.995 else 1 if seconds < 9.95 else 0}f} s"
-
-
-def whole(value: float) -> str:
-    """Four digits, or all digits before the point: "0.1234", "45,678"."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
-
-
-def dollars(value: float) -> str:
-    """Money with as many decimals as its size needs."""
-    return f"${value:,.2f}" if value >= 1 else f"${value:.4f}" if value >= 0.01 else f"${value:.6f}"
 
 
 def more_than_rank(share: float, shares: list[tuple], count: int) -> tuple | None:
@@ -123,7 +76,7 @@ def render(document: Mapping[str, Any]) -> str:
         for s, seconds, share, what in state_rows(document)
     ]
     lines += [f"  {'total':<14}{document['gpu_seconds']:>12.2f}{'100.0':>8}%", ""]
-    parts = (_factor_lines, _role_lines, _figure_lines, _collective_lines, _straggler_lines, _restart_lines)
+    parts = (_factor_lines, _role_lines, _figure_lines, collective_lines, _straggler_lines, _restart_lines)
     parts += (_cause_lines,)
     lines += [wrap(line) for part in parts for line in part(document)]
     # Names in it come from other programs, and a terminal acts on what is not printable.
@@ -171,18 +124,6 @@ def _marked(document: Mapping[str, Any], state: str) -> str:
 
 
 # The space between a number and its unit, at which no line is broken.
-_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|min|h|d)(?:\W|$))")
-
-
-def wrap(line: str) -> str:
-    """Wrap a long line, with its continuations indented; a number stays with its unit."""
-    if not line.strip():
-        return line
-    joined = _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", line)
-    filled = textwrap.fill(
-        joined, COLUMNS, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
-    )
-    return filled.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def _factor_lines(document: Mapping[str, Any]) -> list[str]:
@@ -337,48 +278,6 @@ def _money_lines(document: Mapping[str, Any]) -> list[str]:
     return [f"  {'; '.join(parts)}"] if parts else []
 
 
-def _collective_lines(document: Mapping[str, Any]) -> list[str]:
-    """The operations of process groups with most exposed time; with the last lines they sum to the states."""
-    rows = document.get("collectives") or []
-    if not rows:
-        return []
-    named = [row for row in rows if row["group"]]
-    about = "an estimate" if document["basis"]["collectives"] == "estimated" else "GPU-seconds"
-    lines = [f"  communication by process group and operation ({about}):"]
-    for row in named[:COLLECTIVES_SHOWN]:
-        calls = "" if row["calls"] is None else f"{row['calls']:,} calls"
-        size = "" if row["bytes"] is None else f"{row['bytes'] / 1e6:,.1f} MB"
-        rate = row.get("bus_bytes_per_second_max")  # A document of an earlier version has none.
-        most = "" if rate is None else f"bus ≤ {bytes_text(rate)}/s"
-        lines.append(
-            f"    {row['group'][:20]:20} {row['operation']:14} {row['gpu_seconds']:9.2f} {calls:>15} {size:>13}"
-            f" {most:>16}"
-        )
-        lines += [f"      {line}" for line in _wait_parts(row)]
-    left = sum(
-        row["gpu_seconds"] for row in rows if row["operation"] and row not in named[:COLLECTIVES_SHOWN]
-    )
-    unknown = sum(row["gpu_seconds"] for row in rows if not row["operation"])
-    lines += [f"    {'other':35} {left:10.2f}"] if left else []
-    return lines + ([f"    {'not recorded':35} {unknown:10.2f}"] if unknown else [])
-
-
-def _wait_parts(row: Mapping[str, Any]) -> list[str]:
-    """What an operation's waiting was for, as far as it is known."""
-    whole = row["gpu_seconds"]
-    least, transfer = row.get("skew_gpu_seconds", 0), row.get("transfer_gpu_seconds", 0)
-    if not whole or not least + transfer:
-        return []
-    share = between(percent(least / whole), percent(1 - transfer / whole))
-    rest = "transfer and the schedule" if row["operation"] in ("send", "recv") else "transfer"
-    return [f"{share} of it waiting for the last rank, the rest {rest}"]
-
-
-def between(low: str, high: str) -> str:
-    """Two bounds as text: one where they look the same."""
-    return low if low == high else f"{low} to {high}"
-
-
 def _straggler_lines(document: Mapping[str, Any]) -> list[str]:
     straggler, lines = document["straggler"], []
     rank, stage = straggler["culprit"], straggler.get("culprit_stage")
@@ -396,47 +295,7 @@ def _straggler_lines(document: Mapping[str, Any]) -> list[str]:
         lines.append(f"  slow stage: {stage}{where}, which explains {percent(share)} of the waiting")
     if lines:
         lines[-1] += f"; steps take {straggler['slowdown']:.2f}x as long as if their work were spread evenly"
-    return [*lines, *_stretch_lines(document), *_slow_issue_lines(straggler), *_slow_link_lines(straggler)]
-
-
-def _slow_issue_lines(straggler: Mapping[str, Any]) -> list[str]:
-    found = straggler.get("slow_issue")
-    return [] if found is None else [f"  slow collective: {slow_issue_text(found)}"]
-
-
-def slow_issue_text(found: Mapping[str, Any]) -> str:
-    """One sentence about a document's `slow_issue`: whose calls of which collective take how long."""
-    return (
-        f"rank {found['rank']}{on(found['host'])} takes {duration(found['seconds'])} a step to start"
-        f" {found['operation']} in {found['group']}, others {duration(found['usual_seconds'])}"
-    )
-
-
-def _slow_link_lines(straggler: Mapping[str, Any]) -> list[str]:
-    found = straggler.get("slow_link")  # A document of an earlier version has none.
-    return [] if found is None else [f"  slow link: {slow_link_text(found)}"]
-
-
-def slow_link_text(found: Mapping[str, Any]) -> str:
-    """Of a document's `slow_link`: whose link it is, and what its slowest flow shows."""
-    receiver = found["receiver"]
-    to = "a rank" if receiver is None else f"rank {receiver}"
-    to += f"{on(found['receiver_host'])} ({found['receiver_address']})"
-    whose = f"rank {found['rank']}{on(found['host'])} ({found['address']})"
-    is_sender = found["rank"] == found["sender"]
-    sender = "it" if is_sender else f"rank {found['sender']}{on(found['sender_host'])}"
-    to = to if is_sender else "it"
-    again = f"{percent(found['retransmitted_share'])} of the segments were sent again"
-    if found["usual_bytes_per_second"] is None:
-        return (
-            f"nothing comes through the link of {whose}: what {sender} sent {to} was not acknowledged for "
-            f"{duration(found['silent_seconds'])}, after {found['retransmits']} retransmissions"
-        )
-    rates = [f"{bytes_text(found[name])}/s" for name in ("bytes_per_second", "usual_bytes_per_second")]
-    return (
-        f"{whose} has a slow link: {sender} sends {to} {rates[0]} while it has data to send, {percent(found['busy_share'])} "
-        f"of the time; other links carry {rates[1]}; {again}, the round trip takes {duration(found['rtt_seconds'])}"
-    )
+    return [*lines, *_stretch_lines(document), *slow_issue_lines(straggler), *slow_link_lines(straggler)]
 
 
 def _because(straggler: Mapping[str, Any]) -> str:
@@ -480,11 +339,6 @@ def _stretch_lines(document: Mapping[str, Any]) -> list[str]:
     ]
     more = len(found) - STRETCHES_SHOWN
     return [f"  slow in stretches: {'; '.join(parts)}{f'; {more} more' if more > 0 else ''}"]
-
-
-def on(host: str) -> str:
-    """ " on HOST", if the host is known."""
-    return f" on {host}" if host else ""
 
 
 def _more_places(document: Mapping[str, Any], share: float) -> str:
@@ -548,11 +402,6 @@ def _by_share(cause: Mapping[str, Any]) -> str:
     """Where other ranks wait for those in the state, its share is not what they would gain."""
     is_known = cause["gain"] is not None and cause.get("gain_basis") != "replay"
     return ", by its share alone" if is_known else ""
-
-
-def interval(low: float, high: float) -> str:
-    """The bounds of a gain's 95 % interval, after the gain; "" where both are shown as one."""
-    return f" (95 %: {low:.2f} to {high:.2f})" if f"{low:.2f}" != f"{high:.2f}" else ""
 
 
 def _interval(cause: Mapping[str, Any]) -> str:

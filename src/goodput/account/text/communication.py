@@ -1,0 +1,89 @@
+"""The communication of an account's document as text: operations, slow calls and slow links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from goodput.account.text.formats import between, bytes_text, duration, on, percent
+
+COLLECTIVES_SHOWN = 6
+
+
+def collective_lines(document: Mapping[str, Any]) -> list[str]:
+    """The operations of process groups with most exposed time; with the last lines they sum to the states."""
+    rows = document.get("collectives") or []
+    if not rows:
+        return []
+    named = [row for row in rows if row["group"]]
+    about = "an estimate" if document["basis"]["collectives"] == "estimated" else "GPU-seconds"
+    lines = [f"  communication by process group and operation ({about}):"]
+    for row in named[:COLLECTIVES_SHOWN]:
+        calls = "" if row["calls"] is None else f"{row['calls']:,} calls"
+        size = "" if row["bytes"] is None else f"{row['bytes'] / 1e6:,.1f} MB"
+        rate = row.get("bus_bytes_per_second_max")  # A document of an earlier version has none.
+        most = "" if rate is None else f"bus ≤ {bytes_text(rate)}/s"
+        lines.append(
+            f"    {row['group'][:20]:20} {row['operation']:14} {row['gpu_seconds']:9.2f} {calls:>15} {size:>13}"
+            f" {most:>16}"
+        )
+        lines += [f"      {line}" for line in _wait_parts(row)]
+    left = sum(
+        row["gpu_seconds"] for row in rows if row["operation"] and row not in named[:COLLECTIVES_SHOWN]
+    )
+    unknown = sum(row["gpu_seconds"] for row in rows if not row["operation"])
+    lines += [f"    {'other':35} {left:10.2f}"] if left else []
+    return lines + ([f"    {'not recorded':35} {unknown:10.2f}"] if unknown else [])
+
+
+def _wait_parts(row: Mapping[str, Any]) -> list[str]:
+    """What an operation's waiting was for, as far as it is known."""
+    whole = row["gpu_seconds"]
+    least, transfer = row.get("skew_gpu_seconds", 0), row.get("transfer_gpu_seconds", 0)
+    if not whole or not least + transfer:
+        return []
+    share = between(percent(least / whole), percent(1 - transfer / whole))
+    rest = "transfer and the schedule" if row["operation"] in ("send", "recv") else "transfer"
+    return [f"{share} of it waiting for the last rank, the rest {rest}"]
+
+
+def slow_issue_lines(straggler: Mapping[str, Any]) -> list[str]:
+    """A document's `slow_issue`, where there is one."""
+    found = straggler.get("slow_issue")
+    return [] if found is None else [f"  slow collective: {slow_issue_text(found)}"]
+
+
+def slow_issue_text(found: Mapping[str, Any]) -> str:
+    """One sentence about a document's `slow_issue`: whose calls of which collective take how long."""
+    return (
+        f"rank {found['rank']}{on(found['host'])} takes {duration(found['seconds'])} a step to start"
+        f" {found['operation']} in {found['group']}, others {duration(found['usual_seconds'])}"
+    )
+
+
+def slow_link_lines(straggler: Mapping[str, Any]) -> list[str]:
+    """A document's `slow_link`, where there is one."""
+    found = straggler.get("slow_link")  # A document of an earlier version has none.
+    return [] if found is None else [f"  slow link: {slow_link_text(found)}"]
+
+
+def slow_link_text(found: Mapping[str, Any]) -> str:
+    """Of a document's `slow_link`: whose link it is, and what its slowest flow shows."""
+    receiver = found["receiver"]
+    to = "a rank" if receiver is None else f"rank {receiver}"
+    to += f"{on(found['receiver_host'])} ({found['receiver_address']})"
+    whose = f"rank {found['rank']}{on(found['host'])} ({found['address']})"
+    is_sender = found["rank"] == found["sender"]
+    sender = "it" if is_sender else f"rank {found['sender']}{on(found['sender_host'])}"
+    to = to if is_sender else "it"
+    again = f"{percent(found['retransmitted_share'])} of the segments were sent again"
+    if found["usual_bytes_per_second"] is None:
+        return (
+            f"nothing comes through the link of {whose}: what {sender} sent {to} was not acknowledged for "
+            f"{duration(found['silent_seconds'])}, after {found['retransmits']} retransmissions"
+        )
+    rates = [f"{bytes_text(found[name])}/s" for name in ("bytes_per_second", "usual_bytes_per_second")]
+    return (
+        f"{whose} has a slow link: {sender} sends {to} {rates[0]} while it has data to send, {percent(found['busy_share'])} "
+        f"of the time; other links carry {rates[1]}; {again}, the round trip takes {duration(found['rtt_seconds'])}"
+    )
