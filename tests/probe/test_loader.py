@@ -4,6 +4,8 @@ import itertools
 import json
 import os
 import sys
+import threading
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from support.paths import SUPPORT  # noqa: E402
 from support.probe import planted  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset  # noqa: E402
 
-from goodput.probe.loader import probe, sweep, worker_times  # noqa: E402
+from goodput.probe.loader import live_waits, probe, sweep, worker_times  # noqa: E402
 from goodput.probe.loader.target import TargetError  # noqa: E402
 from goodput.probe.loader.variants import Variants  # noqa: E402
 
@@ -75,6 +77,27 @@ def recorded_by_trainings(plant: planted.Plant, batches: int, directory: Path, c
     words = ["--run", "w1", f"w{plant.workers_max}", "--directory", str(directory)]
     assert main(["probe", "loader", *words, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.alone
+def test_running_training_waits_for_a_lock(tmp_path, monkeypatch, capsys):
+    """By hand: three workers that do nothing but take a lock in turn, so that two wait for it while one has it."""
+    plant = planted.Plant("a lock", "lock", "lock", 0.0, 0.030)
+    environ = {"GOODPUT_DIR": str(tmp_path), "PYTHONWARNINGS": "ignore", "GOODPUT_RUN": "running"}
+    process = ([TRAINING, json.dumps(asdict(plant)), "3", "200"], environ)
+    training = threading.Thread(target=server_with("torch").run, args=[process], kwargs={"seconds": 120})
+    monkeypatch.setattr(live_waits, "SECONDS", 1.0)
+    training.start()
+    found = None
+    while training.is_alive() and (found is None or found["limit"]["name"] != "lock"):
+        time.sleep(0.2)
+        if main(["probe", "loader", "--run", "running", "--directory", str(tmp_path), "--json"]) == 0:
+            found = json.loads(capsys.readouterr().out)
+    training.join()
+    printed = capsys.readouterr().err
+    assert found is not None and found["limit"]["name"] == "lock", (found, printed)
+    assert found["records"][0]["lock_share"] == pytest.approx(2 / 3, abs=0.15), found
+    assert found["knee"] in (1, 2), found
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import time
@@ -13,6 +14,8 @@ from goodput.cli import fail, message, number
 from goodput.cli.compare import share
 
 FILE_BYTES_MAX = 64 << 20
+# Workers that are blocked for less of a batch's time need not be sampled.
+BLOCKED_MIN = 0.1
 
 HELP = "measure what this machine, or a data loader, can do"
 DESCRIPTION = """Measure what this machine can do: matrix products by dtype, copies to and from
@@ -35,7 +38,8 @@ LOADER_EPILOG = """example:
 
 Nothing is run for --run and --pid: the rank pages of trainings on this machine,
 running or not, have what their loaders did. Runs of one training with several
-num_workers tell whether workers slow each other down.
+num_workers tell whether workers slow each other down. Of a training that still
+runs the workers' waits are sampled for 5 s: storage or a lock.
 
 exit status: 0; 1 if the loader could not be measured; 2 a wrong call"""
 
@@ -202,12 +206,12 @@ def _recorded(arguments) -> int:
     if not (arguments.run or arguments.pid):
         message("probe", "name a loader as module:function, or a training with --run or --pid")
         return 2
-    directory, records, now_ns = arguments.directory or default_directory(), [], time.perf_counter_ns()
+    directory, now_ns = arguments.directory or default_directory(), time.perf_counter_ns()
     try:
         paths = page_paths(directory)
     except OSError as error:
         return fail("probe", f"{directory}: {error.strerror}")
-    names, seen = set(), 0
+    names, seen, records = set(), {}, []
     for path in paths:
         try:
             page = read_page(path, now_ns)
@@ -216,13 +220,44 @@ def _recorded(arguments) -> int:
             continue
         names.add(clean_text(page.run, 100))
         if page.run in (arguments.run or ()) or page.pid in (arguments.pid or ()):
-            seen += 1
+            seen[page.run, page.attempt.rank, page.attempt.attempt] = path
             records.append(recorded.record_of(page.run, page.attempt))
     found = recorded.waiting_most([one for one in records if one is not None])
     if not found:
         there = ", ".join(sorted(names)[:5]) or "none"
         why = f"fewer than {recorded.BATCHES_MIN} batches of a DataLoader" if seen else "no such training"
         return fail("probe", f"{why} in {directory}; runs there: {there}")
-    document = recorded.predict(found)
+    document = recorded.predict([_with_waits(one, seen[one.run, one.rank, one.attempt]) for one in found])
     print(json.dumps(document) if arguments.json else recorded_text.render(document))
     return 0
+
+
+def _with_waits(record, path: str):
+    """The record with what its workers wait for, if these run here and are mostly blocked: sampled for some seconds."""
+    from goodput.probe.loader import live_waits
+    from goodput.rank_page.page import PageError
+    from goodput.rank_page.reader import Reader
+    from goodput.sdk.reports.local_accounts import read_page
+    from goodput.wire.identity import clean_text
+
+    if not record.workers or record.parts["blocked"] < BLOCKED_MIN * record.seconds:
+        return record
+    who = f"rank {record.rank} of {clean_text(record.run, 100)}"
+    try:
+        with Reader(path) as reader:
+            pid = reader.identity["pid"]
+            if not reader.alive() or reader.process_problem(pid, "/proc"):
+                return record
+        before, pids = read_page(path, time.perf_counter_ns()), live_waits.workers_of(pid)
+        if not pids:
+            return record
+        message("probe", f"sampling for {live_waits.SECONDS:g} s what the loader's workers of {who} wait for")
+        counts = live_waits.sampled(pids, record.workers, live_waits.SECONDS)
+        after = read_page(path, time.perf_counter_ns())
+    except PageError:
+        return record
+    found = live_waits.shares(before.attempt.loader, after.attempt.loader, counts)
+    if isinstance(found, str):
+        message("probe", f"{who}: whether workers wait for storage or a lock is not known: {found}")
+        return record
+    return dataclasses.replace(record, lock_share=found["lock"])

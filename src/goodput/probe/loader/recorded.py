@@ -25,6 +25,8 @@ BUSY = 0.9
 DOING = {
     "cpu": "computing or waiting for a core",
     "blocked": "blocked on storage, the network or a lock (records do not tell which)",
+    "storage": "waiting for files or the network",
+    "lock": "waiting for a lock",
     "collate": "in the collate function",
 }
 # No part of what a training does between two batches.
@@ -39,7 +41,8 @@ class Record:
     """The loader of one rank's attempt. Times are seconds of one batch: `seconds` a worker's, divided in `parts` by DOING.
 
     `busy` is how many workers were busy on average, `delay` the part of `seconds` in which they waited for a core, and
-    `besides` what the training takes between two batches; these are None where they are not known.
+    `besides` what the training takes between two batches; these are None where they are not known. `lock_share` is the
+    part of "blocked" that is waiting for a lock, where workers were sampled (`live_waits`).
     """
 
     run: str
@@ -54,6 +57,12 @@ class Record:
     wait: float
     delay: float | None
     besides: float | None
+    lock_share: float | None = None
+
+    @property
+    def locked(self) -> float | None:
+        """Seconds of a batch in which a worker waits for a lock."""
+        return None if self.lock_share is None else self.lock_share * self.parts["blocked"]
 
     @property
     def is_busy(self) -> bool:
@@ -173,7 +182,8 @@ def _limit(used: list[Record], besides: float | None) -> Limit | None:
     few, many = used[0], used[-1]
     training = 1 / besides if besides else inf
     apart = many.busy >= APART * few.busy
-    shared = _growth(few, many) if apart else _cores(many)
+    queues = (_growth(few, many),) if apart else (_cores(many), _locks(many))
+    shared = min((one for one in queues if one is not None), key=lambda one: one.alone, default=None)
     if shared is not None and shared.rate <= training:
         return shared
     alone = few.seconds if shared is None else shared.alone
@@ -190,13 +200,44 @@ def _growth(few: Record, many: Record) -> Limit | None:
     """What a batch takes longer for with more busy workers; None if it takes about as long."""
     if many.seconds < STILL_FASTER * few.seconds:
         return None
-    grown = {part: many.parts[part] - few.parts[part] for part in DOING}
+    grown = {part: many.parts[part] - few.parts[part] for part in few.parts}
     name = max(grown, key=grown.__getitem__)
     text = (
         f"with {many.busy:.1f} busy workers instead of {few.busy:.1f} a batch takes a worker "
-        f"{_ms(many.seconds - few.seconds)} longer, {_ms(grown[name])} of it {DOING[name]}"
+        f"{_ms(many.seconds - few.seconds)} longer, "
     )
+    kind = _of_blocked(few, many, grown[name]) if name == "blocked" else ""
+    if kind:
+        spent = many.locked or 0.0 if kind == "lock" else many.parts[name] - (many.locked or 0.0)
+        text += f"{_ms(spent)} of the {_ms(many.seconds)} {DOING[kind]}, as sampled now"
+    else:
+        text += f"{_ms(grown[name])} of it {DOING[name]}"
+    name = kind or name
     return Limit(name, many.busy / many.seconds, few.seconds, text)
+
+
+def _of_blocked(few: Record, many: Record, grown: float) -> str:
+    """Whether most of this growth is "storage" or "lock"; "" where that is not known.
+
+    Of few workers that were not sampled: n workers that take turns wait for each other's at most in proportion to n.
+    """
+    locked = many.locked
+    if locked is None:
+        return ""
+    most = locked * few.busy / many.busy if few.locked is None else few.locked
+    if locked - min(most, few.parts["blocked"]) >= grown / 2:
+        return "lock"
+    return "storage" if locked - (few.locked or 0.0) <= grown / 2 else ""
+
+
+def _locks(one: Record) -> Limit | None:
+    """Waits for a lock of several workers that are always busy: alone a worker waits for nobody."""
+    if one.locked is None or one.workers < 2 or not one.is_busy:
+        return None
+    if one.seconds < STILL_FASTER * (one.seconds - one.locked):
+        return None
+    text = f"of the {_ms(one.seconds)} that a batch takes a worker, it waits {_ms(one.locked)} for a lock"
+    return Limit("lock", one.busy / one.seconds, max(one.seconds - one.locked, 1e-9), text)
 
 
 def _cores(one: Record) -> Limit | None:

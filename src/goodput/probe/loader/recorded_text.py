@@ -17,8 +17,8 @@ def render(found: dict) -> str:
         f"{'workers':>9}{'busy':>8}{'batches/s':>12}    ms of a batch: a worker's, waited for",
     ]
     for one in found["records"]:
-        name = max(one["parts"], key=one["parts"].__getitem__)
-        parts = f"{one['seconds'] * 1e3:.3g} ({name} {one['parts'][name] * 1e3:.3g}), {one['wait'] * 1e3:.3g}"
+        name, spent = _largest(one)
+        parts = f"{one['seconds'] * 1e3:.3g} ({name} {spent * 1e3:.3g}), {one['wait'] * 1e3:.3g}"
         lines.append(f"{one['workers']:>9}{one['busy']:>8.1f}{_rate(one):>12}    {parts}")
         lines += _wrapped(
             f"          rank {one['rank']} of {one['run']}, attempt {one['attempt']}", "            "
@@ -29,6 +29,16 @@ def render(found: dict) -> str:
     if found["left_out"]:
         lines += _wrapped(f"{found['left_out']} more with batches of another size are left out")
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _largest(one: dict) -> tuple[str, float]:
+    """Where most of a worker's time for a batch goes, and how much of it."""
+    parts, locked = dict(one["parts"]), one["lock_share"]
+    if locked is not None:
+        blocked = parts.pop("blocked")
+        parts |= {"storage": blocked * (1 - locked), "lock": blocked * locked}
+    name = max(parts, key=parts.__getitem__)
+    return name, parts[name]
 
 
 def _rate(one: dict) -> str:

@@ -35,13 +35,13 @@ _CALLS = {
 _SETTING_LOCKS = {7, 38}  # F_SETLKW, F_OFD_SETLKW
 
 
-def kind_of(text: str, machine: str) -> str:
+def kind_of(text: str, machine: str, poll: str = "storage") -> str:
     """cpu, storage, sleep, lock, accept or unknown, from a line of /proc/PID/syscall.
 
     "running" is a thread that runs or waits for a core; "-1 SP PC" one blocked outside of system calls, which is in a
     page fault; else the first word is the call, the next are its arguments. All calls but the few that lock or sleep
-    wait for a file or the network; of poll and its relatives without a file descriptor the wait is a sleep. "accept"
-    is what the idle thread does with which PyTorch shares tensors.
+    wait for a file or the network; `poll` is the kind of poll and its relatives, which without a file descriptor are a
+    sleep. "accept" is what the idle thread does with which PyTorch shares tensors.
     """
     words = text.split()
     calls = _CALLS.get(machine)
@@ -57,6 +57,8 @@ def kind_of(text: str, machine: str) -> str:
         return "lock"
     if call in calls["sleep"] or (call in calls["poll"] and not any(arguments[:2])):
         return "sleep"
+    if call in calls["poll"]:
+        return poll
     return "accept" if call in calls["accept"] else "storage"
 
 
