@@ -205,7 +205,7 @@ _STATE = re.compile(r"([0-9]{1,3}):")
 def parse_counter(text: str) -> int | None:
     """A counter file's number, None where the device has no such counter. Raises ParseError."""
     # "N/A (no PMA)": the driver does not answer performance queries.
-    return None if text.strip().startswith("N/A") else parse_count(text)
+    return None if "N" in text and text.strip().startswith("N/A") else parse_count(text)
 
 
 def parse_rate(text: str) -> float | None:

@@ -57,7 +57,8 @@ def from_environment(environ) -> dict:
 
 def clean_text(text: object, most: int) -> str:
     """`text` as printable text of at most `most` characters; what is not printable becomes "?"."""
-    return "".join(c if c.isprintable() else "?" for c in str(text)[:most])
+    text = str(text)[:most]
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _integer(environ, name: str, field: str, found: dict) -> int | None:

@@ -41,11 +41,13 @@ class SoftnetTotals:
 
     def add(self, processors: dict[int, Softnet]) -> Softnet:
         """Add what was counted since the last call, at first all; returns the totals."""
-        totals, none = list(self._totals), Softnet(0, 0, 0)
-        for cpu, counts in processors.items():
-            for at, (now, then) in enumerate(zip(counts, self._last.get(cpu, none), strict=True)):
-                totals[at] += (now - then) % _WRAP
-        self._totals = Softnet(*totals)
+        (processed, dropped, squeezed), none = self._totals, Softnet(0, 0, 0)
+        for cpu, now in processors.items():
+            then = self._last.get(cpu, none)
+            processed += (now[0] - then[0]) % _WRAP
+            dropped += (now[1] - then[1]) % _WRAP
+            squeezed += (now[2] - then[2]) % _WRAP
+        self._totals = Softnet(processed, dropped, squeezed)
         # A processor that is offline for a while goes on where it was.
         self._last |= processors
         return self._totals
