@@ -40,7 +40,7 @@ def test_every_attribute_is_stored_or_derived():
     """A new attribute of a fold, of groups or of step lengths must be added to columns.snapshot."""
     engine, lengths = folded()
     fold = engine.folds[0, 1]
-    assert vars(fold).keys() == snapshot.FOLD.keys() | snapshot.FOLD_DERIVED
+    assert set(fold.__slots__) == snapshot.FOLD.keys() | snapshot.FOLD_DERIVED
     assert vars(engine.groups).keys() == snapshot.GROUPS.keys() | snapshot.GROUPS_DERIVED
     assert vars(lengths).keys() == snapshot.LENGTHS.keys()
     assert vars(engine).keys() == {"run", "facts", "planned", "folds", "groups"}

@@ -34,7 +34,7 @@ from goodput.account.loader_summary import LoaderSummary, summarize_loaders
 from goodput.account.peaks import peak
 from goodput.account.sampled_stacks import sampled_ranks
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
-from goodput.account.states import BEGINNING, INDEX, vector
+from goodput.account.states import BEGINNING, INDEX, NOTHING, vector
 from goodput.account.straggler import Groups, Straggler, sum_stragglers
 from goodput.defaults import ESTIMATED_LOADER, ESTIMATED_OPTIMIZER, STALL_SECONDS
 from goodput.slices import AT_A_TIME, Slices, result_of
@@ -92,7 +92,9 @@ class RankAccount:
     guessed_update: bool = False  # part of `productive` is estimated: there was no optimizer
     sampled: bool = False  # samples say how much of its compute the device was idle
     energy_mj: int = 0  # measured, by all its devices
-    metered: list[int] = field(default_factory=vector)  # the part of `states` that this energy covers
+    metered: list[int] = field(
+        default_factory=lambda: NOTHING
+    )  # the part of `states` that this energy covers
     exposed: list[Exposed] = field(default_factory=list)  # communication of each attempt, by operation
     count: int = 1
 

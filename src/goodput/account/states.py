@@ -53,3 +53,40 @@ PLANNED = ("checkpoint", "evaluation", "rollout", "restore", "compile")
 def vector() -> list[int]:
     """Nanoseconds per state, all zero."""
     return [0] * len(STATES)
+
+
+# Shared by what has time in no state; it must not change.
+NOTHING = vector()
+
+
+def fit(gap: list[int], inside: list[int], spent_ns: int) -> None:
+    """Make both vectors non-negative and their sum `spent_ns`.
+
+    An excess is cut in proportion; missing time is unattributed.
+    """
+    for part in (gap, inside):
+        part[:] = [max(ns, 0) for ns in part]
+    known = sum(gap) + sum(inside)
+    if known > spent_ns:
+        both = share(gap + inside, spent_ns, known)
+        gap[:], inside[:] = both[: len(gap)], both[len(gap) :]
+    gap[INDEX["unattributed"]] += spent_ns - sum(gap) - sum(inside)
+
+
+def share(states: list[int], part_ns: int, whole_ns: int) -> list[int]:
+    """`states` scaled from sum `whole_ns` to sum `part_ns`, exactly."""
+    if not whole_ns or not part_ns:
+        return [0] * len(states)
+    scaled = [ns * part_ns // whole_ns for ns in states]
+    scaled[states.index(max(states))] += part_ns - sum(scaled)
+    return scaled
+
+
+def move(states: list[int], sources, target: int) -> None:
+    """Move all time of the source states into the target state."""
+    moved = 0
+    for i in sources:
+        if i != target:
+            moved += states[i]
+            states[i] = 0
+    states[target] += moved

@@ -21,7 +21,7 @@ from msgspec import Struct
 from goodput.account import Run
 from goodput.account.account import Engine
 from goodput.account.facts import Bound, Key
-from goodput.account.fold import Fold
+from goodput.account.fold import Fold, ascending
 from goodput.account.peak_throughput import PeakThroughput
 from goodput.account.slow_ranks.onset import Onset
 from goodput.account.slow_ranks.pipeline import Pipeline
@@ -114,9 +114,10 @@ class FoldState(Struct, array_like=True):
         engine.run, engine.planned, engine.folds = run, self.planned, {}
         for key, state in self.folds.items():
             fold = engine.folds[key] = Fold.__new__(Fold)
-            fold.__dict__.update(zip(FOLD, _values(state, FOLD), strict=True))
+            for name, value in zip(FOLD, _values(state, FOLD), strict=True):
+                setattr(fold, name, value)
             fold.attempt, fold.planned = run.attempts[key], engine.planned
-            lengths, works = (array("q", sorted(values)) for values in state._others)
+            lengths, works = (ascending(sorted(values), array("I")) for values in state._others)
             fold._others = lengths, works
         engine.groups = ColumnGroups(engine.folds)
         engine.groups.__dict__.update(zip(GROUPS, _values(self.groups, GROUPS), strict=True))

@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Raw
 
 from goodput.account import DECLARED, Attempt, EndMark
-from goodput.account.fold import fit, padded, state_of
-from goodput.account.states import vector
+from goodput.account.fold import padded, state_of
+from goodput.account.states import fit, vector
 from goodput.runlog.lines import HARDWARE
 from goodput.wire.schema import EventRow, Identity, RankReport, StackRequest, StepRow, stack_request
 

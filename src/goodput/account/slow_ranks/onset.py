@@ -42,7 +42,7 @@ class Hits(NamedTuple):
     chance_beside: float
 
 
-@dataclass
+@dataclass(slots=True)
 class Onset:
     """One rank's sums. Steps come in order; each `chance` is that of a hit while nothing is wrong."""
 
@@ -60,9 +60,9 @@ class Onset:
         self.slow = False
 
     def copy(self) -> Onset:
-        other = Onset.__new__(Onset)
-        other.__dict__.update(self.__dict__)  # `stretches` is replaced, never changed
-        return other
+        """An independent one; `stretches` is replaced, never changed."""
+        beside = self.sum_beside, self.began_beside
+        return Onset(self.stretches, self.slow, self.sum, self.began, *beside, self.first)
 
     def note(
         self,

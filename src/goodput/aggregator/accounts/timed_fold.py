@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import add, sub
 
-from goodput.account.fold import PRODUCTIVE, STALL, Fold, share
-from goodput.account.states import vector
+from goodput.account.fold import PRODUCTIVE, STALL, Fold
+from goodput.account.states import share, vector
 
 STALL_SPANS_MAX = 10_000
 Span = tuple[int, int]  # unix ns

@@ -22,8 +22,8 @@ from msgspec import Struct
 
 from goodput.account.account import Engine
 from goodput.account.facts import Facts, Key, gaps
-from goodput.account.fold import PRODUCTIVE, Fold, share
-from goodput.account.states import INDEX, STATES, vector
+from goodput.account.fold import PRODUCTIVE, Fold
+from goodput.account.states import INDEX, STATES, share, vector
 from goodput.aggregator.accounts.past import (
     Arrays,
     Check,
