@@ -14,6 +14,8 @@ from goodput.simulate.scenario_file import ScenarioError, check, load
 
 ATTEMPT = {"start": 5, "end": 500, "outcome": "finished"}
 RUN = {"run": "r", "ranks": 8, "attempts": [ATTEMPT]}
+SLOW = {"kind": "loader", "start": 1, "end": 2, "rank": 0}
+XID = {"node": "r-n000", "time": 60, "kind": "xid", "gpu": 0}
 TOML = """
 seconds = 600
 [delivery]
@@ -58,6 +60,18 @@ def test_json_and_toml_are_read(tmp_path):
         ({"runs": [{**RUN, "faults": [{"kind": "hang", "start": 1, "end": 2}]}]}, "hang needs a rank"),
         ({"clocks": [{"node": "n9", "ahead": 1}]}, r"clocks\[0\]: no node 'n9'; there are r-n000"),
         ({"delivery": {"late": 2}}, "delivery.late: a share from 0 to 0.5, not 2"),
+        ({"runs": [{**RUN, "faults": [{**SLOW, "amount": -1}]}]}, r"runs\[0\]\.faults\[0\]\.amount: 0 to 1000, not -1"),
+        ({"runs": [{**RUN, "faults": [{**SLOW, "amount": 1e5}]}]}, "amount: 0 to 1000, not 100000"),
+        ({"runs": [{**RUN, "workload": {"step": 1e-9}}]}, "workload.step: 0.01 to 3600, not 1e-09"),
+        ({"runs": [{**RUN, "workload": {"noise": 1}}]}, "workload.noise: 0 to 0.2, not 1"),
+        ({"runs": [{**RUN, "attempts": [{**ATTEMPT, "ranks": 10**9}]}]}, "ranks: 0 to 100000, not 1e"),
+        ({"runs": [{**RUN, "attempts": [{**ATTEMPT, "restore": -5}]}]}, "restore: 0 to 1e.09, not -5"),
+        ({"runs": [{**RUN, "seed": -1}]}, "seed: 0 to .*, not -1"),
+        ({"clocks": [{"node": "r-n000", "ahead": -2e9}]}, r"clocks\[0\]\.ahead: -1e.09 to 1e.09"),
+        ({"outages": [{"node": "r-n000", "start": 5, "end": 5}]}, r"outages\[0\]: from 5 to 5"),
+        ({"health": [{**XID, "kind": "fire"}]}, r"health\[0\]: kind 'fire', one of xid, ecc"),
+        ({"health": [{**XID, "gpu": 8}]}, r"health\[0\]: gpu 8, a node has 8"),
+        ({"health": [{**XID, "time": 700}]}, r"health\[0\]: at 700, after the scenario"),
     ],
 )  # fmt: skip
 def test_errors_say_what_and_where(tmp_path, change, problem):
@@ -74,6 +88,25 @@ def test_missing_file_and_broken_text(tmp_path):
     (tmp_path / "s.json").write_text("{")
     with pytest.raises(ScenarioError, match=r"s\.json: "):
         load(tmp_path / "s.json")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="no TOML reader")
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ("a = " + "[" * 100_000, "too deeply nested"),
+        (TOML.replace("step = 1.5", "step = nan"), "workload.step: 0.01 to 3600, not nan"),
+        (TOML.replace("amount = 1.4", "amount = inf"), "amount: 0 to 1000, not inf"),
+        (TOML.replace("start = 200", "start = -inf"), "start: 0 to 1e.09, not -inf"),
+        ("\xff", "codec can't decode|Invalid"),
+    ],
+)
+def test_numbers_of_toml_that_json_lacks(tmp_path, text, problem):
+    file = tmp_path / "s.toml"
+    file.write_text(text, encoding="latin-1")
+    with pytest.raises(ScenarioError, match=problem) as error:
+        load(file)
+    assert str(file) in str(error.value)
 
 
 def test_random_scenarios_are_valid_and_alike():

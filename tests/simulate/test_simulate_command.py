@@ -54,12 +54,33 @@ def test_stack_says_the_truth_of_two_seeds(tmp_path):
         (["none.json", "--check"], "none.json: No such file"),
         (["--seeds", "2", "--aggregator", "http://127.0.0.1:1"], "--seeds and --results: only with --check"),
         (["a.toml", "--check", "--results", "b"], "--seeds and --results: only with --check and without"),
+        (["--check", "none.toml"], "none.toml: No such file"),
     ],
 )
 def test_wrong_calls_exit_with_2(monkeypatch, capsys, arguments, problem):
     monkeypatch.delenv("GOODPUT_AGGREGATOR", raising=False)
     assert main(["simulate", *arguments]) == 2
     assert problem in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments, problem",
+    [
+        (["--check", "http://127.0.0.1:1"], "http://127.0.0.1:1: "),
+        (["--aggregator", "http://127.0.0.1:1"], "http://127.0.0.1:1: "),
+        (["--check", "--truth", "/none/truth.json"], "/none/truth.json: No such file or directory"),
+    ],
+)
+def test_calls_that_cannot_succeed_end_at_once(capsys, arguments, problem):
+    assert main(["simulate", *arguments]) == 1
+    assert problem in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("check", ["localhost:9471", "http://a:1,b:2", "ftp://a"])
+def test_wrong_urls_to_check(capsys, check):
+    with pytest.raises(SystemExit):
+        main(["simulate", "--check", check])
+    assert "expected a URL such as" in capsys.readouterr().err
 
 
 def test_seeds_with_results_are_not_played_again(monkeypatch, capsys, tmp_path):

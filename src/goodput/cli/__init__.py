@@ -87,7 +87,8 @@ def number(kind: type[int] | type[float], minimum: float, maximum: float, unit: 
         except ValueError:
             value = math.nan
         if not minimum <= value <= maximum:
-            raise argparse.ArgumentTypeError(f"{text!r}: expected {minimum:g} to {maximum:g}{unit}")
+            bounds = f"{minimum} to {maximum}" if kind is int else f"{minimum:g} to {maximum:g}"
+            raise argparse.ArgumentTypeError(f"{text!r}: expected {bounds}{unit}")
         return value
 
     return parse

@@ -24,6 +24,7 @@ RANKS, SECONDS, SECONDS_MIN = 256, 1500.0, 600.0
 SEEDS_MAX, RANKS_MAX = 1000, 100_000
 PROGRESS_SECONDS = 2.0
 OWN = "an aggregator of its own"
+SUFFIXES = (".toml", ".json")
 
 
 def add_options(parser) -> None:
@@ -40,9 +41,10 @@ def add_options(parser) -> None:
     add("--seconds", type=number(float, SECONDS_MIN, 86_400, " seconds"), default=SECONDS, metavar="S",
         help="length of a random scenario, at least 600 (default: %(default)g)")  # fmt: skip
     add("--innocent", action="store_true", help="a random scenario without slow ranks, slow stages and hangs")
-    add("--check", metavar="URL", nargs="?", const=OWN, type=_checked,
-        help="compare with the truth what the aggregator at URL reports, in real time; without URL one is started on a free "
-        "port with a temporary ledger, in simulated time")  # fmt: skip
+    add("--check", metavar="URL[,URL...]", nargs="?", const=OWN, type=_checked,
+        help="compare with the truth what the aggregator at URL reports, in real time; of several over a stream: the URL to "
+        "push to, and then those of all aggregators; without URL one is started on a free port with a temporary ledger, in "
+        "simulated time")  # fmt: skip
     add_aggregator_options(add, "push to it in real time (default: $GOODPUT_AGGREGATOR)")
     add("--results", metavar="FILE",
         help="with --check and seeds: append each seed's comparison to FILE, and do not simulate again what it has")  # fmt: skip
@@ -52,7 +54,10 @@ def add_options(parser) -> None:
 
 
 def _checked(text: str) -> str:
-    return text if text == OWN else url(text)
+    if text != OWN and not text.endswith(SUFFIXES):
+        for one in text.split(","):
+            url(one)
+    return text
 
 
 def call(arguments) -> int:
@@ -60,6 +65,8 @@ def call(arguments) -> int:
     from goodput.simulate.check.stack import StackError
     from goodput.simulate.scenario_file import ScenarioError
 
+    if arguments.check and arguments.check.endswith(SUFFIXES) and not arguments.scenario:
+        arguments.scenario, arguments.check = arguments.check, OWN  # `--check FILE`
     target = arguments.check or arguments.aggregator
     if target is None:
         return fail("simulate", "name an aggregator (--aggregator URL), or use --check for one of its own", 2)
@@ -67,6 +74,8 @@ def call(arguments) -> int:
         return fail("simulate", "--seeds and --results: only with --check and without a scenario", 2)
     outcome, reports = None, []
     try:
+        if arguments.truth:
+            open(arguments.truth, "a").close()  # which fails now, and not after all was simulated
         if arguments.check:
             reports = _compare_seeds(arguments, target)
         else:
@@ -123,7 +132,7 @@ def _play(arguments, target: str, seed: int):
     else:
         files = {option[2:].replace("-", "_"): option for option in FILES}
         credentials = Credentials(**{name: getattr(arguments, name) for name in files})
-        outcome = play_to(scenario, target, credentials, progress, watch=bool(arguments.check))
+        outcome = play_to(scenario, target.split(","), credentials, progress, watch=bool(arguments.check))
     if arguments.truth:
         _write(arguments.truth, outcome.truth)
     return outcome

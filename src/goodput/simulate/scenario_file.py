@@ -29,8 +29,22 @@ from goodput.simulate.scenario import (
     Workload,
 )
 from goodput.simulate.steps import SHARES
+from goodput.wire.health_kinds import HEALTH_KINDS
 
 RANKS_MAX, SECONDS_MAX = 100_000, 7 * 86_400.0
+NUMBER_MAX = 1e9  # as seconds, that many ns fit into 64 bits
+# Bounds of numbers by the name of their field; all others are from 0 to NUMBER_MAX.
+BOUNDS = {
+    "seconds": (0.0, SECONDS_MAX),
+    "ranks": (0, RANKS_MAX),
+    "seed": (0, 2**63 - 1),
+    "ahead": (-NUMBER_MAX, NUMBER_MAX),
+    "amount": (0, 1000),
+    "step": (0.01, 3600),
+    "noise": (0, 0.2),  # of a normal distribution around 1
+    "checkpoint_noise": (0, 2),
+    "sdk_share": (0, 0.5),
+}
 Outcome = Literal["finished", "failed", "killed"]
 
 
@@ -151,6 +165,8 @@ def load(path: str | Path) -> ScenarioFile:
         ) from None
     except (msgspec.DecodeError, ValueError) as error:
         raise ScenarioError(f"{path}: {error}") from None
+    except RecursionError:
+        raise ScenarioError(f"{path}: too deeply nested") from None
     try:
         check(scenario)
     except ScenarioError as error:
@@ -160,7 +176,8 @@ def load(path: str | Path) -> ScenarioFile:
 
 def check(scenario: ScenarioFile) -> None:
     """Raise ScenarioError for the first thing that cannot be."""
-    _require(0 < scenario.seconds <= SECONDS_MAX, f"seconds: 0 to {SECONDS_MAX:g}, not {scenario.seconds:g}")
+    _check_numbers(scenario, "")
+    _require(scenario.seconds > 0, "seconds: above 0")
     _require(0 < scenario.push_every <= 25, f"push_every: 0 to 25 seconds, not {scenario.push_every:g}")
     _require(bool(scenario.runs), "runs: there is none")
     names = [one.run for one in scenario.runs]
@@ -173,9 +190,33 @@ def check(scenario: ScenarioFile) -> None:
         for at, entry in enumerate(getattr(scenario, name)):
             known = f"there are {', '.join(sorted(nodes)[:3])} …"
             _require(entry.node in nodes, f"{name}[{at}]: no node {entry.node!r}; {known}")
+    for at, outage in enumerate(scenario.outages):
+        _require(outage.start < outage.end, f"outages[{at}]: from {outage.start:g} to {outage.end:g}")
+    for at, event in enumerate(scenario.health):
+        _check_health(scenario, event, f"health[{at}]")
     for name in ("lost", "unanswered", "repeated", "late"):
         share = getattr(scenario.delivery, name)
         _require(0 <= share <= 0.5, f"delivery.{name}: a share from 0 to 0.5, not {share:g}")
+
+
+def _check_numbers(entry: Struct, where: str) -> None:
+    for name in entry.__struct_fields__:
+        value, here = getattr(entry, name), f"{where}{name}"
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            low, high = BOUNDS.get(name, (0, NUMBER_MAX))
+            _require(low <= value <= high, f"{here}: {low:g} to {high:g}, not {value:g}")
+        elif isinstance(value, Struct):
+            _check_numbers(value, f"{here}.")
+        elif isinstance(value, list):
+            for at, one in enumerate(value):
+                _check_numbers(one, f"{here}[{at}].")
+
+
+def _check_health(scenario: ScenarioFile, event: HealthEntry, where: str) -> None:
+    _require(event.kind in HEALTH_KINDS, f"{where}: kind {event.kind!r}, one of {', '.join(HEALTH_KINDS)}")
+    _require(event.time <= scenario.seconds, f"{where}: at {event.time:g}, after the scenario")
+    gpus = max(run.gpus_per_node for run in scenario.runs if event.node.startswith(f"{run.run}-n"))
+    _require(event.gpu is None or event.gpu < gpus, f"{where}: gpu {event.gpu}, a node has {gpus}")
 
 
 def largest(run: RunEntry) -> int:
@@ -187,7 +228,6 @@ def _check_run(run: RunEntry, seconds: float, where: str) -> None:
     _require(bool(run.run) and run.run.isprintable(), f"{where}: a run needs a printable name")
     _require(1 <= run.ranks <= RANKS_MAX, f"{where}: ranks: 1 to {RANKS_MAX}, not {run.ranks}")
     _require(run.gpus_per_node > 0 and run.microbatches > 0, f"{where}: gpus_per_node, microbatches: above 0")
-    _require(run.workload.step > 0, f"{where}: workload.step: above 0")
     _require(bool(run.attempts), f"{where}: attempts: there is none")
     before = 0.0
     for at, one in enumerate(run.attempts):

@@ -220,7 +220,7 @@ class Health(Struct, frozen=True, gc=False):
     """Something that happened to a node's hardware, and the ranks that used it then.
 
     number    unique and growing per node, also over restarts of its agent
-    kind      xid, ecc, row_remap, page_retired, throttle, lost, back, link_down, link_up, retransmits, …
+    kind      one of health_kinds.HEALTH_KINDS, or one of a later version
     device    a GPU's uuid or the name of a link
     severity  info, warning, critical
     hits      (run, rank) of the processes on the device

@@ -16,22 +16,8 @@ from msgspec.structs import replace
 
 from goodput.aggregator.records import SCOPED_OFFSET, HealthKey, health_key
 from goodput.wire import schema
+from goodput.wire.health_kinds import HEALTH_KINDS
 
-# The kinds with a label of their own; series show any other as "other".
-KINDS = (
-    *("xid", "ecc", "row_remap", "page_retired", "throttle", "lost", "back", "missing", "driver_stuck"),
-    *(
-        "link_down",
-        "link_up",
-        "link_flap",
-        "retransmits",
-        "driver",
-        "gpu_reset",
-        "gpu_hang",
-        "page_fault",
-        "other",
-    ),
-)
 NODE_WEIGHT_MAX, WEIGHT_MAX = 2000, 50_000
 SCOPED_SHARE = 10
 NODE_CHARS_MAX = 255
@@ -130,4 +116,4 @@ class HealthLog:
 
 def kind_of(event: schema.Health) -> str:
     """The event's kind as a label."""
-    return event.kind if event.kind in KINDS else "other"
+    return event.kind if event.kind in HEALTH_KINDS else "other"

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from goodput.simulate.check.cluster import Cluster
 from goodput.simulate.check.own_aggregator import OwnAggregator, Serve
-from goodput.simulate.check.stack import HEALTH_EVENTS, Sight, StackClient, StackError, sight
+from goodput.simulate.check.stack import (
+    HEALTH_EVENTS,
+    Aggregators,
+    Sight,
+    StackClient,
+    StackError,
+    sight,
+)
 from goodput.simulate.scenario import EPOCH_SECONDS
 from goodput.simulate.scenario_file import ScenarioFile
 from goodput_exporters.push.credentials import NONE_NEEDED, Credentials
@@ -19,6 +26,8 @@ SHARES = 2
 SETTLE_PUSHES_MAX = 60
 QUIET_SECONDS_MIN = 60.0
 ACCOUNT_SECONDS_MAX, ACCOUNT_AGE_SECONDS = 30.0, 5.0
+# Scrapes in a row that fail while an aggregator is started again: two minutes of them.
+MISSED_MAX = 12
 Progress = Callable[[float, int], None]  # simulated seconds so far, pushes
 
 
@@ -43,36 +52,41 @@ def play_alone(scenario: ScenarioFile, serve: Serve, progress: Progress) -> Outc
         def wait(now: float) -> None:
             own.clock.set(round((EPOCH_SECONDS + now) * 1e9))
 
-        return _play(scenario, own.url, NONE_NEEDED, EPOCH_SECONDS, wait, progress, watch=True)
+        return _play(scenario, [own.url], NONE_NEEDED, EPOCH_SECONDS, wait, progress, watch=True)
 
 
 def play_to(
-    scenario: ScenarioFile, url: str, credentials: Credentials, progress: Progress, watch: bool
+    scenario: ScenarioFile, urls: Sequence[str], credentials: Credentials, progress: Progress, watch: bool
 ) -> Outcome:
-    """Against the aggregator at `url`, in real time; without `watch` only the truth is returned."""
+    """Against the aggregator at `urls[0]`, in real time; without `watch` only the truth is returned.
+
+    With further URLs, pushes go to the first one, and what is reported comes from the others.
+    """
     start, began = time.time(), time.monotonic()
 
     def wait(now: float) -> None:
         time.sleep(max(began + now - time.monotonic(), 0))
 
-    return _play(scenario, url, credentials, start, wait, progress, watch)
+    return _play(scenario, urls, credentials, start, wait, progress, watch)
 
 
 def _play(
     scenario: ScenarioFile,
-    url: str,
+    urls: Sequence[str],
     credentials: Credentials,
     start: float,
     wait: Callable[[float], None],
     progress: Progress,
     watch: bool,
 ) -> Outcome:
-    client, every = StackClient(url, credentials), scenario.push_every / SHARES
-    sights: dict[str, list[Sight]] = {run.run: [] for run in scenario.runs}
+    url, every = urls[0], scenario.push_every / SHARES
     with (
-        contextlib.closing(client),
+        contextlib.closing(StackClient(url, credentials)) as client,
+        contextlib.closing(Aggregators(urls[1:] or urls, credentials)) as aggregators,
         Cluster(scenario, lambda: StackClient(url, credentials).post, start) as cluster,
     ):
+        client.reach()
+        watcher = Watcher(aggregators, [run.run for run in scenario.runs])
         tick, now, last = 0, 0.0, scenario.seconds / every
         while tick <= last or not cluster.is_delivered():
             if tick > last + SETTLE_PUSHES_MAX:
@@ -84,18 +98,39 @@ def _play(
             cluster.advance(now)
             cluster.push(now, tick % SHARES, SHARES)
             if watch and tick % SHARES == 0:
-                series = client.series()
-                for run in sights:
-                    sights[run].append(sight(series, run, now))
+                watcher.scrape(now)
             progress(min(now, scenario.seconds), cluster.counts.total())
             tick += 1
-        outcome = Outcome(cluster.truth(now), sights, pushes=dict(cluster.counts), refusals=cluster.refusals)
+        outcome = Outcome(
+            cluster.truth(now), watcher.sights, pushes=dict(cluster.counts), refusals=cluster.refusals
+        )
         if watch:
-            _ask(client, outcome, start)
+            _ask(aggregators, outcome, start)
     return outcome
 
 
-def _ask(client: StackClient, outcome: Outcome, start: float) -> None:
+class Watcher:
+    """`sights` are those of each run, by scrape; an aggregator that is started again may miss some."""
+
+    def __init__(self, aggregators: Aggregators, runs: Sequence[str]):
+        self._aggregators, self._missed = aggregators, MISSED_MAX
+        self.sights: dict[str, list[Sight]] = {run: [] for run in runs}
+
+    def scrape(self, now: float) -> None:
+        """Raises StackError where none answers, at first or for too long."""
+        try:
+            series = self._aggregators.series()
+        except StackError:
+            self._missed += 1
+            if self._missed > MISSED_MAX:
+                raise
+            return
+        self._missed = 0
+        for run, sights in self.sights.items():
+            sights.append(sight(series, run, now))
+
+
+def _ask(client: Aggregators, outcome: Outcome, start: float) -> None:
     """The accounts of all runs at the end, and of the time of each culprit."""
     series = client.series()
     for run in outcome.truth["runs"]:
@@ -112,7 +147,7 @@ def _ask(client: StackClient, outcome: Outcome, start: float) -> None:
             outcome.health[name, labels["kind"], labels["severity"]] = int(value)
 
 
-def _newest_account(client: StackClient, run: str, end: float) -> dict:
+def _newest_account(client: Aggregators, run: str, end: float) -> dict:
     """The account up to its end: while an aggregator reads steps back from its ledger, it answers with the last one."""
     deadline = time.monotonic() + ACCOUNT_SECONDS_MAX
     while True:

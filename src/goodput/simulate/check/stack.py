@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -16,6 +17,7 @@ from goodput_exporters.push.credentials import NONE_NEEDED, Credentials, Unreach
 INGEST = "/api/v1/ingest"
 # An own aggregator on a loaded machine may take long for a scrape.
 TIMEOUT_SECONDS, BUSY_SECONDS = 120.0, 0.5
+ONE_OF_SEVERAL_SECONDS = 10.0  # one of several aggregators, which may be stopped, as Prometheus waits
 _SAMPLE = re.compile(r"^(goodput_\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -27,15 +29,17 @@ class StackError(Exception):
 class StackClient:
     """Raises StackError, except `post`, which returns None where an agent would try again."""
 
-    def __init__(self, url: str, credentials: Credentials = NONE_NEEDED):
-        self.url = url.rstrip("/")
+    def __init__(
+        self, url: str, credentials: Credentials = NONE_NEEDED, timeout_seconds: float = TIMEOUT_SECONDS
+    ):
+        self.url, self._timeout_seconds = url.rstrip("/"), timeout_seconds
         try:
             verify = credentials.context() if url.startswith("https:") else False
             headers = credentials.headers()
         except Unreachable as error:
             raise StackError(str(error)) from None
         self._client = httpx.Client(
-            base_url=self.url, verify=verify, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False
+            base_url=self.url, verify=verify, headers=headers, timeout=timeout_seconds, trust_env=False
         )
 
     def close(self) -> None:
@@ -61,6 +65,13 @@ class StackClient:
     def series(self) -> Series:
         return Series(self._get("/metrics", {}).text)
 
+    def reach(self) -> None:
+        """Any answer will do: a push says what else is wrong."""
+        try:
+            self._client.get("/readyz")
+        except httpx.TransportError as error:
+            raise StackError(f"{self.url}: {error or type(error).__name__}") from None
+
     def is_ready(self) -> bool:
         try:
             return self._client.get("/readyz").status_code == 200
@@ -68,7 +79,7 @@ class StackClient:
             return False
 
     def _get(self, path: str, parameters: dict) -> httpx.Response:
-        deadline = time.monotonic() + TIMEOUT_SECONDS
+        deadline = time.monotonic() + self._timeout_seconds
         while True:
             try:
                 answer = self._client.get(path, params=parameters)
@@ -81,6 +92,43 @@ class StackClient:
             time.sleep(BUSY_SECONDS)
 
 
+class Aggregators:
+    """Reads from the aggregators of one installation: each shows its own runs on /metrics, and answers for all others.
+
+    Raises StackError where none of them answers.
+    """
+
+    def __init__(self, urls: Sequence[str], credentials: Credentials = NONE_NEEDED):
+        timeout = TIMEOUT_SECONDS if len(urls) == 1 else ONE_OF_SEVERAL_SECONDS
+        self._clients = [StackClient(url, credentials, timeout) for url in urls]
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+
+    def series(self) -> Series:
+        """The series of all that answer."""
+        found, errors = Series(""), []
+        for client in self._clients:
+            try:
+                found.add(client.series())
+            except StackError as error:
+                errors.append(error)
+        if len(errors) == len(self._clients):
+            raise errors[0]
+        return found
+
+    def account(self, run: str, start: float | None = None, end: float | None = None) -> dict:
+        """The account of a run, from the first one that has it: see StackClient."""
+        errors = []
+        for client in self._clients:
+            try:
+                return client.account(run, start, end)
+            except StackError as error:
+                errors.append(error)
+        raise errors[0]
+
+
 class Series:
     """The samples of a scrape by name, as (labels, value)."""
 
@@ -89,6 +137,10 @@ class Series:
         for name, labels, value in _SAMPLE.findall(text):
             if name in WATCHED:
                 self._found[name].append((dict(_LABEL.findall(labels)), float(value)))
+
+    def add(self, other: Series) -> None:
+        for name, samples in other._found.items():
+            self._found[name] += samples
 
     def of(self, name: str, run: str) -> list[tuple[dict[str, str], float]]:
         return [(labels, value) for labels, value in self._found[name] if labels["run"] == run]
