@@ -27,7 +27,11 @@ from goodput_exporters.collectors.pod_resources.collector import (
     PodResources,
     by_device,
 )
-from goodput_exporters.collectors.pod_resources.messages import Allocation, parse_allocations
+from goodput_exporters.collectors.pod_resources.messages import (
+    ENTRIES_MAX,
+    Allocation,
+    parse_allocations,
+)
 from goodput_exporters.collectors.pod_resources.unary_call import unary_call
 from goodput_exporters.gpu.merge import MergedGpu
 
@@ -265,6 +269,22 @@ def test_truncated_answer_parses_or_raises(end):
         list(parse_allocations(whole[:end]))
     except ParseError:
         pass
+
+
+def test_answer_of_very_many_devices(path):
+    """Parsing takes time in proportion to the answer's length, and stops where no node has as many."""
+
+    def answer(devices: int):
+        return response(
+            {("ml", "train-0"): {"main": {"nvidia.com/gpu": [f"GPU-{n}" for n in range(devices)]}}}
+        )
+
+    began = time.process_time()
+    assert len(list(parse_allocations(answer(20_000).SerializeToString()))) == 20_000
+    assert time.process_time() - began < 5, "quadratic: minutes"
+    expected = pytest.raises(CollectorError, match="more than 65536 pods, containers and devices")
+    with Kubelet(path, answer(ENTRIES_MAX)), expected:
+        pod_resources(path).collect(None)
 
 
 def test_empty_answer():

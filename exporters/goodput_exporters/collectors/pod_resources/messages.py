@@ -12,11 +12,15 @@ https://github.com/kubernetes/kubelet/blob/master/pkg/apis/podresources/v1/api.p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeVar
 
 from goodput_exporters.collector import ParseError
 
+T = TypeVar("T")
+# Pods, containers and devices together. A node has some hundred.
+ENTRIES_MAX = 65_536
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
@@ -34,15 +38,28 @@ class Allocation(NamedTuple):
 
 
 def parse_allocations(message: bytes) -> Iterator[Allocation]:
-    """The devices of all containers. Raises ParseError."""
-    for pod in _all(message, 1):
+    """The devices of all containers. Raises ParseError, of more than ENTRIES_MAX entries too."""
+    entries = 0
+
+    def counted(found: Iterable[T]) -> Iterator[T]:
+        nonlocal entries
+        for one in found:
+            entries += 1
+            if entries > ENTRIES_MAX:
+                raise ParseError(
+                    f"the kubelet's answer has more than {ENTRIES_MAX} pods, containers and devices"
+                )
+            yield one
+
+    for pod in counted(_all(memoryview(message), 1)):
         name, namespace = _text(pod, 1), _text(pod, 2)
-        for container in _all(pod, 3):
-            for resource, device in _devices(container):
-                yield Allocation(name, namespace, _text(container, 1), resource, device)
+        for container in counted(_all(pod, 3)):
+            container_name = _text(container, 1)
+            for resource, device in counted(_devices(container)):
+                yield Allocation(name, namespace, container_name, resource, device)
 
 
-def _devices(container: bytes) -> Iterator[tuple[str, str]]:
+def _devices(container: memoryview) -> Iterator[tuple[str, str]]:
     """(resource, device)."""
     for devices in _all(container, 2):
         resource = _text(devices, 1)
@@ -54,19 +71,21 @@ def _devices(container: bytes) -> Iterator[tuple[str, str]]:
             yield driver, f"{driver}/{_text(device, 4)}"
 
 
-def _all(message: bytes, number: int) -> list[bytes]:
-    return [value for field, value in _fields(message) if field == number]
+def _all(message: memoryview, number: int) -> Iterator[memoryview]:
+    return (value for field, value in _fields(message) if field == number)
 
 
-def _text(message: bytes, number: int) -> str:
-    return _decoded((_all(message, number) or [b""])[-1])
+def _text(message: memoryview, number: int) -> str:
+    """The last counts, and "" without any."""
+    found = deque(_all(message, number), maxlen=1)
+    return _decoded(found[0]) if found else ""
 
 
-def _decoded(value: bytes) -> str:
-    return value.decode("utf-8", "replace")
+def _decoded(value: memoryview) -> str:
+    return str(value, "utf-8", "replace")
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
     """(number, value) of the fields with a length."""
     at = 0
     while at < len(message):
@@ -87,7 +106,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
         at += size
 
 
-def _varint(message: bytes, at: int) -> tuple[int, int]:
+def _varint(message: memoryview, at: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(message):
