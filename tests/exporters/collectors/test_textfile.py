@@ -285,6 +285,28 @@ def test_series_and_files_are_bounded(tmp_path, monkeypatch):
     assert refused(families) == {"b.prom": {"large"}} and "3 files; only 2 are read" in problem
 
 
+def test_lines_and_bytes_of_all_files_are_bounded(tmp_path, monkeypatch):
+    """Before they are parsed; a file that does not fit costs only itself, and is read once there is room for it."""
+    monkeypatch.setattr(module, "LINES_MAX", 5)
+    monkeypatch.setattr(module, "BYTES_MAX", 60)
+    parsed, collector = [], textfile(tmp_path)
+    monkeypatch.setattr(module, "parse_families", lambda text: parsed.append(text) or parse_families(text))
+    texts = {"a": "a 1\n", "b": "# \n" * 5, "c": f'c{{x="{"y" * 60}"}} 1\n', "d": "d 1\n"}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.prom").write_text(text)
+    for _ in range(2):
+        families, problem = collect(collector)
+        assert [family.name for family in families.foreign] == ["a", "d"]
+        assert refused(families) == {"b.prom": {"large"}, "c.prom": {"large"}}
+        assert "b.prom: with it all files have more than 5 lines or 60 bytes" in problem
+    assert parsed == [texts["a"], texts["d"]]
+    (tmp_path / "a.prom").unlink()
+    assert refused(collect(collector)[0]) == {"c.prom": {"large"}, "d.prom": {"large"}}
+    (tmp_path / "b.prom").unlink()
+    assert refused(collect(collector)[0]) == {"c.prom": {"large"}}
+    assert parsed[2:] == [texts["b"], texts["d"]]
+
+
 def test_agent_serves_them_in_every_format(tree, clock):
     (tree / "texts").mkdir()
     (tree / "texts/a.prom").write_text("# TYPE raid_degraded gauge\nraid_degraded 1\n")

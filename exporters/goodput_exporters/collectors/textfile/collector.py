@@ -25,6 +25,8 @@ from goodput_exporters.system.files import PROBLEMS_MAX, label
 FILES_MAX = 256
 FILE_BYTES_MAX = 1 << 20
 SAMPLES_MAX = 20_000
+# Of all files: what is parsed is kept, each line as up to half a kilobyte.
+LINES_MAX, BYTES_MAX = 3 * SAMPLES_MAX, 8 << 20
 SUFFIX = ".prom"
 # Of the agent itself and, where both are scraped together, of an aggregator.
 _OURS = {
@@ -34,13 +36,24 @@ _OURS = {
 }
 
 
+class _Size(NamedTuple):
+    lines: int
+    bytes: int
+
+    def fits(self, left: _Size) -> bool:
+        return self.lines <= left.lines and self.bytes <= left.bytes
+
+
 class _File(NamedTuple):
-    """What a file had when it was last read; `reason` is why it has no series."""
+    """What a file had when it was last read; `reason` is why it has no series. `size` is (0, 0) of one that takes none of
+    what files may have in all; `is_parsed` is false where there was not enough of that left."""
 
     mark: tuple
     families: list[ForeignFamily]
     reason: str
     problem: str
+    size: _Size = _Size(0, 0)
+    is_parsed: bool = True
 
 
 class Textfile:
@@ -56,9 +69,11 @@ class Textfile:
         problems: list[str] = []
         paths = self._paths(problems)
         before, self._files = self._files, {}
-        merged = _Merged()
+        merged, left = _Merged(), _Size(LINES_MAX, BYTES_MAX)
         for path in paths:
-            file = self._files[path] = self._read(path, before.get(path))
+            file = self._files[path] = self._read(path, before.get(path), left)
+            if file.is_parsed:
+                left = _Size(left.lines - file.size.lines, left.bytes - file.size.bytes)
             refused = [(file.reason, file.problem)] if file.reason else merged.add(file.families, label(path))
             for reason in dict.fromkeys(reason for reason, _ in refused):
                 families.add("goodput_textfile_refused", {"file": label(path), "reason": reason}, 1)
@@ -85,19 +100,24 @@ class Textfile:
             problems.append(f"{len(paths)} files; only {FILES_MAX} are read")
         return paths[:FILES_MAX]
 
-    def _read(self, path: str, before: _File | None) -> _File:
+    def _read(self, path: str, before: _File | None, left: _Size) -> _File:
+        """The file as it is now, or as it was if it has not changed; `left` is what it may have."""
         mark: tuple = (0,)
         try:
             # A FIFO in the file's place does not block.
             with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                 status = os.fstat(file.fileno())
                 mark = status.st_mtime_ns, status.st_size, status.st_ino
-                if before is not None and before.mark == mark:
+                if before is not None and before.mark == mark and before.is_parsed == before.size.fits(left):
                     return before
                 content = file.read(FILE_BYTES_MAX + 1)
             if len(content) > FILE_BYTES_MAX:
                 return _File(mark, [], "large", f"more than {FILE_BYTES_MAX} bytes")
-            return _File(mark, parse_families(content.decode()), "", "")
+            size = _Size(content.count(b"\n"), len(content))
+            if not size.fits(left):
+                problem = f"with it all files have more than {LINES_MAX} lines or {BYTES_MAX} bytes"
+                return _File(mark, [], "large", problem, size, is_parsed=False)
+            return _File(mark, parse_families(content.decode()), "", "", size)
         except OSError as error:
             return _File(mark, [], "unreadable", error.strerror or str(error))
         except UnicodeDecodeError:
