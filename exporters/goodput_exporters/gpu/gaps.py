@@ -1,6 +1,6 @@
-"""What a GPU driver cannot tell of the GPUs that it reads, and why, for `goodput node --check`.
+"""What a GPU driver cannot report of the GPUs that it reads, and why, for `goodput node --check`.
 
-A subject is told where a GPU has a reading of it. What is never a reading, such as XIDs, is declared by driver.
+A subject is covered where a GPU has a reading of it. What is never a reading, such as XIDs, is declared by driver.
 
     gaps("nvml", "", gpus)  ->  [Gap("activity by unit", "needs GPM, ...")]
 """
@@ -82,7 +82,7 @@ ALWAYS = {
         ("each XID", "a dcgm-exporter shows only a GPU's last one: of two within its interval one is missed"),
         ("values as of now", "they are as old as the exporter's own interval, 30 s by default"),
     ),
-    "amd amdsmi": (("XIDs", "they are NVIDIA's; resets, hangs and memory faults are told instead"),),
+    "amd amdsmi": (("XIDs", "they are NVIDIA's; resets, hangs and memory faults are reported instead"),),
     "amd sysfs": (("resets, hangs and memory faults", "need amdsmi; XIDs are NVIDIA's"),),
 }
 

@@ -116,7 +116,7 @@ class Gpu(Struct, frozen=True):
     lost      the driver knows the GPU and can no longer reach it; `why` is its error
     pods      (pod, namespace, container) of those that use it, where the driver's source names them
     last_xid  the last XID, from a driver that has no events: 0 for none, None where it has no value
-    event_kinds  (kind, severity) of the events that its driver tells beside the readings, in a full sample
+    event_kinds  (kind, severity) of the events that its driver reports beside the readings, in a full sample
     """
 
     uuid: str

@@ -102,7 +102,7 @@ class AggregatorClient:
         return Answer(response.status_code, content, text, versions, retry_seconds)
 
     def _trace(self, event: str, info: dict) -> None:
-        """Tell the deadline of the connection, which later requests use too."""
+        """Set the deadline of the connection, which later requests use too."""
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             self._deadline.connected(info["return_value"].get_extra_info("socket"))
 

@@ -9,7 +9,7 @@ What the answer means for the data that was sent:
     5xx, timeout, no answer  everything is kept and sent later
 
 An aggregator that does not support this agent's report version is sent an older one that it does support, the same data
-at once; where there is none, everything is kept, counted and said in /healthz. Its answers tell when it supports a newer one again.
+at once; where there is none, everything is kept and counted, and /healthz says so. Its answers show when it supports a newer one again.
 
 Retries wait 1, 2, 4 … 30 s, less a random part so that nodes do not retry together. A batch is at most about 8 MiB.
 Without anything to send, every other interval sends a report without ranks, so a lost aggregator is noticed.
@@ -164,7 +164,7 @@ class Pusher:
         if not failures:
             return self._interval_seconds * (1 - 0.1 * self._chance())
         backoff = min(BACKOFF_SECONDS_MAX, 2.0 ** min(failures - 1, 10)) * (1 - 0.5 * self._chance())
-        # Not all at the same moment that they were told.
+        # With jitter: not all at the moment that was named to all of them.
         return max(backoff, self._retry_seconds * (1 + 0.5 * self._chance()))
 
     def _push_safely(self, probe: bool = False) -> str:

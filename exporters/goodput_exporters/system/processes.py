@@ -1,6 +1,6 @@
 """Finds the processes of ranks in procfs, and reads the owner of a process.
 
-A page's pid counts in its trainer's PID namespace, which need not be the agent's, and anybody may write a page that
+A page's pid counts in its trainer's PID namespace, which need not be the agent's, and any user may write a page that
 names another user's process. A pid is therefore accepted only if its start time and its user are the page's: first the process that locks the page (the kernel reports it in the agent's
 namespace), then the page's own pid, then, at most once per SCAN_SECONDS for all pages together, the one process
 whose innermost pid (NSpid) and start time match. Two that match count as none.

@@ -62,7 +62,7 @@ def permission_problem(path: str) -> str | None:
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid not in (0, os.geteuid()):
         return f"{path}: belongs to user {status.st_uid}, who may change it; chown it to this user or root"
-    # In a sticky folder (/tmp, Kubernetes mounts) nobody can replace another user's file.
+    # In a sticky folder (/tmp, Kubernetes mounts) no user can replace another one's file.
     if folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not folder.st_mode & stat.S_ISVTX:
         return (
             f"{path}: others may replace it, because its folder {os.path.dirname(target)} is writable for them "

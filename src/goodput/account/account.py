@@ -220,7 +220,7 @@ class Account:
     @cached_property
     def slow_issue(self) -> SlowIssue | None:
         if self.is_part and not self.is_to_end:
-            return None  # What calls took lately is no figure of an hour ago.
+            return None  # The newest calls' times are no figure of an hour ago.
         return slow_issue(self.ranks, self.straggler.peers)
 
     def by_role(self) -> dict[str, list[RankAccount]]:

@@ -28,7 +28,7 @@ from goodput.account.document_types import (
 )
 from goodput.account.states import INDEX, STATES
 
-# Ranks that nobody reported that are listed one by one.
+# Unreported ranks that are listed one by one.
 UNSEEN_LISTED_MAX = 256
 
 
@@ -91,7 +91,7 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
 
 
 def _ranks(account: Account, has_roles: bool) -> tuple[list[Rank], list[UnseenRanks]]:
-    """The ranks one by one, and as ranges what is beyond UNSEEN_LISTED_MAX ranks that nobody reported."""
+    """The ranks one by one, and as ranges what is beyond UNSEEN_LISTED_MAX unreported ranks."""
     listed: list[Rank] = []
     more: list[UnseenRanks] = []
     left = UNSEEN_LISTED_MAX

@@ -2,7 +2,7 @@
 
 Facts are the account's window and the run's status, when each rank is expected, where each attempt's time begins and
 ends, up to which step its work counts, and how long a wait is a stall. Cost: microseconds per attempt, none per row nor
-per rank that nobody reported.
+per unreported rank.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def checkpoints(account: Account) -> Checkpoints:
     }
 
 
-# Steps of a training whose total nobody has declared.
+# Steps of a training whose total is not declared.
 TYPICAL_STEPS = 10_000
 # A cause whose recurring part is less than this share of the whole run comes after what is paid once.
 RECURRING_SHARE_MIN = 0.01

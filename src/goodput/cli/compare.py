@@ -14,7 +14,7 @@ HELP = "compare the steps of two runs, with confidence intervals"
 DESCRIPTION = """Compare the steps of runs: their length and the time in each state, with 95 % confidence
 intervals that hold for steps that are alike in a row. The states' changes add up to the step's.
 A step lasts from the end of the one before to its own. The first step of each attempt and a
-warm-up are left out; where a run changes its pace is said. Runs are run logs (`goodput export`),
+warm-up are left out; where a run changes its pace is printed. Runs are run logs (`goodput export`),
 or windows of them: @START..END in steps, in time since the run's start, or by the clock.
 With --scaling, runs of different sizes: the work per second and GPU against the smallest size."""
 EPILOG = """examples:

@@ -43,7 +43,7 @@ def call(arguments) -> int:
     start_ns, end_ns = (None if at is None else round(at * 1e9) for at in (arguments.start, arguments.end))
     window = None if start_ns is None and end_ns is None else (start_ns, end_ns)
     if arguments.story and window is not None:
-        return fail("replay", "--story tells all of a run, without --start and --end", 2)
+        return fail("replay", "--story covers all of a run, without --start and --end", 2)
     if arguments.story and story_package() is None:
         return fail("replay", NO_STORY)
     wanted = arguments.story or arguments.html
@@ -98,7 +98,7 @@ def call(arguments) -> int:
 
 
 def _recorders():
-    """What takes the steps, to tell by replay what removing each cause would bring; None without NumPy."""
+    """What takes the steps, to compute by replay what removing each cause would bring; None without NumPy."""
     try:
         from goodput.whatif.recorders import Recorders
     except ModuleNotFoundError:

@@ -89,7 +89,7 @@ def call(arguments) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # It warns of each connection that it closes after an error, which the ledger logs.
     logging.getLogger("psycopg").setLevel(logging.ERROR)
-    logging.getLogger("nats").setLevel(logging.CRITICAL)  # Its errors are ours, told in a sentence.
+    logging.getLogger("nats").setLevel(logging.CRITICAL)  # Its errors are logged here, in one sentence each.
     # asyncio's, of each connection over TLS that a server ends.
     logging.getLogger("asyncio").addFilter(lambda record: "eof_received" not in str(record.msg))
     try:

@@ -163,7 +163,7 @@ def _warn(path: str) -> None:
 
 
 def _warn_of_output(created: str) -> None:
-    """Tell a person at a terminal what was created; warn if standard output is a file that others can read."""
+    """Print on a terminal what was created; warn if standard output is a file that others can read."""
     if sys.stdout.isatty():
         message("token", created)
         return

@@ -137,7 +137,7 @@ class FoldState(Struct, array_like=True):
 
 
 def encode(engine: Engine, lengths: StepLengths) -> bytes:
-    """An engine with ColumnGroups, which nobody else uses meanwhile, as bytes.
+    """An engine with ColumnGroups, which nothing else uses meanwhile, as bytes.
 
     Raises SnapshotError where a number does not fit.
     """

@@ -1,6 +1,6 @@
 """The FLOP/s that this machine's CPU attains in matrix products, measured once and kept in a file of the user's.
 
-A CPU's name tells no peak: clock, vector units and the library decide. So it is measured, by the best of many
+A CPU's peak does not follow from its name: clock, vector units and the library decide. So it is measured, by the best of many
 products of two square matrices in the run's dtype, for about a second, while no training runs. Only products during
 which all threads had a core count; on a machine too busy for one the peak stays unknown. The first PROBES_MAX reports
 and every `goodput probe` measure; the best counts. The file's entries are by host, CPU, threads, dtype and version of

@@ -23,7 +23,7 @@ from goodput.histograms.native_histogram import NativeHistogram
 from goodput.metrics import agent, aggregator, attribution, gpu, host, network, ranks, runs
 from goodput.metrics.foreign import ForeignFamily
 
-_LEVELS = {"host": "node", "node": "node", "run": "run"}  # by the label that tells it
+_LEVELS = {"host": "node", "node": "node", "run": "run"}  # by the label that shows it
 _ENTRY = re.compile(r"(histogram )?(\w+)(?:\{([\w ]+)\})?: (.+)")
 
 
@@ -47,7 +47,7 @@ class Metric(NamedTuple):
 
 
 class Exemplar(NamedTuple):
-    """An observation of a histogram, with labels that tell where more is known of it."""
+    """An observation of a histogram, with labels that lead to more about it."""
 
     labels: tuple[tuple[str, str], ...]
     value: float

@@ -1,7 +1,7 @@
 """The result of a rank's last deep look: one small file beside its page, and its text.
 
 `result_of` reduces a document of goodput.trace in the trainer, `write` stores the file `<page>.look.json` and `read`
-checks it, since anybody may write where pages lie. LOOK is its format. The states of the traced step sum to its wall
+checks it, since any user may write where pages lie. LOOK is its format. The states of the traced step sum to its wall
 time exactly, or the file is refused.
 """
 

@@ -44,7 +44,7 @@ USER_STATES = (
     "unattributed",
 )
 
-# Word offsets of the header. The magic is written last: until then the file is nobody's page.
+# Word offsets of the header. The magic is written last: until then the file is not a page.
 W_MAGIC, W_VERSION, W_SIZE, W_IDENTITY_BYTES = 0, 1, 2, 3
 IDENTITY_OFFSET, IDENTITY_BYTES_MAX = 64, 4032
 # Declared fields of the identity may change: odd revisions lie in the second place, even ones in the first. The writer

@@ -1,6 +1,6 @@
 """Whether a process is the one that a page names: its start time and all of its users must be those of the page.
 
-Anybody may write a page with another user's pid. Two reads of some 20 us each.
+Any user may write a page with another user's pid. Two reads of some 20 us each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Scenarios made from a seed: a cluster on which everything goes wrong in turn, or one on which nobody is to blame.
+"""Scenarios made from a seed: a cluster on which everything goes wrong in turn, or one without a fault.
 
 What slows single ranks or a stage down comes one after the other, since only the worst of several is named at a time.
 A slow rank or stage makes steps at least 12 % longer. Innocent scenarios have restarts, elastic worlds, slow storage

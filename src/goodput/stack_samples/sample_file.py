@@ -2,7 +2,7 @@
 
     {"start_ns": 1700000000000000000, "samples": 50, "places": {"dataloader.py:next_batch, line 41": 46}, "reason": ""}
 
-`start_ns` is the start of the process, as in its page. `read` checks everything, since anybody may write where pages
+`start_ns` is the start of the process, as in its page. `read` checks everything, since any user may write where pages
 lie.
 """
 

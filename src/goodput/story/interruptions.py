@@ -1,4 +1,4 @@
-"""Restarts, stalls, hangs, checkpoints that take long or fail to come, ranks that nobody saw, and the run's end."""
+"""Restarts, stalls, hangs, checkpoints that take long or fail to come, ranks that were never seen, and the run's end."""
 
 from __future__ import annotations
 

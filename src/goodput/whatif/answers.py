@@ -46,7 +46,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """A change of which nothing can be said, and why."""
+    """A change whose worth is unknown, and why."""
 
     change: str
     reason: str

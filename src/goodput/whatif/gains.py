@@ -12,7 +12,7 @@ from goodput.whatif import changes, replay, savings
 from goodput.whatif.changes import Change
 from goodput.whatif.steps import Recorder, Team
 
-# States that some ranks may be in while others wait. The others hold all ranks up at once, so their share says it.
+# States that some ranks may be in while others wait. The others hold all ranks up at once, so their share is the measure.
 REPLAYED = ("loader", "h2d", "checkpoint", "evaluation", "rollout", "unattributed")
 
 
@@ -34,7 +34,7 @@ def _rank_gains(account: Account, teams: list[Team]) -> dict[int, Gain]:
 def gains(account: Account, teams: list[Team], is_sample: bool = False) -> dict[str, Gain]:
     """What removing a state from the steps brings, and by share its time outside them.
 
-    Nobody waits for a slower rank where all are as fast as the median, or where the work is spread evenly over them:
+    No rank waits for a slower one where all are as fast as the median, or where the work is spread evenly over them:
     counted is what brings more. Of a sample of the ranks, which has all slow ones, the mean is not known.
     """
     if not teams:

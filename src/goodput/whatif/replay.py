@@ -1,7 +1,7 @@
 """The length of steps from the own times of ranks that wait for each other.
 
-A step ends when its slowest rank has done its own work and the exchange that nobody can avoid is done: the largest own
-time plus the smallest communication of any rank, since the last to arrive waits for nobody. Both change from step to
+A step ends when its slowest rank has done its own work and the exchange that is unavoidable is done: the largest own
+time plus the smallest communication of any rank, since the last to arrive does not wait. Both change from step to
 step, so the second slowest rank limits what a faster one brings. In a pipeline of p stages with m microbatches a step
 takes every stage's time once per microbatch, and the slowest stage's for the other m - 1: the sum of w / m over the
 stages plus (m - 1) / m of the largest w (Huang et al., "GPipe", 2019).

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from goodput.whatif.answers import Answers
 
 CHANGE_WIDTH = 41
-UNEXPLAINED_SHARE = 0.01  # from which it is said
+UNEXPLAINED_SHARE = 0.01  # from which it is printed
 
 
 def render(found: Answers) -> str:

@@ -1,6 +1,6 @@
 """What is compiled of this package (_steps.c); `steps` is None where no compiler was, or where GOODPUT_PURE is set.
 
-Whoever uses it has the same in Python.
+Each caller has the same in Python.
 """
 
 from __future__ import annotations

@@ -252,7 +252,7 @@ class NodeReport(Struct, frozen=True):
     health: list[Health] = []
     previous_sent_ns: int = 0
     previous_took_ns: int = 0
-    agent: str = ""  # the agent's version; those of earlier releases do not tell it
+    agent: str = ""  # the agent's version; earlier releases do not report it
 
 
 class _LooseReport(NodeReport, frozen=True):

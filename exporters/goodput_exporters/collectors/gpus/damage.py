@@ -102,8 +102,8 @@ class DamageMonitor:
             for gpu in (gpu for gpu in sample.gpus if not gpu.parent):
                 device = self._devices.get(gpu.uuid) or _Device()
                 report = device.reports.get(sample.driver) or _Report()
-                told = frozenset(pair for pair in gpu.event_kinds if pair[1] != "info")
-                found[gpu.uuid] = _possible(sample.driver, report.readings) | told
+                declared = frozenset(pair for pair in gpu.event_kinds if pair[1] != "info")
+                found[gpu.uuid] = _possible(sample.driver, report.readings) | declared
         return found
 
     def _events(self, sample: Sample) -> list[Event]:

@@ -1,6 +1,6 @@
 """Completes the XIDs of NVLink 5 in samples with the sub-codes that only the kernel's log has.
 
-The kernel writes the line before a driver is told of the XID. Of several lines of a GPU within LINE_NS, as of its 18
+The kernel writes the line before a driver reports the XID. Of several lines of a GPU within LINE_NS, as of its 18
 links, the worst counts. Without a line, or without permission to read the log, an XID is as xid.py has it.
 """
 

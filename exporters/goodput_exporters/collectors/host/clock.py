@@ -17,7 +17,7 @@ _STATUS_NANO = 0x2000
 
 
 class ClockState(NamedTuple):
-    """`offset_seconds` is what is left to correct, the errors are what the time daemon told the kernel."""
+    """`offset_seconds` is what is left to correct, the errors are those that the time daemon has set in the kernel."""
 
     is_synchronised: bool
     offset_seconds: float

@@ -2,7 +2,7 @@
 
 They are in `goodput_gpu_pod_info`, which the collector `gpus` exposes. The socket is root's (its folder has mode 0750): without
 it, or without h2 (the extra `pods`), pods are known by their processes alone (collectors/attribution). The kubelet is asked
-every LIST_SECONDS; a kubelet that does not answer costs this collector, and what it said last counts for KEPT_SECONDS.
+every LIST_SECONDS; a kubelet that does not answer costs this collector, and its last answer counts for KEPT_SECONDS.
 Of claims (DRA) whole GPUs are known by the names that NVIDIA's and AMD's drivers give them; MIG instances have names
 there that NVML does not know.
 """

@@ -116,7 +116,7 @@ class Rank:
         return self.reader.process_problem(self.identity.pid, self._procfs)
 
     def is_local(self) -> bool:
-        """Whether the pid has the page's start time here, whoever its user is."""
+        """Whether the pid has the page's start time here, under any user."""
         return self.process_problem() != ENDED
 
     def named_pid(self) -> int:
@@ -235,7 +235,7 @@ class Rank:
         return taken
 
     def _sampled_stacks(self) -> schema.SampledStacks | None:
-        """The samples in the file beside the page, whoever took them; read again when it has changed."""
+        """The samples in the file beside the page, from the agent or `goodput run`; read again when it has changed."""
         written_ns = sample_file.written_ns(self.reader.path)
         if written_ns not in (0, self._stacks_written_ns):
             self._stacks_written_ns = written_ns

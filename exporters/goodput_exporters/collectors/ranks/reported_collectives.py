@@ -48,7 +48,7 @@ class ReportedCollectives:
         `plugin` is the file of the profiler plugin in this rank's process; `reader` itself where there is no page.
         """
         if plugin is reader:
-            self._progress_ns = snapshot.last_ns  # Nobody sees its steps, so each call is progress.
+            self._progress_ns = snapshot.last_ns  # Its steps are not recorded, so each call is progress.
         elif snapshot.steps or not self._progress_ns:
             self._progress_ns = (
                 snapshot.steps[-1].end_ns if snapshot.steps else snapshot.identity["start_mono_ns"]

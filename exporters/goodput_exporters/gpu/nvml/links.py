@@ -1,7 +1,7 @@
 """Each NVLink of a GPU, and its chip-to-chip links, through NVML: state, errors, bytes. Read once a minute.
 
 NVML has these under other field numbers in each generation; the newest form of which one field is answered is used.
-Of NVLink 5 only the errors that tell a link about to fail are read link by link; their sums have all kinds.
+Of NVLink 5 only the errors that precede the failure of a link are read link by link; their sums have all kinds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Ends runs that nobody has heard of for a day: their status becomes `abandoned`, and no more time is counted.
+"""Ends runs without a report for a day: their status becomes `abandoned`, and no more time is counted.
 
-A run whose end nobody declares would be down, or unobserved, for good. The mark is in the ledger and in exported run logs,
+A run whose end is never declared would be down, or unobserved, for good. The mark is in the ledger and in exported run logs,
 so that every account of the run agrees; the next sign of life of any of its processes undoes it.
 """
 

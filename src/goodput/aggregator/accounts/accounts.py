@@ -49,7 +49,7 @@ log = logging.getLogger("goodput.aggregator")
 class LiveRank(Struct):
     """What a rank was doing when its node agent last read its page.
 
-    `gpu_activity` is the share of time in which a kernel ran, `gpu_watts` the power of its GPUs; null where nobody measures
+    `gpu_activity` is the share of time in which a kernel ran, `gpu_watts` the power of its GPUs; null where they are not measured
     them.
     """
 
@@ -376,7 +376,7 @@ class Accounts:
         return not is_over and self.hangs.may_hang(name, now_ns)
 
     def detecting_hangs(self) -> Slices[None]:
-        """Evaluate all runs, so that stacks are requested whether or not anybody reads the page or the series."""
+        """Evaluate all runs, so that stacks are requested also where no client reads the page or the series."""
         for name in list(self.store.runs):
             yield
             with suppress(KeyError):  # It was deleted meanwhile.

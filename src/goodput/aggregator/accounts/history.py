@@ -94,7 +94,7 @@ class _Work:
 
     def check(self) -> None:
         if self.is_cancelled or self._history.is_stopping:
-            raise HistoryError("the aggregator stops, or nobody waits for the result any more")
+            raise HistoryError("the aggregator stops, or no client waits for the result any more")
         if self._seconds_max is not None and time.monotonic() - self._began > self._seconds_max:
             raise HistoryError(
                 f"the query takes more than {self._seconds_max:.0f} s; ask for a shorter window"

@@ -102,7 +102,7 @@ def account_of(ledger: Ledger, past: Past, window: Window, check: Check = never)
 
 
 def _begun_windows(ledger: Ledger, past: Past, facts: Facts, check: Check) -> Iterator[tuple[Engine, bool]]:
-    """Engines that have folded the first rows of a window; the last one has none, which is told."""
+    """Engines that have folded the first rows of a window; the last one has none, and is marked so."""
     # A state has all rows from the start of the run on.
     if all(attempt.start_ns >= facts.start_ns for attempt in past.run.attempts.values()):
         for begun in _begun(ledger, past.run, facts):

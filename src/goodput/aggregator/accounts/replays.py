@@ -1,6 +1,6 @@
 """What removing each cause of a run would bring, by replay of its newest steps (goodput.whatif).
 
-They are read from the ledger and replayed in a thread of History when somebody asks, for a run at most once a minute and
+They are read from the ledger and replayed in a thread of History on request, for a run at most once a minute and
 so seldom that it takes a fiftieth of a core. Accounts have the gains of the last replay, so nothing waits for one, but
 who asks for a run for the first time, for FIRST_SECONDS.
 """

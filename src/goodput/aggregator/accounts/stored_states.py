@@ -229,7 +229,7 @@ def _add_difference(fold: Fold, earlier: Fold, later: Fold) -> None:
 
 
 class _WindowGroups(ColumnGroups):
-    """Groups whose steps are compared when they are told to."""
+    """Groups whose steps are compared on request."""
 
     _is_noting = True
 

@@ -51,7 +51,7 @@ TEXTS_MAX = 16
 # Nodes with a series of their clock: those that are off most.
 NODES_SHOWN = 1024
 GZIP_LEVEL = 3
-# A format that nobody asked for in so long is no longer rendered.
+# A format that is not requested for so long is no longer rendered.
 FORMAT_SECONDS = 300.0
 Format = type[Writer]
 Bodies = dict[Format, dict[str, Any]]  # by format and family

@@ -84,7 +84,7 @@ class RunMemory:
             held.pop(run, None)
 
     def has_room(self) -> bool:
-        """Whether runs may be read that nobody asked for."""
+        """Whether runs may be read that no client has requested."""
         return self._memory.has_room()
 
     # ---- Out of memory
@@ -126,7 +126,7 @@ class RunMemory:
         return sorted(self._unused(runs), key=order)
 
     def store_ended(self, runs: Collection[str]) -> None:
-        """Take closed runs out of memory that nobody has used for a while."""
+        """Take closed runs out of memory that have not been used for a while."""
         self._store_away(self._unused(runs, ENDED_SECONDS), "ended")
         self._summaries = {run: one for run, one in self._summaries.items() if run in self._store.stored}
 

@@ -25,7 +25,7 @@ CONNECTIONS_MAX = 20_000
 # All reports being received or worked on together. "busy", 503: agents keep what they could not push.
 BODIES_BYTES_MAX = 256 << 20
 LOGIN_BYTES_MAX = END_BYTES_MAX = 4 << 10
-# Wrong tokens from one address; further ones get 429. "throttled". Valid tokens are never refused, so nobody can be
+# Wrong tokens from one address; further ones get 429. "throttled". Valid tokens are never refused, so no client can be
 # locked out by others behind the same address.
 FAILURES_PER_MINUTE_MAX = 30
 FAILING_ADDRESSES_MAX = 4096

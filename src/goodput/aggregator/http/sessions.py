@@ -2,7 +2,7 @@
 
 Sessions are kept in memory by the cookie's hash, so a restart signs everybody out; a revoked token ends its sessions.
 They are bounded per token and in total. A token at its bound loses its oldest session from the same address, so that
-nobody signs out others who share the token; if there is none, TooManySessions. At the total bound the oldest ends.
+no client signs out others that share the token; if there is none, TooManySessions. At the total bound the oldest ends.
 """
 
 from __future__ import annotations

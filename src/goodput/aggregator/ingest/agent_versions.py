@@ -18,7 +18,7 @@ class AgentVersions:
         self._nodes: dict[str, tuple[str, float]] = {}  # version, when it was heard; the newest last
 
     def add(self, node: str, version: str) -> None:
-        """Note the version that a node's agent tells; it is unknown where that cannot be shown."""
+        """Note the version that a node's agent reports; it is unknown where that cannot be shown."""
         if not 0 < len(node) <= NAME_CHARS_MAX:
             return
         if not 0 < len(version) <= VERSION_CHARS_MAX or not version.isprintable():

@@ -1,4 +1,4 @@
-"""What can be said of a push without knowing the runs: whether it may be merged, and how much memory that takes."""
+"""What can be checked of a push without knowing the runs: whether it may be merged, and how much memory that takes."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class Ingest:
         spent: Callable[[float], object] = lambda seconds: None,
         arrived_ns: int | None = None,
     ) -> schema.Ack:
-        """Accept one push. Raises SchemaError (nothing was accepted), LedgerError or QueueFull (push it again), or what nobody foresaw.
+        """Accept one push. Raises SchemaError (nothing was accepted), LedgerError or QueueFull (push it again), or an unexpected error.
 
         `arrived_ns` is when it arrived, in our unix ns, by default now.
 
@@ -316,7 +316,7 @@ class Ingest:
     def _merge_parts(self, taken: list[tuple[Push, Part]]) -> None:
         """Merge parts of valid reports, which are rejected where they contradict what is known.
 
-        An error that nobody foresaw fails the push with that report alone, not those of other nodes beside it.
+        An unexpected error fails the push with that report alone, not those of other nodes beside it.
         """
         now_ns = self._clock_ns()
         for (push, (report, _)), steps in zip(taken, decoded([part for _, part in taken]), strict=True):
@@ -333,7 +333,7 @@ class Ingest:
                 self._reject(push, report, error)
 
     def _reject(self, push: Push, report: schema.RankReport, error: Exception) -> None:
-        """Reject one rank report of a push; an error that nobody foresaw fails the push."""
+        """Reject one rank report of a push; an unexpected error fails the push."""
         if isinstance(error, schema.SchemaError):
             push.rejected.append(self._rejection(report.identity, "malformed", str(error)))
         elif isinstance(error, ReportRejected):

@@ -29,7 +29,7 @@ HALF_WINDOW = 8  # pushes
 PUSH_NS_MAX, WIDE_NS = 10 * 10**9, 10**9
 # Nodes that have pushed in this time count where a step of our wall clock is to be confirmed, and are listed.
 RECENT_NS, LISTED_NS = 60 * 10**9, 600 * 10**9
-# A clock that is off by more shows in what is said of a run; synchronised clocks differ by milliseconds.
+# A clock that is off by more shows in the figures of a run; synchronised clocks differ by milliseconds.
 SKEW_NS = 5 * 10**9
 COUNTED_NS = 5 * 10**9  # any client may read the count
 STEP_NS, CONFIRMED_NS = 10**9, 2 * 10**9

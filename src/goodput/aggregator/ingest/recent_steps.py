@@ -1,6 +1,6 @@
 """The newest steps of a run, of all its ranks: how long each took, for its step windows, quantiles and histograms.
 
-Steps wait until there are many or somebody asks, and are counted together, since NumPy costs per call. A step whose
+Steps wait until there are many or are requested, and are counted together, since NumPy costs per call. A step whose
 predecessor is missing stands for several steps, so its length is unknown and it is left out.
 """
 

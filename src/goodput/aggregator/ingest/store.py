@@ -109,7 +109,7 @@ class Store:
     reported_ns: dict[str, int] = field(default_factory=dict)  # our unix ns of the last report
     numbers: dict[str, set[int]] = field(default_factory=dict)  # of its attempts
     highest: dict[str, dict[int, int]] = field(default_factory=dict)  # by rank, see `_highest_numbers`
-    worlds: dict[str, set[int]] = field(default_factory=dict)  # sizes of the worlds that its attempts told
+    worlds: dict[str, set[int]] = field(default_factory=dict)  # the world sizes that its attempts reported
     # Runs that are in the ledger alone, with their starts in unix ns. A report of one may not be merged before its run
     # is in memory again (adopt).
     stored: dict[str, int] = field(default_factory=dict)

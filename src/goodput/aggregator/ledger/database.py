@@ -155,7 +155,7 @@ def _clear_frames(error: BaseException | None) -> None:
 def make_private(path: str) -> None:
     """Create an SQLite file with mode 0600, which its journals get too; take from others what they may do with one.
 
-    A group that may read it is left so: somebody set that. What belongs to another user is left as it is.
+    A group that may read it is left so: an administrator set that. What belongs to another user is left as it is.
     """
     with suppress(FileExistsError, OSError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

@@ -25,7 +25,7 @@ CHECK_SECONDS = 5.0
 WAIT_SECONDS_MAX = 10.0  # for an aggregator that is being replaced to end
 RETRY_SECONDS = 0.2
 LOCK_FILE_SUFFIX = "-owner"
-# The first key is arbitrary; the second tells apart ledgers in one database.
+# The first key is arbitrary; the second distinguishes ledgers in one database.
 _KEYS = "x'600d9075'::int, hashtext(current_schema()::text)"
 _TRY = sql.text(f"SELECT pg_try_advisory_lock({_KEYS})")
 _TRY_SHARED = sql.text(f"SELECT pg_try_advisory_lock_shared({_KEYS})")

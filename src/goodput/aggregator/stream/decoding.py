@@ -1,4 +1,4 @@
-"""Decodes messages of other processes on NATS, which may come from anybody who has access to it."""
+"""Decodes messages of other processes on NATS, which may come from any client that has access to it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ WAIT_TEXT = {
     "cpu": "computing or waiting for a core",
     "storage": "waiting for files or the network",
     "lock": "waiting for a lock",
-    "unknown": "waiting, nobody can see for what",
+    "unknown": "waiting, for what is unknown",
 }
 
 

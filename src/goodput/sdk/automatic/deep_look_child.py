@@ -91,7 +91,7 @@ class Analysis:
         try:
             self.child.wait(REAP_SECONDS_MAX)
         except subprocess.TimeoutExpired:
-            self.child.returncode = -9  # It hangs in the kernel; nobody waits for it.
+            self.child.returncode = -9  # It hangs in the kernel; it is not waited for.
         self._close()
 
     def _close(self) -> None:

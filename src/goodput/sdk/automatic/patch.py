@@ -57,7 +57,7 @@ class Patches:
         self._done.append((function, None, None, None))
 
     def restore(self) -> None:
-        """Restore everything, the last first, except what somebody else has replaced since.
+        """Restore everything, the last first, except what other code has replaced since.
 
         A module that has imported a replacement by name gets the original, also in a table of its own.
         """

@@ -92,7 +92,7 @@ class Recorder(Clock):
         self.state, self.thread = state, 0
 
     def ready(self) -> bool:
-        """Whether the calling thread may move the clock; starts the recorder if nobody did."""
+        """Whether the calling thread may move the clock; starts the recorder if it is not started."""
         if self.state == State.NOT_STARTED and self.starter is not None:
             self.starter()
         return self.thread == get_ident()
@@ -229,7 +229,7 @@ class Recorder(Clock):
         self.event("resumed", perf_counter_ns(), step)
 
     def notify_device_of(self, what: str) -> None:
-        """Tell the device clock more than boundaries: that a step may begin or has ended, or of another page."""
+        """Notify the device clock of more than boundaries: that a step may begin or has ended, or of another page."""
         try:
             getattr(self.device, what)(self.current)
         except Exception:

@@ -107,7 +107,7 @@ def timed(session, loader: Phase, iterable):
 
 
 def _leave(recorder: Recorder, worked: bool) -> None:
-    """End the last step of a loop that was left by `break` or an exception, which a generator cannot tell apart.
+    """End the last step of a loop that was left by `break` or an exception, between which a generator cannot distinguish.
 
     The step counts if a phase other than the loader's was completed in it and none of them raised.
     """

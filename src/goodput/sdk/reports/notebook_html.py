@@ -35,7 +35,7 @@ COLOURS = {
     "unattributed": "#c9d2de",
     "unobserved": "#78818c",
 }
-# Phases of one state, told apart; phases of the user have the colours that are left.
+# Phases of one state have shades of their own; phases of the user have the colours that are left.
 PHASE_COLOURS = {
     **COLOURS,
     "forward": COLOURS["productive"],

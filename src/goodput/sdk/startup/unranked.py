@@ -28,7 +28,7 @@ Page = namedtuple("Page", "path alive identity ended")
 
 
 def describe(environ) -> dict:
-    """The fields of an identity that tell this process from others of its launch, and its launch from others."""
+    """The fields of an identity that distinguish this process from others of its launch, and its launch from others."""
     child = _child()
     worker, about = MAIN, (sys.argv,)
     if child is not None:
@@ -127,7 +127,7 @@ def _is_again(one: Page, identity: dict) -> bool:
 def _pages(directory: str, run: str | None = None) -> Iterator[Page]:
     """This user's pages in a directory, of one run if it is given; those that cannot be read are skipped.
 
-    Anybody may write there, and name any process and run.
+    Any user may write there, and name any process and run.
     """
     from goodput.rank_page.page_file import PageFile  # Here, since most processes have a rank.
 

@@ -3,7 +3,7 @@
 A new version is a new file in versions/ and a new HEAD; a published one is never changed. Pending revisions run in
 one transaction, so a failed migration leaves the ledger as it was, and of several programs that open an old ledger at
 once one migrates it and the others find it done (Database.migrating). The exception is the conversion of step rows
-between versions 5 and 6, which may take minutes: it commits in steps, and whoever opens the ledger next continues it.
+between versions 5 and 6, which may take minutes: it commits in steps, and the next process that opens the ledger continues it.
 Each table is defined in the version that made it, also for the ledger. Alembic is imported only where there is
 something to migrate: it takes 0.2 s.
 """

@@ -87,7 +87,7 @@ def _convert_some(connection: sql.Connection) -> int:
     blocks = []
     for key, parts in groupby(found, key=lambda one: one[0]):
         process = _process(connection, key)
-        # Without its process, which is written in the same transaction, nobody could have read a chunk.
+        # Without its process, which is written in the same transaction, no reader could have read a chunk.
         if process is not None:
             values = _values([row for _, own in parts for row in own])
             blocks += [{"process": process, **columns} for columns in block_columns(values)]

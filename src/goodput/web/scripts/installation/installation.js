@@ -47,7 +47,7 @@ export async function showInstallation(signal) {
   const found = await get("installation", signal);
   $("installation-none").hidden = found !== null;
   $("installation-body").hidden = found === null;
-  if (found === null) return text($("installation-none"), "This aggregator is too old to tell.");
+  if (found === null) return text($("installation-none"), "This aggregator is too old to report it.");
   before ??= sum(found.refused);
   tables ??= makeTables();
   drawProblems(problems(found));

@@ -8,7 +8,7 @@ import { $, attribute, field, keyed, put, showTime, text } from "../dom/nodes.js
 import { count, dollars, duration, gpuTime, percent, plural } from "../text/numbers.js";
 
 const EVERY_MS = 30_000;
-const TIMEOUT_MS = 130_000; // The story is told from the ledger; the aggregator gives up a little earlier.
+const TIMEOUT_MS = 130_000; // The story is built from the ledger; the aggregator gives up a little earlier.
 const COSTLIEST = 5;
 const BASES = ["measured", "estimated", "coincident"];
 const HAVE_LENGTH_IN_TITLE = ["stall", "checkpoint", "no checkpoint"];
@@ -55,10 +55,10 @@ function costliest(events) {
   return order.slice(0, COSTLIEST).map(([, at]) => at).sort((a, b) => a - b).map((at) => events[at]);
 }
 
-function summary({ events, left_out: left, gpu_seconds: whole, told_gpu_seconds: told, pace }, all) {
+function summary({ events, left_out: left, gpu_seconds: whole, told_gpu_seconds: listed, pace }, all) {
   const unknown = pace.startsWith("unknown") ? ` Changes of pace are ${pace}.` : "";
   if (events.length === 0) return `Nothing: no restart, stall, slow rank, change of pace or hardware event.${unknown}`;
-  const share = whole > 0 && told > 0 ? ` that cost ${percent(told / whole)} of the GPU time` : "";
+  const share = whole > 0 && listed > 0 ? ` that cost ${percent(listed / whole)} of the GPU time` : "";
   const shown = all ? events.length : Math.min(events.length, COSTLIEST);
   const which = shown < events.length + left ? ` The ${count(shown)} costliest are shown.` : "";
   return `${plural(events.length + left, "event")}${share}.${which}${unknown}`;

@@ -53,7 +53,7 @@ function sorted(rows) {
   return rows.sort((a, b) => (by(a) == null) - (by(b) == null) || sign * order(by(a), by(b)) || order(b.start, a.start));
 }
 
-// GPU time and waste of all listed runs together. That of abandoned runs is no one's to win back: nobody knows when they
+// GPU time and waste of all listed runs together. That of abandoned runs cannot be won back: it is unknown when they
 // ended.
 function drawSums(listed) {
   const rows = listed.filter((run) => run.status !== "abandoned");

@@ -61,7 +61,7 @@ def _watch_zero_grad(torch, auto) -> None:
 
 
 def _watch_passes(torch, auto) -> None:
-    """Only the end of a pass over the parameters tells: one that is left early is no update, and nothing stays open."""
+    """Only the end of a pass over the parameters counts: one that is left early is no update, and nothing stays open."""
     named = torch.nn.Module.named_parameters
 
     def update(parameters):
