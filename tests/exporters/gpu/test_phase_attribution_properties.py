@@ -153,6 +153,8 @@ def test_model_solution_is_always_finite(samples):
     rates = ActivityModel()
     for shares, means, spent_ns in samples:
         whole = sum(shares.values())
-        rates.learn({f"p{i}": share / whole for i, share in shares.items()}, means, spent_ns)
+        phases = [f"p{i}" for i in shares]
+        rows = rates.learn(phases, [share / whole for share in shares.values()], means, spent_ns)
+        assert len(set(rows)) == len(phases)
         for unit, mean in means.items():
-            assert all(abs(rate) < 1e24 for rate in rates.rates(unit, [f"p{i}" for i in range(10)])), mean
+            assert all(abs(rate) < 1e24 for rate in rates.rates(unit, range(10))), mean

@@ -4,8 +4,8 @@ The model is mean = sum of share x rate. The normal equations are kept, decayed 
 towards the overall mean, so that a phase about which nothing was learned gets that mean (Hoerl and Kennard 1970).
 Solved at most once per SOLVE_NS; with 11 phases and 6 units that takes about 1 ms.
 
-    model = ActivityModel(); model.learn({"forward": 0.4, "loader": 0.6}, {"sm": 0.3}, 10**9)
-    model.rates("sm", ["forward", "loader"])
+    model = ActivityModel(); rows = model.learn(["forward", "loader"], [0.4, 0.6], {"sm": 0.3}, 10**9)
+    model.rates("sm", rows)
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ SOLVE_NS = 10 * 10**9
 RIDGE = 0.5
 # After each of the first samples the equations are solved again.
 EARLY_SAMPLES = 8
+SCALE_MIN = 1e-9
 
 
 class ActivityModel:
     def __init__(self):
         self._rows: dict[str, int] = {}  # row of each phase in the equations
+        # Products and sums are those at the present once multiplied by `_scale`, which decays in their place.
+        self._scale = 1.0
         self._products: list[list[float]] = []
         self._sums: dict[str, list[float]] = {}
         self._weight: dict[str, float] = {}
@@ -32,36 +35,47 @@ class ActivityModel:
         self._solved: dict[str, list[float]] = {}
         self._due_ns, self._samples = 0, 0
 
-    def learn(self, shares: dict[str, float], means: dict[str, float], spent_ns: int) -> None:
-        """Add a sample: `shares` by phase sum to 1, `means` by unit."""
+    def learn(
+        self, phases: Iterable[str], shares: Iterable[float], means: dict[str, float], spent_ns: int
+    ) -> list[int]:
+        """Add a sample: the shares of the phases sum to 1, `means` are by unit. Returns the phases' rows."""
         decay = exp(-spent_ns / MEMORY_NS)
-        for phase in shares:
+        for phase in phases:
             if phase not in self._rows:
                 self._add_row(phase)
-        self._products = [[decay * value for value in row] for row in self._products]
-        at_row = [(self._rows[phase], share) for phase, share in shares.items()]
-        for i, share in at_row:
-            row = self._products[i]
-            for j, other in at_row:
-                row[j] += share * other
+        rows = [self._rows[phase] for phase in phases]
+        self._scale *= decay
+        if self._scale < SCALE_MIN:
+            self._rescale()
+        at_row = [(row, share, share / self._scale) for row, share in zip(rows, shares, strict=True)]
+        for i, _, scaled in at_row:
+            products = self._products[i]
+            for j, other, _ in at_row:
+                products[j] += scaled * other
         for unit, mean in means.items():
-            sums = [decay * value for value in self._sums.get(unit, [0.0] * len(self._rows))]
-            for i, share in at_row:
-                sums[i] += share * mean
-            self._sums[unit] = sums
+            sums = self._sums.get(unit)
+            if sums is None:
+                sums = self._sums[unit] = [0.0] * len(self._rows)
+            for i, _, scaled in at_row:
+                sums[i] += scaled * mean
             weight = decay * self._weight.get(unit, 0.0)
             self._means[unit] = (weight * self._means.get(unit, 0.0) + mean) / (weight + 1)
             self._weight[unit] = weight + 1
         self._samples += 1
         self._due_ns -= spent_ns
+        return rows
 
-    def rates(self, unit: str, phases: Iterable[str]) -> list[float]:
+    def rates(self, unit: str, rows: Iterable[int]) -> list[float]:
         """The unit's mean in each of the phases. Raises KeyError for a unit that was never learned."""
         if self._due_ns <= 0 or unit not in self._solved:
             self._solve()
         solved, mean = self._solved[unit], self._means[unit]
-        rows = [self._rows.get(phase, len(solved)) for phase in phases]
         return [solved[row] if row < len(solved) else mean for row in rows]
+
+    def _rescale(self) -> None:
+        scale, self._scale = self._scale, 1.0
+        for row in (*self._products, *self._sums.values()):
+            row[:] = [scale * value for value in row]
 
     def _add_row(self, phase: str) -> None:
         self._rows[phase] = len(self._rows)
@@ -74,6 +88,7 @@ class ActivityModel:
 
     def _solve(self) -> None:
         units = list(self._sums)
+        self._rescale()
         rows = [list(row) for row in self._products]
         for i, row in enumerate(rows):
             row[i] += RIDGE

@@ -12,8 +12,9 @@ samples. Ranks that share a GPU share its time in equal parts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from operator import lt
 
 from goodput_exporters.collectors.gpu_phases.activity_model import ActivityModel
@@ -128,19 +129,22 @@ class GpuTotals:
             return round(grown * 1e6)
         return None if watts is None or not 0 <= watts <= WATTS_MAX else round(watts * spent_ns / 1e3)
 
-    def split(self, unit: str, amount: int, shares_ns: dict[str, int]) -> dict[str, int]:
-        """`amount` over phases by time and learned activity; no phase gets more than its time or power allows."""
-        if len(shares_ns) == 1:
-            return dict.fromkeys(shares_ns, amount)
-        least = ACTIVITY_SHARE_MIN * amount / sum(shares_ns.values())
-        rates = self.model.rates(unit, shares_ns)
-        weights = [ns * max(rate, least) for ns, rate in zip(shares_ns.values(), rates, strict=True)]
-        caps: list[int] | None = list(shares_ns.values())
+    def split(self, unit: str, amount: int, times_ns: list[int], rows: list[int]) -> list[int]:
+        """`amount` over phases by time and learned activity; no phase gets more than its time or power allows.
+
+        `rows` are the phases' in the model.
+        """
+        if len(times_ns) == 1:
+            return [amount]
+        least = ACTIVITY_SHARE_MIN * amount / sum(times_ns)
+        rates = self.model.rates(unit, rows)
+        weights = [ns * (rate if rate > least else least) for ns, rate in zip(times_ns, rates, strict=True)]
+        caps: list[int] | None = times_ns
         if unit == ENERGY:
-            caps = [int(ns * self.limit_watts / 1e3) for ns in caps] if self.limit_watts else None
+            caps = [int(ns * self.limit_watts / 1e3) for ns in times_ns] if self.limit_watts else None
             # The power limit may be exceeded for a moment.
             caps = caps if caps is not None and sum(caps) >= amount else None
-        return dict(zip(shares_ns, apportion(amount, weights, caps), strict=True))
+        return apportion(amount, weights, caps)
 
 
 class PhaseAttribution:
@@ -197,24 +201,23 @@ class PhaseAttribution:
             rank.key: _bounded(names, _time_by_phase(rank, totals.rank_totals_ns[rank.key], spent_ns))
             for rank in known
         }
-        pooled_ns: dict[str, int] = {}
-        for part in own_ns.values():
-            _add(pooled_ns, part)
-        shares = apportion(spent_ns, list(pooled_ns.values()) or [1])
-        shares_ns = {phase: ns for phase, ns in zip(pooled_ns or [NO_RANK], shares, strict=True) if ns}
-        _add(totals.covered_ns, shares_ns)
-        if max(shares_ns.values()) < MIXED_BELOW * spent_ns:
+        shares_ns = _shared(spent_ns, own_ns.values())
+        times_ns = list(shares_ns.values())
+        _add(totals.covered_ns, shares_ns, times_ns)
+        if max(times_ns) < MIXED_BELOW * spent_ns:
             totals.mixed_ns += spent_ns
         amounts = {unit: round(ratio * spent_ns) for unit, ratio in activity.items()}
         energy_uj = totals.energy_since_last(gpu, spent_ns)
         if energy_uj is not None:
             amounts[ENERGY] = energy_uj
         means = {unit: amount / spent_ns for unit, amount in amounts.items()}
-        totals.model.learn({phase: ns / spent_ns for phase, ns in shares_ns.items()}, means, spent_ns)
-        credited = {unit: totals.split(unit, amount, shares_ns) for unit, amount in amounts.items()}
+        rows = totals.model.learn(shares_ns, [ns / spent_ns for ns in times_ns], means, spent_ns)
+        credited = {unit: totals.split(unit, amount, times_ns, rows) for unit, amount in amounts.items()}
         for unit, parts in credited.items():
-            _add(totals.energy_uj if unit == ENERGY else totals.active_ns.setdefault(unit, {}), parts)
-        busy_ns = next((credited[unit] for unit in BUSY_UNITS if unit in credited), None)
+            sums = totals.energy_uj if unit == ENERGY else totals.active_ns.setdefault(unit, {})
+            _add(sums, shares_ns, parts)
+        busy = next((credited[unit] for unit in BUSY_UNITS if unit in credited), None)
+        busy_ns = None if busy is None else dict(zip(shares_ns, busy, strict=True))
         for rank in known:
             energy_share_uj = (energy_uj or 0) // len(known)
             self._credit_rank(rank, own_ns[rank.key], shares_ns, busy_ns, energy_share_uj)
@@ -249,14 +252,22 @@ def _activity(gpu: Gpu) -> dict[str, float]:
 
 def _time_by_phase(rank: RankPhases, before: tuple[int, ...], spent_ns: int) -> dict[str, int]:
     """`spent_ns` by phase, in proportion to the growth of the rank's totals, which were read a moment later."""
-    before = before + (0,) * (len(rank.totals_ns) - len(before))
-    grown = [max(now - then, 0) for now, then in zip(rank.totals_ns, before, strict=False)]
-    parts = apportion(spent_ns, grown if any(grown) else [1] + [0] * (len(grown) - 1))
-    return {phase: ns for phase, ns in zip(rank.phases, parts, strict=False) if ns}
+    now = rank.totals_ns
+    # Of phases that were defined since, there is no total before.
+    grown = [
+        (at, total - then)
+        for at, (total, then) in enumerate(zip_longest(now, before[: len(now)], fillvalue=0))
+        if total > then
+    ] or [(0, 1)]
+    parts = apportion(spent_ns, [growth for _, growth in grown])
+    width = len(rank.phases)
+    return {rank.phases[at]: ns for (at, _), ns in zip(grown, parts, strict=True) if ns and at < width}
 
 
 def _bounded(names: set[str], parts: dict[str, int]) -> dict[str, int]:
     """`parts` with the phases beyond PHASES_MAX as OTHER; adds the others to `names`."""
+    if names.issuperset(parts):
+        return parts
     bounded: dict[str, int] = {}
     for phase, ns in parts.items():
         if phase not in names and len(names) >= PHASES_MAX - 1:
@@ -266,8 +277,19 @@ def _bounded(names: set[str], parts: dict[str, int]) -> dict[str, int]:
     return bounded
 
 
-def _add(sums: dict[str, int], parts: dict[str, int]) -> None:
-    for phase, amount in parts.items():
+def _shared(spent_ns: int, parts: Iterable[dict[str, int]]) -> dict[str, int]:
+    """`spent_ns` by phase, of ranks that have their time in `parts`; without a rank it is idle."""
+    pooled: dict[str, int] = {}
+    for part in parts:
+        _add(pooled, part, part.values())
+    if sum(pooled.values()) == spent_ns:
+        return pooled
+    shares = apportion(spent_ns, list(pooled.values()) or [1])
+    return {phase: ns for phase, ns in zip(pooled or [NO_RANK], shares, strict=True) if ns}
+
+
+def _add(sums: dict[str, int], phases: Iterable[str], amounts: Iterable[int]) -> None:
+    for phase, amount in zip(phases, amounts, strict=True):
         sums[phase] = sums.get(phase, 0) + amount
 
 
