@@ -3,89 +3,28 @@
 import copy
 import json
 import socket
-import threading
 
 import pytest
+from support.nccl_ras import RasServer, answer, missing, rank, recorded
 
 from goodput.cli import main
 from goodput.trace import TraceError
 from goodput.trace.hangs.ras import analyze_ras
 
-STATUS = {
-    "init_state": 0,
-    "async_error": 0,
-    "finalize_called": False,
-    "destroy_flag": False,
-    "abort_flag": False,
-}
-
-
-def rank(number: int, calls: int = 40, **status) -> dict:
-    counts = {"Broadcast": 1, "Reduce": 0, "AllGather": 0, "ReduceScatter": 0, "AllReduce": calls}
-    place = {
-        "rank": number,
-        "host": "172.16.64.245",
-        "pid": 1524344 + number,
-        "cuda_dev": number,
-        "nvml_dev": number,
-    }
-    return {**place, "status": {**STATUS, **status}, "collective_counts": counts}
-
-
-def missing(number: int, dead: bool) -> dict:
-    """As in NVIDIA's documentation."""
-    status = {"unresponsive": True, "considered_dead": dead}
-    return {"rank": number, "host": "172.16.64.246", "pid": 7, "cuda_dev": 1, "nvml_dev": 1, "status": status}
-
-
-def answer(*ranks: dict, gone: tuple = ()) -> dict:
-    one = {
-        "hash": "0xae94423cfbb2ef4a",
-        "secondary_hash": "0xb7e7187447156001:0xb8242ed28a71381e",
-        "size": len(ranks) + len(gone),
-        "ranks_count": len(ranks),
-        "missing_ranks_count": len(gone),
-        "ranks": list(ranks),
-        "missing_ranks": list(gone),
-    }
-    head = {"nccl_version": "2.29.1", "cuda_runtime_version": 13000, "timestamp": "2025-12-19 13:06:53"}
-    ras = {"collection_time_sec": 0.0, "timeouts_count": 0}
-    return {**head, "communicators_count": 1, "communicators": [one], "ras": ras}
-
 
 @pytest.fixture
 def served():
     """A function that serves these answers, one a connection, and returns the address."""
-    servers, threads, asked = [], [], []
+    servers = []
 
     def serve(*answers: bytes) -> str:
-        server = socket.create_server(("127.0.0.1", 0))
-        servers.append(server)
+        servers.append(RasServer(*answers))
+        return servers[-1].address
 
-        def run():
-            for one in answers:
-                connection, _ = server.accept()
-                with connection:
-                    received = b""
-                    while received.count(b"\n") < 2:
-                        received += connection.recv(1000)
-                    asked.append(received)
-                    connection.sendall(one)
-
-        threads.append(threading.Thread(target=run))
-        threads[-1].start()
-        return f"127.0.0.1:{server.getsockname()[1]}"
-
-    serve.asked = asked
+    serve.servers = servers
     yield serve
     for server in servers:
         server.close()
-    for thread in threads:
-        thread.join(30)
-
-
-def recorded(*documents: dict) -> list[bytes]:
-    return [b"OK\n" + json.dumps(one, indent=2).encode() for one in documents]
 
 
 def judged(served, first: dict, last: dict | None = None) -> dict:
@@ -96,7 +35,7 @@ def judged(served, first: dict, last: dict | None = None) -> dict:
 
 def test_it_is_asked_for_json(served):
     judged(served, answer(rank(0)))
-    assert served.asked == [b"SET FORMAT json\nVERBOSE STATUS\n"] * 2
+    assert served.servers[0].asked == [b"SET FORMAT json\nVERBOSE STATUS\n"] * 2
 
 
 def test_missing_ranks_are_named(served):

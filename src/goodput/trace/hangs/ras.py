@@ -40,12 +40,26 @@ def analyze_ras(source: str, between_seconds: float = BETWEEN_SECONDS, sleep: Ca
 
     `kind` is "missing", "failed", "behind" or "ok"; those that are not ok come first.
     """
+    return ras_document(ras_answers(source, between_seconds, sleep))
+
+
+def ras_answers(
+    source: str,
+    between_seconds: float = BETWEEN_SECONDS,
+    sleep: Callable = time.sleep,
+    bytes_max: int = ANSWER_BYTES_MAX,
+    answer_seconds: float = ANSWER_SECONDS,
+) -> list[dict]:
+    """Two answers, or the one of a file, of at most `bytes_max` and `answer_seconds` each. Raises TraceError."""
     if os.path.isfile(source):
-        answers = [_parsed(_file(source), source)]
-    else:
-        answers = [_parsed(_ask(source), source)]
-        sleep(between_seconds)
-        answers.append(_parsed(_ask(source), source))
+        return [_parsed(_file(source), source, ANSWER_BYTES_MAX)]
+    first = _parsed(_ask(source, bytes_max, answer_seconds), source, bytes_max)
+    sleep(between_seconds)
+    return [first, _parsed(_ask(source, bytes_max, answer_seconds), source, bytes_max)]
+
+
+def ras_document(answers: list[dict]) -> dict:
+    """What `analyze_ras` returns, of one answer or two of the same job."""
     before = {_key(one): one for one in answers[0]["communicators"]}
     last = answers[-1]
     found = [
@@ -67,16 +81,16 @@ def _file(path: str) -> bytes:
         raise TraceError(f"{path}: {error.strerror or error}") from None
 
 
-def _ask(address: str) -> bytes:
+def _ask(address: str, bytes_max: int, seconds: float) -> bytes:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise TraceError(f"{address}: neither a file nor HOST:PORT, such as {ADDRESS}")
-    answer, end = b"", time.monotonic() + ANSWER_SECONDS
+    answer, end = b"", time.monotonic() + seconds
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS) as connection:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=seconds) as connection:
             connection.sendall(_COMMANDS)
             # RAS closes the connection after its answer.
-            while len(answer) <= ANSWER_BYTES_MAX:
+            while len(answer) <= bytes_max:
                 connection.settimeout(max(end - time.monotonic(), 0.001))
                 part = connection.recv(1 << 16)
                 if not part:
@@ -87,10 +101,10 @@ def _ask(address: str) -> bytes:
     return answer
 
 
-def _parsed(answer: bytes, source: str) -> dict:
+def _parsed(answer: bytes, source: str, bytes_max: int) -> dict:
     """The JSON after RAS's acknowledgements. Raises TraceError with the source and the reason."""
-    if len(answer) > ANSWER_BYTES_MAX:
-        raise TraceError(f"{source}: an answer of more than {ANSWER_BYTES_MAX >> 20} MiB")
+    if len(answer) > bytes_max:
+        raise TraceError(f"{source}: an answer of more than {bytes_max >> 20} MiB")
     begin = answer.find(b"{")
     if begin < 0:
         begins = answer.decode("utf-8", "replace").strip()[:80]
