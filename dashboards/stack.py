@@ -244,7 +244,8 @@ PANELS = [
     panels.lines(
         "Agents: pushes and samples",
         "Per second: pushed reports by outcome, samples of drivers, requested stacks, bursts of stack samples, ranks "
-        "whose connections were read since they wait for communication, hardware events, exports over OTLP (--otlp). "
+        "whose connections were read since they wait for communication, queries of NCCL's RAS (--nccl-ras), hardware "
+        "events, exports over OTLP (--otlp). "
         "Unreachable: aggregator or network. Rejected: see the errors beside. Less than one sample per second for "
         "each driver: a driver that is slow or hangs.",
         {
@@ -253,6 +254,7 @@ PANELS = [
             "stacks {{outcome}}": rate_of("goodput_node_stacks_total", "outcome", NODE),
             "bursts of stacks {{outcome}}": rate_of("goodput_node_stack_bursts_total", "outcome", NODE),
             "connections {{outcome}}": rate_of("goodput_node_connection_reads_total", "outcome", NODE),
+            "NCCL's RAS {{outcome}}": rate_of("goodput_node_ras_queries_total", "outcome", NODE),
             "health events": rate_of("goodput_health_events_total", "", NODE),
             "OTLP {{outcome}}": rate_of("goodput_node_otlp_exports_total", "outcome", NODE),
         },

@@ -153,6 +153,9 @@ PACKAGES = {
     "exporters.stack_sampling": [
         *("exporters.collectors.COLLECTOR", "exporters.system", "rank_page", "stack_samples"),
     ],
+    "exporters.nccl_ras": [
+        *("exporters.collectors.COLLECTOR", "exporters.system", "trace", "wire"),
+    ],
     "exporters.check": [
         "exporters.collector",
         "exporters.directory_lock",
@@ -172,7 +175,7 @@ PACKAGES = {
         # The types of the collectors that it connects; it finds these by name too.
         "exporters.collectors.COLLECTOR",
         *("exporters.events", "exporters.gpu", "exporters.push", "exporters.server", "goodput", "metrics"),
-        *("exporters.stack_sampling", "otlp", "rank_page"),
+        *("exporters.nccl_ras", "exporters.stack_sampling", "otlp", "rank_page"),
     ],
     "simulate": ["exporters.push", "histograms", "metrics", "wire"],
     "compare": ["account", "estimates", "runlog", "web", "wire"],

@@ -31,6 +31,7 @@ from goodput_exporters.directory_lock import DirectoryInUse, DirectoryLock
 from goodput_exporters.events.event_queue import EventQueue
 from goodput_exporters.events.link_monitor import LinkMonitor
 from goodput_exporters.gpu.sample import Sample
+from goodput_exporters.nccl_ras import RasQueries
 from goodput_exporters.push.credentials import NONE_NEEDED, Credentials
 from goodput_exporters.push.pusher import Pusher
 from goodput_exporters.push.stacks import Stacks
@@ -72,6 +73,7 @@ class Agent:
         push_interval_seconds: float = 5.0,
         py_spy: bool = False,
         sample_stacks: bool = False,
+        nccl_ras: str = "",
         otlp: OtlpSettings | None = None,
         compat: str = "",
         node: str | None = None,
@@ -112,6 +114,7 @@ class Agent:
                 agent_version=version,
             )
         self.stack_sampling = StackSampling(self.settings.procfs) if sample_stacks else None
+        self.ras = RasQueries(nccl_ras) if nccl_ras else None
         self.otlp = self._otlp_exporter(otlp) if otlp else None
         self._directory_lock = DirectoryLock(self.settings.directory)
         self._scraping = threading.Lock()
@@ -146,7 +149,7 @@ class Agent:
             self.poll()
         if self.pusher:
             self.pusher.stop(flush_seconds)
-        for part in (self.stacks, self.stack_sampling, self.otlp):
+        for part in (self.stacks, self.stack_sampling, self.ras, self.otlp):
             if part:
                 part.stop()
         for collector in (self.gpus, self.storage, self.ranks):
@@ -180,9 +183,11 @@ class Agent:
         reports = self._safely(self.ranks.poll)
         if self.pusher and reports:
             self.pusher.add([self.phases.with_gpu_totals(report) for report in reports])
-        sampling = self.stack_sampling
+        sampling, ras = self.stack_sampling, self.ras
         if sampling and not self._stopping.is_set():
             self._safely(lambda: sampling.poll(self.ranks.followed()))
+        if ras and not self._stopping.is_set():
+            self._safely(lambda: ras.poll(self.ranks.followed(), self.settings.monotonic_ns()))
         self._poll_links()
         is_acknowledged = self.pusher.is_acknowledged if self.pusher else (lambda key: True)
         for key in self._safely(lambda: self.ranks.sweep(is_acknowledged)) or ():
@@ -303,8 +308,8 @@ class Agent:
         families.add("goodput_node_info", {"host": self.node, "version": self.version}, 1)
         for runner in self.runners.values():
             runner.describe(families)
-        own = (self.pusher, self.otlp, self.authenticator, self.stacks, self.stack_sampling, self.events)
-        for part in own:
+        own = (self.pusher, self.otlp, self.authenticator, self.stacks, self.stack_sampling, self.ras)
+        for part in (*own, self.events):
             if part:
                 part.collect(families)
         if self._scrape_seconds is not None:

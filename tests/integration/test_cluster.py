@@ -60,6 +60,7 @@ QUIET = {
     "goodput_gpu_xgmi_links": "no GPU is AMD's",
     "goodput_network_pause_frames_total": "the same",
     "goodput_network_allowance_exceeded_total": "the same",
+    "goodput_node_ras_queries_total": "no agent asks NCCL's RAS",
     "goodput_node_stacks_total": "no stacks are requested, since the ranks' pids are simulated",
     "goodput_aggregator_clamped_total": "the clocks agree",
     "goodput_role_gpu_seconds": "the run has one role",

@@ -23,7 +23,12 @@ EVENTS_MAX = 1024
 RANKS_MAX = schema.RANKS_MAX
 STRIDE_MAX = 1 << 62
 _CHECKPOINTS = ("checkpoint_begun", "checkpoint_committed")
-_REPORTED_ONCE = ("collectives", "operations", "connections")  # fields of the live part; None: as before
+_REPORTED_ONCE = (
+    "collectives",
+    "operations",
+    "connections",
+    "ras",
+)  # fields of the live part; None: as before
 
 
 class Batch(NamedTuple):

@@ -37,6 +37,7 @@ EPILOG = """examples:
 SECONDS_MAX = 86_400.0
 GPUS_MAX = 256
 FAILURE_SECONDS = 2.0  # how long a failed agent goes on at most
+RAS_ADDRESS = "localhost:28028"  # NCCL's default
 NETWORK_KINDS = ("physical", "bond", "infiniband", "virtual")
 # The kubelet's, below --rootfs.
 POD_RESOURCES, CONTAINER_LOGS = "var/lib/kubelet/pod-resources/kubelet.sock", "var/log/containers"
@@ -72,6 +73,10 @@ def add_options(parser) -> None:
         help="sample the main threads of ranks that spend time in no phase with py-spy, so that the advice names "
         "functions and lines; auto: where py-spy is installed and may read the process (as for --py-spy), within "
         "0.5 %% of a core (default: %(default)s)")  # fmt: skip
+    add("--nccl-ras", metavar="HOST:PORT", type=ras_address, nargs="?", const=RAS_ADDRESS,
+        help="when a rank of this node hangs, ask NCCL's RAS at this address which ranks of its job are missing, have "
+        "failed or are behind, and report it for the verdict; NCCL 2.28.7 and later "
+        f"(default: off; without an address {RAS_ADDRESS})")  # fmt: skip
     add("--sysfs", metavar="ROOT", type=path, default="/sys", help="default: %(default)s")
     add("--procfs", metavar="ROOT", type=path, default="/proc", help="default: %(default)s")
     add("--rootfs", metavar="ROOT", type=path, default="/",
@@ -121,6 +126,11 @@ def add_aggregator_options(add, help: str) -> None:
         variable = variable_of(option)
         add(option, metavar="FILE", type=path, default=os.environ.get(variable) or None,
             help=f"{text} (default: ${variable})")  # fmt: skip
+
+
+def ras_address(text: str) -> str:
+    listen_address(text)
+    return text
 
 
 def path(text: str) -> str:
@@ -196,6 +206,7 @@ def _agent(agent_class, arguments, credentials, authenticator, otlp):
         grace_seconds=arguments.grace,
         py_spy=arguments.py_spy,
         sample_stacks=is_running and arguments.stack_samples == "auto",
+        nccl_ras=(arguments.nccl_ras or "") if is_running else "",
         otlp=otlp,
         compat=arguments.compat,
         sysfs=arguments.sysfs,
@@ -243,6 +254,8 @@ def _check_arguments(arguments, credentials) -> None:
         raise ValueError("--json needs --check; --once prints the Prometheus text format")
     if arguments.py_spy and not arguments.aggregator:
         raise ValueError("--py-spy needs --aggregator, which requests the stacks")
+    if arguments.nccl_ras and not arguments.aggregator:
+        raise ValueError("--nccl-ras needs --aggregator, which gives the verdict")
     if bool(credentials.client_cert) != bool(credentials.client_key):
         raise ValueError("--client-cert and --client-key go together")
     for name in filter(None, (credentials.token_file, credentials.client_key)):

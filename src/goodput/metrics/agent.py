@@ -39,6 +39,8 @@ goodput_node_events_dropped_total: Events of ranks (marks, checkpoints, ...) dro
     the aggregator acknowledged them.
 goodput_node_reports_refused_total: Reports of rank processes that were not queued because the backlog holds
     too many processes.
+goodput_node_ras_queries_total{outcome}: Queries of NCCL's RAS about ranks that hang (--nccl-ras) by outcome:
+    answered, failed.
 goodput_node_stacks_total{outcome}: Stack dumps requested by the aggregator (--py-spy) by outcome: taken,
     failed, ignored (not a rank of this node), refused (the page names a process of another user).
 goodput_node_stack_bursts_total{outcome}: Bursts of stack samples of ranks in no phase (--stack-samples) by

@@ -26,6 +26,7 @@ from goodput.wire.collectives import Collectives, Operations, operations_problem
 from goodput.wire.collectives import problem as collective_problem
 from goodput.wire.connections import Connections, connections_problem
 from goodput.wire.identity import BOUNDS, PLACES, check_fields, clean_text
+from goodput.wire.ras import RasAnswer, ras_problem
 from goodput.wire.step_blocks import BlockError, StepBlock, check_block, encode_rows
 
 VERSION = 2
@@ -133,6 +134,7 @@ class Live(Struct, frozen=True, gc=False, omit_defaults=True):
     collectives: Collectives | None = None  # of a rank without progress; None: as before
     operations: Operations | None = None  # of process groups, cumulative; None: as before
     connections: Connections | None = None  # of a rank that waits for communication; None: as before
+    ras: RasAnswer | None = None  # of the rank's job while it hangs; None: as before
 
 
 class Identity(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -525,6 +527,8 @@ def _check_live(live: Live, phases: tuple[str, ...], who: str) -> None:
     if live.operations is not None and (problem := operations_problem(live.operations)):
         raise SchemaError(f"{who}: {problem}")
     if live.connections is not None and (problem := connections_problem(live.connections)):
+        raise SchemaError(f"{who}: {problem}")
+    if live.ras is not None and (problem := ras_problem(live.ras)):
         raise SchemaError(f"{who}: {problem}")
     if live.phase not in phases or live.ended not in ("", "finished", "failed", "resumed"):
         raise SchemaError(f"{who}: live phase {live.phase[:40]!r} or end reason {live.ended[:40]!r} unknown")

@@ -21,6 +21,7 @@ from goodput.stack_samples import sample_file
 from goodput.wire import schema
 from goodput.wire.connections import Connections
 from goodput.wire.identity import PLACES, RATES
+from goodput.wire.ras import RasAnswer
 from goodput_exporters.collectors.ranks.reached_peaks import ReachedPeaks
 from goodput_exporters.collectors.ranks.recent_steps import RecentSteps
 from goodput_exporters.collectors.ranks.reported_collectives import ReportedCollectives, ReportedOperations
@@ -70,7 +71,9 @@ class Rank:
         self.plugin: Reader | None = reader if self.is_plugin else None
         self.joined = False
         self.operations = ReportedOperations()
-        self.connections: Connections | None = None  # to be reported once; see reported_connections.py
+        # To be reported once; see reported_connections.py and nccl_ras.
+        self.connections: Connections | None = None
+        self.ras: RasAnswer | None = None
 
     def poll(self, now_ns: int, sequence: int) -> schema.RankReport | None:
         """Read the page at monotonic `now_ns`; None when it is dead and was reported so. Raises PageError."""
@@ -105,6 +108,13 @@ class Rank:
         }
         if any(getattr(found, name) != value for name, value in known.items()):
             self.identity = replace(found, **known)
+
+    def progress_ns(self) -> int:
+        """The monotonic end of its last step, or its start; of one whose steps nobody sees its last call."""
+        assert self.snapshot is not None
+        if self.is_plugin:
+            return self.snapshot.last_ns
+        return self.snapshot.identity["start_mono_ns"] if self.last_step is None else self.last_step.end_ns
 
     def process_key(self) -> tuple:
         """What two files of one process have in common; of different users none are."""
@@ -227,11 +237,12 @@ class Rank:
                 self.reader, snapshot, now_ns, self.alive, self._procfs, self.plugin
             ),
             operations=self.operations.poll(self.reader, now_ns, not self.alive or bool(snapshot.ended)),
-            connections=self._take_connections(),
+            **self._take_once(),
         )
 
-    def _take_connections(self) -> Connections | None:
-        taken, self.connections = self.connections, None
+    def _take_once(self) -> dict[str, Any]:
+        taken = {"connections": self.connections, "ras": self.ras}
+        self.connections = self.ras = None
         return taken
 
     def _sampled_stacks(self) -> schema.SampledStacks | None:

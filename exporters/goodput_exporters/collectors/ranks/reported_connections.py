@@ -115,13 +115,7 @@ class ReportedConnections:
 
 
 def _may_hang(rank: Rank, now_ns: int) -> bool:
-    assert rank.snapshot is not None
-    progress_ns = rank.snapshot.identity["start_mono_ns"]
-    if rank.is_plugin:
-        progress_ns = rank.snapshot.last_ns  # Its steps are not recorded.
-    elif rank.last_step is not None:
-        progress_ns = rank.last_step.end_ns
-    return now_ns - progress_ns > AFTER_NS
+    return now_ns - rank.progress_ns() > AFTER_NS
 
 
 def _waited_ns(snapshot: Snapshot, now_ns: int) -> int:
