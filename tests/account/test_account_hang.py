@@ -80,6 +80,7 @@ def test_rank_in_loader_is_the_culprit():
         ],
         "victims": 3,
         "collective": None,
+        "ras": None,
     }
 
 

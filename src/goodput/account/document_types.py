@@ -284,6 +284,32 @@ class CollectiveVerdict(TypedDict):
     slow_link: SlowLink | None
 
 
+class RasRank(TypedDict):
+    """A rank as NCCL names it: `number` in the communicator; `rank` of the run is null where that is not known."""
+
+    rank: int | None
+    number: int
+    host: str
+    pid: int | None
+    problem: str
+
+
+class RasFinding(TypedDict):
+    """What NCCL's RAS says of the worst communicator; `kind` is missing, failed or behind, `count` the ranks that are.
+
+    `suspicious` of the job's `communicators` have something wrong.
+    """
+
+    time: float
+    hash: str
+    size: int
+    kind: str
+    count: int
+    ranks: list[RasRank]
+    suspicious: int
+    communicators: int
+
+
 class HangVerdict(TypedDict):
     """No rank completes a step, and no planned phase explains it. Without a culprit, `reason` says why."""
 
@@ -299,6 +325,7 @@ class HangVerdict(TypedDict):
     suspects: list[Suspect]
     victims: int
     collective: CollectiveVerdict | None
+    ras: RasFinding | None
 
 
 class Hang(HangVerdict):

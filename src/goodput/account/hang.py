@@ -30,6 +30,7 @@ from typing import NamedTuple
 
 from goodput.account import document_types
 from goodput.account.collective_verdict import CollectiveVerdict
+from goodput.account.collectives.ras_finding import RasFinding
 from goodput.account.stall_threshold import PLANNED_LEAST_NS, TIMES
 from goodput.account.states import PLANNED
 
@@ -100,6 +101,7 @@ class Hang:
     suspects: tuple[Suspect, ...]
     victims: int
     collective: CollectiveVerdict | None = None
+    ras: RasFinding | None = None
 
     def document(self) -> document_types.HangVerdict:
         """The hang as a JSON-ready dictionary; without a culprit its fields are None."""
@@ -117,6 +119,7 @@ class Hang:
             "suspects": [one.document() for one in self.suspects[:SUSPECTS_SHOWN_MAX]],
             "victims": self.victims,
             "collective": self.collective.document() if self.collective else None,
+            "ras": self.ras.document() if self.ras else None,
         }
 
 
@@ -170,21 +173,32 @@ def with_collective(
     """The hang with what is wrong with its collectives; a rank named there is the culprit where there was no sure one."""
     reason = f"{found.reason}. {collective.reason[0].upper()}{collective.reason[1:]}"
     named = collective.culprits[0] if collective.culprits else None
+    found = replace(found, collective=collective)
+    return _with_culprit(found, named, collective.reason, ranks, now_ns) or replace(found, reason=reason)
+
+
+def with_ras(found: Hang, ras: RasFinding, ranks: Iterable[RankStatus], now_ns: int) -> Hang:
+    """The hang with what NCCL's RAS says; a rank that it names is the culprit where nothing else names one."""
+    found = replace(found, ras=ras)
+    if found.collective is None or not found.collective.culprits:
+        changed = _with_culprit(found, ras.named(), f"{ras.reason()}. {found.reason}", ranks, now_ns)
+        if changed is not None:
+            return changed
+    return replace(found, reason=f"{found.reason}. {ras.reason()}")
+
+
+def _with_culprit(
+    found: Hang, named: int | None, reason: str, ranks: Iterable[RankStatus], now_ns: int
+) -> Hang | None:
+    """The hang with this rank as its culprit, None where it is not known or there is a sure one."""
     known = next((one for one in ranks if one.rank == named), None)
     if known is None or (found.culprit is not None and found.culprit.kind != "behind"):
-        return replace(found, reason=reason, collective=collective)
+        return None
     kept = next((one for one in found.suspects if one.rank == named), None)
     culprit = kept or _suspect(known, now_ns, "behind")
     others = tuple(one for one in found.suspects if one.rank != named)
     victims = found.victims - (found.culprit is None and known.state == "communication")
-    return replace(
-        found,
-        culprit=culprit,
-        suspects=(culprit, *others),
-        victims=victims,
-        reason=collective.reason,
-        collective=collective,
-    )
+    return replace(found, culprit=culprit, suspects=(culprit, *others), victims=victims, reason=reason)
 
 
 def _is_excused_unseen(silent: list[RankStatus], fresh: list[RankStatus], now_ns: int) -> bool:

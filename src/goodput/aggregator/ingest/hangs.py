@@ -26,8 +26,9 @@ from goodput.account.collective_verdict import (
     with_links,
     with_slow_link,
 )
+from goodput.account.collectives.ras_finding import ras_finding
 from goodput.account.collectives.slow_link import stalled_link
-from goodput.account.hang import Hang, RankStatus, Suspect, verdict, with_collective
+from goodput.account.hang import Hang, RankStatus, Suspect, verdict, with_collective, with_ras
 from goodput.account.rank_status import rank_status
 from goodput.account.stall_threshold import PlannedLimits
 from goodput.aggregator.ingest.connections import packed_connections, unpacked
@@ -89,6 +90,11 @@ class HangDetector:
             collective = with_slow_link(collective, link, _is_waiting(collective, seen))
             collective = with_links(collective, self._links(run, collective, found.since_ns))
             found = with_collective(found, collective, seen, now_ns)
+        answers = [one.ras[1:] for one in processes.values() if one.ras is not None]
+        if answers:
+            pids = {rank: one.identity.pid for rank, one in processes.items()}
+            ras = ras_finding(answers, pids, len(seen) + unseen)
+            found = found if ras is None else with_ras(found, ras, seen, now_ns)
         alive = [one for one in found.suspects if one.kind in ("elsewhere", "behind")][:SUSPECTS_PER_HANG]
         self._requests[run] = [schema.stack_request(processes[one.rank].identity) for one in alive]
         # Clients identify a hang by its start, which each evaluation computes slightly differently.

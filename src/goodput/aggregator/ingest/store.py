@@ -29,6 +29,7 @@ from goodput.columns.attempts import ColumnAttempt, row_of
 from goodput.wire import connections, schema
 from goodput.wire.collectives import Collectives
 from goodput.wire.packed_rows import PackedRows, pack
+from goodput.wire.ras import RasAnswer
 from goodput.wire.sampled_stacks import NO_STACKS
 from goodput.wire.step_blocks import END, NUMBER
 
@@ -70,6 +71,8 @@ class Process:
     checkpoints: ProcessCheckpoints = field(default_factory=ProcessCheckpoints)
     collectives: Collectives | None = None  # as last reported, not kept in the ledger
     connections: bytes | None = None  # likewise, packed
+    # What NCCL's RAS said of its job, likewise: its steps by then, its host's time, and the answer.
+    ras: tuple[int, int, RasAnswer] | None = None
 
     @property
     def last(self) -> Row | None:
@@ -214,6 +217,10 @@ class Store:
             if live.connections is not None:
                 has_any = bool(live.connections.rows)
                 process.connections = connections.pack(live.connections) if has_any else None
+            if live.ras is not None:
+                process.ras = live.steps_done, live.now_ns, live.ras
+            elif process.ras is not None and process.ras[0] != live.steps_done:
+                process.ras = None  # The rank goes on.
             self.sampled.take(identity.run, attempt, live.stacks)
             if live.operations is not None:
                 attempt.collectives = self._operation_keys.sums(live.operations)
@@ -222,8 +229,8 @@ class Store:
                 live = replace(live, hardware=attempt.hardware, stacks=reported(attempt))
             if live.operations is None and attempt.collectives is not NO_SUMS:
                 live = replace(live, operations=reported_rows(attempt.collectives))
-        if live.collectives is not None or live.connections is not None:
-            live = replace(live, collectives=None, connections=None)
+        if live.collectives is not None or live.connections is not None or live.ras is not None:
+            live = replace(live, collectives=None, connections=None, ras=None)
         if identity.attempt != attempt.attempt:
             identity = replace(identity, attempt=attempt.attempt)
         return schema.RankReport(identity, report.sequence, report.phases, live, report.phase_states)
