@@ -110,7 +110,7 @@ class Rank:
             self.identity = replace(found, **known)
 
     def progress_ns(self) -> int:
-        """The monotonic end of its last step, or its start; of one whose steps nobody sees its last call."""
+        """The monotonic end of its last step, or its start; where its steps are not recorded, its last call."""
         assert self.snapshot is not None
         if self.is_plugin:
             return self.snapshot.last_ns
