@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from goodput.account import Account
+from goodput.account.facts import Key
 from goodput.account.fold import state_of
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts.past import Check
@@ -30,6 +31,10 @@ def ranks_by_excess(account: Account) -> list[int]:
     excess = {rank: ns - medians[account.straggler.peers(rank)] for rank, ns in own.items()}
     culprit = account.straggler.culprit()
     return sorted(own, key=lambda rank: (culprit is None or rank != culprit[0], -excess[rank], rank))
+
+
+def key_of(process: schema.RankReport) -> Key:
+    return process.identity.rank, process.identity.attempt
 
 
 class StepStates(NamedTuple):

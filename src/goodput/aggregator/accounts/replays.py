@@ -18,12 +18,11 @@ from goodput.account import Account, Run
 from goodput.account.account import ReplayedGains
 from goodput.aggregator.accounts.history import History, HistoryError
 from goodput.aggregator.accounts.past import Check, Past
-from goodput.aggregator.accounts.recorded_steps import ranks_by_excess, step_states
+from goodput.aggregator.accounts.recorded_steps import key_of, ranks_by_excess, step_states
 from goodput.aggregator.fair_queue import INTERNAL
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.whatif.gains import replayed_gains
 from goodput.whatif.steps import Recorder
-from goodput.wire import schema
 
 log = logging.getLogger("goodput.aggregator")
 EVERY_SECONDS, EVERY_TIMES = 60.0, 50  # or so many times as long as it took
@@ -131,18 +130,14 @@ def recorded(ledger: Ledger, run: Run, worst: Sequence[int], check: Check) -> Re
             # The first of the rows has all time before it, and is left out.
             after[rank, number] = max(newest.top_number - each - 1, 0)
             recorder.add_made(newest, made[rank] - min(each, newest.top_number - 1))
-    processes = [one for one in ledger.processes(run.name) if _key(one) in after]
-    tails = ledger.tails(processes, [after[_key(one)] for one in processes])
-    for key, pages in groupby(tails, key=lambda one: _key(one[0])):
+    processes = [one for one in ledger.processes(run.name) if key_of(one) in after]
+    tails = ledger.tails(processes, [after[key_of(one)] for one in processes])
+    for key, pages in groupby(tails, key=lambda one: key_of(one[0])):
         (process, first), *rest = pages
         values = [first.values, *(page.values for _, page in rest)]
         for found in step_states(process, values, check):
             recorder.add_columns(attempts[key], found.steps, found.counts, found.states)
     return recorder
-
-
-def _key(process: schema.RankReport) -> tuple[int, int]:
-    return process.identity.rank, process.identity.attempt
 
 
 def _chosen(worst: Sequence[int]) -> set[int]:

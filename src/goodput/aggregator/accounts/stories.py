@@ -10,6 +10,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, cast
 
 from goodput.account import FINAL_STATUSES, Account, Run, document
@@ -17,7 +19,7 @@ from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts, HealthEvent
 from goodput.aggregator.accounts.history import ANONYMOUS, INTERNAL, HistoryError
 from goodput.aggregator.accounts.past import Check, Past
-from goodput.aggregator.accounts.recorded_steps import ranks_by_excess, step_states
+from goodput.aggregator.accounts.recorded_steps import key_of, ranks_by_excess, step_states
 from goodput.aggregator.accounts.result_cache import ResultCache
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.causes import explain
@@ -30,7 +32,6 @@ from goodput.story.recording import Recording
 ROWS_MAX = 400_000  # some 5 us each
 RANKS_LEAST, WORST_MAX = 16, 8
 HARDWARE_MAX = 1000
-BLOCKS_AT_ONCE = 4
 # A story is built for a board's marks at most once in EVERY_SECONDS, and in EVERY_TIMES the time that the last one took.
 EVERY_SECONDS, EVERY_TIMES = 300.0, 100
 RANKS_MAX = 1024  # of a run whose story is built for its marks alone
@@ -128,13 +129,12 @@ def recorded(ledger: Ledger, run: Run, worst: Sequence[int], check: Check) -> Re
     """The steps of a run's ranks, or of some of them; `worst` are all ranks with steps, the slowest first."""
     chosen = _chosen(run, worst)
     recording = Recording(weight=max(len(worst), 1) / max(len(chosen), 1))
-    for process in ledger.processes(run.name):
-        key = process.identity.rank, process.identity.attempt
-        if key[0] in chosen and key in run.attempts:
-            pages = ledger.columns(process, page_blocks=BLOCKS_AT_ONCE)
-            attempt = run.attempts[key]
-            for found in step_states(process, (page.values for page in pages), check):
-                recording.add_rows(attempt, found.steps, found.counts, found.states, found.ends)
+    attempts = {key: one for key, one in run.attempts.items() if key[0] in chosen}
+    processes = [one for one in ledger.processes(run.name) if key_of(one) in attempts]
+    for process, pages in groupby(ledger.tails(processes, [0] * len(processes)), key=itemgetter(0)):
+        attempt = attempts[key_of(process)]
+        for found in step_states(process, (page.values for _, page in pages), check):
+            recording.add_rows(attempt, found.steps, found.counts, found.states, found.ends)
     return recording
 
 
