@@ -2,6 +2,7 @@
 
 import random
 import time
+from array import array
 
 import pytest
 from support.rank_page.page_maker import Rank
@@ -223,12 +224,12 @@ def test_rows_by_operation_join_labels_and_sum_the_rest(process):
     ]
     rows = layout.operation_rows(process.read()._replace(groups=tuple(groups)), 3)
     assert rows == [
-        ("h", "all_reduce", 1, 64, 8, 0, 0, 2),
-        ("g", "all_reduce", 1, 64, 7, 0, 0, 2),
-        ("f", "all_reduce", 1, 64, 6, 0, 0, 2),
-        ("", "other", 5, 5 * 64, 5 + 4 + 3 + 2 + 1, 0, 0, 0),
+        ("h", "all_reduce", 1, 64, 8, 0, 0, 2, -1, -1),
+        ("g", "all_reduce", 1, 64, 7, 0, 0, 2, -1, -1),
+        ("f", "all_reduce", 1, 64, 6, 0, 0, 2, -1, -1),
+        ("", "other", 5, 5 * 64, 5 + 4 + 3 + 2 + 1, 0, 0, 0, -1, -1),
     ]
-    assert ("dp", "all_reduce", 2, 128, 3, 0, 0, 2) in layout.operation_rows(
+    assert ("dp", "all_reduce", 2, 128, 3, 0, 0, 2, -1, -1) in layout.operation_rows(
         process.read()._replace(groups=tuple(groups))
     )
 
@@ -306,3 +307,104 @@ def test_slow_call_shows_in_its_issue_time(process, monkeypatch):
             row.operation: row.issue_ns for row in layout.operation_rows(reader.collectives(with_issue=True))
         }
     assert rows["all_gather"] >= 2_000_000 > rows["all_reduce"] > 0
+
+
+def waited_for(process, seconds: float, calls: int = 1) -> list[layout.Record]:
+    """The records of calls that are waited for together, after 2 ms of other work each, for so long."""
+    from goodput.sdk.recorder.phase import Phase
+
+    group, records = Group("dp", [0, 1]), process.records
+    communication = Phase(process.rank.recorder, "communication", page.PHASES.index("communication"))
+    wait = records.wrap(lambda work: time.sleep(seconds) if seconds else None, "")
+    records.reducing = calls > 1
+    for _ in range(calls):
+        process.call(group, [Tensor()])
+        time.sleep(0.002)
+    records.reducing = 0
+    with communication:
+        if calls == 1:
+            wait(process.work)
+        else:
+            time.sleep(seconds)
+            records.leave_reduced()
+    return list(process.read(since=0).records)
+
+
+def test_hidden_time_is_known_where_the_wait_took_time(process):
+    (record,) = waited_for(process, 0.003)
+    hidden = record.exit_ns - record.enter_ns - record.exposed_ns
+    assert process.read().hidden == {(0, "all_reduce"): (1, hidden, hidden)} and hidden >= 2_000_000
+    (row,) = layout.operation_rows(process.read())
+    assert (row.hidden_ns, row.hidden_max_ns) == (hidden, hidden)
+
+
+def test_hidden_time_of_a_complete_call_has_bounds(process):
+    """When it was complete is not known: at the latest when it was waited for."""
+    (record,) = waited_for(process, 0)
+    hidden = record.exit_ns - record.enter_ns - record.exposed_ns
+    least = hidden if record.exposed_ns >= layout.WAITED_NS else 0  # where the machine was busy
+    assert process.read().hidden == {(0, "all_reduce"): (1, least, hidden)} and hidden >= 2_000_000
+
+
+def test_hidden_time_of_a_reducers_calls_is_one(process):
+    """All are waited for at the end of the backward pass, the last one for sure until then."""
+    first, _, last = waited_for(process, 0.003, calls=3)
+    waited = sum(record.exposed_ns for record in process.read(since=0).records)
+    least, most = (last.exit_ns - record.enter_ns - waited for record in (last, first))
+    assert process.read().hidden == {(0, "all_reduce"): (3, least, most)}
+    assert least >= 2_000_000 and least + 4_000_000 <= most
+
+
+def test_call_that_returns_complete_hides_nothing(process):
+    process.work = None
+    process.call(Group("dp", [0, 1]), [Tensor()])
+    assert process.read().hidden == {(0, "all_reduce"): (1, 0, 0)}
+
+
+@pytest.mark.parametrize("why", ["device", "not waited", "raised", "earlier"])
+def test_hidden_time_is_unknown(process, why):
+    """Where the wait ends before the call, calls were not waited for, have failed, or the writer knows nothing of it."""
+    if why == "raised":
+        process.call(Group("dp", [0, 1]), [Tensor()])
+        with pytest.raises(ZeroDivisionError):
+            process.records.wrap(lambda work: 1 / 0, "")(process.work)
+    else:
+        waited_for(process, 0)
+    if why == "not waited":
+        process.call(Group("dp", [0, 1]), [Tensor()])
+    found = process.read()
+    if why == "device":
+        found = found._replace(groups=(found.groups[0]._replace(backend="nccl"),))
+    if why == "earlier":
+        found = found._replace(hidden={})
+    (row,) = layout.operation_rows(found)
+    assert (row.hidden_ns, row.hidden_max_ns) == (-1, -1)
+
+
+def test_hidden_time_of_joined_rows_is_known_if_that_of_all_is(process):
+    waited_for(process, 0.001)
+    process.call(Group("tp", [0, 1]), [Tensor()])  # It is not waited for.
+    found = process.read()
+    groups = tuple(group._replace(description="all") for group in found.groups)
+    (row,) = layout.operation_rows(found._replace(groups=groups))
+    assert row.hidden_ns == row.hidden_max_ns == -1
+    hidden = {(0, "all_reduce"): layout.Hidden(1, 5, 7), (1, "all_reduce"): layout.Hidden(1, 10, 20)}
+    (row,) = layout.operation_rows(found._replace(groups=groups, hidden=hidden))
+    assert (row.hidden_ns, row.hidden_max_ns) == (15, 27)
+
+
+def test_hidden_time_has_room_for_some_operations(process):
+    process.work = None
+    for i in range(layout.HIDDEN_MAX + 2):
+        process.call(Group(str(i), [0, 1]), [Tensor()])
+    assert set(process.read().hidden) == {(i, "all_reduce") for i in range(layout.HIDDEN_MAX)}
+
+
+def test_hidden_time_of_a_group_that_was_added_meanwhile_waits(process):
+    """A page is read in parts: its groups were counted before this one's first call."""
+    words = [layout.OPERATION_SLOTS + 1 + layout.OPERATIONS.index("all_reduce"), 1, 5, 7] + 4 * [0]
+    assert layout.hidden_of(memoryview(array("Q", words)), 1) == {}
+    assert layout.hidden_of(memoryview(array("Q", words)), 2) == {(1, "all_reduce"): (1, 5, 7)}
+    for at, value in ((0, 1 << 40), (0, layout.OPERATION_SLOTS), (1, 1 << 62), (3, 1 << 62)):
+        with pytest.raises(ValueError, match="hidden time"):
+            layout.hidden_of(memoryview(array("Q", [*words[:at], value, *words[at + 1 :]])), 2)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from goodput.rank_page import page
 from goodput.rank_page.records import ring_runs
 from goodput.wire.identity import clean_text
-from goodput.wire.operation_row import OperationRow
+from goodput.wire.operation_row import UNKNOWN, OperationRow
 
 OPERATIONS = (
     *("", "all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter"),
@@ -37,6 +37,10 @@ FLAGS = ("reducer", "functional", "coalesced", "other_thread", "raised")
 # Words from page.W_COLLECTIVES on: records written, groups, calls that were not recorded; of the profiler plugin, events
 # of calls and transfers that were not followed any more.
 WRITTEN, GROUPS, DROPPED, LOST = 0, 1, 2, 3
+# Hidden time by group and operation, an entry for each in order of first use: group * OPERATION_SLOTS + operation + 1, calls
+# that were waited for, and ns of these at least and at most. Those beyond HIDDEN_MAX have none. See Hidden.
+AT_HIDDEN, HIDDEN_WORDS, HIDDEN_MAX = 4, 4, 31
+WAITED_NS = 100_000  # A wait of this length was for a call that was not complete yet.
 # What the transfers of a group have cost, by the profiler plugin: bytes sent, ns that sends waited for the GPU, for the
 # peer's buffer and for the network; bytes received, ns that receives waited for the network and for the GPU.
 AT_NETWORK, NETWORK_WORDS = 128, 7
@@ -54,16 +58,17 @@ AT_SUMS = AT_GROUPS + GROUPS_MAX * GROUP_WORDS
 SUM_WORDS = 4
 # Records: number, kind (operation | dtype << 8 | flags << 16 | group << 32), sequence in the group, peer or root + 1,
 # bytes, ns of enter, return and exit (0: not yet), exposed ns, index of the step + STEP_BIAS, phase; by the profiler
-# plugin ns on the device, bytes on the network and ns that transfers waited for it; seal.
+# plugin ns on the device, bytes on the network and ns that transfers waited for it; ns of the phase `communication` when
+# it was entered; seal.
 AT_RING = AT_SUMS + GROUPS_MAX * OPERATION_SLOTS * SUM_WORDS
 RING, RECORD_WORDS = 512, 16
 (R_NUMBER, R_KIND, R_SEQUENCE, R_PEER, R_BYTES, R_ENTER, R_RETURN, R_EXIT, R_EXPOSED, R_STEP, R_PHASE) = (
     range(11)
 )
-R_DEVICE, R_NETWORK_BYTES, R_NETWORK_NS = 11, 12, 13
+R_DEVICE, R_NETWORK_BYTES, R_NETWORK_NS, R_WAITED = 11, 12, 13, 14
 R_SEAL = RECORD_WORDS - 1
 WORDS = AT_RING + RING * RECORD_WORDS
-assert WORDS <= page.COLLECTIVES_WORDS
+assert WORDS <= page.COLLECTIVES_WORDS and AT_HIDDEN + HIDDEN_MAX * HIDDEN_WORDS <= AT_NETWORK
 # Constants that _collectives.c takes by name.
 CONSTANTS = {
     "base": page.W_COLLECTIVES,
@@ -77,6 +82,10 @@ CONSTANTS = {
 
 NS_MAX = page.NS_MAX
 OPERATION_ROWS_MAX = 24
+# Backends whose waits end when a call is complete; with those of devices it may still be queued then.
+HOST_BACKENDS = ("gloo", "mpi")
+# Of the calls of an operation those that were waited for, or its hidden time is unknown.
+HIDDEN_SHARE_MIN = 0.9
 ISSUE_STEPS_MIN = 8
 _SEND, _RAISED = OPERATIONS.index("send"), 1 << FLAGS.index("raised")
 _RANK_MAX = 1 << 32
@@ -145,6 +154,20 @@ class Sums(NamedTuple):
     before_ns: int = 0
 
 
+class Hidden(NamedTuple):
+    """Time from the entry of an operation's calls until they were complete in which the step thread did not wait, in ns.
+
+    Summed over the waits for them. Calls that are waited for together, as by DistributedDataParallel, are one, those of
+    the last one's operation. A call was complete when its wait ended, if that has taken time: it counts in both bounds.
+    If not, it was complete before, at an unknown time: it counts in `most_ns`. Of several waited for together that is
+    known of the last one; the whole of them is in `most_ns`.
+    """
+
+    left: int  # calls that were waited for
+    least_ns: int
+    most_ns: int
+
+
 class Network(NamedTuple):
     """The transfers of a group's proxies so far: bytes, and ns that each waited, summed over all of them."""
 
@@ -176,6 +199,7 @@ class Collectives(NamedTuple):
     lost: int = 0
     network: tuple[Network, ...] = ()
     issue_ns: Mapping[tuple[int, str], int] = {}  # of issue_times, where it was wanted
+    hidden: Mapping[tuple[int, str], Hidden] = {}
 
 
 def operation_rows(found: Collectives, most: int = OPERATION_ROWS_MAX) -> list[OperationRow]:
@@ -186,7 +210,7 @@ def operation_rows(found: Collectives, most: int = OPERATION_ROWS_MAX) -> list[O
         issue_ns = found.issue_ns.get((one.group, one.operation), 0)
         label = group_label(group.name, group.description)
         numbers = one.calls, one.bytes, one.exposed_ns, one.before_ns
-        row = OperationRow(label, one.operation, *numbers, issue_ns, group.size)
+        row = OperationRow(label, one.operation, *numbers, issue_ns, group.size, *_hidden_ns(found, one))
         before = rows.get(row[:2])
         rows[row[:2]] = row if before is None else _added(before, row)
     ordered = sorted(rows.values(), key=lambda row: (-row.exposed_ns, -row.bytes, row))
@@ -196,8 +220,23 @@ def operation_rows(found: Collectives, most: int = OPERATION_ROWS_MAX) -> list[O
     )
 
 
+def _hidden_ns(found: Collectives, sums: Sums) -> tuple[int, int]:
+    """At least and at most; UNKNOWN where the end of a wait does not tell when a call was complete, or is not known."""
+    hidden = found.hidden.get((sums.group, sums.operation))
+    is_waited_by_host = found.groups[sums.group].backend in HOST_BACKENDS
+    if hidden is None or not is_waited_by_host or hidden.left < HIDDEN_SHARE_MIN * sums.calls:
+        return UNKNOWN, UNKNOWN
+    return hidden.least_ns, hidden.most_ns
+
+
+def _known_sum(one: int, other: int) -> int:
+    return UNKNOWN if UNKNOWN in (one, other) else min(one + other, NS_MAX)
+
+
 def _added(one: OperationRow, other: OperationRow) -> OperationRow:
     return one._replace(
+        hidden_ns=_known_sum(one.hidden_ns, other.hidden_ns),
+        hidden_max_ns=_known_sum(one.hidden_max_ns, other.hidden_max_ns),
         calls=min(one.calls + other.calls, NS_MAX),
         bytes=min(one.bytes + other.bytes, NS_MAX),
         exposed_ns=min(one.exposed_ns + other.exposed_ns, NS_MAX),
@@ -275,9 +314,9 @@ def read(
     records = [record for first, last in sorted(wanted) for record in _records(words_at, first, last, groups)]
     network = network_of(words_at(page.W_COLLECTIVES + AT_NETWORK, groups * NETWORK_WORDS))
     issue_ns = issue_times(words_at(page.W_COLLECTIVES + AT_RING, RING * RECORD_WORDS)) if with_issue else {}
-    return Collectives(
-        written, dropped, found, sums_of(sums, groups), tuple(records), lost, network, issue_ns
-    )
+    hidden = hidden_of(words_at(page.W_COLLECTIVES + AT_HIDDEN, HIDDEN_MAX * HIDDEN_WORDS), groups)
+    sums = sums_of(sums, groups)
+    return Collectives(written, dropped, found, sums, tuple(records), lost, network, issue_ns, hidden)
 
 
 def _records(words_at, first: int, last: int, groups: int) -> list[Record]:
@@ -355,6 +394,21 @@ def sums_of(words: memoryview, groups: int) -> tuple[Sums, ...]:
             before = min(other, exposed)
             found.append(Sums(group, OPERATIONS[operation], calls, size, exposed, other - before, before))
     return tuple(found)
+
+
+def hidden_of(words: memoryview, groups: int) -> dict[tuple[int, str], Hidden]:
+    """Hidden time by operation and the groups before this one; one may have been added since. Raises ValueError."""
+    found = {}
+    for at in range(0, len(words), HIDDEN_WORDS):
+        key, left, least, most = words[at : at + HIDDEN_WORDS]
+        if not key:
+            break
+        group, operation = divmod(key - 1, OPERATION_SLOTS)
+        if group >= GROUPS_MAX or operation >= len(OPERATIONS) or max(left, least, most) >= NS_MAX:
+            raise ValueError(f"hidden time of operation {operation} of process group {group} is impossible")
+        if group < groups:
+            found[group, OPERATIONS[operation]] = Hidden(left, least, max(least, most))
+    return found
 
 
 def network_of(words: memoryview) -> tuple[Network, ...]:

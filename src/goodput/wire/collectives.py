@@ -11,6 +11,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Struct
 
+from goodput.wire.operation_row import UNKNOWN
+
 GROUPS_MAX, CALLS_MAX, RUNS_MAX, OPERATIONS_MAX = 16, 4, 12, 32
 TEXT_MAX = 64
 _RANK_MAX, _NUMBER_MAX = 1 << 32, 1 << 62
@@ -60,6 +62,8 @@ class ReportedOperation(Struct, array_like=True, frozen=True, gc=False):
     before_ns: int
     issue_ns: int = 0
     size: int = 0
+    hidden_ns: int = UNKNOWN
+    hidden_max_ns: int = UNKNOWN
 
 
 Operations = Annotated[tuple[ReportedOperation, ...], _FEW]
@@ -73,7 +77,8 @@ def operations_problem(rows: Sequence[ReportedOperation]) -> str:
         if any(len(text) > TEXT_MAX or not text.isprintable() for text in (row.group, row.operation)):
             return f"a text of operation {row.operation[:40]!r} is too long or not printable"
         numbers = row.calls, row.bytes, row.exposed_ns, row.before_ns, row.issue_ns, row.size
-        if min(numbers) < 0 or max(numbers) >= _NUMBER_MAX:
+        hidden = row.hidden_ns, row.hidden_max_ns
+        if min(numbers) < 0 or min(hidden) < UNKNOWN or max(*numbers, *hidden) >= _NUMBER_MAX:
             return f"operation {row.operation!r} of process group {row.group!r} has a number out of range"
     return ""
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+UNKNOWN = -1
+
 
 class OperationRow(NamedTuple):
     """`bytes` are this rank's part, `before_ns` is the part of `exposed_ns` before the first step.
 
     `issue_ns` is no sum: the time per step that its newest calls took to return, 0 if that is not known.
-    `size` is how many ranks the group has, 0 if that is not known or its groups differ.
+    `size` is how many ranks the group has, 0 if that is not known or its groups differ. `hidden_ns` and `hidden_max_ns`
+    are the bounds of the time in which its calls were under way and training did not wait, UNKNOWN if that is not known.
     """
 
     group: str
@@ -20,3 +23,5 @@ class OperationRow(NamedTuple):
     before_ns: int
     issue_ns: int = 0
     size: int = 0
+    hidden_ns: int = UNKNOWN
+    hidden_max_ns: int = UNKNOWN

@@ -9,11 +9,13 @@ static long long word_base, word_count, word_groups, word_sums, word_ring, word_
 
 /* As there. */
 enum { WRITTEN, GROUPS, DROPPED };
+enum { AT_HIDDEN = 4, HIDDEN_MAX = 31, HIDDEN_WORDS = 4, H_KEY = 0, H_LEFT, H_LEAST, H_MOST, WAITED_NS = 100000 };
 enum { GROUPS_MAX = 128, GROUP_WORDS = 64, G_CALLS = 3, G_P2P = 4, G_LAST = 5 };
 enum { RING = 512, RECORD_WORDS = 16, OPERATION_SLOTS = 16, SUM_WORDS = 4, REDUCE_SCATTER = 7, SEND = 10 };
-enum { R_NUMBER, R_KIND, R_SEQUENCE, R_PEER, R_BYTES, R_ENTER, R_RETURN, R_EXIT, R_EXPOSED, R_STEP, R_PHASE, R_SEAL = 15 };
+enum { R_NUMBER, R_KIND, R_SEQUENCE, R_PEER, R_BYTES, R_ENTER, R_RETURN, R_EXIT, R_EXPOSED, R_STEP, R_PHASE, R_WAITED = 14, R_SEAL };
 enum { REDUCER = 1, FUNCTIONAL = 2, COALESCED = 4, OTHER_THREAD = 8, RAISED = 16 };
 #define STEP_BIAS (1ULL << 63)
+#define OPERATION_OF 0xFFFFFFFF000000FFULL /* The bits of a record's kind that are its group and its operation. */
 
 enum { WORKS = 256, PROBES = 8, KNOWN = 16 };
 
@@ -36,6 +38,7 @@ typedef struct {
     long long functional;    /* The thread that is in a functional collective, or 0. */
     long long coalesced;     /* The first record between the calls that begin and end coalescing, or 0. */
     long long calls[GROUPS_MAX], point_to_point[GROUPS_MAX];
+    unsigned char hidden[GROUPS_MAX * OPERATION_SLOTS], hidden_count; /* Places in the table of hidden time, from 1 on. */
     const void *dtype; /* The dtype of the last tensor, one of `dtypes`, and its code. */
     long long dtype_code;
     Issued issued[WORKS];
@@ -203,20 +206,24 @@ static long long measure(Records *self, PyObject *value, long long *dtype)
     return bytes;
 }
 
-/* Attribute the time in the phase `communication` since the last attribution to a record. */
-static void attribute(Records *self, long long number, long long now)
+/* The time in the phase `communication` so far. */
+static inline long long waited_ns(Clock *clock, long long now)
+{
+    long long total = (long long)clock->words[word_communication];
+    return clock->current == word_communication && !clock->phases_off ? total + now - clock->last_ns : total;
+}
+
+/* Attribute the time in the phase `communication` since the last attribution to a record; returns it. */
+static long long attribute(Records *self, long long number, long long now)
 {
     Clock *clock = self->recorder;
-    long long total = (long long)clock->words[word_communication], more;
+    long long total = waited_ns(clock, now), more = total - self->attributed;
     uint64_t *record, *sums;
-    if (clock->current == word_communication && !clock->phases_off)
-        total += now - clock->last_ns;
-    more = total - self->attributed;
     if (more <= 0 || number <= 0 || this_thread() != clock->thread)
-        return;
+        return 0;
     record = record_at(self, number);
     if (record[R_NUMBER] != (uint64_t)number)
-        return; /* Overwritten: the time stays for the next one. */
+        return 0; /* Overwritten: the time stays for the next one. */
     self->attributed = total;
     put(&record[R_EXPOSED], (long long)record[R_EXPOSED] + more);
     sums = region(self) + word_sums;
@@ -224,6 +231,36 @@ static void attribute(Records *self, long long number, long long now)
     put(&sums[2], (long long)sums[2] + more);
     if (clock->steps == 0 && clock->step_start_ns == 0)
         put(&sums[3], (long long)sums[3] + more);
+    return more;
+}
+
+/* The entry of a record's group and operation in the table of hidden time; NULL where it is full. */
+static uint64_t *hidden_of(Records *self, uint64_t kind)
+{
+    long long key = (long long)(kind >> 32) * OPERATION_SLOTS + (long long)(kind & 255);
+    uint64_t *entry;
+    if (self->hidden[key] == 0) {
+        if (self->hidden_count >= HIDDEN_MAX)
+            return NULL;
+        self->hidden[key] = ++self->hidden_count;
+    }
+    entry = region(self) + AT_HIDDEN + (self->hidden[key] - 1) * HIDDEN_WORDS;
+    if (entry[H_KEY] == 0)
+        put(&entry[H_KEY], key + 1);
+    return entry;
+}
+
+/* So many ns of calls of this kind were hidden, at least and at most; `left` of them have been waited for. */
+static void add_hidden(Records *self, uint64_t kind, long long left, long long least, long long most)
+{
+    uint64_t *entry = hidden_of(self, kind);
+    if (entry == NULL)
+        return;
+    if (least)
+        put(&entry[H_LEAST], (long long)entry[H_LEAST] + least);
+    if (most)
+        put(&entry[H_MOST], (long long)entry[H_MOST] + most);
+    put(&entry[H_LEFT], (long long)entry[H_LEFT] + left);
 }
 
 /* The phase that the step thread is in, or was in before that of this wait. */
@@ -256,6 +293,7 @@ static long long enter(Records *self, Call *call, long long slot, long long byte
         put(&record[i], 0);
     __atomic_store_n(&record[R_STEP], (uint64_t)clock->step_next + STEP_BIAS, __ATOMIC_RELEASE);
     put(&record[R_PHASE], phase_of(clock));
+    put(&record[R_WAITED], other ? 0 : waited_ns(clock, now));
     put(&record[R_NUMBER], number);
     put(&record[R_SEAL], number);
     put(&group[paired ? G_P2P : G_CALLS], sequence);
@@ -304,6 +342,8 @@ static void returned(Records *self, long long number, PyObject *result, long lon
     if (result == NULL || result == Py_None) {
         put(&record[R_EXIT], now);
         attribute(self, number, now);
+        if (result != NULL && !(record[R_KIND] >> 16 & OTHER_THREAD))
+            add_hidden(self, record[R_KIND], 1, 0, 0);
         return;
     }
     for (Py_ssize_t i = 0; i < (PyList_Check(result) ? PyList_GET_SIZE(result) : 1); i++) {
@@ -313,23 +353,39 @@ static void returned(Records *self, long long number, PyObject *result, long lon
     }
 }
 
-/* Records `first` to `last` of a group have been waited for. */
+/* Records `first` to `last` of a group have been waited for.
+ *
+ * Of the time since they were entered that was not waiting, the last one was under way in all if the wait has taken time,
+ * since it ended only then; if not, it is unknown when it ended. Of those of its kind before it that is always unknown, and
+ * of other kinds nothing is counted: DistributedDataParallel has waited for them before. */
 static void leave(Records *self, long long first, long long last, long long flag, int raised)
 {
-    long long now = now_ns();
-    if (self->ready != 1 || self->recorder->words == NULL)
+    Clock *clock = self->recorder;
+    long long now = now_ns(), waited, span, left = 0, longest = 0, shortest = 0, is_mine = this_thread() == clock->thread;
+    uint64_t kind = 0;
+    if (self->ready != 1 || clock->words == NULL)
         return;
+    waited = waited_ns(clock, now);
     if (first <= last - RING)
         first = last - RING + 1;
-    for (long long number = first; number <= last && number <= self->written; number++) {
+    for (long long number = last < self->written ? last : self->written; number >= first; number--) {
         uint64_t *record = record_at(self, number);
         if (record[R_NUMBER] != (uint64_t)number || record[R_EXIT] || !((record[R_KIND] >> 16 & flag) == (uint64_t)flag))
             continue;
         if (raised)
             put(&record[R_KIND], (long long)(record[R_KIND] | RAISED << 16));
         put(&record[R_EXIT], now);
+        kind = kind ? kind : record[R_KIND] & OPERATION_OF;
+        if (raised || !is_mine || record[R_KIND] >> 16 & OTHER_THREAD || (record[R_KIND] & OPERATION_OF) != kind)
+            continue;
+        span = now - (long long)record[R_ENTER] - (waited - (long long)record[R_WAITED]);
+        span = span > 0 ? span : 0;
+        shortest = left++ ? shortest : span;
+        longest = span > longest ? span : longest;
     }
-    attribute(self, last, now);
+    waited = attribute(self, last, now);
+    if (left)
+        add_hidden(self, kind, left, waited >= WAITED_NS ? shortest : 0, longest);
 }
 
 /* ------------------------------------------------------------------------------------------- Records */
@@ -350,6 +406,8 @@ static int Records_init(Records *self, PyObject *args, PyObject *kwargs)
 static PyObject *Records_page_changed(Records *self, PyObject *unused)
 {
     self->ready = self->written = self->last = self->attributed = self->first_reduced = 0;
+    self->hidden_count = 0;
+    memset(self->hidden, 0, sizeof self->hidden);
     memset(self->issued, 0, sizeof self->issued);
     Py_RETURN_NONE;
 }

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 FLAG = {name: 1 << i for i, name in enumerate(layout.FLAGS)}
 _BASE, _RING = page.W_COLLECTIVES, page.W_COLLECTIVES + layout.AT_RING
 _COMMUNICATION = layout.CONSTANTS["communication"]
+_NOT_HIDDEN = FLAG["other_thread"] | FLAG["raised"]  # calls of which it is not known
 _SEND, _REDUCE_SCATTER = layout.OPERATIONS.index("send"), layout.OPERATIONS.index("reduce_scatter")
 
 
@@ -46,6 +47,9 @@ class PythonRecords:
         """Begin anew in another page."""
         self.ready = self.written = self.last = self.attributed = self.first_reduced = 0
         self.issued: dict[int, tuple[int, int]] = {}
+        self.hidden: dict[
+            tuple[int, int], int
+        ] = {}  # places in the table of hidden time, by slot and operation
 
     def forget(self) -> None:
         """Look process groups up again: one is gone."""
@@ -154,6 +158,7 @@ class PythonRecords:
         self.written = number = self.written + 1
         at = _record_at(number)
         words[at + layout.R_SEAL] = 0
+        words[at + layout.R_WAITED] = 0 if elsewhere else self._waited_ns(now)
         words[at + 1 : at + 11] = _packed(
             (kind, sequence, peer, size, now, 0, 0, 0, recorder.step_next + page.STEP_BIAS, phase)
         )
@@ -180,6 +185,8 @@ class PythonRecords:
         if result is None:
             words[at + layout.R_EXIT] = now
             self._attribute(number, now)
+            if not (words[at + layout.R_KIND] >> 16) & _NOT_HIDDEN:
+                self._add_hidden(words[at + layout.R_KIND], 1, 0, 0)
         for work in result if isinstance(result, list) else (result,):
             self._issue(_awaited(work, flags), number, number)
 
@@ -190,28 +197,58 @@ class PythonRecords:
             self.issued[work] = first, last
 
     def _leave(self, first: int, last: int, flag: int, raised: int = 0) -> None:
-        """These records, of those with the flag, have been waited for; `raised` is the flag of an error."""
+        """These records, of those with the flag, have been waited for; `raised` is the flag of an error.
+
+        Of the time since they were entered that was not waiting, the last one was under way in all if the wait has
+        taken time, since it ended only then; if not, it is unknown when it ended. Of those of its kind before it that is
+        always unknown, and of other kinds nothing is counted: DistributedDataParallel has waited for them before.
+        """
         if self.ready != 1:
             return
         now, words = perf_counter_ns(), self.recorder.words
-        for number in range(max(first, last - layout.RING + 1), min(last, self.written) + 1):
+        waited, is_mine, kind, spans = self._waited_ns(now), self.recorder.thread == get_ident(), 0, []
+        for number in range(min(last, self.written), max(first, last - layout.RING + 1) - 1, -1):
             at = _record_at(number)
             is_open = words[at] == number and not words[at + layout.R_EXIT]
             if is_open and words[at + layout.R_KIND] >> 16 & flag == flag:
                 words[at + layout.R_KIND] |= raised << 16
                 words[at + layout.R_EXIT] = now
-        self._attribute(last, now)
+                kind = kind or words[at + layout.R_KIND]
+                is_counted = is_mine and not (words[at + layout.R_KIND] >> 16) & _NOT_HIDDEN
+                if is_counted and _key(words[at + layout.R_KIND]) == _key(kind):
+                    since = now - words[at + layout.R_ENTER]
+                    spans.append(max(since - (waited - words[at + layout.R_WAITED]), 0))
+        waited = self._attribute(last, now)
+        if spans:
+            self._add_hidden(kind, len(spans), spans[0] if waited >= layout.WAITED_NS else 0, max(spans))
 
-    def _attribute(self, number: int, now: int) -> None:
-        """Attribute the time in `communication` since the last attribution to a record."""
-        recorder, at = self.recorder, _record_at(number)
-        words = recorder.words
-        total = words[_COMMUNICATION]
+    def _add_hidden(self, kind: int, left: int, least: int, most: int) -> None:
+        """So many ns of calls of this kind were hidden; `left` of them have been waited for."""
+        words, key = self.recorder.words, _key(kind)
+        place = self.hidden.get(key, len(self.hidden))
+        if place >= layout.HIDDEN_MAX:
+            return
+        self.hidden[key] = place
+        at = _BASE + layout.AT_HIDDEN + place * layout.HIDDEN_WORDS
+        words[at] = key[0] * layout.OPERATION_SLOTS + key[1] + 1
+        for i, more in enumerate((left, least, most), 1):
+            words[at + i] += more
+
+    def _waited_ns(self, now: int) -> int:
+        """The time in `communication` so far."""
+        recorder = self.recorder
+        total = recorder.words[_COMMUNICATION]
         if recorder.current == _COMMUNICATION and not recorder.phases_off:
             total += max(now - recorder.last_ns, 0)
+        return total
+
+    def _attribute(self, number: int, now: int) -> int:
+        """Attribute the time in `communication` since the last attribution to a record; returns it."""
+        recorder, at = self.recorder, _record_at(number)
+        words, total = recorder.words, self._waited_ns(now)
         more = total - self.attributed
         if more <= 0 or number <= 0 or get_ident() != recorder.thread or words[at] != number:
-            return
+            return 0
         self.attributed = total
         words[at + layout.R_EXPOSED] += more
         kind = words[at + layout.R_KIND]
@@ -219,6 +256,7 @@ class PythonRecords:
         words[sums + 2] += more
         if not recorder.steps and not recorder.step_start_ns:
             words[sums + 3] += more
+        return more
 
     def _slot_of(self, group) -> int:
         slot = self.slots.get(group if isinstance(group, str) else id(group))
@@ -246,6 +284,11 @@ def _awaited(value, flags: int) -> int:
         return value.data_ptr()
     except Exception:
         return 0
+
+
+def _key(kind: int) -> tuple[int, int]:
+    """The slot and the operation of a record's kind."""
+    return kind >> 32, kind & 255
 
 
 def _record_at(number: int) -> int:
