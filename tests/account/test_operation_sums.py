@@ -30,6 +30,7 @@ from goodput.account.collectives.operation_sums import (
     rows_of,
     sums_of,
 )
+from goodput.account.document import rank_collectives
 from goodput.account.states import INDEX
 from goodput.account.text import render
 from goodput.wire.operation_row import OperationRow
@@ -262,3 +263,29 @@ def test_every_history_closes(run, data):
         assert sum(row["gpu_seconds"] for row in found["collectives"]) == pytest.approx(
             sum(found["states"][state] for state in WAITING)
         )
+
+
+def test_hidden_time_by_hand():
+    """Two ranks with two devices each have hidden 0.5 to 1 s of their all-reduces; one of them knows nothing of broadcasts."""
+    known, none = (ns(0.5), ns(1)), (-1, -1)
+    ranks = []
+    for number, of_broadcast in ((0, known), (1, none)):
+        sums = sums_of(
+            OperationRow("dp", operation, 4, 100, ns(0.2), 0, 0, 2, *hidden)
+            for operation, hidden in (("all_reduce", known), ("broadcast", of_broadcast))
+        )
+        process = Process(number, sums=sums, devices=2)
+        ranks.append(process.steps(4, forward=1, communication=0.1).finished())
+    account = account_of(*ranks)
+    found = document(account)
+    rows = {row["operation"]: row for row in found["collectives"]}
+    bounds = ("hidden_gpu_seconds", "hidden_gpu_seconds_max")
+    assert [rows["all_reduce"][name] for name in bounds] == [2, 4]
+    assert [rows["broadcast"][name] for name in bounds] == [None, None]
+    assert "hidden: 2.00 to 4.00 GPU-s" in render(found)
+    for rank in rank_collectives(account, 2, 0)["ranks"]:
+        of_broadcast = known if rank["rank"] == 0 else (None, None)
+        assert {row["operation"]: (row["hidden_ns"], row["hidden_max_ns"]) for row in rank["operations"]} == {
+            "all_reduce": known,
+            "broadcast": of_broadcast,
+        }

@@ -142,3 +142,16 @@ def test_setting_turns_records_off(tmp_path):
     errors = run_ranks(SCRIPT, tmp_path, "off", forked="torch", GOODPUT_COLLECTIVES="0")
     assert "goodput:" not in errors
     assert written(tmp_path, "records-{}.json") == [None, None]
+
+
+@pytest.mark.parametrize("implementation", ["compiled", "python"])
+def test_every_wait_by_hand_counts_for_hidden_time(runs, implementation):
+    """The second group is used by hand alone; the reducer and FSDP wait for some calls of the first in C++."""
+    for records in runs[implementation][0]:
+        calls = {(one["group"], one["operation"]): one["calls"] for one in records["sums"]}
+        waited = {(group, operation): left for group, operation, left, *_ in records["hidden"]}
+        assert {key: left for key, left in waited.items() if key[0] == 1} == {
+            key: count for key, count in calls.items() if key[0] == 1
+        }
+        assert all(left <= calls[key] for key, left in waited.items())
+        assert all(least <= most for *_, least, most in records["hidden"])

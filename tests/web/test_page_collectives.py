@@ -12,7 +12,7 @@ from support.browser import dom_of, needs_chromium
 from goodput.wire.collectives import ReportedOperation
 
 ROWS = (
-    ReportedOperation("mesh_dp", "reduce_scatter", 600, 3 * 10**9, SECOND, 0, 0, 8),
+    ReportedOperation("mesh_dp", "reduce_scatter", 600, 3 * 10**9, SECOND, 0, 0, 8, SECOND, 2 * SECOND),
     ReportedOperation("a group with a long name <b>", "all_reduce", 20, 160, SECOND // 4, 0),
 )
 
@@ -38,8 +38,8 @@ def test_rows_sum_to_the_states(browser, served):
         ["a group with a long name <b>", "all_reduce"],
         ["", "not recorded"],
     ]
-    assert rows[0][4:] == ["0.0 % to 13.8 %", "2", "1,200", "6 GB", "21 GB/s"]
-    assert rows[2][5:] == ["", "", "", ""]
+    assert rows[0][4:] == ["0.0 % to 13.8 %", "2.00 to 4.00", "2", "1,200", "6 GB", "21 GB/s"]
+    assert rows[2][5:] == ["", "", "", "", ""]
     assert sum(float(row[2]) for row in rows) == pytest.approx(waited, abs=0.02)
     assert sum(float(row[3].rstrip(" %")) for row in rows) == pytest.approx(100, abs=0.2)
 

@@ -27,6 +27,7 @@ from goodput.account.document_types import (
     UnseenRanks,
 )
 from goodput.account.states import INDEX, STATES
+from goodput.wire.operation_row import UNKNOWN
 
 # Unreported ranks that are listed one by one.
 UNSEEN_LISTED_MAX = 256
@@ -180,6 +181,8 @@ def _rank_operations(rank: RankAccount, account: Account) -> RankOperations:
             "ns": row.gpu_ns,
             "skew_ns": row.skew_ns,
             "transfer_ns": row.transfer_ns,
+            "hidden_ns": _hidden(row.hidden_ns, account),
+            "hidden_max_ns": _hidden(row.hidden_max_ns, account),
         }
         for (group, operation), row in rows
     ]
@@ -191,6 +194,15 @@ def _rank_operations(rank: RankAccount, account: Account) -> RankOperations:
         "bubble_ns": bubble,
         "operations": operations,
     }
+
+
+def _hidden(ns: int, account: Account) -> int | None:
+    """None if it is not known, as in a part of the run's time: pages have it of whole processes."""
+    return None if ns == UNKNOWN or account.is_part else ns
+
+
+def _seconds(ns: int | None) -> float | None:
+    return None if ns is None else ns / 1e9
 
 
 def collectives(account: Account) -> list[CollectiveTime]:
@@ -209,6 +221,8 @@ def collectives(account: Account) -> list[CollectiveTime]:
             "gpu_seconds": row.gpu_ns / 1e9,
             "skew_gpu_seconds": row.skew_ns / 1e9,
             "transfer_gpu_seconds": row.transfer_ns / 1e9,
+            "hidden_gpu_seconds": _seconds(_hidden(row.hidden_ns, account)),
+            "hidden_gpu_seconds_max": _seconds(_hidden(row.hidden_max_ns, account)),
         }
         for (group, operation), row in operation_sums.largest(account.operations)
     ]

@@ -464,7 +464,8 @@ class CollectiveTime(TypedDict):
     `group_size` is null where it is not known or the groups of this name differ. `bus_bytes_per_second_max` is what the
     links of a rank carried at most, as nccl-tests' bus bandwidth: a part of the transfers may be hidden; null likewise.
     Of `gpu_seconds`, `skew_gpu_seconds` was waiting for the last rank to arrive and `transfer_gpu_seconds` what all ranks
-    paid; which of the two the rest was is not known.
+    paid; which of the two the rest was is not known. `hidden_gpu_seconds` and its `_max` are bounds of the time in which
+    calls were under way and training did not wait, of whole processes; null if not known.
     """
 
     group: str
@@ -477,6 +478,8 @@ class CollectiveTime(TypedDict):
     gpu_seconds: float
     skew_gpu_seconds: float
     transfer_gpu_seconds: float
+    hidden_gpu_seconds: float | None
+    hidden_gpu_seconds_max: float | None
 
 
 class OperationTime(TypedDict):
@@ -489,6 +492,8 @@ class OperationTime(TypedDict):
     ns: int
     skew_ns: int
     transfer_ns: int
+    hidden_ns: int | None
+    hidden_max_ns: int | None
 
 
 class RankOperations(TypedDict):

@@ -19,6 +19,8 @@ from goodput.account import DECLARED, Attempt, EndMark
 from goodput.account.fold import padded, state_of
 from goodput.account.states import fit, vector
 from goodput.runlog.lines import HARDWARE
+from goodput.wire.collectives import ReportedOperation
+from goodput.wire.operation_row import UNKNOWN
 from goodput.wire.schema import EventRow, Identity, RankReport, StackRequest, StepRow, stack_request
 
 _encode = msgspec.json.encode
@@ -107,12 +109,20 @@ def _process(
                 "startup_seconds": _seconds(one.before_ns),
                 **({"issue_seconds": _seconds(one.issue_ns)} if one.issue_ns else {}),
                 **({"group_size": one.size} if one.size else {}),
+                **_hidden(one),
             }
             for one in live.operations
         ]
     if live.last_ns:
         last["phase_seconds"] = _seconds(max(at_ns - live.last_ns, 0))
     yield at_ns, _line(kind, at_ns, **place, **last, phase=live.phase, phases=phases)
+
+
+def _hidden(one: ReportedOperation) -> dict[str, Raw]:
+    """{} where it is not known."""
+    if UNKNOWN in (one.hidden_ns, one.hidden_max_ns):
+        return {}
+    return {"hidden_seconds": _seconds(one.hidden_ns), "hidden_seconds_max": _seconds(one.hidden_max_ns)}
 
 
 def _attempt(report: RankReport, rows_end_ns: int, end_mark: EndMark | None) -> Attempt:

@@ -15,7 +15,7 @@ from msgspec import Meta, Raw
 
 from goodput.account.collectives.operation_sums import NO_SUMS, OperationSums, sums_of
 from goodput.wire.identity import clean_text
-from goodput.wire.operation_row import OperationRow
+from goodput.wire.operation_row import UNKNOWN, OperationRow
 from goodput.wire.sampled_stacks import NO_STACKS, PLACES_MAX, SAMPLES_MAX, SampledStacks
 
 TIME_NS_MAX = 1 << 62
@@ -62,6 +62,8 @@ class Operation(msgspec.Struct):
     startup_seconds: _Seconds = 0.0
     issue_seconds: _Seconds = 0.0
     group_size: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
+    hidden_seconds: _Seconds | None = None
+    hidden_seconds_max: _Seconds | None = None
 
 
 # Fields of our own have no name that a log uses, so that a log cannot set them.
@@ -398,6 +400,7 @@ def collectives(line: Line) -> OperationSums:
             *(one.calls, one.bytes, round(one.seconds * 1e9), round(one.startup_seconds * 1e9)),
             round(one.issue_seconds * 1e9),
             one.group_size,
+            *(UNKNOWN if s is None else round(s * 1e9) for s in (one.hidden_seconds, one.hidden_seconds_max)),
         )
         for one in line.collectives
     )

@@ -24,7 +24,7 @@ from goodput.wire.collectives import OPERATIONS_MAX, ReportedOperation
 from goodput.wire.operation_row import OperationRow
 
 ROWS = (
-    ReportedOperation("dp", "all_reduce", 40, 4_000_000, ns(1.2) + 7, ns(0.2), 0, 8),
+    ReportedOperation("dp", "all_reduce", 40, 4_000_000, ns(1.2) + 7, ns(0.2), 0, 8, ns(0.25), ns(0.5)),
     ReportedOperation("tp", "all_gather", 20, 1_000, ns(0.75), 0),
 )
 EXPECTED = {("dp", "all_reduce"): ns(1.0) + 7, ("tp", "all_gather"): ns(0.75), ("", ""): ns(0.25) - 7}
@@ -66,6 +66,8 @@ def test_invalid_rows_are_left_out():
         [replace(one, operation="\n")],
         [replace(one, exposed_ns=-1)],
         [replace(one, bytes=1 << 62)],
+        [replace(one, hidden_ns=-2)],
+        [replace(one, hidden_max_ns=1 << 62)],
     ):
         report = report_with(tuple(rows), training(10))
         with pytest.raises(schema.SchemaError, match="operation"):
@@ -108,6 +110,12 @@ def test_api_series_history_restart_and_replay_agree(tmp_path, monkeypatch):
     assert rank["communication_ns"] == sum(EXPECTED.values()) == ns(2) and rank["straggler_ns"] == 0
     labels = 'group="dp",operation="all_reduce",run="r1"'
     assert f"goodput_communication_gpu_seconds{{{labels}}} 1.000000007" in series
+    first = live["collectives"][0]
+    assert (first["hidden_gpu_seconds"], first["hidden_gpu_seconds_max"]) == (0.25, 0.5)
+    assert (first["skew_gpu_seconds"], first["transfer_gpu_seconds"]) == (0, first["gpu_seconds"])
+    assert (
+        live["collectives"][1]["hidden_gpu_seconds"] is part["collectives"][0]["hidden_gpu_seconds"] is None
+    )
     rate = live["collectives"][0]["bus_bytes_per_second_max"]
     assert (
         rate == pytest.approx(4_000_000 / 1.2 * 2 * 7 / 8)
@@ -125,7 +133,7 @@ def test_rows_of_other_versions_are_read():
     """A row travels with what later versions append and without what earlier ones lacked; both forms have one set of fields."""
     assert ReportedOperation.__struct_fields__ == OperationRow._fields
     row = ("dp", "all_reduce", 4, 100, 7, 0)
-    for sent, size in ((row, 0), ((*row, 1), 0), ((*row, 1, 8), 8), ((*row, 1, 8, "later"), 8)):
+    for sent, size in ((row, 0), ((*row, 1), 0), ((*row, 1, 8), 8), ((*row, 1, 8, 2, 3, "later"), 8)):
         found = msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=ReportedOperation)
         assert (found.group, found.before_ns, found.size) == ("dp", 0, size)
 

@@ -19,7 +19,7 @@ from goodput.account.collectives.arrival_skew import Key, LeastWaits, split
 from goodput.account.collectives.bandwidth import bus_factor, operation_bytes
 from goodput.account.states import INDEX
 from goodput.slices import AT_A_TIME, Slices, result_of
-from goodput.wire.operation_row import OperationRow
+from goodput.wire.operation_row import UNKNOWN, OperationRow
 
 NOT_RECORDED: Key = ("", "")
 OTHER: Key = ("", "other")  # what a report or a table has no row for
@@ -70,7 +70,8 @@ class OperationTime(NamedTuple):
 
     `size` is that of the groups, 0 if it is not known or differs. `least_bytes` and `least_ns` are the bytes and the
     exposed time of the rank that waited least a byte, for whole processes. Of the divided time `skew_ns` was waiting for
-    other ranks and `transfer_ns` what all ranks paid; which of the two the rest was is not known.
+    other ranks and `transfer_ns` what all ranks paid; which of the two the rest was is not known. `hidden_ns` and
+    `hidden_max_ns` are bounds of what was hidden behind other work, for whole processes; UNKNOWN if one rank's are.
     """
 
     calls: int
@@ -82,6 +83,8 @@ class OperationTime(NamedTuple):
     least_ns: int = 0
     skew_ns: int = 0
     transfer_ns: int = 0
+    hidden_ns: int = UNKNOWN
+    hidden_max_ns: int = UNKNOWN
 
 
 Operations = dict[Key, OperationTime]  # of all ranks
@@ -184,7 +187,7 @@ def summing(
             for i, ns in enumerate((rest, skews[-1], transfers[-1])):
                 left[i] += ns * devices
             for row, *spent in zip(rows_of(one.sums), parts, skews, transfers, strict=False):
-                _add_row(found, mine, row, [ns * devices for ns in spent])
+                _add_row(found, mine, row, [ns * devices for ns in spent], devices)
         _add_least(found, mine)
     if not is_known:
         return {}
@@ -195,19 +198,21 @@ def summing(
 
 
 def _add_row(
-    found: dict[Key, list[int]], mine: dict[Key, list[int]], row: OperationRow, spent: list[int]
+    found: dict[Key, list[int]], mine: dict[Key, list[int]], row: OperationRow, spent: list[int], devices: int
 ) -> None:
     """Add an operation of an attempt: `spent` are GPU-ns of the divided time, of its skew and of its transfer."""
     key = row.group, row.operation
     total = found.get(key)
     if total is None:
-        total = found[key] = [0, 0, 0, 0, row.size, 0, 0, 0, 0]
+        total = found[key] = [0, 0, 0, 0, row.size, 0, 0, 0, 0, 0, 0]
     total[0] += row.calls
     total[1] += row.bytes
     total[3] += spent[0]
     total[4] = total[4] if total[4] == row.size else 0
     total[7] += spent[1]
     total[8] += spent[2]
+    for at, ns in ((9, row.hidden_ns), (10, row.hidden_max_ns)):
+        total[at] = UNKNOWN if ns < 0 or total[at] < 0 else total[at] + ns * devices
     own = mine.setdefault(key, [0, 0])
     own[0] += row.bytes
     own[1] += row.exposed_ns

@@ -37,14 +37,17 @@ def collective_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def _wait_parts(row: Mapping[str, Any]) -> list[str]:
-    """What an operation's waiting was for, as far as it is known."""
-    whole = row["gpu_seconds"]
+    """What an operation's waiting was for, and what of its calls was hidden, as far as they are known."""
+    parts, whole = [], row["gpu_seconds"]
     least, transfer = row.get("skew_gpu_seconds", 0), row.get("transfer_gpu_seconds", 0)
-    if not whole or not least + transfer:
-        return []
-    share = between(percent(least / whole), percent(1 - transfer / whole))
-    rest = "transfer and the schedule" if row["operation"] in ("send", "recv") else "transfer"
-    return [f"{share} of it waiting for the last rank, the rest {rest}"]
+    if whole and least + transfer:
+        share = between(percent(least / whole), percent(1 - transfer / whole))
+        rest = "transfer and the schedule" if row["operation"] in ("send", "recv") else "transfer"
+        parts.append(f"{share} of it waiting for the last rank, the rest {rest}")
+    low, high = row.get("hidden_gpu_seconds"), row.get("hidden_gpu_seconds_max")
+    if low is not None and high is not None:
+        parts.append(f"hidden: {between(f'{low:.2f}', f'{high:.2f}')} GPU-s")
+    return ["; ".join(parts)] if parts else []
 
 
 def slow_issue_lines(straggler: Mapping[str, Any]) -> list[str]:

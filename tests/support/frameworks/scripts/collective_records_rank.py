@@ -121,6 +121,7 @@ def main() -> None:
         found, snapshot = reader.collectives(since=0), reader.snapshot()
         last = [record._asdict() for record in reader.collectives().records]
     document = found._asdict()
+    document["hidden"] = [(*key, *hidden) for key, hidden in found.hidden.items()]
     for name in ("groups", "sums", "records"):
         document[name] = [one._asdict() for one in document[name]]
     for record in (*document["records"], *last):

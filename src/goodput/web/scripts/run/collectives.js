@@ -16,6 +16,10 @@ const COLUMNS = [
   { name: "skew", head: "Late ranks", class: "n",
     title: "Of this time, the part in which ranks waited for the last one to arrive; the rest is what all paid: transfer, in a pipeline also its schedule",
     value: skew },
+  { name: "hidden", head: "Hidden", class: "n",
+    title: "GPU time in which calls were under way and training did not wait; unknown where waiting does not tell when they ended",
+    value: ({ hidden_gpu_seconds: low = null, hidden_gpu_seconds_max: high = null }) =>
+      (low === null ? "" : between(unit.text(low), unit.text(high))) },
   { name: "ranks", head: "Ranks", class: "n", value: (row) => (row.operation ? count(row.ranks) : "") },
   { name: "calls", head: "Calls", class: "n", value: (row) => (row.calls === null ? "" : count(row.calls)) },
   { name: "bytes", head: "Data", class: "n", title: "The ranks' own parts of the tensors",
