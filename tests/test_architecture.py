@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -261,8 +262,8 @@ STANDARD = {
     ),
 }
 FILES_PER_FOLDER_MAX = 22
-# hdrhistogram is an extra, imported where it is used.
-NOT_STANDARD = {"hdr_log.py", "schema.py"}
+# hdrhistogram is an extra, imported where it is used; only the aggregator imports the finding of RAS.
+NOT_STANDARD = {"hdr_log.py", "schema.py", "ras_finding.py"}
 
 
 GPU_FOLDERS = tuple(
@@ -390,6 +391,26 @@ def test_trainer_packages_use_the_standard_library_alone():
         tops = {module.split(".")[0] for module, _ in found} - {"goodput"}
         wrong += [f"{name} imports {top}" for top in tops if top not in sys.stdlib_module_names]
     assert wrong == []
+
+
+def test_trainer_packages_import_where_nothing_is_installed():
+    """Through other packages too, such as a format that needs msgspec."""
+    names = [
+        name
+        for name, path in MODULES.items()
+        if package_of(name) in STANDARD and path.name not in NOT_STANDARD and path.name != "__main__.py"
+    ]
+    code = f"""
+import importlib, sys
+sys.path.insert(0, {str(ROOT / "src")!r})
+for name in {names!r}:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        print(name, "needs", error.name)
+"""
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
 def test_files_and_functions_stay_small():

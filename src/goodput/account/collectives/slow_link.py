@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from goodput.account import document_types
-from goodput.wire.connections import ConnectionRow
+
+if TYPE_CHECKING:
+    from goodput.wire.connections import ConnectionRow  # needs msgspec, which trainers may not have
 
 BUSY_MIN, TIMES_MIN = 0.2, 4.0
 LOSS_MIN, LOST_MIN = 0.01, 5  # share and number
