@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from support.account.account_history import ns
@@ -15,9 +17,12 @@ from support.aggregator.reports import body_of, rank_report
 
 from goodput.account import compute, document
 from goodput.account.states import INDEX
+from goodput.aggregator.accounts import history as history_module
 from goodput.aggregator.accounts import rolling
 from goodput.aggregator.accounts.history import History, HistoryError
 from goodput.aggregator.accounts.past import Past, account_of
+from goodput.aggregator.accounts.slices import AT_A_TIME_SECONDS
+from goodput.aggregator.fair_queue import INTERNAL
 from goodput.aggregator.ledger import page_reader
 from goodput.causes import explain
 
@@ -98,6 +103,22 @@ def test_query_that_takes_too_long_ends(ledger, monkeypatch):
     history.stop()
     with pytest.raises(HistoryError, match="stops"):
         asyncio.run(history.documents(past, [(None, None)]))
+
+
+@pytest.mark.parametrize("owner, gives_way", [(INTERNAL, True), ("", False)])
+def test_internal_work_gives_way_to_pushes(owner, gives_way, monkeypatch):
+    """It sleeps between parts, about as long as it computes; a person's query does not."""
+    slept = []
+    monkeypatch.setattr(history_module, "time", SimpleNamespace(**vars(time) | {"sleep": slept.append}))
+
+    def compute_parts(_ledger, check):
+        begin = time.thread_time()
+        while time.thread_time() < begin + 10 * AT_A_TIME_SECONDS:
+            check()
+
+    asyncio.run(History(None).run(owner, compute_parts))
+    assert not gives_way or (0 < len(slept) <= 12 and set(slept) == {AT_A_TIME_SECONDS})
+    assert gives_way or not slept
 
 
 def test_short_window_of_long_run_reads_little(ledger, monkeypatch):

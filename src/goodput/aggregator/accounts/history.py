@@ -15,6 +15,7 @@ from goodput.account.document_types import AccountDocument
 from goodput.aggregator.accounts import past
 from goodput.aggregator.accounts.past import Past, Window
 from goodput.aggregator.accounts.result_cache import SingleFlight
+from goodput.aggregator.accounts.slices import AT_A_TIME_SECONDS
 from goodput.aggregator.fair_queue import INTERNAL, FairQueue
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.threads import NoThread, in_thread
@@ -90,6 +91,7 @@ class _Work:
 
     def __init__(self, history: History, seconds_max: float | None):
         self._history, self._seconds_max, self._began = history, seconds_max, time.monotonic()
+        self._worked_seconds = 0.0  # CPU time of the thread when it last slept
         self.is_cancelled = False
 
     def check(self) -> None:
@@ -99,3 +101,11 @@ class _Work:
             raise HistoryError(
                 f"the query takes more than {self._seconds_max:.0f} s; ask for a shorter window"
             )
+        if self._seconds_max is None:
+            self._give_way()
+
+    def _give_way(self) -> None:
+        """Sleep for as long as the thread has computed, since pushes need the interpreter too and nobody waits for it."""
+        if time.thread_time() - self._worked_seconds > AT_A_TIME_SECONDS:
+            time.sleep(AT_A_TIME_SECONDS)
+            self._worked_seconds = time.thread_time()
