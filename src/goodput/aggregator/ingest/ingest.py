@@ -1,9 +1,9 @@
 """Accepting a push: decode, merge into the store, write to the ledger, answer.
 
 The Ack is sent when everything accepted is committed. Pushes that arrive together are merged together, since NumPy costs
-per call, and share one transaction; where the last one was shared, the next waits GATHER_SECONDS for more. Tokens take
-turns: a large push is decoded and checked in a thread, one at a time, and merged in parts, if need be over several
-transactions. When the ledger cannot be written the push is answered with an error, so the agent keeps it; what was
+per call, and share one transaction; where the last one was shared, the next waits for more, no push longer than
+GATHER_SECONDS. Tokens take turns: a large push is decoded and checked in a thread, one at a time, and merged in parts,
+if need be over several transactions. When the ledger cannot be written the push is answered with an error, so the agent keeps it; what was
 merged meanwhile is written with the next transaction that succeeds. Unwritten parts of one process are joined into one,
 so that pushes repeated against a broken ledger do not accumulate.
 """
@@ -396,7 +396,7 @@ class Ingest:
         try:
             async with self._writing:
                 if self._was_shared:
-                    await asyncio.sleep(GATHER_SECONDS)
+                    await self._gather()
                 # Pushes from now on are in the next transaction.
                 self._transaction, self._was_shared, self._waiting = None, self._waiting > 1, 0
                 merged = 0
@@ -411,6 +411,12 @@ class Ingest:
             if self._transaction is asyncio.current_task():
                 self._transaction = None
             raise
+
+    async def _gather(self) -> None:
+        """Wait for more pushes, until the one that waits longest has waited GATHER_SECONDS."""
+        left = self._unmerged.since() + GATHER_SECONDS - time.monotonic()
+        if left > 0:
+            await asyncio.sleep(left)
 
     async def _append(self) -> None:
         batch, self._unwritten = self._unwritten, []
