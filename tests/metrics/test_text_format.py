@@ -127,3 +127,10 @@ def test_changed_buckets_are_not_read_from_the_cache():
         families = Families("node")
         families.add_histogram("goodput_step_duration_seconds", {"run": "r", "rank": "0"}, buckets, 9.5)
         assert writer.write([families]) == exposition(families)
+
+
+def test_families_that_grow_between_scrapes_are_written_anew():
+    families, writer = Families("node"), TextWriter()
+    for rank in "01":
+        families.add("goodput_rank_step", {"run": "r", "rank": rank}, 1)
+        assert writer.write([families]) == exposition(families)

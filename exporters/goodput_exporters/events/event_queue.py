@@ -28,7 +28,7 @@ BATCH_MAX = 256
 SAME_SECONDS = 30.0
 SAME_MAX = 1024
 COUNTED_MAX, DEVICES_MAX = 1024, 512
-OTHER = "other"
+EVENTS, OTHER = "goodput_health_events_total", "other"
 TEXT_MAX = 255
 # (kind, severity) of the events that a device of each type may have; of a GPU those that its drivers can report. They
 # are exposed as 0 from the start, so that the first event is an increase.
@@ -63,6 +63,8 @@ class EventQueue:
         # By type and driver: (kind, severity) of the possible events of each device that is present.
         self._devices: dict[tuple[str, str], Mapping[str, Iterable[tuple[str, str]]]] = {}
         self._dropped = 0
+        # The keys of the series in order, with their label values, until there is another device or event.
+        self._rows: list[tuple[tuple[str, str, str], tuple[str, ...]]] | None = None
 
     def set_devices(self, kind: str, devices: Iterable[str], driver: str = "") -> None:
         """Replace the devices of a type, a key of POSSIBLE; GPUs by the driver that reports them."""
@@ -76,6 +78,7 @@ class EventQueue:
         if self._devices.get((kind, driver)) != possible:
             with self._lock:
                 self._devices[kind, driver] = possible
+                self._rows = None
 
     def add(self, event: Event, ranks: list[tuple[str, int]], source: str = "") -> None:
         """Add an event that affects these ranks, (run, rank). `source` is the driver that reports it."""
@@ -93,7 +96,10 @@ class EventQueue:
         if self._is_duplicate((kind, device, event.code, event.name, severity), source):
             return None
         self._number = max(self._number + 1, _bounded(self._unix_ns()))
-        self._counts[self._count_key(kind, severity, device)] += 1
+        key = self._count_key(kind, severity, device)
+        if key not in self._counts:
+            self._rows = None
+        self._counts[key] += 1
         if self._is_sent:
             health = schema.Health(
                 self._number,
@@ -129,19 +135,27 @@ class EventQueue:
 
     def collect(self, families) -> None:
         with self._lock:
-            possible = {
-                (kind, severity, clean_text(device, TEXT_MAX)): 0
-                for devices in self._devices.values()
-                for device in sorted(devices)[:DEVICES_MAX]
-                for kind, severity in devices[device]
-            }
-            counts = possible | self._counts
+            if self._rows is None:
+                self._rows = self._series(families.row_of)
+            counts = [(row, self._counts[key]) for key, row in self._rows]
             dropped, waiting = self._dropped, len(self._waiting)
-        for (kind, severity, device), count in sorted(counts.items()):
-            labels = {"kind": kind, "severity": severity, "device": device}
-            families.add("goodput_health_events_total", labels, count)
+        for row, count in counts:
+            families.add_row(EVENTS, row, count)
         families.add("goodput_health_events_dropped_total", {}, dropped)
         families.add("goodput_health_events_waiting", {}, waiting)
+
+    def _series(self, row_of: Callable) -> list[tuple[tuple[str, str, str], tuple[str, ...]]]:
+        """Of the events that may happen and of those that did."""
+        possible = {
+            (kind, severity, clean_text(device, TEXT_MAX))
+            for devices in self._devices.values()
+            for device in sorted(devices)[:DEVICES_MAX]
+            for kind, severity in devices[device]
+        }
+        return [
+            (key, row_of(EVENTS, dict(zip(("kind", "severity", "device"), key, strict=True))))
+            for key in sorted(possible | self._counts.keys())
+        ]
 
     def _count_key(self, kind: str, severity: str, device: str) -> tuple[str, str, str]:
         key = (kind, severity, device)

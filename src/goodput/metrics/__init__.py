@@ -81,6 +81,7 @@ def _values_of(names: tuple[str, ...]) -> Callable[[Mapping[str, str]], tuple[st
 
 
 _VALUES = {name: _values_of(metric.labels) for name, metric in CATALOGUE.items()}
+_LEVEL_OF = {name: metric.level for name, metric in CATALOGUE.items()}
 
 
 class Families:
@@ -149,9 +150,8 @@ class Families:
         """How many series of the text there are of each level (Metric.level); a histogram counts with its buckets."""
         counts: Counter[str] = Counter()
         for name, rows in self.rows.items():
-            metric = CATALOGUE[name]
-            each = len(rows[0][1]) + 2 if metric.kind == "histogram" else 1
-            counts[metric.level] += each * len(rows)
+            each = len(rows[0][1]) + 2 if CATALOGUE[name].kind == "histogram" else 1
+            counts[_LEVEL_OF[name]] += each * len(rows)
         if self.foreign:
             counts["node"] += sum(len(family.samples) for family in self.foreign)
         return counts

@@ -32,11 +32,13 @@ class Writer(ABC):
     def write(self, parts: Iterable[Families]) -> bytes:
         """All series of these families."""
         parts, written = list(parts), {}
-        filled = set().union(*(part.rows for part in parts))
+        filled: dict[str, list[tuple]] = {}
+        for part in parts:
+            for name, rows in part.rows.items():
+                filled[name] = [*filled.get(name, ()), *rows]
         for name, metric in CATALOGUE.items():
             if name in filled:
-                rows = [row for part in parts for row in part.rows.get(name, ())]
-                before = self._written.get(name)
+                rows, before = filled[name], self._written.get(name)
                 # Equal values have the same text: Families has no -0.0.
                 is_same = before is not None and before.rows == rows
                 written[name] = before if is_same else self._encoded(metric, rows, before)

@@ -9,13 +9,14 @@ Not used: container runtimes' sockets, Slurm's controller.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 
 from goodput.wire.identity import clean_text
 from goodput_exporters.collector import CollectorError, NoData, Settings
 from goodput_exporters.collectors.attribution.pods import Pods
 from goodput_exporters.gpu.merge import MergedGpu
-from goodput_exporters.system.processes import Processes
+from goodput_exporters.system.processes import Owner, Processes
 from goodput_exporters.system.ranks import RankProcess
 
 GPU_PROCESSES_MAX = 1024
@@ -37,31 +38,32 @@ class Attribution:
         if not ranks and not gpus:
             raise NoData("no rank and no GPU")
         pids = self._processes.find(ranks)
+        owner_of = functools.cache(self._processes.owner)  # Most processes on GPUs are those of ranks.
         for rank in ranks:
-            self._add_rank(families, rank, pids.get(rank))
+            _add_rank(families, rank, pids.get(rank), owner_of)
         _add_gpu_ranks(families, gpus, ranks, pids)
-        self._add_gpu_processes(families, gpus)
+        _add_gpu_processes(families, gpus, owner_of)
 
-    def _add_rank(self, families, rank: RankProcess, pid: int | None) -> None:
-        of_rank = {"run": rank.run, "rank": str(rank.rank)}
-        owner = self._processes.owner(pid) if pid is not None else None
-        families.add("goodput_rank_process_known", of_rank, float(owner is not None))
+
+def _add_rank(families, rank: RankProcess, pid: int | None, owner_of: Callable[[int], Owner | None]) -> None:
+    of_rank = {"run": rank.run, "rank": str(rank.rank)}
+    owner = owner_of(pid) if pid is not None else None
+    families.add("goodput_rank_process_known", of_rank, float(owner is not None))
+    if owner is not None:
+        labels = {**of_rank, "pid": str(pid), "host": rank.host, **owner._asdict()}
+        families.add("goodput_rank_process_info", labels, 1)
+
+
+def _add_gpu_processes(families, gpus: list[MergedGpu], owner_of: Callable[[int], Owner | None]) -> None:
+    pairs = sorted({(_uuid(gpu.uuid), pid) for gpu in gpus for pid in gpu.pids or ()})
+    for gpu, pid in pairs[:GPU_PROCESSES_MAX]:
+        owner = owner_of(pid)
         if owner is not None:
-            labels = {**of_rank, "pid": str(pid), "host": rank.host, **owner._asdict()}
-            families.add("goodput_rank_process_info", labels, 1)
-
-    def _add_gpu_processes(self, families, gpus: list[MergedGpu]) -> None:
-        pairs = sorted({(_uuid(gpu.uuid), pid) for gpu in gpus for pid in gpu.pids or ()})
-        shown = pairs[:GPU_PROCESSES_MAX]
-        owners = {pid: self._processes.owner(pid) for pid in {pid for _, pid in shown}}
-        for gpu, pid in shown:
-            owner = owners[pid]
-            if owner is not None:
-                labels = owner._asdict()
-                del labels["cgroup"]
-                families.add("goodput_gpu_process_info", {"gpu": gpu, "pid": str(pid), **labels}, 1)
-        if len(pairs) > GPU_PROCESSES_MAX:
-            raise CollectorError(f"{len(pairs)} processes on GPUs; only {GPU_PROCESSES_MAX} are exposed")
+            labels = owner._asdict()
+            del labels["cgroup"]
+            families.add("goodput_gpu_process_info", {"gpu": gpu, "pid": str(pid), **labels}, 1)
+    if len(pairs) > GPU_PROCESSES_MAX:
+        raise CollectorError(f"{len(pairs)} processes on GPUs; only {GPU_PROCESSES_MAX} are exposed")
 
 
 def _add_gpu_ranks(
