@@ -15,17 +15,19 @@ def pending(
     now: float,
     has_agent: Callable[[str], bool],
     ahead_ns: Callable[[str, float], int] = lambda node, at: 0,
+    shift_ns: int = 0,
 ) -> Iterator[tuple[Attempt, int, schema.RankReport]]:
     """(attempt, rank, report) of all that is to be pushed now. Ranks of nodes without an agent keep what they have.
 
-    `ahead_ns` is how far a node's clock was ahead at a moment; a process reads it once, when it starts.
+    `ahead_ns` is how far a node's clock was ahead at a moment; a process reads it once, when it starts. `shift_ns` is how
+    much later than EPOCH_SECONDS the scenario begins, by the scheduler's clock.
     """
     for attempt in list(run.unreported):
         for rank, (node, _) in enumerate(attempt.plan.places):
             is_due = has_agent(node) and node not in attempt.silent and now >= attempt.begins_ns[rank] / 1e9
             if is_due and not attempt.end_reported[rank]:
                 ahead = ahead_ns(node, attempt.begins_ns[rank] / 1e9)
-                yield attempt, rank, report(run, attempt, rank, now, ahead)
+                yield attempt, rank, report(run, attempt, rank, now, ahead, shift_ns)
         if not attempt.alive and all(attempt.end_reported):
             run.unreported.remove(attempt)
             attempt.rows.clear()
@@ -39,9 +41,9 @@ def acknowledge(attempt: Attempt, rank: int, now: float | None = None) -> None:
 
 
 def report(
-    run: SimulatedRun, attempt: Attempt, rank: int, now: float, ahead_ns: int = 0
+    run: SimulatedRun, attempt: Attempt, rank: int, now: float, ahead_ns: int = 0, shift_ns: int = 0
 ) -> schema.RankReport:
-    """What the agent pushes of a rank; its process's clock is `ahead_ns` ahead."""
+    """What the agent pushes of a rank; its process's clock is `ahead_ns` ahead, the scheduler's `shift_ns`."""
     phase, boundary_ns, totals = attempt.live[rank]
     alive = attempt.is_alive(rank, nanoseconds(now))
     rows = attempt.rows[attempt.sent_rows[rank] :]
@@ -68,7 +70,7 @@ def report(
         ),
     )
     return schema.RankReport(
-        identity=_identity(run, attempt, rank, ahead_ns),
+        identity=_identity(run, attempt, rank, ahead_ns, shift_ns),
         sequence=2 * nanoseconds(now) + (not alive),
         phases=PHASES,
         live=live,
@@ -86,7 +88,9 @@ def _step_row(row: Row, rank: int, ahead_ns: int) -> schema.StepRow:
     return schema.StepRow(number, step, start_ns + ahead_ns, end_ns + ahead_ns, samples, totals, outside)
 
 
-def _identity(run: SimulatedRun, attempt: Attempt, rank: int, ahead_ns: int) -> schema.Identity:
+def _identity(
+    run: SimulatedRun, attempt: Attempt, rank: int, ahead_ns: int, shift_ns: int
+) -> schema.Identity:
     node, index = attempt.plan.places[rank]
     submit, stages = attempt.plan.submit, run.plan.stages
     return schema.Identity(
@@ -106,5 +110,5 @@ def _identity(run: SimulatedRun, attempt: Attempt, rank: int, ahead_ns: int) -> 
         gpu_power_watts=620.0,
         stage=rank * stages // attempt.ranks if stages > 1 else None,
         microbatches=run.plan.microbatches if stages > 1 else None,
-        submit_time=None if submit is None else unix_ns(nanoseconds(submit)) / 1e9,
+        submit_time=None if submit is None else (unix_ns(nanoseconds(submit)) + shift_ns) / 1e9,
     )

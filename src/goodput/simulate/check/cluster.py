@@ -95,7 +95,9 @@ class Cluster:
         due = [node for node in self.nodes if self._places[node] % of == share and self._reaches(node, now)]
         ranks: dict[str, list] = {node: [] for node in due}
         for run in self.runs:
-            for attempt, rank, report in pending(run, now, ranks.__contains__, self._ahead_ns):
+            for attempt, rank, report in pending(
+                run, now, ranks.__contains__, self._ahead_ns, self._shift_ns
+            ):
                 ranks[attempt.plan.places[rank][0]].append((attempt, rank, report))
         late = [body for at, body in self._late if at <= now]
         self._late = [one for one in self._late if one[0] > now]
