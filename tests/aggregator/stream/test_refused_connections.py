@@ -131,3 +131,38 @@ def test_refused_connections_say_what_to_mend(server, caplog, tmp_path):
         caplog.clear()
     assert connecting(caplog, url, ca=ca, credentials=str(login)) == ""
     assert connecting(caplog, f"tls://goodput:right@127.0.0.1:{port}", ca=ca) == ""
+
+
+@pytest.mark.parametrize("scheme", ["tls", "nats"])
+def test_password_is_not_sent_without_tls(server, caplog, scheme):
+    """To servers that say they need no TLS, which may be somebody between this process and the real ones.
+
+    They name each other, as those of a cluster do, after which nats-py would try them for ever by itself.
+    """
+    authority, received, ports = server[1], [], []
+
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        urls = ", ".join(f'"127.0.0.1:{port}"' for port in ports)
+        writer.write(f'INFO {{"max_payload": 1048576, "connect_urls": [{urls}]}}\r\n'.encode())
+        received.append(await reader.read(4096))
+        writer.close()
+
+    async def main() -> None:
+        listening = [await asyncio.start_server(plain, "127.0.0.1", 0) for _ in range(2)]
+        ports.extend(one.sockets[0].getsockname()[1] for one in listening)
+        urls = tuple(f"{scheme}://goodput:right@127.0.0.1:{port}" for port in ports)
+        stream = Stream(StreamSettings(urls, ca=str(authority.cert)))
+        task = asyncio.create_task(stream.connect())
+        while not received or "trying again" not in caplog.text:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await stream.close()
+        for one in listening:
+            one.close()
+
+    caplog.set_level(logging.WARNING, "goodput.aggregator")
+    asyncio.run(asyncio.wait_for(main(), 30))
+    assert set(received) == {b""}
+    assert "a server does not use TLS (tls:// in --stream); trying again" in caplog.text
+    assert "right" not in caplog.text

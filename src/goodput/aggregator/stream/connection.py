@@ -11,6 +11,7 @@ import logging
 import ssl
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -56,9 +57,22 @@ class StreamSettings(NamedTuple):
     ca: str | None = None
 
     @property
+    def needs_tls(self) -> bool:
+        return bool(self.ca) or any(url.startswith("tls:") for url in self.urls)
+
+    @property
     def shown(self) -> str:
         """The addresses without secrets."""
         return ", ".join(_without_secrets(url) for url in self.urls)
+
+
+class _TlsClient(Client):
+    """Sends nothing to a server without TLS, where nats-py would go on in plain text, also with a password."""
+
+    def _connect_command(self) -> bytes:
+        if not self._server_info.get("tls_required"):
+            raise NatsError("nats: a server does not use TLS")
+        return super()._connect_command()
 
 
 class Stream:
@@ -120,30 +134,40 @@ class Stream:
     async def _connect_once(self) -> None:
         if not self.client.is_connected:
             # A client that failed to connect, or has closed, cannot be used again.
-            client = self.client = Client()
-            context = ssl.create_default_context(cafile=self.settings.ca) if self.settings.ca else None
-            await client.connect(
-                servers=list(self.settings.urls),
-                name=self._name,
-                connect_timeout=CONNECT_SECONDS,
-                allow_reconnect=True,
-                max_reconnect_attempts=1,
-                reconnect_time_wait=RECONNECT_SECONDS,
-                ping_interval=PING_SECONDS,
-                max_outstanding_pings=PINGS_MAX,
-                error_cb=partial(self._log_error, client),
-                disconnected_cb=self._logs("disconnected"),
-                reconnected_cb=self._logs("connected again"),
-                closed_cb=partial(self._connect_again, client),
-                tls=context,
-                **(login_of(self.settings.credentials) if self.settings.credentials else {}),
-            )
+            client = self.client = (_TlsClient if self.settings.needs_tls else Client)()
+            try:
+                await client.connect(**self._options(client))
+            except Exception:
+                with suppress(Exception):
+                    await asyncio.wait_for(client.close(), CONNECT_SECONDS)
+                raise
             # From now on it reconnects for ever, unless a server ends the connection (_connect_again).
-            client.options["max_reconnect_attempts"] = -1
+            client.options.update(allow_reconnect=True, max_reconnect_attempts=-1)
         js = self.client.jetstream(timeout=PUBLISH_SECONDS)
         self.id = await self._ensure_stream(js)
         self._leases = await self._ensure_leases(js)
         self._js = js
+
+    def _options(self, client: Client) -> dict:
+        """Those of nats-py. Raises OSError, ValueError."""
+        context = ssl.create_default_context(cafile=self.settings.ca) if self.settings.ca else None
+        return {
+            "servers": list(self.settings.urls),
+            "name": self._name,
+            "connect_timeout": CONNECT_SECONDS,
+            # Else a refusal ends no attempt where the servers of a cluster name each other: they are tried for ever.
+            "allow_reconnect": False,
+            "max_reconnect_attempts": 1,
+            "reconnect_time_wait": RECONNECT_SECONDS,
+            "ping_interval": PING_SECONDS,
+            "max_outstanding_pings": PINGS_MAX,
+            "error_cb": self._log_error,
+            "disconnected_cb": self._logs(client, "disconnected"),
+            "reconnected_cb": self._logs(client, "connected again"),
+            "closed_cb": partial(self._connect_again, client),
+            "tls": context,
+            **(login_of(self.settings.credentials) if self.settings.credentials else {}),
+        }
 
     async def _connect_again(self, closed: Client) -> None:
         """Replace a client that has closed: nats-py does not reconnect after an error message of a server, such as for an
@@ -276,17 +300,15 @@ class Stream:
                 f"({error.description}); --stream-replicas 1 is for tests"
             ) from None
 
-    async def _log_error(self, client: Client, error: Exception) -> None:
+    async def _log_error(self, error: Exception) -> None:
         log.debug("stream %s: %s", self.settings.shown, _text(error))
         self._refusal = _refusal(error) or self._refusal
-        if isinstance(error, ssl.SSLError) and client.options["max_reconnect_attempts"] > 0:
-            raise error  # Else connect() waits for ever for the end of a connection that never began.
 
-    def _logs(self, what: str) -> Callable[[], Awaitable[None]]:
-        """A callback that logs this, unless the connection is being closed."""
+    def _logs(self, client: Client, what: str) -> Callable[[], Awaitable[None]]:
+        """A callback that logs this, of a client that was connected, unless the connection is being closed."""
 
         async def callback() -> None:
-            if not self._is_closing:
+            if client.options["allow_reconnect"] and not self._is_closing:
                 log.warning("stream %s: %s", self.settings.shown, what)
 
         return callback
