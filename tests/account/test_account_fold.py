@@ -83,6 +83,10 @@ def test_lengths_of_steps_that_need_eight_bytes():
         found = ascending(values, found)
     assert found.tolist() == [-2, 3, 5, 7, 1 << 31, (1 << 32) - 1, 1 << 32] and found.itemsize == 8
     assert ascending([2, 1], array("I")).itemsize == 4
+    many = ascending(range(40), array("I"))
+    for more in ([7], [1 << 32], [-2]):
+        found = ascending(more, many)
+        assert found.tolist() == sorted([*range(40), *more]) and found.itemsize == (4 if more == [7] else 8)
 
 
 def test_fold_fits_thresholds_that_change_no_wait():

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from math import inf
 from operator import add, sub
@@ -128,14 +129,13 @@ class Fold:
         other.exhausted, other.final, other.top_step = self.exhausted, self.final, self.top_step
         other.calm_ns, other.stall_ns = self.calm_ns, self.stall_ns
         other.kept, other.rest, other.ending = self.kept, self.rest, self.ending
-        other.kept_steps, other.lost_steps = self.kept_steps, self.lost_steps
+        other.kept_steps, other.lost_steps, other._usual = self.kept_steps, self.lost_steps, self._usual
         other.kept_ns, other.saved_ns, other.kept_samples = self.kept_ns, self.saved_ns, self.kept_samples
         other.work, other.cut, other.cut_work = self.work, self.cut, self.cut_work
         other.lost_by, other.straggler_ns, other.bubble_ns = self.lost_by, self.straggler_ns, self.bubble_ns
         other.matched_ns, other.caused_ns = self.matched_ns, self.caused_ns
         other.caused_in_group_ns, other.throughput = self.caused_in_group_ns, self.throughput.copy()
-        other._first, other._judged = self._first, self._judged
-        other._others, other._usual = self._others, self._usual
+        other._first, other._judged, other._others = self._first, self._judged, self._others
         return other
 
     def held_back(self) -> tuple[int, int]:
@@ -495,16 +495,16 @@ class Fold:
             _limit(tail, state, limit_ns)
 
 
-def ascending(values: Iterable[int], before: array) -> array:
+def ascending(values: Sequence[int], before: array) -> array:
     """`values` and `before`, which is ascending, as an ascending array of its own: of four bytes each, if they fit."""
-    found = before[:]
-    for value in values:
-        try:
-            insort(found, value)
-        except OverflowError:
-            found = array("q", found)
-            insort(found, value)
-    return found
+    if 8 * len(values) <= len(before):
+        with suppress(OverflowError):
+            found = before[:]
+            for value in values:
+                insort(found, value)
+            return found
+    both = sorted([*before, *values])
+    return array("I" if not both or (both[0] >= 0 and both[-1] < 1 << 32) else "q", both)
 
 
 def _median(ordered: array) -> int:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import log
+from operator import or_
 from typing import NamedTuple
 
 # A rank is slow in a step if its own time exceeds its group's lower median by this ratio.
@@ -109,7 +110,7 @@ class Onset:
         """
         if steps and self.first is None and chance < 1:
             self.first = steps[0]
-        hits_at = [at for at, both in enumerate(zip(hit, beside, strict=True)) if any(both)]
+        hits_at = [at for at, one in enumerate(map(or_, hit, beside)) if one]
         hits_at.append(len(steps))
         at = following = 0
         while at < len(steps):
