@@ -168,7 +168,7 @@ class SlowLink(TypedDict):
 
     `sender` to `receiver` is its slowest flow, one of `flows`; `receiver` is null where several ranks have its address.
     `bytes_per_second` is while the flow has data to send, `usual_bytes_per_second` what flows with as much data reach (null
-    in a hang), `busy_share` the share of the time in which it has, over some 10 s. `silent_seconds` is the time without an
+    in a hang), `busy_share` the share of the time in which it has, over 10 to 60 s. `silent_seconds` is the time without an
     acknowledgement, `retransmits` how often the oldest segment was sent again.
     """
 

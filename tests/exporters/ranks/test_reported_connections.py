@@ -18,7 +18,9 @@ from goodput_exporters.collectors.ranks.reached_peaks import ReachedPeaks
 from goodput_exporters.collectors.ranks.reported_collectives import AFTER_NS
 from goodput_exporters.collectors.ranks.reported_connections import (
     PAUSE_TIMES,
+    STEPS_MIN,
     WINDOW_NS,
+    WINDOW_NS_MAX,
     ReportedConnections,
 )
 from goodput_exporters.system.tcp_diag import Connection
@@ -99,11 +101,23 @@ def test_rank_that_computes_is_not_looked_at(tmp_path, monkeypatch):
     node.rank.reader.close()
 
 
+def test_window_of_long_steps_grows_until_two_have_ended(node):
+    """In ten seconds of a step of a minute all may wait for one connection, with nothing to compare it with."""
+    windows = []
+    for at in range(1, 12):
+        node.connections = {7: connection(bytes_acked=1000 * at)}
+        found = node.poll(at * WINDOW_NS)
+        windows += [(found.window_ns // WINDOW_NS, found.rows[0].bytes)] if found else []
+    assert windows[:7] == [(0, 1000), *((n, 1000 * n) for n in range(1, 7))]
+    assert WINDOW_NS_MAX == 6 * WINDOW_NS
+    assert windows[7:] == [(n, 1000 * n) for n in range(1, 5)], "the next one"
+
+
 def test_rank_that_waits_no_more_says_so_once(node):
     node.connections = {7: connection()}
     node.poll(0)
     assert node.poll(WINDOW_NS)
-    node.page.train(1)  # It goes on.
+    node.page.train(STEPS_MIN)  # It goes on.
     node.began_ns = time.perf_counter_ns()
     node.reported._due_ns = 0
     node.rank.poll(node.began_ns, 3)

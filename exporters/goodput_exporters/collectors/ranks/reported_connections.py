@@ -1,8 +1,10 @@
 """Which TCP connections of ranks are reported: of those that wait for communication, the ones that were busy longest.
 
-A rank waits for communication if it spent WAITING_MIN of the last window in it, or if it may hang. All such ranks of one
-network namespace share a dump; the pause until the next one bounds the cost to 1 / PAUSE_TIMES of a core. A rank that does
-not wait any more reports once that it has none. Connections within a host are left out.
+A rank waits for communication if it spent WAITING_MIN of the window so far in it, or if it may hang. A window lasts until
+STEPS_MIN steps have ended in it, from WINDOW_NS to WINDOW_NS_MAX: in a part of a step only one connection may be used, and
+nothing to compare it with. All such ranks of one network namespace share a dump; the pause until the next one bounds the
+cost to 1 / PAUSE_TIMES of a core. A rank that does not wait any more reports once that it has none. Connections within a
+host are left out.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from goodput_exporters.system.tcp_diag import (
 
 log = logging.getLogger("goodput.node")
 
-WINDOW_NS = 10 * 10**9
+WINDOW_NS, WINDOW_NS_MAX = 10 * 10**9, 60 * 10**9
+STEPS_MIN = 2  # ended in a window, so that it has one from its begin to its end
 WAITING_MIN = 0.2
 PAUSE_TIMES = 500
 OUTCOMES = ("read", "failed")
@@ -41,11 +44,19 @@ _Samples = dict[int, Connection]
 
 
 class _Seen(NamedTuple):
-    """A rank when it was last read: its time in communication so far, and its connections, None if it did not wait."""
+    """A rank at the begin of a window: its time in communication and its steps so far.
+
+    `samples` are its connections, None if they were not read, since it did not wait.
+    """
 
     at_ns: int
     waited_ns: int
+    steps: int
     samples: _Samples | None
+
+    def is_over(self, now_ns: int, steps: int) -> bool:
+        """Whether the window ends here: it has a whole step, or lasts for too long."""
+        return steps - self.steps >= STEPS_MIN or now_ns - self.at_ns >= WINDOW_NS_MAX
 
 
 class ReportedConnections:
@@ -65,45 +76,47 @@ class ReportedConnections:
             return
         began_ns = time.thread_time_ns()
         before, self._seen = self._seen, {}
-        waiting = []
+        waiting = {}
         for rank in ranks:
             if rank.snapshot is None or not rank.alive or rank.joined:
                 continue
-            waited_ns, known = _waited_ns(rank.snapshot, now_ns), before.get(rank.key)
-            self._seen[rank.key] = _Seen(now_ns, waited_ns, None)
-            if _may_hang(rank, now_ns) or (known and _has_waited(known, waited_ns, now_ns)):
-                waiting.append(rank)
-            elif known and known.samples is not None:
+            begin = before.get(rank.key)
+            now = _Seen(now_ns, _waited_ns(rank.snapshot, now_ns), rank.snapshot.steps_done, None)
+            is_over = begin is None or begin.is_over(now_ns, now.steps)
+            self._seen[rank.key] = now if is_over or begin is None else begin
+            if _may_hang(rank, now_ns) or (begin and _has_waited(begin, now.waited_ns, now_ns)):
+                waiting[rank] = now
+            elif is_over and begin and begin.samples is not None:
                 rank.connections = Connections(0)
-        for key, samples in self._read(waiting).items():
-            self._seen[key] = self._seen[key]._replace(samples=samples)
-        for rank in waiting:
-            rank.connections = _reported(self._seen[rank.key], before.get(rank.key))
+        for rank, samples in self._read(list(waiting)).items():
+            begin, now = before.get(rank.key), waiting[rank]._replace(samples=samples)
+            rank.connections = _reported(now, begin)
+            if begin is None or begin.samples is None or begin.is_over(now_ns, now.steps):
+                self._seen[rank.key] = now
         self._due_ns = now_ns + max(WINDOW_NS, PAUSE_TIMES * (time.thread_time_ns() - began_ns))
 
-    def _read(self, ranks: list[Rank]) -> dict[RankKey, _Samples]:
+    def _read(self, ranks: list[Rank]) -> dict[Rank, _Samples]:
         """The connections of these ranks' processes, of those where they can be read."""
-        inodes: dict[RankKey, set[int]] = {}
-        namespaces: dict[int, dict[RankKey, int]] = {}  # the pids in each
-        processes = {rank.process(): rank.key for rank in ranks}
+        inodes: dict[Rank, set[int]] = {}
+        namespaces: dict[int, dict[Rank, int]] = {}  # the pids in each
+        processes = {rank.process(): rank for rank in ranks}
         for process, pid in self._processes.find(list(processes)).items():
-            key = processes[process]
+            rank = processes[process]
             try:
-                inodes[key] = socket_inodes(pid, self._procfs)
-                namespaces.setdefault(namespace_of(pid, self._procfs), {})[key] = pid
+                inodes[rank] = socket_inodes(pid, self._procfs)
+                namespaces.setdefault(namespace_of(pid, self._procfs), {})[rank] = pid
             except CollectorError as error:
                 self._fail(error)
-        found: dict[RankKey, _Samples] = {}
+        found: dict[Rank, _Samples] = {}
         for pids in namespaces.values():
+            wanted = set().union(*(inodes[rank] for rank in pids))
             try:
-                one = dump(
-                    next(iter(pids.values())), set().union(*(inodes[key] for key in pids)), self._procfs
-                )
+                one = dump(next(iter(pids.values())), wanted, self._procfs)
             except CollectorError as error:
                 self._fail(error)
                 continue
-            for key in pids:
-                found[key] = {inode: one[inode] for inode in inodes[key] & one.keys()}
+            for rank in pids:
+                found[rank] = {inode: one[inode] for inode in inodes[rank] & one.keys()}
         self.outcomes["read"] += len(found)
         self.outcomes["failed"] += len(ranks) - len(found)
         return found
@@ -130,19 +143,16 @@ def _has_waited(before: _Seen, waited_ns: int, now_ns: int) -> bool:
     return waited_ns - before.waited_ns >= WAITING_MIN * (now_ns - before.at_ns)
 
 
-def _reported(now: _Seen, before: _Seen | None) -> Connections | None:
-    """The rows since the last reading; without an earlier sample since the connections were opened."""
-    if now.samples is None:
-        return None
-    first = before is None or before.samples is None
-    known: Mapping[int, Connection] = {} if before is None or before.samples is None else before.samples
+def _reported(now: _Seen, begin: _Seen | None) -> Connections:
+    """The rows since the begin of the window; without a sample of that since the connections were opened."""
+    known: Mapping[int, Connection] = (begin and begin.samples) or {}
     pairs: dict[tuple[str, str], list[ConnectionRow]] = {}
-    for inode, one in now.samples.items():
+    for inode, one in (now.samples or {}).items():
         if not is_loopback(one):
             interfaces = host_of(one.local), host_of(one.remote)
             pairs.setdefault(interfaces, []).append(_row(one, known.get(inode)))
     rows = sorted(map(_joined, pairs.values()), key=_weight, reverse=True)
-    window_ns = 0 if first or before is None else now.at_ns - before.at_ns
+    window_ns = now.at_ns - begin.at_ns if begin is not None and begin.samples is not None else 0
     return Connections(window_ns, tuple(rows[:CONNECTIONS_MAX]))
 
 

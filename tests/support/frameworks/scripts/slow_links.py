@@ -43,7 +43,7 @@ class Case:
         self.length = chosen.choice((30_000, 100_000, 300_000))
         self.loss = chosen.uniform(0.03, 0.1)
         self.delay_seconds = chosen.uniform(0.04, 0.1)  # Packets of a busy machine take up to 20 ms.
-        self.bytes_per_second = chosen.uniform(1e6, 4e6)
+        self.bytes_per_second = chosen.uniform(0.3e6, 1e6)
 
     def break_links(self, links: list[Link]) -> None:
         own = links[self.culprit]
@@ -85,10 +85,14 @@ class Judge:
             self.store, history=History(None), stall_seconds=STALL_SECONDS, stale_seconds=30, age_seconds=0
         )
         self.accounts.hangs._began_ns = 0
+        self.begins: dict[object, set[int]] = {}  # of the windows, by rank
 
     def look(self) -> None:
         for report in self.ranks.poll():
             self.store.merge(report, time.time_ns())
+        for key, window in self.ranks._connections._seen.items():
+            if window.samples is not None:
+                self.begins.setdefault(key, set()).add(window.at_ns)
 
     def slow_link(self) -> dict | None:
         found = slow_link(unpacked(packed_connections(self.store.newest.get(RUN, {}).values())))
@@ -99,8 +103,9 @@ class Judge:
         return found and found.document()
 
     def windows(self) -> int:
-        """How often the ranks' connections were read."""
-        return self.ranks._connections.outcomes["read"] // self.case.world
+        """How many windows with connections have begun for every rank."""
+        known = list(self.begins.values())
+        return min(map(len, known)) if len(known) == self.case.world else 0
 
 
 def wait_for(condition, what: str, seconds: float = WAIT_SECONDS) -> None:
@@ -120,7 +125,7 @@ def judged(case: Case, network: TunNetwork) -> dict:
         return len(known) == case.world and min(known) >= count
 
     wait_for(lambda: steps(5), f"{case.kind} {case.seed}: no step")
-    before = judge.slow_link()
+    before, begun = judge.slow_link(), judge.windows()
     (case.directory / "broken").touch()
     case.break_links(network.links)
     hang, found = None, []
@@ -129,9 +134,9 @@ def judged(case: Case, network: TunNetwork) -> dict:
         hang = judge.hang()
     else:
         # The window in which the link broke, and those after it.
-        wait_for(lambda: judge.look() or judge.windows() > 0, "no connections are read")
-        for at in range(2, 2 + WINDOWS):
-            wait_for(lambda at=at: judge.look() or judge.windows() > at, "no connections are read")
+        wait_for(lambda: judge.look() or judge.windows() > begun, "no connections are read")
+        for at in range(begun + 2, begun + 2 + WINDOWS):
+            wait_for(lambda at=at: judge.look() or judge.windows() >= at, "no connections are read")
             found.append(judge.slow_link())
     judge.ranks.close()
     return {"before": before, "found": found, "hang": hang}
@@ -171,6 +176,7 @@ def run(case: Case) -> dict:
 def main() -> None:
     torch.set_num_threads(1)
     reported_connections.WINDOW_NS = int(WINDOW_SECONDS * 1e9)
+    reported_connections.WINDOW_NS_MAX = int(20e9)
     reported_connections.AFTER_NS = reported_collectives.AFTER_NS = int(STALL_SECONDS * 1e9)
     for name in sys.argv[2:]:
         kind, seed = name.split("-")
