@@ -79,6 +79,14 @@ def test_slow_flows_without_a_common_end_name_nobody():
     assert slow_link(ranks(*ring((0, 1), (1, 2), (2, 3)))) is None
 
 
+def test_flow_that_is_busy_for_a_shorter_time_does_not_count():
+    """As measured: rank 1's link carries 0.8 MB/s, and small messages from rank 3 wait for acknowledgements held back."""
+    flows = [row(1, 0, busy=0.99, mb=2), row(2, 1, busy=0.91, mb=2), row(0, 3, busy=0.05, mb=2)]
+    for busy, rank in ((0.32, 1), (0.6, None)):
+        found = slow_link(ranks(*flows, row(3, 2, busy=busy, mb=2)))
+        assert (found and found.rank) == rank
+
+
 def test_flow_that_is_rarely_busy_is_not_slow():
     """A late rank leaves the links idle; what little is sent then may take as long as an acknowledgement is held back."""
     assert slow_link(ranks(*[row(i, (i + 1) % 4, busy=0.19 if i == 1 else 0.01) for i in range(4)])) is None

@@ -6,7 +6,8 @@ and only that one is busy. A flow is slow where it is busy for BUSY_MIN of the w
 what flows with about as much data do while they are busy (the best quarter of them), or has LOSS_MIN of its segments sent
 again, LOST_MIN at least. It is stalled where the oldest segment was sent RETRANSMITS_MIN times and nothing was acknowledged for SILENT_NS.
 
-Where several flows are slow the interface that all of them have in common is named, else the host; where these have none
+Of slow flows those count that are busy at least half as long as the busiest: what is sent for a shorter time is nothing that
+all wait for. Where several are slow the interface that all of them have in common is named, else the host; where these have none
 in common, the network is slow and no rank's link. Connections to anything but ranks of the run, such as storage, do not
 count. Some 5 us a connection.
 """
@@ -91,6 +92,8 @@ def slow_link(ranks: Iterable[RankConnections]) -> SlowLink | None:
         if flow.busy_share >= BUSY_MIN
         and (_is_lossy(flow) or (flow in comparable and TIMES_MIN * flow.bytes_per_second <= usual))
     ]
+    busiest = max((flow.busy_share for flow in slow), default=0.0)
+    slow = [flow for flow in slow if 2 * flow.busy_share >= busiest]
     worst = max(slow, key=lambda flow: (flow in comparable, flow.busy_share), default=None)
     return _named(slow, worst, usual)
 
