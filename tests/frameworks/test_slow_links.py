@@ -8,9 +8,10 @@ import os
 
 import pytest
 from support.frameworks.script_process import run_script
+from support.installed import need
 from support.node.tun_network import is_possible
 
-pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
+need("torch")
 pytestmark = pytest.mark.skipif(
     not is_possible(), reason="needs root, /dev/net/tun and ip, for network namespaces"
 )
@@ -18,9 +19,9 @@ SEEDS = int(os.environ.get("SLOW_LINK_SEEDS", "0"))
 # What is wrong; without SLOW_LINK_SEEDS one slow link, one that is dead, and one rank that is late.
 KINDS = ("loss", "delay", "rate", "stall", "healthy", "late", "far", "missing")
 NAMES = [f"{kind}-{seed}" for seed in range(1, 1 + SEEDS) for kind in KINDS] or [
-    "rate-1",
-    "stall-1",
-    "late-1",
+    "rate-5",
+    "stall-5",
+    "late-5",
 ]
 
 
