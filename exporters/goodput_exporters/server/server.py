@@ -24,6 +24,7 @@ log = logging.getLogger("goodput.node")
 
 CONNECTIONS_MAX = 32
 IDLE_SECONDS_MAX = 30.0
+RELOAD_SECONDS = 2.0  # of tokens and certificates
 TEXT = "text/plain; charset=utf-8"
 INDEX = b"""<!doctype html><html lang="en"><head><title>goodput node</title></head><body>
 <h1>goodput node agent</h1>
@@ -107,7 +108,9 @@ class Server(ThreadingHTTPServer):
         self._connections: dict[int, socket.socket] = {}  # oldest first
         self._connections_lock = threading.Lock()
         super().__init__(address, Handler)
-        self._thread = threading.Thread(target=self.serve_forever, name="http", daemon=True)
+        self._thread = threading.Thread(
+            target=self.serve_forever, args=(RELOAD_SECONDS,), name="http", daemon=True
+        )
 
     @property
     def address(self) -> tuple[str, int]:
@@ -124,6 +127,7 @@ class Server(ThreadingHTTPServer):
 
     def stop(self) -> None:
         if self._thread.is_alive():
+            disconnect(self.socket)  # which `serve_forever` waits for
             self.shutdown()
             self._thread.join(1.0)
         self.server_close()
@@ -142,7 +146,7 @@ class Server(ThreadingHTTPServer):
         return request, client_address
 
     def service_actions(self) -> None:
-        """Called by `serve_forever` every half second."""
+        """Called by `serve_forever` every RELOAD_SECONDS."""
         try:
             self.authenticator.reload()
         except Exception:
@@ -172,7 +176,7 @@ class Server(ThreadingHTTPServer):
 
 
 def disconnect(request: socket.socket) -> None:
-    """End a connection from another thread; its own thread sees the end of the stream."""
+    """End a connection, or listening, from another thread; its own thread sees the end of the stream."""
     try:
         request.shutdown(socket.SHUT_RDWR)
     except OSError:

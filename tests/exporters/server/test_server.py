@@ -31,6 +31,17 @@ def get(server, path: str) -> httpx.Response:
     return httpx.get(server.url + path, timeout=60, trust_env=False)
 
 
+def test_stop_wakes_the_server(monkeypatch):
+    monkeypatch.setattr("goodput_exporters.server.server.RELOAD_SECONDS", 3600.0)
+    server = Server(lambda format: b"", lambda: None)
+    server.start()
+    assert get(server, "/healthz").status_code == 200
+    stopping = threading.Thread(target=server.stop, daemon=True)
+    stopping.start()
+    stopping.join(30)
+    assert not stopping.is_alive() and not server._thread.is_alive()
+
+
 def test_port_zero_gives_the_real_port(server):
     host, port = server.address
     assert host == "127.0.0.1" and port > 0 and server.url == f"http://127.0.0.1:{port}"
