@@ -262,8 +262,8 @@ STANDARD = {
     ),
 }
 FILES_PER_FOLDER_MAX = 22
-# hdrhistogram is an extra, imported where it is used; only the aggregator imports the finding of RAS.
-NOT_STANDARD = {"hdr_log.py", "schema.py", "ras_finding.py"}
+# hdrhistogram is an extra, imported where it is used.
+NOT_STANDARD = {"hdr_log.py", "schema.py"}
 
 
 GPU_FOLDERS = tuple(

@@ -26,15 +26,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from goodput.account import document_types
 from goodput.account.collective_verdict import CollectiveVerdict
+from goodput.account.collectives.ras_finding import RasFinding
 from goodput.account.stall_threshold import PLANNED_LEAST_NS, TIMES
 from goodput.account.states import PLANNED
-
-if TYPE_CHECKING:
-    from goodput.account.collectives.ras_finding import RasFinding  # needs msgspec
 
 STALE_NS = 30 * 10**9
 PROFILED_NS = 600 * 10**9  # as long as NCCL's own users wait by default (PyTorch's timeout)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from goodput.account import document_types
-from goodput.wire.ras import KINDS, RasAnswer, RasCommunicator
+
+if TYPE_CHECKING:
+    from goodput.wire.ras import RasAnswer, RasCommunicator  # needs msgspec, which trainers may not have
 
 RANKS_NAMED_MAX = 3
 
@@ -81,8 +83,10 @@ def ras_finding(
     answers: Iterable[tuple[int, RasAnswer]], pids: Mapping[int, int], world_size: int
 ) -> RasFinding | None:
     """The worst that the newest answer has, None if it finds nothing wrong. `answers` have their time, `pids` are by rank."""
-    time_ns, newest = max(answers, key=lambda one: one[0], default=(0, RasAnswer(0)))
-    if not newest.suspicious:
+    from goodput.wire.ras import KINDS
+
+    time_ns, newest = max(answers, key=lambda one: one[0], default=(0, None))
+    if newest is None or not newest.suspicious:
         return None
     worst = min(newest.suspicious, key=lambda one: (KINDS.index(one.kind), -one.size))
     ranks = tuple(
