@@ -92,16 +92,24 @@ run.finish()
 from wandb.proto import wandb_internal_pb2 as proto
 import glob, struct
 (path,) = glob.glob("wandb/offline-run-*/*.wandb")
-content, at, rows = open(path, "rb").read(), 7, []
-assert len(content) < 32768  # One block of a LevelDB log, so each record is in one piece.
-while at < len(content):
-    _checksum, size, kind = struct.unpack_from("<IHB", content, at)
-    assert kind == 1
-    record = proto.Record.FromString(content[at + 7 : at + 7 + size])
-    at += 7 + size
-    if record.WhichOneof("record_type") == "history":
-        items = record.history.item
-        rows.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
+def history():
+    content, at, rows = open(path, "rb").read(), 7, []
+    assert len(content) < 32768  # One block of a LevelDB log, so each record is in one piece.
+    while at + 7 <= len(content):
+        _checksum, size, kind = struct.unpack_from("<IHB", content, at)
+        assert kind == 1
+        at += 7 + size
+        if at > len(content):
+            break
+        record = proto.Record.FromString(content[at - size : at])
+        if record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            rows.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
+    return rows
+# W&B's own process may still write when finish() returns.
+end = time.monotonic() + 60
+while len(rows := history()) < 12 and time.monotonic() < end:
+    time.sleep(0.02)
 print(json.dumps(rows))
 """,
         WANDB_MODE="offline",
