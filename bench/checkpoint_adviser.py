@@ -8,7 +8,7 @@ failures is larger than what policies differ by.
     python -m bench.checkpoint_adviser [--trainings N] [--law NAME]
 
 Exit status 1 if the adviser wastes, after ten failures, over 3 % more than the oracle, or over 1 % more than saves each
-30 min. Of a job limit ten lives do not tell the spread: there the bar is a policy that is told that they are normal.
+30 min. Of a job limit ten lives do not show the spread: there the bar is a policy that knows that they are normal.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def oracle(law: Law) -> Policy:
 
 
 class KnowsNormal:
-    """What can be known of a job limit: an adviser that is told that lives are normal, and learns mean and spread.
+    """What can be known of a job limit: an adviser that knows that lives are normal, and learns mean and spread.
 
     The law of the next life is then Student's, with one degree of freedom less than there were lives, and the best saves
     for it are found as the oracle's are.
@@ -167,13 +167,13 @@ def compared(
     gaps = np.sort(law.draw(np.random.default_rng(98), DRAWS))
     wastes = np.zeros(len(learned))
     for seed in range(trainings):
-        adviser, told = advised(), 0
+        adviser, noted = advised(), 0
         adviser.note_save(law.save)
         lives = law.draw(np.random.default_rng(seed), max(learned))
         for at, count in enumerate(learned):
-            for gap in lives[told:count]:
+            for gap in lives[noted:count]:
                 adviser.note_failure(gap)
-            told = count
+            noted = count
             wastes[at] += expected_waste(gaps, law.save, adviser.interval) / trainings
     best = expected_waste(gaps, law.save, policy)
     fixed = expected_waste(gaps, law.save, lambda _age: FIXED_SECONDS)
@@ -203,7 +203,7 @@ def main() -> int:
         if law is LIMIT:
             known = compared(law, options.trainings, COUNTS[1:], advised=KnowsNormal)["adviser"]
             ratios = "".join(f"{waste / best:8.3f}" for waste in known)
-            print(f"{'  told that it is normal':52}{ratios}", flush=True)
+            print(f"{'  knows that it is normal':52}{ratios}", flush=True)
             limit = max(limit, 1.03 * known[at - 1])
         is_good &= found["adviser"][at] <= min(limit, 1.01 * fixed)
     return int(not is_good)

@@ -178,7 +178,7 @@ def node(aggregator: str, root: Path, steps_per_second: float):
         ]
         command += ["--aggregator", aggregator, "--push-interval", str(PUSH_SECONDS)]
         command += ["--sysfs", trees[0], "--procfs", trees[1]]
-        # On a tree that is not this machine's, it asks no driver of this machine unless it is told to.
+        # On a tree that is not this machine's, it asks no driver of this machine unless an option says so.
         command += [word for driver in DRIVERS for word in ("--gpu-driver", driver)]
         agent = stack.enter_context(running(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE))
         serves = re.search(r":(\d+)/metrics", agent.stdout.readline())

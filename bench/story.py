@@ -1,9 +1,9 @@
-"""`python -m bench.story`: is every planted fault of the alert replay told in its run's story, and none on innocent days?
+"""`python -m bench.story`: is every planted fault of the alert replay in its run's story, and none on innocent days?
 
 Simulates the worlds of bench.alert_replay without Prometheus: the aggregator's store, accounts and stories. A fault is
-told if the story of its run has an event of the expected kind that begins or lasts when the fault does, of the right
+found if the story of its run has an event of the expected kind that begins or lasts when the fault does, of the right
 rank where one is named. On innocent days an event that blames something (BLAMES) is false, and so is a hardware event
-as anything but a coincidence. Exit status 1 if a fault is not told or anything is blamed falsely.
+as anything but a coincidence. Exit status 1 if a fault is missing or anything is blamed falsely.
 
     python -m bench.story [--gpus N] [--days N] [--tick S] [--show RUN]
 """
@@ -55,7 +55,7 @@ EVENTS = {
 
 
 class Expected(NamedTuple):
-    """A fault of a run, and the event that tells it; `at` if it can be told only then, while it lasts."""
+    """A fault of a run, and the event that shows it; `at` if it can be found only then, while it lasts."""
 
     what: str
     run: str
@@ -114,8 +114,8 @@ def stories(
         while ends and ends[0][0] <= now:
             _declare(store, *ends.pop(0))
         if due and due[0] <= now:
-            found.early[due.pop(0) / MINUTE] = told(store, now, found.hardware)
-    found.final = told(store, seconds, found.hardware)
+            found.early[due.pop(0) / MINUTE] = stories_of(store, now, found.hardware)
+    found.final = stories_of(store, seconds, found.hardware)
     return found
 
 
@@ -125,7 +125,7 @@ def _declare(store: Store, at: float, run: str, reason: str) -> None:
         attempt.end_mark = EndMark(reason, 0, until_ns)
 
 
-def told(store: Store, now: float, hardware: list[tuple[float, str, Hardware]]) -> dict[str, Story]:
+def stories_of(store: Store, now: float, hardware: list[tuple[float, str, Hardware]]) -> dict[str, Story]:
     now_ns = round((now + EPOCH_SECONDS) * 1e9)
     return {
         name: story_of(run, now_ns, [event for at, of, event in hardware if of == name and at <= now])
@@ -176,8 +176,8 @@ def _hit(
 
 
 def lacking(found: Stories, until: float = float("inf")) -> list[str]:
-    """The faults that were over after `until` seconds and are not told, and hardware events that no story has."""
-    late = [one.what for one in EXPECTED if one.end * MINUTE <= until and not _is_told(one, found)]
+    """The faults that were over after `until` seconds and are missing, and hardware events that no story has."""
+    late = [one.what for one in EXPECTED if one.end * MINUTE <= until and not _is_found(one, found)]
     for at, run, event in (one for one in found.hardware if one[0] <= until):
         story = found.final[run]
         name = f"{event.kind} {event.code}".removesuffix(" 0").replace("_", " ")
@@ -188,7 +188,7 @@ def lacking(found: Stories, until: float = float("inf")) -> list[str]:
     return late
 
 
-def _is_told(one: Expected, found: Stories) -> bool:
+def _is_found(one: Expected, found: Stories) -> bool:
     stories = found.final if one.at is None else found.early[one.at]
     return any(_matches(one, event, stories[one.run]["end"]) for event in stories[one.run]["events"])
 
@@ -256,7 +256,7 @@ def main() -> int:
     late, wrong = lacking(both), [*unplanned(both), *as_causes(both)]
     false = [*false_blames(calm), *as_causes(calm)]
     count = len(EXPECTED) + len(both.hardware)
-    print(f"planted: {count - len(late)} of {count} faults told, {len(wrong)} events without a fault")
+    print(f"planted: {count - len(late)} of {count} faults found, {len(wrong)} events without a fault")
     events = sum(len(story["events"]) for story in calm.final.values())
     print(f"innocent: {options.days:g} days, {len(calm.final)} runs, {events} events, {len(false)} false")
     for line in (*late, *wrong, *false):

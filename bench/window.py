@@ -91,7 +91,7 @@ def some_lengths() -> dict[str, float]:
 
 
 class Ours:
-    """goodput.window(), which needs not be told; with `scalars` also its 54 values."""
+    """goodput.window(), which needs no other call; with `scalars` also its 54 values."""
 
     def __init__(self, scalars: bool):
         import goodput

@@ -106,7 +106,7 @@ def test_stage_without_tests_fails_unless_arguments_select(run_tests):
     assert run_tests(only_first, "-k", "passes")[:2] == (0, "tests: passed")
 
 
-def test_nothing_selected_is_told(run_tests):
+def test_nothing_selected_is_reported(run_tests):
     assert run_tests(PASSING, "-k", "absent")[:2] == (NOTHING_SELECTED, "tests: none selected")
 
 

@@ -44,7 +44,7 @@ def run(*command: str | Path, **given) -> str:
 
 
 def git(*words: str) -> str:
-    """Of this checkout, whoever owns it."""
+    """Of this checkout, under any owner."""
     return run("git", "-C", ROOT, "-c", "safe.directory=*", *words)
 
 

@@ -83,9 +83,9 @@ def test_document_text_and_advice_name_the_rank():
             Process(number, host=f"n{number}", sums=sums).steps(4, forward=1, communication=0.2).finished()
         )
     account = account_of(*ranks)
-    told = document(account, explain(account))
-    assert told["straggler"]["culprit"] is None
-    assert told["straggler"]["slow_issue"] == {
+    shown = document(account, explain(account))
+    assert shown["straggler"]["culprit"] is None
+    assert shown["straggler"]["slow_issue"] == {
         "rank": 1,
         "host": "n1",
         "group": "mesh_dp",
@@ -94,16 +94,16 @@ def test_document_text_and_advice_name_the_rank():
         "usual_seconds": 0.001,
     }
     account.is_part, account.is_to_end = True, False
-    del account.slow_issue  # What calls took lately is no figure of an hour ago.
+    del account.slow_issue  # The newest calls' times are no figure of an hour ago.
     assert account.slow_issue is None
     line = "rank 1 on n1 takes 0.15 s a step to start all_reduce in mesh_dp, others 1 ms"
-    assert f"slow collective: {line} " in " ".join(render(told).split())
-    advice = {cause["state"]: cause["advice"] for cause in told["causes"]}["communication"]
+    assert f"slow collective: {line} " in " ".join(render(shown).split())
+    advice = {cause["state"]: cause["advice"] for cause in shown["causes"]}["communication"]
     assert advice.startswith(f"All ranks wait while {line}: check")
 
 
 def test_windows_up_to_the_end_name_the_rank():
-    """What calls took lately holds for the last minutes, not for the first."""
+    """The time of the newest calls holds for the last minutes, not for the first."""
     ranks = []
     for number, issue in ((0, 0.001), (1, 0.15)):
         sums = sums_of([("mesh_dp", "all_reduce", 8, 100, ns(1.6), 0, ns(issue))])

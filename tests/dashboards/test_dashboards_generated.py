@@ -477,7 +477,7 @@ def test_leading_causes_stand_in_the_pages_order():
 
 def test_run_board_has_its_annotations():
     marks = {one["name"]: one for one in MODELS["goodput-run"]["annotations"]["list"]}
-    told = {
+    of_stories = {
         "Restarts",
         "Stalls",
         "Hangs",
@@ -488,7 +488,7 @@ def test_run_board_has_its_annotations():
         "Hardware",
         "Story",
     }
-    assert set(marks) == told | {"Checkpoints"}
+    assert set(marks) == of_stories | {"Checkpoints"}
     for one in marks.values():
         assert one["enable"] and one["expr"] and one["titleFormat"] and 'run="$run"' in one["expr"]
         # A title has labels of the expression alone.

@@ -244,7 +244,7 @@ def test_shared_cause_is_one_message_for_all_nodes(tmp_path):
 
 
 def test_names_are_no_markup_in_messages():
-    """The name of a run comes from whoever may push it; in Slack it must not notify a channel or be a link."""
+    """The name of a run comes from any client that may push it; in Slack it must not notify a channel or be a link."""
     run = "<!channel> <https://evil.example>"
     annotations = {"summary": f"Run {run} < 5 % <= 6 %", "description": f"{run} is down."}
     labels = {"alertname": "GoodputRunFailed", "run": run, "cluster": "<@U1>"}

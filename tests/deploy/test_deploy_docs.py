@@ -35,7 +35,7 @@ def test_every_goodput_command_exists():
 
 
 @pytest.mark.parametrize("name", ["prolog.sh", "epilog.sh", "task_prolog.sh", "end.sh"])
-def test_slurm_is_told_of_every_script(name):
+def test_slurm_configuration_names_every_script(name):
     assert f"/etc/slurm/goodput/{name}\n" in BLOCKS
     assert (DEPLOY / "slurm" / name).stat().st_mode & 0o111
 

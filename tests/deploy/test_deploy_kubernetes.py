@@ -568,7 +568,7 @@ def test_only_the_agent_shares_the_host_read_only(document, pod):
 
 
 def test_pages_lie_where_only_root_makes_folders():
-    """Whoever makes the folder of pages first would own it, and the init container would trust it."""
+    """The process that makes the folder of pages first would own it, and the init container would trust it."""
     folders = {
         volume["hostPath"]["path"]
         for path in FILES

@@ -94,7 +94,7 @@ def node(tmp_path_factory):
 
 
 def test_prolog_starts_only_one_agent(node):
-    # Two jobs at once: whoever is second waits for the first and finds the agent running.
+    # Two jobs at once: the second waits for the first and finds the agent running.
     both = [
         subprocess.Popen([str(SLURM / "prolog.sh")], env=node.environ, stderr=subprocess.PIPE)
         for _ in range(2)

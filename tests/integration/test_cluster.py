@@ -112,7 +112,7 @@ SOMETIMES = {
     "goodput_node_stack_bursts_cpu_seconds_total": "the same",
     "goodput_straggler_stage_slowness_ratio": "a stage is slow in few of the windows",
     "goodput_cause_gain_bound_ratio": "the run is replayed now and then, once it has made 20 steps",
-    "goodput_run_event_timestamp_seconds": "the run's story is told every five minutes",
+    "goodput_run_event_timestamp_seconds": "the run's story is built every five minutes",
     "goodput_aggregator_health_dropped_total": "an event is of no run of the token's only between the attempts",
 }
 # Annotations that mark nothing here.

@@ -164,7 +164,7 @@ def test_both_files_are_removed_when_their_process_is_gone(agent, start, pages):
 
 
 def test_file_of_another_user_joins_no_page(agent, start, pages):
-    """Anybody may name a process; files are joined only within one user."""
+    """Any user may name a process; files are joined only within one user."""
     process = start(**RANK_0)
     process.do(SDK)
     process.do("context, mask = call.init(hash=1, size=2, rank=0)")

@@ -192,7 +192,7 @@ def test_any_content_is_read_or_refused(process):
     assert 30 < refused < 400
 
 
-def test_time_before_the_first_step_is_told_apart(process):
+def test_time_before_the_first_step_is_separate(process):
     from goodput.sdk.recorder.phase import Phase
 
     recorder, group = process.rank.recorder, Group("dp", [0, 1])

@@ -189,7 +189,7 @@ def test_failed_snapshot_is_repeated(forge):
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_snapshots_in_any_order_sum_to_wall_time(tmp_path_factory, data):
-    """Random steps, records late, missing or of the host's; whoever follows and whoever comes anew agree."""
+    """Random steps, records late, missing or of the host's; a reader that follows and one that comes anew agree."""
     draw = data.draw
     forge = Forge(Rank(tmp_path_factory.mktemp("page")))
     followed, before, rows = forge.reader(), None, []

@@ -73,7 +73,7 @@ def test_calm_run_has_no_story():
     assert "Nothing happened" in text.render(story)
 
 
-def test_slower_stretch_is_told_with_its_state_and_cost():
+def test_slower_stretch_has_its_state_and_cost():
     """Of 401 steps of 3 s, 100 take 1.5 s longer in the loader: 150 s of two GPUs, within a bucket of three steps."""
     steps = [*CALM[:201], *([{"productive": 2.0, "communication": 1.0, "loader": 1.5}] * 100), *CALM[:100]]
     story = build_story(account(2, 2353.0), recorded([steps, steps]))

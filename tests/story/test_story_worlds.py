@@ -1,4 +1,4 @@
-"""Planted faults are told, and innocent days blame nothing: a short form of `make replay-stories`."""
+"""Planted faults are in the stories, and innocent days blame nothing: a short form of `make replay-stories`."""
 
 import pytest
 from bench import story as worlds
@@ -17,9 +17,9 @@ def morning() -> worlds.Stories:
     return worlds.stories(scenario, 30, early, UNTIL)
 
 
-def test_planted_faults_are_told(morning):
-    told = [one for one in worlds.EXPECTED if one.end * worlds.MINUTE <= UNTIL]
-    assert len(told) == 17 and sum(at <= UNTIL for at, *_ in morning.hardware) == 11
+def test_planted_faults_are_in_the_stories(morning):
+    over = [one for one in worlds.EXPECTED if one.end * worlds.MINUTE <= UNTIL]
+    assert len(over) == 17 and sum(at <= UNTIL for at, *_ in morning.hardware) == 11
     assert worlds.lacking(morning, UNTIL) == []
 
 

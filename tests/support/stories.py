@@ -26,7 +26,7 @@ def event(number: int, **fields: Any) -> dict[str, Any]:
     }
 
 
-def told(document: dict[str, Any], events: list[dict], **fields: Any) -> dict[str, dict]:
+def with_story(document: dict[str, Any], events: list[dict], **fields: Any) -> dict[str, dict]:
     """The stories of a file with the run of this account document."""
     names = ("run", "status", "start", "end", "world_size", "gpu_seconds")
     return {

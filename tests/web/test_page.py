@@ -222,7 +222,7 @@ def test_hang_shows_culprit_duration_and_stack(browser, tmp_path):
         found for _, found in dom.tags if found.get("data-f") == "status" and "hangs" in found["class"]
     ]
     assert badge["class"] == "status hangs"
-    # Somebody elsewhere reads these times too.
+    # Readers in other time zones see these times too.
     kolkata = datetime.timezone(datetime.timedelta(hours=5.5))
     since = datetime.datetime.fromtimestamp(hang["since"], kolkata).strftime("%Y-%m-%d %H:%M:%S UTC+05:30")
     assert f"since {since}." in shown and re.search(r"Stack of rank 2 at [-\d]+ [:\d]+ UTC\+05:30", shown)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.browser import Dom, dom_of, needs_chromium, text_of
-from support.stories import event, told
+from support.stories import event, with_story
 
 pytest.importorskip("msgspec")
 
@@ -58,7 +58,7 @@ def test_story_is_that_of_the_command(browser, tmp_path):
 @needs_chromium
 def test_costliest_events_are_shown_in_order_of_time(tab, written, document):
     events = [event(number) for number in (3, 9, 1, 8, 7, 2, 6)]
-    page = tab(written(told(document, events, left_out=2)), width=390, height=844)
+    page = tab(written(with_story(document, events, left_out=2)), width=390, height=844)
     titles = "[...document.querySelectorAll('#story-events strong')].map((one) => one.textContent)"
     page.wait_for_selector("#story-events li")
     assert page.evaluate(titles) == [f"restart {number}" for number in (3, 9, 8, 7, 6)]
@@ -75,11 +75,11 @@ def test_costliest_events_are_shown_in_order_of_time(tab, written, document):
 
 @needs_chromium
 def test_story_without_events_or_cost(browser, written, document):
-    dom = dom_of(browser, written(told(document, [])))
+    dom = dom_of(browser, written(with_story(document, [])))
     nothing = "Nothing: no restart, stall, slow rank, change of pace or hardware event."
     assert dom.text("story-sum") == nothing
     one = event(3, kind="slower", title="slower", end=13.0, gpu_seconds=None, cost=None, cost_basis=None)
-    dom = dom_of(browser, written(told(document, [one], pace="unknown: too few steps were recorded")))
+    dom = dom_of(browser, written(with_story(document, [one], pace="unknown: too few steps were recorded")))
     assert "3.0 s slower, for 10.0 s measured claim 3" in " ".join(dom.text("story-events").split())
     assert dom.text("story-sum") == "1 event. Changes of pace are unknown: too few steps were recorded."
 

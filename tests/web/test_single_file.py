@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.account.account_history import Process, run_of
 from support.browser import Dom, dom_of, needs_chromium, press, text_of
-from support.stories import event, told
+from support.stories import event, with_story
 
 pytest.importorskip("msgspec")
 
@@ -559,11 +559,11 @@ def test_bundle_holds_every_module_in_import_order():
 @needs_chromium
 def test_hostile_texts_stay_texts(written, document):
     plain, log = hostile(copy.deepcopy(document), "plain")
-    stories = told(plain, [event(1, claims=[{"basis": "measured", "text": "plain"}])])
+    stories = with_story(plain, [event(1, claims=[{"basis": "measured", "text": "plain"}])])
     names = sorted(tag for tag, _ in written([plain], log=log, stories=stories).tags)
     for text in HOSTILE:
         found, log = hostile(copy.deepcopy(document), text)
-        stories = told(found, [event(1, title=text, claims=[{"basis": text, "text": text}])])
+        stories = with_story(found, [event(1, title=text, claims=[{"basis": text, "text": text}])])
         dom = written([found], log=log, stories=stories)
         assert sorted(tag for tag, _ in dom.tags) == names, text
         assert not any("data-ran" in attributes for _, attributes in dom.tags)
@@ -592,7 +592,7 @@ def test_data_is_valid_json_for_any_document(document):
 @needs_chromium
 def test_ten_thousand_ranks_open(tab, tmp_path, document):
     path = tmp_path / "page.html"
-    stories = told(document, [event(number) for number in range(200)])
+    stories = with_story(document, [event(number) for number in range(200)])
     path.write_text(
         single_file.render([many_ranks(document, 10_000)], command="goodput replay", stories=stories),
         encoding="utf-8",

@@ -232,7 +232,7 @@ def test_state_older_than_late_rows_is_not_written(ledger, url):
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
-def test_damaged_state_is_told_and_all_rows_are_read(ledger, url, caplog):
+def test_damaged_state_is_logged_and_all_rows_are_read(ledger, url, caplog):
     async def story():
         one, processes = Aggregator(ledger), ranks(2, 30)
         now_ns = await pushed(one, processes, slice(None))

@@ -128,7 +128,7 @@ async def _first(computing):
 
 
 def test_events_are_series_with_their_costs_and_claims(served, monkeypatch):
-    """Told without being asked for over HTTP, for the marks of a board."""
+    """Built without a request over HTTP, for the marks of a board."""
     client, _ = served
     monkeypatch.setattr(exposition, "KEPT_SECONDS", 1e9)  # The run was over long ago.
     story = client.get("/api/v1/runs/team%2Fone/story").json()

@@ -24,7 +24,7 @@ from goodput.wire import schema
 MIB = 1 << 20
 RUNS, RANKS, STEPS = 30, 128, 3
 BOUND_MIB = 142
-# Accounts that are computed when somebody asks are not refused for memory.
+# Accounts that are computed on request are not refused for memory.
 TOLERATED = 1.05
 # Runs that are over may leave at once.
 SETUP = "from goodput.aggregator.api import run_memory; run_memory.OVER_SECONDS = 0.05"
@@ -88,7 +88,7 @@ def test_refused_where_nothing_can_leave(caplog):
     asyncio.run(memory.reserve(100))
 
 
-def test_request_that_never_fits_is_told_so():
+def test_request_that_never_fits_is_refused_as_such():
     memory = Memory()
     memory.taken = 500
     with pytest.raises(Refusal, match="may take 400 MiB of memory, of which one may take 212 MiB") as refused:
@@ -256,6 +256,6 @@ def test_process_stays_below_its_bound(tmp_path):
         assert answers(client) == want and len(want["list"]["runs"]) == RUNS
         assert highest_mib(pid) < TOLERATED * BOUND_MIB
         log = (tmp_path / "serve.log").read_text()
-        assert len(re.findall("memory is full: freed .* [1-9][0-9]* runs", log)) == 1, "told once"
+        assert len(re.findall("memory is full: freed .* [1-9][0-9]* runs", log)) == 1, "logged once"
     with served(tmp_path, *options) as (client, pid):
         assert answers(client) == want and highest_mib(pid) < TOLERATED * BOUND_MIB

@@ -62,7 +62,7 @@ def test_estimate_is_half_a_round_trip_exact():
 
 
 def test_agents_without_round_trips_have_wide_bounds():
-    """One that is 300 s behind is told from a push that took long, since none takes longer than its timeout."""
+    """One that is 300 s behind is distinguished from a push that took long, since none takes longer than its timeout."""
     clocks = NodeClocks()
     for name, ahead in (("behind", -300), ("little", -7), ("right", 0), ("ahead", 300)):
         node = Node(clocks, name, ahead, is_old=True)

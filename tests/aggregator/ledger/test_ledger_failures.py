@@ -75,7 +75,7 @@ def test_unwritten_rows_go_with_the_next_push(ledger, url, failure):
     assert ingest.counts["ledger", "error"] == ingest.counts["report", "failed"] == 5
     mend()
     assert contents(url) == before, "nothing of a failed transaction is there"
-    # Whoever pushes next brings it to disk, were it for another run.
+    # The next push brings it to disk, were it for another run.
     (ack,) = take(ingest, body_of(rank_report(Process(), run="other")))
     assert ack.accepted == 1
     again = Ledger(url)

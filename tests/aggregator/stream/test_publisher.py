@@ -213,7 +213,7 @@ def test_reader_goes_on_where_it_was(settings):
     assert found == [0, 1, 2, 3, 4, 5, 7]
 
 
-def test_stream_is_told_from_one_of_the_same_name(nats, settings):
+def test_stream_is_distinguished_from_one_of_the_same_name(nats, settings):
     """Processes that make it at the same time have the same one; one that is made later is another."""
 
     async def connected_at_once() -> set[str]:

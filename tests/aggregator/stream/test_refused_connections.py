@@ -1,4 +1,4 @@
-"""A server that refuses this process, or is refused by it, is told apart from one that is down."""
+"""A server that refuses this process, or is refused by it, is distinguished from one that is down."""
 
 import asyncio
 import logging
@@ -43,14 +43,14 @@ def connecting(caplog, url: str, **settings) -> str:
         task = asyncio.create_task(stream.connect())
         try:
             for _ in range(2000):
-                told = [one.getMessage() for one in caplog.records if one.name == "goodput.aggregator"]
-                if told:
-                    return told[0]
+                logged = [one.getMessage() for one in caplog.records if one.name == "goodput.aggregator"]
+                if logged:
+                    return logged[0]
                 if task.done():
                     task.result()
                     return ""
                 await asyncio.sleep(0.01)
-            raise AssertionError("neither connected nor told why not")
+            raise AssertionError("neither connected nor logged why not")
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -126,8 +126,8 @@ def test_refused_connections_say_what_to_mend(server, caplog, tmp_path):
         (url, {"credentials": str(login)}, "(--stream-ca)"),
         (f"tls://127.0.0.1:{unused}", {"ca": ca}, "no server answers"),
     ):
-        told = connecting(caplog, of, **settings)
-        assert told.startswith(f"stream {of}: ") and text in told and told.endswith("; trying again")
+        logged = connecting(caplog, of, **settings)
+        assert logged.startswith(f"stream {of}: ") and text in logged and logged.endswith("; trying again")
         caplog.clear()
     assert connecting(caplog, url, ca=ca, credentials=str(login)) == ""
     assert connecting(caplog, f"tls://goodput:right@127.0.0.1:{port}", ca=ca) == ""

@@ -171,10 +171,10 @@ def given_by(late: dict[int, float], others: dict[str, list[int]], monkeypatch) 
     """
 
     async def main():
-        told = []
+        published = []
 
         async def publish(subject, body):
-            told.append(body)
+            published.append(body)
 
         stream = SimpleNamespace(count=8, client=SimpleNamespace(publish=publish))
         members = Members(stream, "a")
@@ -194,7 +194,7 @@ def given_by(late: dict[int, float], others: dict[str, list[int]], monkeypatch) 
 
         monkeypatch.setattr(partitions, "_give", give)
         await partitions._give_too_much()
-        assert len(told) == len(given)
+        assert len(published) == len(given)
         return given
 
     return asyncio.run(main())

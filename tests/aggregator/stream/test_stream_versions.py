@@ -73,7 +73,7 @@ def later(body: bytes, **changes) -> bytes:
     return msgspec.msgpack.encode(msgspec.msgpack.decode(body) | changes)
 
 
-def test_push_of_a_later_version_is_told_from_a_malformed_one():
+def test_push_of_a_later_version_is_distinguished_from_a_malformed_one():
     """A new field alone is no reason to leave a push; with a higher version a field may have become anything."""
     assert messages.decode_push(later(PUSHES[0], region="eu")) == messages.decode_push(PUSHES[0])
     for changes in ({"version": 2}, {"version": 2, "report": ["parts"]}, {"report_version": 3}):

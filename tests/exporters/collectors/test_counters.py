@@ -96,7 +96,7 @@ class Node:
         self.words, self.wide = self.words + words, self.wide + words
         self.rdma("mlx5_0", "port_xmit_data", self.wide)
         if second == SATURATED_SECONDS[1]:
-            self.narrow = 0  # Somebody has reset it.
+            self.narrow = 0  # It was reset.
         self.narrow = min(self.narrow + (10**8 if second < SATURATED_SECONDS[1] else 10**7), NARROW_MAX)
         self.rdma("mthca0", "port_xmit_data", self.narrow)
         if second in (80, 210):

@@ -233,7 +233,7 @@ def test_no_socket_is_no_data(tmp_path):
             pod_resources(str(tmp_path / name)).collect(None)
 
 
-def test_missing_library_is_told(kubelet, monkeypatch):
+def test_missing_library_is_reported(kubelet, monkeypatch):
     real = builtins.__import__
 
     def without(name, *arguments, **options):

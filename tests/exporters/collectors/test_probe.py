@@ -41,7 +41,7 @@ def test_series_of_a_probe(tmp_path):
 
 
 def test_figures_that_are_not_the_probes_have_no_series(tmp_path):
-    """A file that anybody wrote: other names and units, one figure twice, devices of any text, more than there are."""
+    """A file that any user may have written: other names and units, one figure twice, devices of any text, more than there are."""
     found = collected(
         tmp_path / "n0.json",
         figure('x"}', 1.0, "B/s"),

@@ -231,8 +231,8 @@ def test_notifications_become_events(driver, control, clock):
 def possible(driver) -> frozenset[tuple[str, str]]:
     sample = driver.sample(True)
     with_events(driver, sample)
-    told = DamageMonitor().possible(sample)[UNIQUE]
-    return told & {("page_fault", "warning"), ("gpu_reset", "critical"), ("gpu_hang", "critical")}
+    declared = DamageMonitor().possible(sample)[UNIQUE]
+    return declared & {("page_fault", "warning"), ("gpu_reset", "critical"), ("gpu_hang", "critical")}
 
 
 @pytest.mark.parametrize(

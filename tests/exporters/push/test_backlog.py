@@ -150,16 +150,18 @@ def test_state_without_rows_is_sent_once():
 
 def test_collectives_wait_until_they_are_acknowledged():
     """A rank's collectives are reported at one poll of several before a push, which may fail, and not again."""
-    told = Collectives((GroupRow("0", "", "gloo", 2, ((0, 1, 2),), 1, ()),))
-    with_told = report([], sequence=1)
+    reported = Collectives((GroupRow("0", "", "gloo", 2, ((0, 1, 2),), 1, ()),))
+    with_collectives = report([], sequence=1)
     backlog = Backlog()
     backlog.add(
-        msgspec.structs.replace(with_told, live=msgspec.structs.replace(with_told.live, collectives=told))
+        msgspec.structs.replace(
+            with_collectives, live=msgspec.structs.replace(with_collectives.live, collectives=reported)
+        )
     )
     for sequence in (2, 3):
         backlog.add(report([], sequence=sequence))
         (sent,) = backlog.pending(10).reports
-        assert (sent.sequence, sent.live.collectives) == (sequence, told)
+        assert (sent.sequence, sent.live.collectives) == (sequence, reported)
     backlog.acknowledge([sent])
     backlog.add(report([], sequence=4))
     assert backlog.pending(10).reports[0].live.collectives is None
@@ -244,7 +246,7 @@ def test_too_small_bounds_raise_value_error():
 
 def test_what_is_reported_once_waits_for_its_acknowledgement():
     """Collectives are in one report of several between two pushes, and a push may fail."""
-    told = Collectives((GroupRow("0", "", "gloo", 2, ((0, 1, 2),), 1, ()),))
+    reported = Collectives((GroupRow("0", "", "gloo", 2, ((0, 1, 2),), 1, ()),))
     spent = (ReportedOperation("0", "all_reduce", 1, 64, 10, 0),)
 
     def live(sequence: int, **fields) -> schema.RankReport:
@@ -255,13 +257,13 @@ def test_what_is_reported_once_waits_for_its_acknowledgement():
         return next(((one.live.collectives, one.live.operations) for one in backlog.pending(9).reports), ())
 
     backlog = Backlog()
-    backlog.add(live(1, collectives=told))
+    backlog.add(live(1, collectives=reported))
     backlog.add(live(2, operations=spent))
     backlog.add(live(3))
     sent = backlog.pending(9).reports
-    assert waiting() == (told, spent)
+    assert waiting() == (reported, spent)
     backlog.add(live(4))
-    assert waiting() == (told, spent), "the push may have failed"
+    assert waiting() == (reported, spent), "the push may have failed"
     backlog.acknowledge(backlog.pending(9).reports)
     assert waiting() == ()
     backlog.add(live(5))

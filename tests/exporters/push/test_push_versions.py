@@ -66,7 +66,7 @@ def test_newer_agent_keeps_all_until_the_aggregator_is_updated(tmp_path, monkeyp
     assert account["steps"]["kept"] == 2 * 900
 
 
-def test_used_up_token_waits_as_long_as_it_is_told(pusher, monkeypatch):
+def test_used_up_token_waits_as_long_as_the_answer_says(pusher, monkeypatch):
     answer = Answer(429, b"", "token team has pushed more bytes than it may", (1, 2), 17.0)
     monkeypatch.setattr(pusher.client, "post", lambda *_, **__: answer)
     add(pusher, 1, 2)

@@ -101,15 +101,15 @@ def test_rank_without_collectives_reports_none(process):
 
 
 def test_costs_are_reported_every_ten_seconds_and_at_the_end(process):
-    told, group = ReportedOperations(), Group("0")
-    assert told.poll(process.reader, 1, False) is None, "no process group was used"
+    reported, group = ReportedOperations(), Group("0")
+    assert reported.poll(process.reader, 1, False) is None, "no process group was used"
     process.call(group, [Tensor()])
-    assert told.poll(process.reader, OPERATIONS_NS, False) is None
-    (row,) = told.poll(process.reader, 1 + OPERATIONS_NS, False)
-    assert row == ReportedOperation("0", "all_reduce", 1, 64, 0, 0, 0, 2) and told.rows == (row,)
-    assert told.poll(process.reader, 1 + 2 * OPERATIONS_NS, False) is None, "nothing has changed"
+    assert reported.poll(process.reader, OPERATIONS_NS, False) is None
+    (row,) = reported.poll(process.reader, 1 + OPERATIONS_NS, False)
+    assert row == ReportedOperation("0", "all_reduce", 1, 64, 0, 0, 0, 2) and reported.rows == (row,)
+    assert reported.poll(process.reader, 1 + 2 * OPERATIONS_NS, False) is None, "nothing has changed"
     process.call(group, [Tensor()])
-    assert told.poll(process.reader, 2 + 2 * OPERATIONS_NS, True) == (replace(row, calls=2, bytes=128),)
-    assert told.poll(process.reader, 2 + 2 * OPERATIONS_NS + AGAIN_NS, False) == told.rows, (
+    assert reported.poll(process.reader, 2 + 2 * OPERATIONS_NS, True) == (replace(row, calls=2, bytes=128),)
+    assert reported.poll(process.reader, 2 + 2 * OPERATIONS_NS + AGAIN_NS, False) == reported.rows, (
         "for a new aggregator"
     )

@@ -340,7 +340,7 @@ def test_step_end_inside_another_call(simulated):
 
 @pytest.mark.parametrize("steps", [10, 64, 65, 3000])
 def test_parked_clock_resumes(simulated, steps):
-    """Whoever keeps the budget takes it from the recorder and gives it back."""
+    """What keeps the budget takes it from the recorder and gives it back."""
     trainer = simulated(queue_max=50)
     with Reader(trainer.writer.path) as follows:
         train(trainer, 5)

@@ -12,7 +12,7 @@ from goodput.sdk.recorder.recorder import State
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A package whose module `part` is imported by whoever wants it, as frameworks do it."""
+    """A package whose module `part` is imported by any code, as frameworks do it."""
     (tmp_path / "lazy_one").mkdir()
     (tmp_path / "lazy_one" / "__init__.py").write_text("whole = 1\n")
     (tmp_path / "lazy_one" / "part.py").write_text("import lazy_one\nvalue = lazy_one.whole + 1\n")

@@ -1,4 +1,4 @@
-"""A rank that trains for as long as a file is there, without pausing for anybody, and says how far it is.
+"""A rank that trains for as long as a file is there, without pausing, and says how far it is.
 
 secured_rank.py FOLDER    writes the number of steps done to FOLDER/steps; ends when FOLDER/stop is there
 """

@@ -107,12 +107,12 @@ def world(
     drifts = drifts or [0.0] * ranks
     now, jump = 1.0 + 0.3 * np.arange(ranks), np.zeros(ranks)
 
-    def told(rank: int) -> float:
+    def shown_at(rank: int) -> float:
         return round(1.7e9 + now[rank] * (1 + drifts[rank]) + offsets[rank] + jump[rank], 9)
 
     lines: list[dict] = [{"kind": "run", "run": "r", "world_size": ranks}]
     lines += [
-        {"kind": "attempt", "time": told(rank), "rank": rank, "attempt": 1, "host": f"n{rank}"}
+        {"kind": "attempt", "time": shown_at(rank), "rank": rank, "attempt": 1, "host": f"n{rank}"}
         for rank in range(ranks)
     ]
     now += 5.0
@@ -130,8 +130,8 @@ def world(
             exits[rank, step] = left
             waited = left - began[rank] - own[rank]
             phases = {"optimizer": optimizer[rank], "communication": waited, "forward": own[rank]}
-            place = {"kind": "step", "time": told(rank), "rank": rank, "attempt": 1, "step": step}
+            place = {"kind": "step", "time": shown_at(rank), "rank": rank, "attempt": 1, "step": step}
             lines.append({**place, "seconds": now[rank] - began[rank], "phases": phases, "samples": 32})
-    lines += [{"kind": "end", "time": told(rank), "rank": rank, "attempt": 1} for rank in range(ranks)]
+    lines += [{"kind": "end", "time": shown_at(rank), "rank": rank, "attempt": 1} for rank in range(ranks)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return World(str(path), exits)

@@ -28,7 +28,7 @@ from goodput_exporters.push.credentials import Credentials, Unreachable
 
 LABEL = "goodput-run"
 EVERY_SECONDS, GRACE_SECONDS = 15.0, 60.0
-# A run that the aggregator does not accept the end of, or that it cannot be told of, is given up after so long.
+# A run that the aggregator does not accept the end of, or that does not reach it, is given up after so long.
 RETRY_SECONDS = 6 * 3600.0
 TIMEOUT_SECONDS, PAGE_PODS, RUNS_MAX = 20.0, 500, 10_000
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"

@@ -114,17 +114,21 @@ def look(case: Case) -> list[RankCalls]:
             return []
         if head is None or ring is None:
             return []
-        told = reported_collectives.rows(ring, head, snapshot, reported_collectives._is_stopped(pid, "/proc"))
+        reported = reported_collectives.rows(
+            ring, head, snapshot, reported_collectives._is_stopped(pid, "/proc")
+        )
         groups = tuple(
             GroupCalls(
                 *(getattr(g, name) for name in GroupCalls._fields[:6]),
                 tuple(Call(*as_tuple(c)) for c in g.recent),
             )
-            for g in told.groups
+            for g in reported.groups
         )
         now_ns = snapshot.unix_ns(time.perf_counter_ns())
         gone = "" if alive else "dead"
-        found.append(RankCalls(rank, "here", snapshot.phase, gone, now_ns, 0, groups, True, told.is_stopped))
+        found.append(
+            RankCalls(rank, "here", snapshot.phase, gone, now_ns, 0, groups, True, reported.is_stopped)
+        )
     return found
 
 
@@ -178,8 +182,8 @@ def run(case: Case) -> dict:
         if case.fault == "kill":
             os.waitpid(pids[case.culprit], 0)
         time.sleep(0.1)  # What a broken call still does is no part of what is tested.
-        told = look(case)
-        found = verdict(told)
+        reported = look(case)
+        found = verdict(reported)
         (case.directory / "dump").touch()
         alive = [rank for rank in range(case.world) if rank not in gone and is_running(pids[rank])]
         wait_for(
@@ -188,7 +192,7 @@ def run(case: Case) -> dict:
         )
         alive = [rank for rank in alive if (case.directory / f"flight-{rank}").exists()]
         flights = {rank: flight(case, rank) for rank in alive}
-        issued = [calls_of(case, one) for one in told]
+        issued = [calls_of(case, one) for one in reported]
         document = found.document() if found else None
         return {**case.planted(), "verdict": document, "flights": flights, "issued": issued}
     finally:

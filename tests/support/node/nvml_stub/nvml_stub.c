@@ -616,7 +616,7 @@ int nvmlEventSetCreate(Set **set) {
   *set = calloc(1, sizeof **set);
   (*set)->fd = eventfd(0, EFD_CLOEXEC);
   live_sets++;
-  /* A set is told only of what happens after it was made. */
+  /* A set reports only what happens after it was made. */
   do snprintf(key, sizeof key, "xid.%ld", (*set)->taken + 1);
   while (value_of(key) && ++(*set)->taken);
   return SUCCESS;
