@@ -25,7 +25,11 @@ PROBLEMS_SHOWN = 10
 
 def add_options(parser) -> None:
     parser.add_argument("traces", metavar="TRACE", nargs="*", help="a trace: .json or .json.gz")
-    parser.add_argument("--flight", metavar="DIR", help="a folder of Flight Recorder dumps, one file a rank")
+    parser.add_argument(
+        "--flight",
+        metavar="DIR",
+        help="a folder of Flight Recorder dumps, one file a rank, or of the sockets of workers that still answer",
+    )
     parser.add_argument(
         "--ras", metavar="HOST:PORT", help="where NCCL's RAS of a job listens, or a file with its JSON"
     )

@@ -1,7 +1,7 @@
 """Reads dumps of PyTorch's Flight Recorder, one file a rank: what each collective cost, and what is wrong in a hang.
 
 A dump is the pickle that ProcessGroupNCCL writes (TORCH_NCCL_DEBUG_INFO_TEMP_FILE), or JSON; its name ends with the
-rank. Pickles are read without calling anything that they name. The clocks of hosts are never compared as they are: ranks
+rank. A Unix socket so named is asked for one (flight_server.py). Pickles are read without calling anything that they name. The clocks of hosts are never compared as they are: ranks
 leave a collective together, so a rank's clock is off by the median of what its ends differ from the others'.
 
     document = analyze_flight("dumps/")
@@ -15,17 +15,19 @@ import json
 import os
 import pickle
 import re
+import time
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from goodput.account.collective_verdict import Call, GroupCalls, RankCalls, verdict
 from goodput.trace.arrivals import Clocks, align, skew_of
+from goodput.trace.hangs.flight_server import ask
 from goodput.trace.operation_names import DTYPES, POINT_TO_POINT, RECEIVED, TOGETHER, operation_of
 from goodput.trace.stream import TraceError
 
 FILE_BYTES_MAX = 1 << 28
-_RANK = re.compile(r"(\d+)(\.(json|pkl|pickle))?$")
+_RANK = re.compile(r"(\d+)(\.(json|pkl|pickle|sock))?$")
 
 
 class Entry(NamedTuple):
@@ -55,10 +57,7 @@ class _Plain(pickle.Unpickler):
 def read(path: Path, rank: int) -> Dump:
     """The dump of a rank. Raises TraceError with the file and the reason."""
     try:
-        about = path.stat()
-        if about.st_size > FILE_BYTES_MAX:
-            raise TraceError(f"{path}: {about.st_size} bytes, {FILE_BYTES_MAX} at most")
-        raw = path.read_bytes()
+        raw, written_ns = _raw(path)
         found = json.loads(raw) if raw[:1] == b"{" else _Plain(io.BytesIO(raw)).load()
         entries = [_entry(one) for one in found["entries"]]
         ranks = {str(name): _ranks(one) for name, one in found.get("pg_config", {}).items()}
@@ -69,7 +68,17 @@ def read(path: Path, rank: int) -> Dump:
     except Exception as error:
         raise TraceError(f"{path}: no dump of a Flight Recorder: {type(error).__name__}: {error}") from None
     last_ns = max((entry.call.enter_ns for entry in entries), default=0)
-    return Dump(rank, str(path), entries, ranks, max(about.st_mtime_ns, last_ns))
+    return Dump(rank, str(path), entries, ranks, max(written_ns, last_ns))
+
+
+def _raw(path: Path) -> tuple[bytes, int]:
+    """A dump, and when it was written. Raises OSError and TraceError."""
+    if path.is_socket():
+        return ask(path, FILE_BYTES_MAX), time.time_ns()
+    about = path.stat()
+    if about.st_size > FILE_BYTES_MAX:
+        raise TraceError(f"{path}: {about.st_size} bytes, {FILE_BYTES_MAX} at most")
+    return path.read_bytes(), about.st_mtime_ns
 
 
 def _ranks(config: dict) -> list[int]:
@@ -102,7 +111,7 @@ def analyze_flight(directory: str | os.PathLike) -> dict:
     """
     dumps, errors = [], []
     try:
-        paths = sorted(path for path in Path(directory).iterdir() if path.is_file())
+        paths = sorted(path for path in Path(directory).iterdir() if path.is_file() or path.is_socket())
     except OSError as error:
         raise TraceError(f"{directory}: {error.strerror or error}") from None
     for path in paths:
