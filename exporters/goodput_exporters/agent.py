@@ -120,7 +120,7 @@ class Agent:
         self._scraping = threading.Lock()
         self._writers: dict[type[Writer], Writer] = {}
         self._parts: list[Families] = []  # of the last scrape
-        self._bodies: dict[type[Writer], bytes] = {}  # likewise, in the formats asked for
+        self._bodies: dict[type[Writer], bytes] = {}  # likewise, in the requested formats
         self._collected_ns = (0, 0)  # likewise, when: by the monotonic and the wall clock
         self._scrape_seconds: float | None = None
         self._stopping = threading.Event()

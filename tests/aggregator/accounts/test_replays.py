@@ -159,7 +159,7 @@ def test_a_run_is_replayed_once_a_minute(clock):
         queue.go.set()
         ours, done = started(queue)
         for _ in range(3):
-            await asyncio.gather(*(ours.ask(account(), lambda: None, None) for _ in range(5)))
+            await asyncio.gather(*(ours.refresh(account(), lambda: None, None) for _ in range(5)))
         assert (queue.count, ours.of("r"), done) == (1, queue.found, {"r": queue.found})
         clock.seconds += replays.EVERY_SECONDS - 1
         assert ours.request(account(), lambda: None, None) is None
@@ -219,7 +219,7 @@ def test_a_slow_replay_is_waited_for_once_and_not_for_long(monkeypatch):
     async def asked():
         queue = Queue()
         ours, done = started(queue)
-        await asyncio.wait_for(ours.ask(account(), lambda: None, None), 30)
+        await asyncio.wait_for(ours.refresh(account(), lambda: None, None), 30)
         assert (done, ours.of("r"), queue.count) == ({}, None, 1)
         task = ours._tasks["r"]
         queue.go.set()
@@ -228,7 +228,7 @@ def test_a_slow_replay_is_waited_for_once_and_not_for_long(monkeypatch):
         # Gains that are known are never waited for.
         queue.go.clear()
         ours._next_seconds.clear()
-        await asyncio.wait_for(ours.ask(account(), lambda: None, None), 30)
+        await asyncio.wait_for(ours.refresh(account(), lambda: None, None), 30)
         assert ours.of("r") is queue.found and not ours._tasks["r"].done()
         ours._tasks["r"].cancel()
 
@@ -240,7 +240,7 @@ def test_a_replay_that_fails_keeps_what_is_known(clock, caplog):
         queue = Queue()
         queue.go.set()
         ours, _ = started(queue)
-        await ours.ask(account(), lambda: None, None)
+        await ours.refresh(account(), lambda: None, None)
         for error in (HistoryError("no ledger"), ValueError("a defect")):
             clock.seconds += 1e6
             queue.error = error
@@ -260,7 +260,7 @@ def test_gains_of_few_runs_are_kept(clock, monkeypatch):
         queue.go.set()
         ours, _ = started(queue)
         for name in "abcde":
-            await ours.ask(account(name), lambda: None, None)
+            await ours.refresh(account(name), lambda: None, None)
         assert [name for name in "abcde" if ours.of(name)] == ["c", "d", "e"]
 
     asyncio.run(asked())

@@ -122,8 +122,8 @@ def test_list_that_cannot_be_read_is_missing(body):
         page = json_response(RunPage([], 0, False))
         await page(scope, receive, send)
 
-    asking = StreamMember._asked(member, own, forwarded(scope("/api/v1/runs")), "", RunPage)
-    found, failed = asyncio.run(asking)
+    answering = StreamMember._ask_all(member, own, forwarded(scope("/api/v1/runs")), "", RunPage)
+    found, failed = asyncio.run(answering)
     assert found == [RunPage([], 0, False)]
     assert [text.startswith("aggregator b: its answer cannot be read") for text in failed] == [True]
 

@@ -2,7 +2,7 @@
 
 A quantile is the sample that NumPy's `method="inverted_cdf"` returns. A phase counts with its time within a step, in the
 steps that have it; a step whose predecessor was not seen is left out. Times are sorted once in blocks of BLOCK_STEPS, and
-merged when asked for. Cost: 1 us a step, and 0.1 ms at a scrape of a rank with 512 steps of six phases.
+merged on request. Cost: 1 us a step, and 0.1 ms at a scrape of a rank with 512 steps of six phases.
 """
 
 from __future__ import annotations

@@ -390,7 +390,7 @@ class Accounts:
         Made in a thread, since it takes a second of ten thousand ranks. Raises LedgerError where none can be started.
         """
         account = await in_slices(self.computing(name))
-        await self.replays.ask(account, lambda: self.past(account), self.final_revision(account))
+        await self.replays.refresh(account, lambda: self.past(account), self.final_revision(account))
         connections = packed_connections(self.store.newest[name].values())
         found: AccountDocument = await in_thread(lambda: _document_with_link(account, connections))
         live = await in_slices(self._live(name, account))

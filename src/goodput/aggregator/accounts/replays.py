@@ -1,8 +1,8 @@
 """What removing each cause of a run would bring, by replay of its newest steps (goodput.whatif).
 
 They are read from the ledger and replayed in a thread of History on request, for a run at most once a minute and
-so seldom that it takes a fiftieth of a core. Accounts have the gains of the last replay, so nothing waits for one, but
-who asks for a run for the first time, for FIRST_SECONDS.
+so seldom that it takes a fiftieth of a core. Accounts have the gains of the last replay, so no request waits for
+one, but the first for a run, for FIRST_SECONDS.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class Replays:
         """What the last replay of a run found, None without one."""
         return self._known.get(run)
 
-    async def ask(self, account: Account, past: Callable[[], Past], revision: int | None) -> None:
+    async def refresh(self, account: Account, past: Callable[[], Past], revision: int | None) -> None:
         """As `request`; the first replay of a run is waited for, though not for long."""
         task = self.request(account, past, revision)
         if task is not None and account.run not in self._known:
             await asyncio.wait({task}, timeout=FIRST_SECONDS)
 
     def request_seldom(self, account: Account, past: Callable[[], Past], revision: int | None) -> None:
-        """As `request`, for what asks for all runs again and again: all together take a fiftieth of a core."""
+        """As `request`, for callers that request all runs repeatedly: all together take a fiftieth of a core."""
         if len(account.ranks) <= RANKS_MAX and time.monotonic() >= self._idle_until_seconds:
             self.request(account, past, revision)
 

@@ -51,7 +51,7 @@ class RunSummary(Struct):
 
 
 class RunPage(Struct):
-    """Runs in the order asked for; `total` counts all that match, `truncated` is true where more follow the last one here."""
+    """Runs in the requested order; `total` counts all that match, `truncated` is true where more follow the last one here."""
 
     runs: list[RunSummary]
     total: int

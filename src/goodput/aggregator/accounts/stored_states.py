@@ -70,7 +70,7 @@ FoldUntil = Callable[[Engine, dict[Key, int]], None]  # folds the rows of these 
 
 
 class States:
-    """The states of a run in the ledger, oldest first; each is read when it is asked for, and none is held."""
+    """The states of a run in the ledger, oldest first; each is read when it is needed, and none is held."""
 
     def __init__(self, ledger: Ledger, run: Run):
         self._ledger, self._run = ledger, run

@@ -63,10 +63,10 @@ class TimedGroups(ColumnGroups):
     def _ends(self, rank: np.ndarray, step: np.ndarray) -> np.ndarray:
         """The end of each of these steps of ranks, the last one's where a rank repeated it."""
         ranks, steps, ends = (np.concatenate(part) for part in zip(*self._laid, strict=True))
-        asked = np.repeat([False, True], [len(ranks), len(rank)])
+        queried = np.repeat([False, True], [len(ranks), len(rank)])
         both = np.concatenate((ranks, rank)), np.concatenate((steps, step))
-        order = np.lexsort((asked, both[1], both[0]))
-        last = np.maximum.accumulate(np.where(asked[order], -1, np.arange(len(order))))
+        order = np.lexsort((queried, both[1], both[0]))
+        last = np.maximum.accumulate(np.where(queried[order], -1, np.arange(len(order))))
         found = np.empty_like(order)
         found[order] = order[last]
         return ends[found[len(ranks) :]]

@@ -2,7 +2,7 @@
 
 A finished run is exposed for KEPT_SECONDS more, so that its last values are scraped. A token for some runs gets those
 runs' series only, without the aggregator's own. The lines of each run are kept; a refresh renders those of the runs that
-changed, in slices with other requests in between, in the formats asked for within FORMAT_SECONDS.
+changed, in slices with other requests in between, in the formats requested within FORMAT_SECONDS.
 A small installation refreshes at each scrape, a large one (LARGE_RANKS) every REFRESH_SECONDS or ten times as long as it
 takes, and scrapes get the last text at once.
 """
@@ -64,7 +64,7 @@ class Collected(Protocol):
 
 
 class _Key(NamedTuple):
-    """What a text was asked for."""
+    """What a text was requested for."""
 
     may_see: tuple[str, ...]
     runs: tuple[str, ...]
@@ -83,7 +83,7 @@ class _RunText(NamedTuple):
 
 
 class _Text:
-    """A text for a token's runs, as it is and, once asked for, compressed."""
+    """A text for a token's runs, as it is and, once requested, compressed."""
 
     def __init__(self, plain: bytes):
         self.plain = plain
@@ -110,7 +110,7 @@ class Exposition:
         self._runs: dict[str, _RunText] = {}
         self._own: Bodies = {}
         self._always: Bodies = {}  # for every token
-        self._formats: dict[Format, float] = {}  # when last asked for, by the monotonic clock
+        self._formats: dict[Format, float] = {}  # when last requested, by the monotonic clock
         self._texts: dict[_Key, _Text] = {}  # the last used at the end
         self._refreshed: float | None = None  # by the monotonic clock
         self._took_seconds = 0.0
@@ -149,7 +149,7 @@ class Exposition:
         if self._must_wait():
             await self._flights.run("refresh", self.refresh)
         if format not in self._always:
-            # The refresh had begun before this format was asked for.
+            # The refresh had begun before this format was requested.
             await self._flights.run("refresh", self.refresh)
 
     async def keep_fresh(self) -> None:
@@ -171,17 +171,19 @@ class Exposition:
         return time.monotonic() - self._refreshed > AGE_SECONDS_MAX + 20 * self._took_seconds
 
     async def refresh(self) -> None:
-        """Render what has changed, and the texts that were asked for since the last time."""
+        """Render what has changed, and the texts that were requested since the last time."""
         began = time.monotonic()
-        formats = [format for format, asked in self._formats.items() if began - asked <= FORMAT_SECONDS]
+        formats = [
+            format for format, requested in self._formats.items() if began - requested <= FORMAT_SECONDS
+        ]
         formats = formats or [TextWriter]
         self._runs = await in_slices(self._render_runs(formats))
         self._rendered_ns = self._clock_ns()
         self._render_own(self._rendered_ns, formats)
-        self._refreshed, asked, self._texts = time.monotonic(), self._texts, {}
+        self._refreshed, requested, self._texts = time.monotonic(), self._texts, {}
         self._took_seconds = self._refreshed - began
         if self._is_large():
-            for key, before in asked.items():
+            for key, before in requested.items():
                 if key.format in formats:
                     await self._assemble_again(key, before)
 

@@ -1,4 +1,4 @@
-"""Which runs are in memory: those that are over leave it for the ledger, and come back when asked for or reported.
+"""Which runs are in memory: those that are over leave it for the ledger, and come back when requested or reported.
 
 A run whose account was stored at its end leaves at leisure. Where a bound is full, of runs, processes or bytes, the runs
 that have not reported for the longest time leave at once, those that are over first; their steps are in the ledger, from
@@ -32,7 +32,7 @@ from goodput.aggregator.ledger.threads import in_thread
 from goodput.aggregator.memory_bound import MemoryBound, Reservation
 
 log = logging.getLogger("goodput.aggregator")
-# A run that has reported or was asked for within this time stays, whatever is full; one whose ranks have all ended is not
+# A run that has reported or was requested within this time stays, whatever is full; one whose ranks have all ended is not
 # in use for as long.
 USED_SECONDS, OVER_SECONDS = 120.0, 10.0
 # A run that is over stays for so long after its last report, so that its last series are scraped and its page is fast.

@@ -201,15 +201,15 @@ class StreamMember:
         query = {name: values[-1] for name, values in parse_qs(request.query.decode("latin-1")).items()}
         limit, offset = int(query.get("limit", LISTED_MAX)), int(query.get("offset", 0))
         rows: list[RunSummary] = []
-        total, missing, at, asked = 0, self._missing(), 0, True
+        total, missing, at, is_more = 0, self._missing(), 0, True
         wanted = offset + limit
-        while asked and at < wanted:
+        while is_more and at < wanted:
             part = {**query, "offset": str(at), "limit": str(min(LISTED_MAX, wanted - at))}
-            pages, failed = await self._asked(app, request, urlencode(part), RunPage)
+            pages, failed = await self._ask_all(app, request, urlencode(part), RunPage)
             rows += [row for page in pages for row in page.runs]
             total = sum(page.total for page in pages) if at == 0 else total
             missing = [*missing, *(one for one in failed if one not in missing)]
-            asked, at = any(page.truncated for page in pages), at + LISTED_MAX
+            is_more, at = any(page.truncated for page in pages), at + LISTED_MAX
         is_open = query.get("order") == "open"
         rows.sort(key=lambda row: (is_open and row.status in FINAL_STATUSES, -row.start, row.run))
         shown = rows[offset:wanted]
@@ -219,7 +219,7 @@ class StreamMember:
         own = await answer_of(app, request)
         if own.status != 200:
             return _response(own)
-        found, failed = await self._asked(app, request, request.query.decode("latin-1"), HealthEvents)
+        found, failed = await self._ask_all(app, request, request.query.decode("latin-1"), HealthEvents)
         events: dict = {}
         for event in (event for one in found for event in one.events):
             key = event.node, event.number
@@ -229,10 +229,10 @@ class StreamMember:
         newest = sorted(events.values(), key=lambda event: (-event.time, event.node, event.number))
         return _incomplete(json_response(HealthEvents(newest[:limit])), [*self._missing(), *failed])
 
-    async def _asked(self, app, request: ForwardedRequest, query: str, type_: type):
+    async def _ask_all(self, app, request: ForwardedRequest, query: str, type_: type):
         """The answers of all aggregators, and why some are missing."""
-        asked = msgspec.structs.replace(request, query=query.encode("latin-1"))
-        own, others = await asyncio.gather(answer_of(app, asked), self._forwarder.to_all(asked))
+        forwarded = msgspec.structs.replace(request, query=query.encode("latin-1"))
+        own, others = await asyncio.gather(answer_of(app, forwarded), self._forwarder.to_all(forwarded))
         found, failed = [], []
         for member, answer in {self._name: own, **others}.items():
             if isinstance(answer, StreamError):

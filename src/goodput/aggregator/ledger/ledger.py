@@ -281,7 +281,7 @@ class Ledger:
     ) -> list[Iterator[np.ndarray]]:
         """The rows of each of these processes of one run that have numbers above those of its bounds, as columns.
 
-        Up to about `rows` at a time; read for many processes at once when the first of them is asked for. Raises
+        Up to about `rows` at a time; read for many processes at once when the first of them is needed. Raises
         LedgerError, also while they are read.
         """
         ids = self._ids(processes)
@@ -317,7 +317,7 @@ class Ledger:
         return found
 
     def segments(self, run: str) -> Iterator[bytes]:
-        """The segments of a run, newest first, each read when it is asked for."""
+        """The segments of a run, newest first, each read when it is needed."""
         return segments.newest_first(self.fetch, run)
 
     def segment_rows(self, run: str) -> list[int]:

@@ -91,7 +91,7 @@ def body(fetch, run: str, rows: int) -> bytes | None:
 
 
 def newest_first(fetch, run: str) -> Iterator[bytes]:
-    """The bodies of a run's segments, each read when it is asked for."""
+    """The bodies of a run's segments, each read when it is needed."""
     for rows in reversed(listed(fetch, run)):
         found = body(fetch, run, rows)
         if found is not None:
