@@ -5,10 +5,9 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
+from support.forks import server_with
 from support.frameworks.script_process import SCRIPTS
 from support.frameworks.two_ranks import environment
 from support.installed import need
@@ -22,14 +21,10 @@ STALL_SECONDS = 1.0  # as in the script
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> list[dict]:
     directory = tmp_path_factory.mktemp("healthy")
-    command = [sys.executable, "-W", "ignore", str(SCRIPTS / "healthy_collectives.py"), str(directory)]
-    made = subprocess.run(
-        [*command, *map(str, range(1, RUNS + 1)), "--at-once", str(AT_ONCE)],
-        env=environment(directory, None),
-        capture_output=True,
-        timeout=60 * RUNS,
-    )
-    assert made.returncode == 0, made.stderr[-4000:].decode()
+    command = [str(SCRIPTS / "healthy_collectives.py"), str(directory)]
+    command += [*map(str, range(1, RUNS + 1)), "--at-once", str(AT_ONCE)]
+    (made,) = server_with("torch").run((command, environment(directory, None)), seconds=60 * RUNS)
+    assert made.returncode == 0, made.stderr[-4000:]
     found = [json.loads(line) for line in made.stdout.splitlines()]
     assert sorted(one["seed"] for one in found) == list(range(1, RUNS + 1))
     return found
