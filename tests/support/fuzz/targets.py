@@ -28,7 +28,8 @@ from goodput.account import compute
 from goodput.account.document import document
 from goodput.aggregator.ingest.pushed_steps import decode_steps, in_version_2
 from goodput.aggregator.ingest.store import ReportRejected, Store
-from goodput.aggregator.stream import messages
+from goodput.aggregator.stream import forwarding, members, messages
+from goodput.aggregator.stream.decoding import decode
 from goodput.rank_page import page
 from goodput.rank_page.page import PageError
 from goodput.rank_page.reader import Reader
@@ -172,20 +173,28 @@ def report_seeds() -> list[bytes]:
 
 
 def stream(data: bytes) -> bool:
-    """A push with a report that the aggregator decodes, refuses or leaves to a later version; an answer to a node."""
+    """A push with a report that the aggregator decodes, refuses or leaves to a later version; an answer to a node; a
+    heartbeat; a request that is forwarded, and its answer."""
+    is_read = False
     with suppress(msgspec.DecodeError):
         messages.decode_answer(data)
+    for decoder in (members._decoder, forwarding._requests, forwarding._parts):
+        with suppress(msgspec.DecodeError):
+            decode(decoder, data)
+            is_read = True
     try:
         found = messages.decode_push(data)
         found.access().may("r1")
         return bool(schema.decode(found.report).ranks)
     except (msgspec.DecodeError, messages.TooNew, schema.SchemaError):
-        return False
+        return is_read
 
 
 def stream_seeds() -> list[bytes]:
     whole = [messages.PushMessage("n", body, 5, "ci", "1f2e", ("r*",)) for body in report_seeds()]
-    return [messages.encoded(one) for one in whole]
+    beat = msgspec.msgpack.encode(members.Heartbeat("b", [1, 2], [3]))
+    part = msgspec.msgpack.encode(forwarding.AnswerPart(b"{}", 200, [(b"content-type", b"application/json")]))
+    return [*(messages.encoded(one) for one in whole), beat, part]
 
 
 # -- Run logs
