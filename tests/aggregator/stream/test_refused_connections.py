@@ -166,3 +166,27 @@ def test_password_is_not_sent_without_tls(server, caplog, scheme):
     assert set(received) == {b""}
     assert "a server does not use TLS (tls:// in --stream); trying again" in caplog.text
     assert "right" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("jetstream", "text"),
+    [
+        ("", "the servers have no JetStream, or it is still starting (`jetstream` in their configuration)"),
+        ("max_file_store: 100KB", "(code 10047; --stream-bytes is above max_file_store)"),
+    ],
+)
+def test_servers_that_cannot_store_the_stream(caplog, tmp_path, jetstream, text):
+    servers.require("nats-server")
+    (port,) = servers.free_ports(1)
+    storage = f'jetstream {{ store_dir: "{tmp_path}", {jetstream} }}' if jetstream else ""
+    (tmp_path / "server.conf").write_text(f'listen: "127.0.0.1:{port}"\n{storage}\n')
+    process = subprocess.Popen(["nats-server", "-c", tmp_path / "server.conf", "-l", tmp_path / "log.txt"])
+    try:
+        servers.wait_until(lambda: (tmp_path / "log.txt").exists(), 30, "nats-server")
+        servers.wait_until(
+            lambda: b"Server is ready" in (tmp_path / "log.txt").read_bytes(), 30, "nats-server"
+        )
+        assert text in connecting(caplog, f"nats://127.0.0.1:{port}")
+    finally:
+        process.kill()
+        process.wait(30)

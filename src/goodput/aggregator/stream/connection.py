@@ -33,7 +33,8 @@ log = logging.getLogger("goodput.aggregator")
 NAME, LEASES = "GOODPUT_PUSHES", "goodput_leases"
 # A holder that does not renew its leases for so long loses its partitions.
 LEASE_SECONDS = 5.0
-STREAM_EXISTS = 10058  # JetStream's error code where the stream exists with another configuration
+# JetStream's error codes where the stream exists with another configuration, and where it is larger than the servers' bound.
+STREAM_EXISTS, NO_STORAGE = 10058, 10047
 # A push that is published again within this time is stored once.
 DUPLICATE_SECONDS = 120.0
 CONNECT_SECONDS, RECONNECT_SECONDS = 2, 1
@@ -320,7 +321,12 @@ def _text(error: Exception) -> str:
     if isinstance(error, asyncio.TimeoutError) and not str(error).strip():
         return "no answer in time"
     if isinstance(error, APIError):
-        return f"{error.description} (code {error.err_code})"
+        if not error.description:
+            return (
+                "the servers have no JetStream, or it is still starting (`jetstream` in their configuration)"
+            )
+        hint = "; --stream-bytes is above max_file_store" if error.err_code == NO_STORAGE else ""
+        return f"{error.description} (code {error.err_code}{hint})"
     return str(error).removeprefix("nats: ") or type(error).__name__
 
 
