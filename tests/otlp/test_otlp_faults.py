@@ -64,10 +64,15 @@ def series_of(exporter: OtlpExporter) -> dict:
         (lambda handler, _: handler.answer(401, b"x" * 200_000), "refused", "HTTP status 401"),
         (lambda handler, _: handler.answer(308, b"", Location="/elsewhere"), "refused", "HTTP status 308"),
         (lambda handler, _: handler.answer(503, b"", Retry_After="3600"), "refused", "HTTP status 503"),
+        (
+            lambda handler, _: handler.answer(200, b"<html>", Content_Type="text/html"),
+            "refused",
+            "no OTLP receiver",
+        ),
         (lambda handler, _: handler.connection.close() or True, "unreachable", "no answer"),
         (lambda handler, _: handler.wfile.write(b"nonsense\r\n\r\n") or True, "unreachable", "no answer"),
     ],
-    ids=["bad-request", "unauthorized-long", "redirect", "retry-later", "disconnect", "not-http"],
+    ids=["bad-request", "unauthorized-long", "redirect", "retry-later", "page", "disconnect", "not-http"],
 )
 def test_failed_export_is_counted(receiver, answer, outcome, said, caplog):
     receiver.answer = answer

@@ -103,8 +103,9 @@ class OtlpExporter:
         self._session.answer, self._session.error = None, ""
         result = self._client.export(request)
         answer, points = self._session.answer, count_points(request)
-        # The library reports a redirect, which it does not follow, as success.
-        if result is MetricExportResult.SUCCESS and answer is not None and answer.status < 300:
+        # The library reports a redirect, which it does not follow, as success; a proxy's page to sign in has status 200.
+        is_success = result is MetricExportResult.SUCCESS
+        if is_success and answer is not None and answer.status < 300 and not answer.is_page:
             rejected = min(answer.rejected_points, points)
             self._sent.update({ACCEPTED: points - rejected, "rejected": rejected})
             problem = f"{rejected} points rejected: {answer.message}" if rejected else None
@@ -112,7 +113,8 @@ class OtlpExporter:
         self._sent["lost"] += points
         if answer is None:
             return UNREACHABLE, f"no answer ({self._session.error})"
-        return REFUSED, f"HTTP status {answer.status}"
+        page = ", with a page for browsers: no OTLP receiver" if answer.is_page else ""
+        return REFUSED, f"HTTP status {answer.status}{page}"
 
     def _log_change(self, problem: str | None) -> None:
         """Log a problem that was not there at the last export, and its end."""
@@ -126,10 +128,11 @@ class OtlpExporter:
 
 
 class Answer:
-    """The status of an answer, and the points that it rejects with its message."""
+    """The status of an answer, and the points that it rejects with its message; `is_page` where it is HTML."""
 
-    def __init__(self, status: int, body: bytes):
+    def __init__(self, status: int, body: bytes, content_type: str = ""):
         self.status, self.rejected_points, self.message = status, 0, ""
+        self.is_page = content_type.lower().startswith("text/html")
         if status == 200 and body:
             message = ExportMetricsServiceResponse()
             try:
@@ -170,7 +173,7 @@ class BoundedSession(requests.Session):
                 raise
             body = read_answer(response, deadline)
         response.raw = io.BytesIO(body)
-        self.answer = Answer(response.status_code, body)
+        self.answer = Answer(response.status_code, body, response.headers.get("Content-Type", ""))
         return response
 
     def merge_environment_settings(self, *arguments) -> dict:
