@@ -491,6 +491,7 @@ _HEALTH = f'goodput_run_health_events{{{RUN},severity="critical"}}'
 _SLOW_RANK = _max("goodput_straggler_culprit_slowness_ratio", "rank, host, phase")
 _SLOW_STAGE = _max("goodput_straggler_stage_slowness_ratio", "stage, phase")
 _HUNG_RANK = _max("goodput_hang_culprit_seconds", "rank, host, phase")
+_HUNG_CALL = _max("goodput_hang_collective_seconds", "kind, operation, group")
 # The median step of the last four to five minutes jumps when half of these have another pace.
 _MEDIAN = f'goodput_run_step_seconds{{{RUN},q="p50"}}'
 _PACE = f"max({_MEDIAN}) / max({_MEDIAN} offset {RATE})"
@@ -499,6 +500,7 @@ ANNOTATIONS = [
     ("Checkpoints", _COMMITTED, "Checkpoint committed", "evaluation"),
     ("Stalls", _STALLED, "Stall", "stall"),
     ("Hangs", _HUNG_RANK, "Rank {{rank}} on {{host}} hangs in {{phase}}", "down"),
+    ("Hung collectives", _HUNG_CALL, "{{operation}} of group {{group}} hangs: {{kind}}", "down"),
     ("Slow ranks", _SLOW_RANK, "Rank {{rank}} on {{host}} is slow in {{phase}}", "straggler"),
     ("Slow stages", _SLOW_STAGE, "Stage {{stage}} is slow in {{phase}}", "straggler"),
     ("Slower", f"{_PACE} > 1.1", "Steps became longer", "loader"),

@@ -481,6 +481,7 @@ def test_run_board_has_its_annotations():
         "Restarts",
         "Stalls",
         "Hangs",
+        "Hung collectives",
         "Slow ranks",
         "Slow stages",
         "Slower",

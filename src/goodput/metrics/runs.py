@@ -60,6 +60,9 @@ goodput_stall_threshold_seconds{run}: A run without progress for longer than thi
 goodput_hang_seconds{run}: Time since any rank completed a step while the run hangs; 0 otherwise.
 goodput_hang_culprit_seconds{run rank host phase}: Time the rank that causes the hang has spent in its current
     phase; absent without a hang or a clear culprit.
+goodput_hang_collective_seconds{run kind operation group}: Time ranks have waited in the collective in which the
+    run hangs; `kind` is what is wrong with it (missing, operation, size, ..., docs/collectives.md). Absent without
+    a hang, or where nothing is known of it.
 goodput_straggler_slowdown_ratio{run}: Step time / step time with each step's work spread evenly over its
     ranks.
 goodput_straggler_share_ratio{run rank host}: Share of straggler time spent waiting for this rank; largest 16.

@@ -28,7 +28,7 @@ from goodput.aggregator.ingest.store import Store
 from goodput.causes import explain
 from goodput.metrics import CATALOGUE
 from goodput.wire import schema
-from goodput.wire.collectives import ReportedOperation
+from goodput.wire.collectives import CallRow, Collectives, GroupRow, ReportedOperation
 
 
 @pytest.fixture
@@ -520,7 +520,10 @@ def test_all_series_are_declared(client):
     saves = Process(0, 1, now() - 5).step(forward=1).saved().step(forward=1).saved()
     push(client, rank_report(saves, run="r2"))
     stuck = Process(0, 1, now() - 300).steps(2, forward=1).begun(loader=1).silent(after=290)
-    push(client, rank_report(stuck, run="r3"))
+    report = rank_report(stuck, run="r3")
+    call = CallRow(1, "all_reduce", "float32", 8, -1, report.live.now_ns - ns(280), 0)
+    called = Collectives((GroupRow("0", "default_pg", "gloo", 1, ((0, 1, 1),), 1, (call,)),))
+    push(client, replace(report, live=replace(report.live, collectives=called)))
     push(client, *staged("r4", now() - 60))
     push(client, *ranks_with_roles("r5", ["generator"]))
     spent = (ReportedOperation("dp", "all_reduce", 1, 8, ns(1), 0, size=8),)
@@ -544,6 +547,10 @@ def test_all_series_are_declared(client):
         sent_ns=ns(now()),
     )
     families = list(text_string_to_metric_families(client.get("/metrics").text))
+    (hung,) = [one for one in families if one.name == "goodput_hang_collective_seconds"]
+    assert [one.labels for one in hung.samples] == [
+        {"run": "r3", "kind": "network", "operation": "all_reduce", "group": "default_pg"}
+    ]
     seen = set()
     for family in families:
         for sample in family.samples:

@@ -104,6 +104,10 @@ class RunSeries:
         if hang and (culprit := hang.culprit):
             labels = {"rank": str(culprit.rank), "host": culprit.host, "phase": culprit.phase}
             series.add("goodput_hang_culprit_seconds", culprit.seconds, **labels)
+        if hang and (found := hang.collective):
+            group = found.group.description or found.group.name
+            labels = {"kind": found.kind, "operation": found.operation, "group": group}
+            series.add("goodput_hang_collective_seconds", found.seconds, **labels)
         age_seconds = 0 if is_final else max(now_ns - self._accounts.progress_ns(account), 0) / 1e9
         series.add("goodput_progress_age_seconds", age_seconds)
         if is_final:

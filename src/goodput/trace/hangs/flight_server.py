@@ -3,7 +3,7 @@
 A training has one with `torch.distributed.elastic.control_plane.worker_main` and TORCH_WORKER_SERVER_SOCKET. It answers in
 a thread of its own, in C++, while the others hang in a collective.
 
-    raw = ask(Path("dumps/rank_0.sock"))    # JSON
+    raw = ask(Path("dumps/rank_0.sock"), bytes_max=1 << 28)    # JSON
 """
 
 from __future__ import annotations
