@@ -212,6 +212,15 @@ def test_columns_are_recorded_as_single_steps():
     assert np.array_equal(track.rows, next(iter(other.tracks.values())).rows)
 
 
+def test_recording_holds_each_row_once():
+    """An array that is a part of another one keeps all of that in memory."""
+    recording = recorded([[{"productive": 1}] * 50])
+    (track,) = recording.tracks.values()
+    held = [track.spent, *track.parts]
+    assert all(array.base is None for array in held)
+    assert sum(array.nbytes for array in held) == 8 * (50 * (3 + len(STATES)) + len(STATES))
+
+
 def test_thinning_keeps_times_and_steps():
     thin, full = Recording(rows_max=40), Recording()
     attempt, now = Attempt(0, 1, 0), 0

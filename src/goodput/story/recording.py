@@ -131,7 +131,8 @@ class Recording:
         self._note_saves(track, ends, states)
         states = self._without_pauses(key, track, steps, counts, ends, states)
         done, spent = track.count + np.cumsum(counts), track.spent + np.cumsum(states, axis=0)
-        track.count, track.spent = int(done[-1]), spent[-1]
+        # A copy, or all of `spent` would stay.
+        track.count, track.spent = int(done[-1]), spent[-1].copy()
         track.parts.append(np.column_stack([ends, steps, done, spent]))
         self._count += len(steps)
         if self._count > self._rows_max:
