@@ -171,7 +171,9 @@ class Threads:
         in_thread = history_module.in_thread
 
         async def instead(function, *arguments):
-            if not isinstance(getattr(arguments[-1], "__self__", None), history_module._Work):
+            if not arguments or not isinstance(
+                getattr(arguments[-1], "__self__", None), history_module._Work
+            ):
                 return await in_thread(function, *arguments)
             self.jobs.append(arguments[1:-1])
             self.gate = self.gate or asyncio.Event()

@@ -121,6 +121,13 @@ def test_internal_work_gives_way_to_pushes(owner, gives_way, monkeypatch):
     assert gives_way or not slept
 
 
+def test_query_gives_back_what_it_freed(monkeypatch):
+    calls = []
+    monkeypatch.setattr(history_module, "give_back_free_memory", lambda: calls.append("given back"))
+    asyncio.run(History(None).run("", lambda _ledger, _check: calls.append("computed")))
+    assert calls == ["computed", "given back"]
+
+
 def test_short_window_of_long_run_reads_little(ledger, monkeypatch):
     from support.account.account_history import Process
 

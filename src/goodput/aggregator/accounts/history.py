@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from goodput.account.document_types import AccountDocument
@@ -19,7 +20,7 @@ from goodput.aggregator.accounts.slices import AT_A_TIME_SECONDS
 from goodput.aggregator.fair_queue import INTERNAL, FairQueue
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.threads import NoThread, in_thread
-from goodput.aggregator.memory_bound import MemoryBound
+from goodput.aggregator.memory_bound import MemoryBound, give_back_free_memory
 
 log = logging.getLogger("goodput.aggregator")
 SECONDS_MAX = 120.0
@@ -63,6 +64,7 @@ class History:
     async def run(self, owner: str | None, function: Callable, *arguments) -> tuple[Any, float]:
         """`function(ledger, *arguments, check)`. Raises HistoryError, QueueFull.
 
+        What it has freed is returned to the system, as glibc would keep most of it in its heaps.
         `check` is to be called some times a second; it ends the thread's work by an exception.
         """
         owner_max = ANONYMOUS_WAITING_MAX if owner == ANONYMOUS else OWNER_WAITING_MAX
@@ -83,6 +85,8 @@ class History:
                 raise HistoryError(str(error)) from None
             finally:
                 thread.is_cancelled = True
+            with suppress(NoThread):
+                await in_thread(give_back_free_memory)
             return found, time.perf_counter() - began
 
 
