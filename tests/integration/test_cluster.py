@@ -139,6 +139,7 @@ ABSENT = {
     "goodput_aggregator_partitions_unserved": "the same",
     "goodput_host_clock_synchronised": "the clock is read of a live machine alone, and the nodes are trees",
     'goodput_host_clock_error_seconds{kind="maximum"}': "the same",
+    'goodput_host_nvme_warning{warning!="temperature"}': "a device is asked for its health, and the nodes are trees",
 }
 # Where the two languages differ in values (docs/victoriametrics.md): growth of counters, and whom of equals topk takes.
 OTHERWISE = re.compile(r"\b(rate|deriv|increase|changes|resets|topk|bottomk|timestamp)\b")

@@ -42,6 +42,11 @@ goodput_host_cpu_throttles_total{package kind}: Times that heat throttled a proc
     over the package's cores.
 goodput_host_nvme_up{device}: 1 if the NVMe controller works (its state is live).
 goodput_host_nvme_info{device model firmware state}: 1 for each NVMe controller.
+goodput_host_nvme_warning{device warning}: 1 if the controller's health log warns: spare (few spare blocks),
+    temperature, reliability, read_only, backup (what is in its cache is lost with the power), persistent_memory.
+goodput_host_nvme_spare_ratio{device}: Share of the spare blocks that is left.
+goodput_host_nvme_wear_ratio{device}: Share of the life that the manufacturer expects, by writes; may exceed 1.
+goodput_host_nvme_media_errors_total{device}: Times that the controller could not read or write data correctly.
 # File systems
 goodput_filesystem_info{mount fstype source}: 1 for each monitored file system: network file systems, those of
     local disks, /dev/shm and /tmp in memory, and those of configured paths.

@@ -131,6 +131,8 @@ def _machine(node) -> None:
     node.gauge("goodput_host_nvme_up", 1, device="nvme0")
     nvme = {"device": "nvme0", "model": "SAMSUNG MZQL23T8HCLS", "firmware": "GDC5602Q", "state": "live"}
     node.gauge("goodput_host_nvme_info", 1, **nvme)
+    for warning in ("spare", "temperature", "reliability", "read_only"):
+        node.gauge("goodput_host_nvme_warning", 0, device="nvme0", warning=warning)
     for name, rate in (("packets", 2e5 * node.traffic), ("dropped", 0), ("squeezed", 0.02)):
         node.counter(f"goodput_host_softnet_{name}_total", rate)
     node.gauge("goodput_host_clock_synchronised", 1)

@@ -1,10 +1,16 @@
 """Memory errors, temperatures, throttled processors and NVMe controllers, on a fixture tree."""
 
+import ctypes
+import os
+import struct
+import threading
+
 import pytest
 from support.node import hardware_tree
 from support.node.node_tree import collect, of
 
 from goodput_exporters.collector import NoData, ParseError, Settings
+from goodput_exporters.collectors.hardware import nvme_health
 from goodput_exporters.collectors.hardware.collector import READ_SECONDS, Hardware
 from goodput_exporters.collectors.hardware.temperatures import parse_celsius
 
@@ -82,6 +88,103 @@ def test_nvme(machine):
     assert of(found, "goodput_host_nvme_info") == {
         ("nvme0", "GDC5602Q", "SAMSUNG MZQL23T8HCLS-00A07", "live"): 1, ("nvme1", "1", "X", "dead"): 1,
     }  # fmt: skip
+
+
+def health_log(**bytes_at) -> bytes:
+    """A SMART log by hand: nothing warns, 100 % spare, 3 % worn, without errors."""
+    log = bytearray(512)
+    log[1:6] = 0x34, 0x01, 100, 10, 3
+    for at, value in bytes_at.items():
+        log[int(at.removeprefix("at"))] = value
+    return bytes(log)
+
+
+def asking(machine, clock, answer) -> Hardware:
+    """A collector whose controller nvme0 is device 242:0; `answer` gets path and number."""
+    (machine / "sys/class/nvme/nvme0/dev").write_text("242:0\n")
+    hardware = hardware_of(machine, monotonic_ns=clock.monotonic_ns)
+    hardware.nvme_health._read_log = answer
+    return hardware
+
+
+def test_nvme_health(machine, clock):
+    asked = []
+
+    def answer(path, number):
+        asked.append((path, number))
+        # Few spare blocks, and errors of the media.
+        return health_log(at0=0b0101, at3=9, at5=112, at160=44, at161=1)
+
+    hardware = asking(machine, clock, answer)
+    found = collect(hardware)
+    warnings = of(found, "goodput_host_nvme_warning")
+    assert {labels for labels, value in warnings.items() if value} == {
+        ("nvme0", "spare"), ("nvme0", "reliability")
+    }  # fmt: skip
+    assert len(warnings) == 6
+    assert of(found, "goodput_host_nvme_spare_ratio") == {("nvme0",): 0.09}
+    assert of(found, "goodput_host_nvme_wear_ratio") == {("nvme0",): 1.12}
+    assert of(found, "goodput_host_nvme_media_errors_total") == {("nvme0",): 300}
+    clock.seconds = nvme_health.READ_SECONDS - READ_SECONDS
+    assert of(collect(hardware), "goodput_host_nvme_wear_ratio") == {("nvme0",): 1.12}
+    clock.seconds = nvme_health.READ_SECONDS
+    collect(hardware)
+    assert asked == [("/dev/nvme0", "242:0")] * 2, "not nvme1, which is dead"
+
+
+def test_controller_that_hangs_delays_nothing(machine, clock, monkeypatch):
+    monkeypatch.setattr(nvme_health, "ANSWER_SECONDS_MAX", 0.01)
+    answered, calls = threading.Event(), []
+
+    def answer(path, number):
+        calls.append(path)
+        answered.wait(30)
+        return health_log()
+
+    hardware = asking(machine, clock, answer)
+    before = collect(hardware)
+    assert ("goodput_host_nvme_up", ("nvme0",)) in before and "nvme_wear" not in str(before)
+    clock.seconds = nvme_health.READ_SECONDS
+    collect(hardware)
+    assert len(calls) == 1, "one thread at a time"
+    answered.set()
+    hardware.nvme_health._thread.join(10)
+    clock.seconds += READ_SECONDS
+    assert of(collect(hardware), "goodput_host_nvme_wear_ratio") == {("nvme0",): 0.03}
+
+
+@pytest.mark.parametrize("log", [b"", b"\0" * 512, health_log()[:-1], OSError("no")])
+def test_no_log_is_no_series(machine, clock, log):
+    def answer(path, number):
+        if isinstance(log, OSError):
+            raise log
+        return log
+
+    found = collect(asking(machine, clock, answer))
+    assert {name for name, _ in found if "nvme" in name} == {"goodput_host_nvme_up", "goodput_host_nvme_info"}
+
+
+def test_health_is_asked_of_the_controllers_device_alone(tmp_path, monkeypatch):
+    """The command as the kernel gets it, worked out from struct nvme_passthru_cmd."""
+    status = os.stat("/dev/null")
+    number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+    with pytest.raises(OSError, match="not device 242:0"):
+        nvme_health.read_health_log("/dev/null", "242:0")
+    (tmp_path / "nvme0").write_bytes(b"")
+    with pytest.raises(OSError, match="not device"):
+        nvme_health.read_health_log(str(tmp_path / "nvme0"), "0:0")
+    with pytest.raises(OSError, match="Inappropriate ioctl"):
+        nvme_health.read_health_log("/dev/null", number)
+
+    def ioctl(descriptor, request, command):
+        assert request == 0xC048_4E41 and len(command) == 72
+        opcode, namespace, address, length, word_10 = struct.unpack_from("=B3xI16xQ4xII", command)
+        assert (opcode, namespace, length, word_10) == (2, 0xFFFF_FFFF, 512, 127 << 16 | 2)
+        ctypes.memmove(address, health_log(at5=7), length)
+        return 0
+
+    monkeypatch.setattr(nvme_health.fcntl, "ioctl", ioctl)
+    assert nvme_health.read_health_log("/dev/null", number) == health_log(at5=7)
 
 
 @pytest.mark.parametrize(

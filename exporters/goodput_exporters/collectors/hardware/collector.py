@@ -13,6 +13,7 @@ from typing import NamedTuple
 from goodput_exporters.collector import CollectorError, NoData, Settings
 from goodput_exporters.collectors.hardware.memory_errors import read_memory_errors
 from goodput_exporters.collectors.hardware.nvme import read_nvme
+from goodput_exporters.collectors.hardware.nvme_health import NvmeHealth
 from goodput_exporters.collectors.hardware.temperatures import read_temperatures
 from goodput_exporters.collectors.hardware.throttles import Throttles
 from goodput_exporters.system.files import CounterFiles
@@ -34,6 +35,7 @@ class Hardware:
         self._sysfs = settings.sysfs
         self._interval = Interval(READ_SECONDS, settings.monotonic_ns)
         self._throttles = Throttles(settings.sysfs)
+        self.nvme_health = NvmeHealth(settings.sysfs, settings.rootfs, settings.monotonic_ns)
         self._values: list[Value] = []
         self._problem = ""
 
@@ -62,4 +64,4 @@ class Hardware:
         yield from read_memory_errors(self._sysfs, files)
         yield from read_temperatures(self._sysfs, files)
         yield from self._throttles.read(files)
-        yield from read_nvme(self._sysfs, files)
+        yield from read_nvme(self._sysfs, files, self.nvme_health)
