@@ -90,10 +90,17 @@ MEMORY_COLOURS = {
 SENSOR = "instance, device, sensor"
 # Of a memory module its slot and the kind of its errors, of an NVMe controller its model and state.
 PART = "instance, part, name, kind"
-NVME = (
-    f"goodput_host_nvme_info{{{NODE}}} * on (instance, device) group_left () goodput_host_nvme_up{{{NODE}}}"
-)
 PORT_DOWN = f'goodput_infiniband_state{{{NODE},kind="logical",state!="active"}} == 1'
+
+
+def _nvme(pick: str, series: str) -> str:
+    """A series of 20 NVMe controllers with their models and states, the largest by topk, the smallest by bottomk."""
+    found = f"goodput_host_nvme_info{{{NODE}}} * on (instance, device) group_left () {series}{{{NODE}}}"
+    return (
+        f'{pick}(20, max by ({PART}) (label_join(label_replace(label_replace({found}, "part", "$1", '
+        '"device", "(.+)"), "kind", "$1", "state", "(.+)"), "name", " ", "model", "firmware")))'
+    )
+
 
 PANELS = [
     # Processors and memory.
@@ -407,13 +414,16 @@ PANELS = [
     panels.table(
         "Memory modules with errors, NVMe",
         "Memory modules that had errors since the node was booted, with their slots where they are known, and the NVMe controllers "
-        "with their state. A controller that is not live serves no more requests: reset it, or replace it.",
+        "with their state, how much of their life by writes is used, the spare blocks left, and errors of their media. A controller "
+        "that is not live serves no more requests: reset it, or replace it. Few spare blocks, or media errors that grow: replace it.",
         {
             "errors": f"topk(20, max by ({PART}) (label_replace(label_replace("
             f'goodput_host_memory_module_errors_total{{{NODE}}} > 0, "part", "$1", "module", "(.+)"), '
             '"name", "$1", "slot", "(.+)")))',
-            "works": f'topk(20, max by ({PART}) (label_join(label_replace(label_replace({NVME}, "part", "$1", '
-            '"device", "(.+)"), "kind", "$1", "state", "(.+)"), "name", " ", "model", "firmware")))',
+            "works": _nvme("topk", "goodput_host_nvme_up"),
+            "worn": _nvme("topk", "goodput_host_nvme_wear_ratio"),
+            "spare": _nvme("bottomk", "goodput_host_nvme_spare_ratio"),
+            "media errors": _nvme("topk", "goodput_host_nvme_media_errors_total"),
         },
         unit="short",
         no_value="neither",
@@ -421,7 +431,10 @@ PANELS = [
         sort="instance",
         overrides=[
             series("works", "bool_yes_no", ONE_IS_GOOD),
-            *panels.widths(instance=110, part=80, kind=100, errors=60, works=60),
+            *(series(name, "percentunit") for name in ("worn", "spare")),
+            *panels.widths(
+                instance=110, part=80, kind=100, errors=60, works=60, worn=60, spare=60, media_errors=90
+            ),
             TO_NODE,
         ],
     ),

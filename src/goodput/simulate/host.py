@@ -133,6 +133,8 @@ def _machine(node) -> None:
     node.gauge("goodput_host_nvme_info", 1, **nvme)
     for warning in ("spare", "temperature", "reliability", "read_only"):
         node.gauge("goodput_host_nvme_warning", 0, device="nvme0", warning=warning)
+    for name, value in (("wear_ratio", 0.12), ("spare_ratio", 1.0), ("media_errors_total", 0)):
+        node.gauge(f"goodput_host_nvme_{name}", value, device="nvme0")
     for name, rate in (("packets", 2e5 * node.traffic), ("dropped", 0), ("squeezed", 0.02)):
         node.counter(f"goodput_host_softnet_{name}_total", rate)
     node.gauge("goodput_host_clock_synchronised", 1)
