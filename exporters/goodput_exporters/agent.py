@@ -83,7 +83,7 @@ class Agent:
         self.settings = Settings(directory or page.default_directory(), **settings)
         self.node, self.version = node or socket.gethostname(), version
         self.failure: str | None = None
-        self._compat = compat
+        self.compat = compat
         self.authenticator = authenticator or NodeAuthenticator()
         self.runners = {kind.name: CollectorRunner(kind(self.settings)) for kind in discover()}
         collectors = {name: runner.collector for name, runner in self.runners.items()}
@@ -296,10 +296,10 @@ class Agent:
     def _write(self, format: type[Writer]) -> bytes:
         if format not in self._bodies:
             parts = self._parts
-            if self._compat:
+            if self.compat:
                 others = Families("node")
                 others.foreign = self.gpus.dcgm_families(self.node)
-                parts = [others] if self._compat == "dcgm-only" else [*parts, others]
+                parts = [others] if self.compat == "dcgm-only" else [*parts, others]
             self._bodies[format] = self._writers.setdefault(format, format()).write(parts)
         return self._bodies[format]
 

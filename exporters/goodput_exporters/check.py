@@ -32,7 +32,7 @@ OK, NONE, FAILED, UNAVAILABLE = "ok", "none", "failed", "unavailable"
 MARKS = {OK: ("ok", "32"), NONE: ("-", "2"), FAILED: ("FAILED", "31")}
 WIDTH, MARK, WHAT = 80, 7, 22  # columns
 SECOND_SAMPLE_SECONDS_MAX, POLL_SECONDS = 3.0, 0.02
-DETAIL_MAX = 500
+DETAIL_MAX, NAMES_MAX = 500, 10
 NO_SUBCODES = "NVLink errors (XID 144 to 149) are reported without their sub-codes; needs CAP_SYSLOG"
 TIMEOUT_SECONDS = 3.0
 
@@ -61,6 +61,8 @@ def check(
         _await_second_samples(agent)
         findings += map(_driver, agent.gpus.statuses())
         findings += [_measure("GPUs", _gpus, agent), _measure("ranks", _ranks, agent), _plugin()]
+        if agent.compat:
+            findings.append(_measure("--compat", _dcgm_names, agent))
         if problem := agent.gpus.kernel_log_problem():
             findings.append(Finding("kernel log", NONE, f"{problem}: {NO_SUBCODES}"))
         others = (runner.collector for name, runner in agent.runners.items() if name not in ("ranks", "gpus"))
@@ -117,6 +119,16 @@ def _wrapped(start: str, detail: str, indent: int) -> list[str]:
     wrapper = textwrap.TextWrapper(WIDTH, subsequent_indent=" " * indent)
     wrapper.break_long_words = wrapper.break_on_hyphens = False
     return wrapper.wrap(start + detail) or [start]
+
+
+def _dcgm_names(agent) -> tuple[str, str]:
+    served = len(agent.gpus.dcgm_families(agent.node))
+    if missing := agent.gpus.dcgm_names_without_value(agent.node):
+        names = ", ".join(missing[:NAMES_MAX]) + (
+            f" and {len(missing) - NAMES_MAX} more" * (len(missing) > NAMES_MAX)
+        )
+        return OK if served else NONE, f"{served} of dcgm-exporter's names; without a value: {names}"
+    return OK, f"all {served} of dcgm-exporter's names"
 
 
 def _plugin() -> Finding:

@@ -1,6 +1,6 @@
-"""What a GPU driver cannot report of the GPUs that it reads, and why, for `goodput node --check`.
+"""What a GPU driver has no reading of, and why, for `goodput node --check`.
 
-A subject is covered where a GPU has a reading of it. What is never a reading, such as XIDs, is declared by driver.
+A subject is available where a GPU has a reading of it. What is never a reading, such as XIDs, is declared by driver.
 
     gaps("nvml", "", gpus)  ->  [Gap("activity by unit", "needs GPM, ...")]
 """
@@ -35,11 +35,14 @@ SUBJECTS = (
     ("traffic between GPUs", ("link_bytes/nvlink/", "link_rate/nvlink/", "link_bytes/xgmi/")),
     ("state of links between GPUs", ("nvlink_up/", "xgmi_links/")),
     ("errors of links between GPUs", ("nvlink_errors/", "nvlink_link_errors/", "ecc_location/correctable/volatile/xgmi_wafl")),
+    ("NVLink fabric", ("fabric/",)),
+    ("vGPU licence", ("vgpu_license/",)),
+    ("recovery action", ("recovery/",)),
     ("processes", ("processes",)),
 )  # fmt: skip
-# Why a driver has no reading of a subject, "" for any other.
+# Why a driver has no reading of a subject, "" for any other; None where GPUs of its kind have no such thing.
 _NOT_SUPPORTED = "this GPU or its driver does not have it"
-WHY = {
+WHY: dict[str, dict[str, str | None]] = {
     "nvml": {
         "": _NOT_SUPPORTED,
         "activity by unit": "needs GPM (Hopper and later) or, on older GPUs, DCGM",
@@ -63,6 +66,9 @@ WHY = {
         "activity by unit": "AMD's driver counts only whether the GPU and its memory controller are busy",
         "PCIe traffic": "amdgpu's file for it blocks for a second, and the unit in gpu_metrics differs by release",
         "spare memory rows": "AMD's GPUs retire pages instead",
+        "NVLink fabric": None,
+        "vGPU licence": None,
+        "recovery action": None,
         "energy": "needs amdsmi, or gpu_metrics 1.3, 1.6, 1.7 or 1.8 in sysfs",
         "throttling": "needs amdsmi, or gpu_metrics 1.3, 1.6, 1.7 or 1.8 in sysfs",
         "traffic between GPUs": "no XGMI links, or it needs amdsmi or gpu_metrics 1.6, 1.7 or 1.8 in sysfs",
@@ -76,7 +82,7 @@ WHY = {
 }  # fmt: skip
 # What is no reading. Of AMD by the beginning of the sample's source.
 ALWAYS = {
-    "nvml": (),
+    "nvml": (("NVSwitches, Grace processors", "NVML has none of them; DCGM or a dcgm-exporter has"),),
     "dcgm": (),
     "dcgm_endpoint": (
         ("each XID", "a dcgm-exporter shows only a GPU's last one: of two within its interval one is missed"),
@@ -100,9 +106,9 @@ def gaps(driver: str, source: str, gpus: Iterable[Gpu]) -> list[Gap]:
     keys = {key for gpu in reached for key in gpu.readings}
     why = WHY[driver]
     found = [
-        Gap(subject, why.get(subject, why[""]))
+        Gap(subject, reason)
         for subject, begins in SUBJECTS
-        if not any(_matches(key, begins) for key in keys)
+        if (reason := why.get(subject, why[""])) and not any(_matches(key, begins) for key in keys)
     ]
     always = ALWAYS.get(driver, ALWAYS.get(f"{driver} {source.partition(' ')[0]}", ()))
     return found + [Gap(*gap) for gap in always]

@@ -16,6 +16,7 @@ from goodput.cli import main
 from goodput_exporters.agent import Agent
 from goodput_exporters.check import FAILED, NONE, OK, UNAVAILABLE, _compare, check, text
 from goodput_exporters.directory_lock import DirectoryLock
+from goodput_exporters.gpu.merge import MergedGpu
 from goodput_exporters.server.authentication import NodeAuthenticator
 from goodput_exporters.server.server import Server
 
@@ -115,6 +116,27 @@ def test_unavailable_subjects_fit_80_columns(tree, monkeypatch, tmp_path):
         "      controller are busy",
     ]
     assert "    1 Intel Gaudi 1da3:1020: seen on the PCI bus, and nothing else is read of it" in lines
+
+
+def test_names_of_dcgm_without_a_value(tree, monkeypatch, tmp_path):
+    names = ("DEV_GPU_TEMP", "DEV_POWER_USAGE", *(f"DEV_X{at}" for at in range(10)))
+    lines = [f"DCGM_FI_{name}, gauge, x\n" for name in names]
+    (tmp_path / "c.csv").write_text("".join(lines))
+    for readings, status, words in (
+        (
+            {"temperature/core": 54.0},
+            OK,
+            "1 of dcgm-exporter's names; without a value: DCGM_FI_DEV_POWER_USAGE, ",
+        ),
+        ({}, NONE, "0 of dcgm-exporter's names; without a value: DCGM_FI_DEV_GPU_TEMP, "),
+    ):
+        one = agent(tree, compat="dcgm", dcgm_fields=str(tmp_path / "c.csv"))
+        gpus = [MergedGpu("GPU-1", known_by=["nvml"], readings=readings)] if readings else []
+        monkeypatch.setattr(one.gpus, "current", lambda gpus=gpus: gpus)
+        found = by_name(check(one, ANYWHERE, None))["--compat"]
+        assert found.status == status and found.detail.startswith(words)
+        assert found.detail.endswith(f"DCGM_FI_DEV_X{8 if readings else 7} and {1 if readings else 2} more")
+    assert "--compat" not in by_name(check(agent(tree), ANYWHERE, None))
 
 
 def test_port_and_directory_in_use(tree):

@@ -1,4 +1,4 @@
-"""What GPU drivers cannot tell, and accelerators that no driver reads."""
+"""What GPU drivers have no readings of, and accelerators that no driver reads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from support.node import amd_tree
 
 from goodput_exporters.gpu.drivers import DRIVERS
-from goodput_exporters.gpu.gaps import ALWAYS, SUBJECTS, WHY, gaps
+from goodput_exporters.gpu.gaps import ALWAYS, SUBJECTS, WHY, Gap, gaps
 from goodput_exporters.gpu.other_vendors import is_other, other_accelerators
 from goodput_exporters.gpu.sample import FAMILIES, Gpu
 
@@ -19,7 +19,10 @@ EVERYTHING = {
     **dict.fromkeys(("link_rate/pcie/receive", "pcie_replays", "link_bytes/nvlink/receive"), 1.0),
     **dict.fromkeys(("activity/encoder", "power_setting/max", "remap_banks/max", "pcie_errors/fatal"), 1.0),
     **dict.fromkeys(("nvlink_up/0", "nvlink_errors/replay", "processes"), 1.0),
+    **dict.fromkeys(("fabric/completed", "vgpu_license/supported", "recovery/none"), 1.0),
 }
+# What NVML never has.
+NOT_OF_NVML = [Gap(*gap) for gap in ALWAYS["nvml"]]
 
 
 def test_every_driver_has_reasons():
@@ -38,7 +41,8 @@ def test_beginnings_are_of_families_that_exist():
 
 
 def test_driver_that_has_everything_has_no_gap():
-    assert gaps("nvml", "", [Gpu("GPU-1", readings=EVERYTHING)]) == []
+    assert gaps("nvml", "", [Gpu("GPU-1", readings=EVERYTHING)]) == NOT_OF_NVML
+    assert gaps("dcgm", "", [Gpu("GPU-1", readings=EVERYTHING)]) == []
 
 
 @pytest.mark.parametrize("subject, begins", SUBJECTS)
@@ -50,9 +54,10 @@ def test_each_subject_is_missed(subject, begins):
         if key not in begins and not key.startswith(tuple(one for one in begins if one[-1] in "/_"))
     }
     left["power_limit"] = 700.0
-    (gap,) = gaps("nvml", "", [Gpu("GPU-1", readings=left)])
-    assert gap.subject == subject and gap.why
-    assert gaps("nvml", "", [Gpu("GPU-1", readings=left), Gpu("GPU-2", readings=EVERYTHING)]) == []
+    gap, *others = gaps("nvml", "", [Gpu("GPU-1", readings=left)])
+    assert gap.subject == subject and gap.why and others == NOT_OF_NVML
+    both = [Gpu("GPU-1", readings=left), Gpu("GPU-2", readings=EVERYTHING)]
+    assert gaps("nvml", "", both) == NOT_OF_NVML
 
 
 def test_amd_by_source():
@@ -61,6 +66,11 @@ def test_amd_by_source():
     assert [gap.subject for gap in gaps("amd", "sysfs (x is not installed)", gpus)] == [
         "resets, hangs and memory faults"
     ]
+
+
+def test_what_only_nvidias_gpus_have_is_no_gap_of_amds():
+    subjects = {gap.subject for gap in gaps("amd", "amdsmi 26.0", [Gpu("1", readings={"power": 1.0})])}
+    assert subjects.isdisjoint({"NVLink fabric", "vGPU licence", "recovery action"}) and "energy" in subjects
 
 
 def test_lost_gpus_and_other_drivers_have_no_gaps():

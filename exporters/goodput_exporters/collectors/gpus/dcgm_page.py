@@ -118,6 +118,12 @@ def families(
     return all_families
 
 
+def without_value(found: list[ForeignFamily], counters: tuple[Counter, ...] = ()) -> list[str]:
+    """The names that `families` was to serve and did not."""
+    served = {family.name for family in found}
+    return [one.name for one in counters or USUAL if one.kind in _TYPES and one.name not in served]
+
+
 def _value(name: str, field: Field | None, gpu: MergedGpu, last_xids: Mapping[str, int]) -> float | None:
     """The value in DCGM's unit, with as many digits as the exporter writes of it."""
     if field is None:
