@@ -100,6 +100,16 @@ def test_file_that_cannot_be_collected_fails(run_tests):
     assert (status, last) == (1, "tests: FAILED (not alone: pytest exit 2)")
 
 
+def test_processes_that_collect_different_tests_fail_without_repeating_all(run_tests):
+    differs = (
+        "import os, pytest\n@pytest.mark.parametrize('pid', [os.getpid()])\ndef test_differs(pid): pass\n"
+    )
+    in_workers = Stage("not alone", ("-n", "2", *FILES_BESIDE_EACH_OTHER))
+    status, last, printed = run_tests(differs, stages=(in_workers,))
+    assert (status, last) == (1, FIRST_FAILED)
+    assert "Different tests were collected" in printed and "once more" not in printed
+
+
 def test_stage_without_tests_fails_unless_arguments_select(run_tests):
     only_first = PASSING.split("@")[0]
     assert run_tests(only_first)[:2] == (1, "tests: FAILED (alone: pytest exit 5)")

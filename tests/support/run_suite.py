@@ -86,7 +86,10 @@ def run_stage(stage: Stage, arguments: list[str]) -> Result:
     with tempfile.TemporaryDirectory() as cache:  # Its own, so that no failures of other runs are repeated.
         status = pytest(*stage.options, "-m", stage.marks, *arguments, "-o", f"cache_dir={cache}")
         failed = failed_tests(cache)
-        may_repeat = status == FAILED and 0 < len(failed) <= REPEATED_MAX
+        # A file or a process that failed to collect is no test: to repeat it would run all of them.
+        may_repeat = (
+            status == FAILED and 0 < len(failed) <= REPEATED_MAX and all("::" in name for name in failed)
+        )
         if not may_repeat or any(map(STOPS_EARLY.match, arguments)):
             return Result(status)
         print(f"\n{len(failed)} failed beside other tests, once more alone:", flush=True)

@@ -103,7 +103,12 @@ def test_ranks_that_call_are_no_finding(node, serve):
         (b"OK\n" + b'{"a":' * 100_000, "no answer of NCCL's RAS"),
         (b"OK\n\x00\xff{]", "no answer of NCCL's RAS"),
         (b'OK\n{"communicators": [{"hash": "0x1", "size": 1, "ranks": [{"rank": {}}]}]}', "TypeError"),
-        (recorded(answer(rank(0), rank(1)))[0], f"has the process {PID}: another job's RAS"),
+        # With an id, since each process of the tests has another PID.
+        pytest.param(
+            recorded(answer(rank(0), rank(1)))[0],
+            f"has the process {PID}: another job's RAS",
+            id="another_job",
+        ),
         (recorded(answer(OWN, rank(1 << 40, calls=1)))[0], "out of range"),
         (recorded(answer(OWN, {**rank(1, calls=1), "rank": -7}))[0], "out of range"),
     ],
