@@ -226,3 +226,27 @@ def test_stream_is_distinguished_from_one_of_the_same_name(nats, settings):
     assert len(first) == 1 and asyncio.run(connected_at_once()) == first
     nats.ask(lambda client: client.jetstream().delete_stream(NAME))
     assert not first & asyncio.run(connected_at_once())
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"discard": "old"}, "discard is old"),
+        ({"max_age": 86_400.0}, "max_age is 86400.0"),
+        ({"max_msgs_per_subject": 5}, "max_msgs_per_subject is 5"),
+    ],
+)
+def test_stream_that_drops_pushes_is_refused(nats, settings, change, text):
+    """Somebody has edited it; it is mended in the same way."""
+
+    async def scenario() -> None:
+        stream = await connected(settings)
+        config = (await stream.js.stream_info(NAME)).config
+        await stream.js.update_stream(config.evolve(**change))
+        with pytest.raises(StreamError, match=f"loses pushes that were acknowledged: {text}; mend it"):
+            await connected(settings)
+        await stream.js.update_stream(config)
+        await (await connected(settings)).close()
+        await stream.close()
+
+    asyncio.run(scenario())

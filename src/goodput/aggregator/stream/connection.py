@@ -268,6 +268,11 @@ class Stream:
                 f"stream {self.settings.shown}: {NAME} has the subjects {has}, not {wanted}: every process needs the "
                 "same --partitions; to change it, stop all of them when nothing is left in the stream, and delete it"
             )
+        if wrong := _losing(found.config):
+            raise StreamError(
+                f"stream {self.settings.shown}: {NAME} loses pushes that were acknowledged: {', '.join(wrong)}; mend it "
+                f"with `nats stream edit {NAME}`, or delete it when nothing is left in it"
+            )
         # Not its time of creation: servers differ in that, so an election would seem to replace the stream.
         return found.config.description or str(found.created)
 
@@ -328,6 +333,18 @@ def _text(error: Exception) -> str:
         hint = "; --stream-bytes is above max_file_store" if error.err_code == NO_STORAGE else ""
         return f"{error.description} (code {error.err_code}{hint})"
     return str(error).removeprefix("nats: ") or type(error).__name__
+
+
+def _losing(config: StreamConfig) -> list[str]:
+    """The settings of a stream with which it drops messages by itself."""
+    settings = (
+        ("retention", config.retention, RetentionPolicy.LIMITS),
+        ("discard", config.discard, DiscardPolicy.NEW),
+        ("storage", config.storage, StorageType.FILE),
+        ("max_age", config.max_age or 0, 0),
+        ("max_msgs_per_subject", max(config.max_msgs_per_subject, 0), 0),
+    )
+    return [f"{name} is {has}" for name, has, needed in settings if has != needed]
 
 
 def _refusal(error: Exception) -> str:
