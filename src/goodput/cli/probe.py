@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import json
@@ -9,7 +10,7 @@ import os
 import time
 
 import goodput
-from goodput.cli import HelpFormatter, fail, message, number
+from goodput.cli import fail, message, number
 from goodput.cli.compare import share
 
 FILE_BYTES_MAX = 64 << 20
@@ -69,7 +70,7 @@ def add_options(parser) -> None:
         description="Measure a DataLoader over workers, batch size and pinning, and name what limits it;\n"
         "or tell it from the recorded batches of trainings.",
         epilog=LOADER_EPILOG,
-        formatter_class=HelpFormatter,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_loader_options(loader)
 
