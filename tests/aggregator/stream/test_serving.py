@@ -28,7 +28,8 @@ class Reader:
 
     async def next(self):
         if not self._batches:
-            await asyncio.sleep(3600)
+            await asyncio.sleep(0.01)
+            return []
         batch = self._batches.pop(0)
         if isinstance(batch, Exception):
             raise batch
@@ -111,6 +112,24 @@ def test_a_run_that_is_still_read_holds_up_no_other(monkeypatch):
         ingest.has_loaded.set()
         await until(lambda: held.written == 18)
         assert ingest.accepted[-1] == "slow"
+        await partitions._end(held)
+
+    asyncio.run(main())
+
+
+def test_last_message_is_left_to_a_later_program(monkeypatch):
+    """Also where no other message comes, whose reading would raise what this one's raised."""
+    body = body_of(*story("later", ranks=1)[0])
+
+    def decode_push(_):
+        raise messages.TooNew("a push of version 9")
+
+    monkeypatch.setattr(messages, "decode_push", decode_push)
+
+    async def main():
+        partitions, held = served(monkeypatch, [[(11, "n0", body)]], Ingest())
+        await until(lambda: partitions.counts["newer"] == 1)
+        assert held.too_new == "partition 0: the stream has a push of version 9" and held.written == 10
         await partitions._end(held)
 
     asyncio.run(main())

@@ -35,10 +35,10 @@ class InWork:
         self._known.append(sequence)
         task.add_done_callback(lambda _: self._note(sequence))
         while len(self._tasks) >= self._waiting_max or len(self._known) >= self._known_max:
-            self._raise()
+            self.raise_failed()
             self._has_ended.clear()
             await self._has_ended.wait()
-        self._raise()
+        self.raise_failed()
 
     def _note(self, sequence: int) -> None:
         self._has_ended.set()
@@ -50,7 +50,8 @@ class InWork:
         while self._known and self._known[0] not in self._tasks:
             self.written = self._known.popleft()
 
-    def _raise(self) -> None:
+    def raise_failed(self) -> None:
+        """Raise what the work of a message raised."""
         if self._failed:
             self._failed[0].result()
 

@@ -394,6 +394,7 @@ class Partitions:
             while True:
                 for one in await self._until_done(reader.next):
                     await held.work.add(one.sequence, self._accept(held, one.body))
+                held.work.raise_failed()  # Also of the stream's last message, which no other one follows.
                 held.pending = reader.pending
                 if not held.pending:
                     self._outdated = ""
