@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from support.probe import planted
+from support.servers.servers import wait_until
 
 from goodput.probe.loader.live_waits import SAMPLES_MIN, kind_of_function, sampled, shares, workers_of
 from goodput.probe.loader.recorded import Record, predict
@@ -146,7 +147,8 @@ def test_real_workers_wait_for_what_was_planted(by):
     training.start()
     try:
         pids = sorted(worker.pid for worker in batches._workers)
-        assert set(workers_of(os.getpid())) >= set(pids)
+        # A worker has its name once it has begun.
+        wait_until(lambda: set(workers_of(os.getpid())) >= set(pids), 60, "three workers")
         counts, until = Counter(), time.monotonic() + 60
         while counts.total() < SAMPLES_MIN and time.monotonic() < until:
             counts += sampled(pids, 3, 0.2)
