@@ -24,7 +24,17 @@ def served(tmp_path_factory):
         for run, rows in (("sharded", ROWS), ("plain", None)):
             reports = attempt_reports(run, 1, now_ns - 100 * SECOND, range(20), ranks=2, ended="finished")
             push(url, [replace(one, live=replace(one.live, operations=rows)) for one in reports])
+        reports = attempt_reports("staged", 1, now_ns - 100 * SECOND, range(20), ranks=2, ended="finished")
+        push(url, [of_stage(one, one.identity.rank) for one in reports])
         yield url
+
+
+def of_stage(report, stage: int):
+    """The report of a pipeline's rank: stage 0 sends and stage 1 receives, in 20 steps of 4 microbatches."""
+    name, ns = ("send", SECOND // 5) if stage == 0 else ("recv", SECOND)
+    rows = (ReportedOperation("pp", name, 80, 10**6, ns, 0, 0, 2),)
+    identity = replace(report.identity, stage=stage, microbatches=4)
+    return replace(report, identity=identity, live=replace(report.live, operations=rows))
 
 
 @needs_chromium
@@ -47,4 +57,10 @@ def test_rows_sum_to_the_states(browser, served):
 @needs_chromium
 def test_without_records_there_is_no_table(browser, served):
     dom = dom_of(browser, f"{served}/#run=plain")
-    assert dom.table("collective-rows") == []
+    assert dom.table("collective-rows") == [] == dom.table("stage-wait-rows")
+
+
+@needs_chromium
+def test_waits_of_stages_are_listed(browser, served):
+    rows = dom_of(browser, f"{served}/#run=staged").table("stage-wait-rows")
+    assert rows == [["stage 0", "", "", "10 ms", "3 ms"], ["stage 1", "50 ms", "13 ms", "", ""]]

@@ -14,6 +14,7 @@ import { facts } from "./facts.js";
 import { figures } from "./figures.js";
 import { drawHang } from "./hang.js";
 import { followHardwareEvents } from "./hardware_events.js";
+import { drawPipeline } from "./pipeline.js";
 import { drawRanks } from "./ranks.js";
 import { followRecentWindows } from "./recent_windows.js";
 import { drawRestarts } from "./restarts.js";
@@ -65,6 +66,7 @@ export function drawRun() {
   drawAccount(run, view.sort);
   drawRoles(run, view.sort);
   drawCollectives(run);
+  drawPipeline(run);
   keyed($("figures"), "t-figure", figures(run), ([name]) => name, (node, [name, value, detail, title]) => {
     put(node, { name, value, detail });
     attribute(node, "title", title);
