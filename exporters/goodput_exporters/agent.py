@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from goodput_exporters.collectors.pod_resources.collector import PodResources
     from goodput_exporters.collectors.ranks.collector import Ranks
     from goodput_exporters.collectors.storage.collector import Storage
+    from goodput_exporters.collectors.textfile.collector import Textfile
 
 log = logging.getLogger("goodput.node")
 
@@ -95,6 +96,9 @@ class Agent:
         attribution = cast("Attribution", collectors["attribution"])
         attribution.ranks, attribution.gpus = self.ranks.processes, self.gpus.current
         self.gpus.pods_of = cast("PodResources", collectors["pod_resources"]).pods_of
+        if compat:
+            names = self.gpus.dcgm_names()
+            cast("Textfile", collectors["textfile"]).reserved = dict.fromkeys(names, f"--compat {compat}")
         unix_ns = self.settings.unix_ns
         self.events = EventQueue(unix_ns, is_sent=bool(aggregator))
         self.links = LinkMonitor(self.settings)

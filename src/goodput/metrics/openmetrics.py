@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from goodput.metrics import Exemplar, Families, Metric
-from goodput.metrics.foreign import ForeignFamily
+from goodput.metrics.foreign import SUFFIXES, ForeignFamily
 from goodput.metrics.text_format import ESCAPED, TextWriter, number
 
 # In an exemplar: escaped ones are valid, but prometheus_client's parser does not read them.
@@ -20,8 +20,18 @@ class OpenMetricsWriter(TextWriter):
     """The family of a counter is named without `_total`, and the last line is `# EOF`."""
 
     content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    _foreign_names: frozenset[str] = (
+        frozenset()
+    )  # of the families that are being written, and of their samples
 
     def write(self, parts: Iterable[Families]) -> bytes:
+        parts = list(parts)
+        self._foreign_names = frozenset(
+            family.name + suffix
+            for part in parts
+            for family in part.foreign
+            for suffix in ("", *SUFFIXES.get(family.kind, ()))
+        )
         return super().write(parts) + b"# EOF\n"
 
     @classmethod
@@ -31,8 +41,10 @@ class OpenMetricsWriter(TextWriter):
 
     def foreign(self, family: ForeignFamily) -> bytes:
         kind, name = family.kind, family.name
-        if kind == "counter" and name.endswith("_total"):
-            name = name.removesuffix("_total")
+        base = name.removesuffix("_total")
+        # A counter x_total would be the family x, to which x_created belongs as well; another one may have these names.
+        if kind == "counter" and base != name and self._foreign_names.isdisjoint((base, f"{base}_created")):
+            name = base
         elif kind in ("counter", "untyped"):
             # As a counter, its samples would have to be renamed.
             kind = "unknown"

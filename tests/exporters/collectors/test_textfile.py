@@ -236,7 +236,7 @@ def test_clashes_cost_the_later_file_alone(tmp_path):
     assert refused(families) == {"b.prom": {"clash"}, "c.prom": {"duplicate"}, "d.prom": {"clash"}}
     assert "b.prom: x is a gauge already, not a counter" in problem
     assert "c.prom: 2 series of x are there already" in problem
-    assert "d.prom: goodput_host_cpus is another family's name" in problem
+    assert "d.prom: goodput_host_cpus is the agent's or an aggregator's own name" in problem
 
 
 def test_time_of_each_file(tmp_path):

@@ -19,7 +19,9 @@ EVERYTHING = {
     **dict.fromkeys(("link_rate/pcie/receive", "pcie_replays", "link_bytes/nvlink/receive"), 1.0),
     **dict.fromkeys(("activity/encoder", "power_setting/max", "remap_banks/max", "pcie_errors/fatal"), 1.0),
     **dict.fromkeys(("nvlink_up/0", "nvlink_errors/replay", "processes"), 1.0),
-    **dict.fromkeys(("fabric/completed", "vgpu_license/supported", "recovery/none"), 1.0),
+    **dict.fromkeys(("fabric/completed", "vgpu_license/supported", "recovery/none", "c2c_links/active"), 1.0),
+    **dict.fromkeys(("activity/tensor_hmma", "performance_state", "fan", "bar1/used", "ecc_threshold"), 1.0),
+    **dict.fromkeys(("clock_limit/sm/max", "throttle/hw_thermal"), 1.0),
 }
 # What NVML never has.
 NOT_OF_NVML = [Gap(*gap) for gap in ALWAYS["nvml"]]
@@ -70,7 +72,8 @@ def test_amd_by_source():
 
 def test_what_only_nvidias_gpus_have_is_no_gap_of_amds():
     subjects = {gap.subject for gap in gaps("amd", "amdsmi 26.0", [Gpu("1", readings={"power": 1.0})])}
-    assert subjects.isdisjoint({"NVLink fabric", "vGPU licence", "recovery action"}) and "energy" in subjects
+    assert subjects.isdisjoint({"NVLink fabric", "vGPU licence", "recovery action", "BAR1"})
+    assert {"energy", "limits of clocks"} <= subjects
 
 
 def test_lost_gpus_and_other_drivers_have_no_gaps():

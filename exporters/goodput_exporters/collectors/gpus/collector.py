@@ -18,7 +18,7 @@ from goodput.metrics.foreign import ForeignFamily
 from goodput_exporters.collector import NoData, Settings
 from goodput_exporters.collectors.gpus.damage import DamageMonitor
 from goodput_exporters.collectors.gpus.dcgm_page import families as dcgm_families
-from goodput_exporters.collectors.gpus.dcgm_page import without_value
+from goodput_exporters.collectors.gpus.dcgm_page import names_of
 from goodput_exporters.collectors.gpus.nvlink_subcodes import NvlinkSubcodes
 from goodput_exporters.collectors.gpus.series import add_component, add_driver, add_gpu
 from goodput_exporters.collectors.gpus.xid_counter import XidCounter
@@ -113,8 +113,13 @@ class Gpus:
         """NVIDIA's GPUs under dcgm-exporter's names."""
         return dcgm_families(self.current(), self._xids.last(), host, self._counters)
 
+    def dcgm_names(self) -> list[str]:
+        """The names that `dcgm_families` serves where they have a value."""
+        return names_of(self._counters)
+
     def dcgm_names_without_value(self, host: str) -> list[str]:
-        return without_value(self.dcgm_families(host), self._counters)
+        served = {family.name for family in self.dcgm_families(host)}
+        return [name for name in self.dcgm_names() if name not in served]
 
     def kernel_log_problem(self) -> str:
         """Why the kernel's log cannot be read, "" where it can or where no driver of NVIDIA's GPUs answers."""

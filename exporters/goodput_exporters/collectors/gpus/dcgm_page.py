@@ -56,6 +56,8 @@ GAUGES = {
     140: "Memory temperature (in C).",
     150: "GPU temperature (in C).",
     155: "Power drawn (in W).",
+    200: "Bytes sent over PCIe per second (in KB).",
+    201: "Bytes received over PCIe per second (in KB).",
     203: "GPU utilisation (in %).",
     204: "Memory utilisation (in %).",
     206: "Encoder utilisation (in %).",
@@ -118,10 +120,9 @@ def families(
     return all_families
 
 
-def without_value(found: list[ForeignFamily], counters: tuple[Counter, ...] = ()) -> list[str]:
-    """The names that `families` was to serve and did not."""
-    served = {family.name for family in found}
-    return [one.name for one in counters or USUAL if one.kind in _TYPES and one.name not in served]
+def names_of(counters: tuple[Counter, ...] = ()) -> list[str]:
+    """The names that `families` serves where they have a value."""
+    return [one.name for one in counters or USUAL if one.kind in _TYPES]
 
 
 def _value(name: str, field: Field | None, gpu: MergedGpu, last_xids: Mapping[str, int]) -> float | None:

@@ -2,8 +2,8 @@
 
 Each file is in the Prometheus text format. A file that is malformed, has timestamps, is unreadable or too large has no series and
 is in `goodput_textfile_refused`; the log names the line. Of two files, in the order of their names, that have the same series or
-disagree on the type of a name, the first one counts; the agent's own names count before all files. A HELP that one file has is for all.
-A file is read again when it has changed.
+disagree on the type of a name, the first one counts; the agent's own names, and those that it serves for --compat, count before
+all files. A HELP that one file has is for all. A file is read again when it has changed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,17 @@ SAMPLES_MAX = 20_000
 # Of all files: what is parsed is kept, each line as up to half a kilobyte.
 LINES_MAX, BYTES_MAX = 3 * SAMPLES_MAX, 8 << 20
 SUFFIX = ".prom"
-# Of the agent itself and, where both are scraped together, of an aggregator.
+# Of the agent itself and, where both are scraped together, of an aggregator. OpenMetrics names a counter's family without _total.
 _OURS = {
-    metric.name + suffix
+    name
     for metric in CATALOGUE.values()
     for suffix in ("", *(SUFFIXES["histogram"] if metric.kind == "histogram" else ()))
+    for name in (metric.name + suffix, metric.name.removesuffix("_total"))
+}
+# What Prometheus says of each target, which a series of the target would replace.
+_PROMETHEUS = {
+    *("up", "scrape_duration_seconds", "scrape_samples_scraped", "scrape_samples_post_metric_relabeling"),
+    *("scrape_series_added", "scrape_timeout_seconds", "scrape_sample_limit", "scrape_body_size_bytes"),
 }
 
 
@@ -57,9 +63,12 @@ class _File(NamedTuple):
 
 
 class Textfile:
+    """`reserved` are names that the agent serves besides its own, by the option that has it serve them."""
+
     name = "textfile"
 
     def __init__(self, settings: Settings):
+        self.reserved: dict[str, str] = {}
         self._directories = [os.path.abspath(path) for path in settings.textfile_directories]
         self._files: dict[str, _File] = {}
 
@@ -69,7 +78,7 @@ class Textfile:
         problems: list[str] = []
         paths = self._paths(problems)
         before, self._files = self._files, {}
-        merged, left = _Merged(), _Size(LINES_MAX, BYTES_MAX)
+        merged, left = _Merged(self.reserved), _Size(LINES_MAX, BYTES_MAX)
         for path in paths:
             file = self._files[path] = self._read(path, before.get(path), left)
             if file.is_parsed:
@@ -131,7 +140,8 @@ class Textfile:
 class _Merged:
     """The families of all files by name."""
 
-    def __init__(self):
+    def __init__(self, reserved: dict[str, str]):
+        self._reserved = reserved
         self._families: dict[str, ForeignFamily] = {}
         self._owners: dict[str, str] = {}  # the family of each name of a sample
         self._paths: dict[str, list[str]] = {}  # the files of each family
@@ -142,11 +152,9 @@ class _Merged:
         refused = []
         for family in families:
             names = {family.name, *(family.name + suffix for suffix in SUFFIXES.get(family.kind, ()))}
-            ours = sorted(names & _OURS)
             known = self._families.get(family.name)
-            taken = sorted(name for name in names if self._owners.get(name, family.name) != family.name)
-            if ours or taken:
-                refused.append(("clash", f"{(ours or taken)[0]} is another family's name"))
+            if owner := self._owner(family.name, names):
+                refused.append(("clash", owner))
             elif known is not None and known.kind != family.kind:
                 refused.append(("clash", f"{family.name} is a {known.kind} already, not a {family.kind}"))
             else:
@@ -154,6 +162,19 @@ class _Merged:
                 self._paths.setdefault(family.name, []).append(path)
                 refused += self._add_samples(family)
         return refused
+
+    def _owner(self, own: str, names: set[str]) -> str:
+        """Whose the first of these names is, "" where they are free."""
+        for name in sorted(names):
+            if name in _OURS:
+                return f"{name} is the agent's or an aggregator's own name"
+            if name in _PROMETHEUS:
+                return f"{name} is Prometheus's own name"
+            if name in self._reserved:
+                return f"{name} is served for {self._reserved[name]}"
+            if self._owners.get(name, own) != own:
+                return f"{name} belongs to {self._owners[name]}"
+        return ""
 
     def families(self) -> list[ForeignFamily]:
         for family in self._families.values():
