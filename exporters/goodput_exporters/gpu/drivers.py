@@ -33,7 +33,7 @@ class Options(Struct, frozen=True):
     procfs: str = "/proc"
     dcgm_endpoint: str = ""  # URL of a dcgm-exporter, such as http://127.0.0.1:9400/metrics
     interval_seconds: float = 1.0  # between samples
-    dcgm_fields: tuple[str, ...] = ()  # names of DCGM's fields that are in no table here
+    dcgm_fields: tuple[str, ...] = ()  # names of DCGM's fields to read that are not read anyway
 
 
 class Driver(Protocol):

@@ -26,6 +26,7 @@ DCGM_FI_DEV_DEC_UTIL ,     gauge, Decoder utilization (in %).
   # DCGM_FI_DEV_POWER_VIOLATION,       counter, Throttling duration due to power constraints (in us).
 DCGM_FI_DEV_VIRTUAL_MODE, gauge, "Mode, one of five"
 DCGM_FI_DRIVER_VERSION,        label, Driver Version
+DCGM_FI_DEV_PCIE_TX_THROUGHPUT,  counter, Total number of bytes transmitted through PCIe TX (in KB) via NVML.
 DCGM_EXP_XID_ERRORS_COUNT, gauge, XIDs in a window
 """
 A = "GPU-aaaaaaaa-0000-1111-2222-333333333333"
@@ -39,9 +40,14 @@ def test_forms_of_the_exporters_own_files(tmp_path):
         Counter("DCGM_FI_DEV_DEC_UTIL", "gauge", "Decoder utilization (in %)."),
         Counter("DCGM_FI_DEV_VIRTUAL_MODE", "gauge", "Mode, one of five"),
         Counter("DCGM_FI_DRIVER_VERSION", "label", "Driver Version"),
+        Counter(
+            "DCGM_FI_DEV_PCIE_TX_THROUGHPUT",
+            "counter",
+            "Total number of bytes transmitted through PCIe TX (in KB) via NVML.",
+        ),
         Counter("DCGM_EXP_XID_ERRORS_COUNT", "gauge", "XIDs in a window"),
     )
-    assert further_fields(counters) == ("DCGM_FI_DEV_VIRTUAL_MODE",)
+    assert further_fields(counters) == ("DCGM_FI_DEV_VIRTUAL_MODE", "DCGM_FI_DEV_PCIE_TX_THROUGHPUT")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +64,7 @@ def test_forms_of_the_exporters_own_files(tmp_path):
     ],
 )
 def test_error_says_what_and_where(line, why):
-    with pytest.raises(ValueError, match=r"c\.csv:11: ") as raised:
+    with pytest.raises(ValueError, match=r"c\.csv:12: ") as raised:
         parse_counters(FILE + line, "c.csv")
     assert why in str(raised.value)
 
@@ -92,7 +98,8 @@ def test_setting_reaches_the_drivers_and_the_page(tmp_path):
     (tmp_path / "counters.csv").write_text(FILE)
     gpus = Gpus(Settings(str(tmp_path), dcgm_fields=str(tmp_path / "counters.csv")))
     supervisor = gpus._supervisor("dcgm", "module:Class")
-    assert '"dcgm_fields":["DCGM_FI_DEV_VIRTUAL_MODE"]' in " ".join(map(str, supervisor._command))
+    names = '"dcgm_fields":["DCGM_FI_DEV_VIRTUAL_MODE","DCGM_FI_DEV_PCIE_TX_THROUGHPUT"]'
+    assert names in " ".join(map(str, supervisor._command))
     assert gpus.dcgm_families("n0") == []
     with pytest.raises(ValueError, match="No such file"):
         Gpus(Settings(str(tmp_path), dcgm_fields=str(tmp_path / "none.csv")))

@@ -138,6 +138,21 @@ def test_further_fields_are_read_as_they_are(engine, tmp_path, clock, monkeypatc
     made.close()
 
 
+def test_fields_that_take_long_are_watched_where_they_are_listed(engine, tmp_path, clock):
+    """They are readings of the table; where the host engine refuses those of links, the others are read."""
+    engine.refused = {1040}
+    engine.set(GPU, 0, UNIX_US + 500_000, {200: 250, 1040: 7, 1009: 0x7FFFFFFFFFFFFFF0})
+    names = ("DCGM_FI_DEV_PCIE_TX_THROUGHPUT", "DCGM_FI_PROF_NVLINK_L0_TX_BYTES")
+    made = dcgm(clock, tmp_path, options=Options(dcgm_fields=names))
+    made.open()
+    sample = read(made)
+    assert sample.problems == ["DCGM: further profiling fields refused: DCGM error -36"]
+    assert sample.gpus[0].readings["link_rate/pcie/transmit"] == 250_000.0
+    assert not any(key.startswith("dcgm_field/") for key in sample.gpus[0].readings)
+    assert 200 in engine.watched and 201 not in engine.watched
+    made.close()
+
+
 def test_nvswitches_and_cpus(driver, engine):
     engine.others = {dcgm_standin.SWITCH: [0, 2], dcgm_standin.CPU: [1]}
     engine.set(dcgm_standin.SWITCH, 0, UNIX_US, {858: 44, 705: 20, 856: 0, 859: 0x7FFFFFFFFFFFFFF0})

@@ -67,6 +67,8 @@ BY_HAND = {
     155: (412.734, "power", 412.734),
     156: (8_437_215_001, "energy", 8_437_215.001),
     164: (700.0, "power_limit", 700.0),
+    200: (2500, "link_rate/pcie/transmit", 2.5e6),
+    201: (1500, "link_rate/pcie/receive", 1.5e6),
     202: (3, "pcie_replays", 3.0),
     203: (57, "activity/utilization", 0.57),
     204: (29, "activity/memory_controller", 0.29),
@@ -273,7 +275,7 @@ LINES = [
     "ECC_DBE_AGG_SRM",
     "345",
 ]
-PLACES_AND_LINKS = {*range(314, 346), *table.UNWATCHED}
+PLACES_AND_LINKS = {*range(314, 346), *table.UNWATCHED} - {200, 201}
 PLACES_AND_LINKS |= {*range(400, 409), *range(410, 419), *range(420, 429), *range(430, 439), *range(451, 475)}
 PLACES_AND_LINKS |= {*range(481, 490), *range(491, 494)}
 
@@ -384,6 +386,11 @@ def test_event_reasons_are_bits():
 
 def test_unknown_recovery_action():
     assert readings_of({1523: 99}) == {"recovery/unknown": 1.0}
+
+
+def test_mean_rate_wins_over_a_measurement_of_20_ms():
+    assert readings_of({200: 7, 201: 8, 1009: 5, 1010: 6}) == readings_of({1009: 5, 1010: 6})
+    assert readings_of({200: 7, 1009: fields.INT64_BLANK}) == {"link_rate/pcie/transmit": 7000.0}
 
 
 def test_the_finer_of_two_fields_wins():

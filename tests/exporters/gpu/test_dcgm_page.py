@@ -32,6 +32,8 @@ DEFAULT = {
     "DEV_ROW_REMAP_FAILURE": "gauge", "DEV_RETIRED_SBE": "counter", "DEV_RETIRED_DBE": "counter",
     "PROF_GR_ENGINE_ACTIVE": "gauge", "PROF_PIPE_TENSOR_ACTIVE": "gauge", "PROF_DRAM_ACTIVE": "gauge",
     "PROF_PCIE_TX_BYTES": "gauge", "PROF_PCIE_RX_BYTES": "gauge",
+    # Those of 3.x, whose counters they are, though they are rates.
+    "DEV_PCIE_TX_THROUGHPUT": "gauge", "DEV_PCIE_RX_THROUGHPUT": "gauge",
 }  # fmt: skip
 READINGS = {FIELDS[number].key: 1.0 for number in {**COUNTERS, **GAUGES}} | {
     "energy": 8_437_215.001, "clock/sm": 1.98e9, "clock/memory": 2.619e9, "power": 412.734, "throttle/power": 12.5,
@@ -152,7 +154,7 @@ def test_labels_and_units_by_hand():
     for name, value in (
         ("DEV_SM_CLOCK", "1980.0"), ("DEV_TOTAL_ENERGY_CONSUMPTION", "8.437215001e+09"), ("DEV_POWER_USAGE", "412.734"),
         ("DEV_GPU_UTIL", "57.0"), ("DEV_FB_USED", "1024.0"), ("DEV_POWER_VIOLATION", "1.25e+10"),
-        ("PROF_PIPE_TENSOR_ACTIVE", "0.625"), ("DEV_XID_ERRORS", "79.0"), ("DEV_NVLINK_BANDWIDTH_TOTAL", "1000.0"),
+        ("DEV_PCIE_TX_THROUGHPUT", "1000.0"), ("PROF_PIPE_TENSOR_ACTIVE", "0.625"), ("DEV_XID_ERRORS", "79.0"), ("DEV_NVLINK_BANDWIDTH_TOTAL", "1000.0"),
     ):  # fmt: skip
         assert f"DCGM_FI_{name}{{{labels}}} {value}" in lines
 

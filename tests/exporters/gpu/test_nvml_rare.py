@@ -6,7 +6,9 @@ import pytest
 from support.node.nvml_stub.control import uuid
 from support.node.nvml_stub.fixtures import by_uuid, clock, control, driver, library, load, sampled
 
-from goodput_exporters.gpu.nvml.device import RARE_SECONDS
+from goodput_exporters.gpu.drivers import Options
+from goodput_exporters.gpu.nvml.device import RARE_SECONDS, RETRY_SECONDS
+from goodput_exporters.gpu.nvml.driver import Nvml
 
 FIXTURES = (clock, control, driver, library, load)
 
@@ -182,3 +184,60 @@ def test_chip_to_chip_links(driver, control):
     }  # fmt: skip
     assert sample.gpus[0].readings["link_rate/c2c/transmit"] == 2 << 20
     assert not [key for key in sample.gpus[1].readings if key.startswith("c2c")] and sample.problems == []
+
+
+NAMES = ("DCGM_FI_DEV_PCIE_TX_THROUGHPUT", "DCGM_FI_DEV_PCIE_RX_THROUGHPUT")
+RATES = {"link_rate/pcie/transmit", "link_rate/pcie/receive"}
+
+
+@pytest.fixture
+def measuring(control, load, clock):
+    """An open driver on two GPUs without GPM, of which PCIe throughput is wanted."""
+    for gpu in (0, 1):
+        control.drop(f"{gpu}.nvmlGpmQueryDeviceSupport")
+        control.set(f"{gpu}.nvmlDeviceGetPcieThroughput.0", 2500 + gpu)
+        control.set(f"{gpu}.nvmlDeviceGetPcieThroughput.1", 1500)
+    load()
+    nvml = Nvml(Options(dcgm_fields=NAMES), clock.monotonic_ns, clock.unix_ns)
+    nvml.open()
+    yield nvml
+    nvml.close()
+
+
+def rates(sample):
+    return [
+        {key: value for key, value in gpu.readings.items() if key in RATES}
+        for gpu in sorted(sample.gpus, key=lambda gpu: gpu.uuid)
+    ]
+
+
+def test_pcie_throughput_of_one_gpu_after_the_other(measuring, control):
+    """After its turn a GPU keeps its rates until the next one; a sample that is not full measures nothing."""
+    first = {"link_rate/pcie/transmit": 2_500_000.0, "link_rate/pcie/receive": 1_500_000.0}
+    second = first | {"link_rate/pcie/transmit": 2_501_000.0}
+    assert rates(measuring.sample(True)) == [{}, {}]
+    assert rates(measuring.sample(False)) == [{}, {}]
+    assert rates(measuring.sample(True)) == [first, {}]
+    assert rates(measuring.sample(True)) == [first, second]
+    control.set("0.nvmlDeviceGetPcieThroughput.0", "!3")
+    for _ in range(2):
+        measuring.sample(True)
+    assert rates(measuring.sample(True))[0] == {"link_rate/pcie/receive": 1_500_000.0}
+
+
+def test_pcie_throughput_is_not_measured_where_gpm_has_it(measuring, control, clock):
+    control.set("0.nvmlGpmQueryDeviceSupport", 1)
+    for _ in range(4):
+        clock.advance(RETRY_SECONDS)
+        found = rates(measuring.sample(True))
+    assert found[0] == {"link_rate/pcie/transmit": 10_485_760.0, "link_rate/pcie/receive": 20_971_520.0}
+    assert found[1] == {"link_rate/pcie/transmit": 2_501_000.0, "link_rate/pcie/receive": 1_500_000.0}
+
+
+def test_pcie_throughput_is_measured_where_it_is_wanted_alone(driver, control, clock):
+    for gpu in (0, 1):
+        control.drop(f"{gpu}.nvmlGpmQueryDeviceSupport")
+        control.set(f"{gpu}.nvmlDeviceGetPcieThroughput.0", 2500)
+    nvml = driver()
+    for _ in range(4):
+        assert rates(sampled(nvml, clock=clock)) == [{}, {}]

@@ -62,6 +62,9 @@ class Device:
     values: dict[int, object] = field(default_factory=dict)
 
 
+FURTHER = ("further", "further profiling")
+
+
 class Connection:
     """A connection and its watches, made by `connect`. `devices` is keyed by (entity group, entity)."""
 
@@ -75,11 +78,9 @@ class Connection:
         monotonic_ns: Callable[[], int],
         further: tuple[str, ...] = (),
     ):
-        # Names of fields that are in no table, by their number in this DCGM.
+        # Names of the fields that only a list of counters has watched, by their number in this DCGM.
         self.further = {
-            number: name
-            for name in further
-            if (number := getattr(modules.dcgm_fields, name, None)) is not None
+            number: name for name in further if (number := _number_of(modules.dcgm_fields, name)) is not None
         }
         self.devices: dict[tuple[int, int], Device] = {}
         unknown = sorted(set(further) - set(self.further.values()))
@@ -110,7 +111,7 @@ class Connection:
         self._start("fast", table.FAST, self._interval_seconds)
         self._start("slow", table.SLOW, max(_SLOW_SECONDS, self._interval_seconds))
         self._start("rare", table.RARE, max(_RARE_SECONDS, self._interval_seconds))
-        self._start("further", tuple(self.further), max(_SLOW_SECONDS, self._interval_seconds))
+        self._start_further()
         self._start("xid", (table.XID,), self._interval_seconds)
         self._start_profiling()
         for kind in _COMPONENTS:
@@ -233,6 +234,16 @@ class Connection:
         # Many GPUs do not count these beside the others, which is no problem.
         self._call(partial(self._start, "pipes", table.PIPES, self._interval_seconds), "", [])
 
+    def _start_further(self) -> None:
+        """Profiling fields may be refused, and the others then are watched without them."""
+        seconds = max(_SLOW_SECONDS, self._interval_seconds)
+        for what in FURTHER:
+            is_profiling = what == "further profiling"
+            numbers = [
+                at for at, name in self.further.items() if name.startswith("DCGM_FI_PROF_") == is_profiling
+            ]
+            self._call(partial(self._start, what, numbers, seconds), f"{what} fields refused", self.problems)
+
     def _start(self, what: str, numbers, seconds: float) -> bool:
         """Watch the fields that this DCGM version knows; an unknown field would fail the whole group."""
         known = [number for number in numbers if self._system.fields.GetFieldById(number)]
@@ -286,6 +297,12 @@ class Connection:
                 uuid = fields.instance_uuid(whole.gpu.uuid, instance)
                 devices[entity] = Device(entity, replace(whole.gpu, uuid=uuid, parent=whole.gpu.uuid))
         return devices
+
+
+def _number_of(names: object, name: str) -> int | None:
+    """The number of a field, by the table or by the bindings' module of names."""
+    known = fields.field_of_name(name)
+    return known.number if known is not None else getattr(names, name, None)
 
 
 def find_bindings(environ: Mapping[str, str]) -> str:

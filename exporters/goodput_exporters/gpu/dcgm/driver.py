@@ -95,9 +95,8 @@ class Dcgm:
         fast_us = connection.latest("fast", problems)
         measured_us = max(connection.latest(what, problems) for what in ("profiling", "totals", "pipes"))
         if full:
-            connection.latest("rare", problems)
-            connection.latest("further", problems)
-            connection.latest("slow", problems)
+            for what in ("rare", *dcgm.FURTHER, "slow"):
+                connection.latest(what, problems)
             connection.find_lost(problems)
         components = connection.components(problems) if full else []
         events = self._events(connection, problems)
@@ -136,7 +135,7 @@ class Dcgm:
         readings = fields.readings_of(device.values, instance)
         self._cycles.add_activity(device.entity, device.values, readings)
         for number, name in connection.further.items():
-            value = device.values.get(number)
+            value = device.values.get(number) if number not in fields.FIELDS else None
             if isinstance(value, int | float) and not fields.is_blank(value, isinstance(value, float)):
                 readings[f"dcgm_field/{name}"] = value
         if full:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from goodput_exporters.gpu.nvidia import dcgm_components
+from goodput_exporters.gpu.nvidia.dcgm_field_table import UNWATCHED
 from goodput_exporters.gpu.nvidia.dcgm_fields import field_of_name
 
 BYTES_MAX, COUNTERS_MAX = 1 << 20, 512
@@ -70,12 +71,13 @@ def parse_counters(text: str, source: str = "counters") -> tuple[Counter, ...]:
 
 
 def further_fields(counters: tuple[Counter, ...]) -> tuple[str, ...]:
-    """Names of the fields that have no reading of their own here and are read as they are."""
+    """Names of the fields that are only read where a list names them: of those that have no reading of their own here, which
+    are read as they are, and of those that take long to measure."""
     return tuple(
         name
         for name, kind, _ in counters
         if kind != "label"
         and name.startswith("DCGM_FI_")
-        and field_of_name(name) is None
         and name not in dcgm_components.BY_NAME
+        and ((field := field_of_name(name)) is None or field.number in UNWATCHED)
     )

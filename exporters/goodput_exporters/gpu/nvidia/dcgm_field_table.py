@@ -17,6 +17,7 @@ _ONE = (1, 1)
 _PERCENT = (1, 100)
 _MEGAHERTZ = (1_000_000, 1)
 _MEBIBYTES = (1 << 20, 1)
+_KILOBYTES = (1000, 1)
 _MILLIJOULES = (1, 1000)
 _NANOSECONDS = (1, 1_000_000_000)
 # Fields 449, 843 and 897 are KiB/s divided by 1000, not by 1024 (DCGM's reference and source).
@@ -55,6 +56,9 @@ TABLE = [
     _dev(155, "power", _ONE, "POWER_USAGE", "BOARD_POWER_WATTS", double=True),
     _dev(156, "energy", _MILLIJOULES, "TOTAL_ENERGY_CONSUMPTION"),
     _dev(164, "power_limit", _ONE, "ENFORCED_POWER_LIMIT", "BOARD_POWER_LIMIT_ENFORCED_WATTS", double=True),
+    # Deprecated: NVML's measurement of 20 ms. Fields 1009 and 1010, which are means, come later and win.
+    _dev(200, "link_rate/pcie/transmit", _KILOBYTES, "PCIE_TX_THROUGHPUT"),
+    _dev(201, "link_rate/pcie/receive", _KILOBYTES, "PCIE_RX_THROUGHPUT"),
     _dev(202, "pcie_replays", _ONE, "PCIE_REPLAY_COUNTER", "PCIE_REPLAY_TOTAL"),
     _dev(UTILIZATION, "activity/utilization", _PERCENT, "GPU_UTIL", "GPU_UTIL_RATIO"),
     _dev(204, "activity/memory_controller", _PERCENT, "MEM_COPY_UTIL"),
@@ -300,5 +304,6 @@ RARE = (
 )
 # Since 4.6, and on Hopper and later only.
 TOTALS = (SM_CYCLES_ELAPSED, SM_CYCLES_ACTIVE, 1091, 1092, 1201, 1203)
-# Rates of each link, read where an exporter has them; the host engine is not asked to measure 72 of them.
-UNWATCHED = tuple(field.number for field in _LINKS if field.number not in RARE)
+# Rates of each link and the measurements of PCIe, read where an exporter has them; the host engine is not asked to measure
+# them unless a list of counters names them.
+UNWATCHED = (200, 201, *(field.number for field in _LINKS if field.number not in RARE))

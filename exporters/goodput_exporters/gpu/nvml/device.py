@@ -49,6 +49,7 @@ class Device:
         self._retry_ns: dict[str, int] = {}  # by the name of a query or field
         self._rare: dict[str, float] = {}  # readings of the rare queries, which each full sample repeats
         self._rare_ns: int | None = None  # when they were read
+        self._pcie: dict[str, float] = {}  # by measure_pcie, which each full sample repeats
 
     @property
     def uuid(self) -> str:
@@ -57,7 +58,7 @@ class Device:
     def close(self) -> None:
         """Release what the library holds for this device and its instances."""
         self.close_gpm()
-        self._rare, self._rare_ns = {}, None
+        self._rare, self._rare_ns, self._pcie = {}, None, {}
         for instance in self.instances.values():
             instance.close()
         self.instances = {}
@@ -85,6 +86,7 @@ class Device:
             if self._gpu_instance is None:
                 readings.update(self._read_fields(self._fields, now_ns, problems))
                 readings.update(self._read_rare(now_ns, problems))
+                readings = self._pcie | readings
         return replace(self.identity, readings=readings, pids=pids)
 
     def _read_rare(self, now_ns: int, problems: list[str]) -> dict[str, float]:
@@ -122,6 +124,13 @@ class Device:
                 key, number = queries.reading_of(field, value)
                 self._keep(readings, {key: readings.get(key, 0.0) + number}, problems)
         return readings
+
+    def measure_pcie(self, now_ns: int, problems: list[str]) -> None:
+        """Measure the traffic over PCIe, for 40 ms; not where GPM has it."""
+        self._pcie = {}
+        if self._gpm is None:
+            for query in queries.PCIE_THROUGHPUT:
+                self._keep(self._pcie, self._run(query, now_ns, problems) or {}, problems)
 
     def take_gpm(self, round_number: int, now_ns: int, problems: list[str]) -> None:
         """Take a GPM sample where the device supports GPM."""

@@ -33,6 +33,8 @@ from goodput_exporters.gpu.sample import EVENTS_MAX, GPUS_MAX, PROBLEMS_MAX, TEX
 REOPEN_SECONDS, REOPEN_SECONDS_MAX = 60, 3600
 # GPUs that disappeared are reported for the life of this process, up to this many.
 GONE_MAX = 64
+# Not from the table of DCGM's fields, which would take memory here.
+PCIE_NAMES = ("DCGM_FI_DEV_PCIE_TX_THROUGHPUT", "DCGM_FI_DEV_PCIE_RX_THROUGHPUT")
 LIBRARY = "libnvidia-ml.so.1"
 LOADER_CACHE, LOADER_CACHE_BYTES_MAX = "/etc/ld.so.cache", 8 << 20
 LIBRARY_FOLDERS = ("/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/lib/wsl/lib")
@@ -45,6 +47,8 @@ class Nvml:
 
     def __init__(self, options: Options, monotonic_ns=time.monotonic_ns, unix_ns=time.time_ns):
         self._monotonic_ns, self._unix_ns = monotonic_ns, unix_ns
+        self._measures_pcie = not set(PCIE_NAMES).isdisjoint(options.dcgm_fields)
+        self._pcie_turn = 0
         self._nvml: Any = None
         self._inventory = Inventory()
         self._lost: dict[str, str] = {}  # by UUID: why
@@ -114,6 +118,8 @@ class Nvml:
             gpus = []
             for device in self._inventory.devices:
                 gpus += self._read(device, full, now_ns, time_ns)
+            if full and self._measures_pcie:
+                self._measure_pcie(now_ns)
         except (LibraryClosedError, self._nvml.NVMLError) as error:
             raise CollectorError(f"NVML: {error}") from None
         return Sample(
@@ -210,6 +216,17 @@ class Nvml:
         if device.uuid in self._lost:
             self._set_back(device.uuid, time_ns)
         return [gpu, *instances]
+
+    def _measure_pcie(self, now_ns: int) -> None:
+        """Measure the PCIe traffic of one GPU after all others were read, which it would delay; each has its turn."""
+        reached = [device for device in self._inventory.devices if device.uuid not in self._lost]
+        if reached:
+            device = reached[self._pcie_turn % len(reached)]
+            self._pcie_turn += 1
+            try:
+                device.measure_pcie(now_ns, self._problems)
+            except LostError as error:
+                self._lose(device, error)
 
     def _set_back(self, uuid: str, time_ns: int) -> None:
         del self._lost[uuid]

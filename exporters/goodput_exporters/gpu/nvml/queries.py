@@ -2,8 +2,8 @@
 
 Units are from NVML's reference (docs.nvidia.com/deploy/nvml-api, nvml.h) and named beside each query.
 
-Left out on purpose: nvmlDeviceGetPcieThroughput, which measures for 20 ms within the call; the PCIe byte fields 197
-and 198, which wrap at an undocumented width; field numbers 199, 200 and above 250, which NVIDIA gave to other
+nvmlDeviceGetPcieThroughput measures for 20 ms within the call, and is called only where dcgm-exporter's fields of it are
+wanted and GPM has no rate. Left out on purpose: the PCIe byte fields 197 and 198, which wrap at an undocumented width; field numbers 199, 200 and above 250, which NVIDIA gave to other
 quantities from one driver to the next, except where throttle_fields knows the driver.
 """
 
@@ -325,6 +325,11 @@ FULL = (
     number_query("pcie_generation/max", "nvmlDeviceGetMaxPcieLinkGeneration", 1.0),
     number_query("pcie_lanes/current", "nvmlDeviceGetCurrPcieLinkWidth", 1.0),
     number_query("pcie_lanes/max", "nvmlDeviceGetMaxPcieLinkWidth", 1.0),
+)
+# KB/s of the 20 ms in the call, nvmlPcieUtilCounter_t.
+PCIE_THROUGHPUT = tuple(
+    number_query(f"link_rate/pcie/{way}", "nvmlDeviceGetPcieThroughput", 1000.0, counter)
+    for counter, way in enumerate(("transmit", "receive"))
 )
 # A MIG instance has only its own memory and processes; everything else is the whole GPU's.
 MIG = (MEMORY,)

@@ -251,6 +251,7 @@ NUMBER_OF(nvmlDeviceGetApplicationsClock)
 NUMBER_OF(nvmlDeviceGetTemperature)
 NUMBER_OF(nvmlDeviceGetTemperatureThreshold)
 NUMBER_OF(nvmlDeviceGetNvLinkState)
+NUMBER_OF(nvmlDeviceGetPcieThroughput)
 
 #define TWO_NUMBERS(function)                                              \
   int function(Device *device, unsigned *first, unsigned *second) {        \
