@@ -15,12 +15,13 @@ PyTorch.
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
-import tempfile
 import time
 
+from goodput import user_cache
+
+FILE = "cpu-peaks.json"
 SECONDS = 1.0
 PROBES_MAX = 3
 SIZES = (512, 512, 1024, 2048)
@@ -134,14 +135,9 @@ def _key(device: str, dtype: str, version: str) -> str:
     return f"{socket.gethostname()}|{device}|{dtype}|torch {version}"
 
 
-def _path() -> str:
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(cache, "goodput", "cpu-peaks.json")
-
-
 def _read() -> dict:
     try:
-        with open(_path(), encoding="utf-8") as file:
+        with open(user_cache.path_of(FILE), encoding="utf-8") as file:
             found = json.loads(file.read(FILE_BYTES_MAX))
         return found if isinstance(found, dict) else {}
     except (OSError, ValueError):
@@ -149,13 +145,7 @@ def _read() -> dict:
 
 
 def _remember(key: str, peak: float, probes: int) -> None:
-    path = _path()
     entries = {**dict(list(_read().items())[1 - ENTRIES_MAX :]), key: [peak, probes]}
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        fd, draft = tempfile.mkstemp(dir=os.path.dirname(path))
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            json.dump(entries, file)
-        os.replace(draft, path)
-    except OSError:
-        pass  # Measured again the next time.
+    user_cache.replace(
+        user_cache.path_of(FILE), json.dumps(entries)
+    )  # If not, it is measured again the next time.

@@ -18,6 +18,7 @@ from goodput.histograms.native_histogram import SCHEMA, ZERO_THRESHOLD, NativeHi
 from goodput.metrics import Metric
 from goodput.metrics.foreign import ForeignFamily
 from goodput.metrics.writer import Writer
+from goodput.protobuf_fields import bytes_field, text_field, varint
 
 _TYPES = {"counter": 0, "gauge": 1, "untyped": 3, "histogram": 4}  # the enum MetricType
 _FIGURES = {
@@ -28,7 +29,6 @@ _FIGURES = {
 _CLASSIC = ("_bucket", "_count", "_sum")
 # Of labels that many series share, such as the run and the rank.
 PAIRS_MAX = 4096
-_BYTES = [bytes((value,)) for value in range(0x80)]
 _double = struct.Struct("<d").pack
 
 
@@ -48,8 +48,8 @@ class ProtobufWriter(Writer):
     @classmethod
     def head(cls, metric: Metric, family: str, size: int) -> bytes:
         kind = metric.kind if family == metric.name else "counter"
-        fields = _text(1, family) + _text(2, metric.help) + b"\x18" + _varint(_TYPES[kind])
-        return _varint(len(fields) + size) + fields
+        fields = text_field(1, family) + text_field(2, metric.help) + b"\x18" + varint(_TYPES[kind])
+        return varint(len(fields) + size) + fields
 
     def encode(
         self, metric: Metric, rows: list[tuple], before: dict, known: dict
@@ -85,13 +85,14 @@ class ProtobufWriter(Writer):
             )
             lines = [
                 _up_to_value(
-                    b"".join(_bytes(1, _text(1, k) + _text(2, v)) for k, v in one.labels), _FIGURES[kind]
+                    b"".join(bytes_field(1, text_field(1, k) + text_field(2, v)) for k, v in one.labels),
+                    _FIGURES[kind],
                 )
                 + _double(one.value)
                 for one in samples
             ]
-            fields = _text(1, name) + _text(2, family.help) + b"\x18" + _varint(_TYPES[kind])
-            out += (_varint(len(fields) + sum(map(len, lines))), fields, *lines)
+            fields = text_field(1, name) + text_field(2, family.help) + b"\x18" + varint(_TYPES[kind])
+            out += (varint(len(fields) + sum(map(len, lines))), fields, *lines)
         return b"".join(out)
 
 
@@ -108,7 +109,7 @@ def _natives(names: tuple[str, ...], rows: Iterable[tuple], before: dict, known:
     for values, native in rows:
         key = (values,)  # Under `values` alone is what precedes its count and its sum.
         known[key] = labels = before.get(key) or _labels(names, values)
-        out.append(_bytes(4, labels + _bytes(7, _histogram(native))))
+        out.append(bytes_field(4, labels + bytes_field(7, _histogram(native))))
     return b"".join(out)
 
 
@@ -119,22 +120,22 @@ def _histogram(native: NativeHistogram) -> bytes:
         if not spans or index != end:
             spans.append([index - end, 0])
         spans[-1][1] += 1
-        deltas.append(_varint(_zigzag(count - last)))
+        deltas.append(varint(_zigzag(count - last)))
         end, last = index + 1, count
     fields = [
-        b"\x08" + _varint(native.count),
+        b"\x08" + varint(native.count),
         b"\x11" + _double(native.sum_seconds),
-        b"\x28" + _varint(_zigzag(SCHEMA)),
+        b"\x28" + varint(_zigzag(SCHEMA)),
         b"\x31" + _double(ZERO_THRESHOLD),
-        b"\x38" + _varint(zeros),
+        b"\x38" + varint(zeros),
     ]
     # Offsets count from the end of the span before, the first from bucket 0.
-    fields += [_bytes(12, b"\x08" + _varint(_zigzag(at)) + b"\x10" + _varint(n)) for at, n in spans]
-    return b"".join((*fields, _bytes(13, b"".join(deltas))))
+    fields += [bytes_field(12, b"\x08" + varint(_zigzag(at)) + b"\x10" + varint(n)) for at, n in spans]
+    return b"".join((*fields, bytes_field(13, b"".join(deltas))))
 
 
 def _up_to_value(labels: bytes, tag: bytes) -> bytes:
-    return b"\x22" + _varint(len(labels) + 11) + labels + tag + b"\x09\x09"
+    return b"\x22" + varint(len(labels) + 11) + labels + tag + b"\x09\x09"
 
 
 def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> bytes:
@@ -143,27 +144,8 @@ def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> bytes:
 
 @lru_cache(PAIRS_MAX)
 def _pair(name: str, value: str) -> bytes:
-    return _bytes(1, _text(1, name) + _text(2, value))
-
-
-def _text(field: int, text: str) -> bytes:
-    return _bytes(field, text.encode())
-
-
-def _bytes(field: int, value: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(value)) + value
+    return bytes_field(1, text_field(1, name) + text_field(2, value))
 
 
 def _zigzag(value: int) -> int:
     return value << 1 if value >= 0 else (-value << 1) - 1
-
-
-def _varint(value: int) -> bytes:
-    if value < 0x80:
-        return _BYTES[value]
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

@@ -12,6 +12,8 @@ import struct
 from collections.abc import Mapping
 from typing import Protocol
 
+from goodput.protobuf_fields import bytes_field, text_field, varint
+
 NAMES_MAX = 100_000  # Further names are written in full.
 _SEQUENCE = 1
 _SEQUENCE_CLEARED, _NEEDS_STATE = 1, 2
@@ -38,18 +40,22 @@ class TraceWriter:
         self._packet(_int(13, _SEQUENCE_CLEARED))
         if unix_ns is not None:
             clocks = ((_BOOTTIME, 0), (_REALTIME, unix_ns))
-            self._packet(_bytes(6, b"".join(_bytes(1, _int(1, at) + _int(2, ns)) for at, ns in clocks)))
+            self._packet(
+                bytes_field(6, b"".join(bytes_field(1, _int(1, at) + _int(2, ns)) for at, ns in clocks))
+            )
 
     def process(self, name: str, pid: int, order: int) -> int:
         """A group of tracks; its track."""
-        process = _int(1, pid) + _text(6, name)
-        return self._track(_bytes(3, process) + _int(11, _EXPLICIT_ORDER) + _int(12, order))
+        process = _int(1, pid) + text_field(6, name)
+        return self._track(bytes_field(3, process) + _int(11, _EXPLICIT_ORDER) + _int(12, order))
 
     def track(self, parent: int, name: str, order: int = 0) -> int:
-        return self._track(_text(2, name) + _int(5, parent) + _int(12, order))
+        return self._track(text_field(2, name) + _int(5, parent) + _int(12, order))
 
     def counter(self, parent: int, name: str, unit: str, order: int = 0) -> int:
-        return self._track(_text(2, name) + _int(5, parent) + _int(12, order) + _bytes(8, _text(6, unit)))
+        return self._track(
+            text_field(2, name) + _int(5, parent) + _int(12, order) + bytes_field(8, text_field(6, unit))
+        )
 
     def begin(self, track: int, at_ns: int, name: str, notes: Mapping[str, Value] | None = None) -> None:
         self._event(track, at_ns, _BEGIN, name, notes)
@@ -71,7 +77,8 @@ class TraceWriter:
 
     def count(self, counter: int, at_ns: int, value: float) -> None:
         self._packet(
-            self._head(at_ns), _bytes(11, _int(9, _COUNTER) + _int(11, counter) + _double_field(44, value))
+            self._head(at_ns),
+            bytes_field(11, _int(9, _COUNTER) + _int(11, counter) + _double_field(44, value)),
         )
 
     def _event(
@@ -83,11 +90,11 @@ class TraceWriter:
             at_ns = before
         self._last_ns[track] = at_ns
         event = _int(9, kind) + _int(11, track) + self._notes(notes)
-        self._packet(self._head(at_ns), self._named(name, event) if name else _bytes(11, event))
+        self._packet(self._head(at_ns), self._named(name, event) if name else bytes_field(11, event))
 
     def _track(self, fields: bytes) -> int:
         self._tracks += 1
-        self._packet(_bytes(60, _int(1, self._tracks) + fields))
+        self._packet(bytes_field(60, _int(1, self._tracks) + fields))
         return self._tracks
 
     def _head(self, at_ns: int) -> bytes:
@@ -97,19 +104,21 @@ class TraceWriter:
         """The event with its name, whose text is in the first packet that uses it."""
         known = self._names.get(name)
         if known is not None:
-            return _bytes(11, event + _int(10, known))
+            return bytes_field(11, event + _int(10, known))
         if len(self._names) >= NAMES_MAX:
-            return _bytes(11, event + _text(23, name))
+            return bytes_field(11, event + text_field(23, name))
         known = self._names[name] = len(self._names) + 1
-        return _bytes(11, event + _int(10, known)) + _bytes(12, _bytes(2, _int(1, known) + _text(2, name)))
+        return bytes_field(11, event + _int(10, known)) + bytes_field(
+            12, bytes_field(2, _int(1, known) + text_field(2, name))
+        )
 
     def _notes(self, notes: Mapping[str, Value] | None) -> bytes:
         if not notes:
             return b""
-        return b"".join(_bytes(4, _text(10, key) + _value(value)) for key, value in notes.items())
+        return b"".join(bytes_field(4, text_field(10, key) + _value(value)) for key, value in notes.items())
 
     def _packet(self, *parts: bytes) -> None:
-        self._file.write(_bytes(1, b"".join(parts) + _int(10, _SEQUENCE)))
+        self._file.write(bytes_field(1, b"".join(parts) + _int(10, _SEQUENCE)))
 
 
 def _value(value: Value) -> bytes:
@@ -120,29 +129,12 @@ def _value(value: Value) -> bytes:
         return _int(4, value)
     if isinstance(value, float):
         return _double_field(5, value)
-    return _text(6, value)
+    return text_field(6, value)
 
 
 def _double_field(field: int, value: float) -> bytes:
-    return _varint(field << 3 | 1) + struct.pack("<d", value)
+    return varint(field << 3 | 1) + struct.pack("<d", value)
 
 
 def _int(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value & 0xFFFF_FFFF_FFFF_FFFF)
-
-
-def _text(field: int, text: str) -> bytes:
-    return _bytes(field, text.encode("utf-8", "replace"))
-
-
-def _bytes(field: int, value: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(value)) + value
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return varint(field << 3) + varint(value & 0xFFFF_FFFF_FFFF_FFFF)

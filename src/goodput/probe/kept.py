@@ -7,8 +7,9 @@ import json
 import math
 import os
 import re
-import tempfile
 from collections.abc import Callable
+
+from goodput import user_cache
 
 FILE_BYTES_MAX = 1 << 20
 FIGURES_MAX = 1024
@@ -33,15 +34,7 @@ def save(document: dict, is_whole: bool = True) -> str | None:
         names = {figure["name"] for figure in document["figures"]}
         others = [figure for figure in before["figures"] if figure["name"] not in names]
         document = {**document, "figures": [*others, *document["figures"]][-FIGURES_MAX:]}
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        descriptor, draft = tempfile.mkstemp(dir=os.path.dirname(path))
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(document, file)
-        os.replace(draft, path)
-    except OSError:
-        return None
-    return path
+    return path if user_cache.replace(path, json.dumps(document)) else None
 
 
 def load(host: str) -> dict | None:
@@ -127,5 +120,4 @@ def path_of(host: str) -> str | None:
     """Where the probe of a node is kept; None for a name that no host has."""
     if not _HOST.fullmatch(host) or host.startswith("."):
         return None
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(cache, "goodput", "probe", f"{host}.json")
+    return user_cache.path_of("probe", f"{host}.json")
