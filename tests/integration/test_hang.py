@@ -35,11 +35,15 @@ class HangingRun(ChildProcesses):
             "WORLD_SIZE": str(RANKS),
         }
         super().__init__(folder, environ)
+        self.client = httpx.Client(trust_env=False, timeout=60)
+
+    def begin(self) -> None:
+        folder = self.folder
         ledger = f"sqlite:///{folder / 'ledger.db'}"
         options = f"--listen 127.0.0.1:0 --stall {STALL_SECONDS} --ledger {ledger}"
         self.goodput("serve", options)
         aggregator = self.address("serve")
-        self.client = httpx.Client(base_url=aggregator, trust_env=False, timeout=60)
+        self.client.base_url = aggregator
         self.goodput("node", f"--listen 127.0.0.1:0 --py-spy --aggregator {aggregator}")
         self.address("node")
         script = str(SUPPORT / "integration" / "hanging_rank.py")
@@ -67,6 +71,7 @@ class HangingRun(ChildProcesses):
 def hanging(tmp_path_factory):
     hanging = HangingRun(tmp_path_factory.mktemp("hang"))
     try:
+        hanging.begin()
         # Enough steps for the slow first one not to be the 99th percentile, which would raise the threshold.
         servers.wait_until(lambda: hanging.run()["steps"]["kept"] > 150 * RANKS, 60, "150 steps")
         yield hanging

@@ -95,6 +95,11 @@ class Stack:
         (folder / "pages").mkdir()
         for name, scope in (("nodes", "ingest"), ("prometheus", "read")):
             (folder / name).write_text(self.create(name, scope))
+        self.verify = ssl.create_default_context(cafile=self.authority.cert)
+        self.http = httpx.Client(verify=self.verify, trust_env=False, timeout=60)
+
+    def begin(self) -> None:
+        folder = self.folder
         tls = ("--tls-cert", str(self.cert), "--tls-key", str(self.key), "--tokens", "tokens.json")
         serve = self.parts.start("serve", "-m", "goodput", "serve", "--listen", "127.0.0.1:0", *tls)
         self.serve_pid = serve.pid
@@ -104,8 +109,6 @@ class Stack:
         self.node = self.parts.start("node", "-m", "goodput", *node, "--aggregator", self.url, **given)
         self.rank = self.parts.start("rank", str(RANK), str(folder), RANK="0", WORLD_SIZE="1")
         self.node_url = self.parts.line("node", "serves").split("serves ")[1].split(",")[0]
-        self.verify = ssl.create_default_context(cafile=self.authority.cert)
-        self.http = httpx.Client(verify=self.verify, trust_env=False, timeout=60)
 
     def create(self, name: str, scope: str, *more: str) -> str:
         command = ("token", "create", "--scope", scope, "--name", name, "--file", "tokens.json", *more)
@@ -151,6 +154,7 @@ class Stack:
 def stack(tmp_path_factory):
     found = Stack(tmp_path_factory.mktemp("secured"))
     try:
+        found.begin()
         wait_until(lambda: found.steps_kept() > 0, 60, "steps at the aggregator", every_seconds=0.05)
         yield found
     finally:

@@ -27,7 +27,9 @@ class Stack(ChildProcesses):
     def __init__(self, folder: Path):
         (folder / "pages").mkdir()
         super().__init__(folder, {**os.environ, "GOODPUT_DIR": str(folder / "pages"), "GOODPUT_RUN": RUN})
-        ledger = f"sqlite:///{folder / 'ledger.db'}"
+
+    def begin(self) -> None:
+        ledger = f"sqlite:///{self.folder / 'ledger.db'}"
         self.goodput("serve", f"--listen 127.0.0.1:0 --stall 4 --ledger {ledger}")
         self.aggregator = self.address("serve")
         options = f"--listen 127.0.0.1:0 --interval 0.2 --push-interval 0.5 --aggregator {self.aggregator}"
@@ -55,6 +57,7 @@ def live(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stack")
     stack = Stack(folder)
     try:
+        stack.begin()
         with servers.Webhook() as webhook, servers.Alertmanager(folder, webhook.url) as alertmanager:
             targets = {
                 "goodput-node": [stack.agent.removeprefix("http://")],
