@@ -24,7 +24,7 @@ from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger import database as database_module
 from goodput.aggregator.ledger import migrations
-from goodput.aggregator.ledger.ledger import Ledger, LedgerError
+from goodput.aggregator.ledger.ledger import STATEMENT_ROWS_MAX, Ledger, LedgerError
 from goodput.wire import schema
 
 # ---- Round trips
@@ -106,6 +106,24 @@ def test_appending_again_changes_nothing(ledger, url):
     ledger.append(batch)
     ledger.append(list(reversed(batch)))
     assert contents(url) == first
+
+
+def test_any_number_of_ranks_is_written_at_once(ledger):
+    """SQLite gets many rows in one statement: each number of them is written, repeated and replaced alike."""
+    ranks = [Process(at).steps(2, forward=1) for at in range(4 * STATEMENT_ROWS_MAX)]
+    store, written = Store(), 0
+    for count in (1, 2, 3, STATEMENT_ROWS_MAX - 1, STATEMENT_ROWS_MAX, STATEMENT_ROWS_MAX + 5):
+        some = ranks[written : written + count]
+        first = [store.merge(rank_report(one, world_size=512), NOW) for one in some]
+        later = [store.merge(rank_report(one.step(forward=1), world_size=512), NOW) for one in some]
+        ledger.append(later[::2] + first[1::2])
+        ledger.append(first + later)
+        written += count
+    found = {report.identity.rank: report for report in stored_reports(ledger)}
+    assert sorted(found) == list(range(written)) and written > 2 * STATEMENT_ROWS_MAX
+    for rank, report in found.items():
+        assert [row.number for row in report.steps] == [1, 2, 3], rank
+        assert report.live.steps_done == 3, rank
 
 
 def test_only_newer_live_part_replaces(ledger):

@@ -35,6 +35,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport) -> None:
         super().connection_made(transport)
         self._transport, self._timer = transport, None
+        self._clock = asyncio.get_running_loop()
+        self._deadline = self._timer_at = 0.0
         self._is_receiving, self._is_in_head = False, True
         # Bytes since the last part of a body, and requests begun in this read.
         self._non_body_bytes = self._begun = 0
@@ -102,10 +104,23 @@ class BoundedProtocol(HttpToolsProtocol):
         self._transport.close()
 
     def _set_timer(self, seconds: float) -> None:
+        """Let the connection be closed in so many seconds, unless this is called again.
+
+        A request does so twice, so the timer itself is only set anew when it runs out, or was to run out too late.
+        """
+        self._deadline = self._clock.time() + seconds
+        if self._timer is None or self._deadline < self._timer_at:
+            self._start_timer()
+
+    def _start_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._time_out)
+        # No later than the shortest limit from now, or each request would set it anew after a longer one.
+        self._timer_at = min(self._deadline, self._clock.time() + limits.REQUEST_SECONDS_MAX)
+        self._timer = self._clock.call_at(self._timer_at, self._time_out)
 
     def _time_out(self) -> None:
+        if self._clock.time() < self._deadline:
+            return self._start_timer()
         self.metrics.refused["slow"] += 1
         self._transport.abort()

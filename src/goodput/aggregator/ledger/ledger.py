@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import chain
 from operator import attrgetter, itemgetter
 
 import msgspec
@@ -41,7 +42,9 @@ __all__ = ["Ledger", "LedgerError"]
 PAGE_EVENTS = 10_000
 # How many rows of a run those who fold them should have in memory.
 ROWS_HELD = 1 << 20
-WRITES_AT_ONCE = 500  # rows per statement
+WRITES_AT_ONCE = 500  # rows that the driver is given together
+# Rows of one statement of SQLite, which allows a statement 999 parameters.
+STATEMENT_ROWS_MAX = 64
 TAILS_AT_ONCE = 128  # processes
 log = logging.getLogger("goodput.aggregator")
 
@@ -402,9 +405,25 @@ def _put(
         return
     # The driver is given the rows as they are: SQLAlchemy takes longer to bind them than SQLite to write them.
     statement, names = _statement(connection.dialect, table, newest, tuple(rows[0]))
-    given = rows if names is None else list(map(itemgetter(*names), rows))
-    for at in range(0, len(given), WRITES_AT_ONCE):
-        connection.exec_driver_sql(statement, given[at : at + WRITES_AT_ONCE])
+    if names is None:
+        for at in range(0, len(rows), WRITES_AT_ONCE):
+            connection.exec_driver_sql(statement, rows[at : at + WRITES_AT_ONCE])
+        return
+    # One statement for many rows: Python's sqlite3 gives up the interpreter's lock for each, and waits for it again.
+    given, at = list(map(itemgetter(*names), rows)), 0
+    while at < len(given):
+        count = min(STATEMENT_ROWS_MAX, 1 << (len(given) - at).bit_length() - 1)
+        values = tuple(chain.from_iterable(given[at : at + count]))
+        connection.exec_driver_sql(_of_rows(statement, count), values)
+        at += count
+
+
+@cache
+def _of_rows(statement: str, count: int) -> str:
+    """An INSERT of one row as one of `count` rows."""
+    head, _, rest = statement.partition(" VALUES ")
+    row, conflict, action = rest.partition(" ON CONFLICT")
+    return f"{head} VALUES {', '.join([row] * count)}{conflict}{action}"
 
 
 @cache
