@@ -49,6 +49,7 @@ class MergedGpu:
     driver_version: str = ""
     parent: str = ""
     profile: str = ""
+    instance: str = ""
     readings: dict[str, float] = field(default_factory=dict)
     pids: list[int] | None = None
     pods: list[tuple[str, str, str]] = field(default_factory=list)
@@ -67,7 +68,7 @@ class MergedGpu:
             self.false_zero = bool(self.false_zero) or is_false
             if is_false:
                 readings = _without_zeros(readings)
-        for name in ("model", "driver_version", "parent", "profile"):
+        for name in ("model", "driver_version", "parent", "profile", "instance"):
             setattr(self, name, getattr(self, name) or getattr(gpu, name))
         self.pci = self.pci or normalize(gpu.pci)
         if held := tuple(one for one in ONE_OF_MANY if any(key.startswith(one) for key in self.readings)):

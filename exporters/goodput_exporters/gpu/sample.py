@@ -111,6 +111,7 @@ class Gpu(Struct, frozen=True):
     pci       domain:bus:device.function in lower case, such as 0000:3b:00.0; "" where unknown
     parent    for a MIG instance: the UUID of its GPU, else ""
     profile   for a MIG instance: such as 1g.10gb
+    instance  for a MIG instance: the number of its GPU instance, which several compute instances share
     readings  see FAMILIES
     pids      processes on it, in this PID namespace; None where the driver does not know
     lost      the driver knows the GPU and can no longer reach it; `why` is its error
@@ -126,6 +127,7 @@ class Gpu(Struct, frozen=True):
     driver_version: str = ""
     parent: str = ""
     profile: str = ""
+    instance: str = ""
     readings: dict[str, float] = {}
     pids: list[int] | None = None
     lost: bool = False
@@ -231,7 +233,7 @@ def valid_part(sample: Sample) -> Sample:
 
 def _valid_gpu(gpu: Gpu, errors: list[str]) -> Gpu | None:
     name = f"GPU {gpu.uuid[:64]!r}"
-    texts = (gpu.uuid, gpu.model, gpu.pci, gpu.driver_version, gpu.parent, gpu.profile, gpu.why)
+    texts = (gpu.uuid, gpu.model, gpu.pci, gpu.driver_version, gpu.parent, gpu.profile, gpu.instance, gpu.why)
     texts += tuple(name for pod in gpu.pods for name in pod)
     if not gpu.uuid or max(map(len, texts)) > TEXT_MAX:
         errors.append(f"{name}: no UUID, or a text of more than {TEXT_MAX} characters")

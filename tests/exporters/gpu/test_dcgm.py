@@ -388,6 +388,7 @@ def test_gpu_instances(driver, engine):
     whole, first, second = sample.gpus
     assert sample.events == []  # The XID is the GPU's, which has none.
     assert (first.uuid, first.parent, first.profile) == (f"MIG-{UUID}/1", UUID, "1g.10gb")
+    assert (first.instance, second.instance) == ("1", "2")
     assert first.readings == {"activity/tensor": 0.5, "memory/used": 10 * 2**20}
     assert (first.pci, first.index) == (whole.pci, 0)
     assert (second.uuid, second.profile, second.readings) == (f"MIG-{UUID}/2", "", {})

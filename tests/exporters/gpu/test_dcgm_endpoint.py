@@ -199,6 +199,7 @@ def test_instances_share_gpu_values():
     )
     gpus, problems = gpus_of(page)
     assert problems == []
+    assert sorted(found.instance for found in gpus) == ["", "3", "5"]
     assert {found.uuid: (found.parent, found.profile, found.readings) for found in gpus} == {
         A: ("", "", {"power": 50.5}),
         f"MIG-{A}/3": (A, "1g.10gb", {"activity/tensor": 0.5}),

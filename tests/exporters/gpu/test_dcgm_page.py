@@ -1,5 +1,6 @@
 """dcgm-exporter's names and labels: its own lists of counters, read back by our reader of its pages, and promtool."""
 
+import re
 import shutil
 import subprocess
 
@@ -168,6 +169,7 @@ def test_our_reader_of_the_page_reads_the_same_back():
     own = gpu(readings=READINGS)
     part = gpu(
         f"MIG-{own.uuid}/5",
+        instance="5",
         parent=own.uuid,
         profile="1g.10gb",
         readings={"activity/tensor": 0.25, "power": 9.0},
@@ -181,6 +183,29 @@ def test_our_reader_of_the_page_reads_the_same_back():
     assert (first.uuid, first.index, first.pci, first.model) == (own.uuid, 3, own.pci, own.model)
     assert (second.uuid, second.parent, second.profile) == (part.uuid, own.uuid, "1g.10gb")
     assert second.readings == {"activity/tensor": 0.25}  # Power is its GPU's.
+
+
+def test_instances_are_named_by_their_gpu_instance():
+    """As the exporter does, whatever driver knows them. One that two drivers know, and two compute instances of one GPU
+    instance, are one there: of each field the first that has a value."""
+    own = gpu("GPU-1")
+    parts = [
+        gpu("MIG-GPU-1/3", parent="GPU-1", profile="3g.40gb", instance="3", readings={"activity/tensor": 0.25}),
+        gpu("MIG-a", parent="GPU-1", profile="1c.3g.40gb", instance="3", readings={"activity/tensor": 0.5, "memory/used": 2.0**20}),
+        gpu("MIG-b", parent="GPU-1", profile="1c.3g.40gb", instance="3", readings={"memory/used": 2.0**21}),
+        gpu("MIG-c", parent="GPU-1", profile="1g.10gb", instance="7", readings={"memory/used": 2.0**22}),
+    ]  # fmt: skip
+    found = page([own, *parts], {}, "n0")
+    lines = [
+        re.search(r'FI_(\w+)\{.*GPU_I_ID="(\w+)".* (\S+)$', line).groups()
+        for line in found.splitlines()
+        if "GPU_I_ID" in line
+    ]
+    assert lines == [
+        ("DEV_FB_USED", "3", "1.0"),
+        ("DEV_FB_USED", "7", "4.0"),
+        ("PROF_PIPE_TENSOR_ACTIVE", "3", "0.25"),
+    ]
 
 
 def test_lost_and_other_gpus_have_no_lines():

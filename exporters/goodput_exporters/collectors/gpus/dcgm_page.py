@@ -103,7 +103,7 @@ def families(
 ) -> list[ForeignFamily]:
     """The series of those GPUs that are NVIDIA's; `last_xids` is by UUID. Without `counters` the usual."""
     found = [gpu for gpu in gpus if not gpu.lost and not set(XID_DRIVERS).isdisjoint(gpu.known_by)]
-    # An instance has the labels of its GPU and its own.
+    # An instance has the labels of its GPU and its own. Two drivers, or two compute instances, may have the same one.
     whole = {gpu.uuid: gpu for gpu in found if not gpu.parent}
     labels = [(gpu, _labels(whole.get(gpu.parent, gpu), gpu, host)) for gpu in found]
     all_families = []
@@ -111,9 +111,12 @@ def families(
         if counter.kind in _TYPES:
             family = ForeignFamily(counter.name, counter.kind, counter.help)
             field = field_of_name(counter.name)
+            seen = set()
             for gpu, one in labels:
                 value = _value(counter.name, field, gpu, last_xids)
-                if value is not None and math.isfinite(value):
+                device = gpu.parent or gpu.uuid, gpu.instance
+                if value is not None and math.isfinite(value) and device not in seen:
+                    seen.add(device)
                     family.samples.append(ForeignSample(counter.name, one, value))
             if family.samples:
                 all_families.append(family)
@@ -170,7 +173,7 @@ def _labels(whole: MergedGpu, gpu: MergedGpu, host: str) -> tuple[tuple[str, str
         "modelName": whole.model,
     }
     if gpu.parent:
-        labels |= {"GPU_I_PROFILE": gpu.profile, "GPU_I_ID": gpu.uuid.rpartition("/")[2]}
+        labels |= {"GPU_I_PROFILE": gpu.profile, "GPU_I_ID": gpu.instance}
     labels |= {"Hostname": host, "DCGM_FI_DRIVER_VERSION": whole.driver_version}
     if len(gpu.pods) == 1:
         pod, namespace, container = gpu.pods[0]

@@ -295,7 +295,8 @@ class Connection:
             whole = devices.get((self._gpu_group, parent))
             if whole is not None:
                 uuid = fields.instance_uuid(whole.gpu.uuid, instance)
-                devices[entity] = Device(entity, replace(whole.gpu, uuid=uuid, parent=whole.gpu.uuid))
+                gpu = replace(whole.gpu, uuid=uuid, parent=whole.gpu.uuid, instance=str(instance))
+                devices[entity] = Device(entity, gpu)
         return devices
 
 

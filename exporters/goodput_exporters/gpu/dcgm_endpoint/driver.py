@@ -84,6 +84,7 @@ class DcgmEndpoint:
             driver_version=source.driver_version,
             parent=source.uuid if source.instance else "",
             profile=source.profile,
+            instance=source.instance,
             readings=readings,
             last_xid=None if source.instance else last_xid(values),
             pods=list(device.pods),

@@ -86,8 +86,11 @@ def _instance(device: Device, handle, uuid: str, index: int) -> Device:
     except nvml.NVMLError:
         attributes = None
     profile = profile_of(_text(nvml, "nvmlDeviceGetName", handle), attributes)
-    identity = replace(device.identity, uuid=uuid, index=index, parent=device.uuid, profile=profile)
-    return Device(nvml, handle, identity, nvml.nvmlDeviceGetGpuInstanceId(handle), device.handle)
+    number = nvml.nvmlDeviceGetGpuInstanceId(handle)
+    identity = replace(
+        device.identity, uuid=uuid, index=index, parent=device.uuid, profile=profile, instance=str(number)
+    )
+    return Device(nvml, handle, identity, number, device.handle)
 
 
 def profile_of(name: str, attributes) -> str:
