@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,6 +52,23 @@ def test_slow_loader_is_named_and_priced(tmp_path, own, capsys):
         1 + found["by_change"]["no waiting for the loader"]["gain"], rel=0.02
     )
     assert {each["reason"] for each in found["unknown"]} == {"no failure was seen", "no restart was seen"}
+
+
+def test_waits_for_cores_are_said(tmp_path, own, capsys):
+    """Of each node, where they are 2 % or more; a share above one in a log is left out."""
+    lines = Path(write_run(tmp_path / "run.jsonl", own)).read_text().splitlines()
+    shares = {0: 0.01, 1: 0.02, 2: 0.1, 3: 0.2, 4: 0.05, 6: 7.0}
+    for at, line in enumerate(lines):
+        found = json.loads(line)
+        if found["kind"] == "attempt" and found["rank"] in shares:
+            lines[at] = json.dumps({**found, "core_wait_ratio": shares[found["rank"]]})
+    path = tmp_path / "waits.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    assert answers(capsys, str(path))["core_waits"] == pytest.approx({"n1": 0.15, "n2": 0.025})
+    assert main(["whatif", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "ranks on n1 waited 15 % of their time for a core (on 2 nodes over 2 %):\n" in text
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_text_fits_the_terminal(tmp_path, own, capsys):

@@ -46,6 +46,7 @@ _DECLARED_KEPT = (
     *("host", "role", "worker", "dtype", "stage", "devices", "microbatches", "flops_unknown"),
     *("gpu_hour_cost", "gpu_power_watts", "ideal_samples_per_second", "reached_flops_per_second"),
     *("reached_bus_bytes_per_second", "h2d_bytes_per_second", "reached_h2d_bytes_per_second"),
+    "core_wait_ratio",
 )
 # Ends of an attempt that are no failure; being killed is one.
 NO_FAILURE = ("finished", "resumed", "cancelled")
@@ -80,6 +81,7 @@ class RankAccount:
     reached_bus_bytes_per_second: float | None = None
     h2d_bytes_per_second: float | None = None
     reached_h2d_bytes_per_second: float | None = None
+    core_wait_ratio: float | None = None
     ideal_samples_per_second: float | None = None
     best_samples_per_second: float | None = None
     microbatches: int | None = None

@@ -18,6 +18,7 @@ from goodput.whatif.steps import Recorder, Team
 GAIN_MIN = 0.001  # smaller ones are not listed
 NODES_MIN = 3
 NODE_GAIN_MIN = 0.01
+CORE_WAIT_MIN = 0.02  # the share of their time that ranks of a node wait for cores, from which it is said
 HOUR_NS = 3.6e12
 READS_AHEAD = "if the loader keeps up, which reads ahead and is waited for already"
 NO_WAITS = "no communication was measured, so what ranks wait for each other is unknown"
@@ -56,7 +57,9 @@ class Answers(msgspec.Struct, frozen=True):
     """The answers for one run. `answers` are those worth at least a thousandth, the most GPU-hours first.
 
     `unexplained` is the part of a step that the ranks' own times and waits leave open; it is zero if all were measured.
-    `gains` has by state how many times as fast the run would be without it.
+    `gains` has by state how many times as fast the run would be without it. `core_waits` has by host the share of their
+    time that its ranks waited for a core, where that is much: the replay takes their work to be as long after a change, but
+    ranks that are not late any more may need the cores at the same time as the others.
     """
 
     run: str
@@ -71,6 +74,7 @@ class Answers(msgspec.Struct, frozen=True):
     answers: list[Answer]
     unknown: list[Unknown]
     gains: dict[str, float]
+    core_waits: dict[str, float] = {}
 
 
 def answer(account: Account, recorder: Recorder) -> Answers:
@@ -99,7 +103,17 @@ def answer(account: Account, recorder: Recorder) -> Answers:
         answers=sorted(answers, key=lambda one: -one.gpu_hours),
         unknown=[one for one in parts if isinstance(one, Unknown)],
         gains={state: gain.value for state, gain in gains(account, known).items()},
+        core_waits=_core_waits(account),
     )
+
+
+def _core_waits(account: Account) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for rank in account.ranks:
+        if rank.observed:
+            found.setdefault(rank.host, []).append(min(rank.core_wait_ratio or 0.0, 1.0))
+    shares = {host: sum(ratios) / len(ratios) for host, ratios in found.items()}
+    return {host: share for host, share in sorted(shares.items()) if share >= CORE_WAIT_MIN}
 
 
 def _mean(teams: list[Team], figure: Callable[[Team], float]) -> float | None:

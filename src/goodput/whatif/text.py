@@ -26,6 +26,15 @@ def _head(found: Answers) -> Iterator[str]:
                 f"own times and waits of ranks differ by {100 * found.unexplained:.1f} % of a step: "
                 "not all was measured"
             )
+    yield from _core_waits(found.core_waits)
+
+
+def _core_waits(shares: dict[str, float]) -> Iterator[str]:
+    if shares:
+        worst = max(shares, key=lambda host: shares[host])
+        others = f" (on {len(shares)} nodes over 2 %)" if len(shares) > 1 else ""
+        yield f"ranks on {worst} waited {100 * shares[worst]:.0f} % of their time for a core{others}:"
+        yield "  once none is late they may wait more for each other's cores, and gain less"
 
 
 def _table(found: Answers) -> Iterator[str]:

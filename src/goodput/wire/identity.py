@@ -114,10 +114,10 @@ RATES = (
     "submit_time",
 )
 # Positive numbers that the agent knows, not the process: what its devices and links reach in `goodput probe`, and how
-# fast its last traced step copied to the device.
+# fast its last traced step copied to the device; and how long it waited for cores.
 REACHED = (
     *("reached_flops_per_second", "reached_bus_bytes_per_second", "reached_h2d_bytes_per_second"),
-    "h2d_bytes_per_second",
+    *("h2d_bytes_per_second", "core_wait_ratio"),
 )
 # Declared fields: whole numbers within BOUNDS, each None when unknown.
 PLACES = ("stage", "tensor", "microbatches", "total_steps")

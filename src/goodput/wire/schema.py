@@ -177,6 +177,8 @@ class Identity(Struct, frozen=True, gc=False, omit_defaults=True):
     # Copies from host memory to the device in the rank's last traced step (a deep look), and pinned ones in the probe.
     h2d_bytes_per_second: float | None = None
     reached_h2d_bytes_per_second: float | None = None
+    # The share of its time that its main thread was ready to run without a core; the agent's.
+    core_wait_ratio: float | None = None
 
 
 class RankReport(Struct, frozen=True, gc=False, omit_defaults=True):

@@ -90,6 +90,17 @@ def test_copies_to_the_device_of_the_rank_farthest_below_its_node(ledger, tmp_pa
     assert_export_equals_live(ledger, ingest, tmp_path, ns(8))
 
 
+def test_waits_for_cores_reach_the_log(ledger, tmp_path):
+    ingest, process = aggregator(ledger), Process(0)
+    for ratio in (None, 0.125):
+        process.steps(2, forward=1)
+        (answer,) = take(ingest, body_of(rank_report(process, world_size=1, core_wait_ratio=ratio)))
+        assert not answer.rejected, answer
+    assert_export_equals_live(ledger, ingest, tmp_path, ns(8))
+    attempt = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[1])
+    assert (attempt["kind"], attempt["core_wait_ratio"]) == ("attempt", 0.125)
+
+
 def test_the_command(ledger, url, tmp_path, capfdbinary):
     """In this process, of which several calls cost much less; `test_hdr_log_of_a_run` starts the command."""
     ingest = aggregator(ledger)

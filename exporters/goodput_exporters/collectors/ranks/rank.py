@@ -22,6 +22,7 @@ from goodput.wire import schema
 from goodput.wire.connections import Connections
 from goodput.wire.identity import PLACES, RATES
 from goodput.wire.ras import RasAnswer
+from goodput_exporters.collectors.ranks.core_waits import CoreWaits
 from goodput_exporters.collectors.ranks.reached_peaks import ReachedPeaks
 from goodput_exporters.collectors.ranks.recent_steps import RecentSteps
 from goodput_exporters.collectors.ranks.reported_collectives import ReportedCollectives, ReportedOperations
@@ -54,7 +55,7 @@ class Rank:
         self.recent = RecentSteps()
         self.histograms: tuple | None = None  # (what they were computed from, buckets); see rank_series.py
         self._found, self._reached = reader.identity, reached
-        self._copies = TracedCopies(reader, reached)
+        self._copies, self._core_waits = TracedCopies(reader, reached), CoreWaits(procfs)
         self.identity = _identity(self._found)
         self.key = rank_key(self.identity)
         self._procfs = procfs
@@ -88,6 +89,7 @@ class Rank:
         if self.dead_since_ns is not None and self.snapshot is not None:
             alive = alive or snapshot.last_ns != self.snapshot.last_ns
         self._note_alive(alive, now_ns)
+        self._core_waits.poll(self._known_pid, now_ns)
         self._take(snapshot)
         self.new_steps = len(snapshot.steps)
         if self.joined or (self._death_reported and not alive and not snapshot.steps and not snapshot.events):
@@ -105,6 +107,7 @@ class Rank:
             "reached_flops_per_second": self._reached.of(found.device, found.dtype, found.devices),
             "reached_bus_bytes_per_second": self._reached.bus(found.world_size),
             **self._copies.fields(),
+            **self._core_waits.fields(),
         }
         if any(getattr(found, name) != value for name, value in known.items()):
             self.identity = replace(found, **known)
