@@ -25,6 +25,8 @@ PARSERS = (
     sysfs.parse_micro,
     sysfs.parse_milli,
     sysfs.parse_dpm,
+    sysfs.parse_dpm_highest,
+    sysfs.parse_pwm,
     sysfs.parse_generation,
     sysfs.parse_lanes,
 )
@@ -35,6 +37,14 @@ MI300X_READINGS = {
     "memory/total": 206_141_652_992.0,
     "power": 412.734,
     "power_limit": 750.0,
+    "power_setting/default": 740.0,
+    "power_setting/min": 0.0,
+    "power_setting/max": 760.0,
+    "temperature_limit/slowdown": 100.0,
+    "temperature_limit/shutdown": 105.0,
+    "temperature_limit/memory_max": 95.0,
+    "clock_limit/sm/max": 2.1e9,
+    "clock_limit/memory/max": 1.3e9,
     "temperature/core": 54.0,
     "temperature/junction": 54.0,
     "temperature/memory": 41.5,
@@ -64,6 +74,8 @@ OLDER_READINGS = {
     "temperature/core": -1.5,
     "temperature/junction": 45.0,
     "clock/sm": 1.9e7,
+    "clock_limit/sm/max": 1.7e9,
+    "fan": 0.2,
     "pcie_generation/max": 4.0,
     "processes": 1.0,
 }
@@ -155,7 +167,8 @@ def test_no_amd_gpu_is_no_data(tmp_path, clock):
         ("mem_info_vram_used", "\n", "memory/used"),
         ("hwmon/hwmon5/power1_input", "1.5\n", "power"),
         ("hwmon/hwmon5/temp2_input", "--5\n", "temperature/memory"),
-        ("pp_dpm_mclk", "fast\n", "clock/memory"),
+        ("hwmon/hwmon5/power1_cap_max", "much\n", "power_setting/max"),
+        ("hwmon/hwmon5/temp1_crit", "hot\n", "temperature_limit/slowdown"),
         ("current_link_speed", "quick\n", "pcie_generation/current"),
         ("max_link_width", "x16\n", "pcie_lanes/max"),
         ("pcie_replay_count", "²\n", "pcie_replays"),
@@ -172,13 +185,27 @@ def test_malformed_file_costs_only_its_reading(driver, card, name, text, key):
     assert sample.gpus[1].readings == OLDER_READINGS
 
 
+def test_malformed_clocks_cost_both_of_their_readings(driver, card):
+    (card / "pp_dpm_mclk").write_text("fast\n")
+    driver.open()
+    sample = read(driver)
+    lost = {"clock/memory", "clock_limit/memory/max"}
+    kept = {key: value for key, value in MI300X_READINGS.items() if key not in lost}
+    assert sample.gpus[0].readings == kept
+    assert len(sample.problems) == 1 and "pp_dpm_mclk" in sample.problems[0]
+
+
 # What the readings lack, or have instead, without a file. The others have no effect on readings.
+JUNCTION = (
+    *("temperature/core", "temperature/junction", "temperature_limit/slowdown", "temperature_limit/shutdown"),
+)
 WITHOUT = {
     "gpu_busy_percent": {"activity/utilization": None},
     "mem_busy_percent": {"activity/memory_controller": None},
     "mem_info_vram_total": {"memory/total": None},
     "mem_info_vram_used": {"memory/used": None},
-    "pp_dpm_mclk": {"clock/memory": None},
+    "pp_dpm_sclk": {"clock_limit/sm/max": None},
+    "pp_dpm_mclk": {"clock/memory": None, "clock_limit/memory/max": None},
     "pcie_replay_count": {"pcie_replays": None},
     "current_link_speed": {"pcie_generation/current": None},
     "current_link_width": {"pcie_lanes/current": None},
@@ -186,10 +213,17 @@ WITHOUT = {
     "max_link_width": {"pcie_lanes/max": None},
     "hwmon/hwmon5/power1_input": {"power": None},
     "hwmon/hwmon5/power1_cap": {"power_limit": None},
-    "hwmon/hwmon5/temp1_input": {"temperature/core": None, "temperature/junction": None},
-    "hwmon/hwmon5/temp1_label": {"temperature/core": None, "temperature/junction": None},
-    "hwmon/hwmon5/temp2_input": {"temperature/memory": None},
-    "hwmon/hwmon5/temp2_label": {"temperature/memory": None},
+    **{
+        f"hwmon/hwmon5/power1_cap_{kind}": {f"power_setting/{kind}": None}
+        for kind in ("default", "min", "max")
+    },
+    "hwmon/hwmon5/temp1_input": dict.fromkeys(JUNCTION),
+    "hwmon/hwmon5/temp1_label": dict.fromkeys(JUNCTION),
+    "hwmon/hwmon5/temp1_crit": {"temperature_limit/slowdown": None},
+    "hwmon/hwmon5/temp1_emergency": {"temperature_limit/shutdown": None},
+    "hwmon/hwmon5/temp2_input": {"temperature/memory": None, "temperature_limit/memory_max": None},
+    "hwmon/hwmon5/temp2_label": {"temperature/memory": None, "temperature_limit/memory_max": None},
+    "hwmon/hwmon5/temp2_crit": {"temperature_limit/memory_max": None},
     "hwmon/hwmon5/freq1_input": {"clock/sm": 2.009e9},
     "hwmon/hwmon5/freq1_label": {"clock/sm": 2.009e9},
     "ras/umc_err_count": {
@@ -389,6 +423,11 @@ def test_any_text_of_properties(text):
         (sysfs.parse_dpm, "S: 19MHz *\n1: 2100MHz", 1.9e7),
         (sysfs.parse_dpm, "0: 500Mhz\n1: 2100Mhz", None),
         (sysfs.parse_dpm, "", None),
+        (sysfs.parse_dpm_highest, "0: 500Mhz *\n1: 2100Mhz\n2: 900Mhz", 2.1e9),
+        (sysfs.parse_dpm_highest, "S: 19Mhz *", 1.9e7),
+        (sysfs.parse_dpm_highest, "0: 500Mhz\nquick", None),
+        (sysfs.parse_pwm, "255", 1.0),
+        (sysfs.parse_pwm, "300", 1.0),
         (sysfs.parse_generation, "2.5 GT/s PCIe", 1.0),
         (sysfs.parse_generation, "5 GT/s", 2.0),
         (sysfs.parse_generation, "8.0 GT/s PCIe", 3.0),

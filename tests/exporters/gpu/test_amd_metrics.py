@@ -32,7 +32,12 @@ LINKS = [
     *(("gfx_activity_acc", U32), ("mem_activity_acc", U32)),
     *(
         (name, U64)
-        for name in ("pcie_bandwidth_acc", "pcie_bandwidth_inst", "pcie_l0", "pcie_replay_count_acc")
+        for name in (
+            "pcie_bandwidth_acc",
+            "pcie_bandwidth_inst",
+            "pcie_l0_to_recov_count_acc",
+            "pcie_replay_count_acc",
+        )
     ),
     *(
         ("pcie_replay_rover_count_acc", U64),
@@ -78,6 +83,9 @@ EXPECTED = {
     "pcie_generation/current": 5.0,
     "pcie_lanes/current": 16.0,
     "pcie_replays": 9.0,
+    "pcie_errors/l0_to_recovery": 21.0,
+    "pcie_errors/naks_sent": 22.0,
+    "pcie_errors/naks_received": 23.0,
     "link_bytes/xgmi/receive": 3 * 1024.0,
     "link_bytes/xgmi/transmit": 7 * 1024.0,
 }
@@ -92,6 +100,7 @@ def table(kind, revision: int, cycles: int = 100_000, ppt: int = 5_000):
     made.energy_accumulator = 65536 * 1000
     made.accumulation_counter, made.ppt_residency_acc = cycles, ppt
     made.pcie_link_width, made.pcie_link_speed, made.pcie_replay_count_acc = 16, 320, 9
+    made.pcie_l0_to_recov_count_acc, made.pcie_nak_sent_count_acc, made.pcie_nak_rcvd_count_acc = 21, 22, 23
     made.xgmi_read_data_acc[0], made.xgmi_read_data_acc[1], made.xgmi_write_data_acc[0] = 1, 2, 7
     made.current_gfxclk[0], made.current_gfxclk[3], made.current_uclk = 2050, 2100, 1300
     return made

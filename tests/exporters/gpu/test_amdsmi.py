@@ -52,6 +52,9 @@ SMI_READINGS = {
     "pcie_generation/current": 5.0,
     "pcie_lanes/current": 16.0,
     "pcie_replays": 9.0,
+    "pcie_errors/l0_to_recovery": 21.0,
+    "pcie_errors/naks_sent": 22.0,
+    "pcie_errors/naks_received": 23.0,
     "link_bytes/xgmi/receive": 28 * 1024.0,
     "link_bytes/xgmi/transmit": 280 * 1024.0,
     "xgmi_links/up": 6.0,
@@ -73,7 +76,20 @@ SMI_READINGS = {
 REASONS = ("hw_slowdown", "power", "thermal", "regulator_thermal", "memory_thermal")
 NO_THROTTLING = {f"throttle/{reason}": 0.0 for reason in REASONS}
 # These only sysfs has.
-SYSFS_READINGS = {"power_limit": 750.0, "pcie_generation/max": 6.0, "pcie_lanes/max": 16.0, "processes": 2.0}
+SYSFS_READINGS = {
+    "power_limit": 750.0,
+    "power_setting/default": 740.0,
+    "power_setting/min": 0.0,
+    "power_setting/max": 760.0,
+    "temperature_limit/slowdown": 100.0,
+    "temperature_limit/shutdown": 105.0,
+    "temperature_limit/memory_max": 95.0,
+    "clock_limit/sm/max": 2.1e9,
+    "clock_limit/memory/max": 1.3e9,
+    "pcie_generation/max": 6.0,
+    "pcie_lanes/max": 16.0,
+    "processes": 2.0,
+}
 
 
 @pytest.fixture(scope="module")

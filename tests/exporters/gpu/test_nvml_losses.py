@@ -144,7 +144,6 @@ def test_mig_instances_have_profile_memory_and_gpm(driver, control, clock):
     assert set(gpus) == {uuid(0), "MIG-00", "MIG-02", uuid(1)}
     first, second = gpus["MIG-00"], gpus["MIG-02"]
     assert (first.parent, first.profile, first.pids, first.index) == (uuid(0), "3g.40gb", [77], 0)
-    assert (first.parent, first.profile, first.pids, first.index) == (uuid(0), "3g.40gb", [77], 0)
     assert (first.instance, second.instance, gpus[uuid(0)].instance) == ("1", "5", "")
     memory = {
         "memory/total": 42412802048,

@@ -95,7 +95,17 @@ _READ = {
     *("current_gfxclks", "current_gfxclk", "current_uclk", "pcie_link_width", "pcie_link_speed"),
     *("pcie_replay_count_acc", "xgmi_read_data_acc", "xgmi_write_data_acc", "xgmi_link_status"),
     *(name for name, _ in _throttling("Q")),
-    "indep_throttle_status",
+    *(
+        "indep_throttle_status",
+        "pcie_l0_to_recov_count_acc",
+        "pcie_nak_sent_count_acc",
+        "pcie_nak_rcvd_count_acc",
+    ),
+}
+_PCIE_ERRORS = {
+    "l0_to_recovery": "pcie_l0_to_recov_count_acc",
+    "naks_sent": "pcie_nak_sent_count_acc",
+    "naks_received": "pcie_nak_rcvd_count_acc",
 }
 # A busy GPU may report a little more than 100 %.
 PERCENT_MAX, WATTS_MAX, CELSIUS_MAX = 105, 10_000, 250
@@ -188,6 +198,9 @@ def _link_readings(fields: Mapping[str, Any]) -> dict[str, float]:
     found: dict[str, float] = {}
     if "pcie_replay_count_acc" in fields:
         found["pcie_replays"] = float(fields["pcie_replay_count_acc"])
+    found |= {
+        f"pcie_errors/{kind}": float(fields[name]) for kind, name in _PCIE_ERRORS.items() if name in fields
+    }
     if fields.get("pcie_link_speed") in _GENERATIONS:
         found["pcie_generation/current"] = _GENERATIONS[fields["pcie_link_speed"]]
     if fields.get("pcie_link_width"):

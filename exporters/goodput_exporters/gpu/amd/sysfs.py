@@ -93,6 +93,8 @@ def _files(device: str, files: CounterFiles):
         yield from _sensors(hwmon, files)
     yield File("clock/sm", f"{device}/pp_dpm_sclk", parse_dpm)
     yield File("clock/memory", f"{device}/pp_dpm_mclk", parse_dpm)
+    yield File("clock_limit/sm/max", f"{device}/pp_dpm_sclk", parse_dpm_highest)
+    yield File("clock_limit/memory/max", f"{device}/pp_dpm_mclk", parse_dpm_highest)
     yield File("pcie_replays", f"{device}/pcie_replay_count", parse_whole)
     for kind in ("current", "max"):
         yield File(f"pcie_generation/{kind}", f"{device}/{kind}_link_speed", parse_generation)
@@ -109,6 +111,9 @@ def _sensors(hwmon: str, files: CounterFiles):
     yield File("power", f"{hwmon}/power1_input", parse_micro, fast=True)
     yield File("energy", f"{hwmon}/energy1_input", parse_micro, fast=True)
     yield File("power_limit", f"{hwmon}/power1_cap", parse_micro)
+    for kind in ("default", "min", "max"):
+        yield File(f"power_setting/{kind}", f"{hwmon}/power1_cap_{kind}", parse_micro)
+    yield File("fan", f"{hwmon}/pwm1", parse_pwm)
     labels = {}
     names = [name for name in files.names(hwmon) if re.fullmatch(r"(temp|freq)\d+_input", name)]
     for name in names[:_SENSORS_MAX]:
@@ -125,6 +130,14 @@ def _sensors(hwmon: str, files: CounterFiles):
     ):
         if (kind, label) in labels:
             yield File(key, labels[kind, label], parse)
+    # The junction's critical temperature is where the firmware begins to throttle, the emergency's where it shuts down.
+    for label, limit, key in (
+        ("junction", "crit", "slowdown"),
+        ("junction", "emergency", "shutdown"),
+        ("mem", "crit", "memory_max"),
+    ):
+        if path := labels.get(("temp", label)):
+            yield File(f"temperature_limit/{key}", path.replace("_input", f"_{limit}"), parse_milli)
 
 
 def _text(path: str, files: CounterFiles) -> str:
@@ -182,7 +195,7 @@ def pids_by_gpu(sysfs: str, procfs: str, files: CounterFiles) -> dict[str, list[
     return found
 
 
-# Parsers. Each raises ParseError.
+# Parsers. Each raises ParseError, unless it says otherwise.
 
 
 def parse_whole(text: str) -> float | None:
@@ -206,16 +219,33 @@ def parse_milli(text: str) -> float | None:
     return -parse_count(text[1:]) / 1000 if text.startswith("-") else parse_count(text) / 1000
 
 
+def parse_pwm(text: str) -> float | None:
+    """A fan's speed as a ratio of the highest, from 0 to 255 (hwmon)."""
+    return min(parse_count(text) / 255, 1.0)
+
+
 def parse_dpm(text: str) -> float | None:
     """Hertz of the level marked with a star, such as `1: 2100Mhz *`; None where none is marked."""
-    current = None
+    return next((hertz for hertz, is_current in reversed(_levels(text)) if is_current), None)
+
+
+def parse_dpm_highest(text: str) -> float | None:
+    """Hertz of the highest level; None where there is none, and for a malformed file, of which parse_dpm complains."""
+    try:
+        return max((hertz for hertz, _ in _levels(text)), default=None)
+    except ParseError:
+        return None
+
+
+def _levels(text: str) -> list[tuple[float, bool]]:
+    """(hertz, whether it is the current one) of each level of a clock."""
+    found = []
     for line in text.splitlines():
         level = re.fullmatch(r"\s*(?:[0-9]+|S):\s*([0-9]{1,9})\s*M[Hh]z\s*(\*?)\s*", line)
         if level is None:
             raise ParseError(f"{line[:40]!r} is not a clock level")
-        if level[2]:
-            current = int(level[1]) * 1e6
-    return current
+        found.append((int(level[1]) * 1e6, bool(level[2])))
+    return found
 
 
 def parse_generation(text: str) -> float | None:
