@@ -201,24 +201,26 @@ def checkpoint(step: int | None = None, wait: bool = True):
     return _begin_checkpoint(_session, phase("checkpoint"), step, wait)
 
 
-def checkpoint_due(failures=()) -> bool:
+def checkpoint_due(failures=(), ends=None) -> bool:
     """Whether saving a checkpoint now is best, for the failures of this run and the cost of its saves so far.
 
         if agreed(goodput.checkpoint_due()):        # ask on one rank, and broadcast its answer
             with goodput.checkpoint(step):
                 torch.save(...)
 
-    True from the moment at which a save is due until one is committed. Ranks answer by their own clocks and saves, so
+    True from the moment at which a save is due until one is begun. Ranks answer by their own clocks and saves, so
     they may differ: where all have to save together, let one of them decide. `failures` are how many seconds each
     earlier attempt lived until it failed, oldest first, for a first call where their rank pages are not on this
-    machine. Without a measurement, none is due. docs/in-the-loop.md has the policy.
+    machine. `ends` is when the job will be ended, in seconds since the epoch, for a last save just before that; without
+    it the end of a Slurm job (SLURM_JOB_END_TIME) counts. Without a measurement, none is due. docs/in-the-loop.md has
+    the policy.
     """
     global _checkpoint_due
     if _checkpoint_due is None:
         from goodput.sdk.reports.checkpoint_due import CheckpointDue
 
         _checkpoint_due = CheckpointDue(_session)
-    return _checkpoint_due.is_due(failures)
+    return _checkpoint_due.is_due(failures, ends)
 
 
 def resumed(step: int) -> None:

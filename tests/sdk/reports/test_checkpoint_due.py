@@ -6,14 +6,21 @@ import json
 import random
 import subprocess
 import sys
+import time
 from math import exp, log, pi, sqrt
 
 import pytest
-from bench.checkpoint_adviser import FIXED_SECONDS, Law, compared
+from bench.checkpoint_adviser import FIXED_SECONDS, Law, compared, limited
 from support.paths import ROOT
 
-from goodput.sdk.reports import failure_laws
-from goodput.sdk.reports.checkpoint_adviser import INTERVAL_SECONDS_MAX, Adviser, planned, young_daly
+from goodput.sdk.reports import checkpoint_due, failure_laws
+from goodput.sdk.reports.checkpoint_adviser import (
+    INTERVAL_SECONDS_MAX,
+    USUAL_SECONDS,
+    Adviser,
+    planned,
+    young_daly,
+)
 from goodput.sdk.reports.failure_laws import PRIOR_SECONDS, FailureLaws
 from goodput.whatif.checkpoints import best_interval
 
@@ -162,6 +169,48 @@ def test_time_without_a_failure_lowers_the_hazard():
     assert calm.interval(0) > other.interval(0)
 
 
+@pytest.mark.parametrize("save", [1.0, 30.0, 120.0])
+def test_the_usual_interval_until_there_is_evidence(save):
+    """Before the first failure, and after one that is what the usual interval is the best for."""
+    adviser = Adviser()
+    adviser.note_save(save)
+    for age in (0.0, USUAL_SECONDS + save, 2 * HOUR):
+        assert adviser.interval(age) == USUAL_SECONDS
+    between = USUAL_SECONDS**2 / (2 * save)
+    if save > 1:
+        adviser.note_failure(between)
+        assert adviser.interval(0.0) == USUAL_SECONDS
+    rng = random.Random(2)
+    for _ in range(30):
+        adviser.note_failure(rng.expovariate(20 / between))
+    assert adviser.interval(0.0) < USUAL_SECONDS / 2
+
+
+@pytest.mark.parametrize(
+    "lives", [[], [2 * HOUR, 9 * HOUR, HOUR, 12 * HOUR, 5 * HOUR, 30 * HOUR, 4 * HOUR] * 2]
+)
+def test_last_save_ends_with_the_job(lives):
+    """Known ends: no save is lost, and an extended job goes on saving."""
+    adviser, save, age, ages = Adviser(), 60.0, 0.0, []
+    adviser.note_save(save)
+    for life in lives:
+        adviser.note_failure(life)
+    adviser.end = 6 * HOUR
+    while (work := adviser.interval(age)) + save + age <= adviser.end + 1e-6:
+        age += work + save
+        ages.append(age)
+    assert len(ages) > 5 and ages[-1] == pytest.approx(adviser.end)
+    assert work > HOUR / 4, "none fits before the end"
+    assert adviser.interval(adviser.end + 60) <= 2 * HOUR
+
+
+def test_waste_where_the_end_is_known():
+    law = Law("known limit", 60.0, limited, 6 * HOUR)
+    found = compared(law, 3, (0, 10))
+    assert found["adviser"][0] < 0.8 * found["30 min"][0]
+    assert found["adviser"][1] <= 1.03 * found["oracle"][0]
+
+
 @pytest.mark.parametrize("seconds", [0.0, -5.0, 1e-9, 1e12])
 def test_extreme_times_are_harmless(seconds):
     adviser = Adviser()
@@ -236,16 +285,7 @@ if sys.argv[1] == "1":
 
 def run(directory, attempt: int) -> list:
     environment = {"GOODPUT_DIR": str(directory), "PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin"}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(attempt)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environment,
-        check=False,
-    )
-    assert done.stdout, done.stderr
-    return json.loads(done.stdout)
+    return output(PROGRAM, environment, str(attempt))
 
 
 def test_in_a_process_that_was_killed_and_started_again(tmp_path):
@@ -255,6 +295,89 @@ def test_in_a_process_that_was_killed_and_started_again(tmp_path):
         assert (before, late, still, done) == (False, True, True, False)
         assert 0 <= after < interval / 2 and interval >= 10 and known == failures and saves == 2
         assert 0.01 <= seconds < 0.5  # the mean of 20 ms and nothing
+
+
+SAVES = """
+import json, os, sys, time
+import goodput
+goodput.start(run="r", rank=0, world_size=1)
+with goodput.step():
+    pass
+goodput.checkpoint_due()
+from goodput import _checkpoint_due as due
+answers = []
+def now_due():
+    due._due_age, due._next_ns = 0.0, 0
+    return goodput.checkpoint_due()
+for wait in (True, False):
+    answers += [now_due(), goodput.checkpoint_due()]
+    saving = goodput.checkpoint(1, wait=wait)
+    if wait:
+        del saving
+    else:
+        answers.append(goodput.checkpoint_due())
+        saving.commit()
+    answers.append(goodput.checkpoint_due())
+print(json.dumps(answers))
+"""
+
+
+def test_no_second_save_is_due_right_after_one(tmp_path):
+    """Nor one while one is written in the background."""
+    environment = {"GOODPUT_DIR": str(tmp_path), "PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin"}
+    found = output(SAVES, environment)
+    assert found == [True, True, False, True, True, False, False]
+
+
+ENDS = """
+import json, os, sys, time
+import goodput
+goodput.start(run="r", rank=0, world_size=1)
+given = json.loads(sys.argv[1])
+goodput.checkpoint_due(ends=time.time() + given if isinstance(given, (int, float)) else given)
+from goodput import _checkpoint_due as due
+print(json.dumps([due._due_age, due.adviser.end if due.adviser.end < 1e9 else None]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "slurm", "end"),
+    [(1000, None, 1000), (1000, "1", 1000), (None, 900, 900), (None, "soon", None), ("soon", None, None)],
+)
+def test_known_end_of_the_job(tmp_path, given, slurm, end):
+    """Given or Slurm's; what is no time is ignored. Without a step, 3 s of saves are left as slack."""
+    environment = {"GOODPUT_DIR": str(tmp_path), "PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin"}
+    if slurm is not None:
+        environment["SLURM_JOB_END_TIME"] = str(time.time() + slurm) if isinstance(slurm, int) else slurm
+    due, known = output(ENDS, environment, json.dumps(given))
+    if end is None:
+        assert (due, known) == (USUAL_SECONDS, None)
+    else:
+        assert end - 60 < known < end - 3 and due == pytest.approx(known - 30.0)
+
+
+def test_lives_that_the_limit_ended_are_no_failures(monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_START_TIME", str(time.time() - 2 * HOUR))
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(time.time() + 4 * HOUR))
+    limits = checkpoint_due._limits(60.0, None)
+    assert limits == pytest.approx((4 * HOUR + 60, 6 * HOUR), abs=5)
+    lives = [6 * HOUR - 100, 4 * HOUR, 5 * HOUR, HOUR]
+    assert checkpoint_due._informed({}, "", lives, limits).failures == 2
+    monkeypatch.delenv("SLURM_JOB_END_TIME")
+    assert checkpoint_due._limits(60.0, None) == ()
+
+
+def output(program: str, environment: dict[str, str], *arguments: str):
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout)
 
 
 def test_nothing_is_due_where_nothing_is_measured(tmp_path):

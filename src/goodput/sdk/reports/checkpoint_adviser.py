@@ -5,7 +5,13 @@ the best saves are those that keep most work: from a save at age a, the next one
 S(b) (b - a - d) + W(b), of which d is the time of a save and W(b) the same sum of all saves after b. It is found from the
 last age backwards, over ages that lie closer where failures are likelier: PARTS of them in Daly's interval for the mean
 hazard between them (equation 37 of "A higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 22,
-2006). A plan reaches to the age at which SURVIVAL_MIN of the runs that live now still do.
+2006). A plan reaches to the age at which SURVIVAL_MIN of the runs that live now still do, or to the known end of the job.
+
+The first lives say little, and a plan made from them may be worse than a save each USUAL_SECONDS. So these are left only
+where the plan is expected to waste less by the share EVIDENCE / n**2 after n failures: 75 % after two, 3 % after ten. With
+that, no law of bench/checkpoint_adviser.py has a number of failures after which a save each USUAL_SECONDS would waste less
+by over 1 %. Before the first failure intervals become longer with the time lived: they are the best for the highest rate of
+failures at which none would be seen for so long with a chance of 10 %.
 
 Cost: a plan takes some 10 ms; it is made once a life, again when the time of a save changes, and when the run lives long.
 """
@@ -13,13 +19,16 @@ Cost: a plan takes some 10 ms; it is made once a life, again when the time of a 
 from __future__ import annotations
 
 from bisect import bisect_right
-from math import log, sqrt
+from math import inf, log, sqrt
 from typing import NamedTuple
 
 from goodput.sdk.reports.failure_laws import FailureLaws
 
 PRIOR_SAVE_SECONDS = 30.0  # until a save was seen
 INTERVAL_SECONDS_MIN, INTERVAL_SECONDS_MAX = 10.0, 24 * 3600.0
+USUAL_SECONDS = 1800.0  # of work between saves, until there is evidence for another interval
+EVIDENCE = 3.0
+NONE_SEEN = log(10)  # failures, of which none is seen with a chance of 10 %
 SAVES_KEPT = 16  # the mean save is that of about so many of the newest
 PARTS = 6  # ages in an interval
 REACH = 80  # ages among which the next save is sought
@@ -30,12 +39,17 @@ SAVE_CHANGE = 1.2  # a save that takes so many times as long needs another plan
 
 
 class Plan(NamedTuple):
-    """Ages in seconds, the chance to reach each, and the work that saves after each are expected to keep."""
+    """Ages in seconds, the chance to reach each, and the work that saves after each are expected to keep.
+
+    `advantage` is by what share of its own waste it wastes less than a save each USUAL_SECONDS is expected to.
+    """
 
     save: float
+    end: float
     ages: list[float]
     survivals: list[float]
     kept: list[float]
+    advantage: float
 
 
 class Adviser:
@@ -43,7 +57,9 @@ class Adviser:
 
     def __init__(self) -> None:
         self.failures = 0
-        self.saves, self.save_seconds = 0, 0.0
+        self.saves, self.save_seconds, self.slowest_seconds = 0, 0.0, 0.0
+        self.end = inf  # the age at which the job is ended, where that is known
+        self._lived = 0.0
         self._laws = FailureLaws()
         self._plan: Plan | None = None
 
@@ -51,17 +67,21 @@ class Adviser:
         """A failure so many seconds after the one before, or after the start."""
         self.failures += 1
         self._laws.failed(seconds)
+        self._lived += max(seconds, 0.0)
         self._plan = None
 
     def note_alive(self, seconds: float) -> None:
         """Note `seconds` without a failure, at whose end the run was stopped for another reason."""
         self._laws.lived(seconds)
+        self._lived += max(seconds, 0.0)
         self._plan = None
 
     def note_save(self, seconds: float) -> None:
         self.saves += 1
         weight = 1 / min(self.saves, SAVES_KEPT)
-        self.save_seconds += weight * (max(seconds, 0.0) - self.save_seconds)
+        seconds = max(seconds, 0.0)
+        self.save_seconds += weight * (seconds - self.save_seconds)
+        self.slowest_seconds = max(seconds, self.save_seconds, (1 - weight) * self.slowest_seconds)
 
     @property
     def save_cost(self) -> float:
@@ -73,28 +93,47 @@ class Adviser:
         return _hazard(self._laws.survival(seconds), self._laws.survival(seconds + step), step)
 
     def interval(self, seconds: float) -> float:
-        """Seconds of work until the next save, from so many seconds after the last failure, at which one was made."""
-        save = max(self.save_cost, 0.01)
+        """Seconds of work until the next save, from so many seconds after the last failure, at which one was made.
+
+        The last save before the known end is done by then; once none fits before it, the next one is due USUAL_SECONDS
+        after it, for a job whose time was extended.
+        """
+        save, end = max(self.save_cost, 0.01), self.end if seconds < self.end else inf
+        left = end - seconds - save
+        if left < INTERVAL_SECONDS_MIN:
+            return end - seconds + USUAL_SECONDS
+        plan = self._current_plan(save, seconds, end) if self.failures else None
+        if plan is not None and plan.advantage > EVIDENCE / self.failures**2:
+            work = _planned_work(plan, seconds)
+        else:
+            work = self._usual_work(save, seconds)
+            if (
+                work + save > left
+            ):  # No other save would fit after this one, which keeps more if it is the last.
+                return left
+        return min(max(work, save, INTERVAL_SECONDS_MIN), INTERVAL_SECONDS_MAX, left)
+
+    def _usual_work(self, save: float, seconds: float) -> float:
+        """Without evidence for another interval."""
+        if self.failures:
+            return USUAL_SECONDS
+        return max(USUAL_SECONDS, young_daly(save, (self._lived + seconds) / NONE_SEEN))
+
+    def _current_plan(self, save: float, seconds: float, end: float) -> Plan:
         plan = self._plan
         if (
             plan is None
             or not plan.save / SAVE_CHANGE <= save <= plan.save * SAVE_CHANGE
+            or (plan.end != end and abs(plan.end - end) > save)
             or _is_behind(plan, seconds)
         ):
-            plan = self._plan = planned(self._laws, save, seconds)
-        first = bisect_right(plan.ages, seconds + plan.save)
-        best, at = -1.0, None
-        for j in range(first, min(first + REACH, len(plan.ages))):
-            kept = plan.survivals[j] * (plan.ages[j] - seconds - plan.save) + plan.kept[j]
-            if kept > best:
-                best, at = kept, j
-        work = INTERVAL_SECONDS_MAX if at is None else plan.ages[at] - seconds - save
-        return min(max(work, save, INTERVAL_SECONDS_MIN), INTERVAL_SECONDS_MAX)
+            plan = self._plan = planned(self._laws, save, seconds, end)
+        return plan
 
 
-def planned(laws: FailureLaws, save: float, begin: float) -> Plan:
-    """For a run that has lived for `begin` seconds, at which it saved."""
-    ages, survivals = _ages(laws, save, begin)
+def planned(laws: FailureLaws, save: float, begin: float, end: float = inf) -> Plan:
+    """For a run that has lived for `begin` seconds, at which it saved, and is ended at the age `end`."""
+    ages, survivals = _ages(laws, save, begin, end)
     kept = [0.0] * len(ages)
     for i in range(len(ages) - 2, -1, -1):
         start, best = ages[i] + save, 0.0
@@ -103,15 +142,41 @@ def planned(laws: FailureLaws, save: float, begin: float) -> Plan:
             if found > best:
                 best = found
         kept[i] = best
-    return Plan(save, ages, survivals, kept)
+    return Plan(save, end, ages, survivals, kept, _advantage(ages, survivals, save, kept[0], end))
 
 
-def _ages(laws: FailureLaws, save: float, begin: float) -> tuple[list[float], list[float]]:
+def _planned_work(plan: Plan, seconds: float) -> float:
+    first = bisect_right(plan.ages, seconds + plan.save)
+    best, at = -1.0, None
+    for j in range(first, min(first + REACH, len(plan.ages))):
+        kept = plan.survivals[j] * (plan.ages[j] - seconds - plan.save) + plan.kept[j]
+        if kept > best:
+            best, at = kept, j
+    return INTERVAL_SECONDS_MAX if at is None else plan.ages[at] - seconds - plan.save
+
+
+def _advantage(ages: list[float], survivals: list[float], save: float, kept: float, end: float) -> float:
+    """By what share more a save each USUAL_SECONDS, and one at the end, wastes than one that keeps `kept`."""
+    lived = usual = 0.0
+    saved, next_age = ages[0], ages[0] + USUAL_SECONDS + save
+    for i in range(1, len(ages)):
+        width = ages[i] - ages[i - 1]
+        lived += (survivals[i] + survivals[i - 1]) / 2 * width
+        while next_age <= ages[i]:
+            part = (next_age - ages[i - 1]) / width
+            usual += USUAL_SECONDS * (survivals[i - 1] + part * (survivals[i] - survivals[i - 1]))
+            saved, next_age = next_age, next_age + USUAL_SECONDS + save
+    if ages[-1] >= end:
+        usual += survivals[-1] * max(end - saved - save, 0.0)
+    return (lived - usual) / (lived - kept) - 1 if kept < lived else 0.0
+
+
+def _ages(laws: FailureLaws, save: float, begin: float, end: float) -> tuple[list[float], list[float]]:
     now = max(laws.survival(begin), 1e-300)
     ages, survivals, hazard = [begin], [1.0], 0.0
     least = max(save, INTERVAL_SECONDS_MIN) / PARTS
     step = least
-    while survivals[-1] > SURVIVAL_MIN and len(ages) < POINTS_MAX:
+    while survivals[-1] > SURVIVAL_MIN and len(ages) < POINTS_MAX and ages[-1] < end:
         step *= 1.25
         while True:
             survival = laws.survival(ages[-1] + step) / now
@@ -123,6 +188,9 @@ def _ages(laws: FailureLaws, save: float, begin: float) -> tuple[list[float], li
                 break
             # Not less than half of it, since what is hazardous may be all in the second half.
             step = max(min(most, step / 1.5 if is_steep else most), step / 2, least)
+        if ages[-1] + step > end:
+            step = end - ages[-1]
+            survival = laws.survival(end) / now
         ages.append(ages[-1] + step)
         survivals.append(survival)
         hazard = found

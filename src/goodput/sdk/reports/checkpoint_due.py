@@ -5,11 +5,16 @@ are still in the directory, HISTORY_MAX at most. A call looks at the clock; the 
 which takes some 100 us, and the pages of earlier attempts at the first call, 100 us each. A plan of saves takes some 30 ms:
 at the first call, after the first save, and once in half a plan, many intervals. Nothing raises, blocks or starts a thread:
 where nothing is measured, no checkpoint is due.
+
+Where the job's end is known, the last save is begun early enough to be committed by then if it takes as long as the
+slowest of the newest, a tenth of a save more, and is asked for SLACK_STEPS steps late.
 """
 
 from __future__ import annotations
 
 import os
+import time
+from math import inf, isfinite
 from time import perf_counter_ns
 
 from goodput.rank_page import page
@@ -22,6 +27,16 @@ READS = 20  # in an interval
 GIVEN_MAX = 1000
 ALL = page.NS_MAX - 1  # as the number of a step: none of the ring's are wanted
 NO_FAILURE = ("finished", "resumed")
+# Of Slurm, in seconds since the epoch: the limit of the job's time lies between them.
+START_VARIABLE, END_VARIABLE = "SLURM_JOB_START_TIME", "SLURM_JOB_END_TIME"
+AT_LIMIT_SECONDS, AT_LIMIT_SHARE = (
+    60.0,
+    0.02,
+)  # a life that is as long as the limit, but for so much, was ended by it
+SLACK_STEPS = 2
+SLACK_SAVES = 0.1
+BEGUN_MAX = 64
+SAVING_MAX = 3  # times as long as saves take, after which one has failed
 
 
 class CheckpointDue:
@@ -38,63 +53,120 @@ class CheckpointDue:
         self._event = 0
         self._saving_ns = 0  # in the checkpoint phase up to the last save
         self._begin_ns = 0
+        self._begun: dict[int, int] = {}  # when saves that are not committed were begun, by step
+        self._commit_seconds = 0.0  # from the begin of the last save until it was committed
 
-    def is_due(self, failures=()) -> bool:
+    def is_due(self, failures=(), ends=None) -> bool:
         """Never raises. `failures` counts at the first call only."""
         try:
             now_ns = perf_counter_ns()
-            if now_ns < self._next_ns:
+            writer = self._session.writer
+            if now_ns < self._next_ns and not (self._is_due and writer.words[page.W_EVENTS] != self._event):
                 return self._is_due
-            if self._session.writer is None:
+            if writer is None:
                 return False
-            return self._evaluate(now_ns, failures)
+            return self._evaluate(now_ns, failures, ends)
         except Exception:
             self._next_ns = perf_counter_ns() + 10**10
             return False
 
-    def _evaluate(self, now_ns: int, failures) -> bool:
+    def _evaluate(self, now_ns: int, failures, ends) -> bool:
         writer = self._session.writer
         from goodput.rank_page.reader import Reader
 
         snapshot = Reader(writer.path or "this process's page", writer.fd).snapshot(ALL, self._event)
         process = (writer.path, snapshot.identity["attempt"])
         if self.adviser is None or process != self._process:
-            self.adviser, self._process = self._informed(snapshot.identity, writer.path, failures), process
             self._begin_ns = snapshot.identity["start_mono_ns"]
+            limits = _limits((now_ns - self._begin_ns) / 1e9, ends)
+            self.adviser = _informed(snapshot.identity, writer.path, failures, limits)
+            self._process = process
             self._saved_age, self._due_age, self._event, self._saving_ns = 0.0, None, 0, 0
+            self._begun, self._commit_seconds = {}, 0.0
         self._follow(snapshot)
+        age = (now_ns - self._begin_ns) / 1e9
         if self._due_age is None:
+            self.adviser.end = self._end_age(age, snapshot.steps_done, ends)
             self._due_age = self._saved_age + self.adviser.interval(self._saved_age)
-        interval = self._due_age - self._saved_age
-        self._next_ns = now_ns + int(1e9 * max(interval / READS, READ_SECONDS_MIN))
-        self._is_due = now_ns - self._begin_ns >= 1e9 * self._due_age
+        is_saving = self._is_saving(now_ns)
+        self._is_due = age >= self._due_age and not is_saving
+        wait = READ_SECONDS_MIN
+        if not is_saving:
+            wait = max((self._due_age - self._saved_age) / READS, READ_SECONDS_MIN)
+        if age < self._due_age:
+            wait = min(wait, self._due_age - age)
+        self._next_ns = now_ns + int(1e9 * wait)
         return self._is_due
+
+    def _is_saving(self, now_ns: int) -> bool:
+        """Whether a save was begun that is not committed yet; one that takes far too long has failed."""
+        assert self.adviser is not None
+        usual = max(self.adviser.save_cost, self.adviser.slowest_seconds, self._commit_seconds)
+        return bool(self._begun) and now_ns - max(self._begun.values()) < 1e9 * SAVING_MAX * usual
+
+    def _end_age(self, age: float, steps: int, ends) -> float:
+        """The age of this attempt by which the last save has to end; inf where that is unknown."""
+        assert self.adviser is not None
+        save = self.adviser.save_cost
+        slowest = max(self.adviser.slowest_seconds, self._commit_seconds, save)
+        slack = slowest - save + SLACK_SAVES * save + SLACK_STEPS * age / max(steps, 1)
+        # The two clocks are of one host, and read together.
+        return age + _end(ends) - time.time() - slack
 
     def _follow(self, snapshot) -> None:
         """Note the checkpoints that were committed since the last time, and what they cost."""
         assert self.adviser is not None
         commits = [one for one in snapshot.events if one.kind == "checkpoint_committed"]
         self._event = max([self._event, *(one.number for one in snapshot.events)])
+        begun = {one.step: one.time_ns for one in snapshot.events if one.kind == "checkpoint_begun"}
+        self._begun = dict([*self._begun.items(), *begun.items()][-BEGUN_MAX:])
         if not commits:
             return
         saving_ns = dict(zip(snapshot.phases, snapshot.totals, strict=False)).get("checkpoint", 0)
-        for _ in commits:
+        for one in commits:
             self.adviser.note_save((saving_ns - self._saving_ns) / 1e9 / len(commits))
+            self._commit_seconds = (one.time_ns - self._begun.pop(one.step, one.time_ns)) / 1e9
         self._saving_ns = saving_ns
         self._saved_age = max((commits[-1].time_ns - self._begin_ns) / 1e9, self._saved_age)
         self._due_age = None
 
-    def _informed(self, identity: dict, path: str, failures) -> Adviser:
-        """An adviser that knows this rank's earlier attempts, or those that are given."""
-        adviser = Adviser()
-        given = [float(seconds) for seconds in list(failures)[:GIVEN_MAX]]
-        for seconds in given:
-            adviser.note_failure(seconds)
-        for earlier in () if given or not path else _earlier(identity, path):
+
+def _informed(identity: dict, path: str, failures, limits: tuple[float, ...]) -> Adviser:
+    """An adviser that knows this rank's earlier attempts, or those that are given. `limits`: lives that no failure ended."""
+    adviser = Adviser()
+    lives = [(float(seconds), True) for seconds in list(failures)[:GIVEN_MAX]]
+    if not lives and path:
+        for earlier in _earlier(identity, path):
             lived = (earlier.end_ns if earlier.ended else earlier.last_ns) - earlier.identity["start_mono_ns"]
-            note = adviser.note_alive if earlier.ended in NO_FAILURE else adviser.note_failure
-            note(max(lived, 0) / 1e9)
-        return adviser
+            lives.append((max(lived, 0) / 1e9, earlier.ended not in NO_FAILURE))
+    for seconds, has_failed in lives:
+        at_limit = any(
+            abs(seconds - limit) <= max(AT_LIMIT_SECONDS, AT_LIMIT_SHARE * limit) for limit in limits
+        )
+        note = adviser.note_failure if has_failed and not at_limit else adviser.note_alive
+        note(seconds)
+    return adviser
+
+
+def _end(ends) -> float:
+    """When the job is ended, in seconds since the epoch; inf where that is unknown."""
+    try:
+        found = float(os.environ.get(END_VARIABLE, "inf") if ends is None else ends)
+    except (TypeError, ValueError):
+        return inf
+    return found if isfinite(found) else inf
+
+
+def _limits(age: float, ends) -> tuple[float, ...]:
+    """How long an attempt lives that the known end of the job ends: this one, and one from the job's start on."""
+    end = _end(ends)
+    if end == inf:
+        return ()
+    try:
+        start = float(os.environ[START_VARIABLE])
+    except (KeyError, ValueError):
+        start = inf
+    return tuple(limit for limit in (age + end - time.time(), end - start) if limit > 0)
 
 
 def _earlier(identity: dict, path: str) -> list:
