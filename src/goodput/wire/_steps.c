@@ -3,23 +3,16 @@
  * The same results as step_blocks.check_block, step_columns and columns.bins, which replace this where it could not be
  * compiled; the same tests run on both. Nothing that Python has checked is trusted: a block that would be read or written
  * beyond its end raises ValueError. */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdint.h>
-#include <string.h>
+#include "_steps.h"
 
-enum { NUMBER, STEP, START, END, SAMPLES, DEVICE, TOTALS = 8, CELL_BYTES_MAX = 8 };
-#define VALUE_MAX ((UINT64_C(1) << 62) - 1)
 /* Larger blocks are decoded without the interpreter's lock. */
 #define CELLS_LOCKED_MAX (1 << 15)
-#define COUNT_MAX (PY_SSIZE_T_MAX >> 16) /* No size in bytes overflows. */
 
-/* A step block; `first` and `least` are read into one array, which `numbers` is. */
+/* A block, and the objects that its bytes belong to. */
 typedef struct {
+    Block of;
     PyObject *columns, *widths, *cells;
-    Py_ssize_t count, used, cell_bytes;
-    int64_t *numbers;
-} Block;
+} HeldBlock;
 
 /* Columns of what `followed` finds. */
 enum { FOLLOWED_END, FOLLOWED_SHIFTED, FOLLOWED_SAMPLES, FOLLOWED_LENGTH, FOLLOWED_PHASES };
@@ -29,13 +22,13 @@ enum { BINS = 31744, OCTAVE = 1024, OCTAVES = 32, BIN_BITS = 16, PLACES_MAX = 64
 
 static PyObject *name_count, *name_columns, *name_first, *name_least, *name_widths, *name_cells;
 
-static void block_clear(Block *block)
+static void block_clear(HeldBlock *block)
 {
     Py_CLEAR(block->columns);
     Py_CLEAR(block->widths);
     Py_CLEAR(block->cells);
-    PyMem_Free(block->numbers);
-    block->numbers = NULL;
+    PyMem_Free(block->of.numbers);
+    block->of.numbers = NULL;
 }
 
 static int read_bytes(PyObject *from, PyObject *name, PyObject **into)
@@ -59,21 +52,49 @@ static int read_numbers(PyObject *from, PyObject *name, int64_t *into, Py_ssize_
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* Read a block and check that its cells have the length that it says, and its columns are among `columns`. */
-static int block_read(PyObject *from, Py_ssize_t columns, Block *block)
+int block_fits(const Block *block, Py_ssize_t columns, Py_ssize_t widths_used)
 {
-    Py_ssize_t stride = 0, right = 0;
+    Py_ssize_t stride = 0;
+    if (widths_used != block->used || block->count < 1 || block->count > COUNT_MAX)
+        return 0;
+    for (Py_ssize_t j = 0; j < block->used; j++) {
+        if (block->widths[j] > CELL_BYTES_MAX || block->columns[j] >= columns)
+            return 0;
+        stride += block->widths[j];
+    }
+    return block->cell_bytes == (block->count - 1) * stride;
+}
+
+int block_is_accepted(const Block *block, Py_ssize_t rows_max)
+{
+    for (Py_ssize_t j = 0; j < block->used; j++) {
+        if ((j && block->columns[j] <= block->columns[j - 1]) || block->columns[j] == DEVICE + 1 ||
+            block->columns[j] == DEVICE + 2)
+            return 0;
+        if ((uint64_t)block->numbers[j] > VALUE_MAX)
+            return 0;
+    }
+    return block->count <= rows_max;
+}
+
+/* Read a block and check that it can be decoded into `columns`. */
+static int block_read(PyObject *from, Py_ssize_t columns, HeldBlock *held)
+{
+    Block *block = &held->of;
     PyObject *count = PyObject_GetAttr(from, name_count);
-    memset(block, 0, sizeof *block);
+    memset(held, 0, sizeof *held);
     if (count == NULL)
         return -1;
     block->count = PyLong_AsSsize_t(count);
     Py_DECREF(count);
-    if (PyErr_Occurred() || read_bytes(from, name_columns, &block->columns) < 0 ||
-        read_bytes(from, name_widths, &block->widths) < 0 || read_bytes(from, name_cells, &block->cells) < 0)
+    if (PyErr_Occurred() || read_bytes(from, name_columns, &held->columns) < 0 ||
+        read_bytes(from, name_widths, &held->widths) < 0 || read_bytes(from, name_cells, &held->cells) < 0)
         return -1;
-    block->used = PyBytes_GET_SIZE(block->columns);
-    block->cell_bytes = PyBytes_GET_SIZE(block->cells);
+    block->used = PyBytes_GET_SIZE(held->columns);
+    block->cell_bytes = PyBytes_GET_SIZE(held->cells);
+    block->columns = (const uint8_t *)PyBytes_AS_STRING(held->columns);
+    block->widths = (const uint8_t *)PyBytes_AS_STRING(held->widths);
+    block->cells = (const uint8_t *)PyBytes_AS_STRING(held->cells);
     block->numbers = PyMem_Malloc(sizeof(int64_t) * (size_t)(2 * block->used + 1));
     if (block->numbers == NULL) {
         PyErr_NoMemory();
@@ -82,31 +103,10 @@ static int block_read(PyObject *from, Py_ssize_t columns, Block *block)
     if (read_numbers(from, name_first, block->numbers, block->used) < 0 ||
         read_numbers(from, name_least, block->numbers + block->used, block->used) < 0)
         return -1;
-    for (; right < block->used && right < PyBytes_GET_SIZE(block->widths); right++) {
-        uint8_t width = (uint8_t)PyBytes_AS_STRING(block->widths)[right];
-        if (width > CELL_BYTES_MAX || (uint8_t)PyBytes_AS_STRING(block->columns)[right] >= columns)
-            break;
-        stride += width;
-    }
-    if (right < block->used || PyBytes_GET_SIZE(block->widths) != block->used || block->count < 1 || block->count > COUNT_MAX ||
-        block->cell_bytes != (block->count - 1) * stride) {
-        PyErr_SetString(PyExc_ValueError, "a step block cannot be decoded");
-        return -1;
-    }
-    return 0;
-}
-
-/* Whether the block is one that step_blocks.check_block accepts; block_read has accepted it. */
-static int is_accepted(const Block *block, Py_ssize_t rows_max)
-{
-    const uint8_t *columns = (const uint8_t *)PyBytes_AS_STRING(block->columns);
-    for (Py_ssize_t j = 0; j < block->used; j++) {
-        if ((j && columns[j] <= columns[j - 1]) || columns[j] == DEVICE + 1 || columns[j] == DEVICE + 2)
-            return 0;
-        if ((uint64_t)block->numbers[j] > VALUE_MAX)
-            return 0;
-    }
-    return block->count <= rows_max;
+    if (block_fits(block, columns, PyBytes_GET_SIZE(held->widths)))
+        return 0;
+    PyErr_SetString(PyExc_ValueError, "a step block cannot be decoded");
+    return -1;
 }
 
 static PyObject *count_rows(PyObject *self, PyObject *arguments)
@@ -116,12 +116,12 @@ static PyObject *count_rows(PyObject *self, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "O!nn", &PyList_Type, &blocks, &width, &rows_max))
         return NULL;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(blocks) && total >= 0; i++) {
-        Block block;
+        HeldBlock block;
         if (block_read(PyList_GET_ITEM(blocks, i), TOTALS + 2 * width, &block) < 0) {
             PyErr_Clear();
             total = -1;
         } else {
-            total = is_accepted(&block, rows_max) ? total + block.count : -1;
+            total = block_is_accepted(&block.of, rows_max) ? total + block.of.count : -1;
         }
         block_clear(&block);
     }
@@ -133,14 +133,13 @@ static void decode_block(const Block *block, uint64_t *values, Py_ssize_t column
                          uint64_t *sums)
 {
     Py_ssize_t count = block->count, rest = count - 1;
-    const uint8_t *plane = (const uint8_t *)PyBytes_AS_STRING(block->cells);
+    const uint8_t *plane = block->cells;
     uint64_t *start = values + START * rows + at, *end = values + END * rows + at, *none = values + TOTALS * rows + at;
     for (Py_ssize_t column = 0; column < columns; column++)
         memset(values + column * rows + at, 0, sizeof(uint64_t) * (size_t)count);
     memset(sums, 0, sizeof(uint64_t) * (size_t)count);
     for (Py_ssize_t j = 0; j < block->used; j++) {
-        int column = (uint8_t)PyBytes_AS_STRING(block->columns)[j];
-        int width = (uint8_t)PyBytes_AS_STRING(block->widths)[j];
+        int column = block->columns[j], width = block->widths[j];
         uint64_t *own = values + column * rows + at, least = (uint64_t)block->numbers[block->used + j];
         own[0] = (uint64_t)block->numbers[j];
         for (int byte = 0; byte < width; byte++, plane += rest)
@@ -197,12 +196,6 @@ static int has_wrong_row(const uint64_t *values, Py_ssize_t columns, Py_ssize_t 
     return wrong;
 }
 
-/* What is known of the rows of several blocks: see step_columns.Heads. */
-typedef struct {
-    uint64_t first, last, step, start, end;
-    int wrong;
-} Heads;
-
 static void note_heads(Heads *heads, const uint64_t *values, Py_ssize_t rows, Py_ssize_t at, Py_ssize_t count)
 {
     const uint64_t *start = values + START * rows + at, *end = values + END * rows + at;
@@ -219,35 +212,40 @@ static void note_heads(Heads *heads, const uint64_t *values, Py_ssize_t rows, Py
     }
 }
 
+void block_decode(const Block *block, uint64_t *values, Py_ssize_t columns, Py_ssize_t rows, Py_ssize_t at, uint64_t *sums,
+                  Heads *heads)
+{
+    decode_block(block, values, columns, rows, at, sums);
+    heads->wrong |= has_wrong_row(values, columns, rows, at, block->count, sums);
+    note_heads(heads, values, rows, at, block->count);
+}
+
 static int decode_into(PyObject *blocks, uint64_t *values, Py_ssize_t columns, Py_ssize_t rows, Heads *heads)
 {
     Py_ssize_t at = 0;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(blocks); i++) {
-        Block block;
+        HeldBlock held;
         uint64_t few[64], *sums = few;
-        if (block_read(PyList_GET_ITEM(blocks, i), columns, &block) < 0 || block.count > rows - at) {
+        if (block_read(PyList_GET_ITEM(blocks, i), columns, &held) < 0 || held.of.count > rows - at) {
             if (!PyErr_Occurred())
                 PyErr_SetString(PyExc_ValueError, "step blocks have more rows than there is room for");
-            block_clear(&block);
+            block_clear(&held);
             return -1;
         }
-        if (block.count > 64 && (sums = PyMem_Malloc(sizeof(uint64_t) * (size_t)block.count)) == NULL) {
-            block_clear(&block);
+        Py_ssize_t count = held.of.count;
+        if (count > 64 && (sums = PyMem_Malloc(sizeof(uint64_t) * (size_t)count)) == NULL) {
+            block_clear(&held);
             PyErr_NoMemory();
             return -1;
         }
-        PyThreadState *saved = block.count * columns > CELLS_LOCKED_MAX ? PyEval_SaveThread() : NULL;
-        decode_block(&block, values, columns, rows, at, sums);
-        if (heads != NULL) {
-            heads->wrong |= has_wrong_row(values, columns, rows, at, block.count, sums);
-            note_heads(heads, values, rows, at, block.count);
-        }
+        PyThreadState *saved = count * columns > CELLS_LOCKED_MAX ? PyEval_SaveThread() : NULL;
+        block_decode(&held.of, values, columns, rows, at, sums, heads);
         if (saved != NULL)
             PyEval_RestoreThread(saved);
         if (sums != few)
             PyMem_Free(sums);
-        at += block.count;
-        block_clear(&block);
+        at += count;
+        block_clear(&held);
     }
     if (at == rows)
         return 0;
@@ -437,6 +435,8 @@ static PyMethodDef functions[] = {
      "length, and the time within the step of each phase but the first; returns how many."},
     {"count_bins", count_bins, METH_VARARGS,
      "count_bins(times, places): keys (place << 16 | bin) in order and their counts, as bytes."},
+    {"known_ranks", known_ranks, METH_VARARGS,
+     "known_ranks(body, known, live): see ingest.known_ranks; None for a push that is not plain."},
     {NULL},
 };
 

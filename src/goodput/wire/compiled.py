@@ -1,4 +1,4 @@
-"""What is compiled of this package (_steps.c); `steps` is None where no compiler was, or where GOODPUT_PURE is set.
+"""What is compiled of this package (_steps.c, _reports.c); `steps` is None where no compiler was, or where GOODPUT_PURE is set.
 
 Each caller has the same in Python.
 """

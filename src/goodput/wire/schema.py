@@ -421,7 +421,7 @@ def check(report: RankReport, is_known: bool = False) -> None:
     steps = len(report.steps) + _count_in_blocks(report.blocks, width, who)
     if steps > STEPS_MAX or len(report.events) > EVENTS_MAX:
         raise SchemaError(f"{who}: {steps} steps and {len(report.events)} events in one report")
-    _check_live(report.live, report.phases, who)
+    check_live(report.live, report.phases, who)
     for row in report.steps:
         check_step(row, width, who)
     for event in report.events:
@@ -457,7 +457,7 @@ def without_wrong_options(report: RankReport) -> RankReport:
     for name in _OPTIONAL_LIVE:
         usual = msgspec.structs.replace(_PLAIN_LIVE, **{name: getattr(live, name)})
         try:
-            _check_live(usual, ("none",), "")
+            check_live(usual, ("none",), "")
         except SchemaError:
             live = msgspec.structs.replace(live, **{name: getattr(_PLAIN_LIVE, name)})
     return msgspec.structs.replace(report, identity=identity, live=live)
@@ -503,7 +503,8 @@ def _is_time(ns: int) -> bool:
     return 0 <= ns < TIME_NS_MAX
 
 
-def _check_live(live: Live, phases: tuple[str, ...], who: str) -> None:
+def check_live(live: Live, phases: tuple[str, ...], who: str) -> None:
+    """Raise SchemaError if a live part is invalid for a rank with these phases."""
     numbers = (
         *(live.now_ns, live.last_ns, live.end_ns, live.steps_done, live.samples, live.cost_ns),
         *(live.step_next + 1, live.unmeasured, *live.drops.values()),

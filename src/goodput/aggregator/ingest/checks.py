@@ -122,3 +122,9 @@ def merged_bytes(report: schema.NodeReport) -> int:
         width = max(width, len(rank.phases))
     columns = TOTALS + 2 * min(width, schema.PHASES_MAX)
     return MERGED_SHARE * 8 * columns * min(rows, schema.STEPS_MAX) + RANK_BYTES * len(report.ranks)
+
+
+def parts_bytes(parts: Sequence[Part]) -> int:
+    """The same for parts whose steps are decoded."""
+    of_steps = sum([steps.values.nbytes for _, steps in parts if steps is not None])
+    return MERGED_SHARE * of_steps + RANK_BYTES * len(parts)

@@ -18,7 +18,8 @@ class PushedSteps(NamedTuple):
     """Rows of one rank in ascending number, (columns, rows), and what is known of them without looking.
 
     `first` and `last` are the first and the last row's numbers, `first_step` is the first row's index; `start_ns` is the
-    least start, `end_ns` the greatest end. Without rows all are 0.
+    least start, `end_ns` the greatest end. Without rows all are 0. `packed` is a step block of exactly these rows in
+    MessagePack, where that is at hand.
     """
 
     values: np.ndarray
@@ -27,6 +28,7 @@ class PushedSteps(NamedTuple):
     first_step: int = 0
     start_ns: int = 0
     end_ns: int = 0
+    packed: bytes = b""
 
 
 def pushed(values: np.ndarray) -> PushedSteps:
@@ -99,7 +101,9 @@ def _described(
 
 class _Heads(NamedTuple):
     lows: list[int]  # the first row of each report and, last, the number of rows
-    of: list[tuple[int, ...]]  # PushedSteps without the values; of reports without rows anything
+    of: list[
+        tuple[int, int, int, int, int]
+    ]  # PushedSteps without the values; of reports without rows anything
 
 
 def _heads(columns: StepColumns, begins: np.ndarray) -> _Heads:
@@ -112,8 +116,9 @@ def _heads(columns: StepColumns, begins: np.ndarray) -> _Heads:
     start, end = np.zeros_like(firsts), np.zeros_like(firsts)
     start[filled] = np.minimum.reduceat(columns.start, firsts[filled])
     end[filled] = np.maximum.reduceat(columns.end, firsts[filled])
-    heads = columns.number[firsts], columns.number[begins[1:] - 1], columns.step[firsts], start, end
-    return _Heads(lows, list(zip(*(one.tolist() for one in heads), strict=True)))
+    numbers = columns.number[firsts], columns.number[begins[1:] - 1]
+    first, last, step, starts, ends = (one.tolist() for one in (*numbers, columns.step[firsts], start, end))
+    return _Heads(lows, list(zip(first, last, step, starts, ends, strict=True)))
 
 
 def in_parts(

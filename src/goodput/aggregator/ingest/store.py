@@ -237,13 +237,18 @@ class Store:
 
     def has_accepted(self, report: schema.RankReport) -> bool:
         """Whether a report of the same process with this identity and these phases was merged before."""
+        return self.accepted(report) is not None
+
+    def accepted(self, report: schema.RankReport) -> Process | None:
+        """The process of a report, where it has this identity and these phases."""
         process = self.processes.get(_key(report.identity))
-        return (
+        is_same = (
             process is not None
             and process.identity == report.identity
             and process.attempt.phases == report.phases
             and process.attempt.phase_states == report.phase_states
         )
+        return process if is_same else None
 
     def _note_late(self, run: str, key: Key, number: int) -> None:
         numbers = self.late.setdefault(run, {})
@@ -459,11 +464,13 @@ def _check_times(report: schema.RankReport, steps_end_ns: int, now_ns: int) -> N
 
 def _block_of(report: schema.RankReport, steps: PushedSteps) -> NewBlock | None:
     """The block that has all rows of a report, None where there is none that can be stored as it is."""
-    count = steps.values.shape[1]
-    if len(report.blocks) != 1 or not 0 < count <= BLOCK_ROWS_MAX:
+    count, packed = steps.values.shape[1], steps.packed
+    if not 0 < count <= BLOCK_ROWS_MAX or not (packed or len(report.blocks) == 1):
         return None
     times = steps.start_ns, steps.end_ns
-    return NewBlock(pack(report.blocks[0]), len(report.phases), count, steps.first, steps.last, *times)
+    return NewBlock(
+        packed or pack(report.blocks[0]), len(report.phases), count, steps.first, steps.last, *times
+    )
 
 
 def _order(attempt: Attempt) -> tuple[int, int]:
