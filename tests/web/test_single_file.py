@@ -522,6 +522,9 @@ def test_written_page_fits_a_phone(tab, example, color_scheme):
     page = tab(f"file://{example[1]}", width=360, height=740, color_scheme=color_scheme)
     page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
     assert page.evaluate("[innerWidth, document.documentElement.scrollWidth]") == [360, 360]
+    edges = "Array.from(document.querySelectorAll('#run .card, #log'), (one) => one.getBoundingClientRect())"
+    shown = f"{edges}.filter((one) => one.width > 300).map((one) => one.left)"
+    assert len(page.evaluate(shown)) > 5 and len(set(page.evaluate(shown))) == 1, "one column of cards"
 
 
 def test_only_live_parts_need_an_aggregator(example):

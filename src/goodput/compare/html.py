@@ -68,7 +68,7 @@ def comparison_page(found: Comparison, base: Sequence[Steps], new: Sequence[Step
         for one in text.ratios_of(found)
     ]
     body = [
-        f'<p class="card sentence">{escape(text.verdict(found))}</p>',
+        f'<p class="card sentence">{_unbroken(text.verdict(found))}</p>',
         '<div class="pair">',
         _card(f"Where a {found.per}'s time goes", _picture(
             pictures.stacked_bars(bars, shown, f"time of a {found.per} by state, base and new"), _legend(found.states))),
@@ -107,7 +107,7 @@ def scaling_page(found: Scaling) -> str:
     ]
     states = {part.name: part for one in found.sizes for part in one.parts}
     body = [
-        f'<p class="card sentence">{escape(scaling_text.verdict(found, found.sizes[-1]))}</p>',
+        f'<p class="card sentence">{_unbroken(scaling_text.verdict(found, found.sizes[-1]))}</p>',
         '<div class="pair">',
         _card("Efficiency over GPUs, with 95 % intervals", _picture(
             pictures.over_sizes([one.gpus for one in found.sizes], spans, "efficiency over the number of GPUs"))),
@@ -170,7 +170,7 @@ def _picture(svg: str, legend: str = "") -> str:
 
 
 def _card(title: str, body: str) -> str:
-    return f'<section class="card"><h2>{escape(title)}</h2>{body}</section>'
+    return f'<section class="card"><h2>{_unbroken(title)}</h2>{body}</section>'
 
 
 def _list(lines: Iterable[str]) -> str:
@@ -182,9 +182,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], has_total: bool 
 
     def row(cells: Sequence[str]) -> str:
         first, *rest = cells
-        # On a phone a cell may break before its interval, not within it.
-        whole = (escape(cell).replace("± ", "±&nbsp;").replace(" %", "&nbsp;%") for cell in rest)
-        values = "".join(f'<td class="n">{cell}</td>' for cell in whole)
+        values = "".join(f'<td class="n">{_unbroken(cell)}</td>' for cell in rest)
         return f'<tr><th scope="row">{escape(first)}</th>{values}</tr>'
 
     top = "".join(
@@ -196,6 +194,11 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], has_total: bool 
         f'<div class="table"><table><thead><tr>{top}</tr></thead><tbody>{"".join(map(row, body))}</tbody>'
         f"<tfoot>{''.join(map(row, foot))}</tfoot></table></div>"
     )
+
+
+def _unbroken(text: str) -> str:
+    """Text that may break before an interval, not within it, nor between a number and its percent sign."""
+    return escape(text).replace("± ", "±&nbsp;").replace(" %", "&nbsp;%")
 
 
 def _page(title: str, body: Iterable[str]) -> str:

@@ -142,7 +142,7 @@ def over_sizes(sizes: Sequence[int], spans: Sequence[Span], label: str) -> str:
         if at == len(sizes) - 1 or (x(len(sizes) - 1) - x(at) > 44 and x(at) - last > 44):
             parts.append(_text(x(at), high + 24, f"{sizes[at]:,}", "middle"))
             last = last if at == len(sizes) - 1 else x(at)
-    parts.append(_text(left + (WIDTH - left) / 2, high + below + 2, "GPUs", "middle tick"))
+    parts.append(_text(left + (WIDTH - left) / 2, high + below + 2, "GPUs", "middle"))
     return _svg(parts, high + below + 8, label)
 
 
