@@ -55,7 +55,7 @@ class Replays:
 
     def request_seldom(self, account: Account, past: Callable[[], Past], revision: int | None) -> None:
         """As `request`, for callers that request all runs repeatedly: all together take a fiftieth of a core."""
-        if len(account.ranks) <= RANKS_MAX and time.monotonic() >= self._idle_until_seconds:
+        if time.monotonic() >= self._idle_until_seconds:
             self.request(account, past, revision)
 
     def request(
