@@ -4,6 +4,7 @@ import json
 from fractions import Fraction
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from support.compare.logs import autocorrelated, write_log
@@ -11,6 +12,7 @@ from support.compare.logs import autocorrelated, write_log
 from goodput.cli import main
 from goodput.compare.comparison import compare
 from goodput.compare.steps import read
+from goodput.compare.text import render
 
 
 @pytest.fixture
@@ -45,6 +47,16 @@ def test_text_has_verdict_table_and_cost(log, capsys):
     assert "step -8." in text and ": loader -8.0" in text and "a thousand steps: $1.00, now $0.92" in text
     assert main(["compare", *runs, "--markdown"]) == 0
     assert "| loader | 100.00 | 60.00 | -40.00 | -8.0 % |" in capsys.readouterr().out
+
+
+def test_changes_of_pace_fit_the_terminal(log):
+    names = "base-of-the-experiment", "with-a-cache-for-decoded-images"
+    base, new = (read(log(name, seconds)) for name, seconds in zip(names, (0.5, 0.46), strict=True))
+    found = compare([base], [new])
+    sides = [msgspec.structs.replace(found.new[0], changes=[(2_000_000, 0.071), (3_000_000, -0.112)])]
+    text = render(msgspec.structs.replace(found, new=sides))
+    assert "+7.1 % from step 2000000, -11.2 % from step 3000000" in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_exit_status_tells_slower_runs(log, capsys):

@@ -37,7 +37,7 @@ def test_one_trace_as_text(tmp_path, capsys):
     # knows what those are, since no work follows.
     rows = [line for line in lines if line.startswith("  ProfilerStep#")]
     assert len(rows) == 3
-    assert rows[0].replace(" %", "").split() == [
+    assert rows[0].replace("%", "").split() == [
         "ProfilerStep#0",
         "1",
         "ms",
@@ -49,7 +49,7 @@ def test_one_trace_as_text(tmp_path, capsys):
         "0.0",
         "33.3",
     ]
-    assert rows[2].replace(" %", "").split() == [
+    assert rows[2].replace("%", "").split() == [
         "ProfilerStep#2",
         "1",
         "ms",
@@ -62,9 +62,10 @@ def test_one_trace_as_text(tmp_path, capsys):
         "33.3",
     ]
     assert "gemm?[31m" in out and "\x1b" not in out
-    assert "largest cause: loader, 25.0 % of the steps' time; by its share 1.33x as fast" in out
-    assert "holds up each step by 250 µs" in out
-    assert max(map(len, lines[1:])) <= 100
+    flat = " ".join(out.split())
+    assert "largest cause: loader, 25.0 % of the steps' time; by its share 1.33x as fast" in flat
+    assert "holds up each step by 250 µs" in flat
+    assert max(map(len, lines[1:])) <= 80
 
 
 def test_largest_cause_has_the_share_of_the_table(tmp_path, capsys):
@@ -73,8 +74,8 @@ def test_largest_cause_has_the_share_of_the_table(tmp_path, capsys):
     events += [launch(89_950, 5, 1), kernel(89_960, 10_040, correlation=1)]
     _, out, _ = run(capsys, write(tmp_path / "t.json", events))
     (total,) = [line for line in out.splitlines() if line.startswith("  total")]
-    assert "50.0 %" in total
-    assert "largest cause: loader, 50.0 % of the steps' time" in out
+    assert "50.0%" in total
+    assert "largest cause: loader, 50.0 % of the steps' time" in " ".join(out.split())
 
 
 def test_json_document_closes(tmp_path, capsys):
@@ -90,16 +91,17 @@ def test_json_document_closes(tmp_path, capsys):
 def test_title_tells_what_optimizer_steps_leave_out(tmp_path, capsys):
     marks = [note(100 * i, 10, "Optimizer.step#SGD.step") for i in range(3)]
     _, out, _ = run(capsys, write(tmp_path / "t.json", [op(0, 300), *marks]))
-    assert "2 steps by Optimizer.step, each to its end; the time before and after is left out" in out
+    flat = " ".join(out.split())
+    assert "2 steps by Optimizer.step, each to its end; the time before and after is left out" in flat
 
 
 def test_many_steps_and_ranks_fit_a_screen(tmp_path, capsys):
     _, out, _ = run(capsys, trace(tmp_path / "t.json", steps=57))
-    assert "… and 37 more" in out and len(out.splitlines()) < 50
+    assert "… and 41 more" in out and len(out.splitlines()) < 50
     paths = [trace(tmp_path / f"{rank}.json", rank=rank, steps=1) for rank in range(25)]
     _, out, _ = run(capsys, *paths)
-    assert "25 ranks, 25 devices" in out and "… and 5 more" in out and len(out.splitlines()) < 50
-    assert "exposed communication over 1 steps: 2.5 ms that all ranks paid" in out
+    assert "25 ranks, 25 devices" in out and "… and 9 more" in out and len(out.splitlines()) < 50
+    assert "exposed communication over 1 steps: 2.5 ms that all ranks paid" in " ".join(out.split())
 
 
 def test_broken_file_is_reported_and_the_rest_used(tmp_path, capsys):

@@ -79,7 +79,7 @@ def test_answer_in_a_file(tmp_path, capsys):
     path.write_text(json.dumps(answer(rank(0), rank(1, calls=3))))
     assert main(["analyze", "--ras", str(path)]) == 0
     out = capsys.readouterr().out
-    assert "behind: rank 1 on 172.16.64.245" in out and max(map(len, out.splitlines())) <= 100
+    assert "behind: rank 1 on 172.16.64.245" in out and max(map(len, out.splitlines())) <= 80
     assert main(["analyze", "--ras", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["communicators"][0]["is_moving"] is None
 

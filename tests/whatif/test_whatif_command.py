@@ -91,6 +91,9 @@ def test_waits_that_were_not_measured_are_unknown(tmp_path, own, capsys):
     found = answers(capsys, path)
     assert found["answers"] == [] and found["gains"] == {}
     assert "no communication was measured" in found["unknown"][0]["reason"]
+    assert main(["whatif", path]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80 and found["unknown"][0]["reason"] in " ".join(" ".join(lines).split())
 
 
 def test_one_rank_has_no_ranks_to_compare(tmp_path, own, capsys):

@@ -9,11 +9,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import itertools
 import math
 import os
 import pkgutil
+import re
 import signal
 import sys
+import textwrap
 import threading
 import time
 
@@ -28,6 +31,7 @@ EXTRAS = {
 }
 # A cycle of objects that was frozen before it became garbage stays for so long.
 FULL_COLLECTION_SECONDS = 3600.0
+_INDENT = " " * 6
 SECONDS_MAX = 4.6e9  # 146 years, as in run logs
 
 
@@ -41,6 +45,39 @@ class Parser(argparse.ArgumentParser):
             advice = "omit it for its default" if has_default else "is a variable unset?"
             raise argparse.ArgumentError(action, f"empty value; {advice}")
         return super()._get_values(action, arg_strings)
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Wraps the prose of descriptions and epilogs to the terminal; indented lines, such as examples, stay lines.
+
+    Of an example that is too long, what it is for goes on a line of its own.
+    """
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = []
+        for is_prose, group in itertools.groupby(
+            text.splitlines(), lambda line: bool(line) and not line[0].isspace()
+        ):
+            if is_prose:
+                lines += textwrap.wrap(" ".join(group), width, break_on_hyphens=False)
+            else:
+                lines += itertools.chain.from_iterable(_example(line, width) for line in group)
+        return "\n".join(indent + line for line in lines)
+
+
+def _example(line: str, width: int) -> list[str]:
+    """A call, and after two spaces what it does, in lines that a shell takes too."""
+    if len(line) <= width:
+        return [line]
+    found = re.fullmatch(r"(\s*\S.*?)\s{2,}(\S.*)", line)
+    call, *does = [line] if found is None else [found[1], f"{_INDENT}{found[2]}"]
+    options = {"subsequent_indent": _INDENT, "break_long_words": False, "break_on_hyphens": False}
+    *first, last = textwrap.wrap(call, width - len(" \\"), **options)
+    return [
+        *(f"{one} \\" for one in first),
+        last,
+        *(one for text in does for one in textwrap.wrap(text, width, **options)),
+    ]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -59,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
             help=command.HELP,
             description=command.DESCRIPTION,
             epilog=command.EPILOG,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=HelpFormatter,
         )
         added.set_defaults(call=command.call)
         command.add_options(added)

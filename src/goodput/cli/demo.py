@@ -12,7 +12,8 @@ from goodput.cli import fail, number
 HELP = "train a small model with planted faults and account for every second"
 DESCRIPTION = """Train a small language model on a few processes with a slow loader on one rank, kill one rank in
 the middle, restart from the checkpoint, and print where the time went. Needs no GPU and no server."""
-EPILOG = "example: goodput demo --ranks 4 --slow-rank 1 --loader-delay 0.03 --json demo.json"
+EPILOG = """example:
+  goodput demo --ranks 4 --slow-rank 1 --loader-delay 0.03 --json demo.json"""
 
 
 def add_options(parser) -> None:

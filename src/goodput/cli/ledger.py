@@ -73,6 +73,7 @@ def call(arguments) -> int:
 def _show(ledger, arguments) -> int:
     import msgspec
 
+    from goodput.account.text import wrap
     from goodput.aggregator.ledger.inspection import contents
 
     found = contents(ledger, arguments.keep_steps, time.time_ns())
@@ -84,20 +85,21 @@ def _show(ledger, arguments) -> int:
         f"{found.runs} runs ({found.closed_runs} closed), {found.processes} rank processes, {found.events} events"
     )
     print(f"growth: about {_size(found.bytes_per_day)} a day")
-    rows = [("TIER", "BLOCKS", "ROWS", "SIZE", "BYTES/STEP", "FROM", "TO")]
+    rows = [("TIER", "BLOCKS", "ROWS", "SIZE", "B/STEP", "FROM", "TO")]
     for tier in found.tiers:
         a_step = f"{tier.bytes / tier.steps:.1f}" if tier.steps else "-"
-        times = _day(tier.oldest), _day(tier.newest)
+        times = _from_to(tier.oldest, tier.newest)
         rows.append((tier.name, f"{tier.blocks:,}", f"{tier.rows:,}", _size(tier.bytes), a_step, *times))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for at, row in enumerate(rows):
         line = "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
         print(_bold(line) if at == 0 else line)
     if found.steps_kept_longer:
-        print(
+        kept = (
             f"{found.steps_kept_longer:,} steps are older than {arguments.keep_steps:g} days and kept, since the "
             "aggregator has not closed their runs: they are running, or were not ended (goodput end RUN)"
         )
+        print(wrap(kept))
     return 0
 
 
@@ -222,5 +224,9 @@ def _size(count: float) -> str:
     return ""
 
 
-def _day(seconds: float | None) -> str:
-    return "-" if seconds is None else time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
+def _from_to(oldest: float | None, newest: float | None) -> tuple[str, str]:
+    """Two moments, UTC; to the minute if less than a day lies between them."""
+    if oldest is None or newest is None:
+        return "-", "-"
+    form = "%Y-%m-%d" if newest - oldest >= 86_400 else "%Y-%m-%d %H:%M"
+    return time.strftime(form, time.gmtime(oldest)), time.strftime(form, time.gmtime(newest))

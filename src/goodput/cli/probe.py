@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import json
@@ -10,7 +9,7 @@ import os
 import time
 
 import goodput
-from goodput.cli import fail, message, number
+from goodput.cli import HelpFormatter, fail, message, number
 from goodput.cli.compare import share
 
 FILE_BYTES_MAX = 64 << 20
@@ -70,7 +69,7 @@ def add_options(parser) -> None:
         description="Measure a DataLoader over workers, batch size and pinning, and name what limits it;\n"
         "or tell it from the recorded batches of trainings.",
         epilog=LOADER_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     add_loader_options(loader)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from goodput.account.text import wrap
 from goodput.compare.scaling import Part, Scaling, Size
 from goodput.compare.text import SHARE_SHOWN, changes_of, described, unit_of
 
@@ -16,9 +17,9 @@ NAMED = 3  # states that a sentence names
 
 
 def render(found: Scaling) -> str:
-    """Lines of at most 80 columns, but for long names of runs."""
+    """Lines of at most 80 columns."""
     unit_ns, unit = unit_of(found.sizes[0].step_ns)
-    lines = [*heads(found), "", KINDS[found.kind], ""]
+    lines = [*map(wrap, heads(found)), "", KINDS[found.kind], ""]
     lines.append(
         f"  {'GPUs':>6}  {'step ' + unit:>11}  {'efficiency, 95 %':>18}  {'speed-up':>8}{_priced_heads(found)}"
     )
@@ -27,8 +28,8 @@ def render(found: Scaling) -> str:
             f"  {one.gpus:6,}  {one.step_ns / unit_ns:11,.2f}  {efficiency(one):>18}  {one.speed_up:7.2f}×{_priced(one)}"
         )
     for one in found.sizes[1:]:
-        lines += ["", verdict(found, one), "", *_parts(found, one)]
-    lines += ["", *notes(found)]
+        lines += ["", wrap(verdict(found, one)), "", *_parts(found, one)]
+    lines += ["", *map(wrap, notes(found))]
     return "\n".join(lines).rstrip()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from goodput.account.text import wrap
 from goodput.compare.comparison import Comparison, Difference, Side
 from goodput.compare.figures import DOLLARS, Figure
 
@@ -15,7 +16,7 @@ def render(found: Comparison) -> str:
     """Lines of at most 80 columns."""
     unit_ns, unit = unit_of(found.step.base_ns)
     width = max(len(one.name) for one in [*found.states, found.step])
-    lines = [*heads(found), "", f"{verdict(found)}", ""]
+    lines = [*map(wrap, heads(found)), "", wrap(verdict(found)), ""]
     lines.append(
         f"  {'':{width}}  {'base ' + unit:>11}  {'new ' + unit:>11}  {'change ' + unit:>11}  of the step, 95 %"
     )
@@ -24,7 +25,7 @@ def render(found: Comparison) -> str:
             f"  {one.name:{width}}  {one.base_ns / unit_ns:11,.2f}  {one.new_ns / unit_ns:11,.2f}"
             f"  {one.change_ns / unit_ns:+11,.2f}  {share(one)}"
         )
-    lines += ["", *_figures(found), *notes(found)]
+    lines += ["", *_figures(found), *map(wrap, notes(found))]
     return "\n".join(lines).rstrip()
 
 

@@ -21,7 +21,7 @@ SUFFIX = ".look.json"
 BYTES_MAX = 64 << 10
 STATES = ("compute", "communication", "copy", "loader", "host", "idle")  # as trace.STATES
 TOP_MAX, NAME_CHARACTERS_MAX, ADVICE_CHARACTERS_MAX = 5, 120, 600
-COLUMNS = 100
+COLUMNS = 80
 _TIMES = ("communication_ns", "communication_hidden_ns", "copy_ns", "copy_hidden_ns", "kernel_ns")
 # Copies from host memory whose size the trace has; absent in files of earlier versions.
 _TO_DEVICE = ("h2d_ns", "h2d_bytes")

@@ -40,7 +40,7 @@ def _arrivals(document: dict, rows: list[dict]) -> list[str]:
     return [
         "",
         "  arrivals, on clocks aligned by when ranks leave calls together",
-        f"  {'group':<14}{'operation':<15}{'calls':>7}{'skew':>10}{'known to':>10}{'waiting':>9}  last rank",
+        f"  {'group':<14}{'operation':<15}{'calls':>6}{'skew':>9}{'known to':>10}{'waiting':>9}  last rank",
         *[_arrival(row) for row in compared[:ROWS_MAX]],
     ]
 
@@ -61,7 +61,7 @@ def _arrival(row: dict) -> str:
     if row["last_rank"] is not None:
         last = f"{row['last_rank']} in {100 * row['last_share']:.0f} %"
     return (
-        f"{_head(row)}{row['compared']:>7}{duration(row['skew_ns']):>10}"
+        f"{_head(row)}{row['compared']:>6}{duration(row['skew_ns']):>9}"
         f"{duration(row['skew_uncertainty_ns']):>10}{waiting:>9}  {last}"
     )
 

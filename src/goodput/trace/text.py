@@ -1,4 +1,4 @@
-"""Renders a trace document as text of at most 100 columns, in a table whose shares sum to 100.0 %.
+"""Renders a trace document as text of at most 80 columns, in a table whose shares sum to 100.0 %.
 
 One device has a row per step, several have a row each; both are cut at ROWS_MAX. Names come from files and go to a
 terminal: unprintable characters become "?"."""
@@ -10,10 +10,11 @@ from goodput.trace import collectives_text
 from goodput.trace.advice import duration
 from goodput.trace.states import STATES
 
-ROWS_MAX, TOP_MAX, BAR_CELLS = 20, 8, 72
+ROWS_MAX, TOP_MAX, BAR_CELLS = 16, 8, 72
 _CELLS = {"compute": "█", "communication": "▓", "copy": "▒", "loader": "◆", "host": "░", "idle": "·"}
 _COLOURS = {"compute": 32, "communication": 31, "copy": 35, "loader": 33, "host": 36, "idle": 90}
 _HEADS = ("compute", "comm", "copy", "loader", "host", "idle")
+_NAME_MAX = 18
 
 
 def render(document: dict, colour: bool = False) -> str:
@@ -51,8 +52,8 @@ def _devices_of(document: dict, lanes: list[tuple[dict, dict]]) -> list[str]:
 
 def _table(first: str, rows: list[tuple[str, dict]], total: dict) -> list[str]:
     return [
-        f"  {first:<22}{'wall':>9}{''.join(f'{head:>9}' for head in _HEADS)}{'overlap':>10}",
-        *[_row(_short(name, 22), row) for name, row in rows[:ROWS_MAX]],
+        f"  {first:<{_NAME_MAX}}{'wall':>9} {''.join(f'{head:>7}' for head in _HEADS)}{'overlap':>8}",
+        *[_row(_short(name, _NAME_MAX), row) for name, row in rows[:ROWS_MAX]],
         *[f"  … and {len(rows) - ROWS_MAX} more"] * (len(rows) > ROWS_MAX),
         _row("total", total),
     ]
@@ -62,9 +63,9 @@ def _row(name: str, row: dict) -> str:
     shares = tenths([row["states_ns"][state] for state in STATES])
     overlap = row["overlap_percent"]
     return (
-        f"  {name:<22}{duration(row['wall_ns']):>9}"
-        + "".join(f"{share // 10:>5}.{share % 10} %" for share in shares)
-        + f"{'-' if overlap is None else f'{overlap:.1f} %':>10}"
+        f"  {name:<{_NAME_MAX}}{duration(row['wall_ns']):>9} "
+        + "".join(f"{share // 10:>4}.{share % 10}%" for share in shares)
+        + f"{'-' if overlap is None else f'{overlap:.1f}%':>8}"
     )
 
 
@@ -132,7 +133,7 @@ def _tops(devices: list[dict]) -> list[str]:
             found[1] += row["ns"]
     ordered = sorted(sums.items(), key=lambda item: (-item[1][1], item[0]))[:TOP_MAX]
     return [
-        f"  {duration(ns):>9} {count:>7} x  {kind:<14} {_short(clean(name), 62)}"
+        f"  {duration(ns):>9} {count:>7} x  {kind:<14} {_short(clean(name), 42)}"
         for (name, kind), (count, ns) in ordered
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from goodput.account.text import wrap
 from goodput.whatif.answers import Answers
 
 CHANGE_WIDTH = 41
@@ -11,8 +12,8 @@ UNEXPLAINED_SHARE = 0.01  # from which it is printed
 
 
 def render(found: Answers) -> str:
-    """Lines of at most 80 columns, for run names of the usual length."""
-    return "\n".join([*_head(found), "", *_table(found), *_unknown(found)])
+    """Lines of at most 80 columns."""
+    return "\n".join([*map(wrap, _head(found)), "", *_table(found), *map(wrap, _unknown(found))])
 
 
 def _head(found: Answers) -> Iterator[str]:
@@ -45,13 +46,13 @@ def _table(found: Answers) -> Iterator[str]:
     for one in found.answers:
         text = one.change
         if len(text) > CHANGE_WIDTH:
-            yield text
+            yield wrap(text)
             text = ""
         dollars = "" if one.dollars is None else f"{one.dollars:,.2f}"
         bounds = f"[{_percent(one.gain_low)}, {_percent(one.gain_high)}]"
         yield _row(text, f"{100 * one.gain:+.1f} %", bounds, _hours(one.gpu_hours), dollars)
         if one.note:
-            yield f"  {one.note}"
+            yield wrap(f"  {one.note}")
 
 
 def _row(text: str, gain: str, bounds: str, hours: str, dollars: str) -> str:

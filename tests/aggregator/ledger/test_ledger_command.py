@@ -36,6 +36,7 @@ def test_show_prints_size_growth_and_tiers(filled, url, capsys):
     (steps,) = [line.split() for line in text.splitlines() if line.startswith("steps")]
     assert steps[2] == "940" and "\x1b" not in text
     assert "940 steps are older than 7 days and kept" in text
+    assert max(map(len, text.splitlines()[1:])) <= 80, "below the address"
     assert main(["ledger", "show", "--ledger", url, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["runs"], found["processes"], found["steps_kept_longer"]) == (2, 5, 940)

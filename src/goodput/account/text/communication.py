@@ -21,13 +21,10 @@ def collective_lines(document: Mapping[str, Any]) -> list[str]:
     for row in named[:COLLECTIVES_SHOWN]:
         calls = "" if row["calls"] is None else f"{row['calls']:,} calls"
         size = "" if row["bytes"] is None else f"{row['bytes'] / 1e6:,.1f} MB"
-        rate = row.get("bus_bytes_per_second_max")  # A document of an earlier version has none.
-        most = "" if rate is None else f"bus ≤ {bytes_text(rate)}/s"
         lines.append(
             f"    {row['group'][:20]:20} {row['operation']:14} {row['gpu_seconds']:9.2f} {calls:>15} {size:>13}"
-            f" {most:>16}"
         )
-        lines += [f"      {line}" for line in _wait_parts(row)]
+        lines += [f"      {line}" for line in _row_details(row)]
     left = sum(
         row["gpu_seconds"] for row in rows if row["operation"] and row not in named[:COLLECTIVES_SHOWN]
     )
@@ -36,9 +33,10 @@ def collective_lines(document: Mapping[str, Any]) -> list[str]:
     return lines + ([f"    {'not recorded':35} {unknown:10.2f}"] if unknown else [])
 
 
-def _wait_parts(row: Mapping[str, Any]) -> list[str]:
-    """What an operation's waiting was for, and what of its calls was hidden, as far as they are known."""
-    parts, whole = [], row["gpu_seconds"]
+def _row_details(row: Mapping[str, Any]) -> list[str]:
+    """The bus rate, what an operation's waiting was for, and what was hidden, as far as they are known."""
+    rate = row.get("bus_bytes_per_second_max")  # A document of an earlier version has none.
+    parts, whole = [] if rate is None else [f"bus ≤ {bytes_text(rate)}/s"], row["gpu_seconds"]
     least, transfer = row.get("skew_gpu_seconds", 0), row.get("transfer_gpu_seconds", 0)
     if whole and least + transfer:
         share = between(percent(least / whole), percent(1 - transfer / whole))

@@ -6,7 +6,7 @@ import math
 import re
 import textwrap
 
-COLUMNS = 100
+COLUMNS = 80
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|min|h|d)(?:\W|$))")
 
 
@@ -79,12 +79,12 @@ def on(host: str) -> str:
     return f" on {host}" if host else ""
 
 
-def wrap(line: str) -> str:
+def wrap(line: str, indent: int = 4) -> str:
     """Wrap a long line, with its continuations indented; a number stays with its unit."""
     if not line.strip():
         return line
     joined = _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", line)
     filled = textwrap.fill(
-        joined, COLUMNS, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        joined, COLUMNS, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
     )
     return filled.replace("\N{NO-BREAK SPACE}", " ")

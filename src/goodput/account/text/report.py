@@ -1,6 +1,6 @@
 """An account as text: a table that closes to 100.0 %, the factors, what follows from them, and advice.
 
-Lines have at most 100 columns, without colour. An unknown figure has no line; unknown factors say so.
+Lines have at most 80 columns, without colour. An unknown figure has no line; unknown factors say so.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def render(document: Mapping[str, Any]) -> str:
         f"  {'state':<14}{'GPU-seconds':>12}{'percent':>9}   what it is",
     ]
     lines += [
-        f"  {s:<14}{seconds:>12.2f}{share:>8}%   {what}{_marked(document, s)}"
+        _row(f"  {s:<14}{seconds:>12.2f}{share:>8}%", f"{what}{_marked(document, s)}")
         for s, seconds, share, what in state_rows(document)
     ]
     lines += [f"  {'total':<14}{document['gpu_seconds']:>12.2f}{'100.0':>8}%", ""]
@@ -81,6 +81,11 @@ def render(document: Mapping[str, Any]) -> str:
     lines += [wrap(line) for part in parts for line in part(document)]
     # Names in it come from other programs, and a terminal acts on what is not printable.
     return "".join(one if one.isprintable() or one == "\n" else "?" for one in "\n".join(lines))
+
+
+def _row(figures: str, meaning: str) -> str:
+    """A row of the table of states; only its last column is wrapped."""
+    return figures + wrap(f"{' ' * len(figures)}   {meaning}", len(figures) + 3)[len(figures) :]
 
 
 def _hang_lines(document: Mapping[str, Any]) -> list[str]:

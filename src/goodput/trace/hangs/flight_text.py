@@ -1,8 +1,8 @@
-"""Renders the document of Flight Recorder dumps as text of at most 100 columns."""
+"""Renders the document of Flight Recorder dumps as text of at most 80 columns."""
 
 from __future__ import annotations
 
-from goodput.account.text import wrap
+from goodput.account.text import bytes_text, wrap
 from goodput.trace.advice import duration
 from goodput.trace.text import clean
 
@@ -20,18 +20,17 @@ def render(document: dict) -> str:
         lines.append(f"  {found['kind']}: {found['reason']}")
     lines += [
         "",
-        f"  {'group':<20}{'operation':<16}{'ranks':>6}{'calls':>8}{'data':>11}{'open':>6}{'skew':>9}  last",
+        f"  {'group':<15}{'operation':<15}{'ranks':>5}{'calls':>8}{'data':>9}{'open':>6}{'skew':>8} {'last rank':>11}",
     ]
     for row in document["operations"][:ROWS_MAX]:
         group = row["description"] if row["description"] not in ("", "undefined") else row["group"]
-        skew, last = "-", ""
+        skew, last = "-", "-"
         if row["skew_ns"] is not None:
             skew = duration(row["skew_ns"])
-            last = f"rank {row['last_rank']} in {100 * row['last_share']:.0f} %"
-        data = f"{row['bytes'] / 1e6:,.1f} MB"
+            last = f"{row['last_rank']}, {100 * row['last_share']:.0f} %"
         lines.append(
-            f"  {group[:19]:<20}{row['operation'][:15]:<16}{row['ranks']:>6}{row['calls']:>8}{data:>11}"
-            f"{row['open']:>6}{skew:>9}  {last}"
+            f"  {group[:14]:<15}{row['operation'][:14]:<15}{row['ranks']:>5}{row['calls']:>8}"
+            f"{bytes_text(row['bytes']):>9}{row['open']:>6}{skew:>8} {last:>11}"
         )
     more = len(document["operations"]) - ROWS_MAX
     lines += [f"  … and {more} more"] if more > 0 else []

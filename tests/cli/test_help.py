@@ -1,0 +1,58 @@
+"""Every command's help fits a terminal of 80 columns, and its examples stay calls that a shell takes."""
+
+import argparse
+import re
+import shlex
+
+import pytest
+
+from goodput.cli import HelpFormatter, parser
+
+
+def commands(found: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """All parsers below this one, by their call."""
+    below = {found.prog: found}
+    for action in found._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for one in action.choices.values():
+                below |= commands(one)
+    return below
+
+
+@pytest.mark.parametrize("columns", ["80", "200"])
+def test_help_fits_the_terminal(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    found = commands(parser())
+    assert {"goodput", "goodput report", "goodput probe loader"} <= set(found)
+    for name, one in found.items():
+        for line in one.format_help().splitlines():
+            assert len(line) <= int(columns), (name, line)
+
+
+def test_prose_is_wrapped_and_examples_stay_lines():
+    text = "One two three four\nfive.\n\nexamples:\n  call --a 1    does\n  call --long 1234 --more 5    does that\n"
+    assert HelpFormatter("x")._fill_text(text, 20, "").splitlines() == [
+        "One two three four",
+        "five.",
+        "",
+        "examples:",
+        "  call --a 1    does",
+        "  call --long 1234 \\",
+        "      --more 5",
+        "      does that",
+    ]
+
+
+def test_wrapped_calls_are_the_calls_of_the_wide_help(monkeypatch):
+    calls = {}
+    for columns in ("80", "300"):
+        monkeypatch.setenv("COLUMNS", columns)
+        texts = (one.format_help() for one in commands(parser()).values())
+        lines = (line for text in texts for line in re.sub(r" \\\n\s+", " ", text).splitlines())
+        calls[columns] = [
+            shlex.split(re.split(r"\s{2,}", line)[0])
+            for line in map(str.strip, lines)
+            if line.startswith("goodput ")
+        ]
+    narrow = [call for call in calls["80"] if call[1] != "usage:"]
+    assert len(narrow) > 20 and [words for words in calls["300"] if words not in narrow] == []
