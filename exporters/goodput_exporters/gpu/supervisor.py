@@ -26,7 +26,7 @@ from msgspec import structs
 from goodput.wire.identity import clean_text
 from goodput_exporters.gpu.drivers import DRIVERS, Options
 from goodput_exporters.gpu.sample import Sample, SampleError, decode
-from goodput_exporters.gpu.worker import ABSENT, FAILED, FULL_SECONDS, OPENED, SAMPLE
+from goodput_exporters.gpu.worker import ABSENT, FAILED, FULL_SECONDS, OPENED, SAMPLE, STATUS_FAILED
 from goodput_exporters.gpu.worker_process import (
     DIED,
     GARBLED,
@@ -110,6 +110,12 @@ class DriverStatus:
         limits = ((self.fast, self.limit_seconds), (self.full, self.limit_seconds + FULL_SECONDS))
         received = [one for one, limit in limits if one and (now_ns - one.monotonic_ns) / 1e9 <= limit]
         return sorted(received, key=lambda one: -one.monotonic_ns) if self.up else []
+
+
+def _last_words(process: WorkerProcess) -> str:
+    """Why it ended: the failure after which it gave up, or else the last line that it wrote."""
+    why = process.failure if process.status == STATUS_FAILED else ""
+    return f": {why or process.lines[-1]}" if why or process.lines else ""
 
 
 def doubled(seconds: float, seconds_max: float, times: int) -> float:
@@ -283,14 +289,14 @@ class DriverSupervisor:
 
     def _note_end(self, end: WorkerEnded, process: WorkerProcess | None) -> str:
         status = "" if process is None or process.status is None else f" (exit status {process.status})"
-        output = f": {process.lines[-1]}" if end.reason and process is not None and process.lines else ""
+        last = _last_words(process) if process is not None and end.reason else ""
         with self._lock:
             self._status.settled, self._status.empty = True, not end.reason
             if end.reason:
                 self._status.restarts[end.reason] += 1
             else:
                 self._expected_since_ns = None
-        text = f"{end.reason}, {end}{status}{output}" if end.reason else f"nothing to sample: {end}"
+        text = f"{end.reason}, {end}{status}{last}" if end.reason else f"nothing to sample: {end}"
         self._note(text, logging.WARNING if end.reason else logging.INFO)
         return end.reason
 
@@ -316,7 +322,8 @@ class DriverSupervisor:
         if frame.kind == SAMPLE:
             self._handle_sample(process, frame.body)
         elif frame.kind == FAILED:
-            self._note_problems([frame.body.decode("utf-8", "replace")])
+            process.failure = frame.body.decode("utf-8", "replace")
+            self._note_problems([process.failure])
         elif frame.kind == ABSENT:
             raise WorkerEnded("", clean_text(frame.body.decode("utf-8", "replace"), PROBLEM_CHARS_MAX))
         elif frame.kind != OPENED:

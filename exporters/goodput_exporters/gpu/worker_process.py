@@ -59,6 +59,7 @@ class WorkerProcess:
         self._buffer = bytearray()
         self.lines: deque[str] = deque(maxlen=LINES_KEPT)  # last lines of stderr
         self.status: int | None = None
+        self.failure = ""  # the last one that it reported
         self.cpu_seconds = 0.0
         self.memory_bytes = 0
         self.dropped = 0

@@ -169,10 +169,16 @@ def test_failed_sample_is_a_problem():
     )
 
 
-@pytest.mark.parametrize("name, problem", [("RaisingAlways", "call failed"), ("Unusable", "another version")])
+@pytest.mark.parametrize(
+    "name, problem", [("RaisingAlways", "call failed"), ("Unusable", "library of another version")]
+)
 def test_repeated_failures_restart_the_driver(name, problem, caplog):
     with running(name) as child:
         report = wait_for(child, lambda report: report.restarts["died"] >= 2, "two replacements")
+        # What it ends with says why it is down, not that a process ended.
+        wait_for(
+            child, lambda report: report.problem == f"died, ended (exit status 1): {problem}", "the reason"
+        )
     assert not report.up and report.settled and not report.absent and report.counts["samples"] == 0
     assert report.age_seconds is None
     assert any(problem in record.getMessage() for record in caplog.records)
