@@ -57,8 +57,25 @@ def test_line_keeps_what_fits():
     progress = progress_of(found(training().steps(20, forward=1), now=30), 0.5)
     whole = "r1: step 20/100 20.0 %, 2.0 s a step, ETA 80 s, goodput 66.7 %"
     assert line(progress, 100) == whole
-    assert line(progress, len(whole) - 1) == "r1: step 20/100 20.0 %, 2.0 s a step, ETA 80 s"
-    assert line(progress, 5) == "r1: s"
+    short = "r1: 20/100, 2.0 s a step, ETA 80 s, goodput 67 %"
+    assert line(progress, len(whole) - 1) == line(progress, len(short)) == short
+    assert line(progress, len(short) - 1) == "r1: 20/100, 2.0 s a step, ETA 80 s"
+    assert line(progress, 5) == "r1: 2"
+
+
+def test_all_figures_fit_80_columns():
+    """The line of a terminal has a space on each side."""
+    progress = progress_of(found(training().steps(20, forward=1), now=30), 3.2)
+    progress = progress._replace(
+        run="my-job", done=1240, total=50_000, remaining_seconds=15_600.0, goodput=0.913
+    )
+    progress = progress._replace(slowest_rank=5, slowest_because="loader")
+    assert (
+        line(progress, 78) == "my-job: 1240/50000, 3.2 steps/s, ETA 4 h 20 min, goodput 91 %, slowest rank 5"
+    )
+    assert line(progress, 160) == (
+        "my-job: step 1240/50000 2.5 %, 3.2 steps/s, ETA 4 h 20 min, goodput 91.3 %, slowest rank 5 (loader)"
+    )
 
 
 def test_clock():

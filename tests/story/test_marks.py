@@ -2,6 +2,9 @@
 
 from typing import cast
 
+import pytest
+
+from goodput.story import text
 from goodput.story.document_types import Story, StoryEvent
 from goodput.story.marks import CLAIMS_CHARACTERS_MAX, MARKS_MAX, TITLE_CHARACTERS_MAX, marks_of
 
@@ -52,6 +55,15 @@ def test_events_that_still_cost_are_marked_once_they_are_over():
         ("stall", "0.11 GPU-hours (measured)"),
         ("hardware", ""),
     ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.31, "0.31 GPU-seconds"), (59.0, "59 GPU-seconds"), (66.0, "0.018 GPU-hours")]
+)
+def test_small_costs_are_in_seconds(seconds, words):
+    one = event("slower", 1.0, seconds)
+    assert marks_of(story(one), is_final=True)[0].cost == f"{words} (measured)"
+    assert text._gpu_time(seconds) == words
 
 
 def test_the_costliest_are_kept_in_order_of_time():

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 from support.account.account_history import Process, account_of
@@ -18,8 +19,9 @@ from goodput.top.draw import body
 from goodput.top.glyphs import Glyphs, is_utf8
 from goodput.top.gpus import figures
 from goodput.top.keys import keys_of
-from goodput.top.model import Frame, History, SourceError, run_view
+from goodput.top.model import Frame, History, RankRow, SourceError, run_view
 from goodput.top.polling import Polling
+from goodput.top.rank_lines import rank_lines
 from goodput.top.trouble import troubles
 from goodput.top.view import OPEN, QUIT, RANK, RUN, STACK, View
 
@@ -217,6 +219,16 @@ def test_pages_printed_once(tmp_path, capsys):
     assert printed["opened"]["ranks"][0]["step"] == 19 and printed["opened"]["ranks"][0]["pid"] == os.getpid()
     assert main(["top", *options, "--once", "--run", "other"]) == 1
     assert "no run other" in capsys.readouterr().err
+
+
+def test_opened_rank_that_ended_offers_no_stack():
+    """Neither of this machine nor of another: there is no process to sample."""
+    row = RankRow(1, "n0", attempt=1, phase="finished", has_ended=True, step=19)
+    shown = "\n".join(line.plain for line in rank_lines(row, 80, Glyphs(False, False)))
+    assert "finished, last step 19" in shown and "in finished" not in shown and "press t" not in shown
+    going_on = replace(row, phase="forward", has_ended=False)
+    shown = "\n".join(line.plain for line in rank_lines(going_on, 80, Glyphs(False, False)))
+    assert "in forward, last step 19" in shown and "run goodput top on n0 and press t there" in shown
 
 
 def test_wrong_calls_and_dead_server(tmp_path, capsys):

@@ -28,10 +28,28 @@ def clock(seconds: float) -> str:
 
 
 def line(progress: Progress, width: int) -> str:
-    """As much as fits of: steps, rate, ETA, goodput, slowest rank, restarts; the first two always, cut."""
+    """Steps, rate, ETA, goodput, slowest rank, restarts: in short where they do not fit, then as much as fits.
+
+    The steps are always there, cut.
+    """
+    parts = _parts(progress, is_short=False)
+    if len(", ".join(parts)) > width:
+        parts = _parts(progress, is_short=True)
+    text = ""
+    for part in parts:
+        longer = f"{text}, {part}" if text else part
+        if text and len(longer) > width:
+            break
+        text = longer
+    return text[:width]
+
+
+def _parts(progress: Progress, is_short: bool) -> list[str]:
+    """Those that are known. In short, steps are "20/100", goodput has no tenths, and a slow rank no reason."""
     done = "no step yet" if progress.done is None else f"step {progress.done}"
     if progress.total and progress.done is not None:
-        done += f"/{progress.total} {percent(progress.share)}"
+        done = f"{progress.done}/{progress.total}"
+        done = done if is_short else f"step {done} {percent(progress.share)}"
     parts = [f"{progress.run}: {done}"]
     if progress.status != "running":
         parts.append(progress.status)
@@ -40,16 +58,11 @@ def line(progress: Progress, width: int) -> str:
         parts.append(f"{rate:.3g} steps/s" if rate >= 1 else f"{duration(1 / rate)} a step")
     parts.append(eta_text(progress))
     if progress.goodput is not None:
-        parts.append(f"goodput {percent(progress.goodput)}")
+        share = f"{100 * progress.goodput:.0f} %" if is_short else percent(progress.goodput)
+        parts.append(f"goodput {share}")
     if progress.slowest_rank is not None:
-        because = f" ({progress.slowest_because})" if progress.slowest_because else ""
+        because = f" ({progress.slowest_because})" if progress.slowest_because and not is_short else ""
         parts.append(f"slowest rank {progress.slowest_rank}{because}")
     if progress.restarts:
         parts.append(f"{progress.restarts} restart{'s' * (progress.restarts > 1)}")
-    text = ""
-    for part in filter(None, parts):
-        longer = f"{text}, {part}" if text else part
-        if text and len(longer) > width:
-            break
-        text = longer
-    return text[:width]
+    return [part for part in parts if part]

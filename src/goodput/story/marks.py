@@ -48,11 +48,15 @@ def _mark(event: StoryEvent) -> Mark:
 
 
 def _cost(event: StoryEvent) -> str:
-    """As "0.51 GPU-hours, $1.30 (estimated)", to two digits."""
-    if not event["gpu_seconds"]:
+    """As "0.51 GPU-hours, $1.3 (estimated)", to two digits; below a minute in GPU-seconds."""
+    seconds = event["gpu_seconds"]
+    if not seconds:
         return ""
     money = "" if event["cost"] is None else f", ${_two_digits(event['cost'])}"
-    return f"{_two_digits(event['gpu_seconds'] / 3600)} GPU-hours{money} ({event['cost_basis']})"
+    spent = (
+        f"{_two_digits(seconds)} GPU-seconds" if seconds < 60 else f"{_two_digits(seconds / 3600)} GPU-hours"
+    )
+    return f"{spent}{money} ({event['cost_basis']})"
 
 
 def _two_digits(value: float) -> str:

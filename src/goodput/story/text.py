@@ -76,14 +76,17 @@ def _event(story: Story, event: StoryEvent) -> Iterator[str]:
     yield from _wrap(f"{event['title']}{lasted}", f"  {clock}  ", INDENT)
     if event["gpu_seconds"] is not None:
         money = "" if event["cost"] is None else f", {dollars(event['cost'])}"
-        yield f"{INDENT}{_hours(event['gpu_seconds'])} GPU-hours{money} ({event['cost_basis']})"
+        yield f"{INDENT}{_gpu_time(event['gpu_seconds'])}{money} ({event['cost_basis']})"
     for claim in event["claims"]:
         yield from _wrap(f"{claim['basis']}: {claim['text']}", INDENT, INDENT + "  ")
 
 
-def _hours(seconds: float) -> str:
+def _gpu_time(seconds: float) -> str:
+    """Hours from a minute on."""
     hours = seconds / 3600
-    return f"{hours:,.2f}" if hours >= 0.1 else f"{hours:.2g}"
+    if seconds < 60:
+        return f"{seconds:.2g} GPU-seconds"
+    return f"{hours:,.2f} GPU-hours" if hours >= 0.1 else f"{hours:.2g} GPU-hours"
 
 
 def _wrap(line: str, first: str, later: str) -> list[str]:

@@ -52,6 +52,7 @@ class RankRow:
     attempt: int | None = None
     phase: str = ""
     phase_seconds: float | None = None
+    has_ended: bool = False  # `phase` is how, "" if that is unknown
     step: int | None = None
     step_seconds: float | None = None
     severity: int = 0
@@ -201,7 +202,7 @@ def _fill(row: RankRow, live: Mapping[str, Any]) -> None:
         # At its agent's last reading; it may have moved on since.
         row.phase, row.phase_seconds = live["phase"], live["phase_seconds"]
     else:
-        row.phase = live["ended"]
+        row.phase, row.has_ended = live["ended"], True
 
 
 def _add_places(ranks: list[RankRow], samples: Mapping[str, Any] | None) -> None:

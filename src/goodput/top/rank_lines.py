@@ -34,7 +34,7 @@ def rank_lines(row: RankRow, width: int, glyphs: Glyphs) -> list[Text]:
     if row.places:
         lines += [Text(""), Text("in no phase, its main thread was sampled in", style="bold")]
         lines += [Text(f"  {place}", no_wrap=True) for place in row.places]
-    return [*lines, Text(""), *_stack(row)]
+    return [*lines, Text(""), *_stack(row)] if row.stack or not row.has_ended else lines
 
 
 def step_times(seconds: Sequence[float | None], basis: str, width: int, glyphs: Glyphs) -> Text:
@@ -48,7 +48,8 @@ def step_times(seconds: Sequence[float | None], basis: str, width: int, glyphs: 
 
 
 def _now(row: RankRow) -> Text:
-    parts = ["in no phase" if row.phase == "none" else f"in {row.phase}" if row.phase else "no process seen"]
+    where = row.phase if row.has_ended else f"in {'no phase' if row.phase == 'none' else row.phase}"
+    parts = [where if row.phase else "no process seen"]
     if row.phase_seconds is not None:
         parts[0] += f" for {duration(row.phase_seconds)}"
     if row.step is not None:

@@ -113,9 +113,9 @@ def test_colours_are_those_of_the_page():
 
 @needs_chromium
 def test_text_takes_the_notebooks_colours():
-    """In both themes, and on a narrow screen: nothing wider than the page except by tables' own content."""
+    """In both themes, and on a phone: nothing wider than the page, tables scroll by themselves."""
     with chromium() as browser:
-        page = browser.new_page(viewport={"width": 700, "height": 900})
+        page = browser.new_page(viewport={"width": 390, "height": 844})
         for back, ink, stripe in THEMES.values():
             style = JUPYTER.format(back, ink, stripe)
             page.set_content(f"<style>{style}</style>{report()._repr_html_()}{window()._repr_html_()}")

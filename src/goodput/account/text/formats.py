@@ -79,10 +79,14 @@ def on(host: str) -> str:
     return f" on {host}" if host else ""
 
 
-def wrap(line: str, indent: int = 4) -> str:
-    """Wrap a long line, with its continuations indented; a number stays with its unit."""
+def wrap(line: str, indent: int | None = None) -> str:
+    """Wrap a long line; a number stays with its unit.
+
+    Continuations are indented, by default by 4 columns, or by 2 more than the line where that is more.
+    """
     if not line.strip():
         return line
+    indent = max(4, len(line) - len(line.lstrip()) + 2) if indent is None else indent
     joined = _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", line)
     filled = textwrap.fill(
         joined, COLUMNS, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False

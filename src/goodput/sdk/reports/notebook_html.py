@@ -193,4 +193,5 @@ def _table(heads: tuple[str, ...], rows: list[list[tuple[str, str]]]) -> str:
         for row in rows
     )
     style = "border-collapse:collapse;margin:6px 0;color:inherit;font-size:1em"
-    return f'<table style="{style}"><thead><tr style="background:none">{top}</tr></thead><tbody>{body}</tbody></table>'
+    head = f'<thead><tr style="background:none">{top}</tr></thead>'
+    return f'<div style="overflow-x:auto"><table style="{style}">{head}<tbody>{body}</tbody></table></div>'
