@@ -17,6 +17,7 @@ from dashboards.panels import DATASOURCE
 BOARDS = {
     "goodput-fleet": "Fleet",
     "goodput-run": "Run",
+    "goodput-communication": "Communication",
     "goodput-node": "Node and GPU",
     "goodput-gpu": "GPU hardware",
     "goodput-host": "Host and storage",

@@ -479,6 +479,7 @@ PANELS = [
             ("GPU hours", {"decimals": 2}),
             ("share", GAUGE | {"min": 0, "max": 1}),
             series("bus, at most", "Bps"),
+            panels.link("group", "Open the communication", "goodput-communication", run="run"),
         ],
     ),
 ]

@@ -25,6 +25,7 @@ LENGTH_SECONDS = 9000.0
 VIEWS: dict[str, tuple[int, dict[str, list[str]]]] = {
     "fleet": (140, {}),
     "run": (75, {"run": ["llama-70b"]}),
+    "communication": (75, {"run": ["llama-70b"]}),
     "node": (60, {"run": ["llama-70b"], "instance": ["gpu-02:9470"]}),
     "gpu": (60, {"instance": ["gpu-02:9470"]}),
     "host": (60, {"run": ["vit-22b"]}),

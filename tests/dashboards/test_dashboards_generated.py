@@ -26,6 +26,7 @@ PANEL_TYPES = {"stat", "bargauge", "timeseries", "table", "heatmap", "barchart",
 VARIABLES = {
     "goodput-fleet": ["cluster"],
     "goodput-run": ["cluster", "run"],
+    "goodput-communication": ["cluster", "run"],
     "goodput-node": ["cluster", "run", "instance", "gpu"],
     "goodput-gpu": ["cluster", "run", "instance", "gpu"],
     "goodput-host": ["cluster", "run", "instance"],
@@ -34,6 +35,7 @@ VARIABLES = {
 }
 SELECTORS = {
     "goodput-run": 'run="$run"',
+    "goodput-communication": 'run="$run"',
     "goodput-node": 'instance=~"$instance"',
     "goodput-gpu": 'instance=~"$instance"',
     "goodput-host": 'instance=~"$instance"',
@@ -50,7 +52,7 @@ JOINED = {
     "goodput_gpu_rank_info",
 }
 PARTS = {"storage", "decode", "collate", "cpus", "queue", "startup", "idle", "unknown", "none"}
-PARTS |= {"live", "dead", "rejected"}
+PARTS |= {"live", "dead", "rejected", "skew", "transfer"}
 # Kinds of memory, modes of processors, routes.
 PARTS |= {"total", "available", "cached", "dirty", "shared", "ingest"}
 PARTS |= {"user", "nice", "system", "iowait", "irq", "softirq", "steal"}
@@ -356,7 +358,7 @@ MANY = {"rank", "instance", "host", "gpu", "run", "attempt", "worker", "pid", "m
 # What bounds them: topk or bottomk, the aggregator's limit of sixteen, or that a run has one culprit.
 BOUNDED = (
     r"\b(topk|bottomk)\(|goodput_restart_\w+|goodput_hang_culprit_seconds|node_kind:open_health"
-    r"|goodput_straggler_culprit_slowness_ratio"
+    r"|goodput_straggler_culprit_slowness_ratio|goodput_straggler_slow_(issue|link)_\w+"
 )
 
 

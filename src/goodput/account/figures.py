@@ -22,6 +22,7 @@ from goodput.account.document_types import (
 )
 from goodput.account.flops import too_high
 from goodput.account.states import INDEX, STATES
+from goodput.slices import AT_A_TIME, Slices, result_of
 
 # No process exists in these states, so nothing measures their energy.
 _GONE = tuple(INDEX[state] for state in ("down", "queue", "unobserved"))
@@ -223,9 +224,16 @@ def pipeline(account: Account) -> Bubble | None:
 
 def pipeline_waits(account: Account, microbatches: int | None) -> list[PipelineWait]:
     """How long ranks of each stage wait in sends and in receives: exposed time of these by kept steps."""
+    return result_of(summing_pipeline_waits(account, microbatches))
+
+
+def summing_pipeline_waits(account: Account, microbatches: int | None) -> Slices[list[PipelineWait]]:
+    """As `pipeline_waits`, in slices."""
     spent: dict[tuple[int, str], int] = {}
     steps: dict[int, int] = {}
-    for rank in account.ranks:
+    for at, rank in enumerate(account.ranks):
+        if at % AT_A_TIME == 0:
+            yield
         if rank.stage is None or not rank.kept_steps:
             continue
         steps[rank.stage] = steps.get(rank.stage, 0) + rank.kept_steps

@@ -10,6 +10,10 @@ goodput_role_gpu_seconds{run role state}: The account of each role (trainer, gen
 goodput_communication_gpu_seconds{run group operation}: Exposed communication by process group and operation;
     the sum is the states communication, straggler and bubble. The 16 largest, group empty for the rest: operation other,
     or empty for what no record explains.
+goodput_communication_part_gpu_seconds{run group operation part}: The same by what it was: skew (waiting for the last rank
+    to arrive), transfer (what all ranks paid; of a pipeline with its bubble), unknown.
+goodput_communication_hidden_gpu_seconds{run group operation bound}: Time in which calls of the operation were under way and
+    training did not wait, at least (low) and at most (high); absent where that is not known.
 goodput_communication_bus_bytes_per_second{run group operation}: What the links of a rank carried at most in this operation,
     as the bus bandwidth of nccl-tests; absent where the group's size is not known.
 goodput_cost_dollars{run state}: The account in dollars; absent without a price per GPU-hour.
@@ -31,6 +35,8 @@ goodput_throughput_goodput_ratio{run}: Kept samples / samples at the ideal rate 
     observed) in the same wall time; absent when unknown.
 goodput_pipeline_bubble_ratio{run kind}: Share of kept steps spent waiting for other pipeline stages:
     measured, and ideal (unavoidable).
+goodput_pipeline_wait_seconds{run stage operation per}: How long a rank of a stage waits in its sends or receives, in the
+    mean of kept steps, per step and per microbatch; absent where no sends and receives are recorded.
 goodput_checkpoint_save_seconds{run}: Time to save one checkpoint; absent when unknown.
 goodput_checkpoint_best_interval_seconds{run}: Estimated optimal checkpoint interval, given the save time and
     observed failures; absent when unknown.
@@ -65,6 +71,11 @@ goodput_hang_collective_seconds{run kind operation group}: Time ranks have waite
     a hang, or where nothing is known of it.
 goodput_straggler_slowdown_ratio{run}: Step time / step time with each step's work spread evenly over its
     ranks.
+goodput_straggler_slow_issue_seconds{run rank host group operation of}: How long the calls of a rank take to return, per
+    step, of the rank for which all others wait in this way, and of its peers; absent where there is none.
+goodput_straggler_slow_link_bytes_per_second{run rank host address of}: What the slow link of this rank carries while it has
+    data to send (link), and what other links do (others), by the TCP connections between the run's ranks; absent without
+    one, and in runs of which more than 1024 ranks wait for TCP.
 goodput_straggler_share_ratio{run rank host}: Share of straggler time spent waiting for this rank; largest 16.
 goodput_straggler_host_share_ratio{run host}: Share of straggler time spent waiting for ranks on this host;
     largest 16.

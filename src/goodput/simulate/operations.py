@@ -10,13 +10,17 @@ OPERATIONS = {
     ("mesh_dp", "all_gather"): (0.37, 24, 25_000_000),
     ("default_pg", "all_reduce"): (0.03, 1, 8),
 }
+# Of the time in communication, what each hides behind compute, at least and at most.
+HIDDEN = {"reduce_scatter": (0.4, 0.5), "all_gather": (0.8, 1.1), "all_reduce": (0, 0)}
 
 
 def rows(communication_ns: int, steps: int, ranks: int = 0) -> tuple[ReportedOperation, ...]:
     """The rows of one of `ranks` ranks that has spent `communication_ns` in `steps` steps."""
     return tuple(
         ReportedOperation(
-            *names, calls * steps, size * calls * steps, int(share * communication_ns), 0, size=ranks
+            *names,
+            *(calls * steps, size * calls * steps, int(share * communication_ns), 0, 0, ranks),
+            *(int(part * communication_ns) for part in HIDDEN[names[1]]),
         )
         for names, (share, calls, size) in OPERATIONS.items()
     )

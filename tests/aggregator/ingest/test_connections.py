@@ -10,8 +10,13 @@ from support.aggregator.reports import rank_report
 
 from goodput.account.text import slow_link_text
 from goodput.aggregator.accounts.accounts import Accounts
+from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.history import History
+from goodput.aggregator.api.run_series import RunSeries
+from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.store import Store
+from goodput.metrics import Families
+from goodput.slices import result_of
 from goodput.top.collective import of_rank, of_run, short
 from goodput.top.trouble import troubles
 from goodput.wire import schema
@@ -62,6 +67,14 @@ def document_of(accounts: Accounts) -> dict:
     return msgspec.json.decode(msgspec.json.encode(asyncio.run(accounts.document("r1"))))
 
 
+def slow_link_series(accounts: Accounts) -> list[tuple[dict, float]]:
+    families = Families("aggregator")
+    series = RunSeries(accounts, HealthCosts(HealthLog(), accounts))
+    result_of(series.add_present(families, accounts.account("r1"), NOW))
+    name = "goodput_straggler_slow_link_bytes_per_second"
+    return [(one.labels, one.value) for family in families for one in family.samples if one.name == name]
+
+
 DEAD = {"unacked": 3, "retransmits": 6, "silent_ns": 35 * SECOND}
 
 
@@ -72,10 +85,15 @@ def test_slow_link_is_in_the_document_while_the_run_goes_on():
     assert (link["rank"], link["sender"], link["receiver"], link["flows"]) == (1, 1, 2, 1)
     assert troubles(found)[1].text == "slow: its link"
     assert found["hang"] is None
+    labels = {"run": "r1", "rank": "1", "host": "n1", "address": "10.0.0.1"}
+    of, others = ({**labels, "of": name} for name in ("link", "others"))
+    rates = [(of, link["bytes_per_second"]), (others, link["usual_bytes_per_second"])]
+    assert slow_link_series(accounts) == rates
     (last,) = [one for one in reports({}, seconds=5) if one.identity.rank == 1]
     live = replace(last.live, connections=Connections(0))
     accounts.store.merge(replace(last, sequence=last.sequence + 1, live=live), NOW)
     assert document_of(accounts)["straggler"]["slow_link"] is None, "the rank does not wait any more"
+    assert slow_link_series(accounts) == []
 
 
 def test_report_without_connections_keeps_the_last():

@@ -116,6 +116,11 @@ def test_api_series_history_restart_and_replay_agree(tmp_path, monkeypatch):
     assert (
         live["collectives"][1]["hidden_gpu_seconds"] is part["collectives"][0]["hidden_gpu_seconds"] is None
     )
+    assert f'goodput_communication_hidden_gpu_seconds{{bound="high",{labels}}} 0.5' in series
+    assert (
+        'goodput_communication_part_gpu_seconds{group="dp",operation="all_reduce",part="transfer",run="r1"} 1.0'
+        in series
+    )
     rate = live["collectives"][0]["bus_bytes_per_second_max"]
     assert (
         rate == pytest.approx(4_000_000 / 1.2 * 2 * 7 / 8)
@@ -148,9 +153,13 @@ def test_rank_with_slow_calls_is_named_live_restarted_and_replayed(tmp_path, mon
         live = client.get("/api/v1/runs/r1").json()
         last = client.get("/api/v1/runs/r1/account", params={"start": start + 11}).json()
         early = client.get("/api/v1/runs/r1/account", params={"end": start + 11}).json()
+        series = client.get("/metrics").text
     with serving(create_app(url)) as again:
         restarted = again.get("/api/v1/runs/r1").json()
     assert early["straggler"]["slow_issue"] is None
+    labels = 'group="dp",host="n1",of="{}",operation="all_reduce",rank="1",run="r1"'
+    for of, seconds in (("rank", "0.05"), ("peers", "0.0002")):
+        assert f"goodput_straggler_slow_issue_seconds{{{labels.format(of)}}} {seconds}" in series
     (tmp_path / "run.jsonl").write_bytes(b"".join(export(Ledger(url), "r1", time.time_ns())))
     (replayed,) = replay(str(tmp_path / "run.jsonl"))
     for found in (live, last, restarted, document(replayed.account, explain(replayed.account))):

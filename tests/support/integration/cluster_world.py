@@ -231,7 +231,8 @@ class Trainer(Rank):
             self.words[page.W_DEVICE_STATE] = page.DEVICE_STATES.index("active")
         self._sampling(phases_measured=1, budget_ppm=5000)
         for slot, (name, description) in enumerate(GROUPS):
-            collective_records.write_group(self.words, slot, name, description, "nccl", rank, range(RANKS))
+            backend = "gloo" if description == "mesh_dp" else "nccl"  # Of gloo, what is hidden is known.
+            collective_records.write_group(self.words, slot, name, description, backend, rank, range(RANKS))
 
     def train(self, phases: dict[str, int], step: int) -> None:
         before = list(self.words[page.W_TOTALS : page.W_TOTALS + page.PHASE_SLOTS])
@@ -270,9 +271,12 @@ class Trainer(Rank):
         """Sums without records of calls, so that a hang is judged by its phases."""
         spent = self.words[page.W_TOTALS + page.PHASES.index("communication")]
         slots = {collective_records.group_label(*names): slot for slot, names in enumerate(GROUPS)}
-        for row in operations.rows(spent, self.steps):
+        for place, row in enumerate(operations.rows(spent, self.steps)):
             operation = collective_records.OPERATIONS.index(row.operation)
             at = slots[row.group] * collective_records.OPERATION_SLOTS + operation
+            hidden = collective_records.AT_HIDDEN + place * collective_records.HIDDEN_WORDS
+            for i, value in enumerate((at + 1, row.calls, row.hidden_ns, row.hidden_max_ns)):
+                self.words[page.W_COLLECTIVES + hidden + i] = value
             at = page.W_COLLECTIVES + collective_records.AT_SUMS + at * collective_records.SUM_WORDS
             for i, value in enumerate((row.calls, row.bytes, row.exposed_ns, row.before_ns)):
                 self.words[at + i] = value

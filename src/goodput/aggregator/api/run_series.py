@@ -8,20 +8,24 @@ from collections.abc import Sequence
 from goodput.account import FINAL_STATUSES, figures
 from goodput.account.account import FACTORS, Account, sum_gpu_ns
 from goodput.account.collectives import operation_sums
+from goodput.account.document import slow_issue
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.recent_stragglers import RecentStragglers
+from goodput.aggregator.api.recent_links import RecentLinks
 from goodput.aggregator.ingest.recent_times import QUANTILES, STEP
 from goodput.causes import explain
 from goodput.histograms.native_histogram import NativeHistogram
 from goodput.metrics import Families
 from goodput.slices import Slices
 from goodput.story.marks import Mark
+from goodput.wire.operation_row import UNKNOWN
 
 RESTARTS_SHOWN = 16
 ROLES_SHOWN = 8
 OPERATIONS_SHOWN = 16
+STAGE_WAITS_SHOWN = 128  # of the first stages, in sends and in receives
 # Ranks and hosts of a run with series of their own: those that its other ranks waited for most.
 RANKS_SHOWN = 16
 
@@ -46,11 +50,12 @@ class _Series:
 class RunSeries:
     def __init__(self, accounts: Accounts, health: HealthCosts, ranks_shown: int = RANKS_SHOWN):
         self._accounts, self._health, self._ranks_shown = accounts, health, ranks_shown
-        self._recent = RecentStragglers()
+        self._recent, self._links = RecentStragglers(), RecentLinks()
 
     def keep(self, runs) -> None:
         """Forget all other runs."""
         self._recent.keep(runs)
+        self._links.keep(runs)
 
     def add_account(self, families: Families, account: Account) -> Slices[None]:
         """The series that change with the account alone. Yields after each part, which takes up to 30 us per rank."""
@@ -67,6 +72,8 @@ class RunSeries:
         """The series that change with time too, or with events that the account does not have."""
         series = _Series(families, account.run)
         self._add_recent_straggler(series, account, now_ns)
+        yield
+        self._add_slow_link(series, account, now_ns)
         yield
         self._add_health(series, account.run)
         yield
@@ -88,6 +95,17 @@ class RunSeries:
             ratio = recent.stage_slowness(stage)
             labels = {"stage": str(stage), "phase": recent.slow_stage_phase(stage) or ""}
             series.add("goodput_straggler_stage_slowness_ratio", ratio, **labels)
+
+    def _add_slow_link(self, series: _Series, account: Account, now_ns: int) -> None:
+        """The rank whose link is slow now, with the rate of its slowest flow and of others."""
+        if account.status != "running":
+            return
+        processes = self._accounts.store.newest.get(account.run, {})
+        link = self._links.of(account.run, now_ns, processes.values())
+        if link is not None:
+            labels = {"rank": str(link.rank), "host": link.host, "address": link.address}
+            for of, rate in (("link", link.worst.bytes_per_second), ("others", link.usual)):
+                series.add("goodput_straggler_slow_link_bytes_per_second", rate, of=of, **labels)
 
     def _add_present(self, series: _Series, account: Account, now_ns: int) -> None:
         """What the run's ranks do now."""
@@ -184,6 +202,12 @@ def _add_collectives(series: _Series, account: Account) -> Slices[None]:
     for (group, operation), row in operation_sums.largest(times, OPERATIONS_SHOWN):
         labels = {"group": group, "operation": operation}
         series.add("goodput_communication_gpu_seconds", row.gpu_ns / 1e9, **labels)
+        undivided_ns = row.gpu_ns - row.skew_ns - row.transfer_ns
+        for part, ns in (("skew", row.skew_ns), ("transfer", row.transfer_ns), ("unknown", undivided_ns)):
+            series.add("goodput_communication_part_gpu_seconds", ns / 1e9, part=part, **labels)
+        if row.hidden_ns != UNKNOWN:
+            for bound, ns in (("low", row.hidden_ns), ("high", row.hidden_max_ns)):
+                series.add("goodput_communication_hidden_gpu_seconds", ns / 1e9, bound=bound, **labels)
         rate = operation_sums.bus_rate_max(operation, row)
         series.add("goodput_communication_bus_bytes_per_second", rate, **labels)
 
@@ -221,6 +245,11 @@ def _add_figures(series: _Series, account: Account) -> Slices[None]:
     series.add("goodput_checkpoint_best_interval_seconds", saving["best_interval_seconds"])
     series.add("goodput_pipeline_bubble_ratio", bubble.get("bubble"), kind="measured")
     series.add("goodput_pipeline_bubble_ratio", bubble.get("ideal_bubble"), kind="ideal")
+    waits = (yield from figures.summing_pipeline_waits(account, bubble.get("microbatches"))) if bubble else []
+    for one in waits[:STAGE_WAITS_SHOWN]:
+        labels = {"stage": str(one["stage"]), "operation": one["operation"]}
+        series.add("goodput_pipeline_wait_seconds", one["step_seconds"], per="step", **labels)
+        series.add("goodput_pipeline_wait_seconds", one["microbatch_seconds"], per="microbatch", **labels)
     for name, spent in (
         ("goodput_cost_dollars", figures.money(account)),
         ("goodput_energy_joules", figures.energy(account)),
@@ -243,6 +272,10 @@ def _add_restarts(series: _Series, account: Account) -> Slices[None]:
 
 def _add_straggler(series: _Series, account: Account, ranks_shown: int) -> None:
     series.add("goodput_straggler_slowdown_ratio", account.straggler.slowdown())
+    if slow := slow_issue(account):
+        labels = {name: str(slow[name]) for name in ("rank", "host", "group", "operation")}
+        for of, name in (("rank", "seconds"), ("peers", "usual_seconds")):
+            series.add("goodput_straggler_slow_issue_seconds", slow[name], of=of, **labels)
     hosts = {rank.rank: rank.host for rank in account.ranks}
     for rank, share in account.straggler.shares()[:ranks_shown]:
         series.add("goodput_straggler_share_ratio", share, rank=str(rank), host=hosts.get(rank, ""))
