@@ -53,6 +53,7 @@ def _of_nodes(expr: str) -> str:
 
 
 SECONDS = _max("goodput_communication_gpu_seconds", OPERATION)
+BUS = _max("goodput_communication_bus_bytes_per_second", OPERATION)
 # Of the ranks' time, the mean part.
 EXPOSED = (
     f"{_rate('goodput_collective_exposed_seconds_total')} / on () group_left () "
@@ -147,14 +148,22 @@ PANELS = [
         no_value=NOT_HIDDEN,
     ).max(1),
     # What the calls are like.
-    panels.lines(
-        "Bus bandwidth, at most",
+    panels.table(
+        "Bus bandwidth against its ceiling",
         "What the links of a rank carried at most while training waited, as the bus bandwidth of nccl-tests, since the run's "
-        "start. Far below what the links can: messages too small, a slow link, or sockets in place of RDMA; above it: a "
-        "part is hidden.",
-        {"{{group}} {{operation}}": _max("goodput_communication_bus_bytes_per_second", OPERATION)},
+        "start, and what they can: as `goodput probe` reached it, or their nominal rate (link). Far below: messages too "
+        "small, a slow link, or sockets in place of RDMA; above: a part is hidden, or switches reduce.",
+        {
+            "at most": BUS,
+            "ceiling": _max("goodput_communication_bus_ceiling_bytes_per_second", f"{OPERATION}, source"),
+            "share": f"{BUS} / on ({OPERATION}) group_right () "
+            f"{_max('goodput_communication_bus_ceiling_bytes_per_second', f'{OPERATION}, source')}",
+        },
         unit="Bps",
         no_value="the sizes of the groups are not known",
+        first=["group", "operation", "source"],
+        sort="at most",
+        overrides=[series("share", "percentunit"), ("share", GAUGE | {"min": 0, "max": 1})],
     ),
     panels.lines(
         "Size and number of calls",

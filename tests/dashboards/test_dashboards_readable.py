@@ -30,8 +30,10 @@ RARE = re.compile(r"goodput_(deep_look_cost_seconds|deep_looks|compilations|skip
 REDS = {"red", *kinds.ALARMING}
 # Red without being bad: a bound that is not to be reached.
 BOUNDS = r"limit|budget|threshold|stall|hangs|killed"
-# Panels that a cluster without such faults, devices or roles leaves empty.
+# Panels that a cluster without such faults, devices, roles or pipelines leaves empty.
 EMPTY = {"Account by role", "NVIDIA's CPUs", "Further fields of DCGM"}
+EMPTY |= {"Rank whose calls are slow to return", "Rank with a slow link", "Collective in which the run hangs"}
+EMPTY |= {f"Pipeline: waiting per {of}, by stage" for of in ("step", "microbatch")}
 
 
 def settings_of(panel: dict, name: str) -> dict:

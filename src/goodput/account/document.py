@@ -5,9 +5,12 @@ GPU-seconds are floats, what is unknown is None, lists are sorted by rank or by 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from goodput.account import figures, sampled_stacks
 from goodput.account.account import FACTORS, Account, RankAccount, sum_gpu_ns
 from goodput.account.collectives import operation_sums
+from goodput.account.collectives.bandwidth import BusBandwidth, Ceiling
 from goodput.account.collectives.slow_link import slow_link_document
 from goodput.account.document_types import (
     AccountDocument,
@@ -207,6 +210,7 @@ def _seconds(ns: int | None) -> float | None:
 
 def collectives(account: Account) -> list[CollectiveTime]:
     """The operations with most exposed time, and the rest in at most two rows."""
+    ceiling_of = figures.bus_ceilings(account)
     return [
         {
             "group": group,
@@ -215,9 +219,7 @@ def collectives(account: Account) -> list[CollectiveTime]:
             "group_size": row.size or None,
             "calls": row.calls if operation and not account.is_part else None,
             "bytes": row.bytes if operation and not account.is_part else None,
-            "bus_bytes_per_second_max": None
-            if account.is_part
-            else operation_sums.bus_rate_max(operation, row),
+            **_bus(operation, row, account, ceiling_of),
             "gpu_seconds": row.gpu_ns / 1e9,
             "skew_gpu_seconds": row.skew_ns / 1e9,
             "transfer_gpu_seconds": row.transfer_ns / 1e9,
@@ -226,6 +228,22 @@ def collectives(account: Account) -> list[CollectiveTime]:
         }
         for (group, operation), row in operation_sums.largest(account.operations)
     ]
+
+
+def _bus(
+    operation: str,
+    row: operation_sums.OperationTime,
+    account: Account,
+    ceiling_of: Callable[[operation_sums.OperationTime], Ceiling | None],
+) -> BusBandwidth:
+    """What the links carried at most, and the ceiling of that; all None in a part of the run's time."""
+    rate = None if account.is_part else operation_sums.bus_rate_max(operation, row)
+    ceiling = None if rate is None else ceiling_of(row)
+    return {
+        "bus_bytes_per_second_max": rate,
+        "bus_ceiling_bytes_per_second": ceiling.bytes_per_second if ceiling else None,
+        "bus_ceiling_source": ceiling.source if ceiling else None,
+    }
 
 
 def _pipeline(account: Account) -> Pipeline | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypedDict
 
+from goodput.account.collectives.bandwidth import BusBandwidth
+
 
 class Factors(TypedDict):
     """goodput = availability x step_efficiency, mfu = goodput x compute_efficiency; null is unknown."""
@@ -456,13 +458,12 @@ class StackSamples(TypedDict):
     ranks: list[SampledRank]
 
 
-class CollectiveTime(TypedDict):
+class CollectiveTime(BusBandwidth):
     """Exposed time of one operation of one process group, over all ranks; `ranks` have called it.
 
     `operation` is "" for what no record explains, and with `group` "" it is "other" for all beyond the largest ones.
     `calls` and `bytes` (each rank's own part) are those of whole processes, null in a part of the run's time.
-    `group_size` is null where it is not known or the groups of this name differ. `bus_bytes_per_second_max` is what the
-    links of a rank carried at most, as nccl-tests' bus bandwidth: a part of the transfers may be hidden; null likewise.
+    `group_size` is null where it is not known or the groups of this name differ, and the bus bandwidth likewise.
     Of `gpu_seconds`, `skew_gpu_seconds` was waiting for the last rank to arrive and `transfer_gpu_seconds` what all ranks
     paid; which of the two the rest was is not known. `hidden_gpu_seconds` and its `_max` are bounds of the time in which
     calls were under way and training did not wait, of whole processes; null if not known.
@@ -474,7 +475,6 @@ class CollectiveTime(TypedDict):
     group_size: int | None
     calls: int | None
     bytes: int | None
-    bus_bytes_per_second_max: float | None
     gpu_seconds: float
     skew_gpu_seconds: float
     transfer_gpu_seconds: float

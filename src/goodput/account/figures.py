@@ -5,10 +5,14 @@ Ratios are ratios of sums; what is unknown is None.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf, sqrt
+from statistics import median_low
 
 from goodput.account.account import Account, RankAccount, sum_gpu_ns
 from goodput.account.collectives import operation_sums
+from goodput.account.collectives.bandwidth import Ceiling, bus_ceiling
+from goodput.account.collectives.operation_sums import OperationTime
 from goodput.account.document_types import (
     Bubble,
     Cause,
@@ -250,6 +254,18 @@ def summing_pipeline_waits(account: Account, microbatches: int | None) -> Slices
         }
         for (stage, operation), ns in sorted(spent.items())
     ]
+
+
+def probed_bus(account: Account) -> float | None:
+    """Bus bandwidth of an all-reduce over the run's ranks, as the median node reached it in `goodput probe`."""
+    known = [rank.reached_bus_bytes_per_second for rank in account.ranks if rank.reached_bus_bytes_per_second]
+    return median_low(known) if known else None
+
+
+def bus_ceilings(account: Account) -> Callable[[OperationTime], Ceiling | None]:
+    """A function from an operation to the ceiling of its bus bandwidth."""
+    probed, ranks = probed_bus(account), account.rank_count()
+    return lambda row: bus_ceiling(row.size, row.local, row.link_rate, probed, ranks)
 
 
 def money(account: Account) -> Total | None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from statistics import median_low
-
 from goodput.account.account import Account
 from goodput.account.collectives.operation_sums import NOT_RECORDED, OTHER, OperationTime, bus_rate_max
 from goodput.account.collectives.slow_link import slow_link_document
 from goodput.account.document import slow_issue
-from goodput.account.figures import pipeline
+from goodput.account.figures import bus_ceilings, pipeline
 from goodput.account.text import bytes_text, percent, slow_issue_text, slow_link_text
 
 STATE = "communication"
@@ -73,16 +71,17 @@ def _by_operation(account: Account) -> str:
 
 def _of_large(account: Account, operation: str, row: OperationTime) -> str:
     """What to do about large messages: by what the links carry, of what they can."""
-    known = [rank.reached_bus_bytes_per_second for rank in account.ranks if rank.reached_bus_bytes_per_second]
-    rate = bus_rate_max(operation, row)
-    if rate is None or not known:
+    rate, ceiling = bus_rate_max(operation, row), bus_ceilings(account)(row)
+    if rate is None or ceiling is None:
         return ADVICE
-    reach = median_low(known)
-    carried = f"{bytes_text(rate)}/s of the {bytes_text(reach)}/s that goodput probe reached"
+    reach, source = ceiling
+    whose = "that goodput probe reached" if source == "probe" else "of the nodes' interfaces"
+    carried = f"{bytes_text(rate)}/s of the {bytes_text(reach)}/s {whose}"
     if rate < SLOW_MAX * reach:
+        first = "" if source == "probe" else "see with goodput probe what this backend reaches there; "
         return (
-            f"The links carry at most {carried}: look for a slow link or NIC (errors, width, a wrong interface), or others' "
-            "traffic, before changing the training."
+            f"The links carry at most {carried}: {first}look for a slow link or NIC (errors, width, a wrong interface), or "
+            "others' traffic, before changing the training."
         )
     if rate > reach:
         return f"A part of it is hidden already ({bytes_text(rate)}/s of exposed time are more than links reach). {ADVICE}"

@@ -16,6 +16,8 @@ goodput_communication_hidden_gpu_seconds{run group operation bound}: Time in whi
     training did not wait, at least (low) and at most (high); absent where that is not known.
 goodput_communication_bus_bytes_per_second{run group operation}: What the links of a rank carried at most in this operation,
     as the bus bandwidth of nccl-tests; absent where the group's size is not known.
+goodput_communication_bus_ceiling_bytes_per_second{run group operation source}: What the links reach at most in it, by
+    source: probe (measured by `goodput probe`), link (the nominal rate of the nodes' links); absent where not known.
 goodput_cost_dollars{run state}: The account in dollars; absent without a price per GPU-hour.
 goodput_run_gpus{run}: GPUs currently allocated to the run, observed or not; absent once it is over.
 goodput_availability_ratio{run}: Availability: time in kept steps / allocated time.

@@ -108,6 +108,14 @@ class Group(NamedTuple):
     last: int
 
 
+Links = Callable[[Group], tuple[int, int]]  # from a group to `local` and `link_rate` of OperationRow
+
+
+def no_links(group: Group) -> tuple[int, int]:
+    """Nothing is known of a group's links."""
+    return 0, 0
+
+
 class Record(NamedTuple):
     """One call. Times are the rank's monotonic ns; `return_ns` and `exit_ns` are 0 until they are known.
 
@@ -202,21 +210,31 @@ class Collectives(NamedTuple):
     hidden: Mapping[tuple[int, str], Hidden] = {}
 
 
-def operation_rows(found: Collectives, most: int = OPERATION_ROWS_MAX) -> list[OperationRow]:
-    """The rows with most exposed time first, at most `most`; the others are summed in a last one, ("", "other")."""
+def operation_rows(
+    found: Collectives,
+    most: int = OPERATION_ROWS_MAX,
+    links: Links = no_links,
+) -> list[OperationRow]:
+    """The rows with most exposed time first, at most `most`; the others are summed in a last one, ("", "other").
+
+    `links` is called for each group.
+    """
     rows: dict[tuple[str, str], OperationRow] = {}
     for one in found.sums:
         group = found.groups[one.group]
         issue_ns = found.issue_ns.get((one.group, one.operation), 0)
         label = group_label(group.name, group.description)
         numbers = one.calls, one.bytes, one.exposed_ns, one.before_ns
-        row = OperationRow(label, one.operation, *numbers, issue_ns, group.size, *_hidden_ns(found, one))
+        more = issue_ns, group.size, *_hidden_ns(found, one), *links(group)
+        row = OperationRow(label, one.operation, *numbers, *more)
         before = rows.get(row[:2])
         rows[row[:2]] = row if before is None else _added(before, row)
     ordered = sorted(rows.values(), key=lambda row: (-row.exposed_ns, -row.bytes, row))
     rest = ordered[most:]
     return ordered[:most] + (
-        [reduce(_added, rest)._replace(group="", operation="other", size=0)] if rest else []
+        [reduce(_added, rest)._replace(group="", operation="other", size=0, local=0, link_rate=0)]
+        if rest
+        else []
     )
 
 
@@ -243,6 +261,8 @@ def _added(one: OperationRow, other: OperationRow) -> OperationRow:
         before_ns=min(one.before_ns + other.before_ns, NS_MAX),
         issue_ns=min(one.issue_ns + other.issue_ns, NS_MAX),
         size=one.size if one.size == other.size else 0,
+        local=one.local if one.local == other.local else 0,
+        link_rate=max(one.link_rate, other.link_rate),
     )
 
 

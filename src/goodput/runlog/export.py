@@ -110,6 +110,8 @@ def _process(
                 **({"issue_seconds": _seconds(one.issue_ns)} if one.issue_ns else {}),
                 **({"group_size": one.size} if one.size else {}),
                 **_hidden(one),
+                **({"local_ranks": one.local} if one.local else {}),
+                **({"link_bytes_per_second": one.link_rate} if one.link_rate else {}),
             }
             for one in live.operations
         ]

@@ -64,6 +64,8 @@ class Operation(msgspec.Struct):
     group_size: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
     hidden_seconds: _Seconds | None = None
     hidden_seconds_max: _Seconds | None = None
+    local_ranks: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
+    link_bytes_per_second: Annotated[int, Meta(ge=0, lt=1 << 61)] = 0
 
 
 # Fields of our own have no name that a log uses, so that a log cannot set them.
@@ -402,6 +404,8 @@ def collectives(line: Line) -> OperationSums:
             round(one.issue_seconds * 1e9),
             one.group_size,
             *(UNKNOWN if s is None else round(s * 1e9) for s in (one.hidden_seconds, one.hidden_seconds_max)),
+            local=one.local_ranks,
+            link_rate=one.link_bytes_per_second,
         )
         for one in line.collectives
     )

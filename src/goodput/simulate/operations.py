@@ -11,6 +11,7 @@ OPERATIONS = {
     ("default_pg", "all_reduce"): (0.03, 1, 8),
 }
 # Of the time in communication, what each hides behind compute, at least and at most.
+LOCAL_RANKS, LINK_RATE = 8, 8 * 50_000_000_000  # of a node, with eight ports of 400 Gb/s
 HIDDEN = {"reduce_scatter": (0.4, 0.5), "all_gather": (0.8, 1.1), "all_reduce": (0, 0)}
 
 
@@ -21,6 +22,8 @@ def rows(communication_ns: int, steps: int, ranks: int = 0) -> tuple[ReportedOpe
             *names,
             *(calls * steps, size * calls * steps, int(share * communication_ns), 0, 0, ranks),
             *(int(part * communication_ns) for part in HIDDEN[names[1]]),
+            local=min(ranks, LOCAL_RANKS),
+            link_rate=LINK_RATE if ranks > LOCAL_RANKS else 0,
         )
         for names, (share, calls, size) in OPERATIONS.items()
     )

@@ -64,6 +64,8 @@ class ReportedOperation(Struct, array_like=True, frozen=True, gc=False):
     size: int = 0
     hidden_ns: int = UNKNOWN
     hidden_max_ns: int = UNKNOWN
+    local: int = 0
+    link_rate: int = 0
 
 
 Operations = Annotated[tuple[ReportedOperation, ...], _FEW]
@@ -76,7 +78,10 @@ def operations_problem(rows: Sequence[ReportedOperation]) -> str:
     for row in rows:
         if any(len(text) > TEXT_MAX or not text.isprintable() for text in (row.group, row.operation)):
             return f"a text of operation {row.operation[:40]!r} is too long or not printable"
-        numbers = row.calls, row.bytes, row.exposed_ns, row.before_ns, row.issue_ns, row.size
+        numbers = (
+            *(row.calls, row.bytes, row.exposed_ns, row.before_ns, row.issue_ns, row.size),
+            *(row.local, row.link_rate),
+        )
         hidden = row.hidden_ns, row.hidden_max_ns
         if min(numbers) < 0 or min(hidden) < UNKNOWN or max(*numbers, *hidden) >= _NUMBER_MAX:
             return f"operation {row.operation!r} of process group {row.group!r} has a number out of range"

@@ -13,6 +13,8 @@ class OperationRow(NamedTuple):
     `issue_ns` is no sum: the time per step that its newest calls took to return, 0 if that is not known.
     `size` is how many ranks the group has, 0 if that is not known or its groups differ. `hidden_ns` and `hidden_max_ns`
     are the bounds of the time in which its calls were under way and training did not wait, UNKNOWN if that is not known.
+    `local` is how many of the group's ranks are on this rank's node, and `link_rate` the bytes a second that the node's links
+    carry at most to the others; each is 0 if it is not known.
     """
 
     group: str
@@ -25,3 +27,5 @@ class OperationRow(NamedTuple):
     size: int = 0
     hidden_ns: int = UNKNOWN
     hidden_max_ns: int = UNKNOWN
+    local: int = 0
+    link_rate: int = 0

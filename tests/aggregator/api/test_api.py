@@ -29,6 +29,7 @@ from goodput.causes import explain
 from goodput.metrics import CATALOGUE
 from goodput.wire import schema
 from goodput.wire.collectives import CallRow, Collectives, GroupRow, ReportedOperation
+from goodput.wire.connections import ConnectionRow, Connections
 
 
 @pytest.fixture
@@ -391,7 +392,9 @@ def staged(run: str, start: float) -> list:
 def test_figures_are_series_and_unknown_ones_absent(client):
     for ranks in story(start=now() - 60):
         push(client, *ranks)
-    push(client, *staged("r4", now() - 60))
+    sends = (ReportedOperation("pp", "send", 4, 8, ns(1), 0, size=2),)
+    for one in staged("r4", now() - 60):
+        push(client, replace(one, live=replace(one.live, operations=sends)))
     found, run = samples(client), client.get("/api/v1/runs/r1").json()
     # 12 + 8 steps of 2 ranks with 32 samples each, of which 4 steps were lost.
     assert (found["goodput_run_samples", "r1", "kept"], found["goodput_run_samples", "r1", "lost"]) == (
@@ -524,9 +527,11 @@ def test_all_series_are_declared(client):
     call = CallRow(1, "all_reduce", "float32", 8, -1, report.live.now_ns - ns(280), 0)
     called = Collectives((GroupRow("0", "default_pg", "gloo", 1, ((0, 1, 1),), 1, (call,)),))
     push(client, replace(report, live=replace(report.live, collectives=called)))
-    push(client, *staged("r4", now() - 60))
+    sends = (ReportedOperation("pp", "send", 4, 8, ns(1), 0, size=2),)
+    for one in staged("r4", now() - 60):
+        push(client, replace(one, live=replace(one.live, operations=sends)))
     push(client, *ranks_with_roles("r5", ["generator"]))
-    spent = (ReportedOperation("dp", "all_reduce", 1, 8, ns(1), 0, size=8),)
+    spent = (ReportedOperation("dp", "all_reduce", 1, 8, ns(1), 0, 0, 8, 0, ns(1), 4, 10**9),)
     one = rank_report(Process(0, 1, now() - 9).steps(2, forward=1, communication=1), run="r6")
     push(client, replace(one, live=replace(one.live, operations=spent)))
     # Enough steps to be replayed, which asking for the run does.
@@ -536,7 +541,11 @@ def test_all_series_are_declared(client):
         )
         for rank in range(2)
     ]
-    push(client, *(rank_report(one, run="r7") for one in two))
+    for one, issue_ns, busy_ns in zip(two, (ns(0.0001), ns(0.1)), (ns(0.05), ns(0.9)), strict=True):
+        report, ends = rank_report(one, run="r7"), (f"10.0.0.{one.rank}:1", f"10.0.0.{1 - one.rank}:2")
+        calls = (ReportedOperation("dp", "all_reduce", 30, 240, ns(1), 0, issue_ns, 2),)
+        sent = Connections(ns(1), (ConnectionRow(*ends, busy_ns, 10**8, 10**5, 0, 10**6, 0, 0, 0),))
+        push(client, replace(report, live=replace(report.live, operations=calls, connections=sent)))
     (cause,) = [c for c in client.get("/api/v1/runs/r7").json()["causes"] if c["state"] == "loader"]
     assert cause["gain_basis"] == "replay" and cause["gain_low"] <= cause["gain"] <= cause["gain_high"]
     # Attempt 1 of run r1 dies 21.25 s after its start, which its story tells.

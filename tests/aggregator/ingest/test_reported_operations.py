@@ -24,7 +24,9 @@ from goodput.wire.collectives import OPERATIONS_MAX, ReportedOperation
 from goodput.wire.operation_row import OperationRow
 
 ROWS = (
-    ReportedOperation("dp", "all_reduce", 40, 4_000_000, ns(1.2) + 7, ns(0.2), 0, 8, ns(0.25), ns(0.5)),
+    ReportedOperation(
+        "dp", "all_reduce", 40, 4_000_000, ns(1.2) + 7, ns(0.2), 0, 8, ns(0.25), ns(0.5), 4, 10**8
+    ),
     ReportedOperation("tp", "all_gather", 20, 1_000, ns(0.75), 0),
 )
 EXPECTED = {("dp", "all_reduce"): ns(1.0) + 7, ("tp", "all_gather"): ns(0.75), ("", ""): ns(0.25) - 7}
@@ -68,6 +70,8 @@ def test_invalid_rows_are_left_out():
         [replace(one, bytes=1 << 62)],
         [replace(one, hidden_ns=-2)],
         [replace(one, hidden_max_ns=1 << 62)],
+        [replace(one, local=-1)],
+        [replace(one, link_rate=1 << 62)],
     ):
         report = report_with(tuple(rows), training(10))
         with pytest.raises(schema.SchemaError, match="operation"):
@@ -126,6 +130,10 @@ def test_api_series_history_restart_and_replay_agree(tmp_path, monkeypatch):
         rate == pytest.approx(4_000_000 / 1.2 * 2 * 7 / 8)
         and part["collectives"][0]["bus_bytes_per_second_max"] is None
     )
+    assert (first["bus_ceiling_bytes_per_second"], first["bus_ceiling_source"]) == (10**8, "link")
+    assert live["collectives"][1]["bus_ceiling_source"] is None
+    ceiling = 'group="dp",operation="all_reduce",run="r1",source="link"'
+    assert f"goodput_communication_bus_ceiling_bytes_per_second{{{ceiling}}} 1e+08" in series
     (line,) = (
         line
         for line in series.splitlines()
@@ -138,7 +146,7 @@ def test_rows_of_other_versions_are_read():
     """A row travels with what later versions append and without what earlier ones lacked; both forms have one set of fields."""
     assert ReportedOperation.__struct_fields__ == OperationRow._fields
     row = ("dp", "all_reduce", 4, 100, 7, 0)
-    for sent, size in ((row, 0), ((*row, 1), 0), ((*row, 1, 8), 8), ((*row, 1, 8, 2, 3, "later"), 8)):
+    for sent, size in ((row, 0), ((*row, 1), 0), ((*row, 1, 8), 8), ((*row, 1, 8, 2, 3, 4, 5, "later"), 8)):
         found = msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=ReportedOperation)
         assert (found.group, found.before_ns, found.size) == ("dp", 0, size)
 

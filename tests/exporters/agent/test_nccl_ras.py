@@ -15,6 +15,7 @@ from goodput.rank_page.reader import Reader
 from goodput.trace.stream import TraceError
 from goodput.wire.ras import RasAnswer, RasCommunicator, RasRank
 from goodput_exporters import nccl_ras
+from goodput_exporters.collectors.ranks.node_links import NodeLinks
 from goodput_exporters.collectors.ranks.rank import Rank
 from goodput_exporters.collectors.ranks.reached_peaks import ReachedPeaks
 from goodput_exporters.nccl_ras import AFTER_NS, AGAIN_NS, AGAIN_NS_MAX, RasQueries
@@ -30,7 +31,11 @@ class Node:
     def __init__(self, directory, number: int = 0, world_size: int = 4):
         self.page = PageRank(directory, rank=number, world_size=world_size).train(3)
         self.rank = Rank(
-            self.page.path.name, Reader(str(self.page.path)), "/proc", ReachedPeaks("", lambda: 0)
+            self.page.path.name,
+            Reader(str(self.page.path)),
+            "/proc",
+            ReachedPeaks("", lambda: 0),
+            NodeLinks("", lambda: 0),
         )
         self.rank.poll(time.perf_counter_ns(), 1)
         self.ended_ns = self.rank.progress_ns()

@@ -16,6 +16,7 @@ from goodput.metrics import Families
 from goodput_exporters.collector import NETWORK_KINDS, CollectorError, NoData, ParseError
 from goodput_exporters.collectors.ethernet import collector
 from goodput_exporters.collectors.ethernet.collector import DEVICES_MAX, ETHTOOL_SECONDS, Ethernet
+from goodput_exporters.system.network import parse_carrier, parse_speed
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def devices(found: dict) -> set[str]:
     return {labels[0] for name, labels in found if name == "goodput_network_bytes_total"}
 
 
-PARSERS = [collector.parse_speed, collector.parse_carrier, collector.parse_tcp_timeouts]
+PARSERS = [parse_speed, parse_carrier, collector.parse_tcp_timeouts]
 WORDS = ["TcpExt:", " ", "\n", "TCPTimeouts", "5", "-1", "²", "IpExt:", "\0"]
 
 
@@ -62,7 +63,7 @@ def test_any_text_parses_or_raises(parse):
     ],
 )
 def test_speed_is_in_bytes_per_second(text, speed):
-    assert collector.parse_speed(text) == speed
+    assert parse_speed(text) == speed
 
 
 def test_the_fixture_tree(settings):

@@ -13,6 +13,7 @@ from goodput.sdk.recorder.phase import Phase
 from goodput.wire.connections import CONNECTIONS_MAX, ConnectionRow, Connections
 from goodput_exporters.collector import CollectorError, Settings
 from goodput_exporters.collectors.ranks import reported_connections
+from goodput_exporters.collectors.ranks.node_links import NodeLinks
 from goodput_exporters.collectors.ranks.rank import Rank
 from goodput_exporters.collectors.ranks.reached_peaks import ReachedPeaks
 from goodput_exporters.collectors.ranks.reported_collectives import AFTER_NS
@@ -43,7 +44,11 @@ class Node:
             Phase(self.page.recorder, phase, page.PHASES.index(phase)).__enter__()
         self.began_ns = time.perf_counter_ns()
         self.rank = Rank(
-            self.page.path.name, Reader(str(self.page.path)), "/proc", ReachedPeaks("", lambda: 0)
+            self.page.path.name,
+            Reader(str(self.page.path)),
+            "/proc",
+            ReachedPeaks("", lambda: 0),
+            NodeLinks("", lambda: 0),
         )
         self.rank.poll(self.began_ns, 1)
         self.connections: dict[int, Connection] = {}
@@ -181,7 +186,13 @@ def test_own_sockets_are_read_for_real(tmp_path):
     """Without stand-ins: the sockets of this process, of which none leaves its host."""
     page_rank = PageRank(tmp_path).train(1)
     Phase(page_rank.recorder, "communication", page.PHASES.index("communication")).__enter__()
-    rank = Rank(page_rank.path.name, Reader(str(page_rank.path)), "/proc", ReachedPeaks("", lambda: 0))
+    rank = Rank(
+        page_rank.path.name,
+        Reader(str(page_rank.path)),
+        "/proc",
+        ReachedPeaks("", lambda: 0),
+        NodeLinks("", lambda: 0),
+    )
     now_ns, reported = time.perf_counter_ns(), ReportedConnections(Settings(str(tmp_path)))
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         for after_ns in (0, WINDOW_NS):

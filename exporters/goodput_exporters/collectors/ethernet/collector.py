@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import socket
 
-from goodput_exporters.collector import NETWORK_KINDS, CollectorError, NoData, ParseError, Settings
+from goodput_exporters.collector import NETWORK_KINDS, CollectorError, NoData, Settings
 from goodput_exporters.collectors.ethernet.ethtool import Ethtool
 from goodput_exporters.system.files import (
     CounterFiles,
@@ -25,6 +25,7 @@ from goodput_exporters.system.files import (
     parse_protocol,
 )
 from goodput_exporters.system.interval import Interval
+from goodput_exporters.system.network import parse_carrier, parse_speed
 
 DEVICES_MAX = 64
 KIND_SECONDS = 30.0
@@ -39,9 +40,6 @@ _STATISTICS = {
     "dropped": "goodput_network_drops_total",
 }
 _DIRECTIONS = {"rx": "receive", "tx": "transmit"}
-# The kernel's SPEED_UNKNOWN is -1, which some drivers pass on unsigned.
-_SPEED_UNKNOWN = (0, 65_535, 4_294_967_295)
-_BYTES_PER_SECOND_PER_MEGABIT = 125_000
 
 
 class Ethernet:
@@ -146,24 +144,6 @@ def _sources(root: str, device: str):
     yield "goodput_network_speed_bytes_per_second", labels, f"{root}/speed", parse_speed
     yield "goodput_network_up", labels, f"{root}/carrier", parse_carrier
     yield "goodput_network_carrier_changes_total", labels, f"{root}/carrier_changes", parse_count
-
-
-def parse_speed(text: str) -> int | None:
-    """Bytes per second from a speed in Mbit/s, None where unknown. Raises ParseError."""
-    text = text.strip()
-    if text.startswith("-"):
-        parse_count(text[1:])
-        return None
-    speed = parse_count(text)
-    return None if speed in _SPEED_UNKNOWN else speed * _BYTES_PER_SECOND_PER_MEGABIT
-
-
-def parse_carrier(text: str) -> int:
-    """1 with carrier, 0 without. Raises ParseError."""
-    carrier = parse_count(text)
-    if carrier > 1:
-        raise ParseError(f"carrier is {carrier}, expected 0 or 1")
-    return carrier
 
 
 def parse_tcp_timeouts(text: str) -> int | None:

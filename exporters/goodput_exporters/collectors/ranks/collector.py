@@ -36,6 +36,7 @@ from goodput_exporters.collectors.ranks.deep_look_series import (
     remove_look,
 )
 from goodput_exporters.collectors.ranks.nccl_series import add_nccl
+from goodput_exporters.collectors.ranks.node_links import NodeLinks
 from goodput_exporters.collectors.ranks.page_share import Entry, PageShare, RowShare
 from goodput_exporters.collectors.ranks.rank import Rank
 from goodput_exporters.collectors.ranks.rank_series import add_histograms, add_rank
@@ -75,6 +76,7 @@ class Ranks:
         self._ranks: dict[tuple[str, int], Rank] = {}  # by file name and inode
         self._share, self._rows = PageShare(settings), RowShare()
         self._reached = ReachedPeaks(settings.probe, settings.monotonic_ns)
+        self._links = NodeLinks(settings.sysfs, settings.monotonic_ns)
         self._connections = ReportedConnections(settings)
         self._drafts: list[str] = []
         self._errors: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
@@ -104,6 +106,7 @@ class Ranks:
             join_plugins(self._ranks.values())
             self._rows.refill({rank.owner for rank in self._ranks.values()}, now_ns)
             self._connections.poll([rank for rank in self._ranks.values() if not rank.retired], now_ns)
+            self._links.poll(rank.identity for rank in self._ranks.values() if not rank.joined)
             reports = [self._poll_rank(rank) for rank in self._ranks.values() if not rank.retired]
             self.wait_seconds = self._next_wait(now_ns)
             return [report for report in reports if report is not None]
@@ -287,7 +290,7 @@ class Ranks:
         if at in self._ranks or info.st_uid != entry.owner:
             reader.close()
             return at
-        self._ranks[at] = Rank(entry.name, reader, self._settings.procfs, self._reached)
+        self._ranks[at] = Rank(entry.name, reader, self._settings.procfs, self._reached, self._links)
         followed[entry.owner] += 1
         return at
 

@@ -9,6 +9,7 @@ in the reports from the next poll on. A poll without new steps costs about 40 us
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -23,6 +24,7 @@ from goodput.wire.connections import Connections
 from goodput.wire.identity import PLACES, RATES
 from goodput.wire.ras import RasAnswer
 from goodput_exporters.collectors.ranks.core_waits import CoreWaits
+from goodput_exporters.collectors.ranks.node_links import NodeLinks
 from goodput_exporters.collectors.ranks.reached_peaks import ReachedPeaks
 from goodput_exporters.collectors.ranks.recent_steps import RecentSteps
 from goodput_exporters.collectors.ranks.reported_collectives import ReportedCollectives, ReportedOperations
@@ -41,7 +43,7 @@ class Rank:
     `joined` to it and no rank by itself, or in a process without the SDK this one.
     """
 
-    def __init__(self, name: str, reader: Reader, procfs: str, reached: ReachedPeaks):
+    def __init__(self, name: str, reader: Reader, procfs: str, reached: ReachedPeaks, links: NodeLinks):
         self.name = name
         self.reader = reader
         self.owner = reader.owner  # the user whose file it is
@@ -54,7 +56,7 @@ class Rank:
         self.retired = False  # settled, but its file could not be removed
         self.recent = RecentSteps()
         self.histograms: tuple | None = None  # (what they were computed from, buckets); see rank_series.py
-        self._found, self._reached = reader.identity, reached
+        self._found, self._reached, self._links = reader.identity, reached, links
         self._copies, self._core_waits = TracedCopies(reader, reached), CoreWaits(procfs)
         self.identity = _identity(self._found)
         self.key = rank_key(self.identity)
@@ -239,7 +241,12 @@ class Rank:
             collectives=self._collectives.poll(
                 self.reader, snapshot, now_ns, self.alive, self._procfs, self.plugin
             ),
-            operations=self.operations.poll(self.reader, now_ns, not self.alive or bool(snapshot.ended)),
+            operations=self.operations.poll(
+                self.reader,
+                now_ns,
+                not self.alive or bool(snapshot.ended),
+                partial(self._links.of, self.identity),
+            ),
             **self._take_once(),
         )
 

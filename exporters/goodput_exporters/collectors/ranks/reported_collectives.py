@@ -7,7 +7,7 @@ has cost, every OPERATIONS_NS.
 
 from __future__ import annotations
 
-from goodput.rank_page.collective_records import RING, operation_rows
+from goodput.rank_page.collective_records import RING, Links, no_links, operation_rows
 from goodput.rank_page.collective_records import Collectives as Found
 from goodput.rank_page.page import PageError
 from goodput.rank_page.reader import Reader, Snapshot
@@ -73,8 +73,8 @@ class ReportedOperations:
         self.rows: Operations = ()
         self._read_ns = self._told_ns = 0
 
-    def poll(self, reader: Reader, now_ns: int, is_over: bool) -> Operations | None:
-        """What to report at monotonic `now_ns`, None if it is as before."""
+    def poll(self, reader: Reader, now_ns: int, is_over: bool, links: Links = no_links) -> Operations | None:
+        """What to report at monotonic `now_ns`, None if it is as before. `links` are those of a group; see NodeLinks."""
         if not is_over and self._read_ns and now_ns - self._read_ns < OPERATIONS_NS:
             return None
         self._read_ns = now_ns
@@ -83,7 +83,8 @@ class ReportedOperations:
         except PageError:
             return None
         before = self.rows
-        self.rows = () if found is None else tuple(ReportedOperation(*row) for row in operation_rows(found))
+        rows = [] if found is None else operation_rows(found, links=links)
+        self.rows = tuple(ReportedOperation(*row) for row in rows)
         if self.rows == before and now_ns - self._told_ns < AGAIN_NS:
             return None
         self._told_ns = now_ns

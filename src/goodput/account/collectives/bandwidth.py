@@ -7,6 +7,8 @@ number of ranks.
 
 from __future__ import annotations
 
+from typing import NamedTuple, TypedDict
+
 # Operations whose bytes, a rank's part as in a record, are one of `ranks` equal parts of the size.
 _PARTS = frozenset(("all_gather", "reduce_scatter", "gather", "scatter"))
 _WHOLE = frozenset(("all_reduce", "broadcast", "reduce", "all_to_all", "send", "recv"))
@@ -31,3 +33,35 @@ def bus_factor(operation: str, ranks: int) -> float:
     if operation in _PARTS or operation == "all_to_all":
         return (ranks - 1) / ranks
     return 1.0
+
+
+class BusBandwidth(TypedDict):
+    """What the links of a rank carried at most in an operation, as nccl-tests' bus bandwidth, and the ceiling of that.
+
+    `bus_ceiling_source` is "probe" where `goodput probe` reached the ceiling, "link" where it is the nominal rate of the
+    links. Null where not known.
+    """
+
+    bus_bytes_per_second_max: float | None
+    bus_ceiling_bytes_per_second: float | None
+    bus_ceiling_source: str | None
+
+
+class Ceiling(NamedTuple):
+    """The bus bandwidth that links reach at most; `source` is "probe", as measured, or "link", their nominal rate."""
+
+    bytes_per_second: float
+    source: str
+
+
+def bus_ceiling(size: int, local: int, link_rate: int, probed: float | None, ranks: int) -> Ceiling | None:
+    """The ceiling of a group of `size` ranks, of which `local` are on a node; None where nothing says it.
+
+    What a node's ranks exchange with others, in whatever order, crosses the node's links, so the bus bandwidth of a group
+    between nodes is at most their rate. Where switches reduce (SHARP, NVLS), it can be more. `probed` is what an all-reduce
+    of the run's `ranks` reached: it says nothing of a group within one of several nodes.
+    """
+    is_within = 0 < size == local
+    if probed and (not is_within or size >= ranks):
+        return Ceiling(probed, "probe")
+    return Ceiling(link_rate, "link") if link_rate else None

@@ -69,7 +69,8 @@ class OperationTime(NamedTuple):
     """Sums over ranks: `calls`, `bytes` of whole processes, `ranks` that made some, and the divided time, GPU-ns.
 
     `size` is that of the groups, 0 if it is not known or differs. `least_bytes` and `least_ns` are the bytes and the
-    exposed time of the rank that waited least a byte, for whole processes. Of the divided time `skew_ns` was waiting for
+    exposed time of the rank that waited least a byte, for whole processes; `local` of the groups' ranks are on one node, 0 if it
+    is not known or differs, and `link_rate` is the largest of their nodes', 0 if none is known. Of the divided time `skew_ns` was waiting for
     other ranks and `transfer_ns` what all ranks paid; which of the two the rest was is not known. `hidden_ns` and
     `hidden_max_ns` are bounds of what was hidden behind other work, for whole processes; UNKNOWN if one rank's are.
     """
@@ -85,6 +86,8 @@ class OperationTime(NamedTuple):
     transfer_ns: int = 0
     hidden_ns: int = UNKNOWN
     hidden_max_ns: int = UNKNOWN
+    local: int = 0
+    link_rate: int = 0
 
 
 Operations = dict[Key, OperationTime]  # of all ranks
@@ -204,11 +207,13 @@ def _add_row(
     key = row.group, row.operation
     total = found.get(key)
     if total is None:
-        total = found[key] = [0, 0, 0, 0, row.size, 0, 0, 0, 0, 0, 0]
+        total = found[key] = [0, 0, 0, 0, row.size, 0, 0, 0, 0, 0, 0, row.local, 0]
     total[0] += row.calls
     total[1] += row.bytes
     total[3] += spent[0]
     total[4] = total[4] if total[4] == row.size else 0
+    total[11] = total[11] if total[11] == row.local else 0
+    total[12] = max(total[12], row.link_rate)
     total[7] += spent[1]
     total[8] += spent[2]
     for at, ns in ((9, row.hidden_ns), (10, row.hidden_max_ns)):

@@ -35,8 +35,7 @@ def collective_lines(document: Mapping[str, Any]) -> list[str]:
 
 def _row_details(row: Mapping[str, Any]) -> list[str]:
     """The bus rate, what an operation's waiting was for, and what was hidden, as far as they are known."""
-    rate = row.get("bus_bytes_per_second_max")  # A document of an earlier version has none.
-    parts, whole = [] if rate is None else [f"bus ≤ {bytes_text(rate)}/s"], row["gpu_seconds"]
+    parts, whole = _bus(row), row["gpu_seconds"]
     least, transfer = row.get("skew_gpu_seconds", 0), row.get("transfer_gpu_seconds", 0)
     if whole and least + transfer:
         share = between(percent(least / whole), percent(1 - transfer / whole))
@@ -46,6 +45,16 @@ def _row_details(row: Mapping[str, Any]) -> list[str]:
     if low is not None and high is not None:
         parts.append(f"hidden: {between(f'{low:.2f}', f'{high:.2f}')} GPU-s")
     return ["; ".join(parts)] if parts else []
+
+
+def _bus(row: Mapping[str, Any]) -> list[str]:
+    """What the links carried at most, and of what; a document of an earlier version has neither."""
+    rate, most = row.get("bus_bytes_per_second_max"), row.get("bus_ceiling_bytes_per_second")
+    if rate is None:
+        return []
+    whose = "goodput probe reached" if row.get("bus_ceiling_source") == "probe" else "its links can"
+    of = f", {percent(rate / most)} of the {bytes_text(most)}/s that {whose}" if most else ""
+    return [f"bus ≤ {bytes_text(rate)}/s{of}"]
 
 
 def slow_issue_lines(straggler: Mapping[str, Any]) -> list[str]:

@@ -199,6 +199,7 @@ def _add_collectives(series: _Series, account: Account) -> Slices[None]:
     ranks = ((rank.devices, rank.exposed) for rank in account.ranks)
     times = yield from operation_sums.summing(ranks, account.least_waits)
     account.operations = times  # which the causes need too
+    ceiling_of = figures.bus_ceilings(account)
     for (group, operation), row in operation_sums.largest(times, OPERATIONS_SHOWN):
         labels = {"group": group, "operation": operation}
         series.add("goodput_communication_gpu_seconds", row.gpu_ns / 1e9, **labels)
@@ -210,6 +211,9 @@ def _add_collectives(series: _Series, account: Account) -> Slices[None]:
                 series.add("goodput_communication_hidden_gpu_seconds", ns / 1e9, bound=bound, **labels)
         rate = operation_sums.bus_rate_max(operation, row)
         series.add("goodput_communication_bus_bytes_per_second", rate, **labels)
+        if ceiling := ceiling_of(row):
+            reach, source = ceiling
+            series.add("goodput_communication_bus_ceiling_bytes_per_second", reach, source=source, **labels)
 
 
 def _add_causes(series: _Series, account: Account) -> Slices[None]:

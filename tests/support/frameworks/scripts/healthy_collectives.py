@@ -26,6 +26,7 @@ from goodput.aggregator.ingest.store import Store
 from goodput.rank_page.page import PageError
 from goodput.rank_page.reader import Reader
 from goodput_exporters.collectors.ranks import reported_collectives
+from goodput_exporters.collectors.ranks.node_links import NodeLinks
 from goodput_exporters.collectors.ranks.rank import Rank
 from goodput_exporters.collectors.ranks.reached_peaks import ReachedPeaks
 
@@ -141,14 +142,14 @@ class Judge:
             self.store, history=History(None), stall_seconds=STALL_SECONDS, stale_seconds=30, age_seconds=0
         )
         self.accounts.hangs._began_ns = 0
-        self._reached = ReachedPeaks("", time.monotonic_ns)
+        self._about = ReachedPeaks("", time.monotonic_ns), NodeLinks("", time.monotonic_ns)
 
     def look(self):
         """The hang now, None if there is none."""
         for path in (self.case.directory / "pages").glob("*.page"):
             try:
                 if path.name not in self.ranks:
-                    self.ranks[path.name] = Rank(path.name, Reader(str(path)), "/proc", self._reached)
+                    self.ranks[path.name] = Rank(path.name, Reader(str(path)), "/proc", *self._about)
                 self.sequence += 1
                 report = self.ranks[path.name].poll(time.perf_counter_ns(), self.sequence)
             except PageError:

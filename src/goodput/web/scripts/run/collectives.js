@@ -25,8 +25,8 @@ const COLUMNS = [
   { name: "bytes", head: "Data", class: "n", title: "The ranks' own parts of the tensors",
     value: (row) => (row.bytes === null ? "" : compact(row.bytes, "B")) },
   { name: "bus", head: "Bus, at most", class: "n",
-    title: "What the links of a rank carried at most, as the bus bandwidth of nccl-tests: while training waited",
-    value: (row) => (row.bus_bytes_per_second_max ? compact(row.bus_bytes_per_second_max, "B/s") : "") },
+    title: "What the links of a rank carried at most while training waited, as the bus bandwidth of nccl-tests; of what goodput probe reached, or of the nominal rate of the links",
+    value: bus },
 ];
 const table = new Table($("collectives-table"), "collective-rows", COLUMNS);
 
@@ -37,6 +37,12 @@ function between(low, high) {
 function skew({ gpu_seconds: whole, skew_gpu_seconds: least = 0, transfer_gpu_seconds: transfer = 0 }) {
   if (!(whole > 0)) return "";
   return least + transfer > 0 ? between(percent(least / whole), percent(1 - transfer / whole)) : "unknown";
+}
+
+function bus({ bus_bytes_per_second_max: rate, bus_ceiling_bytes_per_second: most = null, bus_ceiling_source: source }) {
+  if (!rate) return "";
+  const carried = compact(rate, "B/s");
+  return most === null ? carried : `${carried} of ${compact(most, "B/s")} (${source})`;
 }
 
 export function drawCollectives(run) {
