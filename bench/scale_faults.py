@@ -224,13 +224,13 @@ def without_faults(folder: Path, pushes: Pushes) -> dict[str, dict]:
 
 
 def differences(wanted: dict[str, dict], found: dict[str, dict]) -> list[str]:
-    """Runs whose account differs; what only tells the present moment is left out."""
+    """Runs whose account differs; what only describes the present moment is left out."""
     return [run for run in wanted if _lasting(wanted[run]) != _lasting(found[run] or {})]
 
 
 def _lasting(document: dict) -> dict:
-    """Without the gains of causes, which are of a replay of the steps that were the newest when somebody
-    asked, or of none where many ask."""
+    """Without the gains of causes, which are of a replay of the steps that were the newest at the time
+    of the request, or of none where there are many requests."""
     found = {name: value for name, value in document.items() if name not in PRESENT}
     for cause in (causes := [dict(one) for one in found.get("causes", [])]):
         for name in ("gain", "gain_low", "gain_high", "gain_basis"):

@@ -1,7 +1,7 @@
 #!/bin/sh
 # EpilogSlurmctld= of slurm.conf: as SlurmUser on the controller, once when a job has ended. Tells the aggregator that a
 # job was cancelled, ran out of its time, completed or failed, and when, so that the time of its run ends with its
-# allocation; of one that failed the alert GoodputRunFailed tells. Not of one that is requeued, whose run goes on. Always
+# allocation; for one that failed the alert GoodputRunFailed fires. Not for one that is requeued, whose run goes on. Always
 # ends with 0, at once.
 #
 # In: /etc/default/goodput-end, or the file in GOODPUT_DEFAULTS: GOODPUT_AGGREGATOR, GOODPUT_TOKEN_FILE (one that SlurmUser
@@ -46,6 +46,6 @@ case $state in
     *) exit 0 ;;
 esac
 # Agents notice that ranks are dead some seconds later.
-said=$("${GOODPUT_PROGRAM:-/opt/goodput/bin/goodput}" end "$job" --reason "$reason" --at "$ended" --wait 120 2>&1)
-logger -t goodput-slurm -- "job $job, $state: $said"
+answer=$("${GOODPUT_PROGRAM:-/opt/goodput/bin/goodput}" end "$job" --reason "$reason" --at "$ended" --wait 120 2>&1)
+logger -t goodput-slurm -- "job $job, $state: $answer"
 exit 0

@@ -6,7 +6,6 @@ it through its troubles in order: GPU 1 falls off the bus, a call of the driver 
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -20,10 +19,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.core_wait import CoreWait
 from support.installed import need
+from support.node.nvml_stub import control as nvml
 from support.paths import SUPPORT
 from support.servers import servers
 
-NODE_TESTS = SUPPORT / "node"
 RUN = "hardware/run 1"
 INTERVAL_SECONDS = 0.2
 STUCK_SECONDS = 5.0  # after so long without a word the driver's process is replaced
@@ -32,21 +31,12 @@ IDLE = 0.7  # of the time that rank 1 computes: its GPU reports 30 % utilisation
 WATTS = {0: 100.0, 1: 400.0}
 
 
-def stub():
-    """tests/node/nvml_stub/control.py; this folder does not see the other's modules."""
-    spec = importlib.util.spec_from_file_location("nvml_control", NODE_TESTS / "nvml_stub" / "control.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 class Node:
     """A node's tree, its GPUs, and the processes; each is ended by its pid."""
 
     def __init__(self, folder: Path):
         self.folder, self.children = folder, {}
         self.http = httpx.Client(trust_env=False, timeout=60)
-        nvml = stub()
         self.uuids = [nvml.uuid(gpu) for gpu in range(2)]
         library = nvml.build(folder / "lib")
         self.gpus = nvml.Control(folder / "nvml.txt")

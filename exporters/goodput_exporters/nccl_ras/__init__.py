@@ -1,4 +1,4 @@
-"""Asks NCCL's RAS about a job of which a rank of this node hangs (`goodput node --nccl-ras ADDRESS`).
+"""Queries NCCL's RAS about a job of which a rank of this node hangs (`goodput node --nccl-ras ADDRESS`).
 
 The agents of the nodes with the job's first and last rank ask, once these ranks have made no progress for AFTER_NS, and
 again after pauses that double from AGAIN_NS to AGAIN_NS_MAX. The query runs in a child process, one at a time, which is

@@ -1,8 +1,8 @@
-"""One query of NCCL's RAS, as a process of its own: what it says of the job that has this process.
+"""One query of NCCL's RAS, as a process of its own: the state of the job to which a process belongs.
 
     python -m goodput_exporters.nccl_ras.query HOST:PORT PID SECONDS
 
-RAS is asked twice, SECONDS apart. Prints a goodput.wire.ras.RasAnswer as JSON, or with exit status 1 the reason why there
+Queries RAS twice, SECONDS apart. Prints a goodput.wire.ras.RasAnswer as JSON, or with exit status 1 the reason why there
 is none.
 """
 

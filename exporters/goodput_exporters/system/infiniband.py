@@ -43,7 +43,7 @@ STANDARD_BITS = {
     "VL15_dropped": 16,
     "port_xmit_wait": 32,
 }
-# Counters of so few bits say that they are full only where they were seen to fill up.
+# A counter of so few bits is taken as full only where it was seen to fill up.
 SHORT_BITS = 4
 # Not among the kernel's own counters, but some drivers'.
 RECEIVE_DISCARDS = "port_rcv_discards"

@@ -3,7 +3,7 @@
 A dump has the connections of one network namespace. Of a process in another one it is taken through a netlink socket
 that a short-lived thread opens there (setns(2), needs CAP_SYS_ADMIN). The sockets of a process are those in
 /proc/PID/fd, which needs the same user, root or CAP_SYS_PTRACE. A dump takes about 1 us a connection of the namespace, and
-4 us each of those that are asked for.
+4 us each of those that are requested.
 
     sockets = socket_inodes(pid); found = dump(pid, sockets)    # {inode: Connection}
 """

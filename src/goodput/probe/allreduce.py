@@ -65,7 +65,7 @@ def _figure(torch, dist, device, name: str, size: int) -> Figure:
         return time.perf_counter() - start
 
     once()
-    # All ranks repeat as often as the first one's first time says.
+    # The first rank's first time decides how often all ranks repeat.
     often = torch.tensor([min(2000, max(5, int(SECONDS / once())))], device=device)
     dist.broadcast(often, 0)
     rate, spread = rate_of(2 * (ranks - 1) / ranks * size, [once() for _ in range(int(often))])

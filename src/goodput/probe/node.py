@@ -75,7 +75,7 @@ def measure_ranks(
 
 
 def gpu_count(problems: list[str]) -> int:
-    """Counted in a child, since a process that asked CUDA cannot fork others that use it."""
+    """Counted in a child, since a process that initialised CUDA cannot fork others that use it."""
     try:
         return child.run(_count_gpus, seconds_max=120.0)
     except child.PartError as error:

@@ -1,4 +1,4 @@
-"""A run's progress as one line of text, at most as wide as asked."""
+"""A run's progress as one line of text, at most of a given width."""
 
 from __future__ import annotations
 

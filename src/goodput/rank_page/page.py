@@ -112,7 +112,7 @@ W_DEVICE_RING = W_STEP_RING + STEP_RING * STEP_WORDS
 DEVICE_RING, DEVICE_WORDS = 256, 32
 D_NUMBER, D_DEVICE_NS, D_TOTALS, D_SEAL = 0, 1, 2, DEVICE_WORDS - 1
 # The clock's live words: indices into DEVICE_STATES and DEVICE_WHYS, the last step before the ring's first one (up to
-# it both clocks say the same), the newest in the ring, steps split by it, ns it has cost.
+# it both clocks agree), the newest in the ring, steps split by it, ns it has cost.
 W_DEVICE_STATE, W_DEVICE_WHY, W_DEVICE_BASE, W_DEVICE_DONE = range(W_DEVICE, W_DEVICE + 4)
 W_DEVICE_STEPS, W_DEVICE_COST = W_DEVICE + 4, W_DEVICE + 5
 DEVICE_STATES = ("", "host", "active", "gave up")

@@ -244,7 +244,7 @@ class Scan:
     def _beat(self, number: int, track: AttemptTrack, line: Line) -> None:
         """A beat or an end: the newest has the rank's current phase."""
         attempt = track.attempt
-        # An end that does not say where the process was leaves what its last beat said.
+        # An end that does not say where the process was keeps the phase of its last beat.
         says_nothing = line.kind == "end" and line.phase is None and line.phases is None
         if line.time_ns >= track.tail_ns and says_nothing and attempt.phase:
             attempt.unmeasured = line.unmeasured_steps or attempt.unmeasured
@@ -268,7 +268,7 @@ class Scan:
             attempt.end_ns = max(attempt.end_ns, line.time_ns)
 
     def _set_end_mark(self, number: int, attempt: Attempt, line: Line) -> None:
-        """What a beat or an end says of the whole run: that it was declared over, or is abandoned, and since when."""
+        """What a beat or an end declares for the whole run: that it was declared over, or is abandoned, and since when."""
         over = line.over or ""
         if over not in FINAL_STATUSES:
             text = f"`over` is {over[:40]!r}, want one of {', '.join(FINAL_STATUSES)}"

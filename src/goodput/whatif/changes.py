@@ -196,7 +196,7 @@ def reads_ahead(team: Team) -> bool:
 
     Such a loader is the limit already, so other work that becomes faster makes its rank wait longer for it. Judged is the
     slope of waits over other own times of the same steps, which is -1 for such a loader and 0 for one that makes a batch
-    when it is asked: below -0.5 by AHEAD_ERRORS_MIN standard errors from 0.
+    on request: below -0.5 by AHEAD_ERRORS_MIN standard errors from 0.
     """
     count = len(team) // AHEAD_STEPS
     if count < 4:

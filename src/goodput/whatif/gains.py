@@ -17,7 +17,7 @@ REPLAYED = ("loader", "h2d", "checkpoint", "evaluation", "rollout", "unattribute
 
 
 def replayed_gains(account: Account, recorder: Recorder) -> ReplayedGains | None:
-    """From the steps that `recorder` has taken; None where they say nothing."""
+    """From the steps that `recorder` has taken; None where they are not enough."""
     teams = recorder.teams(account.is_of_workers, account.threshold_ns)
     known = [team for team in teams if changes.waits_known(team)]
     if not known:

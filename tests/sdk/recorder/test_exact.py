@@ -148,7 +148,7 @@ class Boom(Exception):
 
 
 class Rules:
-    """The rules of sdk/steps.py once more, on counts alone."""
+    """The rules of sdk/recorder/steps.py once more, on counts alone."""
 
     def __init__(self):
         self.steps = self.next = self.samples = self.open = self.entries = 0

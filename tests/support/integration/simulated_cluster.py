@@ -7,7 +7,6 @@ the shipped routes and inhibitions; its waits are shorter, and all its receivers
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import socket
@@ -18,13 +17,13 @@ from pathlib import Path
 
 import httpx
 import yaml
-from support.paths import SUPPORT, TESTS
+from support.node.nvml_stub import control
+from support.paths import TESTS
 from support.servers import servers
 
 from goodput.child_processes import Child
 
 WORLD = Path(__file__).with_name("cluster_world.py")
-NODE_TESTS = SUPPORT / "node"
 SOURCES = os.pathsep.join(str(servers.REPOSITORY / name) for name in ("src", "exporters"))
 OF_WORLD = os.pathsep.join([SOURCES, str(servers.REPOSITORY), str(TESTS)])
 RUN, NODES, RANKS = "cluster/run 1", 4, 32
@@ -160,10 +159,7 @@ class Cluster:
 
     def _make(self) -> None:
         made = self._start("make", str(WORLD), "make", str(self.folder), PYTHONPATH=OF_WORLD)
-        spec = importlib.util.spec_from_file_location("nvml_control", NODE_TESTS / "nvml_stub" / "control.py")
-        stub = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(stub)
-        self.environ["LD_LIBRARY_PATH"] = str(stub.build(self.folder / "lib").parent)
+        self.environ["LD_LIBRARY_PATH"] = str(control.build(self.folder / "lib").parent)
         words = f"token create --scope ingest --run {SCOPE} --name agents --expires 90d --file {self.folder}/tokens.json"
         run = [sys.executable, "-m", "goodput", *words.split()]
         self._token = subprocess.run(

@@ -1,4 +1,4 @@
-"""Ranks that are killed at any moment, and a reader that looks on; run in a process of its own by test_sdk_crash.py.
+"""Ranks that are killed at any moment, and a reader that looks on; run in a process of its own by tests/sdk/recorder/test_crash.py.
 
 The process imports goodput once and forks a child for each life: the child starts a page and trains, and says
 through a pipe, apart from goodput, how many steps it has completed. The parent reads the page all the while, kills

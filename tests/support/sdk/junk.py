@@ -1,4 +1,4 @@
-"""Calls every public function with anything, in any order; run in a process of its own by test_sdk_junk.py.
+"""Calls every public function with anything, in any order; run in a process of its own by tests/sdk/startup/test_junk.py.
 
 What a user may pass includes objects that raise from each of their methods. `Mine` is what the user's own iterable
 or body raises: nothing else may come out of any call.

@@ -33,7 +33,7 @@ class RasRank(NamedTuple):
 class RasFinding:
     """The worst communicator, with `count` ranks that have its problem, of `suspicious` of `communicators`.
 
-    `time_ns` is on the clock of the host that asked.
+    `time_ns` is on the clock of the host that queried RAS.
     """
 
     time_ns: int

@@ -1,9 +1,9 @@
-"""What the workers of a running training wait for: storage or the network, or a lock, which their records do not tell apart.
+"""What the workers of a running training wait for: storage or the network, or a lock, which their records do not distinguish.
 
 The system calls that they are in are sampled from outside, as `waits` does for a probed loader; where these cannot be read
 (another user's process, Yama's ptrace_scope for one's own), the kernel functions in which they sleep (/proc/PID/wchan).
 Nothing in the training is stopped or changed. A worker without work polls for it, and so may one that waits for the
-network: by how long workers were idle meanwhile, as their records have it, the two are told apart.
+network: the two are distinguished by how long workers were idle meanwhile, according to their records.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from goodput.probe.loader import waits
 
 SECONDS, EVERY_SECONDS = 5.0, 0.01
-# Fewer samples, or batches that are made meanwhile, do not tell.
+# Fewer samples, or batches that are made meanwhile, give no result.
 SAMPLES_MIN, BATCHES_MIN = 100, 5
 # Samples and records may differ by so much of the workers' time in how long these were blocked.
 APART_MAX = 0.15
@@ -96,7 +96,7 @@ def _kind_of(folder: str, machine: str) -> str:
 
 
 def kind_of_function(name: str, state: str) -> str:
-    """Of a thread in this state of the scheduler, which sleeps in this function of the kernel ("0" where it does not tell)."""
+    """Of a thread in this state of the scheduler, which sleeps in this function of the kernel ("0" where it is hidden)."""
     if state == "R":
         return "cpu"
     found = (kind for kind, begins in _FUNCTIONS.items() if name.startswith(begins))

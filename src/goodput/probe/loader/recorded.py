@@ -3,7 +3,7 @@
 A worker that is alone makes a batch in `alone` seconds. Where n busy workers take longer, they queue for something that
 makes batches at their rate together, n / seconds; a training takes one batch each `besides` seconds at most. So the knee
 is where workers that do not slow each other down reach the lower of both rates, as for a probed loader (`limit`).
-Two recorded numbers of workers tell whether workers slow each other down; of one, only waits for cores do.
+Two recorded numbers of workers show whether workers slow each other down; with one, only waits for cores do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from goodput.account.states import INDEX
 from goodput.probe.loader.limit import CLOSE, STILL_FASTER
 
 BATCHES_MIN = 20
-# Records whose busy workers differ by this factor tell whether workers slow each other down.
+# Records whose busy workers differ by this factor show whether workers slow each other down.
 APART = 1.5
 # A loader whose workers are busy for less than this share of their time keeps up with the training.
 BUSY = 0.9
@@ -178,7 +178,7 @@ def _knee(limit: Limit, besides: float | None) -> int:
 
 
 def _limit(used: list[Record], besides: float | None) -> Limit | None:
-    """What binds, of the records in the order of their busy workers; None where they do not tell."""
+    """What binds, of the records in the order of their busy workers; None where they do not show it."""
     few, many = used[0], used[-1]
     training = 1 / besides if besides else inf
     apart = many.busy >= APART * few.busy

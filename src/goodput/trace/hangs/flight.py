@@ -1,8 +1,9 @@
 """Reads dumps of PyTorch's Flight Recorder, one file a rank: what each collective cost, and what is wrong in a hang.
 
 A dump is the pickle that ProcessGroupNCCL writes (TORCH_NCCL_DEBUG_INFO_TEMP_FILE), or JSON; its name ends with the
-rank. A Unix socket so named is asked for one (flight_server.py). Pickles are read without calling anything that they name. The clocks of hosts are never compared as they are: ranks
-leave a collective together, so a rank's clock is off by the median of what its ends differ from the others'.
+rank. A Unix socket with such a name returns one (flight_server.py). Pickles are read without calling anything that they
+name. The clocks of hosts are never compared as they are: ranks leave a collective together, so a rank's clock is off by
+the median of what its ends differ from the others'.
 
     document = analyze_flight("dumps/")
     document["verdict"]["reason"], document["operations"]

@@ -8,6 +8,7 @@ bounded by ROWS_AT_ONCE, some 60 MB.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from itertools import groupby
 
 import msgspec
@@ -16,7 +17,6 @@ import sqlalchemy as sql
 
 from goodput.aggregator.ledger.blocks import block_columns
 from goodput.aggregator.ledger.database import insert
-from goodput.aggregator.ledger.migrations import Progress
 from goodput.aggregator.ledger.migrations.versions import version_1, version_5
 
 PAGE_CHUNKS = 64  # of 512 rows at most
@@ -44,7 +44,7 @@ class _Row(msgspec.Struct, array_like=True, gc=False):
 _decoder = msgspec.msgpack.Decoder(list[_Row])
 
 
-def convert(engine: sql.Engine, progress: Progress) -> None:
+def convert(engine: sql.Engine, progress: Callable[[int, int], object]) -> None:
     """Convert what is left; `engine` is Database.migrating's. Raises ValueError, which names a damaged chunk."""
     with engine.connect() as connection:
         if not sql.inspect(connection).has_table(_chunks.name):

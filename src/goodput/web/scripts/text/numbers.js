@@ -48,7 +48,7 @@ export const compact = known((value, unit = "") => {
 // With as many decimals as `whole` needs, so that the parts of one sum align.
 export const dollars = known((value, whole) => `$${grouped(value, whole >= 1 ? 2 : whole >= 0.01 ? 4 : 6)}`);
 
-// Shares in tenths of a percent that sum to exactly 1000, rounded as account/text.py rounds them.
+// Shares in tenths of a percent that sum to exactly 1000, rounded as account/text/formats.py rounds them.
 export function tenths(parts) {
   const total = parts.reduce((sum, part) => sum + part, 0);
   if (!(total > 0)) return parts.map(() => 0);

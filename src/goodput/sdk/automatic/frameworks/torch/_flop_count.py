@@ -237,6 +237,6 @@ def _prepare_torch(torch) -> None:
     """One thread, since the pools of the trainer's threads are not here; and no question to the GPU."""
     torch.set_num_threads(1)
     if torch.cuda.is_initialized() or torch.cuda._is_in_bad_fork():
-        # Autocast in a forward pass asks these, and CUDA cannot answer in a forked process.
+        # Autocast in a forward pass calls these, and CUDA cannot answer in a forked process.
         torch.cuda.is_available = lambda: True
         torch.cuda.is_bf16_supported = lambda *_args, **_kwargs: True
