@@ -8,6 +8,7 @@ all files. A HELP that one file has is for all. A file is read again when it has
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import NamedTuple
 
@@ -28,18 +29,23 @@ SAMPLES_MAX = 20_000
 # Of all files: what is parsed is kept, each line as up to half a kilobyte.
 LINES_MAX, BYTES_MAX = 3 * SAMPLES_MAX, 8 << 20
 SUFFIX = ".prom"
-# Of the agent itself and, where both are scraped together, of an aggregator. OpenMetrics names a counter's family without _total.
-_OURS = {
-    name
-    for metric in CATALOGUE.values()
-    for suffix in ("", *(SUFFIXES["histogram"] if metric.kind == "histogram" else ()))
-    for name in (metric.name + suffix, metric.name.removesuffix("_total"))
-}
 # What Prometheus says of each target, which a series of the target would replace.
 _PROMETHEUS = {
     *("up", "scrape_duration_seconds", "scrape_samples_scraped", "scrape_samples_post_metric_relabeling"),
     *("scrape_series_added", "scrape_timeout_seconds", "scrape_sample_limit", "scrape_body_size_bytes"),
 }
+
+
+@functools.cache  # Not made where there are no text files.
+def _ours() -> frozenset[str]:
+    """Names of the agent itself and, where both are scraped together, of an aggregator; OpenMetrics names a counter's family
+    without _total."""
+    return frozenset(
+        name
+        for metric in CATALOGUE.values()
+        for suffix in ("", *(SUFFIXES["histogram"] if metric.kind == "histogram" else ()))
+        for name in (metric.name + suffix, metric.name.removesuffix("_total"))
+    )
 
 
 class _Size(NamedTuple):
@@ -166,7 +172,7 @@ class _Merged:
     def _owner(self, own: str, names: set[str]) -> str:
         """Whose the first of these names is, "" where they are free."""
         for name in sorted(names):
-            if name in _OURS:
+            if name in _ours():
                 return f"{name} is the agent's or an aggregator's own name"
             if name in _PROMETHEUS:
                 return f"{name} is Prometheus's own name"
