@@ -49,7 +49,7 @@ class ForkServer:
     def __init__(self, *modules: str, flags: tuple[str, ...] = ()):
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by close()
         self._process: subprocess.Popen | None = None
-        address = Path(os.environ[FOLDER], "-".join(modules))
+        address = Path(_folder(), "-".join(modules))
         command = [sys.executable, *flags, str(SUPPORT / "fork_server.py"), str(address), *modules]
         self._connection = self._connect(str(address), command)
 
@@ -103,6 +103,15 @@ class ForkServer:
         """The server ends with its last connection."""
         self._connection.close()
         self._log.close()
+
+
+def _folder() -> str:
+    """That of the test run; of a benchmark, which is none, its own."""
+    if FOLDER not in os.environ:
+        made = tempfile.TemporaryDirectory(prefix="goodput-forks-")
+        atexit.register(made.cleanup)
+        os.environ[FOLDER] = made.name
+    return os.environ[FOLDER]
 
 
 @functools.cache
