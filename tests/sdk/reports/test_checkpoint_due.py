@@ -66,7 +66,7 @@ def test_weibull_posterior_is_that_of_a_direct_sum():
 
 
 def test_bursts_posterior_is_that_of_a_direct_sum():
-    before = after = count = 0
+    before = after = whole = 0.0
     for soon in failure_laws.SOON:
         for slow in failure_laws.RATES:
             for fast in failure_laws.RATES:
@@ -76,13 +76,14 @@ def test_bursts_posterior_is_that_of_a_direct_sum():
                 def lives(life, soon=soon, fast=fast, slow=slow):
                     return soon * exp(-fast * life) + (1 - soon) * exp(-slow * life)
 
-                likelihood = lives(ALIVE)
+                prior = exp(-((log(slow) / failure_laws.CENTRE_SPREAD) ** 2) / 2)
+                likelihood = prior * lives(ALIVE)
                 for life in LIVES:
                     likelihood *= soon * fast * exp(-fast * life) + (1 - soon) * slow * exp(-slow * life)
-                before, after, count = before + likelihood, after + likelihood * lives(AGE), count + 1
+                before, after, whole = before + likelihood, after + likelihood * lives(AGE), whole + prior
     family = failure_laws._Bursts()
     tell(family)
-    assert family.evidence() == pytest.approx(log(before / count), abs=1e-6)
+    assert family.evidence() == pytest.approx(log(before / whole), abs=1e-6)
     assert family.survival(AGE) == pytest.approx(after / before, rel=1e-3)
 
 

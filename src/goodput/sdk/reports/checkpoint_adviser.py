@@ -8,7 +8,7 @@ hazard between them (equation 37 of "A higher order estimate of the optimum chec
 2006). A plan reaches to the age at which SURVIVAL_MIN of the runs that live now still do, or to the known end of the job.
 
 The first lives say little, and a plan made from them may be worse than a save each USUAL_SECONDS. So these are left only
-where the plan is expected to waste less by the share EVIDENCE / n**2 after n failures: 75 % after two, 3 % after ten. With
+where the plan is expected to waste less by the share EVIDENCE / n**3 after n failures: 20 % after five, 2.5 % after ten. With
 that, no law of bench/checkpoint_adviser.py has a number of failures after which a save each USUAL_SECONDS would waste less
 by over 1 %. Before the first failure intervals become longer with the time lived: they are the best for the highest rate of
 failures at which none would be seen for so long with a chance of 10 %.
@@ -27,7 +27,7 @@ from goodput.sdk.reports.failure_laws import FailureLaws
 PRIOR_SAVE_SECONDS = 30.0  # until a save was seen
 INTERVAL_SECONDS_MIN, INTERVAL_SECONDS_MAX = 10.0, 24 * 3600.0
 USUAL_SECONDS = 1800.0  # of work between saves, until there is evidence for another interval
-EVIDENCE = 3.0
+EVIDENCE = 25.0
 NONE_SEEN = log(10)  # failures, of which none is seen with a chance of 10 %
 SAVES_KEPT = 16  # the mean save is that of about so many of the newest
 PARTS = 6  # ages in an interval
@@ -103,7 +103,7 @@ class Adviser:
         if left < INTERVAL_SECONDS_MIN:
             return end - seconds + USUAL_SECONDS
         plan = self._current_plan(save, seconds, end) if self.failures else None
-        if plan is not None and plan.advantage > EVIDENCE / self.failures**2:
+        if plan is not None and plan.advantage > EVIDENCE / self.failures**3:
             work = _planned_work(plan, seconds)
         else:
             work = self._usual_work(save, seconds)

@@ -18,12 +18,12 @@ SHAPES = tuple(2 ** (i / 4) for i in range(-5, 13))  # of Weibull, 0.42 to 8
 SHAPE_SPREAD = 0.5  # of the logarithm of the shape, around 0
 # Standard deviations of the logarithm, from 2 down to 0.0005, which are 10 s of 6 h.
 SPREADS = (*(2 ** (-i / 4) for i in range(-4, 25)), *(2 ** (-i / 2) for i in range(13, 23)))
-CENTRE_SPREAD = 1.5  # of the prior of the mean logarithm, around 0
+CENTRE_SPREAD = 1.5  # of the prior of the mean logarithm, and of that of the slow rate of bursts, around 0
 RATES = tuple(2 ** (i / 2) for i in range(-8, 17))  # of bursts: 128 hours to 2 minutes
 SOON = (0.1, 0.3, 0.5, 0.7, 0.9)  # shares of lives that end by the faster rate
 RATIO_MIN = 4.0  # of the rates
 SHARE_MIN = 1e-4  # of a law that counts
-WEIGHTS = {"weibull": 0.5, "bursts": 0.25, "log-normal": 0.25}
+WEIGHTS = {"weibull": 0.4, "bursts": 0.35, "log-normal": 0.25}
 _EXPONENT_MAX = 600.0
 
 
@@ -124,7 +124,9 @@ class _Bursts:
             for fast in range(slow + 1, len(RATES))
             if RATES[fast] >= RATIO_MIN * RATES[slow]
         ]
-        self._logs = [-log(len(self._laws))] * len(self._laws)
+        logs = [-((log(RATES[slow]) / CENTRE_SPREAD) ** 2) / 2 for _, _, slow in self._laws]
+        whole = _log_sum(logs)
+        self._logs = [one - whole for one in logs]
         self._likely: list[tuple[float, float]] = []  # share and rate
 
     def failed(self, units: float) -> None:
