@@ -38,7 +38,8 @@ TIMEOUT_SECONDS = 300
 class Outcome(NamedTuple):
     """Mean seconds of a step: recorded, predicted without the delay with its 95 % interval, and really without it.
 
-    `core_wait` is how long ranks had no core in a step of either kind, by which these may differ from a quiet machine's.
+    `core_wait` is how long all ranks together had no core in a step of either kind, by which these may differ from a quiet
+    machine's; `core_wait_without` is the part of the steps without the delay.
     """
 
     recorded: float
@@ -47,6 +48,7 @@ class Outcome(NamedTuple):
     high: float
     real: float
     core_wait: float
+    core_wait_without: float
 
     @property
     def error(self) -> float:
@@ -121,7 +123,7 @@ def outcome(slow: tuple[Team, float], change: Change, without: tuple[Team, float
     low, high = savings.bounds(one._replace(variance=one.variance * (1 + len(lengths) / len(repeated))))
     recorded = float(replay.recorded(team).mean())
     seconds = (ns / 1e9 for ns in (recorded, one.value, low, high, float(repeated.mean())))
-    return Outcome(*seconds, waited + other_waited)
+    return Outcome(*seconds, waited + other_waited, other_waited)
 
 
 def _train(kinds: Kinds, ranks: int, rest: tuple[float, ...], directory: Path) -> Run:
