@@ -5,7 +5,10 @@
 
 #include <string.h>
 
-#include "plugin.h"
+#include "calls.h"
+#include "communicators.h"
+#include "layout.h"
+#include "page_file.h"
 
 #define CALLS_MAX 4096 /* a power of two */
 #define BYTES_MAX (1ull << 48)     /* of one call; more is taken as unknown */

@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "plugin.h"
+#include "communicators.h"
+#include "page_file.h"
 
 #define BACKEND "nccl-profiler" /* account/collective_verdict.py: a call has ended when its exit is known */
 #define CONTEXT_BASE 0x676f6f00u

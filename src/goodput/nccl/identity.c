@@ -2,13 +2,15 @@
  *
  * Where no launcher names a rank, the rank is that in the first communicator, and its hash the name of the run. */
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "plugin.h"
+#include "identity.h"
 
 #define ROLE "nccl-profiler" /* account/collective_verdict.py: a rank whose steps are not recorded */
 #define STARTUP_SECONDS_MAX 900.0

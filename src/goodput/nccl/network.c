@@ -2,7 +2,10 @@
  *
  * STEPS_MAX transfers are followed at a time; an older one that has not ended is given up. */
 
-#include "plugin.h"
+#include "calls.h"
+#include "layout.h"
+#include "network.h"
+#include "page_file.h"
 
 #define STEPS_MAX 8192 /* a power of two */
 

@@ -17,7 +17,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "plugin.h"
+#include "identity.h"
+#include "page_file.h"
 
 #define SUFFIX ".nccl"
 #define ATTEMPTS_MAX 1024

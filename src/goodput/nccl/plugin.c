@@ -10,7 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "plugin.h"
+#include "calls.h"
+#include "communicators.h"
+#include "interface.h"
+#include "network.h"
+#include "page_file.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 #define NAME "goodput"
