@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from goodput.aggregator.records import NewBlock, NewRecords, new_blocks
+from goodput.aggregator.records import NewBlock, new_blocks
 from goodput.wire import schema, step_columns
 from goodput.wire.packed_rows import unpack
 from goodput.wire.step_blocks import END, NUMBER, STEP, check_block
@@ -28,28 +28,24 @@ class StoredBlock(NamedTuple):
     block: bytes
 
 
-def columns_of(new: NewRecords) -> list[dict]:
-    """The database's columns of the blocks of new records."""
-    return [_columns(one, EVERY_ROW) for one in new.blocks]
+# The database's columns of a block beside its process.
+COLUMNS = (
+    *("first", "last", "start_ns_first", "end_ns_last", "rows", "tier"),
+    *("digest", "width", "block"),
+)
+
+
+def columns_of(new: NewBlock, tier: int) -> tuple:
+    """The values of COLUMNS."""
+    return (
+        *(new.first, new.last, new.start_ns, new.end_ns, new.rows, tier),
+        *(digest(new.block), new.width, new.block),
+    )
 
 
 def block_columns(values: np.ndarray, tier: int = EVERY_ROW) -> list[dict]:
-    """The same for rows as an array."""
-    return [_columns(one, tier) for one in new_blocks(in_order(values))]
-
-
-def _columns(new: NewBlock, tier: int) -> dict:
-    return {
-        "first": new.first,
-        "last": new.last,
-        "start_ns_first": new.start_ns,
-        "end_ns_last": new.end_ns,
-        "rows": new.rows,
-        "tier": tier,
-        "digest": digest(new.block),
-        "width": new.width,
-        "block": new.block,
-    }
+    """COLUMNS of the blocks of rows as an array, by name."""
+    return [dict(zip(COLUMNS, columns_of(one, tier), strict=True)) for one in new_blocks(in_order(values))]
 
 
 def digest(block: bytes) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from functools import cache
 from itertools import chain
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 
 import msgspec
 import numpy as np
@@ -29,7 +29,7 @@ from sqlalchemy.sql.elements import KeyedColumnElement
 from goodput.account import EndMark
 from goodput.aggregator.ledger import migrations, segments
 from goodput.aggregator.ledger.block_reader import KEY, PROCESS_ID, read, read_tails
-from goodput.aggregator.ledger.blocks import as_columns, columns_of, step_rows
+from goodput.aggregator.ledger.blocks import COLUMNS, EVERY_ROW, as_columns, columns_of, step_rows
 from goodput.aggregator.ledger.database import Database, LedgerError, insert
 from goodput.aggregator.ledger.migrations.versions import version_1, version_3, version_5
 from goodput.aggregator.ledger.page_reader import PageBounds, PageReader, Wanted, numbers_before
@@ -54,12 +54,14 @@ _BY_START = [_processes.c[name] for name in ("start_ns", "rank", "run", "host", 
 _EVENT = [_events.c[name] for name in schema.EventRow.__struct_fields__]
 
 
-# What makes a row of a table the same as another.
-_KEYS = {
-    _processes: KEY,
-    _blocks: (*KEY, "first", "last", "digest"),
-    **{table: tuple(table.primary_key.columns.keys()) for table in (_events, _health, _end_marks)},
-}
+# What is written of each table, the key first, in the order of the table.
+_PROCESS_COLUMNS = (*KEY, "sequence", "report")
+_BLOCK_COLUMNS = (*KEY, *COLUMNS)
+_EVENT_COLUMNS = (*KEY, *schema.EventRow.__struct_fields__)
+_HEALTH_COLUMNS = ("node", "number", "severity", "time_ns", "event")
+_END_COLUMNS = (*KEY, *EndMark._fields, "set_ns")
+# What makes a row the same as another, of tables in which it is replaced.
+_KEYS = {_processes: KEY, _end_marks: tuple(_end_marks.primary_key.columns.keys())}
 
 
 def _of(table: sql.Table) -> list:
@@ -70,7 +72,7 @@ def _of(table: sql.Table) -> list:
 # Built once: building a statement takes longer than SQLite takes to execute it.
 _EVENTS_OF = sql.select(*_EVENT).where(*_of(_events)).order_by(_events.c.number)
 
-_key_values, _key_of_row = attrgetter(*KEY), itemgetter(*KEY)
+_key_values = attrgetter(*KEY)
 _encoder = msgspec.msgpack.Encoder()
 _report_decoder = msgspec.msgpack.Decoder(schema.RankReport)
 _event_decoder = msgspec.msgpack.Decoder(schema.Health)
@@ -171,32 +173,36 @@ class Ledger:
         if self._same_file() != self._file:
             raise LedgerError(f"ledger {self.url}: its file was deleted or replaced; restart the aggregator")
         blocks, events, processes = [], [], {}
+        appended: list[tuple[tuple, int]] = []
         for merged in batch:
             report = merged.report
             process = _key_values(report.identity)
-            key = dict(zip(KEY, process, strict=True))
-            blocks += [key | columns for columns in columns_of(merged)]
-            events += [key | _event_columns(event) for event in merged.events]
-            before = processes.get(process)
-            if before is None or before["sequence"] < report.sequence:
-                processes[process] = key | {"sequence": report.sequence, "report": _encoder.encode(report)}
+            for block in merged.blocks:
+                blocks.append((*process, *columns_of(block, EVERY_ROW)))
+                appended.append((process, block.rows))
+            for event in merged.events:
+                events.append((*process, *_event_columns(event)))
+            if process not in processes or processes[process].sequence < report.sequence:
+                processes[process] = report
+        reports = [(*key, report.sequence, _encoder.encode(report)) for key, report in processes.items()]
+        health_rows = [_health_columns(key, event) for key, event in (health or {}).items()]
         with self.transaction({key[0] for key in processes}) as connection:
-            _put(connection, _processes, processes.values(), newest="sequence")
-            _put(connection, _blocks, blocks)
-            _put(connection, _events, events)
-            _put(connection, _health, [_health_columns(key, event) for key, event in (health or {}).items()])
+            _put(connection, _processes, _PROCESS_COLUMNS, reports, newest="sequence")
+            _put(connection, _blocks, _BLOCK_COLUMNS, blocks)
+            _put(connection, _events, _EVENT_COLUMNS, events)
+            _put(connection, _health, _HEALTH_COLUMNS, health_rows)
             for run, numbers in (late or {}).items():
                 segments.drop_wrong(connection, run, numbers)
             for segment in new_segments:
                 segments.put(connection, segment)
-        for one in blocks:
-            self.appended[_key_of_row(one)] += one["rows"]
+        for process, rows in appended:
+            self.appended[process] += rows
 
     def end(self, marks: list[tuple[schema.Identity, EndMark]], set_ns: int) -> None:
         """Write end marks of processes, set at `set_ns`; a later mark of a process replaces an earlier one."""
-        rows = [{**_key(of), **mark._asdict(), "set_ns": set_ns} for of, mark in marks]
+        rows = [(*_key_values(of), *mark, set_ns) for of, mark in marks]
         with self.transaction({of.run for of, _ in marks}) as connection:
-            _put(connection, _end_marks, rows, newest="set_ns")
+            _put(connection, _end_marks, _END_COLUMNS, rows, newest="set_ns")
 
     # ---- Reading
 
@@ -394,28 +400,40 @@ class Ledger:
 
 
 def _put(
-    connection: sql.Connection, table: sql.Table, values: Iterable[dict], newest: str | None = None
+    connection: sql.Connection,
+    table: sql.Table,
+    names: tuple[str, ...],
+    rows: list[tuple],
+    newest: str | None = None,
 ) -> None:
-    """Insert rows whose key is new; with `newest`, replace rows that have a lower value in that column.
+    """Insert rows whose key is new, with the columns `names`, which begin with the key; with `newest`, replace rows that
+    have a lower value in that column.
 
-    In the order of their keys, so that two aggregators that write the same rows cannot deadlock.
+    In order, so that two aggregators that write the same rows cannot deadlock.
     """
-    rows = sorted(values, key=itemgetter(*_KEYS[table]))
     if not rows:
         return
     # The driver is given the rows as they are: SQLAlchemy takes longer to bind them than SQLite to write them.
-    statement, names = _statement(connection.dialect, table, newest, tuple(rows[0]))
-    if names is None:
-        for at in range(0, len(rows), WRITES_AT_ONCE):
-            connection.exec_driver_sql(statement, rows[at : at + WRITES_AT_ONCE])
+    statement, is_positional = _statement(connection.dialect, table, newest, names)
+    rows, at = sorted(rows), 0
+    if not is_positional:
+        given = [dict(zip(names, row, strict=True)) for row in rows]
+        for at in range(0, len(given), WRITES_AT_ONCE):
+            connection.exec_driver_sql(statement, given[at : at + WRITES_AT_ONCE])
         return
     # One statement for many rows: Python's sqlite3 gives up the interpreter's lock for each, and waits for it again.
-    given, at = list(map(itemgetter(*names), rows)), 0
-    while at < len(given):
-        count = min(STATEMENT_ROWS_MAX, 1 << (len(given) - at).bit_length() - 1)
-        values = tuple(chain.from_iterable(given[at : at + count]))
+    while at < len(rows):
+        count = _rows_at_once(len(rows) - at)
+        values = tuple(chain.from_iterable(rows[at : at + count]))
         connection.exec_driver_sql(_of_rows(statement, count), values)
         at += count
+
+
+def _rows_at_once(left: int) -> int:
+    """How many of so many rows one statement writes: of few sizes, since SQLite keeps each prepared."""
+    if left < 8:
+        return 1 << left.bit_length() - 1
+    return min(left - left % 8, STATEMENT_ROWS_MAX)
 
 
 @cache
@@ -428,9 +446,9 @@ def _of_rows(statement: str, count: int) -> str:
 
 @cache
 def _statement(
-    dialect: sql.Dialect, table: sql.Table, newest: str | None, columns: tuple[str, ...]
-) -> tuple[str, tuple[str, ...] | None]:
-    """The statement of _put as the driver takes it, and the names of its parameters where they go by place.
+    dialect: sql.Dialect, table: sql.Table, newest: str | None, names: tuple[str, ...]
+) -> tuple[str, bool]:
+    """The statement of _put as the driver takes it, and whether its parameters go by place, in the order of `names`.
 
     Cached: building it takes as long as writing a hundred rows.
     """
@@ -440,29 +458,30 @@ def _statement(
     if newest is None:
         statement = statement.on_conflict_do_nothing()
     else:
-        excluded = statement.excluded
+        key, excluded = _KEYS[table], statement.excluded
         statement = statement.on_conflict_do_update(
-            index_elements=_KEYS[table],
-            set_={c.name: excluded[c.name] for c in table.columns if c.name not in (*_KEYS[table], "id")},
+            index_elements=key,
+            set_={c.name: excluded[c.name] for c in table.columns if c.name not in (*key, "id")},
             where=table.c[newest] < excluded[newest],
         )
     of_process = KEY if table is _blocks else ()
-    own = [name for name in columns if name not in of_process]
+    own = [name for name in names if name not in of_process]
     compiled = statement.compile(dialect=dialect, column_keys=own)
-    return str(compiled), tuple(compiled.positiontup) if compiled.positional else None
+    assert not compiled.positional or tuple(compiled.positiontup or ()) == names
+    return str(compiled), compiled.positional
 
 
 def _key(identity: schema.Identity) -> dict:
     return dict(zip(KEY, _key_values(identity), strict=True))
 
 
-def _health_columns(key: HealthKey, event: schema.Health) -> dict:
+def _health_columns(key: HealthKey, event: schema.Health) -> tuple:
     node, number = key
     severity = schema.SEVERITIES.index(event.severity)
     encoded = msgspec.msgpack.encode(event)
-    return {"node": node, "number": number, "severity": severity, "time_ns": event.time_ns, "event": encoded}
+    return node, number, severity, event.time_ns, encoded
 
 
-def _event_columns(event: schema.EventRow) -> dict:
+def _event_columns(event: schema.EventRow) -> tuple:
     """PostgreSQL's text type rejects NUL, which the text of a user's mark may contain."""
-    return {**msgspec.structs.asdict(event), "text": event.text.replace("\0", "")}
+    return msgspec.structs.astuple(msgspec.structs.replace(event, text=event.text.replace("\0", "")))
