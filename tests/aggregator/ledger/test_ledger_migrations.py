@@ -83,14 +83,16 @@ def everything() -> list[NewRecords]:
 
 
 def shape(url: str) -> dict:
-    """Columns, keys and indices of every table."""
+    """Columns, keys, constraints and indices of every table."""
     with database(url) as connection:
         inspector = sql.inspect(connection)
         return {
             name: (
                 [(c["name"], str(c["type"]), c["nullable"]) for c in inspector.get_columns(name)],
                 inspector.get_pk_constraint(name)["constrained_columns"],
-                sorted((index["name"], index["column_names"]) for index in inspector.get_indexes(name)),
+                inspector.get_unique_constraints(name),
+                inspector.get_foreign_keys(name),
+                sorted(inspector.get_indexes(name), key=lambda index: index["name"]),
             )
             for name in inspector.get_table_names()
         }
@@ -139,6 +141,15 @@ def test_migrated_and_new_ledgers_have_the_same_tables(new_url):
     Ledger(old).close()
     Ledger(new).close()
     assert shape(old) == shape(new)
+    assert migrations.TABLES_OF == migrations.HEAD, "a new ledger is made without migrating"
+
+
+def test_new_ledger_is_made_without_alembic(tmp_path):
+    """It takes memory for as long as the aggregator runs."""
+    url = f"sqlite:///{tmp_path}/new.db"
+    program = f"import sys; from goodput.aggregator.ledger.ledger import Ledger; Ledger({url!r}); print('alembic' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout == "False\n"
 
 
 def test_migrated_blocks_match_their_rows(url):

@@ -4,8 +4,8 @@ A new version is a new file in versions/ and a new HEAD; a published one is neve
 one transaction, so a failed migration leaves the ledger as it was, and of several programs that open an old ledger at
 once one migrates it and the others find it done (Database.migrating). The exception is the conversion of step rows
 between versions 5 and 6, which may take minutes: it commits in steps, and the next process that opens the ledger continues it.
-Each table is defined in the version that made it, also for the ledger. Alembic is imported only where there is
-something to migrate: it takes 0.2 s.
+Each table is defined in the version that made it, also for the ledger. A new ledger gets the tables of HEAD at once: alembic,
+which takes 0.2 s and 12 MiB, is imported only where there is something to migrate.
 """
 
 from __future__ import annotations
@@ -16,10 +16,21 @@ from collections.abc import Callable
 
 import sqlalchemy as sql
 
+from goodput.aggregator.ledger.migrations.versions import version_1, version_3, version_5
+
 HEAD, CONVERTING = "6", "5"
+# The tables of this version; with a newer HEAD and none of them a new ledger is migrated from nothing.
+TABLES_OF = "6"
+TABLES = (*version_5.tables.sorted_tables, version_5.ends, version_1.events, version_3.health)
 EARLIER = tuple(map(str, range(1, int(HEAD))))
 Progress = Callable[[int, int], object]
-VERSIONS = sql.table("alembic_version", sql.column("version_num", sql.String))
+# As alembic makes it.
+VERSIONS = sql.Table(
+    "alembic_version",
+    sql.MetaData(),
+    sql.Column("version_num", sql.String(32), nullable=False),
+    sql.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
 # Of aggregators over a stream that are running: see ledger/fence.py.
 _fence = sql.table("stream_partitions", sql.column("token", sql.BigInteger))
 # The version table of ledgers from before alembic, with the same version numbers.
@@ -55,6 +66,8 @@ def migrate(engine: sql.Engine, target: str = HEAD, progress: Progress = lambda 
 
     `progress(rows done, rows to do)` is called every few seconds of a long conversion.
     """
+    if target == HEAD == TABLES_OF and _create(engine):
+        return
     with engine.connect() as connection:
         is_new = version(connection) is None
     if int(target) > int(CONVERTING) and not is_new:
@@ -63,6 +76,18 @@ def migrate(engine: sql.Engine, target: str = HEAD, progress: Progress = lambda 
         _upgrade(engine, CONVERTING)
         convert(engine, progress)
     _upgrade(engine, target)
+
+
+def _create(engine: sql.Engine) -> bool:
+    """Make the tables of a new ledger; False where there is any of them, also of one that was left half made."""
+    with engine.begin() as connection:
+        found = sql.inspect(connection)
+        if any(found.has_table(one.name) for one in (VERSIONS, _old, *TABLES)):
+            return False
+        for table in (VERSIONS, *TABLES):
+            table.create(connection)
+        connection.execute(VERSIONS.insert().values(version_num=HEAD))
+    return True
 
 
 def _upgrade(engine: sql.Engine, target: str) -> None:
