@@ -348,6 +348,24 @@ def test_gpu_leaves_and_returns(driver, root, clock):
     assert [found.lost for found in sample.gpus] == [False, False]
 
 
+def test_no_two_gpus_have_one_index(driver, root):
+    """Of a GPU that was away when the driver began, and of the others once it is back."""
+    device, aside = root / "sys/class/drm/card1", root / "gone"
+
+    def indices():
+        return {found.uuid: found.index for found in read(driver).gpus if not found.lost}
+
+    device.rename(aside)
+    driver.open()
+    assert indices() == {"0000:c1:00.0": 0}
+    aside.rename(device)
+    assert indices() == {UNIQUE: 0, "0000:c1:00.0": 1}
+    device.rename(aside)
+    assert indices() == {"0000:c1:00.0": 1}
+    aside.rename(device)
+    assert indices() == {UNIQUE: 0, "0000:c1:00.0": 1}
+
+
 def test_without_kfd_processes_are_unknown(driver, root):
     shutil.rmtree(root / "sys/class/kfd")
     driver.open()

@@ -8,10 +8,13 @@ amdgpu (power, thermal, RAS), of hwmon's units and of KFD's topology.
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 import re
 from collections.abc import Callable
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from goodput_exporters.collector import ParseError
 from goodput_exporters.gpu.amd import gpu_metrics
@@ -62,7 +65,18 @@ def find_cards(sysfs: str, files: CounterFiles, known: dict[str, Card] | None = 
         if len(cards) < GPUS_MAX and _text(f"{device}/vendor", files).lower() == VENDOR:
             card = (known or {}).get(device) or _card(device, len(cards), version, files)
             cards.setdefault(card.gpu.uuid, card)
-    return list(cards.values())
+    return _numbered(list(cards.values()))
+
+
+def _numbered(cards: list[Card]) -> list[Card]:
+    """Indices in the order of the cards: one that is here keeps its own, unless one before it came back to it."""
+    indices = itertools.accumulate(
+        (card.gpu.index for card in cards), lambda before, own: max(before + 1, own)
+    )
+    return [
+        card if card.gpu.index == index else card._replace(gpu=replace(card.gpu, index=index))
+        for card, index in zip(cards, indices, strict=True)
+    ]
 
 
 def _card(device: str, index: int, driver_version: str, files: CounterFiles) -> Card:
