@@ -91,6 +91,7 @@ def test_command_compares_and_fails(tmp_path, measured, capsys, form):
     assert main(against) == 0
     measured["document"] = probe_of("x", h2d_pinned=50e9)
     assert main(against) == 1 and "storage_read is known of most peers only" in capsys.readouterr().err
+    assert main([*against, "--only", "copies"]) == 0, "storage was not to be measured"
     measured["document"] = probe_of("x")
     assert main(["probe"]) == 1 and "nothing could be measured" in capsys.readouterr().err
 

@@ -158,7 +158,8 @@ def _node(arguments) -> int:
     found = peers.slower(documents, against, arguments.tolerance)
     lines = text.render_slower(found)
     lines += [
-        f"{host}: {name} is known of most peers only" for host, name in peers.missing(documents, against)
+        f"{host}: {name} is known of most peers only"
+        for host, name in peers.missing(documents, against, options.parts)
     ]
     for line in lines:
         message("probe", line)

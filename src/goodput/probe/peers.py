@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from goodput.probe import FIGURES, PARTS
 
 TOLERANCE = 0.1
 
@@ -43,16 +46,16 @@ def compared(documents: list[dict], peers: list[dict]) -> int:
     return sum(len(list(_pairs(document, peers))) for document in documents)
 
 
-def missing(documents: list[dict], peers: list[dict]) -> list[tuple[str, str]]:
-    """(host, figure) of what most peers have measured, and this node could not."""
-    found = []
+def missing(documents: list[dict], peers: list[dict], parts: Iterable[str] = PARTS) -> list[tuple[str, str]]:
+    """(host, figure) of what most peers have measured, and this node could not, though it has measured these parts."""
+    found, beginnings = [], tuple(begin for part in parts for begin in FIGURES[part])
     for document in documents:
         others = [peer for peer in peers if peer["host"] != document["host"]]
         has = {figure["name"] for figure in document["figures"] if figure["value"]}
         names = sorted({figure["name"] for peer in others for figure in peer["figures"] if figure["value"]})
         for name in names:
             count = sum(any(f["name"] == name and f["value"] for f in peer["figures"]) for peer in others)
-            if name not in has and 2 * count > len(others):
+            if name not in has and 2 * count > len(others) and name.startswith(beginnings):
                 found.append((document["host"], name))
     return found
 
