@@ -87,6 +87,20 @@ def test_slower_stretch_has_its_state_and_cost():
     assert all(claim["basis"] == "measured" for claim in slower["claims"])
 
 
+def test_faster_steps_that_still_cost_say_so():
+    """3 s a step, then 6 s, then 4.5 s: the last are faster, and 50 % longer than those of the beginning."""
+    parts = [({**CALM[0], "loader": waited}, 150) for waited in (0.0, 3.0, 1.5)]
+    steps = [one for one, count in parts for _ in range(count)]
+    slower, faster = build_story(account(2, 1000 + 150 * 13.5), recorded([steps] * 2))["events"]
+    still = "they are still 50.0 % longer than the 3.0 s of earlier"
+    assert still not in [claim["text"] for claim in slower["claims"]]
+    assert faster["gpu_seconds"] == pytest.approx(2 * 150 * 1.5, rel=0.04)
+    assert [claim["text"] for claim in faster["claims"]] == [
+        "4.5 s a step instead of 6.0 s: loader -25.0 %",
+        still,
+    ]
+
+
 def test_single_long_steps_are_no_change_of_pace():
     steps = list(CALM)
     for at in (50, 51, 200, 333):

@@ -296,6 +296,16 @@ def test_phone_has_no_horizontal_scroll_and_large_targets(tab, served, address):
 
 
 @needs_chromium
+def test_tables_fit_windows_of_a_laptop(tab, served):
+    """Just wide enough for tables instead of cards, and wide enough for all of their decoration."""
+    page = tab(f"{served}/#runs", width=1001)
+    until(page, "document.querySelectorAll('#runs-rows tr').length > 0")
+    for width in (1001, 1100, 1281):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("[innerWidth, document.documentElement.scrollWidth]") == [width, width]
+
+
+@needs_chromium
 def test_theme_follows_system_or_the_stored_choice(tab, served):
     def is_dark(page):
         red = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0]")

@@ -107,6 +107,9 @@ def pace_changes(levels: Sequence[Level], bucket_seconds: float) -> list[Inciden
             onset_seconds=bucket_seconds,
         )
         one.measured(f"{step_length(now.ns)} a step instead of {step_length(was)}{_states(before, now)}")
+        if slower and ratio < 0:
+            share = percent(now.ns / reference.ns - 1)
+            one.measured(f"they are still {share} longer than the {step_length(reference.ns)} of earlier")
         if slower:
             one.gpu_seconds, one.cost_basis = (now.ns - reference.ns) * now.steps / 1e9, "measured"
         else:
