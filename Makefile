@@ -72,7 +72,7 @@ bench: $(VENV)/.test  ## the budgets, each as a ratio against a named peer
 	$(BIN)/python -m bench.replay
 	$(BIN)/python -m bench.analyze
 	$(BIN)/python -m bench.window
-	$(BIN)/python -m bench.node
+	PYTHONPATH=tests $(BIN)/python -m bench.node
 	$(BIN)/python -m bench.aggregator
 
 detection-score: $(VENV)/.test  ## hidden faults in SEEDS (50) real trainings, and as many without one: docs/detection-score.md; RESULTS=FILE keeps results, to go on later

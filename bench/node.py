@@ -1,6 +1,6 @@
 """The node agent beside 8 GPUs, 8 InfiniBand ports, 8 interfaces and 8 ranks at 1 Hz: its CPU, memory and scrape time.
 
-    python -m bench.node [--seconds N] [--steps-per-second RATE] [--json]
+    PYTHONPATH=tests python -m bench.node [--seconds N] [--steps-per-second RATE] [--json]
 
 The real `goodput node`, as a process of its own on the node of node_load.py, whose ranks make a step a second as the bar
 says, or RATE, pushes every 5 s to a stub of the aggregator and is scraped every 15 s; after N seconds it is scraped
@@ -313,7 +313,8 @@ def missed(figures: dict) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        description=__doc__.split("\n")[0], epilog="example: python -m bench.node --seconds 60 --json"
+        description=__doc__.split("\n")[0],
+        epilog="example: PYTHONPATH=tests python -m bench.node --seconds 60 --json",
     )
     parser.add_argument(
         "--seconds", type=float, default=SECONDS, help="how long CPU time is measured (%(default)s)"

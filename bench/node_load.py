@@ -1,6 +1,6 @@
 """The simulated node for bench.node: 8 GPUs, 8 InfiniBand ports, 8 interfaces and 8 ranks.
 
-    python -m bench.node_load PAGES RATE      # writes 8 rank pages, RATE steps a second each, until killed
+    PYTHONPATH=tests python -m bench.node_load PAGES RATE      # writes 8 rank pages, RATE steps a second each, until killed
 
 It makes sysfs and procfs trees, the tests' stub of libnvidia-ml.so.1 with 8 GPUs and GPM, and rank pages in the SDK's
 format with six phases a step. Values hardly change over time.
@@ -12,8 +12,6 @@ import random
 import sys
 import time
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from support.node import hardware_tree
 from support.node.attribution_tree import CONTAINER, UID, add_process

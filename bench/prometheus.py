@@ -1,6 +1,6 @@
 """What a Prometheus pays for the agents of a cluster: CPU and memory by series, interval and what is dropped.
 
-    python -m bench.prometheus [--nodes N] [--interval SECONDS] [--drop REGEX] [--without-rules]
+    PYTHONPATH=tests python -m bench.prometheus [--nodes N] [--interval SECONDS] [--drop REGEX] [--without-rules]
         [--warm SECONDS] [--seconds N] [--json]
 
 The real agent of bench.node, with 8 GPUs, 8 NICs and 8 ranks; Debian's Prometheus scrapes its /metrics under N names,

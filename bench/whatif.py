@@ -1,6 +1,6 @@
 """What `goodput whatif` predicts for real trainings with planted delays, against steps without them.
 
-    python -m bench.whatif [--repeat N] [--ranks 2,4] [--json]
+    PYTHONPATH=tests python -m bench.whatif [--repeat N] [--ranks 2,4] [--json]
 
 Each training runs on gloo with DistributedDataParallel; a slow loader on all ranks, on one rank, slow compute on one rank
 and slow checkpoints on rank 0 take turns with steps without them, so that both see the same machine. Work is sleep, longer
@@ -13,11 +13,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from support.whatif.trainings import Outcome, outcomes
 

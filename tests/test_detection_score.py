@@ -94,11 +94,13 @@ def test_kept_pages_are_judged_once_more(tmp_path, monkeypatch):
     kept, pages = tmp_path / "results.jsonl", tmp_path / "pages"
     monkeypatch.setattr(detection_score, "run", lambda case, _: row_of(case, named=0))
     main(["--seeds", "1", "--places", "nothing", "--results", str(kept), "--pages", str(pages)])
-    asked = []
-    monkeypatch.setattr(detection_score, "verdict", lambda found: asked.append(found) or {"named": None})
+    judged_pages = []
+    monkeypatch.setattr(
+        detection_score, "verdict", lambda found: judged_pages.append(found) or {"named": None}
+    )
     main(["--results", str(kept), "--pages", str(pages), "--judge"])
     (row,) = [json.loads(line) for line in kept.read_text().splitlines()]
-    assert asked == [pages / "1-None"] and row["named"] is None and row["judged"]
+    assert judged_pages == [pages / "1-None"] and row["named"] is None and row["judged"]
 
 
 def test_document_counts_what_was_discarded():

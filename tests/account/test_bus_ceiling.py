@@ -80,7 +80,7 @@ def test_node_with_slower_links_does_not_lower_the_ceiling():
     assert ceilings(account(links=(0, LINK)))["dp"][1:] == (LINK, "link")
 
 
-def test_nothing_is_said_where_nothing_is_known():
+def test_no_text_where_nothing_is_known():
     assert ceilings(account(links=(0, 0)))["dp"][1:] == (None, None)
     found = account()
     found.is_part = True

@@ -44,7 +44,7 @@ def test_reason_by_what_links_carry(given, words):
     assert text.startswith("90.0 % of the waiting is in all_reduce of group dp, ") and words in text
 
 
-def test_without_a_ceiling_or_a_size_nothing_is_said_of_links():
+def test_no_advice_on_links_without_ceiling_or_size():
     for given in ({"ranks": 2}, {"ranks": 0, "reached": 40e9}):
         text = communication.advise(account(90, 18 * GIGABYTE, **given))
         assert text.endswith(communication.ADVICE) and "200 MB a call" in text

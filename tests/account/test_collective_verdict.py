@@ -1,4 +1,4 @@
-"""What is wrong with a collective, by hand-worked cases: what each rank has entered, and what is to be said."""
+"""What is wrong with a collective, by hand-worked cases: what each rank has entered, and the expected verdict."""
 
 import pytest
 

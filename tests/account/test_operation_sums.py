@@ -112,7 +112,7 @@ def test_devices_weigh():
     assert row["gpu_seconds"] == 3.2 == document(account_of(one))["states"]["communication"]
 
 
-def test_without_records_nothing_is_said():
+def test_without_records_there_is_no_text():
     found = document(account_of(Process(0).steps(4, forward=1, communication=0.1).finished()))
     assert found["collectives"] == [] and found["basis"]["collectives"] == "unknown"
     assert "by process group" not in " ".join(render(found).split())

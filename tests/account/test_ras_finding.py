@@ -28,7 +28,7 @@ def test_nothing_wrong_is_no_finding():
 
 
 def test_newest_answer_counts():
-    """Of two agents that asked."""
+    """Of two agents that queried it."""
     answers = [(5, RasAnswer(1, (communicator("missing", named(1)),))), (9, RasAnswer(1))]
     assert ras_finding(answers, PIDS, 4) is None
     assert ras_finding(answers[:1], PIDS, 4).named() == 1

@@ -59,7 +59,7 @@ def test_changes_of_pace_fit_the_terminal(log):
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_exit_status_tells_slower_runs(log, capsys):
+def test_exit_status_shows_slower_runs(log, capsys):
     base, slower, same = log("base", 0.5), log("slower", 0.52), log("same", 0.5, seed=1)
     assert main(["compare", base, slower, "--fail-if-slower", "0.02"]) == 1
     assert "slower by 3." in capsys.readouterr().err

@@ -499,7 +499,7 @@ def test_run_board_has_its_annotations():
             assert re.search(rf"\bby \([^)]*\b{label}\b", one["expr"]), one["name"]
 
 
-def test_run_board_tells_the_story_with_costs_and_claims():
+def test_run_board_shows_the_story_with_costs_and_claims():
     """Its samples are the moments of the events, in ms as Grafana takes them; the others are marked when they are sampled."""
     marks = {one["name"]: one for one in MODELS["goodput-run"]["annotations"]["list"]}
     story = marks.pop("Story")

@@ -28,7 +28,7 @@ def made(tmp_path_factory):
     return make
 
 
-def test_names_and_modes_are_as_asked(made):
+def test_names_and_modes_are_as_requested(made):
     folder = made()
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
     assert modes == {

@@ -119,7 +119,7 @@ def test_the_epilog_starts_an_agent_that_died(node):
     assert len(node.calls()) == 2
 
 
-def test_tasks_are_told_where_pages_lie(node):
+def test_tasks_get_the_folder_of_pages(node):
     done = node.run("task_prolog.sh")
     assert (done.returncode, done.stdout) == (0, f"export GOODPUT_DIR={node.pages}\n")
 

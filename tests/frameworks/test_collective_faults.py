@@ -23,7 +23,7 @@ FAULTS = ("missing", "operation", "size", "order", "deadlock", "kill", "stop")
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory) -> dict[tuple[str, int], dict]:
-    """What was planted and what is said of it, by fault and seed."""
+    """What was planted and the verdict, by fault and seed."""
     directory = tmp_path_factory.mktemp("faults")
     command = [sys.executable, "-W", "ignore", str(SCRIPTS / "collective_faults.py"), str(directory)]
     # Standard error has the messages of processes that gloo aborts.

@@ -27,7 +27,7 @@ NAMES = [f"{kind}-{seed}" for seed in range(1, 1 + SEEDS) for kind in KINDS] or 
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory) -> dict[str, dict]:
-    """What was planted and what is said of it."""
+    """What was planted and the verdict."""
     found = {}
     for at in range(0, len(NAMES), len(KINDS)):
         some, place = NAMES[at : at + len(KINDS)], tmp_path_factory.mktemp("links")

@@ -219,7 +219,7 @@ call.stop(api)
     assert (record.operation, record.bytes) == ("all_gather", 32) and record.exit_ns
 
 
-def test_calls_whose_end_nothing_tells_are_not_open(built, pages):
+def test_calls_whose_end_is_unknown_are_not_open(built, pages):
     """One rank alone, no bytes, and an all-to-all, which NCCL makes of sends and receives."""
     code = """
 for size, function, count in ((1, b"AllReduce", 8), (2, b"AllReduce", 0), (2, b"AlltoAll", 8)):
@@ -377,7 +377,7 @@ else:
         ({}, 2 | 4 | 8 | 16 | 64 | 512 | 1024),
     ],
 )
-def test_events_that_are_asked_for(built, pages, variables, bits):
+def test_events_that_are_requested(built, pages, variables, bits):
     assert run(built, pages, "print(call.init(hash=1, size=2, rank=0)[1])", **variables).split() == [
         str(bits)
     ]

@@ -183,20 +183,20 @@ def test_path_is_appended_once(text, url):
 
 @pytest.mark.parametrize("command", ["node", "serve"])
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "text"),
     [
         (["--otlp", "collector:4318"], "expected a URL"),
         (["--otlp", "http://u:p@collector"], "OTEL_EXPORTER_OTLP_HEADERS"),
         (["--otlp-interval", "5"], "--otlp-interval needs --otlp"),
     ],
 )
-def test_wrong_options_exit_with_2(command, options, said, capsys):
+def test_wrong_options_exit_with_2(command, options, text, capsys):
     try:
         status = main([command, *options])
     except SystemExit as end:
         status = end.code
     assert status == 2
-    assert said in capsys.readouterr().err
+    assert text in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["node", "serve"])

@@ -58,7 +58,7 @@ def series_of(exporter: OtlpExporter) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("answer", "outcome", "said"),
+    ("answer", "outcome", "text"),
     [
         (lambda handler, _: handler.answer(400, b"no"), "refused", "HTTP status 400"),
         (lambda handler, _: handler.answer(401, b"x" * 200_000), "refused", "HTTP status 401"),
@@ -74,12 +74,12 @@ def series_of(exporter: OtlpExporter) -> dict:
     ],
     ids=["bad-request", "unauthorized-long", "redirect", "retry-later", "page", "disconnect", "not-http"],
 )
-def test_failed_export_is_counted(receiver, answer, outcome, said, caplog):
+def test_failed_export_is_counted(receiver, answer, outcome, text, caplog):
     receiver.answer = answer
     exporter = exporter_of(receiver.url, timeout=0.5)
     assert exporter.export() == exporter.export() == outcome
     assert series_of(exporter) == {("exports_total", outcome): 2, ("points_total", "lost"): 2}
-    assert [said in record.getMessage() for record in caplog.records] == [True], "said once"
+    assert [text in record.getMessage() for record in caplog.records] == [True], "logged once"
     receiver.answer = lambda handler, body: b""
     assert exporter.export() == "accepted"
     assert series_of(exporter)["points_total", "accepted"] == 1
@@ -226,7 +226,7 @@ def test_silent_receiver_delays_no_push(receiver, tmp_path):
 
 @pytest.mark.faults
 def test_dead_receiver_takes_no_memory():
-    """What an export would have said is not kept: after 25 failed ones of 200 points no more is allocated than after 5."""
+    """The data of a failed export is not kept: after 25 failed ones of 200 points no more is allocated than after 5."""
     exporter = exporter_of(f"http://127.0.0.1:{free_ports(1)[0]}/v1/metrics", lambda: one_series(200), 0.001)
     sizes = []
     tracemalloc.start()

@@ -118,7 +118,7 @@ def test_growth_is_of_storage_or_of_a_lock(few, many, limit):
     assert ("as sampled now" in found["limit"]["text"]) == (limit != "blocked")
 
 
-def test_lock_of_one_number_of_workers_tells_the_knee():
+def test_lock_of_one_number_of_workers_gives_the_knee():
     """By hand: 5 workers of 150 ms, of which 100 wait for the lock: 33 batches/s, which 2 workers of 50 ms make."""
     found = predict([record(5, 0.150, 2 / 3)])
     assert (found["limit"]["name"], found["knee"]) == ("lock", 2)

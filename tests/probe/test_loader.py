@@ -150,7 +150,7 @@ def test_iterable_datasets_are_measured():
     ],
     ids=["failing", "empty"],
 )
-def test_loader_that_fails_is_said(loader, text):
+def test_failing_loader_is_reported(loader, text):
     with pytest.raises(TargetError, match=text):
         probe.probe(loader, probe.Options(2, 0.05))
 

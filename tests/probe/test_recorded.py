@@ -55,7 +55,7 @@ def test_training_that_is_slower_than_its_loader_needs_fewer_workers():
     assert predict([recorded(8, 0.0005, 0.0, 0.020)])["knee"] == 0
 
 
-def test_one_number_of_busy_workers_tells_no_knee():
+def test_one_number_of_busy_workers_gives_no_knee():
     found = predict([recorded(4, 0.010, 0.030)])
     assert (found["knee"], found["limit"]["name"]) == (None, "unknown")
     assert (

@@ -138,7 +138,7 @@ def test_body_of_a_status():
     )
 
 
-def test_what_goes_wrong_is_said(endpoint, tmp_path):
+def test_failures_are_reported(endpoint, tmp_path):
     environ = endpoint.environ
     assert Sender.from_environment({}) is None
     assert Sender.from_environment({**environ, "GOODPUT_KUBEFLOW": "0"}) is None

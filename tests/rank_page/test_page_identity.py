@@ -83,14 +83,14 @@ def test_concurrent_reader_never_sees_half_an_identity(tmp_path):
         os._exit(0)
     os.close(enough)
     found, over = set(), 0
-    with Reader(str(rank.path)) as reader, open(tell, "wb") as told:
+    with Reader(str(rank.path)) as reader, open(tell, "wb") as done_file:
         while not over:
             over, status = os.waitpid(writer, os.WNOHANG)
             read = reader.snapshot().identity
             assert read["group"] == read["device"] == str(int(read["flops_per_step"]) - 1)
             found.add(read["group"])
             if len(found) > 1:
-                told.close()
+                done_file.close()
         absent = dict.fromkeys(("dtype", "role", "worker"), "")
         assert status == 0 and reader.snapshot().identity == {**version(ROUNDS - 1), **absent}
 

@@ -55,14 +55,14 @@ def recorded(*documents: dict) -> list[bytes]:
 class RasServer:
     """Serves these answers, one a connection, and ends with them. `pause_seconds` comes after each 100 bytes.
 
-    `asked` has what it was asked.
+    `requests` has what it received.
     """
 
     def __init__(self, *answers: bytes, pause_seconds: float = 0.0):
         self._server = socket.create_server(("127.0.0.1", 0))
         self._pause_seconds = pause_seconds
         self._over = threading.Event()
-        self.asked: list[bytes] = []
+        self.requests: list[bytes] = []
         self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
         self._thread = threading.Thread(target=self._run, args=(answers,))
         self._thread.start()
@@ -87,7 +87,7 @@ class RasServer:
         received = b""
         while received.count(b"\n") < 2:
             received += connection.recv(1000)
-        self.asked.append(received)
+        self.requests.append(received)
         parts = (
             [answer]
             if not self._pause_seconds

@@ -244,7 +244,7 @@ def test_without_rich_the_extra_is_named(tmp_path):
 
 
 def test_reading_goes_on_after_errors():
-    """The last frame stays, the problem is said, and gone with the next reading that succeeds."""
+    """The last frame stays, the problem is shown, and gone with the next reading that succeeds."""
     frames = [Frame("s", float(n), [], None) for n in range(2)]
     outcomes = [frames[0], SourceError("no answer"), KeyError("live"), frames[1]]
     seen, over = [], threading.Event()

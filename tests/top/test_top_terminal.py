@@ -121,7 +121,7 @@ def reports(now: float, extra: int = 0):
 
 
 def test_cluster_is_read_from_the_aggregator(tmp_path):
-    """Runs, hosts, the slow rank first; a server that has gone is said and what was read stays."""
+    """Runs, hosts, the slow rank first; a server that has gone is reported and what was read stays."""
     app = create_app(f"sqlite:///{tmp_path}/ledger.db")
     with contextlib.ExitStack() as stack:
         with serving(app) as client:

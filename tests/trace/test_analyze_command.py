@@ -88,7 +88,7 @@ def test_json_document_closes(tmp_path, capsys):
     assert found["total"]["states_ns"]["loader"] == 750_000
 
 
-def test_title_tells_what_optimizer_steps_leave_out(tmp_path, capsys):
+def test_title_shows_what_optimizer_steps_leave_out(tmp_path, capsys):
     marks = [note(100 * i, 10, "Optimizer.step#SGD.step") for i in range(3)]
     _, out, _ = run(capsys, write(tmp_path / "t.json", [op(0, 300), *marks]))
     flat = " ".join(out.split())

@@ -113,7 +113,7 @@ class Harmful:
         return print, ("called",)
 
 
-def test_unusable_files_are_said_and_call_nothing(tmp_path, capsys):
+def test_unusable_files_are_listed_and_call_nothing(tmp_path, capsys):
     written(tmp_path, {0: dump(0), 1: dump(1), 2: dump(2)})
     (tmp_path / "trace_7").write_bytes(pickle.dumps({"entries": [Harmful()]}))
     (tmp_path / "trace_8.json").write_text('{"entries": [{}]}')

@@ -86,7 +86,7 @@ def test_rank_that_has_not_come_is_named(serve, tmp_path):
         (b"", "no answer"),
     ],
 )
-def test_answer_that_is_cut_or_damaged_is_said(serve, tmp_path, raw, words):
+def test_answer_that_is_cut_or_damaged_is_reported(serve, tmp_path, raw, words):
     """The others are judged."""
     serve("rank_0.sock", answer(body(CALL, OPEN)))
     serve("rank_1.sock", raw)
@@ -107,7 +107,7 @@ def test_slow_and_large_answers_are_given_up(serve, tmp_path):
             flight_server.ask(tmp_path / name, bytes_max, seconds=0.2)
 
 
-def test_socket_without_a_server_is_said(tmp_path):
+def test_socket_without_a_server_is_reported(tmp_path):
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "rank_3.sock"))
     with pytest.raises(TraceError, match=r"rank_3\.sock: no answer of a worker server: .*refused"):

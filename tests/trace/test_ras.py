@@ -33,9 +33,9 @@ def judged(served, first: dict, last: dict | None = None) -> dict:
     return one
 
 
-def test_it_is_asked_for_json(served):
+def test_ras_is_queried_for_json(served):
     judged(served, answer(rank(0)))
-    assert served.servers[0].asked == [b"SET FORMAT json\nVERBOSE STATUS\n"] * 2
+    assert served.servers[0].requests == [b"SET FORMAT json\nVERBOSE STATUS\n"] * 2
 
 
 def test_missing_ranks_are_named(served):

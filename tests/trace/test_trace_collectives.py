@@ -153,7 +153,7 @@ def test_step_in_which_ranks_have_other_calls_is_left_out(tmp_path):
         {"dtype": None},
     ],
 )
-def test_sizes_that_are_not_told_are_unknown(tmp_path, args, capsys):
+def test_missing_sizes_are_unknown(tmp_path, args, capsys):
     paths = two(tmp_path, **args)
     (row,) = analyze(paths)["collectives"]
     assert (row["calls"], row["bytes"], row["calls_without_size"]) == (8, None, 8)
@@ -171,7 +171,7 @@ def test_ranks_that_are_no_list_of_numbers(tmp_path, ranks):
     assert row["calls"] == 8 and row["operation"] == "a" * 40
 
 
-def test_kernels_without_arguments_are_told_by_their_names(tmp_path):
+def test_kernels_without_arguments_are_classified_by_their_names(tmp_path):
     events = [
         step(0, 0, 1000),
         launch(5, 5, 1),

@@ -73,7 +73,7 @@ def test_taken_default_port_is_replaced(monkeypatch):
     [((), ""), (("ui",), "no web application"), (("ui", "ui/index.html"), "")],
     ids=["the makers'", "Debian's", "Debian's, built"],
 )
-def test_an_alertmanager_without_pages_is_said(tmp_path, monkeypatch, there, note):
+def test_an_alertmanager_without_pages_is_reported(tmp_path, monkeypatch, there, note):
     for name in there:
         (tmp_path / name).mkdir()
     monkeypatch.setattr(server_plan, "_DEBIAN_UI", tmp_path / "ui")

@@ -122,7 +122,7 @@ def with_loader(random, produced: float, ahead: bool) -> Team:
     "produced, ahead, expected", [(0.13, True, True), (0.02, False, False), (0.05, True, False)]
 )
 def test_loader_that_reads_ahead_and_is_waited_for(produced, ahead, expected):
-    """One that reads ahead too slowly is found; one that makes each batch when asked, or is never waited for, is not."""
+    """One that reads ahead too slowly is found; one that makes each batch on request, or is never waited for, is not."""
     assert all(
         changes.reads_ahead(with_loader(np.random.default_rng(n), produced, ahead)) is expected
         for n in range(20)

@@ -1,4 +1,4 @@
-"""`goodput whatif`: what is known is ranked, what is not is said, and the text fits 80 columns."""
+"""`goodput whatif`: what is known is ranked, what is not is listed, and the text fits 80 columns."""
 
 import json
 import sys
@@ -54,7 +54,7 @@ def test_slow_loader_is_named_and_priced(tmp_path, own, capsys):
     assert {each["reason"] for each in found["unknown"]} == {"no failure was seen", "no restart was seen"}
 
 
-def test_waits_for_cores_are_said(tmp_path, own, capsys):
+def test_waits_for_cores_are_reported(tmp_path, own, capsys):
     """Of each node, where they are 2 % or more; a share above one in a log is left out."""
     lines = Path(write_run(tmp_path / "run.jsonl", own)).read_text().splitlines()
     shares = {0: 0.01, 1: 0.02, 2: 0.1, 3: 0.2, 4: 0.05, 6: 7.0}

@@ -135,8 +135,8 @@ def test_text_is_per_token_scope_and_run(exposition, monkeypatch, large):
 
     async def scrape():
         texts = await asyncio.gather(*(exposition.text(access) for access in (*some, EVERYTHING, *some)))
-        asked = [(EVERYTHING, ("r3", "r4", "r3", "unknown")), (some[0], ("r2",)), (some[0], ("r1", "r2"))]
-        return texts, [await exposition.text(*one) for one in asked]
+        requests = [(EVERYTHING, ("r3", "r4", "r3", "unknown")), (some[0], ("r2",)), (some[0], ("r1", "r2"))]
+        return texts, [await exposition.text(*one) for one in requests]
 
     texts, of_runs = asyncio.run(scrape())
     shown = [{i for i in range(RUNS) if f'run="r{i}"'.encode() in text} for text in (*texts, *of_runs)]
@@ -189,7 +189,7 @@ def test_small_installation_renders_each_scrape(exposition, accounts):
     assert asyncio.run(scrape()) == (False, True)
 
 
-def test_formats_are_rendered_while_asked_for(exposition, monkeypatch):
+def test_formats_are_rendered_while_requested(exposition, monkeypatch):
     monkeypatch.setattr(exposition_module, "LARGE_RANKS", 0)
     now = 0.0
     monkeypatch.setattr(exposition_module.time, "monotonic", lambda: now)

@@ -81,16 +81,16 @@ def test_gains_are_those_of_the_exported_log(served, tmp_path):
 
 def test_newest_steps_of_some_ranks_stand_for_all(served, monkeypatch):
     """Of some 200 steps of four ranks the last 50 of two, of which one is the slow one."""
-    asked = []
+    requests = []
     request = Replays.request
 
     def noted(self, account, past, revision):
-        asked.append((account, past(), self._history.ledger))
+        requests.append((account, past(), self._history.ledger))
         return request(self, account, past, revision)
 
     monkeypatch.setattr(Replays, "request", noted)
     served[0].get(RUN).raise_for_status()
-    account, past, ledger = asked[0]
+    account, past, ledger = requests[0]
     worst = ranks_by_excess(account)
     assert worst[0] == 2
     whole = recorded(ledger, past.run, worst, lambda: None)
@@ -154,7 +154,7 @@ def started(queue: Queue) -> tuple[Replays, dict]:
 
 
 def test_a_run_is_replayed_once_a_minute(clock):
-    async def asked():
+    async def query():
         queue = Queue()
         queue.go.set()
         ours, done = started(queue)
@@ -175,11 +175,11 @@ def test_a_run_is_replayed_once_a_minute(clock):
         ours.forget("r")
         assert ours.of("r") is None and ours.request(account(), lambda: None, None) is not None
 
-    asyncio.run(asked())
+    asyncio.run(query())
 
 
 def test_a_run_that_is_over_is_replayed_once_for_each_revision(clock):
-    async def asked():
+    async def query():
         queue = Queue()
         queue.go.set()
         ours, _ = started(queue)
@@ -190,11 +190,11 @@ def test_a_run_that_is_over_is_replayed_once_for_each_revision(clock):
             await task if task else None
             assert queue.count == count
 
-    asyncio.run(asked())
+    asyncio.run(query())
 
 
 def test_series_request_few_runs_of_any_size(clock):
-    async def asked():
+    async def query():
         queue = Queue()
         queue.go.set()
         ours, _ = started(queue)
@@ -208,13 +208,13 @@ def test_series_request_few_runs_of_any_size(clock):
         await ours._tasks["b"]
         assert queue.count == 2
 
-    asyncio.run(asked())
+    asyncio.run(query())
 
 
 def test_a_slow_replay_is_waited_for_once_and_not_for_long(monkeypatch):
     monkeypatch.setattr(replays, "FIRST_SECONDS", 0.05)
 
-    async def asked():
+    async def query():
         queue = Queue()
         ours, done = started(queue)
         await asyncio.wait_for(ours.refresh(account(), lambda: None, None), 30)
@@ -230,11 +230,11 @@ def test_a_slow_replay_is_waited_for_once_and_not_for_long(monkeypatch):
         assert ours.of("r") is queue.found and not ours._tasks["r"].done()
         ours._tasks["r"].cancel()
 
-    asyncio.run(asked())
+    asyncio.run(query())
 
 
 def test_a_replay_that_fails_keeps_what_is_known(clock, caplog):
-    async def asked():
+    async def query():
         queue = Queue()
         queue.go.set()
         ours, _ = started(queue)
@@ -246,14 +246,14 @@ def test_a_replay_that_fails_keeps_what_is_known(clock, caplog):
             assert ours.of("r") is queue.found
         assert queue.count == 3
 
-    asyncio.run(asked())
+    asyncio.run(query())
     assert "no ledger" in caplog.text and "a defect" in caplog.text
 
 
 def test_gains_of_few_runs_are_kept(clock, monkeypatch):
     monkeypatch.setattr(replays, "RUNS_MAX", 3)
 
-    async def asked():
+    async def query():
         queue = Queue()
         queue.go.set()
         ours, _ = started(queue)
@@ -261,4 +261,4 @@ def test_gains_of_few_runs_are_kept(clock, monkeypatch):
             await ours.refresh(account(name), lambda: None, None)
         assert [name for name in "abcde" if ours.of(name)] == ["c", "d", "e"]
 
-    asyncio.run(asked())
+    asyncio.run(query())

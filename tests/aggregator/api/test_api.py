@@ -460,7 +460,7 @@ def test_slow_stage_and_stretches_are_in_the_api(client):
     assert run["states"]["bubble"] > 0 and run["basis"]["bubble"] == "estimated"
 
 
-def test_causes_are_told_in_the_order_of_advice(client):
+def test_causes_are_in_the_order_of_advice(client):
     """20 s of startup are paid once; 0.5 s of loader in each of 5 steps of 100 recur."""
     start = now() - 60
     one = Process(0, 1, start, total_steps=100).between(none=20).steps(5, forward=1, loader=0.5)

@@ -1,4 +1,4 @@
-"""Clocks that are wrong: the aggregator's own is stepped, a node's is off; ages, statuses and what is said of it."""
+"""Clocks that are wrong: the aggregator's own is stepped, a node's is off; ages, statuses and what is reported of it."""
 
 import time
 

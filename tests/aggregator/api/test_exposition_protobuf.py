@@ -1,4 +1,4 @@
-"""The aggregator's /metrics in protobuf: the same samples as its text, per run and token, and only while asked for."""
+"""The aggregator's /metrics in protobuf: the same samples as its text, per run and token, and only while requested."""
 
 import random
 

@@ -112,7 +112,7 @@ def test_commits_of_two_attempts_give_no_interval():
     assert board.series("goodput_checkpoint_age_seconds") == 0
 
 
-def test_the_ledger_tells_the_same():
+def test_the_ledger_has_the_same():
     board, other, one = Board(), Board(), Process(0, 1, 1000)
     board.take(saving(saving(one, 10, 1), 10, 2))
     other.restore(one)

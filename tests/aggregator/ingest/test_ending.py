@@ -404,7 +404,7 @@ class TestLedger:
     def url(self, new_url):
         return new_url()
 
-    def test_it_keeps_what_was_said_last(self, ledger):
+    def test_it_keeps_the_last_declaration(self, ledger):
         one, other = (rank_report(process).identity for process in began(ranks=2))
         ledger.end([(one, EndMark("failed", 1, 2)), (other, EndMark("failed", 0, 1 << 61))], set_ns=10)
         ledger.end([(one, EndMark("cancelled", 3, 4))], set_ns=11)

@@ -51,7 +51,7 @@ def test_opened_ledger_is_closed_to_others(tmp_path, open_umask, before, after):
     ledger.close()
 
 
-def test_thread_that_cannot_start_is_said_once(tmp_path, monkeypatch, caplog):
+def test_thread_that_cannot_start_is_logged_once(tmp_path, monkeypatch, caplog):
     """Queries fail with one text, pushes as where the ledger fails; both work again."""
     ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
     ingest, history, pushes = aggregator(ledger), History(ledger), bodies(*story()[:2])

@@ -45,7 +45,7 @@ def scope(path: str = "/api/v1/runs/r1", method: str = "GET") -> dict:
 
 
 async def echo(scope, receive, send) -> None:
-    """Answers with what it was asked, and many bytes on /large; /broken fails."""
+    """Answers with the request, and many bytes on /large; /broken fails."""
     body = (await receive())["body"]
     if scope["path"] == "/broken":
         raise RuntimeError("unforeseen")
@@ -58,7 +58,7 @@ async def echo(scope, receive, send) -> None:
     assert scope[FORWARDED]
 
 
-def asked(settings, *requests, member: str = "b"):
+def answers_to(settings, *requests, member: str = "b"):
     """The answers of member `b`, or the errors."""
 
     async def scenario():
@@ -81,7 +81,7 @@ def asked(settings, *requests, member: str = "b"):
 
 def test_request_and_answer_arrive_whole(settings):
     """With the client's access and address, without its cookie; a large answer in parts."""
-    small, large, broken, nobody = asked(
+    small, large, broken, nobody = answers_to(
         settings,
         lambda forwarder: forwarder.to_owner(2, forwarded(scope(method="POST"), b"{}")),
         lambda forwarder: forwarder.to_member("b", forwarded(scope("/large"))),
@@ -97,7 +97,7 @@ def test_request_and_answer_arrive_whole(settings):
 
 def test_aggregator_that_is_gone(settings):
     """Known at once, from the server, and not after a timeout; lists have the answers of the others."""
-    gone, everybody = asked(
+    gone, everybody = answers_to(
         settings,
         lambda forwarder: forwarder.to_member("gone", forwarded(scope())),
         lambda forwarder: forwarder.to_all(forwarded(scope())),
@@ -108,7 +108,7 @@ def test_aggregator_that_is_gone(settings):
 
 def test_answers_are_bounded(settings, monkeypatch):
     monkeypatch.setattr("goodput.aggregator.stream.forwarding.ANSWER_BYTES_MAX", 1 << 19)
-    (large,) = asked(settings, lambda forwarder: forwarder.to_member("b", forwarded(scope("/large"))))
+    (large,) = answers_to(settings, lambda forwarder: forwarder.to_member("b", forwarded(scope("/large"))))
     assert isinstance(large, StreamError) and "is larger than 524288 bytes" in str(large)
 
 

@@ -268,7 +268,7 @@ def test_partitions_of_a_killed_aggregator_are_taken_as_soon_as_their_leases_run
         assert tries < 60
 
 
-def test_a_lease_that_does_not_run_out_is_not_asked_for_often(monkeypatch):
+def test_a_lease_that_does_not_run_out_is_not_requested_often(monkeypatch):
     """Its holder lives and is not heard."""
     _, tries = taken_at(1e9, {"c": [2, 3]}, monkeypatch)
     assert 20 <= tries <= 2 * (5 * 6.5 + 12)

@@ -74,7 +74,7 @@ def test_throttles_count_each_core_once(machine):
     assert found == {("core", "0"): 1, ("package", "0"): 5, ("core", "1"): 21, ("package", "1"): 6}
 
 
-def test_offline_processors_are_not_asked(machine):
+def test_offline_processors_are_not_read(machine):
     for file in ("physical_package_id", "core_id"):
         (machine / f"sys/devices/system/cpu/cpu4/topology/{file}").unlink()
     found = of(collect(hardware_of(machine)), "goodput_host_cpu_throttles_total")
@@ -108,10 +108,10 @@ def asking(machine, clock, answer) -> Hardware:
 
 
 def test_nvme_health(machine, clock):
-    asked = []
+    calls = []
 
     def answer(path, number):
-        asked.append((path, number))
+        calls.append((path, number))
         # Few spare blocks, and errors of the media.
         return health_log(at0=0b0101, at3=9, at5=112, at160=44, at161=1)
 
@@ -129,7 +129,7 @@ def test_nvme_health(machine, clock):
     assert of(collect(hardware), "goodput_host_nvme_wear_ratio") == {("nvme0",): 1.12}
     clock.seconds = nvme_health.READ_SECONDS
     collect(hardware)
-    assert asked == [("/dev/nvme0", "242:0")] * 2, "not nvme1, which is dead"
+    assert calls == [("/dev/nvme0", "242:0")] * 2, "not nvme1, which is dead"
 
 
 def test_controller_that_hangs_delays_nothing(machine, clock, monkeypatch):
@@ -164,7 +164,7 @@ def test_no_log_is_no_series(machine, clock, log):
     assert {name for name, _ in found if "nvme" in name} == {"goodput_host_nvme_up", "goodput_host_nvme_info"}
 
 
-def test_health_is_asked_of_the_controllers_device_alone(tmp_path, monkeypatch):
+def test_health_is_read_from_the_controllers_device_alone(tmp_path, monkeypatch):
     """The command as the kernel gets it, worked out from struct nvme_passthru_cmd."""
     status = os.stat("/dev/null")
     number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"

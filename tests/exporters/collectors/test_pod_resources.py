@@ -1,4 +1,4 @@
-"""Which pods have which GPUs, asked of a gRPC server that speaks the kubelet's pod-resources API."""
+"""Which pods have which GPUs, queried from a gRPC server that speaks the kubelet's pod-resources API."""
 
 import builtins
 import os
@@ -72,10 +72,10 @@ def pod_resources(path: str, **given) -> PodResources:
 
 
 def test_pods_of_each_gpu(kubelet):
-    asked = pod_resources(kubelet.path)
-    asked.collect(None)
+    collector = pod_resources(kubelet.path)
+    collector.collect(None)
     pods = {
-        gpu.uuid: asked.pods_of(gpu)
+        gpu.uuid: collector.pods_of(gpu)
         for gpu in (
             MergedGpu(WHOLE, index=0),
             MergedGpu(SHARED, index=1),
@@ -106,9 +106,9 @@ def claim(path: str, root, **devices: list[str]) -> PodResources:
     pods["ml", "fabric-0"] = {"main": {"claim:compute-domain.nvidia.com": ["channel-0"]}}
     pods["ml", "old-kubelet-0"] = {"main": {"claim:": ["gpu-0"]}}
     with Kubelet(path, response(pods)):
-        asked = pod_resources(path, sysfs=str(root / "sys"), procfs=str(root / "proc"))
-        asked.collect(None)
-    return asked
+        collector = pod_resources(path, sysfs=str(root / "sys"), procfs=str(root / "proc"))
+        collector.collect(None)
+    return collector
 
 
 def test_claimed_gpus_of_nvidia_go_by_the_number_of_their_device_file(path, tmp_path):
@@ -119,7 +119,7 @@ def test_claimed_gpus_of_nvidia_go_by_the_number_of_their_device_file(path, tmp_
         (folder / "information").write_text(
             f"Model: \t\t NVIDIA H100\nIRQ:   \t\t 112\nDevice Minor: \t {minor}\nGPU Excluded:\t No\n"
         )
-    asked = claim(path, tmp_path, nvidia=["gpu-0", "gpu-2", "gpu-3-mig-1g10gb-19-0"])
+    collector = claim(path, tmp_path, nvidia=["gpu-0", "gpu-2", "gpu-3-mig-1g10gb-19-0"])
     by_index = [
         MergedGpu("GPU-a", index=0, pci="0000:18:00.0", known_by=["nvml"]),
         MergedGpu("GPU-b", index=1, pci="0000:28:00.0", known_by=["nvml"]),
@@ -128,31 +128,31 @@ def test_claimed_gpus_of_nvidia_go_by_the_number_of_their_device_file(path, tmp_
         MergedGpu("MIG-d", index=0, parent="GPU-d", profile="1g.10gb"),
     ]
     train = [("nvidia-0", "ml", "main")]
-    assert [asked.pods_of(gpu) for gpu in by_index] == [[], train, train, [], []]
+    assert [collector.pods_of(gpu) for gpu in by_index] == [[], train, train, [], []]
 
 
 def test_claimed_gpus_of_amd_go_by_their_drm_devices(path, tmp_path):
     drm = tmp_path / "sys/bus/pci/devices/0000:c1:00.0/drm"
     for name in ("card1", "renderD129", "card1-DP-1", "controlD65"):
         (drm / name).mkdir(parents=True)
-    asked = claim(path, tmp_path, amd=["gpu-1-129"], nvidia=["gpu-7"])
+    collector = claim(path, tmp_path, amd=["gpu-1-129"], nvidia=["gpu-7"])
     mi300 = MergedGpu("0x1234", index=7, pci="0000:c1:00.0", known_by=["amd"])
-    assert asked.pods_of(mi300) == [("amd-0", "ml", "main")]
-    assert asked.pods_of(MergedGpu("0x5678", pci="0000:c2:00.0", known_by=["amd"])) == []
+    assert collector.pods_of(mi300) == [("amd-0", "ml", "main")]
+    assert collector.pods_of(MergedGpu("0x5678", pci="0000:c2:00.0", known_by=["amd"])) == []
 
 
 def test_names_of_a_gpu_are_read_again_with_each_list(path, tmp_path, clock):
     gpu = MergedGpu("GPU-a", index=5, pci="0000:18:00.0", known_by=["nvml"])
     with Kubelet(path, response({("ml", "a"): {"main": {"claim:gpu.nvidia.com": ["gpu-1"]}}})):
-        asked = pod_resources(path, procfs=str(tmp_path), monotonic_ns=clock.monotonic_ns)
-        asked.collect(None)
-        assert asked.pods_of(gpu) == []
+        collector = pod_resources(path, procfs=str(tmp_path), monotonic_ns=clock.monotonic_ns)
+        collector.collect(None)
+        assert collector.pods_of(gpu) == []
         folder = tmp_path / "driver/nvidia/gpus/0000:18:00.0"
         folder.mkdir(parents=True)
         (folder / "information").write_text("Device Minor: \t 1\n")
         clock.seconds = LIST_SECONDS
-        asked.collect(None)
-    assert asked.pods_of(gpu) == [("a", "ml", "main")]
+        collector.collect(None)
+    assert collector.pods_of(gpu) == [("a", "ml", "main")]
 
 
 def test_kubelet_of_many_pods(path):
@@ -165,25 +165,25 @@ def test_kubelet_of_many_pods(path):
     )
 
 
-def test_it_is_asked_now_and_then(kubelet, clock):
-    asked = pod_resources(kubelet.path, monotonic_ns=clock.monotonic_ns)
+def test_kubelet_is_queried_now_and_then(kubelet, clock):
+    collector = pod_resources(kubelet.path, monotonic_ns=clock.monotonic_ns)
     for seconds in (0, LIST_SECONDS - 1, LIST_SECONDS):
         clock.seconds = seconds
-        asked.collect(None)
+        collector.collect(None)
     assert kubelet.calls == 2
 
 
-def test_refusals_are_told_and_what_was_known_stays(kubelet, clock):
-    asked = pod_resources(kubelet.path, monotonic_ns=clock.monotonic_ns)
-    asked.collect(None)
+def test_refusals_are_reported_and_known_pods_stay(kubelet, clock):
+    collector = pod_resources(kubelet.path, monotonic_ns=clock.monotonic_ns)
+    collector.collect(None)
     kubelet.answer = lambda context: context.abort(grpc.StatusCode.PERMISSION_DENIED, "not for you")
     clock.seconds = LIST_SECONDS
     for _ in range(2):
         with pytest.raises(CollectorError, match="gRPC status 7 not for you"):
-            asked.collect(None)
-    assert asked.pods_of(MergedGpu(WHOLE))
+            collector.collect(None)
+    assert collector.pods_of(MergedGpu(WHOLE))
     clock.seconds = KEPT_SECONDS + 1
-    assert asked.pods_of(MergedGpu(WHOLE)) == []
+    assert collector.pods_of(MergedGpu(WHOLE)) == []
 
 
 def test_kubelet_that_does_not_answer(path):

@@ -356,7 +356,7 @@ def test_library_that_fails_to_start_leaves_sysfs(driver, control):
     assert sample.source == "sysfs (amdsmi_init: driver not loaded)"
 
 
-def test_file_that_is_no_library_is_said(tmp_path, monkeypatch):
+def test_file_that_is_no_library_is_reported(tmp_path, monkeypatch):
     path = tmp_path / "lib" / NAME
     path.parent.mkdir()
     path.write_bytes(b"")
@@ -391,7 +391,7 @@ def test_unknown_numbers_are_absent(driver, control):
     assert "energy" not in readings and "link_bytes/xgmi/receive" not in readings
 
 
-def test_refused_calls_are_asked_once_and_said(driver, control):
+def test_refused_calls_are_made_once_and_reported(driver, control):
     control.set("0.amdsmi_get_gpu_bad_page_info", PERMISSION_DENIED)
     control.set("0.amdsmi_init_gpu_event_notification", PERMISSION_DENIED)
     driver.open()

@@ -324,7 +324,7 @@ def test_nvlink_4_errors_are_read_where_older_ones_are_not(driver, control, cloc
         found = {kind: 3 * value + 3 for kind, value in found.items()}
     assert nvlink_errors(samples[0]) == {} and nvlink_errors(samples[-1]) == found
     assert [sample.problems for sample in samples] == [[]] * 4
-    # The other GPU has the older fields, and is asked for nothing else.
+    # The other GPU has the older fields, and no other is queried.
     assert samples[-1].gpus[1].readings["nvlink_errors/replay"] == EXPECTED["nvlink_errors/replay"]
 
 

@@ -59,7 +59,7 @@ def test_unknown_performance_state_is_absent(driver, control):
     control.set("0.nvmlDeviceGetFanSpeed", 104)
     readings = sampled(driver()).gpus[0].readings
     assert "performance_state" not in readings
-    assert readings["fan"] == pytest.approx(1.04)  # The speed that was asked for may exceed the maximum.
+    assert readings["fan"] == pytest.approx(1.04)  # The requested speed may exceed the maximum.
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_figures_are_those_of_ss(pair):
     assert is_loopback(found)
 
 
-def test_only_the_sockets_asked_for_are_found(pair):
+def test_only_the_requested_sockets_are_found(pair):
     client, accepted = pair
     assert set(dump(os.getpid(), {inode_of(accepted), 1})) == {inode_of(accepted)}
     assert {inode_of(client), inode_of(accepted)} <= socket_inodes(os.getpid())

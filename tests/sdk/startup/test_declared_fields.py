@@ -38,7 +38,7 @@ def test_user_values_win_over_detected_ones(sdk):
 
 
 def test_progress_declares_the_total(sdk):
-    """A wrong one is said and leaves the rest as it was."""
+    """A wrong one is reported and leaves the rest as it was."""
     out = sdk("""
         goodput.progress("many")
         goodput.progress(100)

@@ -5,9 +5,6 @@ Each step copies the batch, which takes what the plant says, and trains a small 
 
 import json
 import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 from support.probe import planted

@@ -112,7 +112,7 @@ class NatsCluster:
     def ask(self, question):
         """The answer to `question(client)`, a coroutine; None where there is none."""
 
-        async def asked():
+        async def query():
             client = await nats.connect(self.urls, connect_timeout=2, max_reconnect_attempts=1)
             try:
                 return await question(client)
@@ -120,6 +120,6 @@ class NatsCluster:
                 await client.close()
 
         try:
-            return asyncio.run(asked())
+            return asyncio.run(query())
         except (nats.errors.Error, OSError, asyncio.TimeoutError):
             return None

@@ -4,7 +4,7 @@ Arguments: the seconds of each kind of delay as JSON, how many steps of a kind f
 gone through, how often at most, and a factor of the seconds of usual work. The kinds of steps take turns, so that whatever
 else the machine does is shared by all of them. Work is sleep for the most part, so that ranks need few cores. How long a
 rank had no core in each turn is left in `waits.RANK.json`; all kinds are gone through again until half as many turns of each
-as were asked for were quiet.
+as were requested were quiet.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Real ranks over gloo, each in a network namespace, of which one may have a slow link, and what is said of them.
+"""Real ranks over gloo, each in a network namespace, of which one may have a slow link, and the verdict on them.
 
     slow_links.py DIRECTORY KIND-SEED...
 
