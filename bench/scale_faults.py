@@ -44,7 +44,7 @@ RANKS_OF_NODE, RANKS_OF_RUN = 8, 256
 WATCHED = 4  # runs whose age is followed
 READ_SECONDS = 1.5
 PUSHERS = 8
-# What an account says of the moment when it is read, by the clocks of then.
+# Fields of an account that depend on the moment when it is read.
 PRESENT = ("clocks",)
 OLD_SECONDS = 15.0
 DOWN_SECONDS, TIMEOUT_SECONDS, RETRY_SECONDS = 5.0, 10.0, 0.5

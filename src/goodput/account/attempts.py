@@ -221,7 +221,7 @@ class Attempt:
         return max(self.beat_ns(), mark.at_ns)
 
     def valid_end_mark(self) -> EndMark | None:
-        """Its end mark, unless it has shown life since."""
+        """Its end mark, unless it has reported anything since."""
         if self.end_mark is None:
             return None
         seen_ns = self.seen_ns if self.alive and not self.ended else 0

@@ -339,7 +339,7 @@ def _allocations(
 def _released(run: Run, ends: dict[Key, tuple[int, bool]]) -> dict[int, int]:
     """When the GPUs of an attempt number were released, where that was declared or it was abandoned.
 
-    A mark of all its processes: they were the newest ones of their ranks then, and none has shown life since.
+    A mark of all its processes: they were the newest ones of their ranks then, and none has reported anything since.
     """
     newest, released, unmarked = run.newest(), dict[int, int](), set()
     for (rank, number), attempt in run.attempts.items():
@@ -407,7 +407,7 @@ def _marks(last: list[Attempt]) -> list[EndMark]:
     """The end marks that hold for a run, of its newest processes.
 
     One that a person or a scheduler set stands for all: none goes on, and there is no later attempt. That the run is
-    abandoned holds as long as no process has shown life since.
+    abandoned holds as long as no process has reported anything since.
     """
     marks = [mark for a in last if (mark := a.valid_end_mark()) is not None]
     declared = [mark for mark in marks if mark.reason != ABANDONED]

@@ -2,12 +2,14 @@
 
 Progress is a completed step and nothing less: a rank that changes phases without completing one (a retry loop) hangs.
 Only for a process that makes rollouts and no steps each phase boundary is progress. So it is for one whose steps nobody
-sees (nccl/): such ranks hang where one waits in communication and the others have done nothing for PROFILED_NS, which
-may be a checkpoint, or wait too. Excused up to its limit (stall_threshold): a rank in a planned phase (states.PLANNED); one that was in such a
-phase since its last step and still passes phase boundaries (an evaluation with its own loader); one before its first
-step, unless it waits in communication. A silent rank that was last seen in a planned phase is excused like this unless
-that phase is over: ranks that report have completed a step since, or left the same phase after as long a time as the
-silent one was seen in it.
+sees (nccl/): such ranks hang where one waits in communication and the others wait too or have done nothing for PROFILED_NS,
+which may be a checkpoint.
+
+Excused up to its limit (stall_threshold): a rank in a planned phase (states.PLANNED); one that was in such a phase since
+its last step and still passes phase boundaries (an evaluation with its own loader); one before its first step, unless it
+waits in communication. A silent rank that was last seen in a planned phase is excused like this unless that phase is
+over: ranks that report have completed a step since, or left the same phase after as long a time as the silent one was
+seen in it.
 
 Ranks in communication are victims, also one that is silent and had then waited there longer than steps take: it hung
 with the others when its node was cut off. Ranks elsewhere, dead, or silent since the others stopped are suspects; the

@@ -85,7 +85,7 @@ goodput_aggregator_stream_pending_messages: Parts of pushes in the stream that t
 goodput_aggregator_stream_delay_seconds: How long pushes take until the ledger has them, of the partition that is latest:
  age of the oldest one in work, else delay of the last one, 0 a minute after it.
 goodput_aggregator_partitions: Partitions that this aggregator serves.
-goodput_aggregator_partitions_unserved: Partitions of which this aggregator hears no other that serves them.
+goodput_aggregator_partitions_unserved: Partitions for which this aggregator knows no owner.
 goodput_aggregator_partition_takeovers_total: How often this aggregator took a partition.
 goodput_aggregator_cpu_seconds_total: CPU time used by the aggregator.
 goodput_aggregator_memory_bytes: Resident memory of the aggregator.

@@ -1,1 +1,1 @@
-"""Exposed communication divided among the operations of process groups."""
+"""Collectives of a run: exposed communication by operation, bandwidths, slow calls, slow links, and NCCL's RAS."""
