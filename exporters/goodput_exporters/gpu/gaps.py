@@ -33,7 +33,8 @@ SUBJECTS = (
     ("memory errors", ("ecc/",)),
     ("memory errors by place", ("ecc_location/",)),
     ("threshold of memory errors", ("ecc_threshold",)),
-    ("retired memory", ("rows_remapped/", "pages_retired/")),
+    ("retired memory pages", ("pages_retired/",)),
+    ("remapped memory rows", ("rows_remapped/",)),
     ("spare memory rows", ("remap_banks/",)),
     ("PCIe link", ("pcie_generation/", "pcie_lanes/")),
     ("PCIe traffic", ("link_bytes/pcie/", "link_rate/pcie/")),
@@ -60,6 +61,8 @@ _OF_NVIDIA = (
     ),
 )
 # Why a driver has no reading of a subject, "" for any other; None where GPUs of its kind have no such thing.
+_REMAPS = "GPUs since Ampere remap rows of memory instead"
+_RETIRES = "GPUs before Ampere retire pages of memory instead"
 _NOT_SUPPORTED = "this GPU or its driver does not have it"
 WHY: dict[str, dict[str, str | None]] = {
     "nvml": {
@@ -71,13 +74,18 @@ WHY: dict[str, dict[str, str | None]] = {
         "memory errors": "the GPU has no ECC, or it is off",
         "memory errors by place": "the GPU has no ECC, or it is off",
         "threshold of memory errors": "the GPU has no ECC, or it is off",
-        "spare memory rows": "the GPU remaps no rows (before Ampere)",
+        "retired memory pages": _REMAPS,
+        "remapped memory rows": _RETIRES,
+        "spare memory rows": _RETIRES,
     },
     "dcgm": {
         "": "DCGM has no value of it for this GPU",
         "activity by unit": "the GPU has no profiling counters, or another tool holds them",
         "PCIe traffic": "the GPU has no profiling counters, or another tool holds them",
         "tensor cores by number format": "not every GPU counts them beside the other profiling counters",
+        "retired memory pages": _REMAPS,
+        "remapped memory rows": _RETIRES,
+        "spare memory rows": _RETIRES,
         "state of links between GPUs": "DCGM is not asked; NVML has it",
         "processes": "DCGM is not asked; NVML has them",
     },
@@ -89,6 +97,7 @@ WHY: dict[str, dict[str, str | None]] = {
         "": "this GPU or the kernel's driver does not have it",
         "activity by unit": "AMD's driver counts only whether the GPU and its memory controller are busy",
         "PCIe traffic": "amdgpu's file for it blocks for a second, and the unit in gpu_metrics differs by release",
+        "remapped memory rows": "AMD's GPUs retire pages instead",
         "spare memory rows": "AMD's GPUs retire pages instead",
         "fan": "accelerators have none of their own",
         "video engines": "not read of AMD's GPUs",
@@ -101,7 +110,7 @@ WHY: dict[str, dict[str, str | None]] = {
         "memory errors": "RAS is off, or the GPU has none",
         "memory errors by place": "RAS is off, or the GPU has none",
         "errors of links between GPUs": "no XGMI links, or RAS is off for them",
-        "retired memory": "RAS is off, the list is only for root, or the GPU has none",
+        "retired memory pages": "RAS is off, the list is only for root, or the GPU has none",
         "processes": "the kernel has no KFD for this GPU, or it is not in this container's sysfs",
     },
 }  # fmt: skip

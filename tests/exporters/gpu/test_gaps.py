@@ -21,7 +21,7 @@ EVERYTHING = {
     **dict.fromkeys(("nvlink_up/0", "nvlink_errors/replay", "processes"), 1.0),
     **dict.fromkeys(("fabric/completed", "vgpu_license/supported", "recovery/none", "c2c_links/active"), 1.0),
     **dict.fromkeys(("activity/tensor_hmma", "performance_state", "fan", "bar1/used", "ecc_threshold"), 1.0),
-    **dict.fromkeys(("clock_limit/sm/max", "throttle/hw_thermal"), 1.0),
+    **dict.fromkeys(("clock_limit/sm/max", "throttle/hw_thermal", "pages_retired/pending"), 1.0),
 }
 # What NVML never has.
 NOT_OF_NVML = [Gap(*gap) for gap in ALWAYS["nvml"]]
