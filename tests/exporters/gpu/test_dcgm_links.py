@@ -35,8 +35,8 @@ DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L0{{{GPU}}} 3
 DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L11{{{GPU}}} 4
 DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L17{{{GPU}}} 5
 DCGM_FI_PROF_NVLINK_L2_TX_BYTES{{{GPU}}} 1000
-DCGM_FI_DEV_NVSWITCH_TEMPERATURE_CURRENT{{nvswitch="nvswitch0",Hostname="n0"}} 44
-DCGM_FI_DEV_NVSWITCH_FATAL_ERRORS{{nvswitch="nvswitch0",Hostname="n0"}} 12028
+DCGM_FI_DEV_NVSWITCH_TEMPERATURE_CURRENT{{nvswitch="0",Hostname="n0"}} 44
+DCGM_FI_DEV_NVSWITCH_FATAL_ERRORS{{nvswitch="0",Hostname="n0"}} 12028
 DCGM_FI_DEV_NVSWITCH_LINK_STATUS{{nvlink="3",nvswitch="nvswitch0",Hostname="n0"}} 2
 DCGM_FI_DEV_NVSWITCH_LINK_STATUS{{nvlink="4",nvswitch="nvswitch0",Hostname="n0"}} 3
 DCGM_FI_DEV_NVSWITCH_LINK_STATUS{{nvlink="5",nvswitch="nvswitch0",Hostname="n0"}} -1
@@ -56,7 +56,7 @@ DCGM_FI_DEV_NVLINK_TX_BYTES_TOTAL{{nvlink="0",{LINK}}} 4096
 DCGM_FI_DEV_NVLINK_SYMBOL_BER_RATIO{{nvlink="0",{LINK}}} 0.000001
 DCGM_FI_DEV_NVLINK_RECOVERY_FAILED_TOTAL{{nvlink="17",{LINK}}} 1
 DCGM_FI_DEV_NVSWITCH_TEMP_CELSIUS{{nvswitch="0",hostname="n0"}} 45
-DCGM_FI_DEV_NVSWITCH_LINK_CRC_ERROR_TOTAL{{nvlink="3",nvswitch="0",hostname="n0"}} 2
+DCGM_FI_DEV_NVSWITCH_LINK_CRC_ERROR_TOTAL{{nvlink="3",nvswitch="nvswitch0",hostname="n0"}} 2
 DCGM_FI_DEV_CPU_UTIL_RATIO{{cpu="1",hostname="n0"}} 0.500000
 DCGM_FI_DEV_CPU_TEMP_CELSIUS{{cpu="1",hostname="n0"}} 51.000000
 """
@@ -99,7 +99,7 @@ def test_lines_of_links_of_the_new_version():
         "nvlink_link_bytes/0/transmit": 4096.0,
     }
     assert parsed.components == {
-        ("nvswitch", "0"): {"temperature": 45.0, "link_errors/3/crc": 2.0},
+        ("nvswitch", "nvswitch0"): {"temperature": 45.0, "link_errors/3/crc": 2.0},
         ("cpu", "1"): {"activity/total": 0.5, "temperature": 51.0},
     }
 
@@ -122,7 +122,7 @@ def test_components_are_bounded_and_blanks_absent():
     parsed = parse_page("\n".join(lines))
     assert len(parsed.components) == COMPONENTS_MAX and len(parsed.problems) == 2
     blank = 'DCGM_FI_DEV_NVSWITCH_TEMP_CELSIUS{nvswitch="0"} 9223372036854775794'
-    assert parse_page(blank).components == {("nvswitch", "0"): {}}
+    assert parse_page(blank).components == {("nvswitch", "nvswitch0"): {}}
     assert parse_page('DCGM_FI_DEV_CPU_UTIL_TOTAL{cpu="0"} 1.5').components == {("cpu", "0"): {}}
 
 

@@ -212,8 +212,9 @@ def line_of(head: str) -> Line:
         profile=labels.get("gpuiprofile", ""),
     )
     component = None
-    if labels.get("nvswitch"):
-        component = "nvswitch", labels["nvswitch"]
+    if switch := labels.get("nvswitch"):
+        # The exporter's lines of a switch have its number, those of its links its name.
+        component = "nvswitch", f"nvswitch{switch}" if switch.isascii() and switch.isdigit() else switch
     elif labels.get("cpu") and not labels.get("cpucore"):
         component = "cpu", labels["cpu"]
     return Line(sample.name, source, pod if pod[0] else None, labels.get("nvlink", ""), component)
