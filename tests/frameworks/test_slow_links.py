@@ -46,6 +46,8 @@ def test_slow_link_names_its_rank(cases, name):
         assert link is not None
         assert (link["rank"], link["address"]) == (case["culprit"], case["address"]) or _is_end(link, case)
 
+    assert "has a slow link: " in case["advice"]["communication"]
+
 
 def _is_end(link: dict, case: dict) -> bool:
     """Where one flow alone is slow either end may be: the rank is one of the pair that is named."""
@@ -65,6 +67,9 @@ def test_link_that_carries_nothing_is_named_in_the_hang(cases, name):
 def test_no_link_is_named_where_none_is_slow(cases, name):
     case = cases[name]
     assert [case["before"], *case["found"]] == [None] * (1 + len(case["found"]))
+    assert "slow link" not in case["advice"].get("communication", "")
+    if name.startswith("late"):
+        assert f"waiting for rank {case['culprit']}" in case["advice"]["straggler"]
 
 
 @pytest.mark.parametrize("name", [one for one in NAMES if one.startswith("missing")])

@@ -7,19 +7,24 @@ from goodput.account.collectives.operation_sums import NOT_RECORDED, OTHER, Oper
 from goodput.account.collectives.slow_link import slow_link_document
 from goodput.account.document import slow_issue
 from goodput.account.figures import bus_ceilings, pipeline
-from goodput.account.text import bytes_text, percent, slow_issue_text, slow_link_text
+from goodput.account.text import between, bytes_text, percent, slow_issue_text, slow_link_text
 
 STATE = "communication"
 ADVICE = (
     "Overlap gradient reduction with the backward pass (larger or earlier buckets), reduce in bf16, or give "
     "each GPU more work per step."
 )
+_OVERLAPPED = (
+    "Reduce in bf16, shard over fewer ranks, or give each GPU more work per step: more overlap brings little."
+)
 _PIPELINE = "Overlap the sends and receives between stages, and gradient reduction, with compute."
 # Below this a call takes about as long as an empty one (nccl-tests: the bus bandwidth still grows with the size).
 SMALL_BYTES = 1 << 20
 # Links that carry less than this part of what they did in the probe are slow.
 SLOW_MAX = 0.5
-
+# Of the time in which calls were under way: below the first share training waits for all of it, above the second hardly any.
+HIDDEN_MIN, HIDDEN_WELL = 0.1, 0.5
+LATE_MIN = 0.5  # of the waiting in all operations
 
 _SLOW_ISSUE = (
     "check whether that rank's threads get a core, its network interface, and what its communication hook or library does "
@@ -61,6 +66,9 @@ def _by_operation(account: Account) -> str:
         return ""
     mean = row.bytes / row.calls
     what = f"{percent(most / total)} of the waiting is in {operation} of group {group}, {bytes_text(mean)} a call. "
+    late = sum(row.skew_ns for row in times.values()) / total
+    if late >= LATE_MIN:
+        what = f"At least {percent(late)} of all waiting is for late ranks, so begin with the cause straggler. {what}"
     if mean < SMALL_BYTES:
         return (
             f"{what}Such messages are too small for the links: send fewer and larger ones (larger DDP buckets, FSDP units "
@@ -70,10 +78,11 @@ def _by_operation(account: Account) -> str:
 
 
 def _of_large(account: Account, operation: str, row: OperationTime) -> str:
-    """What to do about large messages: by what the links carry, of what they can."""
+    """What to do about large messages: by what the links carry, of what they can, and by what is hidden."""
     rate, ceiling = bus_rate_max(operation, row), bus_ceilings(account)(row)
+    overlap = _overlap(row)
     if rate is None or ceiling is None:
-        return ADVICE
+        return overlap or ADVICE
     reach, source = ceiling
     whose = "that goodput probe reached" if source == "probe" else "of the nodes' interfaces"
     carried = f"{bytes_text(rate)}/s of the {bytes_text(reach)}/s {whose}"
@@ -83,6 +92,21 @@ def _of_large(account: Account, operation: str, row: OperationTime) -> str:
             f"The links carry at most {carried}: {first}look for a slow link or NIC (errors, width, a wrong interface), or "
             "others' traffic, before changing the training."
         )
+    if overlap:
+        return overlap if rate > reach else f"The links are well used (at most {carried}). {overlap}"
     if rate > reach:
         return f"A part of it is hidden already ({bytes_text(rate)}/s of exposed time are more than links reach). {ADVICE}"
     return f"The links are well used (at most {carried}), and nothing hides it. {ADVICE}"
+
+
+def _overlap(row: OperationTime) -> str:
+    """What to do by how much of the operation is hidden behind other work, "" where that is not known."""
+    if row.hidden_ns < 0 or not row.gpu_ns:
+        return ""
+    least, most = (ns / (ns + row.gpu_ns) for ns in (row.hidden_ns, row.hidden_max_ns))
+    share = between(percent(least), percent(most))
+    if most < HIDDEN_MIN:
+        return f"Nothing overlaps it ({share} of it is hidden behind other work). {ADVICE}"
+    if least >= HIDDEN_WELL:
+        return f"{share} of it is hidden behind other work already. {_OVERLAPPED}"
+    return f"{share} of it is hidden behind other work. {ADVICE}"

@@ -1,10 +1,21 @@
 """An account as text, and the formats of its figures."""
 
 from goodput.account.text.communication import slow_issue_text, slow_link_text
-from goodput.account.text.formats import bytes_text, dollars, duration, interval, on, percent, tenths, wrap
+from goodput.account.text.formats import (
+    between,
+    bytes_text,
+    dollars,
+    duration,
+    interval,
+    on,
+    percent,
+    tenths,
+    wrap,
+)
 from goodput.account.text.report import more_than_rank, render, state_rows
 
 __all__ = (
+    "between",
     "bytes_text",
     "dollars",
     "duration",

@@ -6,6 +6,7 @@ Each case forks its ranks from this process. They all-reduce all the time, while
 as an agent does and judges them as the aggregator does. Prints one JSON object a case: what was planted and what was found.
 """
 
+import asyncio
 import json
 import os
 import random
@@ -98,6 +99,11 @@ class Judge:
         found = slow_link(unpacked(packed_connections(self.store.newest.get(RUN, {}).values())))
         return found and slow_link_document(found)
 
+    def advice(self) -> dict[str, str]:
+        """The advice on each cause, by its state."""
+        document = asyncio.run(self.accounts.document(RUN))
+        return {cause["state"]: cause["advice"] for cause in document["causes"]}
+
     def hang(self) -> dict | None:
         found = self.accounts.hang(RUN) if RUN in self.store.runs else None
         return found and found.document()
@@ -128,7 +134,7 @@ def judged(case: Case, network: TunNetwork) -> dict:
     before, begun = judge.slow_link(), judge.windows()
     (case.directory / "broken").touch()
     case.break_links(network.links)
-    hang, found = None, []
+    hang, found, advice = None, [], {}
     if case.kind in ("stall", "missing"):
         wait_for(lambda: judge.look() or is_judged(judge), f"{case.kind} {case.seed}: no hang")
         hang = judge.hang()
@@ -138,8 +144,9 @@ def judged(case: Case, network: TunNetwork) -> dict:
         for at in range(begun + 2, begun + 2 + WINDOWS):
             wait_for(lambda at=at: judge.look() or judge.windows() >= at, "no connections are read")
             found.append(judge.slow_link())
+        advice = judge.advice()
     judge.ranks.close()
-    return {"before": before, "found": found, "hang": hang}
+    return {"before": before, "found": found, "hang": hang, "advice": advice}
 
 
 def is_judged(judge: Judge) -> bool:
