@@ -11,8 +11,9 @@ from support.compare.logs import autocorrelated, write_log
 
 from goodput.cli import main
 from goodput.compare.comparison import compare
+from goodput.compare.figures import DOLLARS, Figure
 from goodput.compare.steps import read
-from goodput.compare.text import render
+from goodput.compare.text import _dollar_change, render
 
 
 @pytest.fixture
@@ -57,6 +58,17 @@ def test_changes_of_pace_fit_the_terminal(log):
     text = render(msgspec.structs.replace(found, new=sides))
     assert "+7.1 % from step 2000000, -11.2 % from step 3000000" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("change", "half", "words"),
+    [(-0.053, 0.0042, "-0.053 ± 0.004"), (-0.05, 0.012, "-0.05 ± 0.01"), (12.3, 1.6, "+12.30 ± 1.60"),
+     (0.0002, 0.0, "+0.00 ± 0.00"), (1e-9, 1e-12, "+0.000000 ± 0.000000")],
+)  # fmt: skip
+def test_dollars_have_the_decimals_of_their_interval(change, half, words):
+    one = Figure(DOLLARS, 1.0, 1.0 + change, change, change - half, change + half, True)
+    assert _dollar_change(one) == words
+    assert _dollar_change(msgspec.structs.replace(one, low=None)) == f"{change:+,.2f}"
 
 
 def test_exit_status_shows_slower_runs(log, capsys):

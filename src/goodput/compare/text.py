@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from goodput.account.text import wrap
@@ -103,8 +104,16 @@ def notes(found: Comparison) -> Iterator[str]:
             yield from changes_of(one, f"{name} ")
     for one in found.figures:
         if one.name == DOLLARS:
-            half = "" if one.low is None or one.high is None else f" ± {(one.high - one.low) / 2:,.2f}"
-            yield f"a thousand {found.per}s: ${one.base:,.2f}, now ${one.new:,.2f} ({one.change:+,.2f}{half})"
+            yield f"a thousand {found.per}s: ${one.base:,.2f}, now ${one.new:,.2f} ({_dollar_change(one)})"
+
+
+def _dollar_change(one: Figure) -> str:
+    """The change with half of its interval, to as many decimals as that needs."""
+    if one.low is None or one.high is None:
+        return f"{one.change:+,.2f}"
+    half = (one.high - one.low) / 2
+    places = min(max(2, -math.floor(math.log10(half))), 6) if half > 0 else 2
+    return f"{one.change:+,.{places}f} ± {half:,.{places}f}"
 
 
 def changes_of(side: Side, name: str = "") -> Iterator[str]:
