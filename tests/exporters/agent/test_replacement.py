@@ -68,6 +68,7 @@ BOARDS = (
     "increase(DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL[1m]) == 0",
     "DCGM_FI_DEV_XID_ERRORS == 0",
     "changes(DCGM_FI_DEV_XID_ERRORS[1m]) == 0",
+    'count by (gpu) (DCGM_FI_DEV_XID_ERRORS{err_code="0",err_msg!=""})',
     'count by (DCGM_FI_DRIVER_VERSION) (DCGM_FI_DEV_GPU_TEMP{DCGM_FI_DRIVER_VERSION!=""})',
     # The answers themselves, worked out from the readings.
     'DCGM_FI_DEV_SM_CLOCK{gpu="0"} == 1980',

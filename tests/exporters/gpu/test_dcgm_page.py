@@ -155,9 +155,12 @@ def test_labels_and_units_by_hand():
     for name, value in (
         ("DEV_SM_CLOCK", "1980.0"), ("DEV_TOTAL_ENERGY_CONSUMPTION", "8.437215001e+09"), ("DEV_POWER_USAGE", "412.734"),
         ("DEV_GPU_UTIL", "57.0"), ("DEV_FB_USED", "1024.0"), ("DEV_POWER_VIOLATION", "1.25e+10"),
-        ("DEV_PCIE_TX_THROUGHPUT", "1000.0"), ("PROF_PIPE_TENSOR_ACTIVE", "0.625"), ("DEV_XID_ERRORS", "79.0"), ("DEV_NVLINK_BANDWIDTH_TOTAL", "1000.0"),
+        ("DEV_PCIE_TX_THROUGHPUT", "1000.0"), ("PROF_PIPE_TENSOR_ACTIVE", "0.625"), ("DEV_NVLINK_BANDWIDTH_TOTAL", "1000.0"),
     ):  # fmt: skip
         assert f"DCGM_FI_{name}{{{labels}}} {value}" in lines
+    words = 'err_code="79",err_msg="GPU fell off the bus"'
+    of_xid = labels.replace('gpu="3"', f'{words},gpu="3"')
+    assert f"DCGM_FI_DEV_XID_ERRORS{{{of_xid}}} 79.0" in lines
 
 
 def test_what_is_not_finite_is_left_out():

@@ -25,6 +25,7 @@ from goodput_exporters.gpu.nvidia.dcgm_field_table import (
 )
 from goodput_exporters.gpu.nvidia.dcgm_fields import FIELDS, field_of_name
 from goodput_exporters.gpu.nvidia.status_codes import FABRIC_STATES, RECOVERY_ACTIONS, THROTTLE_REASONS
+from goodput_exporters.gpu.nvidia.xid import lookup
 
 # Fields by ID, in the order of the exporter's lists, and what each counts. The others are gauges.
 COUNTERS = {
@@ -117,7 +118,8 @@ def families(
                 device = gpu.parent or gpu.uuid, gpu.instance
                 if value is not None and math.isfinite(value) and device not in seen:
                     seen.add(device)
-                    family.samples.append(ForeignSample(counter.name, one, value))
+                    more = _of_xid(int(value)) if field is not None and field.number == XID else ()
+                    family.samples.append(ForeignSample(counter.name, tuple(sorted((*one, *more))), value))
             if family.samples:
                 all_families.append(family)
     return all_families
@@ -179,6 +181,11 @@ def _labels(whole: MergedGpu, gpu: MergedGpu, host: str) -> tuple[tuple[str, str
         pod, namespace, container = gpu.pods[0]
         labels |= {"container": container, "namespace": namespace, "pod": pod}
     return tuple(sorted((name, value) for name, value in labels.items() if value))
+
+
+def _of_xid(number: int) -> tuple[tuple[str, str], ...]:
+    """The labels that the exporter has of an XID since 3.3.6; the text is ours."""
+    return ("err_code", str(number)), ("err_msg", lookup(number).name if number else "no error")
 
 
 def _bus_id(pci: str) -> str:
