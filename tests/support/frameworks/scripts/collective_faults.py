@@ -19,6 +19,7 @@ os.environ["TORCH_FR_BUFFER_SIZE"] = "400"
 
 import torch
 import torch.distributed as dist
+from support.frameworks.forked_ranks import forked_ranks
 
 from goodput.account.collective_verdict import Call, GroupCalls, RankCalls, verdict
 from goodput.rank_page.page import PageError
@@ -165,16 +166,7 @@ def wait_for(condition, what: str) -> None:
 
 def run(case: Case) -> dict:
     case.directory.mkdir(parents=True)
-    pids = []
-    try:
-        for rank in range(case.world):
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    run_rank(case, rank)
-                finally:
-                    os._exit(1)
-            pids.append(pid)
+    with forked_ranks(case.world, lambda rank: run_rank(case, rank)) as pids:
         wait_for(lambda: is_stuck(case), f"{case.planted()}: not stuck")
         if case.fault in ("kill", "stop"):
             os.kill(pids[case.culprit], signal.SIGKILL if case.fault == "kill" else signal.SIGSTOP)
@@ -195,13 +187,6 @@ def run(case: Case) -> dict:
         issued = [calls_of(case, one) for one in reported]
         document = found.document() if found else None
         return {**case.planted(), "verdict": document, "flights": flights, "issued": issued}
-    finally:
-        for pid in pids:
-            try:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-            except (ProcessLookupError, ChildProcessError):
-                pass
 
 
 def is_running(pid: int) -> bool:

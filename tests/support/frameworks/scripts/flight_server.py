@@ -7,7 +7,6 @@ Prints what `analyze_flight` says of the sockets while rank 0 hangs.
 
 import json
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ os.environ["TORCH_FR_BUFFER_SIZE"] = "100"
 
 import torch
 import torch.distributed as dist
+from support.frameworks.forked_ranks import forked_ranks
 from torch._C._distributed_c10d import _WorkerServer
 
 from goodput.trace import TraceError
@@ -52,21 +52,9 @@ def judged(directory: Path) -> dict:
 
 
 def main() -> None:
-    directory, pids = Path(sys.argv[1]), []
-    for rank in range(2):
-        pid = os.fork()
-        if pid == 0:
-            try:
-                run_rank(rank, directory)
-            finally:
-                os._exit(1)
-        pids.append(pid)
-    try:
+    directory = Path(sys.argv[1])
+    with forked_ranks(2, lambda rank: run_rank(rank, directory)):
         print(json.dumps(judged(directory)))
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
 
 
 main()

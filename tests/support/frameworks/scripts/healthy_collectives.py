@@ -10,7 +10,6 @@ pause is several times as long. At the end a rank really stops, which must be fo
 import json
 import os
 import random
-import signal
 import sys
 import time
 import traceback
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from support.frameworks.forked_ranks import forked_ranks
 from torch import nn
 
 from goodput.aggregator.accounts.accounts import Accounts
@@ -168,17 +168,9 @@ class Judge:
 
 def run(case: Case) -> dict:
     case.directory.mkdir(parents=True)
-    pids, judge = [], Judge(case)
+    judge = Judge(case)
     verdicts, looks, longest_ns, found, deadline = [], 0, 0, None, time.monotonic() + RUN_SECONDS_MAX
-    try:
-        for rank in range(case.world):
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    run_rank(case, rank)
-                finally:
-                    os._exit(1)
-            pids.append(pid)
+    with forked_ranks(case.world, lambda rank: run_rank(case, rank)):
         done = [case.directory / f"healthy-{rank}" for rank in range(case.world)]
         while time.monotonic() < deadline and found is None:
             is_healthy = not all(path.exists() for path in done)
@@ -199,10 +191,6 @@ def run(case: Case) -> dict:
             "longest_seconds": longest_ns / 1e9,
             "found": found and found.document(),
         }
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
 
 
 def main() -> None:

@@ -10,13 +10,13 @@ import asyncio
 import json
 import os
 import random
-import signal
 import sys
 import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from support.frameworks.forked_ranks import forked_ranks
 from support.node.tun_network import NAME, Link, TunNetwork, address_of, enter
 
 from goodput.account.collectives.slow_link import slow_link, slow_link_document
@@ -160,23 +160,13 @@ def is_judged(judge: Judge) -> bool:
 
 def run(case: Case) -> dict:
     (case.directory / "pages").mkdir(parents=True)
-    network, pids = TunNetwork(case.world, case.seed), []
+    network = TunNetwork(case.world, case.seed)
     try:
-        for rank in range(case.world):
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    run_rank(case, rank, network)
-                finally:
-                    os._exit(1)
-            pids.append(pid)
-        network.start()
-        planted = {"kind": case.kind, "seed": case.seed, "world": case.world, "culprit": case.culprit}
-        return {**planted, "address": address_of(case.culprit), **judged(case, network)}
+        with forked_ranks(case.world, lambda rank: run_rank(case, rank, network)):
+            network.start()
+            planted = {"kind": case.kind, "seed": case.seed, "world": case.world, "culprit": case.culprit}
+            return {**planted, "address": address_of(case.culprit), **judged(case, network)}
     finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
         network.stop()
 
 
