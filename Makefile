@@ -12,7 +12,8 @@ ALLOW_NO_TESTS = $(if $(ARGS),|| [ $$? -eq 5 ])
 .PHONY: help demo test fuzz faults flapping collective-faults healthy-collectives slow-links nccl-plugin kills lint audit bench bench-scale rolling replay-alerts probe-limits replay-stories dashboards kubernetes chart packages picture pictures clean servers detection-score
 
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do \
+	    echo "$$text" | fold -s -w 53 | { read -r first; printf '  make %-20s%s\n' "$$name" "$$first"; sed 's/^/                           /'; }; done
 
 demo: $(VENV)/.demo  ## train a small model here and account for every second of it
 	@$(BIN)/goodput demo $(ARGS)
