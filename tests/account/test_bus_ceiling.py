@@ -38,7 +38,12 @@ def account(
 
 
 def ceilings(found) -> dict[str, tuple]:
-    names = ("bus_bytes_per_second_max", "bus_ceiling_bytes_per_second", "bus_ceiling_source")
+    names = (
+        "algorithm_bytes_per_second_max",
+        "bus_bytes_per_second_max",
+        "bus_ceiling_bytes_per_second",
+        "bus_ceiling_source",
+    )
     return {
         row["group"]: tuple(row[name] for name in names)
         for row in document(found)["collectives"]
@@ -55,36 +60,36 @@ def test_links_are_the_ceiling_of_groups_between_nodes():
     """3 of 6.25 GB/s are 48 %; nothing says what ranks of one node reach."""
     found = account()
     assert ceilings(found) == {
-        "dp": (pytest.approx(3e9), LINK, "link"),
-        "tp": (pytest.approx(10e9), None, None),
+        "dp": (pytest.approx(2e9), pytest.approx(3e9), LINK, "link"),
+        "tp": (pytest.approx(10e9), pytest.approx(10e9), None, None),
     }
-    assert "bus ≤ 3 GB/s, 48.0 % of the 6.25 GB/s that its links can;" in words_of(found)
+    assert "algorithm ≤ 2 GB/s, bus ≤ 3 GB/s, 48.0 % of the 6.25 GB/s that its links can;" in words_of(found)
 
 
 def test_probe_is_the_ceiling_where_there_is_one():
     """It crossed the links between nodes, so it says nothing of ranks of one node."""
     found = account(probed=4e9)
-    assert ceilings(found)["dp"][1:] == (4e9, "probe")
-    assert ceilings(found)["tp"][1:] == (None, None)
+    assert ceilings(found)["dp"][2:] == (4e9, "probe")
+    assert ceilings(found)["tp"][2:] == (None, None)
     assert "bus ≤ 3 GB/s, 75.0 % of the 4 GB/s that goodput probe reached;" in words_of(found)
 
 
 def test_probe_of_one_node_is_the_ceiling_of_a_run_of_that_node():
     found = account(probed=4e9, world=2, links=(0, 0))
-    assert [ceilings(found)[group][1:] for group in ("dp", "tp")] == [(4e9, "probe")] * 2
+    assert [ceilings(found)[group][2:] for group in ("dp", "tp")] == [(4e9, "probe")] * 2
 
 
 def test_node_with_slower_links_does_not_lower_the_ceiling():
     """A port that came up with a quarter of its rate is then seen as what it is: a slow link."""
-    assert ceilings(account(links=(LINK, LINK // 4)))["dp"][1:] == (LINK, "link")
-    assert ceilings(account(links=(0, LINK)))["dp"][1:] == (LINK, "link")
+    assert ceilings(account(links=(LINK, LINK // 4)))["dp"][2:] == (LINK, "link")
+    assert ceilings(account(links=(0, LINK)))["dp"][2:] == (LINK, "link")
 
 
 def test_no_text_where_nothing_is_known():
-    assert ceilings(account(links=(0, 0)))["dp"][1:] == (None, None)
+    assert ceilings(account(links=(0, 0)))["dp"][2:] == (None, None)
     found = account()
     found.is_part = True
-    assert ceilings(found)["dp"] == (None, None, None)
+    assert ceilings(found)["dp"] == (None, None, None, None)
 
 
 @pytest.mark.parametrize(

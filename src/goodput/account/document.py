@@ -10,7 +10,7 @@ from collections.abc import Callable
 from goodput.account import figures, sampled_stacks
 from goodput.account.account import FACTORS, Account, RankAccount, sum_gpu_ns
 from goodput.account.collectives import operation_sums
-from goodput.account.collectives.bandwidth import BusBandwidth, Ceiling
+from goodput.account.collectives.bandwidth import BusBandwidth, Ceiling, bus_factor
 from goodput.account.collectives.slow_link import slow_link_document
 from goodput.account.document_types import (
     AccountDocument,
@@ -240,6 +240,7 @@ def _bus(
     rate = None if account.is_part else operation_sums.bus_rate_max(operation, row)
     ceiling = None if rate is None else ceiling_of(row)
     return {
+        "algorithm_bytes_per_second_max": rate / bus_factor(operation, row.size) if rate else rate,
         "bus_bytes_per_second_max": rate,
         "bus_ceiling_bytes_per_second": ceiling.bytes_per_second if ceiling else None,
         "bus_ceiling_source": ceiling.source if ceiling else None,

@@ -36,12 +36,13 @@ def bus_factor(operation: str, ranks: int) -> float:
 
 
 class BusBandwidth(TypedDict):
-    """What the links of a rank carried at most in an operation, as nccl-tests' bus bandwidth, and the ceiling of that.
+    """What a rank's operations, and its links in them, carried at most: algorithm and bus bandwidth, and the latter's ceiling.
 
     `bus_ceiling_source` is "probe" where `goodput probe` reached the ceiling, "link" where it is the nominal rate of the
     links. Null where not known.
     """
 
+    algorithm_bytes_per_second_max: float | None
     bus_bytes_per_second_max: float | None
     bus_ceiling_bytes_per_second: float | None
     bus_ceiling_source: str | None

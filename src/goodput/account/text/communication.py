@@ -54,7 +54,9 @@ def _bus(row: Mapping[str, Any]) -> list[str]:
         return []
     whose = "goodput probe reached" if row.get("bus_ceiling_source") == "probe" else "its links can"
     of = f", {percent(rate / most)} of the {bytes_text(most)}/s that {whose}" if most else ""
-    return [f"bus ≤ {bytes_text(rate)}/s{of}"]
+    algorithm = row.get("algorithm_bytes_per_second_max")
+    both = f"algorithm ≤ {bytes_text(algorithm)}/s, " if algorithm else ""
+    return [f"{both}bus ≤ {bytes_text(rate)}/s{of}"]
 
 
 def slow_issue_lines(straggler: Mapping[str, Any]) -> list[str]:
