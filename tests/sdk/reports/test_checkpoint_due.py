@@ -362,8 +362,11 @@ def test_lives_that_the_limit_ended_are_no_failures(monkeypatch):
     monkeypatch.setenv("SLURM_JOB_END_TIME", str(time.time() + 4 * HOUR))
     limits = checkpoint_due._limits(60.0, None)
     assert limits == pytest.approx((4 * HOUR + 60, 6 * HOUR), abs=5)
-    lives = [6 * HOUR - 100, 4 * HOUR, 5 * HOUR, HOUR]
-    assert checkpoint_due._informed({}, "", lives, limits).failures == 2
+    lives = [6 * HOUR - 100, 6 * HOUR - 1000, 4 * HOUR, 5 * HOUR, HOUR]
+    at_limit = [checkpoint_due._is_at_limit(life, limits) for life in lives]
+    assert at_limit == [True, False, True, False, False]
+    assert [checkpoint_due._is_at_limit(life, (50.0,)) for life in (44.0, 46.0)] == [False, True]
+    assert checkpoint_due._informed({}, "", lives, limits).failures == 5, "those that are given are failures"
     monkeypatch.delenv("SLURM_JOB_END_TIME")
     assert checkpoint_due._limits(60.0, None) == ()
 

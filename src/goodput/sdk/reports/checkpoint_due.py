@@ -29,10 +29,8 @@ ALL = page.NS_MAX - 1  # as the number of a step: none of the ring's are wanted
 NO_FAILURE = ("finished", "resumed")
 # Of Slurm, in seconds since the epoch: the limit of the job's time lies between them.
 START_VARIABLE, END_VARIABLE = "SLURM_JOB_START_TIME", "SLURM_JOB_END_TIME"
-AT_LIMIT_SECONDS, AT_LIMIT_SHARE = (
-    60.0,
-    0.02,
-)  # a life that is as long as the limit, but for so much, was ended by it
+# An earlier attempt that lived as long as the limit, but for so much, was ended by it.
+AT_LIMIT_SECONDS, AT_LIMIT_SHARE_MAX, AT_LIMIT_SHARE = 60.0, 0.1, 0.02
 SLACK_STEPS = 2
 SLACK_SAVES = 0.1
 BEGUN_MAX = 64
@@ -132,20 +130,26 @@ class CheckpointDue:
 
 
 def _informed(identity: dict, path: str, failures, limits: tuple[float, ...]) -> Adviser:
-    """An adviser that knows this rank's earlier attempts, or those that are given. `limits`: lives that no failure ended."""
+    """An adviser that knows this rank's earlier attempts, or those that are given. `limits` as of `_limits`."""
     adviser = Adviser()
-    lives = [(float(seconds), True) for seconds in list(failures)[:GIVEN_MAX]]
-    if not lives and path:
-        for earlier in _earlier(identity, path):
-            lived = (earlier.end_ns if earlier.ended else earlier.last_ns) - earlier.identity["start_mono_ns"]
-            lives.append((max(lived, 0) / 1e9, earlier.ended not in NO_FAILURE))
-    for seconds, has_failed in lives:
-        at_limit = any(
-            abs(seconds - limit) <= max(AT_LIMIT_SECONDS, AT_LIMIT_SHARE * limit) for limit in limits
-        )
-        note = adviser.note_failure if has_failed and not at_limit else adviser.note_alive
+    given = [float(seconds) for seconds in list(failures)[:GIVEN_MAX]]
+    for seconds in given:
+        adviser.note_failure(seconds)
+    for earlier in () if given or not path else _earlier(identity, path):
+        lived_ns = (earlier.end_ns if earlier.ended else earlier.last_ns) - earlier.identity["start_mono_ns"]
+        seconds = max(lived_ns, 0) / 1e9
+        has_failed = earlier.ended not in NO_FAILURE and not _is_at_limit(seconds, limits)
+        note = adviser.note_failure if has_failed else adviser.note_alive
         note(seconds)
     return adviser
+
+
+def _is_at_limit(seconds: float, limits: tuple[float, ...]) -> bool:
+    """Whether a life was ended by one of the limits."""
+    return any(
+        abs(seconds - limit) <= max(AT_LIMIT_SHARE * limit, min(AT_LIMIT_SECONDS, AT_LIMIT_SHARE_MAX * limit))
+        for limit in limits
+    )
 
 
 def _end(ends) -> float:
