@@ -337,20 +337,30 @@ goodput.start(run="r", rank=0, world_size=1)
 given = json.loads(sys.argv[1])
 goodput.checkpoint_due(ends=time.time() + given if isinstance(given, (int, float)) else given)
 from goodput import _checkpoint_due as due
-print(json.dumps([due._due_age, due.adviser.end if due.adviser.end < 1e9 else None]))
+end = due.adviser.end if 0 < due.adviser.end < 1e9 else None
+print(json.dumps([due._due_age, end, sorted(due._session.messages.written)]))
 """
 
 
 @pytest.mark.parametrize(
     ("given", "slurm", "end"),
-    [(1000, None, 1000), (1000, "1", 1000), (None, 900, 900), (None, "soon", None), ("soon", None, None)],
+    [
+        (1000, None, 1000),
+        (1000, "1", 1000),
+        (None, 900, 900),
+        (None, "soon", None),
+        ("soon", None, None),
+        (-9, None, None),
+    ],
 )
 def test_known_end_of_the_job(tmp_path, given, slurm, end):
-    """Given or Slurm's; what is no time is ignored. Without a step, 3 s of saves are left as slack."""
+    """Given or Slurm's; what is no time to come is ignored. Without a step, 3 s of saves are left as slack."""
     environment = {"GOODPUT_DIR": str(tmp_path), "PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin"}
     if slurm is not None:
         environment["SLURM_JOB_END_TIME"] = str(time.time() + slurm) if isinstance(slurm, int) else slurm
-    due, known = output(ENDS, environment, json.dumps(given))
+    due, known, warnings = output(ENDS, environment, json.dumps(given))
+    assert len(warnings) == (given in ("soon", -9))
+    assert all("want a time to come, in seconds since the epoch" in one for one in warnings)
     if end is None:
         assert (due, known) == (USUAL_SECONDS, None)
     else:

@@ -19,6 +19,7 @@ from time import perf_counter_ns
 
 from goodput.rank_page import page
 from goodput.rank_page.page import PageError
+from goodput.sdk.recorder.messages import short_repr
 from goodput.sdk.reports.checkpoint_adviser import Adviser
 
 HISTORY_MAX = 64
@@ -79,6 +80,9 @@ class CheckpointDue:
             limits = _limits((now_ns - self._begin_ns) / 1e9, ends)
             self.adviser = _informed(snapshot.identity, writer.path, failures, limits)
             self._process = process
+            if ends is not None and not _is_to_come(ends):
+                want = "want a time to come, in seconds since the epoch; ignored"
+                self._session.warn(f"checkpoint_due(ends={short_repr(ends)}): {want}")
             self._saved_age, self._due_age, self._event, self._saving_ns = 0.0, None, 0, 0
             self._begun, self._commit_seconds = {}, 0.0
         self._follow(snapshot)
@@ -159,6 +163,13 @@ def _end(ends) -> float:
     except (TypeError, ValueError):
         return inf
     return found if isfinite(found) else inf
+
+
+def _is_to_come(ends) -> bool:
+    try:
+        return float(ends) > time.time()
+    except (TypeError, ValueError):
+        return False
 
 
 def _limits(age: float, ends) -> tuple[float, ...]:
