@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import threading
 from io import BytesIO
 
 import pytest
@@ -243,6 +244,18 @@ def test_writer_keeps_order_and_bounds_names(monkeypatch):
     assert [one[:3] for one in trace.slices["p/t"]] == [(10, 20, "a"), (20, 20, "b"), (30, 40, "a")]
     assert trace.slices["p/t"][0].notes == {"yes": True, "number": -3, "share": 0.5, "text": "é?"}
     assert (writer.moved, trace.unix_ns) == (2, 1_700_000_000 * SECOND)
+
+
+def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path):
+    """/dev/null would be a file from then on, for every program of the machine."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    log, text = _written(tmp_path, STORY), []
+    reader = threading.Thread(target=lambda: text.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    assert main(["export", "--log", log, "--perfetto", str(pipe)]) == 0
+    reader.join(30)
+    assert pipe.is_fifo() and read_trace(text[0]).slices
 
 
 @needs_chromium

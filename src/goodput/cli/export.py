@@ -188,7 +188,11 @@ def _alignment_text(found) -> str:
 
 @contextmanager
 def _replacing(path: str):
-    """A temporary path that replaces `path` on success and is removed on an error."""
+    """A temporary path that replaces `path` on success and is removed on an error; what is no file, such as /dev/null or a
+    pipe, is written to instead."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        yield path
+        return
     part = f"{path}.part"
     try:
         yield part
