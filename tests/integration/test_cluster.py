@@ -109,7 +109,6 @@ QUIET = {
     "goodput_nccl_network_wait_seconds_total": "the same",
     "goodput_nccl_dropped_total": "the same",
     "goodput_hang_collective_seconds": "the simulated ranks report no calls",
-    "goodput_pipeline_wait_seconds": "the sends and receives of its stages are not recorded",
     "goodput_straggler_slow_issue_seconds": "no rank's calls are slow to return",
     "goodput_straggler_slow_link_bytes_per_second": "the simulated ranks have no sockets",
 }

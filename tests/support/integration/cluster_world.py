@@ -29,6 +29,7 @@ from goodput.rank_page.loader_words import LOADER, WORKER
 from goodput.simulate import operations
 from goodput.simulate.run import Attempt, SimulatedRun, Span
 from goodput.simulate.scenario import AttemptPlan, RunFault, RunPlan, Workload
+from goodput.wire.collectives import ReportedOperation
 
 RUN = "cluster/run 1"
 NODES, GPUS = 4, 8
@@ -43,7 +44,12 @@ FAULTS = [
     RunFault("loader", 0, math.inf, amount=0.2, rank=STARVED),
 ]
 PID, TICKS = 5000, 777
-GROUPS = [("0", "default_pg"), ("1", "mesh_dp")]  # name and description of each process group
+GROUPS = [
+    ("0", "default_pg"),
+    ("1", "mesh_dp"),
+    ("2", "mesh_pp"),
+]  # name and description of each process group
+STAGE = RANKS // 2  # ranks of each of two stages
 UPDATE_SECONDS = 1.0  # between updates of the nodes
 # Of the second attempt: when hardware begins to fail, when more of it does, and when the stuck driver continues.
 FAILURE_SECONDS = (4.0, 9.0, 11.0)
@@ -219,7 +225,7 @@ class Trainer(Rank):
         node, gpu = divmod(rank, GPUS)
         super().__init__(
             folder / host(node) / "pages", **IDENTITY, run=RUN, rank=rank, attempt=attempt, host=host(node),
-            pid=PID + gpu, pid_start_ticks=TICKS + attempt, device_uuid=uuid(node, gpu), stage=rank // (RANKS // 2),
+            pid=PID + gpu, pid_start_ticks=TICKS + attempt, device_uuid=uuid(node, gpu), stage=rank // STAGE,
             group=f"dp{rank % 2}", start_unix_ns=start_unix_ns, start_mono_ns=start_mono_ns,
             submit_time=start_unix_ns / 1e9 - 30,
         )  # fmt: skip
@@ -232,7 +238,8 @@ class Trainer(Rank):
         self._sampling(phases_measured=1, budget_ppm=5000)
         for slot, (name, description) in enumerate(GROUPS):
             backend = "gloo" if description == "mesh_dp" else "nccl"  # Of gloo, what is hidden is known.
-            collective_records.write_group(self.words, slot, name, description, backend, rank, range(RANKS))
+            ranks = range(rank % STAGE, RANKS, STAGE) if description == "mesh_pp" else range(RANKS)
+            collective_records.write_group(self.words, slot, name, description, backend, rank, ranks)
 
     def train(self, phases: dict[str, int], step: int) -> None:
         before = list(self.words[page.W_TOTALS : page.W_TOTALS + page.PHASE_SLOTS])
@@ -271,7 +278,11 @@ class Trainer(Rank):
         """Sums without records of calls, so that a hang is judged by its phases."""
         spent = self.words[page.W_TOTALS + page.PHASES.index("communication")]
         slots = {collective_records.group_label(*names): slot for slot, names in enumerate(GROUPS)}
-        for place, row in enumerate(operations.rows(spent, self.steps)):
+        name = "send" if self.rank < STAGE else "recv"
+        stages = ReportedOperation(
+            "mesh_pp", name, 8 * self.steps, 8_000_000 * self.steps, spent // 10, 0, 0, 2, 0, 0
+        )
+        for place, row in enumerate((*operations.rows(spent - spent // 10, self.steps), stages)):
             operation = collective_records.OPERATIONS.index(row.operation)
             at = slots[row.group] * collective_records.OPERATION_SLOTS + operation
             hidden = collective_records.AT_HIDDEN + place * collective_records.HIDDEN_WORDS
