@@ -63,8 +63,10 @@ static int read_size(Cursor *from, int kind, size_t *size)
     if (tag >= tags[kind].few && tag <= tags[kind].few_last) {
         *size = (size_t)(tag - tags[kind].few);
     } else {
+        if (tag < tags[kind].first || tag > tags[kind].last)
+            return 0;
         int bytes = tags[kind].least << (tag - tags[kind].first);
-        if (tag < tags[kind].first || tag > tags[kind].last || from->end - from->at < bytes)
+        if (from->end - from->at < bytes)
             return 0;
         *size = big_endian(from->at, bytes);
         from->at += bytes;
