@@ -98,3 +98,19 @@ def test_no_advice_on_links_without_ceiling_or_size():
     assert communication.advise(account(0, 0)) == communication.ADVICE
     plain = account_of(Process(0).steps(20, forward=1, communication=0.1).finished())
     assert communication.advise(plain) == communication.ADVICE
+
+
+@pytest.mark.parametrize("operation, is_named", [("all_reduce", True), ("recv", False)])
+def test_pipeline_names_small_collectives_but_not_its_own_sends(operation, is_named):
+    """Two stages that wait 0.9 s in small calls: of a collective these could be larger, of microbatches not."""
+    sums = sums_of([OperationRow("g", operation, 900, 900 * 4000, ns(0.9), 0, size=2)])
+    processes = [
+        Process(rank, stage=rank, microbatches=2, sums=sums)
+        .steps(20, forward=0.1, communication=0.1)
+        .finished()
+        for rank in range(2)
+    ]
+    text = communication.advise(account_of(*processes))
+    assert ("too small for the links" in text) == is_named
+    assert text.startswith("Overlap the sends and receives") != is_named
+    assert text.endswith("microbatches of uneven work wait here too.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from goodput.account.account import Account
-from goodput.account.collectives.operation_sums import NOT_RECORDED, OTHER, OperationTime, bus_rate_max
+from goodput.account.collectives.operation_sums import NOT_RECORDED, OTHER, Key, OperationTime, bus_rate_max
 from goodput.account.collectives.slow_link import slow_link_document
 from goodput.account.document import slow_issue
 from goodput.account.figures import bus_ceilings, pipeline
@@ -26,6 +26,7 @@ SLOW_MAX = 0.5
 HIDDEN_MIN, HIDDEN_WELL = 0.1, 0.5
 LATE_MIN = 0.5  # of the waiting in all operations
 
+_BETWEEN_STAGES = ("send", "recv")
 _SLOW_ISSUE = (
     "check whether that rank's threads get a core, its network interface, and what its communication hook or library does "
     "in the call."
@@ -48,24 +49,33 @@ def _general(account: Account) -> str:
     found = pipeline(account)
     if found is None:
         return _by_operation(account) or ADVICE
+    first = _by_operation(account) if _largest(account)[1] not in _BETWEEN_STAGES else ""
     if found["microbatches"] is None:
-        return f"{_PIPELINE} A part of it is the pipeline's bubble: pass microbatches= to goodput.start to have it separated."
-    return f"{_PIPELINE} It is more than this schedule's bubble: microbatches of uneven work wait here too."
+        more = (
+            "A part of it is the pipeline's bubble: pass microbatches= to goodput.start to have it separated."
+        )
+    else:
+        more = "It is more than this schedule's bubble: microbatches of uneven work wait here too."
+    return f"{first or _PIPELINE} {more}"
+
+
+def _largest(account: Account) -> Key:
+    """The operation with most time, NOT_RECORDED without one that has a name."""
+    named = [(row.gpu_ns, key) for key, row in account.operations.items() if key not in (OTHER, NOT_RECORDED)]
+    return max(named, default=(0, NOT_RECORDED))[1]
 
 
 def _by_operation(account: Account) -> str:
     """What to do about the operation with most time, "" where it is not known enough."""
-    times = account.operations
-    named = [(row.gpu_ns, key) for key, row in times.items() if key not in (OTHER, NOT_RECORDED)]
+    times, key = account.operations, _largest(account)
     total = sum(row.gpu_ns for row in times.values())
-    if not named or not total:
+    if key == NOT_RECORDED or not total:
         return ""
-    most, key = max(named)
     row, (group, operation) = times[key], key
     if not row.calls or not row.bytes:
         return ""
     mean = row.bytes / row.calls
-    what = f"{percent(most / total)} of the waiting is in {operation} of group {group}, {bytes_text(mean)} a call. "
+    what = f"{percent(row.gpu_ns / total)} of the waiting is in {operation} of group {group}, {bytes_text(mean)} a call. "
     late = sum(row.skew_ns for row in times.values()) / total
     if late >= LATE_MIN:
         what = f"At least {percent(late)} of all waiting is for late ranks, so begin with the cause straggler. {what}"
