@@ -54,6 +54,15 @@ FILES = {
         "# TYPE s summary\ns{quantile=\"0.5\"} 1\ns_sum 3\ns_count 2\n",
         7,
     ),
+    "f_times": (
+        "# TYPE took histogram\n"
+        + "".join(
+            f'took_bucket{{le="+Inf",way="{way}"}} {n}\ntook_sum{{way="{way}"}} {n}\ntook_count{{way="{way}"}} {n}\n'
+            for way, n in (("a", 1), ("b", 2))
+        )
+        + '# TYPE took_created gauge\ntook_created{way="b"} 6\ntook_created{way="a"} 5\nlone_created 1\n',
+        9,
+    ),
     "g_shadows": ("h_count 5\n# TYPE s histogram\ns_bucket{le=\"+Inf\"} 1\ns_sum 1\ns_count 1\nnot_shadowed 1\n", 1),
     "h_words": ('x:y{a="größer\\n\\"位\\" \\\\"} NaN\n# HELP x:y \\\\ a\\nb\nz +Inf\nz{le="x",quantile="y"} -0\n', 3),
     "i_malformed": ("fine 1\nnot fine\n", 0),
@@ -108,7 +117,12 @@ def test_openmetrics_has_no_two_families_of_one_name(agent):
     assert len(found) == len(set(found)) == SERVED
     # A counter is one where nothing else has a name of its family.
     assert "# TYPE node_events counter\n" in text and "# TYPE jobs_total unknown\n" in text
-    assert "# TYPE work_total unknown\n" in text and "# TYPE h_sum_total unknown\n" in text
+    assert "# TYPE h_sum_total unknown\n" in text
+    # Times of creation are a family of their own in the text format, and part of the other here.
+    assert "# TYPE work counter\nwork_total 7.0\nwork_created 1.7e+09\n# HELP" in text
+    assert text.count("# TYPE took ") == 1 and "# TYPE took_created" not in text
+    assert 'took_count{way="a"} 1.0\ntook_created{way="a"} 5.0\ntook_bucket{le="+Inf",way="b"} 2.0\n' in text
+    assert "# TYPE lone_created unknown\nlone_created 1.0\n" in text
 
 
 def test_promtool_has_nothing_against_the_page(agent):
