@@ -210,7 +210,7 @@ def test_command_reads_a_log_and_compresses(tmp_path, capsys):
     assert len(trace.slices["rank 1 on n1/steps"]) == 20 * 4
     text = capsys.readouterr().err
     assert text.startswith(
-        "goodput export: 40 steps of 2 ranks; clocks -6e+03 to +6e+03 ms off are aligned, leaving"
+        "goodput export: 40 steps of 2 ranks; clocks -6 s to +6 s off are aligned, leaving"
     )
 
 

@@ -175,14 +175,18 @@ def _write_trace(log: str, run: str | None, path: str) -> None:
 
 def _alignment_text(found) -> str:
     """How many ranks are aligned, and what is left."""
+    from goodput.trace.advice import duration
+
     ranks = f"{found.steps:,} steps of {found.ranks} rank{'s' * (found.ranks != 1)}"
     if not found.aligned:
         return f"{ranks}, each on its own clock: no ranks make steps together"
-    milliseconds = [ns / 1e6 for ns in (found.offset_low_ns, found.offset_high_ns)]
+    low, high = (
+        f"{'-' if ns < 0 else '+'}{duration(abs(ns))}" for ns in (found.offset_low_ns, found.offset_high_ns)
+    )
     alone = f"; {found.alone} keep their own clock" if found.alone else ""
     return (
-        f"{ranks}; clocks {milliseconds[0]:+.3g} to {milliseconds[1]:+.3g} ms off are aligned, leaving "
-        f"{found.residual.p50_ns / 1e6:.3g} ms (p95 {found.residual.p95_ns / 1e6:.3g} ms){alone}"
+        f"{ranks}; clocks {low} to {high} off are aligned, leaving "
+        f"{duration(found.residual.p50_ns)} (p95 {duration(found.residual.p95_ns)}){alone}"
     )
 
 

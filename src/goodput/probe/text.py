@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import textwrap
 
+from goodput.account.text import THREE_DIGITS_FROM, digits
 from goodput.probe.peers import Slower
 
 COLUMNS = 80
@@ -65,5 +66,7 @@ def unit(value: float, name: str) -> str:
     """As "1.23 TFLOP/s"; a file a second is "12,345 /s"."""
     if name == "1/s":
         return f"{value:,.0f} /s"
-    scale, prefix = next(((scale, prefix) for scale, prefix in _PREFIXES if value >= scale), (1.0, ""))
-    return f"{value / scale:.3g} {prefix}{name}"
+    scale, prefix = next(
+        ((scale, prefix) for scale, prefix in _PREFIXES if value >= THREE_DIGITS_FROM * scale), (1.0, "")
+    )
+    return f"{digits(value / scale)} {prefix}{name}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from goodput.account import FINAL_STATUSES
-from goodput.account.text import duration, percent
+from goodput.account.text import digits, duration, percent
 from goodput.progress.estimate import Progress
 
 
@@ -55,7 +55,7 @@ def _parts(progress: Progress, is_short: bool) -> list[str]:
         parts.append(progress.status)
     rate = progress.steps_per_second
     if rate:
-        parts.append(f"{rate:.3g} steps/s" if rate >= 1 else f"{duration(1 / rate)} a step")
+        parts.append(f"{digits(rate)} steps/s" if rate >= 1 else f"{duration(1 / rate)} a step")
     parts.append(eta_text(progress))
     if progress.goodput is not None:
         share = f"{100 * progress.goodput:.0f} %" if is_short else percent(progress.goodput)

@@ -221,7 +221,9 @@ def _result_lines(look: dict, result: dict, now_unix_ns: int, h2d_reached: float
     rate = h2d_rate(result)
     if rate is not None:
         share = f", {rate / h2d_reached:.0%} of what this node can do" if h2d_reached else ""
-        text.append(f"    to the device: {result['h2d_bytes'] / 1e6:,.3g} MB at {rate / 1e9:.3g} GB/s{share}")
+        text.append(
+            f"    to the device: {_megabytes(result['h2d_bytes'])} MB at {rate / 1e9:.3g} GB/s{share}"
+        )
     top = [f"{row['name']} ({row['count']} times, {duration(row['ns'])})" for row in result["top"][:3]]
     if top:
         text.append(f"    longest: {', '.join(top)}")
@@ -230,10 +232,15 @@ def _result_lines(look: dict, result: dict, now_unix_ns: int, h2d_reached: float
     return text
 
 
+def _megabytes(number: int) -> str:
+    value = number / 1e6
+    return f"{value:.3g}" if value < 99.95 else f"{value:,.0f}"
+
+
 def duration(ns: float) -> str:
     """A length of time in two or three digits."""
     for size, unit in ((3600e9, "h"), (120e9, "min"), (1e9, "s"), (1e6, "ms"), (1e3, "µs")):
-        if ns >= size:
+        if ns >= 0.9995 * size:  # 999.6 µs are 1 ms, not 1e+03 µs.
             return f"{ns / (60e9 if unit == 'min' else size):.3g} {unit}"
     return f"{ns:.0f} ns"
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rich.text import Text
 
 from goodput.account.states import STATES
-from goodput.account.text import duration, percent
+from goodput.account.text import digits, duration, percent
 from goodput.progress.line import eta_text
 from goodput.top.glyphs import Glyphs
 from goodput.top.model import Frame, RankRow, RunRow, RunView
@@ -198,7 +198,7 @@ def _progress_line(view: RunView) -> Text:
     else:
         line.append(f"{progress.done} steps")
     if progress.steps_per_second:
-        line.append(f"  {progress.steps_per_second:.3g} steps/s")
+        line.append(f"  {digits(progress.steps_per_second)} steps/s")
     eta = eta_text(progress)
     return line.append(f"  {eta}", "bold") if eta else line
 

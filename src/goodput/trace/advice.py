@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from statistics import median
 
+from goodput.account.text import THREE_DIGITS_FROM, digits
 from goodput.trace import names
 from goodput.trace.states import STATES
 
@@ -176,6 +177,6 @@ def _top(devices: list[dict], kind: str) -> str:
 def duration(ns: float) -> str:
     """A duration with three significant digits."""
     for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
-        if ns >= size:
-            return f"{ns / size:.3g} {unit}"
-    return f"{ns:.3g} ns"
+        if ns >= THREE_DIGITS_FROM * size:
+            return f"{digits(ns / size)} {unit}"
+    return f"{digits(ns)} ns"

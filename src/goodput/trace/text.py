@@ -5,7 +5,7 @@ terminal: unprintable characters become "?"."""
 
 from __future__ import annotations
 
-from goodput.account.text import tenths, wrap
+from goodput.account.text import bytes_text, tenths, wrap
 from goodput.trace import collectives_text
 from goodput.trace.advice import duration
 from goodput.trace.states import STATES
@@ -100,7 +100,8 @@ def _figures(document: dict, lanes: list[tuple[dict, dict]]) -> list[str]:
             )
     if total["h2d_bytes"] and total["h2d_ns"]:
         lines.append(
-            f"  copies to the device: {total['h2d_bytes'] / 1e6:,.3g} MB at {total['h2d_bytes'] / total['h2d_ns']:.3g} GB/s"
+            f"  copies to the device: {bytes_text(total['h2d_bytes'])} at "
+            f"{bytes_text(total['h2d_bytes'] / total['h2d_ns'] * 1e9)}/s"
         )
     gaps = [device["gaps"] for _, device in lanes]
     sums = {name: sum(one[name] for one in gaps) for name in gaps[0]}

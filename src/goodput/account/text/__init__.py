@@ -2,8 +2,10 @@
 
 from goodput.account.text.communication import slow_issue_text, slow_link_text
 from goodput.account.text.formats import (
+    THREE_DIGITS_FROM,
     between,
     bytes_text,
+    digits,
     dollars,
     duration,
     interval,
@@ -15,8 +17,10 @@ from goodput.account.text.formats import (
 from goodput.account.text.report import more_than_rank, render, state_rows
 
 __all__ = (
+    "THREE_DIGITS_FROM",
     "between",
     "bytes_text",
+    "digits",
     "dollars",
     "duration",
     "interval",

@@ -20,17 +20,17 @@ def collective_lines(document: Mapping[str, Any]) -> list[str]:
     lines = [f"  communication by process group and operation ({about}):"]
     for row in named[:COLLECTIVES_SHOWN]:
         calls = "" if row["calls"] is None else f"{row['calls']:,} calls"
-        size = "" if row["bytes"] is None else f"{row['bytes'] / 1e6:,.1f} MB"
+        size = "" if row["bytes"] is None else bytes_text(row["bytes"])
         lines.append(
-            f"    {row['group'][:20]:20} {row['operation']:14} {row['gpu_seconds']:9.2f} {calls:>15} {size:>13}"
+            f"    {row['group'][:16]:16} {row['operation']:14} {row['gpu_seconds']:12.2f} {calls:>20} {size:>9}"
         )
         lines += [f"      {line}" for line in _row_details(row)]
     left = sum(
         row["gpu_seconds"] for row in rows if row["operation"] and row not in named[:COLLECTIVES_SHOWN]
     )
     unknown = sum(row["gpu_seconds"] for row in rows if not row["operation"])
-    lines += [f"    {'other':35} {left:10.2f}"] if left else []
-    return lines + ([f"    {'not recorded':35} {unknown:10.2f}"] if unknown else [])
+    lines += [f"    {'other':31} {left:12.2f}"] if left else []
+    return lines + ([f"    {'not recorded':31} {unknown:12.2f}"] if unknown else [])
 
 
 def _row_details(row: Mapping[str, Any]) -> list[str]:

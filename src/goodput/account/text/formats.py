@@ -7,6 +7,8 @@ import re
 import textwrap
 
 COLUMNS = 80
+# A figure in three digits takes a unit from here on: 999.6 kB are 1 MB, not 1e+03 kB.
+THREE_DIGITS_FROM = 0.9995
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|min|h|d)(?:\W|$))")
 
 
@@ -37,10 +39,15 @@ def percent(ratio: float | None) -> str:
 
 def bytes_text(number: float) -> str:
     """A number of bytes in three digits: "512 B", "4.19 MB"."""
-    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
+    for size, unit in ((1e18, "EB"), (1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if number >= THREE_DIGITS_FROM * size:
+            return f"{digits(number / size)} {unit}"
     return f"{number:.0f} B"
+
+
+def digits(value: float) -> str:
+    """Three digits, or all before the point: "0.123", "45.7", "12,345"."""
+    return f"{value:.3g}" if abs(value) < 99.95 else f"{value:,.0f}"
 
 
 def duration(seconds: float) -> str:

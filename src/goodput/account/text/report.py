@@ -12,6 +12,7 @@ from goodput.account.states import MEANINGS, STATES
 from goodput.account.text.communication import collective_lines, slow_issue_lines, slow_link_lines
 from goodput.account.text.formats import (
     bytes_text,
+    digits,
     dollars,
     duration,
     interval,
@@ -279,7 +280,7 @@ def _money_lines(document: Mapping[str, Any]) -> list[str]:
         parts.append(f"cost {dollars(cost['total'])}, {dollars(idle)} of it not productive")
     if energy is not None:
         guess = " (estimate)" if document["basis"]["energy"] == "estimated" else ""
-        parts.append(f"energy {energy['total'] / 3.6e6:,.3g} kWh{guess}")
+        parts.append(f"energy {digits(energy['total'] / 3.6e6)} kWh{guess}")
     return [f"  {'; '.join(parts)}"] if parts else []
 
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, field
 
+from goodput.account.text import digits
+
 # A rate of at least this share of another counts as equal.
 CLOSE = 0.95
 # Twice as many workers that are less than this faster are beyond the knee.
@@ -148,4 +150,4 @@ def _doing(name: str, point: Point) -> str:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
+    return f"{digits(seconds * 1e3)} ms"

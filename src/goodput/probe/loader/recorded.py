@@ -15,6 +15,7 @@ from math import ceil, inf
 from goodput.account import Attempt
 from goodput.account.fold import padded, state_of
 from goodput.account.states import INDEX
+from goodput.account.text import digits
 from goodput.probe.loader.limit import CLOSE, STILL_FASTER
 
 BATCHES_MIN = 20
@@ -265,4 +266,4 @@ def _unknown(used: list[Record]) -> str:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
+    return f"{digits(seconds * 1e3)} ms"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
+from goodput.account.text import digits
+
 COLUMNS = 80
 
 
@@ -18,7 +20,8 @@ def render(found: dict) -> str:
     ]
     for one in found["records"]:
         name, spent = _largest(one)
-        parts = f"{one['seconds'] * 1e3:.3g} ({name} {spent * 1e3:.3g}), {one['wait'] * 1e3:.3g}"
+        own, spent, waited = (digits(1e3 * seconds) for seconds in (one["seconds"], spent, one["wait"]))
+        parts = f"{own} ({name} {spent}), {waited}"
         lines.append(f"{one['workers']:>9}{one['busy']:>8.1f}{_rate(one):>12}    {parts}")
         lines += _wrapped(
             f"          rank {one['rank']} of {one['run']}, attempt {one['attempt']}", "            "
@@ -44,8 +47,8 @@ def _largest(one: dict) -> tuple[str, float]:
 def _rate(one: dict) -> str:
     """What the workers made; without workers the training's own time counts too, where it is known."""
     if not one["workers"]:
-        return "" if one["besides"] is None else f"{1 / (one['seconds'] + one['besides']):.3g}"
-    return f"{one['busy'] / one['seconds']:.3g}"
+        return "" if one["besides"] is None else digits(1 / (one["seconds"] + one["besides"]))
+    return digits(one["busy"] / one["seconds"])
 
 
 def _use(found: dict) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+from goodput.account.text import bytes_text, digits
 from goodput.probe.text import unit
 
 COLUMNS = 80
@@ -20,23 +21,23 @@ def render(found: dict) -> str:
     for point in found["workers"]:
         mark = "->" if point["workers"] == found["knee"] else "  "
         lines.append(
-            f"{mark}{point['workers']:>7}{_rate(point['rate']):>12}"
-            f"{_rate(point['rate'] * point['samples_per_batch']):>12}{point['rate'] / most:>12.0%}    {_parts(point)}"
+            f"{mark}{point['workers']:>7}{digits(point['rate']):>12}"
+            f"{digits(point['rate'] * point['samples_per_batch']):>12}{point['rate'] / most:>12.0%}    {_parts(point)}"
         )
     limit = found["limit"]
     lines += ["", *_wrapped(f"limit: {limit['name']}; {limit['text']}."), "", *_alone(found)]
     if len(found["batch_sizes"]) > 1:
         sizes = ", ".join(
-            f"{one['batch_size']}: {_rate(one['samples_per_second'])}" for one in found["batch_sizes"]
+            f"{one['batch_size']}: {digits(one['samples_per_second'])}" for one in found["batch_sizes"]
         )
         lines += _wrapped(f"samples/s by batch size: {sizes}")
     if found["copy"]:
         copy = found["copy"]
         share = "" if copy["of_node"] is None else f", {copy['of_node']:.0%} of what this node can do"
-        lines.append(f"copy: {copy['bytes'] / 1e6:,.3g} MB at {unit(copy['bytes_per_second'], 'B/s')}{share}")
+        lines.append(f"copy: {bytes_text(copy['bytes'])} at {unit(copy['bytes_per_second'], 'B/s')}{share}")
     if found["pinning"]:
         pinning = found["pinning"]
-        lines.append(f"batches/s pinned {_rate(pinning['pinned'])}, pageable {_rate(pinning['pageable'])}")
+        lines.append(f"batches/s pinned {digits(pinning['pinned'])}, pageable {digits(pinning['pageable'])}")
     lines += ["", *_use(found), ""]
     for note in found["notes"]:
         lines += _wrapped(note)
@@ -46,17 +47,17 @@ def render(found: dict) -> str:
 def _parts(point: dict) -> str:
     shown = [(name, seconds * 1e3) for name, seconds in (*point["parts"].items(), ("idle", point["idle"]))]
     largest = sorted((part for part in shown if part[1] >= 0.05), key=lambda part: -part[1])[:2]
-    return ", ".join(f"{name} {ms:.3g}" for name, ms in largest)
+    return ", ".join(f"{name} {digits(ms)}" for name, ms in largest)
 
 
 def _alone(found: dict) -> list[str]:
     alone = found["alone"]
-    copy = f"the copy alone {_rate(alone['copy'])}"
+    copy = f"the copy alone {digits(alone['copy'])}"
     if alone["copy"] * COPY_SHARE_SHOWN > alone["both"]:
         copy = f"the copy is less than {COPY_SHARE_SHOWN:.0%} of it"
     return _wrapped(
-        f"batches/s with {found['knee']} workers: the loader alone {_rate(alone['loader'])}, "
-        f"with the copy {_rate(alone['both'])}; {copy}"
+        f"batches/s with {found['knee']} workers: the loader alone {digits(alone['loader'])}, "
+        f"with the copy {digits(alone['both'])}; {copy}"
     )
 
 
@@ -70,10 +71,6 @@ def _use(found: dict) -> list[str]:
         return _wrapped(f"use: {setting}, as now{more}")
     gain = f", {found['gain']:.2g} times as fast" if found["gain"] >= 1.05 else ", as fast"
     return _wrapped(f"use: {setting}{gain} as now with num_workers={now['num_workers']}{more}")
-
-
-def _rate(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _wrapped(text: str) -> list[str]:

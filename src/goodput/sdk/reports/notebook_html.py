@@ -141,8 +141,9 @@ def _percent(share: float | None) -> str:
 def _length(seconds: float | None) -> str:
     if seconds is None:
         return "unknown"
-    size, unit = (1, "s") if seconds >= 1 else (1e3, "ms") if seconds >= 1e-3 else (1e6, "µs")
-    return f"{size * seconds:,.3g} {unit}" if seconds < 1000 else f"{seconds:,.0f} s"
+    # 999.6 ms are 1 s, not 1e+03 ms.
+    size, unit = (1, "s") if seconds >= 0.9995 else (1e3, "ms") if seconds >= 0.9995e-3 else (1e6, "µs")
+    return f"{size * seconds:.3g} {unit}" if seconds < 99.95 else f"{seconds:,.0f} s"
 
 
 def _whole(parts: list[str]) -> str:
