@@ -7,12 +7,14 @@ import time
 import pytest
 from msgspec.structs import replace
 from support.aggregator.page_server import SECOND, aggregator, attempt_reports, document, push, serving
-from support.browser import dom_of, needs_chromium
+from support.browser import dom_of, needs_chromium, open_page, until
 
 from goodput.wire.collectives import ReportedOperation
 
 ROWS = (
-    ReportedOperation("mesh_dp", "reduce_scatter", 600, 3 * 10**9, SECOND, 0, 0, 8, SECOND, 2 * SECOND),
+    ReportedOperation(
+        "mesh_dp", "reduce_scatter", 600, 3 * 10**9, SECOND, 0, 0, 8, SECOND, 2 * SECOND, 4, 50 * 10**9
+    ),
     ReportedOperation("a group with a long name <b>", "all_reduce", 20, 160, SECOND // 4, 0),
 )
 
@@ -48,10 +50,17 @@ def test_rows_sum_to_the_states(browser, served):
         ["a group with a long name <b>", "all_reduce"],
         ["", "not recorded"],
     ]
-    assert rows[0][4:] == ["0.0 % to 13.8 %", "2.00 to 4.00", "2", "1,200", "6 GB", "24 GB/s", "21 GB/s"]
-    assert rows[2][5:] == ["", "", "", "", "", ""]
+    assert rows[0][4:] == ["0.0 % to 13.8 %", "2.00 to 4.00", "2", "1,200", "6 GB", "21 GB/s, 42.0 % of link"]
+    assert rows[2][5:] == ["", "", "", "", ""]
     assert sum(float(row[2]) for row in rows) == pytest.approx(waited, abs=0.02)
     assert sum(float(row[3].rstrip(" %")) for row in rows) == pytest.approx(100, abs=0.2)
+
+
+@needs_chromium
+def test_table_fits_a_small_window(browser, served):
+    page = open_page(browser, f"{served}/#run=sharded", width=1100)
+    until(page, "document.querySelectorAll('#collective-rows tr').length > 0")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1100
 
 
 @needs_chromium

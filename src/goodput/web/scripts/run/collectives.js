@@ -24,9 +24,6 @@ const COLUMNS = [
   { name: "calls", head: "Calls", class: "n", value: (row) => (row.calls === null ? "" : count(row.calls)) },
   { name: "bytes", head: "Data", class: "n", title: "The ranks' own parts of the tensors",
     value: (row) => (row.bytes === null ? "" : compact(row.bytes, "B")) },
-  { name: "algorithm", head: "Algorithm, at most", class: "n",
-    title: "The size of an operation over its time at least, as the algorithm bandwidth of nccl-tests",
-    value: (row) => (row.algorithm_bytes_per_second_max ? compact(row.algorithm_bytes_per_second_max, "B/s") : "") },
   { name: "bus", head: "Bus, at most", class: "n",
     title: "What the links of a rank carried at most while training waited, as the bus bandwidth of nccl-tests; of what goodput probe reached, or of the nominal rate of the links",
     value: bus },
@@ -45,7 +42,7 @@ function skew({ gpu_seconds: whole, skew_gpu_seconds: least = 0, transfer_gpu_se
 function bus({ bus_bytes_per_second_max: rate, bus_ceiling_bytes_per_second: most = null, bus_ceiling_source: source }) {
   if (!rate) return "";
   const carried = compact(rate, "B/s");
-  return most === null ? carried : `${carried} of ${compact(most, "B/s")} (${source})`;
+  return most === null ? carried : `${carried}, ${percent(rate / most)} of ${source}`;
 }
 
 export function drawCollectives(run) {
