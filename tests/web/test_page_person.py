@@ -395,7 +395,7 @@ def test_thousand_ranks_are_one_canvas_naming_the_slow_one(tab, served):
     press(page, "Home")
     assert "rank 613 on gpu-node-306 · " in text_of(page, "#heat-words")
     press(page, "End")
-    assert text_of(page, "#heat-words").endswith("1100 ms of its own per step, 1.83× the median")
+    assert text_of(page, "#heat-words").endswith("1.10 s of its own per step, 1.83× the median")
     for _ in range(59):
         press(page, "ArrowLeft")
         if "1.00× the median" in (shown := text_of(page, "#heat-words")):

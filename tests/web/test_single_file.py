@@ -649,11 +649,12 @@ def test_page_says_what_a_file_leaves_out(written, document, monkeypatch):
 
 # ---- Numbers -----------------------------------------------------------------------------------------------------
 
-NUMBERS = """import('{module}').then(({{ percent, count, times, compact, duration, dollars }}) => [
+NUMBERS = """import('{module}').then(({{ percent, count, times, compact, duration, dollars, stepTime }}) => [
   percent(0.12345), percent(0), percent(null), percent(NaN), count(1234567), times(1.234), times(1234.5),
   compact(1.2446e15, "FLOP"), compact(0.5, "J"), compact(999400, "J"), duration(0), duration(0.0421), duration(0.00004),
   duration(9.5), duration(59.96), duration(94), duration(3599.6), duration(300000), duration(-5),
-  dollars(0.0585, 0.188), dollars(1234.5, 1234.5), dollars(null)])"""
+  dollars(0.0585, 0.188), dollars(1234.5, 1234.5), dollars(null),
+  stepTime(0.0427), stepTime(0.62644, 4), stepTime(0.9997), stepTime(12.3456), stepTime(null)])"""
 
 
 @needs_chromium
@@ -678,6 +679,7 @@ def test_numbers_read_as_people_write_them(tab, tmp_path):
         ),
         *("0 s", "42 ms", "40 µs", "9.50 s", "1 min", "1 min 34 s", "1 h", "3 d 11 h", "−5.00 s"),
         *("$0.0585", "$1,234.50", "unknown"),
+        *("42.7 ms", "626.4 ms", "1.00 s", "12.3 s", "unknown"),
     ]
 
 

@@ -5,7 +5,7 @@
 // The slowest ranks are also a list of buttons, and the cell under the cursor is described in text.
 
 import { $, attribute, keyed, put, text } from "../dom/nodes.js";
-import { plural, times } from "../text/numbers.js";
+import { plural, stepTime, times } from "../text/numbers.js";
 import { localSpan } from "../text/time.js";
 
 const LISTED = 8;
@@ -117,7 +117,7 @@ function describeCell() {
   const at = (i) => start + ((end - start) * i) / columns;
   const value = ratio(row, view.column);
   const own = row.own[view.column];
-  const cell = value === null ? "no step" : `${(1000 * own).toPrecision(4)} ms of its own per step, ${value.toFixed(2)}× the median`;
+  const cell = value === null ? "no step" : `${stepTime(own, 4)} of its own per step, ${value.toFixed(2)}× the median`;
   text($("heat-words"), `${row.name}${row.host ? ` on ${row.host}` : ""} · ${localSpan(at(view.column), at(view.column + 1))} · ${cell}`);
 }
 

@@ -1,6 +1,6 @@
 // Facts about a run besides its account: [name, value, explanation].
 
-import { compact, count, dollars, duration, gpuUnit, percent, plural } from "../text/numbers.js";
+import { compact, count, dollars, duration, gpuUnit, percent, plural, stepTime } from "../text/numbers.js";
 import { utcTime, zonedTime } from "../text/time.js";
 
 export function facts(run) {
@@ -59,10 +59,6 @@ function copyFacts(found) {
 function stepFacts(window) {
   if (!window?.steps) return [];
   const { p50, p99, p999 } = window.step_seconds;
-  const title = `of the steps that ended in the last five minutes; 99.9 % took at most ${seconds(p999)}`;
-  return [["Step time", `${seconds(p50)}, p99 ${seconds(p99)}`, `median and 99th percentile ${title}`]];
-}
-
-function seconds(value) {
-  return value == null ? "unknown" : value < 1 ? `${(1000 * value).toPrecision(3)} ms` : duration(value);
+  const title = `of the steps that ended in the last five minutes; 99.9 % took at most ${stepTime(p999)}`;
+  return [["Step time", `${stepTime(p50)}, p99 ${stepTime(p99)}`, `median and 99th percentile ${title}`]];
 }

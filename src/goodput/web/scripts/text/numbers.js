@@ -23,6 +23,10 @@ export const duration = known((seconds) => {
   return `${Math.floor(whole / size)} ${unit}${rest ? ` ${rest} ${smaller}` : ""}`;
 });
 
+// The length of a step: in milliseconds with so many digits, from a second on as other durations.
+export const stepTime = (seconds, digits = 3) =>
+  seconds !== null && seconds < 0.9995 ? `${(1000 * seconds).toPrecision(digits)} ms` : duration(seconds);
+
 // One unit for all of a run's GPU time, so that a column can be compared by eye.
 export function gpuUnit(total) {
   return total < 7200
