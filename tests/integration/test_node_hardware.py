@@ -124,11 +124,11 @@ class Node:
     def wait(self, condition, seconds: float, what: str):
         """The first scrape of which the condition is true."""
 
-        def look():
+        def poll():
             found = self.scrape()
             return found if condition(found) else None
 
-        return servers.wait_until(look, seconds, what)
+        return servers.wait_until(poll, seconds, what)
 
     def end(self) -> None:
         self.http.close()

@@ -65,12 +65,12 @@ class Parts:
         return (self.folder / f"{name}.log").read_text()
 
     def line(self, name: str, words: str) -> str:
-        def look():
+        def poll():
             process = self.started[name]
             assert process.poll() is None, self.log(name)
             return next((line for line in self.log(name).splitlines() if words in line), None)
 
-        return wait_until(look, 30, f"{name} to say {words!r}", every_seconds=0.02)
+        return wait_until(poll, 30, f"{name} to say {words!r}", every_seconds=0.02)
 
     def end(self) -> None:
         for process in self.started.values():

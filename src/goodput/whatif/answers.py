@@ -18,7 +18,7 @@ from goodput.whatif.steps import Recorder, Team
 GAIN_MIN = 0.001  # smaller ones are not listed
 NODES_MIN = 3
 NODE_GAIN_MIN = 0.01
-CORE_WAIT_MIN = 0.02  # the share of their time that ranks of a node wait for cores, from which it is said
+CORE_WAIT_MIN = 0.02  # the share of their time that ranks of a node wait for cores, from which it is reported
 HOUR_NS = 3.6e12
 READS_AHEAD = "if the loader keeps up, which reads ahead and is waited for already"
 NO_WAITS = "no communication was measured, so what ranks wait for each other is unknown"

@@ -1,8 +1,8 @@
 /* The reports of ranks that are known, from the bytes of a push to columns, in one pass.
  *
  * A push is accepted here only where each of its ranks has the identity and phases, byte for byte, of one that the schema has
- * decoded and checked before, and where everything else in it is of the usual kind and within its bounds. Of any other push,
- * also of one that is wrong, nothing is said: the schema decodes it, and names what is wrong. */
+ * decoded and checked before, and where everything else in it is of the usual kind and within its bounds. Any other push,
+ * valid or not, is left to the schema, which decodes it and names what is wrong. */
 #include "_steps.h"
 
 enum { MAP, ARRAY, TEXT, BINARY };

@@ -34,7 +34,7 @@ def simulated(monkeypatch, directory):
         trainer.writer.close()
 
 
-def look(trainer: Trainer, alive: bool = False):
+def read_page(trainer: Trainer, alive: bool = False):
     with Reader(trainer.writer.path) as reader:
         snapshot = reader.snapshot(alive=alive)
     check_records(snapshot)
@@ -90,7 +90,7 @@ def train(
 def checked(trainer: Trainer, skip: int = 0, grain_ns: int = 1) -> list[dict[str, int]]:
     """Every step is as long as the host says and divided as the simulation says; the divisions after `skip` steps."""
     settle(trainer)
-    snapshot = look(trainer)
+    snapshot = read_page(trainer)
     assert snapshot.device_state == "active" and len(snapshot.steps) == len(trainer.truths)
     assert snapshot.device_ns == sum(lengths(snapshot))
     for found, truth, length in zip(splits(snapshot), trainer.truths, lengths(snapshot), strict=True):
@@ -109,7 +109,7 @@ def test_a_loader_hidden_under_the_queue_costs_nothing(simulated):
     for found in checked(trainer, skip=5):
         assert "loader" not in found and found["forward"] > 3 * MS
     # The host's clock shows something else.
-    assert look(trainer).host_totals[page.PHASES.index("loader")] == 60 * MS
+    assert read_page(trainer).host_totals[page.PHASES.index("loader")] == 60 * MS
 
 
 def test_a_slow_loader_is_exposed_less_what_was_queued(simulated):
@@ -171,7 +171,7 @@ def test_touching_steps_share_an_event(simulated):
     settle(trainer)
     # One where steps begin, then one at each boundary and each end.
     assert trainer.backend.recorded == 1 + 30 * 3
-    snapshot = look(trainer)
+    snapshot = read_page(trainer)
     assert snapshot.device_ns == sum(lengths(snapshot))
 
 
@@ -183,7 +183,7 @@ def test_time_between_steps_keeps_the_host_clock(simulated):
             trainer.device.host(7 * MS)
             trainer.device.launch(20 * MS)
     settle(trainer)
-    snapshot = look(trainer)
+    snapshot = read_page(trainer)
     assert snapshot.steps[-1].outside[page.PHASES.index("evaluation")] == 9 * 7 * MS
     assert all("evaluation" not in one for one in splits(snapshot))
 
@@ -194,7 +194,7 @@ def test_time_between_steps_keeps_the_host_clock(simulated):
 def hosts(trainer: Trainer) -> tuple[list[bool], object]:
     """For each step whether it has the host's division, and the snapshot."""
     settle(trainer)
-    snapshot = look(trainer)
+    snapshot = read_page(trainer)
     before, found = 0, []
     for record in snapshot.steps:
         found.append(record.device_ns == before)
@@ -353,7 +353,7 @@ def test_parked_clock_resumes(simulated, steps):
         train(trainer, 5)
         settle(trainer)
         rows += follows.snapshot(rows[-1].number, alive=True).steps
-    fresh = look(trainer)
+    fresh = read_page(trainer)
     for before, row in pairwise(rows):
         assert row.number == before.number + 1 and row.device_ns >= before.device_ns
         assert all(map(int.__ge__, row.totals, before.totals))
@@ -374,7 +374,7 @@ def test_parked_clock_resumes_on_a_new_page(simulated, directory):
     recorder = trainer.recorder
     clock, recorder.device = recorder.device, None
     recorder.end(trainer.device.now(), "resumed")
-    started = dict(look(trainer).identity, attempt=2, start_mono_ns=trainer.device.now())
+    started = dict(read_page(trainer).identity, attempt=2, start_mono_ns=trainer.device.now())
     second = page.Writer(str(directory), started)
     recorder.open(second.words, trainer.device.now(), second.fd)
     trainer.device.host(MS)
@@ -400,7 +400,7 @@ def test_parked_clock_restored_at_the_end(simulated):
         with trainer.phase("evaluation"):
             trainer.device.host(MS)
     settle(trainer)
-    snapshot = look(trainer)
+    snapshot = read_page(trainer)
     assert trainer.writer.words[page.W_DEVICE_DONE] == 2005 and snapshot.drops["error"] == 0
     assert snapshot.device_totals == snapshot.steps[-1].totals
 
@@ -408,7 +408,7 @@ def test_parked_clock_restored_at_the_end(simulated):
 def test_slow_device_is_not_waited_for(simulated):
     trainer = simulated()
     train(trainer, 300, kernels=2, kernel=50 * MS)  # The host is done before the device has done two steps.
-    snapshot = look(trainer, alive=True)
+    snapshot = read_page(trainer, alive=True)
     assert snapshot.steps_done - snapshot.steps[-1].number <= page.DEVICE_WAIT_STEPS
     assert trainer.writer.words[page.W_DEVICE_DONE] == 300 - page.DEVICE_WAIT_STEPS
     assert trainer.backend.made <= device_module.EVENTS
@@ -422,7 +422,7 @@ def test_events_that_never_complete(simulated):
     train(trainer, 5)
     trainer.device.stuck = True
     train(trainer, 200)
-    snapshot = look(trainer, alive=True)
+    snapshot = read_page(trainer, alive=True)
     assert 200 - page.DEVICE_WAIT_STEPS <= snapshot.steps[-1].number <= 205
     found, _ = hosts(trainer)
     assert found[:4] == [False] * 4 and found[6:] == [True] * 199
@@ -450,7 +450,7 @@ def test_a_device_that_is_used_later(simulated):
     trainer = simulated()
     trainer.backend.in_use = False
     train(trainer, 4)
-    assert look(trainer).device_state == "host" and look(trainer).device_why == "unused"
+    assert read_page(trainer).device_state == "host" and read_page(trainer).device_why == "unused"
     trainer.backend.in_use = True
     trainer.device.host(MS)
     train(trainer, 4)
@@ -488,7 +488,7 @@ def test_a_new_page_begins_anew(simulated, directory):
     trainer.device.stuck = True
     recorder = trainer.recorder
     recorder.end(trainer.device.now(), "resumed")
-    old = look(trainer)
+    old = read_page(trainer)
     assert len(old.steps) == 5 and trainer.writer.words[page.W_DEVICE_DONE] == 5
     trainer.device.stuck = False
     second = page.Writer(str(directory), dict(old.identity, attempt=2, start_mono_ns=trainer.device.now()))
@@ -584,4 +584,4 @@ def test_its_own_cost_is_measured(simulated):
     assert 0 < trainer.clock.cost_ns < 10**9
     settle(trainer)
     assert 0 < trainer.writer.words[page.W_DEVICE_COST] <= trainer.clock.cost_ns
-    assert look(trainer).cost_ns >= trainer.writer.words[page.W_DEVICE_COST]
+    assert read_page(trainer).cost_ns >= trainer.writer.words[page.W_DEVICE_COST]

@@ -189,14 +189,14 @@ def test_phases_left_in_the_wrong_order(sdk):
     out = sdk("""
         a, b, c = map(goodput.phase, ("forward", "h2d", "optimizer"))
         phases = []
-        def look(): phases.append(snapshot().phase)
-        a.__enter__(); b.__enter__(); c.__enter__(); look()
-        b.__exit__(None, None, None); look()
-        c.__exit__(None, None, None); look()
-        a.__exit__(None, None, None); look()
+        def note_phase(): phases.append(snapshot().phase)
+        a.__enter__(); b.__enter__(); c.__enter__(); note_phase()
+        b.__exit__(None, None, None); note_phase()
+        c.__exit__(None, None, None); note_phase()
+        a.__exit__(None, None, None); note_phase()
         a.__enter__(); b.__enter__()
-        a.__exit__(None, None, None); look()
-        b.__exit__(None, None, None); look()
+        a.__exit__(None, None, None); note_phase()
+        b.__exit__(None, None, None); note_phase()
         emit(phases)
         with goodput.step(): pass
     """)

@@ -101,12 +101,12 @@ def test_report_from_other_threads_keeps_the_step_thread(sdk):
     out = sdk("""
         goodput.start(run="r")
         over, accounts = threading.Event(), []
-        def look():
+        def report_often():
             while not over.is_set(): accounts.append(goodput.report().account)
         def background():
             while not over.is_set():
                 with goodput.phase("h2d"): pass
-        threads = [threading.Thread(target=target) for target in (look, look, background)]
+        threads = [threading.Thread(target=target) for target in (report_often, report_often, background)]
         sys.setswitchinterval(1e-5)
         for thread in threads: thread.start()
         # A busy machine may give the other threads their first turn after 3000 steps.

@@ -457,14 +457,14 @@ def test_window_sums_hold_in_a_real_loop(sdk):
         """
         goodput.start(run="r")
         over, bad = threading.Event(), []
-        def look():
+        def check_windows():
             while not over.is_set():
                 for seconds in (0.01, 60):
                     w = goodput.window(seconds)
                     left = w.seconds - sum(spent.seconds for spent in w.phases.values())
                     if w.steps and (abs(left) > 1e-9 or not 0 <= w.goodput <= 1 or not w.seen <= w.steps):
                         bad.append([left, w.goodput, w.seen, w.steps])
-        other = threading.Thread(target=look)
+        other = threading.Thread(target=check_windows)
         other.start()
         signal.signal(signal.SIGALRM, lambda *_: goodput.window(60).scalars())
         signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)

@@ -72,7 +72,7 @@ def in_background() -> None:
 
 
 class Onlooker:
-    """Reads one page again and again; every look must agree with the one before."""
+    """Reads one page again and again; every reading must agree with the one before."""
 
     def __init__(self, path: str):
         self.path = path
@@ -81,7 +81,7 @@ class Onlooker:
         self.totals: tuple[int, ...] = ()
         self.last_record = None
 
-    def look(self, fresh: bool) -> None:
+    def read(self, fresh: bool) -> None:
         if self.reader is None:
             try:
                 self.reader = Reader(self.path)
@@ -118,8 +118,8 @@ class Onlooker:
         """After the death: what was there last, against what the child printed."""
         assert self.reader is not None
         died_ns = time.perf_counter_ns()
-        self.look(fresh=False)
-        self.look(fresh=True)
+        self.read(fresh=False)
+        self.read(fresh=True)
         assert not self.reader.alive()
         snapshot = self.reader.snapshot()
         assert completed <= snapshot.steps_done <= completed + 1, (completed, snapshot.steps_done)
@@ -156,7 +156,7 @@ def live_and_die(life: int, rng: random.Random, found: Counter) -> None:
     until = time.perf_counter() + (rng.random() * 0.004 if in_start else 0.003 + rng.random() * 0.012)
     try:
         while time.perf_counter() < until or not (in_start or onlooker.steps_done):
-            onlooker.look(fresh=rng.random() < 0.3)
+            onlooker.read(fresh=rng.random() < 0.3)
     finally:
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
@@ -170,7 +170,7 @@ def live_and_die(life: int, rng: random.Random, found: Counter) -> None:
         assert completed == 0
         found["before_the_page"] += 1
         return
-    onlooker.look(fresh=False)
+    onlooker.read(fresh=False)
     found.update(onlooker.last_look(completed))
     os.unlink(onlooker.path)
 

@@ -2,8 +2,8 @@
 
 A save is a checkpoint if the saved object holds at least half as many numbers (elements of tensors) as the anchor
 optimizer trains: see `begin`, which frameworks/_checkpoint_calls.py calls for each save. Any other save is timed in the
-phase `checkpoint` without events. The step of a loaded object comes from its entry named as in STEP_NAMES. Values are
-asked for `numel`; PyTorch is not imported.
+phase `checkpoint` without events. The step of a loaded object comes from its entry named as in STEP_NAMES. Tensors
+are recognised by their `numel`; PyTorch is not imported.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def dump(case: Case, rank: int) -> None:
     draft.rename(case.directory / f"flight-{rank}")
 
 
-def look(case: Case) -> list[RankCalls]:
+def reported_calls(case: Case) -> list[RankCalls]:
     """What an agent would report of each rank."""
     found = []
     for rank in range(case.world):
@@ -145,7 +145,7 @@ def calls_of(case: Case, one: RankCalls) -> int:
 
 def is_stuck(case: Case) -> bool:
     """Whether each rank is in the broken call, beyond it, where the fault put it, or aborted by gloo."""
-    ranks = look(case)
+    ranks = reported_calls(case)
     if len(ranks) < case.world:
         return False
     for one in ranks:
@@ -174,7 +174,7 @@ def run(case: Case) -> dict:
         if case.fault == "kill":
             os.waitpid(pids[case.culprit], 0)
         time.sleep(0.1)  # What a broken call still does is no part of what is tested.
-        reported = look(case)
+        reported = reported_calls(case)
         found = verdict(reported)
         (case.directory / "dump").touch()
         alive = [rank for rank in range(case.world) if rank not in gone and is_running(pids[rank])]

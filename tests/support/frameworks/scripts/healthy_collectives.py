@@ -144,7 +144,7 @@ class Judge:
         self.accounts.hangs._began_ns = 0
         self._about = ReachedPeaks("", time.monotonic_ns), NodeLinks("", time.monotonic_ns)
 
-    def look(self):
+    def poll(self):
         """The hang now, None if there is none."""
         for path in (self.case.directory / "pages").glob("*.page"):
             try:
@@ -174,7 +174,7 @@ def run(case: Case) -> dict:
         done = [case.directory / f"healthy-{rank}" for rank in range(case.world)]
         while time.monotonic() < deadline and found is None:
             is_healthy = not all(path.exists() for path in done)
-            pause_ns, hang = judge.pause_ns(), judge.look()
+            pause_ns, hang = judge.pause_ns(), judge.poll()
             looks += 1
             if is_healthy:
                 longest_ns = max(longest_ns, pause_ns)

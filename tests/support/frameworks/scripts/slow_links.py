@@ -88,7 +88,7 @@ class Judge:
         self.accounts.hangs._began_ns = 0
         self.begins: dict[object, set[int]] = {}  # of the windows, by rank
 
-    def look(self) -> None:
+    def poll(self) -> None:
         for report in self.ranks.poll():
             self.store.merge(report, time.time_ns())
         for key, window in self.ranks._connections._seen.items():
@@ -126,7 +126,7 @@ def judged(case: Case, network: TunNetwork) -> dict:
     judge = Judge(case)
 
     def steps(count: int) -> bool:
-        judge.look()
+        judge.poll()
         known = [rank.snapshot.steps_done for rank in judge.ranks.followed() if rank.snapshot is not None]
         return len(known) == case.world and min(known) >= count
 
@@ -136,13 +136,13 @@ def judged(case: Case, network: TunNetwork) -> dict:
     case.break_links(network.links)
     hang, found, advice = None, [], {}
     if case.kind in ("stall", "missing"):
-        wait_for(lambda: judge.look() or is_judged(judge), f"{case.kind} {case.seed}: no hang")
+        wait_for(lambda: judge.poll() or is_judged(judge), f"{case.kind} {case.seed}: no hang")
         hang = judge.hang()
     else:
         # The window in which the link broke, and those after it.
-        wait_for(lambda: judge.look() or judge.windows() > begun, "no connections are read")
+        wait_for(lambda: judge.poll() or judge.windows() > begun, "no connections are read")
         for at in range(begun + 2, begun + 2 + WINDOWS):
-            wait_for(lambda at=at: judge.look() or judge.windows() >= at, "no connections are read")
+            wait_for(lambda at=at: judge.poll() or judge.windows() >= at, "no connections are read")
             found.append(judge.slow_link())
         advice = judge.advice()
     judge.ranks.close()

@@ -11,7 +11,7 @@ from goodput.sdk.recorder.user_exceptions import drop_own_frames
 
 MODULE = "torch.distributed.checkpoint.state_dict"
 RELIES_ON = """torch/distributed/checkpoint/state_dict.py: get_model_state_dict and its kin gather the shards, if a full
-state is asked for. _init_optim_state calls optimizer.step with a learning rate and gradients of zero, if the optimizer
+state is requested. _init_optim_state calls optimizer.step with a learning rate and gradients of zero, if the optimizer
 has no state; it is looked up by that name."""
 KINDS = "state_dict", "model_state_dict", "optimizer_state_dict"
 
