@@ -23,9 +23,11 @@ from typing import Any
 import goodput
 
 EVERY, REPORT_EVERY, SECONDS = 10, 1000, 60.0
+UNSENT_MAX = 20  # writes that wait for the loop's own `log`, before that is said
 ACCOUNT = "account/"
 _NOT_IN_MLFLOW = re.compile(r"[^\w\-. :/]", re.ASCII)
 _warned: set[str] = set()
+_unsent = {"step": -1, "writes": 0}  # since W&B's step last changed
 
 
 def tensorboard(
@@ -59,16 +61,29 @@ def wandb(
 
     Without `step` the values go with the next `log` of the loop (`commit=False`) and take its step, so that W&B's own
     count of steps is not changed; calls are due by the number of steps that goodput has counted. With `step` they are
-    logged at it, which must not decrease.
+    logged at it, which must not decrease. A loop that logs nothing else needs `step`: without it each write replaces the
+    one before, which is reported once.
     """
 
     def write(values: Mapping[str, float]) -> None:
         if step is None:
             run.log(dict(values), commit=False)
+            _check_sent(getattr(run, "step", None))
         else:
             run.log(dict(values), step=step)
 
     _log("wandb", write, step, every, seconds, report_every, prefix)
+
+
+def _check_sent(step: Any) -> None:
+    """`step` is W&B's, which grows with each `log` of the loop."""
+    if not isinstance(step, int):
+        return
+    _unsent["writes"] = _unsent["writes"] + 1 if step == _unsent["step"] else 1
+    _unsent["step"] = step
+    if _unsent["writes"] > UNSENT_MAX:
+        problem = f"{UNSENT_MAX} writes wait for a run.log of the loop, each replaces the one before"
+        _warn("wandb", f"{problem}; give step= to log them at once")
 
 
 def mlflow(

@@ -184,6 +184,23 @@ def test_errors_of_writers_do_not_reach_the_loop(session, capfd):
     assert threading.enumerate() == threads
 
 
+@pytest.mark.parametrize("logs", [False, True])
+def test_values_that_wandb_never_sends_are_said_once(session, capfd, monkeypatch, logs):
+    """W&B's step grows with each `log` of the loop; what waits for one is replaced by what is written next."""
+    monkeypatch.setattr(loggers, "_unsent", {"step": -1, "writes": 0})
+    run = SimpleNamespace(step=7, log=lambda _values, **_: None)
+    for _ in range(loggers.UNSENT_MAX):
+        loggers.wandb(run, every=1, report_every=0)
+    run.step += logs
+    assert capfd.readouterr().err == ""
+    for _ in range(3):
+        loggers.wandb(run, every=1, report_every=0)
+    assert capfd.readouterr().err.count("give step= to log them at once") == (not logs)
+    for step in range(2 * loggers.UNSENT_MAX):
+        loggers.wandb(run, step, every=1, report_every=0)
+    assert capfd.readouterr().err == ""
+
+
 def test_interrupts_reach_the_loop(session):
     def interrupted(*_):
         raise KeyboardInterrupt
