@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -442,3 +443,38 @@ def test_tests_share_helpers_through_support_only():
             for name in (start.rstrip("."), *(start + alias.name for alias in node.names)):
                 found = tests.joinpath(*name.split(".")).with_suffix(".py")
                 assert name.startswith("support.") or not found.is_file(), f"{path} imports {name}"
+
+
+# Files of other projects that docstrings name.
+OF_OTHERS = ("dataloader.py", "dcgmvalue.py", "streams.py", "state_dict.py", "train.py")
+
+
+def test_files_that_docstrings_name_exist():
+    names = {"/".join(path.parts[at:]) for path in SOURCES for at in range(1, len(path.parts))}
+    wrong = []
+    for module, tree in trees().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                found = re.findall(r"(?<![\w./*-])[\w./]*\w\.py\b", ast.get_docstring(node) or "")
+                wrong += [
+                    f"{module}: {name}"
+                    for name in found
+                    if name not in names and not (ROOT / name).is_file() and not name.endswith(OF_OTHERS)
+                ]
+    assert wrong == []
+
+
+def test_links_of_documents_lead_to_files():
+    pages = [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("deploy/**/*.md"),
+        ROOT / "bench/README.md",
+    ]
+    wrong = [
+        f"{page.relative_to(ROOT)}: {link}"
+        for page in pages
+        for link in re.findall(r"\]\(([^)#\s]+)", page.read_text())
+        if "://" not in link and not (page.parent / link).exists()
+    ]
+    assert wrong == []
