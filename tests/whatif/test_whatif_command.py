@@ -67,6 +67,7 @@ def test_waits_for_cores_are_reported(tmp_path, own, capsys):
     assert answers(capsys, str(path))["core_waits"] == pytest.approx({"n1": 0.15, "n2": 0.025})
     assert main(["whatif", str(path)]) == 0
     text = capsys.readouterr().out
+    assert "so gains may differ\n" in text
     assert "ranks on n1 waited 15 % of their time for a core (on 2 nodes over 2 %):\n" in text
     assert max(map(len, text.splitlines())) <= 80
 

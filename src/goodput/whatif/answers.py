@@ -59,7 +59,7 @@ class Answers(msgspec.Struct, frozen=True):
     `unexplained` is the part of a step that the ranks' own times and waits leave open; it is zero if all were measured.
     `gains` has by state how many times as fast the run would be without it. `core_waits` has by host the share of their
     time that its ranks waited for a core, where that is much: the replay takes their work to be as long after a change, but
-    ranks that are not late any more may need the cores at the same time as the others.
+    it depends on which ranks need the cores at the same time.
     """
 
     run: str

@@ -35,7 +35,7 @@ def _core_waits(shares: dict[str, float]) -> Iterator[str]:
         worst = max(shares, key=lambda host: shares[host])
         others = f" (on {len(shares)} nodes over 2 %)" if len(shares) > 1 else ""
         yield f"ranks on {worst} waited {100 * shares[worst]:.0f} % of their time for a core{others}:"
-        yield "  once none is late they may wait more for each other's cores, and gain less"
+        yield "  how long they work depends on who works beside them, so gains may differ"
 
 
 def _table(found: Answers) -> Iterator[str]:
