@@ -37,7 +37,7 @@ LOADER_EPILOG = """example:
 
 Nothing is run for --run and --pid: the rank pages of trainings on this machine,
 running or not, have what their loaders did. Runs of one training with several
-num_workers tell whether workers slow each other down. Of a training that still
+num_workers show whether workers slow each other down. Of a training that still
 runs the workers' waits are sampled for 5 s: storage or a lock.
 
 exit status: 0; 1 if the loader could not be measured; 2 a wrong call"""
@@ -52,7 +52,7 @@ def add_options(parser) -> None:
     )
     add("--only", choices=PARTS, nargs="+", metavar="PART", help="measure these parts: " + ", ".join(PARTS))
     add("--ranks", type=number(int, 2, 1024), metavar="N",
-        help="processes of the all-reduce (default: one for each GPU, without any 2)")  # fmt: skip
+        help="processes of the all-reduce (default: one for each GPU, 2 on a machine without)")  # fmt: skip
     add(
         "--against",
         nargs="+",
@@ -67,7 +67,7 @@ def add_options(parser) -> None:
         "loader",
         help="throughput of a DataLoader, its limit, what to use",
         description="Measure a DataLoader over workers, batch size and pinning, and name what limits it;\n"
-        "or tell it from the recorded batches of trainings.",
+        "or infer it from the recorded batches of trainings.",
         epilog=LOADER_EPILOG,
         formatter_class=HelpFormatter,
     )
@@ -77,14 +77,17 @@ def add_options(parser) -> None:
 def add_loader_options(parser) -> None:
     cores = len(os.sched_getaffinity(0))
     parser.add_argument(
-        "target", nargs="?", metavar="MODULE:FUNCTION", help="returns the torch.utils.data.DataLoader"
+        "target",
+        nargs="?",
+        metavar="MODULE:FUNCTION",
+        help="function that returns the torch.utils.data.DataLoader",
     )
-    parser.add_argument("--run", nargs="+", metavar="RUN", help="by the recorded batches of these runs")
+    parser.add_argument("--run", nargs="+", metavar="RUN", help="use the recorded batches of these runs")
     parser.add_argument("--pid", nargs="+", type=number(int, 1, 1 << 22), metavar="PID",
-        help="by those of the trainings that these processes are")  # fmt: skip
+        help="use the recorded batches of the trainings with these processes")  # fmt: skip
     parser.add_argument("--directory", help="folder of the rank pages (default: as for goodput report)")
     parser.add_argument("--copy", metavar="MODULE:FUNCTION",
-        help="copies a batch to the device and waits for it (default: to() of all tensors)")  # fmt: skip
+        help="function that copies a batch to the device and waits for it (default: to() of all tensors)")  # fmt: skip
     parser.add_argument("--workers-max", type=number(int, 1, 256), default=max(16, 2 * cores), metavar="N",
         help="workers to try at most (default: %(default)s)")  # fmt: skip
     parser.add_argument("--seconds", type=number(float, 0.05, 600, " seconds"), default=1.0,

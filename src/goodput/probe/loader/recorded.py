@@ -260,7 +260,7 @@ def _unknown(used: list[Record]) -> str:
     if used[-1].busy >= APART * used[0].busy:
         return f"workers do not slow each other down up to {used[-1].busy:.1f} busy ones; train with more to tell further"
     return (
-        f"all records have num_workers={has}, which does not tell whether workers slow each other down: "
+        f"all records have num_workers={has}, which does not show whether workers slow each other down: "
         "train for a minute with another number too, and give both runs"
     )
 
