@@ -130,7 +130,7 @@ PACKAGES = {
     "exporters.directory_lock": [],
     "exporters.collector_runner": ["exporters.collector", "metrics"],
     "exporters.system": ["exporters.collector", "rank_page", "wire"],
-    "exporters.gpu.nvidia": [],
+    "exporters.gpu.nvidia": ["exporters.system"],
     "exporters.gpu": ["exporters.collector", "exporters.system", "wire"],
     "exporters.gpu.DRIVER": [
         "exporters.collector",

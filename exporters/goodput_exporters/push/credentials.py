@@ -12,6 +12,7 @@ from typing import NamedTuple
 from goodput.access.certificate import refuse_password
 from goodput.access.reloading import file_mark
 from goodput_exporters.push.lean_httpx import httpx
+from goodput_exporters.system.files import open_regular
 
 TOKEN_BYTES_MAX = 1 << 12
 
@@ -60,7 +61,7 @@ NONE_NEEDED = Credentials()
 def read_token(path: str) -> str:
     """The token in a file. Raises Unreachable, without the content."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             token = file.read(TOKEN_BYTES_MAX).strip().decode("ascii", "replace")
     except OSError as error:
         raise Unreachable(f"token file {path}: {error.strerror}", "token") from None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from goodput_exporters.collector import CollectorError, ParseError
 
@@ -45,6 +46,22 @@ def read_text(path: str, bytes_max: int = 1 << 20) -> str | None:
         if error.errno in _ABSENT:
             return None
         raise CollectorError(f"{label(path)}: {error.strerror}") from None
+
+
+def open_regular(path: str) -> BinaryIO:
+    """A file of a person or of another program, opened for reading. Raises OSError, also for what is no regular file.
+
+    Opening a FIFO may wait forever, and reading it or a device takes what is there from others.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return open(fd, "rb")
+    os.close(fd)
+    is_folder = stat.S_ISDIR(mode)
+    raise OSError(
+        errno.EISDIR if is_folder else errno.EINVAL, "Is a directory" if is_folder else "no regular file"
+    )
 
 
 def list_names(path: str) -> list[str] | None:

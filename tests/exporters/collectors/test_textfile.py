@@ -271,8 +271,23 @@ def test_what_is_no_file_is_refused(tmp_path, monkeypatch):
     families, problem = collect(textfile(tmp_path, tmp_path / "none"))
     assert [family.name for family in families.foreign] == ["y"]
     reasons = {"folder.prom": {"unreadable"}, "large.prom": {"large"}, "bytes.prom": {"malformed"}}
-    assert refused(families) == reasons
+    assert refused(families) == reasons | {"pipe.prom": {"unreadable"}}
+    assert "pipe.prom: no regular file" in problem
     assert "none: No such file" in problem and "bytes.prom: not UTF-8" in problem
+
+
+def test_fifo_with_a_writer_keeps_its_data(tmp_path):
+    """And costs no other file."""
+    os.mkfifo(tmp_path / "pipe.prom")
+    (tmp_path / "good.prom").write_text("y 1\n")
+    writer = os.open(tmp_path / "pipe.prom", os.O_RDWR | os.O_NONBLOCK)
+    try:
+        os.write(writer, b"x 1\n")
+        families, _ = collect(textfile(tmp_path))
+        assert [family.name for family in families.foreign] == ["y"]
+        assert os.read(writer, 100) == b"x 1\n"
+    finally:
+        os.close(writer)
 
 
 def test_series_and_files_are_bounded(tmp_path, monkeypatch):

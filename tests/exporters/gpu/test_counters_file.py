@@ -1,5 +1,7 @@
 """dcgm-exporter's list of counters: its own files' forms, what is wrong and where, fields that are read as they are."""
 
+import os
+
 import pytest
 
 from goodput_exporters.collector import Settings
@@ -78,6 +80,17 @@ def test_bounds(tmp_path):
         read_counters(str(tmp_path / "big.csv"))
     with pytest.raises(ValueError, match="No such file"):
         read_counters(str(tmp_path / "none.csv"))
+
+
+def test_what_holds_no_counters_is_an_error(tmp_path):
+    """A file cut to nothing does not mean the usual counters, and a FIFO is not waited for."""
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(ValueError, match=r"pipe\.csv: no regular file"):
+        read_counters(str(tmp_path / "pipe.csv"))
+    for text in "", "\n# DCGM_FI_DEV_GPU_TEMP, gauge, x\n":
+        (tmp_path / "empty.csv").write_text(text)
+        with pytest.raises(ValueError, match=r"empty\.csv: no counter in it"):
+            read_counters(str(tmp_path / "empty.csv"))
 
 
 def test_further_fields_of_a_page_are_read_as_they_are():

@@ -233,6 +233,7 @@ LINE = f'DCGM_FI_DEV_GPU_TEMP{{UUID="{A}"}} 54\n'
         (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"}} +Inf', "inf"),
         (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"}} 1_0', "not a number"),
         (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"}} many', "not a number"),
+        (f'DCGM_FI_DEV_MEMORY_TEMP{{UUID="{A}"}} -{"9" * 400}', "more than 64 bits"),
         (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"}} ²', "not a number"),
         (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"}}', "no value"),
         (f'DCGM_FI_DEV_SM_CLOCK{{UUID="{A}"}} 1 2 3', "no value, or more"),
@@ -473,6 +474,22 @@ def test_a_page_cut_short(driver, exporter):
     exporter.headers = {"Content-Length": str(len(OLD) + 100)}
     with pytest.raises(CollectorError, match="IncompleteRead"):
         driver.sample(True)
+
+
+def test_page_that_fails_is_not_taken_for_the_one_before(driver, exporter, monkeypatch):
+    exporter.page = LINE
+    read(driver)
+    exporter.page = LINE.replace("54", "55")
+
+    def fail(values, is_instance):
+        raise OverflowError("too large")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(endpoint_module.fields, "readings_of", fail)
+        for _ in range(2):
+            with pytest.raises(OverflowError):
+                driver.sample(True)
+    assert read(driver).gpus[0].readings == {"temperature/core": 55.0}
 
 
 def test_bytes_that_are_no_text(driver, exporter):

@@ -1,6 +1,7 @@
 """Pushing to a real HTTP server on loopback: up, down, slow, refusing, malformed answers."""
 
 import logging
+import os
 import socket
 import threading
 import time
@@ -217,6 +218,14 @@ def test_malformed_token_file_raises_unreachable(tmp_path, content):
     (tmp_path / "token").write_bytes(content)
     with pytest.raises(Unreachable):
         read_token(str(tmp_path / "token"))
+
+
+def test_token_pipe_is_not_waited_for(tmp_path):
+    """Such as that of `--token-file <(...)`, which has a token only once."""
+    os.mkfifo(tmp_path / "token")
+    with pytest.raises(Unreachable, match="no regular file") as raised:
+        read_token(str(tmp_path / "token"))
+    assert raised.value.reason == "token"
 
 
 def test_stop_sends_queued_rows(aggregator, pushers):

@@ -1,6 +1,6 @@
 """Series that other programs leave in the files `*.prom` of `Settings.textfile_directories`, as for node_exporter.
 
-Each file is in the Prometheus text format. A file that is malformed, has timestamps, is unreadable or too large has no series and
+Each file is in the Prometheus text format. A file that is malformed, has timestamps, is unreadable, too large or no regular file has no series and
 is in `goodput_textfile_refused`; the log names the line. Of two files, in the order of their names, that have the same series or
 disagree on the type of a name, the first one counts; the agent's own names, and those that it serves for --compat, count before
 all files. A HELP that one file has is for all. A file is read again when it has changed.
@@ -21,7 +21,7 @@ from goodput.metrics.foreign import (
     parse_families,
 )
 from goodput_exporters.collector import CollectorError, NoData, Settings
-from goodput_exporters.system.files import PROBLEMS_MAX, label
+from goodput_exporters.system.files import PROBLEMS_MAX, label, open_regular
 
 FILES_MAX = 256
 FILE_BYTES_MAX = 1 << 20
@@ -119,8 +119,7 @@ class Textfile:
         """The file as it is now, or as it was if it has not changed; `left` is what it may have."""
         mark: tuple = (0,)
         try:
-            # A FIFO in the file's place does not block.
-            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            with open_regular(path) as file:
                 status = os.fstat(file.fileno())
                 mark = status.st_mtime_ns, status.st_size, status.st_ino
                 if before is not None and before.mark == mark and before.is_parsed == before.size.fits(left):

@@ -55,13 +55,15 @@ class DcgmEndpoint:
     def sample(self, full: bool) -> Sample:
         page = fetch(self._url)
         if page != self._page:
-            self._page, self._changed_ns = page, self._monotonic_ns()
+            changed_ns = self._monotonic_ns()
             parsed = parse_page(page.decode("utf-8", "replace"), self._extra)
             self._problems, self._components = parsed.problems, parsed.component_records()
             if not parsed.devices:
                 self._problems.append(f"{self._url}: no GPU values on the page")
             self._gpus = [self._gpu(device) for device in parsed.devices.values()]
             self._cycles.keep(set(parsed.devices))
+            # Not before: a page that fails is read again, and is not taken for the one before it.
+            self._page, self._changed_ns = page, changed_ns
         return Sample(
             driver=self.name,
             monotonic_ns=self._changed_ns,

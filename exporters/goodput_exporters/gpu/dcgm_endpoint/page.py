@@ -9,6 +9,7 @@ costs only that line and is a problem. Each distinct label set is parsed once.
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -231,6 +232,8 @@ def value_of(text: str) -> float:
         value = int(parts[0]) if parts[0].lstrip("+-").isdigit() else float(parts[0])
     except ValueError:
         raise LineError(f"{parts[0][:32]!r} is not a number") from None
-    if value != value or abs(value) == float("inf"):
+    if not abs(value) < math.inf:
         raise LineError(f"the value is {value}")
+    if isinstance(value, int) and value.bit_length() > 64:
+        raise LineError(f"{parts[0][:32]!r} has more than 64 bits")
     return value

@@ -10,12 +10,12 @@ from __future__ import annotations
 import csv
 import io
 import re
-from pathlib import Path
 from typing import NamedTuple
 
 from goodput_exporters.gpu.nvidia import dcgm_components
 from goodput_exporters.gpu.nvidia.dcgm_field_table import UNWATCHED
 from goodput_exporters.gpu.nvidia.dcgm_fields import field_of_name
+from goodput_exporters.system.files import open_regular
 
 BYTES_MAX, COUNTERS_MAX = 1 << 20, 512
 KINDS = ("gauge", "counter", "histogram", "summary", "label")
@@ -33,13 +33,16 @@ class Counter(NamedTuple):
 def read_counters(path: str) -> tuple[Counter, ...]:
     """The file's counters, in order. Raises ValueError, which says what is wrong and where."""
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             body = file.read(BYTES_MAX + 1)
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
     if len(body) > BYTES_MAX:
         raise ValueError(f"{path}: more than {BYTES_MAX} bytes")
-    return parse_counters(body.decode("utf-8-sig", "replace"), path)
+    counters = parse_counters(body.decode("utf-8-sig", "replace"), path)
+    if not counters:
+        raise ValueError(f"{path}: no counter in it")
+    return counters
 
 
 def parse_counters(text: str, source: str = "counters") -> tuple[Counter, ...]:
