@@ -1,6 +1,6 @@
 """Dumps of the Flight Recorder: calls by group and operation, arrival on clocks that differ, and the verdict of a hang.
 
-Real dumps of broken collectives are read in tests/frameworks/test_collective_faults.py.
+Real dumps of broken collectives are read in tests/frameworks/collectives/test_collective_faults.py.
 """
 
 import json
