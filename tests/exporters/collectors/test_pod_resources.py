@@ -213,6 +213,28 @@ def test_kubelet_that_does_not_answer(path):
         thread.join(20)
 
 
+@pytest.mark.parametrize(
+    "answer, error",
+    [
+        # HTTP/2 frames: empty settings, and headers with the value ff fe; and a frame of another stream than ours.
+        (b"\0\0\0\4\0\0\0\0\0" + b"\0\0\7\1\4\0\0\0\1\x88\0\1a\2\xff\xfe", "UnicodeDecodeError"),
+        (b"\0\0\0\4\0\0\0\0\0" + b"\0\0\1\0\0\0\0\0\3x", "NoSuchStreamError"),
+    ],
+    ids=["headers", "stream"],
+)
+def test_broken_frames_are_named(path, answer, error):
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        held = []
+        thread = threading.Thread(target=lambda: held.append(server.accept()[0]) or held[0].sendall(answer))
+        thread.start()
+        with pytest.raises(CollectorError, match=rf"kubelet\.sock: ({error}): "):
+            unary_call(path, METHOD, b"", 5.0)
+        thread.join(20)
+        held[0].close()
+
+
 def test_what_is_no_grpc_server(path):
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)

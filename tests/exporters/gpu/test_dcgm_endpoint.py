@@ -443,6 +443,12 @@ def test_http_errors_and_redirects_are_errors(driver, exporter, status):
     assert len(read(driver).gpus) == 2
 
 
+def test_compressed_page_is_an_error(driver, exporter):
+    exporter.headers = {"Content-Encoding": "gzip"}
+    with pytest.raises(CollectorError, match=r"compressed \(gzip\)"):
+        driver.sample(True)
+
+
 def test_proxy_is_not_used(driver, exporter, monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")

@@ -26,8 +26,10 @@ def unary_call(path: str, method: str, message: bytes, seconds: float) -> bytes:
             connection.settimeout(seconds)
             connection.connect(path)
             body, status, text = _exchange(connection, method, message, deadline)
-    except (OSError, ProtocolError) as error:
+    except OSError as error:
         raise CollectorError(f"{path}: {error}") from None
+    except (ProtocolError, ValueError) as error:  # The latter of headers that are no UTF-8.
+        raise CollectorError(f"{path}: {type(error).__name__}: {error}") from None
     if status != "0":
         raise CollectorError(f"{path}: gRPC status {status or 'unknown'} {text}".rstrip())
     if len(body) < _FRAME.size or _FRAME.unpack_from(body) != (0, len(body) - _FRAME.size):

@@ -120,6 +120,8 @@ def fetch(url: str, seconds_max: float = SECONDS_MAX) -> bytes:
         if response.status != 200:
             hint = "; redirects are not followed" if 300 <= response.status < 400 else ""
             raise CollectorError(f"{url}: status {response.status}{hint}")
+        if encoding := response.getheader("Content-Encoding", ""):
+            raise CollectorError(f"{url}: the page is compressed ({encoding[:32]}), which was not requested")
         return response.read()
     except TimeoutError:
         raise CollectorError(f"{url}: page not complete within {seconds_max:g} s") from None
