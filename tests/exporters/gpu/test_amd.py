@@ -373,6 +373,17 @@ def test_without_kfd_processes_are_unknown(driver, root):
     assert first.pids is None and "processes" not in first.readings
 
 
+@pytest.mark.parametrize("text", ["\0", "../777", "x" * 300])
+def test_malformed_number_of_kfd_costs_the_processes_of_its_gpu(driver, root, text):
+    """It is part of the names of files."""
+    (root / "sys/class/kfd/kfd/topology/nodes/1/gpu_id").write_text(text)
+    driver.open()
+    sample = read(driver)
+    assert [gpu.pids for gpu in sample.gpus] == [None, [amd_tree.PIDS[1]]]
+    assert "power" in sample.gpus[0].readings
+    assert any("nodes/1/gpu_id" in problem and "is not a count" in problem for problem in sample.problems)
+
+
 def test_no_process_is_an_empty_list(driver, root):
     shutil.rmtree(root / "sys/class/kfd/kfd/proc")
     (root / "sys/class/kfd/kfd/proc").mkdir()

@@ -195,8 +195,8 @@ def pids_by_gpu(sysfs: str, procfs: str, files: CounterFiles) -> dict[str, list[
         return None
     numbers = {}
     for node in nodes:
-        number = _text(f"{kfd}/topology/nodes/{node}/gpu_id", files)
-        if number and number != "0":  # 0 is a CPU.
+        number = files.read(f"{kfd}/topology/nodes/{node}/gpu_id", parse_count)
+        if number:  # 0 is a CPU.
             numbers[number] = parse_location(_text(f"{kfd}/topology/nodes/{node}/properties", files))
     found: dict[str, list[int]] = {pci: [] for pci in numbers.values()}
     for pid in pids[:_PIDS_SCANNED_MAX]:
