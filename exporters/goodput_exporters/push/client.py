@@ -12,6 +12,7 @@ import re
 import socket
 import ssl
 import time
+from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -21,7 +22,7 @@ from goodput.wire import schema
 from goodput_exporters.push.credentials import NONE_NEEDED, Credentials, Unreachable
 from goodput_exporters.push.lean_httpx import httpx
 
-ANSWER_BYTES_MAX = 4 << 20
+ANSWER_BYTES_MAX, REFUSAL_BYTES_MAX = 4 << 20, 1 << 16
 NAMES_MAX, PROBE_SECONDS_MAX = 8, 2.0
 _SUPPORTED = re.compile(r"report version \d+, this aggregator supports (\d+(?: and \d+)*)")
 RETRY_SECONDS_MAX = 60.0
@@ -167,17 +168,31 @@ def _retry_seconds(header: str) -> float:
 
 
 def _read(response: httpx.Response, deadline_ns: int, bytes_max: int) -> bytes:
-    """The raw body. Raises Unreachable if it is compressed, too long or too slow."""
+    """The raw body. Raises Unreachable if it is compressed, too long or too slow; that of a refusal is cut off instead."""
+    if response.status_code != 200:
+        return _read_refusal(response, deadline_ns)
     if "content-encoding" in response.headers:
         raise Unreachable("the answer is compressed (Content-Encoding), which was not requested")
     content = bytearray()
     for chunk in response.iter_raw():
         content += chunk
         if len(content) > bytes_max:
-            raise Unreachable(f"answer too long after {len(content)} bytes")
+            raise Unreachable(f"answer too long: more than {bytes_max} bytes")
         if time.monotonic_ns() > deadline_ns:
-            raise Unreachable(f"answer too slow after {len(content)} bytes", "timeout")
+            raise Unreachable("answer too slow", "timeout")
     return bytes(content)
+
+
+def _read_refusal(response: httpx.Response, deadline_ns: int) -> bytes:
+    """The beginning of a text for people, as far as it comes: the status counts without it."""
+    content = bytearray()
+    if "content-encoding" not in response.headers:
+        with suppress(httpx.TransportError):
+            for chunk in response.iter_raw():
+                content += chunk
+                if len(content) > REFUSAL_BYTES_MAX or time.monotonic_ns() > deadline_ns:
+                    break
+    return bytes(content[:REFUSAL_BYTES_MAX])
 
 
 def _reason_of(error: Exception) -> str:

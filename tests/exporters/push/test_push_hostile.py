@@ -42,7 +42,7 @@ class Hostile:
                 self.answer(outer.status, outer.body, **outer.headers)
 
             def trickle(self, part: str, ended: Event):
-                self.wfile.write(b"HTTP/1.1 200 OK\r\n")
+                self.wfile.write(b"HTTP/1.1 %d OK\r\n" % outer.status)
                 if part == "body":
                     self.wfile.write(b"Content-Length: 100000\r\n\r\n")
                 try:
@@ -144,6 +144,31 @@ def test_long_answers_are_not_read(hostile, pusher):
     assert pusher.push() == "unreachable"
     found = _aggregator(hostile.url, "n0", Credentials())
     assert found.status == FAILED and "too long" in found.detail
+
+
+@pytest.mark.parametrize("how", ["long", "compressed", "trickled"])
+@pytest.mark.parametrize(
+    "status, outcome, failure",
+    [(413, "accepted", "http_4xx"), (429, "rejected", "quota"), (503, "unreachable", "http_5xx")],
+)
+def test_status_of_a_refusal_counts_whatever_comes_with_it(hostile, caplog, how, status, outcome, failure):
+    """A report of one row that is too large is dropped, one that is refused for now is kept."""
+    hostile.status, ended = status, Event()
+    if how == "long":
+        hostile.body = b"x" * (ANSWER_BYTES_MAX + (1 << 20))
+    elif how == "compressed":
+        hostile.headers, hostile.body = {"Content-Encoding": "gzip"}, gzip.compress(b"x")
+    else:
+        hostile.trickles = "body", ended
+    pusher = Pusher(hostile.url, "n0", timeout_seconds=0.3 if how == "trickled" else 5.0)
+    pusher.add([report([row(1, 0)])])
+    try:
+        assert pusher.push() == outcome
+        assert collect(pusher)["goodput_node_push_failures_total", (failure,)] == 1
+        assert f"HTTP {status}" in caplog.text and len(caplog.text) < 1000
+    finally:
+        ended.set()
+        pusher.stop(0.0)
 
 
 @pytest.mark.parametrize("reason", ["\x1b]0;owned\x07", "x" * 4000, 'a"} 1\nfoo', "", "lie", "claim"])
