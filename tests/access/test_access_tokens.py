@@ -227,6 +227,10 @@ def test_invalid_entries_are_named_without_content(path, change, complaint):
 def test_unusable_files_raise_file_error(path):
     with pytest.raises(token_file.FileError, match="No such file"):
         token_file.read(path)
+    os.mkfifo(path)
+    with pytest.raises(token_file.FileError, match="no regular file"):
+        token_file.read(path)
+    os.unlink(path)
     for content, complaint in (
         ('{"version": 2, "tokens": []}', "version 1"),
         ('{"version": 1}', "expected a list"),

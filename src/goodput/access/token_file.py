@@ -31,7 +31,9 @@ class FileError(ValueError):
 def read(path: str) -> list[Token]:
     """The tokens of a file. Raises FileError."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_open_without_waiting) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise FileError(f"token file {path}: no regular file")
             body = file.read(BYTES_MAX + 1)
     except OSError as error:
         raise FileError(f"token file {path}: {error.strerror}") from None
@@ -50,6 +52,11 @@ def read(path: str) -> list[Token]:
     if len({token.id for token in tokens}) < len(tokens):
         raise FileError(f"token file {path}: two tokens have the same id")
     return tokens
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """For a FIFO in the file's place: servers read the file again while they serve."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def permission_problem(path: str) -> str | None:

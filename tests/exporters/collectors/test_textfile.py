@@ -276,6 +276,17 @@ def test_what_is_no_file_is_refused(tmp_path, monkeypatch):
     assert "none: No such file" in problem and "bytes.prom: not UTF-8" in problem
 
 
+def test_what_is_no_file_holds_no_descriptor(tmp_path):
+    """Opening a folder for reading succeeds, and only reading it fails."""
+    (tmp_path / "folder.prom").mkdir()
+    os.mkfifo(tmp_path / "pipe.prom")
+    collector = textfile(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        collect(collector)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_fifo_with_a_writer_keeps_its_data(tmp_path):
     """And costs no other file."""
     os.mkfifo(tmp_path / "pipe.prom")
