@@ -34,7 +34,7 @@ def test_revocation_survives_a_transient_read_failure(path, monkeypatch, caplog)
     with token_file.changing(path) as tokens:
         tokens.clear()
 
-    def failing(name, *_):
+    def failing(name, *_, **__):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), name)
 
     with monkeypatch.context() as patched:
