@@ -220,6 +220,20 @@ def test_launched_ranks_print_one_probe(tmp_path):
     assert first.returncode == 0, first.stderr
 
 
+def test_no_rank_closes_a_group_before_all_are_done(tmp_path):
+    """Else the others' connections may break in their last call."""
+    need("torch")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    script = str(SUPPORT / "probe" / "two_ranks.py")
+    ended = server_with("torch").run(*(([script], {**environ, "RANK": rank}) for rank in "01"), seconds=120)
+    assert [one.returncode for one in ended] == [0, 0], ended[0].stderr + ended[1].stderr
+    times = [tuple(map(float, one.stdout.split())) for one in ended]
+    assert max(done for done, _ in times) <= min(left for _, left in times)
+
+
 def test_text_has_80_columns():
     figures = [
         Figure("gemm_bf16", 701e12, "FLOP/s", "NVIDIA H100 80GB HBM3", 7, 0.004, 989.4e12),

@@ -10,6 +10,7 @@ import time
 
 from goodput.probe import child
 from goodput.probe.figure import Figure, rate_of
+from goodput.probe.ranks import Ranks
 
 SIZES = {"64KiB": 64 << 10, "1MiB": 1 << 20, "16MiB": 16 << 20}
 GPU_SIZES = {**SIZES, "256MiB": 256 << 20}
@@ -32,11 +33,14 @@ def _rank(rank: int, ranks: int, port: int, gpus: int) -> list[Figure]:
 
     # Ranks that share the cores.
     torch.set_num_threads(1)
-    return over_group(gpus)
+    group = Ranks()
+    found = over_group(group, gpus)
+    group.leave()
+    return found
 
 
-def over_group(gpus: int) -> list[Figure]:
-    """Over the ranks that a launcher such as torchrun started, each calling this."""
+def over_group(ranks: Ranks, gpus: int) -> list[Figure]:
+    """Over ranks that each call this, such as those that torchrun started."""
     import torch
     import torch.distributed as dist
 
@@ -45,12 +49,9 @@ def over_group(gpus: int) -> list[Figure]:
     )
     if gpus:
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if gpus else "gloo")
-    try:
+    with ranks.group("all-reduce", "nccl" if gpus else "gloo"):
         sizes = GPU_SIZES if gpus else SIZES
         return [_figure(torch, dist, device, name, size) for name, size in sizes.items()]
-    finally:
-        dist.destroy_process_group()
 
 
 def _figure(torch, dist, device, name: str, size: int) -> Figure:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
 from goodput.probe import PARTS, allreduce, kept, node
-
-# The first node to be ready waits for the last one.
-WAIT = datetime.timedelta(hours=1)
+from goodput.probe.ranks import Ranks
 
 
 def is_launched() -> bool:
@@ -30,17 +27,18 @@ def probe(options: node.Options, tell: Callable[[str], None]) -> list[dict] | No
     import torch
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", timeout=WAIT)
-    documents: list = [None] * dist.get_world_size()
-    dist.all_gather_object(documents, document)
-    dist.destroy_process_group()
+    ranks = Ranks()
+    documents: list = [None] * ranks.size
+    with ranks.group("documents", "gloo"):
+        dist.all_gather_object(documents, document)
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if "allreduce" in options.parts:
         tell("measuring all-reduce over all ranks")
-        figures = [asdict(figure) for figure in allreduce.over_group(gpus)]
+        figures = [asdict(figure) for figure in allreduce.over_group(ranks, gpus)]
         for one in (document, *documents):
             if one is not None:
                 one["figures"] += figures
+    ranks.leave()
     if document is not None:
         kept.save(document, is_whole=set(options.parts) == set(PARTS))
-    return [one for one in documents if one is not None] if os.environ["RANK"] == "0" else None
+    return [one for one in documents if one is not None] if ranks.rank == 0 else None
