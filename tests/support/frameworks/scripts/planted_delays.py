@@ -107,7 +107,7 @@ def loader() -> None:
 
 def worker() -> None:
     """Two workers that cannot keep up."""
-    net, batches = model(), DataLoader(Samples(0.1), num_workers=2)
+    net, batches = model(), DataLoader(Samples(0.15), num_workers=2)
     train(net, measured(batches))
 
 
