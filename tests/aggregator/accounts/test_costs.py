@@ -146,6 +146,25 @@ def test_text_is_per_token_scope_and_run(exposition, monkeypatch, large):
     assert all(b"goodput_aggregator_series_timestamp_seconds" in text for text in (*texts, *of_runs))
 
 
+def test_a_format_is_new_while_the_text_is_refreshed(exposition, monkeypatch):
+    """The refresh that is under way has begun without it."""
+    monkeypatch.setattr(exposition_module, "LARGE_RANKS", 0)
+    monkeypatch.setattr(exposition_module, "REFRESH_SECONDS", 0)
+
+    async def scrape():
+        await exposition.samples()
+        refresh = asyncio.ensure_future(exposition.keep_fresh())
+        while "refresh" not in exposition._flights.tasks:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert "refresh" in exposition._flights.tasks
+        text = await exposition.text(EVERYTHING)
+        refresh.cancel()
+        return text
+
+    assert b"goodput_run_info" in asyncio.run(scrape())
+
+
 def test_simulated_clocks_get_each_scrape_rendered(exposition, accounts, monkeypatch):
     monkeypatch.setattr(exposition_module, "LARGE_RANKS", 0)
 

@@ -148,8 +148,11 @@ class Exposition:
         self._formats[format] = time.monotonic()
         if self._must_wait():
             await self._flights.run("refresh", self.refresh)
-        if format not in self._always:
-            # The refresh had begun before this format was requested.
+        await self._have(format)
+
+    async def _have(self, format: Format) -> None:
+        """Refresh until the series have the format: a refresh that is under way may have begun before it was requested."""
+        while format not in self._always:
             await self._flights.run("refresh", self.refresh)
 
     async def keep_fresh(self) -> None:
@@ -263,6 +266,7 @@ class Exposition:
     # ---- Text
 
     async def _assemble(self, access: Access, runs: tuple[str, ...], format: Format) -> _Text:
+        await self._have(format)  # A refresh may have ended since.
         found: list[Bodies] = [self._always]
         names = self._runs if not runs else [run for run in dict.fromkeys(runs) if run in self._runs]
         for text in map(self._runs.__getitem__, filter(access.may, names)):
