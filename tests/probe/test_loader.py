@@ -81,10 +81,13 @@ def recorded_by_trainings(plant: planted.Plant, batches: int, directory: Path, c
 
 @pytest.mark.alone
 def test_running_training_waits_for_a_lock(tmp_path, monkeypatch, capsys):
-    """By hand: three workers that do nothing but take a lock in turn, so that two wait for it while one has it."""
+    """By hand: three workers that do nothing but take a lock in turn, so that two wait for it while one has it.
+
+    A batch every 30 ms is what the lock allows. A step takes 10 ms besides, so without workers a batch would take 40 ms.
+    """
     plant = planted.Plant("a lock", "lock", "lock", 0.0, 0.030)
     environ = {"GOODPUT_DIR": str(tmp_path), "PYTHONWARNINGS": "ignore", "GOODPUT_RUN": "running"}
-    process = ([TRAINING, json.dumps(asdict(plant)), "3", "200"], environ)
+    process = ([TRAINING, json.dumps(asdict(plant)), "3", "200", "0.01"], environ)
     training = threading.Thread(target=server_with("torch").run, args=[process], kwargs={"seconds": 120})
     monkeypatch.setattr(live_waits, "SECONDS", 1.0)
     training.start()
