@@ -146,6 +146,5 @@ def _read() -> dict:
 
 def _remember(key: str, peak: float, probes: int) -> None:
     entries = {**dict(list(_read().items())[1 - ENTRIES_MAX :]), key: [peak, probes]}
-    user_cache.replace(
-        user_cache.path_of(FILE), json.dumps(entries)
-    )  # If not, it is measured again the next time.
+    # If it cannot be written, the peak is measured again the next time.
+    user_cache.replace(user_cache.path_of(FILE), json.dumps(entries))

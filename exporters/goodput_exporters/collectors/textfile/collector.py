@@ -1,9 +1,10 @@
 """Series that other programs leave in the files `*.prom` of `Settings.textfile_directories`, as for node_exporter.
 
-Each file is in the Prometheus text format. A file that is malformed, has timestamps, is unreadable, too large or no regular file has no series and
-is in `goodput_textfile_refused`; the log names the line. Of two files, in the order of their names, that have the same series or
-disagree on the type of a name, the first one counts; the agent's own names, and those that it serves for --compat, count before
-all files. A HELP that one file has is for all. A file is read again when it has changed.
+Each file is in the Prometheus text format. A file that is malformed, has timestamps, is unreadable, too large or no
+regular file has no series and is in `goodput_textfile_refused`; the log names the line. Of two files, in the order of
+their names, that have the same series or disagree on the type of a name, the first one counts; the agent's own names, and
+those that it serves for --compat, count before all files. A HELP that one file has is for all. A file is read again when it
+has changed.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 Units are from NVML's reference (docs.nvidia.com/deploy/nvml-api, nvml.h) and named beside each query.
 
 nvmlDeviceGetPcieThroughput measures for 20 ms within the call, and is called only where dcgm-exporter's fields of it are
-wanted and GPM has no rate. Left out on purpose: the PCIe byte fields 197 and 198, which wrap at an undocumented width; field numbers 199, 200 and above 250, which NVIDIA gave to other
-quantities from one driver to the next, except where throttle_fields knows the driver.
+wanted and GPM has no rate. Left out on purpose: the PCIe byte fields 197 and 198, which wrap at an undocumented width;
+field numbers 199, 200 and above 250, which NVIDIA gave to other quantities from one driver to the next, except where
+throttle_fields knows the driver.
 """
 
 from __future__ import annotations

@@ -69,10 +69,11 @@ class OperationTime(NamedTuple):
     """Sums over ranks: `calls`, `bytes` of whole processes, `ranks` that made some, and the divided time, GPU-ns.
 
     `size` is that of the groups, 0 if it is not known or differs. `least_bytes` and `least_ns` are the bytes and the
-    exposed time of the rank that waited least a byte, for whole processes; `local` of the groups' ranks are on one node, 0 if it
-    is not known or differs, and `link_rate` is the largest of their nodes', 0 if none is known. Of the divided time `skew_ns` was waiting for
-    other ranks and `transfer_ns` what all ranks paid; which of the two the rest was is not known. `hidden_ns` and
-    `hidden_max_ns` are bounds of what was hidden behind other work, for whole processes; UNKNOWN if one rank's are.
+    exposed time of the rank that waited least a byte, for whole processes; `local` of the groups' ranks are on one node,
+    0 if it is not known or differs, and `link_rate` is the largest of their nodes' in bytes/s, 0 if none is known. Of the
+    divided time `skew_ns` was waiting for other ranks and `transfer_ns` what all ranks paid; which of the two the rest
+    was is not known. `hidden_ns` and `hidden_max_ns` are bounds of what was hidden behind other work, for whole
+    processes; UNKNOWN if one rank's are.
     """
 
     calls: int

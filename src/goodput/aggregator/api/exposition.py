@@ -153,6 +153,7 @@ class Exposition:
     async def _have(self, format: Format) -> None:
         """Refresh until the series have the format: a refresh that is under way may have begun before it was requested."""
         while format not in self._always:
+            self._formats[format] = time.monotonic()  # Or it expires while a refresh takes long.
             await self._flights.run("refresh", self.refresh)
 
     async def keep_fresh(self) -> None:

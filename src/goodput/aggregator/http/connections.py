@@ -2,9 +2,9 @@
 
 uvicorn's `h11_max_incomplete_event_size` would bound a request's head, but the h11 parser costs 140 µs more per push
 than httptools, and no setting limits how slowly a head arrives or closes connections beyond a maximum
-(`limit_concurrency` only answers their requests with 503). The class overrides asyncio's and httptools' callbacks; of uvicorn's
-own attributes it reads only `cycle.response_complete`. Unread answers are bounded by TCP_USER_TIMEOUT on the listening socket, idle connections by
-`timeout_keep_alive`.
+(`limit_concurrency` only answers their requests with 503). The class overrides asyncio's and httptools' callbacks; of
+uvicorn's own attributes it reads only `cycle.response_complete`. Unread answers are bounded by TCP_USER_TIMEOUT on the
+listening socket, idle connections by `timeout_keep_alive`.
 """
 
 from __future__ import annotations
