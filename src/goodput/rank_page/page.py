@@ -18,6 +18,8 @@ import os
 import struct
 from time import monotonic_ns
 
+from goodput.user_exceptions import reraise_from_handler
+
 MAGIC = int.from_bytes(b"GOODPUT\0", "little")
 VERSION = 4
 
@@ -202,26 +204,27 @@ class Writer:
         self.path = os.path.join(directory, name)
         # Pids come back, in containers at every start, and what a killed process left may still lie there.
         draft = os.path.join(directory, f".{os.getpid()}.{monotonic_ns():x}.{name}")
-        self.fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        self.fd = -1
         try:
+            self.fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
             os.ftruncate(self.fd, FILE_BYTES)
             if not reserve(self.fd, 0, 8 * W_HISTOGRAMS):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._map(identity)
             publish(draft, self.path)
-        except BaseException:
-            self.close()
-            raise
-        finally:
             _remove(draft)
+        except BaseException:
+            self.discard()
+            _remove(draft)
+            raise
 
     def _map(self, identity: dict) -> None:
         self._mapping = mmap.mmap(self.fd, FILE_BYTES)
         try:  # MADV_POPULATE_WRITE, of Linux 5.14: a step's first store into each of its 4 KiB would take 1 to 20 us.
             self._mapping.madvise(23, 0, 8 * W_DEVICE_RING)
-        except (OSError, ValueError):
-            pass
+        except (OSError, ValueError) as error:
+            reraise_from_handler(error)
         self.words = memoryview(self._mapping).cast("Q")
         _write_identity(self._mapping, self.words, identity)
 
@@ -230,6 +233,15 @@ class Writer:
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
+
+    def discard(self) -> None:
+        """Close the file and remove it, as if it had not been made."""
+        try:
+            if self.path is not None and os.path.samestat(os.fstat(self.fd), os.lstat(self.path)):
+                os.unlink(self.path)
+        except OSError as error:
+            reraise_from_handler(error)  # Else it has no name yet, or is another's.
+        self.close()
 
 
 def reserve(fd: int, offset: int, length: int) -> bool:
@@ -240,6 +252,7 @@ def reserve(fd: int, offset: int, length: int) -> bool:
     try:
         os.posix_fallocate(fd, offset, length)
     except OSError as error:
+        reraise_from_handler(error)
         return error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
     return True
 
@@ -283,7 +296,8 @@ def next_attempt(directory: str, identity: dict) -> int:
 def _is_own(path: str) -> bool:
     try:
         return os.lstat(path).st_uid == os.geteuid()
-    except OSError:
+    except OSError as error:
+        reraise_from_handler(error)
         return True  # It is gone, and so is its name.
 
 
@@ -388,7 +402,8 @@ def is_locked(path: str) -> bool:
     """True while another process holds the owner's lock on the page (never true for one's own)."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+    except OSError as error:
+        reraise_from_handler(error)
         return False
     try:
         return owner_is_locking(fd)
@@ -401,7 +416,8 @@ def owner_is_locking(fd: int) -> bool:
     probe = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     try:
         answer = fcntl.fcntl(fd, fcntl.F_GETLK, probe)
-    except OSError:
+    except OSError as error:
+        reraise_from_handler(error)
         return False  # A file system without locks; the pid remains.
     return struct.unpack("hhqqi4x", answer)[0] != fcntl.F_UNLCK
 
@@ -415,5 +431,6 @@ def process_start_ticks(pid: int | str = "self", procfs: str = "/proc") -> int |
         with open(f"{procfs}/{pid}/stat", "rb") as file:
             fields = file.read().rsplit(b")", 1)[1].split()
         return None if fields[0] in (b"Z", b"X") else int(fields[19])
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError) as error:
+        reraise_from_handler(error)
         return None

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from goodput.sdk.recorder.user_exceptions import reraise_from_handler
+from goodput.user_exceptions import reraise_from_handler
 
 
 class Limit:

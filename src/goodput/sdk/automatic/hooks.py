@@ -15,7 +15,7 @@ from goodput.sdk.automatic import step_detection
 from goodput.sdk.automatic.loader_stats import QUICK_NS, W
 from goodput.sdk.automatic.overhead_budget import CHECK_STEPS
 from goodput.sdk.recorder.recorder import SAMPLES_MAX, compiled
-from goodput.sdk.recorder.user_exceptions import drop_own_frames
+from goodput.user_exceptions import drop_own_frames
 
 NEXT = "next"  # an iterator's __next__
 BACKWARD = "backward"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-from goodput.sdk.recorder.user_exceptions import drop_own_frames
+from goodput.user_exceptions import drop_own_frames
 
 
 class ImportHook:

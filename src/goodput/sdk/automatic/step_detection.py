@@ -28,7 +28,7 @@ from goodput.sdk.automatic.overhead_budget import CHECK_STEPS, Budget, budget_sh
 from goodput.sdk.automatic.patch import Patches
 from goodput.sdk.recorder.messages import short_repr
 from goodput.sdk.recorder.recorder import SAMPLES_MAX, STEP_MAX, State, checked_int
-from goodput.sdk.recorder.user_exceptions import reraise_from_handler
+from goodput.user_exceptions import reraise_from_handler
 
 GENERATES_STEPS_MAX = 64  # between two generations, above which they are samples to look at, not rollouts
 OTHERS_MAX = 16  # steps of another optimizer without one of the anchor's, after which it becomes the anchor

@@ -15,7 +15,7 @@ from _thread import get_ident
 
 from goodput.rank_page import page
 from goodput.sdk.recorder.recorder import Recorder, compiled
-from goodput.sdk.recorder.user_exceptions import drop_own_frames
+from goodput.user_exceptions import drop_own_frames
 
 if compiled:
     from goodput.sdk.recorder._fast import Phase as _Phase

@@ -19,6 +19,7 @@ from time import perf_counter_ns
 
 from goodput.histograms.histogram import OCTAVE, bin_of_ns
 from goodput.rank_page import page
+from goodput.user_exceptions import reraise_from_handler
 
 TYPE_CHECKING = False  # See step_clock.py.
 if TYPE_CHECKING:
@@ -232,7 +233,8 @@ class Recorder(Clock):
         """Notify the device clock of more than boundaries: that a step may begin or has ended, or of another page."""
         try:
             getattr(self.device, what)(self.current)
-        except Exception:
+        except Exception as error:
+            reraise_from_handler(error)
             self.device = None
 
     # -- other threads
@@ -299,7 +301,8 @@ def checked_int(value, least: int, below: int) -> int | None:
     """`value` as an integer in least .. below - 1, None if it is none; whatever its own methods raise."""
     try:
         number = None if isinstance(value, bool) else _index(value)
-    except Exception:
+    except Exception as error:
+        reraise_from_handler(error)
         return None
     return number if number is not None and least <= number < below else None
 

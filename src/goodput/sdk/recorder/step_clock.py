@@ -16,7 +16,7 @@ from time import perf_counter_ns
 
 from goodput.histograms.histogram import OCTAVE, OVERFLOW, bin_of_ns
 from goodput.rank_page import page
-from goodput.sdk.recorder.user_exceptions import reraise_from_handler
+from goodput.user_exceptions import reraise_from_handler
 
 TYPE_CHECKING = False  # `typing` is not imported: it takes longer than all of goodput.
 if TYPE_CHECKING:

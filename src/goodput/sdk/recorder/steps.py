@@ -11,7 +11,7 @@ from time import perf_counter_ns
 
 from goodput.sdk.recorder.phase import Phase
 from goodput.sdk.recorder.recorder import Recorder, State
-from goodput.sdk.recorder.user_exceptions import drop_own_frames
+from goodput.user_exceptions import drop_own_frames
 
 _EXHAUSTED = object()
 

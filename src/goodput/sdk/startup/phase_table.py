@@ -8,6 +8,7 @@ from goodput.rank_page import page
 from goodput.sdk.recorder.messages import short_repr
 from goodput.sdk.recorder.phase import Phase
 from goodput.sdk.recorder.recorder import Recorder
+from goodput.user_exceptions import reraise_from_handler
 
 LOCK_SECONDS_MAX = 0.1
 
@@ -32,6 +33,7 @@ class PhaseTable:
         try:
             return self._define(name, state)
         except Exception as error:
+            reraise_from_handler(error)
             self._warn(f"phase({short_repr(name)}): {type(error).__name__}; its time counts as no phase")
             return self._none()
         finally:

@@ -13,6 +13,7 @@ from goodput.rank_page import page
 from goodput.sdk.recorder.messages import short_repr
 from goodput.sdk.recorder.recorder import checked_int
 from goodput.sdk.startup import unranked
+from goodput.user_exceptions import reraise_from_handler
 from goodput.wire.identity import BOUNDS, PLACES, RATES, check_identity, clean_text, from_environment
 
 # A process older than this when it is first measured was not started for the run (a notebook, a server).
@@ -88,7 +89,8 @@ def contradicts(given: dict, identity: dict, path: str | None) -> bool:
         run = clean_text(given.get("run") or identity["run"], RUN_CHARACTERS_MAX)
         same_run = run == identity["run"]
         same_directory = given.get("directory") is None or path is None or _is_in(path, given["directory"])
-    except Exception:
+    except Exception as error:
+        reraise_from_handler(error)
         return True
     rank, attempt = (checked_int(given.get(name), 0, page.NS_MAX) for name in ("rank", "attempt"))
     same_rank = rank in (None, identity["rank"])
@@ -125,8 +127,8 @@ def _rate(given: dict, name: str, warn) -> float | None:
         rate = float(value)
         if 0 < rate < 1e30:
             return rate
-    except Exception:
-        pass
+    except Exception as error:
+        reraise_from_handler(error)
     warn(f"start({name}={short_repr(value)}): want a positive number; taken as unknown")
     return None
 
@@ -135,7 +137,8 @@ def _text(given: dict, name: str, most: int, default: str, warn) -> str:
     value = given.get(name)
     try:
         return clean_text(default if value is None else value, most) or clean_text(default, most)
-    except Exception:
+    except Exception as error:
+        reraise_from_handler(error)
         warn(f"start({name}={short_repr(value)}): want text; using {default!r}")
         return clean_text(default, most)
 
@@ -152,7 +155,8 @@ def _default_run(given: dict, environ, is_rank: bool) -> str:
         return name
     try:
         related = unranked.related_run(given.get("directory") or page.default_directory(environ))
-    except Exception:
+    except Exception as error:
+        reraise_from_handler(error)
         related = None  # There is no such directory yet.
     return related or name + "-workers" * unranked.is_child()
 

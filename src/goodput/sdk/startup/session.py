@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from _thread import allocate_lock, get_ident
+from _thread import get_ident
 from collections import deque
 
 from goodput.rank_page import page
@@ -25,6 +25,7 @@ from goodput.sdk.startup.calibration import calibrate
 from goodput.sdk.startup.declared_fields import DeclaredFields
 from goodput.sdk.startup.phase_table import PhaseTable
 from goodput.sdk.startup.resolve_identity import contradicts, now, resolve_identity, valid_rank
+from goodput.user_exceptions import drop_own_frames, is_from_handler, reraise_from_handler
 from goodput.wire.identity import check_identity, clean_text
 
 TYPE_CHECKING = False  # `typing` is not imported: it takes longer than all of goodput.
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 CALLS_MAX = 64  # queued while one is being handled
 # Processes that start at once may choose the same number; all but one choose again.
 NUMBERINGS_MAX = 1024
+INTERRUPTS_MAX = 4  # of one call, by signal handlers
 
 
 class Session:
@@ -57,7 +59,7 @@ class Session:
             self.recorder.set_state(State.DISABLED)
 
     def _reset(self) -> None:
-        self._handling = allocate_lock()
+        self._is_handling = False
         self._calls: deque = deque(maxlen=CALLS_MAX)
         self.declared = DeclaredFields()
         self.group_rank: dict = {}  # rank and world size in the process group
@@ -72,7 +74,7 @@ class Session:
     def start_implicitly(self) -> None:
         """The first loader, process group, phase or step: open the page."""
         # Calls of many threads must not crowd the user's own start out of the bounded queue.
-        if not self._handling.locked():
+        if not self._is_handling:
             self._handle(self._start_implicitly)
 
     def declare(self, **fields) -> None:
@@ -108,13 +110,17 @@ class Session:
             )
         if self.automatic is not None:
             self.automatic.cancel_deep_look()
+        attempt = None
         if recorder.steps and index + 1 < recorder.step_next:
             attempt = dict(self.identity, attempt=self.identity["attempt"] + 1, **now())
+        self._complete(self._resume, index, attempt)
+
+    def _resume(self, index: int, attempt: dict | None) -> None:
+        """The next step is `index + 1`, in this attempt if it is another one."""
+        recorder = self.recorder
+        if attempt is not None and self.identity is not attempt:
             recorder.end(attempt["start_mono_ns"], "resumed")
-            try:
-                self._open_next_attempt(attempt)
-            except Exception as error:
-                return self._give_up(error)
+            self._open_next_attempt(attempt)
         recorder.abandon_step()
         recorder.step_next = index + 1
         recorder.words[page.W_STEP_NEXT] = index + 1 + page.STEP_BIAS
@@ -128,6 +134,7 @@ class Session:
         try:
             text = clean_text(text, page.EVENT_TEXT_BYTES + 1)
         except Exception as error:
+            reraise_from_handler(error)
             return self.warn(f"mark: the argument has no text: {type(error).__name__}")
         recorder.event("mark", time.perf_counter_ns(), max(recorder.step_next - 1, -1), text)
 
@@ -136,15 +143,37 @@ class Session:
     def _handle(self, call, *arguments) -> None:
         """Run this call; if one is running, in another thread or below this signal handler, run it after that one."""
         self._calls.append((call, arguments))
-        while self._calls and self._handling.acquire(False):
+        # No call lies between this look and the next line, so no handler runs and no thread is switched to.
+        while self._calls and not self._is_handling:
             try:
-                if self._calls:  # The previous holder of the lock may have run it.
-                    call, arguments = self._calls.popleft()
-                    call(*arguments)
-            except Exception as error:
-                self._give_up(error)
+                self._is_handling = True
+                next_call = self._calls[0] if self._calls else None  # The previous one may have run it.
+                if next_call is not None:
+                    self._complete(next_call[0], *next_call[1])
+                if self._calls and self._calls[0] is next_call:  # Not if many others came meanwhile.
+                    self._calls.popleft()
             finally:
-                self._handling.release()
+                self._is_handling = False
+
+    def _complete(self, call, *arguments) -> None:
+        """Run this call to its end. What a signal handler of the user's raises meanwhile is raised after that.
+
+        An interrupted call leaves nothing half-made, so it is run again; it is left undone where that is interrupted
+        too, INTERRUPTS_MAX times.
+        """
+        interrupt = None
+        for _ in range(INTERRUPTS_MAX):
+            try:
+                call(*arguments)
+                break
+            except BaseException as error:
+                if isinstance(error, Exception) and not is_from_handler(error):
+                    self._give_up(error)
+                    break
+                interrupt = interrupt or error
+        if interrupt is not None:
+            drop_own_frames(interrupt)
+            raise interrupt
 
     def _start(self, given: dict) -> None:
         if self.recorder.state in (State.NOT_STARTED, State.STOPPED, State.FORKED, State.FORKED_EARLY):
@@ -201,30 +230,33 @@ class Session:
         self.declared.declare(given, _ignore)  # resolve_identity has reported what is invalid.
         identity.update(self.declared.values(identity["world_size"]))
         directory = given.get("directory") or page.default_directory(self.environ)
-        if identity.get("worker"):
-            writer = self._numbered_writer(identity, directory)
-        else:
-            writer = self._writer(identity, directory)
         if not self.recorder.step_cost_ns:
             calibrate(self.recorder)
         self.recorder.reset()
-        self._switch_to(writer, identity)
         _close_before_exit(self.at_exit)
+        self._open(self._numbered_writer if identity.get("worker") else self._writer, identity, directory)
 
     def _open_next_attempt(self, identity: dict) -> None:
         """In the directory of the page before; open phases stay open."""
         path = self.writer and self.writer.path
-        writer = (
-            page.Writer(None, identity) if path is None else self._writer(identity, os.path.dirname(path))
-        )
-        self._switch_to(writer, identity)
+        self._open(self._writer, identity, path and os.path.dirname(path))
+
+    def _open(self, make_writer, identity: dict, directory) -> None:
+        """Make a page and record in it; where this is interrupted, the page is removed."""
+        writer, state = make_writer(identity, directory), self.recorder.state
+        try:
+            self._switch_to(writer, identity)
+        finally:
+            if self.writer is not writer:
+                self.recorder.set_state(state)
+                writer.discard()
 
     def _switch_to(self, writer: page.Writer, identity: dict) -> None:
         old, recorder = self.writer, self.recorder
 
         def switch() -> None:
-            self.identity, self.writer = identity, writer
             recorder.open(writer.words, identity["start_mono_ns"], writer.fd)
+            self.identity, self.writer = identity, writer
 
         self.phases.switch_page(writer.words, switch)
         if old is not None:
@@ -254,12 +286,14 @@ class Session:
         except page.Claimed as claim:
             self._warn_of_claim(claim)
             return page.Writer(None, identity)
-        except Exception:
-            pass  # The writer of ranks meets it too, and reports it.
+        except Exception as error:
+            reraise_from_handler(error)  # Others are met by the writer of ranks too, which reports them.
         return self._writer(identity, directory)
 
     def _writer(self, identity: dict, directory) -> page.Writer:
-        """A page in the directory, or else one in memory that only this process can read."""
+        """A page in the directory, or else, or without one, one in memory that only this process can read."""
+        if directory is None:
+            return page.Writer(None, identity)
         try:
             page.make_directory(directory)
             identity["attempt"] = page.next_attempt(directory, identity)
@@ -267,6 +301,7 @@ class Session:
         except page.Claimed as claim:
             self._warn_of_claim(claim)
         except Exception as error:
+            reraise_from_handler(error)
             text = f"cannot write a page in {short_repr(directory)}: {short_repr(error)}"
             self.warn(f"{text}; only goodput.report() will see this process")
         return page.Writer(None, identity)
@@ -275,8 +310,8 @@ class Session:
         self.warn(f"{claim}; this process is not reported. Give it its own rank= or run=")
         try:
             page.bump_drop(claim.path, "claim")
-        except (OSError, ValueError):
-            pass  # Another user's page, or it was removed meanwhile.
+        except (OSError, ValueError) as error:
+            reraise_from_handler(error)  # Else another user's page, or it was removed meanwhile.
 
     def _publish(self) -> None:
         """Write the declared fields that are new into the open page."""
@@ -289,6 +324,7 @@ class Session:
             page.rewrite_identity(self.recorder.words, check_identity(identity))
             self.identity = identity
         except (ValueError, page.PageError) as error:
+            reraise_from_handler(error)
             self.warn(f"a declared field is not taken: {short_repr(error)}")
 
     def _give_up(self, error: Exception) -> None:

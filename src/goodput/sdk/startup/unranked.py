@@ -13,6 +13,7 @@ from collections import namedtuple
 from itertools import count
 
 from goodput.rank_page import page
+from goodput.user_exceptions import reraise_from_handler
 from goodput.wire.identity import clean_text
 
 MAIN = "MainProcess"
@@ -73,7 +74,8 @@ def root_pid() -> int:
         try:
             with open(f"/proc/{pid}/stat") as file:
                 pid = int(file.read().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
+        except (OSError, ValueError, IndexError) as error:
+            reraise_from_handler(error)
             break
     return pid
 
@@ -146,7 +148,8 @@ def _pages(directory: str, run: str | None = None) -> Iterator[Page]:
                 found = Page(path, page.is_locked(path), file.identity, file.ended())
             if run is None or file.identity["run"] == run:
                 yield found
-        except (page.PageError, OSError):
+        except (page.PageError, OSError) as error:
+            reraise_from_handler(error)
             continue
 
 
@@ -167,7 +170,8 @@ def _launch(environ) -> str:
         return clean_text(given, 64)
     try:
         namespace = os.readlink("/proc/self/ns/pid")
-    except OSError:
+    except OSError as error:
+        reraise_from_handler(error)
         namespace = ""
     return f"{namespace}{os.getpgrp()}"
 

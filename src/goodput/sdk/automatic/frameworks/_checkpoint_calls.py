@@ -6,7 +6,7 @@ import functools
 from _thread import get_ident
 
 from goodput.sdk.automatic import checkpoint_detection
-from goodput.sdk.recorder.user_exceptions import drop_own_frames
+from goodput.user_exceptions import drop_own_frames
 
 
 def commit(begun, *_args, **_kwargs) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from _thread import get_ident
 
 from goodput.sdk.automatic.frameworks._checkpoint_calls import as_checkpoint
-from goodput.sdk.recorder.user_exceptions import drop_own_frames
+from goodput.user_exceptions import drop_own_frames
 
 MODULE = "safetensors.torch"
 RELIES_ON = """safetensors/torch.py: save_file(tensors, filename, ...) has written when it returns; load_file(filename, ...)."""

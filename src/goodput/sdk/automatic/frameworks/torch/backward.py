@@ -15,7 +15,7 @@ from goodput.sdk.automatic.frameworks.torch.communication import backward_runs_h
 from goodput.sdk.automatic.frameworks.torch.updates import GradientUse
 from goodput.sdk.automatic.hooks import install_hook
 from goodput.sdk.automatic.step_detection import BACKWARD, FORWARD, NOTHING
-from goodput.sdk.recorder.user_exceptions import drop_own_frames
+from goodput.user_exceptions import drop_own_frames
 
 MODULE = "torch"
 RELIES_ON = """torch/_tensor.py: Tensor.backward calls torch.autograd.backward by that name.

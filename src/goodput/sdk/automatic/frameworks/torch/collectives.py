@@ -17,7 +17,7 @@ import weakref
 
 from goodput.rank_page.collective_records import DTYPES
 from goodput.sdk.recorder.collectives import FLAG, CollectiveRecords
-from goodput.sdk.recorder.user_exceptions import drop_own_frames
+from goodput.user_exceptions import drop_own_frames
 
 MODULE = "torch"
 RELIES_ON = """torch/distributed/distributed_c10d.py calls methods of ProcessGroup with tensors and options as positional

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from _thread import get_ident
 
-from goodput.sdk.recorder.user_exceptions import drop_own_frames
+from goodput.user_exceptions import drop_own_frames
 from goodput.wire.identity import from_environment
 
 MODULE = "torch"

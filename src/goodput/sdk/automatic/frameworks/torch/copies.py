@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from _thread import get_ident
 
-from goodput.sdk.recorder.user_exceptions import drop_own_frames
+from goodput.user_exceptions import drop_own_frames
 
 MODULE = "torch"
 RELIES_ON = """torch/_tensor.py: torch.Tensor is a Python class that inherits `to` and `cuda` from torch._C.TensorBase.

@@ -11,7 +11,7 @@ from _thread import get_ident
 
 from goodput.sdk.automatic.frameworks._checkpoint_calls import as_checkpoint, as_resuming_load
 from goodput.sdk.recorder.recorder import State
-from goodput.sdk.recorder.user_exceptions import drop_own_frames
+from goodput.user_exceptions import drop_own_frames
 
 MODULE = "torch.distributed.checkpoint"
 RELIES_ON = """torch/distributed/checkpoint/state_dict_saver.py: save(state_dict, ...) returns when all is written; async_save

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 from _thread import get_ident
 
-from goodput.sdk.recorder.user_exceptions import drop_own_frames
+from goodput.user_exceptions import drop_own_frames
 
 MODULE = "torch.distributed.checkpoint.state_dict"
 RELIES_ON = """torch/distributed/checkpoint/state_dict.py: get_model_state_dict and its kin gather the shards, if a full

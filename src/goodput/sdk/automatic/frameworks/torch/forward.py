@@ -23,7 +23,7 @@ from goodput.sdk.automatic import hooks
 from goodput.sdk.automatic.hooks import hook
 from goodput.sdk.automatic.step_detection import FORWARD
 from goodput.sdk.recorder.recorder import compiled
-from goodput.sdk.recorder.user_exceptions import drop_own_frames, reraise_from_handler
+from goodput.user_exceptions import drop_own_frames, reraise_from_handler
 
 MODULE = "torch"
 RELIES_ON = """torch/nn/modules/module.py: Module.__call__ is _wrapped_call_impl, which calls self._compiled_call_impl instead of

@@ -14,7 +14,7 @@ from operator import index
 
 from goodput.sdk.automatic.hooks import BATCH_DEPTH_MAX, NEXT, hook
 from goodput.sdk.automatic.step_detection import NOTHING, dead_reference, warn_on_error
-from goodput.sdk.recorder.user_exceptions import drop_own_frames, reraise_from_handler
+from goodput.user_exceptions import drop_own_frames, reraise_from_handler
 
 MODULE = "torch"
 RELIES_ON = """torch/utils/data/dataloader.py: DataLoader.__iter__ returns an iterator whose class inherits

@@ -12,7 +12,7 @@ from _thread import get_ident
 
 from goodput.sdk.automatic.hooks import AFTER_STEP, BEFORE_STEP, ZERO_GRAD, hook, install_hook
 from goodput.sdk.automatic.step_detection import BACKWARD
-from goodput.sdk.recorder.user_exceptions import drop_own_frames, reraise_from_handler
+from goodput.user_exceptions import drop_own_frames, reraise_from_handler
 
 MODULE = "torch"
 RELIES_ON = """torch/optim/optimizer.py: register_optimizer_step_pre_hook and register_optimizer_step_post_hook, called

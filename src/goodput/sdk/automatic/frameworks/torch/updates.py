@@ -13,7 +13,7 @@ from _thread import get_ident
 
 from goodput.sdk.automatic.hooks import ZERO_GRAD, hook
 from goodput.sdk.automatic.step_detection import dead_reference
-from goodput.sdk.recorder.user_exceptions import drop_own_frames, reraise_from_handler
+from goodput.user_exceptions import drop_own_frames, reraise_from_handler
 
 MODULE = "torch"
 RELIES_ON = """torch/nn/modules/module.py: Module.zero_grad clears the gradients, and Module.parameters calls

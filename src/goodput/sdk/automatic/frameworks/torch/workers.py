@@ -12,7 +12,7 @@ from time import perf_counter_ns, thread_time_ns
 
 from goodput.sdk.automatic.loader_stats import LoaderStats, before_request
 from goodput.sdk.automatic.loader_worker import ARGUMENTS, NAME, CollateProbe, MeasuredLoop
-from goodput.sdk.recorder.user_exceptions import drop_own_frames, reraise_from_handler
+from goodput.user_exceptions import drop_own_frames, reraise_from_handler
 
 MODULE = "torch.utils.data"
 RELIES_ON = """torch/utils/data/dataloader.py: _MultiProcessingDataLoaderIter.__init__(loader) starts its workers with the

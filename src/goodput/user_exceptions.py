@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import sys
 
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "sdk", "")
 
 
 def reraise_from_handler(error: BaseException) -> None:
@@ -25,21 +25,27 @@ def reraise_from_handler(error: BaseException) -> None:
         except Exception as error:
             reraise_from_handler(error)
 
-    KeyboardInterrupt and SystemExit need no such call, since our code catches `Exception` only.
+    A time limit is often a TimeoutError, which is an OSError. KeyboardInterrupt and SystemExit need no such call, since our
+    code catches `Exception` only.
     """
-    signal = sys.modules.get("signal")
-    if signal is None:
-        return
+    if is_from_handler(error):
+        raise error
+
+
+def is_from_handler(error: BaseException) -> bool:
+    """Whether the traceback of `error` goes through an installed signal handler."""
+    signal, traceback = sys.modules.get("signal"), error.__traceback__
+    if signal is None or traceback is None or traceback.tb_next is None:
+        return False  # Raised in the frame that caught it.
     try:
         handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
-        traceback, found = error.__traceback__, False
-        while traceback is not None and not found:
-            found = traceback.tb_frame.f_code in handlers
+        while traceback is not None:
+            if traceback.tb_frame.f_code in handlers:
+                return True
             traceback = traceback.tb_next
     except Exception:
-        return
-    if found:
-        raise error
+        pass  # A handler that refuses to be looked at.
+    return False
 
 
 def _code(handler):
