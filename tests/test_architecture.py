@@ -56,6 +56,7 @@ PACKAGES = {
         *(None, "flops"),
     ],
     "sdk.reports": [
+        "user_exceptions",
         "account",
         "defaults",
         "histograms",

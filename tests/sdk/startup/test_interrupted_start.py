@@ -176,3 +176,12 @@ def test_call_that_is_always_interrupted_is_given_up(prepare, monkeypatch):
     finally:
         signal.signal(signal.SIGUSR1, old)
     assert len(tries) == INTERRUPTS_MAX and session.recorder.state == State.NOT_STARTED
+
+
+def test_message_names_an_error_without_text(tmp_path, monkeypatch, capsys):
+    def resolve(*_):
+        raise LookupError
+
+    monkeypatch.setattr("goodput.sdk.startup.session.resolve_identity", resolve)
+    Session(environ={"GOODPUT_DIR": str(tmp_path)}).start()
+    assert capsys.readouterr().err == "goodput: cannot start, this process is not measured: LookupError\n"

@@ -15,6 +15,7 @@ from typing import Any
 
 from goodput.rank_page import page
 from goodput.sdk.recorder.checkpoints import Checkpoint
+from goodput.user_exceptions import reraise_from_handler
 
 VALUES_MAX = 20_000  # that are searched for tensors
 DEPTH_MAX = 6
@@ -35,7 +36,8 @@ def begin(auto, saved) -> Checkpoint | None:
         anchor = recorder.anchor()
         groups = [{"params": anchor.parameters()}] if auto.by_hand else anchor.param_groups
         trained = sum(p.numel() for group in groups for p in group["params"])
-    except Exception:
+    except Exception as error:
+        reraise_from_handler(error)
         trained = 0  # There is no anchor before the first step.
     enough = max(trained / 2, 1)
     if not recorder.is_recording or numbers_in(saved, enough) < enough:
@@ -50,7 +52,8 @@ def is_on_disk(file) -> bool:
         return True
     try:
         return hasattr(file, "write") and not (hasattr(file, "getbuffer") or hasattr(file, "getvalue"))
-    except Exception:
+    except Exception as error:
+        reraise_from_handler(error)
         return False
 
 
@@ -65,7 +68,8 @@ def numbers_in(saved, enough: float = float("inf")) -> int:
         values, depth = todo.popleft()
         try:
             chunk = list(islice(values, CHUNK))
-        except Exception:
+        except Exception as error:
+            reraise_from_handler(error)
             continue
         count += len(chunk)
         for value in chunk:
@@ -77,7 +81,8 @@ def numbers_in(saved, enough: float = float("inf")) -> int:
                         return total
                 elif depth < DEPTH_MAX:
                     todo.append((iter(_inside(value)), depth + 1))
-            except Exception:
+            except Exception as error:
+                reraise_from_handler(error)
                 continue
         if len(chunk) == CHUNK:
             todo.append((values, depth))
@@ -120,7 +125,8 @@ def resumed_step(auto, loaded) -> int | None:
         return None
     try:
         committed = committed_steps(auto.session)
-    except Exception:
+    except Exception as error:
+        reraise_from_handler(error)
         return last
     return last + 1 if last + 1 in committed and last not in committed else last
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import weakref
 
+from goodput.user_exceptions import reraise_from_handler
+
 OPTIMIZERS_MAX = 16
 
 
@@ -56,7 +58,8 @@ class CompiledOptimizers:
     def _has_changed(self, optimizer) -> bool:
         try:
             version = optimizer.param_groups[0]["params"][0]._version
-        except Exception:
+        except Exception as error:
+            reraise_from_handler(error)
             return False  # It has no parameters, or they have no version counter.
         before, self._versions[id(optimizer)] = self._versions.get(id(optimizer)), version
         return before is not None and before != version

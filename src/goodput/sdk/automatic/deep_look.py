@@ -27,6 +27,7 @@ from goodput.rank_page import deep_look
 from goodput.sdk.automatic.deep_look_child import Analysis
 from goodput.sdk.automatic.overhead_budget import last_lengths_ns
 from goodput.sdk.recorder.messages import short_repr
+from goodput.user_exceptions import is_from_handler, reraise_from_handler
 
 TRACE_BYTES_MAX = 512 << 20  # also what must be free where it is written
 FAILURES_MAX = 3  # one after the other; then looks end
@@ -128,11 +129,12 @@ class DeepLook:
         try:
             with self.session.phases.define("deep_look", "unattributed"):
                 act()
-        except Exception as error:
-            self._fail(error)
-        except BaseException:  # The user's interrupt passes; the profiler must not run on.
-            self._drop()
-            raise
+        except BaseException as error:
+            if isinstance(error, Exception) and not is_from_handler(error):
+                self._fail(error)
+            else:  # The user's interrupt passes; the profiler must not run on.
+                self._drop()
+                raise
         finally:
             auto.open_step()
             self._charge(perf_counter_ns() - began_ns)
@@ -184,8 +186,8 @@ class DeepLook:
             os.close(fd)
             try:
                 os.unlink(path)
-            except OSError:
-                pass  # Kept under another name.
+            except OSError as error:
+                reraise_from_handler(error)  # Else it is kept under another name.
 
     def _stop(self):
         """Stop our profiler and return it. Raises what that raises."""
@@ -215,6 +217,7 @@ class DeepLook:
                 self._charge(perf_counter_ns() - began_ns)
                 self._schedule()
             except Exception as error:
+                reraise_from_handler(error)
                 self._fail(error)
 
     def _drop(self) -> None:
@@ -226,8 +229,8 @@ class DeepLook:
             inner.use_device = None
         try:
             self._stop()
-        except Exception:
-            pass  # It is off nevertheless.
+        except Exception as error:
+            reraise_from_handler(error)  # It is off nevertheless.
 
     def _fail(self, error: Exception) -> None:
         self._drop()
@@ -270,6 +273,7 @@ class DeepLook:
             self.seen = deep_look.checked_result(result)
             self.looks, self.in_a_row = self.looks + 1, 0
         except Exception as error:
+            reraise_from_handler(error)
             self.analysis = None
             self._fail(error)
         self._write()
@@ -298,6 +302,7 @@ class DeepLook:
         try:
             deep_look.write(path, self.document())
         except (OSError, ValueError) as error:
+            reraise_from_handler(error)
             self.session.warn(f"deep look: cannot write the result: {short_repr(error)}")
 
     # -- the end, and other processes

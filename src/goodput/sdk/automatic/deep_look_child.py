@@ -15,6 +15,8 @@ import subprocess
 import sys
 from time import monotonic_ns
 
+from goodput.user_exceptions import reraise_from_handler
+
 SECONDS_MAX = CPU_SECONDS_MAX = 300
 RESULT_BYTES_MAX = 4 << 20
 MEMORY_BYTES_MAX = 2 << 30
@@ -51,8 +53,9 @@ class Analysis:
             os.setpriority(os.PRIO_PROCESS, self.child.pid, 19)
             resource.prlimit(self.child.pid, resource.RLIMIT_CPU, (CPU_SECONDS_MAX, CPU_SECONDS_MAX))
             resource.prlimit(self.child.pid, resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
-        except (OSError, ValueError):
-            pass  # It has ended already, or this is not allowed here; `poll` bounds its time.
+        except (OSError, ValueError) as error:
+            # Else it has ended already, or this is not allowed here; `poll` bounds its time.
+            reraise_from_handler(error)
 
     def poll(self) -> tuple[bytes, int] | None:
         """None while it runs, else its output and CPU time. Raises ValueError if it failed or took too long."""

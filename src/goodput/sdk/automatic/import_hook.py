@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-from goodput.user_exceptions import drop_own_frames
+from goodput.user_exceptions import drop_own_frames, reraise_from_handler
 
 
 class ImportHook:
@@ -73,8 +73,9 @@ class ImportHook:
 
         try:
             loader.exec_module = exec_module
-        except Exception:
-            pass  # A loader without attributes, as that of frozen modules: they are not patched either.
+        except Exception as error:
+            # Else a loader without attributes, as that of frozen modules: they are not patched either.
+            reraise_from_handler(error)
 
     def _imported(self, name: str) -> None:
         package = name.partition(".")[0]

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from goodput.rank_page import page
 from goodput.rank_page.loader_words import LAST
+from goodput.user_exceptions import reraise_from_handler
 
 # Positions in the arguments of torch's _worker_loop, which frameworks/torch/workers.py checks against its signature.
 ARGUMENTS = {"dataset": 1, "index_queue": 2, "data_queue": 3, "worker_id": 10}
@@ -61,8 +62,8 @@ class MeasuredLoop:
         ignore_errors(_start_no_page)
         try:
             args = self._wrap_queues(args)
-        except Exception:
-            pass  # The worker runs unmeasured.
+        except Exception as error:
+            reraise_from_handler(error)  # Else the worker runs unmeasured.
         return original(*args, **kwargs)
 
     def _wrap_queues(self, args: tuple) -> tuple:
@@ -149,8 +150,8 @@ def ignore_errors(function, *args) -> None:
     """Call the function; the worker continues whatever it raises."""
     try:
         function(*args)
-    except Exception:
-        pass
+    except Exception as error:
+        reraise_from_handler(error)
 
 
 class Queue:
@@ -251,12 +252,15 @@ def _schedstat() -> int:
     """A file descriptor of this thread's scheduler statistics, -1 if the kernel has none."""
     try:
         fd = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    except OSError as error:
+        reraise_from_handler(error)
         return -1
+    has_figures = False
     try:
-        if int(os.pread(fd, 96, 0).split()[2]) > 0:  # All three are 0 without CONFIG_SCHED_INFO.
-            return fd
-    except (OSError, ValueError, IndexError):
-        pass
-    os.close(fd)
-    return -1
+        has_figures = int(os.pread(fd, 96, 0).split()[2]) > 0  # All three are 0 without CONFIG_SCHED_INFO.
+    except (OSError, ValueError, IndexError) as error:
+        reraise_from_handler(error)
+    finally:
+        if not has_figures:
+            os.close(fd)
+    return fd if has_figures else -1

@@ -13,6 +13,8 @@ from __future__ import annotations
 import functools
 import sys
 
+from goodput.user_exceptions import reraise_from_handler
+
 _INHERITED = object()
 
 
@@ -72,14 +74,16 @@ class Patches:
                     delattr(owner, name)
                 else:
                     setattr(owner, name, raw)
-            except Exception:
+            except Exception as error:
+                reraise_from_handler(error)
                 continue  # An owner that is gone or refuses; the others are still restored.
         for module in list(sys.modules.values()):
             try:
                 values = vars(module)
                 for table in (values, *(value for value in list(values.values()) if type(value) is dict)):
                     self._replace_values(table)
-            except Exception:
+            except Exception as error:
+                reraise_from_handler(error)
                 continue  # An object in place of a module may raise at any access.
         self._original_of.clear()
 

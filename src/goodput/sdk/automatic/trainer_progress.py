@@ -17,7 +17,7 @@ from _thread import get_ident
 
 from goodput.sdk.automatic.step_detection import dead_reference
 from goodput.sdk.recorder.recorder import State
-from goodput.user_exceptions import drop_own_frames
+from goodput.user_exceptions import drop_own_frames, reraise_from_handler
 
 # PyTorch's names of dtypes and those in the tables of peak FLOP/s.
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
@@ -169,6 +169,7 @@ def callback(function):
         try:
             function(self, *args, **kwargs)
         except Exception as error:
+            reraise_from_handler(error)
             session.warn(f"{type(self).__module__}: {function.__name__}: {type(error).__name__}: {error}")
 
     return call

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import sys
 
+from goodput.user_exceptions import reraise_from_handler
+
 
 class Sizes:
     """`params` are those in matrix products, `counted_params` those that the Trainer counts."""
@@ -64,7 +66,8 @@ def sizes_of(model) -> Sizes | None:
         return None
     try:
         return Sizes(model)
-    except Exception:
+    except Exception as error:
+        reraise_from_handler(error)
         return None
 
 

@@ -23,6 +23,7 @@ from time import perf_counter_ns
 
 from goodput.rank_page import page
 from goodput.rank_page.device_steps import apportion
+from goodput.user_exceptions import reraise_from_handler
 
 EVENTS = 1024  # a power of two
 PENDING = page.DEVICE_WAIT_STEPS
@@ -78,6 +79,7 @@ class DeviceClock:
                 self._resolve()
                 self.cost_ns += perf_counter_ns() - began
         except Exception as error:
+            reraise_from_handler(error)
             self._give_up(error)
         finally:
             self._busy = False
@@ -112,6 +114,7 @@ class DeviceClock:
             what(word)
             self.cost_ns += perf_counter_ns() - began
         except Exception as error:
+            reraise_from_handler(error)
             self._give_up(error)
         finally:
             self._busy = False

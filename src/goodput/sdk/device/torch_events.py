@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 
 from goodput.sdk.device.device_clock import DeviceClock, use_host_clock
+from goodput.user_exceptions import reraise_from_handler
 
 
 class TorchEvents:
@@ -79,7 +80,8 @@ def device_clock(recorder, torch) -> DeviceClock | None:
         clock = DeviceClock(recorder, TorchEvents(torch))
         clock.attach()
         return clock
-    except Exception:
+    except Exception as error:
+        reraise_from_handler(error)
         use_host_clock(recorder, "error")
         return None
 
@@ -102,7 +104,8 @@ def describe(torch) -> dict:
             text = str(uuid)
             found["device_uuid"] = text if text.startswith("GPU-") else f"GPU-{text}"
         return found
-    except Exception:
+    except Exception as error:
+        reraise_from_handler(error)
         return {}
 
 

@@ -15,6 +15,7 @@ from time import perf_counter_ns
 from goodput.sdk.recorder.messages import short_repr
 from goodput.sdk.recorder.phase import Phase
 from goodput.sdk.recorder.recorder import STEP_MAX, Recorder, checked_int
+from goodput.user_exceptions import reraise_from_handler
 
 
 class Checkpoint:
@@ -61,7 +62,8 @@ def begin(session, phase: Phase, step, wait) -> Checkpoint:
         index = current_step(recorder)
     try:
         wait = bool(wait)
-    except Exception:
+    except Exception as error:
+        reraise_from_handler(error)
         wait = True
     return Checkpoint(recorder, phase, index, wait)
 

@@ -18,6 +18,7 @@ from time import perf_counter_ns
 from goodput.rank_page import collective_records as layout
 from goodput.rank_page import page
 from goodput.sdk.recorder.recorder import Recorder, compiled
+from goodput.user_exceptions import reraise_from_handler
 
 TYPE_CHECKING = False  # See step_clock.py.
 if TYPE_CHECKING:
@@ -88,7 +89,8 @@ class PythonRecords:
                 return function(*args, **kwargs)
             try:
                 number = self._begin(args, operation, tensors, group, peer, flags)
-            except Exception:
+            except Exception as error:
+                reraise_from_handler(error)
                 number = 0
             if not number:
                 return function(*args, **kwargs)
@@ -262,7 +264,8 @@ class PythonRecords:
         slot = self.slots.get(group if isinstance(group, str) else id(group))
         try:
             return self.register(group) if slot is None else slot
-        except Exception:
+        except Exception as error:
+            reraise_from_handler(error)
             return -1
 
     def _measure(self, value) -> tuple[int, int]:
@@ -272,7 +275,8 @@ class PythonRecords:
             if not tensors or value is None:
                 return 0, 0
             return sum(tensor.nbytes for tensor in tensors), self.dtypes.get(tensors[0].dtype, 0)
-        except Exception:
+        except Exception as error:
+            reraise_from_handler(error)
             return 0, 0
 
 
@@ -282,7 +286,8 @@ def _awaited(value, flags: int) -> int:
         return 0 if value is None else id(value)
     try:
         return value.data_ptr()
-    except Exception:
+    except Exception as error:
+        reraise_from_handler(error)
         return 0
 
 

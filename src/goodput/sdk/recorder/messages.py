@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from goodput.user_exceptions import reraise_from_handler
 from goodput.wire.identity import clean_text
 
 MESSAGES_MAX = 20
@@ -20,13 +21,16 @@ class Messages:
         self.written.add(text)
         try:
             sys.stderr.write(f"goodput: {text[:MESSAGE_CHARACTERS_MAX]}\n")
-        except Exception:
-            pass  # Standard error is closed, None or broken.
+        except Exception as error:
+            reraise_from_handler(error)  # Else standard error is closed, None or broken.
 
 
 def short_repr(value) -> str:
-    """`value` on one line of at most 120 characters, whatever its own methods raise."""
+    """`value` on one line of at most 120 characters, whatever its own methods raise; an exception's text or its type."""
     try:
-        return clean_text(repr(value) if not isinstance(value, Exception) else str(value), 120)
-    except Exception:
+        if isinstance(value, Exception):
+            return clean_text(str(value), 120) or type(value).__name__
+        return clean_text(repr(value), 120)
+    except Exception as error:
+        reraise_from_handler(error)
         return f"a {type(value).__name__}"

@@ -21,6 +21,7 @@ from goodput.rank_page import page
 from goodput.rank_page.page import PageError
 from goodput.sdk.recorder.messages import short_repr
 from goodput.sdk.reports.checkpoint_adviser import Adviser
+from goodput.user_exceptions import reraise_from_handler
 
 HISTORY_MAX = 64
 READ_SECONDS_MIN = 0.5
@@ -65,7 +66,8 @@ class CheckpointDue:
             if writer is None:
                 return False
             return self._evaluate(now_ns, failures, ends)
-        except Exception:
+        except Exception as error:
+            reraise_from_handler(error)
             self._next_ns = perf_counter_ns() + 10**10
             return False
 

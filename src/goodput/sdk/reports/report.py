@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from _thread import get_ident
 
+from goodput.user_exceptions import reraise_from_handler
+
 TYPE_CHECKING = False  # See step_clock.py.
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +33,8 @@ class Report:
             from goodput.sdk.reports.notebook_html import report_html
 
             return report_html(self.account, self.notes)
-        except Exception:
+        except Exception as error:
+            reraise_from_handler(error)
             return None
 
 
@@ -42,6 +45,7 @@ def report(session) -> Report:
             return Report({}, [])
         return _report(session)
     except Exception as error:
+        reraise_from_handler(error)
         return Report({}, [f"goodput: no report: {type(error).__name__}: {error}"])
 
 

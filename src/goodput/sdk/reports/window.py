@@ -31,6 +31,7 @@ from goodput.rank_page import page
 from goodput.sdk.recorder.messages import short_repr
 from goodput.sdk.recorder.recorder import State
 from goodput.sdk.reports.window_rows import WINDOWS_MAX, Feed, Record
+from goodput.user_exceptions import reraise_from_handler
 
 SECONDS_DEFAULT = 60
 SECONDS_MAX = 1e9
@@ -141,7 +142,8 @@ class Window:
             from goodput.sdk.reports.notebook_html import window_html
 
             return window_html(self)
-        except Exception:
+        except Exception as error:
+            reraise_from_handler(error)
             return None
 
     def __str__(self) -> str:
@@ -222,6 +224,7 @@ class Windows:
         try:
             return self._window(length)
         except Exception as error:
+            reraise_from_handler(error)
             self._session.warn(f"no window: {type(error).__name__}: {short_repr(error)}")
             return Window(length)
         finally:
@@ -250,8 +253,8 @@ class Windows:
         try:
             if not isinstance(seconds, (bool, str)) and seconds > 0:
                 return min(float(seconds), SECONDS_MAX)
-        except Exception:
-            pass
+        except Exception as error:
+            reraise_from_handler(error)
         self._session.warn(
             f"window(seconds={short_repr(seconds)}): want a number above 0; using {SECONDS_DEFAULT}"
         )

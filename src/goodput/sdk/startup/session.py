@@ -287,7 +287,9 @@ class Session:
             self._warn_of_claim(claim)
             return page.Writer(None, identity)
         except Exception as error:
-            reraise_from_handler(error)  # Others are met by the writer of ranks too, which reports them.
+            reraise_from_handler(
+                error
+            )  # Other errors are met by the writer of ranks too, which reports them.
         return self._writer(identity, directory)
 
     def _writer(self, identity: dict, directory) -> page.Writer:
@@ -380,8 +382,8 @@ class Session:
             self.stop("finished" if succeeded or hasattr(sys, "ps1") else "failed")
             if self._print_reports and self.environ.get("GOODPUT_REPORT", "") not in ("", "0"):
                 self._print_reports(self, bool(steps))
-        except Exception:
-            pass
+        except Exception as error:
+            reraise_from_handler(error)
 
 
 def _close_before_exit(at_exit) -> None:

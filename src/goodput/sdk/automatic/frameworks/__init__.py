@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 import os
 
+from goodput.user_exceptions import reraise_from_handler
+
 
 def found() -> list:
     """The patch modules of this folder and of `torch/`."""
@@ -35,6 +37,7 @@ def _safely(patch, auto):
         try:
             patch.apply(module, auto)
         except Exception as error:
+            reraise_from_handler(error)
             # It may be the patch that detects a compiler.
             auto.before_compilation()
             name = patch.__name__.rpartition(".")[2]

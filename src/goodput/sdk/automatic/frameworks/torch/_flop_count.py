@@ -23,6 +23,7 @@ import warnings
 from time import perf_counter_ns
 
 from goodput.rank_page import page
+from goodput.user_exceptions import reraise_from_handler
 from goodput.wire.identity import check_identity, clean_text
 
 SECONDS_MAX, CPU_SECONDS_MAX = 600, 60  # of the child
@@ -112,7 +113,8 @@ def _private_bytes() -> int | None:
         with open("/proc/self/status", "rb") as file:
             line = next(line for line in file if line.startswith(b"RssAnon:"))
         return int(line.split()[1]) << 10
-    except (OSError, StopIteration, ValueError, IndexError):
+    except (OSError, StopIteration, ValueError, IndexError) as error:
+        reraise_from_handler(error)
         return None
 
 
@@ -124,7 +126,8 @@ def _uses_rdma() -> bool:
         try:
             if os.readlink(f"/proc/self/fd/{name}").startswith("/dev/infiniband/"):
                 return True
-        except OSError:
+        except OSError as error:
+            reraise_from_handler(error)
             continue  # The descriptor of the listing itself.
     return False
 
@@ -228,6 +231,7 @@ def _counted(calls: list[tuple]) -> dict:
         if not model:
             raise FlopCountError("the modules of the first step have no matrix products")
     except Exception as error:
+        reraise_from_handler(error)
         text = str(error) if isinstance(error, FlopCountError) else f"{type(error).__name__}: {error}"
         return {"flops_unknown": clean_text(" ".join(text.split()), REASON_CHARACTERS_MAX)}
     return {"flops_per_step": float(model), "hardware_flops_per_step": float(hardware)}

@@ -15,7 +15,7 @@ from goodput.sdk.automatic.frameworks.torch.communication import backward_runs_h
 from goodput.sdk.automatic.frameworks.torch.updates import GradientUse
 from goodput.sdk.automatic.hooks import install_hook
 from goodput.sdk.automatic.step_detection import BACKWARD, FORWARD, NOTHING
-from goodput.user_exceptions import drop_own_frames
+from goodput.user_exceptions import drop_own_frames, reraise_from_handler
 
 MODULE = "torch"
 RELIES_ON = """torch/_tensor.py: Tensor.backward calls torch.autograd.backward by that name.
@@ -106,16 +106,19 @@ class Waits:
         """Run a backward pass and measure its end, by hooks on its roots."""
         wait, tensors = Wait(self), args[0] if args else kwargs.get("tensors")
         tensors = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
-        for tensor in tensors[:TENSORS_MAX]:
-            try:
-                if isinstance(tensor, self.tensor) and tensor.requires_grad:
-                    wait.handles.append(tensor.register_hook(wait.first_gradient))
-            except Exception:
-                continue
         try:
+            for tensor in tensors[:TENSORS_MAX]:
+                self._measure_end_of(tensor, wait)
             return function(*args, **kwargs)
         finally:
             wait.end()
+
+    def _measure_end_of(self, tensor, wait: Wait) -> None:
+        try:
+            if isinstance(tensor, self.tensor) and tensor.requires_grad:
+                wait.handles.append(tensor.register_hook(wait.first_gradient))
+        except Exception as error:
+            reraise_from_handler(error)
 
     def run_inner(self, function, args, kwargs):
         """Run a backward pass inside another, as re-entrant activation checkpointing does.
@@ -141,8 +144,8 @@ class Wait:
             self.queued = True
             try:
                 self.engine.queue_callback(self.all_computed)
-            except Exception:
-                pass
+            except Exception as error:
+                reraise_from_handler(error)
 
     def all_computed(self) -> None:
         """The engine calls this after the last computation, before the callbacks queued since."""

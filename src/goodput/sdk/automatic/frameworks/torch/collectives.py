@@ -17,7 +17,7 @@ import weakref
 
 from goodput.rank_page.collective_records import DTYPES
 from goodput.sdk.recorder.collectives import FLAG, CollectiveRecords
-from goodput.user_exceptions import drop_own_frames
+from goodput.user_exceptions import drop_own_frames, reraise_from_handler
 
 MODULE = "torch"
 RELIES_ON = """torch/distributed/distributed_c10d.py calls methods of ProcessGroup with tensors and options as positional
@@ -73,7 +73,8 @@ def _describer(module):
     def describe(group) -> tuple[str, str, str, int, list[int]]:
         try:
             ranks = list(module.get_process_group_ranks(group))
-        except Exception:
+        except Exception as error:
+            reraise_from_handler(error)
             ranks = list(range(group.size()))  # Of no known group: its own numbers.
         return group.group_name, group.group_desc, group.name(), group.rank(), ranks
 
@@ -183,7 +184,8 @@ class _Stand:
         try:
             stand = self.made.get(id(value)) or self.make(value)
             self.made[id(value)] = stand
-        except Exception:
+        except Exception as error:
+            reraise_from_handler(error)
             return value  # Its calls are not recorded.
         stands.append(stand)
         return stand

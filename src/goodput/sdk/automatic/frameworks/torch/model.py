@@ -13,6 +13,7 @@ from goodput.defaults import FLOPS_COUNTING
 from goodput.sdk.automatic.frameworks.torch._flop_count import FlopCount, reason_against_fork
 from goodput.sdk.automatic.trainer_progress import DTYPES
 from goodput.sdk.device.torch_events import describe, device_clock
+from goodput.user_exceptions import reraise_from_handler
 
 MODULE = "torch"
 RELIES_ON = """torch/amp/autocast_mode.py: torch.get_autocast_dtype and torch.is_autocast_enabled take a device type."""
@@ -136,6 +137,7 @@ class Model:
                 self.auto.needs_after_step = True
                 return
             except OSError as error:
+                reraise_from_handler(error)
                 reason = f"cannot start a process that counts them: {error}"
         self.auto.session.declare(flops_unknown=reason)
 
@@ -171,7 +173,8 @@ def tokens_of(args, kwargs) -> tuple[int, int] | None:
         if len(getattr(tokens, "shape", ())) != 2 or tokens.is_floating_point():
             return None
         return tokens.numel(), tokens.shape[1]
-    except Exception:
+    except Exception as error:
+        reraise_from_handler(error)
         return None  # Not a tensor, or a nested one.
 
 

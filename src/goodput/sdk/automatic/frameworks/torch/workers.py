@@ -78,6 +78,7 @@ def _with_workers(kind, auto, stats: LoaderStats) -> None:
             try:
                 request = before_request(self, watched)
             except Exception as error:
+                reraise_from_handler(error)
                 _give_up(auto, self, error)
             # Not in the handler: an exception of the user's would have ours as its context.
             if request is None:
@@ -90,6 +91,7 @@ def _with_workers(kind, auto, stats: LoaderStats) -> None:
             try:
                 stats.batch_received(self, watched, request, perf_counter_ns())
             except Exception as error:
+                reraise_from_handler(error)
                 _give_up(auto, self, error)
             return data
         except BaseException as error:
@@ -132,6 +134,7 @@ def _without_workers(fetch, auto, stats: LoaderStats) -> None:
         try:
             stats.batch_made(iterator, watched, began, stats.marked or (now_ns, thread_time_ns()), now_ns)
         except Exception as error:
+            reraise_from_handler(error)
             _give_up(auto, iterator, error)
         return batch
 
@@ -179,7 +182,6 @@ def _begin(auto, stats: LoaderStats, loader, iterator):
 
 
 def _give_up(auto, iterator, error: Exception) -> None:
-    reraise_from_handler(error)
     iterator.__dict__.pop(WATCHED, None)
     auto.recorder.sampling = False
     auto.session.warn(f"automatic: the loader is not measured: {type(error).__name__}: {error}")
