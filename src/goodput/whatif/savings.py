@@ -1,8 +1,7 @@
 """Savings with their uncertainty, in GPU-nanoseconds of a whole run.
 
-The interval is for what a repetition of the run with the change would show: the mean of the replayed steps is known from
-a sample, and the repetition is another sample of as many steps, so the variance of that mean counts twice. Steps in a row
-are alike; `goodput.estimates.mean` allows for it.
+The interval is for what a repetition of the run with the change would show. That is another sample of as many steps, and
+what drifts within the recorded run may drift as far between the two: see `goodput.estimates.repetition`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from goodput.estimates.mean import CONFIDENCE, Mean, mean_of
+from goodput.estimates.mean import CONFIDENCE, Mean
+from goodput.estimates.repetition import repetition_of
 from goodput.estimates.student import t_quantile
 from goodput.whatif import replay
 from goodput.whatif.steps import Team
@@ -23,8 +23,8 @@ def of_steps(team: Team, changed: np.ndarray) -> Mean:
     """What the team saves over all its steps if they take `changed` (steps,) ns instead."""
     scale = float(team.steps * team.devices)
     saved = float(np.average(replay.lengths(team) - changed, weights=team.counts))
-    one = mean_of(changed)
-    return Mean(scale * saved, 2 * scale**2 * one.variance, one.freedom)
+    repeated = repetition_of(changed)
+    return Mean(scale * saved, scale**2 * repeated.variance, repeated.freedom)
 
 
 def total(savings: Iterable[Mean]) -> Mean:

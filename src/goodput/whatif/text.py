@@ -9,6 +9,7 @@ from goodput.whatif.answers import Answers
 
 CHANGE_WIDTH = 41
 UNEXPLAINED_SHARE = 0.01  # from which it is printed
+INTERVALS = "95 %: where the gain is if the run is repeated with the change"
 
 
 def render(found: Answers) -> str:
@@ -53,6 +54,8 @@ def _table(found: Answers) -> Iterator[str]:
         yield _row(text, f"{100 * one.gain:+.1f} %", bounds, _hours(one.gpu_hours), dollars)
         if one.note:
             yield wrap(f"  {one.note}")
+    yield ""
+    yield INTERVALS
 
 
 def _row(text: str, gain: str, bounds: str, hours: str, dollars: str) -> str:

@@ -16,7 +16,7 @@ from support.servers.servers import free_ports
 
 from goodput.account import Run
 from goodput.cli.run import environment
-from goodput.estimates.mean import mean_of
+from goodput.estimates.repetition import repetition_of
 from goodput.sdk.reports.local_accounts import runs_in
 from goodput.whatif import replay, savings
 from goodput.whatif.changes import Change, slow_ranks, state_gone
@@ -118,11 +118,11 @@ def outcome(slow: tuple[Team, float], change: Change, without: tuple[Team, float
     (team, waited), (other, other_waited) = slow, without
     lengths = change.lengths(team)
     assert lengths is not None
-    # The repetition has its own number of steps.
-    one, repeated = mean_of(lengths), replay.recorded(other)
-    low, high = savings.bounds(one._replace(variance=one.variance * (1 + len(lengths) / len(repeated))))
+    real = replay.recorded(other)
+    predicted = repetition_of(lengths, len(real))
+    low, high = savings.bounds(predicted)
     recorded = float(replay.recorded(team).mean())
-    seconds = (ns / 1e9 for ns in (recorded, one.value, low, high, float(repeated.mean())))
+    seconds = (ns / 1e9 for ns in (recorded, predicted.value, low, high, float(real.mean())))
     return Outcome(*seconds, waited + other_waited, other_waited)
 
 
