@@ -96,6 +96,35 @@ def test_intervals_cover_repetitions():
     assert np.median(widths) <= 2 * np.quantile(errors, 0.95)
 
 
+def test_rare_saves_are_as_many_in_a_repetition():
+    """Three saves of 3 s in 300 steps of 0.3 s: the interval is for how long they take, not for how many there are."""
+    random = np.random.default_rng(5)
+    covered, pairs, count = 0, 100, 300
+    halves = []
+
+    def run(loader: float) -> Team:
+        team = team_of(0.25 + 0.01 * random.standard_normal((count, 2)), np.full((count, 2), loader))
+        team.own[99::100, :, OWN.index("checkpoint")] = (3 + 0.1 * random.standard_normal((3, 1))) * 1e9
+        return team
+
+    change = changes.state_gone("loader")
+    for _ in range(pairs):
+        team, repeated = run(0.05), run(0.0)
+        low, high = savings.bounds(savings.of_steps(team, steps_of(change, team)))
+        saved = (replay.recorded(team).mean() - replay.recorded(repeated).mean()) * count * 2
+        covered += low <= saved <= high
+        halves.append((high - low) / 2 / (count * 2e9))
+    # A count of three that were random (Poisson) would give twice sqrt(2 * 3) * 3 s in 300 steps, 50 ms a step.
+    assert covered >= 0.93 * pairs and np.median(halves) < 0.012, (covered, np.median(halves))
+
+
+def test_single_save_is_estimated_with_the_other_steps():
+    team = team_of(np.ones((100, 2)) + 0.01 * np.random.default_rng(1).standard_normal((100, 2)))
+    team.own[50, :, OWN.index("checkpoint")] = 30e9
+    mixed = savings.by_kind(team, replay.lengths(team), mean_of)
+    assert mixed == mean_of(replay.lengths(team))
+
+
 def test_median_times_stay_within_their_block():
     """By hand: two blocks of 64 steps, in the second all ranks are slower; the rank gets its peers' median in each."""
     peers = np.repeat([1.0, 3.0], 64)

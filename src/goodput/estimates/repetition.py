@@ -31,13 +31,13 @@ RATIOS = 10.0 ** np.arange(
 
 
 def repetition_of(series: np.ndarray, count: int | None = None) -> Mean:
-    """The mean of `count` values that follow the series, by default as many as it has; of at least three values.
+    """The mean of `count` values that follow the series, by default as many as it has; of at least two values.
 
     The variance is that of Student's t with the same 95 % interval. Raises ValueError for fewer values.
     """
-    if len(series) < 3:
-        raise ValueError(f"a repetition needs at least three values, there are {len(series)}")
-    batches = max(min(BATCHES, len(series) // 2), 3)
+    if len(series) < 2:
+        raise ValueError(f"a repetition needs at least two values, there are {len(series)}")
+    batches = min(BATCHES, max(len(series) // 2, 3), len(series))
     edges = np.arange(batches + 1) * len(series) // batches
     value, freedom = float(series.mean()), batches - 1
     means = np.add.reduceat(series - value, edges[:-1]) / np.diff(edges)

@@ -205,7 +205,7 @@ def _interval(account: Account, teams: list[Team]) -> Answer | Unknown:
 def _held_up(team: Team, without: np.ndarray | None) -> Mean:
     """For how long saves held the team up, in ns."""
     assert without is not None
-    one = mean_of(replay.lengths(team) - without)
+    one = savings.by_kind(team, replay.lengths(team) - without, mean_of)
     return Mean(one.value * team.steps, one.variance * team.steps**2, one.freedom)
 
 

@@ -119,7 +119,10 @@ def outcome(slow: tuple[Team, float], change: Change, without: tuple[Team, float
     lengths = change.lengths(team)
     assert lengths is not None
     real = replay.recorded(other)
-    predicted = repetition_of(lengths, len(real))
+    ahead = len(real) / len(lengths)  # The repetition has its own number of steps.
+    predicted = savings.by_kind(
+        team, lengths, lambda series: repetition_of(series, round(ahead * len(series)))
+    )
     low, high = savings.bounds(predicted)
     recorded = float(replay.recorded(team).mean())
     seconds = (ns / 1e9 for ns in (recorded, predicted.value, low, high, float(real.mean())))
