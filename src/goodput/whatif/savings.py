@@ -39,7 +39,7 @@ def by_kind(team: Team, series: np.ndarray, estimate: Callable[[np.ndarray], Mea
     if rows.min() < 2:
         # One step does not show by how much its kind varies.
         return estimate(series)
-    shares = [team.counts[kinds == kind].sum() / team.counts.sum() for kind in numbers]
+    shares = [float(team.counts[kinds == kind].sum() / team.counts.sum()) for kind in numbers]
     parts = [estimate(series[kinds == kind]) for kind in numbers]
     return total(
         Mean(share * one.value, share**2 * one.variance, one.freedom)
