@@ -24,7 +24,7 @@ PACKAGES = {
     "otlp": ["access", "goodput", "metrics"],
     "access": [],
     "account": ["defaults", "slices", "wire"],
-    "columns": ["account", "slices", "wire"],
+    "columns": ["account", "defaults", "slices", "wire"],
     "child_processes": [],
     "nccl": [],
     "trace": ["account"],

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.account.account_history import Process, ns, run_of
-from support.account.near import differing
+from support.account.near import differing, near
 from support.account.random_histories import runs
 from support.aggregator.random_runs import random_processes
 
@@ -17,12 +18,15 @@ from goodput.account import Run
 from goodput.account.account import Account, Engine
 from goodput.account.facts import gather
 from goodput.account.fold import padded
+from goodput.account.ranks import RankAccount, RankColumns, sum_gpu_ns
 from goodput.account.stall_threshold import StepLengths
 from goodput.columns import snapshot
+from goodput.columns.engine import ColumnEngine
 from goodput.columns.fold import fold_columns
-from goodput.columns.groups import ColumnGroups
 from goodput.wire.step_blocks import encode_rows
 from goodput.wire.step_columns import decode
+
+RANK_PROPERTIES = [name for name, value in vars(RankAccount).items() if isinstance(value, property)]
 
 
 def values_of(attempt) -> np.ndarray:
@@ -57,7 +61,7 @@ def stored(engine: Engine) -> Engine:
 
 def by_columns(run: Run, facts, rng: random.Random) -> Account:
     """Fed in parts of any length; the engine is copied, and stored and read back, at any moment."""
-    engine = Engine(run, facts, groups_type=ColumnGroups)
+    engine = ColumnEngine(run, facts)
     keys = [(a.rank, a.attempt) for own in facts.by_rank.values() for a in own]
     left = {key: values_of(run.attempts[key]) for key in keys}
     while any(values.shape[1] for values in left.values()):
@@ -79,6 +83,18 @@ def assert_same(run: Run, facts, rng: random.Random) -> None:
     expected, found = by_rows(run, facts), by_columns(run, facts, rng)
     wrong = differing(found, expected)
     assert wrong == [], {name: (getattr(found, name), getattr(expected, name)) for name in wrong}
+    assert_ranks_same(found.ranks, list(expected.ranks), rng)
+
+
+def assert_ranks_same(columns: Sequence[RankAccount], ranks: list[RankAccount], rng: random.Random) -> None:
+    """Everything that is asked of all ranks at once is what each rank has."""
+    assert isinstance(columns, RankColumns)
+    for name in (*RankAccount.__match_args__, *RANK_PROPERTIES):
+        assert near(columns.values(name), [getattr(rank, name) for rank in ranks]), name
+    assert columns.gpu_ns() == sum_gpu_ns(ranks)
+    some = [at for at in range(len(ranks)) if rng.random() < 0.5]
+    assert near(columns.chosen(some), [ranks[at] for at in some])
+    assert all(near(columns[at], rank) for at, rank in enumerate(ranks))
 
 
 @settings(max_examples=70)
@@ -152,7 +168,7 @@ def test_only_irregular_steps_are_folded_one_by_one():
             one.step(forward=0.9, communication=0.1)
     run = run_of(*processes)
     facts = gather(run, processes[0].now_ns, ns(60), window=(None, ns(1020.5)))
-    engine, folded = Engine(run, facts, groups_type=ColumnGroups), []
+    engine, folded = ColumnEngine(run, facts), []
     row = engine.row
     engine.row = lambda key, one: (folded.append((key[0], one.number)), row(key, one))  # type: ignore[method-assign]
     fold_columns(engine, {key: values_of(attempt) for key, attempt in run.attempts.items()})

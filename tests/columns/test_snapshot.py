@@ -14,8 +14,8 @@ from goodput.account.slow_ranks.onset import Onset, Stretch
 from goodput.account.stall_threshold import StepLengths
 from goodput.columns import snapshot
 from goodput.columns.attempts import columns_of
+from goodput.columns.engine import ColumnEngine
 from goodput.columns.fold import fold_columns
-from goodput.columns.groups import ColumnGroups
 from goodput.columns.snapshot import SnapshotError, decode, encode
 
 
@@ -27,7 +27,7 @@ def folded(steps: int = 40) -> tuple[Engine, StepLengths]:
         for _ in range(steps):
             one.step(forward=0.5 + one.rank / 8, communication=0.25, samples=8)
     run = run_of(*ranks)
-    engine = Engine(run, gather(run, max(one.now_ns for one in ranks), ns(60)), groups_type=ColumnGroups)
+    engine = ColumnEngine(run, gather(run, max(one.now_ns for one in ranks), ns(60)))
     fold_columns(engine, {key: columns_of(attempt.ordered_rows()) for key, attempt in run.attempts.items()})
     lengths = StepLengths.for_threshold(0.01)
     for attempt in run.attempts.values():

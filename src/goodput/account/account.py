@@ -8,22 +8,17 @@ are at hand; `Engine` takes rows one by one. Cost: about 10 us per step and rank
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from operator import add
+from operator import add, mul
+from typing import Any
 
 from goodput.account.attempts import Attempt, Row, Run
 from goodput.account.collectives.arrival_skew import LeastWaits
-from goodput.account.collectives.operation_sums import (
-    Exposed,
-    Operations,
-    by_operation,
-    comparing,
-    exposed_of,
-)
+from goodput.account.collectives.operation_sums import Operations, comparing, exposed_of, summing
 from goodput.account.collectives.slow_issue import SlowIssue, slow_issue
 from goodput.account.collectives.slow_link import SlowLink
 from goodput.account.document_types import Gain, StepLines
@@ -32,9 +27,10 @@ from goodput.account.fold import PRODUCTIVE, Fold, PaidOnce
 from goodput.account.hardware import energy_mj, is_cut, states_of
 from goodput.account.loader_summary import LoaderSummary, summarize_loaders
 from goodput.account.peaks import peak
+from goodput.account.ranks import RankAccount, chosen, sum_gpu_ns, values
 from goodput.account.sampled_stacks import sampled_ranks
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
-from goodput.account.states import BEGINNING, INDEX, NOTHING, vector
+from goodput.account.states import BEGINNING, INDEX, vector
 from goodput.account.straggler import Groups, Straggler, sum_stragglers
 from goodput.defaults import ESTIMATED_LOADER, ESTIMATED_OPTIMIZER, STALL_SECONDS
 from goodput.slices import AT_A_TIME, Slices, result_of
@@ -42,7 +38,7 @@ from goodput.wire.sampled_stacks import SampledStacks
 
 _DOWN, _UNOBSERVED, _STARTUP = INDEX["down"], INDEX["unobserved"], INDEX["startup"]
 
-_DECLARED_KEPT = (
+DECLARED_KEPT = (
     *("host", "role", "worker", "dtype", "stage", "devices", "microbatches", "flops_unknown"),
     *("gpu_hour_cost", "gpu_power_watts", "ideal_samples_per_second", "reached_flops_per_second"),
     *("reached_bus_bytes_per_second", "h2d_bytes_per_second", "reached_h2d_bytes_per_second"),
@@ -51,78 +47,6 @@ _DECLARED_KEPT = (
 # Ends of an attempt that are no failure; being killed is one.
 NO_FAILURE = ("finished", "resumed", "cancelled")
 FACTORS = ("availability", "step_efficiency", "goodput", "compute_efficiency", "mfu", "hfu")
-
-
-@dataclass(slots=True)
-class RankAccount:
-    """One expected rank: its sums and declared fields. `states` is in ns of wall time, not yet weighed by `devices`.
-
-    Where `count` is more than one it stands for so many ranks from `rank` on, each with these sums: none reported.
-    """
-
-    rank: int
-    wall_ns: int = 0
-    host: str = ""
-    role: str = ""
-    worker: str = ""
-    stage: int | None = None
-    devices: int = 1
-    states: list[int] = field(default_factory=vector)
-    kept_steps: int = 0
-    lost_steps: int = 0
-    kept_ns: int = 0
-    saved_ns: int = 0  # spent in saving checkpoints, kept or lost
-    device_ns: int = 0  # length of steps that the device clock divided into phases, kept or lost
-    kept_samples: float = 0.0
-    flops: float | None = None
-    hardware_flops: float | None = None
-    peak: float | None = None
-    reached_flops_per_second: float | None = None
-    reached_bus_bytes_per_second: float | None = None
-    h2d_bytes_per_second: float | None = None
-    reached_h2d_bytes_per_second: float | None = None
-    core_wait_ratio: float | None = None
-    ideal_samples_per_second: float | None = None
-    best_samples_per_second: float | None = None
-    microbatches: int | None = None
-    dtype: str = ""
-    flops_unknown: str = ""
-    gpu_hour_cost: float | None = None
-    gpu_power_watts: float | None = None
-    observed: bool = False
-    guessed_loader: bool = False  # part of `loader` is estimated: no loader was known
-    guessed_update: bool = False  # part of `productive` is estimated: there was no optimizer
-    sampled: bool = False  # samples say how much of its compute the device was idle
-    energy_mj: int = 0  # measured, by all its devices
-    metered: list[int] = field(
-        default_factory=lambda: NOTHING
-    )  # the part of `states` that this energy covers
-    exposed: list[Exposed] = field(default_factory=list)  # communication of each attempt, by operation
-    count: int = 1
-
-    @property
-    def all_devices(self) -> int:
-        """The devices of all ranks that it stands for."""
-        return self.devices * self.count
-
-    def role_name(self) -> str:
-        """The declared role, else whether it trains or generates, as far as that is seen."""
-        if self.role or not self.observed:
-            return self.role or "unobserved"
-        makes_steps = self.kept_steps + self.lost_steps > 0
-        return "generator" if self.states[INDEX["rollout"]] and not makes_steps else "trainer"
-
-
-def sum_gpu_ns(ranks: Iterable[RankAccount]) -> list[int]:
-    """GPU-ns per state: the ranks' sums, weighed by their devices."""
-    by_devices: dict[int, list[list[int]]] = {}
-    for rank in ranks:
-        by_devices.setdefault(rank.devices * rank.count, []).append(rank.states)
-    total = vector()
-    for devices, states in by_devices.items():
-        for i, ns in enumerate(map(sum, zip(*states, strict=True))):
-            total[i] += ns * devices
-    return total
 
 
 @dataclass
@@ -140,6 +64,11 @@ class Restart:
 
     def gpu_ns(self) -> int:
         return self.down_gpu_ns + self.lost_gpu_ns + self.startup_gpu_ns
+
+    def add_gap(self, state: int, gpu_ns: int) -> None:
+        """Add time before this start in which no process of a rank existed."""
+        self.down_gpu_ns += gpu_ns if state == _DOWN else 0
+        self.startup_gpu_ns += gpu_ns if state == _STARTUP else 0
 
 
 @dataclass(frozen=True)
@@ -165,7 +94,7 @@ class Account:
     end_ns: int
     status: str
     world_size: int
-    ranks: list[RankAccount]
+    ranks: Sequence[RankAccount]
     restarts: list[Restart]
     straggler: Straggler
     threshold_ns: int
@@ -195,6 +124,14 @@ class Account:
     replayed: ReplayedGains | None = None  # where its steps were at hand
     slow_link: SlowLink | None = None  # now, where agents report the connections of its ranks
 
+    def of(self, name: str) -> list[Any]:
+        """An attribute of each rank."""
+        return values(self.ranks, name)
+
+    def _weighed(self, name: str) -> int:
+        """The sum over all ranks' devices."""
+        return sum(map(mul, self.of(name), self.of("all_devices")))
+
     def gpu_ns(self) -> list[int]:
         return list(self._gpu_ns)
 
@@ -204,36 +141,51 @@ class Account:
 
     @cached_property
     def operations(self) -> Operations:
-        return by_operation(((rank.devices, rank.exposed) for rank in self.ranks), self.least_waits)
+        return result_of(self.summing_operations())
+
+    def summing_operations(self) -> Slices[Operations]:
+        """`operations` in slices, which then are computed."""
+        if not any(self.of("has_operations")):
+            self.least_waits, self.operations = LeastWaits(), {}
+            return {}
+        exposed = self.of("exposed")
+        self.least_waits = yield from comparing(exposed)
+        self.operations = yield from summing(zip(self.of("devices"), exposed, strict=True), self.least_waits)
+        return self.operations
 
     @cached_property
     def least_waits(self) -> LeastWaits:
         """The ranks that waited least in each operation."""
-        return result_of(comparing(rank.exposed for rank in self.ranks))
+        return result_of(comparing(self.of("exposed")))
 
     @cached_property
     def _wall_gpu_ns(self) -> int:
-        return sum(rank.wall_ns * rank.all_devices for rank in self.ranks)
+        return self._weighed("wall_ns")
 
     def rank_count(self) -> int:
         """The number of ranks that were ever expected."""
-        return sum(rank.count for rank in self.ranks)
+        return sum(self.of("count"))
+
+    def hosts(self) -> dict[int, str]:
+        """By rank, of the ranges of ranks without a report only the first."""
+        return dict(zip(self.of("rank"), self.of("host"), strict=True))
 
     @cached_property
     def slow_issue(self) -> SlowIssue | None:
         if self.is_part and not self.is_to_end:
             return None  # The newest calls' times are no figure of an hour ago.
-        return slow_issue(self.ranks, self.straggler.peers)
+        return slow_issue(self.ranks, self.straggler.peers) if any(self.of("has_operations")) else None
 
-    def by_role(self) -> dict[str, list[RankAccount]]:
+    def by_role(self) -> dict[str, Sequence[RankAccount]]:
         """The ranks of each role, the role with the most GPU time first; {} where all ranks have one role."""
-        parts: dict[str, list[RankAccount]] = {}
-        for rank in self.ranks:
-            parts.setdefault(rank.role_name(), []).append(rank)
+        parts: dict[str, list[int]] = {}
+        for at, role in enumerate(self.of("role_name")):
+            parts.setdefault(role, []).append(at)
         if len(parts) < 2 or parts.keys() == {"trainer", "unobserved"}:
             return {}
-        weight = {role: sum(r.wall_ns * r.all_devices for r in ranks) for role, ranks in parts.items()}
-        return {role: parts[role] for role in sorted(parts, key=lambda role: (-weight[role], role))}
+        ranks = {role: chosen(self.ranks, at) for role, at in parts.items()}
+        weight = {role: sum(sum_gpu_ns(own)) for role, own in ranks.items()}
+        return {role: ranks[role] for role in sorted(parts, key=lambda role: (-weight[role], role))}
 
     def wall_gpu_ns(self) -> int:
         return self._wall_gpu_ns
@@ -241,11 +193,11 @@ class Account:
     def device_share(self) -> float:
         """Share of the observed GPU time whose phases are on a device's clock; the rest is on the host's."""
         observed = self.wall_gpu_ns() - self.gpu_ns()[_UNOBSERVED]
-        return sum(rank.device_ns * rank.devices for rank in self.ranks) / observed if observed > 0 else 0.0
+        return self._weighed("device_ns") / observed if observed > 0 else 0.0
 
     def phases_share(self) -> float | None:
         """Share of the whole run's steps whose phases were measured; the others' time is unattributed."""
-        steps = sum(rank.kept_steps + rank.lost_steps for rank in self.ranks)
+        steps = sum(self.of("kept_steps")) + sum(self.of("lost_steps"))
         return max(1 - self.unmeasured / steps, 0.0) if steps else None
 
     def ratio(self, factor: str) -> float | None:
@@ -257,27 +209,24 @@ class Account:
         """The factor as it follows from the inputs, also above 1."""
         wall = self.wall_gpu_ns()
         productive = self.gpu_ns()[PRODUCTIVE]
-        kept = sum(rank.kept_ns * rank.devices for rank in self.ranks)
+        kept = self._weighed("kept_ns")
         if factor == "availability":
             return kept / wall if wall else None
         if factor == "step_efficiency":
             return productive / kept if kept else None
         if factor == "goodput":
             return productive / wall if wall else None
-        flops: float = 0
-        most: float = 0
-        for rank in self.ranks:
-            done = rank.hardware_flops if factor == "hfu" else rank.flops
-            if done is None or rank.peak is None:
-                return None
-            flops += done
-            spent_ns = rank.states[PRODUCTIVE] if factor == "compute_efficiency" else rank.wall_ns
-            most += rank.peak * spent_ns * rank.count
-        return flops * 1e9 / most if most else None
+        done = self.of("hardware_flops" if factor == "hfu" else "flops")
+        peaks = self.of("peak")
+        if None in done or None in peaks:
+            return None
+        spent_ns = self.of("productive_ns" if factor == "compute_efficiency" else "wall_ns")
+        most = sum(map(mul, map(mul, peaks, spent_ns), self.of("count")))
+        return sum(done) * 1e9 / most if most else None
 
     def gpu_hour_cost(self) -> float | None:
         """Mean price in dollars over the ranks that declare one."""
-        prices = [rank.gpu_hour_cost for rank in self.ranks if rank.gpu_hour_cost is not None]
+        prices = [price for price in self.of("gpu_hour_cost") if price is not None]
         return sum(prices) / len(prices) if prices else None
 
 
@@ -376,13 +325,8 @@ class Engine:
         yield from self._settling(tails)
         straggler = yield from sum_stragglers(self.groups)
         restarts = {n: Restart(n, facts.starts[n], facts.points[n]) for n in facts.restarts}
-        typical = _typical(run)
         once = PaidOnce(facts)
-        ranks = []
-        for some in facts.expected.apart(facts.by_rank):
-            if len(ranks) % AT_A_TIME == 0:
-                yield
-            ranks.append(_rank_account(self, some, restarts, typical, once))
+        ranks = yield from self.summing_ranks(restarts, once)
         yield
         result = Account(
             run=run.name,
@@ -417,6 +361,15 @@ class Engine:
         yield
         _count_failures(result, run, facts)
         return result
+
+    def summing_ranks(self, restarts: dict[int, Restart], once: PaidOnce) -> Slices[Sequence[RankAccount]]:
+        """The ranks once the folds are finished, in slices; adds to `restarts` and `once` what they cost."""
+        usual, ranks = typical(self.run), []
+        for some in self.facts.expected.apart(self.facts.by_rank):
+            if len(ranks) % AT_A_TIME == 0:
+                yield
+            ranks.append(_rank_account(self, some, restarts, usual, once))
+        return ranks
 
 
 def compute(
@@ -466,15 +419,13 @@ def _rank_account(
     for attempt in attempts:
         fold = engine.folds[rank, attempt.attempt]
         _add_attempt(result, attempt, fold, restarts)
-        once.add(attempt, fold, result.devices)
+        spent = [(kept + rest) * result.devices for kept, rest in zip(fold.kept, fold.rest, strict=True)]
+        once.add(attempt.attempt, spent, [ns * result.devices for ns in fold.ending])
     for start, end, state, attempt in gaps(engine.facts, rank):
         result.states[state] += end - start
         once.add_gap(attempt, state, (end - start) * result.devices)
-        restart = None if attempt is None else restarts.get(attempt.attempt)
-        if restart is not None and state == _DOWN:
-            restart.down_gpu_ns += (end - start) * result.devices
-        elif restart is not None and state == _STARTUP:
-            restart.startup_gpu_ns += (end - start) * result.devices
+        if attempt is not None and attempt.attempt in restarts:
+            restarts[attempt.attempt].add_gap(state, (end - start) * result.devices)
     return result
 
 
@@ -486,7 +437,7 @@ def _describe(result: RankAccount, attempts: list[Attempt], typical: tuple[int, 
         result.flops = result.hardware_flops = 0.0
         return
     newest = attempts[-1]
-    for name in _DECLARED_KEPT:
+    for name in DECLARED_KEPT:
         setattr(result, name, getattr(newest, name))
     result.peak = peak_of(newest)
     result.flops = None if any(a.flops_per_step is None for a in attempts) else 0.0
@@ -502,7 +453,7 @@ def peak_of(attempt: Attempt) -> float | None:
     return None if found is None else found * attempt.devices
 
 
-def _typical(run: Run) -> tuple[int, float | None]:
+def typical(run: Run) -> tuple[int, float | None]:
     """Devices per rank, and the peak if all reported ranks have the same."""
     attempts = list(run.attempts.values())
     peaks = {peak_of(a) for a in attempts}

@@ -5,10 +5,10 @@ GPU-seconds are floats, what is unknown is None, lists are sorted by rank or by 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from goodput.account import figures, sampled_stacks
-from goodput.account.account import FACTORS, Account, RankAccount, sum_gpu_ns
+from goodput.account.account import FACTORS, Account
 from goodput.account.collectives import operation_sums
 from goodput.account.collectives.bandwidth import BusBandwidth, Ceiling, bus_factor
 from goodput.account.collectives.slow_link import slow_link_document
@@ -29,6 +29,7 @@ from goodput.account.document_types import (
     Total,
     UnseenRanks,
 )
+from goodput.account.ranks import RankAccount, sum_gpu_ns, values
 from goodput.account.states import INDEX, STATES
 from goodput.wire.operation_row import UNKNOWN
 
@@ -39,7 +40,7 @@ UNSEEN_LISTED_MAX = 256
 def document(account: Account, causes: list[Cause] | None = None) -> AccountDocument:
     """The account as a JSON-ready dictionary."""
     gpu_ns, wall = account.gpu_ns(), account.wall_gpu_ns()
-    dollars, joules, ranks = figures.money(account), figures.energy(account), account.ranks
+    dollars, joules = figures.money(account), figures.energy(account)
     roles = account.by_role()
     listed, unseen = _ranks(account, bool(roles))
     reached = figures.reached_efficiency(account)
@@ -55,14 +56,14 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         "reachable": None if reached is None else {"compute_efficiency": reached},
         "device_copies": figures.device_copies(account),
         "coverage": {
-            "ranks": sum(rank.observed for rank in ranks) / account.rank_count() if ranks else None,
+            "ranks": sum(account.of("observed")) / account.rank_count() if len(account.ranks) else None,
             "time": 1 - gpu_ns[INDEX["unobserved"]] / wall if wall else None,
             "device_clock": account.device_share(),
             "phases": account.phases_share(),
         },
         "steps": {
-            "kept": sum(rank.kept_steps for rank in ranks),
-            "lost": sum(rank.lost_steps for rank in ranks),
+            "kept": sum(account.of("kept_steps")),
+            "lost": sum(account.of("lost_steps")),
         },
         "samples": account.samples,
         "stall_threshold_seconds": account.threshold_ns / 1e9,
@@ -100,7 +101,7 @@ def _ranks(account: Account, has_roles: bool) -> tuple[list[Rank], list[UnseenRa
     more: list[UnseenRanks] = []
     left = UNSEEN_LISTED_MAX
     for rank in account.ranks:
-        role = rank.role_name() if has_roles else rank.role
+        role = rank.role_name if has_roles else rank.role
         count = rank.count if rank.observed else min(rank.count, left)
         left -= 0 if rank.observed else count
         listed += [_rank(rank, rank.rank + at, role) for at in range(count)]
@@ -119,13 +120,13 @@ def _rank_range(rank: RankAccount, first: int, count: int) -> UnseenRanks:
     }
 
 
-def _role(role: str, ranks: list[RankAccount]) -> Role:
+def _role(role: str, ranks: Sequence[RankAccount]) -> Role:
     gpu_ns = sum_gpu_ns(ranks)
     total = sum(gpu_ns)
-    kept, lost = (sum(getattr(rank, name) for rank in ranks) for name in ("kept_steps", "lost_steps"))
+    kept, lost = (sum(values(ranks, name)) for name in ("kept_steps", "lost_steps"))
     return {
         "role": role,
-        "ranks": sum(rank.count for rank in ranks),
+        "ranks": sum(values(ranks, "count")),
         "gpu_seconds": total / 1e9,
         "states": _states(gpu_ns),
         "steps": {"kept": kept, "lost": lost},
@@ -141,10 +142,14 @@ def _basis(account: Account, joules: Total | None) -> dict[str, str]:
     """Which figures are measured, estimated or unknown."""
     known = {factor: account.ratio(factor) is not None for factor in FACTORS}
     # A run log may have `launch` as a phase, without samples.
-    launch = any(rank.sampled for rank in account.ranks) or account.gpu_ns()[INDEX["launch"]] > 0
+    launch = any(account.of("sampled")) or account.gpu_ns()[INDEX["launch"]] > 0
     pipe = figures.pipeline(account)
-    guessed = any(rank.guessed_loader and rank.states[INDEX["loader"]] for rank in account.ranks)
-    by_hand = any(rank.guessed_update and rank.states[INDEX["productive"]] for rank in account.ranks)
+    guessed = any(account.of("guessed_loader")) and any(
+        rank.guessed_loader and rank.states[INDEX["loader"]] for rank in account.ranks
+    )
+    by_hand = any(account.of("guessed_update")) and any(
+        rank.guessed_update and rank.states[INDEX["productive"]] for rank in account.ranks
+    )
     return {
         "states": "measured",
         "productive": "estimated" if by_hand else "measured",
@@ -156,7 +161,7 @@ def _basis(account: Account, joules: Total | None) -> dict[str, str]:
         "slowdown": "unknown" if account.straggler.slowdown() is None else "estimated",
         "energy": figures.energy_basis(account) if joules else "unknown",
         "whole_run": "unknown" if figures.whole_run(account) is None else "estimated",
-        "collectives": operation_sums.basis(account.ranks),
+        "collectives": operation_sums.basis(account.of("exposed"), account.of("device_ns")),
         "collective_skew": operation_sums.skew_basis(account.operations),
     }
 
@@ -166,7 +171,7 @@ def rank_collectives(account: Account, limit: int, offset: int) -> RankCollectiv
     waited = [rank for rank in account.ranks if any(one.ns for one in rank.exposed)]
     return {
         "run": account.run,
-        "basis": operation_sums.basis(account.ranks),
+        "basis": operation_sums.basis(account.of("exposed"), account.of("device_ns")),
         "total": len(waited),
         "ranks": [_rank_operations(rank, account) for rank in waited[offset : offset + limit]],
     }
@@ -271,7 +276,7 @@ def _restart(restart, price: float | None) -> Restart:
 
 
 def _straggler(account: Account) -> Straggler:
-    hosts = {rank.rank: rank.host for rank in account.ranks}
+    hosts = account.hosts()
     culprit = account.straggler.culprit()
     return {
         "slowdown": account.straggler.slowdown(),
@@ -311,7 +316,7 @@ def slow_issue(account: Account) -> SlowIssue | None:
         return None
     return {
         "rank": found.rank,
-        "host": next(rank.host for rank in account.ranks if rank.rank == found.rank),
+        "host": account.hosts()[found.rank],
         "group": found.group,
         "operation": found.operation,
         "seconds": found.issue_ns / 1e9,

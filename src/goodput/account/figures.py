@@ -5,11 +5,12 @@ Ratios are ratios of sums; what is unknown is None.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf, sqrt
+from operator import mul, or_
 from statistics import median_low
 
-from goodput.account.account import Account, RankAccount, sum_gpu_ns
+from goodput.account.account import Account
 from goodput.account.collectives import operation_sums
 from goodput.account.collectives.bandwidth import Ceiling, bus_ceiling
 from goodput.account.collectives.operation_sums import OperationTime
@@ -25,6 +26,7 @@ from goodput.account.document_types import (
     WholeRun,
 )
 from goodput.account.flops import too_high
+from goodput.account.ranks import RankAccount, chosen, sum_gpu_ns, values
 from goodput.account.states import INDEX, STATES
 from goodput.slices import AT_A_TIME, Slices, result_of
 
@@ -48,7 +50,7 @@ def checkpoints(account: Account) -> Checkpoints:
     optimum checkpoint interval (2006).
     """
     alive, commits, failures = account.alive_ns / 1e9, account.commits, account.failures
-    most = max((rank.saved_ns for rank in account.ranks), default=0) / 1e9
+    most = max(account.of("saved_ns"), default=0) / 1e9
     save = most / commits if commits and most else None
     between = alive / failures if failures else None
     return {
@@ -93,7 +95,7 @@ def at_full_length(account: Account, gpu_seconds: float, once: float) -> float:
 
 def length_factor(account: Account) -> float | None:
     """The factor by which recurring time grows until the run has made all of its steps; None if that is unknown."""
-    done = max((rank.kept_steps for rank in account.ranks), default=0)
+    done = max(account.of("kept_steps"), default=0)
     if not done or account.next_step is None:
         return None
     missing = max((account.total_steps or TYPICAL_STEPS) - account.next_step, 0)
@@ -120,17 +122,17 @@ def throughput(account: Account) -> Throughput:
     above 1, which only a wrong declared ideal can cause (see input_errors). Where only some of the ranks that step report
     samples, they stand for all, since the samples may be those of the whole batch; see `_samples_basis`.
     """
-    kept = sum(rank.kept_samples for rank in account.ranks)
+    kept = sum(account.of("kept_samples"))
     wall = account.allocated_ns / 1e9
     reporters, silent = _reporters(account.ranks)
-    counted = reporters if reporters and silent else account.ranks
+    counted = reporters if len(reporters) and len(silent) else account.ranks
     ideal, basis = _ideal(counted, "ideal_samples_per_second"), "given"
     if ideal is None:
         ideal, basis = _ideal(counted, "best_samples_per_second", shown=True), "best shown"
-    elif silent and any(rank.ideal_samples_per_second is not None for rank in silent):
+    elif any(rate is not None for rate in values(silent, "ideal_samples_per_second")):
         # The ideal is given for each rank: of these samples, or a part of what the batch needs?
         whole = _ideal(account.ranks, "ideal_samples_per_second")
-        ideal = whole if any(map(_exceeds_ideal, reporters)) else None
+        ideal = whole if _exceed_ideal(reporters) else None
     samples_basis = _samples_basis(reporters, silent, kept, ideal, basis)
     if samples_basis == "whole batch on each rank":
         kept /= len(reporters)
@@ -148,21 +150,31 @@ def throughput(account: Account) -> Throughput:
     }
 
 
-def _reporters(ranks: list[RankAccount]) -> tuple[list[RankAccount], list[RankAccount]]:
+def _reporters(ranks: Sequence[RankAccount]) -> tuple[Sequence[RankAccount], Sequence[RankAccount]]:
     """The ranks that report samples, and those that complete steps without."""
-    reporters = [rank for rank in ranks if rank.kept_samples or rank.best_samples_per_second]
-    others = [rank for rank in ranks if not (rank.kept_samples or rank.best_samples_per_second)]
-    return reporters, [rank for rank in others if rank.kept_steps or rank.lost_steps]
+    kept, best = values(ranks, "kept_samples"), values(ranks, "best_samples_per_second")
+    steps = map(or_, values(ranks, "kept_steps"), values(ranks, "lost_steps"))
+    reports = [bool(samples or rate) for samples, rate in zip(kept, best, strict=True)]
+    silent = [
+        at
+        for at, (some, is_reporter) in enumerate(zip(steps, reports, strict=True))
+        if some and not is_reporter
+    ]
+    reporters = ranks if all(reports) else chosen(ranks, [at for at, one in enumerate(reports) if one])
+    return reporters, chosen(ranks, silent)
 
 
-def _exceeds_ideal(rank: RankAccount) -> bool:
+def _exceed_ideal(ranks: Sequence[RankAccount]) -> bool:
     """Whether a rank reports more than its declared ideal allows, so samples that are not its own alone."""
-    return (rank.best_samples_per_second or 0.0) > (rank.ideal_samples_per_second or inf)
+    both = zip(
+        values(ranks, "best_samples_per_second"), values(ranks, "ideal_samples_per_second"), strict=True
+    )
+    return any((best or 0.0) > (ideal or inf) for best, ideal in both)
 
 
 def _samples_basis(
-    reporters: list[RankAccount],
-    silent: list[RankAccount],
+    reporters: Sequence[RankAccount],
+    silent: Sequence[RankAccount],
     kept: float,
     ideal: float | None,
     basis: str,
@@ -172,33 +184,39 @@ def _samples_basis(
     The last is the usual case of equal batches, but also that of the whole batch reported by each rank, whose sum is too large
     by their number: "whole batch on each rank" if the declared ideal rules out the first.
     """
-    if not reporters:
+    if not len(reporters):
         return None
-    if silent:
+    if len(silent):
         return "one rank" if len(reporters) == 1 else "some ranks"
-    if len(reporters) < 2 or len({(rank.kept_samples, rank.kept_steps) for rank in reporters}) > 1:
+    made = zip(values(reporters, "kept_samples"), values(reporters, "kept_steps"), strict=True)
+    if len(reporters) < 2 or len(set(made)) > 1:
         return "each rank"
     is_whole = ideal is not None and basis == "given" and kept / len(reporters) <= ideal < kept
     return "whole batch on each rank" if is_whole else "same on each rank"
 
 
-def _ideal(ranks: list[RankAccount], name: str, shown: bool = False) -> float | None:
+def _ideal(ranks: Sequence[RankAccount], name: str, shown: bool = False) -> float | None:
     """Samples that these ranks could have done in their wall time.
 
     With `shown` it is at least what each rank did: its last steps may be its fastest and too few for a stretch.
     """
-    pairs = zip(_rates(ranks, name), ranks, strict=False)
-    ideals = [rank.count * max(rate * rank.wall_ns / 1e9, rank.kept_samples * shown) for rate, rank in pairs]
+    rates = _rates(ranks, name)
+    columns = (values(ranks, one) for one in ("count", "wall_ns", "kept_samples")) if rates else ()
+    ideals = [
+        count * max(rate * wall_ns / 1e9, kept * shown)
+        for rate, count, wall_ns, kept in zip(rates, *columns, strict=True)
+    ]
     return sum(ideals) if ideals else None
 
 
-def _rates(ranks: list[RankAccount], name: str) -> list[float]:
+def _rates(ranks: Sequence[RankAccount], name: str) -> list[float]:
     """A declared rate of each rank, the others' mean for a rank without one; empty if no rank declares it."""
-    declared = [rate for rank in ranks if (rate := getattr(rank, name)) is not None]
+    rates = values(ranks, name)
+    declared = [rate for rate in rates if rate is not None]
     if not declared:
         return []
     usual = sum(declared) / len(declared)
-    return [usual if (rate := getattr(rank, name)) is None else rate for rank in ranks]
+    return [usual if rate is None else rate for rate in rates]
 
 
 def pipeline(account: Account) -> Bubble | None:
@@ -207,13 +225,20 @@ def pipeline(account: Account) -> Bubble | None:
     For p stages and m microbatches (p - 1) / (m + p - 1) of a step is idle at best (Huang et al., "GPipe", 2019;
     Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", 2021). None without stages.
     """
-    staged = [rank for rank in account.ranks if rank.stage is not None and rank.observed]
-    stages = 1 + max((rank.stage or 0 for rank in staged), default=0)
+    stage, observed = account.of("stage"), account.of("observed")
+    stages = 1 + max(
+        (one for one, seen in zip(stage, observed, strict=True) if seen and one is not None), default=0
+    )
     if stages < 2:
         return None
-    kept = sum(rank.kept_ns * rank.devices for rank in staged)
-    waited = sum(sum(rank.states[i] for i in _WAITING) * rank.devices for rank in staged)
-    counts = {rank.microbatches for rank in staged}
+    kept = waited = 0
+    counts = set()
+    columns = map(account.of, ("kept_ns", "states", "devices", "microbatches"))
+    for one, seen, kept_ns, states, devices, many in zip(stage, observed, *columns, strict=True):
+        if seen and one is not None:
+            kept += kept_ns * devices
+            waited += sum(states[i] for i in _WAITING) * devices
+            counts.add(many)
     micro = counts.pop() if len(counts) == 1 else None
     ideal = (stages - 1) / (micro + stages - 1) if micro else None
     bubble = waited / kept if kept else None
@@ -235,15 +260,16 @@ def summing_pipeline_waits(account: Account, microbatches: int | None) -> Slices
     """As `pipeline_waits`, in slices."""
     spent: dict[tuple[int, str], int] = {}
     steps: dict[int, int] = {}
-    for at, rank in enumerate(account.ranks):
+    columns = zip(*map(account.of, ("stage", "kept_steps", "exposed")), strict=True)
+    for at, (stage, kept, exposed) in enumerate(columns):
         if at % AT_A_TIME == 0:
             yield
-        if rank.stage is None or not rank.kept_steps:
+        if stage is None or not kept:
             continue
-        steps[rank.stage] = steps.get(rank.stage, 0) + rank.kept_steps
-        for (_, operation), row in operation_sums.of_rank(rank.exposed).items():
+        steps[stage] = steps.get(stage, 0) + kept
+        for (_, operation), row in operation_sums.of_rank(exposed).items():
             if operation in _POINT_TO_POINT:
-                key = rank.stage, operation
+                key = stage, operation
                 spent[key] = spent.get(key, 0) + row.gpu_ns
     return [
         {
@@ -258,7 +284,7 @@ def summing_pipeline_waits(account: Account, microbatches: int | None) -> Slices
 
 def probed_bus(account: Account) -> float | None:
     """Bus bandwidth of an all-reduce over the run's ranks, as the median node reached it in `goodput probe`."""
-    known = [rank.reached_bus_bytes_per_second for rank in account.ranks if rank.reached_bus_bytes_per_second]
+    known = [rate for rate in account.of("reached_bus_bytes_per_second") if rate]
     return median_low(known) if known else None
 
 
@@ -280,25 +306,28 @@ def energy(account: Account) -> Total | None:
     the declared mean power. Without one, unmeasured time of a process has the mean power of the measured time, and time
     without a process (_GONE) is None: unknown.
     """
-    if not any(rank.energy_mj for rank in account.ranks):
+    if not any(account.of("energy_mj")):
         return _weighed(account, "gpu_power_watts", 1e9)
-    lived_ns = sum(sum(rank.metered) * rank.devices for rank in account.ranks)
-    shown = sum(rank.energy_mj for rank in account.ranks) * 1e6 / lived_ns if lived_ns else None
+    measured, metered_ns = account.of("energy_mj"), [sum(own) for own in account.of("metered")]
+    lived_ns = sum(map(mul, metered_ns, account.of("devices")))
+    shown = sum(measured) * 1e6 / lived_ns if lived_ns else None
     totals: list[float | None] = [0.0] * len(STATES)
     declared = _rates(account.ranks, "gpu_power_watts") or [None] * len(account.ranks)
-    for rank, watts in zip(account.ranks, declared, strict=True):
-        metered_ns = sum(rank.metered)
-        for i, ns in enumerate(rank.states):
-            rest_ns = ns - rank.metered[i]
+    columns = map(account.of, ("states", "metered", "all_devices"))
+    for watts, energy_mj, lived, states, metered, devices in zip(
+        declared, measured, metered_ns, *columns, strict=True
+    ):
+        for i, ns in enumerate(states):
+            rest_ns = ns - metered[i]
             power = shown if watts is None and i not in _GONE else watts
             joules = totals[i]
             if joules is None or (rest_ns and power is None):
                 totals[i] = None
                 continue
-            if rank.metered[i]:
-                joules += rank.energy_mj / 1e3 * (rank.metered[i] / metered_ns)
+            if metered[i]:
+                joules += energy_mj / 1e3 * (metered[i] / lived)
             if rest_ns and power is not None:
-                joules += rest_ns * rank.all_devices / 1e9 * power
+                joules += rest_ns * devices / 1e9 * power
             totals[i] = joules
     known = sum(joules for joules in totals if joules is not None)
     return {"total": known, "states": dict(zip(STATES, totals, strict=True))}
@@ -306,12 +335,12 @@ def energy(account: Account) -> Total | None:
 
 def energy_basis(account: Account) -> str:
     """ "measured" if no part of `energy` is an estimate, else "estimated"."""
-    measured = any(rank.energy_mj for rank in account.ranks)
-    declared = any(rank.gpu_power_watts is not None for rank in account.ranks)
+    measured = any(account.of("energy_mj"))
+    declared = any(watts is not None for watts in account.of("gpu_power_watts"))
     rest = any(
-        ns > metered and (declared or i not in _GONE)
-        for rank in account.ranks
-        for i, (ns, metered) in enumerate(zip(rank.states, rank.metered, strict=True))
+        ns > metered_ns and (declared or i not in _GONE)
+        for states, metered in zip(account.of("states"), account.of("metered"), strict=True)
+        for i, (ns, metered_ns) in enumerate(zip(states, metered, strict=True))
     )
     return "measured" if measured and not rest else "estimated"
 
@@ -320,12 +349,13 @@ def _weighed(account: Account, name: str, per_ns: float) -> Total | None:
     rates, totals = _rates(account.ranks, name), [0.0] * len(STATES)
     if not rates:
         return None
-    alike: dict[float, list[RankAccount]] = {}
-    for rank, rate in zip(account.ranks, rates, strict=True):
-        alike.setdefault(rate, []).append(rank)
-    for rate, ranks in alike.items():
+    alike: dict[float, list[int]] = {}
+    for at, rate in enumerate(rates):
+        alike.setdefault(rate, []).append(at)
+    for rate, places in alike.items():
         # Nearly always all ranks have one rate, and the account keeps the sums of all.
-        for i, ns in enumerate(account.gpu_ns() if len(alike) == 1 else sum_gpu_ns(ranks)):
+        some = account.gpu_ns() if len(alike) == 1 else sum_gpu_ns(chosen(account.ranks, places))
+        for i, ns in enumerate(some):
             totals[i] += ns / per_ns * rate
     return {"total": sum(totals), "states": dict(zip(STATES, totals, strict=True))}
 
@@ -334,7 +364,7 @@ def per_unit(account: Account, total: float | None) -> PerUnit | None:
     """Goodput per dollar or per joule: useful work for each unit of `total`; None without a total."""
     if not total:
         return None
-    flops = [rank.flops for rank in account.ranks if rank.flops is not None]
+    flops = [one for one in account.of("flops") if one is not None]
     samples = throughput(account)["samples"]
     return {
         "productive_gpu_seconds": account.gpu_ns()[_PRODUCTIVE] / 1e9 / total,
@@ -346,23 +376,23 @@ def per_unit(account: Account, total: float | None) -> PerUnit | None:
 def reached_efficiency(account: Account) -> float | None:
     """Model FLOPs / (peak reached in `goodput probe` x productive time); None unless all ranks with work were probed."""
     flops, most = 0.0, 0.0
-    for rank in account.ranks:
-        spent_ns = rank.states[_PRODUCTIVE]
+    columns = (account.of(name) for name in ("productive_ns", "flops", "reached_flops_per_second", "count"))
+    for spent_ns, done, reached, count in zip(*columns, strict=True):
         if not spent_ns:
             continue
-        if rank.flops is None or rank.reached_flops_per_second is None:
+        if done is None or reached is None:
             return None
-        flops += rank.flops
-        most += rank.reached_flops_per_second * spent_ns * rank.count
+        flops += done
+        most += reached * spent_ns * count
     return flops * 1e9 / most if most else None
 
 
 def device_copies(account: Account) -> DeviceCopies | None:
     """How fast traced steps copied to the device; of the rank farthest below what its node can do. None without one."""
+    copying = [at for at, rate in enumerate(account.of("h2d_bytes_per_second")) if rate]
     traced = [
-        (rank.h2d_bytes_per_second, rank.reached_h2d_bytes_per_second, rank)
-        for rank in account.ranks
-        if rank.h2d_bytes_per_second
+        (rank.h2d_bytes_per_second or 0.0, rank.reached_h2d_bytes_per_second, rank)
+        for rank in chosen(account.ranks, copying)
     ]
     if not traced:
         return None
@@ -396,7 +426,7 @@ def input_errors(account: Account) -> list[str]:
 
 def _utilisation_errors(account: Account) -> list[str]:
     """At most one error."""
-    first = next((rank for rank in account.ranks if rank.observed), None)
+    first = next((account.ranks[at] for at, seen in enumerate(account.of("observed")) if seen), None)
     about = {
         "world_size": account.rank_count(),
         "microbatches": (first.microbatches if first else None) or 1,

@@ -574,12 +574,13 @@ class PaidOnce:
         self._last = max(facts.starts, default=None) if facts.status == "finished" else None
         self._start, self._end = vector(), vector()
 
-    def add(self, attempt: Attempt, fold: Fold, devices: int) -> None:
-        if attempt.attempt == self._first:
+    def add(self, number: int, spent: Sequence[int], ending: Sequence[int]) -> None:
+        """GPU-ns by state of attempts of this number, and the part of them that follows the last step."""
+        if number == self._first:
             for i in BEGINNING:
-                self._start[i] += (fold.kept[i] + fold.rest[i]) * devices
-        if attempt.attempt == self._last:
-            self._end = [total + ns * devices for total, ns in zip(self._end, fold.ending, strict=True)]
+                self._start[i] += spent[i]
+        if number == self._last:
+            self._end = list(map(add, self._end, ending))
 
     def add_gap(self, attempt: Attempt | None, state: int, gpu_ns: int) -> None:
         """Time without an attempt, before `attempt` or, with None, after the rank's last."""

@@ -44,7 +44,7 @@ def summary(account) -> StackSamples | None:
     """The samples as part of the account document; None where no rank was sampled."""
     if not account.stacks:
         return None
-    stacks, hosts = [one for _, one in account.stacks], {rank.rank: rank.host for rank in account.ranks}
+    stacks, hosts = [one for _, one in account.stacks], account.hosts()
     total = sum(one.samples for one in stacks)
     return {
         "samples": total,

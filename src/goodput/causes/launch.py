@@ -27,9 +27,9 @@ ADVICE = (
 def _alone(account) -> str:
     """Name the rank that stands out. All ranks run the same code, so its node is the cause."""
     shares = sorted(
-        (rank.states[_LAUNCH] / spent, rank.rank, rank.host)
-        for rank in account.ranks
-        if (spent := rank.states[_LAUNCH] + rank.states[_PRODUCTIVE])
+        (states[_LAUNCH] / spent, rank, host)
+        for states, rank, host in zip(*map(account.of, ("states", "rank", "host")), strict=True)
+        if (spent := states[_LAUNCH] + states[_PRODUCTIVE])
     )
     most, rank, host = shares.pop()
     usual = median(share for share, *_ in shares) if shares else most

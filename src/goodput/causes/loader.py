@@ -24,13 +24,14 @@ ALONE = "check that node's disk, CPU and network, or the shard it reads."
 
 def advise(account) -> str:
     """Say whether one rank waits or all do, the main reason if the loader was measured, and what to change."""
-    waits = sorted((one.states[INDEX[STATE]], one.rank, one.host) for one in account.ranks if one.observed)
+    columns = zip(*map(account.of, ("states", "rank", "host", "observed")), strict=True)
+    waits = sorted((states[INDEX[STATE]], rank, host) for states, rank, host, seen in columns if seen)
     most, rank, host = waits.pop()
     found = _inside(account.loader)
     if waits and most > ALONE_RATIO_MIN * median(ns for ns, _, _ in waits):
         head = f"Rank {rank}{on(host)} waits for its loader much longer than the others"
         return f"{head}: {found or f'{ALONE}{where(account, rank)}'}"
-    if found is None and any(one.guessed_loader for one in account.ranks):
+    if found is None and any(account.of("guessed_loader")):
         return f"{'All ranks wait for their' if waits else 'The rank waits for its'} batches. {GUESSED}{where(account)}"
     head = "All ranks wait for their loaders" if waits else "The rank waits for its loader"
     if found is None:

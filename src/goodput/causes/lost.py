@@ -9,7 +9,7 @@ ADVICE = "Save checkpoints more often (they are cheap if asynchronous), and find
 
 def advise(account) -> str:
     """Advise more checkpoints only if the interval is above the best one, since each costs time."""
-    steps = sum(rank.lost_steps for rank in account.ranks)
+    steps = sum(account.of("lost_steps"))
     restarts = len(account.restarts)
     head = f"{steps} rank-steps were lost in {restarts} restart{'s' * (restarts != 1)}"
     saving = checkpoints(account)

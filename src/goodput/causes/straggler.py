@@ -40,7 +40,7 @@ def _slow_rank(account) -> list[tuple[float, str]]:
     if culprit is None:
         return []
     rank, state = culprit
-    host = next((r.host for r in account.ranks if r.rank == rank), "")
+    host = account.hosts().get(rank, "")
     share = dict(account.straggler.shares()).get(rank, 0.0)
     because = _BECAUSE.get(state, f"it spends longer in {state}")
     since = account.straggler.since(rank)
@@ -81,8 +81,8 @@ def _mostly(phase: str | None, state: str = "") -> str:
 
 def _more(account, share: float) -> str:
     """The host, else the stage, if all of its ranks together explain more of the waiting."""
-    hosts = {rank.host for rank in account.ranks}
-    stages = {rank.stage for rank in account.ranks if rank.stage is not None}
+    hosts = set(account.of("host"))
+    stages = set(account.of("stage")) - {None}
     host = more_than_rank(share, account.straggler.host_shares(), len(hosts))
     if host is not None:
         return f" ({100 * host[1]:.0f} % for all ranks on {host[0]})"

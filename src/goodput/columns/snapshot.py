@@ -27,6 +27,7 @@ from goodput.account.slow_ranks.onset import Onset
 from goodput.account.slow_ranks.pipeline import Pipeline
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.columns.attempts import ColumnAttempt
+from goodput.columns.engine import ColumnEngine
 from goodput.columns.groups import ColumnGroups, Compared
 
 # Raise it whenever a fold of the same rows has another result: then all rows are folded anew.
@@ -110,7 +111,7 @@ class FoldState(Struct, array_like=True):
         """The engine as it was, for the attempts of `run`; `follow` must be called next. Raises SnapshotError."""
         if not self.folds.keys() <= run.attempts.keys():
             raise SnapshotError("it has attempts that the run has not")
-        engine = Engine.__new__(Engine)
+        engine = ColumnEngine.__new__(ColumnEngine)
         engine.run, engine.planned, engine.folds = run, self.planned, {}
         for key, state in self.folds.items():
             fold = engine.folds[key] = Fold.__new__(Fold)

@@ -18,7 +18,6 @@ from goodput.account.account import Engine
 from goodput.account.facts import gather
 from goodput.account.hang import Hang
 from goodput.account.stall_threshold import StepLengths
-from goodput.account.straggler import Groups
 from goodput.defaults import STALE_SECONDS, STALL_SECONDS
 from goodput.runlog.last_moment import hang_at_end
 from goodput.runlog.lines import TIME_NS_MAX, Line, LineError, parse
@@ -235,7 +234,7 @@ def _engine(found: RunTrack, stall_seconds: float, window, columns) -> Engine:
         track.rewinds or track.attempt.start_ns <= -TIME_NS_MAX for track in found.tracks.values()
     )
     facts = gather(run, found.now_ns(), threshold_ns, stale_seconds, known_only, window)
-    return Engine(run, facts, groups_type=columns.ColumnGroups if is_columns else Groups)
+    return columns.ColumnEngine(run, facts) if is_columns else Engine(run, facts)
 
 
 def _measure(log_file: LogFile, scan: Scan, stall_seconds: float) -> None:

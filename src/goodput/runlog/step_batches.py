@@ -16,14 +16,14 @@ from goodput.account.account import Engine
 from goodput.account.fold import UNATTRIBUTED, Fold
 from goodput.account.resume import KEEP_ALL
 from goodput.account.states import INDEX, PLANNED, STATES
+from goodput.columns.engine import ColumnEngine
 from goodput.columns.fold import fold_columns
-from goodput.columns.groups import ColumnGroups
 from goodput.runlog.lines import TIME_NS_MAX, Line
 from goodput.runlog.scan_results import Problems
 from goodput.runlog.walk import ROUNDING_NS, Gap, Walk, phases_of
 from goodput.wire.step_blocks import DEVICE, END, NUMBER, SAMPLES, STEP, TOTALS
 
-__all__ = ["ColumnGroups", "StepBatches"]
+__all__ = ["ColumnEngine", "StepBatches"]
 
 LINES_AT_ONCE = 2048
 # With these, no sum over the steps of a batch can leave int64.
@@ -52,7 +52,7 @@ class StepBatches:
 
     def take(self, walk: Walk, number: int, line: Line) -> None:
         self._place += 1
-        if line.kind == "phase" or not isinstance(walk.engine.groups, ColumnGroups):
+        if line.kind == "phase" or not isinstance(walk.engine, ColumnEngine):
             walk.take(number, line)
         else:
             own = self._waiting.get(walk)

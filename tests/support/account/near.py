@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 
 def near(found, expected) -> bool:
@@ -11,7 +12,7 @@ def near(found, expected) -> bool:
         return found == expected or math.isclose(found, expected, rel_tol=1e-12)
     if isinstance(expected, dict):
         return found.keys() == expected.keys() and all(near(found[k], expected[k]) for k in expected)
-    if isinstance(expected, (list, tuple)):
+    if isinstance(expected, Sequence) and not isinstance(expected, str | bytes):
         return len(found) == len(expected) and all(map(near, found, expected))
     if hasattr(expected, "__dataclass_fields__"):
         return not differing(found, expected)

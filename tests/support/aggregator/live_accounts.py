@@ -9,7 +9,6 @@ from support.account.account_history import assert_closes
 from support.aggregator.exports import STALE, with_integers
 
 from goodput.account import Account, EndMark, compute
-from goodput.account.account import Engine
 from goodput.account.stall_threshold import StepLengths
 from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory
 from goodput.aggregator.accounts.past import Past, account_of, folded, without_rows
@@ -19,7 +18,7 @@ from goodput.aggregator.ledger.page_reader import PageBounds
 from goodput.aggregator.ledger.segments import Segment
 from goodput.aggregator.records import NewRecords
 from goodput.columns.attempts import columns_of
-from goodput.columns.groups import ColumnGroups
+from goodput.columns.engine import ColumnEngine
 from goodput.columns.snapshot import SnapshotError, decode, encode
 from goodput.runlog import replay
 from goodput.runlog.export import export
@@ -135,7 +134,7 @@ def account_or_refold(folded: IncrementalAccount, whole, now_ns: int):
     try:
         return folded.account(now_ns), 0
     except NeedsHistory as needs:
-        engine = Engine(folded.run, needs.facts, groups_type=ColumnGroups)
+        engine = ColumnEngine(folded.run, needs.facts)
         lengths = StepLengths(int(60 * 1e8))
         for key, attempt in whole.attempts.items():
             engine.folds[key].final = False

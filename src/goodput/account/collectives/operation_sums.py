@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from struct import pack, unpack
 from sys import intern
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from goodput.account.collectives.arrival_skew import Key, LeastWaits, split
 from goodput.account.collectives.bandwidth import bus_factor, operation_bytes
@@ -56,13 +56,6 @@ class Exposed(NamedTuple):
     ns: int
     straggler_ns: int = 0
     unit: str = ""
-
-
-class ExposedRank(Protocol):
-    """What a RankAccount has of this."""
-
-    exposed: list[Exposed]
-    device_ns: int
 
 
 class OperationTime(NamedTuple):
@@ -264,15 +257,14 @@ def largest(times: dict[Key, OperationTime], most: int = ROWS_MAX) -> list[tuple
     return [*named[:most], *last]
 
 
-def basis(ranks: Iterable[ExposedRank]) -> str:
-    """Whether the division is measured, estimated or unknown: records have the host's clock, not a device's."""
-    ranks = list(ranks)
-    if not any(one.sums.keys for rank in ranks for one in rank.exposed):
+def basis(ranks: Sequence[Iterable[Exposed]], device_ns: Iterable[int]) -> str:
+    """Whether the division is measured, estimated or unknown: records have the host's clock, not a device's.
+
+    `ranks` are the attempts of each, `device_ns` the length of its steps that the device's clock divided.
+    """
+    if not any(one.sums.keys for attempts in ranks for one in attempts):
         return "unknown"
-    on_device = any(rank.device_ns for rank in ranks)
-    return (
-        "estimated" if on_device or any(is_cut(one) for rank in ranks for one in rank.exposed) else "measured"
-    )
+    return "estimated" if any(device_ns) or any(is_cut(one) for own in ranks for one in own) else "measured"
 
 
 def skew_basis(times: Operations) -> str:

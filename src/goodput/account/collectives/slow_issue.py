@@ -11,24 +11,17 @@ a full queue of the device: then no rank is named.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from statistics import median_low
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from goodput.account.collectives.operation_sums import OTHER, ExposedRank, Key, issue_times
+from goodput.account.collectives.operation_sums import OTHER, Key, issue_times
+from goodput.account.ranks import RankAccount, values
 
 # A rank is slow if its calls take so much of a step longer than those of its peers ...
 STEP_SHARE_MIN = 0.02
 # ... and so many times as long: where all wait for a core, some wait longer.
 TIMES_MIN = 3
-
-
-class IssuingRank(ExposedRank, Protocol):
-    """What a RankAccount has of this."""
-
-    rank: int
-    kept_ns: int
-    kept_steps: int
 
 
 class SlowIssue(NamedTuple):
@@ -42,21 +35,23 @@ class SlowIssue(NamedTuple):
     step_ns: int
 
 
-def slow_issue(ranks: Iterable[IssuingRank], peers: Callable[[int], object]) -> SlowIssue | None:
+def slow_issue(ranks: Sequence[RankAccount], peers: Callable[[int], object]) -> SlowIssue | None:
     """The rank that loses most of a step in this way; `peers` returns what a rank is compared within."""
-    known = [rank for rank in ranks if rank.exposed and rank.kept_steps]
-    if any(rank.device_ns for rank in known):
+    names = ("rank", "kept_ns", "kept_steps", "device_ns", "exposed")
+    columns = zip(*(values(ranks, name) for name in names), strict=True)
+    known = [one for one in columns if one[2] and one[4]]
+    if any(device_ns for *_, device_ns, _ in known):
         return None
-    by_key: dict[tuple[object, Key], list[tuple[int, IssuingRank]]] = {}
-    for rank in known:
-        for key, ns in issue_times(rank.exposed[-1].sums):
+    by_key: dict[tuple[object, Key], list[tuple[int, int, int, int]]] = {}
+    for rank, kept_ns, kept_steps, _, exposed in known:
+        for key, ns in issue_times(exposed[-1].sums):
             if key != OTHER:
-                by_key.setdefault((peers(rank.rank), key), []).append((ns, rank))
+                by_key.setdefault((peers(rank), key), []).append((ns, rank, kept_ns, kept_steps))
     slow = [
-        SlowIssue(rank.rank, *key, ns, usual_ns, rank.kept_ns // rank.kept_steps)
+        SlowIssue(rank, *key, ns, usual_ns, kept_ns // kept_steps)
         for (_, key), times in by_key.items()
-        for usual_ns in (median_low(ns for ns, _ in times),)
-        for ns, rank in times
-        if ns >= TIMES_MIN * usual_ns and (ns - usual_ns) * rank.kept_steps > STEP_SHARE_MIN * rank.kept_ns
+        for usual_ns in (median_low(ns for ns, *_ in times),)
+        for ns, rank, kept_ns, kept_steps in times
+        if ns >= TIMES_MIN * usual_ns and (ns - usual_ns) * kept_steps > STEP_SHARE_MIN * kept_ns
     ]
     return max(slow, key=lambda one: (one.issue_ns - one.usual_ns, -one.rank), default=None)

@@ -17,8 +17,8 @@ from goodput.account.slow_ranks.comparable import ComparableSums
 from goodput.account.stall_threshold import StepLengths
 from goodput.aggregator.accounts.common_steps import comparable_sums, completed_by_all
 from goodput.columns.attempts import ColumnAttempt, rows_after
+from goodput.columns.engine import ColumnEngine
 from goodput.columns.fold import folding_columns
-from goodput.columns.groups import ColumnGroups
 from goodput.columns.lengths import add_lengths
 from goodput.slices import AT_A_TIME, Slices, result_of
 from goodput.wire.step_blocks import END
@@ -103,7 +103,7 @@ class IncrementalAccount:
         # A row that comes late while they are taken is noticed by the next account.
         late = self._rows_late()
         facts, rows = yield from self._facts(now_ns)
-        engine = Engine(self.run, facts, groups_type=ColumnGroups)
+        engine = ColumnEngine(self.run, facts)
         self.begin(engine, self._lengths, late=late)
         return (yield from self._folded(engine, facts, rows))
 

@@ -24,8 +24,8 @@ from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.page_reader import PageBounds
 from goodput.causes import explain
 from goodput.columns.attempts import ColumnAttempt, row_of
+from goodput.columns.engine import ColumnEngine
 from goodput.columns.fold import fold_columns
-from goodput.columns.groups import ColumnGroups
 from goodput.columns.lengths import add_lengths
 from goodput.wire import schema
 from goodput.wire.step_blocks import END, NUMBER, TOTALS
@@ -117,7 +117,7 @@ def _begun_windows(ledger: Ledger, past: Past, facts: Facts, check: Check) -> It
         begun = begun_between(States(ledger, past.run), past.run, both, past.planned, fold_until)
         if begun is not None:
             yield begun, False
-    yield Engine(past.run, facts, groups_type=ColumnGroups, planned=past.planned.copy()), True
+    yield ColumnEngine(past.run, facts, past.planned.copy()), True
 
 
 def _fold_until(ledger: Ledger, check: Check, engine: Engine, numbers: dict[Key, int]) -> None:
@@ -297,7 +297,7 @@ def folded(
     for begun in _begun(ledger, run, facts):
         is_whole = begun is None
         engine, lengths = begun or (
-            Engine(run, facts, groups_type=ColumnGroups),
+            ColumnEngine(run, facts),
             StepLengths.for_threshold(stall_seconds),
         )
         chosen, beyond = [], {}

@@ -23,10 +23,10 @@ _OWN = tuple(INDEX[state] for state in ("productive", "loader", "h2d", "launch",
 def ranks_by_excess(account: Account) -> list[int]:
     """Ranks by their own time per step beyond the median of their group, the worst first."""
     own, groups = {}, {}
-    for rank in account.ranks:
-        if rank.kept_steps:
-            own[rank.rank] = sum(rank.states[i] for i in _OWN) / rank.kept_steps
-            groups.setdefault(account.straggler.peers(rank.rank), []).append(own[rank.rank])
+    for rank, kept, states in zip(*map(account.of, ("rank", "kept_steps", "states")), strict=True):
+        if kept:
+            own[rank] = sum(states[i] for i in _OWN) / kept
+            groups.setdefault(account.straggler.peers(rank), []).append(own[rank])
     medians = {group: median(values) for group, values in groups.items()}
     excess = {rank: ns - medians[account.straggler.peers(rank)] for rank, ns in own.items()}
     culprit = account.straggler.culprit()

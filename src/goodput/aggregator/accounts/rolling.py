@@ -60,8 +60,8 @@ def short_form(name: str, seconds: float, account: Account) -> RollingWindow:
         states={state: ns / 1e9 for state, ns in zip(STATES, account.gpu_ns(), strict=True)},
         factors=Factors(**{factor: account.ratio(factor) for factor in FACTORS}),
         steps=Steps(
-            kept=sum(rank.kept_steps for rank in account.ranks),
-            lost=sum(rank.lost_steps for rank in account.ranks),
+            kept=sum(account.of("kept_steps")),
+            lost=sum(account.of("lost_steps")),
         ),
         leading_cause=next(iter(figures.advice_order(account, explain(account))), None),
     )

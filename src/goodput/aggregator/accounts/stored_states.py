@@ -22,6 +22,7 @@ from goodput.account.facts import Facts, Key
 from goodput.account.fold import Fold, padded
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.aggregator.ledger.ledger import Ledger
+from goodput.columns.engine import ColumnEngine
 from goodput.columns.groups import ColumnGroups, Entries
 from goodput.columns.snapshot import FoldState, SnapshotError, decode
 from goodput.slices import Slices, result_of
@@ -153,7 +154,7 @@ class _Window:
     """The engine of a window. `cut` are the attempts with time in it that have begun before."""
 
     def __init__(self, run: Run, facts: Facts, planned: PlannedLimits):
-        self.engine = Engine(run, facts, groups_type=_WindowGroups, planned=planned.copy())
+        self.engine = ColumnEngine(run, facts, planned.copy(), _WindowGroups)
         folds = self.engine.folds.items()
         self._alive = {
             key

@@ -20,7 +20,6 @@ from typing import NamedTuple, cast
 
 from msgspec import Struct
 
-from goodput.account.account import Engine
 from goodput.account.facts import Facts, Key, gaps
 from goodput.account.fold import PRODUCTIVE, Fold
 from goodput.account.states import INDEX, STATES, share, vector
@@ -37,6 +36,7 @@ from goodput.aggregator.accounts.past import (
 from goodput.aggregator.accounts.timed_columns import TimedGroups
 from goodput.aggregator.accounts.timed_fold import Grid, Own, Sheet, Span, TimedFold
 from goodput.aggregator.ledger.ledger import Ledger
+from goodput.columns.engine import ColumnEngine
 from goodput.columns.fold import fold_columns
 from goodput.wire import schema
 from goodput.wire.step_blocks import NUMBER
@@ -184,7 +184,9 @@ def sums_of(
     sheets = [Sheet(grid), Sheet(grid)]  # of the ranks alone and spread
     devices = _devices(past, facts)
     chosen = {key: attempt for key, attempt in past.run.attempts.items() if key[0] in ranks}
-    engine = Engine(replace(past.run, attempts=chosen), facts, TimedFold, TimedGroups, past.planned.copy())
+    engine = ColumnEngine(
+        replace(past.run, attempts=chosen), facts, past.planned.copy(), TimedGroups, TimedFold
+    )
     folds = cast("dict[Key, TimedFold]", engine.folds)
     for (rank, _), fold in folds.items():
         fold.sheet, fold.devices = sheets[rank in spread], devices[rank]

@@ -6,9 +6,10 @@ import itertools
 from collections.abc import Sequence
 
 from goodput.account import FINAL_STATUSES, figures
-from goodput.account.account import FACTORS, Account, sum_gpu_ns
+from goodput.account.account import FACTORS, Account
 from goodput.account.collectives import operation_sums
 from goodput.account.document import slow_issue
+from goodput.account.ranks import sum_gpu_ns
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
@@ -86,7 +87,7 @@ class RunSeries:
         recent = self._recent.of(account.run, now_ns, account.straggler)
         rank = None if recent is None else recent.slow_rank()
         if recent is not None and rank is not None:
-            host = next((one.host for one in account.ranks if one.rank == rank), "")
+            host = account.hosts().get(rank, "")
             ratio = recent.slowness(rank)
             labels = {"rank": str(rank), "host": host, "phase": recent.slow_phase(rank) or ""}
             series.add("goodput_straggler_culprit_slowness_ratio", ratio, **labels)
@@ -175,8 +176,8 @@ def _expected_gpus(account: Account) -> int:
     """The devices of the ranks that are expected now: of a run of workers, whose numbers have gaps, of all."""
     beyond = account.world_size
     return sum(
-        rank.devices * (rank.count if account.is_of_workers else min(rank.count, max(beyond - rank.rank, 0)))
-        for rank in account.ranks
+        devices * (count if account.is_of_workers else min(count, max(beyond - rank, 0)))
+        for devices, count, rank in zip(*map(account.of, ("devices", "count", "rank")), strict=True)
     )
 
 
@@ -187,18 +188,15 @@ def _add_states(series: _Series, account: Account) -> Slices[None]:
         series.add("goodput_gpu_seconds", ns / 1e9, state=state)
     yield
     series.add("goodput_coverage_ratio", 1 - gpu_ns[INDEX["unobserved"]] / wall_ns if wall_ns else 1)
-    series.add("goodput_steps", sum(rank.kept_steps for rank in account.ranks), kind="kept")
-    series.add("goodput_steps", sum(rank.lost_steps for rank in account.ranks), kind="lost")
+    series.add("goodput_steps", sum(account.of("kept_steps")), kind="kept")
+    series.add("goodput_steps", sum(account.of("lost_steps")), kind="lost")
     series.add("goodput_restarts", len(account.restarts))
     series.add("goodput_stall_threshold_seconds", account.threshold_ns / 1e9)
 
 
 def _add_collectives(series: _Series, account: Account) -> Slices[None]:
     """Communication by process group and operation."""
-    account.least_waits = yield from operation_sums.comparing(rank.exposed for rank in account.ranks)
-    ranks = ((rank.devices, rank.exposed) for rank in account.ranks)
-    times = yield from operation_sums.summing(ranks, account.least_waits)
-    account.operations = times  # which the causes need too
+    times = yield from account.summing_operations()
     ceiling_of = figures.bus_ceilings(account)
     for (group, operation), row in operation_sums.largest(times, OPERATIONS_SHOWN):
         labels = {"group": group, "operation": operation}
@@ -237,7 +235,7 @@ def _add_roles(series: _Series, account: Account) -> Slices[None]:
 
 def _add_figures(series: _Series, account: Account) -> Slices[None]:
     """Figures derived from the account's sums."""
-    kept = sum(rank.kept_samples for rank in account.ranks)
+    kept = sum(account.of("kept_samples"))
     series.add("goodput_run_samples", kept, kind="kept")
     series.add("goodput_run_samples", max(account.samples - kept, 0), kind="lost")
     series.add("goodput_input_errors", len(figures.input_errors(account)))
@@ -280,7 +278,7 @@ def _add_straggler(series: _Series, account: Account, ranks_shown: int) -> None:
         labels = {name: str(slow[name]) for name in ("rank", "host", "group", "operation")}
         for of, name in (("rank", "seconds"), ("peers", "usual_seconds")):
             series.add("goodput_straggler_slow_issue_seconds", slow[name], of=of, **labels)
-    hosts = {rank.rank: rank.host for rank in account.ranks}
+    hosts = account.hosts()
     for rank, share in account.straggler.shares()[:ranks_shown]:
         series.add("goodput_straggler_share_ratio", share, rank=str(rank), host=hosts.get(rank, ""))
     for host, share in account.straggler.host_shares()[:ranks_shown]:

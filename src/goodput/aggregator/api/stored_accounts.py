@@ -21,7 +21,7 @@ log = logging.getLogger("goodput.aggregator")
 def bodies_of(account: Account) -> dict[str, bytes]:
     """What is stored, by kind."""
     return {
-        closed_runs.ACCOUNT: msgspec.msgpack.encode(_without_comparable_sums(account)),
+        closed_runs.ACCOUNT: msgspec.msgpack.encode(_storable(account)),
         closed_runs.DOCUMENT: msgspec.json.encode(document(account, explain(account))),
         closed_runs.SUMMARY: msgspec.json.encode(summary_of(account)),
     }
@@ -37,9 +37,9 @@ def decoded_account(ledger: Ledger, run: str) -> Account | None:
         return None
 
 
-def _without_comparable_sums(account: Account) -> Account:
-    """No alert compares the ranks of a run that is over."""
-    return replace(account, straggler=replace(account.straggler, comparable=None))
+def _storable(account: Account) -> Account:
+    """Without columns, and without what an alert compares ranks by, which none does once a run is over."""
+    return replace(account, ranks=list(account.ranks), straggler=replace(account.straggler, comparable=None))
 
 
 def _counter(_type: type, value: object) -> Counter:
