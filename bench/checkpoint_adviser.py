@@ -5,7 +5,11 @@ policy makes: the adviser after so many failures of a training, which it learned
 and saves by the best policy by age; and a save each 30 min. Expected, since the chance of what is lost in a few dozen
 failures is larger than what policies differ by.
 
-    python -m bench.checkpoint_adviser [--trainings N] [--law NAME]
+    python -m bench.checkpoint_adviser [--trainings N] [--law NAME] [--bound]
+
+`--bound` shows what no policy can do much better than on average, where lives of about the same time have to show their
+spread: one that knows that they are normal, their mean, and that spreads from 2 to 60 min are equally probable by order of
+magnitude.
 
 Exit status 1 if the adviser wastes over 1 % more than saves each 30 min after any number of failures, or after ten over 3 %
 more than the oracle. Of lives that end after about the same time ten do not show the spread: there the bar is a policy that
@@ -33,6 +37,9 @@ LIVES_MAX = 10  # for each failure, the others of which end at the limit
 SURVIVAL_MIN = 1e-4
 GRID = 1500  # ages of the oracle by quantile, and as many by ratio
 DRAWS = 400_000
+REGULAR_MEAN = 6 * HOUR
+SPREADS = MINUTE * np.geomspace(2, 60, 35)
+BOUND_MINUTES = (2.5, 5, 10, 20, 40)
 
 
 @dataclass(frozen=True)
@@ -61,9 +68,9 @@ def lognormal(random: np.random.Generator, count: int) -> np.ndarray:
     return random.lognormal(np.log(4 * HOUR) - 0.5, 1.0, count)
 
 
-def regular(random: np.random.Generator, count: int) -> np.ndarray:
+def regular(random: np.random.Generator, count: int, spread: float = 10 * MINUTE) -> np.ndarray:
     """Killed every six hours, within some minutes."""
-    return np.maximum(random.normal(6 * HOUR, 10 * MINUTE, count), HOUR)
+    return np.maximum(random.normal(REGULAR_MEAN, spread, count), HOUR)
 
 
 def limited(random: np.random.Generator, count: int) -> np.ndarray:
@@ -169,6 +176,37 @@ class KnowsNormal:
         return float(max(ages[at] - age - self._save, self._save))
 
 
+class KnowsMean(KnowsNormal):
+    """Knows all of the law but the spread, of which it knows the range, and plans for its posterior mixture."""
+
+    def interval(self, age: float) -> float:
+        if self._plan is None and self._lives:
+            errors, count = np.array(self._lives) - REGULAR_MEAN, len(self._lives)
+            likelihoods = -count * np.log(SPREADS) - (errors**2).sum() / 2 / SPREADS**2
+            weights = np.exp(likelihoods - likelihoods.max())
+            weights /= weights.sum()
+            reach = 8 * float((weights @ SPREADS**2) ** 0.5)
+            ages = np.linspace(max(REGULAR_MEAN - reach, 0.0), REGULAR_MEAN + reach, GRID)
+            ages = np.concatenate([[0.0], ages[ages > 0]])
+            survive = scipy.stats.norm.sf((ages[:, None] - REGULAR_MEAN) / SPREADS) @ weights
+            self._plan = ages, survive, most_kept(ages, survive, self._save)
+        return super().interval(age)
+
+
+def print_bound(trainings: int) -> None:
+    print(f"{'spread, min':>12}{'oracle, %':>12}{'knows the mean / oracle':>26}{'adviser / oracle':>18}")
+    every = []
+    for minutes in BOUND_MINUTES:
+        law = Law("", REGULAR.save, partial(regular, spread=minutes * MINUTE))
+        policy = oracle(law)
+        known, advised = (compared(law, trainings, (LEARNED,), policy, one) for one in (KnowsMean, Adviser))
+        best = known["oracle"][0]
+        every.append((known["adviser"][0] / best, advised["adviser"][0] / best))
+        print(f"{minutes:12}{100 * best:12.2f}{every[-1][0]:26.3f}{every[-1][1]:18.3f}", flush=True)
+    means = [sum(column) / len(every) for column in zip(*every, strict=True)]
+    print(f"{'mean':>24}{means[0]:26.3f}{means[1]:18.3f}")
+
+
 def compared(
     law: Law, trainings: int, learned: tuple[int, ...], policy: Policy | None = None, advised=None
 ) -> dict[str, list[float]]:
@@ -198,7 +236,11 @@ def main() -> int:
     it = argparse.ArgumentParser("bench.checkpoint_adviser", description=__doc__.split("\n")[0])
     it.add_argument("--trainings", type=int, default=40)
     it.add_argument("--law", help="only those with this in their name")
+    it.add_argument("--bound", action="store_true", help="the least waste if the spread has to be learned")
     options = it.parse_args()
+    if options.bound:
+        print_bound(options.trainings)
+        return 0
     print(
         f"{'share of time wasted, %':28}{'oracle':>8}{'30 min':>8}   adviser / oracle after so many failures"
     )
