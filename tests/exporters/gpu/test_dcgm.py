@@ -3,8 +3,8 @@
 import sys
 
 import pytest
-from support.node import dcgm_standin
-from support.node.dcgm_standin import GPU, GPU_INSTANCE, Engine
+from support.node.dcgm import standin
+from support.node.dcgm.standin import GPU, GPU_INSTANCE, Engine
 from support.node.gpu_events import watch, with_events
 
 from goodput_exporters.collector import CollectorError, NoData
@@ -44,8 +44,8 @@ def engine(monkeypatch, tmp_path):
     made = Engine()
     made.add_gpu(0, UUID)
     made.set(GPU, 0, UNIX_US + 500_000, {155: 412.5, 203: 57, 1002: 0.85, 1004: 0.62, 100: 1980, 52: 3})
-    dcgm_standin.write_bindings(tmp_path / "bindings")
-    dcgm_standin.start(made)
+    standin.write_bindings(tmp_path / "bindings")
+    standin.start(made)
     monkeypatch.setattr(sys, "path", list(sys.path))
     return made
 
@@ -127,7 +127,7 @@ def test_further_fields_are_read_as_they_are(engine, tmp_path, clock, monkeypatc
         "DCGM_FI_NO_SUCH",
     )
     for number, name in zip((500, 254, 53), names, strict=False):
-        monkeypatch.setitem(dcgm_standin.CONTENTS["dcgm_fields"], name, number)
+        monkeypatch.setitem(standin.CONTENTS["dcgm_fields"], name, number)
     engine.set(GPU, 0, UNIX_US + 500_000, {500: 2, 254: 0.75, 53: "1650"})
     made = dcgm(clock, tmp_path, options=Options(dcgm_fields=names))
     made.open()
@@ -154,10 +154,10 @@ def test_fields_that_take_long_are_watched_where_they_are_listed(engine, tmp_pat
 
 
 def test_nvswitches_and_cpus(driver, engine):
-    engine.others = {dcgm_standin.SWITCH: [0, 2], dcgm_standin.CPU: [1]}
-    engine.set(dcgm_standin.SWITCH, 0, UNIX_US, {858: 44, 705: 20, 856: 0, 859: 0x7FFFFFFFFFFFFFF0})
-    engine.set(dcgm_standin.SWITCH, 2, UNIX_US, {858: 45, 864: 1})
-    engine.set(dcgm_standin.CPU, 1, UNIX_US, {1100: 0.25, 1130: 81.5, 1131: 140737488355328.0})
+    engine.others = {standin.SWITCH: [0, 2], standin.CPU: [1]}
+    engine.set(standin.SWITCH, 0, UNIX_US, {858: 44, 705: 20, 856: 0, 859: 0x7FFFFFFFFFFFFFF0})
+    engine.set(standin.SWITCH, 2, UNIX_US, {858: 45, 864: 1})
+    engine.set(standin.CPU, 1, UNIX_US, {1100: 0.25, 1130: 81.5, 1131: 140737488355328.0})
     driver.open()
     sample = read(driver)
     assert sample.problems == []
@@ -170,7 +170,7 @@ def test_nvswitches_and_cpus(driver, engine):
 
 
 def test_refused_switches_cost_only_themselves(driver, engine):
-    engine.others = {dcgm_standin.SWITCH: [0]}
+    engine.others = {standin.SWITCH: [0]}
     engine.refused = {858}
     driver.open()
     sample = read(driver)

@@ -6,6 +6,7 @@ DcgmFieldGroup, dcgm_field_helpers, dcgm_structs). `write_bindings` puts them wh
 
 from __future__ import annotations
 
+import importlib
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -238,12 +239,21 @@ CONTENTS = {
 }
 
 
-def write_bindings(folder) -> None:
+def write_bindings(folder, engine: str = "") -> None:
+    """`engine`, MODULE:FUNCTION, makes the engine of a process that has started none."""
     folder.mkdir(parents=True)
     for name in MODULES:
         (folder / f"{name}.py").write_text(
-            f"from support.node import dcgm_standin\nglobals().update(dcgm_standin.CONTENTS[{name!r}])\n"
+            f"from support.node.dcgm import standin\nstandin.make({engine!r})\n"
+            f"globals().update(standin.CONTENTS[{name!r}])\n"
         )
+
+
+def make(engine: str) -> None:
+    global ENGINE
+    if engine and ENGINE is None:
+        module, _, function = engine.partition(":")
+        ENGINE = getattr(importlib.import_module(module), function)()
 
 
 def start(engine: Engine) -> None:
