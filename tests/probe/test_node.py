@@ -40,17 +40,18 @@ def one_thread():
 
 
 def test_gemm_agrees_with_a_direct_measurement(tmp_path, monkeypatch, one_thread):
-    """The best of each, in turn: a machine that others use slows both down at times, and neither always."""
+    """The best of each, in turn: a machine that others use slows both down at times, and neither always.
+
+    Beside processes that keep all cores busy it takes a while until a product has one for itself.
+    """
     torch = pytest.importorskip("torch")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(cpu_peak, "SECONDS", 0.2)
     device = cpu_peak.device_name(1)
-    probed = direct = 0.0
-    for _ in range(20):
+    probed, direct, end = 0.0, 1.0, time.monotonic() + 90
+    while abs(probed / direct - 1) >= 0.05 and time.monotonic() < end:
         probed = max(probed, cpu_peak.measure(device, "fp32") or 0.0)
         direct = max(direct, directly(torch))
-        if abs(probed / direct - 1) < 0.05:
-            break
     assert probed == pytest.approx(direct, rel=0.05)
     assert cpu_peak.known_peak(device, "fp32", torch.__version__) == probed
 

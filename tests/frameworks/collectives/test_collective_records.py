@@ -112,11 +112,12 @@ def test_every_record_has_its_exit(runs, implementation):
 
 
 def test_exposed_time_is_that_of_communication(runs):
-    """But for what was waited for before the first record, such as for the rendezvous."""
+    """But for what was waited for before the first record, in which a rank can lose its core."""
     for implementation in runs:
         for found in runs[implementation][0]:
             exposed = sum(sums["exposed_ns"] for sums in found["sums"])
-            assert 0 <= found["communication"] - exposed < 5_000_000
+            most = 5_000_000 + 1e9 * found["core_wait_seconds"]
+            assert 0 <= found["communication"] - exposed < most
             assert sum(record["exposed_ns"] for record in found["records"]) == exposed
 
 

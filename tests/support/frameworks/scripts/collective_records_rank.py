@@ -20,6 +20,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from support.core_wait import CoreWait
+
 from goodput.rank_page.reader import Reader
 
 directory, rank = Path(sys.argv[1]), int(os.environ["RANK"])
@@ -99,6 +101,7 @@ def off() -> None:
 
 
 def main() -> None:
+    core_wait = CoreWait()
     dist.init_process_group("gloo")
     other = dist.new_group([0, 1], group_desc="other")
     by_hand(None)
@@ -127,6 +130,7 @@ def main() -> None:
     for record in (*document["records"], *last):
         record["flags"] = sorted(record["flags"])
     spent = dict(zip(snapshot.phases, snapshot.totals, strict=True))["communication"]
+    document.update(core_wait_seconds=core_wait.seconds())
     document.update(communication=spent, last=last, drops=snapshot.drops, kept_alive=kept_alive())
     (directory / f"records-{rank}.json").write_text(json.dumps(document))
     dist.barrier()
