@@ -9,7 +9,7 @@ from support.account.account_history import Process, account_of, ns, run_of
 
 from goodput.account import compute, document
 from goodput.account.collectives.operation_sums import OTHER, Exposed, sums_of
-from goodput.account.collectives.slow_issue import SlowIssue, slow_issue
+from goodput.account.slow_ranks.slow_issue import SlowIssue, slow_issue
 from goodput.account.text import render
 from goodput.causes import explain
 

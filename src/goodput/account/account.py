@@ -19,7 +19,6 @@ from typing import Any
 from goodput.account.attempts import Attempt, Row, Run
 from goodput.account.collectives.arrival_skew import LeastWaits
 from goodput.account.collectives.operation_sums import Operations, comparing, exposed_of, summing
-from goodput.account.collectives.slow_issue import SlowIssue, slow_issue
 from goodput.account.collectives.slow_link import SlowLink
 from goodput.account.document_types import Gain, StepLines
 from goodput.account.facts import Facts, Key, RankRange, gaps, gather
@@ -29,6 +28,7 @@ from goodput.account.loader_summary import LoaderSummary, summarize_loaders
 from goodput.account.peaks import peak
 from goodput.account.ranks import RankAccount, chosen, sum_gpu_ns, values
 from goodput.account.sampled_stacks import sampled_ranks
+from goodput.account.slow_ranks.slow_issue import SlowIssue, slow_issue
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.account.states import BEGINNING, INDEX, vector
 from goodput.account.straggler import Groups, Straggler, sum_stragglers

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from goodput.account import document_types
+from goodput.account.collectives import document_types
 from goodput.account.collectives.slow_link import SlowLink, slow_link_document
 from goodput.account.text import bytes_text, slow_link_text
 

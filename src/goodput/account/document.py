@@ -10,18 +10,21 @@ from collections.abc import Callable, Sequence
 from goodput.account import figures, sampled_stacks
 from goodput.account.account import FACTORS, Account
 from goodput.account.collectives import operation_sums
-from goodput.account.collectives.bandwidth import BusBandwidth, Ceiling, bus_factor
+from goodput.account.collectives.bandwidth import Ceiling, bus_factor
+from goodput.account.collectives.document_types import (
+    BusBandwidth,
+    CollectiveTime,
+    OperationTime,
+    RankCollectives,
+    RankOperations,
+)
 from goodput.account.collectives.slow_link import slow_link_document
 from goodput.account.document_types import (
     AccountDocument,
     Cause,
-    CollectiveTime,
     Factors,
-    OperationTime,
     Pipeline,
     Rank,
-    RankCollectives,
-    RankOperations,
     Restart,
     Role,
     SlowIssue,

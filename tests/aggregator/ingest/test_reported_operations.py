@@ -11,7 +11,7 @@ from support.aggregator.serve_process import push, serving
 from support.aggregator.shapes import assert_shape
 
 from goodput.account import document
-from goodput.account.document_types import RankCollectives
+from goodput.account.collectives.document_types import RankCollectives
 from goodput.aggregator.accounts.accounts import Accounts, RunDocument
 from goodput.aggregator.api.app import create_app
 from goodput.aggregator.ingest.store import Store

@@ -1,1 +1,1 @@
-"""Collectives of a run: exposed communication by operation, bandwidths, slow calls, slow links, and NCCL's RAS."""
+"""Collectives of a run: exposed communication by operation, bandwidths, slow links, and NCCL's RAS."""

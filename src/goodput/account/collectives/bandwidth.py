@@ -7,7 +7,7 @@ number of ranks.
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 # Operations whose bytes, a rank's part as in a record, are one of `ranks` equal parts of the size.
 _PARTS = frozenset(("all_gather", "reduce_scatter", "gather", "scatter"))
@@ -33,19 +33,6 @@ def bus_factor(operation: str, ranks: int) -> float:
     if operation in _PARTS or operation == "all_to_all":
         return (ranks - 1) / ranks
     return 1.0
-
-
-class BusBandwidth(TypedDict):
-    """What a rank's operations, and its links in them, carried at most: algorithm and bus bandwidth, and the latter's ceiling.
-
-    `bus_ceiling_source` is "probe" where `goodput probe` reached the ceiling, "link" where it is the nominal rate of the
-    links. Null where not known.
-    """
-
-    algorithm_bytes_per_second_max: float | None
-    bus_bytes_per_second_max: float | None
-    bus_ceiling_bytes_per_second: float | None
-    bus_ceiling_source: str | None
 
 
 class Ceiling(NamedTuple):

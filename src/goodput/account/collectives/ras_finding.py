@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from goodput.account import document_types
+from goodput.account.collectives import document_types
 
 if TYPE_CHECKING:
     from goodput.wire.ras import RasAnswer, RasCommunicator  # needs msgspec, which trainers may not have

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from goodput.account import document_types
+from goodput.account.collectives import document_types
 
 if TYPE_CHECKING:
     from goodput.wire.connections import ConnectionRow  # needs msgspec, which trainers may not have

@@ -1,1 +1,1 @@
-"""Rules by which `straggler` compares ranks: in which steps, in which phase, and in which stage of a pipeline one is slow."""
+"""Rules by which ranks are compared: in which steps, phase and stage of a pipeline one is slow, or in calling collectives."""

@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from fastapi import FastAPI, Query, Request, Response
 
+from goodput.account.collectives.document_types import RankCollectives
 from goodput.account.document import rank_collectives
-from goodput.account.document_types import AccountDocument, RankCollectives
+from goodput.account.document_types import AccountDocument
 from goodput.aggregator.accounts.accounts import Accounts, RunDocument
 from goodput.aggregator.accounts.rolling import RollingWindows
 from goodput.aggregator.accounts.run_summaries import RunPage, RunSummaries, StoredSummaries
