@@ -161,3 +161,37 @@ def test_loader_that_reads_ahead_and_is_waited_for(produced, ahead, expected):
         changes.reads_ahead(with_loader(np.random.default_rng(n), produced, ahead)) is expected
         for n in range(20)
     )
+
+
+def drifting(random, late: float = 0.0, ranks: int = 4, count: int = 200) -> Team:
+    """Ranks whose steps wander together by far more than the last rank is late."""
+    together = 1 + 0.05 * np.cumsum(random.standard_normal(count))[:, None] / 5
+    compute = 0.5 * np.abs(together) + 0.01 * random.gamma(2, 1, (count, ranks))
+    compute[:, -1] += late
+    return team_of(compute, exchange=0.01)
+
+
+def test_slow_rank_of_a_drifting_run_is_named():
+    """The interval of its gain reaches below zero, since a repetition drifts elsewhere; the rank is slow all the same."""
+    team = drifting(np.random.default_rng(2), late=0.03)
+    (change,) = changes.slow_ranks(team)
+    assert change.rank == 3
+    assert savings.bounds(savings.of_steps(team, steps_of(change, team)))[0] < 0
+
+
+def test_equal_ranks_are_named_by_chance_in_one_of_twenty_runs():
+    random = np.random.default_rng(7)
+    named = [bool(changes.slow_ranks(drifting(random))) for _ in range(200)]
+    assert sum(named) <= 0.05 * 200 + 4
+    nodes = [-drifting(random).work for _ in range(200)]
+    assert sum(changes.is_larger(one, int(one.mean(axis=0).argmax())) for one in nodes) <= 0.05 * 200 + 4
+
+
+def test_equal_stages_are_not_named():
+    random = np.random.default_rng(3)
+    named = []
+    for _ in range(200):
+        own = 1 + 0.05 * random.standard_normal((100, 4))
+        team = team_of(own, stages=(0, 1, 2, 3), microbatches=8, length=4)
+        named.append(changes.slow_stage(team) is not None)
+    assert sum(named) <= 0.05 * 200 + 4

@@ -127,9 +127,7 @@ def _of_steps(account: Account, teams: list[Team]) -> Iterator[Answer]:
     for change in _changes(teams):
         note = READS_AHEAD if is_ahead and change.state != "loader" else ""
         saved = saved_by(change, teams)
-        # A rank that is slow by chance is none that can be mended.
-        if change.kind not in ("rank", "stage") or savings.bounds(saved)[0] > 0:
-            yield _answer(account, change, saved.value, savings.bounds(saved), note=note)
+        yield _answer(account, change, saved.value, savings.bounds(saved), note=note)
 
 
 def _changes(teams: list[Team]) -> Iterator[Change]:
@@ -230,11 +228,13 @@ def _node(account: Account, teams: list[Team]) -> Answer | Unknown:
     if not wide:
         return Unknown(text, f"it takes {NODES_MIN} nodes, and no pipeline")
     team = max(wide, key=lambda team: team.steps)
-    host = min(team.host_devices, key=lambda host: float(changes.without_node(team, host).mean()))
-    without = changes.without_node(team, host)
-    saved = savings.of_steps(team, without)
+    hosts = list(team.host_devices)
+    without = np.stack([changes.without_node(team, host) for host in hosts], axis=1)
+    at = int(without.mean(axis=0).argmin())
+    host, saved = hosts[at], savings.of_steps(team, without[:, at])
     bounds = savings.bounds(saved)
-    if faster_by(account.wall_gpu_ns(), saved.value) < NODE_GAIN_MIN or bounds[0] <= 0:
+    is_slow = changes.is_larger(-without, at)
+    if faster_by(account.wall_gpu_ns(), saved.value) < NODE_GAIN_MIN or not is_slow:
         return Unknown(text, "no node slows the others down")
     rest = (team.devices - team.host_devices[host]) / team.devices
     # The same work by fewer GPUs: GPU-time is less by `saved`, but the time is longer.

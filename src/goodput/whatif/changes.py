@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from goodput.estimates.mean import CONFIDENCE, mean_of
+from goodput.estimates.student import t_quantile
 from goodput.whatif import replay
 from goodput.whatif.steps import OWN, Team
 
@@ -128,8 +130,8 @@ def _slow_rank(team: Team, at: int) -> Change | None:
         return None
     means = team.own.mean(axis=0)
     excess = means[at] - np.median(means[peers], axis=0)
-    if excess.sum() <= 0:
-        return None
+    if excess.sum() <= 0 or not is_larger(team.work[:, [at, *peers]], 0):
+        return None  # A rank that is slow by chance is none that can be mended.
     worst = int(excess.argmax())
     only = worst if excess[worst] >= STATE_SHARE_MIN * excess[excess > 0].sum() else None
     rank, host = team.ranks[at], team.hosts[at]
@@ -148,13 +150,30 @@ def _slow_rank(team: Team, at: int) -> Change | None:
     return Change("rank", f"{whose} {verb}", lengths, None if only is None else OWN[only], rank, host)
 
 
+def is_larger(columns: np.ndarray, at: int) -> bool:
+    """Whether a column (steps, columns) is larger than the median of the others in the mean, beyond chance.
+
+    Beside columns of the same steps, so that what all of them have in common, such as drift, does not matter. The column
+    may have been chosen as the largest: the chance of 5 % is for all of them.
+    """
+    if len(columns) < 2:
+        return False
+    others = np.delete(np.arange(columns.shape[1]), at)
+    others = others[np.argsort(columns[:, others].mean(axis=0))]
+    middle = others[(len(others) - 1) // 2 : len(others) // 2 + 1]
+    apart = mean_of(columns[:, at] - columns[:, middle].mean(axis=1))
+    chance = (1 - CONFIDENCE) / 2 / columns.shape[1]
+    return apart.value > t_quantile(1 - chance, apart.freedom) * apart.variance**0.5
+
+
 def slow_stage(team: Team) -> Change | None:
     """The slowest stage of a pipeline as fast as the median of the others."""
     if not team.stages:
         return None
-    ratios = _stage_ratios(team)
+    ratios, stages = _stage_ratios(team), np.array(team.stages)
     slowest = min(ratios, key=lambda stage: ratios[stage])
-    if ratios[slowest] == 1:
+    works = np.stack([team.work[:, stages == stage].mean(axis=1) for stage in ratios], axis=1)
+    if ratios[slowest] == 1 or not is_larger(works, list(ratios).index(slowest)):
         return None
 
     def lengths(other: Team) -> np.ndarray | None:
