@@ -151,3 +151,19 @@ def test_short_runs_and_several_runs_of_a_log_are_refused(tmp_path, log, capsys)
     assert main(["compare", f"{both}#x", f"{both}#y"]) == 0
     assert main(["compare", f"{both}#z", one]) == 1
     assert "no steps of a run 'z'" in capsys.readouterr().err
+
+
+def test_lines_that_cannot_be_used_are_printed_and_fail_the_call(tmp_path, log, capsys):
+    """Once for a log that is named twice; up to 1 % of the step lines the status stays."""
+    path = Path(log("run", 0.5))
+    lines = path.read_text().splitlines()
+    steps = [at for at, line in enumerate(lines) if json.loads(line)["kind"] == "step"]
+    for broken, status in ((1, 0), (30, 1)):
+        some = [line if at not in steps[-broken:] else line[:-9] for at, line in enumerate(lines)]
+        (tmp_path / "broken.jsonl").write_text("\n".join(some) + "\n")
+        windows = [f"{tmp_path}/broken.jsonl@{part}" for part in ("..150", "150..")]
+        assert main(["compare", *windows]) == status
+        told = capsys.readouterr().err
+        assert told.count(f"{broken} of {len(steps)} step lines cannot be used") == 1, told
+        assert main(["compare", f"{tmp_path}/broken.jsonl@..10", windows[1]]) == 1
+        assert f"least 20 are needed; {broken} of" in capsys.readouterr().err

@@ -214,6 +214,15 @@ def test_command_reads_a_log_and_compresses(tmp_path, capsys):
     )
 
 
+def test_lines_that_cannot_be_used_are_printed_and_fail_the_call(tmp_path, capsys):
+    path = tmp_path / "run.jsonl"
+    world(path, offsets=[0.0, 12.0], steps=20)
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:-5], *(line[:-9] for line in lines[-5:])]) + "\n")
+    assert main(["export", "--log", str(path), "--perfetto", str(tmp_path / "out")]) == 1
+    assert "of 40 step lines cannot be used" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "status", "text"),
     [

@@ -228,3 +228,12 @@ def test_any_steps_give_an_answer(data, tmp_path_factory):
     path.write_text("\n".join(map(json.dumps, lines)))
     assert main(["whatif", str(path)]) in (0, 1)
     assert main(["whatif", str(path), "--json"]) in (0, 1)
+
+
+def test_lines_that_cannot_be_used_fail_the_call(tmp_path, own, capsys):
+    path = Path(write_run(tmp_path / "run.jsonl", own))
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:-30], *(line[:-9] for line in lines[-30:])]) + "\n")
+    assert main(["whatif", str(path)]) == 1
+    captured = capsys.readouterr()
+    assert "29 of 960 step lines cannot be used" in captured.err and "what if" in captured.out

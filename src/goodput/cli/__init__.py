@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import importlib
 import itertools
 import math
@@ -23,6 +24,7 @@ import time
 from goodput import __version__
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 EXTRAS = {
     "demo": ("rich", "numpy"),
     "mcp": ("mcp", "mcp_types", "pydantic"),
@@ -107,6 +109,12 @@ def message(command: str, text: object) -> None:
     """Print a message of a command on standard error."""
     shown = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in str(text))
     print(f"goodput {command}: {shown}", file=sys.stderr)
+
+
+def os_error_text(error: OSError) -> str:
+    """Without the error's number: "FILE: No such file or directory"."""
+    text = error.strerror or str(error)
+    return text if error.filename is None else f"{error.filename}: {text}"
 
 
 def fail(command: str, problem: object, status: int = 1) -> int:
@@ -210,6 +218,11 @@ def loading():
         signal.signal(signal.SIGINT, before)
 
 
+def _discard_output() -> None:
+    """The interpreter's own flush at exit would print an error and exit with 120."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     with loading():
@@ -223,8 +236,13 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         return INTERRUPTED
     except BrokenPipeError:
-        # The interpreter's own flush at exit would print an error and exit with 120.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
+        return 1
+    except OSError as error:
+        if error.errno not in NOT_WRITTEN or error.filename is not None:
+            raise
+        _discard_output()
+        print(f"goodput: cannot write: {error.strerror}", file=sys.stderr)
         return 1
     except ModuleNotFoundError as error:
         name = (error.name or "").split(".")[0]

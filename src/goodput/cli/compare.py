@@ -7,8 +7,8 @@ import math
 import re
 import sys
 
-from goodput.cli import fail
-from goodput.cli.replay import progress_bar
+from goodput.cli import fail, message, os_error_text
+from goodput.cli.replay import is_incomplete, problem_lines, progress_bar
 
 HELP = "compare the steps of two runs, with confidence intervals"
 DESCRIPTION = """Compare the steps of runs: their length and the time in each state, with 95 % confidence
@@ -25,8 +25,8 @@ EPILOG = """examples:
   goodput compare before after --ledger sqlite:////var/lib/goodput/ledger.db
   goodput compare 8.jsonl 16.jsonl 32.jsonl --scaling --html scaling.html
 
-exit status: 0, 1 if the new runs are slower than allowed or a log cannot be used, 2 for a wrong call or runs
-that are not comparable"""
+exit status: 0, 1 if the new runs are slower than allowed, or a log or over 1 % of its step lines
+cannot be used, 2 for a wrong call or runs that are not comparable"""
 
 
 def add_options(parser) -> None:
@@ -79,7 +79,9 @@ def call(arguments) -> int:
         return _scaling(arguments) if arguments.scaling else _comparison(arguments)
     except BrokenPipeError:
         raise
-    except (LogError, OSError) as error:
+    except OSError as error:
+        return fail("compare", clean_text(os_error_text(error), 500))
+    except LogError as error:
         return fail("compare", clean_text(error, 500))
     except (comparison.NotComparable, selection.SelectionError) as error:
         return fail("compare", clean_text(error, 500), 2)
@@ -138,7 +140,7 @@ def _comparison(arguments) -> int:
 
         _write(arguments.html, comparison_page(found, base, new))
     _print(arguments, found, text)
-    return _status(found.step, arguments.fail_if_slower)
+    return max(_problems(read), _status(found.step, arguments.fail_if_slower))
 
 
 def _scaling(arguments) -> int:
@@ -152,7 +154,18 @@ def _scaling(arguments) -> int:
 
         _write(arguments.html, scaling_page(found))
     _print(arguments, found, scaling_text)
-    return 0
+    return _problems(read)
+
+
+def _problems(read: list) -> int:
+    """Print the problems of each log once; returns 1 if one is incomplete."""
+    from goodput.wire.identity import clean_text
+
+    by_path = {one.path: one.problems for one in read}
+    for path, problems in by_path.items():
+        for line in problem_lines(problems):
+            message("compare", clean_text(f"{path}: {line}", 300))
+    return int(any(map(is_incomplete, by_path.values())))
 
 
 def _print(arguments, found, text) -> None:

@@ -71,7 +71,8 @@ def call(arguments) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        return fail("export", f"{arguments.perfetto or arguments.hdr or arguments.output}: {error.strerror}")
+        to = arguments.perfetto or arguments.hdr or arguments.output or "standard output"
+        return fail("export", f"{to}: {error.strerror}")
     finally:
         ledger.close()
     return 0
@@ -138,19 +139,18 @@ def _export_log(arguments) -> int:
     if arguments.perfetto is None or arguments.ledger is not None:
         return fail("export", "--log goes with --perfetto and without --ledger", 2)
     try:
-        _write_trace(arguments.log, arguments.run, arguments.perfetto)
+        return _write_trace(arguments.log, arguments.run, arguments.perfetto)
     except LogError as error:
         return fail("export", error)
     except BrokenPipeError:
         raise
     except OSError as error:
         return fail("export", f"{arguments.perfetto}: {error.strerror}")
-    return 0
 
 
-def _write_trace(log: str, run: str | None, path: str) -> None:
-    """Write the trace and print what was aligned how well. Raises LogError."""
-    from goodput.cli.replay import progress_bar
+def _write_trace(log: str, run: str | None, path: str) -> int:
+    """Write the trace and print problems of the log and what was aligned how well; returns the status. Raises LogError."""
+    from goodput.cli.replay import is_incomplete, problem_lines, progress_bar
     from goodput.perfetto.timeline import write_trace
     from goodput.runlog import LogError, replay
     from goodput.wire.identity import clean_text
@@ -170,7 +170,10 @@ def _write_trace(log: str, run: str | None, path: str) -> None:
             )
         with _replacing(path) as part, (gzip.open if path.endswith(".gz") else open)(part, "wb") as file:
             found = write_trace(file, log, chosen, lambda at: progress(0.5 + at / 2))
+    for line in problem_lines(chosen.problems):
+        message("export", clean_text(line, 300))
     message("export", _alignment_text(found))
+    return int(is_incomplete(chosen.problems))
 
 
 def _alignment_text(found) -> str:

@@ -89,8 +89,7 @@ def call(arguments) -> int:
             print_story(printable(stories[found["run"]]), arguments.json)
             continue
         print(json.dumps(found) if arguments.json else render(printable(found)) + "\n")
-    steps = problems.step_quality()
-    status = int(steps is not None and steps["incomplete"])
+    status = int(is_incomplete(problems))
     if not arguments.html:
         return status
     timelines = _timelines(arguments, problems.lines, accounts, documents)
@@ -147,6 +146,12 @@ def _timelines(arguments, lines: int, accounts: list, documents: list) -> dict:
         return next(one.account for one in replayed if one.account.run == accounts[0].run)
 
     return {accounts[0].run: timeline(accounts[0], documents[0], lines, account_of)}
+
+
+def is_incomplete(problems) -> bool:
+    """Whether so many step lines of a log cannot be used that the exit status says so."""
+    steps = problems.step_quality()
+    return steps is not None and steps["incomplete"]
 
 
 def problem_lines(problems) -> list[str]:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from goodput.cli import fail, message
-from goodput.cli.replay import progress_bar
+import contextlib
+
+from goodput.cli import fail, message, os_error_text
+from goodput.cli.replay import is_incomplete, problem_lines, progress_bar
 
 HELP = "say what each change to a run would be worth, with intervals"
 DESCRIPTION = """Replay the recorded steps of a run as if something were different: a slow rank
 as fast as the median, no waiting for the loader, half of the communication
 overlapped, checkpoints at their best interval, restarts twice as fast, one node
 left out. Says how much faster the run would be, with 95 % intervals, what saves
-most GPU-hours first. The run is a run log (`goodput export`)."""
+most GPU-hours first. The run is a run log (`goodput export`), or one of a ledger."""
 EPILOG = """examples:
   goodput export my-run > run.jsonl; goodput whatif run.jsonl
   goodput whatif runs.jsonl#my-run --json
+  goodput whatif my-run --ledger sqlite:////var/lib/goodput/ledger.db
 
-exit status: 0, 1 if the log cannot be used, 2 for a wrong call"""
+exit status: 0, 1 if the log or over 1 % of its step lines cannot be used, 2 for a wrong call"""
 
 
 def add_options(parser) -> None:
-    parser.add_argument("run", metavar="FILE[#RUN]", help="the run log, and the run if it has several")
+    parser.add_argument("run", metavar="FILE[#RUN]",
+        help="the run log, and the run if it has several; with --ledger the run")  # fmt: skip
+    parser.add_argument("--ledger", metavar="URL", help="a run of this ledger, without exporting it before")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -30,14 +35,12 @@ def call(arguments) -> int:
         return fail("whatif", f"{error.name} is missing: pip install 'goodput-telemetry[compare]'")
     import msgspec
 
-    from goodput.cli.replay import problem_lines
     from goodput.runlog import LogError
     from goodput.wire.identity import clean_text
 
-    file, _, run = arguments.run.partition("#")
     try:
-        with progress_bar() as progress:
-            found, problems = read.read(file, run or None, progress=progress)
+        with _log(arguments) as (file, run), progress_bar() as progress:
+            found, problems = read.read(file, run, progress=progress)
     except LogError as error:
         return fail("whatif", clean_text(error, 500))
     for line in problem_lines(problems):
@@ -46,4 +49,24 @@ def call(arguments) -> int:
         print(msgspec.json.encode(found).decode())
     else:
         print("\n".join(clean_text(line, 300) for line in text.render(found).split("\n")))
-    return 0
+    return int(is_incomplete(problems))
+
+
+@contextlib.contextmanager
+def _log(arguments):
+    """The log's file, and the run in it. Raises LogError."""
+    if arguments.ledger is None:
+        file, _, run = arguments.run.partition("#")
+        yield file, run or None
+        return
+    from goodput.aggregator.ledger.ledger import LedgerError
+    from goodput.cli.export import exported
+    from goodput.runlog import LogError
+
+    try:
+        with exported(arguments.ledger, [arguments.run]) as paths:
+            yield paths[arguments.run], arguments.run
+    except LedgerError as error:
+        raise LogError(str(error)) from None
+    except OSError as error:
+        raise LogError(os_error_text(error)) from None

@@ -20,6 +20,7 @@ from goodput.compare.selection import SINCE_START, STEP, Window
 from goodput.estimates.mean import mean_of
 from goodput.runlog import LogError
 from goodput.runlog.replay import Step, read_steps, replay
+from goodput.runlog.scan_results import Problems
 
 STEPS_MIN = 20
 COUNT_MAX = 100_000  # steps that one line may stand for
@@ -57,6 +58,8 @@ class Steps:
     peak_flops_per_second: float | None = None
     whole: Whole | None = None
     has_start: bool = True  # its first step is the run's, so that a warm-up is left out
+    path: str = ""
+    problems: Problems = field(default_factory=Problems)  # of the log
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -89,7 +92,8 @@ def read(
     share = 1.0 if path == "-" else 0.5
     by_rank: dict[int, _Rows] = {}
     names: dict[str, None] = {}
-    for step in read_steps(path, progress=lambda at: progress(share * at)):
+    problems: list[Problems] = []
+    for step in read_steps(path, progress=lambda at: progress(share * at), take_problems=problems.append):
         names[step.run] = None
         if run in (None, step.run):
             if step.attempt.rank not in by_rank:
@@ -103,6 +107,7 @@ def read(
         raise LogError(f"{path}: {len(names)} runs ({', '.join(sorted(names)[:5])}); name one as {path}#RUN")
     name = run or next(iter(names), "")
     found = _table(name, by_rank)
+    found.path, found.problems = path, problems[0]
     attempts = [one for rows in by_rank.values() for one in rows.attempts.values()]
     _describe(found, attempts)
     bounds = None
@@ -112,12 +117,23 @@ def read(
         within = f" in {window.text}" if window else ""
         raise LogError(
             f"{path}: {len(found)} steps that can be compared{within}, at least {STEPS_MIN} are needed"
+            f"{_why_few(found.problems)}"
         )
     if found.has_start:
         found.warm_up = warm_up(found.lengths)
     if path != "-":
         found.whole = _whole(path, name, bounds, lambda at: progress(0.5 + 0.5 * at))
     return found
+
+
+def _why_few(problems: Problems) -> str:
+    """The step lines that cannot be used, if there are any."""
+    lost = problems.step_quality()
+    return (
+        ""
+        if lost is None
+        else f"; {lost['unusable']} of {lost['read']} step lines cannot be used, {lost['first']}"
+    )
 
 
 def _within(found: Steps, window: Window, start_ns: int) -> tuple[Steps, tuple[int | None, int | None]]:

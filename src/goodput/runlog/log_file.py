@@ -29,7 +29,7 @@ class LogFile:
     """A log that can be read repeatedly. `size` and `position` are bytes of the file, compressed or not."""
 
     def __init__(self, path: str):
-        self.name = "standard input" if path == "-" else path
+        self.name = "standard input" if path == "-" else path or "''"
         self.position, self.broken = 0, ""
         try:
             if path == "-":

@@ -110,8 +110,16 @@ def replay(
         ]
 
 
-def read_steps(path: str, *, progress: Callable[[float], None] = lambda _: None) -> Iterator[Step]:
-    """The steps of all runs of the log at `path`, each attempt's in their order; arguments and errors as of `replay`."""
+def read_steps(
+    path: str,
+    *,
+    progress: Callable[[float], None] = lambda _: None,
+    take_problems: Callable[[Problems], None] = lambda _: None,
+) -> Iterator[Step]:
+    """The steps of all runs of the log at `path`, each attempt's in their order; arguments and errors as of `replay`.
+
+    `take_problems` gets the log's problems after the last step.
+    """
     with LogFile(path) as log_file:
         most = max(log_file.size, 1)
         scan = _scanned(log_file, STALL_SECONDS, lambda at: progress(0.4 * at / most))
@@ -129,6 +137,7 @@ def read_steps(path: str, *, progress: Callable[[float], None] = lambda _: None)
             yield from done
             done.clear()
         progress(1.0)
+        take_problems(scan.problems)
 
 
 class OrderedLog:

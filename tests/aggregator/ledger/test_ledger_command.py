@@ -159,6 +159,14 @@ def test_a_missing_ledger_and_wrong_calls(tmp_path, capsys):
     Ledger(f"sqlite:///{tmp_path}/new.db").close()
 
 
+def test_run_of_a_ledger_is_replayed(filled, url, capsys):
+    assert main(["whatif", "long", "--ledger", url, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["run"] == "long" and found["steps"]
+    assert main(["whatif", "other", "--ledger", url]) == 1
+    assert "no run 'other'; the last in this ledger: r1, long" in capsys.readouterr().err
+
+
 def test_runs_of_a_ledger_are_compared(filled, url, capsys):
     assert main(["compare", "long@..100", "long@100..", "--ledger", url, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
