@@ -121,11 +121,66 @@ def test_unusable_files_are_listed_and_call_nothing(tmp_path, capsys):
     (tmp_path / "readme.txt").write_text("no dump")
     found = analyze_flight(tmp_path)
     assert found["ranks"] == [0, 1, 2] and len(found["errors"]) == 3
-    assert "print" in found["errors"][0] and capsys.readouterr().out == ""
+    assert "STACK_GLOBAL" in found["errors"][0] and capsys.readouterr().out == ""
     (tmp_path / "empty").mkdir()
     for folder in ("empty", "nowhere"):
         with pytest.raises(TraceError, match=folder):
             analyze_flight(tmp_path / folder)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"input_sizes": [[-5]]}, "call 3 has a tensor of an impossible shape"),
+        ({"input_sizes": [["5"]]}, "call 3 has a tensor of an impossible shape"),
+        ({"input_sizes": [[1 << 1000] * 60]}, "call 3 has a tensor of an impossible shape"),
+        ({"input_sizes": [[1] * 65]}, "65 dimensions, 64 at most"),
+        ({"input_sizes": [[1]] * 70_000}, "70000 tensors, 65536 at most"),
+        ({"input_sizes": [[1 << 61]]}, "a number or a time out of range"),
+        ({"sequence": 1 << 90}, "a number or a time out of range"),
+        ({"created": -1}, "a number or a time out of range"),
+        ({"sequence": float("inf")}, "OverflowError"),
+        ({"process_group": []}, "ValueError"),
+    ],
+)
+def test_impossible_call_is_an_error_with_its_place(tmp_path, given, why):
+    written(tmp_path, {0: dump(0), 1: dump(1), 2: dump(2)})
+    bad = dump(2)
+    bad["entries"][2] = entry(**{"sequence": 3, "created": BEGAN, "completed": 0, **given})
+    (tmp_path / "trace_3").write_bytes(pickle.dumps(bad))
+    found = analyze_flight(tmp_path)
+    assert found["ranks"] == [0, 1, 2] and len(found["errors"]) == 1
+    assert "trace_3" in found["errors"][0] and why in found["errors"][0]
+
+
+def test_dump_of_an_older_format_says_what_it_lacks(tmp_path):
+    """PyTorch before 2.4 numbered collectives and point-to-point calls together."""
+    old = dump(1)
+    for one in old["entries"]:
+        one["seq_id"] = one.pop("collective_seq_id")
+    old["version"] = "1.5"
+    found = analyze_flight(written(tmp_path, {0: dump(0), 1: old}))
+    assert found["ranks"] == [0]
+    assert "its calls have no `collective_seq_id`; its version is '1.5'" in found["errors"][0]
+    for entries in (5, None, "abc"):
+        written(tmp_path, {1: {**dump(1), "entries": entries}})
+        assert "it has no list of `entries`" in analyze_flight(tmp_path)["errors"][0]
+
+
+@pytest.mark.parametrize("ranks", ["[-1, 0]", "[0, 0]", "[1, 2,", "[4294967296]", 7])
+def test_impossible_ranks_of_a_group_are_an_error(tmp_path, ranks):
+    bad = {**dump(1), "pg_config": {"0": {"ranks": ranks}}}
+    found = analyze_flight(written(tmp_path, {0: dump(0), 1: bad}))
+    assert found["ranks"] == [0] and len(found["errors"]) == 1
+
+
+def test_second_dump_of_a_rank_is_left_out(tmp_path):
+    written(tmp_path, {0: dump(0), 1: dump(1), 2: dump(2)})
+    (tmp_path / "older_1.json").write_text(json.dumps(dump(1, calls=2)))
+    found = analyze_flight(tmp_path)
+    assert found["ranks"] == [0, 1, 2]
+    (error,) = found["errors"]
+    assert "older_1.json: nccl_trace_rank_1 is of rank 1, too" in error
 
 
 def test_command_prints_verdict_and_table(tmp_path, capsys):

@@ -9,7 +9,7 @@ from support.nccl_ras import RasServer, answer, missing, rank, recorded
 
 from goodput.cli import main
 from goodput.trace import TraceError
-from goodput.trace.hangs.ras import analyze_ras
+from goodput.trace.hangs.ras import RANK_MAX, analyze_ras, render
 
 
 @pytest.fixture
@@ -124,3 +124,55 @@ def test_odd_fields_are_unknown(served):
     }
     one = judged(served, odd)
     assert one["kind"] == "behind" and one["behind"][0]["pid"] is None
+
+
+ODD = [
+    None,
+    True,
+    -1,
+    1.5,
+    float("inf"),
+    float("nan"),
+    1 << 80,
+    "x",
+    "",
+    [],
+    {},
+    [1],
+    {"a": 1},
+    "\x1b[31m\n" * 50,
+]
+
+
+def places(value, place: tuple = ()):
+    """The keys to every value inside of this one."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inner:
+        yield (*place, key)
+        yield from places(one, (*place, key))
+
+
+def test_any_odd_field_gives_a_document_or_an_error(tmp_path):
+    """Each value of an answer in turn; numbers of the document fit into what the agent reports of it."""
+    path = tmp_path / "ras.json"
+    whole = answer(rank(0), rank(1, calls=3), gone=(missing(2, dead=True),))
+    for place in places(whole):
+        for value in ODD:
+            odd = copy.deepcopy(whole)
+            owner = odd
+            for key in place[:-1]:
+                owner = owner[key]
+            owner[place[-1]] = value
+            path.write_text(json.dumps(odd))
+            try:
+                found = analyze_ras(str(path))
+            except TraceError:
+                continue
+            json.dumps(found, allow_nan=False)
+            assert render(found).isascii()
+            for one in found["communicators"]:
+                numbers = [
+                    one["size"],
+                    *(each["rank"] for each in one["missing"] + one["failed"] + one["behind"]),
+                ]
+                assert min(numbers) >= 0 and max(numbers) <= RANK_MAX

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("rank_page", "step_blocks", "report", "stream", "run_log", "trace", "dcgm")
+NAMES = ("rank_page", "step_blocks", "report", "stream", "run_log", "trace", "dcgm", "flight", "ras")
 RSS_MIB_MAX = 4096
 INPUT_SECONDS_MAX = 25
 BYTES_MAX = 16_384

@@ -10,6 +10,7 @@ import functools
 import gzip
 import json
 import os
+import pickle
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
+from support import nccl_ras
 from support.account.account_history import Process, assert_closes, ns
 from support.aggregator.reports import body_of, rank_report
 from support.paths import ROOT
@@ -36,6 +38,9 @@ from goodput.rank_page.reader import Reader
 from goodput.runlog.log_file import LogError
 from goodput.runlog.replay import replay
 from goodput.trace import analyze
+from goodput.trace.hangs import flight_dump
+from goodput.trace.hangs.flight import dump_document
+from goodput.trace.hangs.ras import analyze_ras
 from goodput.trace.stream import TraceError
 from goodput.wire import schema, step_columns
 from goodput.wire.step_blocks import BlockError, StepBlock, check_block, encode_rows
@@ -267,8 +272,56 @@ def dcgm_seeds() -> list[bytes]:
     return ["\n".join(lines).encode()]
 
 
+# -- Evidence of a hang
+
+
+def flight(data: bytes) -> bool:
+    """A document of a Flight Recorder's dump, or a TraceError that names the file."""
+    path = _file("dump_0", data)
+    try:
+        dump = flight_dump.read(Path(path), 0)
+    except TraceError as error:
+        assert str(error).startswith(path)
+        return False
+    assert all(0 <= entry.call.bytes < 1 << 62 and entry.call.enter_ns >= 0 for entry in dump.entries)
+    json.dumps(dump_document([dump], []), allow_nan=False)
+    return True
+
+
+def flight_seeds() -> list[bytes]:
+    call = {"process_group": ["0", "default_pg"], "profiling_name": "nccl:all_reduce", "state": "started"}
+    call |= {
+        "collective_seq_id": 1,
+        "p2p_seq_id": 0,
+        "time_created_ns": 5,
+        "time_discovered_completed_ns": None,
+    }
+    call |= {"input_sizes": [[3, 4]], "input_dtypes": ["Float"], "output_sizes": [], "retired": False}
+    found = {"version": "2.10", "entries": [call], "pg_config": {"0": {"ranks": "[0, 1]"}}}
+    return [json.dumps(found).encode(), pickle.dumps(found, 2), pickle.dumps(found, 4)]
+
+
+def ras(data: bytes) -> bool:
+    """A document of an answer of NCCL's RAS, or a TraceError that names its source."""
+    path = _file("ras.json", data)
+    try:
+        found = analyze_ras(path)
+    except TraceError as error:
+        assert str(error).startswith(path)
+        return False
+    json.dumps(found, allow_nan=False)
+    return True
+
+
+def ras_seeds() -> list[bytes]:
+    late = nccl_ras.answer(nccl_ras.rank(0), nccl_ras.rank(1, calls=3))
+    gone = nccl_ras.answer(nccl_ras.rank(0, abort_flag=True), gone=(nccl_ras.missing(1, dead=True),))
+    return nccl_ras.recorded(late, gone)
+
+
 TARGETS: dict[str, Callable[[bytes], bool]] = {
-    target.__name__: target for target in (rank_page, step_blocks, report, stream, run_log, trace, dcgm)
+    target.__name__: target
+    for target in (rank_page, step_blocks, report, stream, run_log, trace, dcgm, flight, ras)
 }
 SEEDS: dict[str, Callable[[], list[bytes]]] = {
     "rank_page": page_seeds,
@@ -278,6 +331,8 @@ SEEDS: dict[str, Callable[[], list[bytes]]] = {
     "run_log": log_seeds,
     "trace": trace_seeds,
     "dcgm": dcgm_seeds,
+    "flight": flight_seeds,
+    "ras": ras_seeds,
 }
 
 

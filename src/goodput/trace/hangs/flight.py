@@ -1,8 +1,8 @@
 """Reads dumps of PyTorch's Flight Recorder, one file a rank: what each collective cost, and what is wrong in a hang.
 
 A dump is the pickle that ProcessGroupNCCL writes (TORCH_NCCL_DEBUG_INFO_TEMP_FILE), or JSON; its name ends with the
-rank. A Unix socket with such a name returns one (flight_server.py). Pickles are read without calling anything that they
-name. The clocks of hosts are never compared as they are: ranks leave a collective together, so a rank's clock is off by
+rank. A Unix socket with such a name returns one (flight_server.py). Pickles are read without calling what they name
+(flight_dump.py). The clocks of hosts are never compared as they are: ranks leave a collective together, so a rank's clock is off by
 the median of what its ends differ from the others'.
 
     document = analyze_flight("dumps/")
@@ -11,93 +11,18 @@ the median of what its ends differ from the others'.
 
 from __future__ import annotations
 
-import io
-import json
 import os
-import pickle
 import re
-import time
-from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from goodput.account.collective_verdict import Call, GroupCalls, RankCalls, verdict
 from goodput.trace.arrivals import Clocks, align, skew_of
-from goodput.trace.hangs.flight_server import ask
-from goodput.trace.operation_names import DTYPES, POINT_TO_POINT, RECEIVED, TOGETHER, operation_of
+from goodput.trace.hangs.flight_dump import Dump, Entry, read
+from goodput.trace.operation_names import POINT_TO_POINT, TOGETHER
 from goodput.trace.stream import TraceError
 
-FILE_BYTES_MAX = 1 << 28
-_RANK = re.compile(r"(\d+)(\.(json|pkl|pickle|sock))?$")
-
-
-class Entry(NamedTuple):
-    """A call as a rank's recorder has it. Times are unix ns of its host, 0 where they are not known."""
-
-    group: str
-    description: str
-    call: Call
-    is_over: bool
-
-
-class Dump(NamedTuple):
-    rank: int
-    file: str
-    entries: list[Entry]
-    ranks: dict[str, list[int]]  # of the groups of which the dump has them
-    written_ns: int
-
-
-class _Plain(pickle.Unpickler):
-    """Only what needs no class."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which no dump has")
-
-
-def read(path: Path, rank: int) -> Dump:
-    """The dump of a rank. Raises TraceError with the file and the reason."""
-    try:
-        raw, written_ns = _raw(path)
-        found = json.loads(raw) if raw[:1] == b"{" else _Plain(io.BytesIO(raw)).load()
-        entries = [_entry(one) for one in found["entries"]]
-        ranks = {str(name): _ranks(one) for name, one in found.get("pg_config", {}).items()}
-    except OSError as error:
-        raise TraceError(f"{path}: {error.strerror or error}") from None
-    except TraceError:
-        raise
-    except Exception as error:
-        raise TraceError(f"{path}: no dump of a Flight Recorder: {type(error).__name__}: {error}") from None
-    last_ns = max((entry.call.enter_ns for entry in entries), default=0)
-    return Dump(rank, str(path), entries, ranks, max(written_ns, last_ns))
-
-
-def _raw(path: Path) -> tuple[bytes, int]:
-    """A dump, and when it was written. Raises OSError and TraceError."""
-    if path.is_socket():
-        return ask(path, FILE_BYTES_MAX), time.time_ns()
-    about = path.stat()
-    if about.st_size > FILE_BYTES_MAX:
-        raise TraceError(f"{path}: {about.st_size} bytes, {FILE_BYTES_MAX} at most")
-    return path.read_bytes(), about.st_mtime_ns
-
-
-def _ranks(config: dict) -> list[int]:
-    found = config.get("ranks", "[]")
-    return sorted(map(int, json.loads(found) if isinstance(found, str) else found))
-
-
-def _entry(one: dict) -> Entry:
-    name, description = (*map(str, one["process_group"]), "")[:2]
-    operation = operation_of(str(one["profiling_name"]).rpartition(":")[2].split(" ")[0])
-    number = one["p2p_seq_id"] if operation in POINT_TO_POINT else one["collective_seq_id"]
-    side = "output" if operation in RECEIVED else "input"
-    sizes, dtypes = one.get(f"{side}_sizes") or [], one.get(f"{side}_dtypes") or []
-    dtype, width = DTYPES.get(dtypes[0] if dtypes else "", (str(dtypes[0]).lower() if dtypes else "", 0))
-    size = sum(map(prod, sizes)) * width
-    entered, left = int(one["time_created_ns"]), int(one.get("time_discovered_completed_ns") or 0)
-    is_over = one.get("state") == "completed" or bool(one.get("retired"))
-    return Entry(name, description, Call(int(number), operation, dtype, size, -1, entered, left), is_over)
+_RANK = re.compile(r"(?<!\d)(\d{1,9})(\.(json|pkl|pickle|sock))?$")
 
 
 def analyze_flight(directory: str | os.PathLike) -> dict:
@@ -110,20 +35,14 @@ def analyze_flight(directory: str | os.PathLike) -> dict:
     `calls` and `bytes` are those of the rank with most, `open` counts calls of all ranks that have not ended. `skew_ns` is the
     median over calls of how much later the last rank came than the first, null where the dumps have no ends.
     """
-    dumps, errors = [], []
-    try:
-        paths = sorted(path for path in Path(directory).iterdir() if path.is_file() or path.is_socket())
-    except OSError as error:
-        raise TraceError(f"{directory}: {error.strerror or error}") from None
-    for path in paths:
-        found = _RANK.search(path.name)
-        if found is not None:
-            try:
-                dumps.append(read(path, int(found[1])))
-            except TraceError as error:
-                errors.append(str(error))
+    dumps, errors = _dumps(directory)
     if not dumps:
         raise TraceError(f"{directory}: no dump of a Flight Recorder{f' ({errors[0]})' if errors else ''}")
+    return dump_document(dumps, errors)
+
+
+def dump_document(dumps: list[Dump], errors: list[str]) -> dict:
+    """What `analyze_flight` returns, of dumps that have been read."""
     found = verdict(_calls_of(dump, dumps) for dump in dumps)
     # A dump does not name its host.
     judged = found and {**found.document(), "reason": found.reason.replace(" on an unnamed host", "")}
@@ -134,6 +53,30 @@ def analyze_flight(directory: str | os.PathLike) -> dict:
         "operations": _operations(dumps),
         "errors": errors,
     }
+
+
+def _dumps(directory: str | os.PathLike) -> tuple[list[Dump], list[str]]:
+    """The dumps of a folder, one a rank, and a message per unusable file. Raises TraceError."""
+    try:
+        paths = sorted(path for path in Path(directory).iterdir() if path.is_file() or path.is_socket())
+    except OSError as error:
+        raise TraceError(f"{directory}: {error.strerror or error}") from None
+    dumps: dict[int, Dump] = {}
+    errors = []
+    for path in paths:
+        found = _RANK.search(path.name)
+        if found is None:
+            continue
+        try:
+            rank = int(found[1])
+            if rank in dumps:
+                raise TraceError(
+                    f"{path}: {Path(dumps[rank].file).name} is of rank {rank}, too: give one dump a rank"
+                )
+            dumps[rank] = read(path, rank)
+        except TraceError as error:
+            errors.append(str(error))
+    return [dumps[rank] for rank in sorted(dumps)], errors
 
 
 def _calls_of(dump: Dump, dumps: list[Dump]) -> RankCalls:

@@ -25,6 +25,7 @@ ADDRESS = "localhost:28028"
 ANSWER_BYTES_MAX = 1 << 26
 ANSWER_SECONDS, BETWEEN_SECONDS = 30.0, 5.0
 COMMUNICATORS_MAX, RANKS_SHOWN, ROWS_SHOWN = 4096, 8, 20
+RANK_MAX = 1 << 30  # no rank, size or pid is as large
 _COMMANDS = b"SET FORMAT json\nVERBOSE STATUS\n"
 # ncclResult_t: done, and initialization that goes on.
 _SUCCESS, _IN_PROGRESS = 0, 7
@@ -120,7 +121,12 @@ def _parsed(answer: bytes, source: str, bytes_max: int) -> dict:
             ranks = [int(rank["rank"]) for rank in (*one["ranks"], *one.get("missing_ranks", ()))]
             if int(one["size"]) < len(ranks) or not _key(one)[0]:
                 raise ValueError(f"a communicator of {one['size']} has {len(ranks)} ranks")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            if (
+                not 0 <= min(ranks, default=0) <= max(ranks, default=0) < RANK_MAX
+                or int(one["size"]) > RANK_MAX
+            ):
+                raise ValueError("a rank or the size of a communicator is out of range")
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         what = f"{type(error).__name__}: {error}"
         raise TraceError(f"{source}: no answer of NCCL's RAS: {what[:200]}") from None
     return found
@@ -146,12 +152,10 @@ def _communicator(one: dict, before: dict | None) -> dict[str, Any]:
     if before is not None:
         moving = any(_counts(rank) != counts.get(int(rank["rank"])) for rank in before["ranks"])
     missing = [
-        {**_place(rank), "dead": bool((rank.get("status") or {}).get("considered_dead"))}
+        {**_place(rank), "dead": bool(_status(rank).get("considered_dead"))}
         for rank in one.get("missing_ranks", ())
     ]
-    failed = [
-        {**_place(rank), "error": why} for rank in one["ranks"] if (why := _failure(rank.get("status") or {}))
-    ]
+    failed = [{**_place(rank), "error": why} for rank in one["ranks"] if (why := _failure(_status(rank)))]
     behind = [] if moving else _behind(one, counts, calls)
     named = ("missing", missing), ("failed", failed), ("behind", behind)
     kind = next((kind for kind, ranks in named if ranks), "ok")
@@ -169,12 +173,18 @@ def _communicator(one: dict, before: dict | None) -> dict[str, Any]:
     return {**document, "reason": _reason(document)}
 
 
+def _status(rank: dict) -> dict[str, Any]:
+    """What RAS says of a rank, {} if that is no object."""
+    found = rank.get("status")
+    return found if isinstance(found, dict) else {}
+
+
 def _place(rank: dict) -> dict[str, Any]:
     pid = rank.get("pid")
     return {
         "rank": int(rank["rank"]),
         "host": str(rank.get("host", ""))[:64],
-        "pid": pid if type(pid) is int else None,
+        "pid": pid if type(pid) is int and 0 < pid < RANK_MAX else None,
     }
 
 

@@ -1,0 +1,131 @@
+"""Reads one rank's dump of PyTorch's Flight Recorder: a file, or a socket of a process that still answers.
+
+A dump is the pickle that ProcessGroupNCCL writes (TORCH_NCCL_DEBUG_INFO_TEMP_FILE), or JSON. Of a pickle only plain values
+are read (plain_pickle.py).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from goodput.account.collective_verdict import Call
+from goodput.trace.hangs import plain_pickle
+from goodput.trace.hangs.flight_server import ask
+from goodput.trace.operation_names import DTYPES, POINT_TO_POINT, RECEIVED, operation_of
+from goodput.trace.stream import TraceError
+
+FILE_BYTES_MAX = 1 << 26
+RANKS_MAX, DIMENSIONS_MAX, SIZES_MAX = 1 << 20, 64, 1 << 16
+_NUMBER_MAX = 1 << 62
+
+
+class Entry(NamedTuple):
+    """A call as a rank's recorder has it. Times are unix ns of its host, 0 where they are not known."""
+
+    group: str
+    description: str
+    call: Call
+    is_over: bool
+
+
+class Dump(NamedTuple):
+    rank: int
+    file: str
+    entries: list[Entry]
+    ranks: dict[str, list[int]]  # of the groups of which the dump has them
+    written_ns: int
+
+
+def read(path: Path, rank: int) -> Dump:
+    """The dump of a rank. Raises TraceError with the file and the reason."""
+    try:
+        raw, written_ns = _raw(path)
+        found = json.loads(raw) if raw[:1] == b"{" else plain_pickle.loads(raw)
+        entries = [_entry(one, at) for at, one in enumerate(_entries(found), 1)]
+        ranks = {str(name): _ranks(one, str(name)) for name, one in found.get("pg_config", {}).items()}
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror or error}") from None
+    except TraceError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise TraceError(f"{path}: no dump of a Flight Recorder: {why[:300]}") from None
+    last_ns = max((entry.call.enter_ns for entry in entries), default=0)
+    return Dump(rank, str(path), entries, ranks, max(written_ns, last_ns))
+
+
+def _raw(path: Path) -> tuple[bytes, int]:
+    """A dump, and when it was written. Raises OSError and TraceError."""
+    if path.is_socket():
+        return ask(path, FILE_BYTES_MAX), time.time_ns()
+    about = path.stat()
+    if about.st_size > FILE_BYTES_MAX:
+        raise TraceError(f"{path}: {about.st_size} bytes, {FILE_BYTES_MAX} at most")
+    return path.read_bytes(), about.st_mtime_ns
+
+
+def _entries(found: Any) -> list:
+    if not isinstance(found, dict) or not isinstance(found.get("entries"), (list, tuple)):
+        raise ValueError("it has no list of `entries`")
+    if not isinstance(found.get("pg_config", {}), dict):
+        raise ValueError("its `pg_config` is no object")
+    lacks = _lacking(found["entries"])
+    if lacks:
+        raise ValueError(f"its calls have no `{lacks}`; its version is {str(found.get('version'))[:20]!r}")
+    return found["entries"]
+
+
+def _lacking(entries: list) -> str:
+    """What the first call lacks that a dump of this format has, "" if nothing."""
+    first = entries[0] if entries and isinstance(entries[0], dict) else {}
+    needed = "process_group", "profiling_name", "collective_seq_id", "p2p_seq_id", "time_created_ns"
+    return next((name for name in needed if name not in first), "") if first else ""
+
+
+def _ranks(config: dict, group: str) -> list[int]:
+    found = config.get("ranks", "[]")
+    ranks = sorted(map(int, json.loads(found) if isinstance(found, str) else found))
+    if (
+        len(ranks) > RANKS_MAX
+        or len(set(ranks)) < len(ranks)
+        or (ranks and not 0 <= ranks[0] <= ranks[-1] < 1 << 32)
+    ):
+        raise ValueError(f"the {len(ranks)} ranks of group {group[:40]!r} are impossible")
+    return ranks
+
+
+def _entry(one: dict, at: int) -> Entry:
+    name, description = (*map(str, one["process_group"]), "")[:2]
+    operation = operation_of(str(one["profiling_name"]).rpartition(":")[2].split(" ")[0])
+    number = int(one["p2p_seq_id"] if operation in POINT_TO_POINT else one["collective_seq_id"])
+    side = "output" if operation in RECEIVED else "input"
+    sizes, dtypes = one.get(f"{side}_sizes") or [], one.get(f"{side}_dtypes") or []
+    dtype, width = DTYPES.get(dtypes[0] if dtypes else "", (str(dtypes[0]).lower() if dtypes else "", 0))
+    entered, left = int(one["time_created_ns"]), int(one.get("time_discovered_completed_ns") or 0)
+    size = _elements(sizes, at) * width
+    if min(number, entered, left) < 0 or max(number, entered, left, size) >= _NUMBER_MAX:
+        raise ValueError(f"call {at} has a number or a time out of range")
+    is_over = one.get("state") == "completed" or bool(one.get("retired"))
+    return Entry(
+        name[:200], description[:200], Call(number, operation, dtype[:40], size, -1, entered, left), is_over
+    )
+
+
+def _elements(sizes: list, at: int) -> int:
+    """The elements of all tensors of a call."""
+    if len(sizes) > SIZES_MAX:
+        raise ValueError(f"call {at} has {len(sizes)} tensors, {SIZES_MAX} at most")
+    total = 0
+    for shape in sizes:
+        count = 1
+        if len(shape) > DIMENSIONS_MAX:
+            raise ValueError(f"call {at} has a tensor of {len(shape)} dimensions, {DIMENSIONS_MAX} at most")
+        for length in shape:
+            if type(length) is not int or not 0 <= length < _NUMBER_MAX or count >= _NUMBER_MAX:
+                raise ValueError(f"call {at} has a tensor of an impossible shape")
+            count *= length
+        total += count
+    return total
