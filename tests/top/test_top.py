@@ -15,6 +15,7 @@ from goodput.account import document
 from goodput.causes import explain
 from goodput.cli import main
 from goodput.progress.local_runs import Pace
+from goodput.top.api import ApiSource
 from goodput.top.draw import body
 from goodput.top.glyphs import Glyphs, is_utf8
 from goodput.top.gpus import figures
@@ -235,6 +236,35 @@ def test_wrong_calls_and_dead_server(tmp_path, capsys):
     assert main(["top", "--url", "http://127.0.0.1:1", "--directory", str(tmp_path)]) == 2
     assert main(["top", "--url", "http://127.0.0.1:1", "--once"]) == 1
     assert "http://127.0.0.1:1: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "answer", [{"runs": [{"run": 5}]}, {"runs": 1, "truncated": True}, {"runs": {}, "total": None}, {}]
+)
+def test_answers_of_another_shape_are_an_error_in_one_line(monkeypatch, capsys, answer):
+    monkeypatch.setattr(ApiSource, "_get", lambda *_, **__: answer)
+    for words in ([], ["--run", "r1"]):
+        assert main(["top", "--url", "http://127.0.0.1:1", "--once", *words]) == 1
+        text = capsys.readouterr().err
+        assert (
+            text.startswith("goodput top: http://127.0.0.1:1: unexpected answer (") and text.count("\n") == 1
+        )
+
+
+def test_legend_has_the_largest_states_where_not_all_fit():
+    view = run_view(found(), Pace(1.0, [1.0], ""), History(), 0.0)
+    states = {"productive": 5.6, "loader": 20.2, "communication": 7.2, "straggler": 3.4, "startup": 60.3}
+    shown = [
+        body(
+            Frame("", 0.0, [], replace(view, states={**states, "other": 3.3})),
+            View("r1"),
+            width,
+            Glyphs(False, False),
+        )[3]
+        for width in (80, 30)
+    ]
+    assert shown[0].plain == "= productive 5.6 %  L loader 20.2 %  C communication 7.2 %  I startup 60.3 %"
+    assert shown[1].plain == "I startup 60.3 %"
 
 
 def test_without_rich_the_extra_is_named(tmp_path):

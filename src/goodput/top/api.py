@@ -26,12 +26,17 @@ class ApiSource:
 
     def read(self, opened: str | None) -> Frame:
         """The list of runs, and one in detail: `opened`, or the only one that is not over. Raises SourceError."""
+        try:
+            return self._read(opened)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise SourceError(
+                f"{self.title}: unexpected answer ({type(error).__name__}: {error}); is it an aggregator of this version?"
+            ) from error
+
+    def _read(self, opened: str | None) -> Frame:
         page = self._get(f"/api/v1/runs?limit={RUNS_MAX}&order=open")
         notes = [f"{page['total'] - len(page['runs'])} more runs are not shown"] if page["truncated"] else []
-        try:
-            rows = [_row(one) for one in page["runs"]]
-        except (KeyError, TypeError):
-            raise SourceError(f"{self.title}: the server at this address is not an aggregator") from None
+        rows = [_row(one) for one in page["runs"]]
         living = [row.run for row in rows if row.status not in FINAL_STATUSES]
         name = opened or (living[0] if len(living) == 1 else rows[0].run if len(rows) == 1 else None)
         view = None

@@ -19,7 +19,7 @@ from goodput.top.view import RANK, RUN, RUNS, View
 STATUS_STYLES = {"running": "green", "finished": "cyan", "cancelled": "cyan", "abandoned": "bright_black"}
 SEVERITY_STYLES = ("", "", "yellow", "yellow", "red", "bold red")
 HOST_WIDTH, PHASE_WIDTH, TROUBLE_WIDTH, BAR_WIDTH_MIN, BAR_WIDTH_MAX = 16, 18, 22, 9, 48
-LEGEND_STATES = 6
+LEGEND_STATES, LEGEND_GAP = 6, 2
 # On a low screen the ranks keep so many lines, and the run's last lines are left out.
 RANK_LINES_MIN = 6
 
@@ -204,16 +204,17 @@ def _progress_line(view: RunView) -> Text:
 
 
 def _legend(view: RunView, width: int, glyphs: Glyphs) -> Text:
-    """The largest states in the order of the bar, as many as fit."""
-    total = sum(view.states.values())
-    largest = sorted(view.states, key=lambda state: -view.states[state])[:LEGEND_STATES]
-    line = Text(no_wrap=True)
-    for state in sorted(largest, key=STATES.index):
-        share = view.states[state] / total
-        part = f" {state} {percent(share)}  "
-        if share >= 0.0005 and line.cell_len + len(part) - 1 <= width:
-            line.append_text(glyphs.mark(state)).append(part)
-    return line
+    """The largest states, as many as fit, in the order of the bar."""
+    total, left = sum(view.states.values()), width
+    parts: dict[str, Text] = {}
+    for state in sorted(view.states, key=lambda state: -view.states[state])[:LEGEND_STATES]:
+        share = view.states[state] / total if total else 0.0
+        part = Text.assemble(glyphs.mark(state), f" {state} {percent(share)}")
+        gap = LEGEND_GAP if parts else 0
+        if share < 0.0005 or part.cell_len + gap > left:
+            break
+        parts[state], left = part, left - part.cell_len - gap
+    return Text(" " * LEGEND_GAP, no_wrap=True).join(parts[state] for state in STATES if state in parts)
 
 
 def _ranks(view: RunView, ui: View, width: int, glyphs: Glyphs, rows_max: int | None) -> list[Text]:

@@ -51,7 +51,7 @@ class Polling:
                 self.frame, self.problem = self.source.read(self.opened), ""
             except SourceError as error:
                 self.problem = str(error)
-            except Exception as error:  # Such as an API of another version.
+            except Exception as error:  # Such as pages that another version writes.
                 self.problem = f"{self.source.title}: {type(error).__name__}: {error}"
             self._changed()
             took = time.monotonic() - began
