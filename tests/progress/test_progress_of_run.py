@@ -17,7 +17,7 @@ from support.servers.servers import wait_until
 from support.top.tmux import Terminal
 
 from goodput.cli import run as run_command
-from goodput.progress.beside_run import Job
+from goodput.progress.beside_run import Command, Display, Job
 from goodput.progress.estimate import Progress, progress_of
 from goodput.progress.kubeflow import Sender, body
 from goodput.progress.local_runs import STEPS_MAX, LocalRuns
@@ -178,3 +178,15 @@ def test_more_steps_than_are_read_count(tmp_path):
     assert runs.read("other") == []
     rank.train(1)
     assert progress_of(runs.read()[0].document).done == STEPS_MAX + 101
+
+
+def test_end_is_printed_once_without_a_terminal(monkeypatch):
+    """The launcher may take long to end after its ranks; a run that goes on is printed again."""
+    shown = []
+    monkeypatch.setattr("goodput.progress.beside_run.os.isatty", lambda _: False)
+    monkeypatch.setattr("goodput.progress.beside_run.write", lambda _, text: shown.append(text))
+    display = Display(Command(os.getpid()), 1e-9)
+    over = PROGRESS._replace(status="finished", steps_per_second=2.4)
+    for one in (PROGRESS, PROGRESS, over, over._replace(goodput=0.7), PROGRESS, over):
+        display.show(one)
+    assert ["finished" in text for text in shown] == [False, False, True, False, True]

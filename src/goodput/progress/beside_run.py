@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Mapping
 
+from goodput.account import FINAL_STATUSES
 from goodput.defaults import STALL_SECONDS
 from goodput.progress import KUBEFLOW_URL
 from goodput.progress.estimate import Progress, progress_of
@@ -103,6 +104,7 @@ class Display:
         is_terminal = os.isatty(STDERR) and os.environ.get("TERM", "dumb") not in ("", "dumb")
         self._line = TerminalLine(STDERR) if is_terminal and plain_seconds else None
         self._due = time.monotonic() + plain_seconds
+        self._shown_end = ""  # the final status that was printed
         self._is_over = not plain_seconds
 
     def show(self, progress: Progress) -> None:
@@ -114,7 +116,10 @@ class Display:
                 self._draw(self._line, progress)
             elif time.monotonic() >= self._due:
                 self._due = time.monotonic() + self._plain_seconds
-                write(STDERR, f"goodput: {line(progress, PLAIN_COLUMNS)}\n")
+                end = progress.status if progress.status in FINAL_STATUSES else ""
+                if not end or end != self._shown_end:
+                    write(STDERR, f"goodput: {line(progress, PLAIN_COLUMNS)}\n")
+                self._shown_end = end
         except OSError:
             self._is_over = True
 
