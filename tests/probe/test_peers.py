@@ -118,6 +118,20 @@ def test_other_files_are_refused(tmp_path, measured, capsys, text):
     assert "peers.json" in capsys.readouterr().err
 
 
+def test_path_that_is_no_folder_is_a_wrong_call(tmp_path, measured, capsys):
+    need("torch")
+    assert main(["probe", "--path", str(tmp_path / "none")]) == 2
+    assert f"--path {tmp_path}/none: there is no such folder" in capsys.readouterr().err
+
+
+def test_nothing_measured_is_not_kept(measured, capsys):
+    need("torch")
+    measured["document"] = {**probe_of("n1"), "problems": ["storage: no"]}
+    assert main(["probe", "--only", "storage"]) == 1
+    assert capsys.readouterr().err == "goodput probe: nothing could be measured\n"
+    assert kept.load("n1") is None
+
+
 def test_probe_is_kept_by_host(measured):
     document = probe_of("node-1.cluster", h2d_pinned=50e9)
     assert kept.load("node-1.cluster") is None
@@ -127,6 +141,9 @@ def test_probe_is_kept_by_host(measured):
     assert kept.save(probe_of("node-1.cluster", storage_read=2e9), is_whole=False) == path
     found = kept.load("node-1.cluster")
     assert (kept.value(found, "h2d_pinned"), kept.value(found, "storage_read")) == (50e9, 2e9)
+    unknown = [{**one, "value": None} for one in document["figures"]]
+    assert kept.save({**document, "figures": unknown}, is_whole=False) == path
+    assert kept.value(kept.load("node-1.cluster"), "h2d_pinned") == 50e9  # A failed one replaces none.
     assert kept.save(document) == path and kept.load("node-1.cluster") == document
     for host in ("../x", "", ".x", "a/b"):
         assert kept.save({**document, "host": host}) is kept.load(host) is None

@@ -9,7 +9,7 @@ import os
 import time
 
 import goodput
-from goodput.cli import HelpFormatter, fail, message, number
+from goodput.cli import HelpFormatter, fail, message, number, os_error_text
 from goodput.cli.compare import share
 
 FILE_BYTES_MAX = 64 << 20
@@ -135,8 +135,12 @@ def _node(arguments) -> int:
 
     try:
         against = [peer for path in arguments.against or () for peer in read(path)]
-    except (OSError, kept.ProbeError) as error:
+    except OSError as error:
+        return fail("probe", os_error_text(error))
+    except kept.ProbeError as error:
         return fail("probe", error)
+    if "storage" in (arguments.only or PARTS) and not os.path.isdir(arguments.path):
+        return fail("probe", f"--path {arguments.path}: there is no such folder", 2)
     options = node.Options(arguments.path, tuple(arguments.only or PARTS), arguments.ranks)
     if launched.is_launched():
         try:
@@ -148,8 +152,9 @@ def _node(arguments) -> int:
         against = against or (documents if len(documents) > 1 else [])
     else:
         documents = [node.probe(options, lambda what: message("probe", what))]
-        path = kept.save(documents[0], is_whole=not arguments.only)
-        message("probe", f"kept in {path}" if path else "could not be kept: its folder cannot be written")
+        if any(figure["value"] for figure in documents[0]["figures"]):
+            path = kept.save(documents[0], is_whole=not arguments.only)
+            message("probe", f"kept in {path}" if path else "could not be kept: its folder cannot be written")
     if arguments.json:
         print(json.dumps(documents if launched.is_launched() else documents[0]))
     else:

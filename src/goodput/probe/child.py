@@ -55,8 +55,9 @@ def _call(sender: Connection, function: Callable, arguments: tuple) -> None:
         try:
             sender.send((function(*arguments), None))
         except Exception as error:
-            text = " ".join(str(error).split())
-            sender.send((None, f"{type(error).__name__}: {text[:200]}"))
+            text = error.strerror if isinstance(error, OSError) else None
+            text = text or f"{type(error).__name__}: {' '.join(str(error).split())}"
+            sender.send((None, text[:200]))
     sender.close()
     os._exit(0)  # The parent's own exit handlers are not this child's.
 

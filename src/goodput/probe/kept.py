@@ -24,16 +24,18 @@ class ProbeError(Exception):
 def save(document: dict, is_whole: bool = True) -> str | None:
     """Keep the probe of its node and return the file; None if it cannot be written.
 
-    Of one that is not whole the figures replace those of their names, and the others stay.
+    Of one that is not whole the figures that could be measured replace those of their names, and the others stay.
     """
     path = path_of(document["host"])
     if path is None:
         return None
     before = None if is_whole else load(document["host"])
     if before is not None:
-        names = {figure["name"] for figure in document["figures"]}
+        has = {figure["name"] for figure in before["figures"] if figure["value"]}
+        new = [one for one in document["figures"] if one["value"] or one["name"] not in has]
+        names = {figure["name"] for figure in new}
         others = [figure for figure in before["figures"] if figure["name"] not in names]
-        document = {**document, "figures": [*others, *document["figures"]][-FIGURES_MAX:]}
+        document = {**document, "figures": [*others, *new][-FIGURES_MAX:]}
     return path if user_cache.replace(path, json.dumps(document)) else None
 
 
