@@ -30,14 +30,14 @@ fuzz: $(VENV)/.test servers  ## rules without one clause each, then for MINUTES 
 kills: $(VENV)/.test servers  ## kill the aggregator at KILLS (200) random moments of its load, on each database
 	GOODPUT_TEST_KILLS=$(or $(KILLS),200) $(BIN)/python -m pytest -n 2 tests/aggregator/ingest/test_serve_killed.py
 
-collective-faults: $(VENV)/.test  ## broken collectives of real processes over gloo, 20 seeds of each (docs/collectives.md)
-	COLLECTIVE_FAULT_SEEDS=20 $(BIN)/python -m pytest -q --timeout 3600 tests/frameworks/collectives/test_collective_faults.py
+collective-faults: $(VENV)/.test  ## broken collectives of real processes over gloo, SEEDS (20) of each (docs/collectives.md)
+	COLLECTIVE_FAULT_FIRST=$(or $(FIRST),1) COLLECTIVE_FAULT_SEEDS=$(or $(SEEDS),20) $(BIN)/python -m pytest -q --timeout 3600 tests/frameworks/collectives/test_collective_faults.py
 
 nccl-plugin: $(VENV)/.test  ## the profiler plugin of NCCL under ASan, UBSan and TSan, SEEDS (20) of each version (docs/nccl.md)
 	NCCL_PLUGIN_SEEDS=$(or $(SEEDS),20) NCCL_PLUGIN_ROUNDS=100000 $(BIN)/python -m pytest -q tests/nccl/test_plugin_sanitized.py
 
 healthy-collectives: $(VENV)/.test  ## 50 healthy trainings with long evaluations and slow checkpoints get no verdict (docs/collectives.md)
-	HEALTHY_RUNS=50 $(BIN)/python -m pytest -q --timeout 3600 tests/frameworks/collectives/test_collective_health.py
+	HEALTHY_FIRST=$(or $(FIRST),1) HEALTHY_RUNS=$(or $(SEEDS),50) $(BIN)/python -m pytest -q --timeout 3600 tests/frameworks/collectives/test_collective_health.py
 
 slow-links: $(VENV)/.test  ## one rank's link is slow, or dead, among real processes in network namespaces, SEEDS (10) of each: that rank is named (docs/collectives.md)
 	SLOW_LINK_SEEDS=$(or $(SEEDS),10) $(BIN)/python -m pytest -q --timeout 3600 tests/frameworks/collectives/test_slow_links.py

@@ -1,6 +1,6 @@
 """Faults in collectives of real processes over gloo: the verdict names rank, group, call and reason.
 
-The Flight Recorder of the ranks that can still answer is the oracle. `make collective-faults` runs 20 seeds of each.
+The Flight Recorder of the ranks that can still answer is the oracle. `make collective-faults` runs 20 seeds of each, from FIRST on.
 """
 
 import json
@@ -16,7 +16,8 @@ from support.installed import need
 from goodput.trace.hangs.flight import analyze_flight
 
 need("torch")
-SEEDS = range(1, 1 + int(os.environ.get("COLLECTIVE_FAULT_SEEDS", "1")))
+FIRST = int(os.environ.get("COLLECTIVE_FAULT_FIRST", "1"))
+SEEDS = range(FIRST, FIRST + int(os.environ.get("COLLECTIVE_FAULT_SEEDS", "1")))
 KINDS = {"missing": "missing", "kill": "missing", "stop": "missing"}
 FAULTS = ("missing", "operation", "size", "order", "deadlock", "kill", "stop")
 

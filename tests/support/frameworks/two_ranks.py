@@ -1,6 +1,6 @@
-"""Runs two ranks of a script over gloo on loopback, and computes the account of their pages.
+"""Runs two or more ranks of a script over gloo on loopback, and computes the account of their pages.
 
-Both ranks must end cleanly, and no process is left running.
+All ranks must end cleanly, and no process is left running.
 """
 
 import json
@@ -32,34 +32,36 @@ def environment(directory: Path, run: str | None, **more: str) -> dict:
     return {**environ, "GOODPUT_RUN": run} if run else environ
 
 
-def run_ranks(script: str, directory: Path, *arguments: str, forked: str = "", **more: str) -> str:
-    """Standard error of both ranks, one after the other; `forked` as in script_process."""
-    environ = environment(directory, script.removesuffix(".py"), WORLD_SIZE="2", **more)
+def run_ranks(
+    script: str, directory: Path, *arguments: str, forked: str = "", ranks: int = 2, **more: str
+) -> str:
+    """Standard error of the ranks, one after the other; `forked` as in script_process."""
+    environ = environment(directory, script.removesuffix(".py"), WORLD_SIZE=str(ranks), **more)
     environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_ports(1)[0]))
     command = [str(SCRIPTS / script), str(directory), *arguments]
     if forked:
-        processes = [(command, {**environ, "RANK": str(rank)}) for rank in range(2)]
+        processes = [(command, {**environ, "RANK": str(rank)}) for rank in range(ranks)]
         ended = server_with(forked).run(*processes, seconds=TIMEOUT_SECONDS)
         text = "\n".join(rank.stderr for rank in ended)
-        assert [rank.returncode for rank in ended] == [0, 0], text[-8000:]
+        assert not any(rank.returncode for rank in ended), text[-8000:]
         return text
-    logs = [directory / f"log-{rank}" for rank in range(2)]
-    ranks = []
+    logs = [directory / f"log-{rank}" for rank in range(ranks)]
+    started = []
     try:
         for rank, log in enumerate(logs):
             with log.open("wb") as file:
-                ranks.append(
+                started.append(
                     subprocess.Popen(
                         [sys.executable, *command], env={**environ, "RANK": str(rank)}, stderr=file
                     )
                 )
-        ended = [rank.wait(TIMEOUT_SECONDS) for rank in ranks]
+        ended = [rank.wait(TIMEOUT_SECONDS) for rank in started]
     finally:
-        for rank in ranks:
+        for rank in started:
             rank.kill()
             rank.wait()
     text = "\n".join(log.read_text() for log in logs)
-    assert ended == [0, 0], text[-8000:]
+    assert not any(ended), text[-8000:]
     return text
 
 
@@ -86,9 +88,9 @@ def _end_session(leader: int) -> None:
             continue  # It has ended.
 
 
-def written(directory: Path, name: str) -> list[dict]:
+def written(directory: Path, name: str, ranks: int = 2) -> list[dict]:
     """The JSON that each rank wrote; `{}` in `name` stands for the rank."""
-    return [json.loads((directory / name.format(rank)).read_text()) for rank in range(2)]
+    return [json.loads((directory / name.format(rank)).read_text()) for rank in range(ranks)]
 
 
 def the_account(directory: Path):

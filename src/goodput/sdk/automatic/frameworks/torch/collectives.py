@@ -6,7 +6,7 @@ Reducer calls its process group in C++, too: it gets a ProcessGroup made here, w
 and passes the reducer's calls to it. Communication hooks, the user's or PyTorch's own, work as before.
 The end of `Work.wait` is recorded in communication.py.
 
-Not seen: calls of other C++ code, such as functional collectives that autograd or AOTInductor runs in C++, of a CUDA
+Not seen: calls of other C++ code, such as functional collectives that AOTInductor runs in C++, of a CUDA
 graph that is replayed, of libraries that use NCCL themselves, and of process groups that are Python classes.
 """
 
