@@ -404,7 +404,9 @@ def test_no_parts_of_a_folder_import_each_other_in_a_circle():
         for name, found in all_imports().items():
             for module, _ in found:
                 parts = [one.removeprefix(f"{folder}.").split(".")[0] for one in (name, module)]
-                inside = module in MODULES and name.startswith(f"{folder}.") and module.startswith(f"{folder}.")
+                inside = (
+                    module in MODULES and name.startswith(f"{folder}.") and module.startswith(f"{folder}.")
+                )
                 if inside and parts[0] != parts[1]:
                     below.setdefault(parts[0], set()).add(parts[1])
         if circles := in_circles(below):

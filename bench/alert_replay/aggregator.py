@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from msgspec.structs import replace
 
 from goodput import causes
-from goodput.account import straggler
+from goodput.account import rank_groups
 from goodput.account.attempts import EndMark
 from goodput.aggregator.accounts import live
 from goodput.aggregator.accounts.abandonment import START_SECONDS, Abandonment
@@ -67,7 +67,7 @@ def adapted() -> Iterator[None]:
         # Rows that were released could only be read from a ledger, in a child process.
         (live, "ROWS_MAX", 1 << 40),
         # Calls are minutes apart here, so steps are compared as they arrive; the result is the same.
-        (straggler, "SWEEP_ENTRIES", 8),
+        (rank_groups, "SWEEP_ENTRIES", 8),
         # The folder of causes would be listed at every scrape, which is most of the work for a small run.
         (causes, "advisers", _ADVISERS),
     )

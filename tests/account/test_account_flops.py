@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goodput.account.flops import too_high, transformer
+from goodput.account.mfu.flops import too_high, transformer
 
 # A decoder small enough to add up by hand: 2 layers of width 8 with 2 heads of 4, vocabulary 10, 3 sequences of 5.
 LAYERS, HEADS, HEAD_DIM, LENGTH, TOKENS = 2, 2, 4, 5, 15

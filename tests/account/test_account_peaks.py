@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goodput.account import peaks
-from goodput.account.peaks import DEVICES, find, peak, shares
+from goodput.account.mfu import peaks
+from goodput.account.mfu.peaks import DEVICES, find, peak, shares
 
 T = 1e12
 # (name, bf16 or fp16 FLOPs per unit and clock, units, GHz at the vendor's boost): what the figure must come from.

@@ -8,7 +8,7 @@ import pytest
 from support.account.account_history import Process, account_of, assert_closes, ns, run_of
 from support.account.pipeline_simulator import Training
 
-from goodput.account import compute, document, straggler
+from goodput.account import compute, document, rank_groups
 from goodput.account.account import Engine
 from goodput.account.collectives.operation_sums import sums_of
 from goodput.account.facts import gather
@@ -204,7 +204,7 @@ def test_pipeline_does_not_depend_on_order(monkeypatch, sweep):
     run, now_ns = run_of(*processes), max(one.now_ns for one in processes)
     whole = compute(run, now_ns)
     assert_closes(whole)
-    monkeypatch.setattr(straggler, "SWEEP_ENTRIES", sweep)
+    monkeypatch.setattr(rank_groups, "SWEEP_ENTRIES", sweep)
     engine = Engine(run, gather(run, now_ns, whole.threshold_ns))
     rows = [
         (row.end_ns, row.number, key, row) for key, one in run.attempts.items() for row in one.ordered_rows()
@@ -223,7 +223,7 @@ def test_late_stage_makes_compared_steps_late():
     first = {key: one for key, one in run.attempts.items() if key[0] < 2}
     whole = compute(run, now_ns)
     engine = Engine(run, gather(run, now_ns, whole.threshold_ns))
-    groups = straggler.Groups({key: engine.folds[key] for key in first})
+    groups = rank_groups.Groups({key: engine.folds[key] for key in first})
     assert groups.pipelines == {}, "one stage is no pipeline"
     groups.settled[1, "stage0"] = 3
     groups.folds = engine.folds

@@ -10,7 +10,7 @@ import random
 import pytest
 from support.account.account_history import Process, assert_closes, ns, run_of
 
-from goodput.account import compute, straggler
+from goodput.account import compute, rank_groups, straggler
 from goodput.account.account import Engine
 from goodput.account.facts import gather
 
@@ -30,7 +30,7 @@ def accounts(monkeypatch, processes: list[Process], sweeps, picked=lambda one: o
     )
     found = []
     for sweep in (NEVER, *sweeps):
-        monkeypatch.setattr(straggler, "SWEEP_ENTRIES", sweep)
+        monkeypatch.setattr(rank_groups, "SWEEP_ENTRIES", sweep)
         found.append(compute(run, now_ns))
         engine = Engine(run, gather(run, now_ns, found[0].threshold_ns))
         for *_, key, row in in_time:

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from goodput.account import peaks
+from goodput.account.mfu import peaks
 from goodput.flops import count
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")

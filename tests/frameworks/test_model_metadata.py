@@ -14,7 +14,7 @@ from support.installed import need
 from support.paths import PYTHONPATH
 from support.servers.servers import wait_until
 
-from goodput.account.flops import transformer
+from goodput.account.mfu.flops import transformer
 from goodput.defaults import FLOPS_COUNTING
 from goodput.flops import cpu_peak
 from goodput.rank_page.reader import Reader

@@ -6,7 +6,7 @@ import pytest
 from support.frameworks.training_runs import committed, resumed, steps, train
 from support.installed import need
 
-from goodput.account.flops import transformer
+from goodput.account.mfu.flops import transformer
 
 pytestmark = pytest.mark.alone
 

@@ -25,13 +25,14 @@ from goodput.account.facts import Facts, Key, RankRange, gaps, gather
 from goodput.account.fold import PRODUCTIVE, Fold, PaidOnce
 from goodput.account.hardware import energy_mj, is_cut, states_of
 from goodput.account.loader_summary import LoaderSummary, summarize_loaders
-from goodput.account.peaks import peak
+from goodput.account.mfu.peaks import peak
+from goodput.account.rank_groups import Groups
 from goodput.account.ranks import RankAccount, chosen, sum_gpu_ns, values
 from goodput.account.sampled_stacks import sampled_ranks
 from goodput.account.slow_ranks.slow_issue import SlowIssue, slow_issue
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.account.states import BEGINNING, INDEX, vector
-from goodput.account.straggler import Groups, Straggler, sum_stragglers
+from goodput.account.straggler import Straggler, sum_stragglers
 from goodput.defaults import ESTIMATED_LOADER, ESTIMATED_OPTIMIZER, STALL_SECONDS
 from goodput.slices import AT_A_TIME, Slices, result_of
 from goodput.wire.sampled_stacks import SampledStacks

@@ -25,7 +25,7 @@ from goodput.account.document_types import (
     Total,
     WholeRun,
 )
-from goodput.account.flops import too_high
+from goodput.account.mfu.flops import too_high
 from goodput.account.ranks import RankAccount, chosen, sum_gpu_ns, values
 from goodput.account.states import INDEX, STATES
 from goodput.slices import AT_A_TIME, Slices, result_of

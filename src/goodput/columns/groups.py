@@ -1,4 +1,4 @@
-"""Stragglers over NumPy columns: the comparison of `straggler.Groups` for all steps of all groups at once.
+"""Stragglers over NumPy columns: the comparison of `account.rank_groups.Groups` for all steps of all groups at once.
 
 Sums are exact in int64. Pipelines are compared step by step, as there.
 """
@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from goodput.account.rank_groups import Groups, Key
 from goodput.account.slow_ranks.onset import HIT_RATIO_MIN, SPREADS_MIN, Onset
-from goodput.account.straggler import Groups, Key
 from goodput.slices import AT_A_TIME, Slices, result_of
 
 

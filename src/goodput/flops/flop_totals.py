@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from goodput.account import peaks
+from goodput.account.mfu import peaks
 from goodput.flops.errors import FlopCountError
 
 _SHARE_DIGITS = 6

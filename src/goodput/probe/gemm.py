@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from goodput.account.peaks import peak
+from goodput.account.mfu.peaks import peak
 from goodput.flops import cpu_peak
 from goodput.probe.figure import Figure, rate_of
 

@@ -152,7 +152,7 @@ def test_trimmed_rows_are_folded_again_from_ledger(ledger, monkeypatch):
 def test_repeated_steps_are_not_refolded_each_time(monkeypatch):
     """Its own old steps are not late ones of its group: else the account would stand still for good."""
     monkeypatch.setattr(live, "ROWS_MAX", 10)
-    monkeypatch.setattr("goodput.account.straggler.SWEEP_ENTRIES", 8)
+    monkeypatch.setattr("goodput.account.rank_groups.SWEEP_ENTRIES", 8)
     store, whole, ranks = Store(), Store(), [Process(rank, world_size=2) for rank in range(2)]
     folded, anew = None, 0
     for turn in range(12):

@@ -14,7 +14,7 @@ from support.account.account_history import PHASES, assert_closes, ns
 from support.aggregator.exports import STALE
 from support.aggregator.live_accounts import STALL, MemoryLedger, differing_fields, live_account
 
-from goodput.account import compute, document, straggler
+from goodput.account import compute, document, rank_groups
 from goodput.account.states import STATES
 from goodput.aggregator.accounts import live
 from goodput.aggregator.accounts.live import IncrementalAccount
@@ -200,7 +200,7 @@ def test_hostile_reports_keep_accounts_equal(part, monkeypatch):
         monkeypatch.setattr(live, "ROWS_MAX", rng.choice([20, 200_000]))
         # Steps that are done again and have been compared meanwhile are compared with others than in a fold of all.
         sweep = rng.choice([8, 4096])
-        monkeypatch.setattr(straggler, "SWEEP_ENTRIES", sweep)
+        monkeypatch.setattr(rank_groups, "SWEEP_ENTRIES", sweep)
         try:
             play(story(rng, again=sweep > 8))
         except Exception as error:

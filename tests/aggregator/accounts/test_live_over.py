@@ -11,7 +11,7 @@ from support.aggregator.live_accounts import TwoStores
 from support.aggregator.random_reports import RandomReports
 from support.aggregator.reports import rank_report
 
-from goodput.account import FINAL_STATUSES, EndMark, straggler
+from goodput.account import FINAL_STATUSES, EndMark, rank_groups
 from goodput.aggregator.accounts import live
 from goodput.wire import schema
 
@@ -35,7 +35,7 @@ def play(seed: int, monkeypatch, path) -> set[str]:
     rng = random.Random(1000 + seed)
     draws, both, seen = RandomReports(rng), TwoStores(), set()
     monkeypatch.setattr(live, "ROWS_MAX", rng.choice([0, 5, 20, 200_000]))
-    monkeypatch.setattr(straggler, "SWEEP_ENTRIES", 4096 if draws.again else rng.choice([8, 64, 4096]))
+    monkeypatch.setattr(rank_groups, "SWEEP_ENTRIES", 4096 if draws.again else rng.choice([8, 64, 4096]))
     often, now_ns = rng.choice([0.02, 0.1, 0.3]), 0
     for now_ns, report in draws.story():
         both.push(report, now_ns)

@@ -13,7 +13,7 @@ from support.aggregator.random_reports import RandomReports
 from support.aggregator.reports import rank_report
 
 from goodput.account import account as account_module
-from goodput.account import facts, straggler
+from goodput.account import facts, rank_groups, straggler
 from goodput.aggregator.accounts import live
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.live import NeedsHistory
@@ -36,7 +36,7 @@ def play(seed: int, monkeypatch) -> int:
     rng = random.Random(seed)
     draws, both, between = RandomReports(rng), TwoStores(), 0
     monkeypatch.setattr(live, "ROWS_MAX", rng.choice([0, 5, 200_000]))
-    monkeypatch.setattr(straggler, "SWEEP_ENTRIES", 4096 if draws.again else rng.choice([8, 64]))
+    monkeypatch.setattr(rank_groups, "SWEEP_ENTRIES", 4096 if draws.again else rng.choice([8, 64]))
     pushes, now_ns = iter(draws.story()), 0
     for now_ns, report in pushes:
         both.push(report, now_ns)
@@ -75,7 +75,7 @@ def test_reports_between_slices_change_no_later_account(part, monkeypatch):
 
 
 def test_account_given_up_anywhere_leaves_next_exact(monkeypatch):
-    monkeypatch.setattr(straggler, "SWEEP_ENTRIES", 8)
+    monkeypatch.setattr(rank_groups, "SWEEP_ENTRIES", 8)
     store = Store()
     for rank in range(3):
         process = Process(rank, world_size=3)

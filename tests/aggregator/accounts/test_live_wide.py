@@ -16,7 +16,7 @@ from support.aggregator.random_reports import RandomReports
 from support.aggregator.reports import rank_report
 
 from goodput.account import attempts as attempts_module
-from goodput.account import straggler
+from goodput.account import rank_groups
 from goodput.aggregator.accounts import live
 from goodput.aggregator.ledger.ledger import LedgerError
 
@@ -26,7 +26,7 @@ def play(seed: int, monkeypatch, path, workers: bool = False) -> None:
     draws, both = RandomReports(rng, workers), TwoStores()
     monkeypatch.setattr(live, "ROWS_MAX", rng.choice([0, 5, 20, 100, 200_000]))
     # Steps that are done again and have been compared meanwhile are compared with others than in a fold of all.
-    monkeypatch.setattr(straggler, "SWEEP_ENTRIES", 4096 if draws.again else rng.choice([8, 64, 4096]))
+    monkeypatch.setattr(rank_groups, "SWEEP_ENTRIES", 4096 if draws.again else rng.choice([8, 64, 4096]))
     often, now_ns = rng.choice([1, 0.3]), 0
     for now_ns, report in draws.story():
         both.push(report, now_ns)
@@ -63,7 +63,7 @@ def test_accounts_of_workers_agree(monkeypatch, tmp_path):
 
 def trimming(monkeypatch, sweep: int = 4096) -> TwoStores:
     monkeypatch.setattr(live, "ROWS_MAX", 10)
-    monkeypatch.setattr(straggler, "SWEEP_ENTRIES", sweep)
+    monkeypatch.setattr(rank_groups, "SWEEP_ENTRIES", sweep)
     return TwoStores()
 
 

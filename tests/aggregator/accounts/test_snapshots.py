@@ -14,7 +14,7 @@ from support.aggregator.live_accounts import STALL, differing_fields
 from support.aggregator.random_reports import RandomReports
 from support.aggregator.reports import body_of, rank_report
 
-from goodput.account import Account, compute, straggler
+from goodput.account import Account, compute, rank_groups
 from goodput.aggregator.accounts import live, snapshots
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.history import History
@@ -98,7 +98,7 @@ def test_account_is_the_same_after_any_restart(new_url, part, monkeypatch):
         rng = random.Random(seed)
         draws, one = RandomReports(rng, workers=rng.random() < 0.2), Aggregator(ledger)
         monkeypatch.setattr(live, "ROWS_MAX", rng.choice([0, 20, 200_000]))
-        monkeypatch.setattr(straggler, "SWEEP_ENTRIES", 4096 if draws.again else rng.choice([8, 64]))
+        monkeypatch.setattr(rank_groups, "SWEEP_ENTRIES", 4096 if draws.again else rng.choice([8, 64]))
         for now_ns, report in draws.story():
             await one.push(report, now_ns)
             found, want = await one.account(now_ns), one.full(now_ns)

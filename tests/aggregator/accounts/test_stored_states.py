@@ -12,7 +12,7 @@ from support.aggregator.live_accounts import TwoStores
 from support.aggregator.random_reports import RandomReports
 from support.aggregator.reports import rank_report
 
-from goodput.account import Account, compute, straggler
+from goodput.account import Account, compute, rank_groups
 from goodput.aggregator.accounts import live, stored_states
 from goodput.aggregator.accounts.past import Past, account_of
 
@@ -102,7 +102,7 @@ def assert_equal(found: Account, want: Account) -> None:
 @pytest.mark.parametrize("part", range(4))
 def test_windows_between_states_equal_all_rows(part, monkeypatch, used):
     monkeypatch.setattr(live, "ROWS_MAX", 0)
-    monkeypatch.setattr(straggler, "SWEEP_ENTRIES", 8)
+    monkeypatch.setattr(rank_groups, "SWEEP_ENTRIES", 8)
     # In 10 and 103 a rank's last steps lie in the window, and those that others made with it before.
     for seed in (*range(part, 16, 4), *([103] if part == 3 else [])):
         rng = random.Random(seed)
@@ -115,7 +115,7 @@ def test_windows_between_states_equal_all_rows(part, monkeypatch, used):
 def test_windows_of_hostile_runs_equal_all_rows(part, monkeypatch, used):
     """Where states cannot be used all rows are folded."""
     monkeypatch.setattr(live, "ROWS_MAX", 0)
-    monkeypatch.setattr(straggler, "SWEEP_ENTRIES", 8)
+    monkeypatch.setattr(rank_groups, "SWEEP_ENTRIES", 8)
     for seed in range(part, 24, 4):
         rng, stores, now_ns = random.Random(seed), TwoStores(), 0
         reports = RandomReports(rng)

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from goodput.account.flops import transformer
+from goodput.account.mfu.flops import transformer
 
 VOCABULARY, WIDTH, HEADS, LAYERS, LENGTH, BATCH = 100, 32, 4, 2, 16, 3
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from goodput.account.fold import COMMUNICATION, PRODUCTIVE, UNATTRIBUTED
+from goodput.account.rank_groups import Key
 from goodput.account.states import INDEX
-from goodput.account.straggler import Key
 from goodput.aggregator.accounts.timed_fold import Grid, Sheet, TimedFold
 from goodput.columns.groups import ColumnGroups, Compared, Entries, Times
 

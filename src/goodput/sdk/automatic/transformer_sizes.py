@@ -1,4 +1,4 @@
-"""Sizes of a model of Hugging Face transformers and the FLOPs of a step, by goodput.account.flops.transformer.
+"""Sizes of a model of Hugging Face transformers and the FLOPs of a step, by goodput.account.mfu.flops.transformer.
 
 Encoder-decoders, inputs other than tokens and quantised weights have no formula. Nothing is computed on the model.
 
@@ -40,7 +40,7 @@ class Sizes:
 
     def flops(self, tokens: float, length: float, recomputed: bool):
         """FLOPs of a step with this number of tokens, in sequences of this length."""
-        from goodput.account.flops import transformer
+        from goodput.account.mfu.flops import transformer
 
         context = sum(min(length, window) for window in self.windows) / len(self.windows)
         return transformer(

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from goodput.account import peaks
+from goodput.account.mfu import peaks
 
 RECOMPUTE = ("none", "selective", "full")
 # A data sheet's peak is at the vendor's boost clock; devices may run some per cent above it.

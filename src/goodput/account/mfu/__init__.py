@@ -1,0 +1,1 @@
+"""Utilisation (MFU, HFU): FLOPs of a training step by formula, and peaks of accelerators."""

@@ -1,0 +1,225 @@
+"""Steps compared within groups: communication split into what all ranks paid and what waiting for the slowest cost.
+
+Ranks are matched by group and steps by attempt and index; clocks of different hosts are never compared. Intrinsic
+communication is the smallest of a step's ranks; the culprit of a step is the rank that waited least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+
+from goodput.account.attempts import Attempt
+from goodput.account.fold import Fold
+from goodput.account.slow_ranks.onset import Onset, hits
+from goodput.account.slow_ranks.pipeline import Pipeline, pipeline_of, unit_of, waiting
+from goodput.slices import Slices
+
+SWEEP_ENTRIES = 4096
+
+Key = tuple[int, int]  # (rank, attempt number)
+
+
+class Groups:
+    """Steps that wait here until all ranks of their group have passed them. `folds` has all attempts."""
+
+    def __init__(self, folds: Mapping[Key, Fold]):
+        self.folds = folds
+        self.onsets: dict[Key, Onset] = {}
+        self.members: dict[tuple[int, str], list[Key]] = {}
+        self._group: dict[Key, tuple[int, str]] = {}
+        self.settled: dict[tuple[int, str], int] = {}  # by group, the last compared step
+        self.late = False  # a step came after others of its group were compared
+        self.pipelines: dict[int, Pipeline] = {}  # by attempt number
+        self.stage_caused_ns: dict[int, int] = {}
+        self._waiting: dict[tuple, list[tuple]] = {}
+        self.find_members()
+        self._passed: dict[Key, int] = {}
+        self._new = self._left = 0  # entries since the last sweep, and those that it left
+
+    def find_members(self) -> None:
+        """Find the members of each group; called again when there are new attempts or first steps."""
+        self._find_pipelines()
+        self.members, self._group = {}, {}
+        for (rank, number), fold in self.folds.items():
+            first = fold.attempt.first_step
+            if first is not None:
+                name = "" if number in self.pipelines else fold.attempt.group_name()
+                group = self._group[rank, number] = (number, name)
+                self.members.setdefault(group, []).append((rank, number))
+                self.late |= not fold.steps and group in self.settled and first <= self.settled[group]
+
+    def _find_pipelines(self) -> None:
+        """Find which attempts are pipelines. Steps that were compared otherwise must be compared anew."""
+        attempts: dict[int, list[Attempt]] = {}
+        for (_, number), fold in self.folds.items():
+            if fold.attempt.first_step is not None:
+                attempts.setdefault(number, []).append(fold.attempt)
+        before = self.pipelines
+        found = {number: pipeline_of(own) for number, own in attempts.items()}
+        self.pipelines = {number: one for number, one in found.items() if one is not None}
+        self.late |= any(self.pipelines.get(number) != before.get(number) for number in self._taken())
+
+    def _taken(self) -> set[int]:
+        """Attempt numbers of which steps were taken."""
+        return {number for number, *_ in (*self.settled, *self._waiting)}
+
+    def group_of(self, key: Key) -> tuple[int, str]:
+        """The ranks whose steps are compared with each other's: a group, all ranks in a pipeline."""
+        return self._group[key]
+
+    def copy(self, folds: dict[Key, Fold]) -> Groups:
+        """An independent copy, over copies of the folds."""
+        other = copy(self)
+        other.folds = folds
+        other.onsets = {key: onset.copy() for key, onset in self.onsets.items()}
+        other.settled, other._passed = dict(self.settled), dict(self._passed)
+        other.stage_caused_ns = dict(self.stage_caused_ns)
+        other._waiting = {together: list(members) for together, members in self._waiting.items()}
+        return other
+
+    def add(
+        self, key: Key, step: int, count: int, compared: tuple[int, int, int, int], first: bool = False
+    ) -> None:
+        """Add what Fold.add returned for a step; `first` marks an attempt's first step, which comes late."""
+        group = self.group_of(key)
+        if len(self.members[group]) < 2:
+            # A rank that joins the group later does not take part in this step.
+            self.settled[group] = max(step, self.settled.get(group, -1))
+            return
+        # A rank that repeats its own steps is not late: folding it anew would change nothing.
+        self.late |= not first and self.folds[key].top_step <= step <= self.settled.get(group, -1)
+        self._wait(group, step, count, key, compared)
+        if not first:
+            self._passed[key] = step
+            self._new += 1
+            self._sweep_if_due()
+
+    def sweep_many(self) -> None:
+        """Settle what can be settled if many steps have been added since the last time."""
+        if self._new >= SWEEP_ENTRIES:
+            self._sweep()
+
+    def _is_due(self) -> bool:
+        return self._new >= SWEEP_ENTRIES and self._new >= 2 * self._left
+
+    def _sweep_if_due(self) -> None:
+        if self._is_due():
+            self._sweep()
+
+    def _wait(self, group: tuple[int, str], step: int, count: int, key: Key, compared: tuple) -> None:
+        self._waiting.setdefault((*group, step, count), []).append((key, *compared))
+
+    def flushing(self) -> Slices[None]:
+        """Settle all waiting steps, in order, in slices."""
+        yield
+        held = self._held()
+        for together in sorted(self._waiting):
+            self._settle(together[2], self._waiting[together], together not in held)
+        self._waiting.clear()
+
+    def _held(self) -> set[tuple]:
+        """Steps that wait for a first step, which its fold holds back."""
+        return {(*group, *held) for group in self.members for held in self._held_of(group)}
+
+    def _held_of(self, group: tuple[int, str]) -> set[tuple[int, int]]:
+        """(step, count) of the first steps that a group's folds hold back."""
+        return {self.folds[key].held_back() for key in self.members[group]}
+
+    def _low(self, group: tuple[int, str]) -> int | None:
+        """The first step that a rank of the group has not passed; None where all have ended."""
+        going = [self._passed.get(key, -1) for key in self.members[group] if not self.folds[key].exhausted]
+        return min(going, default=None)
+
+    def _sweep(self) -> None:
+        """Settle the steps that every rank has passed, or has ended before.
+
+        Always in the order of steps, so that the result does not depend on the order of ranks.
+        """
+        lows, held = {group: self._low(group) for group in self.members}, self._held()
+        for together in sorted(self._waiting):
+            low = lows[together[:2]]
+            if (low is None or together[2] < low) and together not in held:
+                self.settled[together[:2]] = together[2]
+                self._settle(together[2], self._waiting.pop(together), True)
+        self._new, self._left = 0, sum(map(len, self._waiting.values()))
+
+    def _settle(self, step: int, members: list[tuple], noted: bool) -> None:
+        """Compare one step. `noted`: it counts for onsets, unless it is a first step, which comes too late."""
+        # All entries are one rank's, which repeated its own step.
+        if all(member[0] == members[0][0] for member in members):
+            return
+        members.sort()
+        pipeline = self.pipelines.get(members[0][0][1])
+        if pipeline is None:
+            least = min(communication for _, communication, *_ in members)
+            last = [key for key, communication, *_ in members if communication == least]
+            self._blame(sum(self._move(member, member[1] - least) for member in members), last, in_group=True)
+        else:
+            self._settle_pipeline(pipeline, members)
+        for key, *_, length in members:
+            self.folds[key].matched_ns += length
+        if noted:
+            self._note_onsets(step, members, pipeline is not None)
+
+    def _settle_pipeline(self, pipeline: Pipeline, members: list[tuple]) -> None:
+        """Split communication into waiting for slower ranks of the group, then for a rank or stage, bubble, the rest."""
+        together: dict[tuple[int, str], list[tuple]] = {}
+        own_ns: dict[int, list[int]] = {}
+        for member in members:
+            attempt = self.folds[member[0]].attempt
+            stage = attempt.stage or 0  # all ranks of a pipeline declare one
+            together.setdefault((stage, attempt.group_name()), []).append(member)
+            own_ns.setdefault(stage, []).append(member[3])
+        units = [unit_of(stage, ranks) for (stage, _), ranks in together.items()]
+        found = waiting(pipeline, units, own_ns)
+        parts = list(zip(units, together.values(), found.for_rank, found.for_stage, strict=True))
+        total = sum(m[1] - u.least_ns + one + other for u, ranks, one, other in parts for m in ranks)
+        kept = pipeline.kept_ns(total, sum(m[1] for m in members), sum(m[3] for m in members))
+        by_rank = by_stage = 0
+        for unit, ranks, for_rank, for_stage in parts:
+            in_group = 0
+            for member in ranks:
+                waits = [member[1] - unit.least_ns, for_rank, for_stage]
+                if kept < total:
+                    waits = [ns * kept // total for ns in waits]
+                bubble = pipeline.bubble_ns(member[1] + member[3] - kept // len(members))
+                in_group += self._move(member, waits[0], min(bubble, member[1] - sum(waits)))
+                by_rank += self._move(member, waits[1])
+                by_stage += self._move(member, waits[2])
+            self._blame(in_group, unit.last, in_group=True)
+        self._blame(by_rank, sorted(found.ranks), in_group=False)
+        for stage, ns in _divided(by_stage, found.stages):
+            self.stage_caused_ns[stage] = self.stage_caused_ns.get(stage, 0) + ns
+
+    def _blame(self, waited: int, last: list[Key], in_group: bool) -> None:
+        for key, ns in _divided(waited, last):
+            self.folds[key].caused_ns += ns
+            self.folds[key].caused_in_group_ns += ns if in_group else 0
+
+    def _note_onsets(self, step: int, members: list[tuple], by_stage: bool) -> None:
+        """Compare own times within the group, within the stage in a pipeline."""
+        peers: dict[int | None, list[tuple]] = {}
+        for member in members:
+            stage = self.folds[member[0]].attempt.stage if by_stage else None
+            peers.setdefault(stage, []).append(member)
+        for ranks in peers.values():
+            found = hits([own for _, _, _, own, _ in ranks])
+            for (key, *_), hit, beside in zip(ranks, found.slowest, found.beside, strict=True):
+                onset = self.onsets.setdefault(key, Onset())
+                onset.note(step, hit, found.chance, beside, found.chance_beside)
+
+    def _move(self, member: tuple, straggler_ns: int, bubble_ns: int = 0) -> int:
+        """Move a rank's communication to other states, in proportion if only a part of the step is in the window."""
+        key, communication, within, *_ = member
+        if within != communication:
+            straggler_ns, bubble_ns = (ns * within // communication for ns in (straggler_ns, bubble_ns))
+        fold = self.folds[key]
+        fold.straggler_ns += straggler_ns
+        fold.bubble_ns += bubble_ns
+        return straggler_ns
+
+
+def _divided(ns: int, among: list) -> list[tuple]:
+    """A tie is shared; the remainder of the division goes to the first, so the sum is exact."""
+    return [(one, ns // len(among) + (i < ns % len(among))) for i, one in enumerate(among)]
