@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from goodput.account.states import STATES
+from goodput.account.text import whole
 from goodput.compare.figures import Figure, figures
 from goodput.compare.steps import STEPS_MIN, Steps
 from goodput.estimates.changes import changes
@@ -138,7 +139,7 @@ def check_samples(runs: Sequence[Steps]) -> None:
 
 
 def _listed(values: set) -> str:
-    return " and ".join(f"{value:g}" for value in sorted(values))
+    return " and ".join(map(whole, sorted(values)))
 
 
 def _divisors(steps: Steps, per: str) -> np.ndarray:

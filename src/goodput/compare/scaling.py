@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from goodput.account.states import STATES
+from goodput.account.text import whole
 from goodput.compare.comparison import (
     NotComparable,
     Side,
@@ -105,7 +106,7 @@ def _kind(runs: Sequence[Steps]) -> str:
     if max(by_gpu) <= ALIKE * min(by_gpu):
         return "weak"
     listed = ", ".join(
-        f"{batch:g} on {one.gpus}"
+        f"{whole(batch)} on {one.gpus}"
         for batch, one in sorted(zip(steps, runs, strict=True), key=lambda pair: pair[1].gpus)
     )
     raise NotComparable(

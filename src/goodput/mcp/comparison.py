@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from goodput.account.text import whole
 from goodput.mcp import answers
 from goodput.mcp.read_api import ApiError
 from goodput.mcp.summaries import Document, rounded, rounded_or_none, text
@@ -84,4 +85,4 @@ def _notes(base: Document, new: Document):
             yield f"of run {text(found['run'])} only {100 * found['coverage']['time']:.0f} % of the time was reported"
     per_step = [found["samples"] / steps_of(found) for found in (base, new)]
     if all(per_step) and abs(per_step[0] - per_step[1]) > 0.001 * max(per_step):
-        yield f"different samples per step: {per_step[0]:.6g} and {per_step[1]:.6g}"
+        yield f"different samples per step: {whole(per_step[0])} and {whole(per_step[1])}"

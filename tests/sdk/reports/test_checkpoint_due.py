@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from math import exp, log, pi, sqrt
+from types import SimpleNamespace
 
 import pytest
 from bench.checkpoint_adviser import FIXED_SECONDS, Law, compared, limited
@@ -365,6 +366,45 @@ def test_known_end_of_the_job(tmp_path, given, slurm, end):
         assert (due, known) == (USUAL_SECONDS, None)
     else:
         assert end - 60 < known < end - 3 and due == pytest.approx(known - 30.0)
+
+
+LIVES_GIVEN = """
+import json, sys
+import goodput
+goodput.start(run="r", rank=0, world_size=1)
+goodput.checkpoint_due(failures=eval(sys.argv[1]), ends=10**400)
+from goodput import _checkpoint_due as due
+print(json.dumps([due._due_age, due.adviser.failures, sorted(due._session.messages.written)]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "failures"),
+    [
+        ("5", 0),
+        ("'abc'", 0),
+        ("[3600, float('nan'), -1, float('inf'), None, 10**400]", 1),
+        ("None", 0),
+        ("(3600.0 for _ in range(2))", 2),
+    ],
+)
+def test_lives_that_are_none_are_named_and_left_out(tmp_path, given, failures):
+    """A save is due all the same: a training that is never told to save loses everything with its first failure."""
+    environment = {"GOODPUT_DIR": str(tmp_path), "PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin"}
+    due, known, warnings = output(LIVES_GIVEN, environment, given)
+    assert (0 < due < INTERVAL_SECONDS_MAX, known) == (True, failures)
+    named = [one for one in warnings if "want the seconds that each attempt lived; ignored" in one]
+    assert len(named) == (given not in ("None", "(3600.0 for _ in range(2))")), warnings
+
+
+def test_call_that_does_not_work_says_so_once():
+    warnings = []
+    due = checkpoint_due.CheckpointDue(SimpleNamespace(warn=warnings.append, writer=object()))
+    for _ in range(2):
+        due._next_ns = 0
+        assert due.is_due() is False
+    [text] = warnings
+    assert text.startswith("checkpoint_due does not work: AttributeError: ")
 
 
 def test_lives_that_the_limit_ended_are_no_failures(monkeypatch):

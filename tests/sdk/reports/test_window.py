@@ -13,9 +13,10 @@ from support.paths import ROOT
 from goodput.account.states import PHASE_STATES
 from goodput.histograms.histogram import Histogram
 from goodput.rank_page import page
+from goodput.sdk.recorder.messages import four_digits
 from goodput.sdk.recorder.recorder import Recorder
 from goodput.sdk.reports import window_rows
-from goodput.sdk.reports.window import Windows
+from goodput.sdk.reports.window import Window, Windows
 
 SECOND = 1_000_000_000
 START_NS = 5 * SECOND
@@ -521,3 +522,31 @@ def test_documented_window_fields_exist(monkeypatch):
     reports = {key for key in keys if key.startswith("goodput/account/")}
     assert reports == {"goodput/account/goodput", "goodput/account/steps_kept"}, "see tests/loggers"
     assert set(keys) - reports and set(keys) - reports <= set(found.scalars())
+
+
+def test_text_has_no_powers_of_ten(monkeypatch):
+    """Rates in tokens are large, and steps may take microseconds."""
+    rank = Rank(monkeypatch)
+    rank.window(60)
+    for _ in range(20):
+        rank.step([("forward", 50_000)], samples=4096)
+    found = rank.window(60)
+    for text in (str(found), found._repr_html_()):
+        assert not re.search(r"\de[+-]\d", text) and "samples/s" in text, text
+    assert str(Window(float("inf"))) == "no step has ended"
+    assert str(Window(36_000.0)) == "no step ended in the last 36000 s"
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        (0.0, "0"),
+        (9e-6, "0.0000090"),
+        (0.01234567, "0.01235"),
+        (999.96, "1000"),
+        (31_300.4, "31300"),
+        (1e9, "1000000000"),
+    ],
+)
+def test_figures_in_four_digits(value, text):
+    assert four_digits(value) == text

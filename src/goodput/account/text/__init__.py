@@ -12,6 +12,7 @@ from goodput.account.text.formats import (
     on,
     percent,
     tenths,
+    whole,
     wrap,
 )
 from goodput.account.text.report import more_than_rank, render, state_rows
@@ -32,5 +33,6 @@ __all__ = (
     "slow_link_text",
     "state_rows",
     "tenths",
+    "whole",
     "wrap",
 )

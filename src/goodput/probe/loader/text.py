@@ -69,7 +69,7 @@ def _use(found: dict) -> list[str]:
         setting += f", pin_memory={use['pin_memory']}"
     if use == {"num_workers": now["num_workers"], "pin_memory": now["pin_memory"]}:
         return _wrapped(f"use: {setting}, as now{more}")
-    gain = f", {found['gain']:.2g} times as fast" if found["gain"] >= 1.05 else ", as fast"
+    gain = f", {digits(found['gain'])} times as fast" if found["gain"] >= 1.05 else ", as fast"
     return _wrapped(f"use: {setting}{gain} as now with num_workers={now['num_workers']}{more}")
 
 

@@ -25,6 +25,13 @@ class Messages:
             reraise_from_handler(error)  # Else standard error is closed, None or broken.
 
 
+def four_digits(value: float) -> str:
+    """Four digits, or all before the point, never a power of ten."""
+    if value >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.4g}" if not 0 < value < 1e-4 else f"{value:.7f}"
+
+
 def short_repr(value) -> str:
     """`value` on one line of at most 120 characters, whatever its own methods raise; an exception's text or its type."""
     try:

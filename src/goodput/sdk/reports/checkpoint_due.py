@@ -4,7 +4,8 @@ It knows the saves of this process from its own page, and failures from the page
 are still in the directory, HISTORY_MAX at most. A call looks at the clock; the page is read READS times in an interval,
 which takes some 100 us, and the pages of earlier attempts at the first call, 100 us each. A plan of saves takes some 30 ms:
 at the first call, after the first save, and once in half a plan, many intervals. Nothing raises, blocks or starts a thread:
-where nothing is measured, no checkpoint is due.
+where nothing is measured, no checkpoint is due. What cannot be used of the arguments is named once and left out, since a
+training that is never told to save loses all its work with the first failure.
 
 Where the job's end is known, the last save is begun early enough to be committed by then if it takes as long as the
 slowest of the newest, a tenth of a save more, and is asked for SLACK_STEPS steps late.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import os
 import time
-from math import inf, isfinite
+from math import inf, isfinite, nan
 from time import perf_counter_ns
 
 from goodput.rank_page import page
@@ -46,7 +47,7 @@ class CheckpointDue:
         self._session = session
         self.adviser: Adviser | None = None
         self._process: tuple[str, int] | None = None  # path and attempt that the figures below are of
-        self._is_due = False
+        self._is_due = self._has_failed = False
         self._next_ns = 0
         self._saved_age = 0.0  # in seconds, at the last save
         self._due_age: float | None = None
@@ -69,6 +70,11 @@ class CheckpointDue:
         except Exception as error:
             reraise_from_handler(error)
             self._next_ns = perf_counter_ns() + 10**10
+            if not self._has_failed:
+                self._has_failed = True
+                self._session.warn(
+                    f"checkpoint_due does not work: {type(error).__name__}: {short_repr(error)}"
+                )
             return False
 
     def _evaluate(self, now_ns: int, failures, ends) -> bool:
@@ -80,8 +86,12 @@ class CheckpointDue:
         if self.adviser is None or process != self._process:
             self._begin_ns = snapshot.identity["start_mono_ns"]
             limits = _limits((now_ns - self._begin_ns) / 1e9, ends)
-            self.adviser = _informed(snapshot.identity, writer.path, failures, limits)
+            given, unusable = _lives(failures)
+            self.adviser = _informed(snapshot.identity, writer.path, given, limits)
             self._process = process
+            if unusable:
+                want = "want the seconds that each attempt lived; ignored"
+                self._session.warn(f"checkpoint_due(failures=...): {short_repr(unusable[0])}: {want}")
             if ends is not None and not _is_to_come(ends):
                 want = "want a time to come, in seconds since the epoch; ignored"
                 self._session.warn(f"checkpoint_due(ends={short_repr(ends)}): {want}")
@@ -135,10 +145,28 @@ class CheckpointDue:
         self._due_age = None
 
 
-def _informed(identity: dict, path: str, failures, limits: tuple[float, ...]) -> Adviser:
+def _lives(failures) -> tuple[list[float], list]:
+    """Of the newest GIVEN_MAX lives those in seconds, and the others."""
+    try:
+        given = list(failures)[-GIVEN_MAX:] if failures is not None else []
+    except TypeError:
+        return [], [failures]
+    is_life = [0 <= _number(one) < inf for one in given]
+    lives = [_number(one) for one, is_good in zip(given, is_life, strict=True) if is_good]
+    return lives, [one for one, is_good in zip(given, is_life, strict=True) if not is_good]
+
+
+def _number(given) -> float:
+    """NaN for what is none."""
+    try:
+        return float(given)
+    except (TypeError, ValueError, OverflowError):
+        return nan
+
+
+def _informed(identity: dict, path: str, given: list[float], limits: tuple[float, ...]) -> Adviser:
     """An adviser that knows this rank's earlier attempts, or those that are given. `limits` as of `_limits`."""
     adviser = Adviser()
-    given = [float(seconds) for seconds in list(failures)[:GIVEN_MAX]]
     for seconds in given:
         adviser.note_failure(seconds)
     for earlier in () if given or not path else _earlier(identity, path):
@@ -160,18 +188,12 @@ def _is_at_limit(seconds: float, limits: tuple[float, ...]) -> bool:
 
 def _end(ends) -> float:
     """When the job is ended, in seconds since the epoch; inf where that is unknown."""
-    try:
-        found = float(os.environ.get(END_VARIABLE, "inf") if ends is None else ends)
-    except (TypeError, ValueError):
-        return inf
+    found = _number(os.environ.get(END_VARIABLE, "inf") if ends is None else ends)
     return found if isfinite(found) else inf
 
 
 def _is_to_come(ends) -> bool:
-    try:
-        return float(ends) > time.time()
-    except (TypeError, ValueError):
-        return False
+    return _number(ends) > time.time()
 
 
 def _limits(age: float, ends) -> tuple[float, ...]:
@@ -179,10 +201,7 @@ def _limits(age: float, ends) -> tuple[float, ...]:
     end = _end(ends)
     if end == inf:
         return ()
-    try:
-        start = float(os.environ[START_VARIABLE])
-    except (KeyError, ValueError):
-        start = inf
+    start = _number(os.environ.get(START_VARIABLE, "inf"))
     return tuple(limit for limit in (age + end - time.time(), end - start) if limit > 0)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from html import escape
 
+from goodput.sdk.recorder.messages import four_digits
+
 TYPE_CHECKING = False  # See step_clock.py.
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -109,10 +111,10 @@ def window_html(window: Any) -> str:
     rates = [
         _figure("goodput", _percent(window.goodput)),
         _figure("so far", _percent(window.goodput_so_far)),
-        _figure("steps/s", f"{window.steps_per_second:.4g}"),
+        _figure("steps/s", four_digits(window.steps_per_second)),
     ]
     if window.samples_per_second is not None:
-        rates.append(_figure("samples/s", f"{window.samples_per_second:,.4g}"))
+        rates.append(_figure("samples/s", four_digits(window.samples_per_second)))
     phases = sorted(window.phases.items(), key=lambda pair: -pair[1].seconds)
     own = iter(_OTHERS * len(phases))
     colours = {name: PHASE_COLOURS.get(name) or next(own) for name, _ in phases}
@@ -121,7 +123,7 @@ def window_html(window: Any) -> str:
     bar = [(spent.seconds, colours[name], f"{name}: {_percent(spent.share)}") for name, spent in phases]
     return _whole(
         [
-            _line(f"<b>last {window.seconds:.4g} s</b>: {window.steps:,} steps", escaped=True),
+            _line(f"<b>last {four_digits(window.seconds)} s</b>: {window.steps:,} steps", escaped=True),
             f'<div style="display:flex;flex-wrap:wrap;gap:8px 28px;margin:8px 0">{"".join(rates)}</div>',
             _bar(bar),
             _table(("phase", "p50", "p95", "p99", "share"), rows),

@@ -28,7 +28,7 @@ from time import perf_counter_ns
 
 from goodput.histograms.histogram import NANOSECONDS
 from goodput.rank_page import page
-from goodput.sdk.recorder.messages import short_repr
+from goodput.sdk.recorder.messages import four_digits, short_repr
 from goodput.sdk.recorder.recorder import State
 from goodput.sdk.reports.window_rows import WINDOWS_MAX, Feed, Record
 from goodput.user_exceptions import reraise_from_handler
@@ -148,13 +148,17 @@ class Window:
 
     def __str__(self) -> str:
         if not self.steps:
-            return f"no step ended in the last {self.asked_seconds:g} s"
-        parts = [f"{self.seconds:.4g} s, {self.steps} steps, {self.steps_per_second:.4g} steps/s"]
+            if self.asked_seconds >= SECONDS_MAX:
+                return "no step has ended"
+            return f"no step ended in the last {four_digits(self.asked_seconds)} s"
+        parts = [
+            f"{four_digits(self.seconds)} s, {self.steps} steps, {four_digits(self.steps_per_second or 0.0)} steps/s"
+        ]
         if self.samples_per_second is not None:
-            parts.append(f"{self.samples_per_second:.4g} samples/s")
+            parts.append(f"{four_digits(self.samples_per_second)} samples/s")
         parts.append(f"goodput {self.goodput:.1%} (so far {self.goodput_so_far:.1%})")
         if self.seen:
-            parts.append("step p50 {:.4g} s, p95 {:.4g} s, p99 {:.4g} s".format(*self.step[:3]))
+            parts.append("step p50 {} s, p95 {} s, p99 {} s".format(*map(four_digits, self.step[:3])))
         largest = sorted(self.phases.items(), key=lambda pair: -pair[1].seconds)[:4]
         parts.append(", ".join(f"{name} {spent.share:.1%}" for name, spent in largest))
         return "; ".join(parts)
