@@ -27,7 +27,7 @@ _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.EINVAL,
 def read_text(path: str, bytes_max: int = 1 << 20) -> str | None:
     """A file's text, None where it is absent. Raises CollectorError where it cannot be read.
 
-    A FIFO or a device in the file's place does not block.
+    A FIFO or a device in the file's place does not block; where there is nothing to read in it, that is an error.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -39,6 +39,8 @@ def read_text(path: str, bytes_max: int = 1 << 20) -> str | None:
                 part := os.read(fd, min(1 << 16, bytes_max - len(text)))
             ):
                 text += part
+            if not text and not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise CollectorError(f"{label(path)}: no regular file")
             return text.decode("utf-8", "replace")
         finally:
             os.close(fd)

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Iterator, Set
 from typing import NamedTuple
 
+from goodput.rank_page.page import open_now
 from goodput_exporters.collector import CollectorError, ParseError
 
 FDS_MAX, DUMP_BYTES_MAX, DUMP_SECONDS_MAX = 4096, 8 << 20, 1.0
@@ -195,7 +196,7 @@ def _diag_socket(pid: int, procfs: str) -> socket.socket:
     def make() -> None:
         """In a thread, which alone changes its namespace, and ends."""
         try:
-            with open(f"{procfs}/{pid}/ns/net", "rb") as namespace:
+            with open(f"{procfs}/{pid}/ns/net", "rb", opener=open_now) as namespace:
                 if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _CLONE_NEWNET):
                     raise OSError(ctypes.get_errno(), "its network namespace cannot be entered")
             made.append(socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_SOCK_DIAG))

@@ -140,6 +140,8 @@ SUFFIX = ".page"
 PLUGIN_SUFFIX = ".nccl"  # of the file that NCCL's profiler plugin writes, laid out as a page (nccl/)
 SYSTEM_DIRECTORY = "/run/goodput"
 ATTEMPT_MAX = 1 << 20
+# Of a file of a process in procfs, of which what is read is in the first lines.
+PROCESS_BYTES_MAX = 1 << 14
 NS_MAX = 1 << 62
 
 
@@ -422,14 +424,19 @@ def owner_is_locking(fd: int) -> bool:
     return struct.unpack("hhqqi4x", answer)[0] != fcntl.F_UNLCK
 
 
+def open_now(path: str, flags: int) -> int:
+    """An opener that does not wait for the writer of a FIFO, as one may lie in a procfs of --procfs."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def process_start_ticks(pid: int | str = "self", procfs: str = "/proc") -> int | None:
     """Start time of a process in clock ticks since boot (proc(5), /proc/pid/stat field 22), or None.
 
     None also for a zombie, which keeps its entry until its parent has waited for it.
     """
     try:
-        with open(f"{procfs}/{pid}/stat", "rb") as file:
-            fields = file.read().rsplit(b")", 1)[1].split()
+        with open(f"{procfs}/{pid}/stat", "rb", opener=open_now) as file:
+            fields = file.read(PROCESS_BYTES_MAX).rsplit(b")", 1)[1].split()
         return None if fields[0] in (b"Z", b"X") else int(fields[19])
     except (OSError, ValueError, IndexError) as error:
         reraise_from_handler(error)

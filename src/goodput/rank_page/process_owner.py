@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from goodput.rank_page.page import process_start_ticks
+from goodput.rank_page.page import PROCESS_BYTES_MAX, open_now, process_start_ticks
 
 ENDED = "the process has ended"
 
@@ -18,8 +18,8 @@ def process_users(pid: int, procfs: str = "/proc") -> frozenset[int]:
     try:
         # Always the effective user's, also of a process that is not dumpable.
         users.add(os.stat(f"{procfs}/{pid}").st_uid)
-        with open(f"{procfs}/{pid}/status", "rb") as file:
-            for line in file:
+        with open(f"{procfs}/{pid}/status", "rb", opener=open_now) as file:
+            for line in file.read(PROCESS_BYTES_MAX).splitlines():
                 if line.startswith(b"Uid:"):
                     users.update(map(int, line.split()[1:5]))
     except (OSError, ValueError):

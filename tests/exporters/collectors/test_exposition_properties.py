@@ -81,13 +81,19 @@ def spoil(root: Path, chance: random.Random) -> None:
 def shown(tmp_path_factory) -> dict[str, tuple[int, str, str]]:
     """By tree: exit status, standard output, standard error. All run side by side."""
     folder = tmp_path_factory.mktemp("trees")
-    for name in ("empty", "whole", *(f"rubbish{seed}" for seed in SEEDS)):
+    for name in ("empty", "whole", "pipes", *(f"rubbish{seed}" for seed in SEEDS)):
         for part in ("proc", "sys", "pages"):
             (folder / name / part).mkdir(parents=True)
-    for name in ("whole", *(f"rubbish{seed}" for seed in SEEDS)):
+    ranks = []
+    for name in ("whole", "pipes", *(f"rubbish{seed}" for seed in SEEDS)):
         write_whole(folder / name)
-    ranks = [Rank(folder / "whole" / "pages", device_uuid="GPU-1")]
-    ranks[0].step({"forward": 10**6})
+        ranks.append(Rank(folder / name / "pages", device_uuid="GPU-1"))
+        ranks[-1].step({"forward": 10**6})
+    for path in [
+        path for path in (folder / "pipes/proc").rglob("*") if path.is_file() and path.name != "stat"
+    ]:
+        path.unlink()
+        os.mkfifo(path)
     for seed in SEEDS:
         spoil(folder / f"rubbish{seed}", random.Random(seed))
         (folder / f"rubbish{seed}" / "pages" / "bad.page").write_bytes(b"nonsense" * 100)
@@ -95,7 +101,7 @@ def shown(tmp_path_factory) -> dict[str, tuple[int, str, str]]:
     for part in ("proc", "sys", "pages"):
         (folder / "files" / part).write_text("a file where a directory should be\n")
     running = {}
-    for name in ("empty", "whole", "files", "missing", *(f"rubbish{seed}" for seed in SEEDS)):
+    for name in ("empty", "whole", "files", "missing", "pipes", *(f"rubbish{seed}" for seed in SEEDS)):
         roots = (("--directory", "pages"), ("--sysfs", "sys"), ("--procfs", "proc"))
         arguments = [text for option, part in roots for text in (option, str(folder / name / part))]
         call, environ = command("--once", *arguments)
@@ -108,7 +114,7 @@ def shown(tmp_path_factory) -> dict[str, tuple[int, str, str]]:
     return found
 
 
-TREES = ("empty", "whole", "files", "missing", *(f"rubbish{seed}" for seed in SEEDS))
+TREES = ("empty", "whole", "files", "missing", "pipes", *(f"rubbish{seed}" for seed in SEEDS))
 
 
 @pytest.mark.parametrize("tree_name", TREES)
@@ -178,6 +184,14 @@ def test_damaged_tree_shows_readable_series(shown):
         # What is shown of a file that was left alone is what the whole tree has.
         counters = ("goodput_infiniband_packets_total", "goodput_infiniband_congestion_total")
         assert values(text, counters) <= values(shown["whole"][1], counters) | odd(text)
+
+
+def test_fifos_of_procfs_are_errors_and_not_waited_for(shown):
+    """Those of the rank's process too, which the agent itself reads before any collector runs."""
+    _, text, output = shown["pipes"]
+    assert "goodput_host_cpus 2.0" in text and 'goodput_steps_total{rank="0",run="r1"}' in text
+    for name in ("diskstats", "meminfo", "loadavg"):
+        assert f"proc/{name}: no regular file" in output
 
 
 def odd(text: str) -> set[str]:

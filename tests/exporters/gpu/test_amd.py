@@ -384,6 +384,22 @@ def test_malformed_number_of_kfd_costs_the_processes_of_its_gpu(driver, root, te
     assert any("nodes/1/gpu_id" in problem and "is not a count" in problem for problem in sample.problems)
 
 
+def test_gpu_of_kfd_without_an_address_is_a_problem(driver, root):
+    properties = root / "sys/class/kfd/kfd/topology/nodes/1/properties"
+    properties.write_bytes(b"\xff\xfe\n")
+    driver.open()
+    sample = read(driver)
+    assert [gpu.pids for gpu in sample.gpus] == [None, [amd_tree.PIDS[1]]]
+    (problem,) = sample.problems
+    assert "nodes/1/properties: no location_id" in problem
+
+
+def test_fifo_in_place_of_the_table_is_not_waited_for(driver, card):
+    os.mkfifo(card / "gpu_metrics")
+    driver.open()
+    assert read(driver).gpus[0].readings["power"] == 412.734
+
+
 def test_no_process_is_an_empty_list(driver, root):
     shutil.rmtree(root / "sys/class/kfd/kfd/proc")
     (root / "sys/class/kfd/kfd/proc").mkdir()

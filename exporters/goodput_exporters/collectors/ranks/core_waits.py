@@ -5,6 +5,9 @@ The kernel counts it in /proc/PID/schedstat ("sched-stats.rst", time spent waiti
 
 from __future__ import annotations
 
+from goodput_exporters.collector import CollectorError
+from goodput_exporters.system.files import read_text
+
 READ_EVERY_NS = 10 * 10**9
 CHANGE_MIN = 0.01  # of the share, so that what is reported of a rank rarely changes
 
@@ -24,9 +27,8 @@ class CoreWaits:
         if not pid or (pid == self._pid and now_ns - self._read_ns < READ_EVERY_NS):
             return
         try:
-            with open(f"{self._procfs}/{pid}/schedstat") as file:
-                waited_ns = int(file.read(128).split()[1])
-        except (OSError, ValueError, IndexError):
+            waited_ns = int((read_text(f"{self._procfs}/{pid}/schedstat", 128) or "").split()[1])
+        except (CollectorError, ValueError, IndexError):
             return
         self._read_ns = now_ns
         if pid != self._pid:

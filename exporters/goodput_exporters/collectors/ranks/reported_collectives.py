@@ -20,6 +20,8 @@ from goodput.wire.collectives import (
     Operations,
     ReportedOperation,
 )
+from goodput_exporters.collector import CollectorError
+from goodput_exporters.system.files import COUNTER_BYTES_MAX, read_text
 
 # A rank that has completed no step for this long may hang; again after so long, for an aggregator that is new.
 AFTER_NS, AGAIN_NS = 10 * 10**9, 60 * 10**9
@@ -136,7 +138,7 @@ def rows(found: Found, head: Found, snapshot: Snapshot, is_stopped: bool) -> Col
 def _is_stopped(pid: int, procfs: str) -> bool:
     """Whether a signal or a debugger has stopped the process (proc(5), /proc/pid/stat field 3)."""
     try:
-        with open(f"{procfs}/{pid}/stat", "rb") as file:
-            return file.read().rsplit(b")", 1)[1].split()[0] in (b"T", b"t")
-    except (OSError, IndexError):
+        text = read_text(f"{procfs}/{pid}/stat", COUNTER_BYTES_MAX) or ""
+        return text.rsplit(")", 1)[1].split()[0] in ("T", "t")
+    except (CollectorError, IndexError):
         return False

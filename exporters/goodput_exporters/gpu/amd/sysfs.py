@@ -20,7 +20,7 @@ from goodput_exporters.collector import ParseError
 from goodput_exporters.gpu.amd import gpu_metrics
 from goodput_exporters.gpu.pci import normalize
 from goodput_exporters.gpu.sample import GPUS_MAX, PROCESSES_MAX, TEXT_MAX, Gpu
-from goodput_exporters.system.files import CounterFiles, parse_count
+from goodput_exporters.system.files import CounterFiles, label, open_regular, parse_count
 
 VENDOR = "0x1002"
 _CARD = re.compile(r"card\d+")
@@ -179,8 +179,8 @@ def bad_pages(device: str, files: CounterFiles) -> dict[str, float]:
 def metrics(device: str) -> dict:
     """The fields of gpu_metrics (gpu_metrics.py); none where there is no such file, or it cannot be read."""
     try:
-        with open(f"{device}/gpu_metrics", "rb", buffering=0) as file:
-            return gpu_metrics.parse(file.read(_METRICS_BYTES_MAX))
+        with open_regular(f"{device}/gpu_metrics") as file:
+            return gpu_metrics.parse(os.read(file.fileno(), _METRICS_BYTES_MAX))
     except OSError:
         return {}
 
@@ -197,7 +197,12 @@ def pids_by_gpu(sysfs: str, procfs: str, files: CounterFiles) -> dict[str, list[
     for node in nodes:
         number = files.read(f"{kfd}/topology/nodes/{node}/gpu_id", parse_count)
         if number:  # 0 is a CPU.
-            numbers[number] = parse_location(_text(f"{kfd}/topology/nodes/{node}/properties", files))
+            properties = f"{kfd}/topology/nodes/{node}/properties"
+            numbers[number] = parse_location(_text(properties, files))
+            if not numbers[number]:
+                files.problems.append(
+                    f"{label(properties)}: no location_id, so the processes of this GPU are unknown"
+                )
     found: dict[str, list[int]] = {pci: [] for pci in numbers.values()}
     for pid in pids[:_PIDS_SCANNED_MAX]:
         # KFD lists pids of the initial namespace: one that is not in our procfs cannot be identified.
