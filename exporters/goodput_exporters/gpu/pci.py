@@ -43,6 +43,7 @@ class PciBus:
         self._kinds: dict[str, tuple[int, int]] = {}  # class and vendor, by address
         self._gpus: list[str] | None = None
         self._numa: dict[str, int | None] = {}
+        self.problems: list[str] = []  # of the last listing: devices that may be GPUs and cannot be told
 
     def gpus(self) -> list[str] | None:
         """Addresses of this node's GPUs, None where no PCI bus is visible."""
@@ -54,7 +55,7 @@ class PciBus:
         """The NUMA node of a device, None where unknown."""
         address = normalize(address)
         if address and address not in self._numa and len(self._numa) < NUMA_NODES_KEPT_MAX:
-            self._numa[address] = self._number(address, "numa_node", parse_node)
+            self._numa[address] = self._number(address, "numa_node", parse_node, CounterFiles())
         return self._numa.get(address)
 
     def _list(self) -> list[str] | None:
@@ -63,14 +64,16 @@ class PciBus:
                 names = {entry.name for entry in itertools.islice(entries, DEVICES_MAX)}
         except OSError:
             return None
+        files = CounterFiles()
         addresses = {name for name in names if _ADDRESS.fullmatch(name)}
         for gone in self._kinds.keys() - addresses:
             del self._kinds[gone]
             self._numa.pop(gone, None)
         for address in addresses - self._kinds.keys():
-            kind, vendor = (self._number(address, file, parse_hex) for file in ("class", "vendor"))
+            kind, vendor = (self._number(address, file, parse_hex, files) for file in ("class", "vendor"))
             if kind is not None and vendor is not None:
                 self._kinds[address] = kind, vendor
+        self.problems = files.problems
         on_processor = {
             _slot(address) for address, (_, vendor) in self._kinds.items() if vendor == AMD_PROCESSOR
         }
@@ -89,8 +92,10 @@ class PciBus:
         except OSError:
             return not os.path.lexists(os.path.join(device, "physfn"))
 
-    def _number(self, address: str, file: str, parse: Callable[[str], int | None]) -> int | None:
-        return CounterFiles().read(os.path.join(self._root, address, file), parse, 64)
+    def _number(
+        self, address: str, file: str, parse: Callable[[str], int | None], files: CounterFiles
+    ) -> int | None:
+        return files.read(os.path.join(self._root, address, file), parse, 64)
 
 
 def is_gpu(device_class: int, vendor: int) -> bool:

@@ -94,6 +94,8 @@ def host_path(root: str, path: str) -> str:
 def parse_mountstats(text: str) -> dict[str, NfsMount]:
     """The NFS mounts by mount point; of two at one point, the upper one. Raises ParseError."""
     found = {}
+    if text.strip() and not re.search("^(?:no )?device ", text, re.MULTILINE):
+        raise ParseError(f"no mount in {text[:60]!r}")
     path, sizes, operations, counting = None, None, {}, False
     for line in (*text.splitlines(), "device"):
         words = line.split()

@@ -422,6 +422,14 @@ def test_a_broken_file_costs_its_own_series_alone(tmp_path, probes):
     assert ("read", "b") in of(found, "goodput_lustre_bytes_total")
 
 
+@pytest.mark.parametrize("name", ["mountinfo", "mountstats"])
+def test_malformed_mounts_of_process_1_are_an_error(tmp_path, probes, name):
+    """Only that this user may not read them is none."""
+    files = {"proc/self/mountinfo": MOUNTINFO, "proc/1/mountinfo": MOUNTINFO, f"proc/1/{name}": "nonsense\n"}
+    write(tmp_path, files)
+    collect(storage_on(tmp_path, probes), problem=rf"1/{name}: no mount in 'nonsense")
+
+
 def test_nothing_is_no_data(tmp_path):
     with pytest.raises(NoData):
         storage_on(tmp_path).collect(Families("node"))

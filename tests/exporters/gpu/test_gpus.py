@@ -17,7 +17,7 @@ from support.servers.servers import wait_until
 
 import goodput_exporters.gpu as gpu_package
 from goodput.metrics import Families
-from goodput_exporters.collector import NoData, Settings
+from goodput_exporters.collector import CollectorError, NoData, Settings
 from goodput_exporters.collectors import discover
 from goodput_exporters.collectors.gpus.collector import Gpus
 from goodput_exporters.collectors.gpus.series import add_driver, add_gpu
@@ -347,6 +347,18 @@ def test_collector_does_nothing_before_start(tmp_path):
     gpus.close()
     with pytest.raises(NoData):
         Gpus(settings(tmp_path / "none", None)).collect(Families("node"))
+
+
+def test_device_of_unknown_class_is_an_error(tmp_path):
+    """It may be a GPU that is not among those expected."""
+    broken = tmp_path / "sys/bus/pci/devices/0000:7f:00.0"
+    one = Gpus(settings(tmp_path, 2))
+    broken.mkdir()
+    (broken / "class").write_text("display\n")
+    families = Families("node")
+    with pytest.raises(CollectorError, match=r"7f:00\.0/class: 'display' is not a hexadecimal number"):
+        one.collect(families)
+    assert kinds(families) == {"expected": 2}
 
 
 def test_gpus_expected_may_be_set(tmp_path):

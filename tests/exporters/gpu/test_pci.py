@@ -85,6 +85,13 @@ def test_broken_files_cost_only_their_device(bus):
     (bus.add("0000:3f:00.0", "0x030200", "0x10de") / "vendor").unlink()
     os.symlink("nowhere", bus.root / "0000:40:00.0")
     assert bus.addresses() == ["0000:3b:00.0"]
+    # A device that is being removed has no files; of the others it is not known whether they are GPUs.
+    for _ in range(2):
+        assert bus.bus.gpus() == ["0000:3b:00.0"]
+        assert sorted(problem.partition(": ")[0].split("/")[-2:] for problem in bus.bus.problems) == [
+            ["0000:3c:00.0", "class"], ["0000:3d:00.0", "class"], ["0000:3d:00.0", "vendor"],
+        ]  # fmt: skip
+        bus.now_ns += 20 * 10**9
 
 
 def test_numa_nodes(bus):

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from goodput.metrics.foreign import ForeignFamily
-from goodput_exporters.collector import NoData, Settings
+from goodput_exporters.collector import CollectorError, NoData, Settings
 from goodput_exporters.collectors.gpus.damage import DamageMonitor
 from goodput_exporters.collectors.gpus.dcgm_page import families as dcgm_families
 from goodput_exporters.collectors.gpus.dcgm_page import names_of
@@ -28,6 +28,7 @@ from goodput_exporters.gpu.nvidia.counters_file import further_fields, read_coun
 from goodput_exporters.gpu.pci import PciBus
 from goodput_exporters.gpu.sample import TEXT_MAX, Event, Sample
 from goodput_exporters.gpu.supervisor import STOP_SECONDS_MAX, DriverStatus, DriverSupervisor, Limits
+from goodput_exporters.system.files import PROBLEMS_MAX
 from goodput_exporters.system.kernel_log import KernelLog
 
 GONE_SECONDS_MAX = 3600.0
@@ -156,6 +157,8 @@ class Gpus:
         for status in statuses:
             add_driver(families, status)
         expected = self._add_counts(families, statuses, now, gone)
+        if self._bus.problems:
+            raise CollectorError("; ".join(self._bus.problems[:PROBLEMS_MAX]))
         if not expected and not now and not gone:
             raise NoData("no GPU on the PCI bus, and no driver knows one")
 

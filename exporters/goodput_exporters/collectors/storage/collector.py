@@ -35,6 +35,7 @@ from goodput_exporters.system.mounts import (
 log = logging.getLogger("goodput.node")
 
 MOUNTS_MAX = 64
+_FORBIDDEN = (os.strerror(errno.EACCES), os.strerror(errno.EPERM))
 FILE_BYTES_MAX = 1 << 20
 NFS_OPERATIONS = ("READ", "WRITE", "COMMIT", "OPEN", "LOOKUP", "GETATTR")
 LUSTRE_OPERATIONS = ("read", "write", "open", "close", "getattr", "readdir", "fsync", "create", "unlink")
@@ -85,9 +86,12 @@ class Storage:
         return label(path if label(path) in self._paths else host_path(self._root, path))
 
     def _read(self, name: str, parse, files: CounterFiles):
+        own = CounterFiles()
+        found = own.read(os.path.join(self._procfs, name), parse, FILE_BYTES_MAX)
         # Only root may read the files of process 1 where procfs is mounted with hidepid: that is no problem.
-        files = CounterFiles() if name.startswith("1/") else files
-        return files.read(os.path.join(self._procfs, name), parse, FILE_BYTES_MAX)
+        if not (name.startswith("1/") and own.problems[:1] and own.problems[0].endswith(_FORBIDDEN)):
+            files.problems += own.problems
+        return found
 
     def _add_usage(self, families, own: list[Mount], mounts: list[Mount]) -> None:
         remote = {mount.path: mount for mount in own if label(mount.path) not in self._paths}
