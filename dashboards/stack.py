@@ -14,7 +14,7 @@ NO_AGGREGATOR = "no aggregator is scraped"
 NO_AGENT = "no node agent is scraped"
 NO_RANK = "no rank is measured"
 # Of the label values of what goes as it should, and of what does not.
-GOOD, FINE, BAD, WORSE = "#5794f2", "#8ab8ff", "#ff7383", "#e02f44"
+GOOD, BAD, WORSE = "#5794f2", "#ff7383", "#e02f44"
 OUTCOMES = {
     "reports accepted": GOOD,
     "reports malformed": BAD,

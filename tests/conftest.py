@@ -65,7 +65,6 @@ LONG = (
     "test_compaction.py",
     "test_overhead_budget.py",
     "test_token_budgets.py",
-    "test_aggregator_killed.py",
     "test_allreduce.py",
     "test_estimated_loader.py",
     "test_ledger_failures.py",

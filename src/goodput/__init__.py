@@ -49,9 +49,8 @@ __all__ = [
 
 
 def _print_reports(session, has_steps: bool) -> None:
-    from goodput.sdk.reports.exit_report import (
-        print_reports,
-    )  # For `goodput run` alone, so it is loaded late.
+    # For `goodput run` alone, so it is loaded late.
+    from goodput.sdk.reports.exit_report import print_reports
 
     print_reports(session, has_steps)
 

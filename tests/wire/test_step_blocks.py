@@ -101,13 +101,6 @@ def test_ordinary_step_takes_at_most_48_bytes():
     assert len(msgspec.msgpack.encode(encode_rows(steps(10), 8))) / 10 < 48
 
 
-def test_consecutive_numbers_give_the_last_one():
-    own = steps(10)
-    assert encode_rows(own, 8).last_number() == 10
-    assert encode_rows([own[3]], 8).last_number() == 4
-    assert encode_rows([own[0], own[1], own[9]], 8).last_number() is None
-
-
 GOOD = encode_rows(steps(4), 8)
 
 

@@ -136,9 +136,8 @@ class Attempt:
     commits: int = 0
     first_commit_ns: int | None = None
     last_commit_ns: int = 0
-    saved: set[int] = field(
-        default_factory=set
-    )  # steps of committed checkpoints; a second report does not count
+    # Steps of committed checkpoints; a second report does not count.
+    saved: set[int] = field(default_factory=set)
 
     def add_rows(self, rows) -> int:
         """Merge rows; returns how many were new."""

@@ -59,9 +59,8 @@ class RankStatus(NamedTuple):
     received_ns: int
     last_progress_ns: int  # end of its last completed step, else its start
     step: int | None  # its last completed step
-    planned: Mapping[str, int] = MappingProxyType(
-        {}
-    )  # ns by planned state since its last progress, to its last boundary
+    # ns by planned state since its last progress, to its last boundary
+    planned: Mapping[str, int] = MappingProxyType({})
     limit_ns: int = PLANNED_LEAST_NS  # how long that state excuses it, or any planned one if it is in none
     alive: bool = True
     ended: str = ""  # "", "finished", "failed", "resumed"; not alive and "" means killed

@@ -55,9 +55,8 @@ class RankAccount:
     guessed_update: bool = False  # part of `productive` is estimated: there was no optimizer
     sampled: bool = False  # samples say how much of its compute the device was idle
     energy_mj: int = 0  # measured, by all its devices
-    metered: list[int] = field(
-        default_factory=lambda: NOTHING
-    )  # the part of `states` that this energy covers
+    # The part of `states` that this energy covers.
+    metered: list[int] = field(default_factory=lambda: NOTHING)
     exposed: list[Exposed] = field(default_factory=list)  # communication of each attempt, by operation
     count: int = 1
 

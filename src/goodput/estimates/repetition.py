@@ -25,9 +25,8 @@ from goodput.estimates.mean import CONFIDENCE, Mean
 from goodput.estimates.student import t_quantile
 
 BATCHES = 24
-RATIOS = 10.0 ** np.arange(
-    -1, 3.1, 0.5
-)  # variance of the predicted difference due to drift, to that due to noise
+# Variance of the predicted difference due to drift, to that due to noise.
+RATIOS = 10.0 ** np.arange(-1, 3.1, 0.5)
 
 
 def repetition_of(series: np.ndarray, count: int | None = None) -> Mean:

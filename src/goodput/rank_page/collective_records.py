@@ -9,7 +9,7 @@ file of its own; read with Reader.collectives.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from statistics import median_low
 from typing import NamedTuple
@@ -278,11 +278,6 @@ def runs_of(ranks: Iterable[int]) -> list[tuple[int, int, int]]:
         else:
             runs.append([rank, 1, 1])
     return [(first, step, count) for first, step, count in runs]
-
-
-def ranks_of(runs: Iterable[Sequence[int]]) -> list[int]:
-    """The ranks of runs, in order."""
-    return [first + step * i for first, step, count in runs for i in range(count)]
 
 
 # ---------------------------------------------------------------------------------------------- writing

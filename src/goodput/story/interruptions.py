@@ -14,10 +14,8 @@ from goodput.story.incident import Incident, hosts_of, listed, on_host
 from goodput.story.recording import Pause, Recording, Save, Track
 
 CULPRIT_SHARE_MIN = 0.5  # of a stall that a rank has to spend elsewhere than waiting
-SAVE_TIMES, SAVE_SECONDS_MORE = (
-    3.0,
-    60.0,
-)  # a save is long if it takes so many times as long as usual, and so much more
+# A save is long if it takes so many times as long as usual, and so much more.
+SAVE_TIMES, SAVE_SECONDS_MORE = 3.0, 60.0
 LATE_TIMES, LATE_SECONDS = 3.0, 1800.0  # as for a save, since the one before
 UNSEEN_SECONDS = 60.0
 _COMMUNICATION = INDEX["communication"]

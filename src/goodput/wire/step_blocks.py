@@ -45,12 +45,6 @@ class StepBlock(Struct, array_like=True, frozen=True, gc=False):
     widths: bytes
     cells: bytes
 
-    def last_number(self) -> int | None:
-        """The number of the last row where numbers are consecutive, else None."""
-        if self.columns[:1] != bytes([NUMBER]) or self.widths[0]:
-            return None
-        return self.first[0] + (self.count - 1) * self.least[0]
-
 
 class BlockError(ValueError):
     """A step block that cannot be decoded; the text says why."""

@@ -96,9 +96,6 @@ class SmiLibrary:
     def init(self) -> None:
         self.call("amdsmi_init", AMD_GPUS)
 
-    def shut_down(self) -> None:
-        self.call("amdsmi_shut_down")
-
     def handles(self) -> dict[str, int]:
         """The GPUs' handles by PCI address, such as 0000:1b:00.0."""
         found = {}

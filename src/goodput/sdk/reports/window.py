@@ -126,9 +126,8 @@ class Window:
         if self._first is not None:
             quantiles, shares = _keys(prefix, self._names)
             used, wall_ns = self._is_used(), self._growth("end_ns")
-            found.update(
-                compress(zip(quantiles, self._flat(), strict=False), used * 3)
-            )  # Empty if no step was read.
+            # Empty if no step was read.
+            found.update(compress(zip(quantiles, self._flat(), strict=False), used * 3))
             spent = [ns / wall_ns for ns in (self._growth("inside_ns"), *self._sums())]
             found.update(compress(zip(shares, spent, strict=True), used))
         return found

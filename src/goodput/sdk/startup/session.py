@@ -287,9 +287,8 @@ class Session:
             self._warn_of_claim(claim)
             return page.Writer(None, identity)
         except Exception as error:
-            reraise_from_handler(
-                error
-            )  # Other errors are met by the writer of ranks too, which reports them.
+            # Other errors are met by the writer of ranks too, which reports them.
+            reraise_from_handler(error)
         return self._writer(identity, directory)
 
     def _writer(self, identity: dict, directory) -> page.Writer:
