@@ -177,6 +177,13 @@ class Account:
             return None  # The newest calls' times are no figure of an hour ago.
         return slow_issue(self.ranks, self.straggler.peers) if any(self.of("has_operations")) else None
 
+    def calls_that_slow(self, rank: int) -> SlowIssue | None:
+        """A slow rank's slow calls, where these explain at least half of what its steps have more work than its peers'."""
+        found = self.slow_issue
+        if found is None or found.rank != rank:
+            return None
+        return found if 2 * (found.issue_ns - found.usual_ns) >= self.straggler.excess_ns(rank) else None
+
     def by_role(self) -> dict[str, Sequence[RankAccount]]:
         """The ranks of each role, the role with the most GPU time first; {} where all ranks have one role."""
         parts: dict[str, list[int]] = {}

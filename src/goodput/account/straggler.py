@@ -109,6 +109,16 @@ class Straggler:
             usual += self.steps[key] * median(means.values())
         return own / usual if usual else 1.0
 
+    def excess_ns(self, rank: int) -> float:
+        """By how much a rank's own time per step is above the median of its peers'."""
+        more = steps = 0.0
+        for key, means in self._compared(rank):
+            own = means.pop(key)
+            if means:
+                more += self.steps[key] * (own - median(means.values()))
+                steps += self.steps[key]
+        return more / steps if steps else 0.0
+
     def stage_slowness(self, stage: int) -> float:
         """A stage's own time, its ranks' median, over that at the median of the other stages."""
         own = usual = 0.0

@@ -1,6 +1,6 @@
 """Waiting in collectives for a slower rank."""
 
-from goodput.account.text import interval, more_than_rank, on
+from goodput.account.text import duration, interval, more_than_rank, on
 
 STATE = "straggler"
 ADVICE = (
@@ -48,7 +48,14 @@ def _slow_rank(account) -> list[tuple[float, str]]:
     if account.straggler.since_start(rank):
         when = " from the start"
     what, colon, to_do = because.partition(":")
-    because = f"{what}{_mostly(account.straggler.because_phase(), state)}{colon}{to_do}"
+    calls = account.calls_that_slow(rank)
+    if calls is not None:
+        because = (
+            f"its calls of {calls.operation} in {calls.group} take {duration(calls.issue_ns / 1e9)} a step to return, others' "
+            f"{duration(calls.usual_ns / 1e9)}: check whether its threads get a core, and what its communication hook does"
+        )
+    else:
+        because = f"{what}{_mostly(account.straggler.because_phase(), state)}{colon}{to_do}"
     text = f"{100 * share:.0f} % of it is waiting for rank {rank}{on(host)}{when}{_more(account, share)}: {because}."
     return [(share, text + _gain(account, rank))]
 

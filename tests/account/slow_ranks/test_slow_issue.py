@@ -102,6 +102,23 @@ def test_document_text_and_advice_name_the_rank():
     assert advice.startswith(f"All ranks wait while {line}: check")
 
 
+@pytest.mark.parametrize(("calls", "explain_it"), [(0.4, True), (0.2, False)])
+def test_advice_on_a_slow_rank_names_its_calls(calls, explain_it):
+    """Its backward pass takes 0.5 s longer; calls with half of that, in which a communication hook sleeps, explain it."""
+    ranks = []
+    for number, (backward, issue) in enumerate(((1, 0.001), (1, 0.001), (1.5, calls))):
+        sums = sums_of([("dp", "all_reduce", 4, 100, ns(0.8), 0, ns(issue))])
+        waits = 0.2 + 1.5 - backward
+        ranks.append(Process(number, sums=sums).steps(4, backward=backward, communication=waits).finished())
+    account = account_of(*ranks)
+    assert account.straggler.culprit() == (2, "productive")
+    assert account.straggler.excess_ns(2) == pytest.approx(ns(0.5)) and account.straggler.excess_ns(0) < 0
+    advice = {cause["state"]: cause["advice"] for cause in explain(account)}["straggler"]
+    named = "rank 2 on n2: its calls of all_reduce in dp take 0.40 s a step to return, others' 1 ms"
+    assert (named in advice, "its compute is slow" in advice) == (explain_it, not explain_it), advice
+    assert account.calls_that_slow(0) is None
+
+
 def test_windows_up_to_the_end_name_the_rank():
     """The time of the newest calls holds for the last minutes, not for the first."""
     ranks = []
