@@ -77,7 +77,7 @@ bench: $(VENV)/.test  ## the budgets, each as a ratio against a named peer
 	$(BIN)/python -m bench.aggregator
 
 detection-score: $(VENV)/.test  ## hidden faults in SEEDS (50) real trainings, and as many without one: docs/detection-score.md; RESULTS=FILE keeps results, to go on later
-	$(BIN)/python -W ignore -m bench.detection_score --seeds $(or $(SEEDS),50) $(if $(RESULTS),--results $(RESULTS)) --write docs/detection-score.md
+	$(BIN)/python -W ignore -m bench.detection_score --seeds $(or $(SEEDS),50) --first $(or $(FIRST),1001) $(if $(RESULTS),--results $(RESULTS)) --write docs/detection-score.md
 
 bench-scale: $(VENV)/.test servers  ## several aggregators over a stream against one: cost per rank, added latency (docs/scale.md)
 	PYTHONPATH=tests $(BIN)/python -m bench.scale $(ARGS)

@@ -72,7 +72,9 @@ def test_fault_may_exceed_uneven_waits_by_far():
     assert [is_uneven(row_of(case, delay_ms=one)) for one in waits] == [False, True]
 
 
-def test_kept_results_are_not_made_again(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def made(monkeypatch) -> list[tuple]:
+    """The trainings that are made, without training, at the commit abc."""
     made = []
 
     def run(case, pages):
@@ -80,35 +82,52 @@ def test_kept_results_are_not_made_again(tmp_path, monkeypatch, capsys):
         return row_of(case)
 
     monkeypatch.setattr(detection_score, "run", run)
+    monkeypatch.setattr(detection_score, "commit", lambda: "abc")
+    return made
+
+
+def test_kept_results_are_not_made_again(tmp_path, made, capsys):
     kept = tmp_path / "results.jsonl"
-    main(["--seeds", "2", "--results", str(kept)])
+    main(["--seeds", "2", "--first", "1", "--results", str(kept)])
     assert made == [(1, "forward"), (1, None), (2, "backward"), (2, None)]
-    main(["--seeds", "3", "--results", str(kept), "--places", "nothing"])
+    main(["--seeds", "3", "--first", "1", "--results", str(kept), "--places", "nothing"])
     assert made[4:] == [(3, None)]
     rows = [json.loads(line) for line in kept.read_text().splitlines()]
     assert len(rows) == 5 and all(row["commit"] for row in rows)
-    assert "| nobody is named in a training without a fault | 3 | 3 |" in capsys.readouterr().out
+    assert "| nobody is named in a training without a fault | 3 | 3 | 3 |" in capsys.readouterr().out
 
 
-def test_kept_pages_are_judged_once_more(tmp_path, monkeypatch):
-    kept, pages = tmp_path / "results.jsonl", tmp_path / "pages"
-    monkeypatch.setattr(detection_score, "run", lambda case, _: row_of(case, named=0))
-    main(["--seeds", "1", "--places", "nothing", "--results", str(kept), "--pages", str(pages)])
-    judged_pages = []
-    monkeypatch.setattr(
-        detection_score, "verdict", lambda found: judged_pages.append(found) or {"named": None}
-    )
-    main(["--results", str(kept), "--pages", str(pages), "--judge"])
-    (row,) = [json.loads(line) for line in kept.read_text().splitlines()]
-    assert judged_pages == [pages / "1-None"] and row["named"] is None and row["judged"]
+def test_results_of_another_commit_are_refused(tmp_path, made, monkeypatch):
+    kept = tmp_path / "results.jsonl"
+    main(["--seeds", "1", "--results", str(kept)])
+    monkeypatch.setattr(detection_score, "commit", lambda: "def")
+    with pytest.raises(SystemExit, match="has trainings of abc, this is def"):
+        main(["--seeds", "2", "--results", str(kept)])
+
+
+def test_score_is_of_one_commit_and_of_new_seeds(tmp_path, made, monkeypatch):
+    written = tmp_path / "score.md"
+    with pytest.raises(SystemExit, match="seeds from 1001 on"):
+        main(["--seeds", "1", "--first", "50", "--write", str(written)])
+    main(["--seeds", "1", "--write", str(written)])
+    assert "Seeds 1001. 0 trainings of 2 were discarded." in written.read_text()
+    monkeypatch.setattr(detection_score, "commit", lambda: "abc+")
+    with pytest.raises(SystemExit, match="a score is of one commit"):
+        main(["--seeds", "1", "--write", str(written)])
 
 
 def test_document_counts_what_was_discarded():
+    """The first tries are scored, too: discarding changes nothing unseen."""
     case = case_of(2, True)
-    rows = [row_of(case, discarded=[{"named": case.culprit}, {"named": None}]), row_of(case_of(2, False))]
-    rows[1]["discarded"] = [{"named": 1}]
+    tries = [row_of(case), row_of(case, named=None, phase=None, state=None, ranked=[])]
+    rows = [row_of(case, discarded=tries), row_of(case_of(2, False), named=1)]
+    rows[1]["discarded"] = [row_of(case_of(2, False))]
     text = markdown(rows)
-    assert "3 trainings were discarded" in text and "Of these 2 named another rank" in text
+    assert "3 trainings of 5 were discarded; 1 of them named another rank" in text
+    assert "| the rank is named | 1 | 1 | 1 |" in text
+    assert "| nobody is named in a training without a fault | 1 | 0 | 1 |" in text
+    rows[0]["discarded"].reverse()
+    assert "| the rank is named | 1 | 1 | 0 |" in markdown(rows)
 
 
 def test_spans_of_seeds():
@@ -122,4 +141,4 @@ def test_document_lists_misses():
     case = case_of(4, True)
     assert f"| 4 | rank {case.culprit}, communication | {1e3 * case.seconds:.0f} ms |" in markdown(rows)
     assert "| communication | 1 | 0 | 0 |" in markdown(rows)
-    assert "| the rank is named | 6 | 5 |" in markdown(rows)
+    assert "| the rank is named | 6 | 5 | 5 |" in markdown(rows)
