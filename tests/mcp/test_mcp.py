@@ -62,7 +62,8 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mcp")
     agent, reader = add(folder / "tokens", "agent", "ingest"), add(folder / "tokens", "reader", "read")
     authenticator = RequestAuthenticator(TokenCache(folder / "tokens"))
-    with serving(create_app(f"sqlite:///{folder}/ledger.db", authenticator=authenticator)) as client:
+    app = create_app(f"sqlite:///{folder}/ledger.db", authenticator=authenticator, stale_seconds=3600.0)
+    with serving(app) as client:  # No rank becomes unobserved where the tests before take long.
         found = Site(client, folder, reader)
         found.agent_file.write_text(agent)
         now = time.time()
@@ -169,6 +170,34 @@ def test_compared_states_sum_to_the_change(site):
     assert any("only 16 steps" in note for note in found.notes)
     same = site.ask("compare_runs", base="r1", new="r2")
     assert same["change_share"] == 0 and "no confidence intervals" in same["notes"][0]
+
+
+def test_story_is_that_of_the_api(site):
+    found, expected = site.ask("get_story", run="r1"), site.document("runs/r1/story")
+    assert [one["title"] for one in found["events"]] == [one["title"] for one in expected["events"]]
+    assert found["omitted"] == 0 and found["pace"] == expected["pace"]
+    (restart,) = [one for one in found["events"] if one["kind"] == "restart"]
+    (truth,) = [one for one in expected["events"] if one["kind"] == "restart"]
+    assert restart["gpu_hours"] * 3600 == pytest.approx(truth["gpu_seconds"], rel=1e-5)
+    assert restart["claims"] == truth["claims"] and restart["time"].endswith("Z")
+    assert "no run 'nothing'" in site.ask("get_story", run="nothing")
+
+
+def test_story_of_many_events_is_short_and_keeps_the_costliest(site):
+    found = site.document("runs/r1/story")
+    event = {
+        **found["events"][0],
+        "title": "t" * 2000,
+        "claims": [{"basis": "measured", "text": "c" * 2000}] * 30,
+    }
+    found["events"] = [{**event, "time": 1e9 + n, "gpu_seconds": n % 50 or None} for n in range(200)]
+    answer = summaries.story({**found, "left_out": 7})
+    assert len(answer.events) == summaries.LISTED_MAX and answer.omitted == 7 + 180
+    costs = [one.gpu_hours * 3600 for one in answer.events]
+    assert min(costs) > 44 and [one.time for one in answer.events] == sorted(
+        one.time for one in answer.events
+    )
+    assert len(answer.model_dump_json()) < 60_000
 
 
 def test_health_events_are_listed(site):

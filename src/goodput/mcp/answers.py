@@ -284,3 +284,34 @@ class HealthEvents(BaseModel):
 
     events: list[HealthEvent]
     omitted: int
+
+
+class Claim(BaseModel):
+    basis: str = Field(description="measured, estimated, or coincident: at the same time, no known cause")
+    text: str
+
+
+class StoryEvent(BaseModel):
+    time: str
+    end: str | None = Field(description="null: at once, or still going on")
+    kind: str
+    title: str
+    step: int | None
+    gpu_hours: float | None = Field(description="what it cost; null: unknown")
+    dollars: float | None
+    cost_basis: str | None = Field(description="measured or estimated")
+    claims: list[Claim]
+
+
+class Story(BaseModel):
+    """What happened to a run, in order; costs may overlap. Of many events those that cost most."""
+
+    run: str
+    status: str
+    start: str
+    end: str
+    gpu_hours: float
+    told_gpu_hours: float = Field(description="cost of all events together")
+    pace: str = Field(description="from what changes of pace are known, or why they are not")
+    events: list[StoryEvent]
+    omitted: int

@@ -13,6 +13,7 @@ from goodput.mcp import answers
 Document = Mapping[str, Any]
 LISTED_MAX = 20
 TEXT_CHARS_MAX, STACK_CHARS_MAX = 1000, 4000
+CLAIMS_MAX, CLAIM_CHARS_MAX = 6, 240
 
 
 def iso(seconds: float) -> str:
@@ -311,4 +312,38 @@ def health_events(events: list[Document], limit: int) -> answers.HealthEvents:
             for one in events[:limit]
         ],
         omitted=max(len(events) - limit, 0),
+    )
+
+
+def story(found: Document) -> answers.Story:
+    """The LISTED_MAX events that cost most, in their order."""
+    events = found["events"]
+    most = sorted(range(len(events)), key=lambda at: -(events[at]["gpu_seconds"] or 0.0))[:LISTED_MAX]
+    return answers.Story(
+        run=text(found["run"]),
+        status=found["status"],
+        start=iso(found["start"]),
+        end=iso(found["end"]),
+        gpu_hours=hours(found["gpu_seconds"]),
+        told_gpu_hours=hours(found["told_gpu_seconds"]),
+        pace=text(found["pace"]),
+        events=[_story_event(events[at]) for at in sorted(most)],
+        omitted=found["left_out"] + len(events) - len(most),
+    )
+
+
+def _story_event(one: Document) -> answers.StoryEvent:
+    return answers.StoryEvent(
+        time=iso(one["time"]),
+        end=iso_or_none(one["end"]),
+        kind=one["kind"],
+        title=text(one["title"], CLAIM_CHARS_MAX),
+        step=one["step"],
+        gpu_hours=None if one["gpu_seconds"] is None else hours(one["gpu_seconds"]),
+        dollars=rounded_or_none(one["cost"]),
+        cost_basis=one["cost_basis"],
+        claims=[
+            answers.Claim(basis=claim["basis"], text=text(claim["text"], CLAIM_CHARS_MAX))
+            for claim in one["claims"][:CLAIMS_MAX]
+        ],
     )

@@ -117,6 +117,11 @@ class Tools:
         return summaries.timeline(self._api.run(run, "timeline", points=points, **window))
 
     @answering
+    def get_story(self, run: Run) -> answers.Story:
+        """What happened to a run and what each of it cost: restarts, stalls, slow ranks, hardware errors, changes of pace, with what is known of the cause."""
+        return summaries.story(self._api.run(run, "story"))
+
+    @answering
     def compare_runs(self, base: Run, new: Run) -> answers.Comparison:
         """Seconds per kept step of two runs and the change by state. Without intervals: `goodput compare` computes those."""
         return comparison.compare(self._api.run(base, "account"), self._api.run(new, "account"))
