@@ -122,7 +122,7 @@ def test_lines_of_a_run_that_hangs():
 def test_a_chosen_run_is_opened():
     opened = run_view(found(), Pace(1.0, [1.0], ""), History(), 0.0)
     view = View()
-    view.seen(Frame("", 0.0, [], None))  # Before the first page.
+    assert view.seen(Frame("", 0.0, [], None)) == ""  # Before the first page.
     from goodput.top.model import run_row
 
     rows = [run_row(found()), run_row({**found(), "run": "r2"})]
@@ -135,6 +135,15 @@ def test_a_chosen_run_is_opened():
         OPEN,
         "r2",
     )
+
+
+def test_run_that_opens_by_itself_is_read_from_then_on():
+    """It may be over: another one that begins later would be read instead, and this one never shown again."""
+    from goodput.top.model import run_row
+
+    view, opened = View(), run_view(found(), Pace(1.0, [1.0], ""), History(), 0.0)
+    frame = Frame("", 0.0, [run_row(found())], opened)
+    assert [view.seen(frame), view.level, view.run, view.seen(frame)] == [OPEN, RUN, "r1", ""]
 
 
 def test_states_are_of_the_last_minute_once_it_was_watched():

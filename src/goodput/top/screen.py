@@ -133,8 +133,9 @@ class Screen:
 
     def _draw(self) -> None:
         frame = self._polling.frame
-        if frame is not None and frame is not self._frame:
-            self._view.seen(frame)
+        if frame is not None and frame is not self._frame and self._view.seen(frame) == OPEN:
+            # Else a run that begins later would be the one that is read.
+            self._polling.open(self._view.run)
         self._frame = frame
         width, height = self._console.size = self._size()
         lines = [header(frame, self._polling.source.title, self._glyphs)]

@@ -62,11 +62,13 @@ class View:
     def _table(self) -> str:
         return RUNS if self.level == RUNS else RUN
 
-    def seen(self, frame: Frame) -> None:
-        """A new frame has come: if the first that has runs has one alone, it is shown."""
-        if self._is_fresh and self.level == RUNS and frame.opened is not None:
+    def seen(self, frame: Frame) -> str:
+        """A new frame has come: if the first that has runs has one alone, it is shown, and OPEN returned."""
+        is_opened = self._is_fresh and self.level == RUNS and frame.opened is not None
+        if is_opened and frame.opened is not None:
             self.level, self.run = RUN, frame.opened.progress.run
         self._is_fresh = self._is_fresh and not frame.runs
+        return OPEN if is_opened else ""
 
     def rows(self, frame: Frame | None) -> list[Any]:
         """The rows of the shown table, filtered and in order."""
