@@ -105,7 +105,8 @@ def start(
         role: what the process does in a run of several kinds, such as "trainer" or "generator". Each role has an
             account of its own, and is a group of its own unless `group` is given.
         stage, tensor: pipeline stage and tensor-parallel rank.
-        microbatches: per step, for the unavoidable part of the pipeline bubble.
+        microbatches: per step, for the unavoidable part of the pipeline bubble. With goodput.auto, schedules of
+            torch.distributed.pipelining declare it and the stage themselves.
         total_steps: of the whole training, for what each cause costs over it. The Trainers of transformers and
             Lightning declare it themselves.
         dtype: of the matrix products, such as "bf16", or shares of the FLOPs, such as "bf16=0.8,fp8=0.2".

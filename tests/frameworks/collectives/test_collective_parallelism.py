@@ -148,6 +148,16 @@ def test_each_microbatch_is_sent_and_received(ranks, schedule):
     assert counts == {"send": 16 * PIPELINES[schedule], "recv": 16 * PIPELINES[schedule]}
 
 
+def test_stage_and_microbatches_are_declared_by_schedules(ranks):
+    """A rank's place in the pipeline's group, where a schedule gives it several stages of the model, too."""
+    for number, rank in enumerate(ranks):
+        assert rank["declared"] == {
+            **{case: [None, None] for case in CASES},
+            **{case: [number, 4] for case in PIPELINES},
+            "two pipelines": [number % 2, 4],
+        }
+
+
 @pytest.mark.parametrize("case", [*CASES, *PIPELINES])
 def test_every_call_is_left(ranks, case):
     for rank in ranks:

@@ -217,7 +217,7 @@ CASES = {
 def main() -> None:
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
-    session, records, flight = goodput._session, [], []
+    session, records, flight, declared = goodput._session, [], [], {}
     reader = found = None
     for name, case in CASES.items():
         case(mesh)
@@ -226,6 +226,8 @@ def main() -> None:
         reader = reader or Reader(session.writer.path, session.writer.fd)
         found = reader.collectives(since=found.written if found else 0)
         records += [{**one._asdict(), "flags": sorted(one.flags), "case": name} for one in found.records]
+        identity = reader.snapshot().identity
+        declared[name] = [identity.get("stage"), identity.get("microbatches")]
         entries = json.loads(torch._C._distributed_c10d._dump_fr_trace_json())["entries"]
         last = flight[-1]["record_id"] if flight else -1
         flight += [{**entry, "case": name} for entry in entries if entry["record_id"] > last]
@@ -233,6 +235,7 @@ def main() -> None:
     snapshot = reader.snapshot()
     document = {
         "written": found.written,
+        "declared": declared,
         "records": records,
         "groups": [group._asdict() for group in found.groups],
         "sums": [one._asdict() for one in found.sums],
