@@ -13,7 +13,7 @@ from goodput_exporters.collector import CollectorError, NoData
 from goodput_exporters.gpu import sample as gpu_sample
 from goodput_exporters.gpu.dcgm_endpoint import driver as endpoint_module
 from goodput_exporters.gpu.dcgm_endpoint.driver import DcgmEndpoint, fetch
-from goodput_exporters.gpu.dcgm_endpoint.page import line_of, parse_page
+from goodput_exporters.gpu.dcgm_endpoint.page import LABEL_SETS_MAX, labels_of, parse_page
 from goodput_exporters.gpu.drivers import Options
 from goodput_exporters.gpu.nvidia import dcgm_fields as fields
 from goodput_exporters.gpu.nvidia import status_codes
@@ -271,11 +271,22 @@ def test_problems_gpus_and_label_sets_are_bounded():
     many = "".join(f'DCGM_FI_DEV_GPU_TEMP{{UUID="G{number}"}} 54\n' for number in range(400))
     gpus, problems = gpus_of(many + "DCGM_FI_DEV_GPU_TEMP 1\n" * 100)
     assert len(gpus) == gpu_sample.GPUS_MAX and len(problems) == gpu_sample.PROBLEMS_MAX
-    bound = line_of.cache_info().maxsize
-    assert bound == 16_384
-    parse_page("".join(f'DCGM_FI_DEV_GPU_TEMP{{UUID="{A}",pod="{at}"}} 54\n' for at in range(bound + 10)))
-    assert line_of.cache_info().currsize == bound
-    line_of.cache_clear()
+    labels_of.cache_clear()
+    pods = "".join(f'DCGM_FI_DEV_GPU_TEMP{{UUID="{A}",pod="{at}"}} 54\n' for at in range(LABEL_SETS_MAX + 10))
+    # Those that are parsed again do not get the page's later lines parsed.
+    for _ in range(2):
+        page = parse_page(f'DCGM_FI_DEV_POWER_USAGE{{UUID="{A}"}} 1\n{pods}')
+        assert page.devices[A, ""].values == {150: 54, 155: 1}
+        assert len(page.problems) == 11 and f"more than {LABEL_SETS_MAX} sets of labels" in page.problems[0]
+        assert labels_of.cache_info().currsize == LABEL_SETS_MAX
+    labels_of.cache_clear()
+
+
+def test_labels_are_parsed_once_for_all_names():
+    labels_of.cache_clear()
+    names = ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_MEMORY_TEMP", "DCGM_FI_DEV_SM_CLOCK")
+    page = parse_page("".join(f'{name}{{UUID="{gpu}"}} 1\n' for name in names for gpu in (A, B)))
+    assert len(page.devices) == 2 and page.problems == [] and labels_of.cache_info().misses == 2
 
 
 _NAMES = st.sampled_from(

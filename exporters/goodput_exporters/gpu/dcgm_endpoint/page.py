@@ -1,7 +1,8 @@
 """A dcgm-exporter's page as devices: GPUs and MIG instances with their values, NVSwitches and CPUs with their readings.
 
 A line of a link of a GPU, which newer exporters have beside those of the GPU, is not a value of the GPU. A bad line
-costs only that line and is a problem. Each distinct label set is parsed once.
+costs only that line and is a problem. Each distinct label set is parsed once; of a page at most LABEL_SETS_MAX are, in
+0.8 s.
 
     page = parse_page(text); page.devices, page.components, page.problems
 """
@@ -23,7 +24,7 @@ from goodput_exporters.gpu.nvidia.dcgm_field_table import XID, Field
 from goodput_exporters.gpu.pci import normalize
 from goodput_exporters.gpu.sample import COMPONENTS_MAX, GPUS_MAX, PODS_MAX, PROBLEMS_MAX, TEXT_MAX, Component
 
-_LABEL_SETS_MAX = 16_384
+LABEL_SETS_MAX = 16_384
 _NAME_END = re.compile(r"[{\s]")
 _LINE_MAX = 4096
 # Longer than any device name, and short enough that two fit into a text.
@@ -64,7 +65,6 @@ class Device(NamedTuple):
 class Line(NamedTuple):
     """What the labels of a line say: of which device it is, of which pod, of which link, of which other component."""
 
-    name: str
     source: Source
     pod: Pod | None
     link: str
@@ -76,11 +76,12 @@ Devices = dict[tuple[str, str], Device]  # by UUID and instance
 
 @dataclass
 class Page:
-    """`components` has readings by kind and name."""
+    """`components` has readings by kind and name; `label_sets` are the labels of its lines."""
 
     devices: Devices = field(default_factory=dict)
     components: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    label_sets: set[str] = field(default_factory=set)
 
     def component_records(self) -> list[Component]:
         return [Component(kind, name, readings) for (kind, name), readings in self.components.items()]
@@ -115,7 +116,11 @@ def _add_line(text: str, page: Page, extra: frozenset[str]) -> None:
     if len(text) > _LINE_MAX:
         raise LineError(f"{len(text)} characters, {_LINE_MAX} at most")
     head, brace, tail = text.rpartition("}")
-    line = line_of(head + brace)
+    labels = head[len(name) :] + brace
+    if labels not in page.label_sets and len(page.label_sets) >= LABEL_SETS_MAX:
+        raise LineError(f"more than {LABEL_SETS_MAX} sets of labels on the page")
+    page.label_sets.add(labels)
+    line = labels_of(labels)
     value = value_of(tail)
     known = fields.field_of_name(name, value)
     if of_component is not None:
@@ -123,11 +128,11 @@ def _add_line(text: str, page: Page, extra: frozenset[str]) -> None:
     elif not line.source.uuid:
         raise LineError("no label with the GPU's UUID (UUID, gpu_uuid)")
     elif known is None:
-        _add_extra(page, line, value)
+        _add_extra(page, line, name, value)
     elif line.link:
         _add_link(page, line, known, value)
     else:
-        _add_value(page, line, known, value)
+        _add_value(page, line, name, known, value)
 
 
 def _add_component(page: Page, line: Line, of: dcgm_components.ComponentField, value: float) -> None:
@@ -139,11 +144,11 @@ def _add_component(page: Page, line: Line, of: dcgm_components.ComponentField, v
     readings.update(dcgm_components.reading_of(of, value, line.link))
 
 
-def _add_extra(page: Page, line: Line, value: float) -> None:
+def _add_extra(page: Page, line: Line, name: str, value: float) -> None:
     """A field that is in no table; of a GPU or an instance, whichever the line names."""
     device = _device_of(page.devices, line.source)
     if not fields.is_blank(value, isinstance(value, float)):
-        device.readings[f"dcgm_field/{line.name}"] = value
+        device.readings[f"dcgm_field/{name}"] = value
 
 
 def _add_link(page: Page, line: Line, known: Field, value: float) -> None:
@@ -158,7 +163,7 @@ def _add_link(page: Page, line: Line, known: Field, value: float) -> None:
             _device_of(page.devices, whole).readings[key] = number * multiply / divide
 
 
-def _add_value(page: Page, line: Line, known: Field, value: float) -> None:
+def _add_value(page: Page, line: Line, name: str, known: Field, value: float) -> None:
     source, pod = line.source, line.pod
     whole = source._replace(instance="", profile="")
     # With MIG the exporter repeats the whole GPU's values for each instance.
@@ -170,7 +175,7 @@ def _add_value(page: Page, line: Line, known: Field, value: float) -> None:
         device.pods[pod] = None
     before = device.values.setdefault(known.number, value)
     if before != value and (known.instance or not source.instance):
-        raise LineError(f"a second value for {line.name} of {source.uuid}")
+        raise LineError(f"a second value for {name} of {source.uuid}")
 
 
 def _device_of(devices: Devices, source: Source) -> Device:
@@ -188,13 +193,13 @@ def _device_of(devices: Devices, source: Source) -> Device:
     return known
 
 
-@functools.lru_cache(_LABEL_SETS_MAX)
-def line_of(head: str) -> Line:
-    """What a line's name and labels say. Raises ValueError."""
-    if not head:
+@functools.lru_cache(LABEL_SETS_MAX)
+def labels_of(text: str) -> Line:
+    """What a line's labels, in their braces, say. Raises ValueError."""
+    if not text:
         raise LineError("no labels")
     try:
-        (family,) = text_string_to_metric_families(head + " 0")
+        (family,) = text_string_to_metric_families(f"x{text} 0")
         (sample,) = family.samples
     except Exception as error:
         # The parser has no exception of its own and raises IndexError for some texts.
@@ -218,7 +223,7 @@ def line_of(head: str) -> Line:
         component = "nvswitch", f"nvswitch{switch}" if switch.isascii() and switch.isdigit() else switch
     elif labels.get("cpu") and not labels.get("cpucore"):
         component = "cpu", labels["cpu"]
-    return Line(sample.name, source, pod if pod[0] else None, labels.get("nvlink", ""), component)
+    return Line(source, pod if pod[0] else None, labels.get("nvlink", ""), component)
 
 
 def value_of(text: str) -> float:
