@@ -18,7 +18,7 @@ from support.servers.child_processes import ChildProcesses
 
 RUN, RANKS, STALL_SECONDS = "hangs", 3, 3
 NAMED_SECONDS_MAX = 30  # after the threshold, as promised
-PUSH_SECONDS, LOOK_SECONDS = 5, 1  # the agent's defaults
+PUSH_SECONDS, POLL_SECONDS = 5, 1  # the agent's defaults
 BUSY_SECONDS = 5  # for which a process may have no core
 
 
@@ -104,7 +104,7 @@ def test_stuck_rank_is_named_until_it_continues(hanging, sign, rank, phase):
     assert [(one["rank"], one["kind"]) for one in hang["suspects"]] == [(rank, "elsewhere")]
     assert threshold < hang["seconds"] < took + BUSY_SECONDS
     assert threshold < hang["phase_seconds"] < took + BUSY_SECONDS
-    assert took < threshold + LOOK_SECONDS + PUSH_SECONDS + 2 * BUSY_SECONDS, "and far within the 30 s"
+    assert took < threshold + POLL_SECONDS + PUSH_SECONDS + 2 * BUSY_SECONDS, "and far within the 30 s"
 
     (labels,) = hanging.series("goodput_hang_culprit_seconds")
     assert labels == (("host", host), ("phase", phase), ("rank", str(rank)), ("run", RUN))
@@ -132,7 +132,7 @@ def test_killed_rank_is_named_while_others_wait(hanging):
     hang = servers.wait_until(lambda: hanging.run()["hang"], most, "the verdict", every_seconds=0.2)
     assert (
         time.time() - began
-        < hanging.run()["stall_threshold_seconds"] + LOOK_SECONDS + PUSH_SECONDS + 2 * BUSY_SECONDS
+        < hanging.run()["stall_threshold_seconds"] + POLL_SECONDS + PUSH_SECONDS + 2 * BUSY_SECONDS
     )
     assert (hang["culprit"], hang["victims"], hang["suspects"][0]["kind"]) == (1, 2, "dead")
     assert "is dead (killed)" in hang["reason"] and hang["stack"] is None

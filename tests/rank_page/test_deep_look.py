@@ -53,14 +53,6 @@ def test_look_of_an_earlier_version_has_no_copies_to_the_device(tmp_path):
     assert deep_look.read(str(tmp_path / "r.page")) == LOOK and deep_look.h2d_rate(SEEN) is None
 
 
-def test_text_says_copies_beside_what_the_node_reached():
-    look = changed("seen.h2d_bytes", 154_000_000)
-    look["seen"]["h2d_ns"] = 6_829_000
-    text = "\n".join(deep_look.lines(look, 5, 55e9))
-    assert "to the device: 154 MB at 22.6 GB/s, 41% of what this node can do" in text
-    assert "22.6 GB/s\n" in "\n".join(deep_look.lines(look, 5))
-
-
 def test_failed_write_leaves_no_draft(tmp_path):
     with pytest.raises(OSError, match="No such file"):
         deep_look.write(str(tmp_path / "none" / "r.page"), LOOK)
@@ -155,17 +147,3 @@ def test_looks_are_the_newest_of_each_rank(tmp_path):
     assert [one["attempt"] for one in looks] == [2]
     assert len(errors) == 1
     assert "r.3.1.page.look.json" in errors[0]
-
-
-def test_text_has_time_place_and_cost():
-    text = "\n".join(deep_look.lines(LOOK, 5 + 90 * 10**9))
-    assert "deep look of rank 2 at step 640, 90 s ago: 1 µs" in text
-    assert "compute 50.0 %, communication 10.0 %, loader 35.0 %, host 5.0 %" in text.replace("\n      ", " ")
-    assert "communication 200 ns, 50 % hidden" in text
-    assert "longest: aten::mm (3 times, 400 ns)" in text
-    assert "largest cause: loader. More workers." in text
-    assert "4 deep looks cost 21 ms in all, at most one each 10 min (1 skipped)" in text
-    assert max(map(len, text.splitlines())) <= deep_look.COLUMNS
-    nothing = deep_look.lines({**LOOK, "seen": None, "looks": 0, "failed": 3, "why": "no room"}, 0)
-    assert len(nothing) == 1
-    assert "last failure: no room" in nothing[0].replace("\n      ", " ")

@@ -178,18 +178,19 @@ def _write_trace(log: str, run: str | None, path: str) -> int:
 
 def _alignment_text(found) -> str:
     """How many ranks are aligned, and what is left."""
-    from goodput.trace.advice import duration
+    from goodput.account.text import duration_ns
 
     ranks = f"{found.steps:,} steps of {found.ranks} rank{'s' * (found.ranks != 1)}"
     if not found.aligned:
         return f"{ranks}, each on its own clock: no ranks make steps together"
     low, high = (
-        f"{'-' if ns < 0 else '+'}{duration(abs(ns))}" for ns in (found.offset_low_ns, found.offset_high_ns)
+        f"{'-' if ns < 0 else '+'}{duration_ns(abs(ns))}"
+        for ns in (found.offset_low_ns, found.offset_high_ns)
     )
     alone = f"; {found.alone} keep their own clock" if found.alone else ""
     return (
         f"{ranks}; clocks {low} to {high} off are aligned, leaving "
-        f"{duration(found.residual.p50_ns)} (p95 {duration(found.residual.p95_ns)}){alone}"
+        f"{duration_ns(found.residual.p50_ns)} (p95 {duration_ns(found.residual.p95_ns)}){alone}"
     )
 
 

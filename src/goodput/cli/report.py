@@ -193,7 +193,7 @@ def _copies_in(looks: list[dict]) -> dict[int, tuple[float | None, str]]:
 def _deep_looks(looks: list[dict]) -> list[str]:
     """The newest deep look, and how many other ranks have one."""
     from goodput.probe import kept
-    from goodput.rank_page.deep_look import lines
+    from goodput.sdk.reports.deep_look_text import deep_look_lines
 
     if not looks:
         return []
@@ -202,4 +202,4 @@ def _deep_looks(looks: list[dict]) -> list[str]:
     reached = kept.value(kept.load(socket.gethostname()), "h2d_pinned", device) if device else None
     others = len(looks) - 1
     more = [f"    {others} other rank{'s have' if others > 1 else ' has'} a deep look too; --json shows it"]
-    return ["", *lines(newest, time.time_ns(), reached), *more * bool(others)]
+    return ["", *deep_look_lines(newest, time.time_ns(), reached), *more * bool(others)]

@@ -13,7 +13,7 @@ from goodput import user_cache
 
 FILE_BYTES_MAX = 1 << 20
 FIGURES_MAX = 1024
-LOOK_SECONDS = 60
+POLL_SECONDS = 60
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
@@ -53,7 +53,7 @@ def load_file(path: str) -> dict | None:
 
 
 class KeptFile:
-    """A node's kept probe as it is now: looked at once in LOOK_SECONDS, and read when it has changed."""
+    """A node's kept probe as it is now: its time of change is read every POLL_SECONDS, and the file when that has changed."""
 
     def __init__(self, path: str, monotonic_ns: Callable[[], int]):
         self._path, self._monotonic_ns = path, monotonic_ns
@@ -65,7 +65,7 @@ class KeptFile:
         """The same object until the file changes; None if there is none, or it is damaged."""
         if not self._path or self._monotonic_ns() < self._next_ns:
             return self._document
-        self._next_ns = self._monotonic_ns() + LOOK_SECONDS * 10**9
+        self._next_ns = self._monotonic_ns() + POLL_SECONDS * 10**9
         stamp = None
         with contextlib.suppress(OSError):
             found = os.stat(self._path)

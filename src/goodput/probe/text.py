@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import statistics
-import textwrap
 
-from goodput.account.text import THREE_DIGITS_FROM, digits
+from goodput.account.text import THREE_DIGITS_FROM, digits, wrap
 from goodput.probe.peers import Slower
 
-COLUMNS = 80
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -18,7 +16,7 @@ def render(document: dict, peers: list[dict] | None = None) -> str:
     accelerators = f"{gpus} GPU{'s'[gpus == 1 :]}" if gpus else "no GPU"
     lines = [f"{document['host']}: {document['cores']} cores, {accelerators}"]
     if any(figure["name"].startswith("storage") for figure in document["figures"]):
-        lines += textwrap.wrap(f"storage at {document['path']}", COLUMNS, subsequent_indent="  ")
+        lines.append(wrap(f"storage at {document['path']}", 2))
     sheet = "of the sheet" if any(figure.get("nominal") for figure in document["figures"]) else ""
     last = "  of peers" if peers else ""
     lines += ["", f"  {'figure':<26}{'rate':>14}{'spread':>8}{sheet:>14}{last}"]
@@ -31,8 +29,7 @@ def render(document: dict, peers: list[dict] | None = None) -> str:
             note = f"  [{notes.index(figure['note']) + 1}]"
         lines.append(_row(figure, peers, document["host"]) + note)
     lines += [f"  [{number}] {note}" for number, note in enumerate(notes, 1)]
-    for problem in document["problems"]:
-        lines += textwrap.wrap(f"not measured: {problem}", COLUMNS, subsequent_indent="  ")
+    lines += [wrap(f"not measured: {problem}", 2) for problem in document["problems"]]
     return "\n".join(line.rstrip() for line in lines)
 
 

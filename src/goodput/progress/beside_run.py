@@ -30,7 +30,7 @@ from goodput.rank_page.page_file import PageFile
 from goodput.sdk.reports.local_accounts import page_paths
 from goodput.stack_samples.beside_run import is_descendant
 
-LOOK_SECONDS, SIZE_SECONDS, CPU_SHARE_MAX, NICE = 1.0, 0.25, 0.02, 10
+POLL_SECONDS, SIZE_SECONDS, CPU_SHARE_MAX, NICE = 1.0, 0.25, 0.02, 10
 KUBEFLOW_SECONDS, PLAIN_COLUMNS = 10.0, 160
 STDERR = 2
 
@@ -166,7 +166,7 @@ def main(directory: str, root: int, plain_seconds: float) -> None:
     due, problem = 0.0, ""
     try:
         while True:
-            is_over = display.waited(max(LOOK_SECONDS, job.cpu_seconds / CPU_SHARE_MAX))
+            is_over = display.waited(max(POLL_SECONDS, job.cpu_seconds / CPU_SHARE_MAX))
             if is_over:
                 display.close()  # At once, since a shell goes on.
             progress = job.progress() if sender or not is_over else None

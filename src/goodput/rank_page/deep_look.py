@@ -1,4 +1,4 @@
-"""The result of a rank's last deep look: one small file beside its page, and its text.
+"""The result of a rank's last deep look: one small file beside its page.
 
 `result_of` reduces a document of goodput.trace in the trainer, `write` stores the file `<page>.look.json` and `read`
 checks it, since any user may write where pages lie. LOOK is its format. The states of the traced step sum to its wall
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import textwrap
 from time import monotonic_ns
 from typing import Any
 
@@ -21,7 +20,6 @@ SUFFIX = ".look.json"
 BYTES_MAX = 64 << 10
 STATES = ("compute", "communication", "copy", "loader", "host", "idle")  # as trace.STATES
 TOP_MAX, NAME_CHARACTERS_MAX, ADVICE_CHARACTERS_MAX = 5, 120, 600
-COLUMNS = 80
 _TIMES = ("communication_ns", "communication_hidden_ns", "copy_ns", "copy_hidden_ns", "kernel_ns")
 # Copies from host memory whose size the trace has; absent in files of earlier versions.
 _TO_DEVICE = ("h2d_ns", "h2d_bytes")
@@ -191,62 +189,3 @@ def _checked(value, form) -> Any:
 def h2d_rate(result: dict) -> float | None:
     """Bytes a second of the traced step's copies from host memory to the device; None where there was none."""
     return result["h2d_bytes"] / result["h2d_ns"] * 1e9 if result["h2d_bytes"] and result["h2d_ns"] else None
-
-
-def lines(look: dict, now_unix_ns: int, h2d_reached: float | None = None) -> list[str]:
-    """A look for people, at most COLUMNS wide; `h2d_reached` is bytes a second of copies that this node can do."""
-    result, count = look["seen"], look["looks"]
-    text = [] if result is None else _result_lines(look, result, now_unix_ns, h2d_reached)
-    others = ", ".join(f"{look[name]} {name}" for name in ("skipped", "failed") if look[name])
-    text.append(
-        f"  {count} deep look{'s' * (count != 1)} cost {duration(look['cost_ns'])} in all, at most one each "
-        f"{duration(look['every_ns'])}{f' ({others})' if others else ''}"
-        + (f"; last failure: {look['why']}" if look["why"] else "")
-    )
-    return [_wrap(line) for line in text]
-
-
-def _result_lines(look: dict, result: dict, now_unix_ns: int, h2d_reached: float | None) -> list[str]:
-    wall, cause = result["wall_ns"] or 1, result["cause"]
-    parts = [f"{state} {100 * ns / wall:.1f} %" for state, ns in result["states_ns"].items() if ns]
-    age, length = duration(max(now_unix_ns - result["unix_ns"], 0)), duration(result["wall_ns"])
-    text = [
-        f"  deep look of rank {look['rank']} at step {result['step']}, {age} ago: {length} "
-        f"({duration(result['slowdown_ns'])} of it by being traced): {', '.join(parts)}"
-    ]
-    for name, what in (("communication", "communication"), ("copy", "copies")):
-        if result[f"{name}_ns"]:
-            share = 100 * result[f"{name}_hidden_ns"] / result[f"{name}_ns"]
-            text.append(f"    {what} {duration(result[f'{name}_ns'])}, {share:.0f} % hidden by computing")
-    rate = h2d_rate(result)
-    if rate is not None:
-        share = f", {rate / h2d_reached:.0%} of what this node can do" if h2d_reached else ""
-        text.append(
-            f"    to the device: {_megabytes(result['h2d_bytes'])} MB at {rate / 1e9:.3g} GB/s{share}"
-        )
-    top = [f"{row['name']} ({row['count']} times, {duration(row['ns'])})" for row in result["top"][:3]]
-    if top:
-        text.append(f"    longest: {', '.join(top)}")
-    if cause is not None:
-        text.append(f"    largest cause: {cause['state']}. {cause['advice']}")
-    return text
-
-
-def _megabytes(number: int) -> str:
-    value = number / 1e6
-    return f"{value:.3g}" if value < 99.95 else f"{value:,.0f}"
-
-
-def duration(ns: float) -> str:
-    """A length of time in two or three digits."""
-    for size, unit in ((3600e9, "h"), (120e9, "min"), (1e9, "s"), (1e6, "ms"), (1e3, "µs")):
-        if ns >= 0.9995 * size:  # 999.6 µs are 1 ms, not 1e+03 µs.
-            return f"{ns / (60e9 if unit == 'min' else size):.3g} {unit}"
-    return f"{ns:.0f} ns"
-
-
-def _wrap(line: str) -> str:
-    """Over several lines, but never between a number and its percent sign."""
-    bound = line.replace(" %", "\u00a0%")
-    settings = {"subsequent_indent": "      ", "break_long_words": False, "break_on_hyphens": False}
-    return textwrap.fill(bound, COLUMNS, **settings).replace("\u00a0%", " %")

@@ -26,7 +26,7 @@ from goodput.stack_samples.py_spy import Recorder, Recording
 from goodput.wire.sampled_stacks import SampledStacks
 
 STEPS_MIN, IDLE_SHARE_MIN, RANKS_MAX = 5, 0.02, 32
-PAUSE_SECONDS, PAUSE_SECONDS_MAX, LOOK_SECONDS, RETRY_SECONDS = 60.0, 3600.0, 60.0, 5.0
+PAUSE_SECONDS, PAUSE_SECONDS_MAX, POLL_SECONDS, RETRY_SECONDS = 60.0, 3600.0, 60.0, 5.0
 CPU_SHARE_MAX = 0.005
 # Phases that look like no phase in a stack: a burst with more of them is not used.
 BUILT_IN = (*page.PHASES, ESTIMATED_LOADER, ESTIMATED_OPTIMIZER)
@@ -41,7 +41,7 @@ class Followed:
     """A rank: its totals at the last poll, when that was, and when it may be sampled next (monotonic seconds)."""
 
     totals: Totals
-    looked: float
+    polled: float
     due: float
     bursts: int = 0
 
@@ -75,8 +75,8 @@ class StackSampler:
             )
             if now >= one.due and shares(one.totals, totals)[0] >= IDLE_SHARE_MIN:
                 found.append((one.bursts, path))
-            elif now - one.looked >= LOOK_SECONDS:
-                one.totals, one.looked = totals, now
+            elif now - one.polled >= POLL_SECONDS:
+                one.totals, one.polled = totals, now
         self._followed = followed
         if now < self._due:
             return None
@@ -107,7 +107,7 @@ class StackSampler:
                 recording = Recording("", reason, recording.cpu_seconds)
             after = totals_of(reader.snapshot(page.NS_MAX, page.NS_MAX))
         now = self._monotonic()
-        one.totals, one.looked = after, now
+        one.totals, one.polled = after, now
         self._due = now + recording.cpu_seconds / CPU_SHARE_MAX
         self.cpu_seconds += recording.cpu_seconds
         if not recording.reason and shares(before, after)[1] > OTHER_SHARE_MAX:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 import time
 from collections.abc import Iterator
 
-from goodput.account.text import dollars, duration, percent
+from goodput.account.text import dollars, duration, percent, wrap
 from goodput.story.document_types import Story, StoryEvent
 
-COLUMNS = 80
 INDENT = " " * 12
 CALENDAR_SECONDS = 3e8  # unix time in 1979: no run is older
 
@@ -42,17 +40,16 @@ def _head(story: Story) -> Iterator[str]:
     world, cost = story["world_size"], story["cost"]
     money = "" if cost is None else f", {dollars(cost)}"
     length = duration(story["end"] - story["start"])
-    yield from _wrap(
+    yield wrap(
         f"the story of run {story['run']}: {story['status']}, {world} rank{'s' * (world != 1)}, {length}, "
         f"{story['gpu_seconds'] / 3600:,.2f} GPU-hours{money}",
-        "",
-        "  ",
+        2,
     )
     share = story["told_gpu_seconds"] / story["gpu_seconds"] if story["gpu_seconds"] else 0.0
     if story["events"]:
-        yield from _wrap(f"what is listed here cost {percent(share)} of them", "  ", "  ")
+        yield f"  what is listed here cost {percent(share)} of them"
     if story["pace"].startswith("unknown"):
-        yield from _wrap(f"changes of pace are {story['pace']}", "  ", "  ")
+        yield wrap(f"  changes of pace are {story['pace']}", 2)
 
 
 def _day(story: Story, event: StoryEvent) -> str:
@@ -73,12 +70,12 @@ def _event(story: Story, event: StoryEvent) -> Iterator[str]:
     clock = f"{_clock(story, event):<8}"
     lasted = "" if event["end"] is None else f", for {duration(event['end'] - event['time'])}"
     lasted = "" if event["kind"] in ("stall", "checkpoint", "no checkpoint") else lasted
-    yield from _wrap(f"{event['title']}{lasted}", f"  {clock}  ", INDENT)
+    yield wrap(f"  {clock}  {event['title']}{lasted}", len(INDENT))
     if event["gpu_seconds"] is not None:
         money = "" if event["cost"] is None else f", {dollars(event['cost'])}"
         yield f"{INDENT}{_gpu_time(event['gpu_seconds'])}{money} ({event['cost_basis']})"
     for claim in event["claims"]:
-        yield from _wrap(f"{claim['basis']}: {claim['text']}", INDENT, INDENT + "  ")
+        yield wrap(f"{INDENT}{claim['basis']}: {claim['text']}", len(INDENT) + 2)
 
 
 def _gpu_time(seconds: float) -> str:
@@ -87,7 +84,3 @@ def _gpu_time(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.2g} GPU-seconds"
     return f"{hours:,.2f} GPU-hours" if hours >= 0.1 else f"{hours:.2g} GPU-hours"
-
-
-def _wrap(line: str, first: str, later: str) -> list[str]:
-    return textwrap.wrap(line, COLUMNS, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from goodput.account.text import THREE_DIGITS_FROM, digits
+from goodput.account.text import duration_ns
 from goodput.trace import names
 from goodput.trace.states import STATES
 
@@ -62,7 +62,7 @@ def _copy(total: dict, devices: list[dict], waiting: dict | None) -> str:
 def _loader(total: dict, devices: list[dict], waiting: dict | None) -> str:
     waits = [step["states_ns"]["loader"] for one in devices for step in _whole(one["steps"])]
     return (
-        f"The loader holds up each step by {duration(sum(waits) / (len(waits) or 1))}: more workers (num_workers, "
+        f"The loader holds up each step by {duration_ns(sum(waits) / (len(waits) or 1))}: more workers (num_workers, "
         "persistent_workers, prefetch_factor), cheaper decoding, or data on faster storage."
     )
 
@@ -83,7 +83,7 @@ def _host(total: dict, devices: list[dict], waiting: dict | None) -> str:
     late, spent = (sum(one["gaps"][name] for one in devices) for name in ("late_count", "late_ns"))
     late, spent = late - sum(row["count"] for row in long), spent - sum(row["ns"] for row in long)
     gaps = (
-        f"in {late} gaps of {duration(spent / late)} on average"
+        f"in {late} gaps of {duration_ns(spent / late)} on average"
         if late > 0 and spent > 0
         else "with nothing queued"
     )
@@ -152,9 +152,9 @@ def _listed(what: str, rows: list[dict]) -> str:
     """The sentence that names the largest groups of long gaps."""
     groups = []
     for row in rows[:2]:
-        size = f"one gap of {duration(row['ns'])}"
+        size = f"one gap of {duration_ns(row['ns'])}"
         if row["count"] > 1:
-            size = f"{row['count']} gaps of {duration(row['ns'] / row['count'])} on average"
+            size = f"{row['count']} gaps of {duration_ns(row['ns'] / row['count'])} on average"
         graph = " before graph launches" if row["before_graph"] else ""
         doing = f", the host in {row['during'][:80]}" if row["during"] else ""
         groups.append(f"{size}{graph}{doing}")
@@ -171,12 +171,4 @@ def _top(devices: list[dict], kind: str) -> str:
         return ""
     most = max(rows, key=lambda row: row["ns"])
     name = most["name"].split("(")[0] if kind == "communication" else most["name"]
-    return f"Most is {name[:60]} ({most['count']} times, {duration(most['ns'])}). "
-
-
-def duration(ns: float) -> str:
-    """A duration with three significant digits."""
-    for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
-        if ns >= THREE_DIGITS_FROM * size:
-            return f"{digits(ns / size)} {unit}"
-    return f"{digits(ns)} ns"
+    return f"Most is {name[:60]} ({most['count']} times, {duration_ns(most['ns'])}). "

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from goodput.account.text import bytes_text
-from goodput.trace.advice import duration
+from goodput.account.text import bytes_text, duration_ns
 
 ROWS_MAX = 12
 
@@ -25,7 +24,7 @@ def lines(document: dict) -> list[str]:
     rest = [row for row in document["collectives"] if not row["operation"]]
     if rest:
         found.append(
-            f"  in calls outside of these: {duration(sum(row['exposed_ns'] for row in rest))} exposed"
+            f"  in calls outside of these: {duration_ns(sum(row['exposed_ns'] for row in rest))} exposed"
         )
     return [*found, *_arrivals(document, rows), ""]
 
@@ -49,7 +48,7 @@ def _cost(row: dict) -> str:
     size = "-" if row["bytes"] is None else bytes_text(row["bytes"])
     bus = row["bus_bytes_per_second"]
     return (
-        f"{_head(row)}{row['calls']:>7}{size:>10}{duration(row['exposed_ns']):>9}{duration(row['hidden_ns']):>9}"
+        f"{_head(row)}{row['calls']:>7}{size:>10}{duration_ns(row['exposed_ns']):>9}{duration_ns(row['hidden_ns']):>9}"
         f"{'-' if bus is None else bytes_text(bus) + '/s':>12}"
     )
 
@@ -61,8 +60,8 @@ def _arrival(row: dict) -> str:
     if row["last_rank"] is not None:
         last = f"{row['last_rank']} in {100 * row['last_share']:.0f} %"
     return (
-        f"{_head(row)}{row['compared']:>6}{duration(row['skew_ns']):>9}"
-        f"{duration(row['skew_uncertainty_ns']):>10}{waiting:>9}  {last}"
+        f"{_head(row)}{row['compared']:>6}{duration_ns(row['skew_ns']):>9}"
+        f"{duration_ns(row['skew_uncertainty_ns']):>10}{waiting:>9}  {last}"
     )
 
 

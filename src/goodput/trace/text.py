@@ -5,9 +5,8 @@ terminal: unprintable characters become "?"."""
 
 from __future__ import annotations
 
-from goodput.account.text import bytes_text, tenths, wrap
+from goodput.account.text import bytes_text, duration_ns, tenths, wrap
 from goodput.trace import collectives_text
-from goodput.trace.advice import duration
 from goodput.trace.states import STATES
 
 ROWS_MAX, TOP_MAX, BAR_CELLS = 16, 8, 72
@@ -63,7 +62,7 @@ def _row(name: str, row: dict) -> str:
     shares = tenths([row["states_ns"][state] for state in STATES])
     overlap = row["overlap_percent"]
     return (
-        f"  {name:<{_NAME_MAX}}{duration(row['wall_ns']):>9} "
+        f"  {name:<{_NAME_MAX}}{duration_ns(row['wall_ns']):>9} "
         + "".join(f"{share // 10:>4}.{share % 10}%" for share in shares)
         + f"{'-' if overlap is None else f'{overlap:.1f}%':>8}"
     )
@@ -87,16 +86,16 @@ def _painted(text: str, state: str, colour: bool) -> str:
 
 def _figures(document: dict, lanes: list[tuple[dict, dict]]) -> list[str]:
     total = document["total"]
-    lines = [f"  kernels {duration(total['kernel_ns'])} of {duration(total['wall_ns'])}"]
+    lines = [f"  kernels {duration_ns(total['kernel_ns'])} of {duration_ns(total['wall_ns'])}"]
     if all(device["device"].startswith("CPU") for _, device in lanes):
         lines = [
-            f"  operators and collectives {duration(total['kernel_ns'])} of {duration(total['wall_ns'])}; a CPU is its own device"
+            f"  operators and collectives {duration_ns(total['kernel_ns'])} of {duration_ns(total['wall_ns'])}; a CPU is its own device"
         ]
     for what, name in (("communication", "communication"), ("copies", "copy")):
         if total[f"{name}_ns"]:
             lines.append(
-                f"  {what} {duration(total[f'{name}_ns'])}: {duration(total['states_ns'][name])} exposed, "
-                f"{duration(total[f'{name}_hidden_ns'])} hidden"
+                f"  {what} {duration_ns(total[f'{name}_ns'])}: {duration_ns(total['states_ns'][name])} exposed, "
+                f"{duration_ns(total[f'{name}_hidden_ns'])} hidden"
             )
     if total["h2d_bytes"] and total["h2d_ns"]:
         lines.append(
@@ -106,20 +105,20 @@ def _figures(document: dict, lanes: list[tuple[dict, dict]]) -> list[str]:
     gaps = [device["gaps"] for _, device in lanes]
     sums = {name: sum(one[name] for one in gaps) for name in gaps[0]}
     lines.append(
-        f"  {sums['count']} gaps with nothing running: {duration(sums['late_ns'])} until the host launched more, "
-        f"{duration(sums['queued_ns'])} with work queued, {duration(sums['unknown_ns'])} not known; "
-        f"longest {duration(max(one['longest_ns'] for one in gaps))}"
+        f"  {sums['count']} gaps with nothing running: {duration_ns(sums['late_ns'])} until the host launched more, "
+        f"{duration_ns(sums['queued_ns'])} with work queued, {duration_ns(sums['unknown_ns'])} not known; "
+        f"longest {duration_ns(max(one['longest_ns'] for one in gaps))}"
     )
     outside = sum(device["total"]["outside_steps_ns"] for _, device in lanes)
     if outside:
         lines.append(
-            f"  outside the steps the devices worked {duration(outside)} more, which counts nowhere above"
+            f"  outside the steps the devices worked {duration_ns(outside)} more, which counts nowhere above"
         )
     waits = document["waiting"]
     if waits:
         lines.append(
-            f"  exposed communication over {waits['steps']} steps: {duration(waits['all_paid_ns'])} that all ranks paid, "
-            f"{duration(waits['waiting_ns'])} waiting for slower ranks, mostly rank {waits['waited_least']}"
+            f"  exposed communication over {waits['steps']} steps: {duration_ns(waits['all_paid_ns'])} that all ranks paid, "
+            f"{duration_ns(waits['waiting_ns'])} waiting for slower ranks, mostly rank {waits['waited_least']}"
         )
     return lines
 
@@ -134,7 +133,7 @@ def _tops(devices: list[dict]) -> list[str]:
             found[1] += row["ns"]
     ordered = sorted(sums.items(), key=lambda item: (-item[1][1], item[0]))[:TOP_MAX]
     return [
-        f"  {duration(ns):>9} {count:>7} x  {kind:<14} {_short(clean(name), 42)}"
+        f"  {duration_ns(ns):>9} {count:>7} x  {kind:<14} {_short(clean(name), 42)}"
         for (name, kind), (count, ns) in ordered
     ]
 

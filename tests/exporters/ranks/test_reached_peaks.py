@@ -10,7 +10,7 @@ from support.node.late_pages import declare
 from support.node.node_rank import Rank
 from support.node.node_tree import MS
 
-from goodput.probe.kept import LOOK_SECONDS
+from goodput.probe.kept import POLL_SECONDS
 from goodput.rank_page import deep_look
 from goodput.wire import schema
 from goodput_exporters.collector import Settings
@@ -35,7 +35,7 @@ def test_peaks_of_the_kept_probe(tmp_path):
     assert peaks.of(DEVICE, "bf16", 1) is None
     write(path, gemm_bf16=700e12, gemm_fp8=1400e12)
     assert peaks.of(DEVICE, "bf16", 1) is None, "looked at less than a minute ago"
-    now_ns = LOOK_SECONDS * 10**9
+    now_ns = POLL_SECONDS * 10**9
     assert peaks.of(DEVICE, "bf16", 8) == pytest.approx(5600e12)
     assert peaks.of(DEVICE, "bf16=0.5,fp8=0.5", 1) == pytest.approx(1 / (0.5 / 700e12 + 0.5 / 1400e12))
     assert (peaks.of("other", "bf16", 1), peaks.of(DEVICE, "fp16", 1), peaks.of(DEVICE, "", 1)) == (None,) * 3
@@ -49,7 +49,7 @@ def test_peaks_of_the_kept_probe(tmp_path):
 
 
 def test_bus_bandwidth_over_as_many_ranks_as_the_run(tmp_path):
-    now_ns, path = LOOK_SECONDS * 10**9, tmp_path / "n0.json"
+    now_ns, path = POLL_SECONDS * 10**9, tmp_path / "n0.json"
     peaks = ReachedPeaks(str(path), lambda: now_ns)
     write(path, "8 ranks, nccl", all_reduce_1MiB=90e9, all_reduce_256MiB=360e9, gemm_bf16=1e15)
     assert [peaks.bus(ranks) for ranks in (1, 2, 8, 9)] == [None, 360e9, 360e9, None]
@@ -70,7 +70,7 @@ def test_reports_have_the_reached_peak(tmp_path):
         if rates:
             write(path, **rates)
         rank.step({"forward": MS})
-        now_ns += (LOOK_SECONDS + 1) * 10**9
+        now_ns += (POLL_SECONDS + 1) * 10**9
         (report,) = ranks.poll()
         schema.check(report)
         reported.append(report.identity.reached_flops_per_second)
@@ -97,7 +97,7 @@ def test_reports_have_the_copies_of_the_last_deep_look(tmp_path):
             Path(deep_look.path_of(str(rank.path))).unlink()
             Path(deep_look.path_of(str(rank.path))).mkdir()
         rank.step({"forward": MS})
-        now_ns += (LOOK_SECONDS + 1) * 10**9
+        now_ns += (POLL_SECONDS + 1) * 10**9
         (report,) = ranks.poll()
         schema.check(report)
         reported.append((report.identity.h2d_bytes_per_second, report.identity.reached_h2d_bytes_per_second))

@@ -20,7 +20,7 @@ class ReachedPeaks:
         """Bytes a second of an all-reduce over at least so many ranks; None where none was probed."""
         if ranks < 2:
             return None
-        self._look()
+        self._poll()
         if ranks not in self._known_bus:
             self._known_bus[ranks] = _reachable().bus(self._probe, ranks) if self._probe else None
         return self._known_bus[ranks]
@@ -28,7 +28,7 @@ class ReachedPeaks:
     def of(self, device: str, dtype: str, devices: int) -> float | None:
         if not device or not dtype:
             return None
-        self._look()
+        self._poll()
         if (device, dtype) not in self._known:
             self._known[device, dtype] = (
                 _reachable().peak(self._probe, dtype, device) if self._probe else None
@@ -40,7 +40,7 @@ class ReachedPeaks:
         """Bytes a second of pinned copies to a device; None where it is not known."""
         return value(self._file.document(), "h2d_pinned", device) if device else None
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         found = self._file.document()
         if found is not self._probe:
             self._probe, self._known, self._known_bus = found, {}, {}

@@ -2,12 +2,14 @@
 
 from goodput.account.text.communication import slow_issue_text, slow_link_text
 from goodput.account.text.formats import (
+    COLUMNS,
     THREE_DIGITS_FROM,
     between,
     bytes_text,
     digits,
     dollars,
     duration,
+    duration_ns,
     interval,
     on,
     percent,
@@ -18,12 +20,14 @@ from goodput.account.text.formats import (
 from goodput.account.text.report import more_than_rank, render, state_rows
 
 __all__ = (
+    "COLUMNS",
     "THREE_DIGITS_FROM",
     "between",
     "bytes_text",
     "digits",
     "dollars",
     "duration",
+    "duration_ns",
     "interval",
     "more_than_rank",
     "on",

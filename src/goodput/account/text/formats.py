@@ -61,6 +61,14 @@ def duration(seconds: float) -> str:
     return f"{seconds:.{2 if seconds < 0.995 else 1 if seconds < 9.95 else 0}f} s"
 
 
+def duration_ns(ns: float) -> str:
+    """A length of time in three digits, or all of its seconds: "0 ns", "45.7 ms", "1,234 s"."""
+    for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
+        if ns >= THREE_DIGITS_FROM * size:
+            return f"{digits(ns / size)} {unit}"
+    return f"{digits(ns)} ns"
+
+
 def whole(value: float) -> str:
     """Four digits, or all digits before the point: "0.1234", "45,678"."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
@@ -87,7 +95,7 @@ def on(host: str) -> str:
 
 
 def wrap(line: str, indent: int | None = None) -> str:
-    """Wrap a long line; a number stays with its unit.
+    """Wrap a line to COLUMNS; a number stays with its unit.
 
     Continuations are indented, by default by 4 columns, or by 2 more than the line where that is more.
     """

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from goodput.account.text import digits
-
-COLUMNS = 80
+from goodput.account.text import COLUMNS, digits, wrap
 
 
 def render(found: dict) -> str:
@@ -23,14 +21,13 @@ def render(found: dict) -> str:
         own, spent, waited = (digits(1e3 * seconds) for seconds in (one["seconds"], spent, one["wait"]))
         parts = f"{own} ({name} {spent}), {waited}"
         lines.append(f"{one['workers']:>9}{one['busy']:>8.1f}{_rate(one):>12}    {parts}")
-        lines += _wrapped(
-            f"          rank {one['rank']} of {one['run']}, attempt {one['attempt']}", "            "
-        )
+        # A name may be longer than a line.
+        run = f"rank {one['rank']} of {one['run']}, attempt {one['attempt']}"
+        lines += textwrap.wrap(run, COLUMNS, initial_indent=" " * 10, subsequent_indent=" " * 12)
     limit = found["limit"]
-    lines += ["", *_wrapped(f"limit: {limit['name']}; {limit['text']}."), ""]
-    lines += _wrapped(_use(found))
+    lines += ["", wrap(f"limit: {limit['name']}; {limit['text']}.", 2), "", wrap(_use(found), 2)]
     if found["left_out"]:
-        lines += _wrapped(f"{found['left_out']} more with batches of another size are left out")
+        lines.append(f"{found['left_out']} more with batches of another size are left out")
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -57,7 +54,3 @@ def _use(found: dict) -> str:
     if found["keep_up"] is None:
         return "use: unknown"
     return f"use: unknown; num_workers={found['keep_up']} would keep up with the training if workers do not slow each other down"
-
-
-def _wrapped(text: str, indent: str = "  ") -> list[str]:
-    return textwrap.wrap(text, COLUMNS, subsequent_indent=indent)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
-
-from goodput.account.text import bytes_text, digits
+from goodput.account.text import bytes_text, digits, wrap
 from goodput.probe.text import unit
 
-COLUMNS = 80
 COPY_SHARE_SHOWN = 0.01
 
 
@@ -25,12 +22,12 @@ def render(found: dict) -> str:
             f"{digits(point['rate'] * point['samples_per_batch']):>12}{point['rate'] / most:>12.0%}    {_parts(point)}"
         )
     limit = found["limit"]
-    lines += ["", *_wrapped(f"limit: {limit['name']}; {limit['text']}."), "", *_alone(found)]
+    lines += ["", wrap(f"limit: {limit['name']}; {limit['text']}.", 2), "", _alone(found)]
     if len(found["batch_sizes"]) > 1:
         sizes = ", ".join(
             f"{one['batch_size']}: {digits(one['samples_per_second'])}" for one in found["batch_sizes"]
         )
-        lines += _wrapped(f"samples/s by batch size: {sizes}")
+        lines.append(wrap(f"samples/s by batch size: {sizes}", 2))
     if found["copy"]:
         copy = found["copy"]
         share = "" if copy["of_node"] is None else f", {copy['of_node']:.0%} of what this node can do"
@@ -38,9 +35,8 @@ def render(found: dict) -> str:
     if found["pinning"]:
         pinning = found["pinning"]
         lines.append(f"batches/s pinned {digits(pinning['pinned'])}, pageable {digits(pinning['pageable'])}")
-    lines += ["", *_use(found), ""]
-    for note in found["notes"]:
-        lines += _wrapped(note)
+    lines += ["", _use(found), ""]
+    lines += [wrap(note, 2) for note in found["notes"]]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -50,28 +46,25 @@ def _parts(point: dict) -> str:
     return ", ".join(f"{name} {digits(ms)}" for name, ms in largest)
 
 
-def _alone(found: dict) -> list[str]:
+def _alone(found: dict) -> str:
     alone = found["alone"]
     copy = f"the copy alone {digits(alone['copy'])}"
     if alone["copy"] * COPY_SHARE_SHOWN > alone["both"]:
         copy = f"the copy is less than {COPY_SHARE_SHOWN:.0%} of it"
-    return _wrapped(
+    return wrap(
         f"batches/s with {found['knee']} workers: the loader alone {digits(alone['loader'])}, "
-        f"with the copy {digits(alone['both'])}; {copy}"
+        f"with the copy {digits(alone['both'])}; {copy}",
+        2,
     )
 
 
-def _use(found: dict) -> list[str]:
+def _use(found: dict) -> str:
     use, now = found["use"], found["now"]
     setting = f"num_workers={use['num_workers']}"
     more = "" if found["limit"]["saturated"] else "; with more workers (--workers-max) it may be faster still"
     if found["pinning"]:
         setting += f", pin_memory={use['pin_memory']}"
     if use == {"num_workers": now["num_workers"], "pin_memory": now["pin_memory"]}:
-        return _wrapped(f"use: {setting}, as now{more}")
+        return wrap(f"use: {setting}, as now{more}", 2)
     gain = f", {digits(found['gain'])} times as fast" if found["gain"] >= 1.05 else ", as fast"
-    return _wrapped(f"use: {setting}{gain} as now with num_workers={now['num_workers']}{more}")
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, COLUMNS, subsequent_indent="  ")
+    return wrap(f"use: {setting}{gain} as now with num_workers={now['num_workers']}{more}", 2)

@@ -132,20 +132,14 @@ def window_html(window: Any) -> str:
 
 
 def _spent(spent) -> list[tuple[str, str]]:
-    quantiles = [_length(value) for value in spent[:3]]
+    from goodput.account.text import duration_ns
+
+    quantiles = ["unknown" if value is None else duration_ns(1e9 * value) for value in spent[:3]]
     return [(text, _RIGHT) for text in (*quantiles, _percent(spent.share))]
 
 
 def _percent(share: float | None) -> str:
     return "unknown" if share is None else f"{100 * share:.1f} %"
-
-
-def _length(seconds: float | None) -> str:
-    if seconds is None:
-        return "unknown"
-    # 999.6 ms are 1 s, not 1e+03 ms.
-    size, unit = (1, "s") if seconds >= 0.9995 else (1e3, "ms") if seconds >= 0.9995e-3 else (1e6, "µs")
-    return f"{size * seconds:.3g} {unit}" if seconds < 99.95 else f"{seconds:,.0f} s"
 
 
 def _whole(parts: list[str]) -> str:

@@ -79,11 +79,11 @@ def _deep_look(session) -> list[str]:
         return []
     import time
 
-    from goodput.rank_page.deep_look import lines
+    from goodput.sdk.reports.deep_look_text import deep_look_lines
 
     if session.recorder.thread == get_ident():
         deep.collect()
-    return ["", *lines(deep.document(), time.time_ns())]
+    return ["", *deep_look_lines(deep.document(), time.time_ns())]
 
 
 def _notes(snapshot) -> list[str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from goodput.account.text import bytes_text, wrap
-from goodput.trace.advice import duration
+from goodput.account.text import bytes_text, duration_ns, wrap
 from goodput.trace.text import clean
 
 ROWS_MAX = 20
@@ -26,7 +25,7 @@ def render(document: dict) -> str:
         group = row["description"] if row["description"] not in ("", "undefined") else row["group"]
         skew, last = "-", "-"
         if row["skew_ns"] is not None:
-            skew = duration(row["skew_ns"])
+            skew = duration_ns(row["skew_ns"])
             last = f"{row['last_rank']}, {100 * row['last_share']:.0f} %"
         lines.append(
             f"  {group[:14]:<15}{row['operation'][:14]:<15}{row['ranks']:>5}{row['calls']:>8}"
