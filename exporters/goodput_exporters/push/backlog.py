@@ -23,12 +23,8 @@ EVENTS_MAX = 1024
 RANKS_MAX = schema.RANKS_MAX
 STRIDE_MAX = 1 << 62
 _CHECKPOINTS = ("checkpoint_begun", "checkpoint_committed")
-_REPORTED_ONCE = (
-    "collectives",
-    "operations",
-    "connections",
-    "ras",
-)  # fields of the live part; None: as before
+# Fields of the live part; None: as before.
+_REPORTED_ONCE = ("collectives", "operations", "connections", "ras")
 
 
 class Batch(NamedTuple):

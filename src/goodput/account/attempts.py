@@ -95,9 +95,8 @@ class Attempt:
     submit_time: float | None = None
     flops_unknown: str = ""  # why there are no flops_per_step
     reached_flops_per_second: float | None = None  # by its devices together, as probed on its node
-    reached_bus_bytes_per_second: float | None = (
-        None  # of an all-reduce over as many ranks, as probed on its node
-    )
+    # Of an all-reduce over as many ranks, as probed on its node.
+    reached_bus_bytes_per_second: float | None = None
     h2d_bytes_per_second: float | None = None  # copies to the device in its last traced step
     reached_h2d_bytes_per_second: float | None = None  # pinned copies, as probed on its node
     core_wait_ratio: float | None = None  # of its time its main thread was ready to run without a core

@@ -21,11 +21,8 @@ from goodput.metrics.writer import Writer
 from goodput.protobuf_fields import bytes_field, text_field, varint
 
 _TYPES = {"counter": 0, "gauge": 1, "untyped": 3, "histogram": 4}  # the enum MetricType
-_FIGURES = {
-    "counter": b"\x1a",
-    "gauge": b"\x12",
-    "untyped": b"\x2a",
-}  # the tag of the message with the value, in Metric
+# The tag of the message with the value, in Metric.
+_FIGURES = {"counter": b"\x1a", "gauge": b"\x12", "untyped": b"\x2a"}
 _CLASSIC = ("_bucket", "_count", "_sum")
 # Of labels that many series share, such as the run and the rank.
 PAIRS_MAX = 4096

@@ -83,9 +83,8 @@ class _Rank:
     samples: int  # counter, 0 until the first step with samples
     attempt: Attempt | None = None
     end_ns: int = 0  # of the last step, on the process's own clock
-    lost: tuple[int, int, int, int] | None = (
-        None  # first and last step, begin and end, of lost steps in a row
-    )
+    # First and last step, begin and end, of lost steps in a row.
+    lost: tuple[int, int, int, int] | None = None
     has_step: bool = False
     done: set[int] = field(default_factory=set)
 

@@ -16,9 +16,8 @@ from goodput.access.responses import Refusal
 
 log = logging.getLogger("goodput.aggregator")
 WAIT_SECONDS = 1.0
-STALL_SECONDS = (
-    600.0  # without a process read, /healthz fails, so that what watches it starts the server again
-)
+# Without a process read, /healthz fails, so that what watches it starts the server again.
+STALL_SECONDS = 600.0
 ROUTES = frozenset(("healthz", "readyz", "login", "page"))  # that answer meanwhile
 
 

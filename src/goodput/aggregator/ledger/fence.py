@@ -48,9 +48,8 @@ class Fence:
         self._ledger, self._stream, self._partition_of = ledger, stream, partition_of
         self._held: dict[int, int] = {}  # token by partition; replaced, never changed, since threads read it
         self.lost: set[int] = set()  # partitions that another process was found to have taken
-        self.too_new = (
-            ""  # why this program may not write, once the ledger was found to be of a later version
-        )
+        # Why this program may not write, once the ledger was found to be of a later version.
+        self.too_new = ""
         with ledger.transaction() as connection:
             _partitions.create(connection, checkfirst=True)
         ledger.check_write = self._check

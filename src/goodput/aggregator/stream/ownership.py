@@ -136,9 +136,8 @@ class Partitions:
         self._free_since: dict[int, float] = {}
         self._wanted: set[int] = set()  # free partitions of this one's share, whose leases run out
         self._gave = self._purged = clock()
-        self._outdated = (
-            ""  # why this program takes only partitions that stay free, "" where it may serve all
-        )
+        # Why this program takes only partitions that stay free, "" where it may serve all.
+        self._outdated = ""
         self._is_given = asyncio.Event()  # set where another aggregator gave a partition away
         members.on_given = self._is_given.set
         self.counts: Counter = Counter()

@@ -21,9 +21,8 @@ VALUES_MAX = 20_000  # that are searched for tensors
 DEPTH_MAX = 6
 ATTEMPTS_READ_MAX = 8  # earlier attempts whose pages are read
 CHUNK = 64  # values of one container that are searched before the next container's
-PLAIN_PREFIX = (
-    8  # A list longer than CHUNK that begins with this many plain values is taken for one without tensors.
-)
+# A list longer than CHUNK that begins with this many plain values is taken for one without tensors.
+PLAIN_PREFIX = 8
 PLAIN = (bool, int, float, complex, str, bytes, bytearray, type(None))
 # Names under which training scripts save the number of completed steps.
 STEP_NAMES = ("global_step", "step_count", "step", "steps", "iteration", "iter", "iter_num", "global_steps")

@@ -102,9 +102,8 @@ class Automatic:
         self.fetch_batch = lambda advance, iterator: advance(iterator)
         self.iterator_changed = lambda iterator: None
         self.waiting, self.removed = 0, False  # the thread beside the step thread that waits for other ranks
-        self.records = (
-            None  # sdk.recorder.collectives.CollectiveRecords, if calls of process groups are recorded
-        )
+        # A sdk.recorder.collectives.CollectiveRecords, if calls of process groups are recorded.
+        self.records = None
         self.collectives: dict = {}  # those that torch.distributed carries, each with what it replaced
         self.needs_after_step = True
         self.after_step: list = []  # called after a step if `needs_after_step`
