@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 
 class NoData(Exception):
@@ -28,8 +29,7 @@ class ParseError(ValueError):
 NETWORK_KINDS = ("physical", "bond", "infiniband", "virtual")
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """Root paths, clocks and bounds of the collectors."""
 
     directory: str

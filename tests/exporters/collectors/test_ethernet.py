@@ -1,7 +1,6 @@
 """Network interfaces: parsers on any text, the collector on fixture trees and broken ones, drivers' own counters."""
 
 import contextlib
-import dataclasses
 import os
 import shutil
 import socket
@@ -9,6 +8,7 @@ import socket
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.node.broken_files import BREAKS, break_file, exposition, parse_or_raise
 from support.node.node_tree import samples
 
@@ -22,7 +22,7 @@ from goodput_exporters.system.network import parse_carrier, parse_speed
 @pytest.fixture
 def settings(settings):
     """All kinds of interfaces."""
-    return dataclasses.replace(settings, network_kinds=NETWORK_KINDS)
+    return replace(settings, network_kinds=NETWORK_KINDS)
 
 
 def collect(settings) -> dict:
@@ -131,10 +131,10 @@ def test_interfaces_are_read_by_kind(tree, settings):
         ("virtual",): {"docker0", "vethab12"},
     }
     for kinds, names in by_kind.items():
-        found = collect(dataclasses.replace(settings, network_kinds=kinds))
+        found = collect(replace(settings, network_kinds=kinds))
         assert devices(found) == names
         assert found["goodput_network_devices_filtered", ()] == 6 - len(names)
-    default = dataclasses.replace(settings, network_kinds=())
+    default = replace(settings, network_kinds=())
     assert devices(collect(default)) == {"eth0", "eth1", "bond0", "ib0.8001"}
     # A container's own network has none of these.
     for name in ("eth0", "eth1", "bond0", "ib0.8001"):
@@ -145,7 +145,7 @@ def test_interfaces_are_read_by_kind(tree, settings):
 def test_a_thousand_interfaces_of_containers_cost_one_listing(tree, settings, monkeypatch):
     interfaces(tree, [f"veth{number}" for number in range(1000)])
     now, looked = [0], []
-    ethernet = Ethernet(dataclasses.replace(settings, network_kinds=(), monotonic_ns=lambda: now[0]))
+    ethernet = Ethernet(replace(settings, network_kinds=(), monotonic_ns=lambda: now[0]))
 
     def collected():
         families = Families("node")
@@ -320,7 +320,7 @@ def test_refusing_driver_costs_only_its_series(settings, driver, clock):
 
 def test_ethtool_is_off_for_recorded_trees(settings):
     assert Ethernet(settings)._ethtool is None
-    assert Ethernet(dataclasses.replace(settings, sysfs="/sys/"))._ethtool is not None
+    assert Ethernet(replace(settings, sysfs="/sys/"))._ethtool is not None
 
 
 def test_flapping_interfaces_leak_nothing(tree, settings, driver, clock):

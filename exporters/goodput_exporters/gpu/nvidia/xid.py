@@ -10,7 +10,7 @@ NVLink 5 (144 to 150) depend on a sub-code, which only the kernel's log has: nvl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 # application: a wrong kernel or wrong data; memory: ECC, row remapping, page retirement; link: NVLink, C2C; link_fatal:
 # an NVLink error that needs a reset by its sub-code; bus: PCIe;
@@ -29,8 +29,7 @@ ACTIONS = (
 CATALOGUE_DATE, CATALOGUE_END = "October 2025", 172
 
 
-@dataclass(frozen=True)
-class Xid:
+class Xid(NamedTuple):
     """One kind of error; `kind`, `severity` and `action` are from the lists above."""
 
     number: int

@@ -17,12 +17,13 @@ import glob
 import os
 import time
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from msgspec.structs import replace
 
 from goodput_exporters.collector import CollectorError, NoData
 from goodput_exporters.gpu.drivers import Options
+from goodput_exporters.gpu.nvml.binding import import_pynvml
 from goodput_exporters.gpu.nvml.device import LIBRARY_CLOSED, Device, LibraryClosedError, LostError
 from goodput_exporters.gpu.nvml.events import XidMonitor
 from goodput_exporters.gpu.nvml.gpm import metrics_request
@@ -69,10 +70,9 @@ class Nvml:
     def open(self) -> None:
         """Raises NoData without the library, the driver or a GPU, CollectorError where they cannot be used."""
         try:
-            import pynvml
+            self._nvml = nvml = import_pynvml()
         except ImportError as error:
             raise NoData(f"nvidia-ml-py is not installed: {error}") from None
-        self._nvml = nvml = cast("Any", pynvml)  # It defines its errors' attributes at run time.
         self._xids = XidMonitor(nvml)
         self._request = metrics_request(nvml)
         try:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+from msgspec import Struct
 from msgspec.structs import replace
 
 from goodput_exporters.gpu.nvml.device import LOST, Device, LostError
@@ -14,14 +13,13 @@ from goodput_exporters.gpu.sample import GPUS_MAX, Gpu
 INSTANCES_MAX = 16
 
 
-@dataclass
-class Inventory:
+class Inventory(Struct):
     """`count` is NVML's number of GPUs, including those that cannot be reached or may not be queried."""
 
     count: int = 0
-    devices: list[Device] = field(default_factory=list)
-    unreachable: list[str] = field(default_factory=list)
-    forbidden: list[str] = field(default_factory=list)
+    devices: list[Device] = []
+    unreachable: list[str] = []
+    forbidden: list[str] = []
 
 
 def list_devices(nvml, driver_version: str) -> Inventory:

@@ -13,9 +13,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any
+
+from msgspec import Struct
 
 from goodput_exporters.gpu.nvidia.status_codes import bit_error_ratio, recovery_key, throttle_readings
 
@@ -37,8 +38,7 @@ _ALL_LINKS = 0xFFFF_FFFF
 number_of = object.__getattribute__
 
 
-@dataclass(frozen=True)
-class Query:
+class Query(Struct, frozen=True):
     """`run(nvml, device)` returns readings or pids and raises the binding's NVMLError; `fallback` is for other drivers."""
 
     name: str
@@ -145,8 +145,7 @@ _CAUSES = ("sw_thermal", "hw_thermal", "hw_power_brake")
 _FIRST_CAUSES = (((575, 51), (580, 65), 251), ((580, 82), (9999,), 269))
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(Struct, frozen=True, dict=True):
     """One of nvmlDeviceGetFieldValues: number (NVML_FI_DEV_*), scope, and the reading it becomes.
 
     `after` is the field with the same meaning on older GPUs: this one is asked where that one is not supported. Fields
