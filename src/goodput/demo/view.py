@@ -108,6 +108,7 @@ class View:
 
 
 def _line(document: dict) -> str:
+    """Fits 80 columns after the two of its margin."""
     lives = [live for live in document["live"] if live["step"] is not None]
     step = max((live["step"] for live in lives), default=0)
     seconds = sorted(live["step_seconds"] for live in lives)
@@ -116,7 +117,7 @@ def _line(document: dict) -> str:
     cause = next((one for one in document["causes"] if one["state"] == first), None)
     leading = f"{cause['state']} {percent(cause['share'])}" if cause else "none"
     goodput = percent(document["factors"]["goodput"])
-    return f"{document['status']:<8} step {step:>5}  step time {length:>8}  goodput {goodput:>7}  leading cause {leading}"
+    return f"{document['status']:<8} step {step:>5}, {length:>8}  goodput {goodput:>7}  most lost: {leading}"
 
 
 def _bar(document: dict, glyphs: Glyphs) -> Text:

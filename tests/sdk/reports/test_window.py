@@ -534,7 +534,7 @@ def test_text_has_no_powers_of_ten(monkeypatch):
     for text in (str(found), found._repr_html_()):
         assert not re.search(r"\de[+-]\d", text) and "samples/s" in text, text
     assert str(Window(float("inf"))) == "no step has ended"
-    assert str(Window(36_000.0)) == "no step ended in the last 36000 s"
+    assert str(Window(36_000.0)) == "no step ended in the last 36,000 s"
 
 
 @pytest.mark.parametrize(
@@ -544,8 +544,9 @@ def test_text_has_no_powers_of_ten(monkeypatch):
         (9e-6, "0.0000090"),
         (0.01234567, "0.01235"),
         (999.96, "1000"),
-        (31_300.4, "31300"),
-        (1e9, "1000000000"),
+        (1234.5, "1,234"),
+        (31_300.4, "31,300"),
+        (1e9, "1,000,000,000"),
     ],
 )
 def test_figures_in_four_digits(value, text):

@@ -28,7 +28,7 @@ class Messages:
 def four_digits(value: float) -> str:
     """Four digits, or all before the point, never a power of ten."""
     if value >= 1000:
-        return f"{value:.0f}"
+        return f"{value:,.0f}"
     return f"{value:.4g}" if not 0 < value < 1e-4 else f"{value:.7f}"
 
 
