@@ -225,3 +225,14 @@ def test_no_worker_is_left():
     before = children()
     probe.probe(DataLoader(Numbers(), batch_size=4), probe.Options(2, 0.05))
     assert children() <= before
+
+
+@pytest.mark.parametrize("module, function", [("ends_when_imported", "make"), ("ends_when_called", "make")])
+def test_script_that_ends_the_process_is_named(tmp_path, monkeypatch, capsys, module, function):
+    """One that trains where it is imported, or whose argparse sees the arguments of `goodput probe`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "ends_when_imported.py").write_text("import sys\nsys.exit(2)\n")
+    (tmp_path / "ends_when_called.py").write_text("import sys\ndef make(): sys.exit(2)\n")
+    assert main(["probe", "loader", f"{module}:{function}"]) == 1
+    assert "it ended the process (status 2); put what it runs under" in capsys.readouterr().err

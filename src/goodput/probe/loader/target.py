@@ -23,13 +23,22 @@ def resolve(name: str):
         sys.path.insert(0, os.getcwd())
     try:
         found = importlib.import_module(module)
-    except Exception as error:
-        raise TargetError(f"importing {module} failed: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise TargetError(f"importing {module} failed: {_why(error)}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise TargetError(f"{module} has no {attribute}")
         found = getattr(found, part)
     return found
+
+
+def _why(error: BaseException) -> str:
+    """A script that trains or parses the command's own arguments where it is imported ends it."""
+    if isinstance(error, SystemExit):
+        return (
+            f'it ended the process (status {error.code}); put what it runs under `if __name__ == "__main__":`'
+        )
+    return f"{type(error).__name__}: {error}"
 
 
 def loader_of(name: str):
@@ -40,8 +49,8 @@ def loader_of(name: str):
     if not isinstance(found, DataLoader) and callable(found):
         try:
             found = found()
-        except Exception as error:
-            raise TargetError(f"{name}() failed: {type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:
+            raise TargetError(f"{name}() failed: {_why(error)}") from error
     if not isinstance(found, DataLoader):
         raise TargetError(f"{name} gives a {type(found).__name__}, not a torch.utils.data.DataLoader")
     return found
