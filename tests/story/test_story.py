@@ -198,7 +198,7 @@ def test_slow_rank_takes_the_change_of_pace_as_its_own():
     assert (one["time"], one["end"]) == (1603.0, 2003.0)
     assert one["gpu_seconds"] == pytest.approx(200.0) and one["cost_basis"] == "estimated"
     claims = " ".join(claim["text"] for claim in one["claims"])
-    assert "its productive took 3.0 s a step, 2.0 s for the median" in claims and "33.3 % longer" in claims
+    assert "its compute took 3.0 s a step, 2.0 s for the median" in claims and "33.3 % longer" in claims
 
 
 def test_long_and_missing_checkpoints():

@@ -16,6 +16,12 @@ from goodput.story.recording import Recording, Track
 
 NAMED_SHARE_MIN = 0.01  # of a step: states that changed by less are not named
 SAME_SHARE_MIN = 0.5  # of both: a change of pace and a slow rank at the same time are one
+WORDS = {
+    "productive": "compute",
+    "h2d": "copies to the device",
+    "unattributed": "time in no phase",
+    "other": "other work",
+}
 _COMMUNICATION = INDEX["communication"]
 _OWN = [i for i, state in enumerate(STATES) if state not in (*PLANNED, "communication", "stall")]
 
@@ -78,7 +84,7 @@ def _explain(one: Incident, recording: Recording, track: Track, span: np.ndarray
     state = max(_OWN, key=lambda i: own[i] - median[i])
     if own[state] > median[state]:
         one.measured(
-            f"its {STATES[state]} took {step_length(own[state])} a step, {step_length(median[state])} for the "
+            f"its {WORDS.get(STATES[state], STATES[state])} took {step_length(own[state])} a step, {step_length(median[state])} for the "
             "median of the others"
         )
     waited = sum(
