@@ -8,13 +8,14 @@ An answer is read up to a bound and never decompressed, whatever it claims.
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import ssl
 import time
 from contextlib import suppress
-from typing import NamedTuple
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode, urlsplit
 
 from goodput.access.exchange_deadline import ExchangeDeadline
 from goodput.access.listening import is_loopback
@@ -40,6 +41,19 @@ class Answer(NamedTuple):
     text: str
     versions: tuple[int, ...] = ()
     retry_seconds: float = 0.0
+
+    def document(self) -> dict[str, Any] | None:
+        """The body's JSON object; None if it is none, as from a server that is no aggregator."""
+        try:
+            found = json.loads(self.body)
+        except (ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def detail(self) -> str:
+        """The API's error text, else `text`."""
+        found = (self.document() or {}).get("detail")
+        return printable(found) if isinstance(found, str) else self.text
 
 
 class AggregatorClient:
@@ -147,6 +161,15 @@ class AggregatorClient:
         certificate = _peer_certificate(self.url, context) or {}
         names = [name for _, name in certificate.get("subjectAltName", ())]
         return ", ".join(names[:NAMES_MAX]) + (" …" if len(names) > NAMES_MAX else "")
+
+
+def run_path(run: str, part: str = "", **parameters: object) -> str:
+    """The API's path of a run, or of a part of it such as `account`; parameters that are None are left out."""
+    is_dots = run in (".", "..")  # Which a URL cannot have in its path.
+    given = {name: value for name, value in parameters.items() if value is not None}
+    query = urlencode({**({"run": run} if is_dots else {}), **given})
+    path = f"/api/v1/runs/{'-' if is_dots else quote(run, safe='')}"
+    return f"{path}{f'/{part}' if part else ''}{f'?{query}' if query else ''}"
 
 
 def printable(text: bytes | str) -> str:

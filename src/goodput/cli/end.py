@@ -10,7 +10,6 @@ import sys
 import time
 from contextlib import closing
 from datetime import datetime
-from urllib.parse import quote
 
 from goodput.cli import fail, loading, message
 from goodput.cli.node import FILES, add_aggregator_options, attribute_of, seconds
@@ -84,8 +83,8 @@ def call(arguments) -> int:
             return fail("end", f"{url}: {client.explain(error)}")
     if answer.status != 200:
         advice = "; --force ends it now" if answer.status == ALIVE else ""
-        return fail("end", f"{url}: HTTP {answer.status}: {_detail(answer)[:500]}{advice}")
-    found = _decoded(answer.body)
+        return fail("end", f"{url}: HTTP {answer.status}: {answer.detail()[:500]}{advice}")
+    found = answer.document() or {}
     if not all(type(found.get(name)) is int for name in COUNTS):
         return fail("end", f"{url}: the server at this address is not an aggregator")
     print(json.dumps(found) if arguments.json else _text(arguments, found))
@@ -94,37 +93,19 @@ def call(arguments) -> int:
 
 def _post(client, arguments):
     """Repeat the request while ranks are alive, up to --wait seconds; return the last response."""
+    from goodput_exporters.push.client import run_path
+
     body = json.dumps({"reason": arguments.reason, "at": arguments.at, "force": arguments.force}).encode()
-    if arguments.run in (".", ".."):  # Which a URL cannot have in its path.
-        path = f"/api/v1/runs/-/end?run={arguments.run}"
-    else:
-        path = f"/api/v1/runs/{quote(arguments.run, safe='')}/end"
+    path = run_path(arguments.run, "end")
     deadline, is_first = time.monotonic() + arguments.wait, True
     while True:
         answer = client.post(path, body, "application/json", TIMEOUT_SECONDS)
         if answer.status != ALIVE or time.monotonic() + AGAIN_SECONDS > deadline:
             return answer
         if is_first:
-            print(f"waiting up to {arguments.wait:.0f} s: {_detail(answer)}", file=sys.stderr)
+            print(f"waiting up to {arguments.wait:.0f} s: {answer.detail()}", file=sys.stderr)
             is_first = False
         time.sleep(AGAIN_SECONDS)
-
-
-def _decoded(body: bytes) -> dict:
-    """The response's JSON object, empty if it is none."""
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _detail(answer) -> str:
-    """The API's error text, else the whole response."""
-    from goodput_exporters.push.client import printable
-
-    detail = _decoded(answer.body).get("detail")
-    return printable(detail) if isinstance(detail, str) else answer.text
 
 
 def _text(arguments, found: dict) -> str:

@@ -5,12 +5,11 @@ One request at a time: the tools of a server share one connection.
 
 from __future__ import annotations
 
-import json
 import threading
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
-from goodput_exporters.push.client import AggregatorClient, Answer, printable
+from goodput_exporters.push.client import AggregatorClient, Answer, run_path
 from goodput_exporters.push.credentials import NONE_NEEDED, Credentials, Unreachable
 
 TIMEOUT_SECONDS = 60.0  # History of a large run takes seconds.
@@ -46,20 +45,17 @@ class ReadApi:
                 raise ApiError(f"{self._client.url}: {self._client.explain(error)}") from error
         if answer.status != 200:
             raise ApiError(self._refusal(answer))
-        found = _decoded(answer.body)
+        found = answer.document()
         if found is None:
             raise ApiError(f"{self._client.url}: the server at this address is not an aggregator")
         return found
 
     def run(self, name: str, part: str = "", **parameters: object) -> dict[str, Any]:
         """A run's document, or a part of it: account, timeline, health. An unknown name lists similar ones."""
-        rest = f"/{part}" if part else ""
-        if name in (".", ".."):  # Which a URL cannot have in its path.
-            return self.get(f"/api/v1/runs/-{rest}", run=name, **parameters)
         try:
-            return self.get(f"/api/v1/runs/{quote(name, safe='')}{rest}", **parameters)
+            return self.get(run_path(name, part, **parameters))
         except ApiError as error:
-            if not str(error).startswith("no run"):
+            if name in (".", "..") or not str(error).startswith("no run"):
                 raise
             raise ApiError(f"{error}; {self._names_like(name)}") from None
 
@@ -73,9 +69,7 @@ class ReadApi:
         return f"the newest runs are {', '.join(map(repr, names))}" if names else "there are no runs yet"
 
     def _refusal(self, answer: Answer) -> str:
-        document = _decoded(answer.body)
-        detail = document and document.get("detail")
-        text = printable(detail if isinstance(detail, str) else answer.text)[:DETAIL_CHARS_MAX]
+        text = answer.detail()[:DETAIL_CHARS_MAX]
         if answer.status == 404 and text.startswith("no run"):
             return text
         advice = {
@@ -84,12 +78,3 @@ class ReadApi:
             503: f"; try again in {answer.retry_seconds:.0f} s",
         }
         return f"{self._client.url}: HTTP {answer.status}: {text}{advice.get(answer.status, '')}"
-
-
-def _decoded(body: bytes) -> dict[str, Any] | None:
-    """The response's JSON object, None if it is none."""
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
-from urllib.parse import quote
 
 from goodput.account import FINAL_STATUSES
 from goodput.progress.local_runs import Pace
 from goodput.top.model import Frame, History, RunRow, SourceError, run_view
-from goodput_exporters.push.client import AggregatorClient
+from goodput_exporters.push.client import AggregatorClient, run_path
 from goodput_exporters.push.credentials import Credentials, Unreachable
 
 RUNS_MAX, SECONDS_MAX, ANSWER_BYTES_MAX = 200, 10.0, 256 << 20
@@ -41,7 +39,7 @@ class ApiSource:
         name = opened or (living[0] if len(living) == 1 else rows[0].run if len(rows) == 1 else None)
         view = None
         if name is not None:
-            document = self._get(_path(name), missing=f"no run {name}")
+            document = self._get(run_path(name), missing=f"no run {name}")
             view = run_view(document, _pace(document), self._history, time.monotonic())
         return Frame(self.title, time.time(), rows, view, notes)
 
@@ -54,18 +52,10 @@ class ApiSource:
             raise SourceError(missing)
         if answer.status != 200:
             raise SourceError(f"{self.title}: HTTP {answer.status}: {answer.text[:300]}")
-        try:
-            found = json.loads(answer.body)
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+        found = answer.document()
+        if found is None:
             raise SourceError(f"{self.title}: the server at this address is not an aggregator")
         return found
-
-
-def _path(run: str) -> str:
-    # A URL cannot have the names . and .. in its path.
-    return f"/api/v1/runs/-?run={run}" if run in (".", "..") else f"/api/v1/runs/{quote(run, safe='')}"
 
 
 def _row(summary: dict[str, Any]) -> RunRow:
