@@ -74,6 +74,6 @@ def test_missed_scrapes_end_the_simulation_after_a_while(serve):
             watcher.scrape(10.0)
         with pytest.raises(StackError, match="/metrics: 404"):
             watcher.scrape(20.0)
-        assert [one.slow_rank for one in watcher.sights["a"]] == [1]
+        assert [one.slow_rank for one in watcher.observations["a"]] == [1]
         with pytest.raises(StackError, match="/metrics: 404"):
             Watcher(aggregators, ["a"]).scrape(0.0)

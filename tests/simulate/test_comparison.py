@@ -8,7 +8,7 @@ import pytest
 
 from goodput.simulate.check.comparison import compare, text, together
 from goodput.simulate.check.simulation import Outcome, quiet_times
-from goodput.simulate.check.stack import Sight
+from goodput.simulate.check.stack import Observation
 
 CULPRIT = {
     "kind": "backward",
@@ -33,15 +33,17 @@ RUN = {
 
 def right() -> Outcome:
     """What a stack says that is right throughout."""
-    sights = []
+    observations = []
     for now in range(0, 900, 10):
         hangs = 570 <= now < 650
-        sights.append(Sight(now, 10.0 * hangs, 5 if hangs else None, 3 if 130 <= now <= 900 else None, None))
+        observations.append(
+            Observation(now, 10.0 * hangs, 5 if hangs else None, 3 if 130 <= now <= 900 else None, None)
+        )
     nobody = {"straggler": {"culprit": None, "culprit_stage": None}, "start": 0.0, "end": 90.0}
     named = {"straggler": {"culprit": 3, "culprit_stage": None, "because_phase": "backward"}}
     return Outcome(
         truth={"runs": [copy.deepcopy(RUN)], "health": [{"run": "r", "kind": "xid", "severity": "critical"}]},
-        sights={"r": sights},
+        observations={"r": observations},
         accounts={"r": {"gpu_seconds": 7200.0, "states": {**RUN["states"], "launch": 0.0}}},
         windows={"r": [named]},
         quiet={"r": [nobody, copy.deepcopy(nobody)]},
@@ -86,27 +88,27 @@ def _blamed_when_quiet(outcome):
 
 
 def _unseen_by_alerts(outcome):
-    for one in outcome.sights["r"]:
+    for one in outcome.observations["r"]:
         one.slow_rank = None
 
 
 def _wrong_in_alerts(outcome):
-    outcome.sights["r"][3].slow_stage = 1
+    outcome.observations["r"][3].slow_stage = 1
 
 
 def _wrong_hang(outcome):
-    for one in outcome.sights["r"]:
+    for one in outcome.observations["r"]:
         one.hang_rank = 6 if one.hang_rank else None
 
 
 def _late_hang(outcome):
-    for one in outcome.sights["r"]:
+    for one in outcome.observations["r"]:
         if one.now < 600:
             one.hang_seconds, one.hang_rank = 0.0, None
 
 
 def _false_hang(outcome):
-    outcome.sights["r"][20].hang_seconds = 61.0
+    outcome.observations["r"][20].hang_seconds = 61.0
 
 
 def _event_counted_twice(outcome):

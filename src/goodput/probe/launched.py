@@ -15,7 +15,7 @@ def is_launched() -> bool:
     return int(os.environ.get("WORLD_SIZE") or 1) > 1 and "RANK" in os.environ
 
 
-def probe(options: node.Options, tell: Callable[[str], None]) -> list[dict] | None:
+def probe(options: node.Options, progress: Callable[[str], None]) -> list[dict] | None:
     """The probes of all nodes on rank 0, None on the others. Each node's is kept on it.
 
     Raises RuntimeError of torch.distributed if a rank is missing.
@@ -23,7 +23,7 @@ def probe(options: node.Options, tell: Callable[[str], None]) -> list[dict] | No
     document = None
     if os.environ.get("LOCAL_RANK", "0") == "0":
         parts = tuple(part for part in options.parts if part != "allreduce")
-        document = node.probe(replace(options, parts=parts), tell)
+        document = node.probe(replace(options, parts=parts), progress)
     import torch
     import torch.distributed as dist
 
@@ -33,7 +33,7 @@ def probe(options: node.Options, tell: Callable[[str], None]) -> list[dict] | No
         dist.all_gather_object(documents, document)
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if "allreduce" in options.parts:
-        tell("measuring all-reduce over all ranks")
+        progress("measuring all-reduce over all ranks")
         figures = [asdict(figure) for figure in allreduce.over_group(ranks, gpus)]
         for one in (document, *documents):
             if one is not None:

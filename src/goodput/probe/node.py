@@ -23,7 +23,7 @@ class Options:
     ranks: int | None = None
 
 
-def probe(options: Options, tell: Callable[[str], None] = lambda _: None) -> dict:
+def probe(options: Options, progress: Callable[[str], None] = lambda _: None) -> dict:
     """The document that is kept, printed as JSON and compared: host, figures, and what could not be measured."""
     figures: list[Figure] = []
     problems: list[str] = []
@@ -31,7 +31,7 @@ def probe(options: Options, tell: Callable[[str], None] = lambda _: None) -> dic
     def measure(part: str, text: str, function: Callable, *arguments) -> None:
         if part not in options.parts:
             return
-        tell(f"measuring {text}")
+        progress(f"measuring {text}")
         try:
             figures.extend(child.run(function, *arguments))
         except child.PartError as error:
@@ -47,7 +47,7 @@ def probe(options: Options, tell: Callable[[str], None] = lambda _: None) -> dic
     ranks = options.ranks or gpus or 2
     if ranks > 1:
         # Its ranks are children of their own; a hang of the driver ends with their time limit.
-        measure_ranks(figures, problems, options, ranks, gpus, tell)
+        measure_ranks(figures, problems, options, ranks, gpus, progress)
     problems += [f"{figure.name}: {figure.note}" for figure in figures if figure.value is None]
     return {
         "version": VERSION,
@@ -62,12 +62,12 @@ def probe(options: Options, tell: Callable[[str], None] = lambda _: None) -> dic
 
 
 def measure_ranks(
-    figures: list[Figure], problems: list[str], options: Options, ranks: int, gpus: int, tell
+    figures: list[Figure], problems: list[str], options: Options, ranks: int, gpus: int, progress
 ) -> None:
     """All-reduce over processes of this node; over NCCL if each can have a GPU."""
     if "allreduce" not in options.parts:
         return
-    tell(f"measuring all-reduce over {ranks} ranks")
+    progress(f"measuring all-reduce over {ranks} ranks")
     try:
         figures.extend(allreduce.over_processes(ranks, gpus if ranks <= gpus else 0))
     except (child.PartError, OSError) as error:

@@ -33,7 +33,7 @@ class Options:
     copy: Copy | None = None
 
 
-def probe(loader: DataLoader, options: Options, tell: Callable[[str], None] = lambda _: None) -> dict:
+def probe(loader: DataLoader, options: Options, progress: Callable[[str], None] = lambda _: None) -> dict:
     """Measure the loader as `text.render` and JSON show it. Raises TargetError if it fails.
 
     Rates are per second; times in `workers` are seconds of one batch of a worker, of the main process for `copy` and
@@ -47,30 +47,30 @@ def probe(loader: DataLoader, options: Options, tell: Callable[[str], None] = la
         copy = options.copy or copier(options.device)
         try:
             meter = Meter(file.name, copy, options.seconds)
-            return _probe(variants, meter, options, tell)
+            return _probe(variants, meter, options, progress)
         except (TypeError, ValueError) as error:
             raise TargetError(f"PyTorch rejects the loader's settings: {error}") from error
 
 
-def _probe(variants: Variants, meter: Meter, options: Options, tell) -> dict:
+def _probe(variants: Variants, meter: Meter, options: Options, progress) -> dict:
     loader = variants.loader
     points = sweep(
         lambda workers: meter.point(variants.make(workers)),
         options.workers_max,
-        lambda workers: tell(f"measuring {workers} worker{'s'[workers == 1 :]}"),
+        lambda workers: progress(f"measuring {workers} worker{'s'[workers == 1 :]}"),
     )
     best = limit.knee(points)
     now = next((point for point in points if point.workers == loader.num_workers), None)
     if now is None:
-        tell(f"measuring {loader.num_workers} workers, the setting now")
+        progress(f"measuring {loader.num_workers} workers, the setting now")
         now = meter.point(variants.make(loader.num_workers))
-    tell("measuring the loader and the copy alone")
+    progress("measuring the loader and the copy alone")
     alone = {
         "loader": meter.point(variants.make(best.workers), with_copy=False).rate,
         "copy": meter.copy_alone(variants.make(0)),
         "both": best.rate,
     }
-    pinning = _pinning(variants, meter, best, options, tell)
+    pinning = _pinning(variants, meter, best, options, progress)
     pin = better_pin(loader.pin_memory, pinning)
     # Fewer workers or more are recommended only for a rate that is better beyond the measurement's noise.
     keep = now.workers <= best.workers and now.rate >= limit.CLOSE * best.rate
@@ -86,7 +86,7 @@ def _probe(variants: Variants, meter: Meter, options: Options, tell) -> dict:
         "knee": best.workers,
         "limit": asdict(found),
         "alone": alone,
-        "batch_sizes": _batch_sizes(variants, meter, best, tell),
+        "batch_sizes": _batch_sizes(variants, meter, best, progress),
         "pinning": pinning,
         "copy": None
         if device == "cpu"
@@ -97,7 +97,7 @@ def _probe(variants: Variants, meter: Meter, options: Options, tell) -> dict:
     }
 
 
-def _batch_sizes(variants: Variants, meter: Meter, best: limit.Point, tell) -> list[dict]:
+def _batch_sizes(variants: Variants, meter: Meter, best: limit.Point, progress) -> list[dict]:
     """Samples a second by batch size, with the workers of the knee; empty where the size cannot be changed."""
     size = variants.batch_size
     if size is None:
@@ -107,17 +107,17 @@ def _batch_sizes(variants: Variants, meter: Meter, best: limit.Point, tell) -> l
     for other in (round(size * factor) for factor in BATCH_FACTORS):
         if other < 1 or other == size or (length is not None and other > length):
             continue
-        tell(f"measuring batches of {other}")
+        progress(f"measuring batches of {other}")
         point = meter.point(variants.make(best.workers, batch_size=other))
         found.append({"batch_size": other, "samples_per_second": point.rate * point.samples_per_batch})
     return sorted(found, key=lambda one: one["batch_size"])
 
 
-def _pinning(variants: Variants, meter: Meter, best: limit.Point, options: Options, tell) -> dict | None:
+def _pinning(variants: Variants, meter: Meter, best: limit.Point, options: Options, progress) -> dict | None:
     """Batches a second with pinned and with pageable memory; None without an accelerator."""
     if torch.device(options.device).type == "cpu":
         return None
-    tell("measuring pinned memory")
+    progress("measuring pinned memory")
     pinned, pageable = (meter.point(variants.make(best.workers, pin=pin)).rate for pin in (True, False))
     return {"pinned": pinned, "pageable": pageable}
 

@@ -15,12 +15,14 @@ ROUNDS = 3
 Measure = Callable[[int], Point]
 
 
-def sweep(measure: Measure, workers_max: int, tell: Callable[[int], None] = lambda _: None) -> list[Point]:
+def sweep(
+    measure: Measure, workers_max: int, progress: Callable[[int], None] = lambda _: None
+) -> list[Point]:
     """Points by their number of workers, with 0 and 1 and at least one beyond the knee if `workers_max` has it."""
     measured: dict[int, list[Point]] = {}
 
     def add(workers: int) -> float:
-        tell(workers)
+        progress(workers)
         measured.setdefault(workers, []).append(measure(workers))
         return median(measured[workers]).rate
 

@@ -37,7 +37,7 @@ class _Push:
     health: int
     body: bytes
     sent_ns: int
-    fate: str = ""
+    outcome: str = ""
 
 
 class Cluster:
@@ -155,22 +155,22 @@ class Cluster:
         known = [(attempt, rank) for attempt, rank, _ in ranks]
         push = _Push(node, known, len(events), schema.encode(report), sent_ns)
         chance, delivery = self._random.random(), self.scenario.delivery
-        for fate in ("lost", "unanswered", "repeated", "late"):
-            share = getattr(delivery, fate)
+        for outcome in ("lost", "unanswered", "repeated", "late"):
+            share = getattr(delivery, outcome)
             if chance < share:
-                push.fate = fate
+                push.outcome = outcome
                 break
             chance -= share
         return push
 
     def _deliver(self, push: _Push) -> bytes | None:
         """The answer that the agent gets; in a thread."""
-        if push.fate in ("lost", "late"):
+        if push.outcome in ("lost", "late"):
             return None
         answer = self._post(push.body)
-        if push.fate == "repeated":
+        if push.outcome == "repeated":
             answer = self._post(push.body)
-        return None if push.fate == "unanswered" else answer
+        return None if push.outcome == "unanswered" else answer
 
     def _post(self, body: bytes) -> bytes | None:
         if not hasattr(self._local, "post"):
@@ -178,8 +178,8 @@ class Cluster:
         return self._local.post(body)
 
     def _take(self, push: _Push, answer: bytes | None, now: float) -> None:
-        self.counts[push.fate or ("accepted" if answer is not None else "failed")] += 1
-        if push.fate == "late":
+        self.counts[push.outcome or ("accepted" if answer is not None else "failed")] += 1
+        if push.outcome == "late":
             self._late.append((now + self._random.uniform(1, 3) * self.scenario.push_every, push.body))
         if answer is None:
             return

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from goodput.simulate.check.simulation import Outcome
-from goodput.simulate.check.stack import Sight
+from goodput.simulate.check.stack import Observation
 
 STATE_ERROR_MAX = 0.01  # of a run's GPU-seconds
 PRECISION_MIN = RECALL_MIN = 0.95
@@ -100,9 +100,9 @@ def compare(outcome: Outcome) -> Report:
     report = Report()
     for run in outcome.truth["runs"]:
         _compare_states(report, run, outcome.accounts[run["run"]])
-        _compare_culprits(report, run, outcome.sights[run["run"]])
+        _compare_culprits(report, run, outcome.observations[run["run"]])
         _compare_windows(report, run, outcome.windows[run["run"]], outcome.quiet[run["run"]])
-        _compare_hangs(report, run, outcome.sights[run["run"]])
+        _compare_hangs(report, run, outcome.observations[run["run"]])
     _compare_health(report, outcome)
     report.pushes = dict(outcome.pushes)
     if outcome.refusals:
@@ -119,8 +119,8 @@ def together(reports: Iterable[Report]) -> Report:
             result.states[run if run not in result.states else f"{run} ({len(result.states)})"] = states
         for name, score in one.scores.items():
             result.scores[name].add(score)
-        for fate, count in one.pushes.items():
-            result.pushes[fate] = result.pushes.get(fate, 0) + count
+        for outcome, count in one.pushes.items():
+            result.pushes[outcome] = result.pushes.get(outcome, 0) + count
         result.failures += one.failures
         result.notes += one.notes
     for name, score in result.scores.items():
@@ -164,24 +164,24 @@ def _is_planted(culprit: dict) -> bool:
     return culprit["slowdown"] >= 1 + SLOWDOWN_MIN
 
 
-def _names(one: Sight) -> list[Named]:
+def _names(one: Observation) -> list[Named]:
     named = [("rank", one.slow_rank), ("stage", one.slow_stage)]
     return [(what, number) for what, number in named if number is not None]
 
 
-def _compare_culprits(report: Report, run: dict, sights: list[Sight]) -> None:
+def _compare_culprits(report: Report, run: dict, observations: list[Observation]) -> None:
     """Compare the culprits that the alerts' series name."""
     total, after = (report.scores[f"culprits, as alerts see them{text}"] for text in ("", "/after another"))
     for culprit in filter(_is_planted, run["culprits"]):
         begin, end = culprit["begin_seconds"], culprit["end_seconds"] + SETTLE_SECONDS
-        seen = [one.now for one in sights if begin <= one.now <= end and _who(culprit) in _names(one)]
+        seen = [one.now for one in observations if begin <= one.now <= end and _who(culprit) in _names(one)]
         for score in (after if _is_after_another(culprit, run) else total,):
             score.planted += 1
             score.found += bool(seen)
             score.delays += [seen[0] - begin] if seen else []
         if not seen:
             report.notes.append(f"{run['run']}: alerts do not see {_text(culprit)}")
-    for named, first, last in _spells(sights):
+    for named, first, last in _stretches(observations):
         right = any(
             _who(one) == named
             and one["begin_seconds"] <= last
@@ -201,11 +201,11 @@ def _is_after_another(culprit: dict, run: dict) -> bool:
     return any(one["begin_seconds"] <= end and one["end_seconds"] >= begin for one in others)
 
 
-def _spells(sights: list[Sight]) -> list[tuple[Named, float, float]]:
+def _stretches(observations: list[Observation]) -> list[tuple[Named, float, float]]:
     """(who, first, last) of consecutive scrapes that name the same."""
     found: list[tuple[Named, float, float]] = []
     open_: dict[Named, tuple[float, float]] = {}
-    for one in sights:
+    for one in observations:
         names = _names(one)
         for gone in [named for named in open_ if named not in names]:
             found.append((gone, *open_.pop(gone)))
@@ -268,7 +268,7 @@ def _text(culprit: dict) -> str:
     return f"{what} {number} ({culprit['kind']}, {culprit['slowdown']:.2f} x, {begin:.0f} to {end:.0f} s)"
 
 
-def _compare_hangs(report: Report, run: dict, sights: list[Sight]) -> None:
+def _compare_hangs(report: Report, run: dict, observations: list[Observation]) -> None:
     threshold, score = run["stall_threshold_seconds"], report.scores["hangs"]
     spans = []
     for hang in run["hangs"]:
@@ -276,7 +276,7 @@ def _compare_hangs(report: Report, run: dict, sights: list[Sight]) -> None:
         spans.append((begin, end + SETTLE_SECONDS))
         if end - begin < threshold + HANG_DELAY_SECONDS_MAX:
             continue
-        seen = [one for one in sights if begin <= one.now <= end and one.hang_seconds > 0]
+        seen = [one for one in observations if begin <= one.now <= end and one.hang_seconds > 0]
         right = [one for one in seen if _names_hang(one, hang)]
         delay = right[0].now - begin - threshold if right else None
         is_found = delay is not None and right[0] is seen[0] and delay <= HANG_DELAY_SECONDS_MAX
@@ -289,7 +289,7 @@ def _compare_hangs(report: Report, run: dict, sights: list[Sight]) -> None:
             text = f"{run['run']}: {hang['kind']} from {begin:.0f} to {end:.0f} s, of {hang['ranks'] or 'nobody'}"
             text += f": named after {'ever' if delay is None else f'{delay:.0f} s'}, wrongly rank {wrong or 'none'}"
             (report.notes if is_found else report.failures).append(text)
-    for one in sights:
+    for one in observations:
         if one.hang_seconds > 0:
             right = any(begin <= one.now <= end for begin, end in spans)
             score.named, score.right = score.named + 1, score.right + right
@@ -299,7 +299,7 @@ def _compare_hangs(report: Report, run: dict, sights: list[Sight]) -> None:
                 )
 
 
-def _names_hang(one: Sight, hang: dict) -> bool:
+def _names_hang(one: Observation, hang: dict) -> bool:
     return one.hang_rank in hang["ranks"] if hang["ranks"] else one.hang_rank is None
 
 

@@ -12,10 +12,10 @@ from goodput.simulate.check.own_aggregator import OwnAggregator, Serve
 from goodput.simulate.check.stack import (
     HEALTH_EVENTS,
     Aggregators,
-    Sight,
+    Observation,
     StackClient,
     StackError,
-    sight,
+    observation,
 )
 from goodput.simulate.scenario import EPOCH_SECONDS
 from goodput.simulate.scenario_file import ScenarioFile
@@ -36,7 +36,7 @@ class Outcome:
     """The truth, and what the stack reported: at each scrape, at the end, and over times with and without a slow rank."""
 
     truth: dict
-    sights: dict[str, list[Sight]] = field(default_factory=dict)
+    observations: dict[str, list[Observation]] = field(default_factory=dict)
     accounts: dict[str, dict] = field(default_factory=dict)
     windows: dict[str, list[dict]] = field(default_factory=dict)  # by run, of its culprits in order
     quiet: dict[str, list[dict]] = field(default_factory=dict)  # by run, of times without a slow rank
@@ -102,7 +102,7 @@ def _play(
             progress(min(now, scenario.seconds), cluster.counts.total())
             tick += 1
         outcome = Outcome(
-            cluster.truth(now), watcher.sights, pushes=dict(cluster.counts), refusals=cluster.refusals
+            cluster.truth(now), watcher.observations, pushes=dict(cluster.counts), refusals=cluster.refusals
         )
         if watch:
             _ask(aggregators, outcome, start)
@@ -110,11 +110,11 @@ def _play(
 
 
 class Watcher:
-    """`sights` are those of each run, by scrape; an aggregator that is started again may miss some."""
+    """`observations` are those of each run, by scrape; an aggregator that is started again may miss some."""
 
     def __init__(self, aggregators: Aggregators, runs: Sequence[str]):
         self._aggregators, self._missed = aggregators, MISSED_MAX
-        self.sights: dict[str, list[Sight]] = {run: [] for run in runs}
+        self.observations: dict[str, list[Observation]] = {run: [] for run in runs}
 
     def scrape(self, now: float) -> None:
         """Raises StackError where none answers, at first or for too long."""
@@ -126,8 +126,8 @@ class Watcher:
                 raise
             return
         self._missed = 0
-        for run, sights in self.sights.items():
-            sights.append(sight(series, run, now))
+        for run, observations in self.observations.items():
+            observations.append(observation(series, run, now))
 
 
 def _ask(client: Aggregators, outcome: Outcome, start: float) -> None:

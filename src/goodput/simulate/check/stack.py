@@ -156,7 +156,7 @@ WATCHED = {HANG, HANG_CULPRIT, SLOW_RANK, SLOW_STAGE, GPU_SECONDS, HEALTH_EVENTS
 
 
 @dataclass
-class Sight:
+class Observation:
     """What one scrape, at `now` seconds, has of a run: for how long it hangs and by which rank, which rank or stage is slow."""
 
     now: float
@@ -166,10 +166,10 @@ class Sight:
     slow_stage: int | None
 
 
-def sight(series: Series, run: str, now: float) -> Sight:
+def observation(series: Series, run: str, now: float) -> Observation:
     hang, culprit = series.one(HANG, run), series.one(HANG_CULPRIT, run)
     rank, stage = series.one(SLOW_RANK, run), series.one(SLOW_STAGE, run)
-    return Sight(
+    return Observation(
         now,
         hang[1] if hang else 0.0,
         int(culprit[0]["rank"]) if culprit else None,
