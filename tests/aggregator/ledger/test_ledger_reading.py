@@ -15,11 +15,12 @@ from support.aggregator.reports import rank_report, story
 from goodput.aggregator import records
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger import block_reader, inspection
+from goodput.aggregator.ledger.blocks import step_rows
 from goodput.aggregator.ledger.ledger import LedgerError
 from goodput.aggregator.records import NewBlock, NewRecords
 from goodput.wire import schema
 from goodput.wire.packed_rows import pack
-from goodput.wire.step_blocks import encode_rows
+from goodput.wire.step_blocks import NUMBER, encode_rows
 
 
 def one_of(steps: int, run: str = "r1", rank: int = 0, **parts) -> schema.RankReport:
@@ -90,6 +91,14 @@ def test_overlapping_blocks_give_each_number_once(ledger, seed, count, chunks, p
                 for row in want
                 if (start is None or row.end_ns >= start) and (end is None or row.start_ns <= end)
             ]
+            moments, after = sorted(chance.choices(edges, k=chance.randint(1, 5))), chance.randint(0, count)
+            (process,) = ledger.processes(report.identity.run)
+            found = step_rows(ledger.rows_at(process, moments, after))
+            assert [row.number for row in found] == [
+                row.number
+                for row in want
+                if row.number > after and any(row.start_ns <= at <= row.end_ns for at in moments)
+            ]
 
 
 def test_blocks_with_equal_bounds_are_both_kept(ledger):
@@ -110,6 +119,17 @@ def test_given_blocks_are_stored_as_they_are(ledger):
     (process,) = ledger.processes("r1")
     assert [len(columns) for columns in ledger.columns(process)] == [30]
     assert sum(block.blocks for block in inspection.contents(ledger, 7, NOW).tiers) == 1, "the same block"
+
+
+def test_rows_at_moments_read_no_other_blocks(ledger, url):
+    report = one_of(100)
+    append(ledger, report, *(report.steps[at : at + 10] for at in range(0, 100, 10)))
+    with database(url) as connection:
+        connection.exec_driver_sql("update blocks set block = 'garbage' where first not in (41, 81)")
+    (process,) = ledger.processes("r1")
+    middles = [(row.start_ns + row.end_ns) // 2 for row in (report.steps[44], report.steps[82])]
+    assert ledger.rows_at(process, middles)[NUMBER].tolist() == [45, 83]
+    assert ledger.rows_at(process, []).shape[1] == 0
 
 
 def test_window_skips_blocks_outside_of_it(ledger, url):

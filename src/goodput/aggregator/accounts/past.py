@@ -152,10 +152,12 @@ def readers(
     columns: Columns | None = None,
     goes_on: bool = False,
     only: Container[Key] | None = None,
+    page_rows: int = 0,
 ) -> list[Reader]:
     """Of the attempts that have rows in their bounds, in the order of their starts; by default of all of these rows.
 
-    With `only` of these attempts; `goes_on` where other rows of them are folded afterwards.
+    With `only` of these attempts; `goes_on` where other rows of them are folded afterwards. `page_rows` are read of an
+    attempt at a time, by default as many as fit.
     """
     processes = _processes(ledger, engine.run)
     chosen: list[tuple[schema.RankReport, Fold]] = []
@@ -168,7 +170,7 @@ def readers(
         fold.final = not goes_on
         if not fold.exhausted and (only is None or key in only):
             chosen.append((processes[key], fold))
-    most = _rows_each(ledger, len(engine.folds))
+    most = page_rows or _rows_each(ledger, len(engine.folds))
     bounds = [PageBounds(fold.number, _cut_ns(fold), fold.bound.to_ns) for _, fold in chosen]
     pages = ledger.pages([process for process, _ in chosen], bounds, most)
     find = columns or rows_of_bound

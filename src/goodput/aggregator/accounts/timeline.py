@@ -194,7 +194,7 @@ def sums_of(
         if fold.attempt.hardware.get("compute_ns") and fold.attempt.hardware.get("idle_ns"):
             fold.compute = [0] * grid.points
     rows = rows_of_bound if all_rows else partial(_rows_at, edges=grid.edges)
-    for parts in together(readers(engine, ledger, rows), check):
+    for parts in together(readers(engine, ledger, rows, page_rows=0 if all_rows else 1), check):
         fold_columns(engine, parts)
     engine.settle()
     cast("TimedGroups", engine.groups).move_waiting()
@@ -238,16 +238,16 @@ def _rows_at(
     ledger: Ledger, process: schema.RankReport, fold: Fold, pages: Arrays, *, edges: list[int]
 ) -> Arrays:
     """An attempt's first row, rows that touch an edge, and its last ones."""
-    first = next(rows_of_bound(ledger, process, fold, pages), None)
-    if first is None:
+    page = next(rows_of_bound(ledger, process, fold, pages), None)
+    if page is None:
         return
-    yield first[:, :1]
-    seen, bound = int(first[NUMBER, 0]), fold.bound
+    first, bound = page[:, :1].copy(), fold.bound
+    # Readers of many ranks wait at these lines: what they hold counts as often.
+    del page, pages
+    yield first
     places = [ns for ns in edges if bound.from_ns < ns < bound.to_ns]
-    for place in [*places, min(bound.to_ns, fold.attempt.rows_end_ns)]:
-        for columns in ledger.columns(process, start_ns=place, end_ns=place, after=seen):
-            yield columns.values
-            seen = int(columns.number[-1])
+    places.append(min(bound.to_ns, fold.attempt.rows_end_ns))
+    yield ledger.rows_at(process, sorted(places), after=int(first[NUMBER, 0]))
 
 
 def _launch(fold: TimedFold) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import compress
 
 import numpy as np
 import sqlalchemy as sql
@@ -32,7 +33,7 @@ PROCESS_ID = (
     .scalar_subquery()
 )
 _LISTED = (
-    sql.select(_blocks.c.id, _blocks.c.first)
+    sql.select(_blocks.c.id, _blocks.c.first, _blocks.c.start_ns_first, _blocks.c.end_ns_last)
     .where(
         _blocks.c.process == PROCESS_ID,
         _blocks.c.last > sql.bindparam("after"),
@@ -54,40 +55,69 @@ _TAILS = """
 Fetch = Callable[[sql.Select | sql.TextClause, dict], sql.Result]
 
 
+class Window:
+    """The rows that touch a span of time, ends included; by default all."""
+
+    def __init__(self, start_ns: int | None = None, end_ns: int | None = None):
+        self.from_ns = 0 if start_ns is None else start_ns
+        self.to_ns = _TIME_MAX if end_ns is None else end_ns
+
+    def touching(self, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
+        """Which of these spans have a moment of it."""
+        return (end_ns >= self.from_ns) & (start_ns <= self.to_ns)
+
+
+class Moments(Window):
+    """The rows that touch one of these times, of which there is at least one; in ascending order."""
+
+    def __init__(self, at_ns: Sequence[int]):
+        super().__init__(at_ns[0], at_ns[-1])
+        self._at_ns = np.array([*at_ns, _TIME_MAX], np.int64)
+
+    def touching(self, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
+        return self._at_ns[np.minimum(self._at_ns.searchsorted(start_ns), len(self._at_ns) - 1)] <= end_ns
+
+
 def read(
     fetch: Fetch,
     key: dict,
-    start_ns: int | None = None,
-    end_ns: int | None = None,
+    window: Window,
     width: int = 0,
     after: int = 0,
     page_blocks: int = 0,
 ) -> Iterator[np.ndarray]:
-    """The rows of a process that touch a window and have a number above `after`, as arrays of `width` phases or more.
+    """The rows of a process that touch `window` and have a number above `after`, as arrays of `width` phases or more.
 
     Blocks without such rows are not read. At most `page_blocks` blocks, by default PAGE_BLOCKS, and those that overlap
     them are in memory.
     """
     page_blocks = page_blocks or PAGE_BLOCKS
-    window = {
-        "from_ns": 0 if start_ns is None else start_ns,
-        "to_ns": _TIME_MAX if end_ns is None else end_ns,
-    }
+    span = {"from_ns": window.from_ns, "to_ns": window.to_ns}
     begin: int | None = after
     while begin is not None:
-        listed = fetch(_LISTED, {**key, **window, "after": begin}).all()
-        pages = _pages(fetch, [tuple(one) for one in listed], width, page_blocks)
+        listed = _listed(fetch, {**key, **span, "after": begin}, window)
+        pages = _pages(fetch, listed, width, page_blocks)
         # Of what many pages took, some may have been appended since.
         done, begin, is_long = begin, None, len(listed) > page_blocks
         for rows, is_whole in pages:
             rows = rows[:, rows[NUMBER] > done]
             if rows.shape[1]:
                 done = int(rows[NUMBER, -1])
-                touching = (rows[END] >= window["from_ns"]) & (rows[START] <= window["to_ns"])
+                touching = window.touching(rows[START], rows[END])
                 if touching.any():
                     yield rows if touching.all() else rows[:, touching]
             if not is_whole or is_long:
                 begin = done
+
+
+def _listed(fetch: Fetch, parameters: dict, window: Window) -> list[tuple[int, int]]:
+    """The id and the first number of each block that may have rows of the window."""
+    listed = fetch(_LISTED, parameters).all()
+    if not listed:
+        return []
+    ids, firsts, starts_ns, ends_ns = zip(*listed, strict=True)
+    is_touching = window.touching(np.array(starts_ns, np.int64), np.array(ends_ns, np.int64)).tolist()
+    return list(compress(zip(ids, firsts, strict=True), is_touching))
 
 
 def _pages(

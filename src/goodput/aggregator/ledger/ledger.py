@@ -28,14 +28,15 @@ from sqlalchemy.sql.elements import KeyedColumnElement
 
 from goodput.account import EndMark
 from goodput.aggregator.ledger import migrations, segments
-from goodput.aggregator.ledger.block_reader import KEY, PROCESS_ID, read, read_tails
+from goodput.aggregator.ledger.block_reader import KEY, PROCESS_ID, Moments, Window, read, read_tails
 from goodput.aggregator.ledger.blocks import COLUMNS, EVERY_ROW, as_columns, columns_of, step_rows
 from goodput.aggregator.ledger.database import Database, LedgerError, insert
 from goodput.aggregator.ledger.migrations.versions import version_1, version_3, version_5
 from goodput.aggregator.ledger.page_reader import PageBounds, PageReader, Wanted, numbers_before
 from goodput.aggregator.records import SCOPED_OFFSET, HealthKey, NewRecords
 from goodput.wire import schema
-from goodput.wire.step_columns import StepColumns
+from goodput.wire.step_blocks import TOTALS
+from goodput.wire.step_columns import StepColumns, widened
 
 __all__ = ["Ledger", "LedgerError"]
 
@@ -248,7 +249,7 @@ class Ledger:
         blocks outside of it are not read. Phases that a row lacks are zero.
         """
         with self._errors():
-            for values in read(self.fetch, _key(identity), start_ns, end_ns):
+            for values in read(self.fetch, _key(identity), Window(start_ns, end_ns)):
                 yield from step_rows(values)
 
     def columns(
@@ -265,8 +266,19 @@ class Ledger:
         """
         key, width = _key(process.identity), len(process.phases)
         with self._errors():
-            for values in read(self.fetch, key, start_ns, end_ns, width, after, page_blocks):
+            window = Window(start_ns, end_ns)
+            for values in read(self.fetch, key, window, width, after, page_blocks):
                 yield as_columns(values)
+
+    def rows_at(self, process: schema.RankReport, at_ns: Sequence[int], after: int = 0) -> np.ndarray:
+        """The rows that touch one of these times (ascending unix ns on the process's host), as columns."""
+        key, width = _key(process.identity), len(process.phases)
+        with self._errors():
+            # All at once: a generator would hold the blocks around its last row.
+            parts = list(read(self.fetch, key, Moments(at_ns), width, after)) if at_ns else []
+        width = max([width, *((len(part) - TOTALS) // 2 for part in parts)])
+        parts = [np.zeros((TOTALS + 2 * width, 0), np.int64), *(widened(part, width) for part in parts)]
+        return np.concatenate(parts, axis=1)
 
     def tails(
         self, processes: Sequence[schema.RankReport], after: Sequence[int]
