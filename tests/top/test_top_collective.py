@@ -29,6 +29,14 @@ def test_missing_rank():
     assert collective.short(one, 3) == "not in all_reduce"
 
 
+def test_missing_sender():
+    calls = [{**CALL, "rank": 2, "operation": "recv"}]
+    one = verdict("missing", culprits=[1], calls=calls, operation="recv", entered=1)
+    assert collective.of_run(one) == (
+        "recv 8 of dp (ranks 0-3): rank 2 has entered it, 75 s ago; missing: rank 1"
+    )
+
+
 def test_different_calls():
     calls = [CALL, {**CALL, "rank": 1}, {"rank": 2, "operation": "broadcast", "dtype": "", "bytes": 0}]
     one = verdict("operation", culprits=[2], calls=calls)

@@ -36,6 +36,8 @@ from goodput.account.text import bytes_text, slow_link_text
 RANKS_SHOWN_MAX = 16
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 POINT_TO_POINT = ("send", "recv")
+# What the rank that another one waits for has not done; the number is that of the other's call.
+_HAS_NOT = {"send": "has not received the data of", "recv": "has not sent the data for"}
 UNEVEN = ("all_to_all", "barrier")  # whose sizes may differ between ranks, or that have none
 # The backend of groups, and the role of ranks, that the profiler plugin alone has recorded (nccl/).
 PROFILED = "nccl-profiler"
@@ -378,15 +380,12 @@ def _missing(groups: Sequence[_Group], by_rank: dict[int, RankCalls]) -> Collect
     named = tuple(rank for rank in free if _trust(by_rank.get(rank)) == _trust(by_rank.get(culprit)))
     waiting = {rank: others[culprit] for rank, others in waits.items() if culprit in others}
     (_, wait), *_ = sorted(waiting.items(), key=lambda one: (one[1].call.sequence, one[0]))
-    inside = {
-        rank: one.call
-        for rank, one in waiting.items()
-        if one.group is wait.group and one.call.sequence == wait.call.sequence
-    }
+    inside = {rank: one.call for rank, one in waiting.items() if _is_same_call(one, wait)}
     call, seconds = wait.call, _seconds(by_rank, inside)
     others = f" (with {_ranks_text(sorted(named[1:]))})" if len(named) > 1 else ""
+    has_not = _HAS_NOT.get(call.operation, "has not come to")
     reason = (
-        f"{_who(culprit, by_rank)}{others} has not come to {_call_text(call)}, number {call.sequence} of "
+        f"{_who(culprit, by_rank)}{others} {has_not} {_call_text(call)}, number {call.sequence} of "
         f"{_group_text(wait.group.about)}: {_where(culprit, by_rank)}; {_ranks_text(sorted(inside))} "
         f"wait{'s' * (len(inside) == 1)} in it for {seconds:.0f} s"
     )
@@ -394,6 +393,13 @@ def _missing(groups: Sequence[_Group], by_rank: dict[int, RankCalls]) -> Collect
     return CollectiveVerdict(
         "missing", *about, named, len(inside), seconds, reason, tuple(sorted(inside.items()))
     )
+
+
+def _is_same_call(one: _Wait, other: _Wait) -> bool:
+    """Whether two ranks wait in one collective; a send or receive is a call of its rank alone, with a number of its own."""
+    if one.call.operation in POINT_TO_POINT or other.call.operation in POINT_TO_POINT:
+        return one is other
+    return one.group is other.group and one.call.sequence == other.call.sequence
 
 
 def _trust(one: RankCalls | None) -> int:

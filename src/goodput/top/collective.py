@@ -8,6 +8,7 @@ from typing import Any
 from goodput.account.text import duration
 
 RANKS_MAX = 6
+_BETWEEN_TWO = ("send", "recv")
 _DIFFERENT = {
     "operation": "ranks call different operations",
     "dtype": "ranks give different dtypes",
@@ -27,12 +28,19 @@ def of_run(verdict: Mapping[str, Any]) -> str:
         rest = ", which waits for ".join(map(str, [*chain[1:], chain[0]]))
         return f"{_call(verdict)}: a cycle, rank {chain[0]} waits for {rest}"
     else:
-        count = f"{verdict['entered']} of {verdict['size']}" if kind == "missing" else "all"
-        what = f"{count} ranks have entered it, {duration(verdict['seconds'])} ago"
+        what = f"{_entered(verdict)} entered it, {duration(verdict['seconds'])} ago"
         who = {"missing": "missing", "network": "nothing comes through the link of"}.get(
             kind, "stopped or gone"
         )
     return f"{_call(verdict)}: {what}" + (f"; {who}: {_ranks(named)}" if named else "")
+
+
+def _entered(verdict: Mapping[str, Any]) -> str:
+    if verdict["kind"] != "missing":
+        return "all ranks have"
+    if verdict["operation"] in _BETWEEN_TWO and verdict["calls"]:
+        return f"rank {verdict['calls'][0]['rank']} has"
+    return f"{verdict['entered']} of {verdict['size']} ranks have"
 
 
 def of_rank(verdict: Mapping[str, Any], rank: int) -> str:

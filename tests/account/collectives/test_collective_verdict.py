@@ -194,6 +194,25 @@ def test_receiver_waits_for_a_sender_that_is_elsewhere():
     assert found is not None and (found.kind, found.culprits, found.operation) == ("missing", (1,), "recv")
 
 
+def test_sends_and_receives_are_calls_of_their_ranks_alone():
+    """Their numbers are counted by each rank: call 8 of another rank is another call, a collective's number 8 too."""
+    ranks = [
+        rank(0, group([call(8, "recv", peer=2)])),
+        rank(1, group([call(8, "send", peer=2)])),
+        rank(2, group([call(7, left=True)]), phase="forward"),
+        rank(3, group([call(7, left=True), call(8)])),
+    ]
+    found = verdict(ranks)
+    assert found is not None and (found.kind, found.culprits, found.entered) == ("missing", (2,), 1)
+    assert found.reason == (
+        "rank 2 on n2 has not sent the data for recv (4 MB float32), number 8 of group 0 (ranks 0-3): it is in forward; "
+        "rank 0 waits in it for 95 s"
+    )
+    found = verdict(ranks[1:])
+    assert found is not None and [one for one, _ in found.calls] == [1]
+    assert "has not received the data of send" in found.reason
+
+
 def test_all_inside_and_none_leaves_is_the_network():
     found = verdict([rank(i, group([call(8)])) for i in range(4)])
     assert found is not None and (found.kind, found.culprits, found.entered) == ("network", (), 4)
