@@ -3,7 +3,7 @@
 import pytest
 
 from goodput.account.attempts import Attempt
-from goodput.account.collective_verdict import PROFILED, Call, GroupCalls, is_open
+from goodput.account.collectives.calls import PROFILED, Call, GroupCalls, is_open
 from goodput.account.hang import verdict
 from goodput.account.rank_status import rank_status
 from goodput.account.stall_threshold import PlannedLimits

@@ -7,7 +7,8 @@ from support.nccl.plugin_build import COMPILER, Built, build
 from support.nccl.plugin_process import PluginProcess
 from support.node.node_tree import samples, wait_until
 
-from goodput.account.collective_verdict import Call, GroupCalls, RankCalls, verdict
+from goodput.account.collective_verdict import verdict
+from goodput.account.collectives.calls import Call, GroupCalls, RankCalls
 from goodput.metrics import Families
 from goodput.rank_page import page
 from goodput_exporters.collector import Settings

@@ -26,70 +26,34 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from goodput.account.collectives import document_types
+from goodput.account.collectives.calls import (
+    POINT_TO_POINT,
+    Call,
+    GroupCalls,
+    RankCalls,
+    is_open,
+    members_of,
+)
 from goodput.account.collectives.slow_link import SlowLink, slow_link_document
+from goodput.account.collectives.waits import Group, Wait, Waits
 from goodput.account.text import bytes_text, slow_link_text
 
 RANKS_SHOWN_MAX = 16
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
-POINT_TO_POINT = ("send", "recv")
 # What the rank that another one waits for has not done; the number is that of the other's call.
 _HAS_NOT = {"send": "has not received the data of", "recv": "has not sent the data for"}
 UNEVEN = ("all_to_all", "barrier")  # whose sizes may differ between ranks, or that have none
-# The backend of groups, and the role of ranks, that the profiler plugin alone has recorded (nccl/).
-PROFILED = "nccl-profiler"
 GONE = ("dead", "silent", "finished")
 LINKS_SHOWN_MAX, LINKS_NAMED_MAX = 16, 3
+# Ranks without a report of a group that are considered, over all groups: a few times those of the largest runs.
+OTHERS_MAX = 1 << 20
 # Kinds of health events that may explain the network, the worst first; "link_up" undoes a "link_down".
 LINK_KINDS = ("link_down", "link_flap", "link_up", "retransmits")
 KINDS = ("operation", "dtype", "size", "root", "order", "missing", "deadlock", "stopped", "network")
-
-
-class Call(NamedTuple):
-    """A call of one rank. `exit_ns` is 0 while the host waits; times are of the rank's host. `peer` -1: none."""
-
-    sequence: int
-    operation: str
-    dtype: str
-    bytes: int
-    peer: int
-    enter_ns: int
-    exit_ns: int
-
-
-class GroupCalls(NamedTuple):
-    """A process group as a rank sees it: how many collectives it has entered, and the last of its calls in order.
-
-    `ranks` are runs (first, step, count) of the ranks of the job, () if they are not known.
-    """
-
-    name: str
-    description: str
-    backend: str
-    size: int
-    ranks: tuple[tuple[int, int, int], ...]
-    calls: int
-    recent: tuple[Call, ...]
-
-
-class RankCalls(NamedTuple):
-    """A rank's newest process. `gone` is "" or one of GONE, `age_ns` the time since `seen_ns` by our clock.
-
-    `is_whole`: whether `groups` are all that it uses. `is_stopped`: its process does not run, by a signal.
-    """
-
-    rank: int
-    host: str
-    phase: str
-    gone: str
-    seen_ns: int
-    age_ns: int
-    groups: tuple[GroupCalls, ...]
-    is_whole: bool = True
-    is_stopped: bool = False
 
 
 class Link(NamedTuple):
@@ -170,28 +134,6 @@ class CollectiveVerdict:
         }
 
 
-@dataclass
-class _Group:
-    """The members of a group that have reported it, and those that are known not to have entered it."""
-
-    about: GroupCalls
-    members: dict[int, GroupCalls] = field(default_factory=dict)
-    absent: tuple[int, ...] = ()  # ranks of the group that have reported all their groups, without this one
-    unknown: tuple[int, ...] = ()  # its other ranks
-
-    def entered(self, rank: int) -> int:
-        return self.members[rank].calls if rank in self.members else 0
-
-    def at(self, sequence: int) -> dict[int, Call]:
-        """The calls under a number, by rank, of those whose last calls reach back to it."""
-        return {
-            rank: call
-            for rank, member in self.members.items()
-            for call in member.recent
-            if call.sequence == sequence and call.operation not in POINT_TO_POINT
-        }
-
-
 def verdict(ranks: Iterable[RankCalls]) -> CollectiveVerdict | None:
     """The verdict on ranks of which none makes progress; None if no call is open."""
     by_rank = {one.rank: one for one in ranks}
@@ -199,31 +141,26 @@ def verdict(ranks: Iterable[RankCalls]) -> CollectiveVerdict | None:
     return _mismatch(groups, by_rank) or _missing(groups, by_rank) or _inside(groups, by_rank)
 
 
-def _groups(by_rank: dict[int, RankCalls]) -> list[_Group]:
-    found: dict[tuple, _Group] = {}
+def _groups(by_rank: dict[int, RankCalls]) -> list[Group]:
+    found: dict[tuple, Group] = {}
     for rank, one in by_rank.items():
         for group in one.groups:
-            made = found.setdefault((group.name, group.size, group.ranks), _Group(group))
+            made = found.setdefault((group.name, group.size, group.ranks), Group(group))
             made.members[rank] = group
-    for group in found.values():
-        others = [
-            rank
-            for first, step, count in group.about.ranks
-            for rank in range(first, first + step * count, step)
-            if rank not in group.members
-        ]
-        group.absent = tuple(rank for rank in others if rank not in by_rank or by_rank[rank].is_whole)
-        group.unknown = tuple(rank for rank in others if rank not in group.absent)
-    return list(found.values())
-
-
-def is_open(group: GroupCalls, call: Call) -> bool:
-    """Whether it may not be complete."""
-    if not call.exit_ns:
-        return True
-    if group.backend == PROFILED:
-        return False
-    return "nccl" in group.backend and call.operation not in POINT_TO_POINT and call.sequence == group.calls
+    # Groups that many ranks have named come first: what one rank says of ranks that no other knows is the last to count.
+    left, kept = OTHERS_MAX, []
+    for group in sorted(found.values(), key=lambda one: -len(one.members)):
+        others = group.about.size - len(group.members) if group.about.ranks else 0
+        if others > left:
+            continue
+        left -= max(others, 0)
+        kept.append(group)
+        absent, unknown = [], []
+        for rank in members_of(group.about):
+            if rank not in group.members:
+                (absent if rank not in by_rank or by_rank[rank].is_whole else unknown).append(rank)
+        group.absent, group.unknown = tuple(absent), tuple(unknown)
+    return kept
 
 
 # -- different calls
@@ -234,7 +171,7 @@ def _signature(call: Call) -> tuple:
     return call.operation, call.dtype, size, call.peer if call.operation in ROOTED else -1
 
 
-def _mismatch(groups: Sequence[_Group], by_rank: dict[int, RankCalls]) -> CollectiveVerdict | None:
+def _mismatch(groups: Sequence[Group], by_rank: dict[int, RankCalls]) -> CollectiveVerdict | None:
     for group in groups:
         numbers = {
             call.sequence
@@ -264,7 +201,7 @@ def _difference(calls: dict[int, Call]) -> str:
 
 
 def _mismatched(
-    group: _Group, sequence: int, calls: dict[int, Call], kind: str, by_rank: dict[int, RankCalls]
+    group: Group, sequence: int, calls: dict[int, Call], kind: str, by_rank: dict[int, RankCalls]
 ) -> CollectiveVerdict:
     if _is_order(group, sequence, calls, by_rank):
         kind = "order"
@@ -298,7 +235,7 @@ def _mismatched(
     )
 
 
-def _is_order(group: _Group, sequence: int, calls: dict[int, Call], by_rank: dict[int, RankCalls]) -> bool:
+def _is_order(group: Group, sequence: int, calls: dict[int, Call], by_rank: dict[int, RankCalls]) -> bool:
     """Whether the ranks have issued the same calls from here on, in another order.
 
     A rank that is gone may have ended before its next call, as when a backend aborts it for the first one. It is
@@ -327,58 +264,22 @@ def _is_order(group: _Group, sequence: int, calls: dict[int, Call], by_rank: dic
 # -- ranks that have not come
 
 
-class _Wait(NamedTuple):
-    """A rank waits in a call of a group for another rank."""
-
-    group: _Group
-    call: Call
-
-
-def _waits(groups: Sequence[_Group]) -> dict[int, dict[int, _Wait]]:
-    """Which rank waits for which, and in which call."""
-    waits: dict[int, dict[int, _Wait]] = {}
-    for group in groups:
-        entered = {rank: group.entered(rank) for rank in (*group.members, *group.absent)}
-        least = min(entered.values())
-        for rank, member in group.members.items():
-            for call in member.recent:
-                if not is_open(member, call):
-                    continue
-                if call.operation in POINT_TO_POINT:
-                    _wait_for_peer(waits, group, rank, call)
-                elif call.sequence > least:
-                    for other in [one for one in entered if entered[one] < call.sequence]:
-                        waits.setdefault(rank, {}).setdefault(other, _Wait(group, call))
-    return waits
-
-
-def _wait_for_peer(waits: dict[int, dict[int, _Wait]], group: _Group, rank: int, call: Call) -> None:
-    """A send or receive waits for its peer, unless that is in the opposite call with this rank."""
-    runs = group.about.ranks
-    ranks = [first + step * i for first, step, count in runs for i in range(count)] if runs else []
-    if not 0 <= call.peer < len(ranks) or rank not in ranks:
-        return
-    other, mine = ranks[call.peer], ranks.index(rank)
-    theirs = group.members[other].recent if other in group.members else ()
-    opposite = POINT_TO_POINT[call.operation == "send"]
-    if not any(not one.exit_ns and one.operation == opposite and one.peer == mine for one in theirs):
-        waits.setdefault(rank, {}).setdefault(other, _Wait(group, call))
-
-
-def _missing(groups: Sequence[_Group], by_rank: dict[int, RankCalls]) -> CollectiveVerdict | None:
-    waits = _waits(groups)
-    if not waits:
+def _missing(groups: Sequence[Group], by_rank: dict[int, RankCalls]) -> CollectiveVerdict | None:
+    waits = Waits(groups)
+    awaited = waits.awaited()
+    if not awaited:
         return None
-    awaited = Counter(other for others in waits.values() for other in others)
     free = [
-        rank for rank in awaited if not waits.get(rank) or (rank in by_rank and by_rank[rank].gone in GONE)
+        rank
+        for rank in awaited
+        if rank not in waits.ranks or (rank in by_rank and by_rank[rank].gone in GONE)
     ]
     if not free:
         return _deadlock(waits, by_rank)
     free.sort(key=lambda rank: (_trust(by_rank.get(rank)), -awaited[rank], rank))
     culprit = free[0]
     named = tuple(rank for rank in free if _trust(by_rank.get(rank)) == _trust(by_rank.get(culprit)))
-    waiting = {rank: others[culprit] for rank, others in waits.items() if culprit in others}
+    waiting = waits.for_rank(culprit)
     (_, wait), *_ = sorted(waiting.items(), key=lambda one: (one[1].call.sequence, one[0]))
     inside = {rank: one.call for rank, one in waiting.items() if _is_same_call(one, wait)}
     call, seconds = wait.call, _seconds(by_rank, inside)
@@ -395,7 +296,7 @@ def _missing(groups: Sequence[_Group], by_rank: dict[int, RankCalls]) -> Collect
     )
 
 
-def _is_same_call(one: _Wait, other: _Wait) -> bool:
+def _is_same_call(one: Wait, other: Wait) -> bool:
     """Whether two ranks wait in one collective; a send or receive is a call of its rank alone, with a number of its own."""
     if one.call.operation in POINT_TO_POINT or other.call.operation in POINT_TO_POINT:
         return one is other
@@ -409,22 +310,30 @@ def _trust(one: RankCalls | None) -> int:
     return 0 if one.gone in ("dead", "finished") else 1 if one.is_stopped else 2
 
 
-def _deadlock(waits: dict[int, dict[int, _Wait]], by_rank: dict[int, RankCalls]) -> CollectiveVerdict | None:
+def _deadlock(waits: Waits, by_rank: dict[int, RankCalls]) -> CollectiveVerdict | None:
     """The chain of waits from the lowest rank until a rank is met again."""
-    path, rank = [], min(waits)
-    while rank not in path:
-        path.append(rank)
-        rank = min(waits[rank])
-    cycle = path[path.index(rank) :]
-    links = []
-    for one, other in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
-        wait = waits[one][other]
-        links.append(Link(one, wait.group.about.name, wait.call.operation, wait.call.sequence, other))
-    first = waits[cycle[0]][links[0].waits_for]
-    calls = {link.rank: waits[link.rank][link.waits_for].call for link in links}
+    path: dict[int, int] = {}
+    rank = min(waits.ranks)
+    while rank is not None and rank not in path:
+        path[rank] = len(path)
+        rank = waits.first_for(rank)
+    cycle = list(path)[path[rank] :] if rank is not None else []
+    steps = {
+        (one, other): wait
+        for one, other in zip(cycle, [*cycle[1:], *cycle[:1]], strict=True)
+        if (wait := waits.between(one, other)) is not None
+    }
+    if not steps:
+        return None
+    links = [
+        Link(one, wait.group.about.name, wait.call.operation, wait.call.sequence, other)
+        for (one, other), wait in steps.items()
+    ]
+    first = next(iter(steps.values()))
+    calls = {one: wait.call for (one, _), wait in steps.items()}
     texts = [
         f"rank {link.rank} waits in {link.operation} {link.sequence} of "
-        f"{_group_text(waits[link.rank][link.waits_for].group.about)} for rank {link.waits_for}"
+        f"{_group_text(steps[link.rank, link.waits_for].group.about)} for rank {link.waits_for}"
         for link in links
     ]
     return CollectiveVerdict(
@@ -444,7 +353,7 @@ def _deadlock(waits: dict[int, dict[int, _Wait]], by_rank: dict[int, RankCalls])
 # -- all are in it
 
 
-def _inside(groups: Sequence[_Group], by_rank: dict[int, RankCalls]) -> CollectiveVerdict | None:
+def _inside(groups: Sequence[Group], by_rank: dict[int, RankCalls]) -> CollectiveVerdict | None:
     """The call that began last among those that all ranks of their group have entered and not all have left."""
     found = []
     for group in groups:
@@ -530,13 +439,6 @@ def _group_text(group: GroupCalls) -> str:
     name = group.description if group.description not in ("", "undefined") else group.name
     ranks = shown_ranks(group)
     return f"group {name} ({f'ranks {ranks}' if ranks else f'{group.size} ranks'})"
-
-
-def has_rank(group: GroupCalls, rank: int) -> bool:
-    """Whether a rank is in a group; of a group whose ranks are not known any is."""
-    return not group.ranks or any(
-        rank in range(first, first + step * count, step) for first, step, count in group.ranks
-    )
 
 
 def with_links(found: CollectiveVerdict, links: Iterable[NetworkFault]) -> CollectiveVerdict:

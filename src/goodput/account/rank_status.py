@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Protocol
 
 from goodput.account.attempts import Attempt
-from goodput.account.collective_verdict import PROFILED
+from goodput.account.collectives.calls import PROFILED
 from goodput.account.hang import RankStatus
 from goodput.account.stall_threshold import PlannedLimits
 from goodput.account.states import PHASE_STATES, PLANNED

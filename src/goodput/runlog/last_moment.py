@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from goodput.account import Account, Attempt
 from goodput.account.account import Engine
-from goodput.account.collective_verdict import PROFILED
+from goodput.account.collectives.calls import PROFILED
 from goodput.account.hang import STALE_NS, Hang, RankStatus, verdict
 from goodput.account.states import INDEX, PLANNED, STATES
 

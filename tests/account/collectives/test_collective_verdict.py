@@ -2,7 +2,8 @@
 
 import pytest
 
-from goodput.account.collective_verdict import Call, GroupCalls, RankCalls, shown_ranks, verdict
+from goodput.account.collective_verdict import shown_ranks, verdict
+from goodput.account.collectives.calls import Call, GroupCalls, RankCalls
 
 SECOND = 10**9
 

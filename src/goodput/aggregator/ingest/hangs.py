@@ -17,15 +17,12 @@ from msgspec.structs import astuple
 from goodput.account import collective_verdict, document_types
 from goodput.account.collective_verdict import (
     LINK_KINDS,
-    Call,
     CollectiveVerdict,
-    GroupCalls,
     NetworkFault,
-    RankCalls,
-    has_rank,
     with_links,
     with_slow_link,
 )
+from goodput.account.collectives.calls import Call, GroupCalls, RankCalls, has_rank
 from goodput.account.collectives.ras_finding import ras_finding
 from goodput.account.collectives.slow_link import stalled_link
 from goodput.account.hang import Hang, RankStatus, Suspect, verdict, with_collective, with_ras

@@ -16,7 +16,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from goodput.account.collective_verdict import Call, GroupCalls, RankCalls, verdict
+from goodput.account.collective_verdict import verdict
+from goodput.account.collectives.calls import Call, GroupCalls, RankCalls
 from goodput.trace.arrivals import Clocks, align, skew_of
 from goodput.trace.hangs.flight_dump import Dump, Entry, read
 from goodput.trace.operation_names import POINT_TO_POINT, TOGETHER

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from goodput.account.collective_verdict import Call
+from goodput.account.collectives.calls import Call
 from goodput.trace.hangs import plain_pickle
 from goodput.trace.hangs.flight_server import ask
 from goodput.trace.operation_names import DTYPES, POINT_TO_POINT, RECEIVED, operation_of

@@ -21,7 +21,8 @@ import torch
 import torch.distributed as dist
 from support.frameworks.forked_ranks import forked_ranks
 
-from goodput.account.collective_verdict import Call, GroupCalls, RankCalls, verdict
+from goodput.account.collective_verdict import verdict
+from goodput.account.collectives.calls import Call, GroupCalls, RankCalls
 from goodput.rank_page.page import PageError
 from goodput.rank_page.reader import Reader
 from goodput_exporters.collectors.ranks import reported_collectives
