@@ -92,21 +92,25 @@ def problem(collectives: Collectives) -> str:
     """What is wrong with them, "" if nothing is."""
     if len(collectives.groups) > GROUPS_MAX:
         return f"{len(collectives.groups)} process groups, {GROUPS_MAX} at most"
-    for group in collectives.groups:
-        texts = [group.name, group.description, group.backend]
-        texts += [text for call in group.recent for text in (call.operation, call.dtype)]
-        if any(len(text) > TEXT_MAX or not text.isprintable() for text in texts):
-            return f"a text of process group {group.name[:40]!r} is too long or not printable"
-        if len(group.recent) > CALLS_MAX or len(group.ranks) > RUNS_MAX:
-            return f"process group {group.name!r} has too many calls or runs of ranks"
-        if not 0 < group.size <= 1 << 18 or not 0 <= group.calls < _NUMBER_MAX:
-            return f"process group {group.name!r} has an impossible size or number of calls"
-        if any(not (0 <= f < _RANK_MAX and 0 < s < _RANK_MAX and c > 0) for f, s, c in group.ranks):
-            return f"process group {group.name!r} has impossible ranks"
-        if group.ranks and sum(count for _, _, count in group.ranks) != group.size:
-            return f"process group {group.name!r} has other ranks than its size says"
-        for call in group.recent:
-            numbers = call.sequence, call.bytes, call.peer + 1, call.enter_ns, call.exit_ns
-            if min(numbers) < 0 or max(numbers) >= _NUMBER_MAX:
-                return f"a call of process group {group.name!r} has a number out of range"
+    return next((why for group in collectives.groups if (why := group_problem(group))), "")
+
+
+def group_problem(group: GroupRow) -> str:
+    """What is wrong with a group, "" if nothing is."""
+    texts = [group.name, group.description, group.backend]
+    texts += [text for call in group.recent for text in (call.operation, call.dtype)]
+    if any(len(text) > TEXT_MAX or not text.isprintable() for text in texts):
+        return f"a text of process group {group.name[:40]!r} is too long or not printable"
+    if len(group.recent) > CALLS_MAX or len(group.ranks) > RUNS_MAX:
+        return f"process group {group.name!r} has too many calls or runs of ranks"
+    if not 0 < group.size <= 1 << 18 or not 0 <= group.calls < _NUMBER_MAX:
+        return f"process group {group.name!r} has an impossible size or number of calls"
+    if any(not (0 <= f < _RANK_MAX and 0 < s < _RANK_MAX and c > 0) for f, s, c in group.ranks):
+        return f"process group {group.name!r} has impossible ranks"
+    if group.ranks and sum(count for _, _, count in group.ranks) != group.size:
+        return f"process group {group.name!r} has other ranks than its size says"
+    for call in group.recent:
+        numbers = call.sequence, call.bytes, call.peer + 1, call.enter_ns, call.exit_ns
+        if min(numbers) < 0 or max(numbers) >= _NUMBER_MAX:
+            return f"a call of process group {group.name!r} has a number out of range"
     return ""

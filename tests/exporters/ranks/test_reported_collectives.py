@@ -1,14 +1,17 @@
 """A rank's collectives are reported when it makes no progress or has died, and when they have changed."""
 
+import random
 import time
 
 import pytest
 from msgspec.structs import replace
 from support.rank_page.page_maker import Rank
 
+from goodput.rank_page import collective_records as layout
+from goodput.rank_page import page
 from goodput.rank_page.reader import Reader
 from goodput.sdk.recorder.collectives import CollectiveRecords
-from goodput.wire.collectives import ReportedOperation
+from goodput.wire.collectives import ReportedOperation, operations_problem, problem
 from goodput_exporters.collectors.ranks.reported_collectives import (
     AFTER_NS,
     AGAIN_NS,
@@ -113,3 +116,32 @@ def test_costs_are_reported_every_ten_seconds_and_at_the_end(process):
     assert reported.poll(process.reader, 2 + 2 * OPERATIONS_NS + AGAIN_NS, False) == reported.rows, (
         "for a new aggregator"
     )
+
+
+def test_page_of_any_content_is_reported_as_an_aggregator_takes_it(process):
+    """Numbers that no writer writes, in a good page: what they are in is left out, and nothing else of the rank is lost."""
+    for group in (Group("0"), Group("1")):
+        for _ in range(20):
+            process.wait(process.call(group, [Tensor()]))
+    base, words, chosen = page.W_COLLECTIVES, process.rank.words, random.Random(5)
+    good = bytes(words[base : base + layout.WORDS])
+    places = [*range(layout.AT_GROUPS, layout.AT_GROUPS + 2 * layout.GROUP_WORDS)]
+    places += range(layout.AT_RING, layout.AT_RING + 40 * layout.RECORD_WORDS)
+    places += range(layout.AT_SUMS, layout.AT_SUMS + 2 * layout.OPERATION_SLOTS * layout.SUM_WORDS)
+    whole = odd = 0
+    for _ in range(1500):
+        for _ in range(chosen.randint(1, 4)):
+            value = chosen.choice(
+                (0, 1 << 20, 1 << 31, (1 << 62) - 1, chosen.getrandbits(61), chosen.getrandbits(64))
+            )
+            words[base + chosen.choice(places)] = value
+        found = ReportedCollectives().poll(
+            process.reader, process.reader.snapshot(), process.began_ns + AFTER_NS, False, "/proc"
+        )
+        operations = ReportedOperations().poll(process.reader, process.began_ns, True) or ()
+        assert operations_problem(operations) == ""
+        if found is not None:
+            assert problem(found) == ""
+            whole, odd = whole + found.is_whole, odd + (not found.is_whole)
+        words[base : base + layout.WORDS] = memoryview(good).cast("Q")
+    assert whole > 50 and odd > 5

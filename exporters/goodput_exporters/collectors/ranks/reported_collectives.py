@@ -19,6 +19,8 @@ from goodput.wire.collectives import (
     GroupRow,
     Operations,
     ReportedOperation,
+    group_problem,
+    operations_problem,
 )
 from goodput_exporters.collector import CollectorError
 from goodput_exporters.system.files import COUNTER_BYTES_MAX, read_text
@@ -86,7 +88,8 @@ class ReportedOperations:
             return None
         before = self.rows
         rows = [] if found is None else operation_rows(found, links=links)
-        self.rows = tuple(ReportedOperation(*row) for row in rows)
+        reported = (ReportedOperation(*row) for row in rows)
+        self.rows = tuple(row for row in reported if not operations_problem([row]))
         if self.rows == before and now_ns - self._told_ns < AGAIN_NS:
             return None
         self._told_ns = now_ns
@@ -127,12 +130,13 @@ def rows(found: Found, head: Found, snapshot: Snapshot, is_stopped: bool) -> Col
     for i in used[:GROUPS_MAX]:
         group = found.groups[i]
         calls = tuple(recent.get(i, ())[-CALLS_MAX:])
-        rows.append(
-            GroupRow(
-                group.name, group.description, group.backend, group.size, group.ranks, group.calls, calls
-            )
+        row = GroupRow(
+            group.name, group.description, group.backend, group.size, group.ranks, group.calls, calls
         )
-    return Collectives(tuple(rows), len(used) <= GROUPS_MAX, is_stopped)
+        # A hostile page may have numbers for which an aggregator refuses all that is reported of the rank.
+        if not group_problem(row):
+            rows.append(row)
+    return Collectives(tuple(rows), len(rows) == len(used), is_stopped)
 
 
 def _is_stopped(pid: int, procfs: str) -> bool:
