@@ -7,6 +7,7 @@ from support.trace.trace_maker import event, kernel, launch, op, step, write
 
 from goodput.cli import main
 from goodput.trace import analyze
+from goodput.trace.text import render
 
 MS = 1_000_000
 ELEMENTS = 1 << 20
@@ -160,6 +161,17 @@ def test_missing_sizes_are_unknown(tmp_path, args, capsys):
     assert row["bus_bytes_per_second"] is None and row["skew_ns"] is not None
     assert main(["analyze", *map(str, paths)]) == 0
     assert "8 calls have no size in the traces" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("colour", [False, True])
+def test_escapes_in_names_reach_no_terminal(tmp_path, colour):
+    """Those of every text of a trace, on a terminal with colours too."""
+    names = dict.fromkeys(
+        ("Process Group Description", "Process Group Name", "Collective name", "dtype"), "\x1b[2J"
+    )
+    shown = render(analyze(two(tmp_path, **names)), colour)
+    assert "?[2J" in shown and "\x1b[2J" not in shown
+    assert ("\x1b[32m" in shown) == colour
 
 
 @pytest.mark.parametrize("ranks", ["[0, 1, ..., 99]", "[[[[", '["a"]', "[" * 9000, [0, 1], {"a": 1}, None])

@@ -21,11 +21,17 @@ def render(document: dict, colour: bool = False) -> str:
     lanes = [(rank, device) for rank in document["ranks"] for device in rank["devices"]]
     if not lanes:
         return "nothing to analyze"
-    lines = _steps_of(*lanes[0]) if len(lanes) == 1 else _devices_of(document, lanes)
-    lines += ["", *_bar(document["total"]["states_ns"], colour), ""]
-    lines += [*_figures(document, lanes), ""]
-    lines += [*collectives_text.lines(document), *_tops([device for _, device in lanes]), *_causes(document)]
-    return "\n".join(wrap(clean(line)) if "\x1b" not in line else line for line in lines)
+    head = _steps_of(*lanes[0]) if len(lanes) == 1 else _devices_of(document, lanes)
+    rest = [*_figures(document, lanes), "", *collectives_text.lines(document)]
+    rest += [*_tops([device for _, device in lanes]), *_causes(document)]
+    # Only the bar may have escapes: names in a trace are anybody's.
+    bar = "\n".join(_bar(document["total"]["states_ns"], colour))
+    parts = _lines([*head, ""]), bar if colour else _lines(bar.split("\n")), _lines(["", *rest])
+    return "\n".join(parts)
+
+
+def _lines(lines: list[str]) -> str:
+    return "\n".join(wrap(clean(line)) for line in lines)
 
 
 def clean(text: str) -> str:
