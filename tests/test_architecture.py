@@ -392,7 +392,7 @@ def in_circles(below: dict[str, set[str]]) -> dict[str, set[str]]:
     return below
 
 
-def test_no_parts_of_a_folder_import_each_other_in_a_circle():
+def test_no_parts_of_a_folder_form_a_circle():
     """Files and folders beside each other, whose own files count with them: each folder has an order from low to high.
 
     The two distributions need not: the commands start the agent, which uses the formats.

@@ -289,7 +289,8 @@ def test_a_replaced_certificate_is_served_without_a_restart(stack):
         assert 0 < expiry - time.time() < 2 * 86_400 + 60
 
 
-def test_no_secret_is_in_a_log_a_command_line_or_a_series(stack):
+def test_no_secret_is_shown(stack):
+    """In a log, a command line or a series."""
     seen = "".join(stack.parts.log(name) for name in stack.parts.started)
     for process in stack.parts.started.values():
         seen += Path(f"/proc/{process.pid}/cmdline").read_text()

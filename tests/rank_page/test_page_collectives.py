@@ -385,7 +385,8 @@ def test_hidden_time_is_unknown(process, why):
     assert (row.hidden_ns, row.hidden_max_ns) == (-1, -1)
 
 
-def test_hidden_time_of_joined_rows_is_known_if_that_of_all_is(process):
+def test_hidden_time_of_joined_rows(process):
+    """The hidden time of joined rows is known if that of all of them is."""
     waited_for(process, 0.001)
     process.call(Group("tp", [0, 1]), [Tensor()])  # It is not waited for.
     found = process.read()

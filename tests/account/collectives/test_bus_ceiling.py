@@ -74,7 +74,8 @@ def test_probe_is_the_ceiling_where_there_is_one():
     assert "bus ≤ 3 GB/s, 75.0 % of the 4 GB/s that goodput probe reached;" in words_of(found)
 
 
-def test_probe_of_one_node_is_the_ceiling_of_a_run_of_that_node():
+def test_probe_of_a_node_is_its_ceiling():
+    """Of a run of that node alone."""
     found = account(probed=4e9, world=2, links=(0, 0))
     assert [ceilings(found)[group][2:] for group in ("dp", "tp")] == [(4e9, "probe")] * 2
 

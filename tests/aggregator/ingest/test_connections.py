@@ -119,7 +119,7 @@ def test_hang_names_the_rank_whose_link_is_stalled():
     assert short(collective, 2) == "link stalled in all_reduce" and short(collective, 1) == ""
 
 
-def test_rank_that_the_link_keeps_in_the_last_call_is_not_named():
+def test_rank_kept_in_the_last_call_is_not_named():
     """The others have gone on to the next call, since what they needed had come through."""
     made = reports({2: row(2, **DEAD)}, sequences=(8, 8, 8, 7), steps=(5, 5, 5, 4))
     hang = document_of(accounts_of(made))["hang"]

@@ -209,7 +209,8 @@ def large_push(number: int) -> bytes:
     return body_of(replace(report, events=marks))
 
 
-def test_failed_transactions_are_logged_when_that_begins_each_minute_and_when_it_ends(caplog):
+def test_failed_transactions_are_logged_once_a_minute(caplog):
+    """When that begins, each minute while it lasts, and when it ends."""
     now = 0.0
     failures = WriteFailures(lambda: now)
     failures.succeeded()

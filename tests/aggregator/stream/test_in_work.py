@@ -83,7 +83,9 @@ def test_end_cancels_what_is_not_done():
     asyncio.run(run())
 
 
-def test_an_error_is_raised_at_the_next_message_and_the_position_stays():
+def test_error_is_raised_at_the_next_message():
+    """The position stays before the message that failed."""
+
     async def run():
         async def fails() -> None:
             raise RuntimeError("unforeseen")

@@ -135,7 +135,7 @@ def test_last_message_is_left_to_a_later_program(monkeypatch):
     asyncio.run(main())
 
 
-def test_pushes_of_a_node_are_merged_in_order_also_where_one_is_tried_again(monkeypatch):
+def test_pushes_of_a_node_stay_in_order(monkeypatch):
     """Another order leaves steps out of the windows, which count a step whose predecessor is known."""
     monkeypatch.setattr(ownership, "RETRY_SECONDS", 0.01)
     first, second, other = (body_of(*story(run, ranks=1)[0]) for run in ("first", "second", "other"))
@@ -152,7 +152,8 @@ def test_pushes_of_a_node_are_merged_in_order_also_where_one_is_tried_again(monk
     asyncio.run(main())
 
 
-def test_what_was_in_work_when_the_partition_was_given_away_is_not_noted(monkeypatch):
+def test_work_of_a_given_partition_is_not_noted(monkeypatch):
+    """What was in work when it was given away."""
     slow, fast = (body_of(*story(run, ranks=1)[0]) for run in ("slow", "fast"))
 
     async def main():
@@ -219,7 +220,7 @@ def given_by(late: dict[int, float], others: dict[str, list[int]], monkeypatch) 
     return asyncio.run(main())
 
 
-def test_partitions_that_are_behind_are_given_at_once_to_one_that_has_less(monkeypatch):
+def test_partitions_behind_are_given_at_once(monkeypatch):
     """Those that are furthest behind, as many as are too much here and too few there; others wait for a settled time."""
     late = {0: 1.0, 1: 4.0, 2: 9.0, 3: 7.0, 4: 5.0, 5: 6.0}
     assert given_by(late, {"b": []}, monkeypatch) == [2, 3, 5, 4]
@@ -258,7 +259,8 @@ def taken_at(expires: float, others: dict[str, list[int]], monkeypatch) -> tuple
     return taken, len(tries)
 
 
-def test_partitions_of_a_killed_aggregator_are_taken_as_soon_as_their_leases_run_out(monkeypatch):
+def test_partitions_are_taken_once_leases_run_out(monkeypatch):
+    """Of a killed aggregator, which gave none away."""
     for expires in (3.0, 4.1, 4.9, 5.3, 6.1):
         taken, tries = taken_at(expires, {"c": [2, 3]}, monkeypatch)
         assert sorted(taken) == [0, 1]

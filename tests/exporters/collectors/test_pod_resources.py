@@ -111,7 +111,7 @@ def claim(path: str, root, **devices: list[str]) -> PodResources:
     return collector
 
 
-def test_claimed_gpus_of_nvidia_go_by_the_number_of_their_device_file(path, tmp_path):
+def test_claimed_nvidia_gpus_go_by_device_file(path, tmp_path):
     """Not by NVML's index, from which it differs on machines with more than one PCI root."""
     for address, minor in (("0000:18:00.0", 1), ("0000:28:00.0", 0)):
         folder = tmp_path / "proc/driver/nvidia/gpus" / address

@@ -67,7 +67,8 @@ def test_copies_to_the_device_beside_what_the_node_reached(tree, clock):
     assert shown["H100"] == {**shown["unknown"], ("goodput_deep_look_h2d_reached_ratio", ("0", "r1")): 0.4}
 
 
-def test_a_file_that_is_no_look_is_counted_and_takes_nothing_from_its_page(tree, ranks):
+def test_file_without_a_look_is_counted(tree, ranks):
+    """Its page loses nothing by it."""
     rank = Rank(tree / "pages")
     with open(deep_look.path_of(str(rank.path)), "w") as file:
         json.dump({**LOOK, "looks": "many"}, file)

@@ -125,7 +125,8 @@ def test_background_time_is_apart(tree, ranks):
     assert ("goodput_phase_seconds_total", ("host", "loader", "0", "r1")) not in found
 
 
-def test_a_scrape_between_two_looks_is_fresh_and_takes_nothing_from_the_next_look(tree, ranks):
+def test_scrape_between_two_polls_is_fresh(tree, ranks):
+    """It takes nothing from the next poll."""
     rank = Rank(tree / "pages")
     ranks.poll()
     rank.step({"forward": MS})

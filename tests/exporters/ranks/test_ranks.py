@@ -169,7 +169,8 @@ def test_a_killed_process_is_dead_within_one_look(tmp_path, processes):
     ranks.close()
 
 
-def test_a_rank_that_died_before_the_agent_came_ends_at_its_last_boundary(tree, ranks, clock):
+def test_rank_that_died_before_the_agent_came(tree, ranks, clock):
+    """It ends at its last boundary."""
     rank = Rank(tree / "pages")
     rank.step({"forward": 7 * MS})
     kill_fixture(tree)
@@ -302,7 +303,8 @@ def test_a_page_replaced_under_its_name_is_a_new_process(tree, ranks):
 # -- removal
 
 
-def test_a_dead_page_is_removed_after_the_grace_and_only_when_settled(tree, ranks, clock):
+def test_dead_page_is_removed_after_the_grace(tree, ranks, clock):
+    """And only when all of it is acknowledged."""
     rank = Rank(tree / "pages")
     rank.step({"forward": MS})
     ranks.poll()
@@ -388,7 +390,8 @@ def test_removal_gives_the_name_back_when_the_page_changed_in_between(tmp_path, 
     assert os.listdir(tmp_path) == ["x.page"] and (tmp_path / "x.page").read_text() == "new"
 
 
-def test_a_page_that_cannot_be_removed_is_retired_and_not_reported_again(tree, ranks, clock, monkeypatch):
+def test_page_that_cannot_be_removed_is_retired(tree, ranks, clock, monkeypatch):
+    """It is not reported again."""
     rank = Rank(tree / "pages")
     rank.step({"forward": MS})
     kill_fixture(tree)
