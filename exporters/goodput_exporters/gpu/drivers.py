@@ -39,7 +39,8 @@ class Options(Struct, frozen=True):
 class Driver(Protocol):
     """Built as `Class(options)`. May have a static method `absence(options)`, which the agent calls every few seconds.
 
-    It returns why there is certainly nothing to sample, from files alone; "" where `open` has to find out.
+    It returns why there is certainly nothing to sample, from files alone; "" where `open` has to find out. One that holds
+    nothing between samples has `is_reopened` False: its process goes on when samples fail, and is not replaced with a wait.
     """
 
     name: str

@@ -33,7 +33,7 @@ MAGIC = b"gp"
 HEADER = struct.Struct("!2scIdQQ")
 OPENED, SAMPLE, ABSENT, FAILED = b"o", b"s", b"n", b"f"
 FULL_SECONDS = 5.0
-# After this many failed samples in a row the driver is opened again, in a new process.
+# After this many failed samples in a row the driver is opened again, in a new process, if that may help it (`Driver`).
 FAILURES_MAX = 5
 STATUS_FAILED, STATUS_ABSENT = 1, 3
 NICENESS = 5
@@ -131,7 +131,7 @@ def run(driver: Driver, pipe: Pipe, interval_seconds: float) -> int:
         if full:
             full_tick = tick + full_ticks
         failures = 0 if send_sample(driver, pipe, full) else failures + 1
-        if failures >= FAILURES_MAX:
+        if failures >= FAILURES_MAX and getattr(driver, "is_reopened", True):
             return STATUS_FAILED
         elapsed = time.monotonic() - start
         late = max(0, math.floor(elapsed / interval_seconds) - tick)

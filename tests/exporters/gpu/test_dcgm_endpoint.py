@@ -7,6 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.node.gpu_events import watch, with_events
+from support.node.node_tree import wait_until
+from support.paths import PYTHONPATH
 from support.servers import http_server
 
 from goodput_exporters.collector import CollectorError, NoData
@@ -17,6 +19,8 @@ from goodput_exporters.gpu.dcgm_endpoint.page import LABEL_SETS_MAX, labels_of, 
 from goodput_exporters.gpu.drivers import Options
 from goodput_exporters.gpu.nvidia import dcgm_fields as fields
 from goodput_exporters.gpu.nvidia import status_codes
+from goodput_exporters.gpu.supervisor import DriverSupervisor
+from goodput_exporters.gpu.worker import FAILURES_MAX
 
 A, B = "GPU-aaaaaaaa-0000-1111-2222-333333333333", "GPU-bbbbbbbb-0000-1111-2222-333333333333"
 
@@ -478,6 +482,24 @@ def test_exporter_restart(clock):
     with pytest.raises(CollectorError):
         driver.sample(True)
     assert before.gpus == driver._gpus
+
+
+def test_exporter_that_was_away_for_long_is_read_at_once(exporter, monkeypatch):
+    """Longer than after which the process of another driver is replaced, with a wait that doubles."""
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
+    exporter.status = 503
+    options = Options(dcgm_endpoint=exporter.url, interval_seconds=0.1)
+    supervisor = DriverSupervisor("dcgm_endpoint", options)
+    supervisor.start()
+    try:
+        wait_until(lambda: len(exporter.requests) > 3 * FAILURES_MAX)
+        away = supervisor.status()
+        assert not away.up and away.counts["problems"] >= FAILURES_MAX and "status 503" in away.problem
+        exporter.status = 200
+        wait_until(lambda: supervisor.status().up)
+        assert sum(supervisor.status().restarts.values()) == 0
+    finally:
+        supervisor.stop(10.0)
 
 
 def test_too_large_page_is_an_error(driver, exporter, monkeypatch):

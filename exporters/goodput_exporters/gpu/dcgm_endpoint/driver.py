@@ -33,6 +33,8 @@ _CHUNK_BYTES = 1 << 16
 
 class DcgmEndpoint:
     name = "dcgm_endpoint"
+    # Each page is requested anew. After an outage of minutes the process would be replaced minutes later.
+    is_reopened = False
 
     def __init__(self, options: Options, monotonic_ns: Callable[[], int] = time.monotonic_ns):
         self._url, self._monotonic_ns = options.dcgm_endpoint, monotonic_ns
