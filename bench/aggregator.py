@@ -74,10 +74,10 @@ def serving(directory: Path):
     serve = [command, "serve", "--listen", "127.0.0.1:0", "--tokens", str(directory / "tokens.json")]
     serve += ["--ledger", f"sqlite:///{directory}/ledger.db"]
     with running(serve, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        yield process.pid, _address(process), tokens
+        yield process.pid, started_address(process), tokens
 
 
-def _address(process) -> str:
+def started_address(process) -> str:
     found = re.search(r"http://\S+", process.stdout.readline())
     if found is None:
         raise RuntimeError("the server did not start")
@@ -88,7 +88,7 @@ def _address(process) -> str:
 def bare():
     command = [sys.executable, "-m", "bench.aggregator_bare"]
     with running(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
-        yield process.pid, _address(process)
+        yield process.pid, started_address(process)
 
 
 @contextlib.contextmanager

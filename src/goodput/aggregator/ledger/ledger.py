@@ -42,7 +42,7 @@ __all__ = ["Ledger", "LedgerError"]
 
 PAGE_EVENTS = 10_000
 # How many rows of a run those who fold them should have in memory.
-ROWS_HELD = 1 << 20
+ROWS_HELD = 1 << 18
 WRITES_AT_ONCE = 500  # rows that the driver is given together
 # Rows of one statement of SQLite, which allows a statement 999 parameters.
 STATEMENT_ROWS_MAX = 64
