@@ -21,7 +21,7 @@ from goodput.account.collectives.arrival_skew import LeastWaits
 from goodput.account.collectives.operation_sums import Operations, comparing, exposed_of, summing
 from goodput.account.collectives.slow_link import SlowLink
 from goodput.account.document_types import Gain, StepLines
-from goodput.account.facts import Facts, Key, RankRange, gaps, gather
+from goodput.account.facts import Criteria, Facts, Key, RankRange, gaps, gather
 from goodput.account.fold import PRODUCTIVE, Fold, PaidOnce
 from goodput.account.hardware import energy_mj, is_cut, states_of
 from goodput.account.loader_summary import LoaderSummary, summarize_loaders
@@ -245,19 +245,22 @@ class Engine:
         self,
         run: Run,
         facts: Facts,
-        fold_type=Fold,
         groups_type=Groups,
         planned: PlannedLimits | None = None,
+        folds: dict[Key, Any] | None = None,
     ):
         """`planned` has what is known of the run's planned phases, where not all rows will be fed."""
         self.run, self.facts = run, facts
         self.planned = PlannedLimits() if planned is None else planned
-        self.folds = {
-            key: fold_type(attempt, *facts.criteria(key), self.planned)
-            for key, attempt in run.attempts.items()
-            if key in facts.bounds  # Not those that have begun since the facts were gathered.
-        }
+        self.folds: dict[Key, Fold] = {} if folds is None else folds
+        for key in run.attempts:
+            if key in facts.bounds:  # Not those that have begun since the facts were gathered.
+                self.begin_fold(key, facts.criteria(key))
         self.groups = groups_type(self.folds)
+
+    def begin_fold(self, key: Key, criteria: Criteria) -> None:
+        """Add the fold of an attempt, which goes by `criteria` (Facts.criteria)."""
+        self.folds[key] = Fold(self.run.attempts[key], *criteria, self.planned)
 
     def copy(self) -> Engine:
         return result_of(self.copying())
@@ -288,7 +291,7 @@ class Engine:
                 yield
             criteria = facts.criteria(key)
             if key not in self.folds:
-                self.folds[key] = Fold(self.run.attempts[key], *criteria, self.planned)
+                self.begin_fold(key, criteria)
                 self.folds[key].final = False
             elif not self.folds[key].fits(*criteria):
                 return False
@@ -331,7 +334,7 @@ class Engine:
         """As `finish`, in slices."""
         run, facts = self.run, self.facts
         yield from self._settling(tails)
-        straggler = yield from sum_stragglers(self.groups)
+        straggler = yield from self.summing_stragglers()
         restarts = {n: Restart(n, facts.starts[n], facts.points[n]) for n in facts.restarts}
         once = PaidOnce(facts)
         ranks = yield from self.summing_ranks(restarts, once)
@@ -369,6 +372,10 @@ class Engine:
         yield
         _count_failures(result, run, facts)
         return result
+
+    def summing_stragglers(self) -> Slices[Straggler]:
+        """The comparison of the ranks once the folds are finished, in slices."""
+        return sum_stragglers(self.groups)
 
     def summing_ranks(self, restarts: dict[int, Restart], once: PaidOnce) -> Slices[Sequence[RankAccount]]:
         """The ranks once the folds are finished, in slices; adds to `restarts` and `once` what they cost."""

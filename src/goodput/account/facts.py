@@ -43,6 +43,10 @@ class Bound:
     first: bool  # `from_ns` is the attempt's own start, not one that was cut
 
 
+# What decides on an attempt's steps: its bound, the last step that counts, how long a wait is a stall, and its restarts.
+Criteria = tuple[Bound, int, int, Restarts]
+
+
 class RankRange(NamedTuple):
     """`count` ranks from `first` on, with the times in which each is expected, in order."""
 
@@ -125,7 +129,7 @@ class Facts:
             return self.end_ns - self.start_ns
         return sum(end_ns - start_ns for start_ns, end_ns in self.expected.ranges[0].spans)
 
-    def criteria(self, key: Key) -> tuple[Bound, int, int, Restarts]:
+    def criteria(self, key: Key) -> Criteria:
         """What decides on an attempt's steps, in the order of Fold's parameters."""
         return self.bounds[key], self.limits[key], self.threshold_ns, self.after[key]
 

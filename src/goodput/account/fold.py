@@ -52,19 +52,9 @@ OTHERS_MAX = 512
 class Fold:
     """The sums of one attempt. Feed `row` or `add` in order, then `finish` once.
 
-    Lists and dictionaries of its own are replaced, never changed, so copies share them.
+    Lists and dictionaries of its own are replaced, never changed: copies share them, and in a columns.fold_table they are
+    made anew whenever they are read.
     """
-
-    # A dictionary of so many attributes would take 1.2 KiB more, of each rank.
-    __slots__ = (
-        *("attempt", "bound", "limit", "threshold_ns", "restarts", "planned", "to_state"),
-        *("number", "last_end_ns", "samples", "last_samples", "compute_ns", "device_ns", "last_device_ns"),
-        *("totals", "outside", "left_out", "left_out_steps", "steps", "clamped", "last_count"),
-        *("exhausted", "final", "top_step", "calm_ns", "stall_ns", "kept", "rest", "ending"),
-        *("kept_steps", "lost_steps", "kept_ns", "saved_ns", "work", "cut", "cut_work", "kept_samples"),
-        *("lost_by", "straggler_ns", "bubble_ns", "matched_ns", "caused_ns", "caused_in_group_ns"),
-        *("throughput", "_first", "_judged", "_others", "_usual"),
-    )
 
     def __init__(
         self,
@@ -83,7 +73,7 @@ class Fold:
         self.restarts = restarts
         self.planned = PlannedLimits() if planned is None else planned
         self._judged: list[tuple[int, int, int]] = []  # (state, began, limit) of long planned phases
-        self.to_state = _states_of_phases(attempt)
+        self.to_state = states_of_phases(attempt)
         self.number, self.last_end_ns, self.samples, self.last_samples = 0, attempt.start_ns, 0, 0
         self.compute_ns = 0  # all compute of the attempt, whatever its state
         self.device_ns = self.last_device_ns = 0  # length of steps that the device clock divided into phases
@@ -165,14 +155,14 @@ class Fold:
             return False
         if any(self._planned_limit(state, at, threshold_ns) != ns for state, at, ns in self._judged):
             return False
-        now = _states_of_phases(self.attempt)
+        now = states_of_phases(self.attempt)
         return now is self.to_state or now[: len(self.to_state)] == self.to_state
 
     def follow(self, bound: Bound, limit: int, threshold_ns: int, restarts) -> None:
         """Continue under these facts, for which `fits` holds."""
         self.bound, self.limit, self.threshold_ns, self.restarts = bound, limit, threshold_ns, restarts
         # Phases may change their state before the first step; later there may only be more of them.
-        self.to_state = _states_of_phases(self.attempt)
+        self.to_state = states_of_phases(self.attempt)
         self.totals, self.outside, self.left_out = (
             padded(t, len(self.to_state)) for t in (self.totals, self.outside, self.left_out)
         )
@@ -248,7 +238,9 @@ class Fold:
         self.saved_ns += inside[CHECKPOINT]
         # An attempt's first step is no measure of its throughput, unless the row has several steps.
         if samples and (count > 1 or not first):
-            self.throughput.add(count, samples, length)
+            throughput = self.throughput
+            throughput.add(count, samples, length)
+            self.throughput = throughput
         if first:
             # Kept with its limit and restarts, which a run log may change where steps are repeated.
             self._first = (step, count, end_ns, length, inside, samples, self.limit, self.restarts)
@@ -269,8 +261,8 @@ class Fold:
     def phase_times(self) -> PhaseTimes:
         """Time in phases of the steps that count, where rows have phases: not in a run log."""
         steps = self.number - self.left_out_steps
-        attempt, columns = self.attempt, (self.totals, self.outside, self.left_out)
-        return PhaseTimes(attempt.phases, attempt.phase_states, steps, *columns)
+        ns = tuple(map(sub, map(sub, self.totals, self.outside), self.left_out))
+        return PhaseTimes(self.attempt.phases, self.attempt.phase_states, steps, ns)
 
     def is_first_step_only(self) -> bool:
         """Whether what is kept is an attempt's first step, of which it is not known yet how much of it was compiling."""
@@ -353,8 +345,9 @@ class Fold:
                 break
 
     def _add_rest(self, state: int, ns: int) -> None:
-        self.rest = list(self.rest)
-        self.rest[state] += ns
+        rest = list(self.rest)
+        rest[state] += ns
+        self.rest = rest
 
     def add_cost(self, restart: int, steps: int, ns: int) -> None:
         before = self.lost_by.get(restart, (0, 0))
@@ -368,7 +361,7 @@ class Fold:
         """
         if self._usual is None and not self._others[0]:
             return
-        usual, work = self._usual or map(_median, self._others)
+        usual, work = self._usual or map(median, self._others)
         excess = min(length - usual, inside[PRODUCTIVE] + inside[UNATTRIBUTED] - work)
         if excess > 0:
             from_compute = min(excess, inside[PRODUCTIVE])
@@ -420,7 +413,7 @@ class Fold:
         lacking = OTHERS_MAX - len(usual)
         self._others = usual, work = ascending(lengths[:lacking], usual), ascending(works[:lacking], work)
         if len(lengths) >= lacking:
-            self._usual, self._others = (_median(usual), _median(work)), (array("I"), array("I"))
+            self._usual, self._others = (median(usual), median(work)), (array("I"), array("I"))
 
     # -- gaps and the tail
 
@@ -507,7 +500,7 @@ def ascending(values: Sequence[int], before: array) -> array:
     return array("I" if not both or (both[0] >= 0 and both[-1] < 1 << 32) else "q", both)
 
 
-def _median(ordered: array) -> int:
+def median(ordered: array) -> int:
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else int((ordered[half - 1] + ordered[half]) / 2)
 
@@ -518,7 +511,7 @@ def state_of(phase: str, user_states: dict[str, str]) -> int:
     return INDEX[state] if state in USER_STATES else UNATTRIBUTED
 
 
-def _states_of_phases(attempt: Attempt) -> tuple[int, ...]:
+def states_of_phases(attempt: Attempt) -> tuple[int, ...]:
     """The state of each of an attempt's phases, the same object for ranks whose phases are alike."""
     return _states_of(attempt.phases, tuple(attempt.phase_states.items()))
 

@@ -68,7 +68,7 @@ class Groups:
         """The ranks whose steps are compared with each other's: a group, all ranks in a pipeline."""
         return self._group[key]
 
-    def copy(self, folds: dict[Key, Fold]) -> Groups:
+    def copy(self, folds: Mapping[Key, Fold]) -> Groups:
         """An independent copy, over copies of the folds."""
         other = copy(self)
         other.folds = folds

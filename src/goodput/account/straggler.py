@@ -9,13 +9,13 @@ Stragglers in Large Model Training Using What-if Analysis" (2025); with one coll
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import sub
 from statistics import median
 
-from goodput.account.fold import COMMUNICATION
+from goodput.account.fold import COMMUNICATION, Fold
 from goodput.account.rank_groups import Groups, Key
 from goodput.account.slow_ranks.comparable import ComparableSums, less
 from goodput.account.slow_ranks.onset import Onset
@@ -51,7 +51,7 @@ class Straggler:
     caused_ns: dict[int, int] = field(default_factory=dict)  # by rank
     by_host_ns: dict[str, int] = field(default_factory=dict)
     by_stage_ns: dict[int, int] = field(default_factory=dict)
-    own_ns: dict[Key, list[int]] = field(default_factory=dict)  # per state, of whole kept steps
+    own_ns: Mapping[Key, list[int]] = field(default_factory=dict)  # per state, of whole kept steps
     steps: dict[Key, float] = field(default_factory=dict)  # their number
     units: dict[Key, Unit] = field(default_factory=dict)
     groups: dict[int, str] = field(default_factory=dict)  # by rank, of its newest attempt
@@ -59,8 +59,10 @@ class Straggler:
     caused_in_group_ns: dict[int, int] = field(default_factory=dict)  # of `caused_ns`, in its own group
     stage_caused_ns: dict[int, int] = field(default_factory=dict)  # by a stage, not by one of its ranks
     onsets: dict[Key, Onset] = field(default_factory=dict)
-    phases: dict[Key, PhaseTimes] = field(default_factory=dict)
-    phases_before: dict[Key, PhaseTimes] = field(default_factory=dict)  # those up to where these sums begin
+    phases: Mapping[Key, PhaseTimes] = field(default_factory=dict)
+    phases_before: Mapping[Key, PhaseTimes] = field(
+        default_factory=dict
+    )  # those up to where these sums begin
     spans: dict[Key, tuple[int | None, int]] = field(default_factory=dict)  # known steps: (after, up to)
     comparable: ComparableSums | None = field(default=None, compare=False)  # of a live account
 
@@ -195,10 +197,15 @@ class Straggler:
         for key in self._attempts.get(rank, ()):
             yield key, self._own_means(self._peers[self._unit_of(key)], key)
 
+    @cached_property
+    def _means(self) -> dict[Key, float]:
+        """Own time per step of the attempts that made some."""
+        return {key: sum(self.own_ns[key]) / steps for key, steps in self.steps.items() if steps}
+
     def _own_means(self, peers: list[Key], key: Key) -> dict[Key, float]:
         """Own time per step of those peers that are to be compared with `key`."""
         steps, span = self.steps[key], self.spans.get(key)
-        means = {one: sum(self.own_ns[one]) / self.steps[one] for one in peers}
+        means = {one: self._means[one] for one in peers}
         same = {one: mean for one, mean in means.items() if self.spans.get(one) == span}
         if len(same) > 1 and span is not None:
             return same
@@ -356,22 +363,24 @@ def _shares(caused_ns: dict, waited_ns: int) -> list[tuple]:
 
 def sum_stragglers(groups: Groups) -> Slices[Straggler]:
     """Move each fold's excess communication from `communication` to `straggler`, and sum up over ranks."""
-    result = Straggler(onsets=groups.onsets, stage_caused_ns=dict(groups.stage_caused_ns))
+    own_ns: dict[Key, list[int]] = {}
+    phases: dict[Key, PhaseTimes] = {}
+    result = Straggler(
+        own_ns=own_ns, phases=phases, onsets=groups.onsets, stage_caused_ns=dict(groups.stage_caused_ns)
+    )
     for stage, ns in groups.stage_caused_ns.items():
         _add(result.by_stage_ns, stage, ns)
     yield
-    newest = dict(sorted(groups.folds))
-    for (rank, number), onset in groups.onsets.items():
-        if onset.slow and number != newest[rank]:
-            onset.end(groups.folds[rank, number].top_step)
+    end_onsets(groups, sorted(groups.folds))
     yield
     for at, ((rank, number), fold) in enumerate(sorted(groups.folds.items())):
         if at % AT_A_TIME == 0:
             yield
-        kept = fold.kept = list(fold.kept)
+        kept = list(fold.kept)
         kept[COMMUNICATION] -= fold.straggler_ns + fold.bubble_ns
         kept[_STRAGGLER] += fold.straggler_ns
         kept[_BUBBLE] += fold.bubble_ns
+        fold.kept = kept
         group = result.groups[rank] = fold.attempt.group_name()
         stage = fold.attempt.stage if number in groups.pipelines else None
         if stage is not None:
@@ -379,11 +388,7 @@ def sum_stragglers(groups: Groups) -> Slices[Straggler]:
         result.length_ns += fold.matched_ns
         result.waited_ns += fold.straggler_ns
         if fold.caused_ns:
-            _add(result.caused_ns, rank, fold.caused_ns)
-            _add(result.caused_in_group_ns, rank, fold.caused_in_group_ns)
-            _add(result.by_host_ns, fold.attempt.host, fold.caused_ns)
-            if fold.attempt.stage is not None:
-                _add(result.by_stage_ns, fold.attempt.stage, fold.caused_ns)
+            add_caused(result, rank, fold)
         # One that crosses the bound counts in part where its row is known, and not at all where it is not known yet.
         own, work = list(map(sub, kept, fold.cut)), fold.work - fold.cut_work
         for i in NOT_OWN:
@@ -391,9 +396,26 @@ def sum_stragglers(groups: Groups) -> Slices[Straggler]:
         if fold.is_first_step_only():
             own, work = [0] * len(own), 0.0
         key = rank, number
-        result.own_ns[key], result.steps[key], result.units[key] = own, work, (group, stage)
-        result.phases[key] = fold.phase_times()
+        own_ns[key], result.steps[key], result.units[key] = own, work, (group, stage)
+        phases[key] = fold.phase_times()
     return result
+
+
+def end_onsets(groups: Groups, keys: list[Key]) -> None:
+    """End those of attempts that were followed by another; `keys` are all attempts, in order."""
+    newest = dict(keys)
+    for (rank, number), onset in groups.onsets.items():
+        if onset.slow and number != newest[rank]:
+            onset.end(groups.folds[rank, number].top_step)
+
+
+def add_caused(result: Straggler, rank: int, fold: Fold) -> None:
+    """Add what others waited for an attempt."""
+    _add(result.caused_ns, rank, fold.caused_ns)
+    _add(result.caused_in_group_ns, rank, fold.caused_in_group_ns)
+    _add(result.by_host_ns, fold.attempt.host, fold.caused_ns)
+    if fold.attempt.stage is not None:
+        _add(result.by_stage_ns, fold.attempt.stage, fold.caused_ns)
 
 
 def _add(into: dict, key, ns: float) -> None:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 from goodput.account.account import Engine, Restart
 from goodput.account.attempts import Run
-from goodput.account.facts import Facts
-from goodput.account.fold import Fold, PaidOnce
+from goodput.account.facts import Criteria, Facts, Key
+from goodput.account.fold import PaidOnce
 from goodput.account.stall_threshold import PlannedLimits
+from goodput.account.states import vector
+from goodput.account.straggler import Straggler
+from goodput.columns.finish import finishing
+from goodput.columns.fold_table import FoldTable, RowFold
 from goodput.columns.groups import ColumnGroups
 from goodput.columns.rank_columns import ColumnRanks, summing_ranks
-from goodput.slices import Slices
+from goodput.columns.stragglers import summing_stragglers
+from goodput.slices import Slices, result_of
 
 
 class ColumnEngine(Engine):
     """Feed it with `columns.fold.fold_columns`."""
+
+    folds: FoldTable  # type: ignore[assignment]
+    groups: ColumnGroups
 
     def __init__(
         self,
@@ -21,9 +31,49 @@ class ColumnEngine(Engine):
         facts: Facts,
         planned: PlannedLimits | None = None,
         groups_type: type[ColumnGroups] = ColumnGroups,
-        fold_type: type[Fold] = Fold,
+        fold_type: type[RowFold] = RowFold,
     ):
-        super().__init__(run, facts, fold_type, groups_type, planned)
+        planned = PlannedLimits() if planned is None else planned
+        super().__init__(run, facts, groups_type, planned, FoldTable(planned, fold_type, len(run.attempts)))
+
+    def begin_fold(self, key: Key, criteria: Criteria) -> None:
+        self.folds.begin(key, self.run.attempts[key], criteria)
+
+    def copy(self) -> ColumnEngine:
+        return result_of(self.copying())
+
+    def following(self, facts: Facts) -> Slices[bool]:
+        if self.groups.late:
+            return False
+        keys = [key for key in self.run.attempts if key in facts.bounds]
+        known = [key for key in keys if key in self.folds]
+        if known and not self.folds.follow(self.folds.rows(known), list(map(facts.criteria, known))):
+            return False
+        yield
+        for key in keys if len(known) < len(keys) else ():
+            if key not in self.folds:
+                self.begin_fold(key, facts.criteria(key))
+                self.folds[key].final = False
+        self.facts = facts
+        self.groups.find_members()
+        yield
+        return not self.groups.late
+
+    def copying(self) -> Slices[ColumnEngine]:
+        other = copy(self)
+        other.planned, other.folds = self.planned.copy(), self.folds.copy()
+        other.folds.planned = other.planned
+        yield
+        other.groups = self.groups.copy(other.folds)
+        return other
+
+    def _settling(self, tails: dict[Key, list[int]] | None) -> Slices[None]:
+        keys, firsts = yield from finishing(self, tails, vector())
+        self.groups.add_firsts(keys, firsts)
+        yield from self.groups.flushing()
+
+    def summing_stragglers(self) -> Slices[Straggler]:
+        return summing_stragglers(self.groups)
 
     def summing_ranks(self, restarts: dict[int, Restart], once: PaidOnce) -> Slices[ColumnRanks]:
         return summing_ranks(self, restarts, once)

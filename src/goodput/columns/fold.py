@@ -10,6 +10,7 @@ its place between the others. With the comparison of ranks a step costs 1.3 us w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import pairwise
 from operator import add
 
@@ -30,12 +31,16 @@ from goodput.account.resume import KEEP_ALL
 from goodput.account.stall_threshold import NOTED_NS
 from goodput.account.states import INDEX, PLANNED, STATES
 from goodput.columns.attempts import row_of
+from goodput.columns.fold_table import UNKNOWN, FoldTable
 from goodput.columns.groups import Compared, Times
+from goodput.columns.peak_throughput import add_steps
 from goodput.slices import Slices, result_of
 from goodput.wire.step_blocks import DEVICE, END, NUMBER, SAMPLES, STEP, TOTALS
 
 # Rows and attempts that are folded together, so that memory and the time until the next slice stay bounded.
 ROWS_AT_ONCE, ATTEMPTS_AT_ONCE = 16_384, 192
+# Where an attempt has so many pieces it is cheaper to fold them outside of the table.
+LENT_PIECES = 6
 # A step with more samples is folded alone, so that their sum cannot leave int64.
 _SAMPLES_MAX = 1 << 40
 # Kinds of rows, see _Steps.kinds.
@@ -97,20 +102,20 @@ class _Steps:
     `begins` has the first row of each attempt and, last, the number of rows.
     """
 
-    def __init__(self, folds: Sequence[Fold], to_state: Sequence[int], values: list[np.ndarray]):
-        self.folds = folds
+    def __init__(self, table: FoldTable, at: np.ndarray, to_state: Sequence[int], values: list[np.ndarray]):
+        self.table, self.at = table, at
         self.values = np.concatenate(values, axis=1)
         counts = [part.shape[1] for part in values]
         self.begins = np.concatenate(([0], np.cumsum(counts)))
-        self.attempt = np.repeat(np.arange(len(folds)), counts)
+        self.attempt = np.repeat(np.arange(len(at)), counts)
         firsts, width = self.begins[:-1], (len(self.values) - TOTALS) // 2
         before = np.zeros_like(self.values)
         before[:, 1:] = self.values[:, :-1]
-        before[:, firsts] = np.array([_last_row(fold, width) for fold in folds], np.int64).T
+        before[:, firsts] = _last_rows(table, at, width)
         self.end = self._latest(self.values[END], firsts)
         self.began = np.empty_like(self.end)
         self.began[1:] = self.end[:-1]
-        self.began[firsts] = [fold.last_end_ns for fold in folds]
+        self.began[firsts] = table.last_end_ns[at]
         self.spent = self.values[END] - self.began
         grown = self.values - before
         self.count, self.device = grown[NUMBER], grown[DEVICE]
@@ -119,7 +124,7 @@ class _Steps:
 
     def _latest(self, end: np.ndarray, firsts: np.ndarray) -> np.ndarray:
         """The latest end so far in each attempt."""
-        later = [fold.last_end_ns for fold in self.folds]
+        later = self.table.last_end_ns[self.at]
         if (np.diff(end) >= 0).all() and (end[firsts] >= later).all():
             return end
         found = end.copy()
@@ -146,21 +151,21 @@ class _Steps:
     def kinds(self) -> np.ndarray:
         """ORDINARY for rows that can be added up, since no rule moves a part of their time, BEYOND for those of them that
         begin after their bound, OTHER for all others."""
-        folds, of = self.folds, self.attempt
-        from_ns, to_ns, limit, threshold = (
+        table, of = self.table, self.attempt
+        bounds, thresholds = (table.of(name, self.at) for name in ("bound", "threshold_ns"))
+        from_ns, to_ns, threshold = (
             np.array(one, np.int64)[of]
             for one in (
-                [fold.bound.from_ns for fold in folds],
-                [fold.bound.to_ns for fold in folds],
-                [fold.limit for fold in folds],
-                [min(fold.threshold_ns, KEEP_ALL) for fold in folds],
+                [bound.from_ns for bound in bounds],
+                [bound.to_ns for bound in bounds],
+                [min(threshold, KEEP_ALL) for threshold in thresholds],
             )
         )
         found = (self.count == 1) & (self.spent >= 0) & self.fits & (self.samples < _SAMPLES_MAX)
         found &= self.length + self.before == self.spent
         found &= (self.unplanned <= threshold) & (self.unplanned_before <= threshold)
-        found &= (self.spent <= NOTED_NS) & (self.values[STEP] <= limit)
-        found[[begin for begin, fold in zip(self.begins, folds, strict=False) if not fold.steps]] = False
+        found &= (self.spent <= NOTED_NS) & (self.values[STEP] <= table.limit[self.at][of])
+        found[self.begins[:-1][table.steps[self.at] == 0]] = False
         # A step without length at the start or the end of its bound counts by another rule.
         is_within = (self.began >= from_ns) & (self.end <= to_ns) & (self.end > from_ns)
         is_beyond = (self.began >= to_ns) & (self.end > to_ns)
@@ -184,11 +189,14 @@ class _Steps:
         return Compared(self.values[STEP], communication, own, self.length)
 
 
-def _last_row(fold: Fold, width: int) -> list[int]:
-    """What the attempt's next row is compared with, by column."""
-    found = [fold.number, 0, 0, 0, fold.last_samples, fold.last_device_ns, 0, 0]
-    for total, outside in zip(padded(fold.totals, width), padded(fold.outside, width), strict=True):
-        found += (total, outside)
+def _last_rows(table: FoldTable, at: np.ndarray, width: int) -> np.ndarray:
+    """What the next row of each attempt is compared with: (columns, attempts)."""
+    table.widen(width)
+    found = np.zeros((TOTALS + 2 * width, len(at)), np.int64)
+    found[NUMBER], found[SAMPLES], found[DEVICE] = (
+        own[at] for own in (table.number, table.last_samples, table.last_device_ns)
+    )
+    found[TOTALS::2], found[_OUTSIDE::2] = table.totals[at, :width].T, table.outside[at, :width].T
     return found
 
 
@@ -202,19 +210,25 @@ def _by_state(phases: np.ndarray, to_state: Sequence[int]) -> dict[int, np.ndarr
 
 
 def _fold_alike(engine, to_state: tuple[int, ...], parts: list[tuple[Key, np.ndarray]]) -> None:
-    keys = [key for key, _ in parts]
-    folds = [engine.folds[key] for key in keys]
-    tops = [fold.top_step for fold in folds]
-    steps = _Steps(folds, to_state, [values for _, values in parts])
+    keys, table = [key for key, _ in parts], engine.folds
+    at = table.rows(keys)
+    tops = table.top_step[at].tolist()
+    steps = _Steps(table, at, to_state, [values for _, values in parts])
     kinds = steps.kinds()
     pieces = _Pieces(steps, kinds)
-    for key, fold, first, last in zip(keys, folds, pieces.firsts, pieces.firsts[1:], strict=False):
-        for piece in range(first, last):
-            if pieces.kinds[piece] == OTHER:
-                engine.row(key, row_of(pieces.last_rows[piece]))
-            else:
-                pieces.add(fold, piece)
-        fold.note_exhausted(pieces.last_rows[last - 1][STEP])
+    whole = pieces.are_whole()
+    pieces.add_whole(table, at[whole], whole)
+    for place in np.flatnonzero(~whole).tolist():
+        own = range(pieces.firsts[place], pieces.firsts[place + 1])
+        with table.lent(keys[place]) if len(own) >= LENT_PIECES else nullcontext():
+            for piece in own:
+                if pieces.kinds[piece] == OTHER:
+                    engine.row(keys[place], row_of(pieces.last_rows[:, piece].tolist()))
+                else:
+                    pieces.add(table[keys[place]], piece)
+    for place in np.flatnonzero(table.final[at]).tolist():
+        step = int(pieces.last_rows[STEP, pieces.firsts[place + 1] - 1])
+        table[keys[place]].note_exhausted(step)
     chosen, compared = kinds == ORDINARY, steps.compared()
     engine.groups.take_times(keys, steps.times(chosen), Compared(*(one[chosen] for one in compared)))
     engine.groups.add_columns(keys, tops, steps.begins, chosen, compared)
@@ -235,7 +249,7 @@ class _Pieces:
         self.bounds = bounds.tolist()
         self.firsts = np.searchsorted(bounds, steps.begins).tolist()
         self.kinds = kinds[begins].tolist()
-        self.last_rows = steps.values[:, bounds[1:] - 1].T.tolist()
+        self.last_rows = steps.values[:, bounds[1:] - 1]
 
         def sums(values: np.ndarray) -> np.ndarray:
             return np.add.reduceat(values, begins)
@@ -262,17 +276,70 @@ class _Pieces:
                 np.maximum.reduceat(steps.values[STEP], begins),
                 steps.end[bounds[1:] - 1],
             )
-        ).T.tolist()
-        self._lengths, self._samples = steps.length.tolist(), steps.samples.tolist()
-        self._works = steps.work().tolist()
+        )
+        self._lengths, self._samples, self._works = steps.length, steps.samples, steps.work()
+
+    def are_whole(self) -> np.ndarray:
+        """The attempts whose rows are one piece of ordinary rows."""
+        firsts = np.array(self.firsts)
+        return (np.diff(firsts) == 1) & (np.array(self.kinds)[firsts[:-1]] == ORDINARY)
+
+    def add_whole(self, table: FoldTable, at: np.ndarray, whole: np.ndarray) -> None:
+        """Add the rows of attempts that are one piece, all at once."""
+        if not len(at):
+            return
+        pieces = np.array(self.firsts)[:-1][whole]
+        rows = self.last_rows[:, pieces]
+        kept_ns, saved_ns, compute_ns, device_ns, samples, calm_ns, top_step, end_ns = self.sums[:, pieces]
+        bounds = np.array(self.bounds)
+        begins, counts = bounds[pieces], np.diff(bounds)[pieces]
+        table.number[at], table.last_samples[at], table.last_device_ns[at] = (
+            rows[column] for column in (NUMBER, SAMPLES, DEVICE)
+        )
+        for name, values in (("totals", rows[TOTALS::2]), ("outside", rows[_OUTSIDE::2])):
+            own = getattr(table, name)
+            own[at, : len(values)], own[at, len(values) :] = values.T, 0
+        table.last_count[at], table.last_end_ns[at] = 1, end_ns
+        table.top_step[at] = np.maximum(table.top_step[at], top_step)
+        table.calm_ns[at] = np.maximum(table.calm_ns[at], calm_ns)
+        table.steps[at] += counts
+        table.saved_ns[at] += saved_ns
+        table.kept_steps[at] += counts
+        table.work[at] += counts
+        table.kept[at] += self.kept[pieces]
+        table.rest[at] += self.rest[pieces]
+        table.kept_ns[at] += kept_ns
+        table.device_ns[at] += device_ns
+        table.kept_samples[at] += samples
+        table.add_to("samples", at, samples)
+        table.add_to("compute_ns", at, compute_ns)
+        for count in np.unique(counts).tolist():
+            some = counts == count
+            places = begins[some, None] + np.arange(count)
+            self._note_lengths(table, at[some], places)
+
+    def _note_lengths(self, table: FoldTable, at: np.ndarray, places: np.ndarray) -> None:
+        """Note how long the steps of attempts took that have as many: (attempts, steps)."""
+        lengths, samples = self._lengths[places], self._samples[places]
+        slower = ~add_steps(table, at, samples, lengths)
+        for place in np.flatnonzero(slower & samples.any(axis=1)).tolist():
+            fold = table.row(int(at[place]))
+            throughput = fold.throughput
+            throughput.add_steps(samples[place].tolist(), lengths[place].tolist())
+            fold.throughput = throughput
+        unknown = np.flatnonzero(table.usual[at, 0] == UNKNOWN)
+        works = self._works[places[unknown]].tolist()
+        for one, length, work in zip(at[unknown].tolist(), lengths[unknown].tolist(), works, strict=True):
+            table.row(one).note_usual(length, work)
 
     def add(self, fold: Fold, piece: int) -> None:
         """Add a piece of ordinary rows, or of rows beyond the bound, to its attempt's fold."""
         low, high, width = self.bounds[piece], self.bounds[piece + 1], len(fold.to_state)
-        row, count = self.last_rows[piece], high - low
+        row, count = self.last_rows[:, piece].tolist(), high - low
         kept_ns, saved_ns, compute_ns, device_ns, samples, calm_ns, top_step, fold.last_end_ns = self.sums[
-            piece
-        ]
+            :, piece
+        ].tolist()
+        lengths, works = self._lengths[low:high].tolist(), self._works[low:high].tolist()
         fold.number, fold.last_samples, fold.last_device_ns = row[NUMBER], row[SAMPLES], row[DEVICE]
         before, fold.totals = (fold.totals, fold.outside), padded(tuple(row[TOTALS::2]), width)
         fold.outside = padded(tuple(row[_OUTSIDE::2]), width)
@@ -284,8 +351,8 @@ class _Pieces:
         if self.kinds[piece] == ORDINARY:
             fold.kept_steps += count
             fold.work += count
-            fold.kept = list(map(add, fold.kept, self.kept[piece]))
-            fold.rest = list(map(add, fold.rest, self.rest[piece]))
+            fold.kept = list(map(add, fold.kept, self.kept[piece].tolist()))
+            fold.rest = list(map(add, fold.rest, self.rest[piece].tolist()))
             fold.kept_ns += kept_ns
             fold.device_ns += device_ns
             fold.kept_samples += samples
@@ -293,13 +360,15 @@ class _Pieces:
             fold.leave_out(count, *before)
         if samples:
             fold.samples += samples
-            fold.throughput.add_steps(self._samples[low:high], self._lengths[low:high])
-        fold.note_usual(self._lengths[low:high], self._works[low:high])
+            throughput = fold.throughput
+            throughput.add_steps(self._samples[low:high].tolist(), lengths)
+            fold.throughput = throughput
+        fold.note_usual(lengths, works)
 
 
-def _vectors(sums: Mapping[int, np.ndarray], count: int) -> list[list[int]]:
+def _vectors(sums: Mapping[int, np.ndarray], count: int) -> np.ndarray:
     """`count` vectors of ns per state from sums by state."""
-    found = np.zeros((len(STATES), count), np.int64)
+    found = np.zeros((count, len(STATES)), np.int64)
     for state, own in sums.items():
-        found[state] = own
-    return found.T.tolist()
+        found[:, state] = own
+    return found

@@ -13,6 +13,7 @@ import numpy as np
 
 from goodput.account.rank_groups import Groups, Key
 from goodput.account.slow_ranks.onset import HIT_RATIO_MIN, SPREADS_MIN, Onset
+from goodput.columns.fold_table import UNKNOWN, FoldTable
 from goodput.slices import AT_A_TIME, Slices, result_of
 
 
@@ -72,6 +73,8 @@ class Entries:
 class ColumnGroups(Groups):
     """Groups that also take many steps at once. Steps are settled by `sweeping`, `sweep_many` and `flushing` alone."""
 
+    folds: FoldTable  # type: ignore[assignment]
+
     def __init__(self, folds):
         self._columns: list[tuple[list[Key], np.ndarray, Compared]] = []  # keys, place among them by entry
         self._single: list[tuple] = []  # (key, step, count, *compared)
@@ -127,6 +130,17 @@ class ColumnGroups(Groups):
             self._columns.append((keys, place[chosen], Compared(*(one[chosen] for one in compared))))
             self._new += int(chosen.sum())
 
+    def add_firsts(self, keys: list[Key], firsts: Compared) -> None:
+        """Add the first step of each of these attempts, which comes late."""
+        groups = [self.group_of(key) for key in keys]
+        compared = [len(self.members[group]) > 1 for group in groups]
+        for group, is_compared, step in zip(groups, compared, firsts.step.tolist(), strict=True):
+            if not is_compared:
+                self.settled[group] = max(step, self.settled.get(group, -1))
+        place = np.flatnonzero(compared)
+        if len(place):
+            self._columns.append((keys, place, Compared(*(one[place] for one in firsts))))
+
     def take_times(self, keys: list[Key], times: Times, compared: Compared) -> None:
         """These steps of these attempts were folded at once. For subclasses."""
 
@@ -149,6 +163,21 @@ class ColumnGroups(Groups):
 
     def _sweep_if_due(self) -> None:
         """Not yet: an attempt's steps before this one may not have been added."""
+
+    def _held_of(self, group: tuple[int, str]) -> set[tuple[int, int]]:
+        table = self.folds
+        at = table.rows(self.members[group])
+        length = table.first_length[at]
+        from_ns = np.array([bound.from_ns for bound in table.of("bound", at)], np.int64)
+        held = at[(length != UNKNOWN) & (table.first_end_ns[at] - (length != 0) >= from_ns)]
+        pairs = np.unique(np.stack((table.first_step[held], table.first_count[held])), axis=1)
+        return set(zip(*pairs.tolist(), strict=True))
+
+    def _low(self, group: tuple[int, str]) -> int | None:
+        members = self.members[group]
+        at = self.folds.rows(members)
+        going = [self._passed.get(members[place], -1) for place in np.flatnonzero(~self.folds.exhausted[at])]
+        return min(going, default=None)
 
     def _taken(self) -> set[int]:
         waiting = {number for keys, *_ in self._columns for _, number in keys}
@@ -251,15 +280,11 @@ class ColumnGroups(Groups):
         sums = np.zeros((3, len(self._keys)), np.int64)
         for own, values in zip(sums, (waited, caused, entries.length), strict=True):
             np.add.at(own, entries.rank, values)
-        ranks = np.flatnonzero(sums.any(axis=0))
-        for rank, waited_ns, caused_ns, length_ns in zip(
-            ranks.tolist(), *sums[:, ranks].tolist(), strict=True
-        ):
-            fold = self.folds[self._keys[rank]]
-            fold.straggler_ns += waited_ns
-            fold.caused_ns += caused_ns
-            fold.caused_in_group_ns += caused_ns
-            fold.matched_ns += length_ns
+        at = self.folds.rows(self._keys)
+        self.folds.straggler_ns[at] += sums[0]
+        self.folds.matched_ns[at] += sums[2]
+        for name in ("caused_ns", "caused_in_group_ns"):
+            self.folds.add_to(name, at, sums[1])
 
     def _note_waited(self, entries: Entries, waited: np.ndarray) -> None:
         """Called with the ns of each entry's communication that were waiting for others. For subclasses."""

@@ -12,15 +12,17 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from goodput.account.account import DECLARED_KEPT, Engine, Restart, peak_of, typical
+from goodput.account.account import DECLARED_KEPT, Restart, peak_of, typical
 from goodput.account.attempts import Attempt
 from goodput.account.collectives.operation_sums import STATES as EXPOSED_STATES
 from goodput.account.collectives.operation_sums import Exposed, OperationSums
 from goodput.account.facts import RankRange, gaps
-from goodput.account.fold import Fold, PaidOnce
+from goodput.account.fold import PaidOnce
 from goodput.account.hardware import add_launch, energy_mj
 from goodput.account.ranks import RankAccount, RankColumns
 from goodput.account.states import BEGINNING, INDEX, NOTHING, STATES
+from goodput.columns.fold_table import FoldTable
+from goodput.columns.peak_throughput import rates
 from goodput.defaults import ESTIMATED_LOADER, ESTIMATED_OPTIMIZER
 from goodput.slices import AT_A_TIME, Slices
 
@@ -167,7 +169,7 @@ def exact_sums(rows: np.ndarray) -> list[int]:
     return [(one << _HALF_BITS) + other for one, other in zip(high.tolist(), low.tolist(), strict=True)]
 
 
-def summing_ranks(engine: Engine, restarts: dict[int, Restart], once: PaidOnce) -> Slices[ColumnRanks]:
+def summing_ranks(engine, restarts: dict[int, Restart], once: PaidOnce) -> Slices[ColumnRanks]:
     """The ranks of an engine whose folds are finished, in slices; adds to `restarts` and `once` what they cost."""
     facts, sums = engine.facts, _Sums(engine)
     yield
@@ -197,31 +199,34 @@ def summing_ranks(engine: Engine, restarts: dict[int, Restart], once: PaidOnce) 
 class _Sums:
     """The attempts of all expected ranks, in the order of ranks and of their starts; `of` has the place of each's rank."""
 
-    def __init__(self, engine: Engine):
+    def __init__(self, engine):
         by_rank = engine.facts.by_rank
         self.ranges: list[RankRange] = list(engine.facts.expected.apart(by_rank))
         self.own: list[list[Attempt]] = [by_rank.get(some.first, []) for some in self.ranges]
         self.attempts = [attempt for own in self.own for attempt in own]
-        self.folds: list[Fold] = [engine.folds[one.rank, one.attempt] for one in self.attempts]
+        self.table: FoldTable = engine.folds
+        self.at = self.table.rows([(one.rank, one.attempt) for one in self.attempts])
         self.of = np.repeat(np.arange(len(self.own)), list(map(len, self.own)))
 
-    def _summed(self, values: Sequence, zero: float = 0) -> list:
+    def _summed(self, values: np.ndarray) -> np.ndarray:
         """By rank the sum of what its attempts have."""
-        found = [zero] * len(self.own)
-        for at, value in zip(self.of.tolist(), values, strict=True):
-            found[at] += value
+        found = np.zeros(len(self.own), values.dtype)
+        np.add.at(found, self.of, values)
+        return found
+
+    def _any(self, values: list[bool]) -> np.ndarray:
+        """By rank whether one of its attempts has it."""
+        found = np.zeros(len(self.own), bool)
+        found[self.of[np.array(values, bool)]] = True
         return found
 
     def states_by_attempt(self) -> np.ndarray:
         """ns by attempt and state."""
-        kept, rest = (
-            np.array([getattr(fold, name) for fold in self.folds], np.int64).reshape(-1, len(STATES))
-            for name in ("kept", "rest")
-        )
-        states = kept + rest
-        for at, (attempt, fold) in enumerate(zip(self.attempts, self.folds, strict=True)):
+        states = self.table.kept[self.at] + self.table.rest[self.at]
+        compute_ns = self.table.of("compute_ns", self.at)
+        for at, attempt in enumerate(self.attempts):
             if attempt.hardware.get("idle_ns"):
-                states[at] = add_launch(attempt, fold.compute_ns, states[at].tolist())
+                states[at] = add_launch(attempt, compute_ns[at], states[at].tolist())
         return states
 
     def declared(self, typical: tuple[int, float | None]) -> dict[str, list]:
@@ -254,14 +259,19 @@ class _Sums:
             if number in restarts:
                 restarts[number].devices += len(places) * each
                 restarts[number].startup_gpu_ns += sum(spent[i] for i in BEGINNING)
-        for fold, rank in zip(self.folds, self.of.tolist(), strict=True):
-            for number, (steps, ns) in fold.lost_by.items():
+        lost = self.table.rare["lost_by"]
+        for at, rank in zip(self.at.tolist() if lost else (), self.of.tolist(), strict=False):
+            for number, (steps, ns) in lost.get(at, {}).items():
                 restarts[number].lost_steps += steps
                 restarts[number].lost_gpu_ns += ns * devices[rank]
 
     def _endings(self, places: list[int], devices: int) -> list[int]:
-        endings = np.array([self.folds[at].ending for at in places], np.int64)
-        return [ns * devices for ns in exact_sums(endings)]
+        ending = self.table.ending
+        return (
+            NOTHING
+            if ending is None
+            else [ns * devices for ns in exact_sums(ending[self.at[np.array(places)]])]
+        )
 
     def add_energy(self, columns: dict[str, list], states: np.ndarray) -> np.ndarray | None:
         """The energy of each rank, and by state the time that it covers."""
@@ -285,37 +295,39 @@ class _Sums:
         begins = [end - len(own) for end, own in zip(ends, self.own, strict=True)]
         return ExposedColumns(begins, ends, [one.collectives for one in self.attempts], ns, units)
 
-    def by_rank(self) -> dict[str, list]:
+    def by_rank(self) -> dict[str, list | np.ndarray]:
         """What each rank's attempts have in sum."""
-        attempts, folds = self.attempts, self.folds
-        names = ("kept_steps", "lost_steps", "kept_ns", "saved_ns", "device_ns")
-        found = {name: self._summed([getattr(fold, name) for fold in folds]) for name in names}
-        found["kept_samples"] = self._summed([fold.kept_samples for fold in folds], 0.0)
+        attempts, table = self.attempts, self.table
+        names = ("kept_steps", "lost_steps", "kept_ns", "saved_ns", "device_ns", "kept_samples")
+        found: dict[str, list | np.ndarray] = {
+            name: self._summed(getattr(table, name)[self.at]) for name in names
+        }
+        work = table.work[self.at]
         for name, per_step in (("flops", "flops_per_step"), ("hardware_flops", "hardware_flops_per_step")):
             declared = [getattr(one, per_step) for one in attempts]
-            sums = self._summed(
-                [fold.work * (each or 0.0) for fold, each in zip(folds, declared, strict=True)], 0.0
-            )
+            sums = self._summed(work * np.array([each or 0.0 for each in declared], float)).tolist()
             for at, each in zip(self.of.tolist(), declared, strict=True):
                 sums[at] = None if each is None else sums[at]
             found[name] = sums
         for name, phase in (("guessed_loader", ESTIMATED_LOADER), ("guessed_update", ESTIMATED_OPTIMIZER)):
-            has_time = [fold.has_time(one, phase) for fold, one in zip(folds, attempts, strict=True)]
-            found[name] = list(map(bool, self._summed(has_time)))
-        found["sampled"] = list(
-            map(bool, self._summed([one.hardware.get("compute_ns", 0) > 0 for one in attempts]))
-        )
+            found[name] = self._any([
+                phase in one.phase_states and table.row(at).has_time(one, phase)
+                for at, one in zip(self.at.tolist(), attempts, strict=True)
+            ])  # fmt: skip
+        found["sampled"] = self._any([one.hardware.get("compute_ns", 0) > 0 for one in attempts])
         best: list[float | None] = [None] * len(self.own)
-        for at, fold in zip(self.of.tolist(), folds, strict=True):
-            rate = fold.throughput.rate()
+        for at, rate in zip(self.of.tolist(), rates(table, self.at), strict=True):
             if rate is not None:
                 best[at] = max(rate, best[at] or 0.0)
         found["best_samples_per_second"] = best
         return found
 
 
-def _column(values: list[Any]) -> _Column:
+def _column(values: list[Any] | np.ndarray) -> _Column:
     """The values in the least room."""
+    if isinstance(values, np.ndarray):
+        is_same = len(values) and (values == values[0]).all()
+        return _Same(values[0].item()) if is_same else values
     first = values[0] if values else None
     if values.count(first) == len(values):
         return _Same(first)

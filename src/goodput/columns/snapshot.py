@@ -19,7 +19,6 @@ import numpy as np
 from msgspec import Struct
 
 from goodput.account import Run
-from goodput.account.account import Engine
 from goodput.account.facts import Bound, Key
 from goodput.account.fold import Fold, ascending
 from goodput.account.peak_throughput import PeakThroughput
@@ -28,6 +27,7 @@ from goodput.account.slow_ranks.pipeline import Pipeline
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.columns.attempts import ColumnAttempt
 from goodput.columns.engine import ColumnEngine
+from goodput.columns.fold_table import FoldTable
 from goodput.columns.groups import ColumnGroups, Compared
 
 # Raise it whenever a fold of the same rows has another result: then all rows are folded anew.
@@ -107,17 +107,21 @@ class FoldState(Struct, array_like=True):
         """The number of each attempt's last row that was folded."""
         return {key: fold.number for key, fold in self.folds.items()}
 
-    def engine(self, run: Run) -> Engine:
+    def engine(self, run: Run) -> ColumnEngine:
         """The engine as it was, for the attempts of `run`; `follow` must be called next. Raises SnapshotError."""
         if not self.folds.keys() <= run.attempts.keys():
             raise SnapshotError("it has attempts that the run has not")
         engine = ColumnEngine.__new__(ColumnEngine)
-        engine.run, engine.planned, engine.folds = run, self.planned, {}
+        engine.run, engine.planned, engine.folds = (
+            run,
+            self.planned,
+            FoldTable(self.planned, rows=len(self.folds)),
+        )
         for key, state in self.folds.items():
-            fold = engine.folds[key] = Fold.__new__(Fold)
+            fold = engine.folds.add(key)
             for name, value in zip(FOLD, _values(state, FOLD), strict=True):
                 setattr(fold, name, value)
-            fold.attempt, fold.planned = run.attempts[key], engine.planned
+            fold.attempt = run.attempts[key]
             lengths, works = (ascending(sorted(values), array("I")) for values in state._others)
             fold._others = lengths, works
         engine.groups = ColumnGroups(engine.folds)
@@ -137,7 +141,7 @@ class FoldState(Struct, array_like=True):
         attempt.rows_end_ns, attempt.holes = known.rows_end_ns, list(known.holes)
 
 
-def encode(engine: Engine, lengths: StepLengths) -> bytes:
+def encode(engine: ColumnEngine, lengths: StepLengths) -> bytes:
     """An engine with ColumnGroups, which nothing else uses meanwhile, as bytes.
 
     Raises SnapshotError where a number does not fit.

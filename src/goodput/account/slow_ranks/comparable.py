@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from goodput.account.slow_ranks.slow_phase import PhaseTimes
@@ -19,7 +20,7 @@ class ComparableSums:
     own_ns: dict[Key, int] = field(default_factory=dict)
     steps: dict[Key, float] = field(default_factory=dict)
     until: dict[Key, int] = field(default_factory=dict)
-    phases: dict[Key, PhaseTimes] = field(default_factory=dict)
+    phases: Mapping[Key, PhaseTimes] = field(default_factory=dict)
 
     def compact(self) -> ComparableSums:
         """A copy of which the phases take 8 bytes each."""

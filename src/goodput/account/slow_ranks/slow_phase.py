@@ -23,7 +23,8 @@ _NO_OWN_WORK = {"communication", "compile"}
 class PhaseTimes(NamedTuple):
     """One attempt's time in phases within `steps` of its steps, in ns: `totals` less `outside` and `left_out`.
 
-    The latter two are empty where `totals` has the difference already. `states` are those of the user's phases.
+    The latter two are empty where `totals` has the difference already, as now always; accounts that were stored by
+    earlier versions have them. `states` are those of the user's phases.
     """
 
     phases: tuple[str, ...]

@@ -12,12 +12,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from goodput.account.account import Engine
-from goodput.account.facts import Facts, Key
-from goodput.account.fold import Fold
-from goodput.account.slow_ranks.comparable import ComparableSums
-from goodput.account.slow_ranks.slow_phase import NOT_OWN
-from goodput.slices import AT_A_TIME, Slices
+from goodput.account.facts import Bound, Facts, Key
+from goodput.columns.engine import ColumnEngine
 from goodput.wire.step_blocks import STEP
 
 # Rows of an attempt that wait for other ranks. One that makes no steps any more must not keep all others' in memory.
@@ -26,21 +22,22 @@ WAITING_ROWS_MAX = 64
 TRIES = 4
 
 
-def is_going(fold: Fold, facts: Facts) -> bool:
-    """Whether the attempt may make more steps and its reports reach the end of the account."""
-    return fold.bound.running and fold.bound.end_ns >= facts.end_ns
+def is_going(bound: Bound, facts: Facts) -> bool:
+    """Whether an attempt may make more steps and its reports reach the end of the account."""
+    return bound.running and bound.end_ns >= facts.end_ns
 
 
-def completed_by_all(engine: Engine, parts: Mapping[Key, np.ndarray]) -> dict[Key, int]:
+def completed_by_all(engine: ColumnEngine, parts: Mapping[Key, np.ndarray]) -> dict[Key, int]:
     """How many of these rows, which are to be folded next, each attempt may fold: those up to its group's common step."""
     counts = {key: values.shape[1] for key, values in parts.items()}
+    facts, all_tops = engine.facts, engine.folds.top_step.tolist()
     for members in engine.groups.members.values():
-        going = [key for key in members if is_going(engine.folds[key], engine.facts)]
+        going = [key for key in members if is_going(facts.bounds[key], facts)]
         if len(going) < 2:
             continue
         # A rank may repeat steps.
         steps = {key: np.maximum.accumulate(parts[key][STEP]) for key in going if counts.get(key)}
-        tops = {key: engine.folds[key].top_step for key in going}
+        tops = {key: all_tops[engine.folds[key].at] for key in going}
         for key, count in _up_to(_common_step(steps, tops), steps).items():
             counts[key] = max(count, counts[key] - WAITING_ROWS_MAX)
     return counts
@@ -60,15 +57,3 @@ def _common_step(steps: Mapping[Key, np.ndarray], tops: Mapping[Key, int]) -> in
 
 def _up_to(step: int, steps: Mapping[Key, np.ndarray]) -> dict[Key, int]:
     return {key: int(own.searchsorted(step, side="right")) for key, own in steps.items()}
-
-
-def comparable_sums(engine: Engine) -> Slices[ComparableSums]:
-    """The sums of the rows that were folded so far, without each attempt's first step, which is held back."""
-    found = ComparableSums()
-    for at, (key, fold) in enumerate(engine.folds.items()):
-        if at % AT_A_TIME == 0:
-            yield
-        found.own_ns[key] = sum(fold.kept) - sum([fold.kept[state] for state in NOT_OWN])
-        found.steps[key], found.until[key] = fold.work, fold.top_step
-        found.phases[key] = fold.phase_times()
-    return found

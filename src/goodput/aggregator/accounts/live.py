@@ -11,15 +11,15 @@ from __future__ import annotations
 import numpy as np
 
 from goodput.account import Account, Run
-from goodput.account.account import Engine
 from goodput.account.facts import Facts, Key, gathering
 from goodput.account.slow_ranks.comparable import ComparableSums
 from goodput.account.stall_threshold import StepLengths
-from goodput.aggregator.accounts.common_steps import comparable_sums, completed_by_all
+from goodput.aggregator.accounts.common_steps import completed_by_all
 from goodput.columns.attempts import ColumnAttempt, rows_after
 from goodput.columns.engine import ColumnEngine
 from goodput.columns.fold import folding_columns
 from goodput.columns.lengths import add_lengths
+from goodput.columns.stragglers import comparable_sums
 from goodput.slices import AT_A_TIME, Slices, result_of
 from goodput.wire.step_blocks import END
 
@@ -47,7 +47,7 @@ class IncrementalAccount:
     def __init__(self, run: Run, *, stall_seconds: float, stale_seconds: float | None):
         self.run = run
         self._stall_seconds, self._stale_seconds = stall_seconds, stale_seconds
-        self._engine: Engine | None = None
+        self._engine: ColumnEngine | None = None
         self._late = 0
         self._is_computing = False
         self._behind_since_ns: int | None = None
@@ -91,12 +91,12 @@ class IncrementalAccount:
             engine = yield from self._restart(now_ns)
         return (yield from self._finished(engine))
 
-    def _finished(self, engine: Engine) -> Slices[Account]:
+    def _finished(self, engine: ColumnEngine) -> Slices[Account]:
         account = yield from engine.finishing()
         account.straggler.comparable = self._comparable
         return account
 
-    def _restart(self, now_ns: int) -> Slices[Engine]:
+    def _restart(self, now_ns: int) -> Slices[ColumnEngine]:
         """Fold again from the rows in memory, which are all; returns a copy as `_folded` does."""
         # The lengths, from which the facts' stall threshold comes, may lack a late row.
         self._engine, self._lengths = None, StepLengths.for_threshold(self._stall_seconds)
@@ -107,11 +107,12 @@ class IncrementalAccount:
         self.begin(engine, self._lengths, late=late)
         return (yield from self._folded(engine, facts, rows))
 
-    def _folded(self, engine: Engine, facts: Facts, rows: _Rows) -> Slices[Engine]:
+    def _folded(self, engine: ColumnEngine, facts: Facts, rows: _Rows) -> Slices[ColumnEngine]:
         """A copy of the engine with all these rows, including those whose result may still change."""
         rest = yield from self._advance(engine, facts, rows)
         engine = yield from engine.copying()
-        self._comparable = yield from comparable_sums(engine)
+        self._comparable = comparable_sums(engine.folds)
+        yield
         yield from folding_columns(engine, rest)
         return engine
 
@@ -129,7 +130,7 @@ class IncrementalAccount:
 
     def begin(
         self,
-        engine: Engine,
+        engine: ColumnEngine,
         lengths: StepLengths,
         beyond: dict[Key, np.ndarray] | None = None,
         late: int | None = None,
@@ -142,7 +143,8 @@ class IncrementalAccount:
         engine.run, self._engine, self._lengths = self.run, engine, lengths
         self._late = self._rows_late() if late is None else late
         for key, fold in engine.folds.items():
-            fold.attempt, fold.final = self.run.attempts[key], False
+            fold.attempt = self.run.attempts[key]
+        engine.folds.final[:] = False
         for key, rows in (beyond or {}).items():
             self._attempt(key).put_back(rows)
 
@@ -151,19 +153,19 @@ class IncrementalAccount:
         if self._engine is None or self._is_computing:
             return 0
         before = kept_rows(self.run)
-        for key, fold in self._engine.folds.items():
-            self._attempt(key).trim(fold.number)
+        for key, number in self._engine.folds.numbers().items():
+            self._attempt(key).trim(number)
         return before - kept_rows(self.run)
 
     def rows(self) -> int:
         """How many rows are folded."""
-        return 0 if self._engine is None else sum(fold.number for fold in self._engine.folds.values())
+        return 0 if self._engine is None else sum(self._engine.folds.numbers().values())
 
     def going(self) -> int:
         """How many attempts may go on."""
-        return 0 if self._engine is None else sum(not one.exhausted for one in self._engine.folds.values())
+        return 0 if self._engine is None else self._engine.folds.count_going()
 
-    def copy(self) -> tuple[Engine, StepLengths, int] | None:
+    def copy(self) -> tuple[ColumnEngine, StepLengths, int] | None:
         """The folded part and its number of late rows, None while there is none that is right."""
         if self._is_computing or self._engine is None or self._engine.groups.late:
             return None
@@ -182,15 +184,13 @@ class IncrementalAccount:
     def _facts(self, now_ns: int) -> Slices[tuple[Facts, _Rows]]:
         """The facts, and of each attempt the rows that are not folded yet and that the facts know of."""
         lengths = self._lengths.copy()
-        folds = {} if self._engine is None else self._engine.folds
+        folded = {} if self._engine is None else self._engine.folds.numbers()
         numbers: list[int] = []
         rows: _Rows = {}
         keys = list(self.run.attempts)
         for at in range(0, len(keys), UNPACKED_AT_A_TIME):
             yield
-            some = [
-                (key, folds[key].number if key in folds else 0) for key in keys[at : at + UNPACKED_AT_A_TIME]
-            ]
+            some = [(key, folded.get(key, 0)) for key in keys[at : at + UNPACKED_AT_A_TIME]]
             new = {key: (self._attempt(key), after) for key, after in some}
             new = {key: wanted for key, wanted in new.items() if wanted[0].top_number > wanted[1]}
             numbers += [after for _, after in new.values()]
@@ -205,7 +205,7 @@ class IncrementalAccount:
     def _trimmed(self) -> bool:
         return any(attempt.trimmed for attempt in self.run.attempts.values())
 
-    def _advance(self, engine: Engine, facts: Facts, rows: _Rows) -> Slices[_Rows]:
+    def _advance(self, engine: ColumnEngine, facts: Facts, rows: _Rows) -> Slices[_Rows]:
         """Fold rows whose result only a new fact can change, and drop them; returns the others."""
         ordered = _in_order(facts)
         within = yield from self._within_bounds(engine, ordered, rows)
@@ -213,38 +213,40 @@ class IncrementalAccount:
         yield
         parts = {key: rows[key][:, :count] for key, count in counts.items() if count}
         rest = {key: rows[key][:, count:] for key, count in counts.items()}
-        add_lengths(self._lengths, list(parts.values()), [engine.folds[key].number for key in parts])
+        table = engine.folds
+        add_lengths(self._lengths, list(parts.values()), table.number[table.rows(list(parts))].tolist())
         yield from _whole(folding_columns(engine, parts))
         is_finished = facts.status == "finished"
         most = min(FINISHED_ROWS_MAX * len(ordered), ROWS_MAX) if is_finished else ROWS_MAX
         is_trimming = kept_rows(self.run) > most
-        for at, (key, attempt) in enumerate(ordered):
-            if at % AT_A_TIME == 0:
-                yield
-            # The other ranks' steps do not wait for one that ended or is behind in its reports.
-            fold = engine.folds[key]
-            is_over = not fold.bound.running or fold.bound.end_ns < facts.end_ns
-            fold.exhausted = is_over and fold.number >= attempt.top_number
-            if is_trimming:
-                attempt.trim(fold.number)
+        # The other ranks' steps do not wait for one that ended or is behind in its reports.
+        at = table.rows([key for key, _ in ordered])
+        is_over = [not one.running or one.end_ns < facts.end_ns for one in table.of("bound", at)]
+        tops = np.array([attempt.top_number for _, attempt in ordered], np.int64)
+        table.exhausted[at] = np.array(is_over, bool) & (table.number[at] >= tops)
+        yield
+        if is_trimming:
+            for number, (_, attempt) in zip(table.number[at].tolist(), ordered, strict=True):
+                attempt.trim(number)
         return rest
 
     def _within_bounds(
-        self, engine: Engine, ordered: list[tuple[Key, ColumnAttempt]], rows: _Rows
+        self, engine: ColumnEngine, ordered: list[tuple[Key, ColumnAttempt]], rows: _Rows
     ) -> Slices[dict[Key, int]]:
         """How many of each attempt's rows end within its bound; of those that have rows, in this order."""
-        found = {}
-        for at, (key, attempt) in enumerate(ordered):
+        found, table = {}, engine.folds
+        ends_ns = table.last_end_ns[table.rows([key for key, _ in ordered])].tolist()
+        for at, ((key, attempt), end_ns) in enumerate(zip(ordered, ends_ns, strict=True)):
             if at % AT_A_TIME == 0:
                 yield
-            fold, values = engine.folds[key], rows.get(key)
+            values, to_ns = rows.get(key), engine.facts.bounds[key].to_ns
             if values is None or not values.shape[1]:
                 continue
             found[key] = values.shape[1]
-            if max(attempt.rows_end_ns, fold.last_end_ns) > fold.bound.to_ns:
+            if max(attempt.rows_end_ns, end_ns) > to_ns:
                 # After a clock was set back a process may start later than its first rows.
-                latest = np.maximum.accumulate(np.maximum(values[END], fold.last_end_ns))
-                found[key] = int(latest.searchsorted(fold.bound.to_ns, side="right"))
+                latest = np.maximum.accumulate(np.maximum(values[END], end_ns))
+                found[key] = int(latest.searchsorted(to_ns, side="right"))
         return found
 
 

@@ -14,7 +14,6 @@ from operator import attrgetter
 import numpy as np
 
 from goodput.account import Account, Attempt, Run, document
-from goodput.account.account import Engine
 from goodput.account.document_types import AccountDocument
 from goodput.account.facts import Facts, Key, gather
 from goodput.account.fold import OTHERS_MAX, Fold
@@ -105,7 +104,9 @@ def account_of(ledger: Ledger, past: Past, window: Window, check: Check = never)
     raise AssertionError
 
 
-def _begun_windows(ledger: Ledger, past: Past, facts: Facts, check: Check) -> Iterator[tuple[Engine, bool]]:
+def _begun_windows(
+    ledger: Ledger, past: Past, facts: Facts, check: Check
+) -> Iterator[tuple[ColumnEngine, bool]]:
     """Engines that have folded the first rows of a window; the last one has none, and is marked so."""
     # A state has all rows from the start of the run on.
     if all(attempt.start_ns >= facts.start_ns for attempt in past.run.attempts.values()):
@@ -120,7 +121,7 @@ def _begun_windows(ledger: Ledger, past: Past, facts: Facts, check: Check) -> It
     yield ColumnEngine(past.run, facts, past.planned.copy()), True
 
 
-def _fold_until(ledger: Ledger, check: Check, engine: Engine, numbers: dict[Key, int]) -> None:
+def _fold_until(ledger: Ledger, check: Check, engine: ColumnEngine, numbers: dict[Key, int]) -> None:
     """Fold the rows of these attempts up to these numbers."""
 
     def until(ledger: Ledger, process: schema.RankReport, fold: Fold, pages: Arrays) -> Arrays:
@@ -136,7 +137,7 @@ def _fold_until(ledger: Ledger, check: Check, engine: Engine, numbers: dict[Key,
         fold_columns(engine, parts)
 
 
-def _begun(ledger: Ledger, run: Run, facts: Facts) -> Iterator[tuple[Engine, StepLengths] | None]:
+def _begun(ledger: Ledger, run: Run, facts: Facts) -> Iterator[tuple[ColumnEngine, StepLengths] | None]:
     """Folds of the run's first rows that are right under these facts, those of the most rows first; last None."""
     states = States(ledger, run)
     for at in reversed(range(states.count_within(facts))):
@@ -147,7 +148,7 @@ def _begun(ledger: Ledger, run: Run, facts: Facts) -> Iterator[tuple[Engine, Ste
 
 
 def readers(
-    engine: Engine,
+    engine: ColumnEngine,
     ledger: Ledger,
     columns: Columns | None = None,
     goes_on: bool = False,
@@ -292,7 +293,7 @@ def rows_of_bound(_ledger: Ledger, _process: schema.RankReport, fold: Fold, page
 
 def folded(
     ledger: Ledger, run: Run, facts: Facts, stall_seconds: float, check: Check = never
-) -> tuple[Engine, StepLengths, dict[Key, np.ndarray]]:
+) -> tuple[ColumnEngine, StepLengths, dict[Key, np.ndarray]]:
     """From what IncrementalAccount.begin continues: a fold of all rows within the bounds, and trimmed rows beyond."""
     processes = _processes(ledger, run)
     most = _rows_each(ledger, len(run.attempts))
@@ -326,7 +327,7 @@ def folded(
     raise AssertionError
 
 
-def _check_trimmed(ledger: Ledger, engine: Engine, beyond: dict[Key, list[np.ndarray]]) -> None:
+def _check_trimmed(ledger: Ledger, engine: ColumnEngine, beyond: dict[Key, list[np.ndarray]]) -> None:
     """Raise LedgerError where the ledger lacks rows that are not in memory: they would count as folded from now on."""
     for (rank, number), fold in engine.folds.items():
         more, gone = beyond.get((rank, number), []), fold.attempt.trimmed

@@ -17,7 +17,6 @@ from operator import add, sub
 import numpy as np
 
 from goodput.account import Run
-from goodput.account.account import Engine
 from goodput.account.facts import Facts, Key
 from goodput.account.fold import Fold, padded
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
@@ -67,7 +66,9 @@ _LATEST = (
     ),
     *("calm_ns", "stall_ns", "throughput"),
 )
-FoldUntil = Callable[[Engine, dict[Key, int]], None]  # folds the rows of these attempts up to these numbers
+FoldUntil = Callable[
+    [ColumnEngine, dict[Key, int]], None
+]  # folds the rows of these attempts up to these numbers
 
 
 class States:
@@ -87,7 +88,7 @@ class States:
             log.warning("run %r: a segment in the ledger is not used, more rows are read: %s", name, error)
             return None
 
-    def engine(self, at: int, facts: Facts) -> tuple[Engine, StepLengths] | None:
+    def engine(self, at: int, facts: Facts) -> tuple[ColumnEngine, StepLengths] | None:
         """A state's engine and step lengths, None where its sums are not right under these facts."""
         state = self._state(at)
         if state is None:
@@ -129,7 +130,7 @@ class States:
 
 def begun_between(
     states: States, run: Run, facts: tuple[Facts, Facts], planned: PlannedLimits, fold_until: FoldUntil
-) -> Engine | None:
+) -> ColumnEngine | None:
     """An engine of a window that has folded its rows up to a state; None where no two states serve.
 
     `facts` are those of the window and of the whole run.
@@ -168,7 +169,7 @@ class _Window:
         members = self.engine.groups.members.values()
         return all(len({key in self.cut for key in own if key in self._alive}) < 2 for own in members)
 
-    def add(self, earlier: Engine, later: Engine, fold_until: FoldUntil) -> bool:
+    def add(self, earlier: ColumnEngine, later: ColumnEngine, fold_until: FoldUntil) -> bool:
         """Fold up to the later state; False where the sums would not be those of a fold of all rows."""
         groups = self.engine.groups
         assert isinstance(groups, _WindowGroups)
@@ -188,7 +189,7 @@ class _Window:
         groups.go_on_from(earlier.groups, later.groups, self.cut)
         return True
 
-    def _take_whole(self, later: Engine) -> bool:
+    def _take_whole(self, later: ColumnEngine) -> bool:
         """Take the folds of attempts that begin in the window; False where they would differ."""
         facts = self.engine.facts
         for key in self._alive - self.cut:
@@ -198,12 +199,11 @@ class _Window:
             if not fold.fits(*facts.criteria(key)):
                 return False
             fold.follow(*facts.criteria(key))
-            fold.planned = self.engine.planned
             self.engine.folds[key] = fold
         return all(key in later.folds for key in self.cut)
 
 
-def _is_same(key: Key, earlier: Engine, later: Engine) -> bool:
+def _is_same(key: Key, earlier: ColumnEngine, later: ColumnEngine) -> bool:
     """Whether the later state has no more rows of an attempt."""
     first, last = earlier.folds.get(key), later.folds.get(key)
     return last is None or (first is not None and first.number == last.number)

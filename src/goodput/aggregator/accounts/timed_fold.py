@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import add, sub
 
-from goodput.account.fold import PRODUCTIVE, STALL, Fold
+from goodput.account.fold import PRODUCTIVE, STALL
 from goodput.account.states import share, vector
+from goodput.columns.fold_table import RowFold
 
 STALL_SPANS_MAX = 10_000
 Span = tuple[int, int]  # unix ns
@@ -71,7 +72,7 @@ class Own:
     steps: list[float]
 
 
-class TimedFold(Fold):
+class TimedFold(RowFold):
     """A fold that also records when each state occurred."""
 
     sheet: Sheet

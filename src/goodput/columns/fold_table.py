@@ -1,0 +1,383 @@
+"""The folds of a run as rows of arrays, of some 1.1 KiB each.
+
+A `RowFold` is a fold whose attributes are in its row, so that single steps are folded as everywhere, and what is done
+for all attempts at once takes the arrays.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from goodput.account.attempts import Attempt
+from goodput.account.facts import Criteria, Key
+from goodput.account.fold import Fold, states_of_phases
+from goodput.account.peak_throughput import PeakThroughput
+from goodput.account.stall_threshold import PlannedLimits
+from goodput.account.states import NOTHING, STATES
+
+# Attributes by how they are kept: as integers, flags and floats; by state; by phase; as objects, which ranks share or
+# which may leave int64; and those that few attempts have, with what the others have.
+INTEGERS = (
+    *("limit", "number", "last_end_ns", "last_samples", "last_device_ns", "device_ns", "last_count"),
+    *("left_out_steps", "steps", "clamped", "top_step", "calm_ns", "kept_steps", "lost_steps", "kept_ns"),
+    *("saved_ns", "straggler_ns", "bubble_ns", "matched_ns"),
+)
+FLAGS, FLOATS = ("exhausted", "final"), ("work", "cut_work", "kept_samples")
+BY_STATE, BY_PHASE = ("kept", "rest"), ("totals", "outside", "left_out")
+OBJECTS = (
+    *("attempt", "bound", "threshold_ns", "restarts", "to_state"),
+    *("samples", "compute_ns", "caused_ns", "caused_in_group_ns"),
+)
+_NO_OTHERS = array("I"), array("I")
+RARE: dict[str, Any] = {
+    "lost_by": {},
+    "stall_ns": inf,
+    "cut": NOTHING,
+    "_judged": [],
+    "_others": _NO_OTHERS,
+}
+# Of the first step, without its time by state and its restarts; and of the best throughput.
+_FIRST = ("first_step", "first_count", "first_end_ns", "first_length", "first_samples", "first_limit")
+_PEAK = ("steps", "samples", "ns", "last_samples", "last_ns")
+UNKNOWN = -1
+_WHOLE_MAX = 1 << 62
+_MADE = ("ending", "_first", "_usual", "throughput")
+_ARRAYS = (
+    *(*INTEGERS, *FLAGS, *FLOATS, *BY_STATE, *BY_PHASE, *_FIRST),
+    *("first_inside", "usual", "peak", "peak_best"),
+)
+
+
+class FoldTable(dict[Key, "RowFold"]):
+    """The folds by key. The arrays are by row, those of `kept`, `totals` and the like as (rows, columns).
+
+    Rows from `used` on are free. Of a fold without a first step `first_length` is UNKNOWN, and so is `usual` of one that
+    does not know it.
+    """
+
+    number: np.ndarray
+    last_end_ns: np.ndarray
+    last_samples: np.ndarray
+    last_device_ns: np.ndarray
+    device_ns: np.ndarray
+    last_count: np.ndarray
+    left_out_steps: np.ndarray
+    steps: np.ndarray
+    top_step: np.ndarray
+    calm_ns: np.ndarray
+    kept_steps: np.ndarray
+    lost_steps: np.ndarray
+    kept_ns: np.ndarray
+    saved_ns: np.ndarray
+    straggler_ns: np.ndarray
+    bubble_ns: np.ndarray
+    matched_ns: np.ndarray
+    limit: np.ndarray
+    clamped: np.ndarray
+    exhausted: np.ndarray
+    final: np.ndarray
+    work: np.ndarray
+    cut_work: np.ndarray
+    kept_samples: np.ndarray
+    kept: np.ndarray
+    rest: np.ndarray
+    totals: np.ndarray
+    outside: np.ndarray
+    left_out: np.ndarray
+    first_step: np.ndarray
+    first_count: np.ndarray
+    first_end_ns: np.ndarray
+    first_length: np.ndarray
+    first_samples: np.ndarray
+    first_limit: np.ndarray
+    first_inside: np.ndarray
+    usual: np.ndarray  # (rows, 2): the median length and work of the steps after the first
+    peak: np.ndarray  # (rows, 5): the numbers of PeakThroughput
+    peak_best: np.ndarray  # (rows, 2): samples and ns of the fastest stretch, or UNKNOWN
+    ending: np.ndarray | None = None  # (rows, states), once one has an ending
+
+    def __init__(
+        self, planned: PlannedLimits, row_type: type[RowFold] | None = None, rows: int = 0, width: int = 0
+    ):
+        """For `rows` attempts of `width` phases, and more of them if need be."""
+        super().__init__()
+        self.planned, self.row_type, self.used = planned, row_type or RowFold, 0
+        for name in _ARRAYS:
+            wide = {
+                **dict.fromkeys((*BY_STATE, "first_inside"), (len(STATES),)),
+                **dict.fromkeys(BY_PHASE, (width,)),
+                "usual": (2,),
+                "peak": (len(_PEAK),),
+                "peak_best": (2,),
+            }.get(name, ())
+            kind = bool if name in FLAGS else float if name in FLOATS else np.int64
+            setattr(self, name, np.zeros((rows, *wide), kind))
+        self.objects: dict[str, list[Any]] = {name: [] for name in (*OBJECTS, "first_restarts")}
+        self.rare: dict[str, dict[int, Any]] = {name: {} for name in RARE}
+        self.odd_peaks: dict[int, PeakThroughput] = {}  # those whose numbers are no integers
+
+    def begin(self, key: Key, attempt: Attempt, criteria: Criteria) -> None:
+        """Add the fold of an attempt."""
+        Fold.__init__(self.add(key), attempt, *criteria, planned=self.planned)
+
+    def add(self, key: Key) -> RowFold:
+        """A fold whose attributes are to be set."""
+        if self.used == len(self.number):
+            self._enlarge(max(self.used // 4, 16), 0)
+        found, self.used = self.row_type(self, self.used), self.used + 1
+        for values in self.objects.values():
+            values.append(None)
+        super().__setitem__(key, found)
+        return found
+
+    def rows(self, keys: Sequence[Key]) -> np.ndarray:
+        """The rows of these folds."""
+        return np.array([self[key].at for key in keys], np.int64)
+
+    def numbers(self) -> dict[Key, int]:
+        """The number of each attempt's last row that was folded."""
+        numbers = self.number.tolist()
+        return {key: numbers[fold.at] for key, fold in self.items()}
+
+    def count_going(self) -> int:
+        """How many attempts may go on."""
+        return len(self) - int(self.exhausted[: self.used].sum())
+
+    def row(self, at: int) -> RowFold:
+        """The fold of a row."""
+        return self.row_type(self, at)
+
+    def of(self, name: str, at: np.ndarray) -> list[Any]:
+        """An attribute that is kept as objects, of these rows."""
+        return list(map(self.objects[name].__getitem__, at.tolist()))
+
+    def add_to(self, name: str, at: np.ndarray, more: np.ndarray) -> None:
+        """Add to numbers that are kept as objects."""
+        numbers = self.objects[name]
+        for one, number in zip(at.tolist(), more.tolist(), strict=True):
+            if number:
+                numbers[one] += number
+
+    def follow(self, at: np.ndarray, criteria: Sequence[Criteria]) -> bool:
+        """Fold.fits and Fold.follow of these rows; False where one does not fit, and then none follows."""
+        bounds, limits, thresholds, restarts = map(list, zip(*criteria, strict=True))
+        before, states = self.of("bound", at), self.of("to_state", at)
+        now = list(map(states_of_phases, self.of("attempt", at)))
+        limit = np.array(limits, np.int64)
+        is_plain = (limit == self.limit[at]) | (np.minimum(limit, self.limit[at]) >= self.top_step[at])
+        is_plain &= (self.top_step[at] <= self.limit[at]) & (self.calm_ns[at] <= min(thresholds))
+        for name in ("from_ns", "first"):
+            is_plain &= np.array([getattr(one, name) for one in bounds]) == np.array(
+                [getattr(one, name) for one in before]
+            )
+        is_plain &= self.last_end_ns[at] <= np.array([one.to_ns for one in bounds])
+        is_plain &= np.array([one is other for one, other in zip(now, states, strict=True)])
+        for rare in (self.rare["stall_ns"], self.rare["_judged"]):
+            if rare:
+                is_plain &= ~np.isin(at, list(rare))
+        others = np.flatnonzero(~is_plain & (self.steps[at] > 0)).tolist()
+        if not all(self.row(int(at[place])).fits(*criteria[place]) for place in others):
+            return False
+        self.limit[at] = limit
+        given = {"bound": bounds, "threshold_ns": thresholds, "restarts": restarts, "to_state": now}
+        for name, values in given.items():
+            objects = self.objects[name]
+            for one, value in zip(at.tolist(), values, strict=True):
+                objects[one] = value
+        self.widen(max(map(len, now)))
+        return True
+
+    def __setitem__(self, key: Key, fold: Fold) -> None:
+        """Take over the attributes of a fold of another table."""
+        own = self.get(key) or self.add(key)
+        for name in (*INTEGERS, *FLAGS, *FLOATS, *OBJECTS, *BY_STATE, *BY_PHASE, *RARE, *_MADE):
+            setattr(own, name, getattr(fold, name))
+
+    @contextmanager
+    def lent(self, key: Key) -> Iterator[None]:
+        """Meanwhile the fold is an object of its own, in which a step takes a third of the time."""
+        row = self[key]
+        if type(row) is not RowFold:
+            yield
+            return
+        plain = row.copy()
+        super().__setitem__(key, plain)  # type: ignore[arg-type]
+        try:
+            yield
+        finally:
+            super().__setitem__(key, row)
+            self[key] = plain
+
+    def widen(self, width: int) -> None:
+        """Make place for so many phases."""
+        if width > self.totals.shape[1]:
+            self._enlarge(0, width - self.totals.shape[1])
+
+    def _enlarge(self, rows: int, phases: int) -> None:
+        for name in _ARRAYS:
+            values = getattr(self, name)
+            more = [(0, rows), (0, phases if name in BY_PHASE else 0)][: values.ndim]
+            setattr(self, name, np.pad(values, more))
+        if self.ending is not None:
+            self.ending = np.pad(self.ending, [(0, rows), (0, 0)])
+
+    def copy(self) -> FoldTable:
+        """A table that goes on independently."""
+        other = FoldTable.__new__(FoldTable)
+        other.planned, other.row_type, other.used = self.planned, self.row_type, self.used
+        for name in _ARRAYS:
+            setattr(other, name, getattr(self, name).copy())
+        other.objects = {name: list(values) for name, values in self.objects.items()}
+        other.rare = {name: dict(values) for name, values in self.rare.items()}
+        other.ending = None if self.ending is None else self.ending.copy()
+        other.odd_peaks = {at: peak.copy() for at, peak in self.odd_peaks.items()}
+        row_type = self.row_type
+        dict.update(other, {key: row_type(other, fold.at) for key, fold in self.items()})
+        return other
+
+
+def _number(name: str) -> property:
+    def set_value(fold: RowFold, value: float) -> None:
+        getattr(fold.table, name)[fold.at] = value
+
+    return property(lambda fold: getattr(fold.table, name).item(fold.at), set_value)
+
+
+def _by_state(name: str) -> property:
+    def set_value(fold: RowFold, value: list[int]) -> None:
+        getattr(fold.table, name)[fold.at] = value
+
+    return property(lambda fold: getattr(fold.table, name)[fold.at].tolist(), set_value)
+
+
+def _by_phase(name: str) -> property:
+    def get_value(fold: RowFold) -> tuple[int, ...]:
+        return tuple(getattr(fold.table, name)[fold.at, : len(fold.to_state)].tolist())
+
+    def set_value(fold: RowFold, value: tuple[int, ...]) -> None:
+        fold.table.widen(len(value))
+        row = getattr(fold.table, name)[fold.at]
+        row[: len(value)], row[len(value) :] = value, 0
+
+    return property(get_value, set_value)
+
+
+def _object(name: str) -> property:
+    def set_value(fold: RowFold, value: Any) -> None:
+        fold.table.objects[name][fold.at] = value
+
+    return property(lambda fold: fold.table.objects[name][fold.at], set_value)
+
+
+def _rare(name: str, usual: Any) -> property:
+    def set_value(fold: RowFold, value: Any) -> None:
+        if value == usual:
+            fold.table.rare[name].pop(fold.at, None)
+        else:
+            fold.table.rare[name][fold.at] = value
+
+    return property(lambda fold: fold.table.rare[name].get(fold.at, usual), set_value)
+
+
+class RowFold(Fold):
+    """A fold in a table."""
+
+    __slots__ = ("at", "table")
+
+    def __init__(self, table: FoldTable, at: int):  # type: ignore[override]
+        self.table, self.at = table, at
+
+    @property
+    def planned(self) -> PlannedLimits:
+        return self.table.planned
+
+    @planned.setter
+    def planned(self, planned: PlannedLimits) -> None:
+        self.table.planned = planned
+
+    @property
+    def ending(self) -> list[int]:
+        return NOTHING if self.table.ending is None else self.table.ending[self.at].tolist()
+
+    @ending.setter
+    def ending(self, states: list[int]) -> None:
+        if self.table.ending is None and any(states):
+            self.table.ending = np.zeros_like(self.table.kept)
+        if self.table.ending is not None:
+            self.table.ending[self.at] = states
+
+    @property
+    def _first(self) -> tuple | None:
+        table, at = self.table, self.at
+        if table.first_length[at] == UNKNOWN:
+            return None
+        step, count, end_ns, length, samples, limit = [getattr(table, name).item(at) for name in _FIRST]
+        restarts = table.objects["first_restarts"][at]
+        return (step, count, end_ns, length, table.first_inside[at].tolist(), samples, limit, restarts)
+
+    @_first.setter
+    def _first(self, first: tuple | None) -> None:
+        table, at = self.table, self.at
+        if first is None:
+            table.first_length[at] = UNKNOWN
+            return
+        step, count, end_ns, length, inside, samples, limit, restarts = first
+        for name, value in zip(_FIRST, (step, count, end_ns, length, samples, limit), strict=True):
+            getattr(table, name)[at] = value
+        table.first_inside[at], table.objects["first_restarts"][at] = inside, restarts
+
+    def held_back(self) -> tuple[int, int]:
+        table, at = self.table, self.at
+        length = table.first_length.item(at)
+        if length == UNKNOWN or table.first_end_ns.item(at) - bool(length) < self.bound.from_ns:
+            return (-1, 0)
+        return table.first_step.item(at), table.first_count.item(at)
+
+    @property
+    def _usual(self) -> tuple[int, int] | None:
+        length, work = self.table.usual[self.at].tolist()
+        return None if length == UNKNOWN else (length, work)
+
+    @_usual.setter
+    def _usual(self, usual: tuple[int, int] | None) -> None:
+        self.table.usual[self.at] = UNKNOWN if usual is None else usual
+
+    @property
+    def throughput(self) -> PeakThroughput:
+        """A copy: it counts once it is set again."""
+        table, at = self.table, self.at
+        if at in table.odd_peaks:
+            return table.odd_peaks[at].copy()
+        found, best = PeakThroughput(), table.peak_best[at].tolist()
+        found.best = None if best[1] == UNKNOWN else (best[0], best[1])
+        for name, value in zip(_PEAK, table.peak[at].tolist(), strict=True):
+            setattr(found, name, value)
+        return found
+
+    @throughput.setter
+    def throughput(self, peak: PeakThroughput) -> None:
+        table, at = self.table, self.at
+        numbers, best = [getattr(peak, name) for name in _PEAK], peak.best or (UNKNOWN, UNKNOWN)
+        if any(number != int(number) or number >= _WHOLE_MAX for number in (*numbers, *best)):
+            table.odd_peaks[at] = peak.copy()
+            return
+        table.odd_peaks.pop(at, None)
+        table.peak[at], table.peak_best[at] = numbers, best
+
+
+for _name in (*INTEGERS, *FLAGS, *FLOATS):
+    setattr(RowFold, _name, _number(_name))
+for _name in BY_STATE:
+    setattr(RowFold, _name, _by_state(_name))
+for _name in BY_PHASE:
+    setattr(RowFold, _name, _by_phase(_name))
+for _name in OBJECTS:
+    setattr(RowFold, _name, _object(_name))
+for _name, _usual in RARE.items():
+    setattr(RowFold, _name, _rare(_name, _usual))
