@@ -8,7 +8,7 @@ are at hand; `Engine` takes rows one by one. Cost: about 10 us per step and rank
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -247,12 +247,12 @@ class Engine:
         facts: Facts,
         groups_type=Groups,
         planned: PlannedLimits | None = None,
-        folds: dict[Key, Any] | None = None,
+        folds: MutableMapping[Key, Any] | None = None,
     ):
         """`planned` has what is known of the run's planned phases, where not all rows will be fed."""
         self.run, self.facts = run, facts
         self.planned = PlannedLimits() if planned is None else planned
-        self.folds: dict[Key, Fold] = {} if folds is None else folds
+        self.folds: MutableMapping[Key, Fold] = {} if folds is None else folds
         for key in run.attempts:
             if key in facts.bounds:  # Not those that have begun since the facts were gathered.
                 self.begin_fold(key, facts.criteria(key))

@@ -7,7 +7,7 @@ for all attempts at once takes the arrays.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from math import inf
 from typing import Any
@@ -54,8 +54,8 @@ _ARRAYS = (
 )
 
 
-class FoldTable(dict[Key, "RowFold"]):
-    """The folds by key. The arrays are by row, those of `kept`, `totals` and the like as (rows, columns).
+class FoldTable(MutableMapping[Key, "RowFold"]):
+    """The folds by key, each made when it is asked for. The arrays are by row, those of `kept`, `totals` and the like as (rows, columns).
 
     Rows from `used` on are free. Of a fold without a first step `first_length` is UNKNOWN, and so is `usual` of one that
     does not know it.
@@ -106,8 +106,9 @@ class FoldTable(dict[Key, "RowFold"]):
         self, planned: PlannedLimits, row_type: type[RowFold] | None = None, rows: int = 0, width: int = 0
     ):
         """For `rows` attempts of `width` phases, and more of them if need be."""
-        super().__init__()
         self.planned, self.row_type, self.used = planned, row_type or RowFold, 0
+        self._at: dict[Key, int] = {}
+        self._lent: dict[Key, Any] = {}
         for name in _ARRAYS:
             wide = {
                 **dict.fromkeys((*BY_STATE, "first_inside"), (len(STATES),)),
@@ -120,6 +121,7 @@ class FoldTable(dict[Key, "RowFold"]):
             setattr(self, name, np.zeros((rows, *wide), kind))
         self.objects: dict[str, list[Any]] = {name: [] for name in (*OBJECTS, "first_restarts")}
         self.rare: dict[str, dict[int, Any]] = {name: {} for name in RARE}
+        self.attributes: dict[int, dict[str, Any]] = {}  # those that a row type keeps beside the arrays
         self.odd_peaks: dict[int, PeakThroughput] = {}  # those whose numbers are no integers
 
     def begin(self, key: Key, attempt: Attempt, criteria: Criteria) -> None:
@@ -130,20 +132,19 @@ class FoldTable(dict[Key, "RowFold"]):
         """A fold whose attributes are to be set."""
         if self.used == len(self.number):
             self._enlarge(max(self.used // 4, 16), 0)
-        found, self.used = self.row_type(self, self.used), self.used + 1
+        self._at[key], self.used = self.used, self.used + 1
         for values in self.objects.values():
             values.append(None)
-        super().__setitem__(key, found)
-        return found
+        return self[key]
 
     def rows(self, keys: Sequence[Key]) -> np.ndarray:
         """The rows of these folds."""
-        return np.array([self[key].at for key in keys], np.int64)
+        return np.array([self._at[key] for key in keys], np.int64)
 
     def numbers(self) -> dict[Key, int]:
         """The number of each attempt's last row that was folded."""
         numbers = self.number.tolist()
-        return {key: numbers[fold.at] for key, fold in self.items()}
+        return {key: numbers[at] for key, at in self._at.items()}
 
     def count_going(self) -> int:
         """How many attempts may go on."""
@@ -193,9 +194,24 @@ class FoldTable(dict[Key, "RowFold"]):
         self.widen(max(map(len, now)))
         return True
 
+    def __getitem__(self, key: Key) -> RowFold:
+        return self._lent[key] if key in self._lent else self.row_type(self, self._at[key])
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._at)
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._at
+
+    def __delitem__(self, key: Key) -> None:
+        raise TypeError("a fold cannot be taken out of a table")
+
     def __setitem__(self, key: Key, fold: Fold) -> None:
         """Take over the attributes of a fold of another table."""
-        own = self.get(key) or self.add(key)
+        own = self[key] if key in self._at else self.add(key)
         for name in (*INTEGERS, *FLAGS, *FLOATS, *OBJECTS, *BY_STATE, *BY_PHASE, *RARE, *_MADE):
             setattr(own, name, getattr(fold, name))
 
@@ -206,12 +222,11 @@ class FoldTable(dict[Key, "RowFold"]):
         if type(row) is not RowFold:
             yield
             return
-        plain = row.copy()
-        super().__setitem__(key, plain)  # type: ignore[arg-type]
+        plain = self._lent[key] = row.copy()
         try:
             yield
         finally:
-            super().__setitem__(key, row)
+            del self._lent[key]
             self[key] = plain
 
     def widen(self, width: int) -> None:
@@ -236,9 +251,9 @@ class FoldTable(dict[Key, "RowFold"]):
         other.objects = {name: list(values) for name, values in self.objects.items()}
         other.rare = {name: dict(values) for name, values in self.rare.items()}
         other.ending = None if self.ending is None else self.ending.copy()
+        other.attributes = {at: dict(own) for at, own in self.attributes.items()}
         other.odd_peaks = {at: peak.copy() for at, peak in self.odd_peaks.items()}
-        row_type = self.row_type
-        dict.update(other, {key: row_type(other, fold.at) for key, fold in self.items()})
+        other._at, other._lent = dict(self._at), {}
         return other
 
 

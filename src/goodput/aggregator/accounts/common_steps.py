@@ -30,14 +30,14 @@ def is_going(bound: Bound, facts: Facts) -> bool:
 def completed_by_all(engine: ColumnEngine, parts: Mapping[Key, np.ndarray]) -> dict[Key, int]:
     """How many of these rows, which are to be folded next, each attempt may fold: those up to its group's common step."""
     counts = {key: values.shape[1] for key, values in parts.items()}
-    facts, all_tops = engine.facts, engine.folds.top_step.tolist()
+    facts, table = engine.facts, engine.folds
     for members in engine.groups.members.values():
         going = [key for key in members if is_going(facts.bounds[key], facts)]
         if len(going) < 2:
             continue
         # A rank may repeat steps.
         steps = {key: np.maximum.accumulate(parts[key][STEP]) for key in going if counts.get(key)}
-        tops = {key: all_tops[engine.folds[key].at] for key in going}
+        tops = dict(zip(going, table.top_step[table.rows(going)].tolist(), strict=True))
         for key, count in _up_to(_common_step(steps, tops), steps).items():
             counts[key] = max(count, counts[key] - WAITING_ROWS_MAX)
     return counts

@@ -9,7 +9,7 @@ from operator import add, sub
 
 from goodput.account.fold import PRODUCTIVE, STALL
 from goodput.account.states import share, vector
-from goodput.columns.fold_table import RowFold
+from goodput.columns.fold_table import FoldTable, RowFold
 
 STALL_SPANS_MAX = 10_000
 Span = tuple[int, int]  # unix ns
@@ -82,6 +82,10 @@ class TimedFold(RowFold):
     devices = 1
     compute: list[int] | None = None  # productive ns by bucket, if a part of it will become `launch`
     span: Span = (0, 0)  # of the last step, within the bound
+
+    def __init__(self, table: FoldTable, at: int):
+        super().__init__(table, at)
+        self.__dict__ = table.attributes.setdefault(at, {})
 
     def _settle(self, step, count, end_ns, length, inside, samples):
         before = list(map(add, self.kept, self.rest))
