@@ -7,6 +7,8 @@ Rows carry cumulative totals, so a missing row loses no time.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
@@ -108,7 +110,7 @@ class Attempt:
     seen_ns: int = 0
     last_ns: int = 0
     phase: str = "none"
-    totals: tuple[int, ...] = ()
+    totals: Sequence[int] = ()
     unmeasured: int = 0  # steps so far whose phases were not measured
     loader: dict[str, int] = field(default_factory=dict)  # cumulative loader figures, see loader_summary
     stacks: SampledStacks = NO_STACKS  # of its main thread in no phase, cumulative
@@ -136,7 +138,7 @@ class Attempt:
     first_commit_ns: int | None = None
     last_commit_ns: int = 0
     # Steps of committed checkpoints; a second report does not count.
-    saved: set[int] = field(default_factory=set)
+    saved: AbstractSet[int] = frozenset()
 
     def add_rows(self, rows) -> int:
         """Merge rows; returns how many were new."""
@@ -200,6 +202,8 @@ class Attempt:
             if step not in self.saved:
                 self.commits += 1
                 if len(self.saved) < SAVED_MAX:
+                    # Most ranks save nothing, and a set takes 216 bytes.
+                    self.saved = self.saved if isinstance(self.saved, set) else set(self.saved)
                     self.saved.add(step)
             self.committed = step if self.committed is None else max(step, self.committed)
             first_ns = self.first_commit_ns

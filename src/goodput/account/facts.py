@@ -129,6 +129,10 @@ class Facts:
             return self.end_ns - self.start_ns
         return sum(end_ns - start_ns for start_ns, end_ns in self.expected.ranges[0].spans)
 
+    def without_attempts(self) -> Facts:
+        """What is left once an account is done, which takes no memory for each rank."""
+        return replace(self, limits={}, bounds={}, by_rank={}, after={}, own_points={})
+
     def criteria(self, key: Key) -> Criteria:
         """What decides on an attempt's steps, in the order of Fold's parameters."""
         return self.bounds[key], self.limits[key], self.threshold_ns, self.after[key]

@@ -522,9 +522,9 @@ def _states_of(phases: tuple[str, ...], user_states: tuple[tuple[str, str], ...]
     return tuple(state_of(name, states) for name in phases)
 
 
-def padded(values: tuple[int, ...], width: int) -> tuple[int, ...]:
+def padded(values: Sequence[int], width: int) -> tuple[int, ...]:
     """Pad with zeros: rows from before further user phases were defined have fewer columns."""
-    return values if len(values) == width else tuple(values[:width]) + (0,) * (width - len(values))
+    return tuple(values[:width]) + (0,) * (width - len(values))
 
 
 def _settled_gap(gap: list[int], first: bool, single: bool, threshold: int) -> list[int]:

@@ -41,12 +41,13 @@ class Groups:
         """Find the members of each group; called again when there are new attempts or first steps."""
         self._find_pipelines()
         self.members, self._group = {}, {}
-        for (rank, number), fold in self.folds.items():
-            first = fold.attempt.first_step
+        names: dict[tuple[int, str], tuple[int, str]] = {}
+        for key, fold in self.folds.items():
+            first, number = fold.attempt.first_step, key[1]
             if first is not None:
                 name = "" if number in self.pipelines else fold.attempt.group_name()
-                group = self._group[rank, number] = (number, name)
-                self.members.setdefault(group, []).append((rank, number))
+                group = self._group[key] = names.setdefault((number, name), (number, name))
+                self.members.setdefault(group, []).append(key)
                 self.late |= not fold.steps and group in self.settled and first <= self.settled[group]
 
     def _find_pipelines(self) -> None:

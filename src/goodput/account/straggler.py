@@ -142,7 +142,9 @@ class Straggler:
     def compact(self) -> Straggler:
         """A copy without onsets and states: what `since_sums` needs of earlier sums."""
         comparable = self.comparable_sums().compact()
-        return replace(self, own_ns={}, steps={}, onsets={}, phases={}, comparable=comparable)
+        return replace(
+            self, own_ns={}, steps={}, units={}, groups={}, onsets={}, phases={}, comparable=comparable
+        )
 
     def since_sums(self, before: Straggler) -> Straggler | None:
         """The sums of what came after `before`, without onsets and states; None if steps were lost since."""

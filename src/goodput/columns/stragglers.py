@@ -41,11 +41,15 @@ def phase_times(table: FoldTable, at: np.ndarray, places: Mapping[Key, int]) -> 
     """Fold.phase_times of these rows; `places` has the place of each key in `at`."""
     steps = table.number[at] - table.left_out_steps[at]
     ns = table.totals[at] - table.outside[at] - table.left_out[at]
-    attempts = [(one.phases, one.phase_states) for one in table.of("attempt", at)]
-    widths = list(map(len, table.of("to_state", at)))
+    shared: dict[tuple, tuple] = {}  # ranks mostly have the same phases
+    names = []
+    for one, to_state in zip(table.of("attempt", at), table.of("to_state", at), strict=True):
+        found = one.phases, one.phase_states, len(to_state)
+        names.append(shared.setdefault((one.phases, id(one.phase_states), len(to_state)), found))
 
     def make(place: int) -> PhaseTimes:
-        return PhaseTimes(*attempts[place], steps.item(place), tuple(ns[place, : widths[place]].tolist()))
+        phases, states, width = names[place]
+        return PhaseTimes(phases, states, steps.item(place), tuple(ns[place, :width].tolist()))
 
     return Rows(places, make)
 
@@ -56,9 +60,9 @@ def comparable_sums(table: FoldTable) -> ComparableSums:
     at = table.rows(keys)
     own = table.kept[at]
     own[:, list(NOT_OWN)] = 0
-    columns = own.sum(axis=1), table.work[at], table.top_step[at]
-    own_ns, steps, until = (dict(zip(keys, column.tolist(), strict=True)) for column in columns)
     places = {key: place for place, key in enumerate(keys)}
+    columns = own.sum(axis=1), table.work[at], table.top_step[at]
+    own_ns, steps, until = (Rows(places, column.item) for column in columns)
     return ComparableSums(own_ns, steps, until, phase_times(table, at, places))
 
 

@@ -17,16 +17,18 @@ class ComparableSums:
     A group's ranks that go on and are reported have the same one, as far as they have steps in common.
     """
 
-    own_ns: dict[Key, int] = field(default_factory=dict)
-    steps: dict[Key, float] = field(default_factory=dict)
-    until: dict[Key, int] = field(default_factory=dict)
+    own_ns: Mapping[Key, int] = field(default_factory=dict)
+    steps: Mapping[Key, float] = field(default_factory=dict)
+    until: Mapping[Key, int] = field(default_factory=dict)
     phases: Mapping[Key, PhaseTimes] = field(default_factory=dict)
 
     def compact(self) -> ComparableSums:
-        """A copy of which the phases take 8 bytes each."""
+        """A copy of which the phases take 8 bytes each, which they do where they are rows of an array."""
+        if not isinstance(self.phases, dict):
+            return self
         return replace(self, phases={key: times.compact() for key, times in self.phases.items()})
 
 
-def less(sums: dict, before: dict) -> dict:
+def less(sums: Mapping, before: Mapping) -> dict:
     """What each of `sums` is above what it was before."""
     return {who: ns - before.get(who, 0) for who, ns in sums.items()}

@@ -69,6 +69,9 @@ class IncrementalAccount:
             self.last = yield from self._computing(now_ns)
         finally:
             self._is_computing = False
+            # An engine from the ledger has none until it follows some.
+            if self._engine is not None and hasattr(self._engine, "facts"):
+                self._engine.facts = self._engine.facts.without_attempts()
         return self.last
 
     def _computing(self, now_ns: int) -> Slices[Account]:
@@ -268,4 +271,5 @@ def kept_rows(run: Run) -> int:
 def _in_order(facts: Facts) -> list[tuple[Key, ColumnAttempt]]:
     """Each rank's attempts in the order of their starts, since earlier ones set limits for later ones."""
     attempts = [attempt for own in facts.by_rank.values() for attempt in own]
-    return [((one.rank, one.attempt), one) for one in attempts if isinstance(one, ColumnAttempt)]
+    # Bounds are in the same order. What waits has its keys, so these are not made anew.
+    return [(key, one) for key, one in zip(facts.bounds, attempts, strict=True) if isinstance(one, ColumnAttempt)]
