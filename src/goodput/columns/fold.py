@@ -38,7 +38,7 @@ from goodput.slices import Slices, result_of
 from goodput.wire.step_blocks import DEVICE, END, NUMBER, SAMPLES, STEP, TOTALS
 
 # Rows and attempts that are folded together, so that memory and the time until the next slice stay bounded.
-ROWS_AT_ONCE, ATTEMPTS_AT_ONCE = 16_384, 192
+ROWS_AT_ONCE, ATTEMPTS_AT_ONCE = 4096, 192
 # Where an attempt has so many pieces it is cheaper to fold them outside of the table.
 LENT_PIECES = 6
 # A step with more samples is folded alone, so that their sum cannot leave int64.

@@ -107,7 +107,8 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
     ):
         """For `rows` attempts of `width` phases, and more of them if need be."""
         self.planned, self.row_type, self.used = planned, row_type or RowFold, 0
-        self._at: dict[Key, int] = {}
+        self.places: dict[Key, int] = {}  # the row of each key; copies share it until one has another key
+        self._is_shared = False
         self._lent: dict[Key, Any] = {}
         for name in _ARRAYS:
             wide = {
@@ -132,19 +133,21 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
         """A fold whose attributes are to be set."""
         if self.used == len(self.number):
             self._enlarge(max(self.used // 4, 16), 0)
-        self._at[key], self.used = self.used, self.used + 1
+        if self._is_shared:
+            self.places, self._is_shared = dict(self.places), False
+        self.places[key], self.used = self.used, self.used + 1
         for values in self.objects.values():
             values.append(None)
         return self[key]
 
     def rows(self, keys: Sequence[Key]) -> np.ndarray:
         """The rows of these folds."""
-        return np.array([self._at[key] for key in keys], np.int64)
+        return np.array([self.places[key] for key in keys], np.int64)
 
     def numbers(self) -> dict[Key, int]:
         """The number of each attempt's last row that was folded."""
         numbers = self.number.tolist()
-        return {key: numbers[at] for key, at in self._at.items()}
+        return {key: numbers[at] for key, at in self.places.items()}
 
     def count_going(self) -> int:
         """How many attempts may go on."""
@@ -195,23 +198,23 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
         return True
 
     def __getitem__(self, key: Key) -> RowFold:
-        return self._lent[key] if key in self._lent else self.row_type(self, self._at[key])
+        return self._lent[key] if key in self._lent else self.row_type(self, self.places[key])
 
     def __iter__(self) -> Iterator[Key]:
-        return iter(self._at)
+        return iter(self.places)
 
     def __len__(self) -> int:
-        return len(self._at)
+        return len(self.places)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._at
+        return key in self.places
 
     def __delitem__(self, key: Key) -> None:
         raise TypeError("a fold cannot be taken out of a table")
 
     def __setitem__(self, key: Key, fold: Fold) -> None:
         """Take over the attributes of a fold of another table."""
-        own = self[key] if key in self._at else self.add(key)
+        own = self[key] if key in self.places else self.add(key)
         for name in (*INTEGERS, *FLAGS, *FLOATS, *OBJECTS, *BY_STATE, *BY_PHASE, *RARE, *_MADE):
             setattr(own, name, getattr(fold, name))
 
@@ -253,7 +256,8 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
         other.ending = None if self.ending is None else self.ending.copy()
         other.attributes = {at: dict(own) for at, own in self.attributes.items()}
         other.odd_peaks = {at: peak.copy() for at, peak in self.odd_peaks.items()}
-        other._at, other._lent = dict(self._at), {}
+        other.places, other._lent = self.places, {}
+        self._is_shared = other._is_shared = True
         return other
 
 

@@ -37,78 +37,72 @@ class Rows(Mapping[Key, V]):
         return len(self._places)
 
 
-def phase_times(table: FoldTable, at: np.ndarray, places: Mapping[Key, int]) -> Rows[PhaseTimes]:
-    """Fold.phase_times of these rows; `places` has the place of each key in `at`."""
-    steps = table.number[at] - table.left_out_steps[at]
-    ns = table.totals[at] - table.outside[at] - table.left_out[at]
+def phase_times(table: FoldTable) -> Rows[PhaseTimes]:
+    """Fold.phase_times of all folds."""
+    used = slice(table.used)
+    steps = table.number[used] - table.left_out_steps[used]
+    ns = table.totals[used] - table.outside[used] - table.left_out[used]
     shared: dict[tuple, tuple] = {}  # ranks mostly have the same phases
     names = []
-    for one, to_state in zip(table.of("attempt", at), table.of("to_state", at), strict=True):
+    for one, to_state in zip(table.objects["attempt"], table.objects["to_state"], strict=True):
         found = one.phases, one.phase_states, len(to_state)
         names.append(shared.setdefault((one.phases, id(one.phase_states), len(to_state)), found))
 
-    def make(place: int) -> PhaseTimes:
-        phases, states, width = names[place]
-        return PhaseTimes(phases, states, steps.item(place), tuple(ns[place, :width].tolist()))
+    def make(at: int) -> PhaseTimes:
+        phases, states, width = names[at]
+        return PhaseTimes(phases, states, steps.item(at), tuple(ns[at, :width].tolist()))
 
-    return Rows(places, make)
+    return Rows(table.places, make)
 
 
 def comparable_sums(table: FoldTable) -> ComparableSums:
     """What ranks are compared by: of the rows that were folded so far, without each attempt's first step."""
-    keys = list(table)
-    at = table.rows(keys)
-    own = table.kept[at]
+    own = table.kept[: table.used].copy()
     own[:, list(NOT_OWN)] = 0
-    places = {key: place for place, key in enumerate(keys)}
-    columns = own.sum(axis=1), table.work[at], table.top_step[at]
-    own_ns, steps, until = (Rows(places, column.item) for column in columns)
-    return ComparableSums(own_ns, steps, until, phase_times(table, at, places))
+    columns = own.sum(axis=1), table.work[: table.used].copy(), table.top_step[: table.used].copy()
+    own_ns, steps, until = (Rows(table.places, column.item) for column in columns)
+    return ComparableSums(own_ns, steps, until, phase_times(table))
 
 
 def summing_stragglers(groups: ColumnGroups) -> Slices[Straggler]:
-    """See straggler.sum_stragglers."""
+    """See straggler_sums.sum_stragglers."""
     table: FoldTable = groups.folds  # type: ignore[assignment]
     keys = sorted(table)
     end_onsets(groups, keys)
-    at = table.rows(keys)
     yield
-    waited, bubble = table.straggler_ns[at], table.bubble_ns[at]
-    kept = table.kept[at]
-    kept[:, COMMUNICATION] -= waited + bubble
-    kept[:, _STRAGGLER] += waited
-    kept[:, _BUBBLE] += bubble
-    table.kept[at] = kept
-    work = table.work[at] - table.cut_work[at]
-    places = {key: place for place, key in enumerate(keys)}
-    for one, cut in table.rare["cut"].items():
-        kept[at == one] -= cut
+    waited, bubble = table.straggler_ns, table.bubble_ns
+    table.kept[:, COMMUNICATION] -= waited + bubble
+    table.kept[:, _STRAGGLER] += waited
+    table.kept[:, _BUBBLE] += bubble
+    kept, work = table.kept[: table.used].copy(), (table.work - table.cut_work)[: table.used]
+    for at, cut in table.rare["cut"].items():
+        kept[at] -= cut
     kept[:, list(NOT_OWN)] = 0
-    alone = (table.first_length[at] != UNKNOWN) & (table.steps[at] == 1) & (table.first_count[at] == 1)
-    for place in np.flatnonzero(alone & (table.usual[at, 0] == UNKNOWN)).tolist():
-        if table.row(int(at[place])).is_first_step_only():
-            kept[place], work[place] = 0, 0.0
+    alone = (table.first_length != UNKNOWN) & (table.steps == 1) & (table.first_count == 1)
+    for at in np.flatnonzero((alone & (table.usual[:, 0] == UNKNOWN))[: table.used]).tolist():
+        if table.row(at).is_first_step_only():
+            kept[at], work[at] = 0, 0.0
     yield
+    works = work.tolist()
     result = Straggler(
-        length_ns=sum(table.matched_ns[at].tolist()),
+        length_ns=sum(table.matched_ns.tolist()),
         waited_ns=sum(waited.tolist()),
-        own_ns=Rows(places, lambda place: kept[place].tolist()),
-        steps=dict(zip(keys, work.tolist(), strict=True)),
-        phases=phase_times(table, at, places),
+        own_ns=Rows(table.places, lambda at: kept[at].tolist()),
+        steps={key: works[table.places[key]] for key in keys},
+        phases=phase_times(table),
         onsets=groups.onsets,
         stage_caused_ns=dict(groups.stage_caused_ns),
         by_stage_ns=dict(groups.stage_caused_ns),
     )
     units: dict[Unit, Unit] = {}
-    for (rank, number), attempt in zip(keys, table.of("attempt", at), strict=True):
-        stage = attempt.stage if number in groups.pipelines else None
-        unit = (attempt.group_name(), stage)
-        result.units[rank, number] = units.setdefault(unit, unit)
+    attempts, caused = table.objects["attempt"], table.objects["caused_ns"]
+    for key in keys:
+        at, (rank, number) = table.places[key], key
+        unit = attempts[at].group_name(), attempts[at].stage if number in groups.pipelines else None
+        result.units[key] = units.setdefault(unit, unit)
         result.groups[rank] = unit[0]
-        if stage is not None:
-            result.stages[rank] = stage
-    yield
-    for (rank, _), one in zip(keys, at.tolist(), strict=True):
-        if table.objects["caused_ns"][one]:
-            add_caused(result, rank, table.row(one))
+        if unit[1] is not None:
+            result.stages[rank] = unit[1]
+        if caused[at]:
+            add_caused(result, rank, table.row(at))
     return result

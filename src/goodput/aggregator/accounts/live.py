@@ -272,4 +272,6 @@ def _in_order(facts: Facts) -> list[tuple[Key, ColumnAttempt]]:
     """Each rank's attempts in the order of their starts, since earlier ones set limits for later ones."""
     attempts = [attempt for own in facts.by_rank.values() for attempt in own]
     # Bounds are in the same order. What waits has its keys, so these are not made anew.
-    return [(key, one) for key, one in zip(facts.bounds, attempts, strict=True) if isinstance(one, ColumnAttempt)]
+    return [
+        (key, one) for key, one in zip(facts.bounds, attempts, strict=True) if isinstance(one, ColumnAttempt)
+    ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from operator import add
 
 import numpy as np
 
@@ -119,7 +121,7 @@ def lay_many(
             sheet.cells[bucket][names[at]] += int(own[bucket, at]) * devices
     for fold, own in zip(folds, compute, strict=True):
         if fold.compute is not None:
-            fold.compute = [total + ns for total, ns in zip(fold.compute, own.tolist(), strict=True)]
+            fold.compute = array("q", map(add, fold.compute, own.tolist()))
 
 
 def _move_many(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableSequence
 from dataclasses import dataclass
 from operator import add, sub
 
@@ -68,8 +69,12 @@ class Sheet:
 class Own:
     """A rank's own time (steps without waiting for others) and steps, by column, in proportion to their overlap."""
 
-    ns: list[int]
-    steps: list[float]
+    ns: MutableSequence[int]
+    steps: MutableSequence[float]
+
+    @classmethod
+    def empty(cls, columns: int) -> Own:
+        return cls(array("q", bytes(8 * columns)), array("d", bytes(8 * columns)))
 
 
 class TimedFold(RowFold):
@@ -80,7 +85,7 @@ class TimedFold(RowFold):
     own: Own
     stalls: list[Span]
     devices = 1
-    compute: list[int] | None = None  # productive ns by bucket, if a part of it will become `launch`
+    compute: array[int] | None = None  # productive ns by bucket, if a part of it will become `launch`
     span: Span = (0, 0)  # of the last step, within the bound
 
     def __init__(self, table: FoldTable, at: int):

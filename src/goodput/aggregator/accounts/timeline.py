@@ -9,6 +9,7 @@ only the rows at the buckets' edges, so that stalls in between are missed. `samp
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -180,7 +181,7 @@ def sums_of(
     per_column = -(-grid.points // COLUMNS_MAX)
     columns = Grid(facts.start_ns, facts.end_ns, -(-grid.points // per_column))
     stalls: list[Span] = []
-    own = {rank: Own([0] * columns.points, [0] * columns.points) for rank in ranks}
+    own = {rank: Own.empty(columns.points) for rank in ranks}
     sheets = [Sheet(grid), Sheet(grid)]  # of the ranks alone and spread
     devices = _devices(past, facts)
     chosen = {key: attempt for key, attempt in past.run.attempts.items() if key[0] in ranks}
@@ -192,7 +193,7 @@ def sums_of(
         fold.sheet, fold.devices = sheets[rank in spread], devices[rank]
         fold.columns, fold.own, fold.stalls = columns, own[rank], stalls
         if fold.attempt.hardware.get("compute_ns") and fold.attempt.hardware.get("idle_ns"):
-            fold.compute = [0] * grid.points
+            fold.compute = array("q", bytes(8 * grid.points))
     rows = rows_of_bound if all_rows else partial(_rows_at, edges=grid.edges)
     for parts in together(readers(engine, ledger, rows, page_rows=0 if all_rows else 1), check):
         fold_columns(engine, parts)
