@@ -7,7 +7,6 @@ import random
 import pytest
 from support.account.account_history import Process, ns, run_of
 
-from goodput.account.account import Engine
 from goodput.account.facts import gather
 from goodput.account.peak_throughput import PeakThroughput
 from goodput.account.slow_ranks.onset import Onset, Stretch
@@ -19,7 +18,7 @@ from goodput.columns.fold import fold_columns
 from goodput.columns.snapshot import SnapshotError, decode, encode
 
 
-def folded(steps: int = 40) -> tuple[Engine, StepLengths]:
+def folded(steps: int = 40) -> tuple[ColumnEngine, StepLengths]:
     """Two ranks in one group, the second slower; not all steps are compared yet."""
     ranks = [Process(rank, world_size=2, group="g") for rank in range(2)]
     for one in ranks:

@@ -13,7 +13,7 @@ from support.aggregator.random_reports import RandomReports
 from support.aggregator.reports import rank_report
 
 from goodput.account import account as account_module
-from goodput.account import facts, rank_groups, straggler
+from goodput.account import facts, rank_groups
 from goodput.aggregator.accounts import live
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.live import NeedsHistory
