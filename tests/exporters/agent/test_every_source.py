@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -59,7 +60,16 @@ class Source:
         with Agent(str(self.root / "pages"), **trees, **self._given) as agent:
             wait_until(lambda: named(scrape(agent), "goodput_gpu_up"))
             change()
-            return wait_until(lambda: is_ready(found := scrape(agent)) and found)
+            found = wait_until(lambda: is_ready(found := scrape(agent)) and found)
+            check_with_promtool(agent.exposition())
+            return found
+
+
+def check_with_promtool(text: bytes) -> None:
+    if shutil.which("promtool"):
+        call = ["promtool", "check", "metrics"]
+        checked = subprocess.run(call, input=text, capture_output=True, timeout=300)
+        assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
 
 
 def scrape(agent: Agent) -> Series:
