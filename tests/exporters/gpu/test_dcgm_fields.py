@@ -218,6 +218,8 @@ def test_only_temperatures_may_be_negative():
     }
     limits = {f"temperature_limit/{limit}" for limit in ("slowdown", "shutdown", "core_max", "memory_max")}
     assert negative == {"temperature/core", "temperature/memory", "temperature_margin"} | limits
+    assert readings_of({150: -273}) == {"temperature/core": -273.0}
+    assert readings_of({150: -274, 140: -1e308, 153: -1e308}) == {}
 
 
 def test_counter_may_exceed_32_bit_blank():

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from goodput_exporters.gpu.nvidia.dcgm_fields import is_blank
+from goodput_exporters.gpu.nvidia.status_codes import lowest
 
 _LINK_STATUS, _LINK_ACTIVE, _LINK_UNKNOWN = 870, 2, -1
 
@@ -74,8 +75,7 @@ def reading_of(field: ComponentField, raw: object, link: str = "") -> dict[str, 
         if raw == _LINK_UNKNOWN:
             return {}
         raw = float(raw == _LINK_ACTIVE)
-    is_too_much = field.key.startswith("activity/") and raw > 1
-    if is_too_much or (raw < 0 and not field.key.startswith("temperature")):
+    if raw < lowest(field.key) or (field.key.startswith("activity/") and raw > 1):
         return {}
     if "{link}" in field.key and not (link.isascii() and link.isdigit() and len(link) < 4):
         return {}

@@ -1,7 +1,8 @@
 """DCGM fields by field ID: the reading that each one is, and the conversion of raw values to base units.
 
 The table is in dcgm_field_table.py. IDs are the keys because names are not stable: 4.6 renamed most of them, and 4.7 gave one of the new names to another
-field. Missing is never 0: a blank value, one of the wrong type, a negative one and a share above 1.05 give no reading.
+field. Missing is never 0: a blank value, one of the wrong type, a negative one (but for temperatures) and a share above 1.05
+give no reading.
 
 Sources: dcgm_fields.h, dcgm_fields.py and dcgmvalue.py of NVIDIA/DCGM (2.x to 4.6), dcgm-exporter's default counters,
 NVIDIA's reference of field identifiers (4.7). Where they disagree: throttle times 240 to 247 are nanoseconds (header,
@@ -32,6 +33,7 @@ from goodput_exporters.gpu.nvidia.status_codes import (
     bit_error_ratio,
     fabric_problems,
     fabric_state,
+    lowest,
     recovery_key,
     throttle_readings,
 )
@@ -63,7 +65,7 @@ def number_of(field: Field, raw: object) -> float | None:
     """A field's raw value, None where it is blank or impossible."""
     if not isinstance(raw, int | float) or is_blank(raw, field.double):
         return None
-    return None if raw < 0 and not field.key.startswith("temperature") else raw
+    return raw if raw >= lowest(field.key) else None
 
 
 def field_of_name(name: str, raw: object = None) -> Field | None:

@@ -20,6 +20,7 @@ RECOVERY_ACTIONS = (
     *("recover_imex_domain", "bus_reset", "system_reboot"),
 )
 
+_CELSIUS_MIN = -273
 # nvmlGpuFabricState_t; dcgmFabricManagerStatus_t adds what follows.
 FABRIC_STATES = ("not_supported", "not_started", "in_progress", "completed", "failed")
 # Bits of nvmlGpuFabricInfo_v2_t's health mask, DCGM field 174: of each problem 0 not supported, 1 true, 2 false.
@@ -53,3 +54,8 @@ def bit_error_ratio(raw: float) -> float:
     """NVLink's ratio from its four bits of mantissa above eight of exponent (nvml.h, NVML_NVLINK_BER_*): m x 10^-e."""
     mantissa, exponent = int(raw) >> 8 & 0xF, int(raw) & 0xFF
     return mantissa * 10.0**-exponent
+
+
+def lowest(key: str) -> int:
+    """The lowest value that a reading can have: only temperatures and margins of them are below 0."""
+    return _CELSIUS_MIN if key.startswith("temperature") else 0

@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from goodput_exporters.gpu.nvidia.status_codes import bit_error_ratio, recovery_key, throttle_readings
+from goodput_exporters.gpu.nvidia.status_codes import bit_error_ratio, lowest, recovery_key, throttle_readings
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -341,4 +341,4 @@ def is_plausible(key: str, value: float) -> bool:
         return False
     if key.startswith("activity/"):
         return 0.0 <= value <= 1.05
-    return value >= 0 or key.startswith("temperature")
+    return value >= lowest(key)
