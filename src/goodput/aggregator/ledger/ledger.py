@@ -32,7 +32,7 @@ from goodput.aggregator.ledger.block_reader import KEY, PROCESS_ID, Moments, Win
 from goodput.aggregator.ledger.blocks import COLUMNS, EVERY_ROW, as_columns, columns_of, step_rows
 from goodput.aggregator.ledger.database import Database, LedgerError, insert
 from goodput.aggregator.ledger.migrations.versions import version_1, version_3, version_5
-from goodput.aggregator.ledger.page_reader import PageBounds, PageReader, Wanted, numbers_before
+from goodput.aggregator.ledger.page_reader import PageBounds, PageReader, ProcessRows, numbers_before
 from goodput.aggregator.records import SCOPED_OFFSET, HealthKey, NewRecords
 from goodput.wire import schema
 from goodput.wire.step_blocks import TOTALS
@@ -310,7 +310,7 @@ class Ledger:
         with self._errors():
             after = numbers_before(self.fetch, late)
         wanted = [
-            Wanted(id, len(process.phases), max(one.after, after.get(id, 0)), one.until_ns)
+            ProcessRows(id, len(process.phases), max(one.after, after.get(id, 0)), one.until_ns)
             for id, process, one in zip(ids, processes, bounds, strict=True)
         ]
         reader = PageReader(self.fetch, wanted, rows)

@@ -51,8 +51,8 @@ class PageBounds(NamedTuple):
 
 
 @dataclass
-class Wanted:
-    """The rows of a process above `after`. Until `until_ns`, those that begin later are not looked for at first."""
+class ProcessRows:
+    """The rows of a process above `after`, as they are read: those that begin after `until_ns` when all others were."""
 
     process: int  # its id in the ledger
     width: int  # phases of its report
@@ -66,13 +66,13 @@ class Wanted:
 class PageReader:
     """Pages of about `rows` rows of each process, or of one block where that has more and `rows` allows it."""
 
-    def __init__(self, fetch: Fetch, wanted: Sequence[Wanted], rows: int):
+    def __init__(self, fetch: Fetch, wanted: Sequence[ProcessRows], rows: int):
         self._fetch, self._rows = fetch, rows
         self._wanted = list(wanted)
         self._at_once = max(min(PROCESSES_AT_ONCE, ROWS_AT_ONCE // max(rows, BLOCK_ROWS_MAX)), 1)
         self._place = {one.process: at for at, one in enumerate(self._wanted)}
 
-    def pages(self, of: Wanted) -> Iterator[np.ndarray]:
+    def pages(self, of: ProcessRows) -> Iterator[np.ndarray]:
         """The rows of one of the processes, as arrays of its phases or more."""
         while True:
             if of.page is None and not of.is_over:
@@ -82,7 +82,7 @@ class PageReader:
             found, of.page = of.page, None
             yield found
 
-    def _lacking(self, of: Wanted) -> list[Wanted]:
+    def _lacking(self, of: ProcessRows) -> list[ProcessRows]:
         """This process and those that come next and have no page either."""
         found = [of]
         for one in self._wanted[self._place[of.process] + 1 :]:
@@ -92,14 +92,14 @@ class PageReader:
                 found.append(one)
         return found
 
-    def _load(self, some: list[Wanted]) -> None:
+    def _load(self, some: list[ProcessRows]) -> None:
         """Read the next page of each, or find that there is none."""
         while some:
             self._list([one for one in some if not one.listed])
             some = [one for one in some if not one.is_over]
             chosen = [_next_blocks(one, self._rows) for one in some]
             stored = {one.id: one for one in stored_blocks(self._fetch, list(chain.from_iterable(chosen)))}
-            whole: list[tuple[Wanted, list[StoredBlock]]] = []
+            whole: list[tuple[ProcessRows, list[StoredBlock]]] = []
             for one, ids in zip(some, chosen, strict=True):
                 if all(id in stored for id in ids):
                     whole.append((one, [stored[id] for id in ids]))
@@ -110,7 +110,7 @@ class PageReader:
                 self._take(one, values)
             some = [one for one in some if one.page is None]
 
-    def _list(self, some: list[Wanted]) -> None:
+    def _list(self, some: list[ProcessRows]) -> None:
         """List the blocks of these processes; those that have none are over, unless there may be later ones."""
         for at in range(0, len(some), LISTED_AT_ONCE):
             part = some[at : at + LISTED_AT_ONCE]
@@ -124,7 +124,7 @@ class PageReader:
                     one.is_over, one.until_ns = one.until_ns == _MAX, _MAX
                 part = [one for one in part if not one.is_over]
 
-    def _take(self, one: Wanted, values: np.ndarray) -> None:
+    def _take(self, one: ProcessRows, values: np.ndarray) -> None:
         """Let those of the decoded rows that are new be the next page."""
         numbers = values[NUMBER]
         begin = int(np.searchsorted(numbers, one.after, side="right"))
@@ -135,7 +135,7 @@ class PageReader:
         one.listed = [block for block in one.listed if block[2] > one.after]
 
 
-def _next_blocks(one: Wanted, rows: int) -> list[int]:
+def _next_blocks(one: ProcessRows, rows: int) -> list[int]:
     """The ids of the listed blocks from which the next page comes: those with enough rows, and what overlaps them."""
     ids, many, top = [], 0, 0
     for id, first, last, count in one.listed:
@@ -146,7 +146,7 @@ def _next_blocks(one: Wanted, rows: int) -> list[int]:
     return ids
 
 
-def _decoded(whole: list[tuple[Wanted, list[StoredBlock]]]) -> Iterator[tuple[Wanted, np.ndarray]]:
+def _decoded(whole: list[tuple[ProcessRows, list[StoredBlock]]]) -> Iterator[tuple[ProcessRows, np.ndarray]]:
     """The rows of each process in order, decoded together."""
     width = max((one.width for one, _ in whole), default=0)
     columns = decode_columns(chain.from_iterable(blocks for _, blocks in whole), width)
