@@ -118,7 +118,7 @@ class Tools:
 
     @answering
     def get_story(self, run: Run) -> answers.Story:
-        """What happened to a run and what each of it cost: restarts, stalls, slow ranks, hardware errors, changes of pace, with what is known of the cause."""
+        """What happened to a run, in order: restarts, stalls, slow ranks, hardware errors, changes of pace; each with its cost."""
         return summaries.story(self._api.run(run, "story"))
 
     @answering
