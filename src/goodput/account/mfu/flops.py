@@ -118,7 +118,9 @@ def too_high(
     """
     if utilisation is None or utilisation <= 1 or math.isnan(utilisation):
         return None
-    head = f"{name} of {100 * utilisation:,.1f} % is above 100 %, so an input is wrong: "
+    percent = 100 * utilisation
+    shown = f"{percent:,.0f}" if percent >= 1000 else f"{percent:.4g}"
+    head = f"{name} of {shown} % is above 100 %, so an input is wrong: "
     if device_clock is not None and device_clock < 1 and name.lower().startswith("compute"):
         return head + (
             f"{100 * (1 - device_clock):.3g} % of the phases' time is the host's, which sees only the launch of "
