@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from operator import add, mul
-from typing import Any
+from typing import Any, NamedTuple
 
 from goodput.account.attempts import Attempt, Row, Run
 from goodput.account.collectives.arrival_skew import LeastWaits
@@ -238,6 +238,15 @@ class Account:
         return sum(prices) / len(prices) if prices else None
 
 
+class FoldSums(NamedTuple):
+    """What all folds have together."""
+
+    progress_ns: int | None  # the last end of a step
+    clamped: int
+    samples: int
+    last_step: int  # the index of the last kept one, -1 without one
+
+
 class Engine:
     """Computes an account step by step: feed every attempt's steps in order, then call `finish` once."""
 
@@ -339,6 +348,7 @@ class Engine:
         once = PaidOnce(facts)
         ranks = yield from self.summing_ranks(restarts, once)
         yield
+        found = self.sum_folds()
         result = Account(
             run=run.name,
             start_ns=facts.start_ns,
@@ -349,17 +359,15 @@ class Engine:
             restarts=list(restarts.values()),
             straggler=straggler,
             threshold_ns=facts.threshold_ns,
-            last_progress_ns=max(
-                (f.last_end_ns for f in self.folds.values() if f.steps), default=facts.start_ns
-            ),
-            clamped=facts.overlaps + sum(fold.clamped + is_cut(fold.attempt) for fold in self.folds.values()),
-            samples=sum(f.samples for f in self.folds.values()),
+            last_progress_ns=facts.start_ns if found.progress_ns is None else found.progress_ns,
+            clamped=facts.overlaps + found.clamped + sum(is_cut(run.attempts[key]) for key in self.folds),
+            samples=found.samples,
             device=next((a.device for own in facts.by_rank.values() for a in own if a.device), ""),
             loader=summarize_loaders(run.attempts.values()),
             stacks=sampled_ranks(run.attempts.values()),
             allocated_ns=facts.allocated_ns(),
             total_steps=_total_steps(run),
-            next_step=_next_step(self),
+            next_step=None if facts.is_part or found.last_step < 0 else found.last_step + 1,
             unmeasured=sum(attempt.unmeasured for attempt in run.attempts.values()),
             planned=self.planned,
             left_out=len(run.left_out()),
@@ -372,6 +380,15 @@ class Engine:
         yield
         _count_failures(result, run, facts)
         return result
+
+    def sum_folds(self) -> FoldSums:
+        folds = self.folds.values()
+        return FoldSums(
+            max((fold.last_end_ns for fold in folds if fold.steps), default=None),
+            sum(fold.clamped for fold in folds),
+            sum(fold.samples for fold in folds),
+            max((min(fold.top_step, fold.limit) for fold in folds), default=-1),
+        )
 
     def summing_stragglers(self) -> Slices[Straggler]:
         """The comparison of the ranks once the folds are finished, in slices."""
@@ -480,14 +497,6 @@ def _total_steps(run: Run) -> int | None:
     newest = run.newest()
     totals = [a.total_steps for a in run.attempts.values() if a.attempt == newest and a.total_steps]
     return max(totals, default=None)
-
-
-def _next_step(engine: Engine) -> int | None:
-    """The index after the last kept step, None in a part of the run or where there is none."""
-    if engine.facts.is_part:
-        return None
-    last = max((min(fold.top_step, fold.limit) for fold in engine.folds.values()), default=-1)
-    return None if last < 0 else last + 1
 
 
 def _add_attempt(result: RankAccount, attempt: Attempt, fold: Fold, restarts: dict[int, Restart]) -> None:

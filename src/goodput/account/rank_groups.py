@@ -6,7 +6,7 @@ communication is the smallest of a step's ranks; the culprit of a step is the ra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 
 from goodput.account.attempts import Attempt
@@ -42,20 +42,24 @@ class Groups:
         self._find_pipelines()
         self.members, self._group = {}, {}
         names: dict[tuple[int, str], tuple[int, str]] = {}
-        for key, fold in self.folds.items():
-            first, number = fold.attempt.first_step, key[1]
+        for key, attempt, steps in self._attempts():
+            first, number = attempt.first_step, key[1]
             if first is not None:
-                name = "" if number in self.pipelines else fold.attempt.group_name()
+                name = "" if number in self.pipelines else attempt.group_name()
                 group = self._group[key] = names.setdefault((number, name), (number, name))
                 self.members.setdefault(group, []).append(key)
-                self.late |= not fold.steps and group in self.settled and first <= self.settled[group]
+                self.late |= not steps and group in self.settled and first <= self.settled[group]
+
+    def _attempts(self) -> Iterable[tuple[Key, Attempt, int]]:
+        """All attempts, and how many steps of each were folded."""
+        return [(key, fold.attempt, fold.steps) for key, fold in self.folds.items()]
 
     def _find_pipelines(self) -> None:
         """Find which attempts are pipelines. Steps that were compared otherwise must be compared anew."""
         attempts: dict[int, list[Attempt]] = {}
-        for (_, number), fold in self.folds.items():
-            if fold.attempt.first_step is not None:
-                attempts.setdefault(number, []).append(fold.attempt)
+        for (_, number), attempt, _ in self._attempts():
+            if attempt.first_step is not None:
+                attempts.setdefault(number, []).append(attempt)
         before = self.pipelines
         found = {number: pipeline_of(own) for number, own in attempts.items()}
         self.pipelines = {number: one for number, one in found.items() if one is not None}

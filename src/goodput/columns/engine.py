@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from copy import copy
 
-from goodput.account.account import Engine, Restart
+import numpy as np
+
+from goodput.account.account import Engine, FoldSums, Restart
 from goodput.account.attempts import Run
 from goodput.account.facts import Criteria, Facts, Key
 from goodput.account.fold import PaidOnce
@@ -71,6 +73,16 @@ class ColumnEngine(Engine):
         keys, firsts = yield from finishing(self, tails, vector())
         self.groups.add_firsts(keys, firsts)
         yield from self.groups.flushing()
+
+    def sum_folds(self) -> FoldSums:
+        table, used = self.folds, slice(self.folds.used)
+        ends = table.last_end_ns[used][table.steps[used] > 0]
+        return FoldSums(
+            int(ends.max()) if len(ends) else None,
+            int(table.clamped[used].sum()),
+            sum(table.objects["samples"]),
+            int(np.minimum(table.top_step, table.limit)[used].max(initial=-1)),
+        )
 
     def summing_stragglers(self) -> Slices[Straggler]:
         return summing_stragglers(self.groups)

@@ -87,6 +87,10 @@ class ColumnGroups(Groups):
         self._keys = sorted(key for members in self.members.values() for key in members)
         self._rank = {key: at for at, key in enumerate(self._keys)}
 
+    def _attempts(self):
+        table = self.folds
+        return zip(table.places, table.objects["attempt"], table.steps.tolist(), strict=False)
+
     def copy(self, folds):
         other = super().copy(folds)
         assert isinstance(other, ColumnGroups)

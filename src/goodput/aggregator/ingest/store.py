@@ -12,6 +12,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from msgspec.structs import fields, replace
@@ -505,6 +506,12 @@ def _set_declared(attempt: Attempt, identity: schema.Identity) -> None:
         setattr(attempt, name, getattr(identity, name))
 
 
+@lru_cache(maxsize=1024)
+def _shared_phases(phases: tuple[str, ...]) -> tuple[str, ...]:
+    """The same for all ranks whose phases are alike."""
+    return tuple(map(sys.intern, phases))
+
+
 def _extend_phases(attempt: Attempt, report: schema.RankReport) -> None:
     """Phases are only ever appended; a report may have more of them than the attempt, or fewer."""
     if attempt.phases == report.phases and attempt.phase_states == report.phase_states:
@@ -517,7 +524,7 @@ def _extend_phases(attempt: Attempt, report: schema.RankReport) -> None:
             f"contradict {attempt.phases[:shared]} reported before",
         )
     if len(report.phases) > shared:
-        attempt.phases = tuple(map(sys.intern, report.phases))
+        attempt.phases = _shared_phases(report.phases)
     states = {**attempt.phase_states, **report.phase_states}
     if states != attempt.phase_states:
         attempt.phase_states = states
