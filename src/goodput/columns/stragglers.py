@@ -46,7 +46,8 @@ def phase_times(table: FoldTable) -> Rows[PhaseTimes]:
     names = []
     for one, to_state in zip(table.objects["attempt"], table.objects["to_state"], strict=True):
         found = one.phases, one.phase_states, len(to_state)
-        names.append(shared.setdefault((one.phases, id(one.phase_states), len(to_state)), found))
+        states = tuple(one.phase_states.items())
+        names.append(shared.setdefault((one.phases, states, len(to_state)), found))
 
     def make(at: int) -> PhaseTimes:
         phases, states, width = names[at]
