@@ -135,7 +135,7 @@ def test_ratio_gives_the_likely_mistake(utilisation, known, reason):
 def test_most_likely_mistake_comes_first():
     text = too_high(3.2, "HFU", world_size=8, microbatches=64)
     assert text == (
-        "HFU of 320 % is above 100 %, so an input is wrong: most likely flops_per_step is that of all 8 ranks and "
+        "HFU of 320.0 % is above 100 %, so an input is wrong: most likely flops_per_step is that of all 8 ranks and "
         "must be one rank's (without that, 40 %); or flops_per_step covers all 64 microbatches, while each "
         "microbatch is measured as a step (without that, 5 %)."
     )
