@@ -9,6 +9,7 @@ from support.account.account_history import Process, ns, run_of
 
 from goodput.account.account import Engine
 from goodput.account.facts import gather
+from goodput.account.fold import Fold
 from goodput.account.peak_throughput import PeakThroughput
 from goodput.columns import snapshot
 from goodput.columns.attempts import columns_of
@@ -57,6 +58,14 @@ def test_table_has_what_folds_as_objects_have(every):
         assert {k: v for k, v in found.items() if k not in compared} == {
             k: v for k, v in expected.items() if k not in compared
         }
+
+
+def test_fold_begins_as_the_class_does():
+    engine = engine_of(ranks(steps=0))
+    for key, fold in engine.folds.items():
+        expected = Fold(engine.run.attempts[key], *engine.facts.criteria(key))
+        assert attributes(fold) == attributes(expected)
+        assert fold.attempt is expected.attempt and fold.planned is engine.planned
 
 
 def test_copy_and_its_origin_go_on_alone():

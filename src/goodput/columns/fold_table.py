@@ -126,8 +126,17 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
         self.odd_peaks: dict[int, PeakThroughput] = {}  # those whose numbers are no integers
 
     def begin(self, key: Key, attempt: Attempt, criteria: Criteria) -> None:
-        """Add the fold of an attempt."""
-        Fold.__init__(self.add(key), attempt, *criteria, planned=self.planned)
+        """Add the fold of an attempt, as Fold begins it. A row that was never used is all zero."""
+        at, to_state = self.add(key).at, states_of_phases(attempt)
+        self.last_end_ns[at], self.last_count[at] = attempt.start_ns, 1
+        self.top_step[at], self.final[at] = -1, True
+        self.first_length[at] = self.usual[at] = self.peak_best[at] = UNKNOWN
+        bound, self.limit[at], threshold_ns, restarts = criteria
+        self.widen(len(to_state))
+        numbers = dict.fromkeys(("samples", "compute_ns", "caused_ns", "caused_in_group_ns"), 0)
+        given = {"attempt": attempt, "bound": bound, "threshold_ns": threshold_ns, "restarts": restarts}
+        for name, value in (given | numbers | {"to_state": to_state}).items():
+            self.objects[name][at] = value
 
     def add(self, key: Key) -> RowFold:
         """A fold whose attributes are to be set."""
