@@ -216,16 +216,18 @@ def _fold_alike(engine, to_state: tuple[int, ...], parts: list[tuple[Key, np.nda
     steps = _Steps(table, at, to_state, [values for _, values in parts])
     kinds = steps.kinds()
     pieces = _Pieces(steps, kinds)
-    whole = pieces.are_whole()
-    pieces.add_whole(table, at[whole], whole)
-    for place in np.flatnonzero(~whole).tolist():
-        own = range(pieces.firsts[place], pieces.firsts[place + 1])
+    last = pieces.end_ordinary()
+    singles = np.diff(pieces.firsts) - last
+    for place in np.flatnonzero(singles).tolist():
+        own = range(pieces.firsts[place], pieces.firsts[place] + int(singles[place]))
         with table.lent(keys[place]) if len(own) >= LENT_PIECES else nullcontext():
             for piece in own:
                 if pieces.kinds[piece] == OTHER:
                     engine.row(keys[place], row_of(pieces.last_rows[:, piece].tolist()))
                 else:
                     pieces.add(table[keys[place]], piece)
+    # Most attempts have nothing else.
+    pieces.add_last(table, at[last], last)
     for place in np.flatnonzero(table.final[at]).tolist():
         step = int(pieces.last_rows[STEP, pieces.firsts[place + 1] - 1])
         table[keys[place]].note_exhausted(step)
@@ -279,16 +281,15 @@ class _Pieces:
         )
         self._lengths, self._samples, self._works = steps.length, steps.samples, steps.work()
 
-    def are_whole(self) -> np.ndarray:
-        """The attempts whose rows are one piece of ordinary rows."""
-        firsts = np.array(self.firsts)
-        return (np.diff(firsts) == 1) & (np.array(self.kinds)[firsts[:-1]] == ORDINARY)
+    def end_ordinary(self) -> np.ndarray:
+        """Whether the last piece of each attempt is one of ordinary rows."""
+        return np.array(self.kinds)[np.array(self.firsts)[1:] - 1] == ORDINARY
 
-    def add_whole(self, table: FoldTable, at: np.ndarray, whole: np.ndarray) -> None:
-        """Add the rows of attempts that are one piece, all at once."""
+    def add_last(self, table: FoldTable, at: np.ndarray, chosen: np.ndarray) -> None:
+        """Add the last pieces of these attempts all at once."""
         if not len(at):
             return
-        pieces = np.array(self.firsts)[:-1][whole]
+        pieces = np.array(self.firsts)[1:][chosen] - 1
         rows = self.last_rows[:, pieces]
         kept_ns, saved_ns, compute_ns, device_ns, samples, calm_ns, top_step, end_ns = self.sums[:, pieces]
         bounds = np.array(self.bounds)
