@@ -109,6 +109,7 @@ QUIET = {
     "goodput_nccl_network_wait_seconds_total": "the same",
     "goodput_nccl_dropped_total": "the same",
     "goodput_hang_collective_seconds": "the simulated ranks report no calls",
+    "goodput_hang_link_timestamp_seconds": "the same",
     "goodput_straggler_slow_issue_seconds": "no rank's calls are slow to return",
     "goodput_straggler_slow_link_bytes_per_second": "the simulated ranks have no sockets",
 }

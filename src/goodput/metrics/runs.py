@@ -71,6 +71,8 @@ goodput_hang_culprit_seconds{run rank host phase}: Time the rank that causes the
 goodput_hang_collective_seconds{run kind operation group}: Time ranks have waited in the collective in which the
     run hangs; `kind` is what is wrong with it (missing, operation, size, ..., docs/collectives.md). Absent without
     a hang, or where nothing is known of it.
+goodput_hang_link_timestamp_seconds{run host device kind}: Unix time when an agent reported this of a link (`kind` as of
+    its health event), of the few worst links of the nodes of a run that hangs in the network. Absent otherwise.
 goodput_straggler_slowdown_ratio{run}: Step time / step time with each step's work spread evenly over its
     ranks.
 goodput_straggler_slow_issue_seconds{run rank host group operation of}: How long the calls of a rank take to return, per

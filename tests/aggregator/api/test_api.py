@@ -552,7 +552,10 @@ def test_all_series_are_declared(client):
     client.get("/api/v1/runs/r1/story").raise_for_status()
     push(
         client,
-        health=[schema.Health(1, "xid", "GPU-0", ns(now() - 45), severity="critical", hits=[("r1", 0)])],
+        health=[
+            schema.Health(1, "xid", "GPU-0", ns(now() - 45), severity="critical", hits=[("r1", 0)]),
+            schema.Health(2, "link_down", "mlx5_0", ns(now() - 270), severity="critical", hits=[("r3", 0)]),
+        ],
         sent_ns=ns(now()),
     )
     families = list(text_string_to_metric_families(client.get("/metrics").text))

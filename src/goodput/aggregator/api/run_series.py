@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from goodput.account import FINAL_STATUSES, figures
 from goodput.account.account import FACTORS, Account
+from goodput.account.collective_verdict import LINKS_NAMED_MAX
 from goodput.account.collectives import operation_sums
 from goodput.account.document import slow_issue
 from goodput.account.ranks import sum_gpu_ns
@@ -127,6 +128,10 @@ class RunSeries:
             group = found.group.description or found.group.name
             labels = {"kind": found.kind, "operation": found.operation, "group": group}
             series.add("goodput_hang_collective_seconds", found.seconds, **labels)
+            # The newest of a link's faults of a kind comes first.
+            for one in reversed(found.links[:LINKS_NAMED_MAX]):
+                link = {"host": one.host, "device": one.device, "kind": one.kind}
+                series.add("goodput_hang_link_timestamp_seconds", one.time_ns / 1e9, **link)
         age_seconds = 0 if is_final else max(now_ns - self._accounts.progress_ns(account), 0) / 1e9
         series.add("goodput_progress_age_seconds", age_seconds)
         if is_final:
