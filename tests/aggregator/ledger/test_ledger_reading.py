@@ -169,9 +169,10 @@ def test_slow_reader_does_not_block_the_writer(ledger, monkeypatch):
     monkeypatch.setattr(block_reader, "PAGE_BLOCKS", 1)
     report = one_of(30)
     append(ledger, report, *(report.steps[at : at + 10] for at in (0, 10)))
+    before = ledger._engine.pool.checkedout()
     rows = ledger.rows(report.identity)
     assert next(rows).number == 1
-    assert ledger._engine.pool.checkedout() == 0
+    assert ledger._engine.pool.checkedout() == before
     append(ledger, report, report.steps[20:])
     assert [row.number for row in rows] == list(range(2, 31)), "with rows appended meanwhile"
 

@@ -101,11 +101,11 @@ def on_connect(ledger, **statements):
         connection.commit()
 
     sql.event.listen(ledger._engine, "connect", execute)
-    ledger._engine.dispose()
+    ledger.close()
 
     def mend():
         sql.event.remove(ledger._engine, "connect", execute)
-        ledger._engine.dispose()
+        ledger.close()
 
     return mend
 

@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import logging
 import os
+import sqlite3
+import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import chain
 from operator import attrgetter
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -30,7 +33,7 @@ from goodput.account import EndMark
 from goodput.aggregator.ledger import migrations, segments
 from goodput.aggregator.ledger.block_reader import KEY, PROCESS_ID, Moments, Window, read, read_tails
 from goodput.aggregator.ledger.blocks import COLUMNS, EVERY_ROW, as_columns, columns_of, step_rows
-from goodput.aggregator.ledger.database import Database, LedgerError, insert
+from goodput.aggregator.ledger.database import LOCK_SECONDS_MAX, Database, LedgerError, insert
 from goodput.aggregator.ledger.migrations.versions import version_1, version_3, version_5
 from goodput.aggregator.ledger.page_reader import PageBounds, PageReader, ProcessRows, numbers_before
 from goodput.aggregator.records import SCOPED_OFFSET, HealthKey, NewRecords
@@ -111,6 +114,8 @@ class Ledger:
         with self._errors(), self._engine.connect():
             pass  # A connection that fails should fail now.
         self._file = self._same_file()
+        self._writer: sql.Connection | None = None
+        self._writing = threading.Lock()
         # Called at the beginning of each transaction with the runs that it writes; raises LedgerError where this process
         # may not.
         self.check_write: Callable[[sql.Connection, Collection[str]], object] = lambda connection, runs: None
@@ -137,6 +142,8 @@ class Ledger:
         return self._database.file
 
     def close(self) -> None:
+        with self._writing:
+            self._drop_writer()
         self._engine.dispose()
 
     def _log_progress(self, done: int, to_do: int) -> None:
@@ -393,9 +400,32 @@ class Ledger:
     @contextmanager
     def transaction(self, runs: Collection[str] = ()) -> Iterator[sql.Connection]:
         """A transaction that is committed at the end, which writes these runs. Raises LedgerError."""
-        with self._errors(), self._engine.begin() as connection:
+        with self._errors(), self._connection() as connection, connection.begin():
             self.check_write(connection, runs)
             yield connection
+
+    @contextmanager
+    def _connection(self) -> Iterator[sql.Connection]:
+        """A connection that writes. In SQLite one at a time can, so one is kept: the pool costs as much as a push's rows."""
+        if self._database.file is None:
+            with self._engine.connect() as connection:
+                yield connection
+            return
+        if not self._writing.acquire(timeout=LOCK_SECONDS_MAX):
+            raise LedgerError(f"ledger {self.url}: database is locked")
+        try:
+            self._writer = self._writer or self._engine.connect()
+            yield self._writer
+        except BaseException:
+            self._drop_writer()
+            raise
+        finally:
+            self._writing.release()
+
+    def _drop_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -403,6 +433,7 @@ class Ledger:
             yield
         except (
             exc.SQLAlchemyError,
+            sqlite3.Error,
             msgspec.DecodeError,
             ModuleNotFoundError,
             TypeError,
@@ -434,10 +465,11 @@ def _put(
             connection.exec_driver_sql(statement, given[at : at + WRITES_AT_ONCE])
         return
     # One statement for many rows: Python's sqlite3 gives up the interpreter's lock for each, and waits for it again.
+    driver = cast(sqlite3.Connection, connection.connection.driver_connection)
     while at < len(rows):
         count = _rows_at_once(len(rows) - at)
         values = tuple(chain.from_iterable(rows[at : at + count]))
-        connection.exec_driver_sql(_of_rows(statement, count), values)
+        driver.execute(_of_rows(statement, count), values)
         at += count
 
 
