@@ -28,6 +28,7 @@ SILENT_SECONDS_MAX = 15
 IDLE_SECONDS_MAX = 5
 # A connection that worked this recently is used without testing it first.
 FRESH_SECONDS = 1.0
+LOG_PAGES_MAX = 4000  # of SQLite's write-ahead log, 16 MB
 # Migrating a big ledger takes a while; other programs that open it wait.
 MIGRATION_WAIT_SECONDS_MAX = 120
 
@@ -185,6 +186,8 @@ def _configure_sqlite(connection, _record) -> None:
                 raise
             time.sleep(0.01)
     connection.execute("PRAGMA synchronous=FULL")
+    # By default each 1000th page: pages that are written again and again would be moved as often.
+    connection.execute(f"PRAGMA wal_autocheckpoint={LOG_PAGES_MAX}")
 
 
 def _take_over_transactions(connection, _record) -> None:
