@@ -41,7 +41,7 @@ def test_reports_round_trip_as_merged(ledger):
         assert list(map(astuple, report.steps)) == attempt.ordered_rows()
         assert {event.number: event for event in report.events} == attempt.events
         assert (report.phases, report.phase_states) == (attempt.phases, attempt.phase_states)
-        assert (report.live.ended, report.live.totals) == (attempt.ended, attempt.totals)
+        assert (report.live.ended, report.live.totals) == (attempt.ended, tuple(attempt.totals))
 
 
 def test_restart_gives_the_same_account(url, ledger):
