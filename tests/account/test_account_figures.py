@@ -234,7 +234,7 @@ def test_mfu_above_one_is_an_input_error():
     found = document(account)
     assert (found["factors"]["mfu"], found["factors"]["compute_efficiency"]) == (None, None)
     (text,) = found["errors"]
-    assert text.startswith("MFU of 400.0 %") and "all 8 ranks" in text
+    assert text.startswith("MFU of 400 %") and "all 8 ranks" in text
     fine = [Process(r, **{**rates, "flops_per_step": 4e11}).steps(10, forward=1).finished() for r in range(8)]
     assert document(account_of(*fine))["errors"] == []
 

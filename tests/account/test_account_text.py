@@ -126,7 +126,7 @@ def test_unknown_figures_have_no_line():
 def test_wrong_input_comes_before_the_table():
     declared = {"flops_per_step": 4e12, "peak_flops_per_second": 1e12}
     lines = text_of(Process(**declared).steps(5, forward=1).finished(), now=9)[1].splitlines()
-    assert lines[2].startswith("  wrong input: MFU of 400.0 % is above 100 %")
+    assert lines[2].startswith("  wrong input: MFU of 400 % is above 100 %")
     table = next(i for i, line in enumerate(lines) if "GPU-seconds" in line and "percent" in line)
     assert table > 3 and lines[table - 1] == "" and "MFU unknown" in "".join(lines)
     assert max(map(len, lines)) <= 80

@@ -135,7 +135,7 @@ def test_ratio_gives_the_likely_mistake(utilisation, known, reason):
 def test_most_likely_mistake_comes_first():
     text = too_high(3.2, "HFU", world_size=8, microbatches=64)
     assert text == (
-        "HFU of 320.0 % is above 100 %, so an input is wrong: most likely flops_per_step is that of all 8 ranks and "
+        "HFU of 320 % is above 100 %, so an input is wrong: most likely flops_per_step is that of all 8 ranks and "
         "must be one rank's (without that, 40 %); or flops_per_step covers all 64 microbatches, while each "
         "microbatch is measured as a step (without that, 5 %)."
     )
@@ -155,3 +155,8 @@ def test_host_clock_explains_high_compute_efficiency():
     assert "75 % of the phases' time is the host's" in text
     assert "all 4 ranks" in too_high(2.0, "compute efficiency", world_size=4, device_clock=1.0)
     assert "all 4 ranks" in too_high(2.0, "MFU", world_size=4, device_clock=0.0)
+
+
+def test_impossible_ratio_is_printed_short():
+    found = too_high(3.0442966507177e13, "MFU")
+    assert found is not None and found.startswith("MFU of over 1,000,000 % is above 100 %")

@@ -25,6 +25,7 @@ from goodput.account.mfu import peaks
 
 RECOMPUTE = ("none", "selective", "full")
 # A data sheet's peak is at the vendor's boost clock; devices may run some per cent above it.
+SHOWN_PERCENT_MAX = 1_000_000  # of an impossible utilisation
 CLOCK_RATIO_MAX = 1.1
 # Training jobs run at these utilisations; a mistake that leaves one outside is not likely.
 LIKELY_MIN, LIKELY_MAX, TYPICAL = 0.05, 0.98, 0.4
@@ -120,6 +121,8 @@ def too_high(
         return None
     percent = 100 * utilisation
     shown = f"{percent:,.0f}" if percent >= 1000 else f"{percent:.4g}"
+    if percent > SHOWN_PERCENT_MAX:
+        shown = f"over {SHOWN_PERCENT_MAX:,}"
     head = f"{name} of {shown} % is above 100 %, so an input is wrong: "
     if device_clock is not None and device_clock < 1 and name.lower().startswith("compute"):
         return head + (
