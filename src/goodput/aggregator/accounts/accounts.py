@@ -40,7 +40,7 @@ from goodput.columns.snapshot import FoldState, SnapshotError
 from goodput.slices import AT_A_TIME, Slices, result_of
 
 FOLD_AGAIN_SECONDS = 10.0
-# Accounts of a large installation are computed every 20 times as long as all of them take, see api.exposition.
+# Accounts of a large installation are computed every ten times as long as all of them take, see api.exposition.
 COSTLY_NS, RECENT_TIMES = 500_000_000, 20
 ROWS_DROPPED_LEAST = 256  # of each attempt, on average
 log = logging.getLogger("goodput.aggregator")

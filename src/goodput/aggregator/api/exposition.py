@@ -3,8 +3,8 @@
 A finished run is exposed for KEPT_SECONDS more, so that its last values are scraped. A token for some runs gets those
 runs' series only, without the aggregator's own. The lines of each run are kept; a refresh renders those of the runs that
 changed, in slices with other requests in between, in the formats requested within FORMAT_SECONDS.
-A small installation refreshes at each scrape, a large one (LARGE_RANKS) every REFRESH_SECONDS or REFRESH_TIMES as long as
-it takes, and scrapes get the last text at once.
+A small installation refreshes at each scrape, a large one (LARGE_RANKS) every REFRESH_SECONDS or ten times as long as it
+takes, and scrapes get the last text at once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ log = logging.getLogger("goodput.aggregator")
 KEPT_SECONDS = 900.0
 # From this many ranks on a scrape gets the last text.
 LARGE_RANKS = 1024
-REFRESH_SECONDS, REFRESH_TIMES = 5.0, 20
+REFRESH_SECONDS = 5.0
 # An older text is not served; that happens only where nothing was scraped while the installation was small.
 AGE_SECONDS_MAX = 60.0
 TEXTS_MAX = 16
@@ -159,7 +159,7 @@ class Exposition:
     async def keep_fresh(self) -> None:
         """Refresh the text of a large installation for ever."""
         while True:
-            await asyncio.sleep(max(REFRESH_SECONDS, REFRESH_TIMES * self._took_seconds))
+            await asyncio.sleep(max(REFRESH_SECONDS, 10 * self._took_seconds))
             if self._is_large():
                 try:
                     await self._flights.run("refresh", self.refresh)
@@ -172,7 +172,7 @@ class Exposition:
     def _must_wait(self) -> bool:
         if self._refreshed is None or not self._is_large():
             return True
-        return time.monotonic() - self._refreshed > AGE_SECONDS_MAX + 2 * REFRESH_TIMES * self._took_seconds
+        return time.monotonic() - self._refreshed > AGE_SECONDS_MAX + 20 * self._took_seconds
 
     async def refresh(self) -> None:
         """Render what has changed, and the texts that were requested since the last time."""
