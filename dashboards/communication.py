@@ -242,16 +242,17 @@ PANELS = [
     panels.table(
         "Collective in which the run hangs",
         "How long ranks have waited in the collective in which the run hangs and what is wrong with it, and the rank that "
-        "causes it with its phase. Save that rank's stack, then restart from the last checkpoint; the page has the ranks "
-        "of the call, and docs/collectives.md what each kind means.",
+        "causes it with its phase; where the network is to blame, how long ago faults of links were reported. Save that "
+        "rank's stack, then restart from the last checkpoint; docs/collectives.md has what each kind means.",
         {
             "waiting": _max("goodput_hang_collective_seconds", "kind, operation, group"),
             "culprit since": _max("goodput_hang_culprit_seconds", "rank, host, phase"),
+            "link fault ago": f"bottomk(5, time() - {_max('goodput_hang_link_timestamp_seconds', 'kind, host, device')})",
         },
         unit="s",
         no_value="the run does not hang",
-        first=["kind", "operation", "group", "rank", "host", "phase"],
-        sort=("waiting", "culprit since"),
+        first=["kind", "operation", "group", "rank", "host", "device", "phase"],
+        sort=("waiting", "culprit since", "link fault ago"),
         overrides=[TO_RANK],
     ),
 ]

@@ -435,7 +435,9 @@ def process_start_ticks(pid: int | str = "self", procfs: str = "/proc") -> int |
     None also for a zombie, which keeps its entry until its parent has waited for it.
     """
     try:
-        with open(f"{procfs}/{pid}/stat", "rb", opener=open_now) as file:
+        # A signal handler that raises between an opener's return and the file's making would leave the file open.
+        opener = None if procfs == "/proc" else open_now
+        with open(f"{procfs}/{pid}/stat", "rb", opener=opener) as file:
             fields = file.read(PROCESS_BYTES_MAX).rsplit(b")", 1)[1].split()
         return None if fields[0] in (b"Z", b"X") else int(fields[19])
     except (OSError, ValueError, IndexError) as error:
