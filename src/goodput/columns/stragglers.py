@@ -66,7 +66,7 @@ def comparable_sums(table: FoldTable) -> ComparableSums:
 
 
 def summing_stragglers(groups: ColumnGroups) -> Slices[Straggler]:
-    """See straggler_sums.sum_stragglers."""
+    """As account.straggler.sum_stragglers, from the arrays of a table, in slices."""
     table: FoldTable = groups.folds  # type: ignore[assignment]
     keys = sorted(table)
     end_onsets(groups, keys)

@@ -66,9 +66,8 @@ _LATEST = (
     ),
     *("calm_ns", "stall_ns", "throughput"),
 )
-FoldUntil = Callable[
-    [ColumnEngine, dict[Key, int]], None
-]  # folds the rows of these attempts up to these numbers
+# Folds the rows of these attempts up to these numbers.
+FoldUntil = Callable[[ColumnEngine, dict[Key, int]], None]
 
 
 class States:
