@@ -163,10 +163,19 @@ def test_utilisation_drop_reaches_alertmanager_and_resolves(live):
 def test_a_run_that_hangs_is_reported_as_stalled(live):
     _, ranks, prometheus, webhook = live
     (alert,) = [e for e in expressions("alert") if e.name == "GoodputRunStalled"]
-    for rank in ranks:
-        rank.send_signal(signal.SIGSTOP)
+    prometheus.wait_for('goodput_restarts == 1 and on (run) goodput_ranks{kind="alive"} == 2', 30)
+    prometheus.wait_for("min(rank:steps:rate_1m) > 0", 30)
+    # Rank 1 first: rank 0 then waits for it. Stopped in a checkpoint, rank 0 would be in a planned pause.
+    ranks[1].send_signal(signal.SIGSTOP)
     try:
-        webhook.wait_for("GoodputRunStalled", 60, run=RUN)
+        prometheus.wait_for("goodput_progress_age_seconds > 2", 30)
+        ranks[0].send_signal(signal.SIGSTOP)
+        try:
+            webhook.wait_for("GoodputRunStalled", 60, run=RUN)
+        except AssertionError as error:
+            for name in sorted(servers.series_of(alert.text)):
+                error.add_note(f"{name}: {prometheus.query(name)}")
+            raise
         prometheus.wait_for(alert.text, 30)
     finally:
         for rank in ranks:
