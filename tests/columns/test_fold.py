@@ -121,6 +121,27 @@ def test_columns_equal_rows_for_random_runs(seed):
     assert_same(run, gather(run, last_ns, threshold_ns, window=(low, high)), rng)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_columns_equal_rows_of_several_steps(seed):
+    """Rows that are left of a thinned run: of all ranks the same steps, of which some are single and some lack."""
+    rng = random.Random(seed)
+    ranks, steps = rng.choice([1, 2, 3, 6]), rng.randrange(20, 400)
+    processes = long_run(rng, ranks, steps)
+    run, every = run_of(*processes), rng.choice([2, 5, 30])
+    single = rng.randrange(steps)
+    for attempt in run.attempts.values():
+        attempt.rows = {
+            number: row
+            for number, row in attempt.rows.items()
+            if number == 1 or row.step % every == 0 or single <= row.step < single + 9 or rng.random() < 0.02
+        }
+    last_ns = max(one.now_ns for one in processes)
+    threshold_ns = rng.choice([ns(0.3), ns(60)])
+    assert_same(run, gather(run, last_ns, threshold_ns), rng)
+    low, high = sorted(rng.randrange(ns(1000), last_ns) for _ in range(2))
+    assert_same(run, gather(run, last_ns, threshold_ns, window=(low, high)), rng)
+
+
 def long_run(rng: random.Random, ranks: int, steps: int, stages: int = 1) -> list[Process]:
     """Ranks in lock step, of which some become slow and recover, with an evaluation, a checkpoint and a stall."""
     slow = {rng.randrange(ranks): (rng.randrange(steps), rng.randrange(1, 60)) for _ in range(2)}

@@ -51,7 +51,7 @@ def test_table_has_what_folds_as_objects_have(every):
     for key, attempt in engine.run.attempts.items():
         for row in attempt.ordered_rows()[every - 1 :: every]:
             alone.row(key, row)
-    alone.groups.sweep_many()
+    alone.groups.sweep()
     for key, fold in engine.folds.items():
         found, expected = attributes(fold), attributes(alone.folds[key])
         compared = {"straggler_ns", "matched_ns", "caused_ns", "caused_in_group_ns"}  # when they are settled

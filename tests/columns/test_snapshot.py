@@ -19,7 +19,7 @@ from goodput.columns.snapshot import SnapshotError, decode, encode
 
 
 def folded(steps: int = 40) -> tuple[ColumnEngine, StepLengths]:
-    """Two ranks in one group, the second slower; not all steps are compared yet."""
+    """Two ranks in one group, the second slower; the last step waits to be compared."""
     ranks = [Process(rank, world_size=2, group="g") for rank in range(2)]
     for one in ranks:
         one.between(none=1)

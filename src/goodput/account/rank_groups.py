@@ -100,17 +100,12 @@ class Groups:
             self._new += 1
             self._sweep_if_due()
 
-    def sweep_many(self) -> None:
-        """Settle what can be settled if many steps have been added since the last time."""
-        if self._new >= SWEEP_ENTRIES:
-            self._sweep()
-
     def _is_due(self) -> bool:
         return self._new >= SWEEP_ENTRIES and self._new >= 2 * self._left
 
     def _sweep_if_due(self) -> None:
         if self._is_due():
-            self._sweep()
+            self.sweep()
 
     def _wait(self, group: tuple[int, str], step: int, count: int, key: Key, compared: tuple) -> None:
         self._waiting.setdefault((*group, step, count), []).append((key, *compared))
@@ -136,7 +131,7 @@ class Groups:
         going = [self._passed.get(key, -1) for key in self.members[group] if not self.folds[key].exhausted]
         return min(going, default=None)
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
         """Settle the steps that every rank has passed, or has ended before.
 
         Always in the order of steps, so that the result does not depend on the order of ranks.

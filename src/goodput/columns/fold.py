@@ -1,7 +1,7 @@
 """Steps as NumPy columns folded into the same sums as `Fold.row` has for them, to the nanosecond.
 
-Nearly all steps are ordinary: each follows the one before, its phases fill its time, and no rule changes what they are
-charged to. Those are added up for all attempts at once, in int64. The few others (an attempt's first step, stalls, long
+Nearly all rows are ordinary: their phases fill the time since the row before, and no rule changes what it is charged to,
+whether they stand for one step or, thinned, for several. Those are added up for all attempts at once, in int64. The few others (an attempt's first step, stalls, long
 planned phases, rows that contradict each other, steps that are lost or cross a bound) are folded one by one, each at
 its place between the others. With the comparison of ranks a step costs 1.3 us where an attempt has hundreds at once, and
 4 us where it has ten.
@@ -41,8 +41,8 @@ from goodput.wire.step_blocks import DEVICE, END, NUMBER, SAMPLES, STEP, TOTALS
 ROWS_AT_ONCE, ATTEMPTS_AT_ONCE = 4096, 192
 # Where an attempt has so many pieces it is cheaper to fold them outside of the table.
 LENT_PIECES = 6
-# A step with more samples is folded alone, so that their sum cannot leave int64.
-_SAMPLES_MAX = 1 << 40
+# A row with more samples, or of more time, is folded alone, so that no sum of ROWS_AT_ONCE rows can leave int64.
+_SAMPLES_MAX, _SPENT_NS_MAX = 1 << 40, 1 << 50
 # Kinds of rows, see _Steps.kinds.
 OTHER, ORDINARY, BEYOND = 0, 1, 2
 _OUTSIDE = TOTALS + 1
@@ -135,7 +135,7 @@ class _Steps:
     def _charge(self, grown: np.ndarray, to_state: Sequence[int]) -> None:
         """Time by state within the step and before it: (states, rows), for the states that occur."""
         outside, inside = grown[_OUTSIDE::2], grown[TOTALS::2] - grown[_OUTSIDE::2]
-        # With every phase within the time that passed, no sum can leave int64.
+        # With every phase within the time that passed, which `kinds` bounds, no sum can leave int64.
         self.fits = np.ones(grown.shape[1], bool)
         for part in (*inside, *outside):
             self.fits &= (part >= 0) & (part <= self.spent)
@@ -161,10 +161,12 @@ class _Steps:
                 [min(threshold, KEEP_ALL) for threshold in thresholds],
             )
         )
-        found = (self.count == 1) & (self.spent >= 0) & self.fits & (self.samples < _SAMPLES_MAX)
-        found &= self.length + self.before == self.spent
-        found &= (self.unplanned <= threshold) & (self.unplanned_before <= threshold)
-        found &= (self.spent <= NOTED_NS) & (self.values[STEP] <= table.limit[self.at][of])
+        found = (self.count >= 1) & (self.spent >= 0) & self.fits & (self.samples < _SAMPLES_MAX)
+        found &= (self.spent <= _SPENT_NS_MAX) & (self.length + self.before == self.spent)
+        # Of several steps it is unknown how long each was, so none is a stall.
+        found &= (self.count > 1) | (np.maximum(self.unplanned, self.unplanned_before) <= threshold)
+        planned = np.maximum(self.length - self.unplanned, self.before - self.unplanned_before)
+        found &= (planned <= NOTED_NS) & (self.values[STEP] <= table.limit[self.at][of])
         found[self.begins[:-1][table.steps[self.at] == 0]] = False
         # A step without length at the start or the end of its bound counts by another rule.
         is_within = (self.began >= from_ns) & (self.end <= to_ns) & (self.end > from_ns)
@@ -178,7 +180,8 @@ class _Steps:
     def times(self, chosen: np.ndarray) -> Times:
         """Where these steps lie."""
         inside, gap = ({state: ns[chosen] for state, ns in one.items()} for one in (self.inside, self.gap))
-        return Times(self.attempt[chosen], self.began[chosen], self.end[chosen], inside, gap)
+        attempt, count = self.attempt[chosen], self.count[chosen]
+        return Times(attempt, count, self.began[chosen], self.end[chosen], inside, gap)
 
     def compared(self) -> Compared:
         """What a step is compared by with those of other ranks."""
@@ -233,7 +236,7 @@ def _fold_alike(engine, to_state: tuple[int, ...], parts: list[tuple[Key, np.nda
         table[keys[place]].note_exhausted(step)
     chosen, compared = kinds == ORDINARY, steps.compared()
     engine.groups.take_times(keys, steps.times(chosen), Compared(*(one[chosen] for one in compared)))
-    engine.groups.add_columns(keys, tops, steps.begins, chosen, compared)
+    engine.groups.add_columns(keys, tops, steps.begins, chosen, steps.count, compared)
 
 
 class _Pieces:
@@ -265,7 +268,7 @@ class _Pieces:
         # Compute outside steps belongs to no kept step.
         outside[UNATTRIBUTED] = outside.get(UNATTRIBUTED, nothing) + outside.pop(PRODUCTIVE, nothing)
         self.rest = _vectors(outside, len(begins))
-        length, unplanned = sums(steps.length), np.maximum(steps.unplanned, steps.unplanned_before)
+        length, waits = sums(steps.length), np.maximum(steps.unplanned, steps.unplanned_before)
         device = np.minimum(np.maximum(steps.device, 0), steps.length)
         self.sums = np.stack(
             (
@@ -274,12 +277,14 @@ class _Pieces:
                 compute + compute_before,
                 sums(device),
                 sums(steps.samples),
-                np.maximum.reduceat(unplanned, begins),
+                np.maximum.reduceat(np.where(steps.count == 1, waits, 0), begins),
                 np.maximum.reduceat(steps.values[STEP], begins),
                 steps.end[bounds[1:] - 1],
             )
         )
         self._lengths, self._samples, self._works = steps.length, steps.samples, steps.work()
+        self._counts, self._steps = steps.count, sums(steps.count)
+        self._last_counts = steps.count[bounds[1:] - 1]
 
     def end_ordinary(self) -> np.ndarray:
         """Whether the last piece of each attempt is one of ordinary rows."""
@@ -293,20 +298,20 @@ class _Pieces:
         rows = self.last_rows[:, pieces]
         kept_ns, saved_ns, compute_ns, device_ns, samples, calm_ns, top_step, end_ns = self.sums[:, pieces]
         bounds = np.array(self.bounds)
-        begins, counts = bounds[pieces], np.diff(bounds)[pieces]
+        begins, rows_each, steps = bounds[pieces], np.diff(bounds)[pieces], self._steps[pieces]
         table.number[at], table.last_samples[at], table.last_device_ns[at] = (
             rows[column] for column in (NUMBER, SAMPLES, DEVICE)
         )
         for name, values in (("totals", rows[TOTALS::2]), ("outside", rows[_OUTSIDE::2])):
             own = getattr(table, name)
             own[at, : len(values)], own[at, len(values) :] = values.T, 0
-        table.last_count[at], table.last_end_ns[at] = 1, end_ns
+        table.last_count[at], table.last_end_ns[at] = self._last_counts[pieces], end_ns
         table.top_step[at] = np.maximum(table.top_step[at], top_step)
         table.calm_ns[at] = np.maximum(table.calm_ns[at], calm_ns)
-        table.steps[at] += counts
+        table.steps[at] += rows_each
         table.saved_ns[at] += saved_ns
-        table.kept_steps[at] += counts
-        table.work[at] += counts
+        table.kept_steps[at] += steps
+        table.work[at] += steps
         table.kept[at] += self.kept[pieces]
         table.rest[at] += self.rest[pieces]
         table.kept_ns[at] += kept_ns
@@ -314,39 +319,51 @@ class _Pieces:
         table.kept_samples[at] += samples
         table.add_to("samples", at, samples)
         table.add_to("compute_ns", at, compute_ns)
-        for count in np.unique(counts).tolist():
-            some = counts == count
+        for count in np.unique(rows_each).tolist():
+            some = rows_each == count
             places = begins[some, None] + np.arange(count)
             self._note_lengths(table, at[some], places)
 
     def _note_lengths(self, table: FoldTable, at: np.ndarray, places: np.ndarray) -> None:
-        """Note how long the steps of attempts took that have as many: (attempts, steps)."""
-        lengths, samples = self._lengths[places], self._samples[places]
-        slower = ~add_steps(table, at, samples, lengths)
+        """Note how long the steps of attempts took that have as many rows: (attempts, rows)."""
+        lengths, samples, is_single = self._lengths[places], self._samples[places], self._counts[places] == 1
+        slower, plain = np.ones(len(at), bool), is_single.all(axis=1)
+        if plain.any():
+            slower[plain] = ~add_steps(table, at[plain], samples[plain], lengths[plain])
         for place in np.flatnonzero(slower & samples.any(axis=1)).tolist():
-            fold = table.row(int(at[place]))
-            throughput = fold.throughput
-            throughput.add_steps(samples[place].tolist(), lengths[place].tolist())
-            fold.throughput = throughput
-        unknown = np.flatnonzero(table.usual[at, 0] == UNKNOWN)
-        works = self._works[places[unknown]].tolist()
-        for one, length, work in zip(at[unknown].tolist(), lengths[unknown].tolist(), works, strict=True):
-            table.row(one).note_usual(length, work)
+            self._add_throughput(table.row(int(at[place])), places[place])
+        for place in np.flatnonzero((table.usual[at, 0] == UNKNOWN) & is_single.any(axis=1)).tolist():
+            self._note_usual(table.row(int(at[place])), places[place])
+
+    def _add_throughput(self, fold: Fold, places: np.ndarray) -> None:
+        """Add the throughput of some rows to an attempt's."""
+        counts, throughput = self._counts[places], fold.throughput
+        samples, lengths = self._samples[places].tolist(), self._lengths[places].tolist()
+        if (counts == 1).all():
+            throughput.add_steps(samples, lengths)
+        else:
+            for count, many, length in zip(counts.tolist(), samples, lengths, strict=True):
+                if many:
+                    throughput.add(count, many, length)
+        fold.throughput = throughput
+
+    def _note_usual(self, fold: Fold, places: np.ndarray) -> None:
+        single = places[self._counts[places] == 1]
+        fold.note_usual(self._lengths[single].tolist(), self._works[single].tolist())
 
     def add(self, fold: Fold, piece: int) -> None:
         """Add a piece of ordinary rows, or of rows beyond the bound, to its attempt's fold."""
         low, high, width = self.bounds[piece], self.bounds[piece + 1], len(fold.to_state)
-        row, count = self.last_rows[:, piece].tolist(), high - low
+        row, count = self.last_rows[:, piece].tolist(), int(self._steps[piece])
         kept_ns, saved_ns, compute_ns, device_ns, samples, calm_ns, top_step, fold.last_end_ns = self.sums[
             :, piece
         ].tolist()
-        lengths, works = self._lengths[low:high].tolist(), self._works[low:high].tolist()
         fold.number, fold.last_samples, fold.last_device_ns = row[NUMBER], row[SAMPLES], row[DEVICE]
         before, fold.totals = (fold.totals, fold.outside), padded(tuple(row[TOTALS::2]), width)
         fold.outside = padded(tuple(row[_OUTSIDE::2]), width)
-        fold.last_count = 1
+        fold.last_count = int(self._last_counts[piece])
         fold.top_step, fold.calm_ns = max(fold.top_step, top_step), max(fold.calm_ns, calm_ns)
-        fold.steps += count
+        fold.steps += high - low
         fold.saved_ns += saved_ns
         fold.compute_ns += compute_ns
         if self.kinds[piece] == ORDINARY:
@@ -361,10 +378,8 @@ class _Pieces:
             fold.leave_out(count, *before)
         if samples:
             fold.samples += samples
-            throughput = fold.throughput
-            throughput.add_steps(self._samples[low:high].tolist(), lengths)
-            fold.throughput = throughput
-        fold.note_usual(lengths, works)
+            self._add_throughput(fold, np.arange(low, high))
+        self._note_usual(fold, np.arange(low, high))
 
 
 def _vectors(sums: Mapping[int, np.ndarray], count: int) -> np.ndarray:

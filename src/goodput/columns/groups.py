@@ -18,7 +18,7 @@ from goodput.slices import AT_A_TIME, Slices, result_of
 
 
 class Compared(NamedTuple):
-    """Single steps, each within its attempt's bound: parallel arrays of step indices and ns."""
+    """Steps, or rows of several, each within its attempt's bound: parallel arrays of step indices and ns."""
 
     step: np.ndarray
     communication: np.ndarray
@@ -27,12 +27,13 @@ class Compared(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Where single steps lie, each within its attempt's bound: parallel arrays. `attempt` is the place among keys.
+    """Where rows of `count` steps lie, each within its attempt's bound: parallel arrays. `attempt` is the place among keys.
 
-    `inside` and `gap` are ns by state, within each step and between `began` and its start.
+    `inside` and `gap` are ns by state, within the steps and between `began` and their start.
     """
 
     attempt: np.ndarray
+    count: np.ndarray
     began: np.ndarray
     end: np.ndarray
     inside: dict[int, np.ndarray]
@@ -71,12 +72,14 @@ class Entries:
 
 
 class ColumnGroups(Groups):
-    """Groups that also take many steps at once. Steps are settled by `sweeping`, `sweep_many` and `flushing` alone."""
+    """Groups that also take many steps at once. Steps are settled by `sweeping`, `sweep` and `flushing` alone."""
 
     folds: FoldTable  # type: ignore[assignment]
 
     def __init__(self, folds):
         self._columns: list[tuple[list[Key], np.ndarray, Compared]] = []  # keys, place among them by entry
+        # Rows of several steps: keys, place among them by entry, and how many steps each has.
+        self._several: list[tuple[list[Key], np.ndarray, np.ndarray, Compared]] = []
         self._single: list[tuple] = []  # (key, step, count, *compared)
         super().__init__(folds)
 
@@ -94,7 +97,8 @@ class ColumnGroups(Groups):
     def copy(self, folds):
         other = super().copy(folds)
         assert isinstance(other, ColumnGroups)
-        other._columns, other._single = list(self._columns), list(self._single)
+        for name in ("_columns", "_several", "_single"):
+            setattr(other, name, list(getattr(self, name)))
         return other
 
     def add_columns(
@@ -103,11 +107,12 @@ class ColumnGroups(Groups):
         tops: list[int],
         begins: np.ndarray,
         chosen: np.ndarray,
+        counts: np.ndarray,
         compared: Compared,
     ) -> None:
-        """Add the chosen steps of these attempts, in order; `begins` has each one's first and, last, their number.
+        """Add the chosen rows of these attempts, in order; `begins` has each one's first and, last, their number.
 
-        `tops` are the attempts' highest steps before these.
+        `counts` has the steps of each row, `tops` are the attempts' highest steps before these.
         """
         groups = [self.group_of(key) for key in keys]
         alone = [len(self.members[group]) < 2 for group in groups]
@@ -130,9 +135,14 @@ class ColumnGroups(Groups):
             else:
                 self._passed[key] = int(own[-1])
         chosen = chosen & ~np.array(alone)[place]
-        if chosen.any():
-            self._columns.append((keys, place[chosen], Compared(*(one[chosen] for one in compared))))
-            self._new += int(chosen.sum())
+        for is_several, some in enumerate((chosen & (counts == 1), chosen & (counts > 1))):
+            if some.any():
+                own = Compared(*(one[some] for one in compared))
+                if is_several:
+                    self._several.append((keys, place[some], counts[some], own))
+                else:
+                    self._columns.append((keys, place[some], own))
+        self._new += int(chosen.sum())
 
     def add_firsts(self, keys: list[Key], firsts: Compared) -> None:
         """Add the first step of each of these attempts, which comes late."""
@@ -184,10 +194,10 @@ class ColumnGroups(Groups):
         return min(going, default=None)
 
     def _taken(self) -> set[int]:
-        waiting = {number for keys, *_ in self._columns for _, number in keys}
+        waiting = {number for keys, *_ in (*self._columns, *self._several) for _, number in keys}
         return {number for number, _ in self.settled} | waiting | {key[1] for key, *_ in self._single}
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
         result_of(self._sweeping())
 
     def _sweeping(self) -> Slices[None]:
@@ -195,8 +205,8 @@ class ColumnGroups(Groups):
         yield
         # Where all ranks have ended nothing will come any more.
         lows = [self._low(group) for group in self._groups]
-        low = np.array([1 << 62 if one is None else one for one in lows])
-        is_over = np.array([one is None for one in lows])
+        low = np.array([1 << 62 if one is None else one for one in lows], np.int64)
+        is_over = np.array([one is None for one in lows], bool)
         ready = ~self._is_held(entries) & ((entries.step < low[entries.group]) | is_over[entries.group])
         settled = entries.part(ready)
         last = np.append(np.flatnonzero(np.diff(settled.group)), len(settled) - 1) if len(settled) else []
@@ -209,13 +219,14 @@ class ColumnGroups(Groups):
     def _gathered(self) -> Entries:
         """All entries that wait, which then wait no more."""
         parts, group_of = [], np.array([self._place[self.group_of(key)] for key in self._keys], np.int64)
-        for keys, place, own in self._columns:
+        single = ((keys, place, np.ones_like(place), own) for keys, place, own in self._columns)
+        for keys, place, counts, own in (*single, *self._several):
             rank = np.array([self._rank[key] for key in keys])[place]
-            parts.append((rank, own.step, np.ones_like(rank), own.communication, *own[1:]))
+            parts.append((rank, own.step, counts, own.communication, *own[1:]))
         if self._single:
             single = [(self._rank[key], *rest) for key, *rest in self._single]
             parts.append(tuple(np.array(single, np.int64).T))
-        self._columns, self._single = [], []
+        self._columns, self._several, self._single = [], [], []
         if not parts:
             return Entries([np.zeros(0, np.int64)] * 8)
         rank, step, count, *rest = (np.concatenate(part) for part in zip(*parts, strict=True))

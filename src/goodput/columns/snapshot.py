@@ -70,7 +70,10 @@ GROUPS: dict[str, Any] = {
 }
 LENGTHS: dict[str, Any] = {"count": int, "_least_ns": int, "_bins": dict[int, list[int]]}
 FOLD_DERIVED = {"attempt", "planned"}
-GROUPS_DERIVED = {"folds", "members", "_group", "late", "_waiting", "_groups", "_place", "_keys", "_rank"}
+GROUPS_DERIVED = {
+    *("folds", "members", "_group", "late", "_waiting", "_groups", "_place", "_keys", "_rank"),
+    "_several",  # put with `_single`
+}
 
 _Fold, _Groups, _Lengths = (
     msgspec.defstruct(name, list(fields.items()), array_like=True, forbid_unknown_fields=True)
@@ -146,7 +149,7 @@ def encode(engine: ColumnEngine, lengths: StepLengths) -> bytes:
 
     Raises SnapshotError where a number does not fit.
     """
-    engine.groups.sweep_many()
+    engine.groups.sweep()
     state = FoldState(
         {key: _Fold(*_values(fold, FOLD)) for key, fold in engine.folds.items()},
         {key: _row_facts(fold) for key, fold in engine.folds.items()},

@@ -162,7 +162,8 @@ def assert_same_sums(ledger, past, window, points: int, monkeypatch) -> timeline
 
 @pytest.mark.parametrize("seed", range(12))
 def test_columns_are_laid_as_rows_are(ledger, seed, monkeypatch):
-    ingest, now_ns = ingested_run(ledger, seed)
+    """Also rows of several steps."""
+    ingest, now_ns = ingested_run(ledger, seed, every=1 + seed % 3)
     past, whole = past_of(ingest, now_ns)
     length = whole.end_ns - whole.start_ns
     rng = random.Random(seed)

@@ -69,9 +69,11 @@ def random_processes(rng: random.Random) -> list[Process]:
     return processes
 
 
-def ingested_run(ledger, seed: int):
-    """An ingest with a random run in two pushes per process, and the time of its last report."""
+def ingested_run(ledger, seed: int, every: int = 1):
+    """An ingest with a random run in two pushes per process, and the time of its last report; `every` so many rows of it."""
     processes = random_processes(random.Random(seed))
+    for one in processes:
+        one.rows = one.rows[::every]
     ingest = aggregator(ledger)
     for one in processes:
         half = len(one.rows) // 2

@@ -276,7 +276,7 @@ class _WindowGroups(ColumnGroups):
         groups = {self._place[self.group_of(key)] for key in cut}
         # Those that wait for a first step: those of them that lie in the window are held already.
         is_old = np.isin(entries.group, list(groups)) & (entries.step <= self._settled(later)[entries.group])
-        self._columns, self._single = [], []
+        self._columns, self._several, self._single = [], [], []
         self._put_back(self._held_entries)
         self._put_back(entries.part(~is_old))
         self.settled, self._passed = dict(later.settled), dict(later._passed)

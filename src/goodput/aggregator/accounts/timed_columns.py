@@ -43,7 +43,7 @@ class TimedGroups(ColumnGroups):
         gap[UNATTRIBUTED] = gap.get(UNATTRIBUTED, 0) + gap.pop(PRODUCTIVE, np.zeros_like(end))
         lay_many(folds, of, times.inside, begin, end)
         lay_many(folds, of, gap, times.began, begin)
-        _add_own(folds, of, compared.own, begin, end)
+        _add_own(folds, times, compared.own, begin)
         self._laid.append((np.array([self._rank[key] for key in keys])[of], compared.step, end))
 
     def move_waiting(self) -> None:
@@ -145,16 +145,14 @@ def _move_many(
             sheet.cells[bucket][state] += moved
 
 
-def _add_own(
-    folds: Sequence[TimedFold], of: np.ndarray, own: np.ndarray, begin: np.ndarray, end: np.ndarray
-) -> None:
-    """The own time of single steps, and the steps, by column in proportion to their overlap."""
-    columns = folds[0].columns
+def _add_own(folds: Sequence[TimedFold], times: Times, own: np.ndarray, begin: np.ndarray) -> None:
+    """The own time of rows of steps, and the steps, by column in proportion to their overlap."""
+    columns, of, end = folds[0].columns, times.attempt, times.end
     ns, steps = np.zeros((len(folds), columns.points), np.int64), np.zeros((len(folds), columns.points))
     for rows, places, overlap in _overlaps(columns, begin, end):
         length = (end - begin)[rows]
         np.add.at(ns, (of[rows], places), _part(own[rows], overlap, length))
-        np.add.at(steps, (of[rows], places), overlap / length)
+        np.add.at(steps, (of[rows], places), times.count[rows] * overlap / length)
     for at, fold in enumerate(folds):
         for column in np.flatnonzero(steps[at]).tolist():
             fold.own.ns[column] += int(ns[at, column])
