@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
 from goodput_exporters.gpu.sample import Sample
+
+T = TypeVar("T")
 
 # MODULE:CLASS by name. Of two drivers that read the same value, the earlier here wins.
 DRIVERS = {
@@ -39,8 +41,10 @@ class Options(Struct, frozen=True):
 class Driver(Protocol):
     """Built as `Class(options)`. May have a static method `absence(options)`, which the agent calls every few seconds.
 
-    It returns why there is certainly nothing to sample, from files alone; "" where `open` has to find out. One that holds
-    nothing between samples has `is_reopened` False: its process goes on when samples fail, and is not replaced with a wait.
+    It returns why there is certainly nothing to sample, from files alone; "" where `open` has to find out. One that connects
+    to a service may have a static method `is_reachable(options)`: whether that accepts connections, within a second. One that
+    holds nothing between samples has `is_reopened` False: its process goes on when samples fail, and is not replaced with a
+    wait.
     """
 
     name: str
@@ -73,8 +77,17 @@ def load(path: str) -> Callable[[Options], Driver]:
 
 def absence(path: str, options: Options) -> str:
     """Why a driver has certainly nothing to sample; "" where its process has to find out. Raises nothing."""
+    return _answer(path, "absence", options, "")
+
+
+def is_reachable(path: str, options: Options) -> bool:
+    """False where the service that a driver connects to does not accept connections. Raises nothing."""
+    return _answer(path, "is_reachable", options, True)
+
+
+def _answer(path: str, method: str, options: Options, otherwise: T) -> T:
     try:
-        check = getattr(load(path), "absence", None)
-        return check(options) if check else ""
+        check = getattr(load(path), method, None)
+        return check(options) if check else otherwise
     except Exception:
-        return ""
+        return otherwise

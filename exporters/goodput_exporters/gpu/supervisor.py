@@ -3,7 +3,8 @@
 `status`, `start` and `stop` never wait for the driver (`stop` for at most a second). A process that is silent for
 too long, sends malformed output, floods or grows too large is killed and replaced, after a wait that doubles each
 time. One that cannot be killed is left; with `unkillable_max` of those no other is started. A driver with nothing to
-sample is tried again after a minute, then less often; while `absence` gives a reason, no process is started.
+sample is tried again after a minute, then less often; while `absence` gives a reason, no process is started. Either wait
+ends where `trigger`, `absence` or `is_reachable` tells that the reason is gone.
 Costs one thread, which wakes for each frame and every WAKE_SECONDS without one.
 
     supervisor = DriverSupervisor("nvml", on_sample=print); supervisor.start(); supervisor.status(); supervisor.stop()
@@ -127,8 +128,9 @@ class DriverSupervisor:
     """Runs one driver in a sequence of worker processes.
 
     `on_sample` is called with each sample in this driver's thread; an exception from it counts as a problem.
-    `absence` returns why there is certainly nothing to sample, "" where a process has to find out. It and `trigger`
-    are called every few seconds while there is nothing to sample; a changed result starts a process at once.
+    `absence` returns why there is certainly nothing to sample, "" where a process has to find out. `is_reachable` returns
+    whether what the driver connects to accepts connections. They and `trigger` are called every TRIGGER_SECONDS while no
+    process runs; a changed result, or that it accepts connections again, starts one at once.
     `module` (MODULE:CLASS) and `command` are for drivers outside this package.
     """
 
@@ -140,6 +142,7 @@ class DriverSupervisor:
         on_sample: Callable[[Sample], None] | None = None,
         trigger: Callable[[], object] = lambda: None,
         absence: Callable[[], str] = lambda: "",
+        is_reachable: Callable[[], bool] = lambda: True,
         limits: Limits | None = None,
         module: str = "",
         command: Sequence[str] | None = None,
@@ -150,7 +153,8 @@ class DriverSupervisor:
         self._limits = limits = limits or Limits()
         self._limit_seconds = max(limits.stuck_seconds_min, limits.stuck_intervals * options.interval_seconds)
         self._command = command or worker_command(module or DRIVERS[name], options)
-        self._on_sample, self._trigger, self._absence, self._kill = on_sample, trigger, absence, kill
+        self._on_sample, self._kill = on_sample, kill
+        self._trigger, self._absence, self._is_reachable = trigger, absence, is_reachable
         self._lock = threading.Lock()  # guards what `status` reads
         self._status = DriverStatus(name, self._limit_seconds)  # `cpu_seconds` of processes that have ended
         self._received_ns: int | None = None
@@ -213,12 +217,12 @@ class DriverSupervisor:
         try:
             while not self._stopping.is_set():
                 if self._may_start():
-                    start = time.monotonic()
+                    start, was_reachable = time.monotonic(), self._is_reachable()
                     why = self._absence()
                     reason = self._note_end(WorkerEnded("", why), None) if why else self._run_process()
                     if time.monotonic() - start > self._limits.steady_seconds:
                         self._failures = self._absences = 0
-                    self._wait_for_next(reason)
+                    self._wait_for_next(reason, was_reachable)
                 else:
                     self._stopping.wait(WAKE_SECONDS)
         finally:
@@ -300,21 +304,24 @@ class DriverSupervisor:
         self._note(text, logging.WARNING if end.reason else logging.INFO)
         return end.reason
 
-    def _wait_for_next(self, reason: str | None) -> None:
+    def _wait_for_next(self, reason: str | None, was_reachable: bool) -> None:
+        """Wait until the next process is to be started; `was_reachable` is of the moment the last one was started."""
         limits = self._limits
         if reason is None:
             return
         if reason:
             self._failures += 1
-            self._stopping.wait(doubled(limits.backoff_seconds, limits.backoff_seconds_max, self._failures))
-            return
-        self._absences += 1
-        seconds = doubled(limits.absent_seconds, limits.absent_seconds_max, self._absences)
+            seconds = doubled(limits.backoff_seconds, limits.backoff_seconds_max, self._failures)
+        else:
+            self._absences += 1
+            seconds = doubled(limits.absent_seconds, limits.absent_seconds_max, self._absences)
         deadline, before = time.monotonic() + seconds, (self._trigger(), self._absence())
+        was_reachable = was_reachable and self._is_reachable()
         while (left := deadline - time.monotonic()) > 0 and not self._stopping.is_set():
             self._stopping.wait(min(TRIGGER_SECONDS, left))
-            if (self._trigger(), self._absence()) != before:
-                self._absences = 0
+            is_back = not was_reachable and self._is_reachable()
+            if is_back or (self._trigger(), self._absence()) != before:
+                self._failures = self._absences = 0
                 return
 
     def _handle(self, process: WorkerProcess, frame: Frame) -> None:

@@ -1,13 +1,20 @@
 """The DCGM driver over a stand-in for NVIDIA's bindings."""
 
+import contextlib
+import socket
+import socketserver
 import sys
+import threading
 
 import pytest
 from support.node.dcgm import standin
 from support.node.dcgm.standin import GPU, GPU_INSTANCE, Engine
 from support.node.gpu_events import watch, with_events
+from support.paths import TESTS
+from support.servers.servers import wait_until
 
-from goodput_exporters.collector import CollectorError, NoData
+from goodput_exporters.collector import CollectorError, NoData, Settings
+from goodput_exporters.collectors.gpus.collector import Gpus
 from goodput_exporters.gpu import sample as gpu_sample
 from goodput_exporters.gpu.dcgm import connection
 from goodput_exporters.gpu.dcgm.driver import Dcgm
@@ -15,6 +22,7 @@ from goodput_exporters.gpu.drivers import Options
 from goodput_exporters.gpu.nvidia import dcgm_field_table as table
 from goodput_exporters.gpu.nvidia.dcgm_fields import FIELDS
 from goodput_exporters.gpu.sample import Component
+from goodput_exporters.gpu.supervisor import Limits
 
 UNIX_US = 1_700_000_000_000_000
 UUID = "GPU-5d0c2e1f-1111-2222-3333-444455556666"
@@ -438,3 +446,72 @@ def test_closed_twice_and_never_opened(engine, clock, tmp_path):
     made.close()
     made.close()
     assert engine.handles == 0
+
+
+# -- a host engine that goes and comes back
+
+
+@contextlib.contextmanager
+def listening(port=0):
+    """A listener on loopback, which accepts and closes; yields its port."""
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", port), socketserver.BaseRequestHandler, False)
+    server.allow_reuse_address = server.daemon_threads = True
+    server.server_bind()
+    server.server_activate()
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_restarted_host_engine_is_read_within_seconds(tmp_path, monkeypatch):
+    """Not after the wait between two processes, which has grown to two minutes here and in an hour's outage to five."""
+    standin.write_bindings(tmp_path / "bindings", "support.node.dcgm.full_engine:listening_engine")
+    monkeypatch.setenv("GOODPUT_DCGM_BINDINGS", str(tmp_path / "bindings"))
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setattr("goodput_exporters.gpu.supervisor.TRIGGER_SECONDS", 0.1)
+    limits = Limits(open_seconds=60.0, backoff_seconds=120.0)
+    settings = Settings(str(tmp_path), sysfs=str(tmp_path), drivers=("dcgm",), gpu_interval_seconds=0.1)
+    gpus = Gpus(settings, limits=limits)
+
+    probed, probe = [], connection.is_listening
+
+    def is_listening(environ):
+        probed.append(probe(environ))
+        return probed[-1]
+
+    def ended():
+        return gpus.statuses()[0].restarts["died"] == 1 and not probed[-1]
+
+    monkeypatch.setattr(connection, "is_listening", is_listening)
+    try:
+        with listening() as port:
+            monkeypatch.setenv("GOODPUT_DCGM_HOSTENGINE", f"127.0.0.1:{port}")
+            gpus.start()
+            wait_until(lambda: gpus.statuses()[0].up, 60, "the host engine")
+        wait_until(ended, 60, "the end of its process, and a probe")
+        with listening(port):
+            samples = gpus.statuses()[0].counts["samples"]
+            wait_until(lambda: gpus.statuses()[0].counts["samples"] > samples, 60, "another sample")
+    finally:
+        gpus.close()
+
+
+def test_host_engine_is_probed_where_it_would_be(tmp_path):
+    with listening() as port:
+        assert connection.is_listening({"GOODPUT_DCGM_HOSTENGINE": f"127.0.0.1:{port}"})
+        assert connection.is_listening({"GOODPUT_DCGM_HOSTENGINE": f"localhost:{port}"})
+    assert not connection.is_listening({"GOODPUT_DCGM_HOSTENGINE": f"127.0.0.1:{port}"})
+    path = str(tmp_path / "socket")
+    assert not connection.is_listening({"GOODPUT_DCGM_HOSTENGINE": path})
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        assert connection.is_listening({"GOODPUT_DCGM_HOSTENGINE": f"unix://{path}"})
+    assert connection.is_listening({"GOODPUT_DCGM_EMBEDDED": "1"})
+    for malformed in ("127.0.0.1:port", "127.0.0.1:99999", "[::1", "\0", "/" + "x" * 200):
+        assert not connection.is_listening({"GOODPUT_DCGM_HOSTENGINE": malformed})

@@ -22,7 +22,7 @@ from goodput_exporters.collectors.gpus.dcgm_page import names_of
 from goodput_exporters.collectors.gpus.nvlink_subcodes import NvlinkSubcodes
 from goodput_exporters.collectors.gpus.series import add_component, add_driver, add_gpu
 from goodput_exporters.collectors.gpus.xid_counter import XidCounter
-from goodput_exporters.gpu.drivers import DRIVERS, XID_DRIVERS, Options, absence
+from goodput_exporters.gpu.drivers import DRIVERS, XID_DRIVERS, Options, absence, is_reachable
 from goodput_exporters.gpu.merge import MergedGpu, merge, merge_components
 from goodput_exporters.gpu.nvidia.counters_file import further_fields, read_counters
 from goodput_exporters.gpu.pci import PciBus
@@ -185,6 +185,7 @@ class Gpus:
             on_sample=self._handle_sample,
             trigger=self._loaded_modules,
             absence=lambda: absence(module, options),
+            is_reachable=lambda: is_reachable(module, options),
             limits=self._limits,
             module=module,
         )

@@ -14,12 +14,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
@@ -38,6 +40,7 @@ BINDINGS = (
 HOSTENGINE = "127.0.0.1:5555"
 _MODULES = ("dcgm_structs", "dcgm_fields", "dcgm_agent", "pydcgm")
 _CONNECT_MILLISECONDS_MAX = 2000
+_LISTENING_SECONDS_MAX = 0.5
 _SLOW_SECONDS = 5.0
 _RARE_SECONDS = 60.0
 _KEEP_SECONDS = 300.0
@@ -366,6 +369,24 @@ def address_of(environ: Mapping[str, str]) -> dict[str, str]:
         return {}
     address = (environ.get("GOODPUT_DCGM_HOSTENGINE", "") or HOSTENGINE).removeprefix("unix://")
     return {"unixSocketPath": address} if address.startswith("/") else {"ipAddress": address}
+
+
+def is_listening(environ: Mapping[str, str]) -> bool:
+    """Whether the host engine accepts connections, or would be in this process. Raises nothing."""
+    address = address_of(environ)
+    host, path = address.get("ipAddress", ""), address.get("unixSocketPath", "")
+    try:
+        if path:
+            with socket.socket(socket.AF_UNIX) as plain:
+                plain.settimeout(_LISTENING_SECONDS_MAX)
+                plain.connect(path)
+        elif host:
+            parts = urlsplit(f"//{host}")
+            port = parts.port or int(HOSTENGINE.rpartition(":")[2])
+            socket.create_connection((parts.hostname or "", port), _LISTENING_SECONDS_MAX).close()
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def text_of(value: object) -> str:

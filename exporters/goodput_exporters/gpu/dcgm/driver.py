@@ -6,7 +6,8 @@ comes later, while a running engine already has them and shares them. Without on
 
 Profiling fields may be refused (another profiler holds the counters, or the GPU has none): the rest goes on, the
 refusal is reported, and they are tried again every minute. When the host engine goes away, `sample` raises
-CollectorError and the next call reconnects. Activities are means over the watch interval up to `monotonic_ns`; two
+CollectorError and the next call reconnects; after a few of those the process ends, and another is started when the engine
+listens again. Activities are means over the watch interval up to `monotonic_ns`; two
 samples with the same `monotonic_ns` are one measurement. Pids are not read.
 """
 
@@ -57,6 +58,10 @@ class Dcgm:
         except NoData as reason:
             return str(reason)
         return ""
+
+    @staticmethod
+    def is_reachable(options: Options) -> bool:
+        return dcgm.is_listening(os.environ)
 
     def open(self) -> None:
         self._modules = dcgm.load_bindings(self._environ)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 
 from support.node.dcgm.by_hand import BY_HAND
-from support.node.dcgm.standin import CPU, GPU, GPU_INSTANCE, SWITCH, Engine
+from support.node.dcgm.standin import CONNECTION_NOT_VALID, CPU, GPU, GPU_INSTANCE, SWITCH, DCGMError, Engine
 
 from goodput_exporters.gpu.nvidia import dcgm_components
 from goodput_exporters.gpu.nvidia import dcgm_field_table as table
@@ -31,8 +33,23 @@ COMPONENTS = {
 }
 
 
-def engine() -> Engine:
-    made = Engine()
+class ListeningEngine(Engine):
+    """One that answers while something accepts connections at GOODPUT_DCGM_HOSTENGINE."""
+
+    def check(self):
+        host, _, port = os.environ["GOODPUT_DCGM_HOSTENGINE"].rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), 10).close()
+        except OSError:
+            raise DCGMError(CONNECTION_NOT_VALID) from None
+
+
+def listening_engine() -> Engine:
+    return engine(ListeningEngine())
+
+
+def engine(made: Engine | None = None) -> Engine:
+    made = made or Engine()
     made.add_gpu(0, UUID)
     now_us = time.time_ns() // 1000
     made.set(GPU, 0, now_us, {**VALUES, table.NVML_INDEX: 0})
