@@ -4,6 +4,7 @@ import asyncio
 import random
 import threading
 import time
+import zlib
 
 import pytest
 import sqlalchemy as sql
@@ -162,6 +163,17 @@ def test_thinned_run_keeps_minutes_and_named_steps(ledger, url):
     hours = list(ledger.rows(identity_of(0)))
     assert block_rows(url, 60) == [] and block_rows(url, 3600) == [len(hours)]
     assert (hours[0], hours[-1]) == (want[0], want[-1]) and want[777] in hours and len(hours) <= 6
+
+
+def test_damaged_thinned_block_is_refused(ledger):
+    (rows,) = filled(ledger, ranks=1, steps=400, at_once=400)
+    (whole,) = ledger.columns(ledger.processes("r1")[0])
+    (one,) = blocks.block_columns(whole.values, blocks.MINUTES)
+    assert blocks.step_rows(blocks.decode([blocks.StoredBlock(1, one["width"], one["block"])])) == rows
+    bomb = zlib.compress(bytes(1 << 26))
+    for damaged in (one["block"][:-9], one["block"][:20] + b"x" + one["block"][21:], bomb, b"x"):
+        with pytest.raises(ValueError):
+            blocks.decode([blocks.StoredBlock(1, one["width"], damaged)])
 
 
 def test_closed_run_that_goes_on_is_not_thinned(ledger, url):

@@ -1,11 +1,13 @@
 """Step blocks as the ledger stores them: rows in order and each once, cut into blocks, and the columns beside a block.
 
-Rows are `values`, an array of (columns, rows) as in step_columns.StepColumns.
+Rows are `values`, an array of (columns, rows) as in step_columns.StepColumns. Blocks of thinned rows are compressed: in
+rows of a minute most bytes of a cell are alike. In single steps they are not.
 """
 
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -14,10 +16,12 @@ import numpy as np
 from goodput.aggregator.records import NewBlock, new_blocks
 from goodput.wire import schema, step_columns
 from goodput.wire.packed_rows import unpack
-from goodput.wire.step_blocks import END, NUMBER, STEP, check_block
+from goodput.wire.step_blocks import END, NUMBER, STEP, BlockError, StepBlock, check_block
 from goodput.wire.step_columns import StepColumns, in_order
 
 EVERY_ROW, MINUTES, HOURS = TIERS = (0, 60, 3600)  # seconds of which one row is kept
+_COMPRESSED = b"\x78"  # the first byte of zlib's format; a block in MessagePack begins with another one
+_BLOCK_BYTES_MAX = 1 << 22
 
 
 class StoredBlock(NamedTuple):
@@ -45,7 +49,10 @@ def columns_of(new: NewBlock, tier: int) -> tuple:
 
 def block_columns(values: np.ndarray, tier: int = EVERY_ROW) -> list[dict]:
     """COLUMNS of the blocks of rows as an array, by name."""
-    return [dict(zip(COLUMNS, columns_of(one, tier), strict=True)) for one in new_blocks(in_order(values))]
+    found = new_blocks(in_order(values))
+    if tier != EVERY_ROW:
+        found = [one._replace(block=zlib.compress(one.block)) for one in found]
+    return [dict(zip(COLUMNS, columns_of(one, tier), strict=True)) for one in found]
 
 
 def digest(block: bytes) -> int:
@@ -62,11 +69,24 @@ def decode_columns(stored: Iterable[StoredBlock], width: int = 0) -> StepColumns
     """The same with where each block begins. Raises ValueError (BlockError, msgspec.DecodeError) for a damaged one."""
     blocks = []
     for one in stored:
-        block = unpack(one.block)
+        block = _unpacked(one.block)
         check_block(block, one.width, schema.STEPS_MAX)
         width = max(width, one.width)
         blocks.append(block)
     return step_columns.decode(blocks, width)
+
+
+def _unpacked(block: bytes) -> StepBlock:
+    if block[:1] != _COMPRESSED:
+        return unpack(block)
+    decompressor = zlib.decompressobj()
+    try:
+        found = decompressor.decompress(block, _BLOCK_BYTES_MAX)
+    except zlib.error as error:
+        raise BlockError(f"it cannot be decompressed: {error}") from None
+    if not decompressor.eof:
+        raise BlockError(f"it is cut off, or has more than {_BLOCK_BYTES_MAX} bytes")
+    return unpack(found)
 
 
 def has_wrong_rows(values: np.ndarray) -> bool:
