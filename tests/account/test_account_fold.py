@@ -10,7 +10,7 @@ from support.account.account_history import Process, ns, run_of
 
 from goodput.account.account import Engine
 from goodput.account.facts import gather
-from goodput.account.fold import Fold, ascending
+from goodput.account.fold import ascending
 from goodput.account.states import INDEX, NOTHING
 
 
@@ -48,20 +48,6 @@ def test_first_step_is_compared_with_the_median_of_512():
         assert sum(memoryview(own).nbytes for own in engine.folds[0, 1]._others) <= 8 * min(count, 511)
         lengths = [row.end_ns - row.start_ns for row in one.rows][1:513]
         assert engine.finish().gpu_ns()[INDEX["compile"]] == ns(9) - int(median(lengths))
-
-
-def test_copy_has_every_attribute_and_goes_on_alone():
-    one = Process().steps(5, forward=4, samples=8)
-    fold = Fold.__new__(Fold)
-    values = {name: object() for name in vars(folded(one).folds[0, 1])}
-    for name, value in values.items():
-        setattr(fold, name, value)
-    fold.throughput = folded(one).folds[0, 1].throughput
-    copied = fold.copy()
-    assert {name: getattr(copied, name) for name in values if name != "throughput"} == {
-        name: value for name, value in values.items() if name != "throughput"
-    }
-    assert copied.throughput is not fold.throughput and copied.throughput.rate() == fold.throughput.rate()
 
 
 def test_folds_leave_what_they_share_alone():

@@ -10,10 +10,10 @@ import pytest
 from support.account.account_history import Process, assert_closes, ns, run_of
 
 from goodput.account import compute, document, figures
-from goodput.account.account import Engine
 from goodput.account.facts import gather
 from goodput.account.peak_throughput import STRETCH_STEPS, PeakThroughput
 from goodput.account.text import render
+from goodput.columns.engine import ColumnEngine
 
 SECOND = 10**9
 
@@ -125,7 +125,7 @@ def test_copy_of_an_engine_is_independent():
     rows = [row for row in one.rows if row.number in {1, 400, *range(1000, 1041)}]
     run.attempts[0, 1] = one.attempt(rows)
     want = compute(run, ns(1e6))
-    engine = Engine(run, gather(run, ns(1e6), want.threshold_ns))
+    engine = ColumnEngine(run, gather(run, ns(1e6), want.threshold_ns))
     for at, row in enumerate(rows):
         engine.row((0, 1), row)
         if at % 9 == 0:

@@ -94,6 +94,19 @@ def test_fold_of_another_table_is_taken_over_whole():
     assert engine.folds[1, 1].throughput.last_samples % 1
 
 
+def test_lent_fold_has_every_attribute():
+    engine = engine_of(ranks())
+    fold_columns(engine, {key: rows[:, 2::3] for key, rows in rows_of(engine).items()})
+    before, key = attributes(engine.folds[1, 1]), (1, 1)
+    with engine.folds.lent(key):
+        lent = engine.folds[key]
+        plain = Fold(engine.run.attempts[key], *engine.facts.criteria(key))
+        assert type(lent) is Fold and vars(lent).keys() == vars(plain).keys()
+        assert attributes(lent) == before and lent.planned is engine.planned
+        lent.saved_ns += 1
+    assert attributes(engine.folds[key]) == before | {"saved_ns": before["saved_ns"] + 1}
+
+
 def test_account_leaves_no_cycles_for_the_collector():
     """A copy of a table that referred to itself would stay until the collector runs: a MiB for each account."""
     engine = engine_of(ranks())

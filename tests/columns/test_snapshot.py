@@ -8,6 +8,7 @@ import pytest
 from support.account.account_history import Process, ns, run_of
 
 from goodput.account.facts import gather
+from goodput.account.fold import Fold
 from goodput.account.peak_throughput import PeakThroughput
 from goodput.account.slow_ranks.onset import Onset, Stretch
 from goodput.account.stall_threshold import StepLengths
@@ -38,7 +39,7 @@ def folded(steps: int = 40) -> tuple[ColumnEngine, StepLengths]:
 def test_every_attribute_is_stored_or_derived():
     """A new attribute of a fold, of groups or of step lengths must be added to columns.snapshot."""
     engine, lengths = folded()
-    fold = engine.folds[0, 1].copy()
+    fold = Fold(engine.run.attempts[0, 1], *engine.facts.criteria((0, 1)))
     assert vars(fold).keys() == snapshot.FOLD.keys() | snapshot.FOLD_DERIVED
     assert vars(engine.groups).keys() == snapshot.GROUPS.keys() | snapshot.GROUPS_DERIVED
     assert vars(lengths).keys() == snapshot.LENGTHS.keys()

@@ -9,7 +9,6 @@ are at hand; `Engine` takes rows one by one. Cost: about 10 us per step and rank
 from __future__ import annotations
 
 from collections.abc import MutableMapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -34,7 +33,7 @@ from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.account.states import BEGINNING, INDEX, vector
 from goodput.account.straggler import Straggler, sum_stragglers
 from goodput.defaults import ESTIMATED_LOADER, ESTIMATED_OPTIMIZER, STALL_SECONDS
-from goodput.slices import AT_A_TIME, Slices, result_of
+from goodput.slices import Slices, result_of
 from goodput.wire.sampled_stacks import SampledStacks
 
 _DOWN, _UNOBSERVED, _STARTUP = INDEX["down"], INDEX["unobserved"], INDEX["startup"]
@@ -271,45 +270,6 @@ class Engine:
         """Add the fold of an attempt, which goes by `criteria` (Facts.criteria)."""
         self.folds[key] = Fold(self.run.attempts[key], *criteria, self.planned)
 
-    def copy(self) -> Engine:
-        return result_of(self.copying())
-
-    def copying(self) -> Slices[Engine]:
-        """As `copy`, in slices."""
-        other = copy(self)
-        other.folds, other.planned = {}, self.planned.copy()
-        for at, (key, fold) in enumerate(self.folds.items()):
-            if at % AT_A_TIME == 0:
-                yield
-            other.folds[key] = mine = fold.copy()
-            mine.planned = other.planned
-        other.groups = self.groups.copy(other.folds)
-        return other
-
-    def follow(self, facts: Facts) -> bool:
-        """Continue under newer facts of the same run; False if folded steps would differ under them."""
-        return result_of(self.following(facts))
-
-    def following(self, facts: Facts) -> Slices[bool]:
-        """As `follow`, in slices. Where it is False, or not finished, some folds may have followed, which is right too."""
-        if self.groups.late:
-            return False
-        # Not those attempts that have begun since the facts were gathered.
-        for at, key in enumerate([key for key in self.run.attempts if key in facts.bounds]):
-            if at % AT_A_TIME == 0:
-                yield
-            criteria = facts.criteria(key)
-            if key not in self.folds:
-                self.begin_fold(key, criteria)
-                self.folds[key].final = False
-            elif not self.folds[key].fits(*criteria):
-                return False
-            self.folds[key].follow(*criteria)
-        self.facts = facts
-        yield
-        self.groups.find_members()
-        return not self.groups.late
-
     def row(self, key: Key, row: Row) -> None:
         """Take a row of cumulative totals of the attempt `key`."""
         compared = self.folds[key].row(row)
@@ -327,9 +287,7 @@ class Engine:
         result_of(self._settling(tails))
 
     def _settling(self, tails: dict[Key, list[int]] | None) -> Slices[None]:
-        for at, (key, fold) in enumerate(self.folds.items()):
-            if at % AT_A_TIME == 0:
-                yield
+        for key, fold in self.folds.items():
             first = fold.finish(None if tails is None else tails.get(key, vector()))
             if first is not None:
                 self.groups.add(key, first[0], first[1], first[2:], first=True)
@@ -392,16 +350,14 @@ class Engine:
 
     def summing_stragglers(self) -> Slices[Straggler]:
         """The comparison of the ranks once the folds are finished, in slices."""
+        yield
         return sum_stragglers(self.groups)
 
     def summing_ranks(self, restarts: dict[int, Restart], once: PaidOnce) -> Slices[Sequence[RankAccount]]:
         """The ranks once the folds are finished, in slices; adds to `restarts` and `once` what they cost."""
-        usual, ranks = typical(self.run), []
-        for some in self.facts.expected.apart(self.facts.by_rank):
-            if len(ranks) % AT_A_TIME == 0:
-                yield
-            ranks.append(_rank_account(self, some, restarts, usual, once))
-        return ranks
+        yield
+        usual, ranks = typical(self.run), self.facts.expected.apart(self.facts.by_rank)
+        return [_rank_account(self, some, restarts, usual, once) for some in ranks]
 
 
 def compute(

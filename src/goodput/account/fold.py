@@ -52,8 +52,8 @@ OTHERS_MAX = 512
 class Fold:
     """The sums of one attempt. Feed `row` or `add` in order, then `finish` once.
 
-    Lists and dictionaries of its own are replaced, never changed: copies share them, and in a columns.fold_table they are
-    made anew whenever they are read.
+    Lists and dictionaries of its own are replaced, never changed: in a columns.fold_table they are made anew whenever they
+    are read.
     """
 
     def __init__(
@@ -100,33 +100,6 @@ class Fold:
         # Of the steps after the first: their lengths and works, each ascending, until there are enough of them.
         self._others = array("I"), array("I")
         self._usual: tuple[int, int] | None = None  # their medians, once there are enough
-
-    def copy(self) -> Fold:
-        """A fold that goes on independently. A loop over the attributes would take eight times as long."""
-        other = Fold.__new__(Fold)
-        other.attempt, other.bound, other.limit = self.attempt, self.bound, self.limit
-        other.threshold_ns, other.restarts = self.threshold_ns, self.restarts
-        other.planned, other.to_state, other.number = self.planned, self.to_state, self.number
-        other.last_end_ns, other.samples, other.last_samples = (
-            self.last_end_ns,
-            self.samples,
-            self.last_samples,
-        )
-        other.compute_ns, other.device_ns = self.compute_ns, self.device_ns
-        other.last_device_ns, other.last_count = self.last_device_ns, self.last_count
-        other.totals, other.outside, other.left_out = self.totals, self.outside, self.left_out
-        other.left_out_steps, other.steps, other.clamped = self.left_out_steps, self.steps, self.clamped
-        other.exhausted, other.final, other.top_step = self.exhausted, self.final, self.top_step
-        other.calm_ns, other.stall_ns = self.calm_ns, self.stall_ns
-        other.kept, other.rest, other.ending = self.kept, self.rest, self.ending
-        other.kept_steps, other.lost_steps, other._usual = self.kept_steps, self.lost_steps, self._usual
-        other.kept_ns, other.saved_ns, other.kept_samples = self.kept_ns, self.saved_ns, self.kept_samples
-        other.work, other.cut, other.cut_work = self.work, self.cut, self.cut_work
-        other.lost_by, other.straggler_ns, other.bubble_ns = self.lost_by, self.straggler_ns, self.bubble_ns
-        other.matched_ns, other.caused_ns = self.matched_ns, self.caused_ns
-        other.caused_in_group_ns, other.throughput = self.caused_in_group_ns, self.throughput.copy()
-        other._first, other._judged, other._others = self._first, self._judged, self._others
-        return other
 
     def held_back(self) -> tuple[int, int]:
         """Index and count of the first step if `finish` will return it for comparison; (-1, 0) if not."""

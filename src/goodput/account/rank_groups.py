@@ -7,7 +7,6 @@ communication is the smallest of a step's ranks; the culprit of a step is the ra
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from copy import copy
 
 from goodput.account.attempts import Attempt
 from goodput.account.fold import Fold
@@ -72,16 +71,6 @@ class Groups:
     def group_of(self, key: Key) -> tuple[int, str]:
         """The ranks whose steps are compared with each other's: a group, all ranks in a pipeline."""
         return self._group[key]
-
-    def copy(self, folds: Mapping[Key, Fold]) -> Groups:
-        """An independent copy, over copies of the folds."""
-        other = copy(self)
-        other.folds = folds
-        other.onsets = {key: onset.copy() for key, onset in self.onsets.items()}
-        other.settled, other._passed = dict(self.settled), dict(self._passed)
-        other.stage_caused_ns = dict(self.stage_caused_ns)
-        other._waiting = {together: list(members) for together, members in self._waiting.items()}
-        return other
 
     def add(
         self, key: Key, step: int, count: int, compared: tuple[int, int, int, int], first: bool = False

@@ -21,7 +21,6 @@ from goodput.account.slow_ranks.comparable import ComparableSums, less
 from goodput.account.slow_ranks.onset import Onset
 from goodput.account.slow_ranks.slow_phase import NOT_OWN, PhaseTimes, excess, mean_phases, most_of
 from goodput.account.states import INDEX, STATES
-from goodput.slices import AT_A_TIME, Slices
 
 _STRAGGLER, _BUBBLE = INDEX["straggler"], INDEX["bubble"]
 # A rank or stage is a culprit only if its own time exceeds the median of its peers by this ratio ...
@@ -363,21 +362,19 @@ def _shares(caused_ns: dict, waited_ns: int) -> list[tuple]:
     return [(who, ns / waited_ns) for who, ns in ranked[:SHARES_MAX] if ns]
 
 
-def sum_stragglers(groups: Groups) -> Slices[Straggler]:
+def sum_stragglers(groups: Groups) -> Straggler:
     """Move each fold's excess communication from `communication` to `straggler`, and sum up over ranks."""
     own_ns: dict[Key, list[int]] = {}
     phases: dict[Key, PhaseTimes] = {}
     result = Straggler(
-        own_ns=own_ns, phases=phases, onsets=groups.onsets, stage_caused_ns=dict(groups.stage_caused_ns)
+        own_ns=own_ns,
+        phases=phases,
+        onsets=groups.onsets,
+        stage_caused_ns=dict(groups.stage_caused_ns),
+        by_stage_ns=dict(groups.stage_caused_ns),
     )
-    for stage, ns in groups.stage_caused_ns.items():
-        _add(result.by_stage_ns, stage, ns)
-    yield
     end_onsets(groups, sorted(groups.folds))
-    yield
-    for at, ((rank, number), fold) in enumerate(sorted(groups.folds.items())):
-        if at % AT_A_TIME == 0:
-            yield
+    for (rank, number), fold in sorted(groups.folds.items()):
         kept = list(fold.kept)
         kept[COMMUNICATION] -= fold.straggler_ns + fold.bubble_ns
         kept[_STRAGGLER] += fold.straggler_ns

@@ -44,7 +44,12 @@ class ColumnEngine(Engine):
     def copy(self) -> ColumnEngine:
         return result_of(self.copying())
 
+    def follow(self, facts: Facts) -> bool:
+        """Continue under newer facts of the same run; False if folded steps would differ under them."""
+        return result_of(self.following(facts))
+
     def following(self, facts: Facts) -> Slices[bool]:
+        """As `follow`, in slices. Where it is not finished the folds may have followed, which is right too."""
         if self.groups.late:
             return False
         keys = [key for key in self.run.attempts if key in facts.bounds]
@@ -62,6 +67,7 @@ class ColumnEngine(Engine):
         return not self.groups.late
 
     def copying(self) -> Slices[ColumnEngine]:
+        """As `copy`, in slices."""
         other = copy(self)
         other.planned, other.folds = self.planned.copy(), self.folds.copy()
         other.folds.planned = other.planned

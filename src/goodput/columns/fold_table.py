@@ -48,6 +48,8 @@ _PEAK = ("steps", "samples", "ns", "last_samples", "last_ns")
 UNKNOWN = -1
 _WHOLE_MAX = 1 << 62
 _MADE = ("ending", "_first", "_usual", "throughput")
+# Of a fold, but for what all folds of a table share.
+_ATTRIBUTES = (*INTEGERS, *FLAGS, *FLOATS, *OBJECTS, *BY_STATE, *BY_PHASE, *RARE, *_MADE)
 _ARRAYS = (
     *(*INTEGERS, *FLAGS, *FLOATS, *BY_STATE, *BY_PHASE, *_FIRST),
     *("first_inside", "usual", "peak", "peak_best"),
@@ -224,7 +226,7 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
     def __setitem__(self, key: Key, fold: Fold) -> None:
         """Take over the attributes of a fold of another table."""
         own = self[key] if key in self.places else self.add(key)
-        for name in (*INTEGERS, *FLAGS, *FLOATS, *OBJECTS, *BY_STATE, *BY_PHASE, *RARE, *_MADE):
+        for name in _ATTRIBUTES:
             setattr(own, name, getattr(fold, name))
 
     @contextmanager
@@ -234,7 +236,9 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
         if type(row) is not RowFold:
             yield
             return
-        plain = self._lent[key] = row.copy()
+        plain = self._lent[key] = Fold.__new__(Fold)
+        for name in ("planned", *_ATTRIBUTES):
+            setattr(plain, name, getattr(row, name))
         try:
             yield
         finally:

@@ -6,6 +6,7 @@ Sums are exact in int64. Pipelines are compared step by step, as there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -94,9 +95,13 @@ class ColumnGroups(Groups):
         table = self.folds
         return zip(table.places, table.objects["attempt"], table.steps.tolist(), strict=False)
 
-    def copy(self, folds):
-        other = super().copy(folds)
-        assert isinstance(other, ColumnGroups)
+    def copy(self, folds: FoldTable) -> ColumnGroups:
+        """An independent copy, over a copy of the folds."""
+        other = copy(self)
+        other.folds = folds
+        other.onsets = {key: onset.copy() for key, onset in self.onsets.items()}
+        other.settled, other._passed = dict(self.settled), dict(self._passed)
+        other.stage_caused_ns = dict(self.stage_caused_ns)
         for name in ("_columns", "_several", "_single"):
             setattr(other, name, list(getattr(self, name)))
         return other

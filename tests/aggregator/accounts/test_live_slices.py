@@ -12,7 +12,6 @@ from support.aggregator.live_accounts import STALE, STALL, TwoStores
 from support.aggregator.random_reports import RandomReports
 from support.aggregator.reports import rank_report
 
-from goodput.account import account as account_module
 from goodput.account import facts, rank_groups
 from goodput.aggregator.accounts import live
 from goodput.aggregator.accounts.accounts import Accounts
@@ -25,7 +24,7 @@ from goodput.columns import finish, fold, groups
 @pytest.fixture(autouse=True)
 def one_at_a_time(monkeypatch):
     """Every attempt and every rank is a slice of its own."""
-    for module in (account_module, facts, groups, live, finish):
+    for module in (facts, groups, live, finish):
         monkeypatch.setattr(module, "AT_A_TIME", 1)
     monkeypatch.setattr(fold, "ATTEMPTS_AT_ONCE", 1)
     monkeypatch.setattr(fold, "ROWS_AT_ONCE", 3)
