@@ -51,18 +51,26 @@ class PciBus:
             self._gpus = self._list()
         return self._gpus
 
-    def numa_node(self, address: str) -> int | None:
-        """The NUMA node of a device, None where unknown."""
+    def numa_node(self, address: str, files: CounterFiles | None = None) -> int | None:
+        """The NUMA node of a device, None where unknown; a malformed one is added to `files.problems`."""
         address = normalize(address)
         if address and address not in self._numa and len(self._numa) < NUMA_NODES_KEPT_MAX:
-            self._numa[address] = self._number(address, "numa_node", parse_node, CounterFiles())
+            own = CounterFiles()
+            node = self._number(address, "numa_node", parse_node, own)
+            if own.problems:
+                if files is not None:
+                    files.problems += own.problems
+                return None  # and not kept: it is read again
+            self._numa[address] = node
         return self._numa.get(address)
 
     def _list(self) -> list[str] | None:
         try:
             with os.scandir(self._root) as entries:
                 names = {entry.name for entry in itertools.islice(entries, DEVICES_MAX)}
-        except OSError:
+        except OSError as error:
+            is_absent = isinstance(error, FileNotFoundError | NotADirectoryError)
+            self.problems = [] if is_absent else [f"{self._root}: {error.strerror}"]
             return None
         files = CounterFiles()
         addresses = {name for name in names if _ADDRESS.fullmatch(name)}

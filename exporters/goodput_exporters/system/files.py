@@ -25,7 +25,13 @@ _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.EINVAL,
 
 
 def read_text(path: str, bytes_max: int = 1 << 20) -> str | None:
-    """A file's text, None where it is absent. Raises CollectorError where it cannot be read.
+    """A file's text, None where it is absent. Raises CollectorError where it cannot be read."""
+    body = read_bytes(path, bytes_max)
+    return None if body is None else body.decode("utf-8", "replace")
+
+
+def read_bytes(path: str, bytes_max: int = 1 << 20) -> bytes | None:
+    """What is in a file, None where it is absent. Raises CollectorError where it cannot be read.
 
     A FIFO or a device in the file's place does not block; where there is nothing to read in it, that is an error.
     """
@@ -41,7 +47,7 @@ def read_text(path: str, bytes_max: int = 1 << 20) -> str | None:
                 text += part
             if not text and not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise CollectorError(f"{label(path)}: no regular file")
-            return text.decode("utf-8", "replace")
+            return text
         finally:
             os.close(fd)
     except OSError as error:

@@ -5,6 +5,9 @@ names another user's process. A pid is therefore accepted only if its start time
 namespace), then the page's own pid, then, at most once per SCAN_SECONDS for all pages together, the one process
 whose innermost pid (NSpid) and start time match. Two that match count as none.
 
+A file that cannot be read belongs to another user, is hidden or its process has ended: that is no error. A malformed one
+is added to the problems of the `files` that a caller passes.
+
 Of a process's environment, which may hold secrets, only the variables in ENVIRONMENT are read; nothing else is
 kept, logged or exposed. Another user's environment needs root; the control groups are still readable.
 Reading an owner takes 0.2 ms, once per process; after that a call reads one small file.
@@ -18,20 +21,24 @@ import pwd
 import struct
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from goodput.rank_page.process_owner import owner_problem
 from goodput.wire.identity import clean_text
-from goodput_exporters.collector import ParseError
+from goodput_exporters.collector import CollectorError, ParseError
 from goodput_exporters.system.cgroup import parse_cgroup
-from goodput_exporters.system.files import CounterFiles, parse_count
+from goodput_exporters.system.files import COUNTER_BYTES_MAX, CounterFiles, parse_count, read_text
 from goodput_exporters.system.interval import Interval
 from goodput_exporters.system.ranks import RankProcess
+
+T = TypeVar("T")
 
 CACHED_MAX = 1024
 SCANNED_MAX = 65_536
 SCAN_SECONDS = 60.0
 UNNAMED_SECONDS = 60.0
+STATUS_BYTES_MAX = 1 << 16
+OPTIONAL = ("NSpid",)  # lines of /proc/PID/status that kernels before 4.1 do not have
 TEXT_MAX = 255
 ENVIRONMENT_BYTES_MAX = 1 << 20
 # Variables by what they hold; the first that is set counts. Those of pods are the names commonly given to the
@@ -85,17 +92,17 @@ class Processes:
         self._owners: dict[tuple[int, int], tuple[Owner, int]] = {}  # and when it was read
         self._users: dict[int, str] = {}
 
-    def find(self, ranks: list[RankProcess]) -> dict[RankProcess, int]:
+    def find(self, ranks: list[RankProcess], files: CounterFiles | None = None) -> dict[RankProcess, int]:
         """The pid of each rank that can be found. Raises nothing."""
-        found = {}
+        found, files = {}, files or CounterFiles()
         for rank in ranks:
             for pid in (self._found.get(rank, 0), rank.holder, rank.pid):
-                if pid and self._is_of(rank, pid):
+                if pid and self._is_of(rank, pid, files):
                     found[rank] = pid
                     break
         missing = [rank for rank in ranks if rank not in found and rank.start_ticks is not None]
         if missing and self._scan_interval.is_due():
-            found.update(self._scan(missing))
+            found.update(self._scan(missing, files))
         self._found = found
         return found
 
@@ -103,22 +110,30 @@ class Processes:
         """Why a pid is not the process of a rank's page, "" if it is."""
         return "" if rank.owner is None else owner_problem(rank.owner, pid, rank.start_ticks, self._procfs)
 
-    def _is_of(self, rank: RankProcess, pid: int) -> bool:
-        stat = self.stat(pid)
+    def _is_of(self, rank: RankProcess, pid: int, files: CounterFiles) -> bool:
+        stat = self.stat(pid, files)
         return stat is not None and stat.start_ticks == rank.start_ticks and not self.problem(rank, pid)
 
-    def stat(self, pid: int) -> ProcessStat | None:
+    def stat(self, pid: int, files: CounterFiles) -> ProcessStat | None:
         """None for a process that is gone, a zombie, or unparsable."""
-        return CounterFiles().read(f"{self._procfs}/{pid}/stat", parse_stat)
+        text = self._read(pid, "stat", COUNTER_BYTES_MAX)
+        return files.parse(f"{self._procfs}/{pid}/stat", text, parse_stat) if text else None
 
-    def status(self, pid: int) -> dict[str, str]:
-        """/proc/PID/status by name; empty where it cannot be read."""
-        lines = self._read(pid, "status").splitlines()
-        return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    def status(self, pid: int, name: str, parse: Callable[[str], T], files: CounterFiles) -> T | None:
+        """A line of /proc/PID/status; None where there is none, it cannot be read or is malformed."""
+        text = self._read(pid, "status", STATUS_BYTES_MAX)
+        values = (line.partition(":")[2].strip() for line in text.splitlines() if line.startswith(f"{name}:"))
+        value = next(values, None)
+        path = f"{self._procfs}/{pid}/status"
+        if value is not None:
+            return files.parse(f"{path}: {name}", value, parse)
+        if text and (name not in OPTIONAL or "Name:" not in text):
+            files.problems.append(f"{path}: no line {name}")
+        return None
 
-    def owner(self, pid: int) -> Owner | None:
+    def owner(self, pid: int, files: CounterFiles) -> Owner | None:
         """The owner of a process; None where it is gone. Raises nothing."""
-        stat = self.stat(pid)
+        stat = self.stat(pid, files)
         if stat is None:
             return None
         key, now_ns = (pid, stat.start_ticks), self._monotonic_ns()
@@ -126,27 +141,33 @@ class Processes:
         # A container without a name may get one later: the kubelet links its log when it gets to it.
         unnamed = owner is not None and owner.container_id and not owner.pod
         if owner is None or (unnamed and now_ns - read_ns >= UNNAMED_SECONDS * 1e9):
-            owner = self._read_owner(pid, stat)
-            after = self.stat(pid)
+            own = CounterFiles()
+            owner = self._read_owner(pid, stat, own)
+            files.problems += own.problems
+            after = self.stat(pid, files)
             if after is None or after.start_ticks != stat.start_ticks:
                 return None  # It ended meanwhile, and the pid may be another process's.
-            _remember(self._owners, key, (owner, now_ns))
+            if not own.problems:  # Else it is read again, which counts again.
+                _remember(self._owners, key, (owner, now_ns))
         return owner
 
-    def _read(self, pid: int, name: str) -> str:
-        return CounterFiles().read(f"{self._procfs}/{pid}/{name}", str, ENVIRONMENT_BYTES_MAX) or ""
+    def _read(self, pid: int, name: str, bytes_max: int = ENVIRONMENT_BYTES_MAX) -> str:
+        try:
+            return read_text(f"{self._procfs}/{pid}/{name}", bytes_max) or ""
+        except CollectorError:
+            return ""
 
-    def _scan(self, missing: list[RankProcess]) -> dict[RankProcess, int]:
+    def _scan(self, missing: list[RankProcess], files: CounterFiles) -> dict[RankProcess, int]:
         """The ranks that match exactly one process, by start time and innermost pid."""
         start_times = {rank.start_ticks for rank in missing}
         matching: dict[tuple[int, int], list[int]] = {}
         for pid in self._pids():
-            stat = self.stat(pid)
+            stat = self.stat(pid, files)
             if stat is None or stat.start_ticks not in start_times:
                 continue
-            inner = self.status(pid).get("NSpid", "").split()[-1:]
-            if inner and inner[0].isdecimal():
-                matching.setdefault((int(inner[0]), stat.start_ticks), []).append(pid)
+            inner = self.status(pid, "NSpid", parse_innermost_pid, files)
+            if inner is not None:
+                matching.setdefault((inner, stat.start_ticks), []).append(pid)
         found = {rank: matching.get((rank.pid, rank.start_ticks or 0), []) for rank in missing}
         return {r: pids[0] for r, pids in found.items() if len(pids) == 1 and not self.problem(r, pids[0])}
 
@@ -157,8 +178,11 @@ class Processes:
             return []
         return [int(name) for name in names if name.isascii() and name.isdecimal()][:SCANNED_MAX]
 
-    def _read_owner(self, pid: int, stat: ProcessStat) -> Owner:
-        group = parse_cgroup(self._read(pid, "cgroup"))
+    def _read_owner(self, pid: int, stat: ProcessStat, files: CounterFiles) -> Owner:
+        cgroup = self._read(pid, "cgroup")
+        group = parse_cgroup(cgroup)
+        if cgroup.strip() and not group.path:
+            files.problems.append(f"{self._procfs}/{pid}/cgroup: no control group in {cgroup[:40]!r}")
         declared = parse_environment(self._read(pid, "environ"))
         # The control groups are the kernel's; a variable may be inherited from another job.
         if group.slurm_job and group.slurm_job != declared["slurm_job"]:
@@ -166,7 +190,7 @@ class Processes:
         pod = self._pods(group.container_id) if group.container_id else None
         name, namespace, container = pod or (declared["pod"], declared["namespace"], declared["container"])
         return Owner(
-            user=self._user(self.status(pid).get("Uid", ""), declared["slurm_user"]),
+            user=self._user(self.status(pid, "Uid", parse_uid, files), declared["slurm_user"]),
             comm=clean_text(stat.comm, 64),
             container=container,
             container_id=group.container_id,
@@ -178,11 +202,9 @@ class Processes:
             cgroup=group.path,
         )
 
-    def _user(self, uids: str, otherwise: str) -> str:
-        first = uids.split()[:1]
-        if not first or not first[0].isdecimal() or len(first[0]) > 10:
+    def _user(self, uid: int | None, otherwise: str) -> str:
+        if uid is None:
             return otherwise
-        uid = int(first[0])
         if uid not in self._users:
             try:
                 name = clean_text(pwd.getpwuid(uid).pw_name, 64)
@@ -192,16 +214,29 @@ class Processes:
         return self._users.get(uid) or otherwise or str(uid)
 
 
-def parse_stat(text: str) -> ProcessStat:
-    """/proc/PID/stat, fields 2, 22 and 39 (proc(5)). Raises ParseError, also for a process that has ended."""
+def parse_stat(text: str) -> ProcessStat | None:
+    """/proc/PID/stat, fields 2, 22 and 39 (proc(5)); None for a process that has ended. Raises ParseError."""
     before, bracket, after = text.rpartition(")")
     fields = after.split()
     if not bracket or "(" not in before or len(fields) < 20:
         raise ParseError(f"no process in {text[:40]!r}")
     if fields[0] in ("Z", "X"):
-        raise ParseError("the process has ended")
+        return None
     processor = parse_count(fields[36]) if len(fields) > 36 else -1
     return ProcessStat(before.partition("(")[2], parse_count(fields[19]), processor)
+
+
+def parse_innermost_pid(text: str) -> int:
+    """The last of the pids in a line NSpid. Raises ParseError."""
+    return parse_count((text.split() or [""])[-1])
+
+
+def parse_uid(text: str) -> int:
+    """The real user id in a line Uid. Raises ParseError."""
+    uid = parse_count((text.split() or [""])[0])
+    if uid >= 1 << 32:
+        raise ParseError(f"{uid} is no user id")
+    return uid
 
 
 def parse_environment(text: str) -> dict[str, str]:

@@ -102,7 +102,7 @@ def test_where_a_rank_runs(nodes, settings, ranks):
         ("nonsense", 0, {}, 0),
     ):
         add_process(nodes, PID, TICKS, cpus=cpus, processor=processor)
-        found = collect(collector)
+        found = collect(collector, problem="Cpus_allowed_list: 'nonsense'" if cpus == "nonsense" else None)
         allowed = of(found, "goodput_rank_cpus")
         assert {(node,): count for (node, _, _), count in allowed.items()} == expected
         assert of(found, "goodput_rank_numa_node") == ({} if ran_on is None else {("0", "r1"): ran_on})
@@ -123,9 +123,9 @@ def test_reused_pid_gives_no_rank_series(nodes, settings, ranks):
 
 def test_process_that_ends_during_read_gives_no_series(nodes, settings, ranks):
     class Ending(Processes):
-        def status(self, pid):
+        def status(self, pid, *arguments):
             add_process(nodes, PID, TICKS + 1)
-            return super().status(pid)
+            return super().status(pid, *arguments)
 
     rank = Rank(nodes / "pages")
     rank.step({"forward": 1000})
@@ -134,6 +134,22 @@ def test_process_that_ends_during_read_gives_no_series(nodes, settings, ranks):
     collector = Numa(settings, Ending(settings.procfs))
     collector.ranks = ranks.processes
     assert not of(collect(collector), "goodput_rank_cpus")
+
+
+@pytest.mark.parametrize("text", ["nonsense", "", "1 1", "0x1", "1" * 30])
+def test_malformed_node_of_a_device_is_told_until_mended(nodes, settings, clock, text):
+    gpu = f"{PCI}/0000:3b:00.0"
+    write(nodes, {f"{gpu}/class": "0x030200\n", f"{gpu}/vendor": "0x10de\n", f"{gpu}/numa_node": text})
+    write(nodes, {"sys/class/net/eth0/device/numa_node": "0\n", "sys/class/net/eth1/device/numa_node": text})
+    collector = Numa(settings)
+    for name in (f"{gpu}/numa_node", "eth1/device/numa_node", f"{gpu}/numa_node"):
+        found = collect(collector, problem=name)
+        assert of(found, "goodput_numa_device_node") == {("eth0", "network"): 0}
+        assert len(of(found, "goodput_numa_cpus")) == 3
+    write(nodes, {f"{gpu}/numa_node": "1\n", "sys/class/net/eth1/device/numa_node": "-1\n"})
+    clock.seconds = DEVICES_SECONDS
+    found = of(collect(collector), "goodput_numa_device_node")
+    assert found == {("0000:3b:00.0", "gpu"): 1, ("eth0", "network"): 0}
 
 
 @pytest.mark.parametrize(

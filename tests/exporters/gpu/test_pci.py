@@ -157,3 +157,14 @@ def test_parsers():
         with pytest.raises(ParseError):
             parse(text)
     assert is_gpu(0x030200, 0x10DE) and not is_gpu(0x120000, 0x10DE)
+
+
+def test_unreadable_bus_is_a_problem(bus):
+    """An absent one is none: a virtual machine may have no PCI bus."""
+    assert bus.bus.gpus() is None and bus.bus.problems == []
+    bus.root.parent.mkdir(parents=True)
+    bus.root.symlink_to(bus.root)
+    bus.now_ns += round(1e10)
+    assert bus.bus.gpus() is None
+    (problem,) = bus.bus.problems
+    assert problem.startswith(f"{bus.root}: ")

@@ -13,9 +13,10 @@ import functools
 from collections.abc import Callable, Iterable
 
 from goodput.wire.identity import clean_text
-from goodput_exporters.collector import CollectorError, NoData, Settings
+from goodput_exporters.collector import NoData, Settings
 from goodput_exporters.collectors.attribution.pods import Pods
 from goodput_exporters.gpu.merge import MergedGpu
+from goodput_exporters.system.files import CounterFiles
 from goodput_exporters.system.processes import Owner, Processes
 from goodput_exporters.system.ranks import RankProcess
 
@@ -37,12 +38,15 @@ class Attribution:
         ranks, gpus = self.ranks(), list(self.gpus())
         if not ranks and not gpus:
             raise NoData("no rank and no GPU")
-        pids = self._processes.find(ranks)
-        owner_of = functools.cache(self._processes.owner)  # Most processes on GPUs are those of ranks.
+        files = CounterFiles()
+        pids = self._processes.find(ranks, files)
+        # Most processes on GPUs are those of ranks.
+        owner_of = functools.cache(lambda pid: self._processes.owner(pid, files))
         for rank in ranks:
             _add_rank(families, rank, pids.get(rank), owner_of)
         _add_gpu_ranks(families, gpus, ranks, pids)
-        _add_gpu_processes(families, gpus, owner_of)
+        _add_gpu_processes(families, gpus, owner_of, files)
+        files.raise_problems()
 
 
 def _add_rank(families, rank: RankProcess, pid: int | None, owner_of: Callable[[int], Owner | None]) -> None:
@@ -54,7 +58,9 @@ def _add_rank(families, rank: RankProcess, pid: int | None, owner_of: Callable[[
         families.add("goodput_rank_process_info", labels, 1)
 
 
-def _add_gpu_processes(families, gpus: list[MergedGpu], owner_of: Callable[[int], Owner | None]) -> None:
+def _add_gpu_processes(
+    families, gpus: list[MergedGpu], owner_of: Callable[[int], Owner | None], files: CounterFiles
+) -> None:
     pairs = sorted({(_uuid(gpu.uuid), pid) for gpu in gpus for pid in gpu.pids or ()})
     for gpu, pid in pairs[:GPU_PROCESSES_MAX]:
         owner = owner_of(pid)
@@ -63,7 +69,7 @@ def _add_gpu_processes(families, gpus: list[MergedGpu], owner_of: Callable[[int]
             del labels["cgroup"]
             families.add("goodput_gpu_process_info", {"gpu": gpu, "pid": str(pid), **labels}, 1)
     if len(pairs) > GPU_PROCESSES_MAX:
-        raise CollectorError(f"{len(pairs)} processes on GPUs; only {GPU_PROCESSES_MAX} are exposed")
+        files.problems.append(f"{len(pairs)} processes on GPUs; only {GPU_PROCESSES_MAX} are exposed")
 
 
 def _add_gpu_ranks(

@@ -127,7 +127,9 @@ class Ethernet:
 
     def _is_in_our_namespace(self, device: str) -> bool:
         """Whether the ioctl means the same interface: a mounted /sys may be of another network namespace."""
-        index = CounterFiles().read(os.path.join(self._root, device, "ifindex"), parse_count)
+        files = CounterFiles()
+        index = files.read(os.path.join(self._root, device, "ifindex"), parse_count)
+        self._ethtool_problems += files.problems
         try:
             return index == socket.if_nametoindex(device)
         except OSError:

@@ -149,7 +149,7 @@ class Gpus:
         for gpu in sorted([*now, *gone], key=lambda gpu: gpu.uuid):
             up = gpu in now and not gpu.lost
             age_seconds = (self._monotonic_ns() - gpu.received_ns) / 1e9
-            node = self._bus.numa_node(gpu.pci)
+            node = self._bus.numa_node(gpu.pci)  # The collector `numa` reports a malformed one.
             numa = "" if node is None else str(node)
             add_gpu(families, gpu, up, age_seconds, numa, self._xids.counts(gpu.names))
         for (kind, name), readings in merge_components(statuses, self._monotonic_ns()).items():

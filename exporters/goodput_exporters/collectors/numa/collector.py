@@ -47,17 +47,20 @@ class Numa:
         self._bus = PciBus(settings.sysfs, settings.monotonic_ns)
         self.ranks: Callable[[], list[RankProcess]] = list
         self._devices: list[tuple[str, str, int]] = []
+        self._devices_problems: list[str] = []
         self._devices_interval = Interval(DEVICES_SECONDS, settings.monotonic_ns)
 
     def collect(self, families) -> None:
         files = CounterFiles()
         nodes = self._add_nodes(families, files)
-        devices = self._device_nodes(files)
+        devices = self._device_nodes()
+        files.problems += self._devices_problems
         for device, kind, node in devices:
             families.add("goodput_numa_device_node", {"device": device, "kind": kind}, node)
         if nodes:
+            # The collector `attribution` finds them too, and reports what is malformed then.
             for rank, pid in self._processes.find(self.ranks()).items():
-                self._add_rank(families, rank, pid, nodes)
+                self._add_rank(families, rank, pid, nodes, files)
         files.raise_problems()
         if not nodes and not devices:
             raise NoData(f"{self._sysfs}/devices/system/node: no NUMA node")
@@ -79,13 +82,15 @@ class Numa:
                 nodes[number] = cpus
         return nodes
 
-    def _device_nodes(self, files: CounterFiles) -> list[tuple[str, str, int]]:
+    def _device_nodes(self) -> list[tuple[str, str, int]]:
         """(device, kind, node) of each GPU and network device whose node is known."""
         if self._devices_interval.is_due():
-            nodes = {pci: self._bus.numa_node(pci) for pci in (self._bus.gpus() or [])[:DEVICES_MAX]}
+            files = CounterFiles()
+            nodes = {pci: self._bus.numa_node(pci, files) for pci in (self._bus.gpus() or [])[:DEVICES_MAX]}
             self._devices = [(pci, "gpu", node) for pci, node in nodes.items() if node is not None]
             self._devices += self._network_devices("net", "network", files)
             self._devices += self._network_devices("infiniband", "infiniband", files)
+            self._devices_problems = files.problems
         return self._devices
 
     def _network_devices(self, folder: str, kind: str, files: CounterFiles) -> list[tuple[str, str, int]]:
@@ -97,16 +102,14 @@ class Numa:
                 found[clean_text(name, 64)] = node
         return [(name, kind, node) for name, node in found.items()]
 
-    def _add_rank(self, families, rank: RankProcess, pid: int, nodes: dict[int, int]) -> None:
-        allowed = self._processes.status(pid).get("Cpus_allowed_list", "")
-        stat = self._processes.stat(pid)
+    def _add_rank(
+        self, families, rank: RankProcess, pid: int, nodes: dict[int, int], files: CounterFiles
+    ) -> None:
+        mask = self._processes.status(pid, "Cpus_allowed_list", parse_cpus, files)
+        stat = self._processes.stat(pid, files)
         if stat is None or stat.start_ticks != rank.start_ticks:
             return  # It has ended, and what was read may be another process's.
         labels = {"run": rank.run, "rank": str(rank.rank)}
-        try:
-            mask = parse_cpus(allowed)
-        except ParseError:
-            mask = 0
         for node, cpus in nodes.items():
             if mask and cpus:
                 families.add("goodput_rank_cpus", {**labels, "node": str(node)}, (mask & cpus).bit_count())
