@@ -23,7 +23,7 @@ from msgspec import Struct, structs
 FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     # Share of the time since the last sample. Units: utilization (a kernel ran; the driver's own coarse measure),
     # engine (compute or graphics engine active), sm, sm_occupancy, tensor, dram, fp64, fp32, fp16, memory_controller;
-    # integer and tensor_hmma, tensor_imma, tensor_dfma (16-bit floats, integers, fp64); encoder, decoder, jpeg, ofa.
+    # integer and tensor_hmma, tensor_imma, tensor_dfma (16-bit floats, integers, fp64); encoder, decoder, jpeg, ofa; AMD: video, which does both.
     "activity": ("goodput_gpu_activity_ratio", ("unit",)),
     "link_bytes": ("goodput_gpu_link_bytes_total", ("link", "direction")),
     "link_rate": ("goodput_gpu_link_bytes_per_second", ("link", "direction")),

@@ -15,7 +15,8 @@ goodput_gpu_sample_age_seconds{gpu}: Time since the GPU's last sample.
 goodput_gpu_activity_ratio{gpu unit}: Share of the last sample's time in which the unit was active:
     utilization (any kernel), engine, sm, sm_occupancy, tensor, dram, fp64, fp32, fp16, integer,
     memory_controller; tensor_hmma, tensor_imma and tensor_dfma are the tensor cores with 16-bit floats,
-    integers and fp64; encoder, decoder, jpeg and ofa (optical flow) are fixed engines.
+    integers and fp64; encoder, decoder, jpeg and ofa (optical flow) are fixed engines; so is video, which AMD's
+    GPUs have for encoder and decoder together, the mean of a GPU's.
 goodput_gpu_false_zero{gpu}: 1 where the engine's activity reads 0 at full utilization: the profiling counters
     are invalid.
 goodput_gpu_link_bytes_total{gpu link direction}: Bytes over the GPU's links (pcie, nvlink, c2c, xgmi);

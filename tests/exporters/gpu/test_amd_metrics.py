@@ -8,23 +8,46 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.node import amd_tree
-from support.node.amd_metrics import EXPECTED, V1_6, V1_7, table
+from support.node.amd_metrics import EXPECTED, TABLES, V1_7, table
 from support.node.node_tree import Clock
 
 from goodput_exporters.gpu.amd.driver import Amd
-from goodput_exporters.gpu.amd.gpu_metrics import AMDSMI, SYSFS, Throttling, fields_of, parse, readings, size
+from goodput_exporters.gpu.amd.gpu_metrics import (
+    AMDSMI,
+    SYSFS,
+    Throttling,
+    fields_of,
+    is_whole,
+    parse,
+    readings,
+    size,
+)
 from goodput_exporters.gpu.amd.smi_library import SmiError
 from goodput_exporters.gpu.drivers import Options
 
 
-@pytest.mark.parametrize("kind, revision", [(V1_6, 6), (V1_7, 7), (V1_7, 8)])
+@pytest.mark.parametrize("revision, kind", TABLES.items())
 def test_table_by_its_header(kind, revision):
     made = table(kind, revision)
-    assert readings(parse(bytes(made))) == EXPECTED
+    assert size(SYSFS[1, revision]) == len(bytes(made)) and is_whole(bytes(made))
+    without = (
+        {"activity/jpeg", "pcie_errors/naks_sent", "pcie_errors/naks_received"} if revision == 4 else set()
+    )
+    expected = {key: value for key, value in EXPECTED.items() if key not in without}
+    assert readings(parse(bytes(made))) == pytest.approx(expected)
+    assert ("accumulation_counter" in parse(bytes(made))) == (revision > 5)
     if revision > 6:
         for place, status in enumerate((1, 1, 0)):
             made.xgmi_link_status[place] = status
-        assert readings(parse(bytes(made))) == EXPECTED | {"xgmi_links/up": 2.0, "xgmi_links/down": 1.0}
+        expected |= {"xgmi_links/up": 2.0, "xgmi_links/down": 1.0}
+        assert readings(parse(bytes(made))) == pytest.approx(expected)
+
+
+def test_sizes_of_tables():
+    """Worked out by hand from kgd_pp_interface.h ."""
+    assert {number: size(layout) for (_, number), layout in SYSFS.items()} == {
+        3: 120, 4: 288, 5: 360, 6: 1664, 7: 2208, 8: 3360,
+    }  # fmt: skip
 
 
 def test_1_3_has_bits_of_what_throttles():
@@ -42,7 +65,7 @@ def test_1_3_has_bits_of_what_throttles():
     assert len(throttled) == 6
 
 
-@pytest.mark.parametrize("revision", [(1, 0), (1, 4), (1, 5), (1, 9), (2, 4), (3, 0)])
+@pytest.mark.parametrize("revision", [(1, 0), (1, 2), (1, 9), (2, 4), (3, 0)])
 def test_other_revisions_give_nothing(revision):
     made = table(V1_7, 7)
     made.format_revision, made.content_revision = revision
@@ -102,6 +125,33 @@ def test_driver_reads_the_table_in_sysfs(tmp_path):
     path.write_bytes(bytes(table(V1_7, 7, cycles=105_000, ppt=6_000)))
     found = driver.sample(True).gpus[0].readings
     assert (found["throttle/power"], found["throttled/power"]) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("damage", ["cut", "short", "foreign", "unreadable"])
+def test_malformed_table_in_sysfs_is_a_problem(tmp_path, damage):
+    """Of a known revision and another length too, as a revision that was withdrawn had."""
+    amd_tree.write_tree(tmp_path)
+    path = tmp_path / "sys/class/drm/card1/device/gpu_metrics"
+    made = bytes(table(V1_7, 7))
+    texts = {"cut": made[:-1], "short": b"\x02", "foreign": bytes([0x60, 0x08]) + made[2:]}
+    if damage in texts:
+        path.write_bytes(texts[damage])
+    else:
+        path.symlink_to(path)
+
+    def not_installed():
+        raise SmiError("libamd_smi.so is not installed")
+
+    driver = Amd(Options(sysfs=str(tmp_path / "sys"), procfs=str(tmp_path / "proc")), not_installed)
+    driver.open()
+    sample = driver.sample(True)
+    assert sample.gpus[0].readings["power"] == 412.734 and "energy" not in sample.gpus[0].readings
+    (problem,) = sample.problems
+    assert "card1/device/gpu_metrics: " in problem
+    for whole in (b"", bytes(table(V1_7, 9))):  # No table, and one that is not known.
+        path.unlink()
+        path.write_bytes(whole)
+        assert driver.sample(True).problems == []
 
 
 def test_bad_pages_in_sysfs(tmp_path):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from support.node import amd_tree
+from support.node import amd_metrics, amd_tree
 from support.node.amd_tree import UNIQUE
 from support.node.amdsmi_stub.control import (
     ENVIRONMENT,
@@ -40,6 +40,8 @@ BDF, OLDER_BDF = "0000:1b:00.0", "0000:c1:00.0"
 SMI_READINGS = {
     "activity/utilization": 0.93,
     "activity/memory_controller": 0.31,
+    "activity/video": 0.30,
+    "activity/jpeg": 0.85,
     "memory/used": 150e9,
     "memory/total": 206_141_652_992.0,
     "power": 640.0,
@@ -168,8 +170,41 @@ def test_library_names_a_model_that_sysfs_lacks(driver, control):
 def test_fast_sample_has_fast_readings(driver):
     driver.open()
     first, _ = read(driver, full=False).gpus
-    fast = ("activity/utilization", "activity/memory_controller", "memory/used", "power", "energy")
+    fast = (
+        "activity/utilization",
+        "activity/memory_controller",
+        "activity/video",
+        "activity/jpeg",
+        "memory/used",
+    )
+    fast += "power", "energy"
     assert first.readings == {key: value for key, value in SMI_READINGS.items() if key in fast}
+
+
+def test_engine_of_an_mi200(driver, control):
+    """It has one number for all; a value that is no percent is none."""
+    for name in ("vcn_activity", "jpeg_activity"):
+        control.set(f"0.metrics.{name}", 65535)
+    control.set("0.metrics.average_mm_activity", 44)
+    driver.open()
+    readings = read(driver).gpus[0].readings
+    assert readings["activity/video"] == 0.44 and "activity/jpeg" not in readings
+    control.set("0.metrics.average_mm_activity", 4400)
+    assert "activity/video" not in read(driver).gpus[0].readings
+
+
+def test_engines_of_partitions_are_read_in_sysfs(driver, control, root):
+    """The library's structures of partitions differ by release."""
+    for name in ("vcn_activity", "jpeg_activity"):
+        control.set(f"0.metrics.{name}", 65535)
+    (root / "sys/class/drm/card1/device/gpu_metrics").write_bytes(
+        bytes(amd_metrics.table(amd_metrics.V1_8, 8))
+    )
+    control.set("0.metrics.average_gfx_activity", 92)
+    driver.open()
+    readings = read(driver).gpus[0].readings
+    assert (readings["activity/video"], readings["activity/jpeg"]) == (0.30, 0.85)
+    assert readings["activity/utilization"] == 0.92 and readings["throttle/power"] == 0.0
 
 
 def test_throttling_is_the_share_of_cycles(driver, control, clock):

@@ -16,25 +16,19 @@ RESIDENCIES = [
     (name, U32)
     for name in ("accumulation_counter", *(f"{each}_residency_acc" for each in gpu_metrics.REASONS))
 ]
-LINKS = [
+LINKS_1_4 = [
     *((name, U16) for name in ("pcie_link_width", "pcie_link_speed", "xgmi_link_width", "xgmi_link_speed")),
     *(("gfx_activity_acc", U32), ("mem_activity_acc", U32)),
     *(
         (name, U64)
         for name in (
-            "pcie_bandwidth_acc",
-            "pcie_bandwidth_inst",
-            "pcie_l0_to_recov_count_acc",
-            "pcie_replay_count_acc",
+            *("pcie_bandwidth_acc", "pcie_bandwidth_inst", "pcie_l0_to_recov_count_acc"),
+            *("pcie_replay_count_acc", "pcie_replay_rover_count_acc"),
         )
     ),
-    *(
-        ("pcie_replay_rover_count_acc", U64),
-        ("pcie_nak_sent_count_acc", U32),
-        ("pcie_nak_rcvd_count_acc", U32),
-    ),
-    *(("xgmi_read_data_acc", U64 * 8), ("xgmi_write_data_acc", U64 * 8)),
 ]
+XGMI = [("xgmi_read_data_acc", U64 * 8), ("xgmi_write_data_acc", U64 * 8)]
+LINKS = [*LINKS_1_4, ("pcie_nak_sent_count_acc", U32), ("pcie_nak_rcvd_count_acc", U32), *XGMI]
 CLOCKS = [
     ("firmware_timestamp", U64),
     ("current_gfxclk", U16 * 8),
@@ -43,26 +37,64 @@ CLOCKS = [
 ]
 
 
+COUNTERS = [("energy_accumulator", U64), ("system_clock_counter", U64)]
+STATUS, LOCK = [("throttle_status", U32), ("gfxclk_lock_status", U32)], [("gfxclk_lock_status", U32)]
+
+
+def partitions(jpeg_engines: int, *further: str) -> list[tuple]:
+    class Xcp(ctypes.Structure):
+        _fields_ = [
+            *(("gfx_busy_inst", U32 * 8), ("jpeg_busy", U16 * jpeg_engines), ("vcn_busy", U16 * 4)),
+            *(("gfx_busy_acc", U64 * 8), *((name, U64 * 8) for name in further)),
+        ]
+
+    return [("num_partition", U16), ("xcp_stats", Xcp * 8), ("pcie_lc_perf_other_end_recovery", U32)]
+
+
+class V1_4(ctypes.Structure):
+    _fields_ = [
+        *(*HEADER, *SENSORS, ("vcn_activity", U16 * 4), *COUNTERS, *STATUS, *LINKS_1_4, *XGMI, *CLOCKS),
+        ("padding", U16),
+    ]
+
+
+class V1_5(ctypes.Structure):
+    _fields_ = [
+        *(*HEADER, *SENSORS, ("vcn_activity", U16 * 4), ("jpeg_activity", U16 * 32), *COUNTERS, *STATUS),
+        *(*LINKS, *CLOCKS, ("padding", U16)),
+    ]
+
+
 class V1_6(ctypes.Structure):
     _fields_ = [
-        *(*HEADER, *SENSORS, ("vcn_activity", U16 * 4), ("jpeg_activity", U16 * 32)),
-        *(("energy_accumulator", U64), ("system_clock_counter", U64), *RESIDENCIES),
-        *(("throttle_status", U32), ("gfxclk_lock_status", U32), *LINKS, *CLOCKS, ("padding", U16)),
+        *(*HEADER, *SENSORS, *COUNTERS, *RESIDENCIES, *LOCK, *LINKS, *CLOCKS),
+        *partitions(32),
     ]
 
 
 class V1_7(ctypes.Structure):
     _fields_ = [
-        *(*HEADER, *SENSORS, ("mem_max_bandwidth", U64), ("energy_accumulator", U64)),
-        *(("system_clock_counter", U64), *RESIDENCIES, ("gfxclk_lock_status", U32), *LINKS),
-        *(("xgmi_link_status", U16 * 8), ("padding", U16), *CLOCKS, ("num_partition", U16)),
+        *(*HEADER, *SENSORS, ("mem_max_bandwidth", U64), *COUNTERS, *RESIDENCIES, *LOCK, *LINKS),
+        *(("xgmi_link_status", U16 * 8), ("padding", U16), *CLOCKS, *partitions(32, "below_host_limit")),
     ]
+
+
+class V1_8(ctypes.Structure):
+    _fields_ = [
+        *(*HEADER, *SENSORS, ("mem_max_bandwidth", U64), *COUNTERS, *RESIDENCIES, *LOCK, *LINKS),
+        *(("xgmi_link_status", U16 * 8), ("padding", U16), *CLOCKS, *partitions(40, "power", "heat", "low")),
+    ]
+
+
+TABLES = {4: V1_4, 5: V1_5, 6: V1_6, 7: V1_7, 8: V1_8}
 
 
 # What a table of `table` is, worked out by hand.
 EXPECTED = {
     "activity/utilization": 0.93,
     "activity/memory_controller": 0.31,
+    "activity/video": 0.30,
+    "activity/jpeg": 0.85,
     "power": 640.0,
     "energy": 1000.0,
     "temperature/core": 61.0,
@@ -89,6 +121,15 @@ def table(kind, revision: int, cycles: int = 100_000, ppt: int = 5_000):
     made.average_gfx_activity, made.average_umc_activity = 93, 31
     made.energy_accumulator = 65536 * 1000
     made.accumulation_counter, made.ppt_residency_acc = cycles, ppt
+    # Two partitions, of which the first has two engines for video and one for JPEG; all others are unknown.
+    if revision >= 6:
+        first, second, *_ = made.xcp_stats
+        first.vcn_busy[0], first.vcn_busy[1], second.vcn_busy[0] = 10, 20, 60
+        first.jpeg_busy[0], second.jpeg_busy[31] = 100, 70
+    else:
+        made.vcn_activity[0], made.vcn_activity[1], made.vcn_activity[3] = 10, 20, 60
+        if revision == 5:
+            made.jpeg_activity[0], made.jpeg_activity[31] = 100, 70
     made.pcie_link_width, made.pcie_link_speed, made.pcie_replay_count_acc = 16, 320, 9
     made.pcie_l0_to_recov_count_acc, made.pcie_nak_sent_count_acc, made.pcie_nak_rcvd_count_acc = 21, 22, 23
     made.xgmi_read_data_acc[0], made.xgmi_read_data_acc[1], made.xgmi_write_data_acc[0] = 1, 2, 7

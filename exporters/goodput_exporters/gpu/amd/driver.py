@@ -111,9 +111,11 @@ class Amd:
                 value = files.read(file.path, file.parse)
                 if value is not None:
                     readings[file.key] = value
-        if full and not table:
-            table = sysfs.metrics(card.root)
-            readings = {**gpu_metrics.readings(table), **readings}
+        # amdsmi has the engines of a GPU with partitions in structures that differ by release.
+        if full and (not table or "activity/video" not in readings):
+            in_sysfs = sysfs.metrics(card.root, files)
+            readings = {**gpu_metrics.readings(in_sysfs), **readings}
+            table = table or in_sysfs
         pids = None
         if full:
             throttling = self._throttling.setdefault(card.gpu.uuid, Throttling())

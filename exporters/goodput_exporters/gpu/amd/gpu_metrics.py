@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import struct
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -38,13 +39,13 @@ _SENSORS = (
     *(("temperature_hotspot", "H"), ("temperature_mem", "H"), ("temperature_vrsoc", "H")),
     *(("current_socket_power", "H"), ("average_gfx_activity", "H"), ("average_umc_activity", "H")),
 )
-_LINKS = (
+_LINKS_1_4 = (
     *(("pcie_link_width", "H"), ("pcie_link_speed", "H"), ("xgmi_link_width", "H"), ("xgmi_link_speed", "H")),
     *(("gfx_activity_acc", "I"), ("mem_activity_acc", "I"), ("pcie_bandwidth_acc", "Q"), ("pcie_bandwidth_inst", "Q")),
     *(("pcie_l0_to_recov_count_acc", "Q"), ("pcie_replay_count_acc", "Q"), ("pcie_replay_rover_count_acc", "Q")),
-    *(("pcie_nak_sent_count_acc", "I"), ("pcie_nak_rcvd_count_acc", "I")),
-    *(("xgmi_read_data_acc", "8Q"), ("xgmi_write_data_acc", "8Q")),
 )  # fmt: skip
+_XGMI = (("xgmi_read_data_acc", "8Q"), ("xgmi_write_data_acc", "8Q"))
+_LINKS = (*_LINKS_1_4, ("pcie_nak_sent_count_acc", "I"), ("pcie_nak_rcvd_count_acc", "I"), *_XGMI)
 _CLOCKS = (
     *(
         ("firmware_timestamp", "Q"),
@@ -54,28 +55,44 @@ _CLOCKS = (
     ),
     ("current_uclk", "H"),
 )
+_COUNTERS = (("energy_accumulator", "Q"), ("system_clock_counter", "Q"))
+_STATUS = (("throttle_status", "I"), ("gfxclk_lock_status", "I"))
+PARTITIONS = 8
+
+
+def _partitions(jpeg_engines: int, further: int) -> tuple[tuple[str, str], ...]:
+    """xcp_stats, with `further` arrays behind those that all revisions have."""
+    one = ("gfx_busy_acc", "8Q"), *(("further", "8Q"),) * further
+    return (
+        *(("num_partition", "H"), ("alignment", "0Q")),
+        *(
+            field
+            for i in range(PARTITIONS)
+            for field in (
+                *(("gfx_busy_inst", "8I"), (f"jpeg_busy_{i}", f"{jpeg_engines}H"), (f"vcn_busy_{i}", "4H")),
+                *one,
+            )
+        ),
+        *(("pcie_lc_perf_other_end_recovery", "I"), ("alignment", "0Q")),
+    )
+
+
+_VIDEO_1_4 = (("vcn_activity", "4H"),)
+_VIDEO_1_5 = (*_VIDEO_1_4, ("jpeg_activity", "32H"))
+_END = ("padding", "H"), ("alignment", "0Q")
+V1_4 = (*HEADER, *_SENSORS, *_VIDEO_1_4, *_COUNTERS, *_STATUS, *_LINKS_1_4, *_XGMI, *_CLOCKS, *_END)
+V1_5 = (*HEADER, *_SENSORS, *_VIDEO_1_5, *_COUNTERS, *_STATUS, *_LINKS, *_CLOCKS, *_END)
+_LOCK = (("gfxclk_lock_status", "I"),)
 V1_6 = (
-    *(*HEADER, *_SENSORS, ("vcn_activity", "4H"), ("jpeg_activity", "32H"), ("energy_accumulator", "Q")),
-    *(
-        ("system_clock_counter", "Q"),
-        *_throttling("I"),
-        ("throttle_status", "I"),
-        ("gfxclk_lock_status", "I"),
-    ),
-    *(*_LINKS, *_CLOCKS),
+    *(*HEADER, *_SENSORS, *_COUNTERS, *_throttling("I"), *_LOCK, *_LINKS, *_CLOCKS),
+    *_partitions(jpeg_engines=32, further=0),
 )
-# 1.8 differs from 1.7 only behind these fields.
-V1_7 = (
-    *(
-        *HEADER,
-        *_SENSORS,
-        ("mem_max_bandwidth", "Q"),
-        ("energy_accumulator", "Q"),
-        ("system_clock_counter", "Q"),
-    ),
-    *(*_throttling("I"), ("gfxclk_lock_status", "I"), *_LINKS, ("xgmi_link_status", "8H"), ("padding", "H")),
-    *_CLOCKS,
+_V1_7 = (
+    *(*HEADER, *_SENSORS, ("mem_max_bandwidth", "Q"), *_COUNTERS, *_throttling("I"), *_LOCK, *_LINKS),
+    *(("xgmi_link_status", "8H"), ("padding", "H"), *_CLOCKS),
 )
+V1_7 = (*_V1_7, *_partitions(jpeg_engines=32, further=1))
+V1_8 = (*_V1_7, *_partitions(jpeg_engines=40, further=3))
 # Of amdsmi_gpu_metrics_t, until amdsmi 24.6 and since 24.7.
 AMDSMI_24_6 = (
     *(*V1_3, ("current_socket_power", "H"), ("vcn_activity", "4H"), ("gfxclk_lock_status", "I")),
@@ -85,7 +102,7 @@ AMDSMI_24_6 = (
     *(("jpeg_activity", "32H"), ("pcie_nak_sent_count_acc", "I"), ("pcie_nak_rcvd_count_acc", "I")),
 )  # fmt: skip
 AMDSMI = (*AMDSMI_24_6, *_throttling("Q"))
-SYSFS = {(1, 3): V1_3, (1, 6): V1_6, (1, 7): V1_7, (1, 8): V1_7}
+SYSFS = {(1, 3): V1_3, (1, 4): V1_4, (1, 5): V1_5, (1, 6): V1_6, (1, 7): V1_7, (1, 8): V1_8}
 
 Layout = tuple[tuple[str, str], ...]
 _UNKNOWN = {"B": 0xFF, "H": 0xFFFF, "I": 0xFFFF_FFFF, "Q": 0xFFFF_FFFF_FFFF_FFFF}
@@ -95,6 +112,8 @@ _READ = {
     *("current_gfxclks", "current_gfxclk", "current_uclk", "pcie_link_width", "pcie_link_speed"),
     *("pcie_replay_count_acc", "xgmi_read_data_acc", "xgmi_write_data_acc", "xgmi_link_status"),
     *(name for name, _ in _throttling("Q")),
+    *("average_mm_activity", "vcn_activity", "jpeg_activity"),
+    *(f"{engine}_busy_{i}" for engine in ("vcn", "jpeg") for i in range(PARTITIONS)),
     *(
         "indep_throttle_status",
         "pcie_l0_to_recov_count_acc",
@@ -151,6 +170,14 @@ def size(layout: Layout) -> int:
     return struct.calcsize("@" + "".join(number for _, number in layout))
 
 
+def is_whole(body: bytes) -> bool:
+    """Whether a table of sysfs is as long as its header says, and as its layout where that is known."""
+    if len(body) < 4:
+        return False
+    declared, layout = int.from_bytes(body[:2], sys.byteorder), SYSFS.get((body[2], body[3]))
+    return len(body) >= declared and (layout is None or declared == size(layout))
+
+
 def parse(body: bytes, layout: Layout | None = None) -> dict[str, Any]:
     """Fields by name, those of more than one number as a list; without `layout` the header names it.
 
@@ -175,6 +202,13 @@ def readings(fields: Mapping[str, Any]) -> dict[str, float]:
     for key, name in (("utilization", "average_gfx_activity"), ("memory_controller", "average_umc_activity")):
         if fields.get(name, PERCENT_MAX + 1) <= PERCENT_MAX:
             found[f"activity/{key}"] = fields[name] / 100
+    video = [*_listed(fields.get("average_mm_activity")), *fields.get("vcn_activity", ())]
+    engines = {"video": [*video, *_of_partitions(fields, "vcn")]}
+    engines["jpeg"] = [*fields.get("jpeg_activity", ()), *_of_partitions(fields, "jpeg")]
+    for key, percents in engines.items():
+        known = [percent for percent in percents if percent <= PERCENT_MAX]
+        if known:
+            found[f"activity/{key}"] = sum(known) / len(known) / 100
     power = fields.get("current_socket_power", fields.get("average_socket_power"))
     if power is not None and power < WATTS_MAX:
         found["power"] = float(power)
@@ -192,6 +226,15 @@ def readings(fields: Mapping[str, Any]) -> dict[str, float]:
         if megahertz:
             found[f"clock/{key}"] = megahertz * 1e6
     return found | _link_readings(fields)
+
+
+def _of_partitions(fields: Mapping[str, Any], engine: str) -> list[int]:
+    """The percents of the engines of all partitions."""
+    return [percent for i in range(PARTITIONS) for percent in fields.get(f"{engine}_busy_{i}", ())]
+
+
+def _listed(value: int | None) -> list[int]:
+    return [] if value is None else [value]
 
 
 def _link_readings(fields: Mapping[str, Any]) -> dict[str, float]:

@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from goodput_exporters.collector import ParseError
+from goodput_exporters.collector import CollectorError, ParseError
 from goodput_exporters.gpu.amd import gpu_metrics
 from goodput_exporters.gpu.pci import normalize
 from goodput_exporters.gpu.sample import GPUS_MAX, PROCESSES_MAX, TEXT_MAX, Gpu
-from goodput_exporters.system.files import CounterFiles, label, open_regular, parse_count
+from goodput_exporters.system.files import CounterFiles, label, list_names, parse_count, read_bytes
 
 VENDOR = "0x1002"
 _CARD = re.compile(r"card\d+")
@@ -53,10 +53,7 @@ class Card(NamedTuple):
 def find_cards(sysfs: str, files: CounterFiles, known: dict[str, Card] | None = None) -> list[Card]:
     """The AMD GPUs in class/drm, by card number; those in `known` (by folder) are reused."""
     root = os.path.join(sysfs, "class/drm")
-    try:
-        names = [name for name in os.listdir(root) if _CARD.fullmatch(name)]
-    except OSError:
-        return []
+    names = [name for name in files.names(root) if _CARD.fullmatch(name)]
     version = _text(f"{sysfs}/module/amdgpu/version", files)
     cards: dict[str, Card] = {}
     for name in sorted(names, key=lambda name: int(name[4:])):
@@ -176,23 +173,30 @@ def bad_pages(device: str, files: CounterFiles) -> dict[str, float]:
     return {f"pages_retired/{status}": count for status, count in (found or {}).items()}
 
 
-def metrics(device: str) -> dict:
+def metrics(device: str, files: CounterFiles) -> dict:
     """The fields of gpu_metrics (gpu_metrics.py); none where there is no such file, or it cannot be read."""
+    path = f"{device}/gpu_metrics"
     try:
-        with open_regular(f"{device}/gpu_metrics") as file:
-            return gpu_metrics.parse(os.read(file.fileno(), _METRICS_BYTES_MAX))
-    except OSError:
+        body = read_bytes(path, _METRICS_BYTES_MAX)
+        if body and not gpu_metrics.is_whole(body):
+            raise CollectorError(f"{label(path)}: {len(body)} bytes are no whole table")
+    except CollectorError as error:
+        files.problems.append(str(error))
         return {}
+    return gpu_metrics.parse(body or b"")  # An empty one is of a chip without a table.
 
 
 def pids_by_gpu(sysfs: str, procfs: str, files: CounterFiles) -> dict[str, list[int]] | None:
     """Pids of the processes with memory on a GPU, by PCI address; None without KFD."""
     kfd = os.path.join(sysfs, "class/kfd/kfd")
     try:
-        nodes = os.listdir(f"{kfd}/topology/nodes")
-        pids = sorted(int(name) for name in os.listdir(f"{kfd}/proc") if name.isascii() and name.isdigit())
-    except OSError:
+        nodes, names = list_names(f"{kfd}/topology/nodes"), list_names(f"{kfd}/proc")
+    except CollectorError as error:
+        files.problems.append(str(error))
         return None
+    if nodes is None or names is None:
+        return None
+    pids = sorted(int(name) for name in names if name.isascii() and name.isdigit())
     numbers = {}
     for node in nodes:
         number = files.read(f"{kfd}/topology/nodes/{node}/gpu_id", parse_count)

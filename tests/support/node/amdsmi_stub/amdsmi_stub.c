@@ -234,7 +234,8 @@ static const struct { const char *name; size_t offset, size, each; } fields[] = 
     FIELD(xgmi_write_data_acc, [0]), FIELD(current_gfxclks, [0]),      FIELD(accumulation_counter, ),
     FIELD(prochot_residency_acc, ),  FIELD(ppt_residency_acc, ),       FIELD(socket_thm_residency_acc, ),
     FIELD(vr_thm_residency_acc, ),   FIELD(hbm_thm_residency_acc, ),   FIELD(pcie_l0_to_recov_count_acc, ),
-    FIELD(pcie_nak_sent_count_acc, ), FIELD(pcie_nak_rcvd_count_acc, ),
+    FIELD(pcie_nak_sent_count_acc, ), FIELD(pcie_nak_rcvd_count_acc, ), FIELD(average_mm_activity, ),
+    FIELD(vcn_activity, [0]),        FIELD(jpeg_activity, [0]),
 };
 
 int amdsmi_get_gpu_metrics_info(Processor *processor, Metrics *metrics) {

@@ -28,6 +28,8 @@ MI300X = {
     "metrics.temperature_mem": 48,
     "metrics.average_gfx_activity": 93,
     "metrics.average_umc_activity": 31,
+    "metrics.vcn_activity": "10 20 60",
+    "metrics.jpeg_activity": "100 70",
     "metrics.current_socket_power": 640,
     "metrics.energy_accumulator": 65536 * 1000,
     "metrics.current_uclk": 1300,
