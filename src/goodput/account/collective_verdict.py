@@ -110,16 +110,7 @@ class CollectiveVerdict:
                 {"rank": rank, "operation": one.operation, "dtype": one.dtype, "bytes": one.bytes}
                 for rank, one in self.calls[:RANKS_SHOWN_MAX]
             ],
-            "cycle": [
-                {
-                    "rank": one.rank,
-                    "group": one.group,
-                    "operation": one.operation,
-                    "sequence": one.sequence,
-                    "waits_for": one.waits_for,
-                }
-                for one in self.cycle[:RANKS_SHOWN_MAX]
-            ],
+            "cycle": [document_types.CollectiveLink(**one._asdict()) for one in self.cycle[:RANKS_SHOWN_MAX]],
             "links": [
                 {
                     "host": one.host,

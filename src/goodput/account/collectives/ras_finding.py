@@ -25,7 +25,7 @@ class RasRank(NamedTuple):
     rank: int | None
     number: int
     host: str
-    pid: int
+    pid: int | None
     problem: str
 
 
@@ -64,16 +64,7 @@ class RasFinding:
             "size": self.size,
             "kind": self.kind,
             "count": self.count,
-            "ranks": [
-                {
-                    "rank": one.rank,
-                    "number": one.number,
-                    "host": one.host,
-                    "pid": one.pid or None,
-                    "problem": one.problem,
-                }
-                for one in self.ranks
-            ],
+            "ranks": [document_types.RasRank(**one._asdict()) for one in self.ranks],
             "suspicious": self.suspicious,
             "communicators": self.communicators,
         }
@@ -90,7 +81,7 @@ def ras_finding(
         return None
     worst = min(newest.suspicious, key=lambda one: (KINDS.index(one.kind), -one.size))
     ranks = tuple(
-        RasRank(rank, one.rank, one.host, one.pid, one.problem)
+        RasRank(rank, one.rank, one.host, one.pid or None, one.problem)
         for one, rank in zip(worst.ranks, _ranks(worst, pids, world_size), strict=True)
     )
     return RasFinding(
