@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import msgspec
@@ -245,7 +246,7 @@ def taken_at(expires: float, others: dict[str, list[int]], monkeypatch) -> tuple
     async def main():
         clock = lambda: now[0]  # noqa: E731
         members = Members(SimpleNamespace(count=4), "a", clock)
-        stream = SimpleNamespace(count=4, leases=SimpleNamespace(create=create))
+        stream = SimpleNamespace(count=4, leases=SimpleNamespace(create=create), errors=nullcontext)
         partitions = Partitions(stream, members, lambda: None, Runs(), Ingest(), clock=clock)
         monkeypatch.setattr(partitions, "_serve", lambda held: asyncio.sleep(0))
         members.receive(msgspec.msgpack.encode(Heartbeat("b", [0, 1])))

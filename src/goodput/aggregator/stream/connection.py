@@ -10,8 +10,8 @@ import asyncio
 import logging
 import ssl
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -45,6 +45,7 @@ PUBLISH_SECONDS = 8.0  # electing a leader takes 4 to 9 s
 # What a message has beside the report: headers, and the fields of messages.PushMessage.
 HEAD_BYTES = 16 << 10
 MESSAGE_BYTES_MAX = 1 << 20
+FAILURES = NatsError, OSError, asyncio.TimeoutError  # of the connection or a server
 
 
 class StreamSettings(NamedTuple):
@@ -125,7 +126,7 @@ class Stream:
             try:
                 await self._connect_once()
                 return
-            except (NatsError, OSError, asyncio.TimeoutError, ValueError) as error:
+            except (*FAILURES, ValueError) as error:
                 text = self._refusal or _text(error)
                 if text != logged:
                     log.warning("stream %s: %s; trying again", self.settings.shown, text)
@@ -218,27 +219,29 @@ class Stream:
     async def publish(self, partition: int, body: bytes, message_id: str) -> None:
         """Returns when the stream has stored the message on a majority of its replicas."""
         subject = partitions.pushes(self.count, partition)
-        try:
+        with self.errors():
             await self.js.publish(
                 subject, body, timeout=PUBLISH_SECONDS, stream=NAME, headers={"Nats-Msg-Id": message_id}
             )
-        except (NatsError, OSError, asyncio.TimeoutError) as error:
-            raise self.error(error) from None
 
     async def used_share(self) -> float:
         """The used share of the stream's bound in bytes; at 1 it refuses pushes. 0 without a bound."""
-        try:
+        with self.errors():
             info = await self.js.stream_info(NAME)
-        except (NatsError, OSError, asyncio.TimeoutError) as error:
-            raise self.error(error) from None
         bytes_max = info.config.max_bytes or -1
         return info.state.bytes / bytes_max if bytes_max > 0 else 0.0
 
     async def purge(self, partition: int, before: int) -> None:
         """Delete the messages of a partition before the sequence number `before`."""
-        try:
+        with self.errors():
             await self.js.purge_stream(NAME, seq=before, subject=partitions.pushes(self.count, partition))
-        except (NatsError, OSError, asyncio.TimeoutError) as error:
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Raises FAILURES as StreamError."""
+        try:
+            yield
+        except FAILURES as error:
             raise self.error(error) from None
 
     def error(self, error: Exception) -> StreamError:

@@ -14,14 +14,13 @@ from collections.abc import Iterator
 import msgspec
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
-from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 from starlette.types import Scope
 
 from goodput.access.tokens import Access
 from goodput.aggregator.http.authentication import address_of
 from goodput.aggregator.http.middleware import FORWARDED
-from goodput.aggregator.stream.connection import Stream
+from goodput.aggregator.stream.connection import FAILURES, Stream
 from goodput.aggregator.stream.decoding import decode
 from goodput.aggregator.stream.errors import StreamError
 from goodput.aggregator.stream.members import Members
@@ -33,7 +32,6 @@ FIRST_SECONDS, NEXT_SECONDS = 20.0, 5.0
 PART_BYTES = 256 << 10
 ANSWER_BYTES_MAX = 1 << 30  # far above any real answer
 ANSWERING_MAX = 64
-_FAILURES = NatsError, OSError, asyncio.TimeoutError
 _KEPT_HEADERS = {b"accept", b"content-type"}
 
 
@@ -129,7 +127,7 @@ class Forwarder:
             raise
         except asyncio.TimeoutError:
             raise StreamError("the aggregator of this run did not answer in time") from None
-        except (*_FAILURES, msgspec.DecodeError) as error:
+        except (*FAILURES, msgspec.DecodeError) as error:
             raise self._stream.error(error) from None
 
     async def _answer(self, subscription: Subscription) -> ForwardedAnswer:
@@ -179,7 +177,7 @@ class Responder:
         try:
             for part in in_parts(answer):
                 await message.respond(_encoder.encode(part))
-        except _FAILURES as error:
+        except FAILURES as error:
             log.warning("the answer to a forwarded request was not sent: %s", error)
 
 

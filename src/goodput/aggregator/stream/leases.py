@@ -5,17 +5,15 @@ A key that is not renewed expires in the store; it is changed only by a holder t
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
-from nats.errors import Error as NatsError
 from nats.js.errors import KeyWrongLastSequenceError
 
-from goodput.aggregator.stream.connection import LEASE_SECONDS, Stream
+from goodput.aggregator.stream.connection import FAILURES, LEASE_SECONDS, Stream
 
 RENEW_SECONDS = LEASE_SECONDS / 3
-_FAILURES = NatsError, OSError, asyncio.TimeoutError
 
 
 class LeaseLost(Exception):
@@ -42,28 +40,25 @@ class Lease:
 
     async def take(self) -> None:
         began = self._clock()
-        try:
-            self._revision = await self._stream.leases.create(self._key, self._holder)
-        except KeyWrongLastSequenceError:
-            raise LeaseLost(self._key) from None
-        except _FAILURES as error:
-            raise self._stream.error(error) from None
+        with self._stream.errors():
+            try:
+                self._revision = await self._stream.leases.create(self._key, self._holder)
+            except KeyWrongLastSequenceError:
+                raise LeaseLost(self._key) from None
         self._renewed = began
 
     async def renew(self) -> None:
         """Extend it; one that has expired is taken again unless another process has it."""
         began = self._clock()
-        try:
-            self._revision = await self._stream.leases.update(self._key, self._holder, last=self._revision)
-        except KeyWrongLastSequenceError:
-            await self.take()
-        except _FAILURES as error:
-            raise self._stream.error(error) from None
+        leases = self._stream.leases
+        with self._stream.errors():
+            try:
+                self._revision = await leases.update(self._key, self._holder, last=self._revision)
+            except KeyWrongLastSequenceError:
+                await self.take()
         self._renewed = began
 
     async def give_back(self) -> None:
-        try:
+        with suppress(*FAILURES):  # It expires.
             await self._stream.leases.delete(self._key, last=self._revision)
-        except _FAILURES:
-            pass  # It expires.
         self._renewed = -LEASE_SECONDS

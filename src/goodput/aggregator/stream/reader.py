@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import NamedTuple
 
-from nats.errors import Error as NatsError
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.client import JetStreamContext
 
-from goodput.aggregator.stream.connection import NAME, Stream
+from goodput.aggregator.stream.connection import FAILURES, NAME, Stream
 from goodput.aggregator.stream.partitions import pushes
 
 log = logging.getLogger("goodput.aggregator")
@@ -25,7 +25,6 @@ WAIT_SECONDS = 1.0
 UNUSED_SECONDS = 60.0
 # No server answers for a consumer whose server has stopped, nor for a stream without a leader.
 ANSWER_SECONDS = 2.0
-_FAILURES = NatsError, OSError, asyncio.TimeoutError
 
 
 class Message(NamedTuple):
@@ -46,7 +45,7 @@ class PartitionReader:
         """The next messages, at most BATCH; [] after WAIT_SECONDS without one. Raises StreamError."""
         try:
             return await self._next()
-        except _FAILURES as error:
+        except FAILURES as error:
             await self.close()
             raise self._stream.error(error) from None
 
@@ -86,7 +85,5 @@ class PartitionReader:
     async def close(self) -> None:
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
-            try:
+            with suppress(*FAILURES):
                 await subscription.unsubscribe()
-            except _FAILURES:
-                pass
