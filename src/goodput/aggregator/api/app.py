@@ -38,12 +38,12 @@ from goodput.aggregator.api.exposition import Exposition
 from goodput.aggregator.api.ingest_route import IngestRoute
 from goodput.aggregator.api.ledger_maintenance import LedgerMaintenance
 from goodput.aggregator.api.page_routes import add_page
-from goodput.aggregator.api.responses import REFERENCE, access_of
+from goodput.aggregator.api.responses import REFERENCE, access_of, unavailable
 from goodput.aggregator.api.run_memory import RunMemory
 from goodput.aggregator.api.run_series import RANKS_SHOWN
 from goodput.aggregator.api.startup import WAIT_SECONDS, Startup
 from goodput.aggregator.clock import SteadyClock
-from goodput.aggregator.fair_queue import RETRY_SECONDS, QueueFull
+from goodput.aggregator.fair_queue import QueueFull
 from goodput.aggregator.http import sign_in
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.http.middleware import RequestMiddleware
@@ -164,7 +164,7 @@ def _api(lifespan, run_check) -> App:
         # A redirect would repeat the Host header of the request.
         redirect_slashes=False,
         dependencies=[Depends(run_check)],
-        exception_handlers=dict.fromkeys((HistoryError, LedgerError, QueueFull), _unavailable),
+        exception_handlers=dict.fromkeys((HistoryError, LedgerError, QueueFull), unavailable),
     )
 
 
@@ -180,7 +180,7 @@ def _join(app: App, member: StreamMember, stream: StreamRole, works: list[_Work]
 
     works.append(run)
     app.add_exception_handler(Elsewhere, member.answer_elsewhere)
-    app.add_exception_handler(StreamError, _unavailable)
+    app.add_exception_handler(StreamError, unavailable)
     app.add_middleware(member.everywhere)
 
 
@@ -345,10 +345,6 @@ def _run_check(store: Store, memory: RunMemory, member: StreamMember | None):
         raise HTTPException(404, f"no run {run!r}")
 
     return check
-
-
-async def _unavailable(_request: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": str(error)}, 503, {"Retry-After": str(RETRY_SECONDS)})
 
 
 def _add_operations(

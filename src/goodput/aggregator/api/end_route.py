@@ -12,6 +12,7 @@ from goodput.account import END_REASONS
 from goodput.aggregator.api.responses import (
     REFERENCE,
     access_of,
+    body_of,
     json_of,
     json_response,
     unix_ns,
@@ -54,7 +55,7 @@ def add_end_route(app: FastAPI, ender: RunEnder, audit: AuditLog) -> None:
     async def end(request: Request, run: str) -> Response:
         """No time is counted from the last sign of life on, or from `at`. A rank that reports life later, or a new
         attempt, continues the run."""
-        body = _decode(await _body(request))
+        body = _decode(await body_of(request, END_BYTES_MAX))
         try:
             result = await ender.end(
                 run,
@@ -74,15 +75,6 @@ def add_end_route(app: FastAPI, ender: RunEnder, audit: AuditLog) -> None:
 def _who(request: Request) -> dict[str, str]:
     access = access_of(request)
     return {"token": access.name, "token_id": access.token_id, "address": address_of(request.scope)}
-
-
-async def _body(request: Request) -> bytes:
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > END_BYTES_MAX:
-            raise HTTPException(413, f"the body is larger than {END_BYTES_MAX} bytes")
-    return body
 
 
 def _decode(body: bytes) -> EndRequest:

@@ -1,4 +1,4 @@
-"""What the routes share: parsing of times, and JSON responses of msgspec types."""
+"""What the routes share: parsing of times, bounded bodies, and JSON responses of msgspec types."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import Annotated
 
 import msgspec
 from fastapi import HTTPException, Query, Request, Response
+from starlette.responses import JSONResponse
 
 from goodput.access.tokens import Access
+from goodput.aggregator.fair_queue import RETRY_SECONDS
 
 REFERENCE = "#/components/schemas/{name}"
 # Beyond these a time is no unix seconds: years 1843 to 2096.
@@ -28,6 +30,21 @@ def json_of(type_: type) -> dict:
 
 def json_response(value) -> Response:
     return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+async def unavailable(_request: Request, error: Exception) -> Response:
+    """The answer to a request that may succeed a little later."""
+    return JSONResponse({"detail": str(error)}, 503, {"Retry-After": str(RETRY_SECONDS)})
+
+
+async def body_of(request: Request, bytes_max: int) -> bytes:
+    """The body of a request; 413 for a larger one."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > bytes_max:
+            raise HTTPException(413, f"the body is larger than {bytes_max} bytes")
+    return body
 
 
 def access_of(request: Request) -> Access:

@@ -7,6 +7,7 @@ import logging
 from urllib.parse import parse_qs, urlencode
 
 import msgspec
+from fastapi import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -14,9 +15,8 @@ from goodput.account import FINAL_STATUSES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthEvents
 from goodput.aggregator.accounts.run_summaries import RunPage, RunSummary
-from goodput.aggregator.api.responses import json_response
+from goodput.aggregator.api.responses import body_of, json_response, unavailable
 from goodput.aggregator.api.run_memory import RunMemory
-from goodput.aggregator.fair_queue import RETRY_SECONDS
 from goodput.aggregator.http.limits import END_BYTES_MAX
 from goodput.aggregator.http.middleware import FORWARDED
 from goodput.aggregator.ingest.health_log import NODE_WEIGHT_MAX
@@ -151,18 +151,15 @@ class StreamMember:
     async def answer_elsewhere(self, request: Request, elsewhere: Exception) -> Response:
         """The answer of the aggregator that serves the run."""
         assert isinstance(elsewhere, Elsewhere)
-        body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > END_BYTES_MAX:
-                return JSONResponse({"detail": f"the body is larger than {END_BYTES_MAX} bytes"}, 413)
         try:
-            answer = await self._forwarder.to_owner(elsewhere.partition, forwarded(request.scope, body))
+            body = await body_of(request, END_BYTES_MAX)
+            return _response(
+                await self._forwarder.to_owner(elsewhere.partition, forwarded(request.scope, body))
+            )
+        except HTTPException as refusal:
+            return JSONResponse({"detail": refusal.detail}, refusal.status_code)
         except StreamError as error:
-            return unavailable(error)
-        response = Response(answer.body, answer.status)
-        response.raw_headers = [*answer.headers]
-        return response
+            return await unavailable(request, error)
 
     # ---- Series
 
@@ -249,10 +246,6 @@ class StreamMember:
     def _missing(self) -> list[str]:
         unowned = self.partitions.unowned()
         return [f"{len(unowned)} of {self.stream.count} partitions are not served"] if unowned else []
-
-
-def unavailable(error: Exception) -> Response:
-    return JSONResponse({"detail": str(error)}, 503, {"Retry-After": str(RETRY_SECONDS)})
 
 
 def _response(answer: ForwardedAnswer) -> Response:
