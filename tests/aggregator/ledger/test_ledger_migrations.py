@@ -16,7 +16,7 @@ from alembic.script import ScriptDirectory
 from msgspec.structs import replace
 from support.account.account_history import Process
 from support.aggregator.ledgers import NOW, contents, database, stored_reports
-from support.aggregator.old_ledgers import identity_of, rows_of
+from support.aggregator.old_ledgers import chunk_columns, identity_of, rows_of
 from support.aggregator.old_ledgers import make as version_4_ledger
 from support.aggregator.reports import rank_report, story
 
@@ -29,17 +29,25 @@ from goodput.aggregator.ledger.migrations import conversion
 from goodput.aggregator.ledger.migrations.versions import version_5
 from goodput.aggregator.records import NewRecords
 
-# The tables exactly as the first version published them.
+# The tables exactly as version 4 made them.
 KEY = "run VARCHAR(128) NOT NULL, rank INTEGER NOT NULL, host VARCHAR(255) NOT NULL, pid BIGINT NOT NULL, start_ns BIGINT NOT NULL"
-VERSION_1 = (
-    "CREATE TABLE ledger (version INTEGER NOT NULL, PRIMARY KEY (version))",
-    "INSERT INTO ledger VALUES (1)",
-    f"CREATE TABLE processes ({KEY}, sequence BIGINT NOT NULL, report BYTES NOT NULL,"
-    " PRIMARY KEY (run, rank, host, pid, start_ns))",
-    f"CREATE TABLE step_chunks ({KEY}, first BIGINT NOT NULL, last BIGINT NOT NULL, rows BYTES NOT NULL,"
-    " PRIMARY KEY (run, rank, host, pid, start_ns, first, last))",
+BY_KEY = "PRIMARY KEY (run, rank, host, pid, start_ns"
+VERSION_4 = (
+    "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL,"
+    " CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))",
+    "INSERT INTO alembic_version VALUES ('4')",
+    f"CREATE TABLE processes ({KEY}, sequence BIGINT NOT NULL, report BYTES NOT NULL, {BY_KEY}))",
+    "CREATE INDEX processes_by_start ON processes (start_ns, rank, run, host, pid)",
+    f"CREATE TABLE chunks ({KEY}, first BIGINT NOT NULL, last BIGINT NOT NULL, digest BIGINT NOT NULL,"
+    f" start_ns_first BIGINT NOT NULL, end_ns_last BIGINT NOT NULL, rows BYTES NOT NULL, {BY_KEY}, first, last, digest))",
+    "CREATE INDEX chunks_by_end ON chunks (run, rank, start_ns, end_ns_last, start_ns_first, first)",
     f"CREATE TABLE events ({KEY}, number BIGINT NOT NULL, kind VARCHAR(32) NOT NULL, time_ns BIGINT NOT NULL,"
-    " step BIGINT NOT NULL, text VARCHAR(255) NOT NULL, PRIMARY KEY (run, rank, host, pid, start_ns, number))",
+    f" step BIGINT NOT NULL, text VARCHAR(255) NOT NULL, {BY_KEY}, number))",
+    "CREATE TABLE health (node VARCHAR(255) NOT NULL, number BIGINT NOT NULL, severity INTEGER NOT NULL,"
+    " time_ns BIGINT NOT NULL, event BYTES NOT NULL, PRIMARY KEY (node, number))",
+    "CREATE INDEX health_by_severity ON health (node, severity, time_ns)",
+    f"CREATE TABLE ends ({KEY}, reason VARCHAR(32) NOT NULL, at_ns BIGINT NOT NULL, until_ns BIGINT NOT NULL,"
+    f" said_ns BIGINT NOT NULL, {BY_KEY}))",
 )
 
 
@@ -49,10 +57,10 @@ def merged(reports) -> list[NewRecords]:
 
 
 def old_ledger(url: str, batch: list[NewRecords]) -> None:
-    """A ledger with this content as version 1 wrote it."""
+    """A ledger with this content as version 4 wrote it."""
     with database(url) as connection:
         bytes_type = {"sqlite": "BLOB", "postgresql": "BYTEA"}[connection.dialect.name]
-        for statement in VERSION_1:
+        for statement in VERSION_4:
             connection.exec_driver_sql(statement.replace("BYTES", bytes_type))
         tables = sql.MetaData()
         tables.reflect(connection)
@@ -60,11 +68,10 @@ def old_ledger(url: str, batch: list[NewRecords]) -> None:
         for one in batch:
             identity = one.report.identity
             key = {name: getattr(identity, name) for name in ("run", "rank", "host", "pid", "start_ns")}
-            if one.blocks:
-                numbers = [row.number for row in one.rows()]
-                rows = msgspec.msgpack.encode(one.rows())
-                values = {**key, "first": min(numbers), "last": max(numbers), "rows": rows}
-                connection.execute(tables.tables["step_chunks"].insert(), values)
+            rows = sorted(one.rows(), key=lambda row: row.number) if one.blocks else []
+            for at in range(0, len(rows), 512):
+                values = {**key, **chunk_columns(rows[at : at + 512])}
+                connection.execute(tables.tables["chunks"].insert(), values)
             for event in one.events:
                 connection.execute(tables.tables["events"].insert(), {**key, **msgspec.structs.asdict(event)})
             newest[tuple(key.values())] = {
@@ -113,8 +120,7 @@ def revisions(tmp_path, monkeypatch):
     return edit
 
 
-def test_migrated_ledger_holds_what_the_old_one_held(new_url, revisions, monkeypatch):
-    revisions(2, "PAGE_CHUNKS = 64", "PAGE_CHUNKS = 3")  # Many pages, the last one not full.
+def test_migrated_ledger_holds_what_the_old_one_held(new_url, monkeypatch):
     monkeypatch.setattr(conversion, "PAGE_CHUNKS", 2)
     monkeypatch.setattr(conversion, "ROWS_AT_ONCE", 7)
     old, new = new_url(), new_url()
@@ -203,43 +209,29 @@ def test_head_is_the_newest_revision():
 def test_a_revision_runs_once(url, revisions, tmp_path):
     log = tmp_path / "upgrades"
     revisions(
-        2, "connection = op.get_bind()", f"connection = op.get_bind(); open({str(log)!r}, 'a').write('2 ')"
+        5, "connection = op.get_bind()", f"connection = op.get_bind(); open({str(log)!r}, 'a').write('5 ')"
     )
     old_ledger(url, everything())
     for _ in range(3):
         Ledger(url).close()
-    assert log.read_text() == "2 "
-
-
-@pytest.mark.parametrize("version", [2, 3, 4, 5])
-def test_ledgers_from_before_alembic_continue_at_their_version(new_url, version):
-    """Versions were first published with a version table of our own; only the revisions after it run."""
-    url, new = new_url(), new_url()
-    old_ledger(url, everything())
-    migrations.migrate(database_module.Database(url).migrating(), str(version))
-    with database(url) as connection:
-        connection.exec_driver_sql("drop table alembic_version")
-        connection.exec_driver_sql(VERSION_1[0])
-        connection.exec_driver_sql(f"insert into ledger values ({version})")
-    Ledger(url).close()
-    Ledger(new).close()
-    assert shape(url) == shape(new) and contents(url)["alembic_version"] == [(migrations.HEAD,)]
+    assert log.read_text() == "5 "
 
 
 @pytest.mark.parametrize(
-    "table", ["ledger (version integer primary key)", "alembic_version (version_num varchar(32))"]
+    "version, why",
+    [
+        ("9", f"has version 9, this program knows up to {migrations.HEAD}; use the"),
+        ("3", "it has version 3, this program converts versions from 4 on"),
+    ],
 )
-def test_newer_version_is_refused_and_left_alone(url, backend, table):
-    name = table.split()[0]
+def test_other_versions_are_refused_and_left_alone(url, backend, version, why):
     with database(url) as connection:
-        connection.exec_driver_sql(f"create table {table}")
-        connection.exec_driver_sql(f"insert into {name} values ('9')")
+        connection.exec_driver_sql("create table alembic_version (version_num varchar(32))")
+        connection.exec_driver_sql(f"insert into alembic_version values ('{version}')")
     before = contents(url)
     path = Path(url.removeprefix("sqlite:///"))
     bytes_before = path.read_bytes() if backend == "sqlite" else None
-    with pytest.raises(
-        LedgerError, match=f"has version 9, this program knows up to {migrations.HEAD}; use the"
-    ):
+    with pytest.raises(LedgerError, match=why):
         Ledger(url)
     assert contents(url) == before
     if bytes_before is not None:
@@ -248,9 +240,9 @@ def test_newer_version_is_refused_and_left_alone(url, backend, table):
 
 def test_failed_migration_leaves_the_old_ledger_whole(url, revisions):
     revisions(
-        2,
-        "    old.drop(connection)\n",
-        """    old.drop(connection)
+        5,
+        '    op.drop_table("processes_4")\n',
+        """    op.drop_table("processes_4")
     connection.exec_driver_sql("delete from events")
     connection.exec_driver_sql("create table more (number integer)")
     raise ValueError("out of luck")
@@ -261,31 +253,10 @@ def test_failed_migration_leaves_the_old_ledger_whole(url, revisions):
     with pytest.raises(LedgerError, match=r"^ledger .*: out of luck$"):
         Ledger(url)
     assert contents(url) == before and shape(url) == tables
-    revisions(2, 'raise ValueError("out of luck")', "")
-    revisions(2, 'connection.exec_driver_sql("delete from events")', "")
-    revisions(2, 'connection.exec_driver_sql("create table more (number integer)")', "")
+    revisions(5, 'raise ValueError("out of luck")', "")
+    revisions(5, 'connection.exec_driver_sql("delete from events")', "")
+    revisions(5, 'connection.exec_driver_sql("create table more (number integer)")', "")
     ledger = Ledger(url)
-    assert len(list(stored_reports(ledger))) == 5
-    ledger.close()
-
-
-def test_damaged_old_chunk_is_named_and_nothing_changes(url):
-    old_ledger(url, everything())
-    with database(url) as connection:
-        connection.exec_driver_sql("update step_chunks set rows = 'garbage' where rank = 1 and first = 3")
-    before = contents(url)
-    with pytest.raises(LedgerError, match=re.escape("a chunk is damaged (run 'r1' rank 1 steps 3 to 3)")):
-        Ledger(url)
-    assert contents(url) == before
-
-
-def test_half_made_first_ledger_is_completed(url):
-    with database(url) as connection:
-        connection.exec_driver_sql(VERSION_1[0])
-        connection.exec_driver_sql(VERSION_1[4].replace("BYTES", "BLOB"))
-    ledger = Ledger(url)
-    batch = everything()
-    ledger.append(batch)
     assert len(list(stored_reports(ledger))) == 5
     ledger.close()
 

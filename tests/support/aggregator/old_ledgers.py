@@ -14,7 +14,7 @@ import msgspec
 
 from goodput.aggregator.ledger import migrations
 from goodput.aggregator.ledger.database import Database, insert
-from goodput.aggregator.ledger.migrations.versions import version_1, version_2
+from goodput.aggregator.ledger.migrations.versions import version_4
 from goodput.wire import schema
 
 PHASES = (
@@ -79,7 +79,7 @@ def make(url: str, ranks: int, steps: int, chunk_rows: int = 10, ended: str = ""
     migrations.migrate(engine, "4")
     for rank in range(ranks):
         identity = identity_of(rank)
-        key = {column.name: getattr(identity, column.name) for column in version_1.key_columns()}
+        key = {column.name: getattr(identity, column.name) for column in version_4.key_columns()}
         chunks, part, end_ns = [], [], identity.start_ns
         for row in rows_of(identity, steps):
             part.append(row)
@@ -90,9 +90,9 @@ def make(url: str, ranks: int, steps: int, chunk_rows: int = 10, ended: str = ""
         report = report_of(identity, steps, end_ns, ended)
         values = {**key, "sequence": steps, "report": msgspec.msgpack.encode(report)}
         with engine.begin() as connection:
-            connection.execute(version_1.processes.insert(), values)
+            connection.execute(version_4.processes.insert(), values)
             if chunks:
-                connection.execute(insert(connection.dialect.name, version_2.chunks), chunks)
+                connection.execute(insert(connection.dialect.name, version_4.chunks), chunks)
 
 
 def chunk_columns(part: list[schema.StepRow]) -> dict:

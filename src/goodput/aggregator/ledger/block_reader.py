@@ -14,7 +14,7 @@ import numpy as np
 import sqlalchemy as sql
 
 from goodput.aggregator.ledger.blocks import StoredBlock, decode, decode_columns
-from goodput.aggregator.ledger.migrations.versions import version_1, version_5
+from goodput.aggregator.ledger.migrations.versions import version_4, version_5
 from goodput.wire.step_blocks import END, NUMBER, START, TOTALS
 from goodput.wire.step_columns import in_order, widened
 
@@ -22,7 +22,7 @@ PAGE_BLOCKS = 16
 TAIL_BLOCKS, TAIL_ROWS = 128, 2048
 ROWS_AT_ONCE = 16_384  # of tails that are decoded together, some MB
 
-KEY = tuple(column.name for column in version_1.key_columns())
+KEY = tuple(column.name for column in version_4.key_columns())
 _processes, _blocks = version_5.processes, version_5.blocks
 _TIME_MAX = (1 << 63) - 1
 

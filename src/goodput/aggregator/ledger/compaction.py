@@ -18,7 +18,7 @@ from goodput.aggregator.ledger import blocks, closed_runs
 from goodput.aggregator.ledger.block_reader import KEY, PROCESS_ID, stored_blocks
 from goodput.aggregator.ledger.database import insert
 from goodput.aggregator.ledger.ledger import Ledger
-from goodput.aggregator.ledger.migrations.versions import version_1, version_5
+from goodput.aggregator.ledger.migrations.versions import version_4, version_5
 
 SMALL_ROWS = records.BLOCK_ROWS_MAX // 2  # a block with fewer is merged with its neighbours
 BLOCKS_MAX = 512  # merged into one
@@ -33,7 +33,7 @@ SEARCHED_MAX = 1000
 APPENDED_MAX = 1 << 17
 
 _processes, _blocks, _closed = version_5.processes, version_5.blocks, version_5.closed_runs
-_events = version_1.events
+_events = version_4.events
 (_INDEX,) = _blocks.indexes
 _LISTED = (
     sql.select(_blocks.c.id, *list(_INDEX.columns)[1:])

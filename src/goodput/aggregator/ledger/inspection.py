@@ -16,7 +16,7 @@ from goodput.aggregator.ledger.block_reader import KEY, stored_blocks
 from goodput.aggregator.ledger.compaction import DAY_NS
 from goodput.aggregator.ledger.database import make_private
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
-from goodput.aggregator.ledger.migrations.versions import version_1, version_5
+from goodput.aggregator.ledger.migrations.versions import version_4, version_5
 from goodput.wire.step_blocks import END, NUMBER, START
 
 TIERS = {blocks.EVERY_ROW: "steps", blocks.MINUTES: "minutes", blocks.HOURS: "hours"}
@@ -26,7 +26,7 @@ MEASURED_MAX, SAMPLED = 20_000, 500
 BACKUP_PAGES = 2048
 
 _processes, _blocks = version_5.processes, version_5.blocks
-_closed, _ends, _events = version_5.closed_runs, version_5.ends, version_1.events
+_closed, _ends, _events = version_5.closed_runs, version_5.ends, version_4.events
 
 
 class Tier(Struct):

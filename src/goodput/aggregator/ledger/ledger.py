@@ -34,7 +34,7 @@ from goodput.aggregator.ledger import migrations, segments
 from goodput.aggregator.ledger.block_reader import KEY, PROCESS_ID, Moments, Window, read, read_tails
 from goodput.aggregator.ledger.blocks import COLUMNS, EVERY_ROW, as_columns, columns_of, step_rows
 from goodput.aggregator.ledger.database import LOCK_SECONDS_MAX, Database, LedgerError, insert
-from goodput.aggregator.ledger.migrations.versions import version_1, version_3, version_5
+from goodput.aggregator.ledger.migrations.versions import version_4, version_5
 from goodput.aggregator.ledger.page_reader import PageBounds, PageReader, ProcessRows, numbers_before
 from goodput.aggregator.records import SCOPED_OFFSET, HealthKey, NewRecords
 from goodput.wire import schema
@@ -52,8 +52,8 @@ STATEMENT_ROWS_MAX = 64
 TAILS_AT_ONCE = 128  # processes
 log = logging.getLogger("goodput.aggregator")
 
-_processes, _blocks, _events = version_5.processes, version_5.blocks, version_1.events
-_health, _end_marks = version_3.health, version_5.ends
+_processes, _blocks, _events = version_5.processes, version_5.blocks, version_4.events
+_health, _end_marks = version_4.health, version_5.ends
 _BY_START = [_processes.c[name] for name in ("start_ns", "rank", "run", "host", "pid")]
 _EVENT = [_events.c[name] for name in schema.EventRow.__struct_fields__]
 

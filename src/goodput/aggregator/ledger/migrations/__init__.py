@@ -1,4 +1,4 @@
-"""Migrations of the ledger with alembic: brings an empty database or any earlier version to HEAD.
+"""Migrations of the ledger with alembic: brings an empty database, or a version from OLDEST on, to HEAD.
 
 A new version is a new file in versions/ and a new HEAD; a published one is never changed. Pending revisions run in
 one transaction, so a failed migration leaves the ledger as it was, and of several programs that open an old ledger at
@@ -16,13 +16,14 @@ from collections.abc import Callable
 
 import sqlalchemy as sql
 
-from goodput.aggregator.ledger.migrations.versions import version_1, version_3, version_5
+from goodput.aggregator.ledger.migrations.versions import version_4, version_5
 
 HEAD, CONVERTING = "6", "5"
+OLDEST = version_4.revision  # that is migrated
 # The tables of this version; with a newer HEAD and none of them a new ledger is migrated from nothing.
 TABLES_OF = "6"
-TABLES = (*version_5.tables.sorted_tables, version_5.ends, version_1.events, version_3.health)
-EARLIER = tuple(map(str, range(1, int(HEAD))))
+TABLES = (*version_5.tables.sorted_tables, version_5.ends, version_4.events, version_4.health)
+EARLIER = tuple(map(str, range(int(OLDEST), int(HEAD))))
 Progress = Callable[[int, int], object]
 # As alembic makes it.
 VERSIONS = sql.Table(
@@ -33,8 +34,6 @@ VERSIONS = sql.Table(
 )
 # Of aggregators over a stream that are running: see ledger/fence.py.
 _fence = sql.table("stream_partitions", sql.column("token", sql.BigInteger))
-# The version table of ledgers from before alembic, with the same version numbers.
-_old = sql.table("ledger", sql.column("version", sql.Integer))
 
 
 class TooNew(Exception):
@@ -47,18 +46,14 @@ class TooNew(Exception):
 
 def version(connection: sql.Connection) -> str | None:
     """The ledger's version, None for an empty database."""
-    tables = sql.inspect(connection)
-    if tables.has_table(VERSIONS.name):
-        return connection.execute(sql.select(VERSIONS.c.version_num)).scalar()
-    if tables.has_table(_old.name):
-        found = connection.execute(sql.select(sql.func.max(_old.c.version))).scalar()
-        return None if found is None else str(found)
-    return None
+    if not sql.inspect(connection).has_table(VERSIONS.name):
+        return None
+    return connection.execute(sql.select(VERSIONS.c.version_num)).scalar()
 
 
 def is_current(connection: sql.Connection) -> bool:
-    """Whether nothing is to be migrated: the ledger is at HEAD and alembic knows it."""
-    return sql.inspect(connection).has_table(VERSIONS.name) and version(connection) == HEAD
+    """Whether nothing is to be migrated."""
+    return version(connection) == HEAD
 
 
 def migrate(engine: sql.Engine, target: str = HEAD, progress: Progress = lambda done, to_do: None) -> None:
@@ -82,7 +77,7 @@ def _create(engine: sql.Engine) -> bool:
     """Make the tables of a new ledger; False where there is any of them, also of one that was left half made."""
     with engine.begin() as connection:
         found = sql.inspect(connection)
-        if any(found.has_table(one.name) for one in (VERSIONS, _old, *TABLES)):
+        if any(found.has_table(one.name) for one in (VERSIONS, *TABLES)):
             return False
         for table in (VERSIONS, *TABLES):
             table.create(connection)
@@ -102,11 +97,9 @@ def _upgrade(engine: sql.Engine, target: str) -> None:
         found = version(connection)
         if found is not None and int(found) > int(HEAD):
             raise TooNew(found)
+        if found is not None and int(found) < int(OLDEST):
+            raise ValueError(f"it has version {found}, this program converts versions from {OLDEST} on")
         config.attributes["connection"] = connection
-        if sql.inspect(connection).has_table(_old.name):
-            if found is not None:
-                command.stamp(config, found)
-            connection.execute(sql.text("DROP TABLE ledger"))
         if found is None or int(found) < int(target):
             if sql.inspect(connection).has_table(_fence.name):
                 # Programs of the version before end what they are writing, and then write nothing any more.

@@ -17,7 +17,7 @@ import sqlalchemy as sql
 
 from goodput.aggregator.ledger.blocks import block_columns
 from goodput.aggregator.ledger.database import insert
-from goodput.aggregator.ledger.migrations.versions import version_1, version_5
+from goodput.aggregator.ledger.migrations.versions import version_4, version_5
 
 PAGE_CHUNKS = 64  # of 512 rows at most
 ROWS_AT_ONCE = 20_000
@@ -25,11 +25,11 @@ PROGRESS_SECONDS = 2.0
 
 _chunks = version_5.chunks_4
 _ORDER = list(_chunks.primary_key.columns)
-_KEY = [column.name for column in version_1.key_columns()]
+_KEY = [column.name for column in version_4.key_columns()]
 
 
 class _Row(msgspec.Struct, array_like=True, gc=False):
-    """A row of a chunk, as versions 1 to 4 wrote it."""
+    """A row of a chunk, as version 4 wrote it."""
 
     number: int
     step: int

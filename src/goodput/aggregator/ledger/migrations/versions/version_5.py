@@ -1,6 +1,6 @@
 """Step rows as step blocks, keyed by a small integer per process, and tables of segments and closed accounts.
 
-A ledger of this version is being converted: the chunks of version 2 are in `chunks_4`, from which `conversion` moves
+A ledger of this version is being converted: the chunks of version 4 are in `chunks_4`, from which `conversion` moves
 them into `blocks`, in transactions of their own. Programs of version 4 refuse it, so none adds chunks meanwhile.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlalchemy as sql
 
-from goodput.aggregator.ledger.migrations.versions import version_1, version_2
+from goodput.aggregator.ledger.migrations.versions import version_4
 
 revision, down_revision = "5", "4"
 
@@ -25,7 +25,7 @@ processes = sql.Table(
     "processes",
     tables,
     sql.Column("id", _Id, primary_key=True),
-    *(sql.Column(column.name, column.type, nullable=False) for column in version_1.key_columns()),
+    *(sql.Column(column.name, column.type, nullable=False) for column in version_4.key_columns()),
     sql.Column("sequence", sql.BigInteger, nullable=False),
     # A schema.RankReport without steps and events: identity, phases and the last live part.
     sql.Column("report", sql.LargeBinary, nullable=False),
@@ -90,13 +90,11 @@ deletions = sql.Table(
 ends = sql.Table(
     "ends",
     sql.MetaData(),
-    *version_1.key_columns(),
-    sql.Column("reason", sql.String(32), nullable=False),
-    sql.Column("at_ns", sql.BigInteger, nullable=False),
-    sql.Column("until_ns", sql.BigInteger, nullable=False),
+    *version_4.key_columns(),
+    *version_4.end_columns(),
     sql.Column("set_ns", sql.BigInteger, nullable=False),  # on the aggregator's clock
 )
-chunks_4 = version_2.chunks.to_metadata(sql.MetaData(), name="chunks_4")
+chunks_4 = version_4.chunks.to_metadata(sql.MetaData(), name="chunks_4")
 
 
 def upgrade() -> None:
@@ -109,7 +107,7 @@ def upgrade() -> None:
     op.rename_table("chunks", "chunks_4")
     op.execute("ALTER TABLE ends RENAME COLUMN said_ns TO set_ns")
     tables.create_all(connection)
-    names = [column.name for column in version_1.processes.columns]
+    names = [column.name for column in version_4.processes.columns]
     old = sql.table("processes_4", *map(sql.column, names))
     in_order = sql.select(old).order_by(old.c.start_ns, old.c.run, old.c.rank)
     connection.execute(processes.insert().from_select(names, in_order))
