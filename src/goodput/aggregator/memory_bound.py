@@ -126,6 +126,16 @@ class MemoryBound:
                 )  # fmt: skip
         self._reserved += more
 
+    def reserve_at_once(self, more: int) -> bool:
+        """Whether so much fits without freeing any memory; then it is noted."""
+        if (
+            self.bytes_max is not None
+            and self.resident() + self._reserved + more >= RELIEVED * self.bytes_max
+        ):
+            return False
+        self._reserved += more
+        return True
+
     def release(self, count: int) -> None:
         self._reserved -= count
 
@@ -208,6 +218,13 @@ class Reservation:
         """Raises Refusal."""
         await self._bound.reserve(more, what)
         self._bytes += more
+
+    def fits(self, more: int) -> bool:
+        """Whether so much fits without freeing any memory; then it is added."""
+        if not self._bound.reserve_at_once(more):
+            return False
+        self._bytes += more
+        return True
 
     def __enter__(self) -> Reservation:
         return self

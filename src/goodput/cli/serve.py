@@ -257,7 +257,7 @@ def server_of(app):
     context = authenticator.ssl_context
     config = uvicorn.Config(
         app,
-        http=bounded_protocol(authenticator.metrics, _connections_max()),
+        http=bounded_protocol(authenticator.metrics, _connections_max(), app.state.pushes.begin_push),
         ws="none",
         # X-Forwarded-For can be sent by any client.
         proxy_headers=False,

@@ -1,13 +1,13 @@
 """Connection limits over real sockets: endless heads and trailers, slow clients, pipelining, unread answers."""
 
 import asyncio
-import socket
 import time
 import zlib
 from contextlib import contextmanager
 
 import pytest
 from fastapi import Response
+from support.aggregator.raw_connection import Wire
 from support.aggregator.serve_process import serving
 from support.servers import servers
 
@@ -45,43 +45,6 @@ async def later() -> Response:
     """Answers after a client must have read it."""
     await asyncio.sleep(0.8)
     return Response("late")
-
-
-class Wire:
-    """A raw connection."""
-
-    def __init__(self, client):
-        address = client.base_url.host, client.base_url.port
-        self.socket = socket.create_connection(address, timeout=60)
-
-    def send(self, body: bytes) -> None:
-        self.socket.sendall(body)
-
-    def until(self, end: bytes, count: int = 1) -> bytes:
-        """What comes until this was there so often."""
-        found = b""
-        while found.count(end) < count:
-            part = self.socket.recv(65536)
-            assert part, f"ended after {found!r}"
-            found += part
-        return found
-
-    def all(self) -> bytes:
-        """What comes until the other side ends."""
-        found = b""
-        try:
-            while part := self.socket.recv(65536):
-                found += part
-        except ConnectionResetError:
-            pass
-        self.socket.close()
-        return found
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.socket.close()
 
 
 def refused(client, reason: str) -> float:

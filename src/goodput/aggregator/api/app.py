@@ -130,10 +130,10 @@ def create_app(
         exposition.stream = member
     app.add_middleware(RequestMiddleware, authenticator=authenticator, check=startup.check)
     app.state.ledger_url, app.state.authenticator, app.state.startup = ledger.url, authenticator, startup
-    pushes = IngestRoute(stream.pushed if stream else ingest, authenticator, memory)
-    app.push = RequestMiddleware(pushes, authenticator, startup.check)
+    app.state.pushes = IngestRoute(stream.pushed if stream else ingest, authenticator, memory, startup.check)
+    app.push = RequestMiddleware(app.state.pushes, authenticator, startup.check)
     # Answers 405 to other methods; POST does not get here.
-    app.router.routes.append(Route(ingest_route.PATH, pushes, methods=["POST"]))
+    app.router.routes.append(Route(ingest_route.PATH, app.state.pushes, methods=["POST"]))
     sign_in.add_routes(app, authenticator)
     access_route.add_access_route(app, authenticator)
     health_routes.add_health_routes(app, health)

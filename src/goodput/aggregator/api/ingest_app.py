@@ -39,7 +39,7 @@ def create_ingest_app(
     publisher = role.publisher
     assert publisher, "an ingest worker takes pushes"
     startup = Startup(lambda startup: None)
-    pushes = IngestRoute(publisher, authenticator, memory)
+    pushes = IngestRoute(publisher, authenticator, memory, startup.check)
 
     async def metrics(request: Request) -> Response:
         if not (access_of(request) or EVERYTHING).is_of_all:
@@ -65,7 +65,7 @@ def create_ingest_app(
         lifespan=_lifespan(role, authenticator, startup),
     )
     app.add_middleware(RequestMiddleware, authenticator=authenticator, check=startup.check)
-    app.state.authenticator, app.state.startup = authenticator, startup
+    app.state.authenticator, app.state.startup, app.state.pushes = authenticator, startup, pushes
     return app
 
 

@@ -1,6 +1,7 @@
 """POST /api/v1/ingest: a NodeReport in MessagePack in, an Ack out.
 
 A raw ASGI route, since agents call it thousands of times a second and FastAPI would cost as much as the push itself.
+Where all ranks of a push are known not even that: see DirectPush.
 Statuses: 400 malformed, 413 too large, 415 compressed, 429 more than the token may push, 503 not stored or no memory for
 it; what got 429 or 503 is to be pushed again. Every answer
 lists the supported report versions in the header `goodput-report-versions`; agents of other versions continue in one of
@@ -9,6 +10,8 @@ these.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
@@ -18,17 +21,23 @@ from goodput.access.tokens import Access
 from goodput.aggregator.fair_queue import RETRY_SECONDS, QueueFull
 from goodput.aggregator.http import limits
 from goodput.aggregator.http.authentication import RequestAuthenticator, address_of
-from goodput.aggregator.http.headers import header_values
+from goodput.aggregator.http.headers import Headers, header_values
+from goodput.aggregator.http.middleware import internal_error
+from goodput.aggregator.http.push_head import PushHead, push_head
 from goodput.aggregator.http.request_metrics import RequestMetrics
 from goodput.aggregator.http.token_budgets import Push
+from goodput.aggregator.ingest.checks import BODY_BYTES_AT_ONCE
+from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ledger.ledger import LedgerError
 from goodput.aggregator.memory_bound import MemoryBound, Reservation
 from goodput.aggregator.stream.errors import StreamError
 from goodput.wire import schema
 
+log = logging.getLogger("goodput.aggregator")
 PATH = "/api/v1/ingest"
 # A byte of a body takes up to so many once it is decoded, without its steps as columns.
 DECODED_BYTES = 8
+UNAVAILABLE = (LedgerError, QueueFull, StreamError)
 _VERSIONS = schema.VERSIONS_HEADER.encode(), ", ".join(map(str, schema.VERSIONS)).encode()
 
 
@@ -43,9 +52,18 @@ class Pushed(Protocol):
 
 
 class IngestRoute:
-    def __init__(self, ingest: Pushed, authenticator: RequestAuthenticator, memory: MemoryBound):
+    """`check(route)` may raise Refusal."""
+
+    def __init__(
+        self,
+        ingest: Pushed,
+        authenticator: RequestAuthenticator,
+        memory: MemoryBound,
+        check: Callable[[str], None],
+    ):
         self._ingest, self._metrics, self._memory = ingest, authenticator.metrics, memory
         self._budgets, self._audit = authenticator.budgets, authenticator.audit
+        self._authenticator, self._check = authenticator, check
 
     async def __call__(self, scope, receive, send) -> None:
         try:
@@ -60,10 +78,25 @@ class IngestRoute:
             return await _send_error(send, refused.status, refused, refused.retry_after)
         except schema.SchemaError as error:
             return await _send_error(send, 400, error)
-        except (LedgerError, QueueFull, StreamError) as error:
+        except UNAVAILABLE as error:
             return await _send_error(send, 503, error)
         if ack is not None:
-            await _send(send, 200, schema.encode(ack), schema.CONTENT_TYPE)
+            await _send(send, 200, *_answer(schema.encode(ack), schema.CONTENT_TYPE))
+
+    def begin_push(self, data: bytes) -> DirectPush | None:
+        """The push that begins so, None for any other request, and where any of the checks before a push refuses it."""
+        head = push_head(data)
+        if head is None or head.length > BODY_BYTES_AT_ONCE or not isinstance(self._ingest, Ingest):
+            return None
+        try:
+            self._authenticator.check_host(head.hosts)
+            access = self._authenticator.authenticate(head.authorizations, "ingest")
+            self._check("ingest")
+        except Refusal:
+            return None
+        if not access.is_of_all:
+            return None  # Its token has a budget.
+        return DirectPush(head, access, self._ingest, self._metrics, self._memory)
 
     async def _ack(self, scope, receive) -> schema.Ack | None:
         """None if the client disconnected."""
@@ -89,6 +122,47 @@ class IngestRoute:
         return bytes(body)
 
 
+class DirectPush:
+    """A push that a connection reads and answers itself, see http.connections: of known ranks, with a token for all runs."""
+
+    def __init__(
+        self, head: PushHead, access: Access, ingest: Ingest, metrics: RequestMetrics, memory: MemoryBound
+    ):
+        self._began, self.data, self.is_whole = time.perf_counter(), bytearray(), False
+        self._head, self._owner = head, access.token_id or access.name
+        self._ingest, self._metrics = ingest, metrics
+        self._held, self._memory = _Held(metrics), memory.reservation()
+
+    def add(self, data: bytes) -> bool:
+        self.data += data
+        left = self._head.body_at + self._head.length - len(self.data)
+        self.is_whole = left == 0
+        return left >= 0 and self._held.fits(len(data)) and self._memory.fits(DECODED_BYTES * len(data))
+
+    def accept(self, answer: Callable[[int, Headers, bytes], object]) -> bool:
+        def then(found: schema.Ack | BaseException) -> None:
+            if isinstance(found, schema.Ack):
+                answer(200, *_answer(schema.encode(found), schema.CONTENT_TYPE))
+            elif isinstance(found, UNAVAILABLE):
+                answer(503, *_error(found, RETRY_SECONDS))
+            else:
+                log.error("ingest failed", exc_info=found)
+                response = internal_error()
+                answer(500, response.raw_headers, bytes(response.body))
+
+        try:
+            body = bytes(self.data[self._head.body_at :])
+            return self._ingest.accept_known(body, self._owner, self._memory, then)
+        except Exception:
+            return False  # As it will be again, where it is logged.
+
+    def end(self, status: int) -> None:
+        self._held.__exit__()
+        self._memory.__exit__()
+        if status:
+            self._metrics.observe("ingest", status, time.perf_counter() - self._began)
+
+
 class _Held:
     """The bytes of one report, which count until it was accepted or refused."""
 
@@ -97,10 +171,16 @@ class _Held:
 
     def add(self, count: int) -> None:
         """Raises Refusal."""
-        if self._metrics.body_bytes + count > limits.BODIES_BYTES_MAX:
+        if not self.fits(count):
             raise Refusal("busy", "too many reports at a time; push it again")
+
+    def fits(self, count: int) -> bool:
+        """Whether there is room for so many more; then they are added."""
+        if self._metrics.body_bytes + count > limits.BODIES_BYTES_MAX:
+            return False
         self._metrics.body_bytes += count
         self._bytes += count
+        return True
 
     def __enter__(self) -> _Held:
         return self
@@ -125,16 +205,24 @@ def _too_large() -> Refusal:
 
 
 async def _send_error(send, status: int, error: Exception, retry_after: int | None = None) -> None:
-    after = RETRY_SECONDS if status == 503 else retry_after
-    await _send(send, status, f"{error}\n".encode(), "text/plain", after)
+    await _send(send, status, *_error(error, RETRY_SECONDS if status == 503 else retry_after))
 
 
-async def _send(send, status: int, body: bytes, content_type: str, retry_after: int | None = None) -> None:
+async def _send(send, status: int, headers: Headers, body: bytes) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _error(error: BaseException, retry_after: int | None) -> tuple[Headers, bytes]:
+    return _answer(f"{error}\n".encode(), "text/plain", retry_after)
+
+
+def _answer(body: bytes, content_type: str, retry_after: int | None = None) -> tuple[Headers, bytes]:
+    """The headers and the body."""
     headers = [
         (b"content-type", content_type.encode()),
         (b"content-length", str(len(body)).encode()),
         _VERSIONS,
         *([] if retry_after is None else [(b"retry-after", str(retry_after).encode())]),
     ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    return headers, body

@@ -1,36 +1,67 @@
-"""Connection limits that no setting of uvicorn provides with the httptools parser.
+"""Connection limits that no setting of uvicorn provides with the httptools parser, and pushes read without it.
 
 uvicorn's `h11_max_incomplete_event_size` would bound a request's head, but the h11 parser costs 140 µs more per push
 than httptools, and no setting limits how slowly a head arrives or closes connections beyond a maximum
-(`limit_concurrency` only answers their requests with 503). The class overrides asyncio's and httptools' callbacks; of
-uvicorn's own attributes it reads only `cycle.response_complete`. Unread answers are bounded by TCP_USER_TIMEOUT on the
-listening socket, idle connections by `timeout_keep_alive`.
+(`limit_concurrency` only answers their requests with 503). The class overrides asyncio's, httptools' and uvicorn's
+callbacks. Unread answers are bounded by TCP_USER_TIMEOUT on the listening socket, idle connections by
+`timeout_keep_alive`.
+
+A parser, a task and an ASGI scope for each push take longer than the push itself. So a push of an agent that is known
+(DirectPush) is read and answered here; whatever is unusual about one is found before it is accepted, and then uvicorn is
+given all of its bytes as if they had just been received.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Protocol
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from goodput.aggregator.http import limits
-from goodput.aggregator.http.headers import SECURITY
-from goodput.aggregator.http.request_metrics import RequestMetrics
+from goodput.aggregator.http.headers import SECURITY, Headers, with_security_headers
+from goodput.aggregator.http.request_metrics import CLIENT_DISCONNECTED, RequestMetrics
 
 _HEADERS = b"".join(name + b": " + value + b"\r\n" for name, value in SECURITY)
 
 
+class DirectPush(Protocol):
+    """A push that is read here. `data` is what came of it."""
+
+    data: bytearray
+    is_whole: bool
+
+    def add(self, data: bytes) -> bool:
+        """Take what came of it; False if uvicorn has to take all of it."""
+        ...
+
+    def accept(self, answer: Callable[[int, Headers, bytes], object]) -> bool:
+        """Accept a whole one, and call `answer` with a status, headers and a body; False as `add`."""
+        ...
+
+    def end(self, status: int) -> None:
+        """It was answered, or left to uvicorn, for which the status is 0, or the client has gone."""
+        ...
+
+
 def bounded_protocol(
-    metrics: RequestMetrics, files_max: int = limits.CONNECTIONS_MAX
+    metrics: RequestMetrics,
+    files_max: int = limits.CONNECTIONS_MAX,
+    begin_push: Callable[[bytes], DirectPush | None] = lambda data: None,
 ) -> type[HttpToolsProtocol]:
-    """The protocol class for uvicorn.Config(http=...); refusals are counted in `metrics`."""
+    """The protocol class for uvicorn.Config(http=...); refusals are counted in `metrics`.
+
+    `begin_push` is called with what is received between two requests.
+    """
     metrics.connections_max = min(files_max, limits.CONNECTIONS_MAX)
-    attributes = {"metrics": metrics}
+    attributes = {"metrics": metrics, "begin_push": staticmethod(begin_push)}
     return type("Connection", (BoundedProtocol,), attributes)
 
 
 class BoundedProtocol(HttpToolsProtocol):
     metrics: RequestMetrics
+    begin_push: Callable[[bytes], DirectPush | None]
 
     def connection_made(self, transport) -> None:
         super().connection_made(transport)
@@ -41,6 +72,9 @@ class BoundedProtocol(HttpToolsProtocol):
         # Bytes since the last part of a body, and requests begun in this read.
         self._non_body_bytes = self._begun = 0
         self._refused_bytes = 0  # of a body whose request was answered before its end
+        self._push: DirectPush | None = None
+        self._is_idle = self._is_ending = False  # after a push that was read here; once that is answered
+        self._next = b""  # what came after a push that is not answered yet
         self._set_timer(limits.IDLE_SECONDS_MAX)
         self.metrics.connections += 1
         if self.metrics.connections > self.metrics.connections_max:
@@ -51,12 +85,70 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self.metrics.connections -= 1
+        if self._push is not None and not self._push.is_whole:
+            self._push.end(CLIENT_DISCONNECTED)
         if isinstance(exc, TimeoutError):  # TCP_USER_TIMEOUT
             self.metrics.refused["slow"] += 1
 
     def data_received(self, data: bytes) -> None:
         if self._transport.is_closing():
             return
+        if self._push is None and self._may_begin_push():
+            self._push = self.begin_push(data)
+            if self._push is not None:
+                self._unset_keepalive_if_required()
+                self._is_receiving, self._is_idle = True, False
+                self._set_timer(limits.REQUEST_SECONDS_MAX)
+        if self._push is None:
+            self._parse(data)
+        elif self._push.is_whole:
+            self._next += data
+            self._transport.pause_reading()
+        else:
+            self._add_to_push(self._push, data)
+
+    def _may_begin_push(self) -> bool:
+        is_between = self.cycle is None or (self.cycle.response_complete and not self.pipeline)
+        return is_between and not self._is_receiving and not self.flow.write_paused
+
+    def _add_to_push(self, push: DirectPush, data: bytes) -> None:
+        is_taken = push.add(data)
+        if is_taken and push.is_whole:
+            self._is_receiving = False
+            self._set_timer(limits.ANSWER_SECONDS_MAX)
+            is_taken = push.accept(self._answer_push)
+        if not is_taken:
+            self._push, self._is_receiving = None, False
+            push.end(0)
+            self._parse(bytes(push.data))
+
+    def _answer_push(self, status: int, headers: Headers, body: bytes) -> None:
+        push, self._push, later, self._next = self._push, None, self._next, b""
+        assert push is not None
+        push.end(status)
+        self.server_state.total_requests += 1
+        if self._transport.is_closing():
+            return None
+        secured = with_security_headers(headers, self.scheme == "https")
+        lines = [b"%s: %s\r\n" % header for header in (*self.server_state.default_headers, *secured)]
+        ending = b"connection: close\r\n" if self._is_ending else b""
+        self._transport.write(b"".join((STATUS_LINE[status], *lines, ending, b"\r\n", body)))
+        if self._is_ending:
+            return self._transport.close()
+        self._is_idle = True
+        self._set_timer(self.timeout_keep_alive)
+        if later:
+            self._transport.resume_reading()
+            self.data_received(later)
+
+    def shutdown(self) -> None:
+        if self._push is None:
+            return super().shutdown()
+        self._is_ending = True
+
+    def _parse(self, data: bytes) -> None:
+        """Give uvicorn what was received."""
+        self._is_idle = False
         if not self._is_receiving:
             # Not in on_message_begin: a lone line end is no message yet.
             self._is_receiving = True
@@ -122,5 +214,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _time_out(self) -> None:
         if self._clock.time() < self._deadline:
             return self._start_timer()
+        if self._is_idle:
+            return self._transport.close()
         self.metrics.refused["slow"] += 1
         self._transport.abort()

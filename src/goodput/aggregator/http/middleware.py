@@ -19,6 +19,7 @@ from goodput.access.responses import Refusal
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.http.headers import with_security_headers
 from goodput.aggregator.http.limits import HEAD_BYTES_MAX, HEAD_TOO_LARGE
+from goodput.aggregator.http.request_metrics import CLIENT_DISCONNECTED
 
 log = logging.getLogger("goodput.aggregator")
 
@@ -42,7 +43,6 @@ _REFUSAL_HEADERS = {
 }
 # Replaces an escaped slash of a run's name until routing is done; names are printable, so none contains it.
 _SLASH = "\x1f"
-CLIENT_DISCONNECTED = 499
 # In the scope of a request that another aggregator has authenticated, with its `access`. No client can set it.
 FORWARDED = "goodput.forwarded"
 
@@ -96,8 +96,7 @@ class RequestMiddleware:
             log.exception("%s failed", route)
             if status != CLIENT_DISCONNECTED:
                 raise
-            error = PlainTextResponse("internal error; see the aggregator's log\n", 500)
-            await error(scope, receive, send_secured)
+            await internal_error()(scope, receive, send_secured)
         finally:
             self._authenticator.metrics.observe(route, status, time.perf_counter() - start)
 
@@ -107,6 +106,10 @@ class RequestMiddleware:
         if size + sum([len(name) + len(value) for name, value in scope["headers"]]) > HEAD_BYTES_MAX:
             self._authenticator.metrics.refused["head"] += 1
             raise Refusal("head", HEAD_TOO_LARGE.strip())
+
+
+def internal_error() -> Response:
+    return PlainTextResponse("internal error; see the aggregator's log\n", 500)
 
 
 def _route_of(scope) -> str:

@@ -36,6 +36,7 @@ REFUSALS: tuple[str, ...] = (
 )
 FAILURES: tuple[str, ...] = "missing", "malformed", "unknown", "expired", "session", "scope"
 STATUSES = {200, 206, 303, 304, 400, 401, 403, 404, 405, 413, 415, 416, 421, 422, 429, 431, 499, 500, 503}
+CLIENT_DISCONNECTED = 499
 
 
 class RequestMetrics:

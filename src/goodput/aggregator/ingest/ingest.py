@@ -68,6 +68,8 @@ class Reservation(Protocol):
 
     async def add(self, more: int, what: str) -> None: ...
 
+    def fits(self, more: int) -> bool: ...
+
 
 class Ingest:
     """`counts` holds the aggregator's own counters by (series, label), `seconds` the CPU time spent on pushes."""
@@ -97,12 +99,10 @@ class Ingest:
         self._unwritten_health: dict[HealthKey, schema.Health] = {}
         self._writing = asyncio.Lock()
         self._segments: dict[str, tuple[Segment, int]] = {}  # by run, with its late rows
-        self._transaction: asyncio.Future | None = None  # the one that begins next
-        self._waiting = 0  # pushes that wait for it
-        self._batch, self._committed = (
-            1,
-            0,
-        )  # the numbers of the next transaction, and of the last that succeeded
+        self._transaction: asyncio.Task | None = None  # the one that begins next
+        self._batch = 1  # its number
+        # Pushes that are not committed, and what is called when they are.
+        self._waiting: list[tuple[Push, Callable[[], object]]] = []
         self._was_shared = False  # whether several pushes were in the one before
         self._failures = WriteFailures()
         self._logged: set[tuple] = set()
@@ -199,50 +199,86 @@ class Ingest:
             self.seconds += push.seconds
             spent(push.seconds)
 
+    def accept_known(
+        self,
+        body: bytes,
+        owner: str,
+        memory: Reservation,
+        then: Callable[[schema.Ack | BaseException], object],
+    ) -> bool:
+        """Accept a push with a token for all runs of which all ranks are known, without a task of its own.
+
+        `then` is called with what `accept` would return or raise. False for any other push, of which nothing is noted.
+        """
+        push = Push([], "", [], owner=owner, arrived_ns=self._clock_ns())
+        report = self._decode_known(push, body)
+        if report is None or self._stored_runs(report) or not memory.fits(parts_bytes(push.parts)):
+            self.seconds += push.seconds
+            return False
+        self._note(push, report)
+
+        def finish() -> None:
+            self.seconds += push.seconds
+            then(push.error or self._ack(push, report, len(report.ranks)))
+
+        self._enqueue(push, finish)
+        return True
+
     async def _accept(
         self, push: Push, body: bytes, access: Access, memory: Reservation | None
     ) -> schema.Ack:
         is_small_of_all = access.is_of_all and len(body) <= BODY_BYTES_AT_ONCE
-        report, parts = await self._decode_known(push, body) if is_small_of_all else (None, None)
+        report = self._decode_known(push, body) if is_small_of_all else None
+        is_known = report is not None
         if report is None:
             async with self._turn(push, len(body) > BODY_BYTES_AT_ONCE):
                 report = await self._decode(push, body, access)
-        push.sent_ns = report.sent_ns
-        if access.is_of_all:
-            self.clocks.add(report, push.arrived_ns)
         if memory is not None:
             what = f"a report of {len(report.ranks)} ranks of node {report.node[:64]!r}"
-            await memory.add(merged_bytes(report) if parts is None else parts_bytes(parts), what)
+            await memory.add(parts_bytes(push.parts) if is_known else merged_bytes(report), what)
         await self._load_stored(report, access)
-        ranks = len(report.ranks)
-        if not access.is_of_all:
+        ranks, push.sent_ns = len(report.ranks), report.sent_ns
+        if access.is_of_all:
+            self._note(push, report)
+        else:
             report, push.rejected = self._allowed_part(report, access)
-        else:
-            self.agents.add(report.node, report.agent)
         self._add_health(report, is_scoped=not access.is_of_all)
-        if parts is None:
+        if not is_known:
             await self._check(push, report.ranks, len(body))
-        else:
-            push.parts = parts[::-1]
-        await self._merge(push)
-        if parts is None and is_small_of_all:
+        done = asyncio.get_running_loop().create_future()
+        self._enqueue(push, lambda: done.done() or done.set_result(None))
+        await done
+        if push.error is not None:
+            raise push.error
+        if is_small_of_all and not is_known:
             self._known.note(body, report.ranks, ROWS_AT_ONCE)
-        self.counts["report", "accepted"] += 1
-        requests = []
         if self._hangs is not None:
             self._hangs.add_stacks(report.stacks)
-            requests = self._hangs.stack_requests(report.ranks)
+        return self._ack(push, report, ranks)
+
+    def _note(self, push: Push, report: schema.NodeReport) -> None:
+        """What a report with a token for all runs says of its node."""
+        push.sent_ns = report.sent_ns
+        self.clocks.add(report, push.arrived_ns)
+        self.agents.add(report.node, report.agent)
+
+    def _ack(self, push: Push, report: schema.NodeReport, ranks: int) -> schema.Ack:
+        """The answer to a push of so many ranks that is committed; `report` has those that it may push."""
+        self.counts["report", "accepted"] += 1
+        requests = self._hangs.stack_requests(report.ranks) if self._hangs is not None else []
         return schema.Ack(ranks - len(push.rejected), push.rejected, requests)
 
     def _turn(self, push: Push, is_large: bool) -> AbstractAsyncContextManager:
         """One large push at a time is worked on in a thread; tokens take turns. Entering raises QueueFull."""
         return self._large.slot(push.owner, LARGE_WAITING_MAX) if is_large else _AT_ONCE
 
-    async def _decode_known(
-        self, push: Push, body: bytes
-    ) -> tuple[schema.NodeReport, list[Part]] | tuple[None, None]:
-        """A push whose ranks are all known, and its parts, which need no check."""
-        return await self._work(push, False, self._known.decode, body, ROWS_AT_ONCE) or (None, None)
+    def _decode_known(self, push: Push, body: bytes) -> schema.NodeReport | None:
+        """A push whose ranks are all known; its parts need no check."""
+        began = time.thread_time()
+        report, parts = self._known.decode(body, ROWS_AT_ONCE) or (None, [])
+        push.parts = parts[::-1]
+        push.seconds += time.thread_time() - began
+        return report
 
     async def _decode(self, push: Push, body: bytes, access: Access) -> schema.NodeReport:
         """Raises SchemaError, which is counted."""
@@ -279,29 +315,24 @@ class Ingest:
             self._reject(push, report, error)
         push.parts = found.parts[::-1]
 
-    async def _merge(self, push: Push) -> None:
-        """Until all parts of a push are merged and committed. Raises LedgerError, or why a part could not be merged."""
+    def _enqueue(self, push: Push, then: Callable[[], object]) -> None:
+        """Merge the parts of a push and call `then` when they are committed, or `push.error` says why they are not."""
         push.batch = self._batch
         self._unmerged.add(push)
+        self._waiting.append((push, then))
         if push.since - self._unmerged.since() > UNMERGED_SECONDS:
             self._merge_some()
-        try:
-            while push.parts or push.batch > self._committed:
-                await self._write()
-        except LedgerError:
-            self.counts["report", "failed"] += 1
-            raise
-        if push.error is not None:
-            self.counts["report", "failed"] += 1
-            raise push.error
+        self._begin_transaction()
+
+    def _stored_runs(self, report: schema.NodeReport) -> set[str]:
+        """Runs of a report that are in the ledger alone."""
+        stored = self._store.stored
+        return {rank.identity.run for rank in report.ranks} & stored.keys() if stored else set()
 
     async def _load_stored(self, report: schema.NodeReport, access: Access) -> None:
         """Bring back the runs of a report that are in the ledger alone. Raises LedgerError."""
-        stored = self._store.stored
-        if not stored or self.load is None:
-            return
-        for run in {rank.identity.run for rank in report.ranks}:
-            if run in stored and access.may(run):
+        for run in self._stored_runs(report):
+            if self.load is not None and access.may(run):
                 try:
                     await self.load(run)
                 except LedgerError:
@@ -401,20 +432,25 @@ class Ingest:
             await self._write()
 
     async def _write(self) -> None:
-        """Wait until everything merged is committed. Raises LedgerError in every push of a failed transaction."""
-        self._waiting += 1
+        """Wait until everything merged is committed. Raises LedgerError."""
+        await asyncio.shield(self._begin_transaction())
+
+    def _begin_transaction(self) -> asyncio.Task:
+        """The next transaction."""
         if self._transaction is None:
             self._transaction = asyncio.ensure_future(self._commit())
-        # A push whose client disconnects must not cancel the others' transaction.
-        await asyncio.shield(self._transaction)
+            # Its pushes have its error; nobody else may wait for it.
+            self._transaction.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return self._transaction
 
     async def _commit(self) -> None:
+        error, batch = None, self._batch
         try:
             async with self._writing:
                 if self._was_shared:
                     await self._gather()
                 # Pushes from now on are in the next transaction.
-                self._transaction, self._was_shared, self._waiting = None, self._waiting > 1, 0
+                self._transaction, self._was_shared = None, len(self._waiting) > 1
                 merged = 0
                 while self._unmerged and merged < TRANSACTION_ROWS:
                     merged += self._merge_some()
@@ -422,11 +458,28 @@ class Ingest:
                         await asyncio.sleep(0)
                 batch, self._batch = self._batch, self._batch + 1
                 await self._append()
-                self._committed = batch
-        except BaseException:
+        except BaseException as raised:
+            error = raised
             if self._transaction is asyncio.current_task():
                 self._transaction = None
             raise
+        finally:
+            self._answer(batch, error)
+
+    def _answer(self, batch: int, error: BaseException | None) -> None:
+        """Answer the pushes that were in a transaction. One of which parts are left waits for another."""
+        waiting, self._waiting = self._waiting, []
+        for push, then in waiting:
+            if push.batch > batch or (push.parts and error is None):
+                self._waiting.append((push, then))
+                continue
+            push.error = push.error or error
+            if push.error is not None:
+                self.counts["report", "failed"] += 1
+                self._unmerged.discard(push)
+            then()
+        if self._waiting:
+            self._begin_transaction()
 
     async def _gather(self) -> None:
         """Wait for more pushes, until the one that waits longest has waited GATHER_SECONDS."""

@@ -46,7 +46,7 @@ class Push:
     rejected: list[schema.Rejection]
     refused: set[schema.Identity] = field(default_factory=set)  # reports of which a part was rejected
     owner: str = ""
-    error: Exception | None = None  # why the push failed
+    error: BaseException | None = None  # why the push failed
     batch: int = 0  # the transaction with what was merged last
     seconds: float = 0.0  # of CPU time that it took
     since: float = field(default_factory=time.monotonic)
