@@ -78,7 +78,7 @@ PACKAGES = {
     "aggregator.records": ["wire"],
     "aggregator.fair_queue": [],
     "aggregator.memory_bound": ["access"],
-    "aggregator.ledger": ["account", "aggregator.records", "wire"],
+    "aggregator.ledger": ["account", "aggregator.records", "columns", "wire"],
     "aggregator.ingest": [
         "access",
         "account",

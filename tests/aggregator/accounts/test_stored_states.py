@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import fields
 
 import pytest
 from support.account.account_history import Process, ns
 from support.aggregator.exports import STALE
+from support.aggregator.ledgers import take
 from support.aggregator.live_accounts import TwoStores
 from support.aggregator.random_reports import RandomReports
-from support.aggregator.reports import rank_report
+from support.aggregator.reports import body_of, rank_report
 
 from goodput.account import Account, compute, rank_groups
 from goodput.aggregator.accounts import live, stored_states
+from goodput.aggregator.accounts.accounts import Accounts
+from goodput.aggregator.accounts.history import History
 from goodput.aggregator.accounts.past import Past, account_of
+from goodput.aggregator.accounts.snapshots import Snapshots
+from goodput.aggregator.accounts.stored_states import States
+from goodput.aggregator.ingest.ingest import Ingest
+from goodput.aggregator.ingest.store import Store
+from goodput.aggregator.ledger import closed_runs, compaction, segments
 
 # What is no sum: of the attempt since its start.
 SINCE_START = {"best_samples_per_second"}
@@ -154,3 +163,101 @@ def compare_windows(
             assert found.straggler.caused_ns == all_rows.straggler.caused_ns
         except AssertionError as error:
             raise AssertionError(f"{what}, window {window}") from error
+
+
+# ---- Thinned runs
+
+
+def together(rng: random.Random, processes: list[Process], many: int) -> None:
+    """Steps in lock step, of which some are slow for one rank."""
+    for _ in range(many):
+        own = [round(rng.uniform(0.8, 1.6) + 9 * (rng.random() < 0.01), 9) for _ in processes]
+        for one, seconds in zip(processes, own, strict=True):
+            waited = max(own) - seconds + 0.125
+            one.step(forward=seconds, communication=round(waited, 9), samples=3, device=one.rank == 1)
+            if one.step_next % 100 == 0:
+                one.saved()
+
+
+def reported(rng: random.Random, ledger) -> tuple[Ingest, int]:
+    """A run of four ranks in two groups that starts again once, with a state after every few reports."""
+    ingest = Ingest(Store(), ledger, clock_ns=lambda: 0)
+    accounts = Accounts(
+        ingest._store, stall_seconds=60, stale_seconds=STALE, age_seconds=0, history=History(ledger)
+    )
+    snapshots, start = Snapshots(accounts, ingest), 1000.0
+    for number, point in ((1, None), (2, 299)):
+        processes = [Process(r, number, start, world_size=4, group=f"g{r // 2}") for r in range(4)]
+        for one in processes:
+            one.between(none=2)
+            if point is not None:
+                one.resumed(point)
+        sent = [0] * 4
+        for at in range(30):
+            together(rng, processes, rng.randrange(15, 40))
+            # Some ranks are behind in their reports.
+            for one in processes if at < 29 else ():
+                if rng.random() < 0.95:
+                    take(ingest, body_of(rank_report(one, rows=one.rows[sent[one.rank] :])))
+                    sent[one.rank] = len(one.rows)
+            accounts._cached.clear()
+            live_fold = accounts.account("r1", processes[0].now_ns) and accounts._lives["r1"]
+            if at % 2:
+                asyncio.run(snapshots.write("r1", live_fold))
+        take(
+            ingest,
+            *(body_of(rank_report(one.killed() if point is None else one.finished())) for one in processes),
+        )
+        start = processes[0].now_ns / 1e9 + 30
+    return ingest, processes[0].now_ns
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+@pytest.mark.parametrize("seed", range(4))
+def test_windows_between_states_stay_exact_when_thinned(ledger, used, monkeypatch, seed):
+    """And all others have the resolution of the rows that are left."""
+    monkeypatch.setattr(compaction, "SEGMENT_ROWS", 2)
+    rng = random.Random(seed)
+    ingest, now_ns = reported(rng, ledger)
+    run = ingest._store.runs["r1"]
+    whole = account_of(ledger, Past(run, now_ns, 60 * 10**9, STALE), (None, None))
+    past = Past(run, now_ns, 60 * 10**9, STALE, whole.planned)
+    ends = {
+        (key, row.step): row.end_ns
+        for one in ledger.processes("r1")
+        for key in [one.identity.attempt]
+        for row in ledger.rows(one.identity)
+    }
+    exact = []
+    states, facts = States(ledger, past.run), past.facts((None, None))
+    last = segments.border_of(next(ledger.segments("r1"))).numbers
+    for at, rows in enumerate(ledger.segment_rows("r1")):
+        border = segments.border_of(ledger.segment("r1", rows), last)
+        if states.engine(at, facts) is not None and border.spans is not None:
+            low, high = border.spans[newest := max(border.spans)]
+            exact.append((rows, ends[newest, low], ends[newest, high]))
+    windows = [(one[1], other[2]) for one in exact for other in exact if one[0] < other[0]]
+    some = [tuple(sorted(rng.randrange(whole.start_ns, whole.end_ns) for _ in range(2))) for _ in range(9)]
+    want = {window: account_of(ledger, past, window) for window in (*windows, *some)}
+
+    close_and_thin(ledger, now_ns)
+    left = [one for one in exact if one[0] in ledger.segment_rows("r1")]
+    assert 2 <= len(left) < len(exact) and closed_runs.is_thinned(ledger, "r1")
+    used.clear()
+    for one in left:
+        for other in left:
+            if one[0] < other[0]:
+                window = one[1], other[2]
+                assert_equal(account_of(ledger, past, window), want[window])
+    assert used and None not in used
+    for window in some:
+        found = account_of(ledger, past, window)
+        for mine, theirs in zip(found.ranks, want[window].ranks, strict=True):
+            assert sum(mine.states) == sum(theirs.states) == mine.wall_ns
+            assert abs(mine.productive_ns - theirs.productive_ns) < ns(140)
+
+
+def close_and_thin(ledger, now_ns: int) -> None:
+    closed_runs.close_run(ledger, "r1", closed_runs.state_of(ledger, "r1"), now_ns, {})
+    for _ in compaction.Compaction(ledger).work(now_ns + 8 * compaction.DAY_NS):
+        pass

@@ -94,17 +94,27 @@ def has_wrong_rows(values: np.ndarray) -> bool:
     return bool(step_columns.wrong_rows(as_columns(values)).any())
 
 
-def thinned(values: np.ndarray, seconds: int, named: Iterable[int], ends: Iterable[int]) -> np.ndarray:
+def thinned(
+    values: np.ndarray,
+    seconds: int,
+    named: Iterable[int],
+    ends: Iterable[int],
+    spans: Iterable[tuple[int, int]] = (),
+) -> np.ndarray:
     """The rows without those for which a later one of the same minute (`seconds`) stands.
 
     Rows are cumulative, so what is lost is resolution, not time. Kept are also the rows numbered `ends`, a process's
-    first and last, and those of the steps `named` by checkpoints, after which an attempt may have resumed.
+    first and last, those of the steps `named` by checkpoints, after which an attempt may have resumed, and those from
+    the one before the first to the last step of each of `spans`.
     """
     period = values[END] // (seconds * 10**9)
     keep = np.ones(len(period), bool)
     keep[:-1] = period[1:] != period[:-1]
     for column, kept in ((NUMBER, ends), (STEP, named)):
         keep |= np.isin(values[column], np.fromiter(kept, np.int64))
+    lows, highs = np.array([(-1, -1), *sorted(spans)], np.int64).T
+    step = values[STEP]
+    keep |= step <= np.maximum.accumulate(highs)[lows.searchsorted(step + 1, side="right") - 1]
     return values[:, keep]
 
 

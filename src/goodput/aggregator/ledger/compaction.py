@@ -3,18 +3,21 @@
 A run is closed when its account was stored (closed_runs.py), so thinning changes no figure of it. Blocks are read and
 encoded without a transaction; then one short transaction replaces them, and does nothing if one of them
 is gone. So ingest hardly waits, readers see each row once, and several programs may compact at once.
+
+Every step around the end of a segment is kept, so that an account of a window is the difference of two segments and the
+few thinned rows beside them. Segments that are closer to each other than SEGMENT_ROWS of these rows are dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, fields
 from itertools import chain, groupby, islice
 
 import sqlalchemy as sql
 
 from goodput.aggregator import records
-from goodput.aggregator.ledger import blocks, closed_runs
+from goodput.aggregator.ledger import blocks, closed_runs, segments
 from goodput.aggregator.ledger.block_reader import KEY, PROCESS_ID, stored_blocks
 from goodput.aggregator.ledger.database import insert
 from goodput.aggregator.ledger.ledger import Ledger
@@ -27,6 +30,7 @@ MERGED_AT_ONCE = 8
 # A larger process is thinned in parts of some 6 MB.
 THIN_ROWS = 32 * records.BLOCK_ROWS_MAX
 DAY_NS = 86_400 * 10**9
+SEGMENT_ROWS = 32
 # Processes whose blocks are looked through for small ones at a time.
 SEARCHED_MAX = 1000
 # Processes whose appended rows are counted.
@@ -139,26 +143,59 @@ class Compaction:
     def _thin_run(self, run: str, state: bytes, tier: int) -> Iterator[None]:
         if not closed_runs.is_closed(self.ledger, run):
             return
-        of_run = sql.select(_processes.c.id).where(_processes.c.run == run).order_by(_processes.c.id)
         named = self._checkpoint_steps(run)
-        for process in self.ledger.fetch(of_run).scalars().all():
+        spans = yield from self._thin_segments(run, tier)
+        for process, number in self.ledger.attempt_numbers(run).items():
             due = [one for one in self._listed(process) if one.tier < tier]
             if due:
                 ends = (min(one.first for one in due), max(one.last for one in due))
                 for part in _parts(due):
-                    self._thin(process, part, tier, named, ends)
+                    self._thin(process, part, tier, named, ends, spans.get(number, []))
                     yield
         with self.ledger.transaction() as connection:
             done = _closed.update().where(_closed.c.run == run, _closed.c.state == state)
             connection.execute(done.values(tier=tier))
 
+    def _thin_segments(self, run: str, tier: int) -> Generator[None, None, dict[int, list[tuple[int, int]]]]:
+        """Drop segments that are closer to a later one than SEGMENT_ROWS rows of a tier, or at whose end ranks are too far
+        apart, but not the newest, from which a run goes on. Returns by attempt number the steps around the ends of others.
+        """
+        spans: dict[int, list[tuple[int, int]]] = {}
+        dropped: list[int] = []
+        before_ns, last = None, None
+        for rows in reversed(self.ledger.segment_rows(run)):
+            body = self.ledger.segment(run, rows)
+            border = None if body is None else segments.border_of(body, last)
+            yield
+            if border is None:
+                continue
+            last = last or border.numbers
+            is_apart = before_ns is None or border.end_ns <= before_ns - SEGMENT_ROWS * tier * 10**9
+            if is_apart and border.spans is not None:
+                for number, span in border.spans.items():
+                    spans.setdefault(number, []).append(span)
+            elif before_ns is not None:
+                dropped.append(rows)
+                continue
+            before_ns = border.end_ns
+        if dropped:
+            with self.ledger.transaction() as connection:
+                segments.drop(connection, run, dropped)
+        return spans
+
     def _thin(
-        self, process: int, part: list[sql.Row], tier: int, named: list[int], ends: tuple[int, int]
+        self,
+        process: int,
+        part: list[sql.Row],
+        tier: int,
+        named: list[int],
+        ends: tuple[int, int],
+        spans: list[tuple[int, int]],
     ) -> None:
         stored = stored_blocks(self.ledger.fetch, [one.id for one in part])
         if len(stored) == len(part):
             values = blocks.in_order(blocks.decode(stored))
-            kept = blocks.thinned(values, tier, named, ends)
+            kept = blocks.thinned(values, tier, named, ends, spans)
             columns = blocks.block_columns(kept, tier)
             thinned = values.shape[1] - kept.shape[1]
             counts = Counts(0, len(part), thinned, _freed(stored, columns))

@@ -237,6 +237,13 @@ class Ledger:
         with self._errors():
             return [_report_decoder.decode(report) for report in self.fetch(query).scalars()]
 
+    def attempt_numbers(self, run: str) -> dict[int, int]:
+        """The number of the attempt that each process of a run is, by its id."""
+        query = sql.select(_processes.c.id, _processes.c.report).where(_processes.c.run == run)
+        with self._errors():
+            found = self.fetch(query.order_by(_processes.c.id))
+            return {id: _report_decoder.decode(report).identity.attempt for id, report in found}
+
     def ends(self, run: str) -> dict[schema.StackRequest, EndMark]:
         """The end marks of the run's processes."""
         found = self.fetch(sql.select(_end_marks).where(_end_marks.c.run == run))

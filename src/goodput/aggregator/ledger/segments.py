@@ -7,18 +7,21 @@ row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import sqlalchemy as sql
 
 from goodput.aggregator.ledger.database import insert
 from goodput.aggregator.ledger.migrations.versions import version_5
+from goodput.columns.snapshot import SnapshotError, decode
 
 Key = tuple[int, int]  # (rank, attempt number)
 # Of one run.
 BYTES_MAX, COUNT_MAX = 256 << 20, 512
+# Steps by which ranks may differ at a segment from which windows go on where the other steps are thinned.
+SPAN_STEPS_MAX = 64
 
 _segments = version_5.segments
 _encoder = msgspec.msgpack.Encoder()
@@ -37,16 +40,53 @@ class Segment(NamedTuple):
         return sum(self.numbers.values())
 
 
+class Border(NamedTuple):
+    """Where a segment ends: the last end of a row, its last numbers, and by attempt number the steps from the last one that
+    was compared up to the last one that any rank has. A window that begins or ends here needs their rows. `spans` is None
+    where these steps are too many, or a rank was so late with its own that they do not count in what follows.
+    """
+
+    end_ns: int
+    numbers: dict[Key, int]
+    spans: dict[int, tuple[int, int]] | None
+
+
+def border_of(body: bytes, last: Mapping[Key, int] | None = None) -> Border | None:
+    """Where the segment of this body ends; None for a body that cannot be used. `last` are the last numbers of the run."""
+    try:
+        state = decode(body)
+    except SnapshotError:
+        return None
+    settled: dict[int, int] = {}
+    for (number, _), step in cast(Any, state.groups).settled.items():
+        settled[number] = min(step, settled.get(number, step))
+    spans = {number: (step, step) for number, step in settled.items()}
+    end_ns, numbers, is_late = 0, state.numbers(), False
+    for key, fold in state.folds.items():
+        if fold.steps:
+            low, high = spans.get(key[1], (-1, -1))
+            is_late |= fold.top_step < low and fold.number < (last or numbers).get(key, 0)
+            spans[key[1]] = low, max(high, fold.top_step)
+            end_ns = max(end_ns, fold.last_end_ns)
+    is_wide = any(high - low > SPAN_STEPS_MAX for low, high in spans.values())
+    return Border(end_ns, numbers, None if is_late or is_wide else spans)
+
+
+def drop(connection: sql.Connection, run: str, rows: Collection[int]) -> None:
+    """Drop the segments of a run with so many rows each."""
+    connection.execute(_segments.delete().where(_segments.c.run == run, _segments.c.rows.in_(rows)))
+
+
 def put(connection: sql.Connection, segment: Segment) -> None:
     """Store a segment in place of one of as many rows, and drop older ones that are too close to each other."""
     of_run = _segments.c.run == segment.run
     found = connection.execute(sql.select(_segments.c.rows, _segments.c.bytes).where(of_run))
     stored, rows = {one.rows: one.bytes for one in found}, segment.rows()
     sizes = {**stored, rows: len(segment.body)}
-    if segment.replaces != rows:
+    if segment.replaces is not None and segment.replaces != rows:
         sizes.pop(segment.replaces, None)
     gone = stored.keys() - kept(sizes) | {rows}
-    connection.execute(_segments.delete().where(of_run, _segments.c.rows.in_(gone)))
+    drop(connection, segment.run, gone)
     values = {"run": segment.run, "rows": rows, "bytes": len(segment.body)}
     values |= {"numbers": _encoder.encode(segment.numbers), "body": segment.body}
     connection.execute(insert(connection.dialect.name, _segments).on_conflict_do_nothing(), [values])
