@@ -32,21 +32,21 @@ def test_fold_memory_does_not_grow_with_steps():
         fold = folded(one).folds[0, 1]
         return len(pickle.dumps([value for name, value in vars(fold).items() if name != "attempt"]))
 
-    # After 512 steps the median is fixed and the lengths are dropped.
+    # After 64 steps the median is fixed and the lengths are dropped.
     assert abs(size(6000) - size(600)) < 200
 
 
-def test_first_step_is_compared_with_the_median_of_512():
+def test_first_step_is_compared_with_the_median_of_64():
     """Its excess is over the median of the steps after it, in whatever portions they came; those wait as 4 bytes each."""
     rng = random.Random(2)
-    for count in (1, 2, 7, 100, 511, 512, 700):
+    for count in (1, 2, 7, 40, 63, 64, 100):
         steps = [1 + rng.random() for _ in range(count)]
         one = Process().step(forward=9)
         for seconds in steps:
             one.step(forward=seconds)
         engine = folded(one)
-        assert sum(memoryview(own).nbytes for own in engine.folds[0, 1]._others) <= 8 * min(count, 511)
-        lengths = [row.end_ns - row.start_ns for row in one.rows][1:513]
+        assert sum(memoryview(own).nbytes for own in engine.folds[0, 1]._others) <= 8 * min(count, 63)
+        lengths = [row.end_ns - row.start_ns for row in one.rows][1:65]
         assert engine.finish().gpu_ns()[INDEX["compile"]] == ns(9) - int(median(lengths))
 
 

@@ -117,8 +117,8 @@ def test_generated_logs_cover_every_case():
     assert min(seen.values()) >= 10, seen
 
 
-@pytest.mark.parametrize(("first", "then"), [(100, 600), (300, 400)])
-def test_first_step_is_compared_with_next_512(tmp_path, first, then):
+@pytest.mark.parametrize(("first", "then"), [(12, 75), (37, 50)])
+def test_first_step_is_compared_with_next_64(tmp_path, first, then):
     """The median of fewer steps would be the first length, of all steps the second."""
     lines, at = ['{"kind":"attempt","time":0,"rank":0,"attempt":1}'], 0
     for step, ms in enumerate([100, *[16] * first, *[20] * then]):
@@ -127,7 +127,7 @@ def test_first_step_is_compared_with_next_512(tmp_path, first, then):
         lines.append(f'{{"kind":"step",{place},"seconds":{ms / 1000},"phases":{{"forward":{ms / 1000}}}}}')
     found = replayed(tmp_path / "log", lines)
     assert_agrees(found, account("\n".join(lines), STALL_SECONDS))
-    assert document(found)["states"]["compile"] == {100: 0.08, 300: 0.084}[first]
+    assert document(found)["states"]["compile"] == {12: 0.08, 37: 0.084}[first]
 
 
 def test_rank_beyond_the_world_is_expected(tmp_path):

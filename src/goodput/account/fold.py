@@ -45,8 +45,9 @@ _UNPLANNED = tuple(i for i in range(len(STATES)) if i not in _PLANNED)
 _BEFORE_STEPS = tuple(
     i for i in range(len(STATES)) if STATES[i] not in ("restore", "compile", "rollout", "stall")
 )
-# Steps after the first that its excess is measured against; more would hardly change the median.
-OTHERS_MAX = 512
+# Steps after the first that its excess is measured against: more would hardly change the median, and they take 8 bytes each
+# until there are so many.
+OTHERS_MAX = 64
 
 
 class Fold:
@@ -383,7 +384,7 @@ class Fold:
         if self._usual is not None:
             return
         usual, work = self._others
-        lacking = OTHERS_MAX - len(usual)
+        lacking = max(OTHERS_MAX - len(usual), 0)  # a state that an earlier version stored may have more
         self._others = usual, work = ascending(lengths[:lacking], usual), ascending(works[:lacking], work)
         if len(lengths) >= lacking:
             self._usual, self._others = (median(usual), median(work)), (array("I"), array("I"))

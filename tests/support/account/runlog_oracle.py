@@ -262,7 +262,7 @@ def judge(life: Life, lives, points, provisional, threshold: int, blamed) -> Non
 def first_excess(life: Life) -> None:
     if len(life.steps) < 2:
         return
-    others = life.steps[1:513]
+    others = life.steps[1:65]
     first = life.steps[0]["in"]
     work = lambda states: states["productive"] + states["unattributed"]  # noqa: E731
     excess = life.steps[0]["length"] - int(median(step["length"] for step in others))
