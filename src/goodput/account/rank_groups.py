@@ -6,7 +6,7 @@ communication is the smallest of a step's ranks; the culprit of a step is the ra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 
 from goodput.account.attempts import Attempt
 from goodput.account.fold import Fold
@@ -24,7 +24,7 @@ class Groups:
 
     def __init__(self, folds: Mapping[Key, Fold]):
         self.folds = folds
-        self.onsets: dict[Key, Onset] = {}
+        self.onsets: MutableMapping[Key, Onset] = {}
         self.members: dict[tuple[int, str], list[Key]] = {}
         self._group: dict[Key, tuple[int, str]] = {}
         self.settled: dict[tuple[int, str], int] = {}  # by group, the last compared step
@@ -195,8 +195,13 @@ class Groups:
         for ranks in peers.values():
             found = hits([own for _, _, _, own, _ in ranks])
             for (key, *_), hit, beside in zip(ranks, found.slowest, found.beside, strict=True):
-                onset = self.onsets.setdefault(key, Onset())
+                onset = self.onsets.get(key) or Onset()
                 onset.note(step, hit, found.chance, beside, found.chance_beside)
+                self.onsets[key] = onset
+
+    def slow_keys(self) -> list[Key]:
+        """The attempts whose ranks are slow now."""
+        return [key for key, onset in self.onsets.items() if onset.slow]
 
     def _move(self, member: tuple, straggler_ns: int, bubble_ns: int = 0) -> int:
         """Move a rank's communication to other states, in proportion if only a part of the step is in the window."""

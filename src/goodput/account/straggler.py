@@ -57,7 +57,7 @@ class Straggler:
     stages: dict[int, int] = field(default_factory=dict)  # by rank, of a pipeline
     caused_in_group_ns: dict[int, int] = field(default_factory=dict)  # of `caused_ns`, in its own group
     stage_caused_ns: dict[int, int] = field(default_factory=dict)  # by a stage, not by one of its ranks
-    onsets: dict[Key, Onset] = field(default_factory=dict)
+    onsets: Mapping[Key, Onset] = field(default_factory=dict)
     phases: Mapping[Key, PhaseTimes] = field(default_factory=dict)
     phases_before: Mapping[Key, PhaseTimes] = field(
         default_factory=dict
@@ -403,9 +403,11 @@ def sum_stragglers(groups: Groups) -> Straggler:
 def end_onsets(groups: Groups, keys: list[Key]) -> None:
     """End those of attempts that were followed by another; `keys` are all attempts, in order."""
     newest = dict(keys)
-    for (rank, number), onset in groups.onsets.items():
-        if onset.slow and number != newest[rank]:
+    for rank, number in groups.slow_keys():
+        if number != newest[rank]:
+            onset = groups.onsets[rank, number]
             onset.end(groups.folds[rank, number].top_step)
+            groups.onsets[rank, number] = onset
 
 
 def add_caused(result: Straggler, rank: int, fold: Fold) -> None:

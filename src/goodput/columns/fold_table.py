@@ -174,10 +174,9 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
 
     def add_to(self, name: str, at: np.ndarray, more: np.ndarray) -> None:
         """Add to numbers that are kept as objects."""
-        numbers = self.objects[name]
-        for one, number in zip(at.tolist(), more.tolist(), strict=True):
-            if number:
-                numbers[one] += number
+        numbers, some = self.objects[name], np.flatnonzero(more)
+        for one, number in zip(at[some].tolist(), more[some].tolist(), strict=True):
+            numbers[one] += number
 
     def follow(self, at: np.ndarray, criteria: Sequence[Criteria]) -> bool:
         """Fold.fits and Fold.follow of these rows; False where one does not fit, and then none follows."""

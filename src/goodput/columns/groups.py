@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from itertools import pairwise
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
 from goodput.account.rank_groups import Groups, Key
-from goodput.account.slow_ranks.onset import HIT_RATIO_MIN, SPREADS_MIN, Onset
+from goodput.account.slow_ranks.onset import HIT_RATIO_MIN, SPREADS_MIN
 from goodput.columns.fold_table import UNKNOWN, FoldTable
-from goodput.slices import AT_A_TIME, Slices, result_of
+from goodput.columns.onsets import OnsetColumns
+from goodput.slices import Slices, result_of
 
 
 class Compared(NamedTuple):
@@ -76,13 +78,16 @@ class ColumnGroups(Groups):
     """Groups that also take many steps at once. Steps are settled by `sweeping`, `sweep` and `flushing` alone."""
 
     folds: FoldTable  # type: ignore[assignment]
+    onsets: OnsetColumns  # type: ignore[assignment]
 
     def __init__(self, folds):
         self._columns: list[tuple[list[Key], np.ndarray, Compared]] = []  # keys, place among them by entry
         # Rows of several steps: keys, place among them by entry, and how many steps each has.
         self._several: list[tuple[list[Key], np.ndarray, np.ndarray, Compared]] = []
         self._single: list[tuple] = []  # (key, step, count, *compared)
+        self._swept: list[int | None] = []  # by group, the first step that was not passed at the last sweep
         super().__init__(folds)
+        self.onsets = OnsetColumns(self.folds.places)
 
     def find_members(self) -> None:
         super().find_members()
@@ -99,7 +104,7 @@ class ColumnGroups(Groups):
         """An independent copy, over a copy of the folds."""
         other = copy(self)
         other.folds = folds
-        other.onsets = {key: onset.copy() for key, onset in self.onsets.items()}
+        other.onsets = self.onsets.copy()
         other.settled, other._passed = dict(self.settled), dict(self._passed)
         other.stage_caused_ns = dict(self.stage_caused_ns)
         for name in ("_columns", "_several", "_single"):
@@ -194,9 +199,11 @@ class ColumnGroups(Groups):
 
     def _low(self, group: tuple[int, str]) -> int | None:
         members = self.members[group]
-        at = self.folds.rows(members)
-        going = [self._passed.get(members[place], -1) for place in np.flatnonzero(~self.folds.exhausted[at])]
-        return min(going, default=None)
+        exhausted = self.folds.exhausted[self.folds.rows(members)].tolist()
+        return min(
+            [self._passed.get(key, -1) for key, one in zip(members, exhausted, strict=True) if not one],
+            default=None,
+        )
 
     def _taken(self) -> set[int]:
         waiting = {number for keys, *_ in (*self._columns, *self._several) for _, number in keys}
@@ -206,10 +213,12 @@ class ColumnGroups(Groups):
         result_of(self._sweeping())
 
     def _sweeping(self) -> Slices[None]:
-        entries = self._gathered()
-        yield
         # Where all ranks have ended nothing will come any more.
         lows = [self._low(group) for group in self._groups]
+        if lows == self._swept:
+            return
+        entries, self._swept = self._gathered(), lows
+        yield
         low = np.array([1 << 62 if one is None else one for one in lows], np.int64)
         is_over = np.array([one is None for one in lows], bool)
         ready = ~self._is_held(entries) & ((entries.step < low[entries.group]) | is_over[entries.group])
@@ -236,11 +245,10 @@ class ColumnGroups(Groups):
             return Entries([np.zeros(0, np.int64)] * 8)
         rank, step, count, *rest = (np.concatenate(part) for part in zip(*parts, strict=True))
         columns = [group_of[rank], rank, step, count, *rest]
-        keys = [rank, count, step, columns[0]]
-        order = np.lexsort(keys)
-        if np.logical_and.reduce([np.diff(key[order]) == 0 for key in keys]).any():
+        order, is_repeated = _order(columns[0], step, count, rank)
+        if is_repeated:
             # A rank that has repeated a step: in the order in which `Groups` compares them.
-            order = np.lexsort([*rest[::-1], *keys])
+            order = np.lexsort([*rest[::-1], rank, count, step, columns[0]])
         return Entries([column[order] for column in columns])
 
     def _put_back(self, entries: Entries) -> None:
@@ -264,6 +272,7 @@ class ColumnGroups(Groups):
 
     def _settling(self, entries: Entries) -> Slices[None]:
         """Compare all steps of these entries, in slices."""
+        self.onsets.take_places(self.folds.places)
         yield
         staged = np.array([number in self.pipelines for number, _ in self._groups], bool)[entries.group]
         if staged.any():
@@ -306,6 +315,9 @@ class ColumnGroups(Groups):
         for name in ("caused_ns", "caused_in_group_ns"):
             self.folds.add_to(name, at, sums[1])
 
+    def slow_keys(self) -> list[Key]:
+        return self.onsets.slow_keys()
+
     def _note_waited(self, entries: Entries, waited: np.ndarray) -> None:
         """Called with the ns of each entry's communication that were waiting for others. For subclasses."""
 
@@ -313,20 +325,25 @@ class ColumnGroups(Groups):
         """Note for each rank in which steps it was slow, see onset.hits."""
         if not len(entries):
             return
-        few, half = np.maximum(1, entries.sizes // 8), entries.sizes // 2
-        chances = few / entries.sizes, np.where(half > few, half / entries.sizes, 1.0)
         order = np.argsort(entries.rank, kind="stable")
-        columns = (entries.step, *_hits(entries), *map(entries.by_step, chances))
-        steps, slowest, beside, chance, chance_beside = (column[order].tolist() for column in columns)
-        rank, size = entries.rank[order], entries.by_step(entries.sizes)[order]
-        # A rank's steps in groups of one size together.
-        edges = np.flatnonzero((np.diff(rank) != 0) | (np.diff(size) != 0)) + 1
-        for at, (low, high) in enumerate(pairwise([0, *edges.tolist(), len(rank)])):
-            if at % AT_A_TIME == 0:
-                yield
-            onset = self.onsets.setdefault(self._keys[rank[low]], Onset())
-            hits = slowest[low:high], beside[low:high]
-            onset.note_steps(steps[low:high], *hits, chance[low], chance_beside[low])
+        columns = (entries.rank, entries.step, *_hits(entries), entries.by_step(entries.sizes))
+        rank, *rest = (column[order] for column in columns)
+        yield
+        self.onsets.note(self.folds.rows(self._keys)[rank], *rest)
+
+
+def _order(*keys: np.ndarray) -> tuple[np.ndarray, bool]:
+    """The order of entries by these keys, the first of which counts most, and whether two entries have the same."""
+    # As digits of one number, where they fit, they are sorted in a third of the time.
+    lows, spans = [int(key.min()) for key in keys], [int(np.ptp(key)) + 1 for key in keys]
+    if prod(spans) < 1 << 62 and min(spans) > 0:
+        number = keys[0] - lows[0]
+        for key, low, span in zip(keys[1:], lows[1:], spans[1:], strict=True):
+            number = number * span + (key - low)
+        order = np.argsort(number, kind="stable")
+        return order, bool((np.diff(number[order]) == 0).any())
+    order = np.lexsort(keys[::-1])
+    return order, bool(np.logical_and.reduce([np.diff(key[order]) == 0 for key in keys]).any())
 
 
 def _hits(entries: Entries) -> tuple[np.ndarray, np.ndarray]:

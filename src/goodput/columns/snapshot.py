@@ -29,6 +29,7 @@ from goodput.columns.attempts import ColumnAttempt
 from goodput.columns.engine import ColumnEngine
 from goodput.columns.fold_table import FoldTable
 from goodput.columns.groups import ColumnGroups, Compared
+from goodput.columns.onsets import OnsetColumns
 
 # Raise it whenever a fold of the same rows has another result: then all rows are folded anew.
 VERSION = 1
@@ -73,6 +74,7 @@ FOLD_DERIVED = {"attempt", "planned"}
 GROUPS_DERIVED = {
     *("folds", "members", "_group", "late", "_waiting", "_groups", "_place", "_keys", "_rank"),
     "_several",  # put with `_single`
+    "_swept",
 }
 
 _Fold, _Groups, _Lengths = (
@@ -129,6 +131,7 @@ class FoldState(Struct, array_like=True):
             fold._others = lengths, works
         engine.groups = ColumnGroups(engine.folds)
         engine.groups.__dict__.update(zip(GROUPS, _values(self.groups, GROUPS), strict=True))
+        engine.groups.onsets = OnsetColumns(engine.folds.places, self.groups.onsets)
         return engine
 
     def lengths(self) -> StepLengths:
@@ -194,6 +197,8 @@ def _row_facts(fold: Fold) -> RowFacts:
 def _encode_other(value: object) -> object:
     if isinstance(value, np.ndarray):
         return value.astype("<i8").tobytes()
+    if isinstance(value, OnsetColumns):
+        return dict(value)
     if isinstance(value, PeakThroughput):
         return [getattr(value, name) for name in PeakThroughput.__slots__]
     if isinstance(value, array):

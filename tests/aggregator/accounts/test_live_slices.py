@@ -18,13 +18,13 @@ from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.live import NeedsHistory
 from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.ingest.store import Store
-from goodput.columns import finish, fold, groups
+from goodput.columns import finish, fold
 
 
 @pytest.fixture(autouse=True)
 def one_at_a_time(monkeypatch):
     """Every attempt and every rank is a slice of its own."""
-    for module in (facts, groups, live, finish):
+    for module in (facts, live, finish):
         monkeypatch.setattr(module, "AT_A_TIME", 1)
     monkeypatch.setattr(fold, "ATTEMPTS_AT_ONCE", 1)
     monkeypatch.setattr(fold, "ROWS_AT_ONCE", 3)

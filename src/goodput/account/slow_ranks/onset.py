@@ -82,21 +82,27 @@ class Onset:
         if self.sum <= 0:
             self.sum, self.began = 0.0, step
         if self.slow:
+            # A hit beside others tells as much as its own chance.
             self.sum -= (
-                _ratio(False, chance)
-                if not (hit or beside)
-                else _ratio(True, chance if hit else chance_beside)
+                log_ratio(True, chance if hit else chance_beside)
+                if hit or beside
+                else log_ratio(False, chance)
             )
+        else:
+            self.sum += log_ratio(hit, chance)
+            if chance_beside < 1:
+                if self.sum_beside <= 0:
+                    self.sum_beside, self.began_beside = 0.0, step
+                self.sum_beside += log_ratio(beside, chance_beside)
+        self.change(alarm)
+
+    def change(self, alarm: float) -> None:
+        """Begin or end a stretch where a sum has reached `alarm`."""
+        if self.slow:
             if self.sum >= alarm:
                 self._close(self.began - 1)
                 self.slow, self.sum = False, 0.0
-            return
-        self.sum += _ratio(hit, chance)
-        if chance_beside < 1:
-            if self.sum_beside <= 0:
-                self.sum_beside, self.began_beside = 0.0, step
-            self.sum_beside += _ratio(beside, chance_beside)
-        if self.sum >= alarm:
+        elif self.sum >= alarm:
             self._begin(self.began)
         elif self.sum_beside >= alarm:
             self._begin(self.began_beside)
@@ -129,7 +135,7 @@ class Onset:
         self.slow, self.sum, self.sum_beside = True, 0.0, 0.0
 
 
-def _ratio(hit: bool, chance: float) -> float:
+def log_ratio(hit: bool, chance: float) -> float:
     """The log-likelihood ratio of one step."""
     slow = (1 + chance) / 2
     return log(slow / chance) if hit else log((1 - slow) / (1 - chance))

@@ -23,6 +23,7 @@ from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.columns.engine import ColumnEngine
 from goodput.columns.groups import ColumnGroups, Entries
+from goodput.columns.onsets import OnsetColumns
 from goodput.columns.snapshot import FoldState, SnapshotError, decode
 from goodput.slices import Slices, result_of
 
@@ -280,7 +281,8 @@ class _WindowGroups(ColumnGroups):
         self._put_back(self._held_entries)
         self._put_back(entries.part(~is_old))
         self.settled, self._passed = dict(later.settled), dict(later._passed)
-        self.onsets = {key: self._since(key, onset) for key, onset in later.onsets.items()}
+        onsets = {key: self._since(key, onset) for key, onset in later.onsets.items()}
+        self.onsets = OnsetColumns(self.folds.places, onsets)
         self._new, self._left = len(entries), 0
 
     def _since(self, key: Key, onset):

@@ -40,7 +40,7 @@ def decoded_account(ledger: Ledger, run: str) -> Account | None:
 def _storable(account: Account) -> Account:
     """Without columns, and without what an alert compares ranks by, which none does once a run is over."""
     straggler = account.straggler
-    plain = {name: dict(getattr(straggler, name)) for name in ("own_ns", "phases", "phases_before")}
+    plain = {name: dict(getattr(straggler, name)) for name in ("own_ns", "onsets", "phases", "phases_before")}
     return replace(account, ranks=list(account.ranks), straggler=replace(straggler, comparable=None, **plain))
 
 
