@@ -22,19 +22,19 @@ def is_cut(attempt: Attempt) -> bool:
 
 
 def states_of(attempt: Attempt, fold) -> list[int]:
-    """A finished fold's ns per state."""
-    return add_launch(attempt, fold.compute_ns, list(map(add, fold.kept, fold.rest)))
+    """A finished fold's ns per state, its idle time in `launch`."""
+    states = list(map(add, fold.kept, fold.rest))
+    moved = idle_part(attempt, fold.compute_ns, states[_PRODUCTIVE])
+    states[_PRODUCTIVE] -= moved
+    states[_LAUNCH] += moved
+    return states
 
 
-def add_launch(attempt: Attempt, compute_ns: int, states: list[int]) -> list[int]:
-    """Move idle time to `launch`. `compute_ns` is all compute of the attempt, in whatever state it counts."""
+def idle_part(attempt: Attempt, compute_ns: int, productive_ns: int) -> int:
+    """The part of `productive_ns` that is idle. `compute_ns` is all compute of the attempt, in whatever state it counts."""
     covered = attempt.hardware.get("compute_ns", 0)
     idle = min(attempt.hardware.get("idle_ns", 0), covered)
-    if idle:
-        moved = states[_PRODUCTIVE] * idle // max(covered, compute_ns)
-        states[_PRODUCTIVE] -= moved
-        states[_LAUNCH] += moved
-    return states
+    return productive_ns * idle // max(covered, compute_ns) if idle else 0
 
 
 def energy_mj(attempt: Attempt, counted_ns: int) -> int | None:

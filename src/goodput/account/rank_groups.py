@@ -85,9 +85,12 @@ class Groups:
         self.late |= not first and self.folds[key].top_step <= step <= self.settled.get(group, -1)
         self._wait(group, step, count, key, compared)
         if not first:
-            self._passed[key] = step
+            self._note_passed(key, step)
             self._new += 1
             self._sweep_if_due()
+
+    def _note_passed(self, key: Key, step: int) -> None:
+        self._passed[key] = step
 
     def _is_due(self) -> bool:
         return self._new >= SWEEP_ENTRIES and self._new >= 2 * self._left

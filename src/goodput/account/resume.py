@@ -72,7 +72,9 @@ def kept_until(run: Run, points: dict[int, int | None], down: bool) -> dict[tupl
     for rank, number in run.attempts:
         numbers.setdefault(number, []).append(rank)
     for number in sorted(numbers, reverse=True):
-        for rank in numbers[number]:
+        if not own:
+            limits.update(((rank, number), limit) for rank in numbers[number])
+        for rank in numbers[number] if own else ():
             over_ns = _end_with_slack_ns(run.attempts[rank, number])
             limits[rank, number] = min(limit, own.get(rank, KEEP_ALL), later.lowest(over_ns))
         point = points.get(number)

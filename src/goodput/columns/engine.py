@@ -76,8 +76,8 @@ class ColumnEngine(Engine):
         return other
 
     def _settling(self, tails: dict[Key, list[int]] | None) -> Slices[None]:
-        keys, firsts = yield from finishing(self, tails, vector())
-        self.groups.add_firsts(keys, firsts)
+        at, firsts = yield from finishing(self, tails, vector())
+        self.groups.add_firsts(at, firsts)
         yield from self.groups.flushing()
 
     def sum_folds(self) -> FoldSums:

@@ -31,8 +31,9 @@ from goodput.slices import AT_A_TIME, Slices
 
 def finishing(
     engine, tails: Mapping[Key, list[int]] | None, zero: list[int]
-) -> Slices[tuple[list[Key], Compared]]:
-    """Finish all folds of an engine with a table, in slices; returns the first steps that are to be compared."""
+) -> Slices[tuple[np.ndarray, Compared]]:
+    """Finish all folds of an engine with a table, in slices; returns the first steps that are to be compared, and of which
+    rows of the table they are."""
     table: FoldTable = engine.folds
     keys = list(table)
     at = table.rows(keys)
@@ -57,7 +58,7 @@ def finishing(
     compared = _settle_firsts(table, at[has_first])
     yield
     tail.settle(some)
-    return [keys[place] for place in has_first.tolist()], compared
+    return at[has_first], compared
 
 
 def _plain_firsts(

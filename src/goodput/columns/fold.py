@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from itertools import pairwise
 from operator import add
 
 import numpy as np
@@ -125,11 +124,14 @@ class _Steps:
     def _latest(self, end: np.ndarray, firsts: np.ndarray) -> np.ndarray:
         """The latest end so far in each attempt."""
         later = self.table.last_end_ns[self.at]
-        if (np.diff(end) >= 0).all() and (end[firsts] >= later).all():
+        is_earlier = np.append(False, np.diff(end) < 0)
+        is_earlier[firsts] = end[firsts] < later
+        if not is_earlier.any():
             return end
         found = end.copy()
-        for (low, high), least in zip(pairwise(self.begins), later, strict=True):
-            np.maximum.accumulate(np.maximum(end[low:high], least), out=found[low:high])
+        for place in np.unique(self.attempt[is_earlier]).tolist():
+            own = slice(self.begins[place], self.begins[place + 1])
+            np.maximum.accumulate(np.maximum(end[own], later[place]), out=found[own])
         return found
 
     def _charge(self, grown: np.ndarray, to_state: Sequence[int]) -> None:
@@ -215,7 +217,7 @@ def _by_state(phases: np.ndarray, to_state: Sequence[int]) -> dict[int, np.ndarr
 def _fold_alike(engine, to_state: tuple[int, ...], parts: list[tuple[Key, np.ndarray]]) -> None:
     keys, table = [key for key, _ in parts], engine.folds
     at = table.rows(keys)
-    tops = table.top_step[at].tolist()
+    tops = table.top_step[at]
     steps = _Steps(table, at, to_state, [values for _, values in parts])
     kinds = steps.kinds()
     pieces = _Pieces(steps, kinds)
@@ -236,7 +238,7 @@ def _fold_alike(engine, to_state: tuple[int, ...], parts: list[tuple[Key, np.nda
         table[keys[place]].note_exhausted(step)
     chosen, compared = kinds == ORDINARY, steps.compared()
     engine.groups.take_times(keys, steps.times(chosen), Compared(*(one[chosen] for one in compared)))
-    engine.groups.add_columns(keys, tops, steps.begins, chosen, steps.count, compared)
+    engine.groups.add_columns(at, tops, steps.begins, chosen, steps.count, compared)
 
 
 class _Pieces:

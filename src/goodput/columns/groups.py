@@ -19,6 +19,8 @@ from goodput.columns.fold_table import UNKNOWN, FoldTable
 from goodput.columns.onsets import OnsetColumns
 from goodput.slices import Slices, result_of
 
+_NEVER = 1 << 62
+
 
 class Compared(NamedTuple):
     """Steps, or rows of several, each within its attempt's bound: parallel arrays of step indices and ns."""
@@ -81,20 +83,34 @@ class ColumnGroups(Groups):
     onsets: OnsetColumns  # type: ignore[assignment]
 
     def __init__(self, folds):
-        self._columns: list[tuple[list[Key], np.ndarray, Compared]] = []  # keys, place among them by entry
-        # Rows of several steps: keys, place among them by entry, and how many steps each has.
-        self._several: list[tuple[list[Key], np.ndarray, np.ndarray, Compared]] = []
+        self._columns: list[tuple[np.ndarray, Compared]] = []  # by entry the row of its attempt in the table
+        # Rows of several steps: the same, and how many steps each has.
+        self._several: list[tuple[np.ndarray, np.ndarray, Compared]] = []
+        self._passed_at = np.zeros(0, np.int64)  # by row of the table the last step that was added, or -1
         self._single: list[tuple] = []  # (key, step, count, *compared)
-        self._swept: list[int | None] = []  # by group, the first step that was not passed at the last sweep
+        self._swept = np.zeros(0, np.int64)  # by group, the first step that was not passed at the last sweep
         super().__init__(folds)
         self.onsets = OnsetColumns(self.folds.places)
 
     def find_members(self) -> None:
+        before = self._group
         super().find_members()
+        if self._group != before or not before:
+            self._number_members()
+
+    def _number_members(self) -> None:
+        """Number groups and keys, by which entries are sorted, and find them by the table's rows."""
         self._groups = sorted(self.members)
         self._place = {group: at for at, group in enumerate(self._groups)}
         self._keys = sorted(key for members in self.members.values() for key in members)
         self._rank = {key: at for at, key in enumerate(self._keys)}
+        self._row = self.folds.rows(self._keys)  # of each rank
+        self._rank_of, self._group_of = np.full((2, self.folds.used), -1, np.int64)
+        self._rank_of[self._row] = np.arange(len(self._keys))
+        self._group_of[self._row] = [self._place[self._group[key]] for key in self._keys]
+        self._row_of_members = [self.folds.rows(self.members[group]) for group in self._groups]
+        self._sizes = np.array(list(map(len, self._row_of_members)), np.int64)
+        self._swept = np.zeros(0, np.int64)
 
     def _attempts(self):
         table = self.folds
@@ -103,67 +119,87 @@ class ColumnGroups(Groups):
     def copy(self, folds: FoldTable) -> ColumnGroups:
         """An independent copy, over a copy of the folds."""
         other = copy(self)
-        other.folds = folds
-        other.onsets = self.onsets.copy()
-        other.settled, other._passed = dict(self.settled), dict(self._passed)
-        other.stage_caused_ns = dict(self.stage_caused_ns)
+        other.folds, other.onsets, other._passed_at = folds, self.onsets.copy(), self._passed_at.copy()
+        other.settled, other.stage_caused_ns = dict(self.settled), dict(self.stage_caused_ns)
         for name in ("_columns", "_several", "_single"):
             setattr(other, name, list(getattr(self, name)))
         return other
 
     def add_columns(
         self,
-        keys: list[Key],
-        tops: list[int],
+        at: np.ndarray,
+        tops: np.ndarray,
         begins: np.ndarray,
         chosen: np.ndarray,
         counts: np.ndarray,
         compared: Compared,
     ) -> None:
-        """Add the chosen rows of these attempts, in order; `begins` has each one's first and, last, their number.
+        """Add the chosen rows of the attempts in these rows of the table, in order.
 
-        `counts` has the steps of each row, `tops` are the attempts' highest steps before these.
+        `begins` has each one's first and, last, their number, `counts` the steps of each row, `tops` the attempts' highest
+        steps before these.
         """
-        groups = [self.group_of(key) for key in keys]
-        alone = [len(self.members[group]) < 2 for group in groups]
-        settled = np.array(
-            [-1 if one else self.settled.get(group, -1) for one, group in zip(alone, groups, strict=True)]
-        )
-        early = chosen & (compared.step <= np.repeat(settled, np.diff(begins)))
+        group, steps, firsts = self._group_of[at], compared.step, begins[:-1]
+        alone = self._sizes[group] < 2
+        settled = np.array([self.settled.get(self._groups[one], -1) for one in group.tolist()], np.int64)
+        settled[alone] = -1
+        early = chosen & (steps <= np.repeat(settled, np.diff(begins)))
         if early.any():
-            for low, high, top in zip(begins[:-1], begins[1:], tops, strict=True):
-                step = compared.step[low:high]
+            for low, high, top in zip(firsts, begins[1:], tops, strict=True):
+                step = steps[low:high]
                 tops_now = np.maximum.accumulate(np.maximum(step, top))
                 self.late |= bool((early[low:high] & (step == tops_now)).any())
-        steps, place = compared.step, np.repeat(np.arange(len(keys)), np.diff(begins))
-        for at, (key, group) in enumerate(zip(keys, groups, strict=True)):
-            own = steps[begins[at] : begins[at + 1]][chosen[begins[at] : begins[at + 1]]]
-            if not len(own):
-                continue
-            if alone[at]:
-                self.settled[group] = max(int(own.max()), self.settled.get(group, -1))
-            else:
-                self._passed[key] = int(own[-1])
-        chosen = chosen & ~np.array(alone)[place]
+        last = np.maximum.reduceat(np.where(chosen, np.arange(len(steps)), -1), firsts)
+        for place in np.flatnonzero(alone & (last >= 0)).tolist():
+            own = slice(begins[place], begins[place + 1])
+            self._settle_alone(int(group[place]), int(steps[own][chosen[own]].max()))
+        others = ~alone & (last >= 0)
+        self._note_rows_passed(at[others], steps[last[others]])
+        chosen = chosen & np.repeat(~alone, np.diff(begins))
+        rows = np.repeat(at, np.diff(begins))
         for is_several, some in enumerate((chosen & (counts == 1), chosen & (counts > 1))):
             if some.any():
                 own = Compared(*(one[some] for one in compared))
                 if is_several:
-                    self._several.append((keys, place[some], counts[some], own))
+                    self._several.append((rows[some], counts[some], own))
                 else:
-                    self._columns.append((keys, place[some], own))
+                    self._columns.append((rows[some], own))
         self._new += int(chosen.sum())
 
-    def add_firsts(self, keys: list[Key], firsts: Compared) -> None:
-        """Add the first step of each of these attempts, which comes late."""
-        groups = [self.group_of(key) for key in keys]
-        compared = [len(self.members[group]) > 1 for group in groups]
-        for group, is_compared, step in zip(groups, compared, firsts.step.tolist(), strict=True):
-            if not is_compared:
-                self.settled[group] = max(step, self.settled.get(group, -1))
-        place = np.flatnonzero(compared)
-        if len(place):
-            self._columns.append((keys, place, Compared(*(one[place] for one in firsts))))
+    def _settle_alone(self, place: int, step: int) -> None:
+        """A step of a group's only rank: one that joins the group later does not take part in it."""
+        group = self._groups[place]
+        self.settled[group] = max(step, self.settled.get(group, -1))
+
+    def add_firsts(self, at: np.ndarray, firsts: Compared) -> None:
+        """Add the first step of each of the attempts in these rows of the table, which comes late."""
+        compared = self._sizes[self._group_of[at]] > 1
+        for place in np.flatnonzero(~compared).tolist():
+            self._settle_alone(int(self._group_of[at[place]]), int(firsts.step[place]))
+        if compared.any():
+            self._columns.append((at[compared], Compared(*(one[compared] for one in firsts))))
+
+    def _note_passed(self, key: Key, step: int) -> None:
+        self._note_rows_passed(self.folds.rows([key]), np.array([step]))
+
+    def _note_rows_passed(self, at: np.ndarray, steps: np.ndarray) -> None:
+        more = self.folds.used - len(self._passed_at)
+        if more > 0:
+            self._passed_at = np.pad(self._passed_at, (0, more), constant_values=-1)
+        self._passed_at[at] = steps
+
+    @property
+    def _passed(self) -> dict[Key, int]:
+        """By attempt the last step that was added."""
+        passed = self._passed_at.tolist()
+        return {
+            key: passed[at] for key, at in self.folds.places.items() if at < len(passed) and passed[at] >= 0
+        }
+
+    @_passed.setter
+    def _passed(self, passed: dict[Key, int]) -> None:
+        self._passed_at = np.zeros(0, np.int64)
+        self._note_rows_passed(self.folds.rows(list(passed)), np.array(list(passed.values()), np.int64))
 
     def take_times(self, keys: list[Key], times: Times, compared: Compared) -> None:
         """These steps of these attempts were folded at once. For subclasses."""
@@ -188,40 +224,46 @@ class ColumnGroups(Groups):
     def _sweep_if_due(self) -> None:
         """Not yet: an attempt's steps before this one may not have been added."""
 
-    def _held_of(self, group: tuple[int, str]) -> set[tuple[int, int]]:
+    def _held_in(self, place: int, low: int, high: int) -> set[tuple[int, int]]:
+        """(step, count) of the first steps from `low` to `high` that a group's folds hold back."""
         table = self.folds
-        at = table.rows(self.members[group])
-        length = table.first_length[at]
+        at = self._row_of_members[place]
+        first = table.first_step[at]
+        at = at[(table.first_length[at] != UNKNOWN) & (low <= first) & (first <= high)]
+        if not len(at):
+            return set()
         from_ns = np.array([bound.from_ns for bound in table.of("bound", at)], np.int64)
-        held = at[(length != UNKNOWN) & (table.first_end_ns[at] - (length != 0) >= from_ns)]
+        held = at[table.first_end_ns[at] - (table.first_length[at] != 0) >= from_ns]
         pairs = np.unique(np.stack((table.first_step[held], table.first_count[held])), axis=1)
         return set(zip(*pairs.tolist(), strict=True))
 
-    def _low(self, group: tuple[int, str]) -> int | None:
-        members = self.members[group]
-        exhausted = self.folds.exhausted[self.folds.rows(members)].tolist()
-        return min(
-            [self._passed.get(key, -1) for key, one in zip(members, exhausted, strict=True) if not one],
-            default=None,
-        )
+    def _lows(self) -> np.ndarray:
+        """Of each group the first step that one of its ranks has not passed, _NEVER where all have ended."""
+        self._note_rows_passed(self._row[:0], self._row[:0])
+        found = np.full(len(self._groups), _NEVER)
+        going = self._row[~self.folds.exhausted[self._row]]
+        np.minimum.at(found, self._group_of[going], self._passed_at[going])
+        return found
 
     def _taken(self) -> set[int]:
-        waiting = {number for keys, *_ in (*self._columns, *self._several) for _, number in keys}
-        return {number for number, _ in self.settled} | waiting | {key[1] for key, *_ in self._single}
+        taken = {number for number, _ in self.settled} | {key[1] for key, *_ in self._single}
+        rows = [part[0] for part in (*self._columns, *self._several)]
+        if rows:
+            attempts = self.folds.of("attempt", np.unique(np.concatenate(rows)))
+            taken |= {attempt.attempt for attempt in attempts}
+        return taken
 
     def sweep(self) -> None:
         result_of(self._sweeping())
 
     def _sweeping(self) -> Slices[None]:
-        # Where all ranks have ended nothing will come any more.
-        lows = [self._low(group) for group in self._groups]
-        if lows == self._swept:
+        lows = self._lows()
+        if np.array_equal(lows, self._swept):
             return
         entries, self._swept = self._gathered(), lows
         yield
-        low = np.array([1 << 62 if one is None else one for one in lows], np.int64)
-        is_over = np.array([one is None for one in lows], bool)
-        ready = ~self._is_held(entries) & ((entries.step < low[entries.group]) | is_over[entries.group])
+        low = lows[entries.group]
+        ready = ~self._is_held(entries) & ((entries.step < low) | (low == _NEVER))
         settled = entries.part(ready)
         last = np.append(np.flatnonzero(np.diff(settled.group)), len(settled) - 1) if len(settled) else []
         for at in last:
@@ -232,11 +274,10 @@ class ColumnGroups(Groups):
 
     def _gathered(self) -> Entries:
         """All entries that wait, which then wait no more."""
-        parts, group_of = [], np.array([self._place[self.group_of(key)] for key in self._keys], np.int64)
-        single = ((keys, place, np.ones_like(place), own) for keys, place, own in self._columns)
-        for keys, place, counts, own in (*single, *self._several):
-            rank = np.array([self._rank[key] for key in keys])[place]
-            parts.append((rank, own.step, counts, own.communication, *own[1:]))
+        parts = []
+        single = ((rows, np.ones_like(rows), own) for rows, own in self._columns)
+        for rows, counts, own in (*single, *self._several):
+            parts.append((self._rank_of[rows], own.step, counts, own.communication, *own[1:]))
         if self._single:
             single = [(self._rank[key], *rest) for key, *rest in self._single]
             parts.append(tuple(np.array(single, np.int64).T))
@@ -244,7 +285,7 @@ class ColumnGroups(Groups):
         if not parts:
             return Entries([np.zeros(0, np.int64)] * 8)
         rank, step, count, *rest = (np.concatenate(part) for part in zip(*parts, strict=True))
-        columns = [group_of[rank], rank, step, count, *rest]
+        columns = [self._group_of[self._row[rank]], rank, step, count, *rest]
         order, is_repeated = _order(columns[0], step, count, rank)
         if is_repeated:
             # A rank that has repeated a step: in the order in which `Groups` compares them.
@@ -255,7 +296,7 @@ class ColumnGroups(Groups):
         if len(entries):
             own = Compared(entries.step, entries.communication, entries.own, entries.length)
             whole = (entries.count == 1) & (entries.within == entries.communication)
-            self._columns.append((self._keys, entries.rank[whole], Compared(*(one[whole] for one in own))))
+            self._columns.append((self._row[entries.rank[whole]], Compared(*(one[whole] for one in own))))
             rows = zip(*(column[~whole].tolist() for column in entries.columns[1:]), strict=True)
             self._single += [(self._keys[rank], *rest) for rank, *rest in rows]
 
@@ -263,11 +304,11 @@ class ColumnGroups(Groups):
         """Entries of steps that wait for a first step, which its fold holds back."""
         found = np.zeros(len(entries), bool)
         bounds = np.searchsorted(entries.group, np.arange(len(self._groups) + 1)).tolist()
-        for group, low, high in zip(self._groups, bounds, bounds[1:], strict=False):
+        for place, (low, high) in enumerate(pairwise(bounds)):
             steps = entries.step[low:high]
-            for step, count in self._held_of(group) if low < high else ():
-                if steps[0] <= step <= steps[-1]:
-                    found[low:high] |= (steps == step) & (entries.count[low:high] == count)
+            held = self._held_in(place, int(steps[0]), int(steps[-1])) if low < high else ()
+            for step, count in held:
+                found[low:high] |= (steps == step) & (entries.count[low:high] == count)
         return found
 
     def _settling(self, entries: Entries) -> Slices[None]:
@@ -309,7 +350,7 @@ class ColumnGroups(Groups):
         sums = np.zeros((3, len(self._keys)), np.int64)
         for own, values in zip(sums, (waited, caused, entries.length), strict=True):
             np.add.at(own, entries.rank, values)
-        at = self.folds.rows(self._keys)
+        at = self._row
         self.folds.straggler_ns[at] += sums[0]
         self.folds.matched_ns[at] += sums[2]
         for name in ("caused_ns", "caused_in_group_ns"):
@@ -329,7 +370,7 @@ class ColumnGroups(Groups):
         columns = (entries.rank, entries.step, *_hits(entries), entries.by_step(entries.sizes))
         rank, *rest = (column[order] for column in columns)
         yield
-        self.onsets.note(self.folds.rows(self._keys)[rank], *rest)
+        self.onsets.note(self._row[rank], *rest)
 
 
 def _order(*keys: np.ndarray) -> tuple[np.ndarray, bool]:

@@ -18,7 +18,7 @@ from goodput.account.collectives.operation_sums import STATES as EXPOSED_STATES
 from goodput.account.collectives.operation_sums import Exposed, OperationSums
 from goodput.account.facts import RankRange, gaps
 from goodput.account.fold import PaidOnce
-from goodput.account.hardware import add_launch, energy_mj
+from goodput.account.hardware import energy_mj, idle_part
 from goodput.account.ranks import RankAccount, RankColumns
 from goodput.account.states import BEGINNING, INDEX, NOTHING, STATES
 from goodput.columns.fold_table import FoldTable
@@ -28,7 +28,8 @@ from goodput.slices import AT_A_TIME, Slices
 
 _declared = attrgetter(*DECLARED_KEPT)
 _EXPOSED = [INDEX[state] for state in EXPOSED_STATES]
-_STRAGGLER, _ROLLOUT, _PRODUCTIVE = INDEX["straggler"], INDEX["rollout"], INDEX["productive"]
+_STRAGGLER, _ROLLOUT = INDEX["straggler"], INDEX["rollout"]
+_PRODUCTIVE, _LAUNCH = INDEX["productive"], INDEX["launch"]
 _HALF_BITS = 31
 
 
@@ -223,10 +224,13 @@ class _Sums:
     def states_by_attempt(self) -> np.ndarray:
         """ns by attempt and state."""
         states = self.table.kept[self.at] + self.table.rest[self.at]
-        compute_ns = self.table.of("compute_ns", self.at)
-        for at, attempt in enumerate(self.attempts):
-            if attempt.hardware.get("idle_ns"):
-                states[at] = add_launch(attempt, compute_ns[at], states[at].tolist())
+        found = [at for at, one in enumerate(self.attempts) if one.hardware and one.hardware.get("idle_ns")]
+        if found:
+            own = [self.attempts[at] for at in found]
+            compute_ns = self.table.of("compute_ns", self.at[found])
+            moved = list(map(idle_part, own, compute_ns, states[found, _PRODUCTIVE].tolist()))
+            states[found, _PRODUCTIVE] -= moved
+            states[found, _LAUNCH] += moved
         return states
 
     def declared(self, typical: tuple[int, float | None]) -> dict[str, list]:

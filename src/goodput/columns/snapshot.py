@@ -73,8 +73,8 @@ LENGTHS: dict[str, Any] = {"count": int, "_least_ns": int, "_bins": dict[int, li
 FOLD_DERIVED = {"attempt", "planned"}
 GROUPS_DERIVED = {
     *("folds", "members", "_group", "late", "_waiting", "_groups", "_place", "_keys", "_rank"),
-    "_several",  # put with `_single`
-    "_swept",
+    *("_row", "_rank_of", "_group_of", "_row_of_members", "_sizes", "_swept"),
+    *("_several", "_passed_at"),  # put with `_single`, and as `_passed`
 }
 
 _Fold, _Groups, _Lengths = (
@@ -130,8 +130,12 @@ class FoldState(Struct, array_like=True):
             lengths, works = (ascending(sorted(values), array("I")) for values in state._others)
             fold._others = lengths, works
         engine.groups = ColumnGroups(engine.folds)
-        engine.groups.__dict__.update(zip(GROUPS, _values(self.groups, GROUPS), strict=True))
+        for name, value in zip(GROUPS, _values(self.groups, GROUPS), strict=True):
+            setattr(engine.groups, name, value)
         engine.groups.onsets = OnsetColumns(engine.folds.places, self.groups.onsets)
+        engine.groups._columns = [
+            (engine.folds.rows(keys)[place], own) for keys, place, own in self.groups._columns
+        ]
         return engine
 
     def lengths(self) -> StepLengths:
@@ -156,7 +160,7 @@ def encode(engine: ColumnEngine, lengths: StepLengths) -> bytes:
     state = FoldState(
         {key: _Fold(*_values(fold, FOLD)) for key, fold in engine.folds.items()},
         {key: _row_facts(fold) for key, fold in engine.folds.items()},
-        _Groups(*_values(engine.groups, GROUPS)),
+        _Groups(*_group_values(engine)),
         engine.planned,
         _Lengths(*_values(lengths, LENGTHS)),
     )
@@ -186,6 +190,15 @@ def decode(body: bytes) -> FoldState:
 
 def _values(of: object, fields: dict[str, Any]) -> list[Any]:
     return [getattr(of, name) for name in fields]
+
+
+def _group_values(engine: ColumnEngine) -> list[Any]:
+    """Those of GROUPS, with the keys of the rows of entries."""
+    keys, columns = list(engine.folds), []
+    for rows, own in engine.groups._columns:
+        used, place = np.unique(rows, return_inverse=True)
+        columns.append(([keys[row] for row in used.tolist()], place, own))
+    return [columns if name == "_columns" else getattr(engine.groups, name) for name in GROUPS]
 
 
 def _row_facts(fold: Fold) -> RowFacts:
