@@ -120,26 +120,27 @@ class ColumnAttempt(Attempt):
         return [row for part in self._arrays() for row in rows_of(part)]
 
 
-def rows_after(wanted: Sequence[tuple[ColumnAttempt, int]]) -> list[np.ndarray]:
-    """The rows in memory of each attempt beyond a number, the packed ones of all unpacked together."""
-    packed = [_all_packed(attempt.parts_after(number)) for attempt, number in wanted]
-    columns, at, found = unpacked([part for parts in packed for part in parts]), 0, []
-    ends = columns.begins.tolist()
-    for (attempt, number), parts in zip(wanted, packed, strict=True):
-        if not parts:
-            found.append(attempt.after(number))
-            continue
-        at, width = at + len(parts), len(attempt.phases)
+def rows_after(wanted: Sequence[tuple[ColumnAttempt, int]], width: int) -> tuple[np.ndarray, np.ndarray]:
+    """The rows in memory of attempts of `width` phases beyond a number, side by side, and how many each has.
+
+    The packed ones of all are unpacked together.
+    """
+    parts = [attempt.parts_after(number) for attempt, number in wanted]
+    packed = [part for own in parts for part in own if isinstance(part, PackedRows)]
+    sizes = list(map(len, parts))
+    if len(packed) == sum(sizes):
+        columns = unpacked(packed)
         # Blocks lie side by side, and only of the first one are there rows that are not wanted.
-        count = sum([part.beyond(number).count for part in parts])
-        found.append(widened(columns.values[: TOTALS + 2 * width, ends[at] - count : ends[at]], width))
-    return found
-
-
-def _all_packed(parts: list[np.ndarray | PackedRows]) -> list[PackedRows]:
-    """These parts if all are packed, else none."""
-    packed = [part for part in parts if isinstance(part, PackedRows)]
-    return packed if len(packed) == len(parts) else []
+        of = np.repeat(np.arange(len(parts)), sizes)
+        after = np.array([number for _, number in wanted], np.int64)[of]
+        first, last = np.array([(part.first, part.last) for part in packed], np.int64).reshape(-1, 2).T
+        left, rows = last - np.maximum(first - 1, after), np.diff(columns.begins)
+        place = np.arange(len(columns)) - np.repeat(columns.begins[:-1], rows)
+        is_wanted = place >= np.repeat(rows - left, rows)
+        values = columns.values if is_wanted.all() else columns.values[:, is_wanted]
+        return widened(values, width), np.bincount(of, left, len(parts)).astype(np.int64)
+    each = [widened(attempt.after(number), width) for attempt, number in wanted]
+    return np.concatenate(each, axis=1), np.array([values.shape[1] for values in each])
 
 
 def _first(rows: np.ndarray | PackedRows) -> int:

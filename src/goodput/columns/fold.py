@@ -9,9 +9,10 @@ its place between the others. With the comparison of ranks a step costs 1.3 us w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from operator import add
+from typing import NamedTuple
 
 import numpy as np
 
@@ -65,34 +66,78 @@ def folding_columns(engine, parts: Mapping[Key, np.ndarray]) -> Slices[None]:
         first: dict[int, Key] = {}
         for key in left:
             first.setdefault(key[0], key)
-        alike: dict[tuple, list[Key]] = {}
+        alike: dict[int, list[Key]] = {}
         for key in first.values():
-            alike.setdefault((len(left[key]), engine.folds[key].to_state), []).append(key)
-        for (_, to_state), keys in alike.items():
-            for some in _slices(keys, left):
-                _fold_alike(engine, to_state, some)
-                yield
-                yield from engine.groups.sweeping()
+            alike.setdefault(len(left[key]), []).append(key)
+        for keys in alike.values():
+            yield from folding_batches(engine, _batches(keys, left))
         for key in first.values():
             del left[key]
 
 
-def _slices(keys: list[Key], parts: Mapping[Key, np.ndarray]) -> Iterator[list[tuple[Key, np.ndarray]]]:
-    """The attempts' rows in portions of ROWS_AT_ONCE and ATTEMPTS_AT_ONCE at most."""
-    some: list[tuple[Key, np.ndarray]] = []
-    rows = 0
-    for key in keys:
-        values = parts[key]
-        for at in range(0, values.shape[1], ROWS_AT_ONCE):
-            part = values[:, at : at + ROWS_AT_ONCE]
-            is_full = rows + part.shape[1] > ROWS_AT_ONCE or len(some) >= ATTEMPTS_AT_ONCE
-            if some and (is_full or some[-1][0] == key):
-                yield some
-                some, rows = [], 0
-            some.append((key, part))
-            rows += part.shape[1]
-    if some:
-        yield some
+class Batch(NamedTuple):
+    """Rows of several attempts, each of another rank, side by side: (columns, rows), with the number of rows of each."""
+
+    keys: list[Key]
+    values: np.ndarray
+    counts: np.ndarray
+
+    def part(self, chosen: np.ndarray) -> Batch:
+        """Some of its rows, of the attempts that have any of them."""
+        if chosen.all():
+            return self
+        counts = np.bincount(
+            np.repeat(np.arange(len(self.keys)), self.counts)[chosen], minlength=len(self.keys)
+        )
+        keys = [key for key, count in zip(self.keys, counts.tolist(), strict=True) if count]
+        return Batch(keys, self.values[:, chosen], counts[counts > 0])
+
+
+def folding_batches(engine, batches: Iterable[Batch]) -> Slices[None]:
+    """Fold rows of an engine's attempts, in slices; of each attempt those that follow the ones that were folded."""
+    for batch in batches:
+        at = engine.folds.rows(batch.keys)
+        kinds: dict[tuple[int, ...], list[int]] = {}
+        for place, to_state in enumerate(engine.folds.of("to_state", at)):
+            kinds.setdefault(to_state, []).append(place)
+        for to_state, places in kinds.items():
+            some = np.zeros(len(batch.keys), bool)
+            some[places] = True
+            for own in _in_portions(batch.part(np.repeat(some, batch.counts))):
+                _fold_alike(engine, to_state, own)
+                yield
+                yield from engine.groups.sweeping()
+
+
+def _in_portions(batch: Batch) -> Iterator[Batch]:
+    """Of one attempt at most ROWS_AT_ONCE rows together."""
+    if len(batch.keys) > 1 or not batch.keys:
+        yield from [batch] if batch.keys else []
+        return
+    for at in range(0, batch.values.shape[1], ROWS_AT_ONCE):
+        values = batch.values[:, at : at + ROWS_AT_ONCE]
+        yield Batch(batch.keys, values, np.array([values.shape[1]]))
+
+
+def portions(counts: Sequence[int], most: int | None = None) -> Iterator[range]:
+    """Places of attempts with so many rows, ROWS_AT_ONCE and ATTEMPTS_AT_ONCE together, or one attempt alone."""
+    begin = rows = 0
+    for at, count in enumerate(counts):
+        if at > begin and (rows + count > ROWS_AT_ONCE or at - begin >= (most or ATTEMPTS_AT_ONCE)):
+            yield range(begin, at)
+            begin, rows = at, 0
+        rows += count
+    if begin < len(counts):
+        yield range(begin, len(counts))
+
+
+def _batches(keys: list[Key], parts: Mapping[Key, np.ndarray]) -> Iterator[Batch]:
+    counts = [parts[key].shape[1] for key in keys]
+    for some in portions(counts):
+        own = keys[some.start : some.stop]
+        values = [parts[key] for key in own]
+        joined = values[0] if len(values) == 1 else np.concatenate(values, axis=1)
+        yield Batch(own, joined, np.array(counts[some.start : some.stop]))
 
 
 class _Steps:
@@ -101,17 +146,16 @@ class _Steps:
     `begins` has the first row of each attempt and, last, the number of rows.
     """
 
-    def __init__(self, table: FoldTable, at: np.ndarray, to_state: Sequence[int], values: list[np.ndarray]):
+    def __init__(self, table: FoldTable, at: np.ndarray, to_state: Sequence[int], batch: Batch):
         self.table, self.at = table, at
-        self.values = np.concatenate(values, axis=1)
-        counts = [part.shape[1] for part in values]
-        self.begins = np.concatenate(([0], np.cumsum(counts)))
-        self.attempt = np.repeat(np.arange(len(at)), counts)
+        self.values = batch.values
+        self.begins = np.append(0, np.cumsum(batch.counts))
+        self.attempt = np.repeat(np.arange(len(at)), batch.counts)
         firsts, width = self.begins[:-1], (len(self.values) - TOTALS) // 2
         before = np.zeros_like(self.values)
         before[:, 1:] = self.values[:, :-1]
         before[:, firsts] = _last_rows(table, at, width)
-        self.end = self._latest(self.values[END], firsts)
+        self.end = latest(self.values[END], self.begins, table.last_end_ns[at])
         self.began = np.empty_like(self.end)
         self.began[1:] = self.end[:-1]
         self.began[firsts] = table.last_end_ns[at]
@@ -120,19 +164,6 @@ class _Steps:
         self.count, self.device = grown[NUMBER], grown[DEVICE]
         self.samples = np.maximum(grown[SAMPLES], 0)
         self._charge(grown, to_state[:width])
-
-    def _latest(self, end: np.ndarray, firsts: np.ndarray) -> np.ndarray:
-        """The latest end so far in each attempt."""
-        later = self.table.last_end_ns[self.at]
-        is_earlier = np.append(False, np.diff(end) < 0)
-        is_earlier[firsts] = end[firsts] < later
-        if not is_earlier.any():
-            return end
-        found = end.copy()
-        for place in np.unique(self.attempt[is_earlier]).tolist():
-            own = slice(self.begins[place], self.begins[place + 1])
-            np.maximum.accumulate(np.maximum(end[own], later[place]), out=found[own])
-        return found
 
     def _charge(self, grown: np.ndarray, to_state: Sequence[int]) -> None:
         """Time by state within the step and before it: (states, rows), for the states that occur."""
@@ -194,6 +225,24 @@ class _Steps:
         return Compared(self.values[STEP], communication, own, self.length)
 
 
+def latest(values: np.ndarray, begins: np.ndarray, least: np.ndarray) -> np.ndarray:
+    """The highest value so far of each attempt; `begins` has the first row of each, `least` what it had before."""
+    is_lower = np.append(False, np.diff(values) < 0)
+    is_lower[begins[:-1]] = values[begins[:-1]] < least
+    if not is_lower.any():
+        return values
+    found = values.copy()
+    for place in np.unique(np.searchsorted(begins, np.flatnonzero(is_lower), side="right") - 1).tolist():
+        own = slice(begins[place], begins[place + 1])
+        np.maximum.accumulate(np.maximum(values[own], least[place]), out=found[own])
+    return found
+
+
+def counted(rows: np.ndarray, begins: np.ndarray) -> np.ndarray:
+    """How many rows of each attempt are true; `begins` has the first of each and, last, their number."""
+    return np.diff(np.append(0, np.cumsum(rows))[begins])
+
+
 def _last_rows(table: FoldTable, at: np.ndarray, width: int) -> np.ndarray:
     """What the next row of each attempt is compared with: (columns, attempts)."""
     table.widen(width)
@@ -214,11 +263,11 @@ def _by_state(phases: np.ndarray, to_state: Sequence[int]) -> dict[int, np.ndarr
     return found
 
 
-def _fold_alike(engine, to_state: tuple[int, ...], parts: list[tuple[Key, np.ndarray]]) -> None:
-    keys, table = [key for key, _ in parts], engine.folds
+def _fold_alike(engine, to_state: tuple[int, ...], batch: Batch) -> None:
+    keys, table = batch.keys, engine.folds
     at = table.rows(keys)
     tops = table.top_step[at]
-    steps = _Steps(table, at, to_state, [values for _, values in parts])
+    steps = _Steps(table, at, to_state, batch)
     kinds = steps.kinds()
     pieces = _Pieces(steps, kinds)
     last = pieces.end_ordinary()

@@ -112,6 +112,18 @@ class ColumnGroups(Groups):
         self._sizes = np.array(list(map(len, self._row_of_members)), np.int64)
         self._swept = np.zeros(0, np.int64)
 
+    def count(self) -> int:
+        """The number of groups."""
+        return len(self._groups)
+
+    def rows_of_members(self) -> np.ndarray:
+        """The rows of the table that are in a group."""
+        return self._row
+
+    def places(self, at: np.ndarray) -> np.ndarray:
+        """The places of the groups that these rows of the table are in."""
+        return self._group_of[at]
+
     def _attempts(self):
         table = self.folds
         return zip(table.places, table.objects["attempt"], table.steps.tolist(), strict=False)

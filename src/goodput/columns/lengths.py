@@ -16,12 +16,19 @@ def add_lengths(lengths: StepLengths, parts: Sequence[np.ndarray], after: Sequen
     As StepLengths.add_rows: an attempt's first row, and those that stand for several steps, are left out.
     """
     both = [(part, number) for part, number in zip(parts, after, strict=True) if part.shape[1]]
-    if not both:
-        return
-    number, start, end = (np.concatenate([part[row] for part, _ in both]) for row in (NUMBER, START, END))
+    if both:
+        counts = np.array([part.shape[1] for part, _ in both])
+        columns = [np.concatenate([part[row] for part, _ in both]) for row in (NUMBER, START, END)]
+        add_columns(lengths, columns, counts, np.array([number for _, number in both]))
+
+
+def add_columns(
+    lengths: StepLengths, columns: Sequence[np.ndarray], counts: np.ndarray, after: np.ndarray
+) -> None:
+    """As `add_lengths`, of attempts side by side with so many rows each: their numbers, starts and ends."""
+    number, start, end = columns
     before = np.empty_like(number)
     before[1:] = number[:-1]
-    counts = np.array([part.shape[1] for part, _ in both])
     # The first row of an attempt follows none.
-    before[np.cumsum(counts) - counts] = [last or -1 for _, last in both]
+    before[np.cumsum(counts) - counts] = np.where(after > 0, after, -1)
     lengths.add_ns((end - start)[number == before + 1])

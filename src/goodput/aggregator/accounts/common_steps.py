@@ -8,18 +8,30 @@ rank's sums before them are kept as the ones to be compared. Cost: 5 us per rank
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
 
-from goodput.account.facts import Bound, Facts, Key
+from goodput.account.facts import Bound, Facts
 from goodput.columns.engine import ColumnEngine
-from goodput.wire.step_blocks import STEP
+from goodput.columns.fold import counted, latest
 
 # Rows of an attempt that wait for other ranks. One that makes no steps any more must not keep all others' in memory.
 WAITING_ROWS_MAX = 64
 # Rows may stand for several steps, other ones for each rank. Then a step is looked for at which all have one.
 TRIES = 4
+_NEVER = 1 << 62
+
+
+class RowsBySide(Protocol):
+    """See live.NewRows."""
+
+    step: np.ndarray
+    begins: np.ndarray
+
+    def of_attempt(self, values: np.ndarray) -> np.ndarray: ...
+
+    def first(self, counts: np.ndarray) -> np.ndarray: ...
 
 
 def is_going(bound: Bound, facts: Facts) -> bool:
@@ -27,33 +39,36 @@ def is_going(bound: Bound, facts: Facts) -> bool:
     return bound.running and bound.end_ns >= facts.end_ns
 
 
-def completed_by_all(engine: ColumnEngine, parts: Mapping[Key, np.ndarray]) -> dict[Key, int]:
-    """How many of these rows, which are to be folded next, each attempt may fold: those up to its group's common step."""
-    counts = {key: values.shape[1] for key, values in parts.items()}
-    facts, table = engine.facts, engine.folds
-    for members in engine.groups.members.values():
-        going = [key for key in members if is_going(facts.bounds[key], facts)]
-        if len(going) < 2:
-            continue
-        # A rank may repeat steps.
-        steps = {key: np.maximum.accumulate(parts[key][STEP]) for key in going if counts.get(key)}
-        tops = dict(zip(going, table.top_step[table.rows(going)].tolist(), strict=True))
-        for key, count in _up_to(_common_step(steps, tops), steps).items():
-            counts[key] = max(count, counts[key] - WAITING_ROWS_MAX)
-    return counts
+def completed_by_all(
+    engine: ColumnEngine, at: np.ndarray, rows: RowsBySide, within: np.ndarray
+) -> np.ndarray:
+    """How many of these rows, which are to be folded next, each attempt may fold: those up to its group's common step.
 
-
-def _common_step(steps: Mapping[Key, np.ndarray], tops: Mapping[Key, int]) -> int:
-    """The last step at which all of these attempts have a row; `tops` are their last ones before these."""
-    common = min(int(steps[key][-1]) if key in steps else top for key, top in tops.items())
-    for _ in range(TRIES):
-        counts = _up_to(common, steps)
-        last = min(int(steps[key][counts[key] - 1]) if counts.get(key) else top for key, top in tops.items())
-        if last >= common:
+    `at` are the attempts' rows in the table, of which the first `within` rows may be folded at all.
+    """
+    table, facts, groups = engine.folds, engine.facts, engine.groups
+    members = groups.rows_of_members()
+    going = np.zeros(table.used, bool)
+    going[members] = [is_going(bound, facts) for bound in table.of("bound", members)]
+    members = members[going[members]]
+    group, compared = groups.places(members), groups.places(at)
+    enough = np.bincount(group, minlength=groups.count()) > 1
+    is_held = going[at] & enough[compared]
+    if not is_held.any():
+        return within
+    # A rank may repeat steps.
+    steps = latest(rows.step, rows.begins, np.full(len(at), -1))
+    is_within, last = rows.first(within), table.top_step.copy()
+    counts = within
+    common = np.full(groups.count(), _NEVER)
+    for _ in range(1 + TRIES):
+        some = np.flatnonzero(counts > 0)
+        last[at] = table.top_step[at]
+        last[at[some]] = steps[rows.begins[some] + counts[some] - 1]
+        lowest = np.full_like(common, _NEVER)
+        np.minimum.at(lowest, group, last[members])
+        if (lowest >= common).all():
             break
-        common = last
-    return common
-
-
-def _up_to(step: int, steps: Mapping[Key, np.ndarray]) -> dict[Key, int]:
-    return {key: int(own.searchsorted(step, side="right")) for key, own in steps.items()}
+        common = np.minimum(lowest, common)
+        counts = counted(is_within & (steps <= rows.of_attempt(common[compared])), rows.begins)
+    return np.where(is_held, np.maximum(counts, within - WAITING_ROWS_MAX), within)

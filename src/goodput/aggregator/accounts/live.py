@@ -8,6 +8,8 @@ that is right still, with the rows after it (NeedsHistory).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from goodput.account import Account, Run
@@ -17,20 +19,54 @@ from goodput.account.stall_threshold import StepLengths
 from goodput.aggregator.accounts.common_steps import completed_by_all
 from goodput.columns.attempts import ColumnAttempt, rows_after
 from goodput.columns.engine import ColumnEngine
-from goodput.columns.fold import folding_columns
-from goodput.columns.lengths import add_lengths
+from goodput.columns.fold import Batch, counted, folding_batches, latest, portions
+from goodput.columns.lengths import add_columns
 from goodput.columns.stragglers import comparable_sums
-from goodput.slices import AT_A_TIME, Slices, result_of
-from goodput.wire.step_blocks import END
+from goodput.slices import Slices, result_of
+from goodput.wire.step_blocks import END, NUMBER, START, STEP
 
 # Above ROWS_MAX rows of a run the folded ones are dropped, of a finished one above so many of each attempt.
 ROWS_MAX, FINISHED_ROWS_MAX = 16_384, 16
 BEHIND_NS_MAX = 60 * 10**9
 # Attempts whose rows are unpacked together: what more of them take leaves the processor's cache.
-UNPACKED_AT_A_TIME = AT_A_TIME // 4
+UNPACKED_AT_A_TIME = 64
 
 
-_Rows = dict[Key, np.ndarray]
+class NewRows:
+    """Rows of a run's attempts that are not folded yet, in batches of attempts side by side.
+
+    `batches` come in the order of the starts of each rank's attempts. All other arrays are of all of them together:
+    `counts` by attempt, `number`, `step`, `start` and `end` by row; `begins` has the first row of each attempt and, last,
+    their number.
+    """
+
+    def __init__(self, batches: list[Batch]):
+        self.batches = batches
+        self.keys = [key for batch in batches for key in batch.keys]
+        self.counts = np.concatenate([np.zeros(0, np.int64), *(batch.counts for batch in batches)])
+        self.begins = np.append(0, np.cumsum(self.counts))
+        self.number, self.step, self.start, self.end = (
+            np.concatenate([np.zeros(0, np.int64), *(batch.values[column] for batch in batches)])
+            for column in (NUMBER, STEP, START, END)
+        )
+
+    def of_attempt(self, values: np.ndarray) -> np.ndarray:
+        """One value per attempt for each of its rows."""
+        return np.repeat(values, self.counts)
+
+    def first(self, counts: np.ndarray) -> np.ndarray:
+        """Which rows are the first so many of their attempts."""
+        return np.arange(self.begins[-1]) - self.of_attempt(self.begins[:-1]) < self.of_attempt(counts)
+
+    def part(self, chosen: np.ndarray) -> list[Batch]:
+        """The batches with some of the rows."""
+        found, at = [], 0
+        for batch in self.batches:
+            count = batch.values.shape[1]
+            own = batch.part(chosen[at : at + count])
+            found += [own] if own.keys else []
+            at += count
+        return found
 
 
 class NeedsHistory(Exception):
@@ -110,13 +146,13 @@ class IncrementalAccount:
         self.begin(engine, self._lengths, late=late)
         return (yield from self._folded(engine, facts, rows))
 
-    def _folded(self, engine: ColumnEngine, facts: Facts, rows: _Rows) -> Slices[ColumnEngine]:
+    def _folded(self, engine: ColumnEngine, facts: Facts, rows: NewRows) -> Slices[ColumnEngine]:
         """A copy of the engine with all these rows, including those whose result may still change."""
         rest = yield from self._advance(engine, facts, rows)
         engine = yield from engine.copying()
         self._comparable = comparable_sums(engine.folds)
         yield
-        yield from folding_columns(engine, rest)
+        yield from folding_batches(engine, rest)
         return engine
 
     def _behind(self, last: Account, facts: Facts, now_ns: int) -> bool:
@@ -184,22 +220,22 @@ class IncrementalAccount:
     def _rows_late(self) -> int:
         return sum(attempt.late for attempt in self.run.attempts.values())
 
-    def _facts(self, now_ns: int) -> Slices[tuple[Facts, _Rows]]:
+    def _facts(self, now_ns: int) -> Slices[tuple[Facts, NewRows]]:
         """The facts, and of each attempt the rows that are not folded yet and that the facts know of."""
         lengths = self._lengths.copy()
         folded = {} if self._engine is None else self._engine.folds.numbers()
-        numbers: list[int] = []
-        rows: _Rows = {}
-        keys = list(self.run.attempts)
-        for at in range(0, len(keys), UNPACKED_AT_A_TIME):
+        batches: list[Batch] = []
+        after: list[int] = []
+        for wanted in _alike(self.run, folded):
             yield
-            some = [(key, folded.get(key, 0)) for key in keys[at : at + UNPACKED_AT_A_TIME]]
-            new = {key: (self._attempt(key), after) for key, after in some}
-            new = {key: wanted for key, wanted in new.items() if wanted[0].top_number > wanted[1]}
-            numbers += [after for _, after in new.values()]
-            rows.update(zip(new, rows_after(list(new.values())), strict=True))
+            attempts = [(attempt, number) for _, attempt, number in wanted]
+            values, counts = rows_after(attempts, len(attempts[0][0].phases))
+            batches.append(Batch([key for key, *_ in wanted], values, counts))
+            after += [number for _, number in attempts]
+        rows = NewRows(batches)
         yield
-        add_lengths(lengths, list(rows.values()), numbers)
+        if rows.keys:
+            add_columns(lengths, (rows.number, rows.start, rows.end), rows.counts, np.array(after))
         yield
         threshold_ns = lengths.threshold_ns(self._stall_seconds, self.run.stepping())
         facts = yield from gathering(self.run, now_ns, threshold_ns, self._stale_seconds, known_only=True)
@@ -208,17 +244,21 @@ class IncrementalAccount:
     def _trimmed(self) -> bool:
         return any(attempt.trimmed for attempt in self.run.attempts.values())
 
-    def _advance(self, engine: ColumnEngine, facts: Facts, rows: _Rows) -> Slices[_Rows]:
+    def _advance(self, engine: ColumnEngine, facts: Facts, rows: NewRows) -> Slices[list[Batch]]:
         """Fold rows whose result only a new fact can change, and drop them; returns the others."""
-        ordered = _in_order(facts)
-        within = yield from self._within_bounds(engine, ordered, rows)
-        counts = completed_by_all(engine, {key: rows[key][:, :count] for key, count in within.items()})
+        table, ordered = engine.folds, _in_order(facts)
+        at = table.rows(rows.keys)
+        within = self._within_bounds(engine, at, rows)
         yield
-        parts = {key: rows[key][:, :count] for key, count in counts.items() if count}
-        rest = {key: rows[key][:, count:] for key, count in counts.items()}
-        table = engine.folds
-        add_lengths(self._lengths, list(parts.values()), table.number[table.rows(list(parts))].tolist())
-        yield from _whole(folding_columns(engine, parts))
+        counts = completed_by_all(engine, at, rows, within)
+        yield
+        is_folded = rows.first(counts)
+        parts, rest = rows.part(is_folded), rows.part(~is_folded)
+        some = counts > 0
+        if some.any():
+            columns = [column[is_folded] for column in (rows.number, rows.start, rows.end)]
+            add_columns(self._lengths, columns, counts[some], table.number[at[some]])
+        yield from _whole(folding_batches(engine, parts))
         is_finished = facts.status == "finished"
         most = min(FINISHED_ROWS_MAX * len(ordered), ROWS_MAX) if is_finished else ROWS_MAX
         is_trimming = kept_rows(self.run) > most
@@ -233,24 +273,39 @@ class IncrementalAccount:
                 attempt.trim(number)
         return rest
 
-    def _within_bounds(
-        self, engine: ColumnEngine, ordered: list[tuple[Key, ColumnAttempt]], rows: _Rows
-    ) -> Slices[dict[Key, int]]:
-        """How many of each attempt's rows end within its bound; of those that have rows, in this order."""
-        found, table = {}, engine.folds
-        ends_ns = table.last_end_ns[table.rows([key for key, _ in ordered])].tolist()
-        for at, ((key, attempt), end_ns) in enumerate(zip(ordered, ends_ns, strict=True)):
-            if at % AT_A_TIME == 0:
-                yield
-            values, to_ns = rows.get(key), engine.facts.bounds[key].to_ns
-            if values is None or not values.shape[1]:
-                continue
-            found[key] = values.shape[1]
-            if max(attempt.rows_end_ns, end_ns) > to_ns:
-                # After a clock was set back a process may start later than its first rows.
-                latest = np.maximum.accumulate(np.maximum(values[END], end_ns))
-                found[key] = int(latest.searchsorted(to_ns, side="right"))
-        return found
+    def _within_bounds(self, engine: ColumnEngine, at: np.ndarray, rows: NewRows) -> np.ndarray:
+        """How many of each attempt's rows end within its bound; after a clock was set back a process may start later than
+        its first rows."""
+        to_ns = np.array([engine.facts.bounds[key].to_ns for key in rows.keys], np.int64)
+        end = latest(rows.end, rows.begins, engine.folds.last_end_ns[at])
+        return counted(end <= rows.of_attempt(to_ns), rows.begins)
+
+
+def _alike(run: Run, folded: dict[Key, int]) -> Iterator[list[tuple[Key, ColumnAttempt, int]]]:
+    """Attempts with rows that are not folded yet, some of different ranks with as many phases at a time, and the number
+    of the last row that was; those of a rank in the order of their starts."""
+    new = []
+    for key, attempt in run.attempts.items():
+        number = folded.get(key, 0)
+        if attempt.top_number > number and isinstance(attempt, ColumnAttempt):
+            new.append((key, attempt, number))
+    while new:
+        first: dict[int, tuple[Key, ColumnAttempt, int]] = {}
+        for one in new:
+            before = first.get(one[0][0])
+            if before is None or _start_of(one) < _start_of(before):
+                first[one[0][0]] = one
+        by_width: dict[int, list[tuple[Key, ColumnAttempt, int]]] = {}
+        for one in first.values():
+            by_width.setdefault(len(one[1].phases), []).append(one)
+        for own in by_width.values():
+            for some in portions([one.top_number - number for _, one, number in own], UNPACKED_AT_A_TIME):
+                yield own[some.start : some.stop]
+        new = [one for one in new if first[one[0][0]] is not one] if len(first) < len(new) else []
+
+
+def _start_of(one: tuple[Key, ColumnAttempt, int]) -> tuple[int, int]:
+    return one[1].start_ns, one[1].attempt
 
 
 def _whole(slices: Slices[None]) -> Slices[None]:
