@@ -119,11 +119,11 @@ def _in_portions(batch: Batch) -> Iterator[Batch]:
         yield Batch(batch.keys, values, np.array([values.shape[1]]))
 
 
-def portions(counts: Sequence[int], most: int | None = None) -> Iterator[range]:
+def portions(counts: Sequence[int]) -> Iterator[range]:
     """Places of attempts with so many rows, ROWS_AT_ONCE and ATTEMPTS_AT_ONCE together, or one attempt alone."""
     begin = rows = 0
     for at, count in enumerate(counts):
-        if at > begin and (rows + count > ROWS_AT_ONCE or at - begin >= (most or ATTEMPTS_AT_ONCE)):
+        if at > begin and (rows + count > ROWS_AT_ONCE or at - begin >= ATTEMPTS_AT_ONCE):
             yield range(begin, at)
             begin, rows = at, 0
         rows += count

@@ -16,7 +16,7 @@ from goodput.account.account import DECLARED_KEPT, Restart, peak_of, typical
 from goodput.account.attempts import Attempt
 from goodput.account.collectives.operation_sums import STATES as EXPOSED_STATES
 from goodput.account.collectives.operation_sums import Exposed, OperationSums
-from goodput.account.facts import RankRange, gaps
+from goodput.account.facts import Facts, RankRange, gaps
 from goodput.account.fold import PaidOnce
 from goodput.account.hardware import energy_mj, idle_part
 from goodput.account.ranks import RankAccount, RankColumns
@@ -185,10 +185,10 @@ def summing_ranks(engine, restarts: dict[int, Restart], once: PaidOnce) -> Slice
     yield
     columns |= sums.by_rank()
     yield
-    for at, some in enumerate(sums.ranges):
-        if at % AT_A_TIME == 0:
+    for done, at in enumerate(sums.with_gaps(facts)):
+        if done % AT_A_TIME == 0:
             yield
-        for start, end, state, attempt in gaps(facts, some.first):
+        for start, end, state, attempt in gaps(facts, sums.ranges[at].first):
             by_rank[at, state] += end - start
             once.add_gap(attempt, state, (end - start) * columns["devices"][at])
             if attempt is not None and attempt.attempt in restarts:
@@ -208,6 +208,19 @@ class _Sums:
         self.table: FoldTable = engine.folds
         self.at = self.table.rows([(one.rank, one.attempt) for one in self.attempts])
         self.of = np.repeat(np.arange(len(self.own)), list(map(len, self.own)))
+
+    def with_gaps(self, facts: Facts) -> list[int]:
+        """The places of ranks that may be expected while they have no attempt."""
+        of = self.table.of("bound", self.at)
+        bounds = np.array([(one.from_ns, one.to_ns) for one in of], np.int64).reshape(-1, 2)
+        alone = self._summed(np.ones(len(self.at), np.int64)) == 1
+        only = np.zeros((len(self.own), 2), np.int64)
+        only[self.of] = bounds
+        # The first and the last moment at which each is expected.
+        spans = [(one.spans[0][0], one.spans[-1][1]) if one.spans else (0, 0) for one in self.ranges]
+        begin, end = np.array(spans, np.int64).reshape(-1, 2).T
+        is_whole = alone & (only[:, 0] <= begin) & (only[:, 1] >= np.minimum(end, facts.end_ns))
+        return np.flatnonzero(~is_whole).tolist()
 
     def _summed(self, values: np.ndarray) -> np.ndarray:
         """By rank the sum of what its attempts have."""

@@ -26,7 +26,6 @@ def one_at_a_time(monkeypatch):
     """Every attempt and every rank is a slice of its own."""
     for module in (facts, finish):
         monkeypatch.setattr(module, "AT_A_TIME", 1)
-    monkeypatch.setattr(live, "UNPACKED_AT_A_TIME", 1)
     monkeypatch.setattr(fold, "ATTEMPTS_AT_ONCE", 1)
     monkeypatch.setattr(fold, "ROWS_AT_ONCE", 3)
 

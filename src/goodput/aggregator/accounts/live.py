@@ -28,8 +28,6 @@ from goodput.wire.step_blocks import END, NUMBER, START, STEP
 # Above ROWS_MAX rows of a run the folded ones are dropped, of a finished one above so many of each attempt.
 ROWS_MAX, FINISHED_ROWS_MAX = 16_384, 16
 BEHIND_NS_MAX = 60 * 10**9
-# Attempts whose rows are unpacked together: what more of them take leaves the processor's cache.
-UNPACKED_AT_A_TIME = 64
 
 
 class NewRows:
@@ -299,7 +297,7 @@ def _alike(run: Run, folded: dict[Key, int]) -> Iterator[list[tuple[Key, ColumnA
         for one in first.values():
             by_width.setdefault(len(one[1].phases), []).append(one)
         for own in by_width.values():
-            for some in portions([one.top_number - number for _, one, number in own], UNPACKED_AT_A_TIME):
+            for some in portions([one.top_number - number for _, one, number in own]):
                 yield own[some.start : some.stop]
         new = [one for one in new if first[one[0][0]] is not one] if len(first) < len(new) else []
 
