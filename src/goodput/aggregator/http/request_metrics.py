@@ -19,21 +19,9 @@ ROUTES: tuple[str, ...] = (
     "ingest", "runs", "run", "end", "health", "access", "schema", "metrics", "healthz", "readyz", "page", "login", "other",
 )  # fmt: skip
 REFUSALS: tuple[str, ...] = (
-    "body",
-    "large",
-    "encoding",
-    "head",
-    "slow",
-    "busy",
-    "memory",
-    "starting",
-    "host",
-    "origin",
-    "throttled",
-    "quota",
-    "sessions",
-    "malformed",
-)
+    "body", "large", "encoding", "head", "slow", "busy", "memory", "starting", "host", "origin", "throttled", "quota",
+    "sessions", "malformed",
+)  # fmt: skip
 FAILURES: tuple[str, ...] = "missing", "malformed", "unknown", "expired", "session", "scope"
 STATUSES = {200, 206, 303, 304, 400, 401, 403, 404, 405, 413, 415, 416, 421, 422, 429, 431, 499, 500, 503}
 CLIENT_DISCONNECTED = 499
