@@ -112,7 +112,7 @@ class _Tails:
         for to_state, some in alike.items():
             width, places = len(to_state), np.array(some)
             known = np.array([padded(attempts[place].totals, width) for place in some], np.int64)
-            grown = np.maximum(known.reshape(-1, width) - table.totals[at[places], :width], 0)
+            grown = np.maximum(known.reshape(len(some), width) - table.totals[at[places], :width], 0)
             for state, ns in zip(to_state, grown.T, strict=True):
                 self.states[places, state] += ns
         # Totals below 2 ** 58 cannot leave int64 together.
