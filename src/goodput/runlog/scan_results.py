@@ -97,15 +97,23 @@ class StepNumbers:
                 if last > newest[1]:
                     newest[1] = last
                 return
-        insort(ranges, [first, last])
-        joined = [ranges[0]]
-        for low, high in ranges[1:]:
-            is_full = len(ranges) > RANGES_MAX and len(joined) == 1
-            if low <= joined[-1][1] + 1 or is_full:
-                joined[-1][1] = max(joined[-1][1], high)
-            else:
-                joined.append([low, high])
-        self._ranges = joined
+        if not ranges or first > ranges[-1][1]:
+            ranges.append([first, last])
+        else:
+            insort(ranges, [first, last])
+            joined = [ranges[0]]
+            for low, high in ranges[1:]:
+                if low <= joined[-1][1] + 1:
+                    joined[-1][1] = max(joined[-1][1], high)
+                else:
+                    joined.append([low, high])
+            self._ranges = ranges = joined
+        if len(ranges) > RANGES_MAX:
+            ranges[1][0] = ranges.pop(0)[0]
+
+    def highest(self) -> int:
+        """-1 without any."""
+        return self._ranges[-1][1] if self._ranges else -1
 
     def __contains__(self, number: int) -> bool:
         at = bisect_right(self._ranges, number, key=lambda one: one[0]) - 1
