@@ -10,18 +10,21 @@ import pytest
 from support.account.near import differing
 from support.account.runlog_history import log
 
-from goodput.runlog import replay, step_batches
+from goodput.runlog import log_file, replay, step_batches
 
 PATHS = sys.modules["goodput.runlog.replay"]
 SECOND = 10**9
 
 
-def assert_same(path, monkeypatch, lines_at_once: int, **options) -> int:
+def assert_same(path, monkeypatch, lines_at_once: int, block_bytes: int = 1 << 18, **options) -> int:
     """Returns how many steps were folded as columns."""
-    monkeypatch.setattr(PATHS, "COLUMN_STEPS_MIN", 1 << 60)
+    for name in ("COLUMN_STEPS_MIN", "COLUMN_BYTES_MIN"):
+        monkeypatch.setattr(PATHS, name, 1 << 60)
     expected = replay(str(path), **options)
-    monkeypatch.setattr(PATHS, "COLUMN_STEPS_MIN", 0)
+    for name in ("COLUMN_STEPS_MIN", "COLUMN_BYTES_MIN"):
+        monkeypatch.setattr(PATHS, name, 0)
     monkeypatch.setattr(step_batches, "LINES_AT_ONCE", lines_at_once)
+    monkeypatch.setattr(log_file, "BLOCK_BYTES", block_bytes)
     folded = []
 
     def count(engine, parts):
@@ -76,10 +79,11 @@ def test_columns_equal_single_steps_in_random_logs(tmp_path, monkeypatch, first)
         lines = log(seed)
         path = tmp_path / "log"
         path.write_text("\n".join(lines if seed % 2 else disturbed(lines, rng)) + "\n")
-        size, stall_seconds = rng.choice([1, 7, 100, 8192]), rng.choice([0.5, 60])
-        folded += assert_same(path, monkeypatch, size, stall_seconds=stall_seconds)
+        sizes = rng.choice([1, 7, 100, 8192]), rng.choice([100, 300, 1000, 5000, 1 << 18])
+        stall_seconds = rng.choice([0.5, 60])
+        folded += assert_same(path, monkeypatch, *sizes, stall_seconds=stall_seconds)
         low, high = sorted(rng.randrange(20 * SECOND) for _ in range(2))
-        assert_same(path, monkeypatch, size, stall_seconds=stall_seconds, window=(low, high))
+        assert_same(path, monkeypatch, *sizes, stall_seconds=stall_seconds, window=(low, high))
     assert folded > 100
 
 

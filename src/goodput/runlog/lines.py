@@ -33,13 +33,15 @@ class LineError(ValueError):
 
 
 _SECONDS_MAX = TIME_NS_MAX / 1e9
-_Rank = Annotated[int, Meta(ge=0, le=RANK_MAX)]
+Rank = Annotated[int, Meta(ge=0, le=RANK_MAX)]
 _Step = Annotated[int, Meta(ge=-1, le=1 << 61)]
-_Count = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
+AttemptNumber = Annotated[int, Meta(ge=0, le=1 << 20)]
+Samples = Annotated[int, Meta(ge=0, le=1 << 61)]
+Count = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
 _Place = Annotated[int, Meta(ge=0, le=1 << 24)]
-_Seconds = Annotated[float, Meta(ge=0, lt=_SECONDS_MAX)]
+Seconds = Annotated[float, Meta(ge=0, lt=_SECONDS_MAX)]
 _Rate = Annotated[float, Meta(gt=0, lt=1e30)]
-_Name = Annotated[str, Meta(max_length=255)]
+Name = Annotated[str, Meta(max_length=255)]
 _OWN_FIELDS = ("time_ns", "seconds_ns", "device_ns", "step_number", "warnings")
 
 
@@ -47,23 +49,23 @@ class StackSamples(msgspec.Struct):
     """Sampled stacks of a rank in no phase, cumulative, in a beat or an end."""
 
     samples: Annotated[int, Meta(ge=0, lt=SAMPLES_MAX)] = 0
-    places: dict[_Name, Annotated[int, Meta(ge=0, lt=SAMPLES_MAX)]] = {}
-    reason: _Name = ""
+    places: dict[Name, Annotated[int, Meta(ge=0, lt=SAMPLES_MAX)]] = {}
+    reason: Name = ""
 
 
 class Operation(msgspec.Struct):
     """What an operation of a process group has cost a rank so far, in a beat or an end."""
 
-    group: _Name = ""
-    operation: _Name = ""
+    group: Name = ""
+    operation: Name = ""
     calls: Annotated[int, Meta(ge=0, lt=1 << 61)] = 0
     bytes: Annotated[int, Meta(ge=0, lt=1 << 61)] = 0
-    seconds: _Seconds = 0.0
-    startup_seconds: _Seconds = 0.0
-    issue_seconds: _Seconds = 0.0
+    seconds: Seconds = 0.0
+    startup_seconds: Seconds = 0.0
+    issue_seconds: Seconds = 0.0
     group_size: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
-    hidden_seconds: _Seconds | None = None
-    hidden_seconds_max: _Seconds | None = None
+    hidden_seconds: Seconds | None = None
+    hidden_seconds_max: Seconds | None = None
     local_ranks: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
     link_bytes_per_second: Annotated[int, Meta(ge=0, lt=1 << 61)] = 0
 
@@ -74,43 +76,43 @@ class Line(msgspec.Struct, gc=False, rename=lambda name: f"internal {name}" if n
 
     kind: str
     time: Raw = _NOTHING
-    rank: _Rank = 0
-    attempt: Annotated[int, Meta(ge=0, le=1 << 20)] | None = None
+    rank: Rank = 0
+    attempt: AttemptNumber | None = None
     step: _Step | None = None
-    seconds: _Seconds | None = None
+    seconds: Seconds | None = None
     phases: dict[str, float] | None = None
-    samples: Annotated[int, Meta(ge=0, le=1 << 61)] = 0
-    count: _Count = 1
-    device_seconds: _Seconds | None = None
+    samples: Samples = 0
+    count: Count = 1
+    device_seconds: Seconds | None = None
     cut: bool = False
     unmeasured_steps: Annotated[int, Meta(ge=0, le=COUNT_MAX)] = 0
-    gpu_compute_seconds: _Seconds | None = None
-    gpu_idle_seconds: _Seconds | None = None
+    gpu_compute_seconds: Seconds | None = None
+    gpu_idle_seconds: Seconds | None = None
     gpu_joules: Annotated[float, Meta(ge=0, lt=TIME_NS_MAX / 1e3)] | None = None
     stack_samples: StackSamples | None = None
     collectives: Annotated[list[Operation], Meta(max_length=64)] | None = None
-    run: _Name | int | None = None
-    phase: _Name | None = None
-    phase_seconds: _Seconds | None = None
+    run: Name | int | None = None
+    phase: Name | None = None
+    phase_seconds: Seconds | None = None
     committed: bool = True
     reason: str = "finished"
     over: str | None = None
     over_at: Raw = _NOTHING
     resume_step: _Step | None = None
     world_size: Annotated[int, Meta(ge=1, le=1 << 18)] | None = None
-    host: _Name | None = None
-    device: _Name | None = None
-    device_uuid: _Name | None = None
+    host: Name | None = None
+    device: Name | None = None
+    device_uuid: Name | None = None
     devices: Annotated[int, Meta(ge=1, le=1 << 16)] | None = None
     group: str | int | None = None
-    role: _Name | None = None
-    worker: _Name | None = None
+    role: Name | None = None
+    worker: Name | None = None
     stage: _Place | None = None
     tensor: _Place | None = None
     microbatches: Annotated[int, Meta(ge=1, le=1 << 24)] | None = None
     total_steps: Annotated[int, Meta(ge=1, le=1 << 40)] | None = None
-    dtype: _Name | None = None
-    flops_unknown: _Name | None = None
+    dtype: Name | None = None
+    flops_unknown: Name | None = None
     flops_per_step: _Rate | None = None
     hardware_flops_per_step: _Rate | None = None
     peak_flops_per_second: _Rate | None = None

@@ -1,7 +1,8 @@
 """Second pass over a run log: the account of each run.
 
-Steps are read one at a time; those out of order wait until nothing earlier can come. They are folded in batches as NumPy
-columns (`step_batches`), or one by one (`walk`) where there are few or NumPy is missing: the account is the same.
+Blocks of ordinary lines are decoded and folded at once as NumPy columns (`step_batches`). Other lines are read one at a
+time; those out of order wait until nothing earlier can come. Where there are few steps or NumPy is missing, they are
+folded one by one (`walk`): the account is the same.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from goodput.account.stall_threshold import StepLengths
 from goodput.defaults import STALE_SECONDS, STALL_SECONDS
 from goodput.runlog.last_moment import hang_at_end
 from goodput.runlog.lines import TIME_NS_MAX, Line, LineError, parse
-from goodput.runlog.log_file import LogError, LogFile
+from goodput.runlog.log_file import LogError, LogFile, lines_of
 from goodput.runlog.scan import Scan
 from goodput.runlog.scan_results import AttemptTrack, Problems, RunTrack
 from goodput.runlog.walk import Walk
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 SHOWN = 3
 # Importing NumPy takes as long as some thousands of steps.
-COLUMN_STEPS_MIN = 8192
+COLUMN_STEPS_MIN, COLUMN_BYTES_MIN = 8192, 1 << 20
 
 
 class Step(NamedTuple):
@@ -95,9 +96,16 @@ def replay(
             for walk in walks.values():
                 name, attempt = walk.engine.run.name, walk.track.attempt
                 walk.emit = partial(_fold_and_pass, walk.emit, take_steps, name, attempt)
-        batches = columns and columns.StepBatches(walks.values(), scan.problems, take_steps)
+        batches = columns and columns.StepBatches(walks, scan, take_steps)
         take = batches.take if batches else Walk.take
-        for track, number, line in _ordered(log_file, scan, lambda at: progress(0.4 + 0.6 * at / most)):
+        order = _Order(scan)
+        for first, block in log_file.blocks():
+            progress(0.4 + 0.6 * log_file.position / most)
+            if batches and batches.take_block(first, block):
+                continue
+            for track, number, line in order.lines(first, block):
+                take(walks[track], number, line)
+        for track, number, line in order.rest():
             take(walks[track], number, line)
         if batches:
             batches.flush()
@@ -196,7 +204,7 @@ def _fold_and_pass(
 
 def _scanned(log_file: LogFile, stall_seconds: float, progress: Callable[[int], None]) -> Scan:
     """The first pass. Raises LogError if the log has no attempt."""
-    scan = Scan(log_file, stall_seconds, progress)
+    scan = _scan_type(log_file)(log_file, stall_seconds, progress)
     if not any(found.tracks for found in scan.runs.values()):
         why = [f"; line {number}: {text}" for number, text in scan.problems.listed[:SHOWN]]
         why += ["; a run log has one JSON object per line, see docs/run-log.md"] * bool(why)
@@ -207,6 +215,17 @@ def _scanned(log_file: LogFile, stall_seconds: float, progress: Callable[[int], 
     if any(track.disorder_ns for found in scan.runs.values() for track in found.tracks.values()):
         _measure(log_file, scan, stall_seconds)
     return scan
+
+
+def _scan_type(log_file: LogFile) -> type[Scan]:
+    """What reads ordinary lines as columns; not without NumPy, and not for a short log."""
+    if log_file.size < COLUMN_BYTES_MIN:
+        return Scan
+    try:
+        from goodput.runlog.column_scan import ColumnScan
+    except ModuleNotFoundError:
+        return Scan
+    return ColumnScan
 
 
 def _finished(scan: Scan, engine: Engine, walks: dict[tuple[int, int], Walk], window) -> Replayed:
@@ -264,32 +283,46 @@ def _ordered(
 
     Lines of the kinds `others` are not put in order.
     """
-    scan.rewind()
-    high: dict[AttemptTrack, int] = {}
-    waiting: dict[AttemptTrack, list[tuple]] = {}
-    dropped = scan.problems.dropped
-    for number, raw in log_file.lines():
-        if number % 4096 == 0:
-            progress(log_file.position)
-        try:
-            line = parse(raw)
-        except LineError:
-            continue
-        track = scan.track_of(line)
-        if track is None or number in dropped:
-            continue
-        is_ordered = line.kind in ("step", "phase")
-        if not is_ordered and line.kind not in others:
-            continue
-        late_ns = track.disorder_ns
-        if not late_ns or not is_ordered:
-            yield track, number, line
-            continue
-        heap = waiting.setdefault(track, [])
-        heapq.heappush(heap, (line.time_ns, line.step_number, number, line))
-        high[track] = max(high.get(track, line.time_ns), line.time_ns)
-        while heap[0][0] < high[track] - late_ns:
-            yield track, *heapq.heappop(heap)[2:]
-    for track, heap in waiting.items():
-        while heap:
-            yield track, *heapq.heappop(heap)[2:]
+    order = _Order(scan, others)
+    for first, block in log_file.blocks():
+        progress(log_file.position)
+        yield from order.lines(first, block)
+    yield from order.rest()
+
+
+class _Order:
+    """A second pass, see _ordered: `lines` for each block, then `rest`."""
+
+    def __init__(self, scan: Scan, others: frozenset[str] = frozenset()):
+        self._scan, self._others = scan, others
+        self._high: dict[AttemptTrack, int] = {}
+        self._waiting: dict[AttemptTrack, list[tuple]] = {}
+        scan.rewind()
+
+    def lines(self, first: int, block: bytes) -> Iterator[tuple[AttemptTrack, int, Line]]:
+        high, dropped = self._high, self._scan.problems.dropped
+        for number, raw in enumerate(lines_of(block), first):
+            try:
+                line = parse(raw)
+            except LineError:
+                continue
+            track = self._scan.track_of(line)
+            if track is None or number in dropped:
+                continue
+            is_ordered = line.kind in ("step", "phase")
+            if not is_ordered and line.kind not in self._others:
+                continue
+            late_ns = track.disorder_ns
+            if not late_ns or not is_ordered:
+                yield track, number, line
+                continue
+            heap = self._waiting.setdefault(track, [])
+            heapq.heappush(heap, (line.time_ns, line.step_number, number, line))
+            high[track] = max(high.get(track, line.time_ns), line.time_ns)
+            while heap[0][0] < high[track] - late_ns:
+                yield track, *heapq.heappop(heap)[2:]
+
+    def rest(self) -> Iterator[tuple[AttemptTrack, int, Line]]:
+        for track, heap in self._waiting.items():
+            while heap:
+                yield track, *heapq.heappop(heap)[2:]

@@ -26,7 +26,7 @@ from goodput.runlog.lines import (
     to_ns,
     unknown_fields,
 )
-from goodput.runlog.log_file import LogFile
+from goodput.runlog.log_file import LogFile, lines_of
 from goodput.runlog.scan_results import AttemptTrack, Problems, RunTrack
 
 BEHIND_NS_MAX = 600 * 10**9
@@ -42,13 +42,11 @@ class Scan:
         self.problems = Problems()
         self._stall_seconds = stall_seconds
         self.runs: dict[str, RunTrack] = {}
-        self._last_run = ""
+        self.last_run = ""
         self._nameless = False  # there is one run so far, and no line has named it
-        for number, raw in log_file.lines():
-            self.problems.lines = number
-            if number % 4096 == 0:
-                progress(log_file.position)
-            self._read(number, raw)
+        for number, block in log_file.blocks():
+            self._read_block(number, block)
+            progress(log_file.position)
         self.problems.broken = log_file.broken
         for found in self.runs.values():
             for track in found.tracks.values():
@@ -61,21 +59,26 @@ class Scan:
         found = self.runs.get(self._run_name(line))
         if found is None or line.kind not in KINDS:
             return None
-        self._last_run = found.run.name
+        self.last_run = found.run.name
         if line.kind == "attempt":
             found.newest[line.rank] = 1 if line.attempt is None else line.attempt
         return found.tracks.get((line.rank, found.number_of(line)))
 
     def rewind(self) -> None:
         """Start a second pass."""
-        self._last_run = next(iter(self.runs), "")
+        self.last_run = next(iter(self.runs), "")
         for found in self.runs.values():
             found.newest.clear()
 
     def _run_name(self, line: Line) -> str:
-        return self._last_run or "run" if line.run is None else str(line.run)
+        return self.last_run or "run" if line.run is None else str(line.run)
+
+    def _read_block(self, number: int, block: bytes) -> None:
+        for at, raw in enumerate(lines_of(block), number):
+            self._read(at, raw)
 
     def _read(self, number: int, raw: bytes) -> None:
+        self.problems.lines = number
         if not raw.strip():
             return
         try:
@@ -123,7 +126,7 @@ class Scan:
             found = self.runs[name] = RunTrack(
                 Run(name), lengths=StepLengths.for_threshold(self._stall_seconds)
             )
-        self._last_run = name
+        self.last_run = name
         return found
 
     def _unordered(self, number: int, found: RunTrack, line: Line) -> None:
@@ -225,7 +228,7 @@ class Scan:
             attempt.start_ns = min(attempt.start_ns, time_ns - line.seconds_ns)
         if time_ns > attempt.last_ns:
             attempt.last_ns = time_ns
-        attempt.has_rollout = attempt.has_rollout or _has_rollout(line, attempt.phase_states)
+        attempt.has_rollout = attempt.has_rollout or has_rollout(line, attempt.phase_states)
         if line.kind == "step":
             step = line.step_number
             first = step - line.count + 1
@@ -235,9 +238,14 @@ class Scan:
                 attempt.first_number, attempt.first_step = time_ns, first
             if (time_ns, step) > (attempt.rows_end_ns, attempt.end_step):
                 attempt.rows_end_ns, attempt.end_step = time_ns, step
-        elif line.kind == "checkpoint":
+        else:
+            self._take_other(number, track, line)
+
+    def _take_other(self, number: int, track: AttemptTrack, line: Line) -> None:
+        """What a line says that is no step, besides its time."""
+        if line.kind == "checkpoint":
             kind = "checkpoint_committed" if line.committed else "checkpoint_begun"
-            attempt.note_event(kind, line.step_number, line.time_ns)
+            track.attempt.note_event(kind, line.step_number, line.time_ns)
         elif line.kind in ("beat", "end"):
             self._beat(number, track, line)
 
@@ -280,14 +288,17 @@ class Scan:
         attempt.end_mark = EndMark(over, at_ns, TIME_NS_MAX)
 
 
-def _has_rollout(line: Line, states: dict[str, str]) -> bool:
+def has_rollout(line: Line, states: dict[str, str]) -> bool:
     """Whether the line has time of a phase that counts as a rollout."""
     if line.kind == "phase":
         return line.seconds_ns > 0 and states.get(line.phase or "", line.phase) == "rollout"
-    spent = line.phases or {}
+    return spends_rollout(line.phases or {}, states)
+
+
+def spends_rollout(phases: dict[str, float], states: dict[str, str]) -> bool:
     if not states:
-        return spent.get("rollout", 0) > 0
-    return any(seconds > 0 and states.get(name, name) == "rollout" for name, seconds in spent.items())
+        return phases.get("rollout", 0) > 0
+    return any(seconds > 0 and states.get(name, name) == "rollout" for name, seconds in phases.items())
 
 
 def _reason(raw: bytes, error: str) -> str:

@@ -49,7 +49,7 @@ class Walk:
         self.end_ns, self.last_step = track.attempt.start_ns, -1
         self.gap, self.gap_ns = vector(), 0
         self.phase_ns: int | None = None  # of the last `phase` lines, which are in `phases`: (phase, length)
-        self.phases: set[tuple[str | None, int]] = set()
+        self.phases: set[tuple[str, int]] = set()
         self.gap_phase = ""  # of the last `phase` line since the last step
         self.rewinds = sorted(track.rewinds)
         # The fold's own, outside repeated steps.
@@ -57,19 +57,22 @@ class Walk:
 
     def take(self, number: int, line: Line) -> None:
         if line.kind == "phase":
-            if line.time_ns != self.phase_ns:
-                self.phase_ns, self.phases = line.time_ns, set()
-            if (line.phase, line.seconds_ns) in self.phases:
-                self.problems.repeated += 1
-                return
-            self.phases.add((line.phase, line.seconds_ns))
-            self.gap[self.state_of(line.phase or "")] += line.seconds_ns
-            self.gap_phase = line.phase or ""
-            self.gap_ns += line.seconds_ns
+            self.take_phase(line.time_ns, line.phase or "", line.seconds_ns)
         elif line.time_ns <= self.end_ns and line.step_number <= self.last_step:
             self.problems.repeated += 1
         else:
             self._step(number, line)
+
+    def take_phase(self, end_ns: int, phase: str, ns: int) -> None:
+        if end_ns != self.phase_ns:
+            self.phase_ns, self.phases = end_ns, set()
+        if (phase, ns) in self.phases:
+            self.problems.repeated += 1
+            return
+        self.phases.add((phase, ns))
+        self.gap[self.state_of(phase)] += ns
+        self.gap_phase = phase
+        self.gap_ns += ns
 
     def has_gap(self) -> bool:
         """Whether there were phases since the last step."""
