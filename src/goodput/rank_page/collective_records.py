@@ -31,8 +31,9 @@ DTYPES = (
     *("uint16", "uint32", "uint64", "float8_e8m0fnu", "complex32"),
 )
 # Bits of a record's flags: issued by the reducer of DistributedDataParallel, by a functional collective, between
-# _start_coalescing and _end_coalescing or by one coalesced call, by another thread than the one of the steps; the call raised.
-FLAGS = ("reducer", "functional", "coalesced", "other_thread", "raised")
+# _start_coalescing and _end_coalescing or by one coalesced call, by another thread than the one of the steps; the call raised;
+# its Work's future was taken, and nothing has waited for it yet where that is seen: without an exit it may be complete.
+FLAGS = ("reducer", "functional", "coalesced", "other_thread", "raised", "future")
 
 # Words from page.W_COLLECTIVES on: records written, groups, calls that were not recorded; of the profiler plugin, events
 # of calls and transfers that were not followed any more.

@@ -10,7 +10,7 @@ from support.rank_page.page_maker import Rank
 from goodput.rank_page import collective_records as layout
 from goodput.rank_page import page
 from goodput.rank_page.reader import Reader
-from goodput.sdk.recorder.collectives import CollectiveRecords
+from goodput.sdk.recorder.collectives import FLAG, CollectiveRecords
 from goodput.wire.collectives import ReportedOperation, operations_problem, problem
 from goodput_exporters.collectors.ranks.reported_collectives import (
     AFTER_NS,
@@ -39,6 +39,7 @@ class Process:
         self.rank = Rank(directory).train(3)
         describe = lambda group: (group.name, "", "gloo", 0, [0, 1])  # noqa: E731
         records = CollectiveRecords(self.rank.recorder, {"float32": 1}, describe, {}.__getitem__)
+        self.records = records
         self.call = records.wrap(lambda group, tensors: self, "all_reduce", tensors=1, group=0)
         self.wait = records.wrap(lambda work: None, "")
         self.reported = ReportedCollectives()
@@ -145,3 +146,22 @@ def test_page_of_any_content_is_reported_as_an_aggregator_takes_it(process):
             whole, odd = whole + found.is_whole, odd + (not found.is_whole)
         words[base : base + layout.WORDS] = memoryview(good).cast("Q")
     assert whole > 50 and odd > 5
+
+
+def test_call_whose_future_was_taken_is_open_only_while_it_is_waited_for(process):
+    """A callback of the user's own may have seen its end: no verdict on a hang may name it."""
+    records, future = process.records, object()
+    work = process.call(Group("g"), [Tensor()])
+    (call,) = process.poll(AFTER_NS).groups[0].recent
+    assert not call.exit_ns
+    records.passed_on(work, future, 0)
+    (call,) = process.poll(AFTER_NS + AGAIN_NS).groups[0].recent
+    assert call.exit_ns >= call.enter_ns > 0
+    seen = []
+    wait = records.wrap(
+        lambda awaited: seen.append(process.poll(AFTER_NS + 2 * AGAIN_NS)), "", flags=FLAG["future"]
+    )
+    wait(future)
+    assert not seen[0].groups[0].recent[0].exit_ns
+    (call,) = process.poll(AFTER_NS + 3 * AGAIN_NS).groups[0].recent
+    assert call.exit_ns

@@ -7,7 +7,7 @@ has cost, every OPERATIONS_NS.
 
 from __future__ import annotations
 
-from goodput.rank_page.collective_records import RING, Links, no_links, operation_rows
+from goodput.rank_page.collective_records import RING, Links, Record, no_links, operation_rows
 from goodput.rank_page.collective_records import Collectives as Found
 from goodput.rank_page.page import PageError
 from goodput.rank_page.reader import Reader, Snapshot
@@ -119,8 +119,7 @@ def rows(found: Found, head: Found, snapshot: Snapshot, is_stopped: bool) -> Col
                 one.bytes,
                 -1 if one.peer is None else one.peer,
                 snapshot.unix_ns(one.enter_ns),
-                # A call that raised, as when its peer is gone, was not completed.
-                snapshot.unix_ns(one.exit_ns) if one.exit_ns and "raised" not in one.flags else 0,
+                snapshot.unix_ns(left) if (left := _left_ns(one)) else 0,
             )
         )
     used = sorted(
@@ -137,6 +136,16 @@ def rows(found: Found, head: Found, snapshot: Snapshot, is_stopped: bool) -> Col
         if not group_problem(row):
             rows.append(row)
     return Collectives(tuple(rows), len(rows) == len(used), is_stopped)
+
+
+def _left_ns(record: Record) -> int:
+    """When a call was left, 0 if it is open: one that raised, as when its peer is gone, was not completed.
+
+    One whose future was taken may be complete; as long as nothing is seen to wait for it, it is not taken for open.
+    """
+    if "raised" in record.flags:
+        return 0
+    return record.exit_ns or (record.return_ns if "future" in record.flags else 0)
 
 
 def _is_stopped(pid: int, procfs: str) -> bool:

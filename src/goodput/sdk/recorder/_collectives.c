@@ -13,7 +13,7 @@ enum { AT_HIDDEN = 4, HIDDEN_MAX = 31, HIDDEN_WORDS = 4, H_KEY = 0, H_LEFT, H_LE
 enum { GROUPS_MAX = 128, GROUP_WORDS = 64, G_CALLS = 3, G_P2P = 4, G_LAST = 5 };
 enum { RING = 512, RECORD_WORDS = 16, OPERATION_SLOTS = 16, SUM_WORDS = 4, REDUCE_SCATTER = 7, SEND = 10 };
 enum { R_NUMBER, R_KIND, R_SEQUENCE, R_PEER, R_BYTES, R_ENTER, R_RETURN, R_EXIT, R_EXPOSED, R_STEP, R_PHASE, R_WAITED = 14, R_SEAL };
-enum { REDUCER = 1, FUNCTIONAL = 2, COALESCED = 4, OTHER_THREAD = 8, RAISED = 16 };
+enum { REDUCER = 1, FUNCTIONAL = 2, COALESCED = 4, OTHER_THREAD = 8, RAISED = 16, FUTURE = 32 };
 #define STEP_BIAS (1ULL << 63)
 #define OPERATION_OF 0xFFFFFFFF000000FFULL /* The bits of a record's kind that are its group and its operation. */
 
@@ -98,6 +98,43 @@ static void put_issued(Records *self, const void *work, long long first, long lo
             place = next;
     }
     *place = (Issued){work, first, last};
+}
+
+/* What is waited for: a Work, a future, whose address is made odd since it may be that of a Work that is gone, or the
+ * memory of a functional collective's tensor, of which views are made. */
+static const void *awaited(PyObject *object, long long flags)
+{
+    PyObject *address;
+    void *found;
+    if (flags & FUTURE)
+        return (const char *)object + 1;
+    if (!(flags & FUNCTIONAL))
+        return object;
+    address = PyObject_CallMethodNoArgs(object, address_name);
+    found = address == NULL ? NULL : PyLong_AsVoidPtr(address);
+    Py_XDECREF(address);
+    if (PyErr_Occurred())
+        goodput_drop_error();
+    return found;
+}
+
+/* Records of one Work, or of coalesced ones: of these only those with the flag. */
+static inline long long flag_of(Issued issued)
+{
+    return issued.first == issued.last ? 0 : COALESCED;
+}
+
+/* Set whether futures of these records are taken that nothing waits for. Reducers wait for theirs in C++. */
+static void mark_future(Records *self, Issued issued, int is_taken)
+{
+    long long first = issued.first > issued.last - RING ? issued.first : issued.last - RING + 1, flag = flag_of(issued);
+    if (self->ready != 1 || self->recorder->words == NULL)
+        return;
+    for (long long number = first; number <= issued.last && number <= self->written; number++) {
+        uint64_t *record = record_at(self, number), kind = record[R_KIND], flags = kind >> 16;
+        if (record[R_NUMBER] == (uint64_t)number && !record[R_EXIT] && !(flags & REDUCER) && (flags & flag) == (uint64_t)flag)
+            put(&record[R_KIND], (long long)(is_taken ? kind | FUTURE << 16 : kind & ~((uint64_t)FUTURE << 16)));
+    }
 }
 
 /* Whether records can be written now. */
@@ -311,21 +348,6 @@ static long long enter(Records *self, Call *call, long long slot, long long byte
     return number;
 }
 
-/* What is waited for: a Work, or the memory of a functional collective's tensor, of which views are made. */
-static const void *awaited(PyObject *object, long long flags)
-{
-    PyObject *address;
-    void *found;
-    if (!(flags & FUNCTIONAL))
-        return object;
-    address = PyObject_CallMethodNoArgs(object, address_name);
-    found = address == NULL ? NULL : PyLong_AsVoidPtr(address);
-    Py_XDECREF(address);
-    if (PyErr_Occurred())
-        goodput_drop_error();
-    return found;
-}
-
 /* A wrapped call has returned: `result` is its Work, None for one that has waited, NULL for one that raised. */
 static void returned(Records *self, long long number, PyObject *result, long long flags)
 {
@@ -447,7 +469,51 @@ static PyObject *Records_issued_by(Records *self, PyObject *const *args, Py_ssiz
     Py_RETURN_NONE;
 }
 
+/* Waiting for this future waits for a Work. */
+static PyObject *Records_awaits(Records *self, PyObject *future)
+{
+    return PyBool_FromLong(find_issued(self, awaited(future, FUTURE)) != NULL);
+}
+
+/* The second object is a future of the first one, a Work or with the flag a future: it waits for the same records, if any. */
+static PyObject *Records_passed_on(Records *self, PyObject *const *args, Py_ssize_t count)
+{
+    long long flags = count == 3 ? PyLong_AsLongLong(args[2]) : 0;
+    Issued *issued;
+    if (PyErr_Occurred())
+        return NULL;
+    if (count != 3)
+        Py_RETURN_NONE;
+    issued = find_issued(self, awaited(args[0], flags));
+    if (issued != NULL) {
+        Issued found = *issued;
+        put_issued(self, awaited(args[1], FUTURE), found.first, found.last);
+        mark_future(self, found, 1);
+    } else if ((issued = find_issued(self, awaited(args[1], FUTURE))) != NULL)
+        issued->work = NULL; /* Of a future that is gone. */
+    Py_RETURN_NONE;
+}
+
+/* A Work, or with the flag a future, was found to be complete, without a wait. */
+static PyObject *Records_completed(Records *self, PyObject *const *args, Py_ssize_t count)
+{
+    long long flags = count == 2 ? PyLong_AsLongLong(args[1]) : 0;
+    Issued *issued;
+    if (PyErr_Occurred())
+        return NULL;
+    issued = count == 2 ? find_issued(self, awaited(args[0], flags)) : NULL;
+    if (issued != NULL) {
+        Issued found = *issued;
+        issued->work = NULL;
+        leave(self, found.first, found.last, flag_of(found), 0);
+    }
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef Records_methods[] = {
+    {"awaits", (PyCFunction)Records_awaits, METH_O, "Whether a future stands for records."},
+    {"passed_on", (PyCFunction)(void (*)(void))Records_passed_on, METH_FASTCALL, "A future of a Work or of a future."},
+    {"completed", (PyCFunction)(void (*)(void))Records_completed, METH_FASTCALL, "A Work or a future is complete."},
     {"page_changed", (PyCFunction)Records_page_changed, METH_NOARGS, "Begin anew in another page."},
     {"forget", (PyCFunction)Records_forget, METH_NOARGS, "Look process groups up again."},
     {"settle", (PyCFunction)Records_settle, METH_NOARGS, "Attribute all communication so far."},
@@ -572,12 +638,13 @@ static PyObject *waited(Call *self, PyObject *const *args, size_t flags, PyObjec
         if (issued != NULL) {
             found = *issued;
             issued->work = NULL;
+            mark_future(records, found, 0);
         }
     }
     result = PyObject_Vectorcall(self->function, args, flags, names);
     if (found.work != NULL) {
         raised = goodput_take_error();
-        leave(records, found.first, found.last, found.first == found.last ? 0 : COALESCED, result == NULL);
+        leave(records, found.first, found.last, flag_of(found), result == NULL);
         goodput_restore_error(raised);
     }
     return result;

@@ -2,7 +2,7 @@
 
 A record is written at the call and completed when the call returns and when its Work or tensor is waited for. What a
 process group does without a call from Python is not seen. Compiled it takes about 0.2 us a call (_collectives.c,
-bench/collectives.py), in Python about 5 us. Nothing is kept alive: a Work is known by its address until it is waited for.
+bench/collectives.py), in Python about 5 us. Nothing is kept alive: a Work and its futures are known by their addresses until one is waited for.
 
 The time of the phase `communication` is attributed to records, so that the sums by group and operation never exceed
 it: at the end of a wait to what was waited for, at the end of the phase to the last record of the step thread.
@@ -71,6 +71,43 @@ class PythonRecords:
         if first > 0 and work is not None:
             self._issue(id(work), first, self.written)
 
+    def awaits(self, future) -> bool:
+        """Whether waiting for this future waits for a Work."""
+        return _awaited(future, FLAG["future"]) in self.issued
+
+    def passed_on(self, awaited, future, flags: int) -> None:
+        """`future` is one of a Work, or with the flag of a future: it waits for the same records, if any."""
+        found = self.issued.get(_awaited(awaited, flags))
+        if found is None:
+            self.issued.pop(_awaited(future, FLAG["future"]), None)  # Of a future that is gone.
+        else:
+            self._issue(_awaited(future, FLAG["future"]), *found)
+            self._mark_future(found, True)
+
+    def completed(self, awaited, flags: int) -> None:
+        """A Work, or with the flag a future, was found to be complete, without a wait."""
+        found = self.issued.pop(_awaited(awaited, flags), None)
+        if found is not None:
+            self._leave(*found, _flag_of(found))
+
+    def _mark_future(self, issued: tuple[int, int], is_taken: bool) -> None:
+        """Set whether futures of these records are taken that nothing waits for. Reducers wait for theirs in C++."""
+        if self.ready != 1:
+            return
+        (first, last), words, flag, future = (
+            issued,
+            self.recorder.words,
+            _flag_of(issued),
+            FLAG["future"] << 16,
+        )
+        for number in range(max(first, last - layout.RING + 1), min(last, self.written) + 1):
+            at = _record_at(number)
+            flags = words[at + layout.R_KIND] >> 16 & 0xFFFF
+            is_open = words[at] == number and not words[at + layout.R_EXIT]
+            if is_open and not flags & FLAG["reducer"] and flags & flag == flag:
+                kind = words[at + layout.R_KIND]
+                words[at + layout.R_KIND] = kind | future if is_taken else kind & ~future
+
     # -- what the compiled Call does
 
     def call(self, function, operation, tensors=-1, group=-1, peer=-1, flags=0, exact=None, python=None):
@@ -110,13 +147,15 @@ class PythonRecords:
     def _waited(self, function, args, kwargs, flags: int):
         found = self.issued.pop(_awaited(args[0], flags), None) if args else None
         raised = FLAG["raised"]
+        if found is not None:
+            self._mark_future(found, False)
         try:
             result = function(*args, **kwargs)
             raised = 0
             return result
         finally:
             if found is not None:
-                self._leave(*found, 0 if found[0] == found[1] else FLAG["coalesced"], raised)
+                self._leave(*found, _flag_of(found), raised)
 
     def _begin(self, args, operation: int, tensors: int, group: int, peer: int, flags: int) -> int:
         """Enter the record of a call; 0 if there is none to write."""
@@ -281,7 +320,12 @@ class PythonRecords:
 
 
 def _awaited(value, flags: int) -> int:
-    """What is waited for: a Work, or the memory of a functional collective's tensor, of which views are made."""
+    """What is waited for: a Work, a future, or the memory of a functional collective's tensor, of which views are made.
+
+    The address of a future is made odd: it may be that of a Work that is gone.
+    """
+    if flags & FLAG["future"]:
+        return id(value) + 1
     if value is None or not flags & FLAG["functional"]:
         return 0 if value is None else id(value)
     try:
@@ -289,6 +333,11 @@ def _awaited(value, flags: int) -> int:
     except Exception as error:
         reraise_from_handler(error)
         return 0
+
+
+def _flag_of(issued: tuple[int, int]) -> int:
+    """The flag of the records meant: of one Work, or of coalesced ones."""
+    return 0 if issued[0] == issued[1] else FLAG["coalesced"]
 
 
 def _key(kind: int) -> tuple[int, int]:
