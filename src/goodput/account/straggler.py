@@ -30,6 +30,9 @@ SLOW_RATIO_MIN = 1.02
 EXPLAINED_RATIO_MIN = 0.5
 # ... and at least this part of all waiting.
 WAITING_SHARE_MIN = 0.05
+# A stage also only if waiting for it is this part of the steps. Stages never have quite the same work: the last one has the
+# loss, the first one the embedding, and layers move as a whole.
+STAGE_STEP_SHARE_MIN = 0.025
 SHARES_MAX = 16
 # Detection restarts with each attempt; a rank slow within so many steps of the last attempt's end was slow before.
 NEAR_STEPS = 16
@@ -305,8 +308,11 @@ class Straggler:
         }
 
     def culprit_stage(self) -> int | None:
-        """The slow pipeline stage most waited for, by the rule of `culprit`: its ranks' median against other stages'."""
-        least_ns = max(WAITING_SHARE_MIN * self.waited_ns, 1)
+        """The slow pipeline stage most waited for, by the rule of `culprit`: its ranks' median against other stages'.
+
+        Waiting for it must be STAGE_STEP_SHARE_MIN of the steps too.
+        """
+        least_ns = max(WAITING_SHARE_MIN * self.waited_ns, STAGE_STEP_SHARE_MIN * self.length_ns, 1)
         for caused, stage in sorted((-ns, stage) for stage, ns in self.stage_caused_ns.items()):
             own_ns = usual_ns = explained_ns = 0.0
             for steps, stages, means in self._staged:
