@@ -4,9 +4,9 @@
 
 A log of eight ranks is written first: steps with four phases, and a beat now and then. Each round times the bare
 pass and the replay in turn, each in a fresh process on one core; figures and ratios are medians over rounds. The bare
-pass reads the file once and keeps nothing: the least that a Python tool pays. The replay reads it twice, decodes with
-msgspec, and folds steps as NumPy columns. The bar is twice
-the bare pass; memory must not grow with lines, which a test checks.
+pass reads the file once and keeps nothing: the least that a Python tool pays. The replay reads it twice, and decodes
+with msgspec into NumPy columns, which it folds. The bar is twice the bare pass; memory must not grow with lines, which a
+test checks.
 """
 
 from __future__ import annotations
