@@ -203,7 +203,7 @@ def test_unreadable_file_is_an_error(tmp_path, monkeypatch):
     with pytest.raises(LogError, match="No such file"):
         replay(str(tmp_path / "none"))
 
-    def refuse(*_):
+    def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("builtins.open", refuse)
@@ -219,6 +219,44 @@ def test_pipe_is_read_like_a_file(tmp_path):
     (found,) = replay(str(pipe))
     writer.join()
     assert found.account.ranks[0].kept_steps == 5
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/urandom"])
+def test_device_without_end_is_refused(path):
+    with pytest.raises(LogError, match=f"{path}: more than .* bytes: a device, not a log"):
+        replay(path)
+
+
+def test_stream_is_bounded_in_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_file, "STREAM_BYTES_MAX", 10_000)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def write():
+        with suppress(BrokenPipeError), open(pipe, "wb", buffering=0) as file:
+            while True:
+                file.write(b'{"kind":"beat","time":1}\n' * 100)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    with pytest.raises(LogError, match="pipe: more than 10000 bytes: if it ends, write it to a file"):
+        replay(str(pipe))
+    writer.join(60)
+    assert not writer.is_alive()
+
+
+@pytest.mark.parametrize("has_writer", [False, True])
+def test_silent_pipe_is_not_waited_for_without_end(tmp_path, monkeypatch, has_writer):
+    monkeypatch.setattr(log_file, "SILENCE_SECONDS_MAX", 0.05)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = os.open(pipe, os.O_RDWR) if has_writer else None
+    if writer is not None:
+        os.write(writer, BASE)
+    with pytest.raises(LogError, match=r"pipe: nothing to read for 0\.05 s"):
+        replay(str(pipe))
+    if writer is not None:
+        os.close(writer)
 
 
 def test_several_runs_give_several_accounts(tmp_path):

@@ -1,7 +1,7 @@
 """A run log as a file: plain or gzip, from a path or standard input, read as often as needed.
 
-A truncated file yields its readable part. Lines are bounded in length: a longer one is yielded cut, which does not
-parse.
+A truncated file yields its readable part. A stream is copied first: its bytes are bounded, and how long it may be silent.
+Lines are bounded in length: a longer one is yielded cut, which does not parse.
 """
 
 from __future__ import annotations
@@ -9,16 +9,20 @@ from __future__ import annotations
 import gzip
 import io
 import os
-import shutil
+import select
 import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
+from stat import S_ISBLK, S_ISCHR, S_ISREG
 from typing import IO, Any
 
 from goodput.runlog.lines import LINE_BYTES_MAX
 
 BLOCK_BYTES = 1 << 18  # at most LINE_BYTES_MAX
+STREAM_BYTES_MAX = 16 << 30
+DEVICE_BYTES_MAX = LINE_BYTES_MAX
+SILENCE_SECONDS_MAX = 600
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 
@@ -37,12 +41,14 @@ class LogFile:
             if path == "-":
                 if sys.stdin is None:
                     raise LogError("standard input is closed")
-                self._file = _spool(sys.stdin.buffer)
+                self._file = _copy(sys.stdin.fileno(), self.name)
             else:
-                self._file: IO[bytes] = open(path, "rb")  # noqa: SIM115 - kept open to be read twice
-            if not self._file.seekable():
-                with self._file as pipe:
-                    self._file = _spool(pipe)
+                # A pipe without a writer is waited for in _copy, where the time is bounded.
+                opener = lambda path, flags: os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # noqa: E731
+                self._file: IO[bytes] = open(path, "rb", opener=opener)  # noqa: SIM115 - kept open to be read twice
+            if not S_ISREG(os.fstat(self._file.fileno()).st_mode):
+                with self._file as stream:
+                    self._file = _copy(stream.fileno(), self.name)
             self._file.seek(0, os.SEEK_END)
             self.size = self._file.tell()
             self._file.seek(0)
@@ -108,8 +114,27 @@ def _after_line(file) -> bytes:
     return b""
 
 
-def _spool(stream: IO[bytes]) -> IO[bytes]:
-    """A seekable copy of a stream."""
+def _copy(fd: int, name: str) -> IO[bytes]:
+    """A seekable copy of a stream, which has to end within STREAM_BYTES_MAX; a device such as /dev/zero is no log."""
+    mode = os.fstat(fd).st_mode
+    is_device = S_ISBLK(mode) or (S_ISCHR(mode) and not os.isatty(fd))
+    bytes_max = DEVICE_BYTES_MAX if is_device else STREAM_BYTES_MAX
+    wait_ms = None if os.isatty(fd) else SILENCE_SECONDS_MAX * 1000
+    readable = select.poll()
+    readable.register(fd, select.POLLIN)
     file = tempfile.TemporaryFile()  # noqa: SIM115 - kept open to be read twice
-    shutil.copyfileobj(stream, file)
-    return file
+    try:
+        while readable.poll(wait_ms):
+            part = os.read(fd, BLOCK_BYTES)
+            if not part:
+                return file
+            if file.tell() + len(part) > bytes_max and not S_ISREG(mode):
+                what = "a device, not a log" if is_device else "if it ends, write it to a file first"
+                raise LogError(f"{name}: more than {bytes_max} bytes: {what}")
+            file.write(part)
+        raise LogError(
+            f"{name}: nothing to read for {SILENCE_SECONDS_MAX} s, and its writer has not closed it"
+        )
+    except BaseException:
+        file.close()
+        raise
