@@ -231,6 +231,21 @@ def test_pages_printed_once(tmp_path, capsys):
     assert "no run other" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("columns", "width"), [(None, 80), ("60", 60), ("140", 140), ("wide", 80)])
+def test_a_pipe_is_printed_to_as_wide_as_told(tmp_path, columns, width):
+    """$COLUMNS, and 80 where no stream is a terminal; the bar of time by state fills the width."""
+    Rank(tmp_path, run="mine", rank=0, world_size=1, total_steps=100).train(20)
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    environment |= {"COLUMNS": columns} if columns else {}
+    command = [sys.executable, "-m", "goodput", "top", "--once", "--directory", str(tmp_path)]
+    command += ["--agent", "http://127.0.0.1:1"]
+    done = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+    )
+    bar = max(done.stdout.splitlines(), key=lambda line: line.count("?"))
+    assert len(bar) == width, done.stdout
+
+
 def test_opened_rank_that_ended_offers_no_stack():
     """Neither of this machine nor of another: there is no process to sample."""
     row = RankRow(1, "n0", attempt=1, phase="finished", has_ended=True, step=19)

@@ -23,7 +23,6 @@ EPILOG = """examples:
 exit status: 0, 1 if nothing can be read or there is no such run, 2 for a wrong call"""
 REFRESH_SECONDS = 2.0
 AGENT = "http://127.0.0.1:9470"
-PRINTED_COLUMNS = 120
 
 
 def add_options(parser) -> None:
@@ -115,10 +114,8 @@ def _console():
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # Names may have characters that the terminal does not.
     has_colour = is_terminal and not os.environ.get("NO_COLOR")
-    width = None if is_terminal or os.environ.get("COLUMNS", "").isdecimal() else PRINTED_COLUMNS
-    console = Console(
-        file=sys.stdout, highlight=False, no_color=not has_colour, width=width, emoji=False, markup=False
-    )
+    # On a pipe as wide as $COLUMNS, else as the terminal of another stream, else 80.
+    console = Console(file=sys.stdout, highlight=False, no_color=not has_colour, emoji=False, markup=False)
     is_unicode = (
         is_utf8(sys.stdout.encoding or "", os.environ)
         if is_terminal
