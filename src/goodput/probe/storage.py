@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 
-from goodput.account.text import digits
+from goodput.account.text import milliseconds
 from goodput.probe.figure import Figure, rate_of
 
 LARGE_BYTES = 128 << 20
@@ -111,7 +111,7 @@ def small_files(paths: list[Path]) -> list[Figure]:
         rate = sum(count for count, _, _ in results) / seconds
         middle = statistics.median(latency for _, latencies, _ in results for latency in latencies)
         name = "small_files" if readers == 1 else f"small_files_{readers}_readers"
-        found.append(Figure(name, rate, "1/s", note=f"{results[0][2]}, {digits(middle * 1e3)} ms a file"))
+        found.append(Figure(name, rate, "1/s", note=f"{results[0][2]}, {milliseconds(middle)} a file"))
     return found
 
 

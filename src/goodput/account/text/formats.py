@@ -69,6 +69,11 @@ def duration_ns(ns: float) -> str:
     return f"{digits(ns)} ns"
 
 
+def milliseconds(seconds: float) -> str:
+    """Milliseconds in three digits, or all of them, so that lengths compare: "0.123 ms", "1,234 ms"."""
+    return f"{digits(seconds * 1e3)} ms"
+
+
 def whole(value: float) -> str:
     """Four digits, or all digits before the point: "0.1234", "45,678"."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, field
 
-from goodput.account.text import digits
+from goodput.account.text import milliseconds
 
 # A rate of at least this share of another counts as equal.
 CLOSE = 0.95
@@ -94,8 +94,8 @@ def binding(points: list[Point]) -> Limit:
     found = _by_growth(few, many)
     if found.name == "transfer" and not best.workers:
         text = (
-            f"the main process makes a batch itself in {_ms(1 / best.rate)}; "
-            f"to have one made by {many.workers} workers takes {_ms(1 / many.rate)}"
+            f"the main process makes a batch itself in {milliseconds(1 / best.rate)}; "
+            f"to have one made by {many.workers} workers takes {milliseconds(1 / many.rate)}"
         )
         return Limit("transfer", True, text)
     return found
@@ -110,8 +110,8 @@ def _by_growth(few: Point, many: Point) -> Limit:
     if idle >= grown[name]:
         return _of_main(many)
     text = (
-        f"with {many.workers} workers instead of {few.workers} a batch takes a worker {_ms(longer)} longer, "
-        f"{_ms(grown[name])} of it {_doing(name, many)}"
+        f"with {many.workers} workers instead of {few.workers} a batch takes a worker {milliseconds(longer)} longer, "
+        f"{milliseconds(grown[name])} of it {_doing(name, many)}"
     )
     return Limit(name, True, text)
 
@@ -120,11 +120,11 @@ def _of_main(many: Point) -> Limit:
     """The limit where workers wait for the main process."""
     cycle = 1 / many.rate
     if many.copy >= many.transfer:
-        text = f"workers wait for the main process, which copies for {_ms(many.copy)} of the {_ms(cycle)} of a batch"
+        text = f"workers wait for the main process, which copies for {milliseconds(many.copy)} of the {milliseconds(cycle)} of a batch"
         return Limit("copy", True, text)
     text = (
         "workers wait for the main process, which receives batches one after the other: "
-        f"{_ms(many.transfer)} of the {_ms(cycle)} of a batch"
+        f"{milliseconds(many.transfer)} of the {milliseconds(cycle)} of a batch"
     )
     return Limit("transfer", True, text)
 
@@ -134,8 +134,8 @@ def _by_share(many: Point) -> Limit:
     name = max(many.parts, key=many.parts.__getitem__, default="unknown")
     whole = many.workers / many.rate
     text = (
-        f"each worker still makes it faster; of the {_ms(whole)} that a batch takes a worker, "
-        f"{_ms(many.parts.get(name, 0.0))} are {_doing(name, many)}"
+        f"each worker still makes it faster; of the {milliseconds(whole)} that a batch takes a worker, "
+        f"{milliseconds(many.parts.get(name, 0.0))} are {_doing(name, many)}"
     )
     return Limit(name, False, text)
 
@@ -147,7 +147,3 @@ def _doing(name: str, point: Point) -> str:
     if name == "storage" and point.slept >= 0.5:
         return "sleeping without a lock, which is taken for waiting for data"
     return WAIT_TEXT[name]
-
-
-def _ms(seconds: float) -> str:
-    return f"{digits(seconds * 1e3)} ms"

@@ -15,7 +15,7 @@ from math import ceil, inf
 from goodput.account import Attempt
 from goodput.account.fold import padded, state_of
 from goodput.account.states import INDEX
-from goodput.account.text import digits
+from goodput.account.text import milliseconds
 from goodput.probe.loader.limit import CLOSE, STILL_FASTER
 
 BATCHES_MIN = 20
@@ -192,7 +192,7 @@ def _limit(used: list[Record], besides: float | None) -> Limit | None:
     enough = max((one.workers for one in used if not one.is_busy), default=0)
     keeps_up = CLOSE * training * alone <= max(enough, many.busy if apart else 0)
     if training < inf and (shared is not None or keeps_up):
-        text = f"the training takes a batch every {_ms(1 / training)}, besides waiting for it"
+        text = f"the training takes a batch every {milliseconds(1 / training)}, besides waiting for it"
         return Limit("training", training, alone, text)
     return None
 
@@ -205,14 +205,14 @@ def _growth(few: Record, many: Record) -> Limit | None:
     name = max(grown, key=grown.__getitem__)
     text = (
         f"with {many.busy:.1f} busy workers instead of {few.busy:.1f} a batch takes a worker "
-        f"{_ms(many.seconds - few.seconds)} longer, "
+        f"{milliseconds(many.seconds - few.seconds)} longer, "
     )
     kind = _of_blocked(few, many, grown[name]) if name == "blocked" else ""
     if kind:
         spent = many.locked or 0.0 if kind == "lock" else many.parts[name] - (many.locked or 0.0)
-        text += f"{_ms(spent)} of the {_ms(many.seconds)} {DOING[kind]}, as sampled now"
+        text += f"{milliseconds(spent)} of the {milliseconds(many.seconds)} {DOING[kind]}, as sampled now"
     else:
-        text += f"{_ms(grown[name])} of it {DOING[name]}"
+        text += f"{milliseconds(grown[name])} of it {DOING[name]}"
     name = kind or name
     return Limit(name, many.busy / many.seconds, few.seconds, text)
 
@@ -237,7 +237,7 @@ def _locks(one: Record) -> Limit | None:
         return None
     if one.seconds < STILL_FASTER * (one.seconds - one.locked):
         return None
-    text = f"of the {_ms(one.seconds)} that a batch takes a worker, it waits {_ms(one.locked)} for a lock"
+    text = f"of the {milliseconds(one.seconds)} that a batch takes a worker, it waits {milliseconds(one.locked)} for a lock"
     return Limit("lock", one.busy / one.seconds, max(one.seconds - one.locked, 1e-9), text)
 
 
@@ -250,7 +250,7 @@ def _cores(one: Record) -> Limit | None:
         or one.seconds < STILL_FASTER * (one.seconds - one.delay)
     ):
         return None
-    text = f"of the {_ms(one.seconds)} that a batch takes a worker, it waits {_ms(one.delay)} for a core"
+    text = f"of the {milliseconds(one.seconds)} that a batch takes a worker, it waits {milliseconds(one.delay)} for a core"
     return Limit("cpu", one.busy / one.seconds, max(one.seconds - one.delay, 1e-9), text)
 
 
@@ -263,7 +263,3 @@ def _unknown(used: list[Record]) -> str:
         f"all records have num_workers={has}, which does not show whether workers slow each other down: "
         "train for a minute with another number too, and give both runs"
     )
-
-
-def _ms(seconds: float) -> str:
-    return f"{digits(seconds * 1e3)} ms"
