@@ -55,6 +55,16 @@ class TokenCache(ReloadedFiles):
         self._check_expiry(token)
         return current
 
+    @property
+    def mark(self) -> object:
+        """Another one since the tokens were last read."""
+        return self._tokens
+
+    def is_lasting(self, access: Access) -> bool:
+        """Whether a token does not expire."""
+        token, _ = self._tokens[access.token_id]
+        return token.expires is None
+
     def count_by_scope(self) -> dict[str, int]:
         """Number of unexpired tokens by scope."""
         now = self._clock()

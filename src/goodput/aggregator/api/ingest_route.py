@@ -23,7 +23,7 @@ from goodput.aggregator.http import limits
 from goodput.aggregator.http.authentication import RequestAuthenticator, address_of
 from goodput.aggregator.http.headers import Headers, header_values
 from goodput.aggregator.http.middleware import internal_error
-from goodput.aggregator.http.push_head import PushHead, push_head
+from goodput.aggregator.http.push_head import KnownHeads
 from goodput.aggregator.http.request_metrics import RequestMetrics
 from goodput.aggregator.http.token_budgets import Push
 from goodput.aggregator.ingest.checks import BODY_BYTES_AT_ONCE
@@ -63,7 +63,7 @@ class IngestRoute:
     ):
         self._ingest, self._metrics, self._memory = ingest, authenticator.metrics, memory
         self._budgets, self._audit = authenticator.budgets, authenticator.audit
-        self._authenticator, self._check = authenticator, check
+        self._heads, self._check = KnownHeads(authenticator), check
 
     async def __call__(self, scope, receive, send) -> None:
         try:
@@ -83,20 +83,16 @@ class IngestRoute:
         if ack is not None:
             await _send(send, 200, *_answer(schema.encode(ack), schema.CONTENT_TYPE))
 
-    def begin_push(self, data: bytes) -> DirectPush | None:
+    def begin_push(self, data: bytes, since: float) -> DirectPush | None:
         """The push that begins so, None for any other request, and where any of the checks before a push refuses it."""
-        head = push_head(data)
-        if head is None or head.length > BODY_BYTES_AT_ONCE or not isinstance(self._ingest, Ingest):
+        found, ingest = self._heads.find(data), self._ingest
+        if found is None or found[1] > BODY_BYTES_AT_ONCE or not isinstance(ingest, Ingest):
             return None
         try:
-            self._authenticator.check_host(head.hosts)
-            access = self._authenticator.authenticate(head.authorizations, "ingest")
             self._check("ingest")
         except Refusal:
             return None
-        if not access.is_of_all:
-            return None  # Its token has a budget.
-        return DirectPush(head, access, self._ingest, self._metrics, self._memory)
+        return DirectPush(*found, since, ingest, self._metrics, self._memory)
 
     async def _ack(self, scope, receive) -> schema.Ack | None:
         """None if the client disconnected."""
@@ -126,18 +122,28 @@ class DirectPush:
     """A push that a connection reads and answers itself, see http.connections: of known ranks, with a token for all runs."""
 
     def __init__(
-        self, head: PushHead, access: Access, ingest: Ingest, metrics: RequestMetrics, memory: MemoryBound
+        self,
+        body_at: int,
+        length: int,
+        access: Access,
+        since: float,
+        ingest: Ingest,
+        metrics: RequestMetrics,
+        memory: MemoryBound,
     ):
-        self._began, self.data, self.is_whole = time.perf_counter(), bytearray(), False
-        self._head, self._owner = head, access.token_id or access.name
+        self._since, self.data, self.is_whole = since, b"", False
+        self._body_at, self._size, self._owner = body_at, body_at + length, access.token_id or access.name
         self._ingest, self._metrics = ingest, metrics
         self._held, self._memory = _Held(metrics), memory.reservation()
 
     def add(self, data: bytes) -> bool:
         self.data += data
-        left = self._head.body_at + self._head.length - len(self.data)
-        self.is_whole = left == 0
-        return left >= 0 and self._held.fits(len(data)) and self._memory.fits(DECODED_BYTES * len(data))
+        self.is_whole = len(self.data) == self._size
+        return (
+            len(self.data) <= self._size
+            and self._held.fits(len(data))
+            and self._memory.fits(DECODED_BYTES * len(data))
+        )
 
     def accept(self, answer: Callable[[int, Headers, bytes], object]) -> bool:
         def then(found: schema.Ack | BaseException) -> None:
@@ -151,8 +157,8 @@ class DirectPush:
                 answer(500, response.raw_headers, bytes(response.body))
 
         try:
-            body = bytes(self.data[self._head.body_at :])
-            return self._ingest.accept_known(body, self._owner, self._memory, then)
+            body = self.data[self._body_at :]
+            return self._ingest.accept_known(body, self._owner, self._memory, self._since, then)
         except Exception:
             return False  # As it will be again, where it is logged.
 
@@ -160,7 +166,7 @@ class DirectPush:
         self._held.__exit__()
         self._memory.__exit__()
         if status:
-            self._metrics.observe("ingest", status, time.perf_counter() - self._began)
+            self._metrics.observe("ingest", status, time.monotonic() - self._since)
 
 
 class _Held:

@@ -14,13 +14,16 @@ given all of its bytes as if they had just been received.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Protocol
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from goodput.aggregator.http import limits
+from goodput.aggregator.http.gathering import Gathering
 from goodput.aggregator.http.headers import SECURITY, Headers, with_security_headers
+from goodput.aggregator.http.push_head import BEGIN
 from goodput.aggregator.http.request_metrics import CLIENT_DISCONNECTED, RequestMetrics
 
 _HEADERS = b"".join(name + b": " + value + b"\r\n" for name, value in SECURITY)
@@ -29,7 +32,7 @@ _HEADERS = b"".join(name + b": " + value + b"\r\n" for name, value in SECURITY)
 class DirectPush(Protocol):
     """A push that is read here. `data` is what came of it."""
 
-    data: bytearray
+    data: bytes
     is_whole: bool
 
     def add(self, data: bytes) -> bool:
@@ -48,20 +51,21 @@ class DirectPush(Protocol):
 def bounded_protocol(
     metrics: RequestMetrics,
     files_max: int = limits.CONNECTIONS_MAX,
-    begin_push: Callable[[bytes], DirectPush | None] = lambda data: None,
+    begin_push: Callable[[bytes, float], DirectPush | None] = lambda data, since: None,
 ) -> type[HttpToolsProtocol]:
     """The protocol class for uvicorn.Config(http=...); refusals are counted in `metrics`.
 
-    `begin_push` is called with what is received between two requests.
+    `begin_push` is called with what may be a push, and when that was received, by the monotonic clock.
     """
     metrics.connections_max = min(files_max, limits.CONNECTIONS_MAX)
-    attributes = {"metrics": metrics, "begin_push": staticmethod(begin_push)}
+    attributes = {"metrics": metrics, "begin_push": staticmethod(begin_push), "gathering": Gathering()}
     return type("Connection", (BoundedProtocol,), attributes)
 
 
 class BoundedProtocol(HttpToolsProtocol):
     metrics: RequestMetrics
-    begin_push: Callable[[bytes], DirectPush | None]
+    begin_push: Callable[[bytes, float], DirectPush | None]
+    gathering: Gathering
 
     def connection_made(self, transport) -> None:
         super().connection_made(transport)
@@ -75,6 +79,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._push: DirectPush | None = None
         self._is_idle = self._is_ending = False  # after a push that was read here; once that is answered
         self._next = b""  # what came after a push that is not answered yet
+        self._gathered, self._since = (
+            b"",
+            0.0,
+        )  # what came of one and was not looked at, and when it began to come
         self._set_timer(limits.IDLE_SECONDS_MAX)
         self.metrics.connections += 1
         if self.metrics.connections > self.metrics.connections_max:
@@ -85,29 +93,58 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self.metrics.connections -= 1
+        if self._gathered and self._push is None:
+            self._push = self.begin_push(self._gathered, self._since)
         if self._push is not None and not self._push.is_whole:
-            self._push.end(CLIENT_DISCONNECTED)
+            # One that came whole is accepted, as another one would be.
+            is_taken = self._push.add(self._gathered) and self._push.is_whole
+            if not (is_taken and self._push.accept(self._answer_push)):
+                self._push.end(CLIENT_DISCONNECTED)
+        self._gathered = b""
         if isinstance(exc, TimeoutError):  # TCP_USER_TIMEOUT
             self.metrics.refused["slow"] += 1
 
     def data_received(self, data: bytes) -> None:
         if self._transport.is_closing():
             return
-        if self._push is None and self._may_begin_push():
-            self._push = self.begin_push(data)
-            if self._push is not None:
-                self._unset_keepalive_if_required()
-                self._is_receiving, self._is_idle = True, False
-                self._set_timer(limits.REQUEST_SECONDS_MAX)
-        if self._push is None:
-            self._parse(data)
-        elif self._push.is_whole:
+        if self._push is not None and self._push.is_whole:
             self._next += data
             self._transport.pause_reading()
+        elif self._gathered:
+            self._gathered += data
+            if len(self._gathered) > limits.HEAD_BYTES_MAX:
+                self._take_gathered()  # So that uvicorn's parser sees each read of what is not a push.
+            else:
+                self.gathering.add(len(data), None)
+        elif self._push is not None or self._may_begin_push(data):
+            self._gathered, self._since = data, time.monotonic()
+            self.gathering.add(len(data), self._take_gathered)
         else:
-            self._add_to_push(self._push, data)
+            self._parse(data)
 
-    def _may_begin_push(self) -> bool:
+    def _take_gathered(self) -> None:
+        data, self._gathered = self._gathered, b""
+        if not data or self._transport.is_closing():
+            return
+        if self._push is None:
+            self._push = self.begin_push(data, self._since)
+            if self._push is None:
+                self._leave(data)
+                return
+            self._unset_keepalive_if_required()
+            self._is_receiving, self._is_idle = True, False
+            self._set_timer(limits.REQUEST_SECONDS_MAX)
+        self._add_to_push(self._push, data)
+
+    def _leave(self, data: bytes) -> None:
+        """Let uvicorn take a request."""
+        self._parse(data)
+        if self._is_ending:
+            super().shutdown()
+
+    def _may_begin_push(self, data: bytes) -> bool:
+        if not data.startswith(BEGIN):
+            return False
         is_between = self.cycle is None or (self.cycle.response_complete and not self.pipeline)
         return is_between and not self._is_receiving and not self.flow.write_paused
 
@@ -120,7 +157,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if not is_taken:
             self._push, self._is_receiving = None, False
             push.end(0)
-            self._parse(bytes(push.data))
+            self._leave(push.data)
 
     def _answer_push(self, status: int, headers: Headers, body: bytes) -> None:
         push, self._push, later, self._next = self._push, None, self._next, b""
@@ -142,7 +179,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.data_received(later)
 
     def shutdown(self) -> None:
-        if self._push is None:
+        if self._push is None and not self._gathered:
             return super().shutdown()
         self._is_ending = True
 

@@ -204,13 +204,16 @@ class Ingest:
         body: bytes,
         owner: str,
         memory: Reservation,
+        since: float,
         then: Callable[[schema.Ack | BaseException], object],
     ) -> bool:
         """Accept a push with a token for all runs of which all ranks are known, without a task of its own.
 
-        `then` is called with what `accept` would return or raise. False for any other push, of which nothing is noted.
+        It came at `since`, by the monotonic clock. `then` is called with what `accept` would return or raise. False for
+        any other push, of which nothing is noted.
         """
-        push = Push([], "", [], owner=owner, arrived_ns=self._clock_ns())
+        arrived_ns = self._clock_ns() - int(1e9 * (time.monotonic() - since))
+        push = Push([], "", [], owner=owner, since=since, arrived_ns=arrived_ns)
         report = self._decode_known(push, body)
         if report is None or self._stored_runs(report) or not memory.fits(parts_bytes(push.parts)):
             self.seconds += push.seconds
