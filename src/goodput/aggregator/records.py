@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from goodput.wire import schema
-from goodput.wire.packed_rows import pack
+from goodput.wire.packed_rows import pack, unpack
 from goodput.wire.step_blocks import END, NUMBER, START, TOTALS
-from goodput.wire.step_columns import encode
+from goodput.wire.step_columns import decode, encode, step_rows
 
 BLOCK_ROWS_MAX = 1024  # of a step block in the ledger
 HealthKey = tuple[str, int]  # (node, number)
@@ -46,6 +46,11 @@ class NewRecords:
     report: schema.RankReport
     blocks: list[NewBlock]
     events: list[schema.EventRow]
+
+    def rows(self) -> list[schema.StepRow]:
+        """The rows of all blocks."""
+        columns = [decode([unpack(new.block)], new.width) for new in self.blocks]
+        return [row for one in columns for row in step_rows(one, 0, len(one), one.width)]
 
 
 def new_blocks(values: np.ndarray) -> list[NewBlock]:

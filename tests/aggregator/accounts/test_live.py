@@ -11,7 +11,7 @@ from support.aggregator.exports import STALE
 from support.aggregator.ledgers import NOW, aggregator
 from support.aggregator.live_accounts import account_or_refold
 from support.aggregator.random_runs import process_after, random_process
-from support.aggregator.reports import body_of, new_rows, rank_report
+from support.aggregator.reports import body_of, rank_report
 
 from goodput.account import compute
 from goodput.account.account import Engine
@@ -105,7 +105,7 @@ def test_repeated_trimmed_rows_are_known(monkeypatch):
     (attempt,) = store.runs["r1"].attempts.values()
     assert attempt.kept_rows() == 0
     merged = store.merge(rank_report(one), one.now_ns)
-    assert new_rows(merged) == [] and attempt.kept_rows() == 0
+    assert merged.rows() == [] and attempt.kept_rows() == 0
     assert folded.account(one.now_ns) == want
 
 

@@ -13,7 +13,6 @@ import pytest
 from support.account.account_history import PHASES, assert_closes, ns
 from support.aggregator.exports import STALE
 from support.aggregator.live_accounts import STALL, MemoryLedger, differing_fields, live_account
-from support.aggregator.reports import new_rows
 
 from goodput.account import compute, document, rank_groups
 from goodput.account.states import STATES
@@ -176,7 +175,7 @@ def play(pushes: list[tuple[int, schema.RankReport]]) -> int:
         except (schema.SchemaError, ReportRejected):
             continue
         rows.append(merged, some.take_late())
-        whole.merge(msgspec.structs.replace(report, steps=new_rows(merged)), arrived_ns)
+        whole.merge(msgspec.structs.replace(report, steps=merged.rows()), arrived_ns)
         folding = folding or IncrementalAccount(some.runs["r1"], stall_seconds=STALL, stale_seconds=STALE)
         found = live_account(folding, rows, arrived_ns)
         rows.take_segment(folding, some)

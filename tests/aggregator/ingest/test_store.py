@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.account.account_history import Process, assert_closes, ns
-from support.aggregator.reports import new_rows, rank_report, story
+from support.aggregator.reports import rank_report, story
 
 from goodput.account import compute
 from goodput.aggregator.ingest import store as store_module
@@ -173,7 +173,7 @@ def test_new_and_repeated_rows_are_counted():
     assert (store.new, store.repeated) == (6, 0)
     found = store.merge(rank_report(one.step(forward=1)), NOW)
     assert (store.new, store.repeated) == (7, 6)
-    assert ([row.number for row in new_rows(found)], found.events) == ([5], [])
+    assert ([row.number for row in found.rows()], found.events) == ([5], [])
     assert (found.report.steps, found.report.events) == ([], [])
 
 

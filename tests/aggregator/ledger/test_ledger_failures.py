@@ -24,7 +24,7 @@ from support.aggregator.ledgers import (
     stored_reports,
     take,
 )
-from support.aggregator.reports import body_of, new_rows, rank_report, story
+from support.aggregator.reports import body_of, rank_report, story
 from support.aggregator.serve_process import serving
 from support.servers.postgresql_server import PostgreSQL
 from support.servers.servers import wait_until
@@ -239,7 +239,7 @@ def test_repeated_pushes_to_broken_ledger_stay_bounded(ledger):
         body = body_of(rank_report(one.steps(5, forward=1)))
         assert isinstance(take(ingest, body, body)[0], LedgerError)
     (waiting,) = ingest._unwritten
-    assert len(new_rows(waiting)) == 100 and waiting.report.steps == []
+    assert len(waiting.rows()) == 100 and waiting.report.steps == []
     mend()
     take(ingest, body_of(rank_report(one.finished(), rows=[])))
     assert ingest._unwritten == []

@@ -18,7 +18,7 @@ from support.account.account_history import Process
 from support.aggregator.ledgers import NOW, contents, database, stored_reports
 from support.aggregator.old_ledgers import chunk_columns, identity_of, rows_of
 from support.aggregator.old_ledgers import make as version_4_ledger
-from support.aggregator.reports import new_rows, rank_report, story
+from support.aggregator.reports import rank_report, story
 
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger import database as database_module
@@ -68,7 +68,7 @@ def old_ledger(url: str, batch: list[NewRecords]) -> None:
         for one in batch:
             identity = one.report.identity
             key = {name: getattr(identity, name) for name in ("run", "rank", "host", "pid", "start_ns")}
-            rows = sorted(new_rows(one), key=lambda row: row.number) if one.blocks else []
+            rows = sorted(one.rows(), key=lambda row: row.number) if one.blocks else []
             for at in range(0, len(rows), 512):
                 values = {**key, **chunk_columns(rows[at : at + 512])}
                 connection.execute(tables.tables["chunks"].insert(), values)

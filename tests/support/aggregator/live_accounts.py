@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from support.account.account_history import assert_closes
 from support.aggregator.exports import STALE, with_integers
-from support.aggregator.reports import new_rows
 
 from goodput.account import Account, EndMark, compute
 from goodput.account.stall_threshold import StepLengths
@@ -55,7 +54,7 @@ class MemoryLedger:
         before = self.reports.get(key)
         if before is None or before.sequence < merged.report.sequence:
             self.reports[key] = merged.report
-        self.kept.setdefault(key, {}).update((row.number, row) for row in new_rows(merged))
+        self.kept.setdefault(key, {}).update((row.number, row) for row in merged.rows())
         self.reported_events.setdefault(key, {}).update((event.number, event) for event in merged.events)
 
     def processes(self, _run: str) -> list[schema.RankReport]:
@@ -167,7 +166,7 @@ class TwoStores:
         self.whole.merge(report, now_ns)
         run = self.some.runs["r1"]
         self.folding = self.folding or IncrementalAccount(run, stall_seconds=STALL, stale_seconds=STALE)
-        return len(new_rows(merged))
+        return len(merged.rows())
 
     def full(self, now_ns: int) -> Account:
         return compute(self.whole.runs["r1"], now_ns, stale_seconds=STALE, known_only=True)

@@ -6,9 +6,7 @@ from msgspec.structs import replace
 from support.account.account_history import Process, ns
 
 from goodput.aggregator.ingest.pushed_steps import in_version_2
-from goodput.aggregator.records import NewRecords
 from goodput.wire import schema
-from goodput.wire.packed_rows import unpack
 from goodput.wire.step_columns import decode, step_rows
 
 
@@ -65,12 +63,6 @@ def in_rows(report: schema.RankReport) -> schema.RankReport:
     columns = decode(report.blocks, len(report.phases))
     rows = step_rows(columns, 0, len(columns), len(report.phases))
     return replace(report, steps=[*report.steps, *rows], blocks=[])
-
-
-def new_rows(records: NewRecords) -> list[schema.StepRow]:
-    """The rows of all blocks."""
-    columns = [decode([unpack(new.block)], new.width) for new in records.blocks]
-    return [row for one in columns for row in step_rows(one, 0, len(one), one.width)]
 
 
 def story(run: str = "r1", ranks: int = 2, start: float = 1000.0) -> list[list[schema.RankReport]]:
