@@ -231,7 +231,9 @@ def test_pages_printed_once(tmp_path, capsys):
     assert "no run other" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("columns", "width"), [(None, 80), ("60", 60), ("140", 140), ("wide", 80)])
+@pytest.mark.parametrize(
+    ("columns", "width"), [(None, 80), ("60", 60), ("140", 140), ("wide", 80), ("0", 80)]
+)
 def test_a_pipe_is_printed_to_as_wide_as_told(tmp_path, columns, width):
     """$COLUMNS, and 80 where no stream is a terminal; the bar of time by state fills the width."""
     Rank(tmp_path, run="mine", rank=0, world_size=1, total_steps=100).train(20)

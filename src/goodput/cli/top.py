@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import sys
 
 from goodput.cli import fail, loading, message, number
@@ -114,8 +115,12 @@ def _console():
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # Names may have characters that the terminal does not.
     has_colour = is_terminal and not os.environ.get("NO_COLOR")
-    # On a pipe as wide as $COLUMNS, else as the terminal of another stream, else 80.
-    console = Console(file=sys.stdout, highlight=False, no_color=not has_colour, emoji=False, markup=False)
+    # On a pipe as wide as $COLUMNS, else as the terminal of another stream, else 80. rich takes $COLUMNS of 0 literally.
+    columns = os.environ.get("COLUMNS", "")
+    width = shutil.get_terminal_size().columns if columns.isdecimal() and not int(columns) else None
+    console = Console(
+        file=sys.stdout, highlight=False, no_color=not has_colour, width=width, emoji=False, markup=False
+    )
     is_unicode = (
         is_utf8(sys.stdout.encoding or "", os.environ)
         if is_terminal
