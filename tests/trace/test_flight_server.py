@@ -117,7 +117,7 @@ def test_socket_without_a_server_is_reported(tmp_path):
 def test_process_that_hangs_answers(tmp_path):
     """Its main thread waits in an all-reduce to which the other rank does not come."""
     need("torch")
-    done = run_script("flight_server.py", tmp_path, forked="torch")
+    done = run_script("collectives/flight_server.py", tmp_path, forked="torch")
     found = json.loads(done.stdout.splitlines()[-1])
     assert (found["ranks"], found["errors"]) == ([0, 1], [])
     verdict = found["verdict"]

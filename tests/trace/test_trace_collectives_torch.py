@@ -18,7 +18,7 @@ STEPS = 3
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
     found = tmp_path_factory.mktemp("traced")
-    run_ranks("traced_collectives_rank.py", found, forked="torch")
+    run_ranks("collectives/traced_collectives_rank.py", found, forked="torch")
     return found
 
 

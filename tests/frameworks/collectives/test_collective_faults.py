@@ -26,7 +26,13 @@ FAULTS = ("missing", "operation", "size", "order", "deadlock", "kill", "stop")
 def cases(tmp_path_factory) -> dict[tuple[str, int], dict]:
     """What was planted and the verdict, by fault and seed."""
     directory = tmp_path_factory.mktemp("faults")
-    command = [sys.executable, "-W", "ignore", str(SCRIPTS / "collective_faults.py"), str(directory)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        str(SCRIPTS / "collectives/collective_faults.py"),
+        str(directory),
+    ]
     # Standard error has the messages of processes that gloo aborts.
     made = subprocess.run(
         [*command, *map(str, SEEDS)],

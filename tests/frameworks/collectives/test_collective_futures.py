@@ -11,7 +11,7 @@ need("torch")
 def ranks(tmp_path_factory, request):
     directory, pure = tmp_path_factory.mktemp("futures"), "1" if request.param == "python" else ""
     errors = run_ranks(
-        "collective_futures_rank.py", directory, forked="" if pure else "torch", GOODPUT_PURE=pure
+        "collectives/collective_futures_rank.py", directory, forked="" if pure else "torch", GOODPUT_PURE=pure
     )
     assert "goodput:" not in errors
     return written(directory, "futures-{}.json")

@@ -22,7 +22,7 @@ STALL_SECONDS = 1.0  # as in the script
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> list[dict]:
     directory = tmp_path_factory.mktemp("healthy")
-    command = [str(SCRIPTS / "healthy_collectives.py"), str(directory)]
+    command = [str(SCRIPTS / "collectives/healthy_collectives.py"), str(directory)]
     command += [*map(str, range(FIRST, FIRST + RUNS)), "--at-once", str(AT_ONCE)]
     (made,) = server_with("torch").run((command, environment(directory, None)), seconds=60 * RUNS)
     assert made.returncode == 0, made.stderr[-4000:]

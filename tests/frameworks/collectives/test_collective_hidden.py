@@ -9,7 +9,7 @@ pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     directory = tmp_path_factory.mktemp("hidden")
-    errors = run_ranks("collective_hidden_rank.py", directory, forked="torch")
+    errors = run_ranks("collectives/collective_hidden_rank.py", directory, forked="torch")
     assert "goodput:" not in errors
     return written(directory, "hidden-{}.json")
 

@@ -26,7 +26,7 @@ CASES = ("coalesced", "asynchronous", "neighbours", "functional", "ddp", "fsdp1"
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     directory = tmp_path_factory.mktemp("parallel")
-    errors = run_ranks("collective_parallel_rank.py", directory, forked="torch", ranks=RANKS)
+    errors = run_ranks("collectives/collective_parallel_rank.py", directory, forked="torch", ranks=RANKS)
     assert "goodput:" not in errors
     found = written(directory, "records-{}.json", RANKS)
     for rank, flight in zip(found, written(directory, "flight-{}.json", RANKS), strict=True):

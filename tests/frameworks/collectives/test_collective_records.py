@@ -8,7 +8,7 @@ from goodput.account.collectives.operation_sums import NOT_RECORDED, is_cut, of_
 from goodput.account.states import INDEX
 
 need("torch")
-SCRIPT = "collective_records_rank.py"
+SCRIPT = "collectives/collective_records_rank.py"
 DTYPES = {"Float": ("float32", 4), "Double": ("float64", 8), "Long": ("int64", 8), "Int": ("int32", 4), "Byte": ("uint8", 1)}  # fmt: skip
 
 

@@ -29,7 +29,7 @@ def waits(tmp_path_factory):
     """The results of rank 0 and rank 1, by scenario."""
     need("torch")
     directory = tmp_path_factory.mktemp("waits")
-    errors = run_ranks("collective_waits_rank.py", directory)
+    errors = run_ranks("collectives/collective_waits_rank.py", directory)
     assert "goodput:" not in errors
     return written(directory, "waits-{}.json")
 

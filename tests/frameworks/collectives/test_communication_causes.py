@@ -19,7 +19,9 @@ def found(tmp_path_factory):
     documents = {}
     for reason in ("late", "small", "exposed", "hidden"):
         directory = tmp_path_factory.mktemp(reason)
-        assert "goodput:" not in run_ranks("communication_causes_rank.py", directory, reason, forked="torch")
+        assert "goodput:" not in run_ranks(
+            "collectives/communication_causes_rank.py", directory, reason, forked="torch"
+        )
         account = the_account(directory)
         documents[reason] = document(account, explain(account))
     return documents

@@ -31,7 +31,7 @@ def cases(tmp_path_factory) -> dict[str, dict]:
     found = {}
     for at in range(0, len(NAMES), len(KINDS)):
         some, place = NAMES[at : at + len(KINDS)], tmp_path_factory.mktemp("links")
-        done = run_script("slow_links.py", place, *some, forked="torch")
+        done = run_script("collectives/slow_links.py", place, *some, forked="torch")
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         found |= {f"{one['kind']}-{one['seed']}": one for one in lines}
     return found

@@ -9,7 +9,7 @@ from support.installed import need
 from goodput.defaults import ESTIMATED_LOADER, ESTIMATED_OPTIMIZER
 
 need("torch")
-SCRIPT = "plain_batches.py"
+SCRIPT = "loaders/plain_batches.py"
 CASES = script_process.cases_of(SCRIPT)
 # What is charged besides the stopwatch's: the loop's own statements.
 SLACK_SECONDS = 0.02

@@ -128,7 +128,7 @@ def test_iterator_advanced_by_a_dataset_is_part_of_the_fetch(trainer):
 
 
 def test_whole_script_with_one_import(directory):
-    done = run_script("loader_one_line.py", GOODPUT_DIR=directory)
+    done = run_script("loaders/loader_one_line.py", GOODPUT_DIR=directory)
     found = json.loads(done.stdout)
     # The workers are no ranks, though they import the script and iterate a loader of their own.
     assert found["pages"] == 1 and found["steps"] >= 18

@@ -16,7 +16,7 @@ def trained(tmp_path_factory, **environ):
     need("torch")
     key = tuple(environ.items())
     if key not in RUNS:
-        RUNS[key] = train("loader_waits.py", tmp_path_factory.mktemp("loops"), **environ)
+        RUNS[key] = train("loaders/loader_waits.py", tmp_path_factory.mktemp("loops"), **environ)
     return RUNS[key]
 
 

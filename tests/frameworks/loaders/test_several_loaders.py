@@ -8,7 +8,7 @@ from support.installed import need
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     need("torch")
-    return train("several_loaders.py", tmp_path_factory.mktemp("loaders"))
+    return train("loaders/several_loaders.py", tmp_path_factory.mktemp("loaders"))
 
 
 def test_second_loader_after_the_first(run):

@@ -24,9 +24,9 @@ def trained(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp("ddp")
     steps, delay_seconds = RUNS[request.param]
     if request.param == "by hand":
-        two_ranks.run_ranks("manual_ddp_rank.py", directory, str(delay_seconds), forked="torch")
+        two_ranks.run_ranks("loaders/manual_ddp_rank.py", directory, str(delay_seconds), forked="torch")
     else:
-        command = [sys.executable, str(two_ranks.SCRIPTS / "spawned_ranks.py"), str(directory)]
+        command = [sys.executable, str(two_ranks.SCRIPTS / "loaders/spawned_ranks.py"), str(directory)]
         command += [str(free_ports(1)[0]), str(delay_seconds)]
         errors = two_ranks.run_command(command, two_ranks.environment(directory, None))
         assert "goodput:" not in errors

@@ -36,7 +36,7 @@ def run_ranks(
     script: str, directory: Path, *arguments: str, forked: str = "", ranks: int = 2, **more: str
 ) -> str:
     """Standard error of the ranks, one after the other; `forked` as in script_process."""
-    environ = environment(directory, script.removesuffix(".py"), WORLD_SIZE=str(ranks), **more)
+    environ = environment(directory, Path(script).stem, WORLD_SIZE=str(ranks), **more)
     environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_ports(1)[0]))
     command = [str(SCRIPTS / script), str(directory), *arguments]
     if forked:
