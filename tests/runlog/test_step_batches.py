@@ -133,3 +133,22 @@ def test_late_line_sets_no_limit_for_a_phase_read_before(tmp_path, monkeypatch):
     path = tmp_path / "log"
     path.write_text("\n".join(lines) + "\n")
     assert assert_same(path, monkeypatch, 8192) == len(steps)
+
+
+@pytest.mark.parametrize("block_bytes", [90, 300, 1000])
+def test_lines_that_omit_the_run_and_a_line_that_is_dropped(tmp_path, monkeypatch, block_bytes):
+    """Also where a whole block has no run, and where a block has nothing wrong but a line that the first pass dropped."""
+    lines, number = [], 0
+    for run, at in (("a", 0), ("b", 50), ("a", 20), ("b", 70), ("a", 40), ("b", 90)):
+        for place in (f'"run":"{run}",', ""):
+            for _ in range(8):
+                number, at = number + 1, at + 1
+                ends = f'"time":{at},"step":{number},"seconds":0.75'
+                lines.append(f'{{"kind":"step",{place}{ends},"phases":{{"forward":0.5}}}}')
+    # The clock jumps for one step of each run.
+    for row in (21, 61):
+        fields = json.loads(lines[row])
+        lines[row] = json.dumps({**fields, "time": fields["time"] + 5000}, separators=(",", ":"))
+    path = tmp_path / "log"
+    path.write_text("\n".join(lines) + "\n")
+    assert assert_same(path, monkeypatch, 100, block_bytes) == len(lines) - 2

@@ -1,8 +1,8 @@
 """Steps of many attempts, collected and folded as NumPy columns into the same account as `Walk` makes one by one.
 
 Nearly all steps are ordinary: later than the one before, with phases that fill no more than their time. Their time by
-state is computed for all attempts at once. Every other step goes through its attempt's Walk at its place. A step costs
-some 2 us, memory is bounded by LINES_AT_ONCE.
+state is computed for all attempts at once. Every other step goes through its attempt's Walk at its place. Memory is
+bounded by LINES_AT_ONCE, and by the lines of a block where they are decoded as columns.
 """
 
 from __future__ import annotations
