@@ -6,7 +6,8 @@ one by one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -97,6 +98,13 @@ def _settle_firsts(table: FoldTable, at: np.ndarray) -> Compared:
     return Compared(table.first_step[at], inside[:, COMMUNICATION], own - inside[:, COMMUNICATION], length)
 
 
+def _as_rows(totals: list[Sequence[int]], width: int) -> np.ndarray:
+    """Totals of attempts as (attempts, phases)."""
+    if all(type(own) is array and own.typecode == "q" and len(own) == width for own in totals):
+        return np.frombuffer(b"".join(totals), np.int64).reshape(len(totals), width)  # type: ignore[arg-type]
+    return np.array([padded(own, width) for own in totals], np.int64).reshape(len(totals), width)
+
+
 class _Tails:
     """The time of attempts after their last steps; see Fold._tail."""
 
@@ -111,8 +119,8 @@ class _Tails:
             alike.setdefault(to_state, []).append(place)
         for to_state, some in alike.items():
             width, places = len(to_state), np.array(some)
-            known = np.array([padded(attempts[place].totals, width) for place in some], np.int64)
-            grown = np.maximum(known.reshape(len(some), width) - table.totals[at[places], :width], 0)
+            known = _as_rows([attempts[place].totals for place in some], width)
+            grown = np.maximum(known - table.totals[at[places], :width], 0)
             for state, ns in zip(to_state, grown.T, strict=True):
                 self.states[places, state] += ns
         # Totals below 2 ** 58 cannot leave int64 together.

@@ -163,7 +163,8 @@ class OnsetColumns(MutableMapping[Key, Onset]):
 def _ratios(sizes: np.ndarray) -> np.ndarray:
     """Of steps that so many ranks were compared in: (6, steps), the ratios of no hit and of a hit, the same for hits beside
     others, and the chances of both."""
-    kinds, of = np.unique(sizes, return_inverse=True)
+    is_same = (sizes == sizes[0]).all()
+    kinds, of = (sizes[:1], np.zeros_like(sizes)) if is_same else np.unique(sizes, return_inverse=True)
     found = []
     for size in kinds.tolist():
         few, half = max(1, size // 8), size // 2

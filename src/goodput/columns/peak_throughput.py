@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from goodput.account.peak_throughput import STRETCH_STEPS, PeakThroughput
+from goodput.account.peak_throughput import STRETCH_STEPS
 from goodput.columns.fold_table import UNKNOWN, FoldTable
 
 _PRODUCT_MAX = 1 << 62
@@ -54,13 +54,20 @@ def _added(
     return peaks, bests
 
 
-def rates(table: FoldTable, at: np.ndarray) -> list[float | None]:
-    """PeakThroughput.rate of these rows."""
-    steps, samples, ns, last_samples, last_ns = table.peak[at].T.tolist()
-    best_samples, best_ns = table.peak_best[at].T.tolist()
-    found, peak = [], PeakThroughput()
-    slots = zip(steps, samples, ns, last_samples, last_ns, best_samples, best_ns, at.tolist(), strict=True)
-    for peak.steps, peak.samples, peak.ns, peak.last_samples, peak.last_ns, best, best_ns, one in slots:
-        peak.best = None if best_ns == UNKNOWN else (best, best_ns)
-        found.append(table.odd_peaks.get(one, peak).rate())
+def rates(table: FoldTable, at: np.ndarray) -> np.ndarray:
+    """PeakThroughput.rate of these rows, nan for None."""
+    steps, samples, ns, last_samples, last_ns = table.peak[at].T
+    best_samples, best_ns = table.peak_best[at].T
+    # The newest steps form a stretch with as many before them as they lack.
+    before = np.maximum(STRETCH_STEPS - steps, 0) / STRETCH_STEPS
+    has_best = best_ns != UNKNOWN
+    samples = np.where(has_best, samples + last_samples * before, samples)
+    ns = np.where(has_best, ns + last_ns * before, ns)
+    is_faster = ~has_best | ((ns != 0) & (samples * best_ns > best_samples * ns))
+    samples, ns = np.where(is_faster, samples, best_samples), np.where(is_faster, ns, best_ns)
+    found = np.full(len(at), np.nan)
+    np.divide(samples * 1e9, ns, out=found, where=ns != 0)
+    for place in np.flatnonzero(np.isin(at, list(table.odd_peaks))).tolist() if table.odd_peaks else ():
+        rate = table.odd_peaks[int(at[place])].rate()
+        found[place] = np.nan if rate is None else rate
     return found

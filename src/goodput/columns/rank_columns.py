@@ -332,10 +332,8 @@ class _Sums:
                 for at, one in zip(self.at.tolist(), attempts, strict=True)
             ])  # fmt: skip
         found["sampled"] = self._any([one.hardware.get("compute_ns", 0) > 0 for one in attempts])
-        best: list[float | None] = [None] * len(self.own)
-        for at, rate in zip(self.of.tolist(), rates(table, self.at), strict=True):
-            if rate is not None:
-                best[at] = max(rate, best[at] or 0.0)
+        best = np.full(len(self.own), np.nan)
+        np.fmax.at(best, self.of, rates(table, self.at))
         found["best_samples_per_second"] = best
         return found
 

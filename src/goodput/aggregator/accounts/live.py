@@ -259,7 +259,9 @@ class IncrementalAccount:
         yield from _whole(folding_batches(engine, parts))
         is_finished = facts.status == "finished"
         most = min(FINISHED_ROWS_MAX * len(ordered), ROWS_MAX) if is_finished else ROWS_MAX
-        is_trimming = kept_rows(self.run) > most
+        # No more are in memory, but for those that were put back.
+        untrimmed = sum([attempt.top_number - attempt.trimmed for _, attempt in ordered])
+        is_trimming = untrimmed > most and kept_rows(self.run) > most
         # The other ranks' steps do not wait for one that ended or is behind in its reports.
         at = table.rows([key for key, _ in ordered])
         is_over = [not one.running or one.end_ns < facts.end_ns for one in table.of("bound", at)]
