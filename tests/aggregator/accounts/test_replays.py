@@ -202,8 +202,8 @@ def test_series_request_few_runs_of_any_size(clock):
         ours.request_seldom(account("a", replays.RANKS_MAX + 1), lambda: None, None)
         await ours._tasks["a"]
         ours.request_seldom(account("b"), lambda: None, None)
-        assert ours._tasks.keys() <= {"a"}, "the fiftieth of a core was used"
-        clock.seconds += 2.0 * replays.EVERY_TIMES
+        assert ours._tasks.keys() <= {"a"}, "their share of a core was used"
+        clock.seconds += 2.0 * replays.SELDOM_TIMES
         ours.request_seldom(account("b"), lambda: None, None)
         await ours._tasks["b"]
         assert queue.count == 2

@@ -26,6 +26,7 @@ from goodput.whatif.steps import Recorder
 
 log = logging.getLogger("goodput.aggregator")
 EVERY_SECONDS, EVERY_TIMES = 60.0, 50  # or so many times as long as it took
+SELDOM_TIMES = 200  # where nobody but the series asks
 FIRST_SECONDS, RETRY_SECONDS = 1.0, 10.0  # a run that has just begun has too few steps
 RUNS_MAX = 256  # whose gains are kept: those that were replayed last
 # Newest steps of all ranks together. Of more ranks the slowest, and others that are evenly spread, stand for all.
@@ -54,7 +55,7 @@ class Replays:
             await asyncio.wait({task}, timeout=FIRST_SECONDS)
 
     def request_seldom(self, account: Account, past: Callable[[], Past], revision: int | None) -> None:
-        """As `request`, for callers that request all runs repeatedly: all together take a fiftieth of a core."""
+        """As `request`, for callers that request all runs repeatedly: all together wait SELDOM_TIMES as long as each took."""
         if time.monotonic() >= self._idle_until_seconds:
             self.request(account, past, revision)
 
@@ -89,7 +90,7 @@ class Replays:
             log.exception("run %r: its steps could not be replayed", name)
         finally:
             del self._tasks[name]
-        self._idle_until_seconds = time.monotonic() + EVERY_TIMES * took
+        self._idle_until_seconds = time.monotonic() + SELDOM_TIMES * took
         every = EVERY_SECONDS if found else RETRY_SECONDS
         self._next_seconds[name] = time.monotonic() + max(every, EVERY_TIMES * took)
         if revision is not None:

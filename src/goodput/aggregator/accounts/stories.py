@@ -33,7 +33,7 @@ ROWS_MAX = 400_000  # some 5 us each
 RANKS_LEAST, WORST_MAX = 16, 8
 HARDWARE_MAX = 1000
 # A story is built for a board's marks at most once in EVERY_SECONDS, and in EVERY_TIMES the time that the last one took.
-EVERY_SECONDS, EVERY_TIMES = 300.0, 100
+EVERY_SECONDS, EVERY_TIMES = 300.0, 300
 RANKS_MAX = 1024  # of a run whose story is built for its marks alone
 RUNS_MAX = 256  # whose marks are kept
 
@@ -63,7 +63,7 @@ class Stories:
         return self._marks.get(run, [])
 
     def request_seldom(self, account: Account) -> None:
-        """Build the story for its marks unless there is a recent one: one at a time, all in a hundredth of a core."""
+        """Build the story for its marks unless there is a recent one: one at a time, all in a three-hundredth of a core."""
         now, name = time.monotonic(), account.run
         if self._task is not None or now < self._idle_until_seconds or len(account.ranks) > RANKS_MAX:
             return
