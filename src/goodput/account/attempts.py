@@ -217,6 +217,8 @@ class Attempt:
         """When the process ended, None while it may be alive."""
         if self.ended or not self.alive:
             return max(self.end_ns or self.last_ns, self.start_ns)
+        if self.end_mark is None:
+            return None
         mark = self.valid_end_mark()
         if mark is None or mark.reason == ABANDONED:
             return None

@@ -256,8 +256,11 @@ def _place(facts: Facts, spans: list[Span], attempts: list[Attempt], ends) -> No
         own, died = ends[key]
         facts.overlaps += attempt.start_ns < at and own > attempt.start_ns and at > facts.window_ns
         low, high = min(max(at, attempt.start_ns), facts.end_ns), min(own, facts.end_ns)
-        next_span = bisect_right(spans, low, key=itemgetter(1))
-        span = spans[next_span] if next_span < len(spans) else (low, low)
+        if len(spans) == 1:
+            span = spans[0] if low < spans[0][1] else (low, low)
+        else:
+            next_span = bisect_right(spans, low, key=itemgetter(1))
+            span = spans[next_span] if next_span < len(spans) else (low, low)
         low = max(low, span[0])
         high = max(low, min(high, span[1]))
         running = alive and attempt is attempts[-1] and attempt.known_end_ns() is None and attempt.phase != ""
