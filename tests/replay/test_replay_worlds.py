@@ -17,7 +17,7 @@ from bench.alert_replay.verdict import detections, unexplained
 from support.servers.servers import require
 
 ROOT = Path(__file__).parents[2]
-INNOCENT = {"gpus": 2, "large": 1, "days": 5.5, "base": 300, "fine": 60, "near": 400}
+INNOCENT = {"gpus": 2, "large": 1, "days": 3.0, "base": 600, "fine": 60, "near": 300}
 PLANTED = 60
 
 
@@ -63,7 +63,8 @@ def test_innocent_days_are_eventful():
         assert any(attempt.lost_nodes for attempt in attempts)
         sizes = [{len(attempt.places) for attempt in run.attempts} for run in one.runs]
         assert any(len(found) > 1 for found in sizes), "one run is elastic"
-        assert len(one.aggregator_outages) >= 5 and len(one.prometheus_outages) >= 2
+        assert len(one.aggregator_outages) >= 0.9 * days
+        assert any(start < days * day for start, _ in one.prometheus_outages)
         assert sum(map(len, one.agent_outages.values())) >= 2 * days
     assert max(len(attempt.places) for run in full.runs for attempt in run.attempts) == 32
 
