@@ -35,6 +35,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from http.client import HTTPConnection
+from importlib.util import find_spec
 from itertools import cycle
 from math import log
 from pathlib import Path
@@ -381,6 +382,8 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     arguments = parser.parse_args()
+    if arguments.plot and find_spec("matplotlib") is None:
+        parser.error("--plot needs matplotlib: pip install goodput-telemetry[plots]")
     if arguments.rounds < 1 or min(arguments.ranks) < RANKS_OF_NODE:
         parser.error(f"want at least one round and {RANKS_OF_NODE} ranks")
     return arguments
