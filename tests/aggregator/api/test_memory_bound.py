@@ -22,8 +22,8 @@ from goodput.cli import parser
 from goodput.wire import schema
 
 MIB = 1 << 20
-RUNS, RANKS, STEPS = 30, 128, 3
-BOUND_MIB = 142
+RUNS, RANKS, STEPS = 45, 128, 3
+BOUND_MIB = 138
 # Accounts that are computed on request are not refused for memory.
 TOLERATED = 1.05
 # Runs that are over may leave at once.
