@@ -4,7 +4,7 @@ A finished run is exposed for KEPT_SECONDS more, so that its last values are scr
 runs' series only, without the aggregator's own. The lines of each run are kept; a refresh renders those of the runs that
 changed, in slices with other requests in between, in the formats requested within FORMAT_SECONDS.
 A small installation refreshes at each scrape, a large one (LARGE_RANKS) every REFRESH_SECONDS or ten times as long as it
-takes, up to UNHURRIED_SECONDS thirty times as long, and scrapes get the last text at once.
+takes, and scrapes get the last text at once.
 """
 
 from __future__ import annotations
@@ -45,8 +45,6 @@ KEPT_SECONDS = 900.0
 # From this many ranks on a scrape gets the last text.
 LARGE_RANKS = 1024
 REFRESH_SECONDS = 5.0
-# Agents of a large installation push as seldom, so more work for younger series would show little.
-UNHURRIED_SECONDS = 10.0
 # An older text is not served; that happens only where nothing was scraped while the installation was small.
 AGE_SECONDS_MAX = 60.0
 TEXTS_MAX = 16
@@ -161,8 +159,7 @@ class Exposition:
     async def keep_fresh(self) -> None:
         """Refresh the text of a large installation for ever."""
         while True:
-            took = self._took_seconds
-            await asyncio.sleep(max(REFRESH_SECONDS, min(30 * took, UNHURRIED_SECONDS), 10 * took))
+            await asyncio.sleep(max(REFRESH_SECONDS, 10 * self._took_seconds))
             if self._is_large():
                 try:
                     await self._flights.run("refresh", self.refresh)
