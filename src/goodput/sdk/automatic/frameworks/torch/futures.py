@@ -33,15 +33,22 @@ def apply(torch, auto) -> None:
             drop_own_frames(error)
             raise
 
-    for owner, name, flags in ((work, "get_future", 0), (future, "then", FLAG["future"])):
-        _follow(auto, owner, name, flags)
-    for owner, name, flags in ((work, "is_completed", 0), (future, "done", FLAG["future"])):
-        _watch_polls(auto, owner, name, flags)
+    def pass_on(of, found, flags: int) -> None:
+        records.passed_on(of, found, flags)
+
+    def complete(of, found, flags: int) -> None:
+        if found:
+            records.completed(of, flags)
+
+    _note(auto, work, "get_future", pass_on, 0)
+    _note(auto, future, "then", pass_on, FLAG["future"])
+    _note(auto, work, "is_completed", complete, 0)
+    _note(auto, future, "done", complete, FLAG["future"])
 
 
-def _follow(auto, owner, name: str, flags: int) -> None:
-    """A method that returns a future of `self`."""
-    method, records = getattr(owner, name), auto.records
+def _note(auto, owner, name: str, noted, flags: int) -> None:
+    """Call `noted(self, what the method returned, flags)` after each call of a method."""
+    method = getattr(owner, name)
 
     @auto.patches.wrap(name, owner)
     def call(self, *args, **kwargs):
@@ -50,21 +57,5 @@ def _follow(auto, owner, name: str, flags: int) -> None:
         except BaseException as error:
             drop_own_frames(error)
             raise
-        records.passed_on(self, found, flags)
+        noted(self, found, flags)
         return found
-
-
-def _watch_polls(auto, owner, name: str, flags: int) -> None:
-    """A method that returns whether `self` is complete."""
-    method, records = getattr(owner, name), auto.records
-
-    @auto.patches.wrap(name, owner)
-    def call(self, *args, **kwargs):
-        try:
-            is_complete = method(self, *args, **kwargs)
-        except BaseException as error:
-            drop_own_frames(error)
-            raise
-        if is_complete:
-            records.completed(self, flags)
-        return is_complete
