@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from contextlib import contextmanager
 
@@ -19,10 +20,12 @@ from goodput.access import token_file
 from goodput.access.token_cache import TokenCache
 from goodput.access.tokens import make
 from goodput.aggregator.api.app import create_app
-from goodput.aggregator.api.ingest_route import IngestRoute
-from goodput.aggregator.http import limits
+from goodput.aggregator.api.ingest_route import DirectPush, IngestRoute
+from goodput.aggregator.http import connections, limits
 from goodput.aggregator.http.authentication import RequestAuthenticator
+from goodput.aggregator.http.headers import with_security_headers
 from goodput.aggregator.http.push_head import PushHead, push_head
+from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.memory_bound import MemoryBound
 from goodput.wire import compiled
@@ -150,6 +153,65 @@ def test_unexpected_error_is_answered_as_by_asgi(site, monkeypatch, caplog):
         wire.send(site.request().replace(b"Accept: */*\r\n", b"X-A: b\r\n"))
         assert answer(wire) == direct and direct[0].startswith(b"HTTP/1.1 500 ")
     assert caplog.text.count("ingest failed") == caplog.text.count("RuntimeError: unforeseen") == 2
+
+
+@needs_known_ranks
+def test_error_after_the_commit_is_answered_as_by_asgi(site, monkeypatch, caplog):
+    def fail(*_):
+        raise RuntimeError("unforeseen")
+
+    with Wire(site.client) as wire, site.leaving_to_asgi(1):
+        with monkeypatch.context() as patch:
+            patch.setattr(HangDetector, "stack_requests", fail)
+            wire.send(site.request())
+            direct = answer(wire)
+            wire.send(site.request().replace(b"Accept: */*\r\n", b"X-A: b\r\n"))
+            assert answer(wire) == direct and direct[0].startswith(b"HTTP/1.1 500 ")
+        wire.send(site.request())
+        assert answer(wire)[0].startswith(b"HTTP/1.1 200 ")
+    assert caplog.text.count("RuntimeError: unforeseen") == 2
+
+
+@needs_known_ranks
+def test_push_that_cannot_be_answered_leaves_the_others_answered(site, monkeypatch, caplog):
+    """They share a transaction, and are answered one after the other when it is committed."""
+    is_committing, may_commit, append = threading.Event(), threading.Event(), Ledger.append
+    accept, accepted, answered = DirectPush.accept, [], []
+
+    def slow(self, *of):
+        is_committing.set()
+        assert may_commit.wait(60)
+        return append(self, *of)
+
+    def counted(self, respond):
+        accepted.append(self)
+        return accept(self, respond)
+
+    def failing_second(headers, is_tls):
+        answered.append(headers)
+        if len(answered) == 2:
+            raise RuntimeError("unforeseen")
+        return with_security_headers(headers, is_tls)
+
+    with (
+        Wire(site.client) as first,
+        Wire(site.client) as second,
+        Wire(site.client) as third,
+        site.leaving_to_asgi(0),
+        monkeypatch.context() as patch,
+    ):
+        patch.setattr(Ledger, "append", slow)
+        patch.setattr(DirectPush, "accept", counted)
+        patch.setattr(connections, "with_security_headers", failing_second)
+        first.send(site.request())
+        assert is_committing.wait(60)  # of the first; accepted from now on are those of the next transaction
+        for number, wire in ((2, second), (3, third)):
+            wire.send(site.request())
+            servers.wait_until(lambda: len(accepted) == number, 60, "push waits", every_seconds=0.001)  # noqa: B023
+        may_commit.set()
+        assert answer(first)[0].startswith(b"HTTP/1.1 200 ")
+        assert answer(third)[0].startswith(b"HTTP/1.1 200 ")
+    assert len(answered) == 3 and caplog.text.count("a push was not answered") == 1
 
 
 @needs_known_ranks

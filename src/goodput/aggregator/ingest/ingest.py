@@ -222,7 +222,11 @@ class Ingest:
 
         def finish() -> None:
             self.seconds += push.seconds
-            then(push.error or self._ack(push, report, len(report.ranks)))
+            try:
+                found = push.error or self._ack(push, report, len(report.ranks))
+            except Exception as error:
+                found = error
+            then(found)
 
         self._enqueue(push, finish)
         return True
@@ -480,7 +484,10 @@ class Ingest:
             if push.error is not None:
                 self.counts["report", "failed"] += 1
                 self._unmerged.discard(push)
-            then()
+            try:
+                then()
+            except Exception:
+                log.exception("a push was not answered")  # The others are.
         if self._waiting:
             self._begin_transaction()
 
