@@ -10,7 +10,7 @@ import pytest
 
 from goodput.simulate.random_scenario import random_scenario
 from goodput.simulate.scenario import HANG_KINDS, SLOW_KINDS
-from goodput.simulate.scenario_file import ScenarioError, check, load
+from goodput.simulate.scenario_file import BYTES_MAX, ScenarioError, check, load
 
 ATTEMPT = {"start": 5, "end": 500, "outcome": "finished"}
 RUN = {"run": "r", "ranks": 8, "attempts": [ATTEMPT]}
@@ -72,6 +72,10 @@ def test_json_and_toml_are_read(tmp_path):
         ({"health": [{**XID, "kind": "fire"}]}, r"health\[0\]: kind 'fire', one of xid, ecc"),
         ({"health": [{**XID, "gpu": 8}]}, r"health\[0\]: gpu 8, a node has 8"),
         ({"health": [{**XID, "time": 700}]}, r"health\[0\]: at 700, after the scenario"),
+        ({"runs": [{**RUN, "run": f"r{at}"} for at in range(1001)]}, r"length <= 1000 - at `\$\.runs`"),
+        ({"runs": [{**RUN, "run": f"r{at}", "ranks": 10**5} for at in range(3)]}, "runs: 300000 ranks together, 200000"),
+        ({"runs": [{**RUN, "attempts": [ATTEMPT] * 10_001}]}, r"length <= 10000 - at `\$\.runs\[0\]\.attempts`"),
+        ({"outages": [{"node": "r-n000", "start": 5, "end": 6}] * 10_001}, r"length <= 10000 - at `\$\.outages`"),
     ],
 )  # fmt: skip
 def test_errors_say_what_and_where(tmp_path, change, problem):
@@ -88,6 +92,15 @@ def test_missing_file_and_broken_text(tmp_path):
     (tmp_path / "s.json").write_text("{")
     with pytest.raises(ScenarioError, match=r"s\.json: "):
         load(tmp_path / "s.json")
+
+
+def test_file_of_any_size_is_read_up_to_a_bound(tmp_path):
+    """A device has no end."""
+    (tmp_path / "large.json").write_bytes(b" " * (BYTES_MAX + 1))
+    (tmp_path / "zeros.json").symlink_to("/dev/zero")
+    for name in ("large.json", "zeros.json"):
+        with pytest.raises(ScenarioError, match=rf"{name}: more than {BYTES_MAX} bytes"):
+            load(tmp_path / name)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="no TOML reader")

@@ -11,6 +11,7 @@ import pytest
 
 from goodput.cli import main
 from goodput.cli import simulate as command
+from goodput.simulate.check.results import BYTES_MAX
 from goodput.simulate.check.simulation import Outcome
 
 
@@ -127,3 +128,17 @@ def test_seeds_with_results_are_not_played_again(monkeypatch, capsys, tmp_path):
     file.write_text('{"seed": 1}\n')
     assert main(["simulate", "--check", "--results", str(file)]) == 2
     assert "line 1 is no result" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["notes", "notes\nand more", '{"seed": 1}\n{"seed": 2'])
+def test_file_with_something_else_than_results_keeps_its_last_line(capsys, tmp_path, text):
+    file = tmp_path / "notes.txt"
+    file.write_text(text)
+    assert main(["simulate", "--check", "--results", str(file)]) == 2
+    assert f"{file}: line 1 is no result of a seed" in capsys.readouterr().err
+    assert file.read_text() == text
+
+
+def test_file_of_results_is_read_up_to_a_bound(capsys):
+    assert main(["simulate", "--check", "--results", "/dev/zero"]) == 2
+    assert f"/dev/zero: more than {BYTES_MAX} bytes" in capsys.readouterr().err

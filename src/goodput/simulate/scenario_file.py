@@ -14,10 +14,10 @@ seconds from the beginning. `load` reads a file, `RunEntry.plan` gives what `run
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from goodput.simulate.scenario import (
     FAULT_KINDS,
@@ -32,6 +32,8 @@ from goodput.simulate.steps import SHARES
 from goodput.wire.health_kinds import HEALTH_KINDS
 
 RANKS_MAX, SECONDS_MAX = 100_000, 7 * 86_400.0
+# Of a file, of runs in it, of ranks of all runs together, and of entries of each other list.
+BYTES_MAX, RUNS_MAX, ALL_RANKS_MAX, ENTRIES_MAX = 4 << 20, 1000, 2 * RANKS_MAX, 10_000
 NUMBER_MAX = 1e9  # as seconds, that many ns fit into 64 bits
 # Bounds of numbers by the name of their field; all others are from 0 to NUMBER_MAX.
 BOUNDS = {
@@ -46,6 +48,8 @@ BOUNDS = {
     "sdk_share": (0, 0.5),
 }
 Outcome = Literal["finished", "failed", "killed"]
+_Entry = TypeVar("_Entry")
+_Entries = Annotated[list[_Entry], Meta(max_length=ENTRIES_MAX)]
 
 
 class ScenarioError(ValueError):
@@ -69,8 +73,8 @@ class AttemptEntry(Struct, forbid_unknown_fields=True):
 class RunEntry(Struct, forbid_unknown_fields=True):
     run: str
     ranks: int
-    attempts: list[AttemptEntry]
-    faults: list[RunFault] = []
+    attempts: _Entries[AttemptEntry]
+    faults: _Entries[RunFault] = []
     workload: Workload = msgspec.field(default_factory=lambda: Workload(step=2.0))
     stages: int = 1
     microbatches: int = 8
@@ -140,13 +144,13 @@ class Delivery(Struct, forbid_unknown_fields=True):
 
 class ScenarioFile(Struct, forbid_unknown_fields=True):
     seconds: float
-    runs: list[RunEntry]
+    runs: Annotated[list[RunEntry], Meta(max_length=RUNS_MAX)]
     seed: int = 0
     push_every: float = 10.0
     innocent: bool = False
-    clocks: list[ClockEntry] = []
-    outages: list[OutageEntry] = []
-    health: list[HealthEntry] = []
+    clocks: _Entries[ClockEntry] = []
+    outages: _Entries[OutageEntry] = []
+    health: _Entries[HealthEntry] = []
     delivery: Delivery = msgspec.field(default_factory=Delivery)
 
 
@@ -154,7 +158,7 @@ def load(path: str | Path) -> ScenarioFile:
     """The scenario in a TOML or JSON file, by its suffix. Raises ScenarioError."""
     path = Path(path)
     try:
-        content = path.read_bytes()
+        content = _read(path)
         decode = msgspec.json.decode if path.suffix == ".json" else msgspec.toml.decode
         scenario = decode(content, type=ScenarioFile)
     except OSError as error:
@@ -174,6 +178,14 @@ def load(path: str | Path) -> ScenarioFile:
     return scenario
 
 
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        content = file.read(BYTES_MAX + 1)
+    if len(content) > BYTES_MAX:
+        raise ScenarioError(f"more than {BYTES_MAX} bytes")
+    return content
+
+
 def check(scenario: ScenarioFile) -> None:
     """Raise ScenarioError for the first thing that cannot be."""
     _check_numbers(scenario, "")
@@ -185,10 +197,12 @@ def check(scenario: ScenarioFile) -> None:
         where = f"runs[{at}] ({run.run!r})"
         _require(names.count(run.run) == 1, f"{where}: another run has this name")
         _check_run(run, scenario.seconds, where)
-    nodes = {run.node(rank) for run in scenario.runs for rank in range(largest(run))}
+    ranks = sum(map(largest, scenario.runs))
+    _require(ranks <= ALL_RANKS_MAX, f"runs: {ranks} ranks together, {ALL_RANKS_MAX} at most")
+    nodes = {run.node(rank) for run in scenario.runs for rank in range(0, largest(run), run.gpus_per_node)}
+    known = f"there are {', '.join(sorted(nodes)[:3])} …"
     for name in ("clocks", "outages", "health"):
         for at, entry in enumerate(getattr(scenario, name)):
-            known = f"there are {', '.join(sorted(nodes)[:3])} …"
             _require(entry.node in nodes, f"{name}[{at}]: no node {entry.node!r}; {known}")
     for at, outage in enumerate(scenario.outages):
         _require(outage.start < outage.end, f"outages[{at}]: from {outage.start:g} to {outage.end:g}")
@@ -229,7 +243,7 @@ def _check_run(run: RunEntry, seconds: float, where: str) -> None:
     _require(1 <= run.ranks <= RANKS_MAX, f"{where}: ranks: 1 to {RANKS_MAX}, not {run.ranks}")
     _require(run.gpus_per_node > 0 and run.microbatches > 0, f"{where}: gpus_per_node, microbatches: above 0")
     _require(bool(run.attempts), f"{where}: attempts: there is none")
-    before = 0.0
+    before, fewest = 0.0, min(one.ranks or run.ranks for one in run.attempts)
     for at, one in enumerate(run.attempts):
         here, ranks = f"{where}.attempts[{at}]", one.ranks or run.ranks
         _require(
@@ -244,13 +258,13 @@ def _check_run(run: RunEntry, seconds: float, where: str) -> None:
         _require(one.skew < one.startup, f"{here}: skew {one.skew:g} is not below startup {one.startup:g}")
         before = one.end
     for at, fault in enumerate(run.faults):
-        _check_fault(run, fault, f"{where}.faults[{at}]")
+        _check_fault(run, fault, fewest, f"{where}.faults[{at}]")
 
 
-def _check_fault(run: RunEntry, fault: RunFault, where: str) -> None:
+def _check_fault(run: RunEntry, fault: RunFault, ranks: int, where: str) -> None:
+    """Check a fault of a run whose smallest attempt has so many ranks."""
     _require(fault.kind in FAULT_KINDS, f"{where}: kind {fault.kind!r}, one of {', '.join(FAULT_KINDS)}")
     _require(fault.start < fault.end, f"{where}: from {fault.start:g} to {fault.end:g}")
-    ranks = min(one.ranks or run.ranks for one in run.attempts)
     if fault.rank is not None:
         _require(0 <= fault.rank < ranks, f"{where}: rank {fault.rank}, there are {ranks}")
     if fault.stage is not None:

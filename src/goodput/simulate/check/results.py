@@ -16,6 +16,8 @@ from msgspec import Struct
 
 from goodput.simulate.check.comparison import Report
 
+BYTES_MAX = 64 << 20
+_BEGIN = b'{"seed":'
 Key = tuple[int, int, float, bool]  # seed, ranks, seconds, innocent
 
 
@@ -44,16 +46,26 @@ class Results:
     def __init__(self, path: str):
         self._path = Path(path)
         self._found: dict[Key, Result] = {}
-        lines = self._path.read_bytes().splitlines(keepends=True) if self._path.exists() else []
-        if lines and not lines[-1].endswith(b"\n"):
-            # It was written when the series was interrupted.
-            os.truncate(self._path, self._path.stat().st_size - len(lines.pop()))
+        lines = self._read() if self._path.exists() else []
+        # It was being written when the series was interrupted.
+        cut_off = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
         for number, line in enumerate(lines, 1):
             try:
                 result = msgspec.json.decode(line, type=Result)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise ResultsError(f"{path}: line {number} is no result of a seed: {error}") from None
             self._found[result.key()] = result
+        if cut_off[: len(_BEGIN)] != _BEGIN[: len(cut_off)]:
+            raise ResultsError(f"{path}: line {len(lines) + 1} is no result of a seed")
+        if cut_off:  # Only now that the file is known to have results and nothing else.
+            os.truncate(self._path, self._path.stat().st_size - len(cut_off))
+
+    def _read(self) -> list[bytes]:
+        with self._path.open("rb") as file:
+            content = file.read(BYTES_MAX + 1)
+        if len(content) > BYTES_MAX:
+            raise ResultsError(f"{self._path}: more than {BYTES_MAX} bytes")
+        return content.splitlines(keepends=True)
 
     def find(self, key: Key) -> Result | None:
         return self._found.get(key)
