@@ -12,10 +12,15 @@ from goodput.account.text import render
 from goodput.cli import main
 from goodput.runlog import replay
 from goodput.runlog.lines import LineError, parse
+from goodput.runlog.scan_results import IGNORED_MAX
 
 STEP = {"kind": "step", "time": 6, "rank": 0, "attempt": 1, "step": 5, "seconds": 1}
 # Of each kind: what it needs, and every optional field it may have, with a right value.
 SAMPLES = {"gpu_compute_seconds": 2.0, "gpu_idle_seconds": 1.0, "gpu_joules": 5.0, "unmeasured_steps": 3}
+NESTED = {
+    "stack_samples": {"samples": 4, "places": {"train.py:load, line 7": 3}, "reason": ""},
+    "collectives": [{"group": "dp", "operation": "all_reduce", "calls": 2, "bytes": 8, "seconds": 0.5}],
+}
 DECLARED = {
     "world_size": 2, "host": "n0", "device": "H100", "device_uuid": "u", "devices": 2, "group": "dp0", "stage": 1,
     "tensor": 1, "microbatches": 4, "dtype": "bf16", "flops_per_step": 1e12, "hardware_flops_per_step": 1e12,
@@ -31,8 +36,11 @@ OPTIONAL = {
     ),
     "phase": ({"rank": 0, "attempt": 1, "phase": "restore", "seconds": 1}, {}),
     "checkpoint": ({"rank": 0, "attempt": 1, "step": 4}, {"committed": True}),
-    "beat": ({"rank": 0, "attempt": 1}, {"phase": "loader", "phases": {"loader": 1.0}, **SAMPLES}),
-    "end": ({"rank": 0, "attempt": 1}, {"reason": "finished", "phases": {"loader": 1.0}, **SAMPLES}),
+    "beat": ({"rank": 0, "attempt": 1}, {"phase": "loader", "phases": {"loader": 1.0}, **NESTED, **SAMPLES}),
+    "end": (
+        {"rank": 0, "attempt": 1},
+        {"reason": "finished", "phases": {"loader": 1.0}, **NESTED, **SAMPLES},
+    ),
     "mark": ({"rank": 0, "attempt": 1}, {"text": "hello"}),
 }
 WHOLE = (
@@ -66,6 +74,36 @@ def test_wrong_optional_field_keeps_the_line(kind):
             assert getattr(found, name) == cautious.get(name, getattr(right, name)) or wrong != [1]
             for other in {**needed, **optional}:
                 assert other == name or getattr(found, other) == getattr(right, other), (name, other)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"stack_samples": {"samples": 4.0}},
+        {"stack_samples": {"samples": 4.5, "places": {}}},
+        {"stack_samples": {"samples": 4, "places": {"train.py": 1.5}}},
+        {"collectives": [{"calls": 2.0}]},
+        {"collectives": [{}, {"calls": -1}]},
+        {"phases": {"loader": [1.5]}},
+    ],
+    ids=str,
+)
+def test_wrong_value_within_a_field_keeps_the_line(wrong):
+    (name,) = wrong
+    found = parse(line({"kind": "beat", "time": 6, "rank": 3, **NESTED, **wrong}))
+    (warning,) = found.warnings or ()
+    assert (found.rank, getattr(found, name) or None) == (3, None) and f"`{name}` is " in warning
+    assert all(getattr(found, other) for other in NESTED if other != name)
+
+
+@pytest.mark.parametrize("first", [b"-1", b"1.5", b'"3"', b"[]", b"null", b"7"])
+def test_last_value_of_a_repeated_key_counts(first):
+    for name, last in ((b"rank", b"3"), (b"run", b'"r"'), (b"step", b"5"), (b"samples", b"8")):
+        text = b'{"kind":"step",%b:%b,"time":6,"seconds":1,%b}\n'
+        fields = {b"rank": b"0", b"run": b'"a"', b"step": b"1", b"samples": b"2", name: last}
+        others = b",".join(b'"%b":%b' % one for one in fields.items())
+        found = parse(text % (b'"%b"' % name, first, others))
+        assert getattr(found, name.decode()) == json.loads(last) and not found.warnings
 
 
 def test_fields_that_place_a_line_are_needed():
@@ -163,3 +201,21 @@ def test_steps_beyond_ten_minutes_late_are_lost_unless_doubled(tmp_path):
     log.write_bytes(HEAD + b"".join(lines + lines))
     (found,) = replay(str(log))
     assert document(found.account)["step_lines"] is None
+
+
+def test_unknown_names_are_counted_up_to_a_bound(tmp_path):
+    """The most frequent ones come first, and of these that are as frequent the order is by name."""
+    log = tmp_path / "log"
+    unknown = [f'"f{i}":0' for i in range(IGNORED_MAX + 5)]
+    lines = [step(i + 1, i, f',{text},"loss":0' if i else f",{text}") for i, text in enumerate(unknown)]
+    log.write_bytes(HEAD + b"".join(lines))
+    (found,) = replay(str(log))
+    ignored = found.problems.ignored
+    assert len(ignored) == IGNORED_MAX + 1 and sum(ignored.values()) == 2 * len(lines) - 1
+    assert ignored["others"] == len(lines) - IGNORED_MAX + 1
+    names = sorted(name for name in ignored if name not in ("others", "field 'loss' of step"))
+    assert [name for name, _ in found.problems.most_ignored(5)] == [
+        "field 'loss' of step",
+        "others",
+        *names[:3],
+    ]

@@ -229,14 +229,23 @@ def _parse_other(raw: bytes) -> Line:
 
 
 def _without_wrong_fields(raw: bytes, error: msgspec.ValidationError) -> Line:
-    """Decode a line without its wrong fields, if it can be used without them."""
+    """Decode a line without its wrong fields, if it can be used without them. `error` is the first of them."""
+    if raw.lstrip()[:1] != b"{":
+        raise LineError(_plain(str(error)))
     warnings: list[str] = []
-    fields = _decode_keys(raw) if raw.lstrip()[:1] == b"{" else {}
+    fields = _decode_keys(raw)
     kind = msgspec.json.decode(fields.get("kind", b"null"))
     if isinstance(kind, str) and kind not in KINDS:
         return Line(kind)
     needed = _REQUIRED.get(kind, ()) if isinstance(kind, str) else ()
     while True:
+        # Also at first: of a key that occurs twice, the last value counts.
+        try:
+            line = _decode(msgspec.json.encode(fields))
+            line.warnings = warnings
+            return line
+        except msgspec.ValidationError as wrong:
+            error = wrong
         found = _WHERE.search(str(error))
         if found is None or found[1] not in fields:
             raise LineError(_plain(str(error)))
@@ -254,17 +263,11 @@ def _without_wrong_fields(raw: bytes, error: msgspec.ValidationError) -> Line:
             text += f"; it {_CAUTIOUS[name][1] if name in _CAUTIOUS else 'is left out'}"
             fields |= _usable_part(name, value)
             warnings.append(text)
-        try:
-            line = _decode(msgspec.json.encode(fields))
-            line.warnings = warnings
-            return line
-        except msgspec.ValidationError as another:
-            error = another
 
 
 def _as_whole_number(value: bytes, error: msgspec.ValidationError) -> bytes | None:
     """A float that is a whole number, such as 512.0, as an integer where one is wanted; else None."""
-    if "`int" not in str(error) or "got `float`" not in str(error):
+    if "`int" not in str(error) or "got `float`" not in str(error) or not _NUMBER.fullmatch(value):
         return None
     exact = Decimal(value.decode())
     is_whole = abs(exact) < TIME_NS_MAX * 4 and exact == exact.to_integral_value()
@@ -325,6 +328,7 @@ def _plain(text: str) -> str:
 
 
 _WHERE = re.compile(r"at `\$\.(\w+)")
+_NUMBER = re.compile(rb"[-+.0-9eE]+")  # and no list or object that has one
 _TYPES = re.compile(r"`([a-z| ]+)`")
 _WORDS = {
     "object": "an object {...}",

@@ -222,7 +222,9 @@ def run_log(data: bytes) -> bool:
 def log_seeds() -> list[bytes]:
     example = (ROOT / "docs" / "example-run.jsonl").read_bytes().splitlines(keepends=True)
     text = b"".join(example[:40])
-    return [text, gzip.compress(text, mtime=0)]
+    stacks = b'"stack_samples":{"samples":4,"places":{"a":3}}'
+    beat = b'{"kind":"beat","time":20,%b,"collectives":[{"group":"dp","calls":2,"seconds":0.5}]}\n' % stacks
+    return [text, gzip.compress(text, mtime=0), text + beat]
 
 
 # -- Traces
