@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sys
 
 import pytest
 from support.account.near import differing
 from support.account.runlog_history import log
 
-from goodput.runlog import log_file, replay, step_batches
+from goodput.runlog import LogError, log_file, replay, step_batches
 
 PATHS = sys.modules["goodput.runlog.replay"]
 SECOND = 10**9
@@ -35,6 +36,8 @@ def assert_same(path, monkeypatch, lines_at_once: int, block_bytes: int = 1 << 1
     with monkeypatch.context() as patch:
         patch.setattr(step_batches, "fold_columns", count)
         found = replay(str(path), **options)
+    documents = [[json.dumps(one.problems.document()) for one in runs] for runs in (found, expected)]
+    assert documents[0] == documents[1]
     for one, other in zip(found, expected, strict=True):
         wrong = differing(one, other)
         assert wrong == [], {name: (getattr(one, name), getattr(other, name)) for name in wrong}
@@ -69,6 +72,55 @@ def disturbed(lines: list[str], rng: random.Random) -> list[str]:
                 )
             found[at] = json.dumps(fields)
     return found
+
+
+NUMBERS = (
+    *("1e0", "1.0", "10e-1", "-0", "-0.0", "1e400", "-1", "9" * 25, "4611686018.427387904", "0.0000000001"),
+    *("1.00000000049", "2.9999999995", "NaN", "-Infinity", "null", "true", '"1"', "[1]", "01", "1.", ".5"),
+    *("4000000000", "3999999999.999999999", "123456789012.123456789123456789"),
+)
+TEXTS = ("f\\u006frward", "f\\n", "\\ud800", "ö", "a\0b", "\x1b[2J", "", "x" * 300)
+
+
+def hostile(line: str, rng: random.Random) -> str:
+    """A line with one change that a JSON reader may take in more than one way."""
+    places = [(found.start(1), found.end(1)) for found in re.finditer(r":(-?[0-9.]+)", line)] or [(0, 0)]
+    low, high = rng.choice(places)
+    key = rng.choice(re.findall(r'"(\w+)":', line) or [""])
+    return rng.choice(
+        [
+            line[:low] + rng.choice(NUMBERS) + line[high:],
+            f'{line[:-1]},"{key}":{rng.choice(NUMBERS)}}}',
+            f'{{"{key}":{rng.choice(NUMBERS)},{line[1:]}',
+            line.replace("forward", rng.choice(TEXTS), 1),
+            line.replace(":", " : ").replace(",", " ,\t"),
+            line + "\r",
+            line + line,
+            "\ufeff" + line,
+            "\0" + line,
+            " " + line,
+            line[: rng.randrange(len(line))] if line else "",
+            line[:-1] + ',"unknown":1}',
+        ]
+    )
+
+
+@pytest.mark.parametrize("first", range(0, 80, 20))
+def test_columns_equal_single_steps_in_hostile_logs(tmp_path, monkeypatch, first):
+    for seed in range(first, first + 20):
+        rng = random.Random(seed)
+        lines = log(seed)[:200]
+        for at in rng.sample(range(len(lines)), min(rng.choice([1, 1, 3, 8]), len(lines))):
+            lines[at] = hostile(lines[at], rng)
+        path = tmp_path / "log"
+        path.write_text("\n".join(lines) + rng.choice(["\n", "", "\r\n"]), newline="")
+        try:
+            assert_same(path, monkeypatch, rng.choice([7, 8192]), rng.choice([150, 600, 1 << 18]))
+        except LogError as error:
+            for least in (0, 1 << 60):
+                monkeypatch.setattr(PATHS, "COLUMN_BYTES_MIN", least)
+                with pytest.raises(LogError, match=re.escape(str(error))):
+                    replay(str(path))
 
 
 @pytest.mark.parametrize("first", range(0, 160, 20))

@@ -166,7 +166,7 @@ def problem_lines(problems) -> list[str]:
     if problems.repeated:
         lines.append(f"{problems.repeated} lines are duplicates and count once")
     if problems.ignored:
-        names = ", ".join(f"{what} ({count})" for what, count in problems.ignored.most_common(10))
+        names = ", ".join(f"{what} ({count})" for what, count in problems.most_ignored(10))
         lines.append(f"ignored: {names}")
     if problems.broken:
         lines.append(problems.broken)

@@ -94,9 +94,9 @@ class Scan:
         for text in line.warnings or ():
             self.problems.note(number, text)
         for name in () if type(line) is KnownLine else unknown_fields(raw):
-            self.problems.ignored[f"field {name[:40]!r} of {line.kind[:40]}"] += 1
+            self.problems.ignore(f"field {name[:40]!r} of {line.kind[:40]}")
         if line.kind not in KINDS:
-            self.problems.ignored[f"kind {line.kind[:40]!r}"] += 1
+            self.problems.ignore(f"kind {line.kind[:40]!r}")
             return
         if line.run is None and line.kind != "run" and not self.runs:
             self.problems.note(

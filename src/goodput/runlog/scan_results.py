@@ -13,6 +13,7 @@ from goodput.runlog.lines import Line
 from goodput.runlog.log_file import LogError
 
 PROBLEMS_MAX = 100
+IGNORED_MAX, OTHERS = 1000, "others"
 DROPPED_MAX = 200_000
 RANGES_MAX = 1000
 UNUSABLE_SHARE_MAX = 0.01  # of step lines; above it the account is incomplete
@@ -26,7 +27,8 @@ class Problems:
     listed: list[tuple[int, str]] = field(default_factory=list)  # the first PROBLEMS_MAX
     count: int = 0
     dropped: set[int] = field(default_factory=set)
-    ignored: Counter[str] = field(default_factory=Counter)  # unknown kinds and fields
+    # Unknown kinds, fields and phases, the first IGNORED_MAX of them by name.
+    ignored: Counter[str] = field(default_factory=Counter)
     repeated: int = 0  # duplicate lines
     overlapping: int = 0  # steps that overlap the step before
     broken: str = ""  # why the file could not be read to its end
@@ -54,6 +56,15 @@ class Problems:
         if len(self.listed) < PROBLEMS_MAX:
             self.listed.append((number, text))
 
+    def ignore(self, what: str) -> None:
+        """Count something unknown, which is left out."""
+        is_counted = what in self.ignored or len(self.ignored) < IGNORED_MAX
+        self.ignored[what if is_counted else OTHERS] += 1
+
+    def most_ignored(self, count: int) -> list[tuple[str, int]]:
+        """What was ignored most often, with how often."""
+        return sorted(self.ignored.items(), key=lambda one: (-one[1], one[0]))[:count]
+
     def step_quality(self) -> StepLines | None:
         """How many step lines were lost, as the account document has it; None if all were used."""
         first = self.unusable_first
@@ -78,7 +89,7 @@ class Problems:
             "unusable_step_lines": self.unusable_steps,
             "repeated": self.repeated,
             "overlapping": self.overlapping,
-            "ignored": dict(self.ignored.most_common(100)),
+            "ignored": dict(self.most_ignored(100)),
             "broken": self.broken,
         }
 

@@ -20,6 +20,8 @@ from goodput.runlog.scan_results import AttemptTrack, Problems
 
 # Times written with few digits overlap by as much as was rounded off.
 ROUNDING_NS = 1_000_000
+# Of phases whose state is kept; a log may name any number.
+_NAMES_MAX = 256
 
 
 class Gap(NamedTuple):
@@ -168,9 +170,11 @@ class Walk:
         state = self.states.get(phase)
         if state is None:
             states = self.track.attempt.phase_states
-            state = self.states[phase] = state_of(phase, states)
+            state = state_of(phase, states)
+            if len(self.states) < _NAMES_MAX:
+                self.states[phase] = state
             if phase not in PHASE_STATES and phase not in states:
-                self.problems.ignored[f"phase {phase[:40]!r} without phase_states: unattributed"] += 1
+                self.problems.ignore(f"phase {phase[:40]!r} without phase_states: unattributed")
         return state
 
     def tail(self) -> list[int]:
