@@ -1,11 +1,15 @@
 """What `make test` does with tests that fail beside others, seen with small suites of its own."""
 
+import os
+
 import pytest
+from support import run_suite
 from support.run_suite import (
     FILES_BESIDE_EACH_OTHER,
     NOTHING_SELECTED,
     REPEATED_MAX,
     Stage,
+    has_byte_code,
     run,
     write_byte_code,
 )
@@ -130,5 +134,31 @@ def test_byte_code_is_written_once_for_all_processes(run_tests, tmp_path):
     for name in ("test_one.py", "test_other.py"):
         (tmp_path / name).write_text(FAILING)
     write_byte_code(tmp_path)
-    written = sorted(path.name.partition(".")[0] for path in tmp_path.rglob("*-pytest-*.pyc"))
-    assert written == ["test_one", "test_other"]
+    written = {path.name.partition(".")[0]: path.stat() for path in tmp_path.rglob("*-pytest-*.pyc")}
+    assert sorted(written) == ["test_one", "test_other"]
+    changed = tmp_path / "test_one.py"
+    changed.write_text(FAILING + "\n")
+    assert [has_byte_code(tmp_path / f"{name}.py") for name in sorted(written)] == [False, True]
+    write_byte_code(tmp_path)
+    assert has_byte_code(changed)
+    (other,) = tmp_path.rglob("test_other*.pyc")
+    assert other.stat().st_mtime_ns == written["test_other"].st_mtime_ns
+
+
+def test_temporary_files_are_in_memory(monkeypatch, tmp_path):
+    monkeypatch.setattr(run_suite, "MEMORY", tmp_path)
+    monkeypatch.setattr(run_suite, "MEMORY_BYTES_MIN", 1)
+    before = os.environ.get("TMPDIR")
+    with run_suite.temporary_files():
+        (folder,) = tmp_path.iterdir()
+        assert os.environ["TMPDIR"] == str(folder) and folder.stat().st_mode & 0o7777 == 0o1777
+    assert os.environ.get("TMPDIR") == before and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("memory, bytes_min", [("", 1 << 62), ("none", 1)])
+def test_without_memory_files_are_where_they_were(monkeypatch, tmp_path, memory, bytes_min):
+    monkeypatch.setattr(run_suite, "MEMORY", tmp_path / memory)
+    monkeypatch.setattr(run_suite, "MEMORY_BYTES_MIN", bytes_min)
+    before = os.environ.get("TMPDIR")
+    with run_suite.temporary_files():
+        assert os.environ.get("TMPDIR") == before and list(tmp_path.iterdir()) == []
