@@ -128,7 +128,9 @@ clean:
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: pyproject.toml $(wildcard src/goodput/sdk/recorder/*.c src/goodput/nccl/*.[ch]) | $(VENV)/bin/python
+COMPILED := $(wildcard src/goodput/sdk/recorder/*.[ch] src/goodput/wire/*.[ch] src/goodput/nccl/*.[ch])
+
+$(VENV)/.demo: pyproject.toml $(COMPILED) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'
 	touch $@
 
@@ -137,7 +139,7 @@ $(VENV)/.packages: pyproject.toml | $(VENV)/bin/python
 	touch $@
 
 # PyTorch by its exact version first: asked for by a range, pip takes a build with gigabytes of CUDA.
-$(VENV)/.test: pyproject.toml $(wildcard src/goodput/sdk/recorder/*.c src/goodput/nccl/*.[ch]) | $(VENV)/bin/python
+$(VENV)/.test: pyproject.toml $(COMPILED) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet '$(TORCH)'
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	touch $@ $(VENV)/.demo
