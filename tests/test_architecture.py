@@ -486,6 +486,7 @@ def test_tests_share_helpers_through_support_only():
                 assert name.startswith("support.") or not found.is_file(), f"{path} imports {name}"
 
 
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 # Files of other projects that docstrings name.
 OF_OTHERS = ("dataloader.py", "dcgmvalue.py", "streams.py", "state_dict.py", "train.py")
 
@@ -495,13 +496,37 @@ def test_files_that_docstrings_name_exist():
     wrong = []
     for module, tree in trees().items():
         for node in ast.walk(tree):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if isinstance(node, DOCUMENTED):
                 found = re.findall(r"(?<![\w./*-])[\w./]*\w\.py\b", ast.get_docstring(node) or "")
                 wrong += [
                     f"{module}: {name}"
                     for name in found
                     if name not in names and not (ROOT / name).is_file() and not name.endswith(OF_OTHERS)
                 ]
+    assert wrong == []
+
+
+def test_names_that_docstrings_and_comments_refer_to_exist():
+    """As `see stall_threshold.TIMES`, of the modules and packages with that name."""
+    texts, names = {}, {f".{name}" for name in MODULES}
+    for path in MODULES.values():
+        own = path.parent.name if path.stem == "__init__" else path.stem
+        texts[own] = texts.get(own, "") + path.read_text()
+    wrong = []
+    for module, tree in trees().items():
+        nodes = [node for node in ast.walk(tree) if isinstance(node, DOCUMENTED)]
+        prose = [*(ast.get_docstring(node) or "" for node in nodes)]
+        prose += re.findall(r"#(.*)", MODULES[module].read_text())
+        found = re.findall(r"\b(?:[Ss]ee|[Aa]s|[Ll]ike|one of) `?([a-z_]+)\.([A-Za-z_]+)\b", "\n".join(prose))
+        wrong += [
+            f"{module}: {of}.{name}"
+            for of, name in found
+            if of in texts
+            and of != "torch"
+            and name != "py"
+            and not any(one.endswith(f".{of}.{name}") for one in names)
+            if not re.search(rf"\b{name}\b", texts[of])
+        ]
     assert wrong == []
 
 

@@ -247,7 +247,7 @@ class _Sums:
         return states
 
     def declared(self, typical: tuple[int, float | None]) -> dict[str, list]:
-        """What the newest attempt of each rank declares, see account.describe."""
+        """What the newest attempt of each rank declares, as account._describe has it."""
         nothing = _declared(RankAccount(-1))
         found = [_declared(own[-1]) if own else nothing for own in self.own]
         columns = dict(zip(DECLARED_KEPT, map(list, zip(*found, strict=True)), strict=True))

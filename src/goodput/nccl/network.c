@@ -9,7 +9,7 @@
 
 #define STEPS_MAX 8192 /* a power of two */
 
-/* Columns of a group, from AT_NETWORK on: collective_records.NETWORK. */
+/* Columns of a group, from AT_NETWORK on: those of Network in rank_page/collective_records.py. */
 enum { SEND_BYTES, SEND_GPU, SEND_PEER, SEND_NETWORK, RECEIVE_BYTES, RECEIVE_NETWORK, RECEIVE_GPU, NO_COLUMN };
 
 struct step {

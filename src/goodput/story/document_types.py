@@ -15,7 +15,7 @@ class Claim(TypedDict):
 class StoryEvent(TypedDict):
     """Something that happened to the run, from `time` to `end`, null if at once or still going on.
 
-    `kind` is one of story.KINDS. `gpu_seconds` is what it cost, null where that is unknown, as are `cost` in dollars
+    `kind` is one of build.KINDS. `gpu_seconds` is what it cost, null where that is unknown, as are `cost` in dollars
     without a price, and `cost_basis`, measured or estimated. `ranks` and `hosts` are those that it is about, if not all.
     """
 

@@ -183,7 +183,7 @@ def _overlaps(
 
 
 def _shared(states: np.ndarray, part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """fold.share for columns of states, whose sums are `whole`."""
+    """As states.share, for columns of states whose sums are `whole`."""
     scaled = _part(states, part, whole)
     scaled[states.argmax(axis=0), np.arange(len(part))] += part - scaled.sum(axis=0)
     return scaled
