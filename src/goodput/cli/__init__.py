@@ -31,8 +31,11 @@ EXTRAS = {
     "node": ("prometheus_client", "msgspec", "httpx"),
     "otlp": ("opentelemetry", "google", "requests"),
 }
-# A cycle of objects that was frozen before it became garbage stays for so long.
-FULL_COLLECTION_SECONDS = 3600.0
+# A cycle of objects that was frozen before it became garbage stays for so long, or so many times as long as a full
+# collection takes.
+FULL_COLLECTION_SECONDS, FULL_TIMES = 3600.0, 10_000
+# See _FreezeSurvivors.
+YOUNG_SECONDS, YOUNG_TIMES, YOUNG_GROWTH_MAX = 10.0, 100, 4
 _INDENT = " " * 6
 SECONDS_MAX = 4.6e9  # 146 years, as in run logs
 
@@ -143,18 +146,17 @@ positive_seconds = number(float, 0.001, SECONDS_MAX, " seconds")
 
 
 def tune_garbage_collector(young_objects_max: int) -> None:
-    """For servers: a full collection walks every permanent object, and with thousands of connections takes 0.3 s.
+    """For servers, whose objects live for hours and are hardly ever garbage: a full collection would walk all of them.
 
-    Young objects are now collected after so many allocations (default 700), all of them a thousand times less often, and
-    what survived such a collection only once in FULL_COLLECTION_SECONDS: accounts of ten thousand ranks take 0.2 s.
+    Young objects are collected after so many allocations (default 700), or more where that takes too much of the time,
+    and those that survive are walked again only by full collections (_FreezeSurvivors).
     """
     import gc
 
     gc.collect()
     gc.freeze()
-    # Those that survive soon join the permanent ones: a collection of a hundred thousand would take 40 ms.
     gc.set_threshold(young_objects_max, 5, 200)
-    gc.callbacks.append(_FreezeSurvivors())
+    gc.callbacks.append(_FreezeSurvivors(young_objects_max))
 
 
 def share_memory_arena() -> None:
@@ -170,22 +172,49 @@ def share_memory_arena() -> None:
 
 
 class _FreezeSurvivors:
-    """A callback of the garbage collector: freezes what survives a full collection, and sometimes unfreezes all."""
+    """A callback of the garbage collector: freezes what survives any collection, and unfreezes all for a seldom full one.
 
-    def __init__(self):
-        self._unfrozen = time.monotonic()
+    A full one, 0.1 s for every ten thousand ranks, is done every FULL_COLLECTION_SECONDS or FULL_TIMES as long as it takes.
+    Where those of young objects take more than a YOUNG_TIMES-th of YOUNG_SECONDS they are done half as often, with at most
+    YOUNG_GROWTH_MAX times `young_objects_max` objects, which take 1 us each; where they take little, twice as often.
+    """
+
+    def __init__(self, young_objects_max: int):
+        self._least, self._most = young_objects_max, YOUNG_GROWTH_MAX * young_objects_max
+        self._unfrozen = self._counted = time.monotonic()
+        self._began = self._young_took = self._full_took = 0.0  # CPU time
+        self._is_full = False
 
     def __call__(self, phase: str, info: dict[str, int]) -> None:
         import gc
 
-        if info["generation"] < 2:
-            return
         now = time.monotonic()
-        if phase == "stop":
-            gc.freeze()
-        elif now - self._unfrozen >= FULL_COLLECTION_SECONDS:
-            self._unfrozen = now
-            gc.unfreeze()
+        if phase == "start":
+            self._began = time.thread_time()
+            wait = max(FULL_COLLECTION_SECONDS, FULL_TIMES * self._full_took)
+            if info["generation"] == 2 and now - self._unfrozen >= wait:
+                self._unfrozen, self._is_full = now, True
+                gc.unfreeze()
+            return
+        gc.freeze()
+        took = time.thread_time() - self._began
+        if self._is_full:
+            self._full_took, self._is_full = took, False
+        else:
+            self._young_took += took
+        if now - self._counted >= YOUNG_SECONDS:
+            self._adapt(self._young_took / (now - self._counted))
+            self._counted, self._young_took = now, 0.0
+
+    def _adapt(self, share: float) -> None:
+        """`share` is the part of the time that collections of young objects take."""
+        import gc
+
+        young, *others = gc.get_threshold()
+        if share * YOUNG_TIMES > 1:
+            gc.set_threshold(min(2 * young, self._most), *others)
+        elif share * YOUNG_TIMES < 1 / 8:
+            gc.set_threshold(max(young // 2, self._least), *others)
 
 
 def raise_file_limit(wanted: int) -> int:
