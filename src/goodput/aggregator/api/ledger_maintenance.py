@@ -16,6 +16,7 @@ from contextlib import suppress
 from goodput.account import FINAL_STATUSES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.live import NeedsHistory
+from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.accounts.snapshots import write_state
 from goodput.aggregator.api.run_memory import RunMemory
 from goodput.aggregator.api.stored_accounts import bodies_of, decoded_account
@@ -133,8 +134,8 @@ class LedgerMaintenance:
         after_ns = min(int(self.compaction.keep.steps_days * DAY_NS), int(CLOSED_SECONDS * 1e9))
         for run in list(store.runs):
             if run in store.runs and self.memory.closed_at[run] != store.revisions[run]:
-                # Where its account needs a fold of the ledger first, the next round will have it.
-                with suppress(NeedsHistory):
+                # Where its account needs a fold of the ledger first, the next round will have it; or it was deleted.
+                with suppress(KeyError, NeedsHistory):
                     await self._close(run, now_ns - after_ns)
                 await asyncio.sleep(0)
         self.memory.store_ended(
@@ -145,13 +146,15 @@ class LedgerMaintenance:
     async def _close(self, run: str, before_ns: int) -> None:
         store = self._accounts.store
         attempts = store.runs[run].attempts.values()
-        newest_ns = max((max(one.rows_end_ns, one.seen_ns) for one in attempts), default=0)
-        if newest_ns > before_ns:
+        if any(max(one.rows_end_ns, one.seen_ns) > before_ns for one in attempts):
             return
+        newest_ns = max((max(one.rows_end_ns, one.seen_ns) for one in attempts), default=0)
         revision = store.revisions[run]
         state = await in_thread(closed_runs.state_of, self._ledger, run)
-        account = self._accounts.account(run, now_ns=self._accounts.clock_ns()) if run in store.runs else None
-        if account is None or account.status not in FINAL_STATUSES or store.revisions[run] != revision:
+        if run not in store.runs:
+            return
+        account = await in_slices(self._accounts.computing(run))
+        if account.status not in FINAL_STATUSES or store.revisions[run] != revision:
             return
         if not await in_thread(closed_runs.is_closed, self._ledger, run):
             await self._write_state(run)
