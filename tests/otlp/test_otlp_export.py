@@ -21,6 +21,7 @@ from support.otlp.receiver import Receiver, points_of
 from support.otlp.series import HARDWARE, of_points, of_text
 from support.paths import ROOT
 
+from goodput.aggregator.accounts import accounts
 from goodput.aggregator.api import exposition
 from goodput.aggregator.api.app import create_app
 from goodput.cli import main
@@ -143,7 +144,7 @@ def tree(tmp_path):
 
 def test_aggregator_exports_what_was_scraped(receiver, tmp_path, monkeypatch):
     """As in a large installation, where scrapes and exports get what was rendered last."""
-    monkeypatch.setattr(exposition, "LARGE_RANKS", 0)
+    monkeypatch.setattr(accounts, "LARGE_RANKS", 0)
     monkeypatch.setattr(exposition, "REFRESH_SECONDS", 0.05)
     rendered = ("goodput_aggregator_series_timestamp_seconds", frozenset())
     settings = OtlpSettings(receiver.url, interval_seconds=0.1)

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import re
+import time
 from collections import Counter
 
 import pytest
@@ -17,7 +18,7 @@ from goodput.aggregator.accounts import slices
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.history import History
-from goodput.aggregator.accounts.run_summaries import RunSummaries
+from goodput.aggregator.accounts.run_summaries import PENDING, RunSummaries, summary_of
 from goodput.aggregator.api import exposition as exposition_module
 from goodput.aggregator.api.exposition import Exposition
 from goodput.aggregator.http.authentication import RequestAuthenticator
@@ -27,6 +28,7 @@ from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store
 from goodput.metrics.protobuf_format import ProtobufWriter
 from goodput.metrics.text_format import TextWriter
+from goodput.slices import result_of
 from goodput.wire import schema
 
 RUNS = 20
@@ -87,17 +89,65 @@ def test_page_computes_only_the_shown_runs(accounts):
     assert accounts.calls.keys() == {"r17", "r16", "r15"}
 
 
-def test_page_shows_last_accounts_where_costly(accounts, monkeypatch):
-    """Else a page of 30 000 ranks takes as long as folding what they pushed since."""
-    asyncio.run(RunSummaries(accounts).page(3))
-    monkeypatch.setattr(accounts_module, "COSTLY_NS", 1)
-    monkeypatch.setattr(accounts_module, "RECENT_TIMES", 10**9)
+def test_page_of_a_large_installation_computes_no_account(accounts, monkeypatch):
+    """Else a page of 100 000 ranks takes as long as folding what they pushed since, and pushes wait for it."""
+    monkeypatch.setattr(accounts_module, "LARGE_RANKS", RUNS)
+    for run in ("r19", "r18"):
+        accounts.account(run)
+    want = summary_of(accounts.last_of("r19"))
     accounts.store.merge(rank_report(Process(0, 1, 1019.0).steps(3, forward=1), "r19"), 0)
     accounts.calls.clear()
-    page = asyncio.run(RunSummaries(accounts).page(4))
-    assert [row.run for row in page.runs] == ["r19", "r18", "r17", "r16"]
-    assert page.runs[0].end == accounts.last_of("r19").end_ns / 1e9
-    assert accounts.calls.keys() == {"r16"}, "which has none yet"
+    page = asyncio.run(RunSummaries(accounts).page(3))
+    assert [row.run for row in page.runs] == ["r19", "r18", "r17"]
+    assert page.runs[0] == want and not accounts.calls
+    pending = page.runs[2]
+    assert (pending.status, pending.end, pending.world_size) == (PENDING, 1017.0, 1)
+    assert (pending.gpu_seconds, pending.goodput, pending.states) == (0.0, None, {})
+    accounts.account("r17")
+    page = asyncio.run(RunSummaries(accounts).page(RUNS))
+    assert page.runs[2] == summary_of(accounts.last_of("r17"))
+
+
+def test_page_of_a_large_installation_evaluates_no_hang(accounts, monkeypatch):
+    """The last verdict stands, since those of all runs are found every other second."""
+    monkeypatch.setattr(accounts_module, "LARGE_RANKS", RUNS)
+    stuck = Process(0, 1, 2000.0).steps(5, forward=1)
+    stuck.phase = "loader"
+    stuck.silent(after=100)
+    accounts.store.merge(rank_report(stuck, "stuck"), stuck.now_ns)
+    accounts.clock_ns, accounts.hangs._began_ns = lambda: stuck.now_ns, 0
+
+    def hangs() -> bool:
+        return asyncio.run(RunSummaries(accounts).page(1)).runs[0].hang
+
+    assert accounts.account("stuck").status == "running" and not hangs()
+    result_of(accounts.detecting_hangs())
+    monkeypatch.setattr(accounts, "hang", None)
+    assert hangs()
+
+
+def test_readers_of_a_large_installation_have_a_share(accounts, monkeypatch):
+    monkeypatch.setattr(accounts_module, "LARGE_RANKS", RUNS)
+    monkeypatch.setattr(accounts_module, "READERS_TIMES", 1e9)
+
+    def computed(run: str) -> int:
+        """Of a run of which something was reported."""
+        accounts.store.revisions[run] += 1
+        accounts.calls.clear()
+        assert asyncio.run(accounts.latest(run)).run == run
+        return accounts.calls[run]
+
+    assert (computed("r1"), computed("r2")) == (1, 1), "they have no account yet"
+    assert (computed("r1"), computed("r2")) == (0, 0)
+    monkeypatch.setattr(accounts, "_readers_wait_until", 0.0)
+    monkeypatch.setattr(accounts, "_is_fresh", lambda *_: False)
+    assert (computed("r1"), computed("r2")) == (1, 0)
+    accounts.always_fresh = True
+    assert (computed("r1"), computed("r2")) == (1, 1)
+    accounts.always_fresh = False
+    monkeypatch.setattr(accounts, "_readers_wait_until", 0.0)
+    monkeypatch.setattr(accounts_module, "COSTLY_NS", 0)
+    assert computed("r1") == 0
 
 
 def test_other_requests_run_between_rows(accounts, monkeypatch):
@@ -130,7 +180,7 @@ def test_cancelled_scrape_does_not_cancel_others(exposition):
 
 @pytest.mark.parametrize("large", [0, 1 << 40])
 def test_text_is_per_token_scope_and_run(exposition, monkeypatch, large):
-    monkeypatch.setattr(exposition_module, "LARGE_RANKS", large)
+    monkeypatch.setattr(accounts_module, "LARGE_RANKS", large)
     some = [Access(name, ("read",), (run,)) for name, run in (("a", "r1"), ("b", "r2"))]
 
     async def scrape():
@@ -148,7 +198,7 @@ def test_text_is_per_token_scope_and_run(exposition, monkeypatch, large):
 
 def test_a_format_is_new_while_the_text_is_refreshed(exposition, monkeypatch):
     """The refresh that is under way has begun without it."""
-    monkeypatch.setattr(exposition_module, "LARGE_RANKS", 0)
+    monkeypatch.setattr(accounts_module, "LARGE_RANKS", 0)
     monkeypatch.setattr(exposition_module, "REFRESH_SECONDS", 0)
 
     async def scrape():
@@ -166,7 +216,7 @@ def test_a_format_is_new_while_the_text_is_refreshed(exposition, monkeypatch):
 
 
 def test_simulated_clocks_get_each_scrape_rendered(exposition, accounts, monkeypatch):
-    monkeypatch.setattr(exposition_module, "LARGE_RANKS", 0)
+    monkeypatch.setattr(accounts_module, "LARGE_RANKS", 0)
 
     async def computed() -> int:
         before = accounts.calls["r0"]
@@ -175,12 +225,12 @@ def test_simulated_clocks_get_each_scrape_rendered(exposition, accounts, monkeyp
         return accounts.calls["r0"] - before
 
     assert asyncio.run(computed()) == 1
-    exposition.always_fresh = True
+    exposition._accounts.always_fresh = True
     assert asyncio.run(computed()) == 2
 
 
 def test_large_installation_serves_the_last_text(exposition, accounts, monkeypatch):
-    monkeypatch.setattr(exposition_module, "LARGE_RANKS", RUNS)
+    monkeypatch.setattr(accounts_module, "LARGE_RANKS", RUNS)
     now = 0.0
     monkeypatch.setattr(exposition_module.time, "monotonic", lambda: now)
 
@@ -200,6 +250,35 @@ def test_large_installation_serves_the_last_text(exposition, accounts, monkeypat
     asyncio.run(scrape())
 
 
+@pytest.mark.parametrize(
+    ("cpu_seconds", "seconds"), [(0.1, 5.0), (0.4, 8.0), (0.8, 10.0), (3.0, 30.0)]
+)  # a twentieth of a core, and up to a tenth where series would be older than ten seconds
+def test_refreshes_wait_by_what_they_cost(exposition, cpu_seconds, seconds):
+    exposition._cpu_seconds = cpu_seconds
+    assert exposition._wait_seconds() == seconds
+
+
+def test_new_runs_get_accounts_between_refreshes(exposition, accounts, monkeypatch):
+    monkeypatch.setattr(accounts_module, "LARGE_RANKS", 0)
+    monkeypatch.setattr(exposition_module, "REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(exposition_module, "FIRST_SECONDS", 0.01)
+    monkeypatch.setattr(exposition, "_wait_seconds", lambda: 1e6)
+
+    async def scenario():
+        fresh = asyncio.ensure_future(exposition.keep_fresh())
+        while exposition._refreshed is None:
+            await asyncio.sleep(0.001)
+        accounts.calls.clear()
+        accounts.store.merge(rank_report(Process(0).steps(2, forward=1), "new"), 0)
+        deadline = time.monotonic() + 20
+        while accounts.last_of("new") is None and time.monotonic() < deadline:
+            await asyncio.sleep(0.001)
+        fresh.cancel()
+
+    asyncio.run(scenario())
+    assert accounts.last_of("new") is not None and accounts.calls.keys() == {"new"}
+
+
 def test_small_installation_renders_each_scrape(exposition, accounts):
     async def scrape():
         first, calls = await exposition.text(), accounts.calls["r0"]
@@ -209,7 +288,7 @@ def test_small_installation_renders_each_scrape(exposition, accounts):
 
 
 def test_formats_are_rendered_while_requested(exposition, monkeypatch):
-    monkeypatch.setattr(exposition_module, "LARGE_RANKS", 0)
+    monkeypatch.setattr(accounts_module, "LARGE_RANKS", 0)
     now = 0.0
     monkeypatch.setattr(exposition_module.time, "monotonic", lambda: now)
 
@@ -235,7 +314,7 @@ def test_formats_are_rendered_while_requested(exposition, monkeypatch):
 
 
 def test_compressed_protobuf_is_the_same(exposition, monkeypatch):
-    monkeypatch.setattr(exposition_module, "LARGE_RANKS", 0)
+    monkeypatch.setattr(accounts_module, "LARGE_RANKS", 0)
 
     async def scrape():
         packed = await exposition.text(compressed=True, format=ProtobufWriter)

@@ -10,6 +10,7 @@ from support.aggregator.serve_process import push, serving
 from support.aggregator.step_times import run_of, times_of
 from support.metrics import client_model
 
+from goodput.aggregator.accounts import accounts as accounts_module
 from goodput.aggregator.api import exposition as exposition_module
 from goodput.aggregator.api.app import create_app
 from goodput.aggregator.ingest.recent_times import STEP
@@ -34,7 +35,7 @@ def samples_of(text: bytes) -> dict[tuple[str, frozenset], float]:
 
 def test_every_sample_of_the_text_is_there(app, monkeypatch):
     """As in a large installation: the second scrape renders both formats at once, and the third gets that text."""
-    monkeypatch.setattr(exposition_module, "LARGE_RANKS", 0)
+    monkeypatch.setattr(accounts_module, "LARGE_RANKS", 0)
     monkeypatch.setattr(exposition_module, "REFRESH_SECONDS", 1e6)
     processes = run_of(3, 20, random.Random(1))
     with serving(app) as client:

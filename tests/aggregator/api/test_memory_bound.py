@@ -14,6 +14,7 @@ from support.aggregator.serve_command import ServeCommand
 from support.aggregator.serve_process import samples, serving
 
 from goodput.access.responses import Refusal
+from goodput.aggregator.accounts.run_summaries import PENDING
 from goodput.aggregator.api.app import create_app
 from goodput.aggregator.ingest.checks import merged_bytes
 from goodput.aggregator.ingest.pushed_steps import in_version_2
@@ -236,8 +237,12 @@ def highest_mib(pid: int) -> float:
 
 
 def answers(client) -> dict:
-    """The list of all runs, and the accounts of some."""
-    found = {"list": client.get("/api/v1/runs").json()}
+    """The list of all runs, once all have an account, and the accounts of some."""
+    found, deadline = {"list": client.get("/api/v1/runs").json()}, time.monotonic() + 60
+    while any(row["status"] == PENDING for row in found["list"]["runs"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+        found["list"] = client.get("/api/v1/runs").json()
     for number in range(0, RUNS, 11):
         found[number] = client.get(f"/api/v1/runs/r{number:02}/account").raise_for_status().json()
     return found

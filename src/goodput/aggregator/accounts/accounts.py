@@ -40,8 +40,10 @@ from goodput.columns.snapshot import FoldState, SnapshotError
 from goodput.slices import AT_A_TIME, Slices, result_of
 
 FOLD_AGAIN_SECONDS = 10.0
-# Accounts of a large installation are computed every ten times as long as all of them take, see api.exposition.
-COSTLY_NS, RECENT_TIMES = 500_000_000, 20
+# From this many ranks on all accounts are computed in the background, see api.exposition, and readers get the last ones.
+LARGE_RANKS = 1024
+# No reader waits for an account that takes so much CPU time; all that are computed for readers take a tenth of a core.
+COSTLY_NS, READERS_TIMES = 500_000_000, 10
 ROWS_DROPPED_LEAST = 256  # of each attempt, on average
 log = logging.getLogger("goodput.aggregator")
 
@@ -133,6 +135,7 @@ class Accounts:
         health: HealthLog | None = None,
     ):
         self.store, self.history, self.clock_ns = store, history, clock_ns
+        self.always_fresh = False  # for readers of a large installation too
         self.clocks = NodeClocks(clock_ns) if clocks is None else clocks
         self.stall_seconds, self.stale_seconds = stall_seconds, stale_seconds
         self.hangs = HangDetector(
@@ -145,6 +148,7 @@ class Accounts:
         self.replays = Replays(history, self._take_gains)
         self.flush: Callable[[], Awaitable[None]] = _flushed  # waits until what was merged is in the ledger
         self._age_ns = int(age_seconds * 1e9)
+        self._readers_wait_until = 0.0  # by the monotonic clock
         self._cached: dict[str, _Cached] = {}
         self._rolling = ResultCache()
         self._lives: dict[str, IncrementalAccount] = {}
@@ -269,18 +273,30 @@ class Accounts:
         """Continue from the account of a run that was just read from the ledger."""
         self._lives[name] = live
 
-    def recent(self, name: str) -> Account | None:
-        """The last account of a run where computing all accounts takes COSTLY_NS or more, None where it is older than
-        RECENT_TIMES as long."""
-        cached = self._cached.get(name)
-        costs_ns = sum(one.cost_ns for one in self._cached.values())
-        if cached is None or costs_ns < COSTLY_NS:
-            return None
-        return cached.account if abs(self.clock_ns() - cached.at_ns) < RECENT_TIMES * costs_ns else None
+    def is_large(self) -> bool:
+        """Whether all accounts are computed in the background, so that readers need not wait for them."""
+        return len(self.store.processes) >= LARGE_RANKS and not self.always_fresh
 
     async def latest(self, name: str) -> Account:
-        """The account of a run, `recent` or computed with other requests in between."""
-        return self.recent(name) or await in_slices(self.computing(name))
+        """The account of one run for a reader, computed with other requests in between.
+
+        In a large installation it is the last one if computing it is costly, or if readers have had their share.
+        """
+        before, now_seconds = self._cached.get(name), time.monotonic()
+        is_over_share = now_seconds < self._readers_wait_until
+        if before is not None and self.is_large() and (is_over_share or before.cost_ns >= COSTLY_NS):
+            return before.account
+        account, cached = await in_slices(self.computing(name)), self._cached.get(name)
+        if cached is not None and cached is not before:
+            self._readers_wait_until = time.monotonic() + READERS_TIMES * cached.cost_ns / 1e9
+        return account
+
+    def computing_first(self) -> Slices[None]:
+        """Compute the accounts of the runs that have none yet."""
+        for name in [name for name in self.store.runs if name not in self._cached]:
+            yield
+            with suppress(KeyError):  # It was deleted meanwhile.
+                yield from self.computing(name)
 
     def last_of(self, name: str) -> Account | None:
         """The account of a run as it was last computed."""
@@ -389,7 +405,7 @@ class Accounts:
 
         Made in a thread, since it takes a second of ten thousand ranks. Raises LedgerError where none can be started.
         """
-        account = await in_slices(self.computing(name))
+        account = await self.latest(name)
         await self.replays.refresh(account, lambda: self.past(account), self.final_revision(account))
         connections = packed_connections(self.store.newest[name].values())
         found: AccountDocument = await in_thread(lambda: _document_with_link(account, connections))

@@ -1,8 +1,9 @@
 """The list of runs, page by page, newest run first, or first those that are not over.
 
-A run's summary is cached until the run changes, and for AGE_SECONDS at most while a run without reports grows older; that
-of a run whose account takes long is of the last one. A page of a thousand cached runs takes milliseconds; computing one
-takes some milliseconds per thousand ranks, and other requests are served in between.
+A run's summary is cached until the run changes, and for AGE_SECONDS at most while a run without reports grows older. A
+page of a thousand cached runs takes milliseconds. In a small installation accounts are computed for it, some milliseconds
+per thousand ranks with other requests in between; in a large one the rows are of the last accounts, each up to its `end`,
+and a run that has none yet is PENDING.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ from goodput.causes import explain
 from goodput.slices import Slices
 
 AGE_SECONDS = 10.0
-
+PENDING = "pending"
 
 StoredSummaries = Callable[[list[str]], Awaitable["dict[str, RunSummary]"]]
 
 
 class RunSummary(Struct):
     """A run in one row. `states` has GPU-seconds of the states that occur; waste is what was not productive, its cost
-    in dollars or null without a price. `end` of a running run is the time up to which the row counts."""
+    in dollars or null without a price. `end` of a running run is the time up to which the row counts: that of one whose
+    status is `pending`, since its first account is being computed, counts nothing and ends where the run starts."""
 
     run: str
     status: str
@@ -103,13 +105,14 @@ class RunSummaries:
 
     def _summaries(self, names: list[str]) -> Slices[list[RunSummary]]:
         """Summaries of these runs, without those that are deleted meanwhile."""
-        rows = []
+        rows, is_large = [], self._accounts.is_large()
         for name in names:
             with suppress(KeyError):
-                account = self._accounts.recent(name)
-                if account is None:
+                if is_large:
+                    rows.append(self._last(name))
+                else:
                     account = yield from self._accounts.computing(name)
-                rows.append(self.summary(name, account))
+                    rows.append(self.summary(name, account))
             yield
         return rows
 
@@ -118,6 +121,15 @@ class RunSummaries:
         summary = self._summary(name, account)
         is_running = summary.status == "running"
         return replace(summary, hang=is_running and self._accounts.hang(name, account=account) is not None)
+
+    def _last(self, name: str) -> RunSummary:
+        """One run by its last account and the last look for hangs."""
+        account, store = self._accounts.last_of(name), self._accounts.store
+        if account is None:
+            return _pending(name, store.starts[name] / 1e9, max(store.worlds.get(name, ()), default=0))
+        summary = self._summary(name, account)
+        hangs = summary.status == "running" and self._accounts.hangs.is_hanging(name)
+        return replace(summary, hang=hangs)
 
     def _summary(self, name: str, account: Account) -> RunSummary:
         revision, now = self._accounts.store.revisions[name], time.monotonic()
@@ -129,6 +141,27 @@ class RunSummaries:
         if cached is None or cached.account is not account:
             cached = self._cached[name] = _Cached(summary_of(account), account, revision, now)
         return cached.summary
+
+
+def _pending(run: str, start: float, world_size: int) -> RunSummary:
+    """A run without an account: nothing is counted yet."""
+    return RunSummary(
+        run=run,
+        status=PENDING,
+        start=start,
+        end=start,
+        world_size=world_size,
+        gpu_seconds=0.0,
+        goodput=None,
+        mfu=None,
+        restarts=0,
+        leading_cause=None,
+        hang=False,
+        states={},
+        waste_gpu_seconds=0.0,
+        cost=None,
+        waste_cost=None,
+    )
 
 
 def summary_of(account: Account) -> RunSummary:

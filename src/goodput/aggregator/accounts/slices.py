@@ -10,6 +10,25 @@ from goodput.slices import Slices, T
 AT_A_TIME_SECONDS = 0.005
 
 
+class CpuTime:
+    """The CPU time that computations take, without what runs between their slices."""
+
+    def __init__(self):
+        self.seconds = 0.0
+
+    def of(self, parts: Slices[T]) -> Slices[T]:
+        """The same computation, whose CPU time is added."""
+        while True:
+            began = time.thread_time()
+            try:
+                next(parts)
+            except StopIteration as over:
+                return over.value
+            finally:
+                self.seconds += time.thread_time() - began
+            yield
+
+
 async def in_slices(parts: Slices[T]) -> T:
     """The result of a generator, which holds the event loop for half of the time.
 

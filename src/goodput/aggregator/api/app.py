@@ -94,7 +94,7 @@ def create_app(
 
     With an `owner` it ends unless it alone serves the ledger, or with a `stream` all that do are over this one.
 
-    Without an authenticator every client that names this machine as its host has full access. `always_fresh` is Exposition's.
+    Without an authenticator every client that names this machine as its host has full access. `always_fresh` is Accounts'.
     """
     authenticator = authenticator or RequestAuthenticator()
     memory, clock = memory or MemoryBound(), clock or SteadyClock()
@@ -106,8 +106,8 @@ def create_app(
     accounts = Accounts(store, **seconds, history=history, clock_ns=clock, clocks=clocks, health=health_log)
     health = HealthCosts(health_log, accounts)
     ingest = Ingest(store, ledger, clock, hangs=accounts.hangs, health=health_log, clocks=clocks)
-    accounts.flush = ingest.flush
-    exposition = Exposition(accounts, ingest, health, authenticator, memory, clock, ranks_shown, always_fresh)
+    accounts.flush, accounts.always_fresh = ingest.flush, always_fresh
+    exposition = Exposition(accounts, ingest, health, authenticator, memory, clock, ranks_shown)
     exposition.stories = stories = Stories(accounts, health)
     maintenance = LedgerMaintenance(ledger, ingest, accounts, keep or Keep(), memory)
 

@@ -3,8 +3,9 @@
 A finished run is exposed for KEPT_SECONDS more, so that its last values are scraped. A token for some runs gets those
 runs' series only, without the aggregator's own. The lines of each run are kept; a refresh renders those of the runs that
 changed, in slices with other requests in between, in the formats requested within FORMAT_SECONDS.
-A small installation refreshes at each scrape, a large one (LARGE_RANKS) every REFRESH_SECONDS or ten times as long as it
-takes, and scrapes get the last text at once.
+A small installation refreshes at each scrape. A large one (accounts.LARGE_RANKS) does so in the background, and scrapes get
+the last text at once: every REFRESH_SECONDS, or a twentieth of a core's time, up to a tenth where series would be older
+than REFRESH_SECONDS_MAX.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from goodput.account.account import Account, ReplayedGains
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.result_cache import SingleFlight
-from goodput.aggregator.accounts.slices import in_slices
+from goodput.aggregator.accounts.slices import CpuTime, in_slices
 from goodput.aggregator.accounts.stories import Stories
 from goodput.aggregator.api.run_series import RANKS_SHOWN, RunSeries, add_events
 from goodput.aggregator.clock import SteadyClock
@@ -42,9 +43,9 @@ from goodput.wire import schema
 
 log = logging.getLogger("goodput.aggregator")
 KEPT_SECONDS = 900.0
-# From this many ranks on a scrape gets the last text.
-LARGE_RANKS = 1024
-REFRESH_SECONDS = 5.0
+REFRESH_SECONDS, REFRESH_SECONDS_MAX = 5.0, 10.0
+# A run that has no account yet gets one within so long, and the time that it takes.
+FIRST_SECONDS = 1.0
 # An older text is not served; that happens only where nothing was scraped while the installation was small.
 AGE_SECONDS_MAX = 60.0
 TEXTS_MAX = 16
@@ -100,12 +101,10 @@ class Exposition:
         memory: MemoryBound | None = None,
         clock_ns=time.time_ns,
         ranks_shown: int = RANKS_SHOWN,
-        always_fresh: bool = False,
     ):
-        """With `always_fresh`, texts are refreshed at each scrape in a large installation too."""
         self._accounts, self._ingest, self._clock_ns = accounts, ingest, clock_ns
         self._authenticator, self._memory = authenticator, memory or MemoryBound()
-        self._series, self.always_fresh = RunSeries(accounts, health, ranks_shown), always_fresh
+        self._series = RunSeries(accounts, health, ranks_shown)
         self.stories: Stories | None = None  # without them runs have no events
         self._runs: dict[str, _RunText] = {}
         self._own: Bodies = {}
@@ -113,7 +112,7 @@ class Exposition:
         self._formats: dict[Format, float] = {}  # when last requested, by the monotonic clock
         self._texts: dict[_Key, _Text] = {}  # the last used at the end
         self._refreshed: float | None = None  # by the monotonic clock
-        self._took_seconds = 0.0
+        self._took_seconds = self._cpu_seconds = 0.0  # by the last refresh
         self._flights = SingleFlight()
         self._rendered_ns = 0  # when the series were computed, by `clock_ns`
         self.otlp: Collected | None = None  # the exporter of these series, for its own
@@ -157,36 +156,47 @@ class Exposition:
             await self._flights.run("refresh", self.refresh)
 
     async def keep_fresh(self) -> None:
-        """Refresh the text of a large installation for ever."""
+        """Refresh the series of a large installation for ever; between two times compute what has no account yet."""
+        due = time.monotonic() + REFRESH_SECONDS
         while True:
-            await asyncio.sleep(max(REFRESH_SECONDS, 10 * self._took_seconds))
-            if self._is_large():
+            await asyncio.sleep(max(0.0, min(due - time.monotonic(), FIRST_SECONDS)))
+            is_due = time.monotonic() >= due
+            if self._accounts.is_large():
                 try:
-                    await self._flights.run("refresh", self.refresh)
+                    if is_due:
+                        await self._flights.run("refresh", self.refresh)
+                    else:
+                        await in_slices(self._accounts.computing_first())
                 except Exception:
                     log.exception("the series could not be rendered; /metrics has the last ones")
+            if is_due:
+                due = time.monotonic() + self._wait_seconds()
 
-    def _is_large(self) -> bool:
-        return len(self._accounts.store.processes) >= LARGE_RANKS and not self.always_fresh
+    def _wait_seconds(self) -> float:
+        """Until the next refresh in the background."""
+        most = max(REFRESH_SECONDS_MAX, 10 * self._cpu_seconds)
+        return max(REFRESH_SECONDS, min(20 * self._cpu_seconds, most))
 
     def _must_wait(self) -> bool:
-        if self._refreshed is None or not self._is_large():
+        if self._refreshed is None or not self._accounts.is_large():
             return True
         return time.monotonic() - self._refreshed > AGE_SECONDS_MAX + 20 * self._took_seconds
 
     async def refresh(self) -> None:
         """Render what has changed, and the texts that were requested since the last time."""
-        began = time.monotonic()
+        began, spent = time.monotonic(), CpuTime()
         formats = [
             format for format, requested in self._formats.items() if began - requested <= FORMAT_SECONDS
         ]
         formats = formats or [TextWriter]
-        self._runs = await in_slices(self._render_runs(formats))
-        self._rendered_ns = self._clock_ns()
-        self._render_own(self._rendered_ns, formats)
+        runs = await in_slices(spent.of(self._render_runs(formats)))
+        now_ns = self._clock_ns()
+        own, always = await in_slices(spent.of(self._render_own(runs, now_ns, formats)))
+        # Together, so that all of them have the same formats.
+        self._runs, self._own, self._always, self._rendered_ns = runs, own, always, now_ns
         self._refreshed, requested, self._texts = time.monotonic(), self._texts, {}
-        self._took_seconds = self._refreshed - began
-        if self._is_large():
+        self._took_seconds, self._cpu_seconds = self._refreshed - began, spent.seconds
+        if self._accounts.is_large():
             for key, before in requested.items():
                 if key.format in formats:
                     await self._assemble_again(key, before)
@@ -203,11 +213,11 @@ class Exposition:
                 result_of(self._series.add_account(families, account))
                 result_of(self._series.add_present(families, account, now_ns))
         if access.is_of_all:
-            self._add_self(families)
+            result_of(self._adding_self(families))
         return families
 
     def _render_runs(self, formats: list[Format]) -> Slices[dict[str, _RunText]]:
-        """Yields between parts. Runs and own series are replaced together, so that they have the same formats."""
+        """Yields between parts."""
         self._series.keep(self._accounts.store.runs)
         if self.stories is not None:
             self.stories.keep(self._accounts.store.runs)
@@ -247,22 +257,26 @@ class Exposition:
         present = yield from _bodies(families, formats)
         return before._replace(present=present, present_counts=families.count_by_level())
 
-    def own(self) -> Families:
+    def computing_own(self) -> Slices[Families]:
         """The aggregator's series about itself, but for those about its series."""
         families = Families("aggregator")
-        self._add_self(families)
+        yield from self._adding_self(families)
         return families
 
-    def _render_own(self, now_ns: int, formats: list[Format]) -> None:
-        families, always = self.own(), Families("aggregator")
+    def _render_own(
+        self, runs: dict[str, _RunText], now_ns: int, formats: list[Format]
+    ) -> Slices[tuple[Bodies, Bodies]]:
+        """The aggregator's own series, and those for every token."""
+        families, always = (yield from self.computing_own()), Families("aggregator")
         counts = families.count_by_level()
-        for text in self._runs.values():
+        for text in runs.values():
             counts += text.counts + text.present_counts
+        yield
         families.add_counts("goodput_aggregator_series", "level", counts)
         families.add("goodput_aggregator_series_render_seconds", {}, self._took_seconds)
         always.add("goodput_aggregator_series_timestamp_seconds", {}, now_ns / 1e9)
-        self._own = {format: format.bodies(families) for format in formats}
-        self._always = {format: format.bodies(always) for format in formats}
+        own = yield from _bodies(families, formats)
+        return own, {format: format.bodies(always) for format in formats}
 
     # ---- Text
 
@@ -292,7 +306,7 @@ class Exposition:
 
     # ---- The aggregator's own
 
-    def _add_self(self, families: Families) -> None:
+    def _adding_self(self, families: Families) -> Slices[None]:
         store, counts = self._accounts.store, self._ingest.counts
         families.add("goodput_aggregator_info", {"version": __version__}, 1)
         reports = {outcome: counts["report", outcome] for outcome in ("accepted", "malformed", "failed")}
@@ -330,20 +344,23 @@ class Exposition:
             "history_queries": self._accounts.history.used_share(),
         }
         _add_bounds(families, store, self._authenticator, self._memory, more)
-        self._add_clocks(families)
+        yield
+        yield from self._adding_clocks(families)
         families.add_process("goodput_aggregator")
         for more in filter(None, (self.otlp, self.stream)):
             more.collect(families)
         add_requests(families, self._authenticator)
 
-    def _add_clocks(self, families: Families) -> None:
+    def _adding_clocks(self, families: Families) -> Slices[None]:
         if isinstance(self._clock_ns, SteadyClock):
             families.add("goodput_aggregator_clock_step_seconds", {}, self._clock_ns.step_ns() / 1e9)
         offsets = [(name, offset.ns) for name, offset, _ in self._accounts.clocks.listed()]
+        yield
         if len(offsets) > NODES_SHOWN:
             offsets = heapq.nlargest(NODES_SHOWN, offsets, key=lambda one: abs(one[1]))
         for name, ns in offsets:
             families.add("goodput_node_clock_offset_seconds", {"node": name}, ns / 1e9)
+        yield
 
     def _clamped(self) -> int:
         return sum(account.clamped for account in self._accounts.last())

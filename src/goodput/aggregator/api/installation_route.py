@@ -9,6 +9,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from msgspec import Struct
 
 from goodput import __version__
+from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.api.exposition import Exposition
 from goodput.aggregator.api.responses import access_of, json_of, json_response
 from goodput.aggregator.ingest.ingest import Ingest
@@ -86,7 +87,8 @@ def add_installation_route(app: FastAPI, exposition: Exposition, ingest: Ingest)
         """For tokens that may read all runs."""
         if not access_of(request).is_of_all:
             raise HTTPException(403, "the state of the installation needs a token for all runs")
-        return json_response(installation_of(exposition.own(), ingest))
+        families = await in_slices(exposition.computing_own())
+        return json_response(installation_of(families, ingest))
 
 
 def installation_of(families: Families, ingest: Ingest) -> Installation:

@@ -66,6 +66,10 @@ class HangDetector:
         """False when a step completed so recently that evaluating the run is pointless."""
         return not 0 <= now_ns - self._store.progress_ns.get(run, 0) < self._stall_ns // 2
 
+    def is_hanging(self, run: str) -> bool:
+        """Whether the last verdict on a run was that it hangs."""
+        return run in self._since_ns
+
     def evaluate(
         self, run: str, now_ns: int, threshold_ns: int, world_size: int, planned: PlannedLimits | None = None
     ) -> Hang | None:

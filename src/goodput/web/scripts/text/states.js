@@ -33,6 +33,7 @@ export const FACTORS = {
 };
 export const NO_FLOPS = "needs flops_per_step and peak_flops_per_second in goodput.start";
 export const STATUSES = {
+  pending: "its first account is being computed",
   running: isLive ? "" : "it was running when this file was written, or its log ends while it runs",
   hangs: "its processes are alive, and no rank completes a step",
   finished: "every rank of its last attempt ended normally",
