@@ -166,6 +166,22 @@ def test_series_of_one_run(client, run):
     assert client.get("/metrics", params={"run": ["x"] * 65}).status_code == 422
 
 
+@pytest.mark.parametrize(
+    "path", ["/", "/page.css", "/healthz", "/readyz", "/metrics", "/api/v1/runs", "/api/v1/runs/r1/account",
+             "/api/v1/openapi.json", "/login", "/nothing", "/api/v1/ingest"],
+)  # fmt: skip
+def test_head_answers_as_get_without_the_body(client, path):
+    """As probes and `curl -I` do."""
+    tell(client)
+    get, head = client.get(path), client.head(path)
+    assert (head.status_code, head.headers.get("content-type"), head.content) == (
+        get.status_code,
+        get.headers.get("content-type"),
+        b"",
+    )
+    assert client.get("/healthz").text.startswith("ok"), "the connection goes on"
+
+
 def test_metrics_are_compressed_on_request(client):
     tell(client, start=now() - 60)
     for accepted, compressed in (

@@ -15,15 +15,15 @@ def add_page(app: FastAPI) -> None:
     """To be added last: the routes match any name."""
     media_types = web.assets()
 
-    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    @app.get("/", include_in_schema=False)
     async def page() -> Response:
         return FileResponse(web.FOLDER / "page.html", media_type="text/html", headers=_HEADERS)
 
-    @app.api_route("/scripts/{name:path}", methods=["GET", "HEAD"], include_in_schema=False)
+    @app.get("/scripts/{name:path}", include_in_schema=False)
     async def script(name: str) -> Response:
         return await asset(f"scripts/{name}")
 
-    @app.api_route("/{name}", methods=["GET", "HEAD"], include_in_schema=False)
+    @app.get("/{name}", include_in_schema=False)
     async def asset(name: str) -> Response:
         if name not in media_types:
             raise HTTPException(404, "not found")

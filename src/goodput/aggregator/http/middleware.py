@@ -87,6 +87,8 @@ class RequestMiddleware:
             if not scope.get(FORWARDED):
                 scope["access"] = self._authenticator.check_request(scope, route)
             self._check(route)
+            if scope["method"] == "HEAD":  # The server leaves out the body.
+                scope = {**scope, "method": "GET"}
             await self._app(scope, receive, send_secured)
         except Refusal as refusal:
             if refusal.reason == "starting":

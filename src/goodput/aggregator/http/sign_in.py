@@ -49,7 +49,7 @@ def add_routes(app: FastAPI, authenticator: RequestAuthenticator) -> None:
         text = form.replace(_PROBLEM, _PROBLEMS.get(problem, ""))
         return Response(text, status, media_type="text/html", headers=_PAGE_HEADERS)
 
-    @app.api_route("/login", methods=["GET", "HEAD"], include_in_schema=False)
+    @app.get("/login", include_in_schema=False)
     async def show() -> Response:
         return page(200) if tokens else RedirectResponse("./", 303)
 
