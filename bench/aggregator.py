@@ -1,13 +1,15 @@
 """The aggregator under ranks that report in nodes of 8, and one by one: CPU, latency, memory, reads, ledger.
 
-    python -m bench.aggregator [--ranks N ...] [--rounds N] [--only NAME] [--report-version 1] [--json] [--plot FILE.svg]
+    python -m bench.aggregator [--ranks N ...] [--rounds N] [--read-rounds N] [--only NAME] [--report-version 1] [--json]
+                               [--plot FILE.svg]
 
 The real `goodput serve` in a process of its own, with tokens and an SQLite ledger on a disk, and the load
 (aggregator_load.py) in another, over loopback, each reporter with its own connection. Every rank makes one step a second
 and is reported every ten seconds. CPU is utime + stime of the server and its children over the paced rounds, as a share of
 one core; latency is from the moment when a push was due to the last byte of its answer, which is sent when the rows are
-committed; memory is the peak resident size. In one more round, which counts in latency and memory but not in CPU, /metrics is
-scraped, and what a person reads is read in turn. At the end the rows in the ledger are counted: none may be missing.
+committed; memory is the peak resident size. In --read-rounds more, which count in latency and memory but not in CPU,
+/metrics is scraped, and what people read is read in turn, of one run after the other: p50, p99 and longest of each, with
+their number; below 100 the p99 is the longest. At the end the rows in the ledger are counted: none may be missing.
 
     nodes of 8, N ranks   N/8 reports of 8 ranks each in a round; by default 10 000 and 100 000 ranks
     one by one            10 000 pushes in a round
@@ -37,11 +39,11 @@ from functools import partial
 from http.client import HTTPConnection
 from importlib.util import find_spec
 from itertools import cycle
-from math import log
+from math import ceil, log
 from pathlib import Path
 from statistics import linear_regression
 
-from bench.aggregator_load import ROUND_SECONDS, STEP_SECONDS, Plan
+from bench.aggregator_load import RANKS_PER_RUN, ROUND_SECONDS, START_SECONDS, STEP_SECONDS, Plan
 from bench.node import children, cpu_of, free_port, peak_mib, running, say
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -109,23 +111,27 @@ def victoria(directory: Path):
         yield process.pid, f"http://127.0.0.1:{port}"
 
 
-# What a person reads of a run, beside /metrics.
+# What people read, beside /metrics.
 READS = {
     "runs": "/api/v1/runs",
-    "run": "/api/v1/runs/bench-0",
-    "window": "/api/v1/runs/bench-0/account?start={start}&end={end}",
-    "rolling": "/api/v1/runs/bench-0/rolling",
-    "timeline": "/api/v1/runs/bench-0/timeline",
+    "run": "/api/v1/runs/{run}",
+    "window": "/api/v1/runs/{run}/account?start={start}&end={end}",
+    "rolling": "/api/v1/runs/{run}/rolling",
+    "timeline": "/api/v1/runs/{run}/timeline",
+    "story": "/api/v1/runs/{run}/story",
+    "health": "/api/v1/health",
 }
+READ_PAUSE_SECONDS, READ_SECONDS_MAX = 0.1, 60.0
 
 
 class Reads:
     """GET /metrics twice in a round, and beside it one of READS after the other, from `after_seconds` on until ended."""
 
-    def __init__(self, pid: int, url: str, token: str, after_seconds: float):
-        self.cpu_seconds, self._pid, self._after_seconds = 0.0, pid, after_seconds
+    def __init__(self, pid: int, url: str, token: str, after_seconds: float, runs: int = 1):
+        self.cpu_seconds, self.after_seconds = 0.0, after_seconds
         self.seconds: dict[str, list[float]] = {}
-        self.metrics_bytes = 0
+        self.failed = 0
+        self._pid, self._runs, self._metrics_bytes = pid, runs, 0
         self._url, self._headers = url.removeprefix("http://"), {"Authorization": f"Bearer {token}"}
         self._end = threading.Event()
         self._threads = [threading.Thread(target=run, daemon=True) for run in (self._scrape, self._read)]
@@ -138,41 +144,61 @@ class Reads:
     def __exit__(self, *_) -> None:
         self._end.set()
         for thread in self._threads:
-            thread.join(60)
+            thread.join(READ_SECONDS_MAX)
 
     def _scrape(self) -> None:
-        connection, wait = HTTPConnection(self._url, timeout=60), self._after_seconds
+        wait = self.after_seconds
         if self._end.wait(wait):
             return
         self.cpu_seconds = cpu_seconds(self._pid)
         wait = 0.0
         while not self._end.wait(wait):
-            self.metrics_bytes = self._get(connection, "/metrics", "/metrics")
-            wait = max(0.0, ROUND_SECONDS / 2 - self.seconds["/metrics"][-1])
+            began = time.perf_counter()
+            self._metrics_bytes = self._get("/metrics", "/metrics") or self._metrics_bytes
+            wait = max(0.0, ROUND_SECONDS / 2 - (time.perf_counter() - began))
 
     def _read(self) -> None:
-        connection = HTTPConnection(self._url, timeout=60)
-        if self._end.wait(self._after_seconds):
+        if self._end.wait(self.after_seconds):
             return
-        for name, path in cycle(READS.items()):
-            if self._end.wait(0.5):
+        for number, (name, path) in enumerate(cycle(READS.items())):
+            if self._end.wait(READ_PAUSE_SECONDS):
                 return
-            now = time.time()
-            self._get(connection, name, path.format(start=now - 30, end=now - 10))
+            now, run = time.time(), number // len(READS) % self._runs
+            self._get(name, path.format(run=f"bench-{run}", start=now - 30, end=now - 10))
 
-    def _get(self, connection: HTTPConnection, name: str, path: str) -> int:
-        began = time.perf_counter()
-        connection.request("GET", path, headers=self._headers | {"Accept-Encoding": "gzip"})
-        answer = connection.getresponse()
-        size = len(answer.read())
-        if answer.status != 200:
-            raise RuntimeError(f"{path}: {answer.status}")
+    def _get(self, name: str, path: str) -> int:
+        """The size of the answer; one that does not come in time, or another one than 200, is counted."""
+        began, connection = time.perf_counter(), HTTPConnection(self._url, timeout=READ_SECONDS_MAX)
+        try:
+            connection.request("GET", path, headers=self._headers | {"Accept-Encoding": "gzip"})
+            answer = connection.getresponse()
+            size, is_good = len(answer.read()), answer.status == 200
+        except OSError:
+            size, is_good = 0, False
+        finally:
+            connection.close()
+        self.failed += not is_good
         self.seconds.setdefault(name, []).append(time.perf_counter() - began)
         return size
 
     def figures(self) -> dict:
-        found = {f"{name}_seconds": round(max(seconds), 3) for name, seconds in self.seconds.items()}
-        return found | {"metrics_mib": round(self.metrics_bytes / 2**20, 2)}
+        """Of each read the longest as `NAME_seconds`, and p50, p99 and number in `reads`."""
+        found: dict = {f"{name}_seconds": round(max(seconds), 3) for name, seconds in self.seconds.items()}
+        reads = {
+            name: {
+                "count": len(seconds),
+                "p50": round(quantile(seconds, 0.5), 3),
+                "p99": round(quantile(seconds, 0.99), 3),
+            }
+            for name, seconds in self.seconds.items()
+        }
+        found |= {"reads": reads, "reads_failed": self.failed}
+        return found | {"metrics_mib": round(self._metrics_bytes / 2**20, 2)}
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The least of these values that at least this share of them does not exceed."""
+    return sorted(values)[max(ceil(share * len(values)) - 1, 0)]
 
 
 def loaded(pid: int, plan: Plan, reads: Reads | None = None) -> dict:
@@ -189,7 +215,8 @@ def loaded(pid: int, plan: Plan, reads: Reads | None = None) -> dict:
         spent = (reads.cpu_seconds if reads else cpu_seconds(pid)) - before
         _tell(load, "")
     peak = round(peak_mib(pid) + sum(map(peak_mib, children(pid))), 1)
-    figures = _figures(plan, result, spent, plan.rounds - 1 if reads else plan.rounds)
+    without = reads.after_seconds - START_SECONDS if reads else plan.rounds * ROUND_SECONDS
+    figures = _figures(plan, result, spent, without)
     return figures | {"peak_mib": peak} | (reads.figures() if reads else {})
 
 
@@ -202,16 +229,18 @@ def cpu_seconds(pid: int) -> float:
     return sum(cpu_of(pid)) + sum(sum(cpu_of(child)) for child in children(pid))
 
 
-def _figures(plan: Plan, result: dict, spent: float, rounds: int) -> dict:
-    """`spent` is the CPU time of the first `rounds`."""
-    times, seconds = sorted(result.pop("milliseconds")), plan.rounds * ROUND_SECONDS
+def _figures(plan: Plan, result: dict, spent: float, without_seconds: float) -> dict:
+    """`spent` is the CPU time of the first `without_seconds`, in which nothing was read."""
+    times, seconds = result.pop("milliseconds"), plan.rounds * ROUND_SECONDS
     pushes = plan.rounds * plan.reporters
+    alone = [ms for ms, due in zip(times, result.pop("due_seconds"), strict=True) if due < without_seconds]
     return {
-        "cpu_percent": round(100 * spent / rounds / ROUND_SECONDS, 1),
-        "cpu_ms_per_push": round(1e3 * spent / rounds / plan.reporters, 3),
-        "p50_ms": round(times[len(times) // 2], 2),
-        "p99_ms": round(times[int(len(times) * 0.99)], 2),
-        "max_ms": round(times[-1], 1),
+        "cpu_percent": round(100 * spent / without_seconds, 1),
+        "cpu_ms_per_push": round(1e3 * spent / without_seconds * ROUND_SECONDS / plan.reporters, 3),
+        "p50_ms": round(quantile(times, 0.5), 2),
+        "p99_ms": round(quantile(times, 0.99), 2),
+        "p99_ms_without_reads": round(quantile(alone, 0.99), 2),
+        "max_ms": round(max(times), 1),
         "seconds_behind": round(max(0.0, result.pop("seconds") - seconds), 2),
         "pushes": pushes,
         "kib_per_push": round(result["bytes_sent"] / result["sent"] / 1024, 2),
@@ -233,14 +262,15 @@ def rows_of(ledger: Path) -> int:
     return count
 
 
-def ours(plan: Plan) -> dict:
+def ours(plan: Plan, read_rounds: int = 1) -> dict:
     with tempfile.TemporaryDirectory() as at:
         directory = Path(at)
         with serving(directory) as (pid, url, tokens):
             plan.url, plan.token = f"{url}/api/v1/ingest", tokens["ingest"]
-            plan.rounds += 1
-            after_seconds = 0.5 + (plan.rounds - 1) * ROUND_SECONDS
-            figures = loaded(pid, plan, Reads(pid, url, tokens["read"], after_seconds))
+            after_seconds = START_SECONDS + plan.rounds * ROUND_SECONDS
+            plan.rounds += read_rounds
+            runs = -(-plan.reporters * plan.ranks // RANKS_PER_RUN)
+            figures = loaded(pid, plan, Reads(pid, url, tokens["read"], after_seconds, runs))
         figures["rows_lost"] = figures["rows"] - rows_of(directory / "ledger.db")
         size = sum(path.stat().st_size for path in directory.glob("ledger.db*"))
         a_row = size / figures["rows"]
@@ -252,15 +282,15 @@ def nodes_of(ranks: int) -> str:
     return f"nodes of 8, {ranks} ranks"
 
 
-def parts(sizes: Sequence[int], rounds: int, version: int) -> dict:
+def parts(sizes: Sequence[int], rounds: int, read_rounds: int, version: int) -> dict:
     """What is measured, by name: each a call without arguments."""
     one = Plan("", reporters=RANKS, rounds=rounds, version=version)
     plans = {
         nodes_of(ranks): Plan("", "", ranks // RANKS_OF_NODE, RANKS_OF_NODE, rounds, version=version)
         for ranks in sizes
     }
-    found = {name: partial(ours, plan) for name, plan in plans.items()} | {
-        ONE: lambda: ours(one),
+    found = {name: partial(ours, plan, read_rounds) for name, plan in plans.items()} | {
+        ONE: lambda: ours(one, read_rounds),
         BARE: of_bare,
     }
     return found | ({PEER: of_victoria} if shutil.which(VICTORIA) else {})
@@ -281,7 +311,10 @@ def missed(found: dict) -> list[str]:
     """The bars that are missed, in words."""
     bars = [(nodes_of(ranks), what, bar) for ranks, own in BARS.items() for what, bar in own.items()]
     for name in found.keys() - {BARE, PEER}:
-        bars += [(name, what, 0) for what in ("rows_lost", "failed", "rejected_ranks", "unanswered")]
+        bars += [
+            (name, what, 0)
+            for what in ("rows_lost", "failed", "rejected_ranks", "unanswered", "reads_failed")
+        ]
         bars.append((name, "ledger_bytes_per_row", LEDGER_BYTES))
     return [
         f"{name}: {what} is {found[name][what]}, the bar is {bar:g}"
@@ -321,7 +354,8 @@ def plot(curve: dict[int, dict], path: Path) -> None:
 def main() -> int:
     arguments = _arguments()
     found = {}
-    for name, part in parts(arguments.ranks, arguments.rounds, arguments.report_version).items():
+    given = arguments.rounds, arguments.read_rounds, arguments.report_version
+    for name, part in parts(arguments.ranks, *given).items():
         if arguments.only in (None, name) and not (
             arguments.plot and name not in map(nodes_of, arguments.ranks)
         ):
@@ -357,9 +391,15 @@ def _print_table(found: dict) -> None:
     print(f"  {'':<28}" + "".join(f"{key:>22}" for key in keys))
     for name, row in found.items():
         print(f"  {name:<28}" + "".join(f"{row.get(key, ''):>22}" for key in keys))
-    print(f"\n  seconds, at most{'':<12}" + "".join(f"{name:>12}" for name in READS))
+    names = ["/metrics", *READS]
+    print(f"\n  seconds: p50, p99, most (number){'':<3}" + "".join(f"{name:>28}" for name in names))
     for name, row in found.items():
-        print(f"  {name:<28}" + "".join(f"{row.get(f'{key}_seconds', ''):>12}" for key in READS))
+        print(f"  {name:<32}" + "".join(f"{_read_text(row, key):>28}" for key in names))
+
+
+def _read_text(row: dict, name: str) -> str:
+    read = row.get("reads", {}).get(name)
+    return (read and f"{read['p50']}, {read['p99']}, {row[f'{name}_seconds']} ({read['count']})") or ""
 
 
 def _arguments() -> argparse.Namespace:
@@ -373,6 +413,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--rounds", type=int, default=ROUNDS, help="of ten seconds, that are measured (%(default)s)"
     )
+    parser.add_argument("--read-rounds", type=int, default=1, help="beside which runs are read (%(default)s)")
     parser.add_argument("--only", metavar="NAME", help="one line of the table alone")
     parser.add_argument(
         "--report-version", type=int, choices=(1, 2), default=2, help="of what is pushed (%(default)s)"
@@ -384,8 +425,8 @@ def _arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.plot and find_spec("matplotlib") is None:
         parser.error("--plot needs matplotlib: pip install goodput-telemetry[plots]")
-    if arguments.rounds < 1 or min(arguments.ranks) < RANKS_OF_NODE:
-        parser.error(f"want at least one round and {RANKS_OF_NODE} ranks")
+    if min(arguments.rounds, arguments.read_rounds) < 1 or min(arguments.ranks) < RANKS_OF_NODE:
+        parser.error(f"want at least one round of each kind and {RANKS_OF_NODE} ranks")
     return arguments
 
 

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from goodput.wire.step_blocks import encode_rows
 
 ROUND_SECONDS, STEP_SECONDS = 10.0, 1.0
+START_SECONDS = 0.5  # until the first paced round begins
 STEPS = int(ROUND_SECONDS / STEP_SECONDS)  # in one push
 SAMPLES = 32  # of a rank in a step
 RANKS_PER_RUN = 1000
@@ -58,6 +59,9 @@ class Plan:
 @dataclass
 class Result:
     milliseconds: list[float] = field(default_factory=list)
+    due_seconds: list[float] = field(
+        default_factory=list
+    )  # of the same, when they were due after the first was
     sent: int = 0
     rows: int = 0
     accepted_ranks: int = 0
@@ -212,7 +216,7 @@ class Load:
         for line in self._lines:
             self._by_file[line.socket.fileno()] = line
             self._poll.register(line.socket, select.EPOLLIN)
-        self.result, self._waiting = Result(), 0
+        self.result, self._waiting, self._began = Result(), 0, 0.0
 
     def first(self) -> None:
         for reporter, line in enumerate(self._lines):
@@ -223,9 +227,10 @@ class Load:
 
     def paced(self) -> None:
         self.result.milliseconds.clear()
+        self.result.due_seconds.clear()
         chance, rounds = random.Random(1), self._plan.rounds
         offsets = sorted((chance.uniform(0, ROUND_SECONDS), n) for n in range(self._plan.reporters))
-        began = time.perf_counter() + 0.5
+        self._began = began = time.perf_counter() + START_SECONDS
         order = ((began + r * ROUND_SECONDS + at, n, r + 1) for r in range(rounds) for at, n in offsets)
         ahead: deque = deque()
         while True:
@@ -266,6 +271,7 @@ class Load:
             if answer is not None:
                 self._waiting -= 1
                 self.result.milliseconds.append(1e3 * (time.perf_counter() - line.due))
+                self.result.due_seconds.append(line.due - self._began)
                 self._count(*answer)
 
     def _count(self, status: int, body: bytes) -> None:
