@@ -6,6 +6,7 @@ import threading
 import time
 import zlib
 
+import numpy as np
 import pytest
 import sqlalchemy as sql
 from msgspec.structs import replace
@@ -26,7 +27,9 @@ from goodput.aggregator.ledger import block_reader, blocks, closed_runs, inspect
 from goodput.aggregator.ledger.compaction import DAY_NS, Compaction, Keep
 from goodput.aggregator.ledger.deletion import delete
 from goodput.aggregator.ledger.ledger import Ledger
+from goodput.aggregator.records import new_blocks
 from goodput.causes import explain
+from goodput.columns.attempts import columns_of
 from goodput.wire import schema
 
 
@@ -174,6 +177,17 @@ def test_damaged_thinned_block_is_refused(ledger):
     for damaged in (one["block"][:-9], one["block"][:20] + b"x" + one["block"][21:], bomb, b"x"):
         with pytest.raises(ValueError):
             blocks.decode([blocks.StoredBlock(1, one["width"], damaged)])
+
+
+def test_blocks_are_checked_for_their_own_width():
+    """Also beside wider ones, with which they are checked and decoded together."""
+    wide = columns_of(rows_of(identity_of(0), 30))
+    whole, narrow = (new_blocks(values)[0] for values in (wide, np.ascontiguousarray(wide[:-2])))
+    stored = [blocks.StoredBlock(at, one.width, one.block) for at, one in enumerate((whole, narrow, whole))]
+    found = blocks.decode_columns(stored)
+    assert found.begins.tolist() == [0, 30, 60, 90] and (found.values[:-2, 30:60] == wide[:-2]).all()
+    with pytest.raises(blocks.BlockError, match="columns"):
+        blocks.decode([*stored, stored[0]._replace(width=2)])
 
 
 def test_closed_run_that_goes_on_is_not_thinned(ledger, url):

@@ -7,7 +7,7 @@ around the pages. A block never changes under its id, so where one of the listed
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 
 import numpy as np
@@ -42,9 +42,8 @@ _LISTED = (
     )
     .order_by(*list(next(iter(_blocks.indexes)).columns)[1:])  # as blocks_key has them of one process
 )
-_STORED = sql.select(*(_blocks.c[name] for name in StoredBlock._fields)).where(
-    _blocks.c.id.in_(sql.bindparam("ids", expanding=True))
-)
+# With the ids in the text: to bind each takes SQLAlchemy as long as it takes to decode its block.
+_STORED = f"SELECT {', '.join(StoredBlock._fields)} FROM blocks WHERE id IN ({{}})"
 
 _TAILS = """
     WITH wanted(process, number) AS (VALUES {})
@@ -195,5 +194,12 @@ def _decoded_at_once(
 
 def stored_blocks(fetch: Fetch, ids: Sequence[int]) -> list[StoredBlock]:
     """The blocks of these ids in the same order, without those that are gone."""
-    found = {row.id: StoredBlock(*row) for row in fetch(_STORED, {"ids": list(ids)})}
+    if not ids:
+        return []
+    found = {row[0]: StoredBlock(*row) for row in fetch(sql.text(_STORED.format(listed_ids(ids))), {})}
     return [found[id] for id in ids if id in found]
+
+
+def listed_ids(ids: Iterable[int]) -> str:
+    """Ids for the text of a statement."""
+    return ", ".join([str(int(id)) for id in ids])

@@ -18,7 +18,7 @@ import sqlalchemy as sql
 
 from goodput.aggregator import records
 from goodput.aggregator.ledger import blocks, closed_runs, segments
-from goodput.aggregator.ledger.block_reader import KEY, PROCESS_ID, stored_blocks
+from goodput.aggregator.ledger.block_reader import KEY, PROCESS_ID, listed_ids, stored_blocks
 from goodput.aggregator.ledger.database import insert
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.aggregator.ledger.migrations.versions import version_4, version_5
@@ -39,6 +39,8 @@ APPENDED_MAX = 1 << 17
 _processes, _blocks, _closed = version_5.processes, version_5.blocks, version_5.closed_runs
 _events = version_4.events
 (_INDEX,) = _blocks.indexes
+# Built once: building a statement takes longer than SQLite takes to execute it.
+_ID = sql.select(PROCESS_ID)
 _LISTED = (
     sql.select(_blocks.c.id, *list(_INDEX.columns)[1:])
     .where(_blocks.c.process == sql.bindparam("of"))
@@ -92,7 +94,7 @@ class Compaction:
         appended = self.ledger.appended
         for key in [key for key, rows in list(appended.items()) if rows >= SMALL_ROWS]:
             del appended[key]
-            process = self.ledger.fetch(sql.select(PROCESS_ID), dict(zip(KEY, key, strict=True))).scalar()
+            process = self.ledger.fetch(_ID, dict(zip(KEY, key, strict=True))).scalar()
             if process is not None:
                 yield process
         if len(appended) > APPENDED_MAX:
@@ -216,7 +218,8 @@ class Compaction:
         """Write blocks in place of others in one transaction, unless one of these is gone."""
         try:
             with self.ledger.transaction() as connection:
-                if connection.execute(_blocks.delete().where(_blocks.c.id.in_(ids))).rowcount < len(ids):
+                gone = sql.text(f"DELETE FROM blocks WHERE id IN ({listed_ids(ids)})")
+                if connection.execute(gone).rowcount < len(ids):
                     raise _Gone
                 statement = insert(connection.dialect.name, _blocks).on_conflict_do_nothing()
                 connection.execute(statement, columns)
