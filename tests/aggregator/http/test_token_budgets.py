@@ -69,13 +69,13 @@ def test_large_pushes_of_one_token_delay_no_other(tmp_path, bearers):
 
         def push(body: bytes) -> None:
             answer = httpx.post(
-                f"{serve.url}/api/v1/ingest", content=body, headers=bearers["a"], timeout=120, trust_env=False
+                f"{serve.url}/api/v1/ingest", content=body, headers=bearers["a"], timeout=600, trust_env=False
             )
             with lock:
                 order.append((answer.status_code, answer.headers.get("retry-after")))
 
         threads = [threading.Thread(target=push, args=(body,)) for body in bodies]
-        with httpx.Client(base_url=serve.url, timeout=120, trust_env=False) as other:
+        with httpx.Client(base_url=serve.url, timeout=600, trust_env=False) as other:
             for thread in threads:
                 thread.start()
             number = 0
