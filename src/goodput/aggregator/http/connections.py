@@ -30,21 +30,21 @@ _HEADERS = b"".join(name + b": " + value + b"\r\n" for name, value in SECURITY)
 
 
 class DirectPush(Protocol):
-    """A push that is read here. `data` is what came of it."""
+    """A push that the connection reads itself. `data` are its bytes so far, with the head."""
 
     data: bytes
     is_whole: bool
 
     def add(self, data: bytes) -> bool:
-        """Take what came of it; False if uvicorn has to take all of it."""
+        """Take more of its bytes; False if uvicorn has to handle the request."""
         ...
 
     def accept(self, answer: Callable[[int, Headers, bytes], object]) -> bool:
-        """Accept a whole one, and call `answer` with a status, headers and a body; False as `add`."""
+        """Accept a whole push, and call `answer` with a status, headers and a body; False as for `add`."""
         ...
 
     def end(self, status: int) -> None:
-        """It was answered, or left to uvicorn, for which the status is 0, or the client has gone."""
+        """Release what it holds. `status` is that of the answer, CLIENT_DISCONNECTED, or 0 where uvicorn handles it."""
         ...
 
 
@@ -78,11 +78,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refused_bytes = 0  # of a body whose request was answered before its end
         self._push: DirectPush | None = None
         self._is_idle = self._is_ending = False  # after a push that was read here; once that is answered
-        self._next = b""  # what came after a push that is not answered yet
-        self._gathered, self._since = (
-            b"",
-            0.0,
-        )  # what came of one and was not looked at, and when it began to come
+        self._next = b""  # received after a push that is not answered yet
+        # Bytes of a push that wait for Gathering, and when the first of them came, by the monotonic clock.
+        self._gathered, self._since = b"", 0.0
         self._set_timer(limits.IDLE_SECONDS_MAX)
         self.metrics.connections += 1
         if self.metrics.connections > self.metrics.connections_max:

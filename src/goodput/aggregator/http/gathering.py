@@ -1,7 +1,7 @@
-"""Lets connections take what they received of pushes together.
+"""Batches of the pushes that connections have received.
 
-Of the work for a push that comes 8 ms after another hardly anything is in the processor's caches, so it takes several
-times as long as for one that is taken at once with others.
+A push that is processed alone, some 8 ms after the one before, finds hardly anything that it needs in the processor's
+caches, and takes several times as long as one that is processed right after others.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 The Ack is sent when everything accepted is committed. Pushes that arrive together are merged together, since NumPy costs
 per call, and share one transaction; where the last one was shared, the next waits for more, no push longer than
-GATHER_SECONDS. Tokens take turns: a large push is decoded and checked in a thread, one at a time, and merged in parts,
-if need be over several transactions. When the ledger cannot be written the push is answered with an error, so the agent keeps it; what was
-merged meanwhile is written with the next transaction that succeeds. Unwritten parts of one process are joined into one,
-so that pushes repeated against a broken ledger do not accumulate.
+GATHER_SECONDS. Tokens are served round-robin: a large push is decoded and checked in a thread, one at a time, and merged
+in parts, over several transactions if it has many rows. When the ledger cannot be written the push is answered with an
+error, so the agent keeps it; what was merged meanwhile is written with the next transaction that succeeds. Unwritten
+parts of one process are joined into one, so that pushes repeated against a broken ledger do not accumulate.
 """
 
 from __future__ import annotations
