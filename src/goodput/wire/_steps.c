@@ -290,55 +290,57 @@ static inline int64_t grown(int64_t now, int64_t then)
     return now > then ? now - then : 0;
 }
 
-/* Steps that follow the row before them: see recent_steps. `entries` are tuples (row before, rows, shift in ns, ...). */
+/* A value of a row; columns that it lacks are 0. */
+static inline int64_t cell(const char *values, Py_ssize_t columns, Py_ssize_t rows, Py_ssize_t column, Py_ssize_t row)
+{
+    int64_t value = 0;
+    if (column < columns)
+        memcpy(&value, values + (column * rows + row) * CELL_BYTES_MAX, sizeof value);
+    return value;
+}
+
+/* The steps of one rank that follow the row before them, from row `at` of `into` on: see recent_steps. */
 static PyObject *followed(PyObject *self, PyObject *arguments)
 {
-    PyObject *entries, *into;
-    Py_buffer out;
-    if (!PyArg_ParseTuple(arguments, "O!O", &PyList_Type, &entries, &into) ||
-        get_matrix(into, &out, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) < 0)
+    PyObject *into;
+    Py_buffer then, now, out;
+    Py_ssize_t rows, at;
+    long long shift;
+    if (!PyArg_ParseTuple(arguments, "y*y*nLOn", &then, &now, &rows, &shift, &into, &at))
         return NULL;
-    Py_ssize_t found = 0, columns = out.shape[1], height = TOTALS + 2 * (columns - FOLLOWED_PHASES + 1);
-    int64_t *row = out.buf;
-    for (Py_ssize_t at = 0; at < PyList_GET_SIZE(entries) && !PyErr_Occurred(); at++) {
-        PyObject *entry = PyList_GET_ITEM(entries, at);
-        Py_buffer before, values;
-        if (!PyTuple_Check(entry) || PyTuple_GET_SIZE(entry) < 3) {
-            PyErr_SetString(PyExc_TypeError, "want tuples of a row before, rows and a shift");
-            break;
-        }
-        int64_t shift = PyLong_AsLongLong(PyTuple_GET_ITEM(entry, 2));
-        if (PyErr_Occurred() || get_matrix(PyTuple_GET_ITEM(entry, 0), &before, PyBUF_STRIDES) < 0)
-            break;
-        if (get_matrix(PyTuple_GET_ITEM(entry, 1), &values, PyBUF_STRIDES) < 0) {
-            PyBuffer_Release(&before);
-            break;
-        }
-        if (before.shape[0] != height || values.shape[0] != height || before.shape[1] != 1 ||
-            values.shape[1] > out.shape[0] - found)
+    Py_ssize_t size = rows < 1 || rows > COUNT_MAX ? 0 : rows * CELL_BYTES_MAX;
+    if (size == 0 || now.len % size || now.len / size < TOTALS || then.len % CELL_BYTES_MAX)
+        PyErr_SetString(PyExc_ValueError, "want the columns of rows, and the row before");
+    else if (get_matrix(into, &out, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) == 0) {
+        Py_ssize_t had = then.len / CELL_BYTES_MAX, columns = now.len / size, width = out.shape[1];
+        int64_t *row = out.buf;
+        if (at < 0 || rows > out.shape[0] - at || width < FOLLOWED_PHASES)
             PyErr_SetString(PyExc_ValueError, "rows do not fit the steps");
         else
-            for (Py_ssize_t i = 0; i < values.shape[1]; i++) {
-                const char *now = (const char *)values.buf + i * values.strides[1];
-                const char *then = i ? now - values.strides[1] : before.buf;
-                Py_ssize_t stride = values.strides[0], then_stride = i ? stride : before.strides[0];
-                if (CELL(now, stride, NUMBER) - CELL(then, then_stride, NUMBER) != 1)
-                    continue;
-                row[FOLLOWED_END] = CELL(now, stride, END);
-                row[FOLLOWED_SHIFTED] = row[FOLLOWED_END] + shift;
-                row[FOLLOWED_SAMPLES] = grown(CELL(now, stride, SAMPLES), CELL(then, then_stride, SAMPLES));
-                row[FOLLOWED_LENGTH] = row[FOLLOWED_END] - CELL(now, stride, START);
-                for (Py_ssize_t column = TOTALS + 2, k = FOLLOWED_PHASES; column < height; column += 2, k++)
-                    row[k] = grown(CELL(now, stride, column) - CELL(now, stride, column + 1),
-                                   CELL(then, then_stride, column) - CELL(then, then_stride, column + 1));
-                row += columns;
-                found++;
-            }
-        PyBuffer_Release(&values);
-        PyBuffer_Release(&before);
+            row += at * width;
+        for (Py_ssize_t i = 0; i < rows && !PyErr_Occurred(); i++) {
+            const char *last = i ? (const char *)now.buf + (i - 1) * CELL_BYTES_MAX : then.buf;
+            Py_ssize_t last_columns = i ? columns : had, last_rows = i ? rows : 1;
+#define NOW(column) cell(now.buf, columns, rows, column, i)
+#define THEN(column) cell(last, last_columns, last_rows, column, 0)
+            if (NOW(NUMBER) - THEN(NUMBER) != 1)
+                continue;
+            row[FOLLOWED_END] = NOW(END);
+            row[FOLLOWED_SHIFTED] = NOW(END) + shift;
+            row[FOLLOWED_SAMPLES] = grown(NOW(SAMPLES), THEN(SAMPLES));
+            row[FOLLOWED_LENGTH] = NOW(END) - NOW(START);
+            for (Py_ssize_t k = FOLLOWED_PHASES, column = TOTALS + 2; k < width; column += 2, k++)
+                row[k] = grown(NOW(column) - NOW(column + 1), THEN(column) - THEN(column + 1));
+#undef NOW
+#undef THEN
+            row += width;
+            at++;
+        }
+        PyBuffer_Release(&out);
     }
-    PyBuffer_Release(&out);
-    return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(found);
+    PyBuffer_Release(&now);
+    PyBuffer_Release(&then);
+    return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(at);
 }
 
 /* The fp16 bin of a duration, none negative: see columns.bins. */
@@ -431,14 +433,18 @@ static PyMethodDef functions[] = {
      "decode(blocks, values): write the rows of these blocks into a (columns, rows) matrix of int64; returns (number of "
      "the first and the last row, step of the first, least start, greatest end), and whether a row is wrong."},
     {"followed", followed, METH_VARARGS,
-     "followed(entries, into): one row for each step that follows the row before it: end, end on our clock, samples, "
-     "length, and the time within the step of each phase but the first; returns how many."},
+     "followed(before, values, rows, shift, into, at): write a row for each step of one rank that follows the row before it, "
+     "from row `at` on: end, end on our clock, samples, length, and the time within the step of each phase but the first; "
+     "returns the row after them."},
     {"count_bins", count_bins, METH_VARARGS,
      "count_bins(times, places): keys (place << 16 | bin) in order and their counts, as bytes."},
     {"known_ranks", known_ranks, METH_VARARGS,
      "known_ranks(body, known, live): see ingest.known_ranks; None for a push that is not plain."},
     {NULL},
 };
+
+/* Grows with each change of what a function takes or returns: see compiled. */
+enum { REVISION = 2 };
 
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "goodput.wire._steps", "See _steps.c.", -1, functions,
@@ -456,5 +462,8 @@ PyMODINIT_FUNC PyInit__steps(void)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if ((*names[i].into = PyUnicode_InternFromString(names[i].name)) == NULL)
             return NULL;
-    return PyModule_Create(&module);
+    PyObject *made = PyModule_Create(&module);
+    if (made != NULL && PyModule_AddIntConstant(made, "REVISION", REVISION) < 0)
+        Py_CLEAR(made);
+    return made;
 }

@@ -1,4 +1,5 @@
-"""What is compiled of this package (_steps.c, _reports.c); `steps` is None where no compiler was, or where GOODPUT_PURE is set.
+"""What is compiled of this package (_steps.c, _reports.c); `steps` is None where no compiler was, where the extension was
+built from another version of its source, or where GOODPUT_PURE is set.
 
 Each caller has the same in Python.
 """
@@ -7,9 +8,13 @@ from __future__ import annotations
 
 import os
 
+# That of the source beside this file.
+REVISION = 2
+
 try:
     from goodput.wire import _steps
 except ImportError:
     steps = None
 else:
-    steps = None if os.environ.get("GOODPUT_PURE") else _steps
+    is_same = getattr(_steps, "REVISION", 0) == REVISION
+    steps = _steps if is_same and not os.environ.get("GOODPUT_PURE") else None

@@ -42,8 +42,8 @@ def test_windows_are_those_of_single_steps(seed, monkeypatch):
         while rows:
             some, rows = rows[: rng.randrange(1, 9)], rows
             rows = rows[len(some) :]
-            last = None if before is None else columns_of([before])
-            together.add(("none", "a"), columns_of(some), None if some[0].number == 1 else last)
+            last = None if before is None or some[0].number == 1 else columns_of([before]).tobytes()
+            together.add(("none", "a"), columns_of(some), len(some), last)
             for row in some:
                 had = before if row.number > 1 else Row(0, 0, 0, 0, 0, (), ())
                 if had is not None and had.number == row.number - 1:

@@ -1,14 +1,13 @@
 """The newest steps of a run, of all its ranks: how long each took, for its step windows, quantiles and histograms.
 
-Steps wait until there are many or are requested, and are counted together, since NumPy costs per call. A step whose
-predecessor is missing stands for several steps, so its length is unknown and it is left out.
+What of a step counts is taken at once, since the step is in the processor's caches; it waits until there is much or it is
+requested, and is counted together, since NumPy costs per call. A step whose predecessor is missing stands for several
+steps, so its length is unknown and it is left out.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,19 +18,31 @@ from goodput.wire import compiled
 from goodput.wire.step_blocks import END, NUMBER, SAMPLES, START, TOTALS
 from goodput.wire.step_columns import widened
 
-# So many wait at most; fewer, but at least ROWS_MIN, where the first has waited for WAIT_SECONDS.
-ROWS_MIN, ROWS_MAX, WAIT_SECONDS = 256, 4096, 1.0
+# So many steps wait at most; fewer, but at least ROWS_MIN, where the first has waited for WAIT_SECONDS.
+ROWS_MIN, ROWS_MAX, WAIT_SECONDS = 256, 4096, 5.0
 RESTORED_MAX = 1 << 18
 _OUTSIDE = TOTALS + 1
-# Columns of what `_following` finds.
+_CELL_BYTES = 8
+# Columns of what `followed` finds.
 END_NS, SHIFTED_END_NS, SAMPLES_MORE, LENGTH_NS = range(4)
 
 
-class _Waiting(NamedTuple):
-    before: np.ndarray  # the row before, as one column
-    values: np.ndarray
-    shift_ns: int  # our clock less the host's
-    is_recent: bool  # from the last minutes
+class _Waiting:
+    """Steps of ranks with the same phases, as `followed` finds them, in rows of one array."""
+
+    __slots__ = ("count", "rows")
+
+    def __init__(self, width: int):
+        self.count, self.rows = 0, np.empty((0, LENGTH_NS + max(width, 1)), np.int64)
+
+    def add(self, values: np.ndarray | bytes, count: int, before: bytes, shift_ns: int) -> None:
+        if self.count + count > len(self.rows):
+            more = max(len(self.rows), count)
+            self.rows = np.concatenate((self.rows, np.empty((more, self.rows.shape[1]), np.int64)))
+        if isinstance(values, np.ndarray):
+            values = np.ascontiguousarray(values)
+        follow = _followed_in_numpy if compiled.steps is None else compiled.steps.followed
+        self.count = follow(before, values, count, shift_ns, self.rows, self.count)
 
 
 class RecentSteps:
@@ -39,32 +50,38 @@ class RecentSteps:
 
     def __init__(self):
         self._trend, self._times = Trend(), RecentTimes()
-        self._waiting: dict[tuple[str, ...], list[_Waiting]] = {}
+        # By phases, None for steps that are not from the last minutes.
+        self._waiting: dict[tuple[str, ...] | None, _Waiting] = {}
         self._rows, self._since = 0, 0.0
 
     def add(
         self,
         phases: tuple[str, ...],
-        values: np.ndarray,
-        before: np.ndarray | None = None,
+        values: np.ndarray | bytes,
+        count: int,
+        before: bytes | None = None,
         shift_ns: int | None = None,
     ) -> None:
-        """Take steps of a rank that are new, as columns (wire.step_blocks) in order; each must come once.
+        """Take `count` steps of a rank that are new, as columns (wire.step_blocks) in order; each must come once.
 
-        `before` is the last row that came before them, (columns, 1). `shift_ns` is our clock less the host's; without,
-        the steps count in the windows only, since they are not from the last minutes.
+        `before` is the last row that came before them, None if it is not known. `shift_ns` is our clock less the host's;
+        without, the steps count in the windows only, since they are not from the last minutes.
         """
-        if before is None:
-            before = values[:, :1] if values[NUMBER, 0] > 1 else np.zeros((len(values), 1), np.int64)
-        is_recent, now = shift_ns is not None, time.monotonic()
-        most = ROWS_MAX if is_recent else RESTORED_MAX
-        self._since = self._since if self._rows else now
-        if not is_recent:
-            phases, before, values = (), before[:TOTALS], values[:TOTALS].copy()
-        self._waiting.setdefault(phases, []).append(_Waiting(before, values, shift_ns or 0, is_recent))
-        self._rows += values.shape[1]
-        if self._rows >= most or (is_recent and self._rows >= ROWS_MIN and now - self._since > WAIT_SECONDS):
+        kind = None if shift_ns is None else phases
+        waiting = self._waiting.get(kind)
+        if waiting is None:
+            waiting = self._waiting[kind] = _Waiting(0 if kind is None else len(phases))
+        waiting.add(values, count, before or b"", shift_ns or 0)
+        if not self._rows:
+            self._since = time.monotonic()
+        self._rows += count
+        if self._rows >= ROWS_MIN and self._is_due(kind is None):
             self._fold()
+
+    def _is_due(self, is_restored: bool) -> bool:
+        if is_restored:
+            return self._rows >= RESTORED_MAX
+        return self._rows >= ROWS_MAX or time.monotonic() - self._since > WAIT_SECONDS
 
     def add_older(self, other: RecentSteps) -> None:
         """Let the steps of another one count in the windows too; none of them is in this one."""
@@ -89,46 +106,28 @@ class RecentSteps:
 
     def _fold(self) -> None:
         waiting, self._waiting, self._rows = self._waiting, {}, 0
-        for phases, entries in waiting.items():
-            for is_recent in (True, False):
-                self._count(phases, [entry for entry in entries if entry.is_recent is is_recent], is_recent)
-
-    def _count(self, phases: Sequence[str], entries: list[_Waiting], is_recent: bool) -> None:
-        if not entries:
-            return
-        found = _following(entries, len(phases))
-        self._trend.add(found[:, END_NS], found[:, LENGTH_NS], found[:, SAMPLES_MORE])
-        if is_recent:
-            self._times.add(phases, found[:, SHIFTED_END_NS], found[:, LENGTH_NS:])
+        for phases, one in waiting.items():
+            found = one.rows[: one.count]
+            self._trend.add(found[:, END_NS], found[:, LENGTH_NS], found[:, SAMPLES_MORE])
+            if phases is not None:
+                self._times.add(phases, found[:, SHIFTED_END_NS], found[:, LENGTH_NS:])
 
 
-def _following(entries: list[_Waiting], width: int) -> np.ndarray:
-    """The steps that follow the row before them: END_NS, SHIFTED_END_NS, SAMPLES_MORE, LENGTH_NS, and of each phase but
-    the first the time within the step; (steps, columns)."""
-    height = TOTALS + 2 * width
-    if any(len(one.before) != height or len(one.values) != height for one in entries):
-        entries = [
-            one._replace(before=_of_height(one.before, height), values=_of_height(one.values, height))
-            for one in entries
-        ]
-    if compiled.steps is not None and width:
-        rows = sum([one.values.shape[1] for one in entries])
-        found = np.empty((rows, LENGTH_NS + width), np.int64)
-        return found[: compiled.steps.followed(entries, found)]
-    return _following_in_numpy(entries)
-
-
-def _of_height(values: np.ndarray, height: int) -> np.ndarray:
-    return widened(values[:height], (height - TOTALS) // 2)
-
-
-def _following_in_numpy(entries: list[_Waiting]) -> np.ndarray:
-    sequence = np.concatenate([part for one in entries for part in (one.before, one.values)], axis=1)
-    rows = np.array([1 + one.values.shape[1] for one in entries])
+def _followed_in_numpy(
+    before: bytes, values: np.ndarray | bytes, count: int, shift_ns: int, into: np.ndarray, at: int
+) -> int:
+    """Write a row for each step that follows the row before it, from row `at` of `into` on: END_NS, SHIFTED_END_NS,
+    SAMPLES_MORE, LENGTH_NS, and of each phase but the first the time within the step. Returns the row after them."""
+    width = max(into.shape[1] - LENGTH_NS, 1)
+    last, now = (
+        widened(np.frombuffer(one, np.int64).reshape(-1, rows), width)[: TOTALS + 2 * width]
+        for one, rows in ((before or bytes(TOTALS * _CELL_BYTES), 1), (values, count))
+    )
+    sequence = np.concatenate((last, now), axis=1)
     follows = np.diff(sequence[NUMBER]) == 1
-    follows[np.cumsum(rows)[:-1] - 1] = False
-    end = sequence[END, 1:][follows]
-    shift = np.repeat([one.shift_ns for one in entries], rows)[1:][follows]
-    spent = np.diff(sequence[TOTALS + 2 :: 2] - sequence[_OUTSIDE + 2 :: 2], axis=1)[:, follows]
-    samples, length = np.diff(sequence[SAMPLES])[follows], end - sequence[START, 1:][follows]
-    return np.vstack((end, end + shift, np.maximum(samples, 0), length, np.maximum(spent, 0))).T
+    end = now[END]
+    spent = np.diff(sequence[TOTALS + 2 :: 2] - sequence[_OUTSIDE + 2 :: 2], axis=1)
+    samples = np.maximum(np.diff(sequence[SAMPLES]), 0)
+    found = np.vstack((end, end + shift_ns, samples, end - now[START], np.maximum(spent, 0))).T[follows]
+    into[at : at + len(found)] = found
+    return at + len(found)

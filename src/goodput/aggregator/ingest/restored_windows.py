@@ -82,12 +82,12 @@ class RestoredWindows:
         pages = self._ledger.pages([keys[key] for key in wanted], bounds, PAGE_ROWS) if wanted else []
         older = RecentSteps()
         for key, of in zip(wanted, pages, strict=True):
-            before: np.ndarray | None = None
+            before: bytes | None = None
             for values in of:
                 held = values[:, _are_folded(values[NUMBER], state, key)]
                 if held.shape[1]:
-                    older.add((), held, before)
-                    before = held[:, -1:]
+                    older.add((), held, held.shape[1], before)
+                    before = held[:, -1].tobytes()
                 if values[NUMBER, -1] >= state.folds[key].number:
                     break
         return older

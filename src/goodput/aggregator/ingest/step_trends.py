@@ -5,12 +5,10 @@ Memory: the histograms of 240 spans of time. recent_steps gives the steps, many 
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 from msgspec import Struct
 
-from goodput.columns.bins import fp16_bins
+from goodput.columns.bins import count_bins
 from goodput.histograms.histogram import Histogram
 from goodput.histograms.windows import StepSpans, Window, burst
 
@@ -18,7 +16,6 @@ SPAN_NS = 1_250_000_000
 SLIDING_SPANS = 240  # 300 s
 WINDOWS_NS = SPAN_NS * SLIDING_SPANS
 DISCRETE_SPANS, DISCRETE_WINDOWS = 8, 30  # 10 s each
-_BIN_BITS = 16
 
 
 class StepSeconds(Struct):
@@ -61,14 +58,16 @@ class Trend:
         if not len(ends_ns):
             return
         numbers = self._steps.number(ends_ns)
-        order = np.argsort(numbers, kind="stable")
+        numbers -= numbers.min()
+        # Sorted by counting where they have 8 or 16 bits.
+        order = np.argsort(numbers.astype(np.min_scalar_type(numbers.max())), kind="stable")
         numbers, ends_ns, lengths_ns, samples = (
             one[order] for one in (numbers, ends_ns, lengths_ns, samples)
         )
-        firsts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1))
+        firsts = np.flatnonzero(np.diff(numbers, prepend=-1))
         began_ns = np.maximum(np.minimum.reduceat(ends_ns - lengths_ns, firsts), 0).tolist()
         newest_ns = np.maximum.reduceat(ends_ns, firsts).tolist()
-        histograms = _histograms(np.cumsum(np.diff(numbers, prepend=numbers[0]) > 0), lengths_ns, firsts)
+        histograms = _histograms(lengths_ns, firsts)
         for span in zip(began_ns, newest_ns, histograms, _sums(samples, firsts), strict=True):
             self._steps.add_counted(*span)
 
@@ -86,12 +85,11 @@ class Trend:
         )
 
 
-def _histograms(spans: np.ndarray, lengths_ns: np.ndarray, firsts: np.ndarray) -> list[Histogram]:
-    """The lengths of each span, which are numbered from 0 on and begin at `firsts`."""
-    keys, counts = np.unique((spans << _BIN_BITS) | fp16_bins(lengths_ns), return_counts=True)
-    bounds = np.searchsorted(keys >> _BIN_BITS, np.arange(len(firsts) + 1)).tolist()
-    bins, counts = (keys & ((1 << _BIN_BITS) - 1)).tolist(), counts.tolist()
-    by_bin = [dict(zip(bins[low:high], counts[low:high], strict=True)) for low, high in pairwise(bounds)]
+def _histograms(lengths_ns: np.ndarray, firsts: np.ndarray) -> list[Histogram]:
+    """The lengths of each span, which begin at `firsts`."""
+    parts = np.split(lengths_ns[:, None], firsts[1:])
+    counted = [[one.tolist() for one in count_bins(part, (0,))] for part in parts]
+    by_bin = [dict(zip(*one, strict=True)) for one in counted]
     return list(map(Histogram.of_counts, by_bin, _sums(lengths_ns, firsts)))
 
 

@@ -68,8 +68,9 @@ class Process:
 
     attempt: ColumnAttempt
     identity: schema.Identity
+    key: tuple  # in Store.processes
     sequence: int = -1
-    last_column: np.ndarray | None = None  # its last completed step, (columns, 1)
+    last_row: bytes | None = None  # its last completed step, as columns
     checkpoints: ProcessCheckpoints = field(default_factory=ProcessCheckpoints)
     collectives: Collectives | None = None  # as last reported, not kept in the ledger
     connections: bytes | None = None  # likewise, packed
@@ -79,7 +80,7 @@ class Process:
     @property
     def last(self) -> Row | None:
         """Its last completed step."""
-        return None if self.last_column is None else row_of(self.last_column[:, 0].tolist())
+        return None if self.last_row is None else row_of(np.frombuffer(self.last_row, np.int64).tolist())
 
     def add_steps(self, steps: PushedSteps, block: NewBlock | None) -> PushedSteps:
         """Merge rows, which `block` has too if there is one; returns those that were new."""
@@ -93,8 +94,8 @@ class Process:
             values = attempt.add_columns(values)
             if values.shape[1] < steps.values.shape[1]:
                 steps = pushed(values)
-        if self.last_column is None or steps.last > self.last_column[NUMBER, 0]:
-            self.last_column = values[:, -1:].copy()
+        if self.last_row is None or steps.last > number_of(self.last_row):
+            self.last_row = values[:, -1].tobytes()
         return steps
 
 
@@ -154,7 +155,7 @@ class Store:
         self.worlds.setdefault(run, set()).add(report.identity.world_size)
         self.reported_ns[run] = now_ns or max(report.live.now_ns, self.reported_ns.get(run, 0))
         _extend_phases(attempt, report)
-        before, late = process.last_column, attempt.late
+        before, late = process.last_row, attempt.late
         block = _block_of(report, steps)
         steps = process.add_steps(steps, block)
         if attempt.late != late:
@@ -171,7 +172,7 @@ class Store:
         self.repeated += count - rows + len(report.events) - len(events)
         attempt.received_ns = max(attempt.received_ns, now_ns)
         late, is_newest = attempt.late, report.sequence > process.sequence
-        bare = self._add_live(process, report)
+        bare = self.add_live(process, report)
         if attempt.late != late:
             # Its group is another one: no step of it was compared with the right ones.
             self._note_late(run, (attempt.rank, attempt.attempt), 0)
@@ -200,13 +201,13 @@ class Store:
         run: str,
         attempt: ColumnAttempt,
         steps: PushedSteps,
-        before: np.ndarray | None,
+        before: bytes | None,
         shift_ns: int | None,
     ) -> None:
         before = None if steps.first == 1 else before
-        self.recent[run].add(attempt.phases, steps.values, before, shift_ns)
+        self.recent[run].add(attempt.phases, steps.values, steps.values.shape[1], before, shift_ns)
 
-    def _add_live(self, process: Process, report: schema.RankReport) -> schema.RankReport:
+    def add_live(self, process: Process, report: schema.RankReport) -> schema.RankReport:
         """Set the live part if it is the newest; returns the report as the ledger keeps it, without steps and events."""
         attempt, identity, live = process.attempt, report.identity, report.live
         if report.sequence > process.sequence:
@@ -215,27 +216,36 @@ class Store:
                 process.identity = identity = _interned(identity)
                 _set_declared(attempt, identity)
             _set_live(attempt, live)
-            process.collectives = live.collectives or process.collectives
-            if live.connections is not None:
-                has_any = bool(live.connections.rows)
-                process.connections = connections.pack(live.connections) if has_any else None
-            if live.ras is not None:
-                process.ras = live.steps_done, live.now_ns, live.ras
-            elif process.ras is not None and process.ras[0] != live.steps_done:
+            if process.ras is not None and process.ras[0] != live.steps_done:
                 process.ras = None  # The rank goes on.
-            self.sampled.take(identity.run, attempt, live.stacks)
-            if live.operations is not None:
-                attempt.collectives = self._operation_keys.sums(live.operations)
-            if live.hardware != attempt.hardware or live.stacks or attempt.stacks is not NO_STACKS:
-                # The figures summed over restarts of the agent, and samples of reports before this one.
-                live = replace(live, hardware=attempt.hardware, stacks=reported(attempt))
+            if _has_more(live):
+                self._add_more(process, live)
+                live = replace(live, collectives=None, connections=None, ras=None)
+            if live.stacks or attempt.stacks is not NO_STACKS:
+                # Samples of reports before this one.
+                live = replace(live, stacks=reported(attempt))
             if live.operations is None and attempt.collectives is not NO_SUMS:
                 live = replace(live, operations=reported_rows(attempt.collectives))
-        if live.collectives is not None or live.connections is not None or live.ras is not None:
+            if live.hardware != attempt.hardware:
+                # The figures summed over restarts of the agent.
+                live = replace(live, hardware=attempt.hardware)
+        elif _has_more(live):
             live = replace(live, collectives=None, connections=None, ras=None)
         if identity.attempt != attempt.attempt:
             identity = replace(identity, attempt=attempt.attempt)
         return schema.RankReport(identity, report.sequence, report.phases, live, report.phase_states)
+
+    def _add_more(self, process: Process, live: schema.Live) -> None:
+        """Set what only some live parts have."""
+        process.collectives = live.collectives or process.collectives
+        if live.connections is not None:
+            has_any = bool(live.connections.rows)
+            process.connections = connections.pack(live.connections) if has_any else None
+        if live.ras is not None:
+            process.ras = live.steps_done, live.now_ns, live.ras
+        self.sampled.take(process.identity.run, process.attempt, live.stacks)
+        if live.operations is not None:
+            process.attempt.collectives = self._operation_keys.sums(live.operations)
 
     def has_accepted(self, report: schema.RankReport) -> bool:
         """Whether a report of the same process with this identity and these phases was merged before."""
@@ -277,15 +287,15 @@ class Store:
     def restore_steps(self, identity: schema.Identity, values: np.ndarray) -> None:
         """Add rows of the ledger to a process that is in the store."""
         process = self.processes[_key(identity)]
-        if process.last_column is None and values[NUMBER, 0] == process.attempt.top_number:
+        if process.last_row is None and values[NUMBER, 0] == process.attempt.top_number:
             # The last of those that are folded already.
-            process.last_column, values = values[:, :1].copy(), values[:, 1:]
-        before = process.last_column
+            process.last_row, values = values[:, 0].tobytes(), values[:, 1:]
+        before = process.last_row
         steps = process.add_steps(pushed(values), None)
         is_recent = steps.values[END] > process.attempt.seen_ns - WINDOWS_NS
         if is_recent.any():
             at = int(is_recent.argmax())
-            before = steps.values[:, at - 1 : at] if at else before
+            before = steps.values[:, at - 1].tobytes() if at else before
             recent = pushed(steps.values[:, at:])
             self._add_recent(identity.run, process.attempt, recent, before, None)
 
@@ -399,7 +409,7 @@ class Store:
         if process is None:
             identity = _interned(identity)
             key = _key(identity)
-            process = self.processes[key] = Process(self._place(identity, now_ns, token), identity)
+            process = self.processes[key] = Process(self._place(identity, now_ns, token), identity, key)
             self._take_share(identity.run, token, "rank processes", 1)
             ranks = self.newest.setdefault(identity.run, {})
             before = ranks.get(identity.rank)
@@ -475,6 +485,11 @@ def _block_of(report: schema.RankReport, steps: PushedSteps) -> NewBlock | None:
     )
 
 
+def number_of(row: bytes) -> int:
+    """The number of a row, which is its first column."""
+    return int.from_bytes(row[:8], sys.byteorder)
+
+
 def _order(attempt: Attempt) -> tuple[int, int]:
     """The order of a rank's attempts in Run.by_rank."""
     return attempt.start_ns, attempt.attempt
@@ -536,6 +551,17 @@ def _set_live(attempt: Attempt, live: schema.Live) -> None:
     attempt.totals, attempt.alive, attempt.ended = array("q", live.totals), live.alive, live.ended
     attempt.end_ns, attempt.loader, attempt.unmeasured = live.end_ns, live.loader, live.unmeasured
     attempt.hardware = _sum_hardware(attempt.hardware, live.hardware)
+
+
+def _has_more(live: schema.Live) -> bool:
+    """Whether it has what only some live parts have."""
+    return (
+        live.operations is not None
+        or live.stacks is not None
+        or live.collectives is not None
+        or live.connections is not None
+        or live.ras is not None
+    )
 
 
 def _sum_hardware(held: dict[str, int], reported: dict[str, int]) -> dict[str, int]:
