@@ -322,37 +322,54 @@ static int read_block(Bytes bytes, Py_ssize_t columns, int64_t rows_max, Block *
     return block_fits(block, columns, (Py_ssize_t)widths.size) && block_is_accepted(block, rows_max);
 }
 
-/* (rows, heads, values, block), with None for each but the rows where there are none; NULL without an exception where they
- * are not one block of rows that are right. */
-static PyObject *read_steps(Bytes bytes, Py_ssize_t width, int64_t rows_max)
+/* What is read of a rank's steps; without rows the objects are NULL. */
+typedef struct {
+    Py_ssize_t rows;
+    Heads heads;
+    PyObject *values, *last, *block; /* All columns, those of the last row, and the step block in MessagePack. */
+} Steps;
+
+/* The last row of `rows`. */
+static PyObject *last_row(PyObject *values, Py_ssize_t columns, Py_ssize_t rows)
+{
+    PyObject *found = PyBytes_FromStringAndSize(NULL, columns * CELL_BYTES_MAX);
+    const char *from = PyBytes_AS_STRING(values) + (rows - 1) * CELL_BYTES_MAX;
+    for (Py_ssize_t column = 0; found != NULL && column < columns; column++)
+        memcpy(PyBytes_AS_STRING(found) + column * CELL_BYTES_MAX, from + column * rows * CELL_BYTES_MAX, CELL_BYTES_MAX);
+    return found;
+}
+
+/* 0 where they are not one block of rows that are right, or none, perhaps with an exception. */
+static int read_steps(Bytes bytes, Py_ssize_t width, int64_t rows_max, Steps *steps)
 {
     Cursor from = {bytes.at, bytes.at + bytes.size};
     int64_t numbers[2 * COLUMNS_MAX];
     uint64_t few[SUMS_ON_STACK], *sums = few;
     Block block = {.numbers = numbers};
-    Heads heads = {0};
     Bytes own;
     size_t blocks = 0;
     Py_ssize_t columns = TOTALS + 2 * width;
     if (bytes.size && !read_size(&from, ARRAY, &blocks))
-        return NULL;
+        return 0;
     if (blocks == 0)
-        return Py_BuildValue("(nOOO)", (Py_ssize_t)0, Py_None, Py_None, Py_None);
+        return 1;
     if (blocks > 1 || !read_any(&from, &own) || !read_block(own, columns, rows_max, &block))
-        return NULL;
-    if (block.count > SUMS_ON_STACK && (sums = PyMem_Malloc(sizeof(uint64_t) * (size_t)block.count)) == NULL)
-        return PyErr_NoMemory();
-    PyObject *values = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)sizeof(uint64_t) * columns * block.count);
-    if (values != NULL)
-        block_decode(&block, (uint64_t *)PyBytes_AS_STRING(values), columns, block.count, 0, sums, &heads);
+        return 0;
+    if (block.count > SUMS_ON_STACK && (sums = PyMem_Malloc(sizeof(uint64_t) * (size_t)block.count)) == NULL) {
+        PyErr_NoMemory();
+        return 0;
+    }
+    steps->rows = block.count;
+    steps->values = PyBytes_FromStringAndSize(NULL, CELL_BYTES_MAX * columns * block.count);
+    if (steps->values != NULL)
+        block_decode(&block, (uint64_t *)PyBytes_AS_STRING(steps->values), columns, block.count, 0, sums, &steps->heads);
     if (sums != few)
         PyMem_Free(sums);
-    if (values == NULL || heads.wrong) {
-        Py_XDECREF(values);
-        return NULL;
-    }
-    return Py_BuildValue("(n(LLLLL)Ny#)", block.count, (long long)heads.first, (long long)heads.last, (long long)heads.step,
-                         (long long)heads.start, (long long)heads.end, values, (const char *)own.at, (Py_ssize_t)own.size);
+    if (steps->values == NULL || steps->heads.wrong)
+        return 0;
+    steps->last = last_row(steps->values, columns, block.count);
+    steps->block = PyBytes_FromStringAndSize((const char *)own.at, (Py_ssize_t)own.size);
+    return steps->last != NULL && steps->block != NULL;
 }
 
 /* ---- Ranks */
@@ -361,11 +378,14 @@ static PyObject *read_steps(Bytes bytes, Py_ssize_t width, int64_t rows_max)
 typedef struct {
     PyObject *known, *live_type, *ends;
     int64_t rows_left;
+    Py_ssize_t unknown, bytes; /* How many ranks are not known; the bytes of all columns. */
 } Pass;
 
 enum { IDENTITY, SEQUENCE, PHASES, LIVE, STATES, STEPS, EVENTS, BLOCKS, RANK_FIELDS };
 static const char *const rank_names[] = {"identity", "sequence", "phases",  "live",
                                          "phase_states", "steps", "events", "blocks"};
+/* Of an entry of `known`: the bytes of the phases and of their states, and the names of the phases. */
+enum { ENTRY_PHASES, ENTRY_STATES, ENTRY_NAMES, ENTRY_FIELDS = 6 };
 enum { RANK_REQUIRED = 1 << IDENTITY | 1 << SEQUENCE | 1 << PHASES | 1 << LIVE };
 
 static PyObject *new_bytes(Bytes bytes)
@@ -384,9 +404,10 @@ static PyObject *find_known(PyObject *known, const Bytes *parts, int *is_known)
 {
     PyObject *key = new_bytes(parts[IDENTITY]);
     PyObject *entry = key == NULL ? NULL : PyDict_GetItemWithError(known, key);
-    *is_known = entry != NULL && PyTuple_Check(entry) && PyTuple_GET_SIZE(entry) == 5 &&
-                is_same(PyTuple_GET_ITEM(entry, 0), parts[PHASES]) && is_same(PyTuple_GET_ITEM(entry, 1), parts[STATES]) &&
-                PyTuple_Check(PyTuple_GET_ITEM(entry, 3));
+    *is_known = entry != NULL && PyTuple_Check(entry) && PyTuple_GET_SIZE(entry) == ENTRY_FIELDS &&
+                is_same(PyTuple_GET_ITEM(entry, ENTRY_PHASES), parts[PHASES]) &&
+                is_same(PyTuple_GET_ITEM(entry, ENTRY_STATES), parts[STATES]) &&
+                PyTuple_Check(PyTuple_GET_ITEM(entry, ENTRY_NAMES));
     if (*is_known || PyErr_Occurred()) {
         Py_XDECREF(key);
         return PyErr_Occurred() ? NULL : Py_NewRef(entry);
@@ -395,8 +416,23 @@ static PyObject *find_known(PyObject *known, const Bytes *parts, int *is_known)
                          (const char *)parts[STATES].at, (Py_ssize_t)parts[STATES].size);
 }
 
-/* A known rank as (entry, sequence, live or its bytes, steps), an unknown one as (bytes of its identity, phases and
- * states,); NULL without an exception where it is not plain. */
+/* A tuple of `count` objects, which are given up; NULL where one of them is. */
+static PyObject *pack_objects(PyObject **objects, Py_ssize_t count)
+{
+    PyObject *found = PyTuple_New(count);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (objects[i] == NULL)
+            Py_CLEAR(found);
+        if (found != NULL)
+            PyTuple_SET_ITEM(found, i, objects[i]);
+        else
+            Py_XDECREF(objects[i]);
+    }
+    return found;
+}
+
+/* A known rank as in known_ranks.Rank, an unknown one as (bytes of its identity, phases and states,); NULL without an
+ * exception where it is not plain. */
 static PyObject *read_rank(Cursor *from, Pass *pass)
 {
     Bytes parts[RANK_FIELDS] = {{from->at, 0}};
@@ -417,22 +453,36 @@ static PyObject *read_rank(Cursor *from, Pass *pass)
     if ((seen & RANK_REQUIRED) != RANK_REQUIRED || seen & (1 << STEPS | 1 << EVENTS) || !read_time(&number, &sequence))
         return NULL;
     PyObject *entry = find_known(pass->known, parts, &is_known);
+    pass->unknown += !is_known;
     if (entry == NULL || !is_known)
         return entry == NULL ? NULL : Py_BuildValue("(N)", entry);
-    PyObject *phases = PyTuple_GET_ITEM(entry, 3), *steps = NULL;
+    PyObject *phases = PyTuple_GET_ITEM(entry, ENTRY_NAMES), *live;
     Py_ssize_t width = PyTuple_GET_SIZE(phases);
-    PyObject *live = width < 1 || width > PHASES_MAX ? NULL : read_live(parts[LIVE], pass->live_type, phases, pass->ends);
-    if (live == NULL && !PyErr_Occurred())
-        live = new_bytes(parts[LIVE]);
-    if (live != NULL && width >= 1 && width <= PHASES_MAX)
-        steps = read_steps(parts[BLOCKS], width, pass->rows_left);
-    if (live == NULL || steps == NULL) {
-        Py_XDECREF(live);
+    Steps steps = {0};
+    if (width < 1 || width > PHASES_MAX) {
         Py_DECREF(entry);
         return NULL;
     }
-    pass->rows_left -= PyLong_AsSsize_t(PyTuple_GET_ITEM(steps, 0));
-    return Py_BuildValue("(NLNN)", entry, (long long)sequence, live, steps);
+    live = read_live(parts[LIVE], pass->live_type, phases, pass->ends);
+    if (live == NULL && !PyErr_Occurred())
+        live = new_bytes(parts[LIVE]);
+    if (live == NULL || !read_steps(parts[BLOCKS], width, pass->rows_left, &steps)) {
+        PyObject *held[] = {entry, live, steps.values, steps.last, steps.block};
+        for (size_t i = 0; i < sizeof held / sizeof *held; i++)
+            Py_XDECREF(held[i]);
+        return NULL;
+    }
+    pass->rows_left -= steps.rows;
+    pass->bytes += steps.rows ? PyBytes_GET_SIZE(steps.values) : 0;
+    Heads *heads = &steps.heads;
+    PyObject *found[] = {
+        entry, PyLong_FromLongLong(sequence), live, PyLong_FromSsize_t(steps.rows),
+        PyLong_FromUnsignedLongLong(heads->first), PyLong_FromUnsignedLongLong(heads->last),
+        PyLong_FromUnsignedLongLong(heads->step), PyLong_FromUnsignedLongLong(heads->start),
+        PyLong_FromUnsignedLongLong(heads->end), steps.rows ? steps.values : Py_NewRef(Py_None),
+        steps.rows ? steps.last : Py_NewRef(Py_None), steps.rows ? steps.block : Py_NewRef(Py_None),
+    };
+    return pack_objects(found, sizeof found / sizeof *found);
 }
 
 static PyObject *read_ranks(Cursor *from, Pass *pass)
@@ -489,6 +539,7 @@ PyObject *known_ranks(PyObject *self, PyObject *arguments)
                           &rows_max))
         return NULL;
     pass.rows_left = rows_max;
+    pass.unknown = pass.bytes = 0;
     Cursor from = {body.buf, (const uint8_t *)body.buf + body.len};
     PyObject *fields[PUSH_FIELDS] = {NULL}, *found = NULL;
     uint32_t seen = 0;
@@ -502,8 +553,8 @@ PyObject *known_ranks(PyObject *self, PyObject *arguments)
         for (int field = 0; field < PUSH_FIELDS; field++)
             if (fields[field] == NULL)
                 fields[field] = Py_NewRef(Py_None);
-        found = PyTuple_Pack(6, fields[NODE], fields[SENT], fields[RANKS], fields[PREVIOUS_SENT], fields[PREVIOUS_TOOK],
-                             fields[AGENT]);
+        found = Py_BuildValue("(OOOOOOnLn)", fields[NODE], fields[SENT], fields[RANKS], fields[PREVIOUS_SENT],
+                              fields[PREVIOUS_TOOK], fields[AGENT], pass.unknown, rows_max - pass.rows_left, pass.bytes);
     }
     for (int field = 0; field < PUSH_FIELDS; field++)
         Py_XDECREF(fields[field]);

@@ -12,8 +12,8 @@ from support.account.account_history import Process
 from support.aggregator.reports import body_of, health_event, rank_report
 
 from goodput.aggregator.ingest import known_ranks
-from goodput.aggregator.ingest.checks import checked, decoded, merged_bytes, parts_bytes
-from goodput.aggregator.ingest.known_ranks import KnownRanks
+from goodput.aggregator.ingest.checks import checked, decoded, merged_bytes
+from goodput.aggregator.ingest.known_ranks import KnownRanks, Rank
 from goodput.aggregator.ingest.store import Store
 from goodput.wire import compiled, schema
 from goodput.wire.collectives import ReportedOperation
@@ -66,21 +66,33 @@ def by_schema(body: bytes):
     return report, [replace(part.report, blocks=[]) for part in found.parts], steps
 
 
+def ranks_of(known: KnownRanks, body: bytes) -> list[Rank]:
+    found = known.decode(body, ROWS_MAX)
+    assert found is not None
+    return [Rank(*rank) for rank in found.part.ranks]
+
+
 def assert_is_as_by_schema(known: KnownRanks, body: bytes) -> None:
-    found, parts = known.decode(body, ROWS_MAX) or (None, [])
+    found, own = known.decode(body, ROWS_MAX), ranks_of(known, body)
     assert found is not None
     report, ranks, steps = by_schema(body)
-    assert replace(found, ranks=[]) == replace(report, ranks=[])
-    assert found.ranks == ranks == [part.report for part in parts]
-    assert [list(map(type, astuple(rank.live))) for rank in found.ranks] == [
+    for name in ("node", "sent_ns", "previous_sent_ns", "previous_took_ns", "agent"):
+        assert getattr(found, name) == getattr(report, name)
+    assert (list(found.health), list(found.stacks)) == ([], [])
+    assert [rank.identity for rank in found.ranks] == [rank.identity for rank in ranks]
+    assert [rank.report() for rank in own] == ranks
+    assert found.part.rows == sum(one.values.shape[1] for one in steps)
+    assert found.part.nbytes == sum(one.values.nbytes for one in steps)
+    assert [list(map(type, astuple(rank.live))) for rank in own] == [
         list(map(type, astuple(rank.live))) for rank in ranks
     ]
-    for part, expected, rank in zip(parts, steps, report.ranks, strict=True):
-        assert part.steps is not None
-        assert np.array_equal(part.steps.values, expected.values) and part.steps[1:6] == expected[1:6]
-        packed = part.steps.packed
+    for rank, expected, pushed in zip(own, steps, report.ranks, strict=True):
+        of = rank.steps()
+        assert np.array_equal(of.values, expected.values) and of[1:6] == expected[1:6]
+        assert (rank.rows, *rank[4:9]) == (expected.values.shape[1], *expected[1:6])
+        assert rank.last_row == (expected.values[:, -1].tobytes() if rank.rows else None)
         # Its bytes may differ where a number takes more of them than it needs.
-        assert [unpack(packed)] == rank.blocks if packed else not rank.blocks
+        assert [unpack(rank.block)] == pushed.blocks if rank.block else not pushed.blocks
 
 
 def test_known_ranks_are_decoded_as_by_the_schema():
@@ -92,12 +104,10 @@ def test_known_ranks_are_decoded_as_by_the_schema():
     body = body_of(*reports(30)[::-1], node="näme")
     assert_is_as_by_schema(known, body)
     blocks = [rank.blocks[0] for rank in schema.decode(body).ranks if rank.blocks]
-    assert [
-        part.steps.packed
-        for part in (known.decode(body, ROWS_MAX) or ((), []))[1]
-        if part.steps and part.steps.packed
-    ] == list(map(pack, blocks))
-    assert parts_bytes((known.decode(body, ROWS_MAX) or ((), []))[1]) <= merged_bytes(schema.decode(body))
+    assert [rank.block for rank in ranks_of(known, body) if rank.block] == list(map(pack, blocks))
+    found = known.decode(body, ROWS_MAX)
+    assert found is not None and found.part.runs() == {"r1"}
+    assert merged_bytes(found) <= merged_bytes(schema.decode(body))
 
 
 @given(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from goodput.access.tokens import Access
+from goodput.aggregator.ingest.known_ranks import AnyReport, KnownPush
 from goodput.aggregator.ingest.pushed_steps import (
     PushedSteps,
     decode_steps,
@@ -114,17 +115,13 @@ def rejection(identity: schema.Identity, reason: str, text: str) -> schema.Rejec
     return schema.Rejection(identity.run[:128], identity.rank, reason, text)
 
 
-def merged_bytes(report: schema.NodeReport) -> int:
+def merged_bytes(report: AnyReport) -> int:
     """How much memory merging a report may take. A few bytes can claim many steps, which are refused later."""
+    if isinstance(report, KnownPush):
+        return MERGED_SHARE * report.part.nbytes + RANK_BYTES * len(report.ranks)
     rows, width = 0, 0
     for rank in report.ranks:
         rows += len(rank.steps) + sum([min(max(block.count, 0), schema.STEPS_MAX) for block in rank.blocks])
         width = max(width, len(rank.phases))
     columns = TOTALS + 2 * min(width, schema.PHASES_MAX)
     return MERGED_SHARE * 8 * columns * min(rows, schema.STEPS_MAX) + RANK_BYTES * len(report.ranks)
-
-
-def parts_bytes(parts: Sequence[Part]) -> int:
-    """The same for parts whose steps are decoded."""
-    of_steps = sum([steps.values.nbytes for _, steps in parts if steps is not None])
-    return MERGED_SHARE * of_steps + RANK_BYTES * len(parts)

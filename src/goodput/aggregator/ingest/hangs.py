@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from msgspec.structs import astuple
@@ -30,6 +30,7 @@ from goodput.account.rank_status import rank_status
 from goodput.account.stall_threshold import PlannedLimits
 from goodput.aggregator.ingest.connections import packed_connections, unpacked
 from goodput.aggregator.ingest.health_log import HealthLog
+from goodput.aggregator.ingest.known_ranks import KnownRank
 from goodput.aggregator.ingest.store import Process, Store
 from goodput.wire import schema
 
@@ -126,7 +127,7 @@ class HangDetector:
             "stack_time": stack.time_ns / 1e9 if stack else None,
         }
 
-    def stack_requests(self, reports: list[schema.RankReport]) -> list[schema.StackRequest]:
+    def stack_requests(self, reports: Sequence[schema.RankReport | KnownRank]) -> list[schema.StackRequest]:
         """The stacks to request from the agent that pushed these reports."""
         if not self._requests:
             return []
@@ -139,7 +140,7 @@ class HangDetector:
         due = [one for one in pushed if one in self._requests[one.run] and self._is_due(one, now_ns)]
         return due[: schema.STACK_REQUESTS_MAX]
 
-    def add_stacks(self, stacks: list[schema.Stack]) -> None:
+    def add_stacks(self, stacks: Sequence[schema.Stack]) -> None:
         """Keep the stacks that were requested."""
         for stack in stacks[: schema.STACKS_MAX]:
             accepted = stack.of in self._requests.get(stack.of.run, ()) and schema.is_stack(stack)

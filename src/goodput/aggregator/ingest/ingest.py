@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -32,15 +33,15 @@ from goodput.aggregator.ingest.checks import (
     decoded,
     merged_bytes,
     out_of_scope,
-    parts_bytes,
     rejection,
 )
 from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.health_log import NODE_WEIGHT_MAX, HealthLog
-from goodput.aggregator.ingest.known_ranks import KnownRanks
+from goodput.aggregator.ingest.known_ranks import AnyReport, KnownPart, KnownPush, KnownRanks
 from goodput.aggregator.ingest.node_clocks import NodeClocks
+from goodput.aggregator.ingest.pushed_steps import PushedSteps
 from goodput.aggregator.ingest.store import ReportRejected, Store
-from goodput.aggregator.ingest.waiting_pushes import Part, Push, WaitingPushes
+from goodput.aggregator.ingest.waiting_pushes import Part, Push, SomeRanks, WaitingPushes
 from goodput.aggregator.ingest.write_failures import WriteFailures
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.segments import Segment
@@ -215,7 +216,7 @@ class Ingest:
         arrived_ns = self._clock_ns() - int(1e9 * (time.monotonic() - since))
         push = Push([], "", [], owner=owner, since=since, arrived_ns=arrived_ns)
         report = self._decode_known(push, body)
-        if report is None or self._stored_runs(report) or not memory.fits(parts_bytes(push.parts)):
+        if report is None or self._stored_runs(report) or not memory.fits(merged_bytes(report)):
             self.seconds += push.seconds
             return False
         self._note(push, report)
@@ -236,40 +237,39 @@ class Ingest:
     ) -> schema.Ack:
         is_small_of_all = access.is_of_all and len(body) <= BODY_BYTES_AT_ONCE
         report = self._decode_known(push, body) if is_small_of_all else None
-        is_known = report is not None
         if report is None:
             async with self._turn(push, len(body) > BODY_BYTES_AT_ONCE):
                 report = await self._decode(push, body, access)
         if memory is not None:
             what = f"a report of {len(report.ranks)} ranks of node {report.node[:64]!r}"
-            await memory.add(parts_bytes(push.parts) if is_known else merged_bytes(report), what)
+            await memory.add(merged_bytes(report), what)
         await self._load_stored(report, access)
         ranks, push.sent_ns = len(report.ranks), report.sent_ns
-        if access.is_of_all:
+        if isinstance(report, KnownPush) or access.is_of_all:
             self._note(push, report)
         else:
             report, push.rejected = self._allowed_part(report, access)
         self._add_health(report, is_scoped=not access.is_of_all)
-        if not is_known:
+        if not isinstance(report, KnownPush):
             await self._check(push, report.ranks, len(body))
         done = asyncio.get_running_loop().create_future()
         self._enqueue(push, lambda: done.done() or done.set_result(None))
         await done
         if push.error is not None:
             raise push.error
-        if is_small_of_all and not is_known:
+        if is_small_of_all and not isinstance(report, KnownPush):
             self._known.note(body, report.ranks, ROWS_AT_ONCE)
         if self._hangs is not None:
             self._hangs.add_stacks(report.stacks)
         return self._ack(push, report, ranks)
 
-    def _note(self, push: Push, report: schema.NodeReport) -> None:
+    def _note(self, push: Push, report: AnyReport) -> None:
         """What a report with a token for all runs says of its node."""
         push.sent_ns = report.sent_ns
         self.clocks.add(report, push.arrived_ns)
         self.agents.add(report.node, report.agent)
 
-    def _ack(self, push: Push, report: schema.NodeReport, ranks: int) -> schema.Ack:
+    def _ack(self, push: Push, report: AnyReport, ranks: int) -> schema.Ack:
         """The answer to a push of so many ranks that is committed; `report` has those that it may push."""
         self.counts["report", "accepted"] += 1
         requests = self._hangs.stack_requests(report.ranks) if self._hangs is not None else []
@@ -279,11 +279,12 @@ class Ingest:
         """One large push at a time is worked on in a thread; tokens take turns. Entering raises QueueFull."""
         return self._large.slot(push.owner, LARGE_WAITING_MAX) if is_large else _AT_ONCE
 
-    def _decode_known(self, push: Push, body: bytes) -> schema.NodeReport | None:
-        """A push whose ranks are all known; its parts need no check."""
+    def _decode_known(self, push: Push, body: bytes) -> KnownPush | None:
+        """A push whose ranks are all known; its one part needs no check."""
         began = time.thread_time()
-        report, parts = self._known.decode(body, ROWS_AT_ONCE) or (None, [])
-        push.parts = parts[::-1]
+        report = self._known.decode(body, ROWS_AT_ONCE)
+        if report is not None and report.ranks:
+            push.parts = [report.part]
         push.seconds += time.thread_time() - began
         return report
 
@@ -331,12 +332,12 @@ class Ingest:
             self._merge_some()
         self._begin_transaction()
 
-    def _stored_runs(self, report: schema.NodeReport) -> set[str]:
+    def _stored_runs(self, report: AnyReport) -> set[str]:
         """Runs of a report that are in the ledger alone."""
         stored = self._store.stored
         return {rank.identity.run for rank in report.ranks} & stored.keys() if stored else set()
 
-    async def _load_stored(self, report: schema.NodeReport, access: Access) -> None:
+    async def _load_stored(self, report: AnyReport, access: Access) -> None:
         """Bring back the runs of a report that are in the ledger alone. Raises LedgerError."""
         for run in self._stored_runs(report):
             if self.load is not None and access.may(run):
@@ -359,7 +360,7 @@ class Ingest:
         began = time.thread_time()
         taken = self._unmerged.take(ROWS_AT_ONCE)
         weights = [part.weight for _, part in taken]
-        self._merging = {part.report.identity.run for _, part in taken}
+        self._merging = set().union(*[part.runs() for _, part in taken])
         self._merge_parts(taken)
         self._merging = set()
         seconds, total = time.thread_time() - began, sum(weights)
@@ -367,24 +368,33 @@ class Ingest:
             push.seconds += seconds * weight / total
         return total
 
-    def _merge_parts(self, taken: list[tuple[Push, Part]]) -> None:
+    def _merge_parts(self, taken: list[tuple[Push, SomeRanks]]) -> None:
         """Merge parts of valid reports, which are rejected where they contradict what is known.
 
         An unexpected error fails the push with that report alone, not those of other nodes beside it.
         """
         now_ns = self._clock_ns()
-        for (push, (report, _)), steps in zip(taken, decoded([part for _, part in taken]), strict=True):
+        steps = iter(decoded([part for _, part in taken if isinstance(part, Part)]))
+        for push, part in taken:
             push.batch = self._batch
-            if push.refused and report.identity in push.refused:
-                continue  # Another part of the same report was.
-            try:
-                if isinstance(steps, Exception):
-                    raise steps
-                read_ns = push.read_ns(report, now_ns)
-                self._unwritten.append(self._store.merge(report, now_ns, push.token, steps, read_ns))
-            except Exception as error:
-                push.refused.add(report.identity)
-                self._reject(push, report, error)
+            if isinstance(part, KnownPart):
+                self._unwritten += self._known.merge(push, part, now_ns, partial(self._reject, push))
+            elif isinstance(part, Part):
+                self._merge_part(push, part.report, next(steps), now_ns)
+
+    def _merge_part(
+        self, push: Push, report: schema.RankReport, steps: PushedSteps | Exception, now_ns: int
+    ) -> None:
+        if push.refused and report.identity in push.refused:
+            return  # Another part of the same report was.
+        try:
+            if isinstance(steps, Exception):
+                raise steps
+            read_ns = push.read_ns(report.sequence, now_ns)
+            self._unwritten.append(self._store.merge(report, now_ns, push.token, steps, read_ns))
+        except Exception as error:
+            push.refused.add(report.identity)
+            self._reject(push, report, error)
 
     def _reject(self, push: Push, report: schema.RankReport, error: Exception) -> None:
         """Reject one rank report of a push; an unexpected error fails the push."""
@@ -418,7 +428,7 @@ class Ingest:
             self._logged.add(key)
             log.warning("%s", text)
 
-    def _add_health(self, report: schema.NodeReport, is_scoped: bool) -> None:
+    def _add_health(self, report: AnyReport, is_scoped: bool) -> None:
         """An event that cannot be kept is counted and skipped."""
         now_ns = self._clock_ns() if report.health else 0
         for event in report.health:

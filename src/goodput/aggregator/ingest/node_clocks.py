@@ -18,6 +18,7 @@ from statistics import median
 from typing import NamedTuple, Protocol
 
 from goodput.aggregator.clock import SteadyClock
+from goodput.aggregator.ingest.known_ranks import AnyReport
 from goodput.wire import schema
 
 log = logging.getLogger("goodput.aggregator")
@@ -107,7 +108,7 @@ class NodeClocks:
         self._of_host: dict[str, str] = {}  # the node whose agent reports a host's ranks
         self._count, self._counted_ns = 0, -COUNTED_NS
 
-    def add(self, report: schema.NodeReport, arrived_ns: int) -> None:
+    def add(self, report: AnyReport, arrived_ns: int) -> None:
         """Take a report's times. A name that cannot be a label, or a time that no clock can have, is ignored."""
         name = report.node
         if not 0 < len(name) <= NODE_CHARS_MAX or not name.isprintable():
@@ -126,7 +127,7 @@ class NodeClocks:
         node.end_push()
         node.sent_ns, node.ahead_ns, node.heard_ns = report.sent_ns, ahead_ns, arrived_ns
 
-    def _note_hosts(self, report: schema.NodeReport) -> None:
+    def _note_hosts(self, report: AnyReport) -> None:
         """Containers have host names of their own."""
         for host in {rank.identity.host for rank in report.ranks} - {report.node}:
             self._of_host[host] = report.node

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from goodput.aggregator.ingest.pushed_steps import PushedSteps
 from goodput.wire import schema
@@ -32,6 +32,18 @@ class Part(NamedTuple):
         )
         return rows + len(self.report.events) + RANK_ROWS
 
+    def runs(self) -> set[str]:
+        return {self.report.identity.run}
+
+
+class SomeRanks(Protocol):
+    """Part, or known_ranks.KnownPart."""
+
+    @property
+    def weight(self) -> int: ...
+
+    def runs(self) -> set[str]: ...
+
 
 @dataclass
 class Push:
@@ -41,7 +53,7 @@ class Push:
     of a token for all runs, wait in turns with those of others.
     """
 
-    parts: list[Part]
+    parts: list[SomeRanks]
     token: str
     rejected: list[schema.Rejection]
     refused: set[schema.Identity] = field(default_factory=set)  # reports of which a part was rejected
@@ -53,9 +65,9 @@ class Push:
     sent_ns: int = 0  # by the node's clock
     arrived_ns: int = 0  # by ours
 
-    def read_ns(self, report: schema.RankReport, now_ns: int) -> int:
+    def read_ns(self, sequence: int, now_ns: int) -> int:
         """When the agent read the page of a report, on our clock; `now_ns` if it does not say when."""
-        age_ns = self.sent_ns - report.sequence  # of the page when it was sent, by one clock
+        age_ns = self.sent_ns - sequence  # of the page when it was sent, by one clock
         is_known = self.sent_ns > 0 and 0 <= age_ns <= PAGE_AGE_NS_MAX
         return min(self.arrived_ns - age_ns, now_ns) if is_known else now_ns
 
@@ -88,14 +100,10 @@ class WaitingPushes:
         return min((queue[0].since for queue in self._queues.values()), default=time.monotonic())
 
     def runs(self) -> set[str]:
-        return {
-            part.report.identity.run
-            for queue in self._queues.values()
-            for push in queue
-            for part in push.parts
-        }
+        pushes = [push for queue in self._queues.values() for push in queue]
+        return set().union(*[part.runs() for push in pushes for part in push.parts])
 
-    def take(self, weight_max: int) -> list[tuple[Push, Part]]:
+    def take(self, weight_max: int) -> list[tuple[Push, SomeRanks]]:
         """The next parts, of about this weight: of each token in turn its share of what is left, and at least one."""
         found, left = [], weight_max
         while self._queues and left > 0:
