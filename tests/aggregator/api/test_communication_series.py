@@ -69,7 +69,7 @@ def ring(ranks: int, slow: int | None) -> list[StoredProcess]:
         ends = f"{address(rank)}:4000", f"{address((rank + 1) % ranks)}:5000"
         busy_ns = ns(0.9) if rank == slow else ns(0.05)
         sent = Connections(ns(1), (ConnectionRow(*ends, busy_ns, 10**8, 10**5, 0, 10**6, 0, 0, 0),))
-        made.append(StoredProcess(Attempt(rank, 1, 0, host=f"n{rank}"), None, connections=pack(sent)))
+        made.append(StoredProcess(Attempt(rank, 1, 0, host=f"n{rank}"), None, (), connections=pack(sent)))
     return made
 
 
