@@ -23,6 +23,7 @@ from goodput.aggregator.api.app import create_app
 from goodput.aggregator.api.ingest_route import DirectPush, IngestRoute
 from goodput.aggregator.http import connections, limits
 from goodput.aggregator.http.authentication import RequestAuthenticator
+from goodput.aggregator.http.connections import BoundedProtocol
 from goodput.aggregator.http.headers import with_security_headers
 from goodput.aggregator.http.push_head import PushHead, push_head
 from goodput.aggregator.ingest.hangs import HangDetector
@@ -215,16 +216,29 @@ def test_push_that_cannot_be_answered_leaves_the_others_answered(site, monkeypat
 
 
 @needs_known_ranks
-def test_any_pieces_are_one_push(site):
-    request = site.request()
+def test_any_pieces_are_one_push(site, monkeypatch):
+    request, taken = site.request(), []
     end = request.index(b"\r\n\r\n") + 4
+
+    def note(name: str) -> None:
+        take = getattr(BoundedProtocol, name)
+
+        def noted(self, *given):
+            take(self, *given)
+            taken.append(name)
+
+        monkeypatch.setattr(BoundedProtocol, name, noted)
+
+    note("_take_gathered")
+    note("_parse")
     accepted = site.requests("200")
     with Wire(site.client) as wire:
         # A head that does not come whole is left to ASGI.
         for at, through_asgi in ((end, 0), (end + 1, 0), (len(request) - 1, 0), (end - 1, 1), (3, 1)):
             with site.leaving_to_asgi(through_asgi):
+                taken.clear()
                 wire.send(request[:at])
-                time.sleep(0.02)
+                servers.wait_until(lambda: taken, 60, "it has come", every_seconds=0.001)
                 wire.send(request[at:])
                 assert answer(wire)[0].startswith(b"HTTP/1.1 200 ")
     assert site.requests("200") == accepted + 5
