@@ -40,12 +40,9 @@ _processes, _blocks, _closed = version_5.processes, version_5.blocks, version_5.
 _events = version_4.events
 (_INDEX,) = _blocks.indexes
 # Built once: building a statement takes longer than SQLite takes to execute it.
-_ID = sql.select(PROCESS_ID)
-_LISTED = (
-    sql.select(_blocks.c.id, *list(_INDEX.columns)[1:])
-    .where(_blocks.c.process == sql.bindparam("of"))
-    .order_by(*list(_INDEX.columns)[1:])
-)
+_LISTED = sql.select(*(_blocks.c[name] for name in ("process", "id", "first", "last", "rows", "tier")))
+_LISTED = _LISTED.order_by(*list(_INDEX.columns)[1:])
+_OF_ID, _OF_KEY = (_LISTED.where(_blocks.c.process == of) for of in (sql.bindparam("of"), PROCESS_ID))
 
 
 @dataclass
@@ -83,54 +80,49 @@ class Compaction:
 
         Without `search` only blocks are merged that this ledger object appended: the search reads the index of all.
         """
-        searched = self._searched(merge_all) if search else self._appended()
-        for _ in chain(self._thin_due(now_ns), self._merge_small(searched, merge_all)):
+        listed = self._searched(merge_all) if search else self._appended()
+        for _ in chain(self._thin_due(now_ns), self._merge_small(listed, merge_all)):
             yield
 
     # ---- Merging
 
-    def _appended(self) -> Iterator[int]:
-        """Processes of which this ledger object appended enough rows to fill a block."""
+    def _appended(self) -> Iterator[list[sql.Row]]:
+        """The blocks of each process of which this ledger object appended enough rows to fill one."""
         appended = self.ledger.appended
         for key in [key for key, rows in list(appended.items()) if rows >= SMALL_ROWS]:
             del appended[key]
-            process = self.ledger.fetch(_ID, dict(zip(KEY, key, strict=True))).scalar()
-            if process is not None:
-                yield process
+            yield list(self.ledger.fetch(_OF_KEY, dict(zip(KEY, key, strict=True))))
         if len(appended) > APPENDED_MAX:
             appended.clear()  # the next search finds them
 
-    def _searched(self, merge_all: bool) -> Iterator[int]:
-        """Processes whose small blocks fill one together."""
+    def _searched(self, merge_all: bool) -> Iterator[list[sql.Row]]:
+        """The blocks of each process whose small ones fill one together."""
         of, at = _blocks.c.process, 0
         newest = self.ledger.fetch(sql.select(sql.func.max(_processes.c.id))).scalar() or 0
         enough = sql.func.count() > 1 if merge_all else sql.func.sum(_blocks.c.rows) >= SMALL_ROWS
         small = sql.select(of).where(_blocks.c.rows < SMALL_ROWS).group_by(of).having(enough)
         while at < newest:
-            yield from self.ledger.fetch(small.where(of > at, of <= at + SEARCHED_MAX)).scalars().all()
+            found = self.ledger.fetch(small.where(of > at, of <= at + SEARCHED_MAX)).scalars().all()
+            yield from map(self._listed, found)
             at += SEARCHED_MAX
 
-    def _merge_small(self, processes: Iterator[int], merge_all: bool) -> Iterator[None]:
-        every = (
-            (process, group)
-            for process in processes
-            for group in small_groups(self._listed(process), merge_all)
-        )
+    def _merge_small(self, listed: Iterator[list[sql.Row]], merge_all: bool) -> Iterator[None]:
+        every = (group for of_process in listed for group in small_groups(of_process, merge_all))
         while some := list(islice(every, MERGED_AT_ONCE)):
             self._merge(some)
             yield
 
-    def _merge(self, groups: list[tuple[int, list[sql.Row]]]) -> None:
-        """Merge each of some (process, blocks)."""
-        ids = [one.id for _, group in groups for one in group]
+    def _merge(self, groups: list[list[sql.Row]]) -> None:
+        """Merge the blocks of each group, which are of one process."""
+        ids = [one.id for group in groups for one in group]
         stored = stored_blocks(self.ledger.fetch, ids)
         if len(stored) < len(ids):
             return
         columns, rest = [], iter(stored)
-        for process, group in groups:
+        for group in groups:
             values = blocks.decode(list(islice(rest, len(group))))
             merged = blocks.block_columns(values, group[0].tier)
-            columns += [{"process": process, **one} for one in merged]
+            columns += [{"process": group[0].process, **one} for one in merged]
         self._replace(ids, columns, Counts(blocks_merged=len(ids), bytes_freed=_freed(stored, columns)))
 
     # ---- Thinning
@@ -212,7 +204,7 @@ class Compaction:
     # ---- Access to the ledger
 
     def _listed(self, process: int) -> list[sql.Row]:
-        return list(self.ledger.fetch(_LISTED, {"of": process}))
+        return list(self.ledger.fetch(_OF_ID, {"of": process}))
 
     def _replace(self, ids: list[int], columns: list[dict], counts: Counts) -> None:
         """Write blocks in place of others in one transaction, unless one of these is gone."""
