@@ -86,3 +86,27 @@ def test_pages_begin_with_the_row_before(ledger, seed):
         found = list(own)
         read = [tuple(one) for page in found for one in page[[NUMBER, END]].T.tolist()]
         assert read[-len(rows[max(first - 1, 0) :]) :] == rows[max(first - 1, 0) :] if rows else not read
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+@pytest.mark.parametrize("from_row", [3, 17, 20, 39])
+def test_first_pages_are_read_together(ledger, from_row, monkeypatch):
+    """Also where the window begins late in a block, of which a page has a part, or with the first row of one."""
+    reports = []
+    for rank in range(12):
+        one = Process(rank, 1, 1000.0, world_size=12)
+        one.steps(40, forward=1)
+        reports.append(rank_report(one, "r1", rows=[]))
+        for at in range(0, 40, 20):
+            ledger.append([records_of(reports[-1], one.rows[at : at + 20])])
+    reads, stored_blocks = [], page_reader.stored_blocks
+
+    def counted(fetch, ids):
+        reads.append(len(ids))
+        return stored_blocks(fetch, ids)
+
+    monkeypatch.setattr(page_reader, "stored_blocks", counted)
+    pages = ledger.pages(reports, [PageBounds(from_ns=ns(1001 + from_row))] * len(reports), 4)
+    first = [next(own)[NUMBER].tolist() for own in pages]
+    assert first == [[*range(from_row, from_row + 4)][: 41 - from_row]] * len(reports)
+    assert len(reads) == 1

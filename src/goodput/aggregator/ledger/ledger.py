@@ -324,7 +324,7 @@ class Ledger:
         with self._errors():
             after = numbers_before(self.fetch, late)
         wanted = [
-            ProcessRows(id, len(process.phases), max(one.after, after.get(id, 0)), one.until_ns)
+            ProcessRows(id, len(process.phases), max(one.after, after.get(id, 0)), one.until_ns, one.from_ns)
             for id, process, one in zip(ids, processes, bounds, strict=True)
         ]
         reader = PageReader(self.fetch, wanted, rows)

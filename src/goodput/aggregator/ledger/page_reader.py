@@ -1,6 +1,8 @@
 """Reads the rows of many processes at once, each in ascending number, a page of each at a time.
 
-A page of up to PROCESSES_AT_ONCE processes, and about ROWS_AT_ONCE rows, takes two queries. Blocks may be added, merged and thinned meanwhile.
+Pages of up to PROCESSES_AT_ONCE processes take two queries. Their blocks are decoded together, so of as many that these
+have about a quarter of the rows of all pages, or half where of each process a second block is needed. Blocks may be
+added, merged and thinned meanwhile.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ import sqlalchemy as sql
 from goodput.aggregator.ledger.block_reader import Fetch, stored_blocks
 from goodput.aggregator.ledger.blocks import StoredBlock, decode_columns
 from goodput.aggregator.records import BLOCK_ROWS_MAX
-from goodput.wire.step_blocks import NUMBER, TOTALS
+from goodput.wire.step_blocks import END, NUMBER, TOTALS
 from goodput.wire.step_columns import in_order
 
 _MAX = (1 << 63) - 1
-PROCESSES_AT_ONCE, ROWS_AT_ONCE, LISTED_AT_ONCE = 128, 1 << 17, 512
+PROCESSES_AT_ONCE, PROCESSES_LEAST, LISTED_AT_ONCE = 128, 16, 512
 _LISTED = """
     WITH wanted(process, number, until_ns) AS (VALUES {})
     SELECT blocks.process, blocks.id, blocks.first, blocks.last, blocks.rows FROM wanted CROSS JOIN blocks
@@ -52,12 +54,16 @@ class PageBounds(NamedTuple):
 
 @dataclass
 class ProcessRows:
-    """The rows of a process above `after`, as they are read: those that begin after `until_ns` when all others were."""
+    """The rows of a process above `after`, as they are read: those that begin after `until_ns` when all others were.
+
+    With `from_ns`, of those before the first one that ends then or later only one or a few.
+    """
 
     process: int  # its id in the ledger
     width: int  # phases of its report
     after: int = 0
     until_ns: int = _MAX
+    from_ns: int | None = None
     listed: list[tuple[int, int, int, int]] = field(default_factory=list)  # id, first, last, rows
     page: np.ndarray | None = None
     is_over: bool = False
@@ -69,7 +75,8 @@ class PageReader:
     def __init__(self, fetch: Fetch, wanted: Sequence[ProcessRows], rows: int):
         self._fetch, self._rows = fetch, rows
         self._wanted = list(wanted)
-        self._at_once = max(min(PROCESSES_AT_ONCE, ROWS_AT_ONCE // max(rows, BLOCK_ROWS_MAX)), 1)
+        fitting = len(wanted) * rows // (4 * max(rows, BLOCK_ROWS_MAX))
+        self._at_once = min(max(fitting, PROCESSES_LEAST), PROCESSES_AT_ONCE)
         self._place = {one.process: at for at, one in enumerate(self._wanted)}
 
     def pages(self, of: ProcessRows) -> Iterator[np.ndarray]:
@@ -127,12 +134,24 @@ class PageReader:
     def _take(self, one: ProcessRows, values: np.ndarray) -> None:
         """Let those of the decoded rows that are new be the next page."""
         numbers = values[NUMBER]
-        begin = int(np.searchsorted(numbers, one.after, side="right"))
+        begin = _begin(one, values)
         end = min(len(numbers), begin + self._rows)
         if begin < end:
             # A copy, or the rows of all processes would stay in memory with these.
             one.page, one.after = values[:, begin:end].copy(), int(numbers[end - 1])
         one.listed = [block for block in one.listed if block[2] > one.after]
+
+
+def _begin(one: ProcessRows, values: np.ndarray) -> int:
+    """The first of these rows that is wanted."""
+    begin = int(np.searchsorted(values[NUMBER], one.after, side="right"))
+    if one.from_ns is None or begin == values.shape[1]:
+        return begin
+    reached = np.flatnonzero(values[END, begin:] >= one.from_ns)
+    if not len(reached):
+        return values.shape[1] - 1
+    one.from_ns = None
+    return begin + max(int(reached[0]) - 1, 0)
 
 
 def _next_blocks(one: ProcessRows, rows: int) -> list[int]:
@@ -142,7 +161,8 @@ def _next_blocks(one: ProcessRows, rows: int) -> list[int]:
         if many >= rows and first > top:
             break
         ids.append(id)
-        many, top = many + count, max(top, last)
+        # Of the first one only the last rows may be wanted.
+        many, top = many + min(count, last - one.after), max(top, last)
     return ids
 
 
