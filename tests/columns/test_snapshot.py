@@ -16,7 +16,7 @@ from goodput.columns import snapshot
 from goodput.columns.attempts import columns_of
 from goodput.columns.engine import ColumnEngine
 from goodput.columns.fold import fold_columns
-from goodput.columns.snapshot import SnapshotError, decode, encode
+from goodput.columns.snapshot import SnapshotError, decode, encode, ends
 
 
 def folded(steps: int = 40) -> tuple[ColumnEngine, StepLengths]:
@@ -65,6 +65,15 @@ def test_state_is_the_same_after_decoding():
     for mine, other in zip(engine.groups._columns, again.groups._columns, strict=True):
         assert (mine[0] == other[0]).all()
         assert all((one == two).all() for one, two in zip(mine[1], other[1], strict=True))
+
+
+def test_ends_are_those_of_the_folds():
+    engine, lengths = folded()
+    body = encode(engine, lengths)
+    want = {key: fold.last_end_ns for key, fold in decode(body).folds.items() if fold.steps}
+    assert ends(body) == want and len(set(want.values())) > 1
+    with pytest.raises(SnapshotError):
+        ends(body[:-1])
 
 
 def test_waiting_steps_are_in_the_state():

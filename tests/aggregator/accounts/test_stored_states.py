@@ -165,6 +165,21 @@ def compare_windows(
             raise AssertionError(f"{what}, window {window}") from error
 
 
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 50])
+def test_first_place_is_found_from_any_other(count):
+    for want in range(count + 1):
+        for near in (-5, 0, count // 3, count - 1, count + 9):
+            asked: list[int] = []
+
+            def is_right(at: int, want=want, asked=asked) -> bool:
+                asked.append(at)
+                return at >= want
+
+            assert stored_states.first_of(count, is_right, near) == want
+            assert all(0 <= at < count for at in asked)
+            assert len(asked) <= 2 + 2 * (abs(min(max(near, 0), count) - want) + 1).bit_length()
+
+
 # ---- Thinned runs
 
 

@@ -13,6 +13,7 @@ import logging
 from bisect import bisect_left
 from collections.abc import Callable
 from operator import add, sub
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,13 +22,15 @@ from goodput.account.facts import Facts, Key
 from goodput.account.fold import Fold, padded
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.aggregator.ledger.ledger import Ledger
+from goodput.columns import snapshot
 from goodput.columns.engine import ColumnEngine
 from goodput.columns.groups import ColumnGroups, Entries
 from goodput.columns.onsets import OnsetColumns
-from goodput.columns.snapshot import FoldState, SnapshotError, decode
+from goodput.columns.snapshot import SnapshotError, decode
 from goodput.slices import Slices, result_of
 
 log = logging.getLogger("goodput.aggregator")
+T = TypeVar("T")
 TRIES = 3
 _NEVER = 1 << 62
 _SUMS = (
@@ -79,18 +82,18 @@ class States:
         self._rows = ledger.segment_rows(run.name)
         self._ends: dict[int, dict[Key, int] | None] = {}
 
-    def _state(self, at: int) -> FoldState | None:
-        """None for one that cannot be used."""
+    def _read(self, at: int, decoded: Callable[[bytes], T]) -> T | None:
+        """A state, None for one that cannot be used."""
         body, name = self._ledger.segment(self._run.name, self._rows[at]), self._run.name
         try:
-            return None if body is None else decode(body)
+            return None if body is None else decoded(body)
         except SnapshotError as error:
             log.warning("run %r: a segment in the ledger is not used, more rows are read: %s", name, error)
             return None
 
     def engine(self, at: int, facts: Facts) -> tuple[ColumnEngine, StepLengths] | None:
         """A state's engine and step lengths, None where its sums are not right under these facts."""
-        state = self._state(at)
+        state = self._read(at, decode)
         if state is None:
             return None
         try:
@@ -101,11 +104,20 @@ class States:
 
     def count_within(self, facts: Facts) -> int:
         """How many of the states, from the oldest on, have no row that ends after these facts' bounds."""
-        return bisect_left(range(len(self._rows)), True, key=lambda at: not self._is_within(at, facts))
+        return self._first(lambda at: not self._is_within(at, facts), facts.end_ns)
 
     def first_reaching(self, facts: Facts, keys: set[Key]) -> int:
         """The first state that has rows of all these attempts that end in their bounds."""
-        return bisect_left(range(len(self._rows)), True, key=lambda at: self._reaches(at, facts, keys))
+        return self._first(lambda at: self._reaches(at, facts, keys), facts.start_ns)
+
+    def _first(self, is_right: Callable[[int], bool], near_ns: int) -> int:
+        """The first of the states for which it is right, as for all later ones; few are read that are far from a time."""
+        if not self._rows:
+            return 0
+        start_ns = min(attempt.start_ns for attempt in self._run.attempts.values())
+        last_ns = max((self._ends_of(len(self._rows) - 1) or {}).values(), default=start_ns)
+        share = (near_ns - start_ns) / max(last_ns - start_ns, 1)
+        return first_of(len(self._rows), is_right, bisect_left(self._rows, share * self._rows[-1]))
 
     def _is_within(self, at: int, facts: Facts) -> bool:
         bounds = facts.bounds
@@ -122,10 +134,26 @@ class States:
     def _ends_of(self, at: int) -> dict[Key, int] | None:
         """The last end of each attempt that has rows in a state."""
         if at not in self._ends:
-            state = self._state(at)
-            ends = None if state is None else {k: f.last_end_ns for k, f in state.folds.items() if f.steps}
-            self._ends[at] = ends
+            self._ends[at] = self._read(at, snapshot.ends)
         return self._ends[at]
+
+
+def first_of(count: int, is_right: Callable[[int], bool], near: int) -> int:
+    """The first of `count` places for which it is right, as for all after it; `count` where there is none.
+
+    The farther it is from `near`, the more places are asked about: twice the logarithm of the distance.
+    """
+    low, high, step = -1, count, 1
+    while high - low > 1:
+        near = min(max(near, low + 1), high - 1)
+        if is_right(near):
+            high, near = near, near - step
+        else:
+            low, near = near, near + step
+        step *= 2
+        if low >= 0 and high < count:
+            near = (low + high) // 2
+    return high
 
 
 def begun_between(
