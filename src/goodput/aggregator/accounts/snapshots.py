@@ -1,7 +1,7 @@
 """Writes the state of each run's fold to the ledger from time to time, so that a fold begins there and not at the start.
 
-A run is written once ROWS_MAX rows were folded since the last time, or STEPS_MAX of each of its ranks, and so seldom that
-it takes a fiftieth of a core at most. Where another aggregator may have to take it over within seconds it is written every
+A run is written once ROWS_MAX rows were folded since the last time, though at least STEPS_LEAST of each of its ranks, or
+STEPS_MAX of each, and so seldom that it takes a fiftieth of a core at most. Where another aggregator may have to take it over within seconds it is written every
 INTERIM_SECONDS too; of such states the ledger keeps the last. The event loop is held up for a copy of the folds, some 20 us
 a rank.
 """
@@ -23,10 +23,15 @@ from goodput.columns.snapshot import SnapshotError, encode
 
 log = logging.getLogger("goodput.aggregator")
 EVERY_SECONDS = 5.0
-STEPS_MAX, ROWS_MAX = 1024, 1 << 20
+STEPS_LEAST, STEPS_MAX, ROWS_MAX = 128, 1024, 1 << 18
 INTERIM_SECONDS = 60.0
 SHARE = 50  # waits for so many times as long as a state took
 INT64_MAX = (1 << 63) - 1
+
+
+def rows_between(ranks: int) -> int:
+    """How many rows of so many ranks lie between two states."""
+    return min(STEPS_MAX * ranks, max(ROWS_MAX, STEPS_LEAST * ranks))
 
 
 class Snapshots:
@@ -82,7 +87,7 @@ class Snapshots:
             return False
         new, going = live.rows() - self._rows.get(run, 0), live.going()
         is_over = live.last is not None and live.last.status in FINAL_STATUSES
-        return new >= min(STEPS_MAX * (1 if is_over else max(going, 1)), ROWS_MAX) or new < 0
+        return new < 0 or new >= rows_between(1 if is_over else max(going, 1))
 
     async def write(self, run: str, live: IncrementalAccount, is_interim: bool = False) -> bool:
         """Write the state of a run; False where it has none that is right. Raises LedgerError, SnapshotError.

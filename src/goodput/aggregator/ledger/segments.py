@@ -19,7 +19,7 @@ from goodput.columns.snapshot import SnapshotError, decode
 
 Key = tuple[int, int]  # (rank, attempt number)
 # Of one run.
-BYTES_MAX, COUNT_MAX = 256 << 20, 512
+BYTES_MAX, COUNT_MAX = 1 << 30, 8192
 # Steps by which ranks may differ at a segment from which windows go on where the other steps are thinned.
 SPAN_STEPS_MAX = 64
 
