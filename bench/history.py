@@ -1,25 +1,28 @@
 """What a long history costs the aggregator: restarts, windows, timelines, bytes at rest, by the number of rank-steps.
 
-    python -m bench.history [--rank-steps N ...] [--ranks N] [--directory DIR] [--json] [--plot FILE.svg]
+    python -m bench.history [--rank-steps N ...] [--ranks N] [--fill push|write|minutes] [--directory DIR] [--json]
 
-The real `goodput serve` with an SQLite ledger receives one run of steps of a second, as nodes of 8 ranks do that catch up
-after an outage: pushes of 1 024 steps a rank, all nodes in turn, a committed checkpoint every 1 000 steps. Then, while
-the run is live:
+A run of steps of a second on an SQLite ledger, a committed checkpoint every 1 000 steps. With `push` the real `goodput
+serve` receives it, as nodes of 8 ranks push that catch up after an outage: up to 1 024 steps a rank, all nodes in turn; some 4 us
+of CPU a rank-step. With `write` its ledger is written directly (history_ledger.py), 0.3 us a rank-step and 17 bytes of
+disk. Then, while the run is live:
 
-    windows     /account?start=&end= at random places, for each of some lengths: the median and the longest, in seconds
+    windows     /account?start=&end= of some lengths, at random places and at the run's end: seconds, CPU seconds and peak memory
     rolling, timeline, run      the same reads as on the page
     restart     the process is killed with SIGKILL and started again: seconds from its start until /readyz says ready,
                 until the run is answered, and until its account has all steps; the account of a window must be the same as before, to the nanosecond
 
 Then the run is ended and its ledger compacted with --keep-steps 0: bytes a rank-step before and after, and the same windows of
-what is left. With several sizes the growth of each figure is fitted: figure = a x rank-steps^exponent. Bars: design's
-section 9, for 10^9 rank-steps. Takes some 4 us of CPU a rank-step, most of it to fill the ledger; not part of `make bench`.
+what is left. With `minutes` only that is measured, of a ledger that is written as compaction leaves it: half a byte of disk a
+rank-step. With several sizes the growth of each figure is fitted: figure = a x rank-steps^exponent. Bars: design's section 9,
+for 10^9 rank-steps; those of windows and restarts are of CPU seconds, since a busy machine adds waiting. Not part of `make bench`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import random
 import shutil
@@ -38,22 +41,23 @@ from pathlib import Path
 from statistics import linear_regression, median
 from typing import NamedTuple
 
-import numpy as np
-
 from bench.aggregator import ROOT, cpu_seconds, started_address
-from bench.aggregator_load import COMMUNICATION, FORWARD, KINDS, PHASES, SAMPLES, SHARES
+from bench.history_ledger import write, write_thinned
+from bench.history_run import RANKS, RANKS_OF_NODE, RUN, Pushes
 from bench.node import peak_mib, say
 from goodput.wire import schema
-from goodput.wire.step_blocks import DEVICE, END, NUMBER, START, STEP, TOTALS
-from goodput.wire.step_blocks import SAMPLES as SAMPLES_COLUMN
-from goodput.wire.step_columns import encode
 
-RUN, RANKS, RANKS_OF_NODE = "history", 128, 8
 SIZES = (1_000_000, 10_000_000)
-STEP_NS, STEPS_A_PUSH, CHECKPOINT_STEPS = 10**9, 1024, 1000
 WINDOW_SECONDS = (60, 3_600, 86_400)
 TRIES, READY_SECONDS_MAX, CURRENT_SECONDS_MAX = 5, 300.0, 600.0
-BARS = {"restart_seconds": 10.0, "window_seconds": 1.0, "bytes_a_row": 48.0, "bytes_a_row_thinned": 1.0}
+PUSH, WRITE, MINUTES = FILLS = "push", "write", "minutes"
+BARS = {
+    "restart_cpu_seconds": 10.0,
+    "window_cpu_seconds": 1.0,
+    "thinned_window_cpu_seconds": 1.0,
+    "bytes_a_row": 48.0,
+    "bytes_a_row_thinned": 1.0,
+}
 
 
 # Steps come a thousand times as fast as in training, so segments are written as often by steps, not by seconds.
@@ -66,94 +70,13 @@ sys.exit(main())
 """
 
 
-class Steps:
-    """The rows of ranks of each kind as they go on; all ranks of a kind have the same."""
+class Read(NamedTuple):
+    """What a read took: seconds, CPU seconds of the server, and MiB of its resident memory before and at most."""
 
-    def __init__(self, start_ns: int):
-        self._start_ns, self._chance = start_ns, np.random.default_rng(1)
-        self._waited_ns, self.done = 0, 0
-
-    def take(self, count: int) -> list[np.ndarray]:
-        """The next rows, for each kind as in StepColumns.values."""
-        number = np.arange(self.done + 1, self.done + count + 1, dtype=np.int64)
-        waits_ns = self._chance.integers(0, STEP_NS // 50, count)
-        waited_ns = self._waited_ns + np.cumsum(waits_ns)
-        self.done, self._waited_ns = self.done + count, int(waited_ns[-1])
-        return [self._rows(number, waits_ns, waited_ns, kind) for kind in range(KINDS)]
-
-    def _rows(self, number: np.ndarray, waits_ns: np.ndarray, waited_ns: np.ndarray, kind: int) -> np.ndarray:
-        """The higher the kind, the more a rank computes and the less it waits for the others."""
-        values = np.zeros((TOTALS + 2 * len(PHASES), len(number)), np.int64)
-        values[NUMBER], values[STEP], values[SAMPLES_COLUMN] = number, number - 1, SAMPLES * number
-        values[END] = self._start_ns + number * STEP_NS
-        values[START] = values[END] - STEP_NS + waits_ns
-        totals = values[TOTALS::2]
-        for place, share in enumerate(SHARES):
-            totals[place] = (int(share * STEP_NS) + place) * number
-        # The time before a step comes out of its own; it varies, and so do the two phases that make up for it.
-        totals[FORWARD] += kind * STEP_NS // 1000 * number
-        totals[COMMUNICATION] -= kind * STEP_NS // 1000 * number + waited_ns
-        totals[0] += number * STEP_NS - totals.sum(axis=0)
-        values[TOTALS + 1] = np.minimum(waited_ns, totals[0])
-        values[DEVICE] = totals[FORWARD]
-        return values
-
-
-class Pushes:
-    """The pushes of all nodes, round by round, until every rank has `steps`."""
-
-    def __init__(self, ranks: int, steps: int, start_ns: int):
-        self._ranks, self._count, self._start_ns = ranks, steps, start_ns
-        self._steps, self._events = Steps(start_ns), 0
-
-    def rounds(self) -> Iterator[list[bytes]]:
-        while self._steps.done < self._count:
-            first = self._steps.done
-            rows = self._steps.take(min(STEPS_A_PUSH, self._count - first))
-            blocks = [encode(values) for values in rows]
-            lives = [self._live(values) for values in rows]
-            events = self._checkpoints(first)
-            yield [
-                schema.encode(self._report(node, blocks, lives, events))
-                for node in range(self._ranks // RANKS_OF_NODE)
-            ]
-
-    def _report(self, node: int, blocks: list, lives: list, events: list) -> schema.NodeReport:
-        now_ns = lives[0].now_ns
-        ranks = range(node * RANKS_OF_NODE, (node + 1) * RANKS_OF_NODE)
-        reports = [
-            schema.RankReport(
-                self._identity(rank), now_ns, PHASES, lives[rank % KINDS],
-                blocks=[blocks[rank % KINDS]], events=events if rank == 0 else [],
-            )
-            for rank in ranks
-        ]  # fmt: skip
-        return schema.NodeReport(f"n{node}", now_ns, reports)
-
-    def _identity(self, rank: int) -> schema.Identity:
-        return schema.Identity(
-            run=RUN, rank=rank, attempt=1, world_size=self._ranks, host=f"n{rank // RANKS_OF_NODE}",
-            pid=1000 + rank, start_ns=self._start_ns, device="NVIDIA H100 80GB HBM3",
-            device_uuid=f"GPU-{rank:012x}", group="dp0", flops_per_step=1e15, peak_flops_per_second=9.89e14,
-            gpu_hour_cost=2.5, dtype="bf16",
-        )  # fmt: skip
-
-    def _live(self, values: np.ndarray) -> schema.Live:
-        done, end_ns = int(values[NUMBER, -1]), int(values[END, -1])
-        totals = tuple(values[TOTALS::2, -1].tolist())
-        return schema.Live(
-            now_ns=end_ns, last_ns=end_ns, phase="forward", step_next=done, steps_done=done, samples=SAMPLES * done,
-            alive=True, ended="", end_ns=0, totals=totals, cost_ns=12_000 * done,
-        )  # fmt: skip
-
-    def _checkpoints(self, first: int) -> list[schema.EventRow]:
-        found = []
-        for step in range(first, self._steps.done):
-            if step % CHECKPOINT_STEPS == CHECKPOINT_STEPS - 1:
-                self._events += 1
-                at_ns = self._start_ns + (step + 1) * STEP_NS
-                found.append(schema.EventRow(self._events, "checkpoint_committed", at_ns, step))
-        return found
+    seconds: float
+    cpu_seconds: float
+    mib_before: float
+    mib_most: float
 
 
 @dataclass
@@ -162,21 +85,24 @@ class Server:
 
     process: subprocess.Popen
     connection: HTTPConnection
-    seconds: dict[str, list[float]] = field(default_factory=dict)
-    cpu_seconds: dict[str, list[float]] = field(default_factory=dict)  # of the server meanwhile
+    reads: dict[str, list[Read]] = field(default_factory=dict)
 
     def get(self, path: str, name: str = "") -> tuple[int, bytes]:
-        """Status and body; the time of a call with a name is kept."""
-        spent = cpu_seconds(self.process.pid) if name else 0.0
+        """Status and body; what a call with a name takes is kept."""
+        pid = self.process.pid
+        if name:
+            Path(f"/proc/{pid}/clear_refs").write_text("5")  # The peak begins anew.
+        before, spent = (peak_mib(pid), cpu_seconds(pid)) if name else (0.0, 0.0)
         began = time.perf_counter()
         self.connection.request("GET", path)
         answer = self.connection.getresponse()
         body = answer.read()
         if name:
+            seconds = time.perf_counter() - began
             if answer.status != 200:
                 raise RuntimeError(f"{path}: {answer.status}: {body[:200]!r}")
-            self.seconds.setdefault(name, []).append(time.perf_counter() - began)
-            self.cpu_seconds.setdefault(name, []).append(cpu_seconds(self.process.pid) - spent)
+            found = Read(seconds, cpu_seconds(pid) - spent, before, peak_mib(pid))
+            self.reads.setdefault(name, []).append(found)
         return answer.status, body
 
     def document(self, path: str, name: str = "") -> dict:
@@ -230,11 +156,17 @@ def is_current(server: Server, steps: int) -> bool:
 
 
 def windows(start: float, seconds: int, chance: random.Random) -> Iterator[tuple[str, str]]:
-    """Places of windows in a run, by what they are called: each length a few times, and half of the run."""
+    """Windows of a run, by what they are called: of each length some anywhere and one at its end, and all of it."""
+    path = f"/api/v1/runs/{RUN}/account"
     for length in (*[one for one in WINDOW_SECONDS if one < seconds / 2], seconds // 2):
         for _ in range(TRIES):
             at = start + chance.randrange(0, seconds - length)
-            yield f"window of {length} s", f"/api/v1/runs/{RUN}/account?start={at}&end={at + length}"
+            yield f"window of {length} s", f"{path}?start={at}&end={at + length}"
+        yield (
+            f"window of the last {length} s",
+            f"{path}?start={start + seconds - length}&end={start + seconds}",
+        )
+    yield f"window of all {seconds} s", f"{path}?start={start}&end={start + seconds}"
 
 
 def read_all(server: Server, start: float, seconds: int) -> None:
@@ -246,51 +178,73 @@ def read_all(server: Server, start: float, seconds: int) -> None:
         server.get(f"/api/v1/runs/{RUN}", "run")
 
 
-def history(rank_steps: int, ranks: int, directory: Path) -> dict:
+def history(rank_steps: int, ranks: int, directory: Path, how: str) -> dict:
     """The figures of one size."""
     steps = rank_steps // ranks
+    if how == MINUTES:
+        a_push = Pushes(ranks, steps, 0).steps_a_push
+        steps = -(-steps // a_push) * a_push
     start_ns = (time.time_ns() // 10**9 - steps - 60) * 10**9
-    start, ledger = start_ns / 1e9, directory / "ledger.db"
+    found: dict = {"rank_steps": steps * ranks, "load": os.getloadavg()[0]}
+    began, spent = time.perf_counter(), time.process_time()
+    if how == PUSH:
+        with serving(directory) as server:
+            fill(server, Pushes(ranks, steps, start_ns), steps, ranks, str(directory / "ledger.db"))
+            found["us_of_cpu_a_rank_step"] = round(1e6 * cpu_seconds(server.process.pid) / (steps * ranks), 2)
+    else:
+        (write if how == WRITE else write_thinned)(directory, ranks, steps, start_ns)
+        found["us_of_cpu_a_rank_step"] = round(1e6 * (time.process_time() - spent) / (steps * ranks), 2)
+    found["fill_seconds"] = round(time.perf_counter() - began, 1)
+    if how != MINUTES:
+        found |= of_live(directory, start_ns / 1e9, steps, ranks)
+    return found | of_thinned(directory, start_ns / 1e9, steps, ranks)
+
+
+def of_live(directory: Path, start: float, steps: int, ranks: int) -> dict:
+    """The figures of a run that goes on, and of a restart."""
     fixed = f"/api/v1/runs/{RUN}/account?start={start + steps // 3}&end={start + steps // 2}"
     with serving(directory) as server:
-        began = time.perf_counter()
-        fill(server, Pushes(ranks, steps, start_ns), steps, ranks, str(ledger))
-        filled = time.perf_counter() - began
-        cpu = cpu_seconds(server.process.pid)
         wait("the account", CURRENT_SECONDS_MAX, lambda: is_current(server, steps * ranks))
         read_all(server, start, steps)
         live, account = summary(server), account_of(server, fixed)
-        peak = peak_mib(server.process.pid)
         server.process.kill()
         server.process.wait()
-    at_rest = ledger_bytes(directory)
-    began = time.perf_counter()
+    at_rest, began = ledger_bytes(directory), time.perf_counter()
     with serving(directory) as server:
         ready = began_until(began, server, "/readyz", lambda body: True)
         answered = began_until(began, server, f"/api/v1/runs/{RUN}", lambda body: True)
         wait("the account", CURRENT_SECONDS_MAX, lambda: is_current(server, steps * ranks))
-        whole = time.perf_counter() - began
-        is_same = account_of(server, fixed) == account
-        restarted_mib = peak_mib(server.process.pid)
-    thinned, again = thin(directory, start, steps)
+        return {
+            "ready_seconds": round(ready, 2),
+            "answered_seconds": round(answered, 2),
+            "restart_seconds": round(time.perf_counter() - began, 2),
+            "restart_cpu_seconds": round(cpu_seconds(server.process.pid), 2),
+            "is_same_after_restart": account_of(server, fixed) == account,
+            "restarted_peak_mib": round(peak_mib(server.process.pid), 1),
+            "bytes_a_row": round(at_rest / (steps * ranks), 2),
+            **windows_of(live, ""),
+            "live": live,
+        }
+
+
+def of_thinned(directory: Path, start: float, steps: int, ranks: int) -> dict:
+    """The figures of the run when it is over and its steps are thinned."""
+    thinned, found = thin(directory, start, steps)
     return {
-        "rank_steps": steps * ranks,
-        "fill_seconds": round(filled, 1),
-        "us_of_cpu_a_rank_step": round(1e6 * cpu / (steps * ranks), 2),
-        "peak_mib": round(peak, 1),
-        "ready_seconds": round(ready, 2),
-        "answered_seconds": round(answered, 2),
-        "restart_seconds": round(whole, 2),
-        "is_same_after_restart": is_same,
-        "restarted_peak_mib": round(restarted_mib, 1),
-        "bytes_a_row": round(at_rest / (steps * ranks), 2),
         "bytes_a_row_thinned": round(thinned / (steps * ranks), 3),
-        "window_cpu_seconds": max(own.cpu_most for name, own in live.items() if name.startswith("window")),
-        "window_seconds": max(own.most for name, own in live.items() if name.startswith("window")),
-        "thinned_window_seconds": max(own.most for name, own in again.items() if name.startswith("window")),
-        "live": live,
-        "thinned": again,
-        "ledger_mib": round(ledger.stat().st_size / 2**20, 1),
+        **windows_of(found, "thinned_"),
+        "thinned": found,
+    }
+
+
+def windows_of(found: dict[str, Reads], prefix: str) -> dict[str, float]:
+    """The most that a window took."""
+    some = [one for name, one in found.items() if name.startswith("window")]
+    return {
+        f"{prefix}window_seconds": max(one.most for one in some),
+        f"{prefix}window_cpu_seconds": max(one.cpu_most for one in some),
+        f"{prefix}window_mib": max(one.mib_most for one in some),
+        f"{prefix}peak_mib": max(one.peak_mib for one in found.values()),
     }
 
 
@@ -303,7 +257,7 @@ def fill(server: Server, pushes: Pushes, steps: int, ranks: int, ledger: str) ->
     for bodies in pushes.rounds():
         for body in bodies:
             server.push(body)
-        done = min(done + STEPS_A_PUSH, steps)
+        done = min(done + pushes.steps_a_push, steps)
         wait("the account", CURRENT_SECONDS_MAX, partial(is_current, server, done * ranks))
         if done < steps:
             wait("a segment", CURRENT_SECONDS_MAX, partial(has_segment, ledger, done * ranks))
@@ -374,22 +328,32 @@ def account_of(server: Server, path: str) -> dict:
 
 
 class Reads(NamedTuple):
-    """Seconds of the reads of one kind, and CPU seconds."""
+    """Of the reads of one kind: seconds in the middle and at most, CPU seconds at most, and MiB that one added at most."""
 
     middle: float
     most: float
+    cpu_middle: float
     cpu_most: float
+    mib_most: float
+    peak_mib: float
 
 
 def summary(server: Server) -> dict[str, Reads]:
     return {
-        name: Reads(round(median(own), 3), round(max(own), 3), round(max(server.cpu_seconds[name]), 2))
-        for name, own in server.seconds.items()
+        name: Reads(
+            round(median(one.seconds for one in own), 3),
+            round(max(one.seconds for one in own), 3),
+            round(median(one.cpu_seconds for one in own), 2),
+            round(max(one.cpu_seconds for one in own), 2),
+            round(max(one.mib_most - one.mib_before for one in own), 1),
+            round(max(one.mib_most for one in own), 1),
+        )
+        for name, own in server.reads.items()
     }
 
 
 GROWING = (
-    *("ready_seconds", "restart_seconds", "window_seconds", "thinned_window_seconds"),
+    *("ready_seconds", "restart_cpu_seconds", "window_cpu_seconds", "thinned_window_cpu_seconds"),
     *("peak_mib", "restarted_peak_mib"),
 )
 
@@ -402,6 +366,7 @@ def exponents(found: list[dict]) -> dict[str, float]:
     return {
         what: round(linear_regression(sizes, [log(max(one[what], 1e-3)) for one in found]).slope, 2)
         for what in GROWING
+        if all(what in one for one in found)
     }
 
 
@@ -411,12 +376,12 @@ def missed(found: list[dict]) -> list[str]:
         f"{one['rank_steps']:,} rank-steps: {what} is {one[what]}, the bar is {bar:g}"
         for one in found
         for what, bar in BARS.items()
-        if one[what] > bar
+        if one.get(what, 0.0) > bar
     ]
     return problems + [
         f"{one['rank_steps']:,} rank-steps: a window's account differs after a restart"
         for one in found
-        if not one["is_same_after_restart"]
+        if not one.get("is_same_after_restart", True)
     ]
 
 
@@ -426,9 +391,8 @@ def plot(found: list[dict], path: Path) -> None:
 
     figure, places = pyplot.subplots(2, 3, figsize=(12, 6.5), layout="constrained")
     for place, what in zip(places.flat, GROWING, strict=True):
-        place.loglog(
-            [one["rank_steps"] for one in found], [one[what] for one in found], "o-", color="#2a78d6"
-        )
+        some = [one for one in found if what in one]
+        place.loglog([one["rank_steps"] for one in some], [one[what] for one in some], "o-", color="#2a78d6")
         if what in BARS:
             place.axhline(BARS[what], color="#c2410c")
         place.set(title=what.replace("_", " "), xlabel="rank-steps of the run")
@@ -439,13 +403,14 @@ def plot(found: list[dict], path: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        description=__doc__.split("\n")[0],
-        epilog="example: python -m bench.history --rank-steps 1000000 10000000 100000000 --plot history.svg",
+        description="What a long history costs the aggregator, by the number of rank-steps.",
+        epilog="example: python -m bench.history --fill write --rank-steps 1000000 10000000 100000000 --plot history.svg",
     )
     parser.add_argument(
         "--rank-steps", type=int, nargs="+", default=SIZES, help="sizes of the run (%(default)s)"
     )
     parser.add_argument("--ranks", type=int, default=RANKS, help="a multiple of 8 (%(default)s)")
+    parser.add_argument("--fill", choices=FILLS, default=PUSH, help="how the ledger is filled (%(default)s)")
     parser.add_argument("--directory", type=Path, help="where the ledgers lie (default: the temp directory)")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="the growth as a picture")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
@@ -459,7 +424,7 @@ def main() -> int:
         say(f"{size:,} rank-steps ...")
         directory = Path(tempfile.mkdtemp(prefix="goodput-history-", dir=arguments.directory))
         try:
-            found.append(history(size, arguments.ranks, directory))
+            found.append(history(size, arguments.ranks, directory, arguments.fill))
         finally:
             shutil.rmtree(directory)
     problems, growth = missed(found), exponents(found)
@@ -489,9 +454,10 @@ def print_figures(found: list[dict], growth: dict[str, float], problems: list[st
             if name not in ("live", "thinned", "rank_steps"):
                 print(f"  {name.replace('_', ' '):<28}{value!s:>12}")
         for state in ("live", "thinned"):
-            for name, own in one[state].items():
+            for name, own in one.get(state, {}).items():
                 print(
-                    f"  {state + ': ' + name:<28}{own.middle:>12} s, at most {own.most} s, CPU {own.cpu_most} s"
+                    f"  {state + ': ' + name:<38}{own.middle:>7} s, at most {own.most} s; CPU {own.cpu_middle} s, at most "
+                    f"{own.cpu_most} s; {own.mib_most} MiB, {own.peak_mib} in all"
                 )
     if growth:
         print("\ngrowth with rank-steps: " + ", ".join(f"{what} {slope}" for what, slope in growth.items()))
