@@ -16,11 +16,12 @@ from support.aggregator.random_runs import random_processes
 
 from goodput.account import Run
 from goodput.account.account import Account, Engine
+from goodput.account.collectives.operation_sums import Exposed
 from goodput.account.facts import gather
 from goodput.account.fold import padded
 from goodput.account.ranks import RankAccount, RankColumns, sum_gpu_ns
 from goodput.account.stall_threshold import StepLengths
-from goodput.columns import snapshot
+from goodput.columns import rank_columns, snapshot
 from goodput.columns.engine import ColumnEngine
 from goodput.columns.fold import fold_columns
 from goodput.wire.step_blocks import encode_rows
@@ -95,6 +96,18 @@ def assert_ranks_same(columns: Sequence[RankAccount], ranks: list[RankAccount], 
     some = [at for at in range(len(ranks)) if rng.random() < 0.5]
     assert near(columns.chosen(some), [ranks[at] for at in some])
     assert all(near(columns[at], rank) for at, rank in enumerate(ranks))
+
+
+def test_one_rank_is_read_without_the_others(monkeypatch):
+    """Else what looks at ranks one by one takes the square of their number."""
+    made = []
+    monkeypatch.setattr(rank_columns, "Exposed", lambda *of: made.append(of) or Exposed(*of))
+    run = run_of(*(Process(rank).steps(3, forward=1, communication=0.5) for rank in range(50)))
+    ranks = by_columns(run, gather(run, 10**10, 60 * 10**9), random.Random(1)).ranks
+    assert isinstance(ranks, RankColumns)
+    assert [ranks[7].rank, *(one.rank for one in ranks.chosen([3, 9]))] == [7, 3, 9] and len(made) == 3
+    assert list(ranks.chosen([])) == [] and len(made) == 3
+    assert len(list(ranks)) == 50 and len(made) == 53
 
 
 @settings(max_examples=70)

@@ -32,7 +32,7 @@ from goodput.account.document_types import (
     Total,
     UnseenRanks,
 )
-from goodput.account.ranks import RankAccount, sum_gpu_ns, values
+from goodput.account.ranks import RankAccount, chosen, sum_gpu_ns, values
 from goodput.account.states import INDEX, STATES
 from goodput.wire.operation_row import UNKNOWN
 
@@ -171,12 +171,13 @@ def _basis(account: Account, joules: Total | None) -> dict[str, str]:
 
 def rank_collectives(account: Account, limit: int, offset: int) -> RankCollectives:
     """Each rank's exposed communication by process group and operation, of at most `limit` ranks from `offset` on."""
-    waited = [rank for rank in account.ranks if any(one.ns for one in rank.exposed)]
+    waited = [at for at, exposed in enumerate(account.of("exposed")) if any(one.ns for one in exposed)]
+    shown = chosen(account.ranks, waited[offset : offset + limit])
     return {
         "run": account.run,
         "basis": operation_sums.basis(account.of("exposed"), account.of("device_ns")),
         "total": len(waited),
-        "ranks": [_rank_operations(rank, account) for rank in waited[offset : offset + limit]],
+        "ranks": [_rank_operations(rank, account) for rank in shown],
     }
 
 

@@ -160,8 +160,12 @@ class ExposedColumns:
         return [any(known[begin:end]) for begin, end in zip(self._begins, self._ends, strict=True)]
 
     def chosen(self, at: Sequence[int]) -> ExposedColumns:
-        begins, ends = [self._begins[one] for one in at], [self._ends[one] for one in at]
-        return ExposedColumns(begins, ends, self._sums, self._ns, self._units)
+        """Those of the ranks in these places, without the others', which take as long to read as all."""
+        own = [range(self._begins[one], self._ends[one]) for one in at]
+        places = [place for one in own for place in one]
+        ends = np.cumsum([len(one) for one in own], dtype=np.int64).tolist()
+        sums, units = [self._sums[place] for place in places], [self._units[place] for place in places]
+        return ExposedColumns([0, *ends][:-1], ends, sums, self._ns[np.array(places, np.int64)], units)
 
 
 def exact_sums(rows: np.ndarray) -> list[int]:
