@@ -88,6 +88,7 @@ PACKAGES = {
         "aggregator.ledger",
         "aggregator.records",
         "histograms",
+        "slices",
         "wire",
     ],
     "aggregator.accounts": [

@@ -145,6 +145,30 @@ def test_only_newest_process_of_rank_counts(store, hangs):
     assert (found.culprit.rank, found.culprit.attempt, found.culprit.kind) == (0, 2, "elsewhere")
 
 
+def test_many_ranks_are_evaluated_in_slices(store, hangs, monkeypatch):
+    """A run that hangs is evaluated every other second, and 24 000 ranks took 0.2 s of the event loop each time."""
+    monkeypatch.setattr(hangs_module, "AT_A_TIME", 4)
+    merge(store, stuck(0, "loader"), *(stuck(rank, "communication") for rank in range(1, 40)))
+    looked = []
+    monkeypatch.setattr(hangs, "_seen", lambda *of, seen=hangs._seen: looked.append(1) or seen(*of))
+
+    def evaluating():
+        return hangs.evaluating("r1", NOW, MINUTE, 40)
+
+    parts, counts = evaluating(), []
+    with pytest.raises(StopIteration) as over:
+        while True:
+            looked.clear()
+            next(parts)
+            counts.append(len(looked))
+    assert over.value.value == hangs.evaluate("r1", NOW, MINUTE, 40) and hangs.is_hanging("r1")
+    assert over.value.value.culprit.rank == 0 and sum(counts) == 40 and max(counts) == 4
+    parts = evaluating()
+    next(parts)
+    store.forget("r1")
+    assert result_of(parts) is None and not hangs.is_hanging("r1"), "it was deleted meanwhile"
+
+
 def test_recent_step_means_no_evaluation(store, hangs):
     one = stuck(0, "loader")
     merge(store, one)

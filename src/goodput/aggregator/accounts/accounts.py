@@ -372,6 +372,12 @@ class Accounts:
 
     def hang(self, name: str, now_ns: int | None = None, account: Account | None = None) -> Hang | None:
         """The verdict on a run that hangs, None while it does not. `account` is its newest, if it is at hand."""
+        return result_of(self.judging(name, now_ns, account))
+
+    def judging(
+        self, name: str, now_ns: int | None = None, account: Account | None = None
+    ) -> Slices[Hang | None]:
+        """As `hang`, in slices."""
         now_ns = self.clock_ns() if now_ns is None else now_ns
         revision = self.store.revisions[name]
         if not self._may_hang(name, now_ns):
@@ -379,9 +385,8 @@ class Accounts:
             return None
         account = self.account(name, now_ns) if account is None else account
         if account.status == "running":
-            return self.hangs.evaluate(
-                name, now_ns, account.threshold_ns, account.world_size, account.planned
-            )
+            what = account.threshold_ns, account.world_size, account.planned
+            return (yield from self.hangs.evaluating(name, now_ns, *what))
         # It cannot run again without a report, which changes its revision.
         self._not_running[name] = revision
         self.hangs.clear(name)
@@ -398,7 +403,7 @@ class Accounts:
             with suppress(KeyError):  # It was deleted meanwhile.
                 may_hang = self._may_hang(name, self.clock_ns())
                 account = (yield from self.computing(name)) if may_hang else None
-                self.hang(name, account=account)
+                yield from self.judging(name, account=account)
 
     async def document(self, name: str) -> RunDocument:
         """The account document of a run, with its hang, what each rank is doing now and recent step times.
@@ -410,7 +415,7 @@ class Accounts:
         connections = packed_connections(self.store.newest[name].values())
         found: AccountDocument = await in_thread(lambda: _document_with_link(account, connections))
         live = await in_slices(self._live(name, account))
-        hang = self.hang(name, account=account)
+        hang = await in_slices(self.judging(name, account=account))
         return {
             **found,
             "hang": self.hangs.document(name, hang) if hang else None,

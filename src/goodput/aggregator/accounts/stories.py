@@ -21,6 +21,7 @@ from goodput.aggregator.accounts.history import ANONYMOUS, INTERNAL, HistoryErro
 from goodput.aggregator.accounts.past import Check, Past
 from goodput.aggregator.accounts.recorded_steps import key_of, ranks_by_excess, step_states
 from goodput.aggregator.accounts.result_cache import ResultCache
+from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.causes import explain
 from goodput.story.build import build_story
@@ -98,7 +99,8 @@ class Stories:
         return self._cache.clear()
 
     async def _compute(self, account: Account, owner: str | None) -> tuple[Story, float]:
-        past, hang = self._accounts.past(account), self._accounts.hang(account.run, account=account)
+        hang = await in_slices(self._accounts.judging(account.run, account=account))
+        past = self._accounts.past(account)
         verdict = None if hang is None else self._accounts.hangs.document(account.run, hang)
         events = self._health.of_run(account.run, limit=HARDWARE_MAX).events
         story, took = await self._accounts.history.run(

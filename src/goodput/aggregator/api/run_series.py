@@ -79,7 +79,7 @@ class RunSeries:
         yield
         self._add_health(series, account.run)
         yield
-        self._add_present(series, account, now_ns)
+        yield from self._adding_present(series, account, now_ns)
         yield
         self._add_times(series, account.run, now_ns)
 
@@ -109,7 +109,7 @@ class RunSeries:
             for of, rate in (("link", link.worst.bytes_per_second), ("others", link.usual)):
                 series.add("goodput_straggler_slow_link_bytes_per_second", rate, of=of, **labels)
 
-    def _add_present(self, series: _Series, account: Account, now_ns: int) -> None:
+    def _adding_present(self, series: _Series, account: Account, now_ns: int) -> Slices[None]:
         """What the run's ranks do now."""
         newest = [attempts[-1] for attempts in self._accounts.store.runs[account.run].by_rank().values()]
         is_final = account.status in FINAL_STATUSES
@@ -119,7 +119,8 @@ class RunSeries:
         series.add("goodput_ranks", len(alive), kind="alive")
         oldest_ns = min(map(self._accounts.received_ns, alive), default=now_ns)
         series.add("goodput_rank_last_report_age_seconds", max(now_ns - oldest_ns, 0) / 1e9)
-        hang = self._accounts.hang(account.run, now_ns, account)
+        yield
+        hang = yield from self._accounts.judging(account.run, now_ns, account)
         series.add("goodput_hang_seconds", hang.seconds if hang else 0)
         if hang and (culprit := hang.culprit):
             labels = {"rank": str(culprit.rank), "host": culprit.host, "phase": culprit.phase}

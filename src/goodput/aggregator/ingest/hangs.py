@@ -32,6 +32,7 @@ from goodput.aggregator.ingest.connections import packed_connections, unpacked
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.known_ranks import KnownRank
 from goodput.aggregator.ingest.store import Process, Store
+from goodput.slices import AT_A_TIME, Slices, result_of
 from goodput.wire import schema
 
 SUSPECTS_PER_HANG = 4
@@ -75,18 +76,30 @@ class HangDetector:
         self, run: str, now_ns: int, threshold_ns: int, world_size: int, planned: PlannedLimits | None = None
     ) -> Hang | None:
         """The verdict on a run that may hang; from now on its suspects' stacks are requested."""
-        processes = self._store.newest.get(run, {})
+        return result_of(self.evaluating(run, now_ns, threshold_ns, world_size, planned))
+
+    def evaluating(
+        self, run: str, now_ns: int, threshold_ns: int, world_size: int, planned: PlannedLimits | None = None
+    ) -> Slices[Hang | None]:
+        """As `evaluate`, in slices: 10 us a rank, and more of one that reports its collectives."""
+        processes = dict(self._store.newest.get(run, {}))
         if self._awaits_reports(processes.values(), now_ns):
             return None
         limits = PlannedLimits() if planned is None else planned
-        left_out = self._store.runs[run].left_out()
-        seen = [self._seen(one, limits) for rank, one in processes.items() if rank not in left_out]
+        left_out, seen = self._store.runs[run].left_out(), []
+        for at, (rank, one) in enumerate(processes.items()):
+            if at % AT_A_TIME == 0:
+                yield
+            if rank not in left_out:
+                seen.append(self._seen(one, limits))
+        yield
         unseen = max(world_size - len(seen), 0)
         found = verdict(seen, now_ns, threshold_ns, stale_ns=self._stale_ns, unseen=unseen)
-        if found is None:
+        yield
+        collective = None if found is None else (yield from self._comparing(processes, seen, now_ns))
+        if found is None or run not in self._store.runs:  # It was deleted meanwhile.
             self.clear(run)
             return None
-        collective = self._collective(processes, seen, now_ns)
         if collective is not None:
             link = stalled_link(unpacked(packed_connections(processes.values())))
             collective = with_slow_link(collective, link, _is_waiting(collective, seen))
@@ -166,15 +179,19 @@ class HangDetector:
     def _stack(self, run: str, suspect: Suspect) -> schema.Stack | None:
         return self._stacks.get(schema.stack_request(self._store.newest[run][suspect.rank].identity))
 
-    def _collective(
-        self, processes: dict[int, Process], seen: Iterable[RankStatus], now_ns: int
-    ) -> CollectiveVerdict | None:
+    def _comparing(
+        self, processes: dict[int, Process], seen: list[RankStatus], now_ns: int
+    ) -> Slices[CollectiveVerdict | None]:
         """What is wrong with the collectives of these ranks, None if nothing is known of it."""
         if not any(one.collectives for one in processes.values()):
             return None
-        return collective_verdict.verdict(
-            [_calls_of(one, processes[one.rank], now_ns, self._stale_ns) for one in seen]
-        )
+        calls = []
+        for at, one in enumerate(seen):
+            if at % AT_A_TIME == 0:
+                yield
+            calls.append(_calls_of(one, processes[one.rank], now_ns, self._stale_ns))
+        yield
+        return collective_verdict.verdict(calls)
 
     def _links(self, run: str, found: CollectiveVerdict, since_ns: int) -> list[NetworkFault]:
         """What agents reported of links of the group's nodes since shortly before the hang, the newest of each link."""
