@@ -39,6 +39,7 @@ HEAD = (
     b"Connection: keep-alive\r\nUser-Agent: goodput-node\r\nContent-Length: %d\r\n"
     b"Content-Type: application/msgpack\r\nAuthorization: Bearer %s\r\n\r\n"
 )
+GET = b"GET /%s HTTP/1.1\r\nHost: localhost:9471\r\n\r\n"
 
 
 class Site:
@@ -107,6 +108,28 @@ def answer(wire: Wire) -> tuple[bytes, bytes]:
         body += wire.socket.recv(65536)
     assert len(body) == length
     return re.sub(rb"date: [^\r]*\r\n", b"", head), body
+
+
+def test_idle_connection_holds_no_request(site, monkeypatch):
+    """Of the last one that uvicorn took, 4 KiB would stay for as long as an agent is connected."""
+    made = []
+    accept = connections.BoundedProtocol.connection_made
+    monkeypatch.setattr(
+        connections.BoundedProtocol, "connection_made", lambda self, to: (made.append(self), accept(self, to))
+    )
+    with Wire(site.client) as wire:
+        pushed = site.request().replace(b"Accept: */*\r\n", b"X-A: b\r\n")
+        for requests, statuses in (
+            ([pushed], [b"200"]),
+            ([GET % b"api/v1/runs", pushed], [b"401", b"200"]),
+        ):
+            wire.send(b"".join(requests))
+            found = wire.until(b"HTTP/1.1 ", len(requests))
+            while b"HTTP/1.1 200 OK" not in found:
+                found += wire.socket.recv(65536)
+            assert re.findall(rb"HTTP/1.1 (\d+)", found) == statuses
+            servers.wait_until(lambda: made[0].cycle is None, 60, "no request is held", every_seconds=0.001)
+            assert (len(made), made[0].scope, made[0].headers) == (1, None, [])
 
 
 @needs_known_ranks
