@@ -209,6 +209,24 @@ def test_changed_bytes_are_accepted_as_by_the_schema(data):
             assert_is_as_by_schema(known, one)
 
 
+# Sizes beyond the end, deep nesting, and the greatest integers.
+LIES = (b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdb\x7f\xff\xff\xff",
+        b"\x91" * 2000, b"\x81" * 2000, b"\xcf" + b"\xff" * 8, b"\xd3\x80" + bytes(7), b"\xc1")  # fmt: skip
+
+
+def test_cut_off_and_lying_bytes_are_accepted_as_by_the_schema():
+    """At each place; under a sanitizer a read beyond the end shows (tests/wire/test_steps_sanitized.py)."""
+    ranks = reports()
+    known, body = knowing(*ranks), body_of(*ranks, agent="1")
+    for at in range(len(body)):
+        assert known.decode(body[:at], ROWS_MAX) is None
+        for number, lie in enumerate(LIES):
+            one = body[:at] + lie + body[at + (at + number) % 9 :]
+            if known.decode(one, ROWS_MAX) is not None:
+                assert_is_as_by_schema(known, one)
+            assert known.decode(body[:at] + lie, ROWS_MAX) is None
+
+
 def test_identities_of_gone_processes_are_forgotten(monkeypatch):
     monkeypatch.setattr(known_ranks, "STALE_MORE", 0)
     store = Store()
