@@ -39,8 +39,6 @@ class _Waiting:
         if self.count + count > len(self.rows):
             more = max(len(self.rows), count)
             self.rows = np.concatenate((self.rows, np.empty((more, self.rows.shape[1]), np.int64)))
-        if isinstance(values, np.ndarray):
-            values = np.ascontiguousarray(values)
         follow = _followed_in_numpy if compiled.steps is None else compiled.steps.followed
         self.count = follow(before, values, count, shift_ns, self.rows, self.count)
 
@@ -62,7 +60,8 @@ class RecentSteps:
         before: bytes | None = None,
         shift_ns: int | None = None,
     ) -> None:
-        """Take `count` steps of a rank that are new, as columns (wire.step_blocks) in order; each must come once.
+        """Take `count` steps of a rank that are new, as contiguous columns (wire.step_blocks) in
+        order; each must come once.
 
         `before` is the last row that came before them, None if it is not known. `shift_ns` is our clock less the host's;
         without, the steps count in the windows only, since they are not from the last minutes.

@@ -37,10 +37,12 @@ class RecentTimes:
     def add(self, phases: Sequence[str], ends_ns: np.ndarray, times_ns: np.ndarray) -> None:
         """Take steps by their ends on our clock and, as (steps, 1 + phases - 1), their lengths and times in each phase
         but the first, which is time in no phase."""
+        if not len(ends_ns):
+            return
         names = (STEP, *phases[1:])
         places = [self._place(name) for name in names]
         numbers = ends_ns // SPAN_NS
-        minutes = np.unique(numbers).tolist()
+        minutes = [int(numbers[0])] if (numbers == numbers[:1]).all() else np.unique(numbers).tolist()
         for k in minutes:
             own = count_bins(times_ns if len(minutes) == 1 else times_ns[numbers == k], places)
             self._spans[k] = _summed([self._spans[k], own] if k in self._spans else [own])

@@ -86,7 +86,7 @@ class RestoredWindows:
             for values in of:
                 held = values[:, _are_folded(values[NUMBER], state, key)]
                 if held.shape[1]:
-                    older.add((), held, held.shape[1], before)
+                    older.add((), np.ascontiguousarray(held), held.shape[1], before)
                     before = held[:, -1].tobytes()
                 if values[NUMBER, -1] >= state.folds[key].number:
                     break

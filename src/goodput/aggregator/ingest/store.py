@@ -205,7 +205,8 @@ class Store:
         shift_ns: int | None,
     ) -> None:
         before = None if steps.first == 1 else before
-        self.recent[run].add(attempt.phases, steps.values, steps.values.shape[1], before, shift_ns)
+        values = np.ascontiguousarray(steps.values)
+        self.recent[run].add(attempt.phases, values, values.shape[1], before, shift_ns)
 
     def add_live(self, process: Process, report: schema.RankReport) -> schema.RankReport:
         """Set the live part if it is the newest; returns the report as the ledger keeps it, without steps and events."""
@@ -577,14 +578,15 @@ def _sum_hardware(held: dict[str, int], reported: dict[str, int]) -> dict[str, i
         name.startswith(("reported_", "said_")) for name in reported
     ):
         return {re.sub("^said_", "reported_", name): value for name, value in reported.items()}
-    is_same_agent, figures = held.get("since_ns") == reported.get("since_ns"), []
+    is_same_agent, summed = held.get("since_ns") == reported.get("since_ns"), {}
     for name, own in _OWN_FIGURES.items():
-        if name in held or name in reported:
-            now, before = reported.get(name, 0), held.get(own, 0)
-            figures.append((name, own, now, before))
-            is_same_agent = is_same_agent and now >= before
-    summed = {name: reported[name] for name in _NOT_SUMMED if name in reported}
-    for name, own, now, before in figures:
-        summed[own] = now
-        summed[name] = held.get(name, 0) + now - (before if is_same_agent else 0)
+        if held.get(own, 0) > reported.get(name, 0):
+            is_same_agent = False
+    for name in _NOT_SUMMED:
+        if name in reported:
+            summed[name] = reported[name]
+    for name, own in _OWN_FIGURES.items():
+        if name in reported or name in held:
+            now = summed[own] = reported.get(name, 0)
+            summed[name] = held.get(name, 0) + now - (held.get(own, 0) if is_same_agent else 0)
     return summed
