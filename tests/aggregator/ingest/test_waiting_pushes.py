@@ -1,9 +1,13 @@
-"""Turns between tokens among pushes that wait to be merged."""
+"""Turns between tokens among pushes that wait to be merged, and of the event loop for their answers."""
+
+import asyncio
+from functools import partial
 
 from support.account.account_history import Process
 from support.aggregator.reports import rank_report
 
-from goodput.aggregator.ingest.waiting_pushes import RANK_ROWS, Part, Push, WaitingPushes
+from goodput.aggregator.ingest import waiting_pushes
+from goodput.aggregator.ingest.waiting_pushes import RANK_ROWS, Part, Push, WaitingPushes, call_in_turns
 
 REPORT = rank_report(Process(0).steps(1, forward=1))
 
@@ -40,3 +44,25 @@ def test_discarded_push_is_forgotten():
     waiting.add(other)
     waiting.discard(one)
     assert tokens(waiting, 5) == "a" and not waiting and not one.parts
+
+
+def test_thousands_of_pushes_are_answered_in_turns(caplog, monkeypatch):
+    """All at once would hold the event loop for as long as they take together."""
+    monkeypatch.setattr(waiting_pushes, "ANSWERED_AT_ONCE", 10)
+    answered: list[int] = []
+    turns: list[int] = []
+
+    def answer(number: int) -> None:
+        answered.append(number)
+        if number == 17:
+            raise RuntimeError("unforeseen")
+
+    async def scenario():
+        call_in_turns([partial(answer, number) for number in range(95)])
+        while not turns or turns[-1] < 95:
+            turns.append(len(answered))
+            await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+    assert answered == list(range(95)) and turns == [*range(10, 95, 10), 95]
+    assert caplog.text.count("RuntimeError: unforeseen") == 1

@@ -41,7 +41,7 @@ from goodput.aggregator.ingest.known_ranks import AnyReport, KnownPart, KnownPus
 from goodput.aggregator.ingest.node_clocks import NodeClocks
 from goodput.aggregator.ingest.pushed_steps import PushedSteps
 from goodput.aggregator.ingest.store import ReportRejected, Store
-from goodput.aggregator.ingest.waiting_pushes import Part, Push, SomeRanks, WaitingPushes
+from goodput.aggregator.ingest.waiting_pushes import Part, Push, SomeRanks, WaitingPushes, call_in_turns
 from goodput.aggregator.ingest.write_failures import WriteFailures
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.segments import Segment
@@ -485,7 +485,7 @@ class Ingest:
 
     def _answer(self, batch: int, error: BaseException | None) -> None:
         """Answer the pushes that were in a transaction. One of which parts are left waits for another."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting, answered = self._waiting, [], []
         for push, then in waiting:
             if push.batch > batch or (push.parts and error is None):
                 self._waiting.append((push, then))
@@ -494,10 +494,8 @@ class Ingest:
             if push.error is not None:
                 self.counts["report", "failed"] += 1
                 self._unmerged.discard(push)
-            try:
-                then()
-            except Exception:
-                log.exception("a push was not answered")  # The others are.
+            answered.append(then)
+        call_in_turns(answered)
         if self._waiting:
             self._begin_transaction()
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from goodput.aggregator.ingest.pushed_steps import PushedSteps
 from goodput.wire import schema
 
+log = logging.getLogger("goodput.aggregator")
+# Pushes that are answered in one turn of the event loop.
+ANSWERED_AT_ONCE = 128
 # What a rank costs beside its rows and events, in rows.
 RANK_ROWS = 8
 # A page that was read longer before it was sent is taken for one whose agent does not say when.
@@ -120,3 +126,14 @@ class WaitingPushes:
             if queue:
                 self._queues[token] = queue
         return found
+
+
+def call_in_turns(answers: list[Callable[[], object]]) -> None:
+    """Call these, each of which answers a push in some 50 us: of thousands some in each turn of the event loop."""
+    for answer in answers[:ANSWERED_AT_ONCE]:
+        try:
+            answer()
+        except Exception:
+            log.exception("a push was not answered")  # The others are.
+    if len(answers) > ANSWERED_AT_ONCE:
+        asyncio.get_running_loop().call_soon(call_in_turns, answers[ANSWERED_AT_ONCE:])
