@@ -45,8 +45,11 @@ GET = b"GET /%s HTTP/1.1\r\nHost: localhost:9471\r\n\r\n"
 class Site:
     """A server with tokens; `through_asgi` counts pushes that its connections left to ASGI."""
 
-    def __init__(self, client, authenticator, texts: dict[str, bytes], path):
+    def __init__(
+        self, client, authenticator, texts: dict[str, bytes], path, memory: MemoryBound | None = None
+    ):
         self.client, self.metrics, self.texts, self.path = client, authenticator.metrics, texts, path
+        self.memory = memory or MemoryBound()
         self.through_asgi, self.steps = 0, Process().steps(2, forward=1)
 
     def request(self, token: str = "agent", number: int = 0) -> bytes:
@@ -70,7 +73,8 @@ class Site:
         before = self.through_asgi
         yield
         assert self.through_asgi == before + count
-        servers.wait_until(lambda: self.metrics.body_bytes == 0, 60, "no body is held", every_seconds=0.001)
+        held = lambda: self.metrics.body_bytes or self.memory._reserved  # noqa: E731
+        servers.wait_until(lambda: held() == 0, 60, "memory is released", every_seconds=0.001)
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +86,11 @@ def site(tmp_path_factory):
     with token_file.changing(path) as tokens:
         tokens += [token for _, token in made.values()]
     authenticator = RequestAuthenticator(TokenCache(path))
-    app = create_app(f"sqlite:///{folder}/ledger.db", authenticator=authenticator)
+    memory = MemoryBound()
+    app = create_app(f"sqlite:///{folder}/ledger.db", authenticator=authenticator, memory=memory)
     with pytest.MonkeyPatch.context() as patch, serving(app) as client:
         texts = {name: text.encode() for name, (text, _) in made.items()}
-        found = Site(client, authenticator, {**texts, "wrong": b"goodput_ingest_0_0"}, path)
+        found = Site(client, authenticator, {**texts, "wrong": b"goodput_ingest_0_0"}, path, memory)
         accept = IngestRoute.__call__
 
         async def counted(self, scope, receive, send):
