@@ -171,11 +171,12 @@ def _basis(account: Account, joules: Total | None) -> dict[str, str]:
 
 def rank_collectives(account: Account, limit: int, offset: int) -> RankCollectives:
     """Each rank's exposed communication by process group and operation, of at most `limit` ranks from `offset` on."""
-    waited = [at for at, exposed in enumerate(account.of("exposed")) if any(one.ns for one in exposed)]
+    exposed = account.of("exposed")
+    waited = [at for at, own in enumerate(exposed) if any(one.ns for one in own)]
     shown = chosen(account.ranks, waited[offset : offset + limit])
     return {
         "run": account.run,
-        "basis": operation_sums.basis(account.of("exposed"), account.of("device_ns")),
+        "basis": operation_sums.basis(exposed, account.of("device_ns")),
         "total": len(waited),
         "ranks": [_rank_operations(rank, account) for rank in shown],
     }

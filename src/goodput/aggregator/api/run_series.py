@@ -112,8 +112,10 @@ class RunSeries:
     def _adding_present(self, series: _Series, account: Account, now_ns: int) -> Slices[None]:
         """What the run's ranks do now."""
         newest = [attempts[-1] for attempts in self._accounts.store.runs[account.run].by_rank().values()]
+        yield
         is_final = account.status in FINAL_STATUSES
         alive = [attempt for attempt in newest if attempt.known_end_ns() is None and not is_final]
+        yield
         series.add("goodput_ranks", account.world_size, kind="expected")
         series.add("goodput_ranks", len(newest), kind="observed")
         series.add("goodput_ranks", len(alive), kind="alive")
