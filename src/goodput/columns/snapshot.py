@@ -187,7 +187,7 @@ def decode(body: bytes) -> FoldState:
 
 
 def ends(body: bytes) -> dict[Key, int]:
-    """The end of the last row of each attempt that has any in a body, in a fifth of the time. Raises SnapshotError."""
+    """The end of the last row of each attempt that has any in a body, in a twentieth of the time. Raises SnapshotError."""
     folds = _decoded(_ends_decoder, body).folds
     return {key: fold.last_end_ns for key, fold in folds.items() if fold.steps}
 

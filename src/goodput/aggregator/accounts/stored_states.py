@@ -32,7 +32,6 @@ from goodput.slices import Slices, result_of
 log = logging.getLogger("goodput.aggregator")
 T = TypeVar("T")
 TRIES = 3
-_NEVER = 1 << 62
 _SUMS = (
     *(
         "samples",
@@ -206,7 +205,7 @@ class _Window:
         beside = groups.members_beside(self.cut)
         if not all(_is_same(key, earlier, later) for key in beside - self.cut):
             return False
-        groups.never_sweep()
+        groups.compare_as(earlier.groups)
         numbers = {key: earlier.folds[key].number for key in self.cut}
         fold_until(self.engine, numbers)
         is_complete = all(self.engine.folds[key].number == number for key, number in numbers.items())
@@ -258,12 +257,29 @@ def _add_difference(fold: Fold, earlier: Fold, later: Fold) -> None:
 
 
 class _WindowGroups(ColumnGroups):
-    """Groups whose steps are compared on request."""
+    """Groups whose steps are compared up to those that were compared in a state, then as in that state."""
 
-    _is_noting = True
+    _is_noting, _until = True, None
 
-    def never_sweep(self) -> None:
-        self._left, self._is_noting = _NEVER, False
+    def compare_as(self, state) -> None:
+        """Compare only steps that were compared in this state, until `settle_as`."""
+        self._until, self._is_noting, self._firsts = self._settled(state), False, {}
+
+    def _lows(self) -> np.ndarray:
+        lows = super()._lows()
+        return lows if self._until is None else np.minimum(lows, self._until + 1)
+
+    def _settling(self, entries: Entries) -> Slices[None]:
+        self._note_firsts(entries)
+        yield from super()._settling(entries)
+
+    def _note_firsts(self, entries: Entries) -> None:
+        """Note the first step of each group that lies in the window."""
+        for at in (
+            np.flatnonzero(np.diff(entries.group, prepend=-1)).tolist() if self._until is not None else ()
+        ):
+            group, step = self._groups[entries.group[at]], int(entries.step[at])
+            self._firsts[group] = min(step, self._firsts.get(group, step))
 
     def members_beside(self, keys: set[Key]) -> set[Key]:
         """All attempts that are compared with one of these, also those that have no time in the window."""
@@ -280,15 +296,12 @@ class _WindowGroups(ColumnGroups):
         theirs = self._translated(state, keys)
         theirs = theirs.part(theirs.step > settled[theirs.group])
         left, is_held = mine.part(is_left), self._is_held(mine)
-        self._firsts = {
-            self._groups[group]: int(mine.step[mine.group == group].min())
-            for group in set(mine.group.tolist())
-        }
+        self._note_firsts(mine)
         if len(left) != len(theirs) or not all(map(np.array_equal, left.columns, theirs.columns)):
             return False
         self._held_entries = mine.part(~is_left & is_held)
         result_of(self._settling(mine.part(~is_left & ~is_held)))
-        self._is_noting = True
+        self._until, self._is_noting = None, True
         return True
 
     def _noting(self, entries: Entries) -> Slices[None]:
