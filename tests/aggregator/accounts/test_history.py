@@ -20,10 +20,11 @@ from goodput.account.states import INDEX
 from goodput.aggregator.accounts import history as history_module
 from goodput.aggregator.accounts import rolling
 from goodput.aggregator.accounts.history import History, HistoryError
-from goodput.aggregator.accounts.past import Past, account_of
+from goodput.aggregator.accounts.past import HELD_LEAST, Past, account_of
 from goodput.aggregator.accounts.slices import AT_A_TIME_SECONDS
 from goodput.aggregator.fair_queue import INTERNAL
 from goodput.aggregator.ledger import page_reader
+from goodput.aggregator.memory_bound import MemoryBound
 from goodput.causes import explain
 
 
@@ -167,3 +168,22 @@ def test_rolling_windows_have_figures_of_documents(ledger, seconds, monkeypatch)
     assert {name: getattr(found, name) for name in names} == {name: want[name] for name in names}
     assert (found.name, found.seconds, found.leading_cause) == ("last", seconds, want["advice_order"][0])
     assert lifetime.states == document(whole)["states"]
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_memory_for_every_attempts_rows_is_reserved(ledger):
+    """Of a wide run some rows of each attempt are in memory, however few rows a query may hold."""
+    ingest, now_ns = ingested_run(ledger, 1)
+    run, ledger.rows_held = ingest._store.runs["r1"], 10
+    past = Past(run, now_ns, ns(60), 30.0)
+    memory = MemoryBound(1 << 40, resident=lambda: 0, trim=lambda: None)
+
+    def reserved(_ledger, _past, _check) -> int:
+        return memory._reserved
+
+    found, _ = asyncio.run(History(ledger, memory).run("", reserved, past))
+    rows = min(past.rows(), HELD_LEAST * len(run.attempts))
+    assert found == rows * history_module.ROW_BYTES > 10 * history_module.ROW_BYTES and not memory._reserved
+    small = MemoryBound(100 << 20, resident=lambda: 0, trim=lambda: None)
+    small.request_bytes_max = lambda: 7
+    assert asyncio.run(History(ledger, small).run("", lambda *_: small._reserved, past))[0] == 7

@@ -27,8 +27,8 @@ SECONDS_MAX = 120.0
 # Pending requests: of everybody together, of one token, and of all requests without a token together.
 WAITING_MAX, OWNER_WAITING_MAX, ANONYMOUS_WAITING_MAX = 64, 2, 8
 ANONYMOUS = ""
-# Of a row that is read, with those of the accounts that are computed from it.
-ROW_BYTES = 400
+# Of a row that is read, in pages that are folded and that come next, and while its steps wait to be compared.
+ROW_BYTES = 500
 
 
 class HistoryError(Exception):
@@ -70,8 +70,10 @@ class History:
         owner_max = ANONYMOUS_WAITING_MAX if owner == ANONYMOUS else OWNER_WAITING_MAX
         async with self._queue.slot(owner, owner_max), self._memory.reservation() as memory:
             if self._memory.bytes_max is not None and arguments and isinstance(arguments[0], Past):
-                rows = min(arguments[0].rows(), self.ledger.rows_held)
-                await memory.add(rows * ROW_BYTES, "a query of the past")
+                rows = min(arguments[0].rows(), past.rows_held(self.ledger, arguments[0].run))
+                # One of a large run is not refused for good, as a request for that much is.
+                most = self._memory.request_bytes_max()
+                await memory.add(min(rows * ROW_BYTES, most), "a query of the past")
             began, thread = time.perf_counter(), _Work(self, None if owner is INTERNAL else SECONDS_MAX)
             try:
                 found = await in_thread(function, self.ledger, *arguments, thread.check)

@@ -1,7 +1,7 @@
 """Accounts of a run's past, folded from the ledger's columns in a thread of History.
 
 A fold begins with the newest segment that is right under the run's facts, else with the first row. Of a window only the
-rows inside are read. At most about Ledger.rows_held rows are in memory.
+rows inside are read. About Ledger.rows_held rows are in memory at most, or HELD_LEAST of each attempt.
 """
 
 from __future__ import annotations
@@ -222,7 +222,10 @@ class Reader:
 
 
 def together(readers: list[Reader], check: Check = never) -> Iterator[dict[Key, np.ndarray]]:
-    """All rows, some at a time, in order of time over all ranks, so that a group's steps meet."""
+    """All rows, some at a time, in order of time over all ranks, so that a group's steps meet.
+
+    What is yielded is empty when the next ones are read, so that they need not be in memory together.
+    """
     while readers:
         check()
         for reader in readers:
@@ -232,12 +235,19 @@ def together(readers: list[Reader], check: Check = never) -> Iterator[dict[Key, 
         if readers:
             known = [until_ns for reader in readers if (until_ns := reader.until_ns()) is not None]
             until_ns = min(known, default=None)
-            yield {reader.key: reader.take(until_ns) for reader in readers}
+            parts = {reader.key: reader.take(until_ns) for reader in readers}
+            yield parts
+            parts.clear()
 
 
 def _rows_each(ledger: Ledger, attempts: int) -> int:
     """How many rows of each attempt may be in memory."""
     return min(max(ledger.rows_held // max(attempts, 1), HELD_LEAST), PAGE_ROWS_MAX)
+
+
+def rows_held(ledger: Ledger, run: Run) -> int:
+    """How many rows of a run may be in memory, about."""
+    return _rows_each(ledger, len(run.attempts)) * len(run.attempts)
 
 
 def _processes(ledger: Ledger, run: Run) -> dict[Key, schema.RankReport]:
