@@ -178,7 +178,7 @@ def read_all(server: Server, start: float, seconds: int) -> None:
         server.get(f"/api/v1/runs/{RUN}", "run")
 
 
-def history(rank_steps: int, ranks: int, directory: Path, how: str) -> dict:
+def history(rank_steps: int, ranks: int, directory: Path, how: str, live_only: bool) -> dict:
     """The figures of one size."""
     steps = rank_steps // ranks
     if how == MINUTES:
@@ -197,7 +197,7 @@ def history(rank_steps: int, ranks: int, directory: Path, how: str) -> dict:
     found["fill_seconds"] = round(time.perf_counter() - began, 1)
     if how != MINUTES:
         found |= of_live(directory, start_ns / 1e9, steps, ranks)
-    return found | of_thinned(directory, start_ns / 1e9, steps, ranks)
+    return found if live_only else found | of_thinned(directory, start_ns / 1e9, steps, ranks)
 
 
 def of_live(directory: Path, start: float, steps: int, ranks: int) -> dict:
@@ -411,10 +411,13 @@ def main() -> int:
     )
     parser.add_argument("--ranks", type=int, default=RANKS, help="a multiple of 8 (%(default)s)")
     parser.add_argument("--fill", choices=FILLS, default=PUSH, help="how the ledger is filled (%(default)s)")
+    parser.add_argument("--live-only", action="store_true", help="do not end and compact the run")
     parser.add_argument("--directory", type=Path, help="where the ledgers lie (default: the temp directory)")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="the growth as a picture")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     arguments = parser.parse_args()
+    if arguments.live_only and arguments.fill == MINUTES:
+        parser.error("--live-only: a run whose minutes are written is over")
     if arguments.ranks < RANKS_OF_NODE or arguments.ranks % RANKS_OF_NODE:
         parser.error(f"--ranks: want a multiple of {RANKS_OF_NODE}")
     if min(arguments.rank_steps) < 1000 * arguments.ranks:
@@ -424,7 +427,7 @@ def main() -> int:
         say(f"{size:,} rank-steps ...")
         directory = Path(tempfile.mkdtemp(prefix="goodput-history-", dir=arguments.directory))
         try:
-            found.append(history(size, arguments.ranks, directory, arguments.fill))
+            found.append(history(size, arguments.ranks, directory, arguments.fill, arguments.live_only))
         finally:
             shutil.rmtree(directory)
     problems, growth = missed(found), exponents(found)
