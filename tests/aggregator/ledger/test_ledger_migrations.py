@@ -150,12 +150,31 @@ def test_migrated_and_new_ledgers_have_the_same_tables(new_url):
     assert migrations.TABLES_OF == migrations.HEAD, "a new ledger is made without migrating"
 
 
-def test_new_ledger_is_made_without_alembic(tmp_path):
-    """It takes memory for as long as the aggregator runs."""
+def test_new_ledger_is_made_without_what_others_need(tmp_path):
+    """Alembic and the dialect of PostgreSQL take 14 MiB for as long as the aggregator runs."""
     url = f"sqlite:///{tmp_path}/new.db"
-    program = f"import sys; from goodput.aggregator.ledger.ledger import Ledger; Ledger({url!r}); print('alembic' in sys.modules)"
+    program = f"""
+import sys
+from goodput.aggregator.ledger.database import insert
+from goodput.aggregator.ledger.ledger import Ledger
+from goodput.aggregator.ledger.migrations.versions import version_5
+Ledger({url!r})
+insert("sqlite", version_5.blocks).on_conflict_do_nothing()
+print([name for name in ("alembic", "sqlalchemy.dialects.postgresql") if name in sys.modules])
+"""
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert found.stdout == "False\n"
+    assert found.stdout == "[]\n"
+
+
+def test_index_of_blocks_has_their_ids_on_postgresql():
+    """So that what is looked for by the index is found without reading the table."""
+    made = []
+    engine = sql.create_mock_engine(
+        "postgresql+psycopg://",
+        lambda statement, *_, **__: made.append(str(statement.compile(dialect=engine.dialect))),
+    )
+    version_5.blocks.create(engine, checkfirst=False)
+    assert made[-1].endswith("tier, digest) INCLUDE (id)")
 
 
 def test_migrated_blocks_match_their_rows(url):

@@ -8,6 +8,7 @@ this side after SILENT_SECONDS_MAX. Errors are LedgerError, whose text names the
 
 from __future__ import annotations
 
+import importlib
 import os
 import sqlite3
 import stat
@@ -18,7 +19,6 @@ from contextlib import suppress
 
 import sqlalchemy as sql
 from sqlalchemy import event, exc
-from sqlalchemy.dialects import postgresql, sqlite
 
 CONNECT_SECONDS_MAX = 5
 LOCK_SECONDS_MAX = 5
@@ -32,7 +32,6 @@ LOG_PAGES_MAX = 4000  # of SQLite's write-ahead log, 16 MB
 # Migrating a big ledger takes a while; other programs that open it wait.
 MIGRATION_WAIT_SECONDS_MAX = 120
 
-_INSERTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 _DRIVERS = {"sqlite": ("sqlite", "pysqlite"), "postgresql": ("postgresql", "psycopg")}
 
 
@@ -169,7 +168,8 @@ def make_private(path: str) -> None:
 
 def insert(dialect: str, table: sql.Table):
     """An INSERT with `on_conflict_do_nothing` and `on_conflict_do_update`, which both dialects have."""
-    return _INSERTS[dialect](table)
+    # The other dialect, of PostgreSQL for most, takes 2 MiB.
+    return importlib.import_module(f"sqlalchemy.dialects.{dialect}").insert(table)
 
 
 def _configure_sqlite(connection, _record) -> None:

@@ -7,6 +7,7 @@ them into `blocks`, in transactions of their own. Programs of version 4 refuse i
 from __future__ import annotations
 
 import sqlalchemy as sql
+from sqlalchemy import event
 
 from goodput.aggregator.ledger.migrations.versions import version_4
 
@@ -52,10 +53,19 @@ blocks = sql.Table(
         "blocks_key",
         *("process", "first", "last", "start_ns_first", "end_ns_last", "rows", "tier", "digest"),
         unique=True,
-        postgresql_include=["id"],
     ),
     implicit_returning=False,
 )
+
+
+@event.listens_for(blocks, "before_create")
+def _include_id(table: sql.Table, connection: sql.Connection, **_) -> None:
+    # In the definition of the index it would have the dialect of PostgreSQL imported for every database.
+    if connection.dialect.name == "postgresql":
+        (key,) = table.indexes
+        key.dialect_options["postgresql"]["include"] = ["id"]
+
+
 segments = sql.Table(
     "segments",
     tables,
