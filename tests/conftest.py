@@ -5,6 +5,7 @@ import os
 import signal
 import tempfile
 
+import pytest
 import yaml
 from support import forks, hypothesis_profiles
 
@@ -116,9 +117,17 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collections of the tests do not look at the tests and at what was imported for them."""
+    """Collections of the tests do not look at the tests and at what was imported for them, and come more rarely."""
     gc.freeze()
+    gc.set_threshold(20_000, 10, 20)
     gc.enable()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_objects_to_collect() -> None:
+    """Nor at what the tests of other files left, such as PyTorch: each would take half a second of CPU time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items) -> None:
