@@ -326,22 +326,28 @@ def trees() -> dict[str, ast.Module]:
     return {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
 
 
-def imports(tree: ast.AST):
+def import_statements(tree: ast.Module):
+    """(statement, inside a function). Expressions, which are most of a tree, are passed over."""
+    waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while waiting:
+        node, inside = waiting.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node, inside
+        inside = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            below = getattr(node, part, ())
+            waiting += [(one, inside) for one in (below if isinstance(below, list) else ())]
+
+
+def imports(tree: ast.Module):
     """(module of this project, inside a function) of every import in a file."""
-    inside = {
-        id(n)
-        for f in ast.walk(tree)
-        if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef)
-        for n in ast.walk(f)
-    }
-    for node in ast.walk(tree):
-        named = []
+    for node, inside in import_statements(tree):
         if isinstance(node, ast.Import):
             named = [name.name for name in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             parts = [f"{node.module}.{name.name}" for name in node.names]
             named = [part if part in MODULES else node.module for part in parts]
-        yield from ((name, id(node) in inside) for name in named)
+        yield from ((name, inside) for name in named)
 
 
 @functools.cache
@@ -478,9 +484,7 @@ def test_tests_share_helpers_through_support_only():
     """A test module that another one imports ties their names and fixtures together."""
     tests = ROOT / "tests"
     for path in tests.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.Import | ast.ImportFrom):
-                continue
+        for node, _ in import_statements(ast.parse(path.read_text())):
             start = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
             for name in (start.rstrip("."), *(start + alias.name for alias in node.names)):
                 found = tests.joinpath(*name.split(".")).with_suffix(".py")
