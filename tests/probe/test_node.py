@@ -39,6 +39,7 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+@pytest.mark.alone
 def test_gemm_agrees_with_a_direct_measurement(tmp_path, monkeypatch, one_thread):
     """The best of each, in turn: a machine that others use slows both down at times, and neither always.
 
