@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 from support.account.account_history import Process
-from support.aggregator.reports import node_report, rank_report
+from support.aggregator.reports import health_event, node_report, rank_report
 from support.metrics import client_model
 
 from goodput import causes
@@ -148,6 +148,18 @@ def test_readers_of_a_large_installation_have_a_share(accounts, monkeypatch):
     monkeypatch.setattr(accounts, "_readers_wait_until", 0.0)
     monkeypatch.setattr(accounts_module, "COSTLY_NS", 0)
     assert computed("r1") == 0
+
+
+@pytest.mark.parametrize("large", [RUNS, 1 << 40])
+def test_health_of_a_large_installation_computes_no_account(accounts, monkeypatch, large):
+    """A page asks for it every ten seconds, and each run that an event hit was folded at once."""
+    monkeypatch.setattr(accounts_module, "LARGE_RANKS", large)
+    log = HealthLog()
+    for number, run in enumerate(("r1", "r2"), 1):
+        log.add("n0", health_event(number, 1001, 0, run=run), 0, is_scoped=False)
+    found = asyncio.run(HealthCosts(log, accounts).all(limit=10)).events
+    assert sorted(hit.run for event in found for hit in event.hits) == ["r1", "r2"]
+    assert accounts.calls.keys() == (set() if large == RUNS else {"r1", "r2"})
 
 
 def test_other_requests_run_between_rows(accounts, monkeypatch):

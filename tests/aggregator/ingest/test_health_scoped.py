@@ -14,6 +14,7 @@ from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.ingest import health_log as health_module
 from goodput.aggregator.ingest.health_log import AHEAD_NS_MAX, HealthLog
 from goodput.aggregator.records import SCOPED_OFFSET
+from goodput.slices import result_of
 
 TENANT = Access("tenant", ("ingest",), ("a/*",), "0" * 12)
 
@@ -100,5 +101,6 @@ def test_scope_of_events_survives_a_restart(ledger, monkeypatch):
 def test_readers_see_the_agents_event_number(ledger):
     ingest = aggregator(ledger)
     ingest.health.add("n0", health_event(7, 5, 0, run="a/x"), NOW, is_scoped=True)
-    (shown,) = HealthCosts(ingest.health, None)._events(ingest.health.all(), lambda _: False, limit=9)
+    finding = HealthCosts(ingest.health, None)._finding(ingest.health.all(), lambda _: False, limit=9)
+    (shown,) = result_of(finding)
     assert (shown.node, shown.number) == ("n0", 7)

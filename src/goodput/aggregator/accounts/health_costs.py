@@ -12,6 +12,8 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -19,8 +21,10 @@ from goodput.access.tokens import EVERYTHING, Access
 from goodput.account import Account, Attempt, Run
 from goodput.account.account import NO_FAILURE
 from goodput.aggregator.accounts.accounts import Accounts
+from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.ingest.health_log import HealthLog, kind_of
 from goodput.aggregator.records import HealthKey
+from goodput.slices import Slices
 from goodput.wire import schema
 
 BEFORE_NS, LATE_NS = 600 * 10**9, 60 * 10**9
@@ -109,24 +113,40 @@ class RunHealthEvents(Struct):
     events: list[HealthEvent]
 
 
+class _RunCosts(NamedTuple):
+    """What a run's restarts cost in GPU-ns, by the event that they are attributed to, and its price."""
+
+    by_event: dict[HealthKey, int]
+    gpu_hour_cost: float | None
+
+
 class HealthCosts:
     """Health events with the ranks that they hit and what they cost."""
 
     def __init__(self, log: HealthLog, accounts: Accounts):
         self._log, self._accounts = log, accounts
 
-    def costs(self, name: str) -> dict[HealthKey, int]:
-        """GPU-ns by event of a run; empty for an unknown run."""
+    def _finding_account(self, name: str) -> Slices[Account | None]:
+        """The account of a run: in a large installation the last one, None where it has none yet or is unknown."""
+        if name not in self._accounts.store.runs:
+            return None
+        if self._accounts.is_large():
+            return self._accounts.last_of(name)
+        return (yield from self._accounts.computing(name))
+
+    def _costs(self, name: str, account: Account | None) -> dict[HealthKey, int]:
+        """GPU-ns by event of a run."""
         run = self._accounts.store.runs.get(name)
-        if run is None or not self._log.has_hit(name):
+        if run is None or account is None or not self._log.has_hit(name):
             return {}
-        return restart_costs(run, self._accounts.account(name), self._log.of_run(name))
+        return restart_costs(run, account, self._log.of_run(name))
 
-    def of_run(self, name: str, **filters) -> RunHealthEvents:
+    async def of_run(self, name: str, **filters) -> RunHealthEvents:
         """A run's events, with the ranks of this run that they hit."""
-        return RunHealthEvents(name, self._events(self._log.of_run(name), name.__eq__, **filters))
+        events = await in_slices(self._finding(self._log.of_run(name), name.__eq__, **filters))
+        return RunHealthEvents(name, events)
 
-    def all(self, run: str | None = None, access: Access = EVERYTHING, **filters) -> HealthEvents:
+    async def all(self, run: str | None = None, access: Access = EVERYTHING, **filters) -> HealthEvents:
         """All events, or those that hit `run`.
 
         A token for some runs sees the events that hit one of those, without the other runs' ranks.
@@ -135,28 +155,35 @@ class HealthCosts:
         if not access.is_of_all:
             entries = [entry for entry in entries if any(access.may(name) for name, _ in entry[1].hits)]
             entries = entries if run is None or access.may(run) else []
-        return HealthEvents(self._events(entries, access.may, **filters))
+        return HealthEvents(await in_slices(self._finding(entries, access.may, **filters)))
 
-    def _events(
+    def _finding(
         self, entries: list[Entry], is_visible, *, limit: int, node=None, severity=None, since_ns=0
-    ) -> list[HealthEvent]:
-        """The newest `limit` that match the filters, newest first."""
+    ) -> Slices[list[HealthEvent]]:
+        """The newest `limit` that match the filters, newest first. Yields after each run that they hit."""
         matching = [
             (key, event)
             for key, event in entries
             if event.time_ns >= since_ns and node in (None, key[0]) and severity in (None, event.severity)
         ]
         newest = heapq.nsmallest(limit, matching, key=lambda entry: (-entry[1].time_ns, entry[0]))
+        yield
         visible = {run for _, event in newest for run, _ in event.hits if is_visible(run)}
-        costs = {run: found for run in sorted(visible) if (found := self.costs(run))}
+        costs: dict[str, _RunCosts] = {}
+        for run in sorted(visible):
+            account = None
+            with suppress(KeyError):  # It was deleted meanwhile.
+                account = yield from self._finding_account(run)
+            if found := self._costs(run, account):
+                costs[run] = _RunCosts(found, account.gpu_hour_cost() if account else None)
+            yield
         return [self._event(key, event, visible, costs) for key, event in newest]
 
-    def _event(self, key: HealthKey, event: schema.Health, visible: set[str], costs: dict) -> HealthEvent:
-        spent = [(run, found[key]) for run, found in costs.items() if key in found]
-        prices = [self._accounts.account(run).gpu_hour_cost() for run, _ in spent]
-        dollars = None
-        if spent and None not in prices:
-            dollars = sum(ns / 3.6e12 * price for (_, ns), price in zip(spent, prices, strict=True))
+    def _event(
+        self, key: HealthKey, event: schema.Health, visible: set[str], costs: dict[str, _RunCosts]
+    ) -> HealthEvent:
+        spent = [(one.by_event[key], one.gpu_hour_cost) for one in costs.values() if key in one.by_event]
+        dollars = [ns / 3.6e12 * price for ns, price in spent if price is not None]
         return HealthEvent(
             node=key[0],
             number=event.number,
@@ -168,14 +195,14 @@ class HealthCosts:
             severity=event.severity,
             text=event.text,
             hits=[HealthHit(run, rank) for run, rank in event.hits if run in visible],
-            gpu_seconds=sum(ns for _, ns in spent) / 1e9 if spent else None,
-            cost=dollars,
+            gpu_seconds=sum(ns for ns, _ in spent) / 1e9 if spent else None,
+            cost=sum(dollars) if spent and len(dollars) == len(spent) else None,
         )
 
-    def counted(self, name: str) -> tuple[Counter, Counter]:
-        """For the series of a run: events by (kind, severity), and GPU-ns by kind."""
+    def counted(self, name: str, account: Account) -> tuple[Counter, Counter]:
+        """For the series of a run with this account: events by (kind, severity), and GPU-ns by kind."""
         events = dict(self._log.of_run(name))
         spent: Counter = Counter()
-        for key, ns in self.costs(name).items():
+        for key, ns in self._costs(name, account).items():
             spent[kind_of(events[key])] += ns
         return Counter((kind_of(event), event.severity) for event in events.values()), spent

@@ -102,7 +102,7 @@ class Stories:
         hang = await in_slices(self._accounts.judging(account.run, account=account))
         past = self._accounts.past(account)
         verdict = None if hang is None else self._accounts.hangs.document(account.run, hang)
-        events = self._health.of_run(account.run, limit=HARDWARE_MAX).events
+        events = (await self._health.of_run(account.run, limit=HARDWARE_MAX)).events
         story, took = await self._accounts.history.run(
             owner, _story_of, past, account, verdict, list(map(hardware_of, events))
         )

@@ -38,9 +38,8 @@ def add_health_routes(app: FastAPI, health: HealthCosts) -> None:
     ) -> Response:
         """XIDs, ECC errors, links that went down and the like. `since` is in unix seconds."""
         since_ns = 0 if since is None else unix_ns(since)
-        return json_response(
-            health.all(run, access_of(request), limit=limit, node=node, severity=severity, since_ns=since_ns)
-        )
+        filters = {"limit": limit, "node": node, "severity": severity, "since_ns": since_ns}
+        return json_response(await health.all(run, access_of(request), **filters))
 
     @app.get(
         "/api/v1/runs/{run:run}/health",
@@ -55,4 +54,4 @@ def add_health_routes(app: FastAPI, health: HealthCosts) -> None:
     ) -> Response:
         """`gpu_seconds` is the cost of the restarts that are attributed to an event; see the schema."""
         since_ns = 0 if since is None else unix_ns(since)
-        return json_response(health.of_run(run, limit=limit, severity=severity, since_ns=since_ns))
+        return json_response(await health.of_run(run, limit=limit, severity=severity, since_ns=since_ns))

@@ -20,6 +20,7 @@ from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.live import IncrementalAccount
 from goodput.aggregator.accounts.result_cache import SingleFlight
 from goodput.aggregator.accounts.run_summaries import RunSummary, summary_of
+from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.api.exposition import KEPT_SECONDS
 from goodput.aggregator.api.stored_accounts import decoded_account
 from goodput.aggregator.ingest import store as bounds
@@ -223,7 +224,7 @@ class RunMemory:
                     continue
                 await self.load(run)
                 if run in self._store.runs:
-                    found[run] = summary_of(self._accounts.account(run))
+                    found[run] = summary_of(await in_slices(self._accounts.computing(run)))
         return {run: summary for run, summary in found.items() if summary is not None}
 
     async def _read_summary(self, run: str) -> RunSummary | None:

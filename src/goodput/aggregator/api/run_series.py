@@ -77,7 +77,7 @@ class RunSeries:
         yield
         self._add_slow_link(series, account, now_ns)
         yield
-        self._add_health(series, account.run)
+        self._add_health(series, account)
         yield
         yield from self._adding_present(series, account, now_ns)
         yield
@@ -164,8 +164,8 @@ class RunSeries:
                 else:
                     series.add("goodput_run_phase_seconds", value, phase=phase, q=q)
 
-    def _add_health(self, series: _Series, run: str) -> None:
-        events, spent_ns = self._health.counted(run)
+    def _add_health(self, series: _Series, account: Account) -> None:
+        events, spent_ns = self._health.counted(account.run, account)
         for (kind, severity), count in sorted(events.items()):
             series.add("goodput_run_health_events", count, kind=kind, severity=severity)
         for kind, ns in sorted(spent_ns.items()):
