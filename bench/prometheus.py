@@ -23,7 +23,19 @@ from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from bench.node import OURS, ROOT, Taker, Target, free_port, node, running, say, value, wait_until_ready
+from bench.node import (
+    OURS,
+    ROOT,
+    STEPS_PER_SECOND,
+    Taker,
+    Target,
+    free_port,
+    node,
+    running,
+    say,
+    value,
+    wait_until_ready,
+)
 
 RULES = ROOT / "deploy" / "prometheus"
 BUCKETS = "goodput_(phase|step)_duration_seconds_bucket"
@@ -98,7 +110,10 @@ def measure(
 ) -> dict[str, float]:
     """Figures of the last `seconds`, after `warm` seconds, in which the windows of the rules fill."""
     taker = Taker()
-    with tempfile.TemporaryDirectory() as directory, node(taker.url, Path(directory)) as targets:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        node(taker.url, Path(directory), STEPS_PER_SECOND) as targets,
+    ):
         wait_until_ready(targets)
         repeater, port = Repeater(targets[OURS]), free_port()
         config = Path(directory) / "prometheus.json"

@@ -56,7 +56,7 @@ class _Accounts(Accounts):
         groups = self._lives[name]._engine.groups
         # Steps not yet compared would be compared again at each call: after a restart that is all of the run's steps.
         if len(groups._waiting) > WAITING_MAX:
-            groups._sweep()
+            groups.sweep()
         return found
 
 
