@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import platform
 import re
@@ -335,7 +336,7 @@ def exponents(curve: dict[int, dict]) -> dict[str, float]:
 
 def plot(curve: dict[int, dict], path: Path) -> None:
     """The curves as a picture. Needs matplotlib: pip install goodput-telemetry[plots]."""
-    from matplotlib import pyplot
+    pyplot = importlib.import_module("matplotlib.pyplot")
 
     figure, places = pyplot.subplots(2, 3, figsize=(12, 6.5), layout="constrained")
     for place, what in zip(places.flat, GROWING, strict=True):

@@ -21,6 +21,7 @@ for 10^9 rank-steps; those of windows and restarts are of CPU seconds, since a b
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import platform
@@ -387,7 +388,7 @@ def missed(found: list[dict]) -> list[str]:
 
 def plot(found: list[dict], path: Path) -> None:
     """The curves as a picture. Needs matplotlib: pip install goodput-telemetry[plots]."""
-    from matplotlib import pyplot
+    pyplot = importlib.import_module("matplotlib.pyplot")
 
     figure, places = pyplot.subplots(2, 3, figsize=(12, 6.5), layout="constrained")
     for place, what in zip(places.flat, GROWING, strict=True):

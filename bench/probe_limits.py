@@ -5,8 +5,9 @@ worker away, or another limit is named.
 """
 
 import sys
+from typing import cast
 
-from support.probe.planted import PLANTS, loader
+from support.probe.planted import PLANTS, Planted, loader
 
 from goodput.probe.loader import limit
 from goodput.probe.loader.probe import Options, probe
@@ -20,7 +21,7 @@ def main() -> int:
         try:
             found = probe(planted, Options(plant.workers_max, 0.6))
         finally:
-            planted.dataset.close()
+            cast(Planted, planted.dataset).close()
         name, knee = found["limit"]["name"], found["knee"]
         is_right = name == plant.limit and abs(knee - plant.knee) <= 1
         wrong += not is_right

@@ -61,7 +61,9 @@ def main() -> int:
     found = detections(faults, replays["planted"].firings) if faults else []
     if len(replays) == 2:
         date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
-        options.out.write_text(page(*replays.values(), found, rules, date=date, version=_version()))
+        options.out.write_text(
+            page(replays["innocent"], replays["planted"], found, rules, date=date, version=_version())
+        )
     if options.json:
         print(json.dumps({name: [vars(one) for one in it.firings] for name, it in replays.items()}, indent=1))
     else:

@@ -74,8 +74,10 @@ class Plan:
         self.scenario.nodes |= dict.fromkeys(nodes, GPUS)
         places = [(node, gpu) for node in nodes for gpu in range(GPUS)][:ranks]
         plans = [
-            AttemptPlan(*span, places, outcome, startup=20, restore=10, compile=15, world_size=world_size)
-            for *span, outcome in attempts or [(60.0, end, "finished")]
+            AttemptPlan(
+                begin, stop, places, outcome, startup=20, restore=10, compile=15, world_size=world_size
+            )
+            for begin, stop, outcome in attempts or [(60.0, end, "finished")]
         ]
         self.scenario.runs.append(RunPlan(run, plans, workload, seed=sum(run.encode()), faults=list(faults)))
 

@@ -131,7 +131,7 @@ class Server:
             until = min(end, start + (POINTS_MAX - 1) * step)
             pieces.append((start, until))
             start = until + step
-        for rows in self._pool.map(lambda piece: self._query(expr, *piece, step), pieces):
+        for rows in self._pool.map(lambda piece: self._query(expr, piece[0], piece[1], step), pieces):
             for row in rows:
                 at, value = zip(*row.values, strict=True)
                 kept = found.setdefault(tuple(sorted(row.metric.items())), (row.metric, [], []))
