@@ -126,6 +126,22 @@ def test_phases_grow():
     assert account(store).gpu_ns() == account(merged(rank_report(later))).gpu_ns()
 
 
+def test_ranks_share_what_is_alike():
+    """An empty dict takes 64 bytes, and a rank would have three. One that gets something has it alone."""
+    plain = [rank_report(Process(rank).step(forward=1)) for rank in range(3)]
+    user = [rank_report(Process(rank, user={"augment": "loader"}).step(augment=1)) for rank in range(3, 5)]
+    loads = replace(
+        plain[2], live=replace(plain[2].live, loader={"wait_ns": 1}), sequence=plain[2].sequence + 1
+    )
+    store = merged(*plain, *user, loads)
+    attempts = [store.runs["r1"].attempts[rank, 1] for rank in range(5)]
+    account(store)
+    for name in ("rows", "phase_states", "loader"):
+        assert getattr(attempts[0], name) is getattr(attempts[1], name) and not getattr(attempts[0], name)
+    assert attempts[2].loader == {"wait_ns": 1}
+    assert attempts[3].phase_states is attempts[4].phase_states and attempts[3].phase_states
+
+
 def test_late_phase_state_is_used():
     one = Process(user={"augment": "loader"}).steps(2, augment=1, forward=1).finished()
     store = merged(replace(rank_report(one), phase_states={}))

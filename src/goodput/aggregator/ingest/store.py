@@ -50,6 +50,8 @@ _OWN_FIGURES = {name: f"reported_{name}" for name in HARDWARE}  # those of the c
 NOW = ("busy_ppm", "power_mw")  # not cumulative
 _NOT_SUMMED = ("since_ns", *NOW)
 _AGENTS_FIGURES = frozenset((*_NOT_SUMMED, *HARDWARE))
+# What most ranks have none of, for all of them: nothing is ever written into it, and each own one would take 64 bytes.
+_NOTHING: dict = {}
 # How far a host's clock may be ahead of ours.
 AHEAD_NS_MAX = 86_400 * 10**9
 
@@ -508,7 +510,9 @@ def _interned(identity: schema.Identity) -> schema.Identity:
 
 def _attempt(identity: schema.Identity, number: int) -> ColumnAttempt:
     declared = {name: getattr(identity, name) for name in DECLARED}
-    return ColumnAttempt(identity.rank, number, identity.start_ns, **declared)
+    attempt = ColumnAttempt(identity.rank, number, identity.start_ns, **declared)
+    attempt.rows = attempt.phase_states = attempt.loader = _NOTHING
+    return attempt
 
 
 def _set_declared(attempt: Attempt, identity: schema.Identity) -> None:
@@ -528,6 +532,9 @@ def _shared_phases(phases: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(map(sys.intern, phases))
 
 
+_shared_states = lru_cache(maxsize=1024)(dict)  # likewise, of phases named by the user
+
+
 def _extend_phases(attempt: Attempt, report: schema.RankReport) -> None:
     """Phases are only ever appended; a report may have more of them than the attempt, or fewer."""
     if attempt.phases == report.phases and attempt.phase_states == report.phase_states:
@@ -543,14 +550,14 @@ def _extend_phases(attempt: Attempt, report: schema.RankReport) -> None:
         attempt.phases = _shared_phases(report.phases)
     states = {**attempt.phase_states, **report.phase_states}
     if states != attempt.phase_states:
-        attempt.phase_states = states
+        attempt.phase_states = _shared_states(tuple(states.items()))
 
 
 def _set_live(attempt: Attempt, live: schema.Live) -> None:
     attempt.seen_ns, attempt.last_ns, attempt.phase = live.now_ns, live.last_ns, sys.intern(live.phase)
     # As a tuple they take 300 bytes more.
     attempt.totals, attempt.alive, attempt.ended = array("q", live.totals), live.alive, live.ended
-    attempt.end_ns, attempt.loader, attempt.unmeasured = live.end_ns, live.loader, live.unmeasured
+    attempt.end_ns, attempt.loader, attempt.unmeasured = live.end_ns, live.loader or _NOTHING, live.unmeasured
     attempt.hardware = _sum_hardware(attempt.hardware, live.hardware)
 
 
