@@ -20,7 +20,7 @@ from goodput.account.collectives.arrival_skew import LeastWaits
 from goodput.account.collectives.operation_sums import Operations, comparing, exposed_of, summing
 from goodput.account.collectives.slow_link import SlowLink
 from goodput.account.document_types import Gain, StepLines
-from goodput.account.facts import Criteria, Facts, Key, RankRange, gaps, gather
+from goodput.account.facts import Facts, Key, RankRange, gaps, gather
 from goodput.account.fold import PRODUCTIVE, Fold, PaidOnce
 from goodput.account.hardware import energy_mj, is_cut, states_of
 from goodput.account.loader_summary import LoaderSummary, summarize_loaders
@@ -261,14 +261,14 @@ class Engine:
         self.run, self.facts = run, facts
         self.planned = PlannedLimits() if planned is None else planned
         self.folds: MutableMapping[Key, Fold] = {} if folds is None else folds
-        for key in run.attempts:
-            if key in facts.bounds:  # Not those that have begun since the facts were gathered.
-                self.begin_fold(key, facts.criteria(key))
+        # Not those that have begun since the facts were gathered.
+        self._begin_folds([key for key in run.attempts if key in facts.bounds])
         self.groups = groups_type(self.folds)
 
-    def begin_fold(self, key: Key, criteria: Criteria) -> None:
-        """Add the fold of an attempt, which goes by `criteria` (Facts.criteria)."""
-        self.folds[key] = Fold(self.run.attempts[key], *criteria, self.planned)
+    def _begin_folds(self, keys: list[Key]) -> None:
+        """Add the folds of attempts."""
+        for key in keys:
+            self.folds[key] = Fold(self.run.attempts[key], *self.facts.criteria(key), self.planned)
 
     def row(self, key: Key, row: Row) -> None:
         """Take a row of cumulative totals of the attempt `key`."""

@@ -8,7 +8,7 @@ per unreported rank.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import NamedTuple
@@ -108,8 +108,8 @@ class Facts:
     status: str
     threshold_ns: int
     points: dict[int, int | None]
-    limits: dict[Key, int]
-    bounds: dict[Key, Bound]
+    limits: Mapping[Key, int]
+    bounds: Mapping[Key, Bound]
     expected: ExpectedRanks
     window_ns: int  # where the requested window begins, -1 for the run's own start
     by_rank: dict[int, list[Attempt]]
@@ -121,7 +121,7 @@ class Facts:
     is_part: bool = False  # the requested window does not contain the whole run
     is_to_end: bool = True  # it contains the end of what is known
     overlaps: int = 0  # attempts that began before the run did, or before the rank's last one was over
-    after: dict[Key, Restarts] = field(default_factory=dict)  # of each attempt, see `restarts_after`
+    after: Mapping[Key, Restarts] = field(default_factory=dict)  # of each attempt, see `restarts_after`
 
     def allocated_ns(self) -> int:
         """The time of the run without that between two of its allocations."""
@@ -232,9 +232,9 @@ def gathering(
         expected = expected.within(start, end)
     cut_ns = start if window is not None else -1
     last_ns = max((own for own, _ in ends.values()), default=end)
-    starts = run.starts()
+    starts, bounds = run.starts(), dict[Key, Bound]()
     facts = Facts(
-        start, end, status, threshold_ns, points, limits, {}, expected, cut_ns, by_rank, starts, last_ns
+        start, end, status, threshold_ns, points, limits, bounds, expected, cut_ns, by_rank, starts, last_ns
     )
     facts.own_points = own_points
     facts.is_part = (start, end) != whole
@@ -244,11 +244,11 @@ def gathering(
     for at, (rank, attempts) in enumerate(by_rank.items()):
         if at % AT_A_TIME == 0:
             yield
-        _place(facts, expected.spans_of(rank), attempts, ends)
+        _place(facts, bounds, expected.spans_of(rank), attempts, ends)
     return facts
 
 
-def _place(facts: Facts, spans: list[Span], attempts: list[Attempt], ends) -> None:
+def _place(facts: Facts, bounds: dict, spans: list[Span], attempts: list[Attempt], ends) -> None:
     """Place a rank's attempts in the spans in which it is expected; where two overlap the earlier one counts."""
     at, alive = facts.start_ns, facts.status in ("running", "unobserved", ABANDONED)
     for attempt in attempts:
@@ -264,7 +264,7 @@ def _place(facts: Facts, spans: list[Span], attempts: list[Attempt], ends) -> No
         low = max(low, span[0])
         high = max(low, min(high, span[1]))
         running = alive and attempt is attempts[-1] and attempt.known_end_ns() is None and attempt.phase != ""
-        facts.bounds[key] = Bound(low, high, own, died, running, low == attempt.start_ns)
+        bounds[key] = Bound(low, high, own, died, running, low == attempt.start_ns)
         at = max(at, min(own, facts.end_ns))
 
 

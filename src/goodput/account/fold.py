@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from math import inf
@@ -488,6 +488,20 @@ def state_of(phase: str, user_states: dict[str, str]) -> int:
 def states_of_phases(attempt: Attempt) -> tuple[int, ...]:
     """The state of each of an attempt's phases, the same object for ranks whose phases are alike."""
     return _states_of(attempt.phases, tuple(attempt.phase_states.items()))
+
+
+def states_of_all(attempts: Iterable[Attempt]) -> list[tuple[int, ...]]:
+    """`states_of_phases` of each."""
+    shared: dict[int, tuple[int, ...]] = {}  # by the phases that attempts without states of their own share
+    found = []
+    for one in attempts:
+        states = None if one.phase_states else shared.get(id(one.phases))
+        if states is None:
+            states = states_of_phases(one)
+            if not one.phase_states:
+                shared[id(one.phases)] = states
+        found.append(states)
+    return found
 
 
 @lru_cache(maxsize=1024)

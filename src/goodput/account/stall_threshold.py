@@ -21,6 +21,8 @@ _PACK, _UNPACK = struct.Struct("<e").pack, struct.Struct("<H").unpack
 _SECONDS_MAX = 65_504.0
 TIMES = 10
 RESOLVED_STEPS = 100
+# No step that an agent may report is as long.
+THRESHOLD_NS_MAX = 1 << 62
 PLANNED_LEAST_NS = 1800 * 10**9
 PLANNED_TIMES = 10
 # A shorter length changes no limit and exceeds none.
@@ -90,7 +92,7 @@ class StepLengths:
     def threshold_ns(self, least_seconds: float = STALL_SECONDS, ranks: int = 1) -> int:
         """The threshold in ns, for steps of `ranks` ranks together."""
         usual = self.lower_ns(99 if self.count >= RESOLVED_STEPS * ranks else 50)
-        return max(int(least_seconds * 1e9), TIMES * usual)
+        return min(max(int(least_seconds * 1e9), TIMES * usual), THRESHOLD_NS_MAX)
 
 
 @dataclass

@@ -8,11 +8,12 @@ import numpy as np
 
 from goodput.account.account import Engine, FoldSums, Restart
 from goodput.account.attempts import Run
-from goodput.account.facts import Criteria, Facts, Key
+from goodput.account.facts import Facts, Key
 from goodput.account.fold import PaidOnce
 from goodput.account.stall_threshold import PlannedLimits
 from goodput.account.states import vector
 from goodput.account.straggler import Straggler
+from goodput.columns.facts import ColumnFacts, in_columns
 from goodput.columns.finish import finishing
 from goodput.columns.fold_table import FoldTable, RowFold
 from goodput.columns.groups import ColumnGroups
@@ -25,6 +26,7 @@ class ColumnEngine(Engine):
     """Feed it with `columns.fold.fold_columns`."""
 
     folds: FoldTable  # type: ignore[assignment]
+    facts: ColumnFacts
     groups: ColumnGroups
 
     def __init__(
@@ -36,10 +38,24 @@ class ColumnEngine(Engine):
         fold_type: type[RowFold] = RowFold,
     ):
         planned = PlannedLimits() if planned is None else planned
+        facts = in_columns(run, facts)
         super().__init__(run, facts, groups_type, planned, FoldTable(planned, fold_type, len(run.attempts)))
 
-    def begin_fold(self, key: Key, criteria: Criteria) -> None:
-        self.folds.begin(key, self.run.attempts[key], criteria)
+    def _begin_folds(self, keys: list[Key]) -> None:
+        self.folds.begin(keys, [self.run.attempts[key] for key in keys])
+        self._follow(self.facts, keys)
+
+    def _follow(self, facts: ColumnFacts, keys: list[Key]) -> bool:
+        """Let the folds of these attempts follow the facts, all or, if that would change one, none."""
+        attempts, criteria = facts.attempts, facts.columns
+        assert attempts is not None and criteria is not None
+        at = attempts.rows(self.folds)
+        if len(keys) < len(at):
+            places = np.array([attempts.places[key] for key in keys], np.int64)
+            at, criteria = at[places], criteria.part(places)
+        else:
+            keys = attempts.keys
+        return self.folds.follow(at, criteria, facts.threshold_ns, lambda place: facts.criteria(keys[place]))
 
     def copy(self) -> ColumnEngine:
         return result_of(self.copying())
@@ -52,16 +68,16 @@ class ColumnEngine(Engine):
         """As `follow`, in slices. Where it is not finished the folds may have followed, which is right too."""
         if self.groups.late:
             return False
-        keys = [key for key in self.run.attempts if key in facts.bounds]
-        known = [key for key in keys if key in self.folds]
-        if known and not self.folds.follow(self.folds.rows(known), list(map(facts.criteria, known))):
+        facts, known, new = in_columns(self.run, facts), [], []
+        for key in facts.bounds:
+            (known if key in self.folds else new).append(key)
+        if known and not self._follow(facts, known):
             return False
-        yield
-        for key in keys if len(known) < len(keys) else ():
-            if key not in self.folds:
-                self.begin_fold(key, facts.criteria(key))
-                self.folds[key].final = False
         self.facts = facts
+        yield
+        if new:
+            self._begin_folds(new)
+            self.folds.final[self.folds.rows(new)] = False
         self.groups.find_members()
         yield
         return not self.groups.late

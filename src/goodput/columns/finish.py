@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from goodput.account.facts import Bound, Key
+from goodput.account.facts import Key
 from goodput.account.fold import (
     CHECKPOINT,
     COMMUNICATION,
@@ -38,11 +38,10 @@ def finishing(
     table: FoldTable = engine.folds
     keys = list(table)
     at = table.rows(keys)
-    bounds = table.of("bound", at)
-    thresholds = np.array([min(one, PLANNED_LEAST_NS) for one in table.of("threshold_ns", at)], np.int64)
-    firsts = _plain_firsts(table, at, bounds, thresholds)
+    thresholds = np.minimum(table.threshold_ns[at], PLANNED_LEAST_NS)
+    firsts = _plain_firsts(table, at, thresholds)
     yield
-    tail = _Tails(table, at, bounds)
+    tail = _Tails(table, at)
     plain = firsts & tail.are_plain(thresholds)
     if tails is not None or table.row_type is not RowFold:
         plain[:] = False  # Their times are given, or recorded.
@@ -62,14 +61,10 @@ def finishing(
     return at[has_first], compared
 
 
-def _plain_firsts(
-    table: FoldTable, at: np.ndarray, bounds: list[Bound], thresholds: np.ndarray
-) -> np.ndarray:
+def _plain_firsts(table: FoldTable, at: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
     """Attempts without a first step that is held back, or whose first step is kept whole."""
     length, end = table.first_length[at], table.first_end_ns[at]
-    from_ns, to_ns = (
-        np.array([getattr(bound, name) for bound in bounds], np.int64) for name in ("from_ns", "to_ns")
-    )
+    from_ns, to_ns = table.from_ns[at], table.to_ns[at]
     found = (table.first_count[at] == 1) & (length > 0) & (length <= thresholds)
     found &= (table.first_step[at] <= table.first_limit[at]) & (end - length >= from_ns) & (end <= to_ns)
     return found | (length == UNKNOWN)
@@ -108,11 +103,11 @@ def _as_rows(totals: list[Sequence[int]], width: int) -> np.ndarray:
 class _Tails:
     """The time of attempts after their last steps; see Fold._tail."""
 
-    def __init__(self, table: FoldTable, at: np.ndarray, bounds: list[Bound]):
-        self._table, self._at, self._bounds = table, at, bounds
+    def __init__(self, table: FoldTable, at: np.ndarray):
+        self._table, self._at = table, at
         attempts = table.of("attempt", at)
         self._began = table.last_end_ns[at]
-        self._end = np.maximum([bound.end_ns for bound in bounds], self._began)
+        self._end = np.maximum(table.end_ns[at], self._began)
         self.states = np.zeros((len(at), len(STATES)), np.int64)
         alike: dict[tuple[int, ...], list[int]] = {}
         for place, to_state in enumerate(table.of("to_state", at)):
@@ -135,14 +130,11 @@ class _Tails:
 
     def are_plain(self, thresholds: np.ndarray) -> np.ndarray:
         """Those of which all time stays in its state."""
-        table, at, bounds = self._table, self._at, self._bounds
+        table, at = self._table, self._at
         length = self._end - self._began
-        from_ns, to_ns = (
-            np.array([getattr(bound, name) for bound in bounds], np.int64) for name in ("from_ns", "to_ns")
-        )
-        died = np.array([bound.died for bound in bounds], bool)
-        found = self._fits & (self._left >= 0) & (table.steps[at] > 0) & (length <= thresholds) & ~died
-        return found & (((self._began >= from_ns) & (self._end <= to_ns)) | (length == 0))
+        found = self._fits & (self._left >= 0) & (table.steps[at] > 0) & (length <= thresholds)
+        is_within = (self._began >= table.from_ns[at]) & (self._end <= table.to_ns[at])
+        return found & ~table.died[at] & (is_within | (length == 0))
 
     def settle(self, some: np.ndarray) -> None:
         """Add those of these places."""
@@ -151,7 +143,7 @@ class _Tails:
         states[np.arange(len(some)), self._last[some]] += self._left[some]
         table.saved_ns[at] += states[:, CHECKPOINT]
         table.add_to("compute_ns", at, states[:, PRODUCTIVE])
-        running = np.array([self._bounds[place].running for place in some.tolist()], bool)
+        running = table.running[at]
         ended = ~running
         states[ended, UNATTRIBUTED] += states[ended, PRODUCTIVE]
         states[ended, PRODUCTIVE] = 0

@@ -27,7 +27,6 @@ from goodput.account.fold import (
     Fold,
     padded,
 )
-from goodput.account.resume import KEEP_ALL
 from goodput.account.stall_threshold import NOTED_NS
 from goodput.account.states import INDEX, PLANNED, STATES
 from goodput.columns.attempts import row_of
@@ -185,14 +184,8 @@ class _Steps:
         """ORDINARY for rows that can be added up, since no rule moves a part of their time, BEYOND for those of them that
         begin after their bound, OTHER for all others."""
         table, of = self.table, self.attempt
-        bounds, thresholds = (table.of(name, self.at) for name in ("bound", "threshold_ns"))
         from_ns, to_ns, threshold = (
-            np.array(one, np.int64)[of]
-            for one in (
-                [bound.from_ns for bound in bounds],
-                [bound.to_ns for bound in bounds],
-                [min(threshold, KEEP_ALL) for threshold in thresholds],
-            )
+            own[self.at][of] for own in (table.from_ns, table.to_ns, table.threshold_ns)
         )
         found = (self.count >= 1) & (self.spent >= 0) & self.fits & (self.samples < _SAMPLES_MAX)
         found &= (self.spent <= _SPENT_NS_MAX) & (self.length + self.before == self.spent)

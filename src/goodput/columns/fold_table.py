@@ -7,16 +7,16 @@ for all attempts at once takes the arrays.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from goodput.account.attempts import Attempt
-from goodput.account.facts import Criteria, Key
-from goodput.account.fold import Fold, states_of_phases
+from goodput.account.facts import Bound, Criteria, Key, Restarts
+from goodput.account.fold import Fold, states_of_all
 from goodput.account.peak_throughput import PeakThroughput
 from goodput.account.stall_threshold import PlannedLimits
 from goodput.account.states import NOTHING, STATES
@@ -26,14 +26,16 @@ from goodput.account.states import NOTHING, STATES
 INTEGERS = (
     *("limit", "number", "last_end_ns", "last_samples", "last_device_ns", "device_ns", "last_count"),
     *("left_out_steps", "steps", "clamped", "top_step", "calm_ns", "kept_steps", "lost_steps", "kept_ns"),
-    *("saved_ns", "straggler_ns", "bubble_ns", "matched_ns"),
+    *("saved_ns", "straggler_ns", "bubble_ns", "matched_ns", "threshold_ns"),
 )
 FLAGS, FLOATS = ("exhausted", "final"), ("work", "cut_work", "kept_samples")
 BY_STATE, BY_PHASE = ("kept", "rest"), ("totals", "outside", "left_out")
 OBJECTS = (
-    *("attempt", "bound", "threshold_ns", "restarts", "to_state"),
+    *("attempt", "restarts", "to_state"),
     *("samples", "compute_ns", "caused_ns", "caused_in_group_ns"),
 )
+# Of the bound.
+_BOUND = tuple(Bound.__dataclass_fields__)
 _NO_OTHERS = array("I"), array("I")
 RARE: dict[str, Any] = {
     "lost_by": {},
@@ -47,13 +49,35 @@ _FIRST = ("first_step", "first_count", "first_end_ns", "first_length", "first_sa
 _PEAK = ("steps", "samples", "ns", "last_samples", "last_ns")
 UNKNOWN = -1
 _WHOLE_MAX = 1 << 62
-_MADE = ("ending", "_first", "_usual", "throughput")
+_MADE = ("bound", "ending", "_first", "_usual", "throughput")
 # Of a fold, but for what all folds of a table share.
 _ATTRIBUTES = (*INTEGERS, *FLAGS, *FLOATS, *OBJECTS, *BY_STATE, *BY_PHASE, *RARE, *_MADE)
 _ARRAYS = (
-    *(*INTEGERS, *FLAGS, *FLOATS, *BY_STATE, *BY_PHASE, *_FIRST),
+    *(*INTEGERS, *FLAGS, *FLOATS, *BY_STATE, *BY_PHASE, *_FIRST, *_BOUND),
     *("first_inside", "usual", "peak", "peak_best"),
 )
+
+
+class CriteriaColumns(NamedTuple):
+    """What decides on attempts' steps, as Facts.criteria, by attempt; the first six are those of Bound."""
+
+    from_ns: np.ndarray
+    to_ns: np.ndarray
+    end_ns: np.ndarray
+    died: np.ndarray
+    running: np.ndarray
+    first: np.ndarray
+    limit: np.ndarray
+    restarts: Sequence[Restarts]
+
+    def part(self, places: np.ndarray) -> CriteriaColumns:
+        """Those of some attempts."""
+        arrays = {name: getattr(self, name)[places] for name in self._fields[:-1]}
+        return self._replace(**arrays, restarts=[self.restarts[at] for at in places.tolist()])
+
+    def bound(self, at: int) -> Bound:
+        """The bound of one attempt."""
+        return Bound(*(one.item(at) for one in self[:6]))
 
 
 class FoldTable(MutableMapping[Key, "RowFold"]):
@@ -81,6 +105,13 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
     bubble_ns: np.ndarray
     matched_ns: np.ndarray
     limit: np.ndarray
+    threshold_ns: np.ndarray
+    from_ns: np.ndarray  # this and the next five are those of account.facts.Bound
+    to_ns: np.ndarray
+    end_ns: np.ndarray
+    died: np.ndarray
+    running: np.ndarray
+    first: np.ndarray
     clamped: np.ndarray
     exhausted: np.ndarray
     final: np.ndarray
@@ -120,25 +151,28 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
                 "peak": (len(_PEAK),),
                 "peak_best": (2,),
             }.get(name, ())
-            kind = bool if name in FLAGS else float if name in FLOATS else np.int64
+            kind = bool if name in (*FLAGS, "died", "running", "first") else float if name in FLOATS else np.int64
             setattr(self, name, np.zeros((rows, *wide), kind))
         self.objects: dict[str, list[Any]] = {name: [] for name in (*OBJECTS, "first_restarts")}
         self.rare: dict[str, dict[int, Any]] = {name: {} for name in RARE}
         self.attributes: dict[int, dict[str, Any]] = {}  # those that a row type keeps beside the arrays
         self.odd_peaks: dict[int, PeakThroughput] = {}  # those whose numbers are no integers
 
-    def begin(self, key: Key, attempt: Attempt, criteria: Criteria) -> None:
-        """Add the fold of an attempt, as Fold begins it. A row that was never used is all zero."""
-        at, to_state = self.add(key).at, states_of_phases(attempt)
-        self.last_end_ns[at], self.last_count[at] = attempt.start_ns, 1
-        self.top_step[at], self.final[at] = -1, True
-        self.first_length[at] = self.usual[at] = self.peak_best[at] = UNKNOWN
-        bound, self.limit[at], threshold_ns, restarts = criteria
-        self.widen(len(to_state))
-        numbers = dict.fromkeys(("samples", "compute_ns", "caused_ns", "caused_in_group_ns"), 0)
-        given = {"attempt": attempt, "bound": bound, "threshold_ns": threshold_ns, "restarts": restarts}
-        for name, value in (given | numbers | {"to_state": to_state}).items():
-            self.objects[name][at] = value
+    def begin(self, keys: Sequence[Key], attempts: Sequence[Attempt]) -> None:
+        """Add the folds of attempts, as Fold begins them; `follow` must be called next. A row that was never used is all
+        zero."""
+        begin = self.used
+        for key in keys:
+            self.add(key)
+        rows = slice(begin, self.used)
+        self.last_end_ns[rows], self.last_count[rows] = [one.start_ns for one in attempts], 1
+        self.top_step[rows], self.final[rows] = -1, True
+        for unknown in (self.first_length, self.usual, self.peak_best):
+            unknown[rows] = UNKNOWN
+        for name in ("samples", "compute_ns", "caused_ns", "caused_in_group_ns"):
+            self.objects[name][rows] = [0] * len(attempts)
+        self.objects["attempt"][rows] = attempts
+        self.objects["to_state"][rows] = states_of_all(attempts)
 
     def add(self, key: Key) -> RowFold:
         """A fold whose attributes are to be set."""
@@ -178,33 +212,35 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
         for one, number in zip(at[some].tolist(), more[some].tolist(), strict=True):
             numbers[one] += number
 
-    def follow(self, at: np.ndarray, criteria: Sequence[Criteria]) -> bool:
-        """Fold.fits and Fold.follow of these rows; False where one does not fit, and then none follows."""
-        bounds, limits, thresholds, restarts = map(list, zip(*criteria, strict=True))
-        before, states = self.of("bound", at), self.of("to_state", at)
-        now = list(map(states_of_phases, self.of("attempt", at)))
-        limit = np.array(limits, np.int64)
-        is_plain = (limit == self.limit[at]) | (np.minimum(limit, self.limit[at]) >= self.top_step[at])
-        is_plain &= (self.top_step[at] <= self.limit[at]) & (self.calm_ns[at] <= min(thresholds))
-        for name in ("from_ns", "first"):
-            is_plain &= np.array([getattr(one, name) for one in bounds]) == np.array(
-                [getattr(one, name) for one in before]
-            )
-        is_plain &= self.last_end_ns[at] <= np.array([one.to_ns for one in bounds])
-        is_plain &= np.array([one is other for one, other in zip(now, states, strict=True)])
+    def follow(
+        self, at: np.ndarray, criteria: CriteriaColumns, threshold_ns: int, exact: Callable[[int], Criteria]
+    ) -> bool:
+        """Fold.fits and Fold.follow of these rows; False where one does not fit, and then none follows.
+
+        `exact` has the criteria of one of them by its place.
+        """
+        states, now = self.of("to_state", at), states_of_all(self.of("attempt", at))
+        top, limit, before = self.top_step[at], criteria.limit, self.limit[at]
+        is_plain = (limit == before) | (np.minimum(limit, before) >= top)
+        is_plain &= (top <= before) & (self.calm_ns[at] <= threshold_ns)
+        is_plain &= (criteria.from_ns == self.from_ns[at]) & (criteria.first == self.first[at])
+        is_plain &= self.last_end_ns[at] <= criteria.to_ns
+        if now != states:
+            is_plain &= np.array([one is other for one, other in zip(now, states, strict=True)])
         for rare in (self.rare["stall_ns"], self.rare["_judged"]):
             if rare:
                 is_plain &= ~np.isin(at, list(rare))
         others = np.flatnonzero(~is_plain & (self.steps[at] > 0)).tolist()
-        if not all(self.row(int(at[place])).fits(*criteria[place]) for place in others):
+        if not all(self.row(int(at[place])).fits(*exact(place)) for place in others):
             return False
-        self.limit[at] = limit
-        given = {"bound": bounds, "threshold_ns": thresholds, "restarts": restarts, "to_state": now}
-        for name, values in given.items():
+        self.limit[at], self.threshold_ns[at] = limit, threshold_ns
+        for name in _BOUND:
+            getattr(self, name)[at] = getattr(criteria, name)
+        for name, values in (("restarts", criteria.restarts), ("to_state", now)):
             objects = self.objects[name]
             for one, value in zip(at.tolist(), values, strict=True):
                 objects[one] = value
-        self.widen(max(map(len, now)))
+        self.widen(max(map(len, now), default=0))
         return True
 
     def __getitem__(self, key: Key) -> RowFold:
@@ -333,6 +369,16 @@ class RowFold(Fold):
         self.table.planned = planned
 
     @property
+    def bound(self) -> Bound:
+        """A copy: it counts once it is set again."""
+        return Bound(*(getattr(self.table, name).item(self.at) for name in _BOUND))
+
+    @bound.setter
+    def bound(self, bound: Bound) -> None:
+        for name in _BOUND:
+            getattr(self.table, name)[self.at] = getattr(bound, name)
+
+    @property
     def ending(self) -> list[int]:
         return NOTHING if self.table.ending is None else self.table.ending[self.at].tolist()
 
@@ -366,7 +412,7 @@ class RowFold(Fold):
     def held_back(self) -> tuple[int, int]:
         table, at = self.table, self.at
         length = table.first_length.item(at)
-        if length == UNKNOWN or table.first_end_ns.item(at) - bool(length) < self.bound.from_ns:
+        if length == UNKNOWN or table.first_end_ns.item(at) - bool(length) < table.from_ns.item(at):
             return (-1, 0)
         return table.first_step.item(at), table.first_count.item(at)
 

@@ -244,8 +244,7 @@ class ColumnGroups(Groups):
         at = at[(table.first_length[at] != UNKNOWN) & (low <= first) & (first <= high)]
         if not len(at):
             return set()
-        from_ns = np.array([bound.from_ns for bound in table.of("bound", at)], np.int64)
-        held = at[table.first_end_ns[at] - (table.first_length[at] != 0) >= from_ns]
+        held = at[table.first_end_ns[at] - (table.first_length[at] != 0) >= table.from_ns[at]]
         pairs = np.unique(np.stack((table.first_step[held], table.first_count[held])), axis=1)
         return set(zip(*pairs.tolist(), strict=True))
 

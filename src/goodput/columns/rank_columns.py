@@ -215,8 +215,7 @@ class _Sums:
 
     def with_gaps(self, facts: Facts) -> list[int]:
         """The places of ranks that may be expected while they have no attempt."""
-        of = self.table.of("bound", self.at)
-        bounds = np.array([(one.from_ns, one.to_ns) for one in of], np.int64).reshape(-1, 2)
+        bounds = np.stack((self.table.from_ns[self.at], self.table.to_ns[self.at]), axis=1)
         alone = self._summed(np.ones(len(self.at), np.int64)) == 1
         only = np.zeros((len(self.own), 2), np.int64)
         only[self.of] = bounds

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
-
 import numpy as np
 
 from goodput.account.facts import Key
@@ -15,26 +12,10 @@ from goodput.account.states import INDEX
 from goodput.account.straggler import Straggler, Unit, add_caused, end_onsets
 from goodput.columns.fold_table import UNKNOWN, FoldTable
 from goodput.columns.groups import ColumnGroups
+from goodput.columns.run_columns import Rows
 from goodput.slices import Slices
 
 _STRAGGLER, _BUBBLE = INDEX["straggler"], INDEX["bubble"]
-V = TypeVar("V")
-
-
-class Rows(Mapping[Key, V]):
-    """What attempts have, made of a row of arrays when it is asked for."""
-
-    def __init__(self, places: Mapping[Key, int], make: Callable[[int], V]):
-        self._places, self._make = places, make
-
-    def __getitem__(self, key: Key) -> V:
-        return self._make(self._places[key])
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
 
 
 def phase_times(table: FoldTable) -> Rows[PhaseTimes]:

@@ -12,7 +12,6 @@ from typing import Protocol
 
 import numpy as np
 
-from goodput.account.facts import Bound, Facts
 from goodput.columns.engine import ColumnEngine
 from goodput.columns.fold import counted, latest
 
@@ -34,11 +33,6 @@ class RowsBySide(Protocol):
     def first(self, counts: np.ndarray) -> np.ndarray: ...
 
 
-def is_going(bound: Bound, facts: Facts) -> bool:
-    """Whether an attempt may make more steps and its reports reach the end of the account."""
-    return bound.running and bound.end_ns >= facts.end_ns
-
-
 def completed_by_all(
     engine: ColumnEngine, at: np.ndarray, rows: RowsBySide, within: np.ndarray
 ) -> np.ndarray:
@@ -49,7 +43,8 @@ def completed_by_all(
     table, facts, groups = engine.folds, engine.facts, engine.groups
     members = groups.rows_of_members()
     going = np.zeros(table.used, bool)
-    going[members] = [is_going(bound, facts) for bound in table.of("bound", members)]
+    # They may make more steps, and their reports reach the end of the account.
+    going[members] = table.running[members] & (table.end_ns[members] >= facts.end_ns)
     members = members[going[members]]
     group, compared = groups.places(members), groups.places(at)
     enough = np.bincount(group, minlength=groups.count()) > 1

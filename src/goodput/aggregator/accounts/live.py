@@ -13,14 +13,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from goodput.account import Account, Run
-from goodput.account.facts import Facts, Key, gathering
+from goodput.account.facts import Facts, Key
 from goodput.account.slow_ranks.comparable import ComparableSums
 from goodput.account.stall_threshold import StepLengths
 from goodput.aggregator.accounts.common_steps import completed_by_all
 from goodput.columns.attempts import ColumnAttempt, rows_after
 from goodput.columns.engine import ColumnEngine
+from goodput.columns.facts import ColumnFacts, gathering
 from goodput.columns.fold import Batch, counted, folding_batches, latest, portions
 from goodput.columns.lengths import add_columns
+from goodput.columns.run_columns import RunColumns
 from goodput.columns.stragglers import comparable_sums
 from goodput.slices import Slices, result_of
 from goodput.wire.step_blocks import END, NUMBER, START, STEP
@@ -82,6 +84,7 @@ class IncrementalAccount:
         self.run = run
         self._stall_seconds, self._stale_seconds = stall_seconds, stale_seconds
         self._engine: ColumnEngine | None = None
+        self._columns: RunColumns | None = None
         self._late = 0
         self._is_computing = False
         self._behind_since_ns: int | None = None
@@ -106,6 +109,8 @@ class IncrementalAccount:
             # An engine from the ledger has none until it follows some.
             if self._engine is not None and hasattr(self._engine, "facts"):
                 self._engine.facts = self._engine.facts.without_attempts()
+            if self._columns is not None:
+                self._columns.forget_places()
         return self.last
 
     def _computing(self, now_ns: int) -> Slices[Account]:
@@ -144,7 +149,7 @@ class IncrementalAccount:
         self.begin(engine, self._lengths, late=late)
         return (yield from self._folded(engine, facts, rows))
 
-    def _folded(self, engine: ColumnEngine, facts: Facts, rows: NewRows) -> Slices[ColumnEngine]:
+    def _folded(self, engine: ColumnEngine, facts: ColumnFacts, rows: NewRows) -> Slices[ColumnEngine]:
         """A copy of the engine with all these rows, including those whose result may still change."""
         rest = yield from self._advance(engine, facts, rows)
         engine = yield from engine.copying()
@@ -218,33 +223,41 @@ class IncrementalAccount:
     def _rows_late(self) -> int:
         return sum(attempt.late for attempt in self.run.attempts.values())
 
-    def _facts(self, now_ns: int) -> Slices[tuple[Facts, NewRows]]:
+    def _facts(self, now_ns: int) -> Slices[tuple[ColumnFacts, NewRows]]:
         """The facts, and of each attempt the rows that are not folded yet and that the facts know of."""
-        lengths = self._lengths.copy()
-        folded = {} if self._engine is None else self._engine.folds.numbers()
+        if self._columns is None or len(self._columns) != len(self.run.attempts):
+            self._columns = RunColumns(self.run)
+        lengths, columns = self._lengths.copy(), self._columns
+        numbers = np.zeros(len(columns), np.int64)
+        if self._engine is not None:
+            at = columns.rows(self._engine.folds)
+            numbers = np.where(at < 0, 0, self._engine.folds.number[at])
+        tops = np.array([attempt.top_number for attempt in columns.attempts], np.int64)
         batches: list[Batch] = []
         after: list[int] = []
-        for wanted in _alike(self.run, folded):
+        for wanted in _alike(columns, tops, numbers):
             yield
-            attempts = [(attempt, number) for _, attempt, number in wanted]
-            values, counts = rows_after(attempts, len(attempts[0][0].phases))
-            batches.append(Batch([key for key, *_ in wanted], values, counts))
-            after += [number for _, number in attempts]
+            keys, begun = list(map(columns.keys.__getitem__, wanted.tolist())), numbers[wanted].tolist()
+            some = list(zip(map(self._attempt, keys), begun, strict=True))
+            values, counts = rows_after(some, len(some[0][0].phases))
+            batches.append(Batch(keys, values, counts))
+            after += begun
         rows = NewRows(batches)
         yield
         if rows.keys:
             add_columns(lengths, (rows.number, rows.start, rows.end), rows.counts, np.array(after))
         yield
         threshold_ns = lengths.threshold_ns(self._stall_seconds, self.run.stepping())
-        facts = yield from gathering(self.run, now_ns, threshold_ns, self._stale_seconds, known_only=True)
+        facts = yield from gathering(columns, now_ns, threshold_ns, self._stale_seconds)
         return facts, rows
 
     def _trimmed(self) -> bool:
         return any(attempt.trimmed for attempt in self.run.attempts.values())
 
-    def _advance(self, engine: ColumnEngine, facts: Facts, rows: NewRows) -> Slices[list[Batch]]:
+    def _advance(self, engine: ColumnEngine, facts: ColumnFacts, rows: NewRows) -> Slices[list[Batch]]:
         """Fold rows whose result only a new fact can change, and drop them; returns the others."""
-        table, ordered = engine.folds, _in_order(facts)
+        table, attempts = engine.folds, facts.attempts
+        assert attempts is not None
         at = table.rows(rows.keys)
         within = self._within_bounds(engine, at, rows)
         yield
@@ -258,54 +271,40 @@ class IncrementalAccount:
             add_columns(self._lengths, columns, counts[some], table.number[at[some]])
         yield from _whole(folding_batches(engine, parts))
         is_finished = facts.status == "finished"
-        most = min(FINISHED_ROWS_MAX * len(ordered), ROWS_MAX) if is_finished else ROWS_MAX
+        most = min(FINISHED_ROWS_MAX * len(attempts), ROWS_MAX) if is_finished else ROWS_MAX
         # No more are in memory, but for those that were put back.
-        untrimmed = sum([attempt.top_number - attempt.trimmed for _, attempt in ordered])
+        untrimmed = sum([attempt.top_number - attempt.trimmed for attempt in attempts.attempts])
         is_trimming = untrimmed > most and kept_rows(self.run) > most
         # The other ranks' steps do not wait for one that ended or is behind in its reports.
-        at = table.rows([key for key, _ in ordered])
-        is_over = [not one.running or one.end_ns < facts.end_ns for one in table.of("bound", at)]
-        tops = np.array([attempt.top_number for _, attempt in ordered], np.int64)
-        table.exhausted[at] = np.array(is_over, bool) & (table.number[at] >= tops)
+        at = attempts.rows(table)
+        is_over = ~table.running[at] | (table.end_ns[at] < facts.end_ns)
+        tops = np.array([attempt.top_number for attempt in attempts.attempts], np.int64)
+        table.exhausted[at] = is_over & (table.number[at] >= tops)
         yield
         if is_trimming:
-            for number, (_, attempt) in zip(table.number[at].tolist(), ordered, strict=True):
-                attempt.trim(number)
+            for number, key in zip(table.number[at].tolist(), attempts.keys, strict=True):
+                self._attempt(key).trim(number)
         return rest
 
     def _within_bounds(self, engine: ColumnEngine, at: np.ndarray, rows: NewRows) -> np.ndarray:
         """How many of each attempt's rows end within its bound; after a clock was set back a process may start later than
         its first rows."""
-        to_ns = np.array([engine.facts.bounds[key].to_ns for key in rows.keys], np.int64)
         end = latest(rows.end, rows.begins, engine.folds.last_end_ns[at])
-        return counted(end <= rows.of_attempt(to_ns), rows.begins)
+        return counted(end <= rows.of_attempt(engine.folds.to_ns[at]), rows.begins)
 
 
-def _alike(run: Run, folded: dict[Key, int]) -> Iterator[list[tuple[Key, ColumnAttempt, int]]]:
-    """Attempts with rows that are not folded yet, some of different ranks with as many phases at a time, and the number
-    of the last row that was; those of a rank in the order of their starts."""
-    new = []
-    for key, attempt in run.attempts.items():
-        number = folded.get(key, 0)
-        if attempt.top_number > number and isinstance(attempt, ColumnAttempt):
-            new.append((key, attempt, number))
-    while new:
-        first: dict[int, tuple[Key, ColumnAttempt, int]] = {}
-        for one in new:
-            before = first.get(one[0][0])
-            if before is None or _start_of(one) < _start_of(before):
-                first[one[0][0]] = one
-        by_width: dict[int, list[tuple[Key, ColumnAttempt, int]]] = {}
-        for one in first.values():
-            by_width.setdefault(len(one[1].phases), []).append(one)
-        for own in by_width.values():
-            for some in portions([one.top_number - number for _, one, number in own]):
+def _alike(attempts: RunColumns, tops: np.ndarray, numbers: np.ndarray) -> Iterator[np.ndarray]:
+    """Places of attempts with rows beyond these numbers, some of different ranks with as many phases at a time; those of a
+    rank in the order of their starts."""
+    new = np.flatnonzero(tops > numbers)
+    widths = np.array([len(attempts.attempts[at].phases) for at in new.tolist()], np.int64)
+    while len(new):
+        is_first = np.append(True, np.diff(attempts.of[new]) != 0)
+        for width in np.unique(widths[is_first]).tolist():
+            own = new[is_first & (widths == width)]
+            for some in portions((tops - numbers)[own].tolist()):
                 yield own[some.start : some.stop]
-        new = [one for one in new if first[one[0][0]] is not one] if len(first) < len(new) else []
-
-
-def _start_of(one: tuple[Key, ColumnAttempt, int]) -> tuple[int, int]:
-    return one[1].start_ns, one[1].attempt
+        new, widths = new[~is_first], widths[~is_first]
 
 
 def _whole(slices: Slices[None]) -> Slices[None]:
@@ -321,12 +320,3 @@ def kept_rows(run: Run) -> int:
     """How many rows of a run are in memory."""
     columns = [one for one in run.attempts.values() if isinstance(one, ColumnAttempt)]
     return sum([one.kept_rows() for one in columns])
-
-
-def _in_order(facts: Facts) -> list[tuple[Key, ColumnAttempt]]:
-    """Each rank's attempts in the order of their starts, since earlier ones set limits for later ones."""
-    attempts = [attempt for own in facts.by_rank.values() for attempt in own]
-    # Bounds are in the same order. What waits has its keys, so these are not made anew.
-    return [
-        (key, one) for key, one in zip(facts.bounds, attempts, strict=True) if isinstance(one, ColumnAttempt)
-    ]
