@@ -9,6 +9,7 @@ import pytest
 from support.account.account_history import Process
 
 from goodput.columns.attempts import ColumnAttempt, columns_of, rows_after
+from goodput.wire import compiled
 from goodput.wire.packed_rows import PackedRows, pack
 from goodput.wire.step_blocks import NUMBER
 from goodput.wire.step_columns import encode
@@ -40,9 +41,10 @@ class Pair:
         number = rng.randrange(-1, 62)
         want = plain.after(number)
         assert len(want) == 8 + 2 * len(PHASES)
-        found, counts = rows_after([(packed, number)], len(PHASES))
+        found, counts, used = rows_after([(packed, number)], len(PHASES))
         assert np.array_equal(packed.after(number), want) and np.array_equal(found, want)
         assert counts.tolist() == [want.shape[1]]
+        assert not found[~used].any()
         # Both are without their parts when they are compared.
         assert packed == plain and packed.trimmed == plain.trimmed
 
@@ -55,6 +57,15 @@ class Pair:
             attempt.put_back(ROWS[:, low:high])
 
 
+@pytest.fixture(params=["compiled", "in Python"])
+def _decoding(request, monkeypatch):
+    if request.param == "in Python":
+        monkeypatch.setattr(compiled, "steps", None)
+    elif compiled.steps is None:
+        pytest.skip("no compiler was there")
+
+
+@pytest.mark.usefixtures("_decoding")
 @pytest.mark.parametrize("seed", range(40))
 def test_packed_rows_behave_as_columns(seed):
     rng, pair = random.Random(seed), Pair()
@@ -74,6 +85,7 @@ def test_packed_rows_behave_as_columns(seed):
         pair.check(rng)
 
 
+@pytest.mark.usefixtures("_decoding")
 def test_rows_of_many_attempts_are_those_of_each():
     rng, pairs = random.Random(1), [Pair() for _ in range(30)]
     for pair in pairs:
@@ -84,8 +96,8 @@ def test_rows_of_many_attempts_are_those_of_each():
     pairs[3].add(50, 55)  # after a gap, as columns
     attempts = [(pair.both[at % 5 == 0], rng.randrange(10)) for at, pair in enumerate(pairs)]
     for some in (attempts, [one for at, one in enumerate(attempts) if at != 3 and at % 5]):
-        found, counts = rows_after(some, len(PHASES))
-        assert found.shape[1] == counts.sum() > 80
+        found, counts, used = rows_after(some, len(PHASES))
+        assert found.shape[1] == counts.sum() > 80 and not found[~used].any()
         for (attempt, number), rows in zip(
             some, np.split(found, np.cumsum(counts)[:-1], axis=1), strict=True
         ):
@@ -98,3 +110,24 @@ def test_packed_rows_take_a_fraction_of_columns():
     packed, plain = (attempt.parts[0] for attempt in pair.both)
     assert isinstance(packed, PackedRows) and len(packed.block) < plain.nbytes / 3
     assert pair.both[1].after(0)[NUMBER].tolist() == list(range(1, 11))
+
+
+@pytest.mark.skipif(compiled.steps is None, reason="no compiler was there")
+def test_hostile_packed_rows_are_refused():
+    """Nothing is read beyond a block, and nothing written that was not asked for."""
+    values = ROWS[:, :10]
+    block, width = pack(encode(values)), len(PHASES)
+    height = 8 + 2 * width
+    for wrong in (b"", block[:-1], block + b"x", b"\xff" * 40):
+        with pytest.raises(ValueError, match="packed"):
+            compiled.steps.rows_after([([PackedRows(wrong, width, 1, 10)], 0)], height)
+    with pytest.raises(ValueError, match="packed"):
+        compiled.steps.rows_after([([PackedRows(block, width, 1, 11)], 0)], height)
+    for first, last in ((0, 10), (5, 4), (1 << 70, 1 << 71), (1, (1 << 63) - 1)):
+        assert compiled.steps.rows_after([([PackedRows(block, width, first, last)], 0)], height) is None
+    assert compiled.steps.rows_after([([values], 0)], height) is None
+    with pytest.raises(TypeError):
+        compiled.steps.rows_after([[[], 0]], height)
+    found, counts, _ = compiled.steps.rows_after([([PackedRows(block, width, 4, 10)], 6), ([], 0)], height)
+    assert np.array_equal(np.frombuffer(found, np.int64).reshape(height, -1)[: len(values)], values[:, 6:])
+    assert np.frombuffer(counts, np.int64).tolist() == [4, 0]

@@ -27,7 +27,9 @@ def random_attempt(rng: random.Random, rank: int, number: int, start_ns: int) ->
         one.first_step = rng.randrange(20)
         one.rows_end_ns = start_ns + rng.randrange(250) * S
     if rng.random() < 0.3:
-        one.alive, one.ended = rng.choice([(False, ""), (False, "finished"), (True, "failed"), (True, "resumed")])
+        one.alive, one.ended = rng.choice(
+            [(False, ""), (False, "finished"), (True, "failed"), (True, "resumed")]
+        )
         one.end_ns = rng.choice([0, start_ns + rng.randrange(200) * S])
     if rng.random() < 0.03:
         one.end_mark = EndMark(rng.choice(["failed", ABANDONED]), rng.choice([0, one.last_ns]), 1 << 60)

@@ -12,6 +12,7 @@ import numpy as np
 
 from goodput.account.attempts import HOLES_MAX, Attempt, Row
 from goodput.account.fold import padded
+from goodput.wire import compiled
 from goodput.wire.packed_rows import PackedRows, unpacked
 from goodput.wire.step_blocks import END, NUMBER, STEP, TOTALS
 from goodput.wire.step_columns import in_order, widened
@@ -120,11 +121,25 @@ class ColumnAttempt(Attempt):
         return [row for part in self._arrays() for row in rows_of(part)]
 
 
-def rows_after(wanted: Sequence[tuple[ColumnAttempt, int]], width: int) -> tuple[np.ndarray, np.ndarray]:
-    """The rows in memory of attempts of `width` phases beyond a number, side by side, and how many each has.
+def rows_after(
+    wanted: Sequence[tuple[ColumnAttempt, int]], width: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The rows in memory of attempts of `width` phases beyond a number, side by side, how many each has, and which columns
+    may have other values than 0.
 
-    The packed ones of all are unpacked together.
+    The packed ones of all are unpacked together, compiled 1 us an attempt with ten new rows and else 4.
     """
+    height = TOTALS + 2 * width
+    if compiled.steps is not None:
+        packed = compiled.steps.rows_after([(attempt.parts, number) for attempt, number in wanted], height)
+        if packed is not None:
+            values, counts = (np.frombuffer(one, np.int64) for one in packed[:2])
+            return values.reshape(height, -1), counts, (packed[2] >> np.arange(height) & 1).astype(bool)
+    values, counts = _rows_after(wanted, width)
+    return values, counts, values.any(axis=1)
+
+
+def _rows_after(wanted: Sequence[tuple[ColumnAttempt, int]], width: int) -> tuple[np.ndarray, np.ndarray]:
     parts = [attempt.parts_after(number) for attempt, number in wanted]
     packed = [part for own in parts for part in own if isinstance(part, PackedRows)]
     sizes = list(map(len, parts))

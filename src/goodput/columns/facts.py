@@ -60,7 +60,9 @@ class _Moments:
     def __init__(self, attempts: RunColumns, values: list[tuple]):
         kinds = [bool, None, None, None, None, None, np.int64, *[np.int64] * len(_TIMES)]
         columns = columns_of(values, kinds)
-        self.alive, self.ended, self.end_marks, self.phases, self.workers, submits, self.world_size = columns[:7]
+        self.alive, self.ended, self.end_marks, self.phases, self.workers, submits, self.world_size = columns[
+            :7
+        ]
         last, self.rows_end, seen, received, end = columns[7:]
         self.start, self.submits = attempts.start_ns, [time for time in submits if time is not None]
         self.is_over = ~self.alive | np.array([bool(one) for one in self.ended], bool)

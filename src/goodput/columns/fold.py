@@ -37,7 +37,7 @@ from goodput.slices import Slices, result_of
 from goodput.wire.step_blocks import DEVICE, END, NUMBER, SAMPLES, STEP, TOTALS
 
 # Rows and attempts that are folded together, so that memory and the time until the next slice stay bounded.
-ROWS_AT_ONCE, ATTEMPTS_AT_ONCE = 4096, 192
+ROWS_AT_ONCE, ATTEMPTS_AT_ONCE = 4096, 384
 # Where an attempt has so many pieces it is cheaper to fold them outside of the table.
 LENT_PIECES = 6
 # A row with more samples, or of more time, is folded alone, so that no sum of ROWS_AT_ONCE rows can leave int64.
@@ -75,11 +75,13 @@ def folding_columns(engine, parts: Mapping[Key, np.ndarray]) -> Slices[None]:
 
 
 class Batch(NamedTuple):
-    """Rows of several attempts, each of another rank, side by side: (columns, rows), with the number of rows of each."""
+    """Rows of several attempts, each of another rank, side by side: (columns, rows), with the number of rows of each, and
+    which columns may have other values than 0."""
 
     keys: list[Key]
     values: np.ndarray
     counts: np.ndarray
+    used: np.ndarray
 
     def part(self, chosen: np.ndarray) -> Batch:
         """Some of its rows, of the attempts that have any of them."""
@@ -89,7 +91,7 @@ class Batch(NamedTuple):
             np.repeat(np.arange(len(self.keys)), self.counts)[chosen], minlength=len(self.keys)
         )
         keys = [key for key, count in zip(self.keys, counts.tolist(), strict=True) if count]
-        return Batch(keys, self.values[:, chosen], counts[counts > 0])
+        return Batch(keys, self.values[:, chosen], counts[counts > 0], self.used)
 
 
 def folding_batches(engine, batches: Iterable[Batch]) -> Slices[None]:
@@ -115,7 +117,7 @@ def _in_portions(batch: Batch) -> Iterator[Batch]:
         return
     for at in range(0, batch.values.shape[1], ROWS_AT_ONCE):
         values = batch.values[:, at : at + ROWS_AT_ONCE]
-        yield Batch(batch.keys, values, np.array([values.shape[1]]))
+        yield Batch(batch.keys, values, np.array([values.shape[1]]), batch.used)
 
 
 def portions(counts: Sequence[int]) -> Iterator[range]:
@@ -136,7 +138,7 @@ def _batches(keys: list[Key], parts: Mapping[Key, np.ndarray]) -> Iterator[Batch
         own = keys[some.start : some.stop]
         values = [parts[key] for key in own]
         joined = values[0] if len(values) == 1 else np.concatenate(values, axis=1)
-        yield Batch(own, joined, np.array(counts[some.start : some.stop]))
+        yield Batch(own, joined, np.array(counts[some.start : some.stop]), joined.any(axis=1))
 
 
 class _Steps:
@@ -150,30 +152,41 @@ class _Steps:
         self.values = batch.values
         self.begins = np.append(0, np.cumsum(batch.counts))
         self.attempt = np.repeat(np.arange(len(at)), batch.counts)
-        firsts, width = self.begins[:-1], (len(self.values) - TOTALS) // 2
-        before = np.zeros_like(self.values)
-        before[:, 1:] = self.values[:, :-1]
-        before[:, firsts] = _last_rows(table, at, width)
+        self._firsts, width = self.begins[:-1], (len(self.values) - TOTALS) // 2
+        self._last = _last_rows(table, at, width)
         self.end = latest(self.values[END], self.begins, table.last_end_ns[at])
         self.began = np.empty_like(self.end)
         self.began[1:] = self.end[:-1]
-        self.began[firsts] = table.last_end_ns[at]
+        self.began[self._firsts] = table.last_end_ns[at]
         self.spent = self.values[END] - self.began
-        grown = self.values - before
-        self.count, self.device = grown[NUMBER], grown[DEVICE]
-        self.samples = np.maximum(grown[SAMPLES], 0)
-        self._charge(grown, to_state[:width])
+        self.count, samples, self.device = self._grown(np.array([NUMBER, SAMPLES, DEVICE]))
+        self.samples = np.maximum(samples, 0)
+        self._charge(batch.used | self._last.any(axis=1), to_state[:width])
 
-    def _charge(self, grown: np.ndarray, to_state: Sequence[int]) -> None:
-        """Time by state within the step and before it: (states, rows), for the states that occur."""
-        outside, inside = grown[_OUTSIDE::2], grown[TOTALS::2] - grown[_OUTSIDE::2]
+    def _grown(self, columns: np.ndarray) -> np.ndarray:
+        """By how much these columns are above those of the row before."""
+        values = self.values[columns]
+        found = np.empty_like(values)
+        np.subtract(values[:, 1:], values[:, :-1], out=found[:, 1:])
+        found[:, self._firsts] = values[:, self._firsts] - self._last[columns]
+        return found
+
+    def _charge(self, used: np.ndarray, to_state: Sequence[int]) -> None:
+        """Time by state within the step and before it, (rows) for the states that occur; `used` are columns that may have
+        any."""
+        has_outside = used[_OUTSIDE::2]
+        phases = np.flatnonzero(used[TOTALS::2] | has_outside)
+        has_outside = has_outside[phases]
+        inside, outside = self._grown(TOTALS + 2 * phases), self._grown(_OUTSIDE + 2 * phases[has_outside])
+        inside[has_outside] -= outside
         # With every phase within the time that passed, which `kinds` bounds, no sum can leave int64.
-        self.fits = np.ones(grown.shape[1], bool)
+        self.fits = np.ones(self.values.shape[1], bool)
         for part in (*inside, *outside):
             self.fits &= (part >= 0) & (part <= self.spent)
-        self.inside = _by_state(inside, to_state)
-        self.gap = _by_state(outside, to_state)
-        zero = np.zeros(grown.shape[1], np.int64)
+        states = [to_state[at] for at in phases.tolist() if at < len(to_state)]
+        self.inside = _by_state(inside, states)
+        self.gap = _by_state(outside, [state for state, has in zip(states, has_outside, strict=False) if has])
+        zero = np.zeros(self.values.shape[1], np.int64)
         self.zero = zero
         self.length = sum(self.inside.values(), zero)
         self.before = sum(self.gap.values(), zero)

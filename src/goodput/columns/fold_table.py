@@ -151,7 +151,13 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
                 "peak": (len(_PEAK),),
                 "peak_best": (2,),
             }.get(name, ())
-            kind = bool if name in (*FLAGS, "died", "running", "first") else float if name in FLOATS else np.int64
+            kind = (
+                bool
+                if name in (*FLAGS, "died", "running", "first")
+                else float
+                if name in FLOATS
+                else np.int64
+            )
             setattr(self, name, np.zeros((rows, *wide), kind))
         self.objects: dict[str, list[Any]] = {name: [] for name in (*OBJECTS, "first_restarts")}
         self.rare: dict[str, dict[int, Any]] = {name: {} for name in RARE}

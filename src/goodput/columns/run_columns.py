@@ -16,7 +16,6 @@ import numpy as np
 
 from goodput.account.attempts import Attempt, Run
 from goodput.account.facts import Key
-from goodput.account.fold import states_of_phases
 from goodput.columns.fold_table import FoldTable
 from goodput.slices import Slices
 

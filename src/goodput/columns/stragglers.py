@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from goodput.account.facts import Key
 from goodput.account.fold import COMMUNICATION
 from goodput.account.slow_ranks.comparable import ComparableSums
 from goodput.account.slow_ranks.slow_phase import NOT_OWN, PhaseTimes

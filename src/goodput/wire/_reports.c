@@ -6,8 +6,7 @@
 #include "_steps.h"
 
 enum { MAP, ARRAY, TEXT, BINARY };
-enum { PHASES_MAX = 28, COLUMNS_MAX = TOTALS + 2 * PHASES_MAX, RANKS_MAX = 4096, NAME_CHARS_MAX = 32 };
-enum { DROPS_MAX = 32, LOADER_MAX = 64, HARDWARE_MAX = 32, SUMS_ON_STACK = 64 };
+enum { RANKS_MAX = 4096, NAME_CHARS_MAX = 32, DROPS_MAX = 32, LOADER_MAX = 64, HARDWARE_MAX = 32 };
 
 typedef struct {
     const uint8_t *at, *end;
@@ -320,6 +319,11 @@ static int read_block(Bytes bytes, Py_ssize_t columns, int64_t rows_max, Block *
     block->used = (Py_ssize_t)used.size;
     block->cell_bytes = (Py_ssize_t)cells.size;
     return block_fits(block, columns, (Py_ssize_t)widths.size) && block_is_accepted(block, rows_max);
+}
+
+int block_of_bytes(const char *at, Py_ssize_t size, Py_ssize_t columns, Block *block)
+{
+    return read_block((Bytes){(const uint8_t *)at, (size_t)size}, columns, COUNT_MAX, block);
 }
 
 /* What is read of a rank's steps; without rows the objects are NULL. */

@@ -285,6 +285,100 @@ static PyObject *decode(PyObject *self, PyObject *arguments)
                          (long long)heads.start, (long long)heads.end, heads.wrong);
 }
 
+/* How many rows a part has beyond a number; -1 if it is no tuple (block, width, first, last), see packed_rows. */
+static Py_ssize_t rows_beyond(PyObject *part, int64_t number)
+{
+    if (!PyTuple_Check(part) || PyTuple_GET_SIZE(part) != 4 || !PyBytes_Check(PyTuple_GET_ITEM(part, 0)))
+        return -1;
+    int64_t first = PyLong_AsLongLong(PyTuple_GET_ITEM(part, 2)), last = PyLong_AsLongLong(PyTuple_GET_ITEM(part, 3));
+    int64_t count = last - (first - 1 > number ? first - 1 : number);
+    if (PyErr_Occurred() || first < 1 || last < first || count > COUNT_MAX)
+        return -1;
+    return count > 0 ? (Py_ssize_t)count : 0;
+}
+
+/* Decode the last `wanted` rows of a packed block as block_decode does; returns 0 if it has fewer. */
+static int decode_last(PyObject *packed, uint64_t *values, Py_ssize_t columns, Py_ssize_t rows, Py_ssize_t at,
+                       Py_ssize_t wanted, uint64_t *used)
+{
+    int64_t numbers[2 * COLUMNS_MAX];
+    Block block = {.numbers = numbers};
+    if (!block_of_bytes(PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed), columns, &block) || block.count < wanted)
+        return 0;
+    for (Py_ssize_t j = 0; j < block.used; j++)
+        *used |= UINT64_C(1) << block.columns[j];
+    uint64_t few[SUMS_ON_STACK], *more = NULL;
+    if (block.count == wanted && wanted <= SUMS_ON_STACK) {
+        decode_block(&block, values, columns, rows, at, few);
+        return 1;
+    }
+    if ((more = PyMem_Malloc(sizeof(uint64_t) * (size_t)(block.count * (columns + 1)))) == NULL)
+        return 0;
+    decode_block(&block, more, columns, block.count, 0, more + columns * block.count);
+    for (Py_ssize_t column = 0; column < columns; column++)
+        memcpy(values + column * rows + at, more + (column + 1) * block.count - wanted, sizeof(uint64_t) * (size_t)wanted);
+    PyMem_Free(more);
+    return 1;
+}
+
+/* (values, counts, used): the rows of attempts beyond a number as columns, how many each has, and which columns may have
+ * other values than 0, as bits. `wanted` are (parts, number) of each attempt. None where a part is not packed. */
+static PyObject *rows_after(PyObject *self, PyObject *arguments)
+{
+    PyObject *wanted, *values = NULL;
+    Py_ssize_t columns, total = 0, at = 0;
+    uint64_t used = UINT64_C(1) << TOTALS | 1 << START | 1 << END;
+    if (!PyArg_ParseTuple(arguments, "O!n", &PyList_Type, &wanted, &columns))
+        return NULL;
+    if (columns < TOTALS + 2 || columns > COLUMNS_MAX)
+        Py_RETURN_NONE;
+    PyObject *counts = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)sizeof(int64_t) * PyList_GET_SIZE(wanted));
+    if (counts == NULL)
+        return NULL;
+    int64_t *each = (int64_t *)PyBytes_AS_STRING(counts);
+    for (int pass = 0; pass < 2; pass++) {
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(wanted); i++) {
+            PyObject *one = PyList_GET_ITEM(wanted, i), *parts;
+            long long number;
+            if (!PyTuple_Check(one) || !PyArg_ParseTuple(one, "O!L", &PyList_Type, &parts, &number)) {
+                PyErr_SetString(PyExc_TypeError, "want tuples of parts and a number");
+                goto failed;
+            }
+            each[i] = 0;
+            for (Py_ssize_t j = 0; j < PyList_GET_SIZE(parts); j++) {
+                PyObject *part = PyList_GET_ITEM(parts, j);
+                Py_ssize_t count = rows_beyond(part, number);
+                if (count < 0) {
+                    PyErr_Clear();
+                    Py_XDECREF(values);
+                    Py_DECREF(counts);
+                    Py_RETURN_NONE;
+                }
+                if (pass && count && (count > total - at ||
+                    !decode_last(PyTuple_GET_ITEM(part, 0), (uint64_t *)PyBytes_AS_STRING(values), columns, total, at, count,
+                                 &used))) {
+                    PyErr_SetString(PyExc_ValueError, "packed rows cannot be decoded");
+                    goto failed;
+                }
+                each[i] += count;
+                at += pass ? count : 0;
+            }
+            total += pass ? 0 : each[i];
+        }
+        if (!pass && (total > COUNT_MAX ||
+            (values = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)sizeof(uint64_t) * columns * total)) == NULL))
+            goto failed;
+    }
+    if (at == total)
+        return Py_BuildValue("(NNK)", values, counts, (unsigned long long)used);
+failed:
+    if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "packed rows changed");
+    Py_XDECREF(values);
+    Py_DECREF(counts);
+    return NULL;
+}
+
 static inline int64_t grown(int64_t now, int64_t then)
 {
     return now > then ? now - then : 0;
@@ -432,6 +526,8 @@ static PyMethodDef functions[] = {
     {"decode", decode, METH_VARARGS,
      "decode(blocks, values): write the rows of these blocks into a (columns, rows) matrix of int64; returns (number of "
      "the first and the last row, step of the first, least start, greatest end), and whether a row is wrong."},
+    {"rows_after", rows_after, METH_VARARGS,
+     "rows_after(wanted, columns): see columns.attempts; None where not all rows are packed."},
     {"followed", followed, METH_VARARGS,
      "followed(before, values, rows, shift, into, at): write a row for each step of one rank that follows the row before it, "
      "from row `at` on: end, end on our clock, samples, length, and the time within the step of each phase but the first; "
@@ -444,7 +540,7 @@ static PyMethodDef functions[] = {
 };
 
 /* Grows with each change of what a function takes or returns: see compiled. */
-enum { REVISION = 3 };
+enum { REVISION = 4 };
 
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "goodput.wire._steps", "See _steps.c.", -1, functions,

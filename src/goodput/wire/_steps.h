@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
+enum { PHASES_MAX = 28, COLUMNS_MAX = 8 + 2 * PHASES_MAX, SUMS_ON_STACK = 64 };
 enum { NUMBER, STEP, START, END, SAMPLES, DEVICE, TOTALS = 8, CELL_BYTES_MAX = 8 };
 #define VALUE_MAX ((UINT64_C(1) << 62) - 1)
 #define COUNT_MAX (PY_SSIZE_T_MAX >> 16) /* No size in bytes overflows. */
@@ -28,6 +29,8 @@ typedef struct {
 int block_fits(const Block *block, Py_ssize_t columns, Py_ssize_t widths_used);
 /* Whether the block is one that step_blocks.check_block accepts; block_fits has accepted it. */
 int block_is_accepted(const Block *block, Py_ssize_t rows_max);
+/* Read a block from MessagePack if it can be decoded into `columns`; `numbers` has room for two for each column. */
+int block_of_bytes(const char *at, Py_ssize_t size, Py_ssize_t columns, Block *block);
 /* Decode into `values`, which has `rows` for each of `columns`, from row `at` on, and note what is known of the rows.
  * `sums` has room for the block's rows. */
 void block_decode(const Block *block, uint64_t *values, Py_ssize_t columns, Py_ssize_t rows, Py_ssize_t at, uint64_t *sums,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 # That of the source beside this file.
-REVISION = 3
+REVISION = 4
 
 try:
     from goodput.wire import _steps

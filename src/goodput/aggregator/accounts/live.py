@@ -239,8 +239,7 @@ class IncrementalAccount:
             yield
             keys, begun = list(map(columns.keys.__getitem__, wanted.tolist())), numbers[wanted].tolist()
             some = list(zip(map(self._attempt, keys), begun, strict=True))
-            values, counts = rows_after(some, len(some[0][0].phases))
-            batches.append(Batch(keys, values, counts))
+            batches.append(Batch(keys, *rows_after(some, len(some[0][0].phases))))
             after += begun
         rows = NewRows(batches)
         yield
