@@ -137,6 +137,7 @@ class Attempt:
     commits: int = 0
     first_commit_ns: int | None = None
     last_commit_ns: int = 0
+    declared_changes: int = field(default=0, compare=False)  # how often a field of DECLARED was set anew
     # Steps of committed checkpoints; a second report does not count.
     saved: AbstractSet[int] = frozenset()
 

@@ -136,7 +136,7 @@ def rows_after(
             values, counts = (np.frombuffer(one, np.int64) for one in packed[:2])
             return values.reshape(height, -1), counts, (packed[2] >> np.arange(height) & 1).astype(bool)
     values, counts = _rows_after(wanted, width)
-    return values, counts, values.any(axis=1)
+    return values, counts, np.logical_or.reduce(values, axis=1)
 
 
 def _rows_after(wanted: Sequence[tuple[ColumnAttempt, int]], width: int) -> tuple[np.ndarray, np.ndarray]:

@@ -18,6 +18,7 @@ from goodput.columns.finish import finishing
 from goodput.columns.fold_table import FoldTable, RowFold
 from goodput.columns.groups import ColumnGroups
 from goodput.columns.rank_columns import ColumnRanks, summing_ranks
+from goodput.columns.run_columns import RunColumns
 from goodput.columns.stragglers import summing_stragglers
 from goodput.slices import Slices, result_of
 
@@ -27,6 +28,7 @@ class ColumnEngine(Engine):
 
     folds: FoldTable  # type: ignore[assignment]
     facts: ColumnFacts
+    _members: tuple[int, int, int] | None = None  # what groups depend on
     groups: ColumnGroups
 
     def __init__(
@@ -78,9 +80,20 @@ class ColumnEngine(Engine):
         if new:
             self._begin_folds(new)
             self.folds.final[self.folds.rows(new)] = False
-        self.groups.find_members()
+        if self._may_regroup(facts.attempts):
+            self.groups.find_members()
         yield
         return not self.groups.late
+
+    def _may_regroup(self, attempts: RunColumns | None) -> bool:
+        """Whether an attempt may have come into a group since the last time, or be late for one that has begun."""
+        assert attempts is not None
+        has_steps = np.array([one.first_step is not None for one in attempts.attempts], bool)
+        members = attempts.changes(), int(has_steps.sum()), len(self.folds)
+        before, self._members = self._members, members
+        return members != before or bool(
+            (has_steps & (self.folds.steps[attempts.rows(self.folds)] == 0)).any()
+        )
 
     def copying(self) -> Slices[ColumnEngine]:
         """As `copy`, in slices."""

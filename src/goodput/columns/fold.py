@@ -138,7 +138,9 @@ def _batches(keys: list[Key], parts: Mapping[Key, np.ndarray]) -> Iterator[Batch
         own = keys[some.start : some.stop]
         values = [parts[key] for key in own]
         joined = values[0] if len(values) == 1 else np.concatenate(values, axis=1)
-        yield Batch(own, joined, np.array(counts[some.start : some.stop]), joined.any(axis=1))
+        yield Batch(
+            own, joined, np.array(counts[some.start : some.stop]), np.logical_or.reduce(joined, axis=1)
+        )
 
 
 class _Steps:

@@ -5,28 +5,30 @@ A rank takes some 350 bytes, and a RankAccount is made only when it is asked for
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from goodput.account.account import DECLARED_KEPT, Restart, peak_of, typical
-from goodput.account.attempts import Attempt
 from goodput.account.collectives.operation_sums import STATES as EXPOSED_STATES
 from goodput.account.collectives.operation_sums import Exposed, OperationSums
-from goodput.account.facts import Facts, RankRange, gaps
+from goodput.account.facts import Facts, gaps
 from goodput.account.fold import PaidOnce
 from goodput.account.hardware import energy_mj, idle_part
 from goodput.account.ranks import RankAccount, RankColumns
 from goodput.account.states import BEGINNING, INDEX, NOTHING, STATES
 from goodput.columns.fold_table import FoldTable
 from goodput.columns.peak_throughput import rates
+from goodput.columns.run_columns import RunColumns
 from goodput.defaults import ESTIMATED_LOADER, ESTIMATED_OPTIMIZER
 from goodput.slices import AT_A_TIME, Slices
 
-_declared = attrgetter(*DECLARED_KEPT)
+_FLOPS = {"flops": "flops_per_step", "hardware_flops": "hardware_flops_per_step"}
+_FIELDS = (*DECLARED_KEPT, "device", "peak_flops_per_second", "group", *_FLOPS.values())
+_DEVICES = DECLARED_KEPT.index("devices")
+_declared, _declared_kept = attrgetter(*_FIELDS), attrgetter(*DECLARED_KEPT)
 _EXPOSED = [INDEX[state] for state in EXPOSED_STATES]
 _STRAGGLER, _ROLLOUT = INDEX["straggler"], INDEX["rollout"]
 _PRODUCTIVE, _LAUNCH = INDEX["productive"], INDEX["launch"]
@@ -176,65 +178,138 @@ def exact_sums(rows: np.ndarray) -> list[int]:
 
 def summing_ranks(engine, restarts: dict[int, Restart], once: PaidOnce) -> Slices[ColumnRanks]:
     """The ranks of an engine whose folds are finished, in slices; adds to `restarts` and `once` what they cost."""
-    facts, sums = engine.facts, _Sums(engine)
+    facts = engine.facts
+    known = yield from _declaring(facts.attempts)
+    sums = _Sums(engine, known)
     yield
-    columns = sums.declared(typical(engine.run))
+    columns = sums.declared()
     yield
     states = sums.states_by_attempt()
-    sums.add_costs(states, columns["devices"], restarts, once)
+    sums.add_costs(states, restarts, once)
     yield
     exposed, metered = sums.exposed(states), sums.add_energy(columns, states)
-    by_rank = np.zeros((len(sums.ranges), len(STATES)), np.int64)
+    by_rank = np.zeros((len(sums.first), len(STATES)), np.int64)
     np.add.at(by_rank, sums.of, states)
     yield
-    columns |= sums.by_rank()
+    columns |= {name: _column(values) for name, values in sums.by_rank().items()}
     yield
     for done, at in enumerate(sums.with_gaps(facts)):
         if done % AT_A_TIME == 0:
             yield
-        for start, end, state, attempt in gaps(facts, sums.ranges[at].first):
+        devices = int(sums.devices[at])
+        for start, end, state, attempt in gaps(facts, int(sums.first[at])):
             by_rank[at, state] += end - start
-            once.add_gap(attempt, state, (end - start) * columns["devices"][at])
+            once.add_gap(attempt, state, (end - start) * devices)
             if attempt is not None and attempt.attempt in restarts:
-                restarts[attempt.attempt].add_gap(state, (end - start) * columns["devices"][at])
+                restarts[attempt.attempt].add_gap(state, (end - start) * devices)
     yield
-    return ColumnRanks({name: _column(values) for name, values in columns.items()}, by_rank, metered, exposed)
+    return ColumnRanks(columns, by_rank, metered, exposed)
+
+
+def _declaring(attempts: RunColumns) -> Slices[Declared]:
+    """What these attempts declare, kept with them until one declares something else."""
+    found, changes = attempts.declared, attempts.changes()
+    yield
+    if not isinstance(found, Declared) or found.changes != changes:
+        values = yield from attempts.reading(_declared)
+        found = attempts.declared = Declared(attempts, values, changes)
+    return found
+
+
+class Declared:
+    """What the attempts of a run declare, and what follows from it alone; by attempt but for `columns`."""
+
+    def __init__(self, attempts: RunColumns, values: list[tuple], changes: int):
+        shared: dict[tuple, tuple] = {}  # most ranks declare the same, but for their hosts
+        self._values, self.changes = [shared.setdefault(one, one) for one in values], changes
+        of = dict(zip(_FIELDS, zip(*values, strict=True), strict=True)) if values else {}
+        peaks: dict[tuple, float | None] = {}
+        for one, attempt in zip(self._values, attempts.attempts, strict=True):
+            if one not in peaks:
+                peaks[one] = peak_of(attempt)
+        self._peaks = [peaks[one] for one in self._values]
+        self.devices = np.array(of.get("devices", ()), np.int64)
+        self.typical = typical(attempts.run())
+        self.flops = {
+            name: np.array([np.nan if each is None else each for each in of.get(field, ())], float)
+            for name, field in _FLOPS.items()
+        }
+        names: dict[tuple, str] = {}
+        self.units: list[str] = []
+        for number, stage, group, role in zip(
+            attempts.number.tolist(), *(of.get(name, ()) for name in ("stage", "group", "role")), strict=True
+        ):
+            key = number, stage, group or role
+            self.units.append(names.get(key) or names.setdefault(key, " ".join(map(str, key))))
+        self._newest = np.flatnonzero(attempts.is_last)
+        self._of_newest: dict[str, _Column] = {}
+        self._of_newest = self.columns(self._newest)
+
+    def columns(self, newest: np.ndarray) -> dict[str, _Column]:
+        """What ranks declare whose newest attempts have these places, -1 of a rank without one, as account._describe has it."""
+        if self._of_newest and np.array_equal(newest, self._newest):
+            return dict(self._of_newest)
+        nothing = _declared_kept(RankAccount(-1))
+        width, places = len(nothing), newest.tolist()
+        found = [nothing if at < 0 else self._values[at][:width] for at in places]
+        kept = zip(*found, strict=True) if found else ()
+        columns: dict[str, Iterable[Any]] = dict(zip(DECLARED_KEPT, kept, strict=bool(found)))
+        devices, peak = self.typical
+        columns["devices"] = [devices if at < 0 else self._values[at][_DEVICES] for at in places]
+        columns["peak"] = [peak if at < 0 else self._peaks[at] for at in places]
+        columns["observed"] = [at >= 0 for at in places]
+        return {name: _column(list(values)) for name, values in columns.items()}
 
 
 class _Sums:
-    """The attempts of all expected ranks, in the order of ranks and of their starts; `of` has the place of each's rank."""
+    """The attempts of all expected ranks, in the order of ranks and of their starts; `of` has the place of each's rank.
 
-    def __init__(self, engine):
-        by_rank = engine.facts.by_rank
-        self.ranges: list[RankRange] = list(engine.facts.expected.apart(by_rank))
-        self.own: list[list[Attempt]] = [by_rank.get(some.first, []) for some in self.ranges]
-        self.attempts = [attempt for own in self.own for attempt in own]
+    A rank without a report may stand for so many from `first` on.
+    """
+
+    def __init__(self, engine, known: Declared):
+        facts, attempts = engine.facts, engine.facts.attempts
+        ranks, parts = attempts.rank[attempts.turn == 0], []
+        for first, count, spans in facts.expected.ranges:
+            inside = ranks[(ranks >= first) & (ranks < first + count)]
+            edges = np.unique(np.concatenate(([first, first + count], inside, inside + 1)))
+            # The first and the last moment at which each is expected.
+            span = (spans[0][0], spans[-1][1]) if spans else (0, 0)
+            about = np.array([[sum(end - start for start, end in spans), *span]]).T
+            parts.append(np.vstack((edges[:-1], np.diff(edges), np.repeat(about, len(edges) - 1, axis=1))))
+        both = np.concatenate(parts, axis=1) if parts else np.zeros((5, 0), np.int64)
+        self.first, self.count, self.wall_ns, self._begin, self._end = both
+        of = np.searchsorted(self.first, attempts.rank, side="right") - 1
+        self.places = np.flatnonzero(of >= 0)
+        self.places = self.places[self.first[of[self.places]] == attempts.rank[self.places]]
+        self.of = of[self.places]
+        self.attempts = [attempts.attempts[at] for at in self.places.tolist()]
         self.table: FoldTable = engine.folds
-        self.at = self.table.rows([(one.rank, one.attempt) for one in self.attempts])
-        self.of = np.repeat(np.arange(len(self.own)), list(map(len, self.own)))
+        self.at = attempts.rows(self.table)[self.places]
+        self._numbers, self._known = attempts.number[self.places], known
+        self._newest = np.full(len(self.first), -1)
+        self._newest[self.of] = self.places
+        self.devices = np.full(len(self.first), known.typical[0])
+        self.devices[self._newest >= 0] = known.devices[self._newest[self._newest >= 0]]
 
     def with_gaps(self, facts: Facts) -> list[int]:
         """The places of ranks that may be expected while they have no attempt."""
-        bounds = np.stack((self.table.from_ns[self.at], self.table.to_ns[self.at]), axis=1)
-        alone = self._summed(np.ones(len(self.at), np.int64)) == 1
-        only = np.zeros((len(self.own), 2), np.int64)
-        only[self.of] = bounds
-        # The first and the last moment at which each is expected.
-        spans = [(one.spans[0][0], one.spans[-1][1]) if one.spans else (0, 0) for one in self.ranges]
-        begin, end = np.array(spans, np.int64).reshape(-1, 2).T
-        is_whole = alone & (only[:, 0] <= begin) & (only[:, 1] >= np.minimum(end, facts.end_ns))
+        alone = np.bincount(self.of, minlength=len(self.first)) == 1
+        begin, end = np.zeros((2, len(self.first)), np.int64)
+        begin[self.of], end[self.of] = self.table.from_ns[self.at], self.table.to_ns[self.at]
+        is_whole = alone & (begin <= self._begin) & (end >= np.minimum(self._end, facts.end_ns))
         return np.flatnonzero(~is_whole).tolist()
 
     def _summed(self, values: np.ndarray) -> np.ndarray:
         """By rank the sum of what its attempts have."""
-        found = np.zeros(len(self.own), values.dtype)
+        found = np.zeros(len(self.first), values.dtype)
         np.add.at(found, self.of, values)
         return found
 
-    def _any(self, values: list[bool]) -> np.ndarray:
-        """By rank whether one of its attempts has it."""
-        found = np.zeros(len(self.own), bool)
-        found[self.of[np.array(values, bool)]] = True
+    def _any(self, places: list[int]) -> np.ndarray:
+        """By rank whether one of its attempts is among these."""
+        found = np.zeros(len(self.first), bool)
+        found[self.of[np.array(places, np.int64)]] = True
         return found
 
     def states_by_attempt(self) -> np.ndarray:
@@ -249,93 +324,70 @@ class _Sums:
             states[found, _LAUNCH] += moved
         return states
 
-    def declared(self, typical: tuple[int, float | None]) -> dict[str, list]:
-        """What the newest attempt of each rank declares, as account._describe has it."""
-        nothing = _declared(RankAccount(-1))
-        found = [_declared(own[-1]) if own else nothing for own in self.own]
-        columns = dict(zip(DECLARED_KEPT, map(list, zip(*found, strict=True)), strict=True))
-        columns |= {
-            "rank": [some.first for some in self.ranges],
-            "count": [some.count for some in self.ranges],
-            "wall_ns": [sum(end - start for start, end in some.spans) for some in self.ranges],
-            "observed": [bool(own) for own in self.own],
-            "peak": [peak_of(own[-1]) if own else typical[1] for own in self.own],
-        }
-        columns["devices"] = [
-            devices if own else typical[0] for devices, own in zip(columns["devices"], self.own, strict=True)
-        ]
-        return columns
+    def declared(self) -> dict[str, _Column]:
+        """What each rank declares, which it is, and how long it is expected."""
+        own = {"rank": self.first, "count": self.count, "wall_ns": self.wall_ns}
+        return self._known.columns(self._newest) | {name: _column(values) for name, values in own.items()}
 
-    def add_costs(
-        self, states: np.ndarray, devices: list[int], restarts: dict[int, Restart], once: PaidOnce
-    ) -> None:
+    def add_costs(self, states: np.ndarray, restarts: dict[int, Restart], once: PaidOnce) -> None:
         """What starts, lost steps and the end cost, in GPU-ns."""
-        alike: dict[tuple[int, int], list[int]] = {}
-        for at, (attempt, rank) in enumerate(zip(self.attempts, self.of.tolist(), strict=True)):
-            alike.setdefault((attempt.attempt, devices[rank]), []).append(at)
-        for (number, each), places in alike.items():
-            spent = [ns * each for ns in exact_sums(states[places])]
-            once.add(number, spent, self._endings(places, each))
-            if number in restarts:
-                restarts[number].devices += len(places) * each
-                restarts[number].startup_gpu_ns += sum(spent[i] for i in BEGINNING)
+        devices = self.devices[self.of]
+        for number in np.unique(self._numbers).tolist():
+            of_number = self._numbers == number
+            for each in np.unique(devices[of_number]).tolist():
+                some = of_number & (devices == each)
+                spent = [ns * each for ns in exact_sums(states if some.all() else states[some])]
+                once.add(number, spent, self._endings(some, each))
+                if number in restarts:
+                    restarts[number].devices += int(some.sum()) * each
+                    restarts[number].startup_gpu_ns += sum(spent[i] for i in BEGINNING)
         lost = self.table.rare["lost_by"]
-        for at, rank in zip(self.at.tolist() if lost else (), self.of.tolist(), strict=False):
+        for at, each in zip(self.at.tolist() if lost else (), devices.tolist(), strict=False):
             for number, (steps, ns) in lost.get(at, {}).items():
                 restarts[number].lost_steps += steps
-                restarts[number].lost_gpu_ns += ns * devices[rank]
+                restarts[number].lost_gpu_ns += ns * each
 
-    def _endings(self, places: list[int], devices: int) -> list[int]:
+    def _endings(self, some: np.ndarray, devices: int) -> list[int]:
         ending = self.table.ending
-        return (
-            NOTHING
-            if ending is None
-            else [ns * devices for ns in exact_sums(ending[self.at[np.array(places)]])]
-        )
+        return NOTHING if ending is None else [ns * devices for ns in exact_sums(ending[self.at[some]])]
 
-    def add_energy(self, columns: dict[str, list], states: np.ndarray) -> np.ndarray | None:
+    def add_energy(self, columns: dict[str, _Column], states: np.ndarray) -> np.ndarray | None:
         """The energy of each rank, and by state the time that it covers."""
-        columns["energy_mj"], metered = [0] * len(self.own), None
+        energies, metered = [0] * len(self.first), None
         for at, attempt in enumerate(self.attempts):
             energy = energy_mj(attempt, int(states[at].sum())) if attempt.hardware.get("energy_mj") else None
             if energy is not None:
-                metered = np.zeros((len(self.own), len(STATES)), np.int64) if metered is None else metered
-                columns["energy_mj"][self.of[at]] += energy
+                metered = np.zeros((len(self.first), len(STATES)), np.int64) if metered is None else metered
+                energies[self.of[at]] += energy
                 metered[self.of[at]] += states[at]
+        columns["energy_mj"] = _Same(0) if metered is None else _column(energies)
         return metered
 
     def exposed(self, states: np.ndarray) -> ExposedColumns:
         ns = np.stack((states[:, _EXPOSED].sum(axis=1), states[:, _STRAGGLER]), axis=1)
-        names: dict[tuple, str] = {}
-        units = []
-        for one in self.attempts:
-            key = one.attempt, one.stage, one.group_name()
-            units.append(names.get(key) or names.setdefault(key, " ".join(map(str, key))))
-        ends = list(accumulate(map(len, self.own)))
-        begins = [end - len(own) for end, own in zip(ends, self.own, strict=True)]
-        return ExposedColumns(begins, ends, [one.collectives for one in self.attempts], ns, units)
+        units = [self._known.units[at] for at in self.places.tolist()]
+        counts = np.bincount(self.of, minlength=len(self.first))
+        ends = np.cumsum(counts)
+        sums = [one.collectives for one in self.attempts]
+        return ExposedColumns((ends - counts).tolist(), ends.tolist(), sums, ns, units)
 
-    def by_rank(self) -> dict[str, list | np.ndarray]:
+    def by_rank(self) -> dict[str, np.ndarray]:
         """What each rank's attempts have in sum."""
         attempts, table = self.attempts, self.table
         names = ("kept_steps", "lost_steps", "kept_ns", "saved_ns", "device_ns", "kept_samples")
-        found: dict[str, list | np.ndarray] = {
-            name: self._summed(getattr(table, name)[self.at]) for name in names
-        }
-        work = table.work[self.at]
-        for name, per_step in (("flops", "flops_per_step"), ("hardware_flops", "hardware_flops_per_step")):
-            declared = [getattr(one, per_step) for one in attempts]
-            sums = self._summed(work * np.array([each or 0.0 for each in declared], float)).tolist()
-            for at, each in zip(self.of.tolist(), declared, strict=True):
-                sums[at] = None if each is None else sums[at]
-            found[name] = sums
+        found = {name: self._summed(getattr(table, name)[self.at]) for name in names}
+        for name, per_step in self._known.flops.items():
+            # A rank of which one attempt lacks them has none.
+            found[name] = self._summed(table.work[self.at] * per_step[self.places])
+        own = [(at, one) for at, one in enumerate(attempts) if one.phase_states]
         for name, phase in (("guessed_loader", ESTIMATED_LOADER), ("guessed_update", ESTIMATED_OPTIMIZER)):
             found[name] = self._any([
-                phase in one.phase_states and table.row(at).has_time(one, phase)
-                for at, one in zip(self.at.tolist(), attempts, strict=True)
+                at for at, one in own
+                if phase in one.phase_states and table.row(int(self.at[at])).has_time(one, phase)
             ])  # fmt: skip
-        found["sampled"] = self._any([one.hardware.get("compute_ns", 0) > 0 for one in attempts])
-        best = np.full(len(self.own), np.nan)
+        sampled = [at for at, one in enumerate(attempts) if one.hardware.get("compute_ns", 0) > 0]
+        found["sampled"] = self._any(sampled)
+        best = np.full(len(self.first), np.nan)
         np.fmax.at(best, self.of, rates(table, self.at))
         found["best_samples_per_second"] = best
         return found

@@ -57,6 +57,7 @@ class RunColumns:
         # By attempt its rank's place among all, how many of the rank came before it, and whether it is the last.
         self.turn = np.arange(len(self.keys)) - firsts[self.of]
         self.is_last = self.turn == counts[self.of] - 1
+        self.declared: object = None  # see rank_columns.Declared
         self._in_table: tuple[Mapping[Key, int], int, np.ndarray] = ({}, 0, np.zeros(0, np.int64))
 
     def run(self) -> Run:
@@ -80,6 +81,10 @@ class RunColumns:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def changes(self) -> int:
+        """A number that grows when one of them declares something else."""
+        return sum([one.declared_changes for one in self.attempts])
 
     def reading(self, fields: attrgetter) -> Slices[list[tuple]]:
         """These attributes of each attempt, in slices."""

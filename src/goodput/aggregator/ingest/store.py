@@ -522,6 +522,7 @@ def _set_declared(attempt: Attempt, identity: schema.Identity) -> None:
     """
     if (identity.group or identity.role) != attempt.group_name() and attempt.top_number:
         attempt.late += 1
+    attempt.declared_changes += 1
     for name in DECLARED:
         setattr(attempt, name, getattr(identity, name))
 
