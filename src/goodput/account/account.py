@@ -214,22 +214,32 @@ class Account:
 
     def raw_ratio(self, factor: str) -> float | None:
         """The factor as it follows from the inputs, also above 1."""
-        wall = self.wall_gpu_ns()
-        productive = self.gpu_ns()[PRODUCTIVE]
-        kept = self._weighed("kept_ns")
-        if factor == "availability":
-            return kept / wall if wall else None
-        if factor == "step_efficiency":
-            return productive / kept if kept else None
-        if factor == "goodput":
-            return productive / wall if wall else None
-        done = self.of("hardware_flops" if factor == "hfu" else "flops")
+        return self._ratios[factor]
+
+    @cached_property
+    def _ratios(self) -> dict[str, float | None]:
+        wall, productive, kept = self.wall_gpu_ns(), self.gpu_ns()[PRODUCTIVE], self._weighed("kept_ns")
+        flops, most = self.of("flops"), self._most_flops("wall_ns")
+        return {
+            "availability": kept / wall if wall else None,
+            "step_efficiency": productive / kept if kept else None,
+            "goodput": productive / wall if wall else None,
+            "compute_efficiency": _share_of(flops, self._most_flops("productive_ns")),
+            "mfu": _share_of(flops, most),
+            "hfu": _share_of(self.of("hardware_flops"), most),
+        }
+
+    def _most_flops(self, name: str) -> float | None:
+        """What the devices of all ranks could do in this time, in FLOPs x 1e9; None where a peak is not known."""
         peaks = self.of("peak")
-        if None in done or None in peaks:
+        if None in peaks:
             return None
-        spent_ns = self.of("productive_ns" if factor == "compute_efficiency" else "wall_ns")
-        most = sum(map(mul, map(mul, peaks, spent_ns), self.of("count")))
-        return sum(done) * 1e9 / most if most else None
+        return sum(map(mul, map(mul, peaks, self.of(name)), self.of("count")))
+
+    @cached_property
+    def most_steps(self) -> int:
+        """The kept steps of the rank that has most."""
+        return max(self.of("kept_steps"), default=0)
 
     def gpu_hour_cost(self) -> float | None:
         """Mean price in dollars over the ranks that declare one."""
@@ -387,6 +397,11 @@ def compute(
             for row in attempt.ordered_rows():
                 engine.row((attempt.rank, attempt.attempt), row)
     return engine.finish()
+
+
+def _share_of(done: list[float | None], most: float | None) -> float | None:
+    known = [one for one in done if one is not None]
+    return sum(known) * 1e9 / most if most and len(known) == len(done) else None
 
 
 def _world_size(facts: Facts) -> int:

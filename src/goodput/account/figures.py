@@ -95,7 +95,7 @@ def at_full_length(account: Account, gpu_seconds: float, once: float) -> float:
 
 def length_factor(account: Account) -> float | None:
     """The factor by which recurring time grows until the run has made all of its steps; None if that is unknown."""
-    done = max(account.of("kept_steps"), default=0)
+    done = account.most_steps
     if not done or account.next_step is None:
         return None
     missing = max((account.total_steps or TYPICAL_STEPS) - account.next_step, 0)
@@ -350,11 +350,11 @@ def _weighed(account: Account, name: str, per_ns: float) -> Total | None:
     if not rates:
         return None
     alike: dict[float, list[int]] = {}
-    for at, rate in enumerate(rates):
+    # Nearly always all ranks have one rate, and the account keeps the sums of all.
+    for at, rate in enumerate(rates) if rates.count(rates[0]) < len(rates) else ():
         alike.setdefault(rate, []).append(at)
-    for rate, places in alike.items():
-        # Nearly always all ranks have one rate, and the account keeps the sums of all.
-        some = account.gpu_ns() if len(alike) == 1 else sum_gpu_ns(chosen(account.ranks, places))
+    for rate, places in (alike or {rates[0]: []}).items():
+        some = sum_gpu_ns(chosen(account.ranks, places)) if alike else account.gpu_ns()
         for i, ns in enumerate(some):
             totals[i] += ns / per_ns * rate
     return {"total": sum(totals), "states": dict(zip(STATES, totals, strict=True))}
@@ -412,9 +412,12 @@ def device_copies(account: Account) -> DeviceCopies | None:
     }
 
 
-def input_errors(account: Account) -> list[str]:
-    """Declared values that cannot be right: a utilisation above 100 %, with the likely reason, or a low ideal."""
-    errors, rate = _utilisation_errors(account), throughput(account)
+def input_errors(account: Account, rate: Throughput | None = None) -> list[str]:
+    """Declared values that cannot be right: a utilisation above 100 %, with the likely reason, or a low ideal.
+
+    `rate` is the account's throughput, if it is at hand.
+    """
+    errors, rate = _utilisation_errors(account), rate or throughput(account)
     if rate["samples"] and rate["ideal_basis"] == "given" and rate["goodput"] is None:
         kept, ideal = (f"{rate[name]:,.4g}" for name in ("samples_per_second", "ideal_samples_per_second"))
         errors.append(

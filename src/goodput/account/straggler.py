@@ -12,12 +12,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from heapq import nsmallest
 from operator import sub
 from statistics import median
 
 from goodput.account.fold import COMMUNICATION, Fold
 from goodput.account.rank_groups import Groups, Key
-from goodput.account.slow_ranks.comparable import ComparableSums, less
+from goodput.account.slow_ranks.comparable import ComparableSums, Derived, less
 from goodput.account.slow_ranks.onset import Onset
 from goodput.account.slow_ranks.slow_phase import NOT_OWN, PhaseTimes, excess, mean_phases, most_of
 from goodput.account.states import INDEX, STATES
@@ -65,7 +66,8 @@ class Straggler:
     phases_before: Mapping[Key, PhaseTimes] = field(
         default_factory=dict
     )  # those up to where these sums begin
-    spans: dict[Key, tuple[int | None, int]] = field(default_factory=dict)  # known steps: (after, up to)
+    # Known steps: (after, up to).
+    spans: Mapping[Key, tuple[int | None, int]] = field(default_factory=dict)
     comparable: ComparableSums | None = field(default=None, compare=False)  # of a live account
 
     def slowdown(self) -> float | None:
@@ -162,12 +164,12 @@ class Straggler:
             caused_ns=less(self.caused_ns, before.caused_ns),
             caused_in_group_ns=less(self.caused_in_group_ns, before.caused_in_group_ns),
             stage_caused_ns=less(self.stage_caused_ns, before.stage_caused_ns),
-            own_ns={key: [ns] for key, ns in less(sums.own_ns, earlier.own_ns).items()},
+            own_ns=Derived(sums.own_ns, lambda key, ns: [ns - earlier.own_ns.get(key, 0)]),
             steps=steps,
             onsets={},
             phases=sums.phases,
             phases_before=earlier.phases,
-            spans={key: (earlier.until.get(key), until) for key, until in sums.until.items()},
+            spans=Derived(sums.until, lambda key, until: (earlier.until.get(key), until)),
         )
 
     @cached_property
@@ -364,8 +366,8 @@ class Straggler:
 def _shares(caused_ns: dict, waited_ns: int) -> list[tuple]:
     if not waited_ns:
         return []
-    ranked = sorted(caused_ns.items(), key=lambda item: (-item[1], item[0]))
-    return [(who, ns / waited_ns) for who, ns in ranked[:SHARES_MAX] if ns]
+    ranked = nsmallest(SHARES_MAX, caused_ns.items(), key=lambda item: (-item[1], item[0]))
+    return [(who, ns / waited_ns) for who, ns in ranked if ns]
 
 
 def sum_stragglers(groups: Groups) -> Straggler:

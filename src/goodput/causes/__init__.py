@@ -33,8 +33,8 @@ def general() -> dict[str, str]:
     return {state: module.ADVICE for state, module in advisers().items()}
 
 
-def explain(account: Account) -> list[Cause]:
-    """The causes with time in this account, largest first."""
+def explain(account: Account, advised: bool = True) -> list[Cause]:
+    """The causes with time in this account, largest first. Without `advised` they have no advice, which takes longest."""
     gpu_ns, wall = account.gpu_ns(), account.wall_gpu_ns()
     dollars = figures.money(account)
     whole, gains = figures.whole_run(account), account.replayed
@@ -57,10 +57,14 @@ def explain(account: Account) -> list[Cause]:
                 "gain_high": None if replayed is None else replayed.high,
                 "gain_basis": "share" if replayed is None else "replay",
                 "cost": None if dollars is None else dollars["states"][state],
-                "advice": module.advise(account) if hasattr(module, "advise") else module.ADVICE,
+                "advice": _advice(module, account) if advised else "",
                 "once_gpu_seconds": once / 1e9,
                 "whole_run_gpu_seconds": full,
                 "whole_run_share": full / whole["gpu_seconds"] if full is not None and whole else None,
             }
         )
     return sorted(found, key=lambda cause: -cause["gpu_seconds"])
+
+
+def _advice(module: ModuleType, account: Account) -> str:
+    return module.advise(account) if hasattr(module, "advise") else module.ADVICE

@@ -14,6 +14,8 @@ _HELP_ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n"})
 ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 # Sets of labels whose text is kept: many families have those of the same device.
 FOREIGN_LABELS_MAX = 512
+# Names and values of labels whose text is kept.
+LABELS_MAX = 1024
 
 
 class TextWriter(Writer):
@@ -62,8 +64,13 @@ class TextWriter(Writer):
 
 def _heads(metric: Metric, values: tuple[str, ...], bounds: tuple[str, ...]) -> list[str]:
     """The lines of a histogram up to their values."""
-    names = (*metric.labels, "le")
-    heads = [f"{metric.name}_bucket{_labels(names, (*values, bound))} " for bound in bounds]
+    order = _ordered((*metric.labels, "le"))
+    place = [name for name, _ in order].index("le")
+    pairs = [f'{name}="{_escaped(values[at])}"' for name, at in order if name != "le"]
+    heads = []
+    for bound in bounds:
+        labels = ",".join([*pairs[:place], f'le="{bound}"', *pairs[place:]])
+        heads.append(f"{metric.name}_bucket{{{labels}}} ")
     return heads + [f"{metric.name}_{part}{_labels(metric.labels, values)} " for part in ("count", "sum")]
 
 
@@ -83,10 +90,19 @@ _NAMED = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 
 
 def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
-    pairs = [
-        f'{name}="{value.translate(ESCAPED)}"' for name, value in sorted(zip(names, values, strict=True))
-    ]
+    pairs = [f'{name}="{_escaped(values[at])}"' for name, at in _ordered(names)]
     return "{" + ",".join(pairs) + "}" if pairs else ""
+
+
+@lru_cache(LABELS_MAX)
+def _ordered(names: tuple[str, ...]) -> list[tuple[str, int]]:
+    """The names in order with their places."""
+    return sorted((name, at) for at, name in enumerate(names))
+
+
+@lru_cache(LABELS_MAX)
+def _escaped(value: str) -> str:
+    return value.translate(ESCAPED)
 
 
 @lru_cache(FOREIGN_LABELS_MAX)

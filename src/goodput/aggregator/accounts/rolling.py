@@ -63,5 +63,5 @@ def short_form(name: str, seconds: float, account: Account) -> RollingWindow:
             kept=sum(account.of("kept_steps")),
             lost=sum(account.of("lost_steps")),
         ),
-        leading_cause=next(iter(figures.advice_order(account, explain(account))), None),
+        leading_cause=next(iter(figures.advice_order(account, explain(account, advised=False))), None),
     )

@@ -165,7 +165,7 @@ def _pending(run: str, start: float, world_size: int) -> RunSummary:
 
 
 def summary_of(account: Account) -> RunSummary:
-    gpu_ns, dollars, causes = account.gpu_ns(), figures.money(account), explain(account)
+    gpu_ns, dollars, causes = account.gpu_ns(), figures.money(account), explain(account, advised=False)
     return RunSummary(
         run=account.run,
         status=account.status,

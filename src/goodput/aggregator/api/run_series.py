@@ -111,7 +111,7 @@ class RunSeries:
 
     def _adding_present(self, series: _Series, account: Account, now_ns: int) -> Slices[None]:
         """What the run's ranks do now."""
-        newest = [attempts[-1] for attempts in self._accounts.store.runs[account.run].by_rank().values()]
+        newest = [process.attempt for process in self._accounts.store.newest[account.run].values()]
         yield
         is_final = account.status in FINAL_STATUSES
         alive = [attempt for attempt in newest if attempt.known_end_ns() is None and not is_final]
@@ -223,7 +223,7 @@ def _add_collectives(series: _Series, account: Account) -> Slices[None]:
 
 
 def _add_causes(series: _Series, account: Account) -> Slices[None]:
-    causes = explain(account)
+    causes = explain(account, advised=False)
     yield
     for cause in causes:
         series.add("goodput_cause_gain_ratio", cause["gain"], state=cause["state"])
@@ -246,8 +246,9 @@ def _add_figures(series: _Series, account: Account) -> Slices[None]:
     kept = sum(account.of("kept_samples"))
     series.add("goodput_run_samples", kept, kind="kept")
     series.add("goodput_run_samples", max(account.samples - kept, 0), kind="lost")
-    series.add("goodput_input_errors", len(figures.input_errors(account)))
-    series.add("goodput_throughput_goodput_ratio", figures.throughput(account)["goodput"])
+    rate = figures.throughput(account)
+    series.add("goodput_input_errors", len(figures.input_errors(account, rate)))
+    series.add("goodput_throughput_goodput_ratio", rate["goodput"])
     yield
     saving, bubble = figures.checkpoints(account), figures.pipeline(account) or {}
     yield
