@@ -16,7 +16,8 @@ from heapq import nsmallest
 from operator import sub
 from statistics import median
 
-from goodput.account.fold import COMMUNICATION, Fold
+from goodput.account.attempts import Attempt
+from goodput.account.fold import COMMUNICATION
 from goodput.account.rank_groups import Groups, Key
 from goodput.account.slow_ranks.comparable import ComparableSums, Derived, less
 from goodput.account.slow_ranks.onset import Onset
@@ -395,7 +396,7 @@ def sum_stragglers(groups: Groups) -> Straggler:
         result.length_ns += fold.matched_ns
         result.waited_ns += fold.straggler_ns
         if fold.caused_ns:
-            add_caused(result, rank, fold)
+            add_caused(result, rank, fold.attempt, fold.caused_ns, fold.caused_in_group_ns)
         # One that crosses the bound counts in part where its row is known, and not at all where it is not known yet.
         own, work = list(map(sub, kept, fold.cut)), fold.work - fold.cut_work
         for i in NOT_OWN:
@@ -418,13 +419,13 @@ def end_onsets(groups: Groups, keys: list[Key]) -> None:
             groups.onsets[rank, number] = onset
 
 
-def add_caused(result: Straggler, rank: int, fold: Fold) -> None:
-    """Add what others waited for an attempt."""
-    _add(result.caused_ns, rank, fold.caused_ns)
-    _add(result.caused_in_group_ns, rank, fold.caused_in_group_ns)
-    _add(result.by_host_ns, fold.attempt.host, fold.caused_ns)
-    if fold.attempt.stage is not None:
-        _add(result.by_stage_ns, fold.attempt.stage, fold.caused_ns)
+def add_caused(result: Straggler, rank: int, attempt: Attempt, caused_ns: int, in_group_ns: int) -> None:
+    """Add what others waited for an attempt, and how much of it those of its group."""
+    _add(result.caused_ns, rank, caused_ns)
+    _add(result.caused_in_group_ns, rank, in_group_ns)
+    _add(result.by_host_ns, attempt.host, caused_ns)
+    if attempt.stage is not None:
+        _add(result.by_stage_ns, attempt.stage, caused_ns)
 
 
 def _add(into: dict, key, ns: float) -> None:

@@ -105,7 +105,7 @@ def folding_batches(engine, batches: Iterable[Batch]) -> Slices[None]:
             some = np.zeros(len(batch.keys), bool)
             some[places] = True
             for own in _in_portions(batch.part(np.repeat(some, batch.counts))):
-                _fold_alike(engine, to_state, own)
+                _fold_alike(engine, to_state, own, at[some])
                 yield
                 yield from engine.groups.sweeping()
 
@@ -271,9 +271,8 @@ def _by_state(phases: np.ndarray, to_state: Sequence[int]) -> dict[int, np.ndarr
     return found
 
 
-def _fold_alike(engine, to_state: tuple[int, ...], batch: Batch) -> None:
+def _fold_alike(engine, to_state: tuple[int, ...], batch: Batch, at: np.ndarray) -> None:
     keys, table = batch.keys, engine.folds
-    at = table.rows(keys)
     tops = table.top_step[at]
     steps = _Steps(table, at, to_state, batch)
     kinds = steps.kinds()

@@ -150,12 +150,11 @@ class ExposedColumns:
         self._begins, self._ends, self._sums, self._ns, self._units = begins, ends, sums, ns, units
 
     def lists(self) -> list[list[Exposed]]:
-        return [self._of(begin, end) for begin, end in zip(self._begins, self._ends, strict=True)]
-
-    def _of(self, begin: int, end: int) -> list[Exposed]:
-        own = slice(begin, end)
-        both = zip(self._sums[own], self._ns[own].tolist(), self._units[own], strict=True)
-        return [Exposed(sums, ns, straggler_ns, unit) for sums, (ns, straggler_ns), unit in both]
+        made = [
+            Exposed(sums, ns, straggler_ns, unit)
+            for sums, (ns, straggler_ns), unit in zip(self._sums, self._ns.tolist(), self._units, strict=True)
+        ]
+        return [made[begin:end] for begin, end in zip(self._begins, self._ends, strict=True)]
 
     def recorded(self) -> list[bool]:
         known = [bool(sums.keys) for sums in self._sums]

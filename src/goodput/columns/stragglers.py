@@ -64,26 +64,28 @@ def summing_stragglers(groups: ColumnGroups) -> Slices[Straggler]:
         if table.row(at).is_first_step_only():
             kept[at], work[at] = 0, 0.0
     yield
-    works = work.tolist()
+    works, rows = work.tolist(), table.rows(keys)
+    places, attempts = rows.tolist(), table.of("attempt", rows)
     result = Straggler(
         length_ns=sum(table.matched_ns.tolist()),
         waited_ns=sum(waited.tolist()),
         own_ns=Rows(table.places, lambda at: kept[at].tolist()),
-        steps={key: works[table.places[key]] for key in keys},
+        steps={key: works[at] for key, at in zip(keys, places, strict=True)},
         phases=phase_times(table),
         onsets=groups.onsets,
         stage_caused_ns=dict(groups.stage_caused_ns),
         by_stage_ns=dict(groups.stage_caused_ns),
     )
-    units: dict[Unit, Unit] = {}
-    attempts, caused = table.objects["attempt"], table.objects["caused_ns"]
-    for key in keys:
-        at, (rank, number) = table.places[key], key
-        unit = attempts[at].group_name(), attempts[at].stage if number in groups.pipelines else None
-        result.units[key] = units.setdefault(unit, unit)
-        result.groups[rank] = unit[0]
-        if unit[1] is not None:
-            result.stages[rank] = unit[1]
+    units: dict[tuple[str, int | None], Unit] = {}
+    pipelines, caused = groups.pipelines, table.objects["caused_ns"]
+    in_group = table.objects["caused_in_group_ns"]
+    for key, at, one in zip(keys, places, attempts, strict=True):
+        rank, number = key
+        name, stage = one.group or one.role, one.stage if number in pipelines else None
+        result.units[key] = units.get((name, stage)) or units.setdefault((name, stage), (name, stage))
+        result.groups[rank] = name
+        if stage is not None:
+            result.stages[rank] = stage
         if caused[at]:
-            add_caused(result, rank, table.row(at))
+            add_caused(result, rank, one, caused[at], in_group[at])
     return result

@@ -36,13 +36,13 @@ class NewRows:
     """Rows of a run's attempts that are not folded yet, in batches of attempts side by side.
 
     `batches` come in the order of the starts of each rank's attempts. All other arrays are of all of them together:
-    `counts` by attempt, `number`, `step`, `start` and `end` by row; `begins` has the first row of each attempt and, last,
+    `places` and `counts` by attempt, `number`, `step`, `start` and `end` by row; `begins` has the first row of each attempt and, last,
     their number.
     """
 
-    def __init__(self, batches: list[Batch]):
-        self.batches = batches
-        self.keys = [key for batch in batches for key in batch.keys]
+    def __init__(self, batches: list[Batch], places: list[np.ndarray]):
+        """`places` are those of each batch's attempts among all of the run."""
+        self.batches, self.places = batches, np.concatenate([np.zeros(0, np.int64), *places])
         self.counts = np.concatenate([np.zeros(0, np.int64), *(batch.counts for batch in batches)])
         self.begins = np.append(0, np.cumsum(self.counts))
         self.number, self.step, self.start, self.end = (
@@ -234,17 +234,17 @@ class IncrementalAccount:
             numbers = np.where(at < 0, 0, self._engine.folds.number[at])
         tops = np.array([attempt.top_number for attempt in columns.attempts], np.int64)
         batches: list[Batch] = []
-        after: list[int] = []
+        places: list[np.ndarray] = []
         for wanted in _alike(columns, tops, numbers):
             yield
             keys, begun = list(map(columns.keys.__getitem__, wanted.tolist())), numbers[wanted].tolist()
             some = list(zip(map(self._attempt, keys), begun, strict=True))
             batches.append(Batch(keys, *rows_after(some, len(some[0][0].phases))))
-            after += begun
-        rows = NewRows(batches)
+            places.append(wanted)
+        rows = NewRows(batches, places)
         yield
-        if rows.keys:
-            add_columns(lengths, (rows.number, rows.start, rows.end), rows.counts, np.array(after))
+        if batches:
+            add_columns(lengths, (rows.number, rows.start, rows.end), rows.counts, numbers[rows.places])
         yield
         threshold_ns = lengths.threshold_ns(self._stall_seconds, self.run.stepping())
         facts = yield from gathering(columns, now_ns, threshold_ns, self._stale_seconds)
@@ -257,7 +257,7 @@ class IncrementalAccount:
         """Fold rows whose result only a new fact can change, and drop them; returns the others."""
         table, attempts = engine.folds, facts.attempts
         assert attempts is not None
-        at = table.rows(rows.keys)
+        at = attempts.rows(table)[rows.places]
         within = self._within_bounds(engine, at, rows)
         yield
         counts = completed_by_all(engine, at, rows, within)
