@@ -24,13 +24,15 @@ class SingleFlight:
 
     async def run(self, key: Hashable, compute: Callable[[], Awaitable]):
         """The result of `compute()`, or its exception; it is called only if none is under way for this key."""
-        if key not in self.tasks:
+        # One that is done is removed a turn of the loop later, which awaiting it would not give.
+        if key not in self.tasks or self.tasks[key].done():
             task = self.tasks[key] = asyncio.ensure_future(compute())
             task.add_done_callback(lambda done: self._remove(key, done))
         return await asyncio.shield(self.tasks[key])
 
     def _remove(self, key: Hashable, done: asyncio.Task) -> None:
-        del self.tasks[key]
+        if self.tasks.get(key) is done:
+            del self.tasks[key]
         if not done.cancelled():
             done.exception()  # Retrieved, or asyncio logs it when every caller was cancelled.
 
