@@ -38,6 +38,8 @@ from goodput.wire.step_blocks import DEVICE, END, NUMBER, SAMPLES, STEP, TOTALS
 
 # Rows and attempts that are folded together, so that memory and the time until the next slice stay bounded.
 ROWS_AT_ONCE, ATTEMPTS_AT_ONCE = 4096, 384
+# Attempts of which rows are folded one by one, between two turns.
+SINGLES_AT_ONCE = 64
 # Where an attempt has so many pieces it is cheaper to fold them outside of the table.
 LENT_PIECES = 6
 # A row with more samples, or of more time, is folded alone, so that no sum of ROWS_AT_ONCE rows can leave int64.
@@ -105,7 +107,7 @@ def folding_batches(engine, batches: Iterable[Batch]) -> Slices[None]:
             some = np.zeros(len(batch.keys), bool)
             some[places] = True
             for own in _in_portions(batch.part(np.repeat(some, batch.counts))):
-                _fold_alike(engine, to_state, own, at[some])
+                yield from _folding_alike(engine, to_state, own, at[some])
                 yield
                 yield from engine.groups.sweeping()
 
@@ -271,7 +273,7 @@ def _by_state(phases: np.ndarray, to_state: Sequence[int]) -> dict[int, np.ndarr
     return found
 
 
-def _fold_alike(engine, to_state: tuple[int, ...], batch: Batch, at: np.ndarray) -> None:
+def _folding_alike(engine, to_state: tuple[int, ...], batch: Batch, at: np.ndarray) -> Slices[None]:
     keys, table = batch.keys, engine.folds
     tops = table.top_step[at]
     steps = _Steps(table, at, to_state, batch)
@@ -279,7 +281,9 @@ def _fold_alike(engine, to_state: tuple[int, ...], batch: Batch, at: np.ndarray)
     pieces = _Pieces(steps, kinds)
     last = pieces.end_ordinary()
     singles = np.diff(pieces.firsts) - last
-    for place in np.flatnonzero(singles).tolist():
+    for done, place in enumerate(np.flatnonzero(singles).tolist(), 1):
+        if done % SINGLES_AT_ONCE == 0:
+            yield
         own = range(pieces.firsts[place], pieces.firsts[place] + int(singles[place]))
         with table.lent(keys[place]) if len(own) >= LENT_PIECES else nullcontext():
             for piece in own:

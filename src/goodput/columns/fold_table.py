@@ -167,10 +167,7 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
     def begin(self, keys: Sequence[Key], attempts: Sequence[Attempt]) -> None:
         """Add the folds of attempts, as Fold begins them; `follow` must be called next. A row that was never used is all
         zero."""
-        begin = self.used
-        for key in keys:
-            self.add(key)
-        rows = slice(begin, self.used)
+        rows = self._add(keys)
         self.last_end_ns[rows], self.last_count[rows] = [one.start_ns for one in attempts], 1
         self.top_step[rows], self.final[rows] = -1, True
         for unknown in (self.first_length, self.usual, self.peak_best):
@@ -182,14 +179,21 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
 
     def add(self, key: Key) -> RowFold:
         """A fold whose attributes are to be set."""
-        if self.used == len(self.number):
-            self._enlarge(max(self.used // 4, 16), 0)
+        self._add([key])
+        return self[key]
+
+    def _add(self, keys: Sequence[Key]) -> slice:
+        """Rows for these folds."""
+        rows = slice(self.used, self.used + len(keys))
+        if rows.stop > len(self.number):
+            self._enlarge(max(self.used // 4, 16, rows.stop - len(self.number)), 0)
         if self._is_shared:
             self.places, self._is_shared = dict(self.places), False
-        self.places[key], self.used = self.used, self.used + 1
+        self.places.update(zip(keys, range(rows.start, rows.stop), strict=True))
+        self.used = rows.stop
         for values in self.objects.values():
-            values.append(None)
-        return self[key]
+            values += [None] * len(keys)
+        return rows
 
     def rows(self, keys: Sequence[Key]) -> np.ndarray:
         """The rows of these folds."""
