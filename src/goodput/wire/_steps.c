@@ -291,10 +291,10 @@ static Py_ssize_t rows_beyond(PyObject *part, int64_t number)
     if (!PyTuple_Check(part) || PyTuple_GET_SIZE(part) != 4 || !PyBytes_Check(PyTuple_GET_ITEM(part, 0)))
         return -1;
     int64_t first = PyLong_AsLongLong(PyTuple_GET_ITEM(part, 2)), last = PyLong_AsLongLong(PyTuple_GET_ITEM(part, 3));
-    int64_t count = last - (first - 1 > number ? first - 1 : number);
-    if (PyErr_Occurred() || first < 1 || last < first || count > COUNT_MAX)
+    if (PyErr_Occurred() || first < 1 || last < first)
         return -1;
-    return count > 0 ? (Py_ssize_t)count : 0;
+    int64_t count = last - (first - 1 > number ? first - 1 : number);
+    return count > COUNT_MAX ? -1 : count > 0 ? (Py_ssize_t)count : 0;
 }
 
 /* Decode the last `wanted` rows of a packed block as block_decode does; returns 0 if it has fewer. */
