@@ -1,6 +1,8 @@
 """Which local file systems are watched, under which paths, and what each has."""
 
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 from support.node.node_tree import collect, of
@@ -39,6 +41,13 @@ def collector_on(tmp_path, text: str, **given) -> LocalFilesystems:
     path.parent.mkdir(parents=True)
     path.write_text(text)
     return LocalFilesystems(Settings(directory="", procfs=str(tmp_path / "proc"), **given))
+
+
+@pytest.fixture
+def tmp_path():
+    """Not below /dev, where no file system on a disk is looked for."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as path:
+        yield Path(path)
 
 
 @pytest.fixture
