@@ -7,10 +7,11 @@ import random
 import pytest
 
 from goodput.account.attempts import ABANDONED, Attempt, EndMark, Run
+from goodput.account.derived import Derived
 from goodput.account.facts import Facts, gather
 from goodput.columns.engine import ColumnEngine
 from goodput.columns.facts import gathering
-from goodput.columns.run_columns import Rows, RunColumns
+from goodput.columns.run_columns import RunColumns
 from goodput.slices import result_of
 
 S = 10**9
@@ -68,7 +69,7 @@ def test_facts_are_those_gathered_one_by_one(stale_seconds):
         expected = gather(run, now_ns, 60 * S, stale_seconds, known_only=True)
         found = result_of(gathering(RunColumns(run), now_ns, 60 * S, stale_seconds))
         assert plain(found) == plain(expected)
-        at_once += isinstance(found.bounds, Rows)
+        at_once += isinstance(found.bounds, Derived)
     assert at_once > 200
 
 

@@ -14,7 +14,11 @@ from support.paths import ROOT
 
 COMPILER = shutil.which("gcc")
 SOURCES = sorted((ROOT / "src" / "goodput" / "wire").glob("*.c"))
-TESTS = ("tests/wire/test_compiled_steps.py", "tests/aggregator/ingest/test_known_ranks.py")
+TESTS = (
+    "tests/wire/test_compiled_steps.py",
+    "tests/aggregator/ingest/test_known_ranks.py",
+    "tests/columns/test_attempts.py",
+)
 
 
 def runtime(name: str) -> str | None:

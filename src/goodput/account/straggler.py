@@ -17,9 +17,10 @@ from operator import sub
 from statistics import median
 
 from goodput.account.attempts import Attempt
+from goodput.account.derived import Derived
 from goodput.account.fold import COMMUNICATION
 from goodput.account.rank_groups import Groups, Key
-from goodput.account.slow_ranks.comparable import ComparableSums, Derived, less
+from goodput.account.slow_ranks.comparable import ComparableSums, less
 from goodput.account.slow_ranks.onset import Onset
 from goodput.account.slow_ranks.slow_phase import NOT_OWN, PhaseTimes, excess, mean_phases, most_of
 from goodput.account.states import INDEX, STATES

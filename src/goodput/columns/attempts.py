@@ -18,6 +18,18 @@ from goodput.wire.step_blocks import END, NUMBER, STEP, TOTALS
 from goodput.wire.step_columns import in_order, widened
 
 
+class _NoEntries(dict):
+    """What most ranks have none of, one for all of them, since an empty one of its own would take 64 bytes of each."""
+
+    def _refuse(self, *_, **__):
+        raise TypeError("what all ranks share is never written to")
+
+    __setitem__ = __ior__ = setdefault = update = _refuse  # type: ignore[assignment]
+
+
+NO_ENTRIES = _NoEntries()
+
+
 @dataclass(slots=True)
 class ColumnAttempt(Attempt):
     """`parts` are rows in ascending number, packed or as (columns, rows) as in wire.step_blocks; `rows` stays empty."""
@@ -127,7 +139,7 @@ def rows_after(
     """The rows in memory of attempts of `width` phases beyond a number, side by side, how many each has, and which columns
     may have other values than 0.
 
-    The packed ones of all are unpacked together, compiled 1 us an attempt with ten new rows and else 4.
+    The packed ones of all are unpacked together.
     """
     height = TOTALS + 2 * width
     if compiled.steps is not None:

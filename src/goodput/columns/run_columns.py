@@ -1,16 +1,16 @@
 """The attempts of a run side by side: what the facts need of each, read at once instead of one by one.
 
-An attempt's place is that among all attempts in the order of ranks and, of each rank, of their starts. Reading takes
-0.7 us an attempt. What attempts declare changes rarely, so what follows from it is kept while it is the same.
+An attempt's place is that among all attempts in the order of ranks and, of each rank, of their starts.
+What attempts declare changes rarely, so what follows from it is kept while it is the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -19,28 +19,8 @@ from goodput.account.facts import Key
 from goodput.columns.fold_table import FoldTable
 from goodput.slices import Slices
 
-# So many attempts are read between two turns: some 2 ms.
+# So many attempts are read between two turns.
 READ_AT_A_TIME = 2048
-V = TypeVar("V")
-
-
-class Rows(Mapping[Key, V]):
-    """What attempts have, made of a row of arrays when it is asked for."""
-
-    def __init__(self, places: Mapping[Key, int], make: Callable[[int], V]):
-        self._places, self._make = places, make
-
-    def __getitem__(self, key: Key) -> V:
-        return self._make(self._places[key])
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._places
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
 
 
 class RunColumns:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from goodput.account.derived import Derived
+from goodput.account.facts import Key
 from goodput.account.fold import COMMUNICATION
 from goodput.account.slow_ranks.comparable import ComparableSums
 from goodput.account.slow_ranks.slow_phase import NOT_OWN, PhaseTimes
@@ -11,13 +15,12 @@ from goodput.account.states import INDEX
 from goodput.account.straggler import Straggler, Unit, add_caused, end_onsets
 from goodput.columns.fold_table import UNKNOWN, FoldTable
 from goodput.columns.groups import ColumnGroups
-from goodput.columns.run_columns import Rows
 from goodput.slices import Slices
 
 _STRAGGLER, _BUBBLE = INDEX["straggler"], INDEX["bubble"]
 
 
-def phase_times(table: FoldTable) -> Rows[PhaseTimes]:
+def phase_times(table: FoldTable) -> Derived[Key, PhaseTimes]:
     """Fold.phase_times of all folds."""
     used = slice(table.used)
     steps = table.number[used] - table.left_out_steps[used]
@@ -29,11 +32,15 @@ def phase_times(table: FoldTable) -> Rows[PhaseTimes]:
         states = tuple(one.phase_states.items())
         names.append(shared.setdefault((one.phases, states, len(to_state)), found))
 
-    def make(at: int) -> PhaseTimes:
+    def make(_: Key, at: int) -> PhaseTimes:
         phases, states, width = names[at]
         return PhaseTimes(phases, states, steps.item(at), tuple(ns[at, :width].tolist()))
 
-    return Rows(table.places, make)
+    return Derived(table.places, make)
+
+
+def _items(table: FoldTable, column: np.ndarray) -> Derived[Key, Any]:
+    return Derived(table.places, lambda _, at: column.item(at))
 
 
 def comparable_sums(table: FoldTable) -> ComparableSums:
@@ -41,7 +48,7 @@ def comparable_sums(table: FoldTable) -> ComparableSums:
     own = table.kept[: table.used].copy()
     own[:, list(NOT_OWN)] = 0
     columns = own.sum(axis=1), table.work[: table.used].copy(), table.top_step[: table.used].copy()
-    own_ns, steps, until = (Rows(table.places, column.item) for column in columns)
+    own_ns, steps, until = (_items(table, column) for column in columns)
     return ComparableSums(own_ns, steps, until, phase_times(table))
 
 
@@ -69,7 +76,7 @@ def summing_stragglers(groups: ColumnGroups) -> Slices[Straggler]:
     result = Straggler(
         length_ns=sum(table.matched_ns.tolist()),
         waited_ns=sum(waited.tolist()),
-        own_ns=Rows(table.places, lambda at: kept[at].tolist()),
+        own_ns=Derived(table.places, lambda _, at: kept[at].tolist()),
         steps={key: works[at] for key, at in zip(keys, places, strict=True)},
         phases=phase_times(table),
         onsets=groups.onsets,

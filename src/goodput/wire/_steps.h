@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { PHASES_MAX = 28, COLUMNS_MAX = 8 + 2 * PHASES_MAX, SUMS_ON_STACK = 64 };
 enum { NUMBER, STEP, START, END, SAMPLES, DEVICE, TOTALS = 8, CELL_BYTES_MAX = 8 };
+enum { PHASES_MAX = 28, COLUMNS_MAX = TOTALS + 2 * PHASES_MAX, SUMS_ON_STACK = 64 };
 #define VALUE_MAX ((UINT64_C(1) << 62) - 1)
 #define COUNT_MAX (PY_SSIZE_T_MAX >> 16) /* No size in bytes overflows. */
 

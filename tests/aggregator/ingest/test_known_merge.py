@@ -148,15 +148,17 @@ def report_of(one: Process, run: str, rng: random.Random, since: int) -> schema.
         report = replace(report, identity=replace(report.identity, group=f"dp{rng.randrange(2)}"))
     elif kind < 0.14:
         live = replace(live, now_ns=live.now_ns + AHEAD_NS_MAX + ns(1000))
-    elif kind < 0.16:
+    elif kind < 0.19:
         report = replace(report, phases=(*report.phases, "more"))
         live = replace(live, totals=(*live.totals, 0))
-    elif kind < 0.18:
+    elif kind < 0.21:
         report = replace(report, sequence=report.sequence - ns(30))
-    elif kind < 0.20:
+    elif kind < 0.23:
         report = replace(report, identity=replace(report.identity, pid=7))  # Claims the same rank.
-    elif kind < 0.22:
+    elif kind < 0.25:
         report = replace(report, phases=("none", "other", *report.phases[2:]))
+    elif kind < 0.30 and report.phase_states:
+        report = replace(report, phase_states={"augment": "checkpoint"})
     return replace(report, live=live)
 
 
@@ -165,7 +167,8 @@ def test_pushes_of_known_ranks_leave_what_single_reports_leave(seed, monkeypatch
     """Of two runs and two tokens, with repeats, gaps, late and rejected rows, restarts, and any live part."""
     rng, rig = random.Random(seed), Rig(monkeypatch)
     numbers = {(run, rank): 1 for run in ("r1", "r2") for rank in range(4)}
-    processes = {(run, rank): Process(rank, 1, START, world_size=10) for run, rank in numbers}
+    user = {"augment": "loader"}
+    processes = {of: Process(of[1], 1, START, world_size=10, user=user if of[1] else {}) for of in numbers}
     since, repeated = dict.fromkeys(processes, 0), []
     for _ in range(30):
         rig.now_ns += ns(10)
@@ -185,9 +188,10 @@ def test_pushes_of_known_ranks_leave_what_single_reports_leave(seed, monkeypatch
             other = rank_report(
                 Process(9, 1, START, world_size=10).steps(1 + rng.randrange(3), forward=1), run
             )
-            access = SCOPED if run == "r1" and rng.random() < 0.1 else EVERYTHING
+            access = SCOPED if run == "r1" and rng.random() < 0.3 else EVERYTHING
             sent_ns = rng.choice((0, report.sequence + ns(1)))
-            bodies.append((body_of(report, *[other] * rng.randrange(2), report, sent_ns=sent_ns), access))
+            more = [other] * rng.randrange(2) + [report] * (rng.random() < 0.3)
+            bodies.append((body_of(report, *more, sent_ns=sent_ns), access))
         repeated = [*repeated[-9:], rng.choice(bodies)]
         bodies += [rng.choice(repeated)] * rng.randrange(2)
         rig.push(*bodies)

@@ -138,6 +138,11 @@ def test_ranks_share_what_is_alike():
     account(store)
     for name in ("rows", "phase_states", "loader"):
         assert getattr(attempts[0], name) is getattr(attempts[1], name) and not getattr(attempts[0], name)
+    for name, own in (("rows", attempts[0].rows), ("loader", attempts[0].loader)):
+        with pytest.raises(TypeError, match="share"):
+            own[name] = 1
+        with pytest.raises(TypeError, match="share"):
+            own.update({name: 1})
     assert attempts[2].loader == {"wait_ns": 1}
     assert attempts[3].phase_states is attempts[4].phase_states and attempts[3].phase_states
 

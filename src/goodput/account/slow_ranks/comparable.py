@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
 
 from goodput.account.slow_ranks.slow_phase import PhaseTimes
 
 Key = tuple[int, int]  # (rank, attempt number)
-V = TypeVar("V")
 
 
 @dataclass
@@ -29,25 +27,6 @@ class ComparableSums:
         if not isinstance(self.phases, dict):
             return self
         return replace(self, phases={key: times.compact() for key, times in self.phases.items()})
-
-
-class Derived(Mapping[Key, V]):
-    """What follows from what attempts have in another mapping, made when it is asked for."""
-
-    def __init__(self, of: Mapping[Key, Any], make: Callable[[Key, Any], V]):
-        self._of, self._make = of, make
-
-    def __getitem__(self, key: Key) -> V:
-        return self._make(key, self._of[key])
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._of
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._of)
-
-    def __len__(self) -> int:
-        return len(self._of)
 
 
 def less(sums: Mapping, before: Mapping) -> dict:

@@ -27,7 +27,7 @@ from goodput.aggregator.ingest.recent_steps import RecentSteps
 from goodput.aggregator.ingest.sampled_ranks import SampledRanks, reported
 from goodput.aggregator.ingest.step_trends import WINDOWS_NS
 from goodput.aggregator.records import BLOCK_ROWS_MAX, NewBlock, NewRecords, new_blocks
-from goodput.columns.attempts import ColumnAttempt, row_of
+from goodput.columns.attempts import NO_ENTRIES, ColumnAttempt, row_of
 from goodput.wire import connections, schema
 from goodput.wire.collectives import Collectives
 from goodput.wire.packed_rows import PackedRows, pack
@@ -50,8 +50,6 @@ _OWN_FIGURES = {name: f"reported_{name}" for name in HARDWARE}  # those of the c
 NOW = ("busy_ppm", "power_mw")  # not cumulative
 _NOT_SUMMED = ("since_ns", *NOW)
 _AGENTS_FIGURES = frozenset((*_NOT_SUMMED, *HARDWARE))
-# What most ranks have none of, for all of them: nothing is ever written into it, and each own one would take 64 bytes.
-_NOTHING: dict = {}
 # How far a host's clock may be ahead of ours.
 AHEAD_NS_MAX = 86_400 * 10**9
 
@@ -511,7 +509,7 @@ def _interned(identity: schema.Identity) -> schema.Identity:
 def _attempt(identity: schema.Identity, number: int) -> ColumnAttempt:
     declared = {name: getattr(identity, name) for name in DECLARED}
     attempt = ColumnAttempt(identity.rank, number, identity.start_ns, **declared)
-    attempt.rows = attempt.phase_states = attempt.loader = _NOTHING
+    attempt.rows = attempt.phase_states = attempt.loader = NO_ENTRIES
     return attempt
 
 
@@ -558,7 +556,8 @@ def _set_live(attempt: Attempt, live: schema.Live) -> None:
     attempt.seen_ns, attempt.last_ns, attempt.phase = live.now_ns, live.last_ns, sys.intern(live.phase)
     # As a tuple they take 300 bytes more.
     attempt.totals, attempt.alive, attempt.ended = array("q", live.totals), live.alive, live.ended
-    attempt.end_ns, attempt.loader, attempt.unmeasured = live.end_ns, live.loader or _NOTHING, live.unmeasured
+    attempt.end_ns, attempt.unmeasured = live.end_ns, live.unmeasured
+    attempt.loader = live.loader or NO_ENTRIES
     attempt.hardware = _sum_hardware(attempt.hardware, live.hardware)
 
 

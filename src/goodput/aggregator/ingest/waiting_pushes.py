@@ -129,7 +129,7 @@ class WaitingPushes:
 
 
 def call_in_turns(answers: list[Callable[[], object]]) -> None:
-    """Call these, each of which answers a push in some 50 us: of thousands some in each turn of the event loop."""
+    """Call these, each of which answers a push: ANSWERED_AT_ONCE in each turn of the event loop."""
     for answer in answers[:ANSWERED_AT_ONCE]:
         try:
             answer()
