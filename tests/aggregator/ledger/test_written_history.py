@@ -19,7 +19,7 @@ from goodput.aggregator.accounts.snapshots import Snapshots
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.pushed_steps import PushedSteps, decode_steps
 from goodput.aggregator.ingest.store import Store
-from goodput.aggregator.ledger import closed_runs, compaction, segments
+from goodput.aggregator.ledger import closed_runs, compaction, page_reader, segments
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.aggregator.ledger.migrations.versions import version_5
 from goodput.columns import snapshot
@@ -37,8 +37,8 @@ def _short(monkeypatch):
         monkeypatch.setattr(module, "PERIOD_STEPS", PERIOD_STEPS)
 
 
-def pushed(directory) -> tuple[Ledger, Store]:
-    """The same run as a store merges it, with a state after each push and its blocks merged."""
+def pushed(directory, is_compacted: bool = True) -> tuple[Ledger, Store]:
+    """The same run as a store merges it, with a state after each push; its blocks are merged if it is compacted."""
     ledger = Ledger(f"sqlite:///{directory}/pushed.db")
     store = Store()
     ingest = Ingest(store, ledger, clock_ns=lambda: 0)
@@ -57,7 +57,7 @@ def pushed(directory) -> tuple[Ledger, Store]:
             assert await snapshots.write(RUN, accounts._lives[RUN])
 
     asyncio.run(push())
-    for _ in compaction.Compaction(ledger).work(0):
+    for _ in compaction.Compaction(ledger).work(0) if is_compacted else ():
         pass
     return ledger, store
 
@@ -114,6 +114,26 @@ def test_written_ledger_is_that_of_a_pushed_run(tmp_path):
         for one in (written, ledger):
             assert_equal(account_of(one, past, window), want)
     written.close()
+    ledger.close()
+
+
+def test_long_window_lists_blocks_at_its_ends_alone(tmp_path, monkeypatch):
+    """Between two states it needs none, and a run of a year has a million there."""
+    ledger, store = pushed(tmp_path, is_compacted=False)
+    listed, read = [], page_reader.PageReader._list
+
+    def counted(self, some):
+        read(self, some)
+        listed.extend(len(one.listed) for one in some)
+
+    monkeypatch.setattr(page_reader.PageReader, "_list", counted)
+    now_ns, run = START_NS + STEPS * 10**9, whole_run().runs[RUN]
+    past = Past(store.runs[RUN], now_ns, 60 * 10**9, STALE)
+    window = START_NS + 150 * 10**9, now_ns - 150 * 10**9
+    found = account_of(ledger, past, window)
+    assert len(listed) >= 2 * RANKS and max(listed) <= 3 < STEPS // 128 - 4
+    want = compute(run, now_ns, stale_seconds=STALE, known_only=True, window=window)
+    assert_equal(found, want)
     ledger.close()
 
 

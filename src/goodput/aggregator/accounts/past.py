@@ -6,7 +6,7 @@ rows inside are read. About Ledger.rows_held rows are in memory at most, or HELD
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from operator import attrgetter
@@ -121,19 +121,20 @@ def _begun_windows(
     yield ColumnEngine(past.run, facts, past.planned.copy()), True
 
 
-def _fold_until(ledger: Ledger, check: Check, engine: ColumnEngine, numbers: dict[Key, int]) -> None:
-    """Fold the rows of these attempts up to these numbers."""
+def _fold_until(ledger: Ledger, check: Check, engine: ColumnEngine, last: Mapping[Key, Fold]) -> None:
+    """Fold the rows of these attempts up to the last ones of these folds."""
 
     def until(ledger: Ledger, process: schema.RankReport, fold: Fold, pages: Arrays) -> Arrays:
-        last = numbers[fold.attempt.rank, fold.attempt.attempt]
+        number = last[fold.attempt.rank, fold.attempt.attempt].number
         for values in rows_of_bound(ledger, process, fold, pages):
-            count = int(np.searchsorted(values[NUMBER], last, side="right"))
+            count = int(np.searchsorted(values[NUMBER], number, side="right"))
             if count:
                 yield values[:, :count]
-            if count < values.shape[1]:
+            if values.shape[1] and values[NUMBER, -1] >= number:
                 return
 
-    for parts in together(readers(engine, ledger, until, goes_on=True, only=numbers), check):
+    ends_ns = {key: fold.last_end_ns for key, fold in last.items()}
+    for parts in together(readers(engine, ledger, until, goes_on=True, only=ends_ns), check):
         fold_columns(engine, parts)
 
 
@@ -152,12 +153,12 @@ def readers(
     ledger: Ledger,
     columns: Columns | None = None,
     goes_on: bool = False,
-    only: Container[Key] | None = None,
+    only: Mapping[Key, int] | None = None,
     page_rows: int = 0,
 ) -> list[Reader]:
     """Of the attempts that have rows in their bounds, in the order of their starts; by default of all of these rows.
 
-    With `only` of these attempts; `goes_on` where other rows of them are folded afterwards. `page_rows` are read of an
+    With `only` of these attempts, up to about these times; `goes_on` where other rows of them are folded afterwards. `page_rows` are read of an
     attempt at a time, by default as many as fit.
     """
     processes = _processes(ledger, engine.run)
@@ -172,7 +173,7 @@ def readers(
         if not fold.exhausted and (only is None or key in only):
             chosen.append((processes[key], fold))
     most = page_rows or _rows_each(ledger, len(engine.folds))
-    bounds = [PageBounds(fold.number, _cut_ns(fold), fold.bound.to_ns) for _, fold in chosen]
+    bounds = [PageBounds(fold.number, _cut_ns(fold), _until_ns(fold, only)) for _, fold in chosen]
     pages = ledger.pages([process for process, _ in chosen], bounds, most)
     find = columns or rows_of_bound
     return [
@@ -261,6 +262,12 @@ def _processes(ledger: Ledger, run: Run) -> dict[Key, schema.RankReport]:
 def _cut_ns(fold: Fold) -> int | None:
     """Where the bound of an attempt begins, if that is not where the attempt does and no row was folded yet."""
     return fold.bound.from_ns if not fold.number and fold.bound.from_ns > fold.attempt.start_ns else None
+
+
+def _until_ns(fold: Fold, only: Mapping[Key, int] | None) -> int:
+    """Until when rows of an attempt are wanted: blocks that begin later need not be listed, which a long run has many of."""
+    end_ns = fold.bound.to_ns
+    return end_ns if only is None else min(end_ns, only[fold.attempt.rank, fold.attempt.attempt])
 
 
 def _needs_others(fold: Fold) -> bool:

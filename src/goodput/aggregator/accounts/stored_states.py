@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import add, sub
 from typing import TypeVar
 
@@ -69,8 +69,8 @@ _LATEST = (
     ),
     *("calm_ns", "stall_ns", "throughput"),
 )
-# Folds the rows of these attempts up to these numbers.
-FoldUntil = Callable[[ColumnEngine, dict[Key, int]], None]
+# Folds the rows of these attempts up to the last ones of these folds.
+FoldUntil = Callable[[ColumnEngine, Mapping[Key, Fold]], None]
 
 
 class States:
@@ -206,9 +206,9 @@ class _Window:
         if not all(_is_same(key, earlier, later) for key in beside - self.cut):
             return False
         groups.compare_as(earlier.groups)
-        numbers = {key: earlier.folds[key].number for key in self.cut}
-        fold_until(self.engine, numbers)
-        is_complete = all(self.engine.folds[key].number == number for key, number in numbers.items())
+        last = {key: earlier.folds[key] for key in self.cut}
+        fold_until(self.engine, last)
+        is_complete = all(self.engine.folds[key].number == fold.number for key, fold in last.items())
         if not is_complete or not groups.settle_as(earlier.groups, beside):
             return False
         for key in self.cut:
