@@ -120,3 +120,44 @@ train(3, 50, 20)
 """
     )
     assert out.emitted == [0] and out.snapshot().steps_done == 6 and out.snapshot().device_ns > 0
+
+
+# A `torch` whose events, like CUDA's, end a process that was forked after they were made, when they are destroyed.
+EVENTS = """
+from types import SimpleNamespace
+from goodput.sdk.device.torch_events import device_clock
+class Event:
+    owner = os.getpid()
+    def __init__(self, enable_timing): pass
+    def record(self, stream): self.at = time.perf_counter_ns()
+    def query(self): return True
+    def elapsed_time(self, end): return (end.at - self.at) / 1e6
+    def __del__(self):
+        if os.getpid() != self.owner: os.abort()
+cuda = SimpleNamespace(Event=Event, is_initialized=lambda: True, current_device=lambda: 0,
+    current_stream=lambda _: SimpleNamespace(cuda_stream=7), is_current_stream_capturing=lambda: False)
+torch = SimpleNamespace(_C=None, cuda=cuda, version=SimpleNamespace(cuda="13.0", hip=None))
+goodput.start(run="d")
+recorder = goodput._session.recorder
+device_clock(recorder, torch)
+for _ in goodput.steps(range(4)):
+    work()
+emit(snapshot().device_state)
+def fork(in_child):
+    child = os.fork()
+    if not child:
+        in_child()
+    emit(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.parametrize("parked", [False, True])
+def test_forked_children_destroy_no_events(sdk, parked):
+    code = EVENTS
+    if (
+        parked
+    ):  # As by the overhead budget; a cycle, so that a collection in the child is what would destroy them.
+        code += "recorder.device.cycle = recorder.device\nrecorder.device = None\n"
+    code += "import gc\nfork(lambda: (gc.collect(), os._exit(0)))\nfork(sys.exit)\n"
+    out = sdk(code)
+    assert out.emitted == ["active", 0, 0], out.errors

@@ -8,14 +8,26 @@ stream as a number, where `current_stream()` creates an object; the base class's
 torch.cuda.Event's looks it up. Neither an event's query nor `elapsed_time` of two completed events synchronises. An
 event recorded during stream capture becomes part of the graph, and a query from a capturing thread breaks the capture,
 so neither is done then. Recording is one launch; if the device's launch queue is full it blocks like any launch.
+The destructor of an event that was recorded ends a forked process by std::terminate, as that has no context.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import weakref
 
 from goodput.sdk.device.device_clock import DeviceClock, use_host_clock
 from goodput.user_exceptions import reraise_from_handler
+
+
+_events: weakref.WeakSet = weakref.WeakSet()
+
+
+def keep_in_child() -> None:
+    """In a forked child: keep all events for ever, also while the interpreter exits."""
+    for event in tuple(_events):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(event))
 
 
 class TorchEvents:
@@ -58,7 +70,9 @@ class TorchEvents:
         return self._device_of() == device and self._stream_of(device) == self.number and not self.capturing()
 
     def new_event(self):
-        return self._cuda.Event(enable_timing=True)
+        event = self._cuda.Event(enable_timing=True)
+        _events.add(event)
+        return event
 
     def record(self, event) -> None:
         self._record(event, self.stream)

@@ -357,6 +357,9 @@ class Session:
 
     def after_fork(self) -> None:
         """In the child: the page is the parent's, so record nothing until `start` is called here."""
+        device_events = sys.modules.get("goodput.sdk.device.torch_events")
+        if device_events is not None:
+            device_events.keep_in_child()
         self._reset()
         self.phases.after_fork()
         recorder = self.recorder
