@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import signal
 from types import SimpleNamespace
 from typing import Any
@@ -190,6 +191,29 @@ def test_unsafe_environments_are_not_forked(environ, devices, reason, monkeypatc
     monkeypatch.setattr(_flop_count, "_uses_rdma", lambda: devices)
     found = reason_against_fork(torch, environ)
     assert found is None if reason is None else reason in found
+
+
+# Filters of Python's own have names of modules, those of users patterns.
+IGNORED, SHOWN = (
+    ("ignore", None, DeprecationWarning, None, 0),
+    ("default", None, DeprecationWarning, "__main__", 0),
+)
+
+
+@pytest.mark.parametrize(
+    ("first", "warns"),
+    [
+        (SHOWN, False),
+        (("error", None, DeprecationWarning, _flop_count.__name__, 0), True),
+        (("error", None, Warning, re.compile(r"goodput\."), 0), True),
+        (("error", None, Warning, re.compile(r"torch\."), 0), False),
+        (("error", None, UserWarning, None, 0), False),
+    ],
+)
+def test_fork_is_not_made_where_its_warning_is_shown(first, warns, monkeypatch):
+    monkeypatch.setattr(_flop_count.sys, "version_info", (3, 12))
+    monkeypatch.setattr(_flop_count.warnings, "filters", [first, IGNORED])
+    assert ("warnings are set" in str(reason_against_fork(torch, {}))) is warns
 
 
 def test_start_method_of_the_user_is_respected(monkeypatch):

@@ -138,9 +138,16 @@ def _fork_warns() -> bool:
         return False
     for action, message, category, module, line in warnings.filters:
         applies = message is None and issubclass(DeprecationWarning, category) and not line
-        if applies and (module is None or module.match(__name__)):
+        if applies and _is_of_module(module):
             return action != "ignore"
     return True
+
+
+def _is_of_module(module) -> bool:
+    """Whether a filter's module is this one: any, a name as in Python's own filters, or a pattern."""
+    if module is None or isinstance(module, str):
+        return module in (None, __name__)
+    return module.match(__name__) is not None
 
 
 def _child(calls: list[tuple], auto, shared, words, parent: int) -> None:
