@@ -20,7 +20,14 @@ AGREEING = 3
 AGREED_SHARE = 0.97
 BUSY_SECONDS_MAX = 10.0
 BUSY = "other processes use the CPU"
-_TORCH = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_TORCH = {
+    "fp64": "float64",
+    "fp32": "float32",
+    "tf32": "float32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp8": "float8_e4m3fn",
+}
 
 
 def on_cpu(dtypes: tuple[str, ...] = CPU_DTYPES) -> list[Figure]:
@@ -74,12 +81,11 @@ def _product(torch, device, dtype: str):
     """A function that starts one product."""
     size = GPU_SIZE
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
-    if dtype == "fp8":
-        left, right = (torch.ones(size, size, device=device).to(torch.float8_e4m3fn) for _ in range(2))
-        one = torch.ones((), device=device)
-        return lambda: torch._scaled_mm(left, right.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
     # Random values: products of constants draw less power, so that the clock stays higher than in a training.
     left, right = (torch.randn(size, size, device=device).to(getattr(torch, _TORCH[dtype])) for _ in range(2))
+    if dtype == "fp8":
+        one = torch.ones((), device=device)
+        return lambda: torch._scaled_mm(left, right.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
     out = torch.mm(left, right)
     return lambda: torch.mm(left, right, out=out)
 

@@ -20,7 +20,6 @@ import weakref
 from goodput.sdk.device.device_clock import DeviceClock, use_host_clock
 from goodput.user_exceptions import reraise_from_handler
 
-
 _events: weakref.WeakSet = weakref.WeakSet()
 
 
