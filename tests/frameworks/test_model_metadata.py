@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from goodput.account.mfu.flops import transformer
 from goodput.defaults import FLOPS_COUNTING
 from goodput.flops import cpu_peak
 from goodput.rank_page.reader import Reader
+from goodput.sdk.automatic.frameworks.torch.model import uses_tf32
 
 need("torch")
 
@@ -64,6 +66,38 @@ def test_other_model_is_counted_by_default(tmp_path):
     first, second = 2 * 4 * 16 * 32, 2 * 4 * 32 * 8
     assert counted["flops_per_step"] == 2 * (2 * first + 3 * second)
     assert same == weights
+
+
+@pytest.mark.parametrize(
+    ("arguments", "dtype"),
+    [
+        (["inside"], "bf16"),
+        (["fsdp2"], "bf16"),
+        (["fsdp2", "layers"], "bf16"),
+        (["accelerate"], "bf16"),
+        (["accelerate", "compiled"], "bf16"),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else each,
+)
+def test_dtype_is_that_of_the_products(tmp_path, arguments, dtype):
+    if arguments[0] == "accelerate":
+        need("accelerate")
+    printed, _ = run(tmp_path, *arguments, GOODPUT_COUNT_FLOPS="0")
+    assert printed["dtype"] == dtype
+
+
+@pytest.mark.parametrize(
+    ("matmul", "uses"),
+    [
+        (SimpleNamespace(fp32_precision="tf32"), True),  # Here PyTorch raises where the older flag is read.
+        (SimpleNamespace(fp32_precision="none"), False),
+        (SimpleNamespace(allow_tf32=True), True),
+        (SimpleNamespace(allow_tf32=False), False),
+    ],
+)
+def test_both_settings_of_tf32_are_read(matmul, uses):
+    torch = SimpleNamespace(backends=SimpleNamespace(cuda=SimpleNamespace(matmul=matmul)))
+    assert uses_tf32(torch) is uses
 
 
 def test_data_parallel_rank_is_counted_alone(tmp_path):

@@ -140,6 +140,8 @@ class RootModules:
         self.first_call: list = []
         # Called with a root at each of its training calls in the first step; then it is empty.
         self.first_step_call: list = []
+        # Called with each module that such a call calls, until the search ends.
+        self.inner_call: Callable | None = None
 
     def _use_traceable_calls(self) -> None:
         self._traceable = True
@@ -177,7 +179,11 @@ class RootModules:
     def _find(self, module):
         """The timed call of a module, which becomes a root; None for one that does not."""
         recorder = self.auto.recorder
-        if recorder.inside or self.is_compiling():
+        if self.is_compiling():
+            return None
+        if recorder.inside:
+            if self.inner_call is not None and recorder.thread == get_ident() and self.grad_is_on():
+                self.auto.attempt(self.inner_call, module)
             return None
         if recorder.thread != get_ident() and not self.auto.may_start():
             return None

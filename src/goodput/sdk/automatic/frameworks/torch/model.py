@@ -7,7 +7,9 @@ Other models are counted once, by goodput.flops in a child process (_flop_count.
 from __future__ import annotations
 
 import os
+import sys
 import weakref
+from collections import Counter
 
 from goodput.defaults import FLOPS_COUNTING
 from goodput.sdk.automatic.frameworks.torch._flop_count import FlopCount, reason_against_fork
@@ -16,7 +18,10 @@ from goodput.sdk.device.torch_events import describe, device_clock
 from goodput.user_exceptions import reraise_from_handler
 
 MODULE = "torch"
-RELIES_ON = """torch/amp/autocast_mode.py: torch.get_autocast_dtype and torch.is_autocast_enabled take a device type."""
+RELIES_ON = """torch/amp/autocast_mode.py: torch.get_autocast_dtype and torch.is_autocast_enabled take a device type.
+torch/backends/cuda/__init__.py: reading matmul.allow_tf32 raises if matmul.fp32_precision was set, where that exists.
+torch/distributed/fsdp/_fully_shard/_fsdp_state.py: FSDPState._mp_policy.param_dtype, FSDP1's mixed_precision.param_dtype.
+accelerate/state.py: AcceleratorState._shared_state["_mixed_precision"] is "no", "fp16", "bf16" or "fp8"."""
 CALLS_MAX = 16  # root modules of one step
 
 
@@ -24,6 +29,7 @@ def apply(torch, auto) -> None:
     model = Model(torch, auto)
     auto.roots.first_call.append(model.first_call)
     auto.roots.first_step_call.append(model.training_call)
+    auto.roots.inner_call = model.inner_call
     auto.before_first_step.append(model.first_step)
     auto.after_step.append(model.collect)
     auto.at_end.append(model.finish)
@@ -34,8 +40,10 @@ class Model:
 
     def __init__(self, torch, auto):
         self.torch, self.auto = torch, auto
-        self.module = self.tokens = self.counting = None
+        self.module = self.tokens = self.counting = self.kind = None
         self.is_known = self.is_taken = False
+        self.dtype: str | None = None  # of the root module's call
+        self.weights: Counter[str | None] = Counter()  # by dtype, of the modules that it calls
         # (weak reference, args, keywords, autocast, calls) of each root module's first training call.
         self.calls: list[list] = []
         self.counts = auto.session.environ.get("GOODPUT_COUNT_FLOPS", "1") not in ("", "0")
@@ -52,15 +60,21 @@ class Model:
             return
         self.is_known, self.module = True, weakref.ref(module)
         self.tokens = tokens_of(args, kwargs)
-        session, dtype = self.auto.session, self._dtype(parameter)
-        session.declare(dtype=dtype)
-        if parameter.device.type == "cpu":
-            self._declare_cpu(dtype)
-        elif parameter.device.type != "meta":
-            session.declare(**describe(self.torch))
+        self.kind = parameter.device.type
+        self._declare_dtype(self._dtype(module, parameter))
+        if self.kind not in ("cpu", "meta"):
+            self.auto.session.declare(**describe(self.torch))
             self.auto.device_used = True
             if self.auto.recorder.device is None:
                 device_clock(self.auto.recorder, self.torch)
+
+    def inner_call(self, module) -> None:
+        """A call inside a training call of a root in the first step, where autocast and FSDP may have set a dtype."""
+        if isinstance(module, self.torch.nn.Embedding):
+            return
+        for parameter in module._parameters.values():
+            if parameter is not None and parameter.ndim > 1:
+                self.weights[self._dtype(module, parameter)] += parameter.numel()
 
     def training_call(self, module) -> None:
         """A training call of a root module in the first step."""
@@ -100,21 +114,35 @@ class Model:
             return None
         return str(self.torch.get_autocast_dtype(kind)).rpartition(".")[2]
 
-    def _dtype(self, parameter) -> str | None:
+    def _dtype(self, module, parameter) -> str | None:
+        """The dtype in which this parameter of a module is multiplied."""
         torch, kind = self.torch, parameter.device.type
-        dtype = parameter.dtype
+        dtype = _gathered_dtype(module) or parameter.dtype
         if torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
         name = DTYPES.get(str(dtype).rpartition(".")[2])
-        if name == "fp32" and kind == "cuda" and torch.backends.cuda.matmul.allow_tf32:
-            return "tf32"
-        return name
+        return "tf32" if name == "fp32" and kind == "cuda" and uses_tf32(torch) else name
+
+    def _declare_dtype(self, dtype: str | None) -> None:
+        self.dtype = dtype
+        self.auto.session.declare(dtype=dtype)
+        if self.kind == "cpu":
+            self._declare_cpu(dtype)
+
+    def _dtype_of_weights(self) -> str | None:
+        """Where no calls inside the root's were seen, as of compiled modules, autocast in its `forward` is Accelerate's."""
+        if self.weights:
+            return max(self.weights, key=self.weights.__getitem__)
+        return (_dtype_of_accelerate() if self.dtype in ("fp32", "tf32") else None) or self.dtype
 
     def first_step(self) -> None:
         """The end of the first step, when the number of its calls is known."""
         module = self.module() if self.module is not None else None
         calls, self.calls, self.module = self.calls, [], None
         self.auto.roots.first_step_call.clear()
+        self.auto.roots.inner_call = None
+        if self.is_known and self._dtype_of_weights() != self.dtype:
+            self._declare_dtype(self._dtype_of_weights())
         if module is None:
             return
         passes = max(self.auto.recorder.micro_batches, 1)
@@ -164,6 +192,30 @@ class Model:
         if self.counting is not None and self.counting.parent == os.getpid():
             self.counting.trainer_ended()
             self.collect()
+
+
+def uses_tf32(torch) -> bool:
+    """Whether CUDA multiplies matrices of float32 as TF32."""
+    matmul = torch.backends.cuda.matmul
+    try:
+        return matmul.fp32_precision == "tf32"
+    except AttributeError:  # before 2.9
+        return bool(matmul.allow_tf32)
+
+
+def _gathered_dtype(module):
+    """The dtype in which FSDP gathers a module's parameters; None if it is none of FSDP's, or keeps theirs."""
+    state = getattr(type(module), "_get_fsdp_state", None)
+    policy = (
+        vars(module).get("mixed_precision") if state is None else getattr(state(module), "_mp_policy", None)
+    )
+    return getattr(policy, "param_dtype", None)
+
+
+def _dtype_of_accelerate() -> str | None:
+    state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
+    found = getattr(state, "_shared_state", {}).get("_mixed_precision")
+    return found if found in DTYPES.values() else None
 
 
 def tokens_of(args, kwargs) -> tuple[int, int] | None:
