@@ -131,6 +131,7 @@ def inner(mode: str, loops: list[str], rounds: int, output: str) -> int:
 
     found: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     for name in loops:
+        print(f"{mode}: {name} ...", file=sys.stderr, flush=True)
         found[name] = measure(torch, name, rounds, ["bare", mode, "again"])
     Path(output).write_text(json.dumps(found))
     return 0

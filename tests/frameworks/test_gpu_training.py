@@ -40,11 +40,16 @@ def found(tmp_path_factory) -> dict:
 
 @pytest.mark.parametrize("name", CASES)
 def test_device_clock_matches_events(found, name):
+    """Checkpoints are outside of steps; what lies between the marks and the phases is in no phase, and idle."""
     watch, page = found[name]["watch"], found[name]["page"]
     assert found[name]["device_state"] == "active"
-    whole = sum(watch.values())
-    for phase in ("loader", "h2d", "forward", "backward", "optimizer"):
-        assert page.get(phase, 0.0) / whole == pytest.approx(watch[phase] / whole, abs=NEAR), phase
+    whole = sum(page.values())
+    if name != "checkpoints":
+        assert whole == pytest.approx(sum(watch.values()), rel=NEAR)
+    for phase in ("h2d", "forward", "backward", "optimizer"):
+        assert page.get(phase, 0.0) == pytest.approx(watch[phase], abs=NEAR * whole), phase
+    waiting, idle = page.get("loader", 0.0), page["none"]
+    assert waiting - NEAR * whole <= watch["loader"] <= waiting + idle + NEAR * whole
 
 
 @pytest.mark.parametrize("name", CASES)

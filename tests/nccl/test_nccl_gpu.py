@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.paths import PYTHONPATH, SUPPORT
+from support.paths import SUPPORT
 from support.servers.servers import wait_until
 
 from goodput.rank_page.reader import Reader
@@ -48,7 +48,7 @@ def training(mode: str, directory: Path) -> Iterator[subprocess.Popen]:
         "2",
     ]
     command += [str(SUPPORT / "nccl" / "gpu_rank.py"), mode, str(directory)]
-    environ = {**os.environ, "PYTHONPATH": PYTHONPATH, "TORCH_FR_BUFFER_SIZE": "2000"}
+    environ = {**os.environ, "TORCH_FR_BUFFER_SIZE": "2000"}
     with open(directory / "log", "wb") as log:
         process = subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
     try:

@@ -70,7 +70,7 @@ class Stopwatch:
         torch.cuda.synchronize()
         heads = [at for at, (name, _) in enumerate(self.marks) if name == "loader"]
         found: dict[str, float] = {}
-        for at in range(heads[SKIPPED], heads[-1]):
+        for at in range(heads[SKIPPED + 1], heads[-1]):
             name, begin = self.marks[at]
             found[name] = found.get(name, 0.0) + begin.elapsed_time(self.marks[at + 1][1]) / 1e3
         return found
