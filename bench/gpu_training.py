@@ -147,11 +147,9 @@ def run(mode: str, loops: list[str], rounds: int) -> dict[str, Any]:
             tool = shutil.which("traceml", path=os.path.dirname(sys.executable)) or "traceml"
             command = [tool, "run", "--logs-dir", directory, __file__, "--args", *arguments]
         environ = {**os.environ, "GOODPUT_DIR": directory, "GOODPUT_RUN": "bench"}
-        done = subprocess.run(
-            command, env=environ, cwd=directory, capture_output=True, text=True, timeout=1800
-        )
+        done = subprocess.run(command, env=environ, cwd=directory, stdout=subprocess.DEVNULL, timeout=1800)
         if not output.exists():
-            raise RuntimeError(f"{' '.join(command)}: {done.stdout[-1000:]}{done.stderr[-2000:]}")
+            raise RuntimeError(f"{' '.join(command)}: exit status {done.returncode}, and no figures")
         return json.loads(output.read_text())
 
 
