@@ -279,22 +279,26 @@ def _folding_alike(engine, to_state: tuple[int, ...], batch: Batch, at: np.ndarr
     steps = _Steps(table, at, to_state, batch)
     kinds = steps.kinds()
     pieces = _Pieces(steps, kinds)
-    last = pieces.end_ordinary()
-    singles = np.diff(pieces.firsts) - last
-    for done, place in enumerate(np.flatnonzero(singles).tolist(), 1):
+    firsts, lasts = pieces.ends()
+    counts = lasts - firsts + 1
+    # Most attempts have nothing else.
+    is_added = pieces.kinds != OTHER
+    begins, ends = is_added[firsts] & (counts > 1), is_added[lasts]
+    pieces.add_many(table, at[begins], firsts[begins])
+    low, high = firsts + begins, lasts + ~ends
+    for done, place in enumerate(np.flatnonzero(high > low).tolist(), 1):
         if done % SINGLES_AT_ONCE == 0:
             yield
-        own = range(pieces.firsts[place], pieces.firsts[place] + int(singles[place]))
+        own = range(int(low[place]), int(high[place]))
         with table.lent(keys[place]) if len(own) >= LENT_PIECES else nullcontext():
             for piece in own:
                 if pieces.kinds[piece] == OTHER:
                     engine.row(keys[place], row_of(pieces.last_rows[:, piece].tolist()))
                 else:
                     pieces.add(table[keys[place]], piece)
-    # Most attempts have nothing else.
-    pieces.add_last(table, at[last], last)
+    pieces.add_many(table, at[ends], lasts[ends])
     for place in np.flatnonzero(table.final[at]).tolist():
-        step = int(pieces.last_rows[STEP, pieces.firsts[place + 1] - 1])
+        step = int(pieces.last_rows[STEP, lasts[place]])
         table[keys[place]].note_exhausted(step)
     chosen, compared = kinds == ORDINARY, steps.compared()
     engine.groups.take_times(keys, steps.times(chosen), Compared(*(one[chosen] for one in compared)))
@@ -313,9 +317,9 @@ class _Pieces:
         edges[1:-1] |= (np.diff(kinds) != 0) | (kinds[1:] == OTHER)
         bounds = np.flatnonzero(edges)
         begins = bounds[:-1]
-        self.bounds = bounds.tolist()
-        self.firsts = np.searchsorted(bounds, steps.begins).tolist()
-        self.kinds = kinds[begins].tolist()
+        self.bounds = bounds
+        self.firsts = np.searchsorted(bounds, steps.begins)
+        self.kinds = kinds[begins]
         self.last_rows = steps.values[:, bounds[1:] - 1]
 
         def sums(values: np.ndarray) -> np.ndarray:
@@ -348,19 +352,20 @@ class _Pieces:
         self._counts, self._steps = steps.count, sums(steps.count)
         self._last_counts = steps.count[bounds[1:] - 1]
 
-    def end_ordinary(self) -> np.ndarray:
-        """Whether the last piece of each attempt is one of ordinary rows."""
-        return np.array(self.kinds)[np.array(self.firsts)[1:] - 1] == ORDINARY
+    def ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """The first and the last piece of each attempt."""
+        return self.firsts[:-1], self.firsts[1:] - 1
 
-    def add_last(self, table: FoldTable, at: np.ndarray, chosen: np.ndarray) -> None:
-        """Add the last pieces of these attempts all at once."""
+    def add_many(self, table: FoldTable, at: np.ndarray, pieces: np.ndarray) -> None:
+        """As `add`, one piece of each of these attempts all at once."""
         if not len(at):
             return
-        pieces = np.array(self.firsts)[1:][chosen] - 1
         rows = self.last_rows[:, pieces]
         kept_ns, saved_ns, compute_ns, device_ns, samples, calm_ns, top_step, end_ns = self.sums[:, pieces]
-        bounds = np.array(self.bounds)
-        begins, rows_each, steps = bounds[pieces], np.diff(bounds)[pieces], self._steps[pieces]
+        begins, rows_each, steps = self.bounds[pieces], np.diff(self.bounds)[pieces], self._steps[pieces]
+        is_kept = self.kinds[pieces] == ORDINARY
+        if not is_kept.all():
+            self._leave_out(table, at[~is_kept], rows[:, ~is_kept], steps[~is_kept])
         table.number[at], table.last_samples[at], table.last_device_ns[at] = (
             rows[column] for column in (NUMBER, SAMPLES, DEVICE)
         )
@@ -372,19 +377,28 @@ class _Pieces:
         table.calm_ns[at] = np.maximum(table.calm_ns[at], calm_ns)
         table.steps[at] += rows_each
         table.saved_ns[at] += saved_ns
-        table.kept_steps[at] += steps
-        table.work[at] += steps
-        table.kept[at] += self.kept[pieces]
-        table.rest[at] += self.rest[pieces]
-        table.kept_ns[at] += kept_ns
-        table.device_ns[at] += device_ns
-        table.kept_samples[at] += samples
+        kept = at[is_kept]
+        table.kept[kept] += self.kept[pieces[is_kept]]
+        table.rest[kept] += self.rest[pieces[is_kept]]
+        for name, more in (
+            *(("kept_steps", steps), ("work", steps), ("kept_ns", kept_ns)),
+            *(("device_ns", device_ns), ("kept_samples", samples)),
+        ):
+            getattr(table, name)[kept] += more[is_kept]
         table.add_to("samples", at, samples)
         table.add_to("compute_ns", at, compute_ns)
         for count in np.unique(rows_each).tolist():
             some = rows_each == count
             places = begins[some, None] + np.arange(count)
             self._note_lengths(table, at[some], places)
+
+    def _leave_out(self, table: FoldTable, at: np.ndarray, rows: np.ndarray, steps: np.ndarray) -> None:
+        """Fold.leave_out of attempts whose last rows these are; called before the table has them."""
+        for name, first, sign in (("totals", TOTALS, 1), ("outside", _OUTSIDE, -1)):
+            grown = -getattr(table, name)[at]
+            grown[:, : len(rows[first::2])] += rows[first::2].T
+            table.left_out[at] += sign * grown
+        table.left_out_steps[at] += steps
 
     def _note_lengths(self, table: FoldTable, at: np.ndarray, places: np.ndarray) -> None:
         """Note how long the steps of attempts took that have as many rows: (attempts, rows)."""
@@ -415,7 +429,7 @@ class _Pieces:
 
     def add(self, fold: Fold, piece: int) -> None:
         """Add a piece of ordinary rows, or of rows beyond the bound, to its attempt's fold."""
-        low, high, width = self.bounds[piece], self.bounds[piece + 1], len(fold.to_state)
+        low, high, width = *self.bounds[piece : piece + 2].tolist(), len(fold.to_state)
         row, count = self.last_rows[:, piece].tolist(), int(self._steps[piece])
         kept_ns, saved_ns, compute_ns, device_ns, samples, calm_ns, top_step, fold.last_end_ns = self.sums[
             :, piece
