@@ -513,7 +513,8 @@ def _count_failures(account: Account, run: Run, facts: Facts) -> None:
     for attempt in chain.from_iterable(facts.by_rank.values()):
         numbers.setdefault(attempt.attempt, []).append(attempt)
     for number, attempts in numbers.items():
-        saver = max(attempts, key=lambda a: (a.commits, -a.rank))
+        savers = [a for a in attempts if a.commits]
+        saver = max(savers or attempts[:1], key=lambda a: (a.commits, -a.rank))
         account.commits += saver.commits
         if saver.commits > 1 and saver.first_commit_ns is not None:
             account.commit_pairs += saver.commits - 1
@@ -521,5 +522,5 @@ def _count_failures(account: Account, run: Run, facts: Facts) -> None:
         account.unfinished_commits |= any(a.begun and a.committed is None for a in attempts)
         over = number != newest or all(a.known_end_ns() is not None for a in attempts)
         account.failures += over and any(a.end_reason() not in NO_FAILURE for a in attempts)
-        bounds = [facts.bounds[a.rank, number] for a in attempts]
-        account.alive_ns += max(b.to_ns for b in bounds) - min(b.from_ns for b in bounds)
+        from_ns, to_ns = facts.span(number, attempts)
+        account.alive_ns += to_ns - from_ns

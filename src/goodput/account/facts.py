@@ -8,7 +8,7 @@ per unreported rank.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import NamedTuple
@@ -128,6 +128,11 @@ class Facts:
         if self.own_points or not self.expected.ranges:
             return self.end_ns - self.start_ns
         return sum(end_ns - start_ns for start_ns, end_ns in self.expected.ranges[0].spans)
+
+    def span(self, number: int, attempts: Sequence[Attempt]) -> tuple[int, int]:
+        """From when to when the time of these attempts counts, which are all with this number."""
+        bounds = [self.bounds[one.rank, number] for one in attempts]
+        return min(one.from_ns for one in bounds), max(one.to_ns for one in bounds)
 
     def without_attempts(self) -> Facts:
         """What is left once an account is done, which takes no memory for each rank."""

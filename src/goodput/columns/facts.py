@@ -5,14 +5,14 @@ The same facts as account.facts.gather has, in about a third of the time (bench/
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
 import numpy as np
 
 from goodput.account import facts as account_facts
-from goodput.account.attempts import Run
+from goodput.account.attempts import Attempt, Run
 from goodput.account.derived import Derived
 from goodput.account.facts import SUBMIT_NS_MAX, Bound, ExpectedRanks, Facts, Key, RankRange
 from goodput.account.resume import KEEP_ALL, kept_until, resume_points
@@ -32,6 +32,11 @@ class ColumnFacts(Facts):
 
     attempts: RunColumns | None = None
     columns: CriteriaColumns | None = None
+
+    def span(self, number: int, attempts: Sequence[Attempt]) -> tuple[int, int]:
+        assert self.attempts is not None and self.columns is not None
+        some = self.attempts.number == number
+        return int(self.columns.from_ns[some].min()), int(self.columns.to_ns[some].max())
 
     def without_attempts(self) -> ColumnFacts:
         nothing = {name: {} for name in ("limits", "bounds", "by_rank", "after", "own_points")}
