@@ -66,33 +66,33 @@ audit: | $(VENV)/bin/python  ## known advisories of what the extras install, by 
 	$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip -r $(VENV)/audit/requirements.txt
 
 bench: $(VENV)/.test  ## the budgets, each as a ratio against a named peer
-	$(BIN)/python -m bench.phase
-	$(BIN)/python -m bench.automatic
-	$(BIN)/python -m bench.collectives
-	PYTHONPATH=tests $(BIN)/python -m bench.nccl_plugin
-	$(BIN)/python -m bench.replay
-	$(BIN)/python -m bench.analyze
-	$(BIN)/python -m bench.window
-	PYTHONPATH=tests $(BIN)/python -m bench.node
-	$(BIN)/python -m bench.aggregator
+	$(BIN)/python -m bench.trainer.phase
+	$(BIN)/python -m bench.trainer.automatic
+	$(BIN)/python -m bench.trainer.collectives
+	PYTHONPATH=tests $(BIN)/python -m bench.trainer.nccl_plugin
+	$(BIN)/python -m bench.analysis.replay
+	$(BIN)/python -m bench.analysis.analyze
+	$(BIN)/python -m bench.trainer.window
+	PYTHONPATH=tests $(BIN)/python -m bench.node.agent
+	$(BIN)/python -m bench.aggregator.serve
 
 detection-score: $(VENV)/.test  ## hidden faults in SEEDS (50) real trainings, and as many without one: docs/detection-score.md; RESULTS=FILE keeps results, to go on later
-	$(BIN)/python -W ignore -m bench.detection_score --seeds $(or $(SEEDS),50) --first $(or $(FIRST),1001) $(if $(RESULTS),--results $(RESULTS)) --write docs/detection-score.md
+	$(BIN)/python -W ignore -m bench.detection.score --seeds $(or $(SEEDS),50) --first $(or $(FIRST),1001) $(if $(RESULTS),--results $(RESULTS)) --write docs/detection-score.md
 
 bench-scale: $(VENV)/.test servers  ## several aggregators over a stream against one: cost per rank, added latency (docs/scale.md)
-	PYTHONPATH=tests $(BIN)/python -m bench.scale $(ARGS)
+	PYTHONPATH=tests $(BIN)/python -m bench.aggregator.scale $(ARGS)
 
 rolling: $(VENV)/.test servers  ## upgrade a cluster over a stream from the version in OLD, a checkout, to this one and back, while nodes push (docs/scale.md)
-	PYTHONPATH=tests $(BIN)/python -m bench.rolling $(OLD) $(ARGS)
+	PYTHONPATH=tests $(BIN)/python -m bench.aggregator.rolling $(OLD) $(ARGS)
 
 replay-alerts: $(VENV)/.test servers  ## ten simulated days and one of every fault through the alerts; writes docs/detection.md
 	$(BIN)/python -m bench.alert_replay $(ARGS)
 
 replay-stories: $(VENV)/.test  ## the same days and faults, told by `goodput report --story`: none missing, nothing blamed falsely
-	$(BIN)/python -m bench.story $(ARGS)
+	$(BIN)/python -m bench.detection.story $(ARGS)
 
 probe-limits: $(VENV)/.test  ## twelve loaders with a planted limit: the knee and the limit that goodput probe finds, 3 min
-	PYTHONPATH=tests $(BIN)/python -m bench.probe_limits
+	PYTHONPATH=tests $(BIN)/python -m bench.analysis.probe_limits
 
 dashboards: $(VENV)/.test  ## write dashboards/generated/*.json and the alerts' links to them
 	$(BIN)/python -m dashboards.generate

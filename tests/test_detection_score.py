@@ -1,12 +1,12 @@
-"""The scoring of bench/detection_score.py: what is right, what is discarded, and that kept results are not made again."""
+"""The scoring of bench/detection/score.py: what is right, what is discarded, and that kept results are not made again."""
 
 import json
 from dataclasses import replace
 
 import pytest
-from bench import detection_score
-from bench.detection_score import is_right, is_uneven, main, markdown, run_evenly
-from bench.detection_training import PLACES, Case, Fault, case_of
+from bench.detection import score
+from bench.detection.score import is_right, is_uneven, main, markdown, run_evenly
+from bench.detection.training import PLACES, Case, Fault, case_of
 
 
 def row_of(case: Case, **others) -> dict:
@@ -61,8 +61,8 @@ def test_uneven_waits_for_a_core_discard_a_training(monkeypatch):
     waits = [[0.06 * step_ms] + [0.0] * (case.world - 1), [0.5 * step_ms] * case.world]
     assert [is_uneven(row_of(case, delay_ms=one)) for one in waits] == [True, False]
     rows = [row_of(case, delay_ms=one, named=0) for one in waits]
-    monkeypatch.setattr(detection_score, "run", lambda *_: rows.pop(0))
-    monkeypatch.setattr(detection_score, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(score, "run", lambda *_: rows.pop(0))
+    monkeypatch.setattr(score, "AGAIN_SECONDS", 0.0)
     assert [one["named"] for one in run_evenly(case)["discarded"]] == [0] and rows == []
 
 
@@ -81,8 +81,8 @@ def made(monkeypatch) -> list[tuple]:
         made.append((case.seed, case.place))
         return row_of(case)
 
-    monkeypatch.setattr(detection_score, "run", run)
-    monkeypatch.setattr(detection_score, "commit", lambda: "abc")
+    monkeypatch.setattr(score, "run", run)
+    monkeypatch.setattr(score, "commit", lambda: "abc")
     return made
 
 
@@ -100,7 +100,7 @@ def test_kept_results_are_not_made_again(tmp_path, made, capsys):
 def test_results_of_another_commit_are_refused(tmp_path, made, monkeypatch):
     kept = tmp_path / "results.jsonl"
     main(["--seeds", "1", "--results", str(kept)])
-    monkeypatch.setattr(detection_score, "commit", lambda: "def")
+    monkeypatch.setattr(score, "commit", lambda: "def")
     with pytest.raises(SystemExit, match="has trainings of abc, this is def"):
         main(["--seeds", "2", "--results", str(kept)])
 
@@ -111,7 +111,7 @@ def test_score_is_of_one_commit_and_of_new_seeds(tmp_path, made, monkeypatch):
         main(["--seeds", "1", "--first", "50", "--write", str(written)])
     main(["--seeds", "1", "--write", str(written)])
     assert "Seeds 1001. 0 trainings of 2 were discarded." in written.read_text()
-    monkeypatch.setattr(detection_score, "commit", lambda: "abc+")
+    monkeypatch.setattr(score, "commit", lambda: "abc+")
     with pytest.raises(SystemExit, match="a score is of one commit"):
         main(["--seeds", "1", "--write", str(written)])
 
@@ -131,7 +131,7 @@ def test_document_counts_what_was_discarded():
 
 
 def test_spans_of_seeds():
-    assert detection_score.spans([1, 2, 3, 5, 8, 9]) == "1 to 3, 5, 8 to 9"
+    assert score.spans([1, 2, 3, 5, 8, 9]) == "1 to 3, 5, 8 to 9"
 
 
 def test_document_lists_misses():

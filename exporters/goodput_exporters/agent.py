@@ -2,7 +2,7 @@
 
 Whatever a collector, a page or the aggregator does becomes a series; it ends neither the polling nor a scrape. A scrape
 takes at most 100 ms, even if a collector hangs; concurrent scrapes share one result. Beside 8 GPUs, 8 NICs and 8
-ranks of a step a second: 1.3 ms of CPU per poll, 1.3 ms per GPU sample, 10 ms per scrape (bench/node.py).
+ranks of a step a second: 1.3 ms of CPU per poll, 1.3 ms per GPU sample, 10 ms per scrape (bench/node/agent.py).
 
     with Agent("/run/goodput", aggregator="http://127.0.0.1:9471") as agent:
         print(agent.exposition().decode())

@@ -1,9 +1,9 @@
 """Planted faults are in the stories, and innocent days blame nothing: a short form of `make replay-stories`."""
 
 import pytest
-from bench import story as worlds
 from bench.alert_replay.innocent import innocent
 from bench.alert_replay.planted import planted
+from bench.detection import story as worlds
 
 UNTIL = 112 * worlds.MINUTE
 LATER = ("burns",)  # whose fault begins after that

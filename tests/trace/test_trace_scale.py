@@ -1,6 +1,6 @@
-"""Memory and time do not grow beyond the bounds of `bench/analyze.py`, on traces small enough for a test."""
+"""Memory and time do not grow beyond the bounds of `bench/analysis/analyze.py`, on traces small enough for a test."""
 
-from bench.analyze import BYTES_PER_EVENT, MEMORY_MIB, time_one, write
+from bench.analysis.analyze import BYTES_PER_EVENT, MEMORY_MIB, time_one, write
 
 
 def peak(path) -> tuple[int, float, str]:

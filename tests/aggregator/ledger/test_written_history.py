@@ -8,8 +8,9 @@ from itertools import pairwise
 
 import pytest
 import sqlalchemy as sql
-from bench import history_ledger, history_run
-from bench.history_run import RUN, Pushes
+from bench.history import ledger as history_ledger
+from bench.history import run as history_run
+from bench.history.run import RUN, Pushes
 
 from goodput.account import Account, compute
 from goodput.aggregator.accounts.accounts import Accounts

@@ -11,7 +11,7 @@ from math import exp, log, pi, sqrt
 from types import SimpleNamespace
 
 import pytest
-from bench.checkpoint_adviser import FIXED_SECONDS, Law, compared, limited
+from bench.trainer.checkpoint_adviser import FIXED_SECONDS, Law, compared, limited
 from support.paths import ROOT
 
 from goodput.sdk.reports import checkpoint_due, failure_laws
@@ -237,7 +237,7 @@ def test_an_interval_is_known_at_every_age():
 
 
 def test_waste_against_an_oracle_and_a_fixed_interval():
-    """A short form of `python -m bench.checkpoint_adviser`, with the oracle of the exponential law in closed form."""
+    """A short form of `python -m bench.trainer.checkpoint_adviser`, with the oracle of the exponential law in closed form."""
     best = best_interval(EXPONENTIAL.save, MEAN)
     found = compared(EXPONENTIAL, 6, (10, 40), policy=lambda _age: best)
     assert found["oracle"][0] == pytest.approx(1 - kept_at_intervals(best, 30.0), abs=2e-3)

@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from bench.node_load import DISK, PCI, make_tree
+from bench.node.load import DISK, PCI, make_tree
 from support.node.attribution_tree import add_process
 from support.node.network_tree import devices, write
 from support.node.node_rank import Rank

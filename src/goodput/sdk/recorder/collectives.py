@@ -2,7 +2,7 @@
 
 A record is written at the call and completed when the call returns and when its Work or tensor is waited for. What a
 process group does without a call from Python is not seen. Compiled it takes about 0.2 us a call (_collectives.c,
-bench/collectives.py), in Python about 5 us. Nothing is kept alive: a Work and its futures are known by their addresses until one is waited for.
+bench/trainer/collectives.py), in Python about 5 us. Nothing is kept alive: a Work and its futures are known by their addresses until one is waited for.
 
 The time of the phase `communication` is attributed to records, so that the sums by group and operation never exceed
 it: at the end of a wait to what was waited for, at the end of the phase to the last record of the step thread.

@@ -1,6 +1,6 @@
 """The clock of the step thread and enter and exit of a phase, in Python: `_fast.c` where that was not compiled.
 
-About 0.7 us from enter to exit here, 0.1 us compiled (bench/phase.py). `GOODPUT_PURE=1` selects this module. The rare
+About 0.7 us from enter to exit here, 0.1 us compiled (bench/trainer/phase.py). `GOODPUT_PURE=1` selects this module. The rare
 cases (other threads, not started) are in phase.Phase.
 
 CPython runs signal handlers and switches threads only at calls and backward jumps. So a boundary makes its calls

@@ -9,7 +9,7 @@ hazard between them (equation 37 of "A higher order estimate of the optimum chec
 
 The first lives say little, and a plan made from them may be worse than a save each USUAL_SECONDS. So these are left only
 where the plan is expected to waste less by the share EVIDENCE / n**3 after n failures: 20 % after five, 2.5 % after ten. With
-that, no law of bench/checkpoint_adviser.py has a number of failures after which a save each USUAL_SECONDS would waste less
+that, no law of bench/trainer/checkpoint_adviser.py has a number of failures after which a save each USUAL_SECONDS would waste less
 by over 1 %. Before the first failure intervals become longer with the time lived: they are the best for the highest rate of
 failures at which none would be seen for so long with a chance of 10 %.
 
