@@ -169,10 +169,35 @@ def test_touching_steps_share_an_event(simulated):
             device.launch(2 * MS)
         began = recorder.end_step(device.now())
     settle(trainer)
-    # One where steps begin, then one at each boundary and each end.
-    assert trainer.backend.recorded == 1 + 30 * 3
+    # One where steps begin, then one where each phase and each step ends.
+    assert trainer.backend.recorded == 1 + 30 * 2
     snapshot = read_page(trainer)
     assert snapshot.device_ns == sum(lengths(snapshot))
+
+
+@pytest.mark.parametrize(("pause", "events"), [(2_999, 4), (3_000, 7)])
+def test_phase_that_follows_at_once_needs_no_event(simulated, pause, events):
+    """What is launched between two phases takes the host longer; idle time so short belongs to the next phase."""
+    trainer = simulated()
+    device = trainer.device
+
+    def step():
+        with trainer.step():
+            for name in ("h2d", "forward", "backward"):
+                device.host(pause)
+                with trainer.phase(name):
+                    device.host(MS)
+                    device.launch(2 * MS)
+            device.host(10 * US)
+
+    for _ in range(10):
+        step()
+    before = trainer.backend.recorded
+    step()
+    assert trainer.backend.recorded - before == events
+    settle(trainer)
+    for found in splits(read_page(trainer))[3:]:
+        assert found["forward"] == pytest.approx(found["backward"], abs=4 * US)
 
 
 def test_time_between_steps_keeps_the_host_clock(simulated):
@@ -432,14 +457,14 @@ def test_events_that_never_complete(simulated):
 
 def test_any_exception_ends_the_clock(simulated):
     trainer = simulated(queue_max=50)
-    trainer.backend.fail_at = 75
+    trainer.backend.fail_at = 43
     train(trainer, 20, loader=MS)
     assert trainer.recorder.device is None
     found, snapshot = hosts(trainer)
     assert (snapshot.device_state, snapshot.device_why) == ("gave up", "error")
-    assert snapshot.drops["error"] == 1 and trainer.backend.recorded == 75
+    assert snapshot.drops["error"] == 1 and trainer.backend.recorded == 43
     assert found == [False] * 7 + [True] * 13, (
-        "seven had been resolved when the 75th event failed in the ninth"
+        "seven had been resolved when the 43rd event failed in the ninth"
     )
 
 
@@ -535,7 +560,7 @@ def test_user_exception_passes_through(simulated):
 
     record, trainer.backend.record = trainer.backend.record, interrupted
     with pytest.raises(KeyboardInterrupt):
-        trainer.recorder.device(page.W_TOTALS)
+        trainer.recorder.device(page.W_TOTALS + 1)
     trainer.backend.record = record
     train(trainer, 3)
     assert trainer.recorder.device is not None

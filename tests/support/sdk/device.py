@@ -169,7 +169,7 @@ class Trainer:
         self.phases = {name: sdk.Phase(self.recorder, name, i) for i, name in enumerate(page.PHASES) if i}
         self.recorder.used.extend(range(1, len(page.PHASES)))
         self.sdk = sdk
-        self.clock = DeviceClock(self.recorder, self.backend)
+        self.clock = DeviceClock(self.recorder, self.backend, device.now)
         self.clock.attach()
         self.hosted: list[tuple[int, int, str]] = []  # (begin, end, phase) of the host
         self.truths: list[dict[str, int]] = []

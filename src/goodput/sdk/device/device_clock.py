@@ -1,8 +1,9 @@
 """The device clock: divides a step's time into phases as the device saw it.
 
-At each phase boundary an event is recorded on the compute stream. Some steps later, when the events have completed, the
-step's totals are written to the page's device ring: the step is as long as on the host clock and divided as the device
-measured. A wait that the device did not feel, because work was still queued, comes out as zero.
+At each phase boundary an event is recorded on the compute stream, except where a phase begins right after another has
+ended. Some steps later, when the events have completed, the step's totals are written to the page's device ring: the
+step is as long as on the host clock and divided as the device measured. A wait that the device did not feel, because
+work was still queued, comes out as zero.
 
 Nothing waits, synchronises or raises. A step that the device cannot divide completely (ring full, graph
 capture, another stream or device at its bounds, events not complete after PENDING steps) is divided as the host
@@ -31,6 +32,9 @@ BIND_STEPS = 16  # steps without a device after which there is none
 ADOPT_STEPS = 16  # steps on another stream after which that is the compute stream
 RESOLVED_MAX = 4  # steps resolved at one boundary
 _HOST, _ACTIVE, _GAVE_UP = (page.DEVICE_STATES.index(state) for state in ("host", "active", "gave up"))
+# Between two boundaries that are as near nothing can be launched from Python, so the second one needs no event.
+NEAR_NS = 3000
+_NONE = page.W_TOTALS
 # One in _TIMED boundaries is timed; at one in _RESOLVED completed steps are resolved.
 _TIMED, _RESOLVED = 16, 8
 
@@ -46,8 +50,8 @@ class DeviceClock:
     weights  device ns per phase of the oldest step not in the page, up to position `at`, as differences to `anchor`
     """
 
-    def __init__(self, recorder, backend):
-        self.recorder, self.backend = recorder, backend
+    def __init__(self, recorder, backend, now=perf_counter_ns):
+        self.recorder, self.backend, self._now = recorder, backend, now
         self.cost_ns = 0
         self.events: list = [None] * EVENTS
         self.columns = bytearray(EVENTS)
@@ -55,6 +59,7 @@ class DeviceClock:
         self.totals = array("Q", [0]) * page.PHASE_SLOTS
         self.weights, self.before = [0] * page.PHASE_SLOTS, 0
         self._busy, self._on, self._bound, self._tick = False, False, False, 0
+        self._put_ns = 0  # when the last event was recorded
         self._open(0)
 
     def attach(self) -> None:
@@ -64,6 +69,8 @@ class DeviceClock:
     def __call__(self, word: int) -> None:
         """A boundary: the host charged the time since the last one to the page's word `word`."""
         if self._busy or not self._on:
+            return
+        if word == _NONE and self._now() - self._put_ns < NEAR_NS:
             return
         self._busy = True
         try:
@@ -153,6 +160,7 @@ class DeviceClock:
         backend.record(event)
         self.columns[slot] = word - page.W_TOTALS
         self.head = head + 1
+        self._put_ns = self._now()
         return True
 
     def _abandon(self) -> None:
