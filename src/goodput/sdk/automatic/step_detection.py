@@ -340,6 +340,7 @@ class Automatic:
         for function in functions:
             self.attempt(function, *args)
 
+    @warn_on_error
     def set_up(self, functions: list, *args) -> None:
         """Call what is done once, in a first step. Its time is `compile`, as all that only a first step has."""
         recorder = self.recorder

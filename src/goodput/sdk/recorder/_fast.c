@@ -348,6 +348,15 @@ static PyObject *Clock_count(Clock *self, PyObject *argument)
     Py_RETURN_NONE;
 }
 
+static PyObject *Clock_notify_device(Clock *self, PyObject *argument)
+{
+    long long word = PyLong_AsLongLong(argument);
+    if (word == -1 && PyErr_Occurred())
+        return NULL;
+    notify_device(self, word);
+    Py_RETURN_NONE;
+}
+
 static PyObject *Clock_back(Clock *self, PyObject *argument)
 {
     long long word = checked_word(self, argument);
@@ -494,6 +503,7 @@ static PyMethodDef Clock_methods[] = {
     {"reset", (PyCFunction)Clock_reset, METH_NOARGS, "Forget open phases."},
     {"close_below", (PyCFunction)Clock_close_below, METH_O, "Close an outer open phase."},
     {"count", (PyCFunction)Clock_count, METH_O, "Count one in a histogram's bin."},
+    {"notify_device", (PyCFunction)Clock_notify_device, METH_O, "Report a boundary to the device clock; never raises."},
     {"back", (PyCFunction)Clock_back, METH_O, "Note that the memory of a word's block is allocated."},
     {NULL},
 };
