@@ -209,7 +209,7 @@ goodput._session.phases._lock.release(); goodput._session._is_handling = False
     assert out.emitted == ["well"]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 @pytest.mark.parametrize(
     ("end", "ended"),
     [("", "finished"), ("1 / 0", "failed"), ("sys.exit(0)", "finished"), ("sys.exit(3)", "failed")],

@@ -54,6 +54,7 @@ class Session:
         self.writer: page.Writer | None = None
         self.errors = 0  # before there is a page to count them in
         self.automatic: Any = None  # automatic.step_detection.Automatic, once goodput.auto is imported
+        self._process_frame: Any = None  # where multiprocessing runs this process
         self._reset()
         if environ.get("GOODPUT_DISABLE", "") not in ("", "0"):
             self.recorder.set_state(State.DISABLED)
@@ -233,7 +234,7 @@ class Session:
         if not self.recorder.step_cost_ns:
             calibrate(self.recorder)
         self.recorder.reset()
-        _close_before_exit(self.at_exit)
+        self._close_before_exit()
         self._open(self._numbered_writer if identity.get("worker") else self._writer, identity, directory)
 
     def _open_next_attempt(self, identity: dict) -> None:
@@ -377,7 +378,9 @@ class Session:
             raised = sys.exc_info()[1]
             if raised is None:
                 raised = getattr(sys, "last_type", None)
-            succeeded = raised is None or (isinstance(raised, SystemExit) and raised.code in (None, 0))
+            code = raised.code if isinstance(raised, SystemExit) else 0 if raised is None else 1
+            frame = self._process_frame
+            succeeded = not (code or (frame is not None and frame.f_locals.get("exitcode")))
             if self.recorder.is_recording and self.recorder.thread != get_ident():
                 self.recorder.thread = get_ident()
             steps = self.recorder.steps if self.recorder.is_recording else 0
@@ -387,12 +390,24 @@ class Session:
         except Exception as error:
             reraise_from_handler(error)
 
+    def _close_before_exit(self) -> None:
+        """A child of multiprocessing ends without the interpreter's exit functions, but runs its own finalizers.
 
-def _close_before_exit(at_exit) -> None:
-    """A child of multiprocessing ends without the interpreter's exit functions, but runs its own finalizers."""
-    processes, util = (sys.modules.get(f"multiprocessing.{name}") for name in ("process", "util"))
-    if processes is not None and util is not None and processes.parent_process() is not None:
-        util.Finalize(None, at_exit, exitpriority=0)
+        Up to Python 3.12 they run while the exception that ends the process is handled. Later ones have handled it
+        before, and what is left of it is the exit code in a local variable of the method that runs the process.
+        """
+        processes, util = (sys.modules.get(f"multiprocessing.{name}") for name in ("process", "util"))
+        if processes is not None and util is not None and processes.parent_process() is not None:
+            self._process_frame = _calling_frame(processes.BaseProcess._bootstrap)
+            util.Finalize(None, self.at_exit, exitpriority=0)
+
+
+def _calling_frame(function):
+    """The frame of this thread in which the function runs, None if it does not."""
+    code, frame = getattr(function, "__code__", None), sys._getframe()
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame
 
 
 def _ignore(_text: str) -> None:
