@@ -172,12 +172,18 @@ def test_ended_child_is_no_result(monkeypatch):
     assert "without a result" in result((mlp(), torch.ones(4, 16), 1))["flops_unknown"]
 
 
+# As Python sets it outside of pytest: from 3.12 on a fork beside threads warns.
+without_warnings = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@without_warnings
 def test_large_process_is_not_forked(monkeypatch):
     assert reason_against_fork(torch, {}) is None
     monkeypatch.setattr(_flop_count, "PRIVATE_BYTES_MAX", 1)
     assert "is not forked" in str(reason_against_fork(torch, {}))
 
 
+@without_warnings
 @pytest.mark.parametrize(
     ("environ", "devices", "reason"),
     [

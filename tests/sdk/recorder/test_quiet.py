@@ -117,8 +117,8 @@ def test_import_loads_little_of_the_standard_library(pure, directory):
         "goodput.aggregator",
         "goodput.cli",
     }
-    # A package here holds a docstring and nothing else.
-    assert len(loaded - PACKAGES) < 50, sorted(loaded)
+    # A package here holds a docstring and nothing else. Later versions of Python load less before.
+    assert len(loaded - PACKAGES) < 55, sorted(loaded)
 
 
 def test_a_training_loop_loads_nothing_heavy_either(pure, directory):
