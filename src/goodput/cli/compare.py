@@ -37,7 +37,7 @@ def add_options(parser) -> None:
         metavar="FILE[#RUN][@START..END]",
         help="the base and the new run; with --to, all runs of the base; with --scaling, all runs",
     )
-    add("--to", nargs="+", metavar="FILE[#RUN][@START..END]", help="the new runs")
+    add("--to", nargs="+", metavar="NEW", help="the new runs, given as those of the base are")
     add("--ledger", metavar="URL",
         help="compare runs of this ledger: RUN[@START..END], without exporting them before")  # fmt: skip
     add("--scaling", nargs="?", const="auto", choices=("auto", "strong", "weak"), metavar="KIND",
