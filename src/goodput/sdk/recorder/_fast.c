@@ -636,9 +636,26 @@ int goodput_exit(Phase *self, int raised)
     return 0;
 }
 
-void goodput_exit_after(Phase *self, PyObject *result)
+/* Close the phases above `depth` that an interrupt has left open: from Python 3.14 on, one may arrive between the enter
+   of a `with` statement and its body. As Clock.unwind in step_clock.py. */
+static void unwind(Clock *clock, Py_ssize_t depth)
+{
+    long long now = now_ns();
+    if (clock->depth <= depth)
+        return;
+    charge(clock, charged_word(clock), now);
+    while (clock->depth > depth) {
+        Frame frame = clock->stack[--clock->depth];
+        set_current(clock, frame.current, frame.child_ns + (frame.began_ns ? now - frame.began_ns : 0));
+    }
+    store(clock, word_phase, (uint64_t)(charged_word(clock) - word_totals));
+}
+
+void goodput_exit_after(Phase *self, PyObject *result, Py_ssize_t depth)
 {
     PyObject *raised = goodput_take_error();
+    if (result == NULL && !is_elsewhere(self))
+        unwind(self->recorder, depth);
     if (goodput_exit(self, result == NULL) < 0)
         goodput_drop_error();
     goodput_restore_error(raised);
@@ -660,6 +677,7 @@ static PyObject *Phase_exit(Phase *self, PyObject *const *args, Py_ssize_t count
 static PyObject *Phase_run(Phase *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
     PyObject *result;
+    Py_ssize_t depth;
     int entered;
     if (count < 1) {
         PyErr_SetString(PyExc_TypeError, "run() takes a function and its arguments");
@@ -668,9 +686,10 @@ static PyObject *Phase_run(Phase *self, PyObject *const *args, Py_ssize_t count,
     entered = goodput_enter(self) == 0;
     if (!entered)
         goodput_drop_error();
+    depth = self->recorder != NULL ? self->recorder->depth : 0;
     result = PyObject_Vectorcall(args[0], args + 1, (size_t)(count - 1), names);
     if (entered)
-        goodput_exit_after(self, result);
+        goodput_exit_after(self, result, depth);
     return result;
 }
 

@@ -85,7 +85,7 @@ int goodput_exit(Phase *phase, int raised);
 int goodput_next_step(Clock *clock, long long samples);
 
 /* Exit after a call in the phase that returned `result`; the call's exception, if any, stays set. */
-void goodput_exit_after(Phase *phase, PyObject *result);
+void goodput_exit_after(Phase *phase, PyObject *result, Py_ssize_t depth);
 
 /* A hook's own code begins; and ends, where it had begun, else since `otherwise` if that is not 0. */
 void goodput_start_own(Clock *clock);

@@ -156,12 +156,14 @@ static PyObject *call_timed(Hook *self, PyObject *const *args, size_t flags, PyO
 static PyObject *timed(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
 {
     PyObject *result;
+    Py_ssize_t depth;
     int entered = goodput_enter(self->phase) == 0;
     if (!entered)
         goodput_drop_error();
+    depth = self->phase->recorder->depth;
     result = call_timed(self, args, flags, names);
     if (entered)
-        goodput_exit_after(self->phase, result);
+        goodput_exit_after(self->phase, result, depth);
     return result;
 }
 
