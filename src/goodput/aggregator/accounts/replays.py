@@ -26,7 +26,7 @@ from goodput.whatif.steps import Recorder
 
 log = logging.getLogger("goodput.aggregator")
 EVERY_SECONDS, EVERY_TIMES = 60.0, 50  # or so many times as long as it took
-SELDOM_TIMES = 200  # where nobody but the series asks
+SELDOM_TIMES = 500  # where nobody but the series asks
 FIRST_SECONDS, RETRY_SECONDS = 1.0, 10.0  # a run that has just begun has too few steps
 RUNS_MAX = 256  # whose gains are kept: those that were replayed last
 # Newest steps of all ranks together. Of more ranks the slowest, and others that are evenly spread, stand for all.
