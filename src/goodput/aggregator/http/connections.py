@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Protocol
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -27,6 +28,15 @@ from goodput.aggregator.http.push_head import BEGIN
 from goodput.aggregator.http.request_metrics import CLIENT_DISCONNECTED, RequestMetrics
 
 _HEADERS = b"".join(name + b": " + value + b"\r\n" for name, value in SECURITY)
+
+
+@lru_cache(maxsize=256)
+def _answer_head(status: int, headers: tuple[tuple[bytes, bytes], ...], is_tls: bool, is_last: bool) -> bytes:
+    """The head of an answer, the same for most pushes of a second: then its date changes."""
+    secured = with_security_headers(list(headers), is_tls)
+    lines = [b"%s: %s\r\n" % header for header in secured]
+    ending = b"connection: close\r\n" if is_last else b""
+    return b"".join((STATUS_LINE[status], *lines, ending, b"\r\n"))
 
 
 class DirectPush(Protocol):
@@ -180,10 +190,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self._transport.is_closing():
             return None
-        secured = with_security_headers(headers, self.scheme == "https")
-        lines = [b"%s: %s\r\n" % header for header in (*self.server_state.default_headers, *secured)]
-        ending = b"connection: close\r\n" if self._is_ending else b""
-        self._transport.write(b"".join((STATUS_LINE[status], *lines, ending, b"\r\n", body)))
+        head = _answer_head(
+            status, (*self.server_state.default_headers, *headers), self.scheme == "https", self._is_ending
+        )
+        self._transport.write(head + body)
         if self._is_ending:
             return self._transport.close()
         self._is_idle = True
