@@ -270,6 +270,29 @@ def test_refreshes_wait_by_what_they_cost(exposition, cpu_seconds, seconds):
     assert exposition._wait_seconds() == seconds
 
 
+def test_refreshes_come_before_scrapes_and_seldom_unread(exposition, accounts, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(exposition_module.time, "monotonic", lambda: now)
+    monkeypatch.setattr(accounts_module, "LARGE_RANKS", RUNS)
+    assert exposition._due(now) == now + exposition_module.REFRESH_SECONDS, "there are no series yet"
+    asyncio.run(exposition.refresh())
+    assert exposition._due(now) == now + exposition_module.UNREAD_SECONDS, "nobody reads"
+
+    async def scrape():
+        nonlocal now
+        for _ in range(3):
+            now += 12.0
+            await exposition.text()
+
+    asyncio.run(scrape())
+    exposition._took_seconds = 1.0
+    assert exposition._due(now - 2.0) == now + 10.0
+    asyncio.run(accounts.latest("r0"))
+    assert exposition._due(now - 2.0) == now + 3.0, "somebody reads the list or a run"
+    exposition._cpu_seconds, now = 3.0, now + 1000.0
+    assert exposition._due(now) == now + 30.0, "it costs too much"
+
+
 def test_new_runs_get_accounts_between_refreshes(exposition, accounts, monkeypatch):
     monkeypatch.setattr(accounts_module, "LARGE_RANKS", 0)
     monkeypatch.setattr(exposition_module, "REFRESH_SECONDS", 0.01)
@@ -278,11 +301,11 @@ def test_new_runs_get_accounts_between_refreshes(exposition, accounts, monkeypat
 
     async def scenario():
         fresh = asyncio.ensure_future(exposition.keep_fresh())
-        while exposition._refreshed is None:
+        deadline = time.monotonic() + 20
+        while exposition._refreshed is None and time.monotonic() < deadline:
             await asyncio.sleep(0.001)
         accounts.calls.clear()
         accounts.store.merge(rank_report(Process(0).steps(2, forward=1), "new"), 0)
-        deadline = time.monotonic() + 20
         while accounts.last_of("new") is None and time.monotonic() < deadline:
             await asyncio.sleep(0.001)
         fresh.cancel()

@@ -5,7 +5,8 @@ runs' series only, without the aggregator's own. The lines of each run are kept;
 changed, in slices with other requests in between, in the formats requested within FORMAT_SECONDS.
 A small installation refreshes at each scrape. A large one (accounts.LARGE_RANKS) does so in the background, and scrapes get
 the last text at once: every REFRESH_SECONDS, or a twentieth of a core's time, up to a tenth where series would be older
-than REFRESH_SECONDS_MAX.
+than REFRESH_SECONDS_MAX. Where scrapes come regularly it does so shortly before one, and where nobody reads anything every
+UNREAD_SECONDS.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from goodput.aggregator.accounts.result_cache import SingleFlight
 from goodput.aggregator.accounts.slices import CpuTime, in_slices
 from goodput.aggregator.accounts.stories import Stories
 from goodput.aggregator.api.run_series import RANKS_SHOWN, RunSeries, add_events
+from goodput.aggregator.api.scrape_times import GONE_SECONDS, ScrapeTimes
 from goodput.aggregator.clock import SteadyClock
 from goodput.aggregator.http import limits
 from goodput.aggregator.http.authentication import RequestAuthenticator
@@ -43,7 +45,10 @@ from goodput.wire import schema
 
 log = logging.getLogger("goodput.aggregator")
 KEPT_SECONDS = 900.0
-REFRESH_SECONDS, REFRESH_SECONDS_MAX = 5.0, 10.0
+REFRESH_SECONDS, REFRESH_SECONDS_MAX, UNREAD_SECONDS = 5.0, 10.0, 15.0
+# By this part of the time between two refreshes one may come sooner, to be done at a scrape; it begins so long before that
+# and as many times as long as the last one took.
+SOONER, LEAD_SECONDS, LEAD_TIMES = 0.25, 0.5, 1.5
 # A run that has no account yet gets one within so long, and the time that it takes.
 FIRST_SECONDS = 1.0
 # An older text is not served; that happens only where nothing was scraped while the installation was small.
@@ -113,6 +118,7 @@ class Exposition:
         self._texts: dict[_Key, _Text] = {}  # the last used at the end
         self._refreshed: float | None = None  # by the monotonic clock
         self._took_seconds = self._cpu_seconds = 0.0  # by the last refresh
+        self._scrapes = ScrapeTimes()
         self._flights = SingleFlight()
         self._rendered_ns = 0  # when the series were computed, by `clock_ns`
         self.otlp: Collected | None = None  # the exporter of these series, for its own
@@ -126,8 +132,8 @@ class Exposition:
         format: Format = TextWriter,
     ) -> bytes:
         """The series that `access` may see, of these runs or of all. Unknown runs have none."""
-        await self._rendered(format)
         key = _Key(access.runs, runs, format)
+        await self._rendered(format, key)
         text = self._texts.pop(key, None) or await self._flights.run(
             key, lambda: self._assemble(access, runs, format)
         )
@@ -138,13 +144,14 @@ class Exposition:
 
     async def samples(self) -> Samples:
         """What `text` shows to a token for all runs: the aggregator's own series and those of each run."""
-        await self._rendered(Rows)
+        await self._rendered(Rows, None)
         runs = [one[Rows] for text in self._runs.values() for one in (text.of_account, text.present)]
         return Samples(self._rendered_ns, [self._own[Rows], self._always[Rows], *runs])
 
-    async def _rendered(self, format: Format) -> None:
+    async def _rendered(self, format: Format, scraper: _Key | None) -> None:
         """Ask for a format and wait until the series have it."""
-        self._formats[format] = time.monotonic()
+        now = self._formats[format] = time.monotonic()
+        self._scrapes.add(scraper, now)
         if self._must_wait():
             await self._flights.run("refresh", self.refresh)
         await self._have(format)
@@ -157,10 +164,10 @@ class Exposition:
 
     async def keep_fresh(self) -> None:
         """Refresh the series of a large installation for ever; between two times compute what has no account yet."""
-        due = time.monotonic() + REFRESH_SECONDS
+        last = time.monotonic()
         while True:
-            await asyncio.sleep(max(0.0, min(due - time.monotonic(), FIRST_SECONDS)))
-            is_due = time.monotonic() >= due
+            await asyncio.sleep(max(0.0, min(self._due(last) - time.monotonic(), FIRST_SECONDS)))
+            is_due = time.monotonic() >= self._due(last)
             if self._accounts.is_large():
                 try:
                     if is_due:
@@ -170,10 +177,22 @@ class Exposition:
                 except Exception:
                     log.exception("the series could not be rendered; /metrics has the last ones")
             if is_due:
-                due = time.monotonic() + self._wait_seconds()
+                last = time.monotonic()
+
+    def _due(self, last: float) -> float:
+        """When to refresh in the background after the `last` refresh, by the monotonic clock."""
+        if self._refreshed is None:
+            return last + REFRESH_SECONDS
+        now, wait = time.monotonic(), self._wait_seconds()
+        due, unread = last + wait, last + max(wait, UNREAD_SECONDS)
+        if now - self._accounts.read < GONE_SECONDS:
+            return due
+        lead = LEAD_SECONDS + LEAD_TIMES * self._took_seconds
+        at_scrape = self._scrapes.next_due(now, due, SOONER * wait, lead)
+        return unread if at_scrape is None else min(at_scrape, unread)
 
     def _wait_seconds(self) -> float:
-        """Until the next refresh in the background."""
+        """Until the next refresh in the background, by what the last one cost."""
         most = max(REFRESH_SECONDS_MAX, 10 * self._cpu_seconds)
         return max(REFRESH_SECONDS, min(20 * self._cpu_seconds, most))
 
