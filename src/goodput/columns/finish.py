@@ -118,6 +118,8 @@ class _Tails:
             grown = np.maximum(known - table.totals[at[places], :width], 0)
             for state, ns in zip(to_state, grown.T, strict=True):
                 self.states[places, state] += ns
+        # After its last step an attempt that has reported beyond the end has no time.
+        self.states[self._end == self._began] = 0
         # Totals below 2 ** 58 cannot leave int64 together.
         self._fits = (self.states < 1 << 58).all(axis=1)
         self._left = self._end - self._began - self.states.sum(axis=1)

@@ -28,9 +28,9 @@ from goodput.account.fold import (
     padded,
 )
 from goodput.account.stall_threshold import NOTED_NS
-from goodput.account.states import INDEX, PLANNED, STATES
+from goodput.account.states import INDEX, NOTHING, PLANNED, STATES, share
 from goodput.columns.attempts import row_of
-from goodput.columns.fold_table import UNKNOWN, FoldTable
+from goodput.columns.fold_table import UNKNOWN, FoldTable, RowFold
 from goodput.columns.groups import Compared, Times
 from goodput.columns.peak_throughput import add_steps
 from goodput.slices import Slices, result_of
@@ -45,8 +45,12 @@ LENT_PIECES = 6
 # A row with more samples, or of more time, is folded alone, so that no sum of ROWS_AT_ONCE rows can leave int64.
 _SAMPLES_MAX, _SPENT_NS_MAX = 1 << 40, 1 << 50
 # Kinds of rows, see _Steps.kinds.
-OTHER, ORDINARY, BEYOND = 0, 1, 2
+OTHER, ORDINARY, BEYOND, CROSSING = 0, 1, 2, 3
+# Pieces of each attempt from its first on that are added for all at once: of one that is ahead of the others those before,
+# across and beyond its bound.
+PIECES_AT_ONCE = 3
 _OUTSIDE = TOTALS + 1
+_KEPT, _DEVICE, _END = 0, 3, 7  # rows of _Pieces.sums
 _PLANNED = [INDEX[state] for state in PLANNED]
 
 
@@ -199,7 +203,7 @@ class _Steps:
 
     def kinds(self) -> np.ndarray:
         """ORDINARY for rows that can be added up, since no rule moves a part of their time, BEYOND for those of them that
-        begin after their bound, OTHER for all others."""
+        begin after their bound, CROSSING for a single step of them that it cuts, OTHER for all others."""
         table, of = self.table, self.attempt
         from_ns, to_ns, threshold = (
             own[self.at][of] for own in (table.from_ns, table.to_ns, table.threshold_ns)
@@ -214,7 +218,11 @@ class _Steps:
         # A step without length at the start or the end of its bound counts by another rule.
         is_within = (self.began >= from_ns) & (self.end <= to_ns) & (self.end > from_ns)
         is_beyond = (self.began >= to_ns) & (self.end > to_ns)
-        return np.where(found & is_within, ORDINARY, np.where(found & is_beyond, BEYOND, OTHER))
+        kinds = np.where(found & is_within, ORDINARY, np.where(found & is_beyond, BEYOND, OTHER))
+        if table.row_type is RowFold:  # Others record each step.
+            is_crossing = found & (self.count == 1) & (self.began >= from_ns) & (self.began < to_ns)
+            kinds[is_crossing & (self.end > to_ns)] = CROSSING
+        return kinds
 
     def work(self) -> np.ndarray:
         """Compute and unattributed time of each step."""
@@ -279,24 +287,26 @@ def _folding_alike(engine, to_state: tuple[int, ...], batch: Batch, at: np.ndarr
     steps = _Steps(table, at, to_state, batch)
     kinds = steps.kinds()
     pieces = _Pieces(steps, kinds)
-    firsts, lasts = pieces.ends()
-    counts = lasts - firsts + 1
+    low, lasts = pieces.firsts[:-1].copy(), pieces.firsts[1:] - 1
     # Most attempts have nothing else.
-    is_added = pieces.kinds != OTHER
-    begins, ends = is_added[firsts] & (counts > 1), is_added[lasts]
-    pieces.add_many(table, at[begins], firsts[begins])
-    low, high = firsts + begins, lasts + ~ends
+    some = np.ones(len(at), bool)
+    for _ in range(PIECES_AT_ONCE):
+        some = some & (low <= lasts) & (pieces.kinds[np.minimum(low, lasts)] != OTHER)
+        pieces.add_many(engine, keys, at, some, low)
+        low += some
+    ends = (low <= lasts) & (pieces.kinds[lasts] != OTHER)
+    high = lasts + ~ends
     for done, place in enumerate(np.flatnonzero(high > low).tolist(), 1):
         if done % SINGLES_AT_ONCE == 0:
             yield
         own = range(int(low[place]), int(high[place]))
         with table.lent(keys[place]) if len(own) >= LENT_PIECES else nullcontext():
             for piece in own:
-                if pieces.kinds[piece] == OTHER:
+                if pieces.kinds[piece] in (OTHER, CROSSING):
                     engine.row(keys[place], row_of(pieces.last_rows[:, piece].tolist()))
                 else:
                     pieces.add(table[keys[place]], piece)
-    pieces.add_many(table, at[ends], lasts[ends])
+    pieces.add_many(engine, keys, at, ends, lasts)
     for place in np.flatnonzero(table.final[at]).tolist():
         step = int(pieces.last_rows[STEP, lasts[place]])
         table[keys[place]].note_exhausted(step)
@@ -351,21 +361,55 @@ class _Pieces:
         self._lengths, self._samples, self._works = steps.length, steps.samples, steps.work()
         self._counts, self._steps = steps.count, sums(steps.count)
         self._last_counts = steps.count[bounds[1:] - 1]
+        self._ratios = np.ones(len(begins))  # the part of each that lies within its attempt's bound
 
-    def ends(self) -> tuple[np.ndarray, np.ndarray]:
-        """The first and the last piece of each attempt."""
-        return self.firsts[:-1], self.firsts[1:] - 1
-
-    def add_many(self, table: FoldTable, at: np.ndarray, pieces: np.ndarray) -> None:
-        """As `add`, one piece of each of these attempts all at once."""
-        if not len(at):
+    def add_many(
+        self, engine, keys: Sequence[Key], at: np.ndarray, chosen: np.ndarray, pieces: np.ndarray
+    ) -> None:
+        """As `add`, or for single rows `Fold.row`, one piece of each of the chosen attempts all at once."""
+        if not chosen.any():
             return
+        table, at, pieces = engine.folds, at[chosen], pieces[chosen]
+        crossing = np.flatnonzero(self.kinds[pieces] == CROSSING)
+        cuts = [self._cut(table, int(at[place]), int(pieces[place])) for place in crossing.tolist()]
+        self._add_many(table, at, pieces)
+        of = np.flatnonzero(chosen)[crossing].tolist()
+        for place, piece, compared in zip(of, pieces[crossing].tolist(), cuts, strict=True):
+            if compared is not None:
+                engine.groups.add(keys[place], int(self.last_rows[STEP, piece]), 1, compared)
+
+    def _cut(self, table: FoldTable, at: int, piece: int) -> tuple[int, int, int, int] | None:
+        """Cut the row of a piece to the bound that it crosses, and add what only such rows have; returns what Fold.row does."""
+        to_ns, (end_ns, length) = table.to_ns.item(at), (self.sums[_END, piece].item(), self._length(piece))
+        began, inside = end_ns - length, self.kept[piece].tolist()
+        gap, part = self.rest[piece].tolist(), max(0, to_ns - began)
+        if began > to_ns:
+            self.rest[piece] = share(gap, to_ns - (began - sum(gap)), sum(gap))
+        communication = inside[COMMUNICATION]
+        own = length - communication - inside[COMPILE] - inside[STALL]
+        kept = share(inside, part, length)
+        self.kept[piece] = kept
+        self.sums[_KEPT, piece] = sum(kept) - kept[COMPILE] - kept[STALL]
+        device = self.sums[_DEVICE, piece].item()
+        self.sums[_DEVICE, piece] = device * part // length if device else 0
+        ratio = self._ratios[piece] = part / length if length else 0.0
+        if ratio:
+            cut = table.rare["cut"]
+            cut[at] = list(map(add, cut.get(at, NOTHING), kept))
+            table.cut_work[at] += ratio
+        return (communication, kept[COMMUNICATION], own, part) if part else None
+
+    def _length(self, piece: int) -> int:
+        return int(self._lengths[self.bounds[piece]])
+
+    def _add_many(self, table: FoldTable, at: np.ndarray, pieces: np.ndarray) -> None:
         rows = self.last_rows[:, pieces]
         kept_ns, saved_ns, compute_ns, device_ns, samples, calm_ns, top_step, end_ns = self.sums[:, pieces]
         begins, rows_each, steps = self.bounds[pieces], np.diff(self.bounds)[pieces], self._steps[pieces]
-        is_kept = self.kinds[pieces] == ORDINARY
-        if not is_kept.all():
-            self._leave_out(table, at[~is_kept], rows[:, ~is_kept], steps[~is_kept])
+        kinds = self.kinds[pieces]
+        is_left_out, is_kept = kinds != ORDINARY, kinds != BEYOND
+        if is_left_out.any():
+            self._leave_out(table, at[is_left_out], rows[:, is_left_out], steps[is_left_out])
         table.number[at], table.last_samples[at], table.last_device_ns[at] = (
             rows[column] for column in (NUMBER, SAMPLES, DEVICE)
         )
@@ -380,9 +424,10 @@ class _Pieces:
         kept = at[is_kept]
         table.kept[kept] += self.kept[pieces[is_kept]]
         table.rest[kept] += self.rest[pieces[is_kept]]
+        ratios = self._ratios[pieces]
         for name, more in (
-            *(("kept_steps", steps), ("work", steps), ("kept_ns", kept_ns)),
-            *(("device_ns", device_ns), ("kept_samples", samples)),
+            *(("kept_steps", np.where(is_left_out, 0, steps)), ("work", steps * ratios), ("kept_ns", kept_ns)),
+            *(("device_ns", device_ns), ("kept_samples", samples * ratios)),
         ):
             getattr(table, name)[kept] += more[is_kept]
         table.add_to("samples", at, samples)
