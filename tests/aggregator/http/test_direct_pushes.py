@@ -23,8 +23,7 @@ from goodput.aggregator.api.app import create_app
 from goodput.aggregator.api.ingest_route import DirectPush, IngestRoute
 from goodput.aggregator.http import connections, limits
 from goodput.aggregator.http.authentication import RequestAuthenticator
-from goodput.aggregator.http.connections import BoundedProtocol
-from goodput.aggregator.http.headers import with_security_headers
+from goodput.aggregator.http.connections import BoundedProtocol, _answer_head
 from goodput.aggregator.http.push_head import PushHead, push_head
 from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
@@ -216,11 +215,11 @@ def test_push_that_cannot_be_answered_leaves_the_others_answered(site, monkeypat
         accepted.append(self)
         return accept(self, respond)
 
-    def failing_second(headers, is_tls):
+    def failing_second(status, headers, is_tls, is_last):
         answered.append(headers)
         if len(answered) == 2:
             raise RuntimeError("unforeseen")
-        return with_security_headers(headers, is_tls)
+        return _answer_head(status, headers, is_tls, is_last)
 
     with (
         Wire(site.client) as first,
@@ -231,7 +230,7 @@ def test_push_that_cannot_be_answered_leaves_the_others_answered(site, monkeypat
     ):
         patch.setattr(Ledger, "append", slow)
         patch.setattr(DirectPush, "accept", counted)
-        patch.setattr(connections, "with_security_headers", failing_second)
+        patch.setattr(connections, "_answer_head", failing_second)
         first.send(site.request())
         assert is_committing.wait(60)  # of the first; accepted from now on are those of the next transaction
         for number, wire in ((2, second), (3, third)):
