@@ -208,3 +208,23 @@ def test_only_irregular_steps_are_folded_one_by_one():
     fold_columns(engine, {key: values_of(attempt) for key, attempt in run.attempts.items()})
     assert folded == [(rank, number) for rank in range(3) for number in (1, 21)]
     assert differing(engine.finish(), by_rows(run, facts)) == []
+
+
+@pytest.mark.parametrize("before", [0.0, 0.3])
+def test_steps_across_the_bound_are_folded_together(before):
+    """Of a rank that has reported more than others; the step is compared by its part within the bound."""
+    processes = [Process(rank, 1, 1000.0) for rank in range(3)]
+    for number in range(40):
+        for rank, one in enumerate(processes):
+            one.between(loader=before).step(forward=0.6 + rank / 50, communication=0.2 - rank / 50, samples=3)
+            if number % 7 == rank:
+                one.between(checkpoint=0.5)
+    run = run_of(*processes)
+    for tenths in range(5, 30):
+        facts = gather(run, processes[0].now_ns, ns(60), window=(None, ns(1005 + tenths / 10)))
+        engine, folded = ColumnEngine(run, facts), []
+        row, values = engine.row, {key: values_of(attempt) for key, attempt in run.attempts.items()}
+        engine.row = lambda key, one: (folded.append(one.number), row(key, one))  # type: ignore[method-assign]  # noqa: B023
+        fold_columns(engine, {key: own[:, :3] for key, own in values.items()})
+        fold_columns(engine, {key: own[:, 3:] for key, own in values.items()})
+        assert folded == [1, 1, 1] and differing(engine.finish(), by_rows(run, facts)) == [], tenths
