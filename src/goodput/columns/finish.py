@@ -24,7 +24,7 @@ from goodput.account.fold import (
     state_of,
 )
 from goodput.account.stall_threshold import PLANNED_LEAST_NS
-from goodput.account.states import STATES
+from goodput.account.states import STATES, share
 from goodput.columns.fold_table import UNKNOWN, FoldTable, RowFold
 from goodput.columns.groups import Compared
 from goodput.slices import AT_A_TIME, Slices
@@ -118,11 +118,14 @@ class _Tails:
             grown = np.maximum(known - table.totals[at[places], :width], 0)
             for state, ns in zip(to_state, grown.T, strict=True):
                 self.states[places, state] += ns
-        # After its last step an attempt that has reported beyond the end has no time.
-        self.states[self._end == self._began] = 0
         # Totals below 2 ** 58 cannot leave int64 together.
         self._fits = (self.states < 1 << 58).all(axis=1)
-        self._left = self._end - self._began - self.states.sum(axis=1)
+        length = self._end - self._began
+        self._left = length - self.states.sum(axis=1)
+        # Those that were seen beyond the end.
+        for place in np.flatnonzero(self._fits & (self._left < 0)).tolist():
+            states = self.states[place].tolist()
+            self.states[place], self._left[place] = share(states, int(length[place]), sum(states)), 0
         last: dict[tuple[str, int], int] = {}
         phases = [(one.phase, id(one.phase_states)) for one in attempts]
         for attempt, key in zip(attempts, phases, strict=True):
@@ -134,7 +137,7 @@ class _Tails:
         """Those of which all time stays in its state."""
         table, at = self._table, self._at
         length = self._end - self._began
-        found = self._fits & (self._left >= 0) & (table.steps[at] > 0) & (length <= thresholds)
+        found = self._fits & (table.steps[at] > 0) & (length <= thresholds)
         is_within = (self._began >= table.from_ns[at]) & (self._end <= table.to_ns[at])
         return found & ~table.died[at] & (is_within | (length == 0))
 
