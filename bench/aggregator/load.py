@@ -3,7 +3,8 @@
     python -m bench.aggregator.load       # a Plan as JSON on stdin; prints "ready"; after a line the Result; ends after another
 
 In the first round every reporter pushes as fast as the server answers; then each pushes once in ROUND_SECONDS, at its
-own moment, whether or not earlier answers were fast. Reports are built ahead, between two pushes.
+own moment, whether or not earlier answers were fast, what its ranks have done by then: they make their steps together, and
+are in the midst of one. Reports are built ahead, between two pushes.
 
 It uses one thread, one epoll and a minimal HTTP client, since a general one takes more CPU than the measured server.
 """
@@ -79,6 +80,9 @@ class Maker:
         from goodput.wire import schema
 
         self._schema, self._plan, self._start_ns = schema, plan, start_ns
+        chance = random.Random(1)
+        # When each reporter pushes in a round.
+        self.offsets = [chance.uniform(0, ROUND_SECONDS) for _ in range(plan.reporters)]
         self._identity, self._steps = cache(self._identity_of), cache(self._steps_of)
         parts = urlsplit(plan.url.split(",")[0])
         self._head = (
@@ -94,14 +98,27 @@ class Maker:
         if self._plan.kind == "text":
             body = "".join(_text(rank, number) for rank in ranks).encode()
         else:
-            now_ns = self._start_ns + int((number + 1) * ROUND_SECONDS * 1e9)
-            reports = [self._rank(rank, number, now_ns) for rank in ranks]
+            now_ns = self._start_ns + int(((number + 1) * ROUND_SECONDS + self.offsets[reporter]) * 1e9)
+            begun = self.steps_begun(reporter, number) if number else 0
+            reports = [
+                self._rank(rank, begun, self.steps_begun(reporter, number + 1), now_ns) for rank in ranks
+            ]
             report = self._schema.NodeReport(f"n{reporter}", now_ns, reports, version=self._plan.version)
             body = self._schema.encode(report)
         return self._head + b"content-length: %d\r\n\r\n" % len(body) + body
 
-    def _rank(self, rank: int, number: int, now_ns: int):
-        steps, live = self._steps(number, rank % KINDS, now_ns)
+    def steps_begun(self, reporter: int, number: int) -> int:
+        """How many steps a reporter's ranks have done when it pushes before round `number`: they are in the midst of one."""
+        return number * STEPS + int(self.offsets[reporter] / STEP_SECONDS)
+
+    def _rank(self, rank: int, done: int, now_done: int, now_ns: int):
+        steps, totals = self._steps(done, now_done, rank % KINDS)
+        at_ns = self._start_ns + int(now_done * STEP_SECONDS * 1e9)
+        live = self._schema.Live(
+            now_ns=now_ns, last_ns=at_ns, phase="forward", step_next=now_done, steps_done=now_done,
+            samples=SAMPLES * now_done, alive=True, ended="", end_ns=0, totals=totals, cost_ns=12_000 * now_done,
+            hardware={"since_ns": self._start_ns, "compute_ns": 7 * totals[FORWARD], "idle_ns": now_done},
+        )  # fmt: skip
         return self._schema.RankReport(self._identity(rank), now_ns, PHASES, live, **steps)
 
     def _identity_of(self, rank: int):
@@ -112,18 +129,12 @@ class Maker:
             flops_per_step=1e15, peak_flops_per_second=9.89e14, gpu_hour_cost=2.5, dtype="bf16",
         )  # fmt: skip
 
-    def _steps_of(self, number: int, kind: int, now_ns: int):
-        """The steps and the live part of the ranks of one kind; made once, or the load would take more than the server."""
-        schema, first = self._schema, number * STEPS
-        rows = [_row(schema, first + at, self._start_ns, kind) for at in range(1, STEPS + 1)]
-        live = schema.Live(
-            now_ns=now_ns, last_ns=rows[-1].end_ns, phase="forward", step_next=first + STEPS,
-            steps_done=first + STEPS, samples=SAMPLES * (first + STEPS), alive=True, ended="", end_ns=0,
-            totals=rows[-1].totals, cost_ns=12_000 * (first + STEPS),
-            hardware={"since_ns": self._start_ns, "compute_ns": 7 * rows[-1].totals[3], "idle_ns": number},
-        )  # fmt: skip
+    def _steps_of(self, done: int, now_done: int, kind: int):
+        """The steps and the totals of the ranks of one kind; made once, or the load would take more than the server."""
+        schema = self._schema
+        rows = [_row(schema, number, self._start_ns, kind) for number in range(done + 1, now_done + 1)]
         steps = {"steps": rows} if self._plan.version == 1 else {"blocks": [encode_rows(rows, len(PHASES))]}
-        return steps, live
+        return steps, rows[-1].totals
 
 
 def _row(schema, number: int, start_ns: int, kind: int):
@@ -221,6 +232,7 @@ class Load:
     def first(self) -> None:
         for reporter, line in enumerate(self._lines):
             self._send(line, self._maker.request(reporter, 0), time.perf_counter())
+            self.result.rows += self._plan.ranks * (self._maker.steps_begun(reporter, 1) - STEPS)
             while self._waiting >= IN_FLIGHT_MAX:
                 self._take(1.0)
         self._finish()
@@ -228,8 +240,7 @@ class Load:
     def paced(self) -> None:
         self.result.milliseconds.clear()
         self.result.due_seconds.clear()
-        chance, rounds = random.Random(1), self._plan.rounds
-        offsets = sorted((chance.uniform(0, ROUND_SECONDS), n) for n in range(self._plan.reporters))
+        rounds, offsets = self._plan.rounds, sorted((at, n) for n, at in enumerate(self._maker.offsets))
         self._began = began = time.perf_counter() + START_SECONDS
         order = ((began + r * ROUND_SECONDS + at, n, r + 1) for r in range(rounds) for at, n in offsets)
         ahead: deque = deque()

@@ -62,7 +62,7 @@ class Pushes:
         """The push of a node in round `number`; in the last one its ranks have finished."""
         now_ns = self._start_ns + int((number + 1) * ROUND_SECONDS * 1e9)
         ranks = [
-            self._maker._rank(rank, number, now_ns)
+            self._maker._rank(rank, number * STEPS, (number + 1) * STEPS, now_ns)
             for rank in range(node * RANKS_OF_NODE, (node + 1) * RANKS_OF_NODE)
         ]
         if number == self.rounds - 1:
