@@ -426,8 +426,8 @@ class _Pieces:
         table.rest[kept] += self.rest[pieces[is_kept]]
         ratios = self._ratios[pieces]
         for name, more in (
-            *(("kept_steps", np.where(is_left_out, 0, steps)), ("work", steps * ratios), ("kept_ns", kept_ns)),
-            *(("device_ns", device_ns), ("kept_samples", samples * ratios)),
+            *(("kept_steps", np.where(is_left_out, 0, steps)), ("work", steps * ratios)),
+            *(("kept_ns", kept_ns), ("device_ns", device_ns), ("kept_samples", samples * ratios)),
         ):
             getattr(table, name)[kept] += more[is_kept]
         table.add_to("samples", at, samples)
