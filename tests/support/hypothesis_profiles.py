@@ -20,6 +20,8 @@ def load(name: str) -> None:
     AVAILABLE_PROVIDERS["repeatable"] = f"{__name__}.{RepeatableProvider.__name__}"
     # How fast a strategy makes its values depends on what else runs on the machine.
     common = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
-    settings.register_profile("suite", common, derandomize=True, database=None, backend="repeatable")
+    # They are the same in every run, so half of hypothesis's own 100; `fuzz` draws as many others as there is time for.
+    same = {"max_examples": 50, "derandomize": True, "database": None, "backend": "repeatable"}
+    settings.register_profile("suite", common, **same)
     settings.register_profile("fuzz", common, print_blob=True)
     settings.load_profile(name)

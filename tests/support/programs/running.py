@@ -34,11 +34,9 @@ RESTARTS = {"ranks/fsdp2": 0, "ranks/resume": 1}
 # that it makes, since importing PyTorch or a trainer takes several times as long as the training.
 STARTED = (
     "loops/mnist",
-    "loops/nanogpt",
     "ranks/ddp_spawn",
     "ranks/hogwild",
     "ranks/resume",
-    "trainers/hf_trainer",
 )
 # Modules that a program's fork has imported, if not PyTorch alone.
 IMPORTED = {"trainers/lightning_trainer": "lightning", "trainers/litgpt_fabric": "lightning"}
