@@ -37,7 +37,7 @@ MEMORY, MEMORY_BYTES_MIN = Path("/dev/shm"), 4 << 30  # The tests hold a fifth o
 
 FILES_BESIDE_EACH_OTHER = ("--dist", "loadfile", "--no-loadscope-reorder")
 STAGES = (
-    Stage("not alone and not mutation and not slow_faults", ("-n", "6", *FILES_BESIDE_EACH_OTHER)),
+    Stage("not alone and not mutation and not slow_faults", ("-n", "5", *FILES_BESIDE_EACH_OTHER)),
     Stage("alone", ("-n", "3", *FILES_BESIDE_EACH_OTHER)),
 )
 
@@ -69,7 +69,7 @@ def has_byte_code(file: Path) -> bool:
 def write_byte_code(tests: Path) -> None:
     """Collect those tests that have none in two processes that run no test, half of the files in each.
 
-    Without it each of six processes, which begin together, rewrites the assertions of all files and compiles them: 6 s
+    Without it each of five processes, which begin together, rewrites the assertions of all files and compiles them: 6 s
     of CPU time each. What fails here fails in the stages too, which print it.
     """
     files = [str(file) for file in sorted(tests.rglob("test_*.py")) if not has_byte_code(file)]
