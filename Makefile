@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # With ARGS, `make fuzz` may select no test in one of its parts, for which pytest exits with 5.
 ALLOW_NO_TESTS = $(if $(ARGS),|| [ $$? -eq 5 ])
 
-.PHONY: help demo test fuzz faults flapping collective-faults healthy-collectives slow-links nccl-plugin kills lint audit bench bench-scale rolling replay-alerts probe-limits replay-stories dashboards kubernetes chart packages picture pictures clean servers detection-score
+.PHONY: help demo test test-python fuzz faults flapping collective-faults healthy-collectives slow-links nccl-plugin kills lint audit bench bench-scale rolling replay-alerts probe-limits replay-stories dashboards kubernetes chart packages picture pictures clean servers detection-score
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do \
@@ -20,6 +20,9 @@ demo: $(VENV)/.demo  ## train a small model here and account for every second of
 
 test: $(VENV)/.test servers  ## all tests
 	$(BIN)/python tests/support/run_suite.py $(ARGS)
+
+test-python:  ## the tests on another version: PYTHON=python3.13, in an environment of its own inside .venv
+	$(MAKE) test PYTHON=$(PYTHON) VENV=.venv/$(notdir $(PYTHON)) ARGS="$(ARGS)"
 
 fuzz: $(VENV)/.test servers  ## rules without one clause each, then for MINUTES (10) property tests with new examples, and as long again readers under atheris
 	$(BIN)/python -m pytest -n 2 -m mutation $(ARGS) $(ALLOW_NO_TESTS)

@@ -6,6 +6,8 @@ cases (other threads, not started) are in phase.Phase.
 CPython runs signal handlers and switches threads only at calls and backward jumps. So a boundary makes its calls
 first and then its stores, without a call in between: a handler that enters phases finds it either undone or done. The
 handler may have moved the clock past the `now` of the boundary it interrupted, which then uses the later time.
+CPython 3.10 runs handlers at forward jumps, too: there, what a handler with steps or phases of its own takes may be
+charged to the inside of a step that lies beside it.
 """
 
 from __future__ import annotations
