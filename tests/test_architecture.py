@@ -480,15 +480,29 @@ def test_every_module_says_what_it_is():
     assert [name for name, tree in trees().items() if not ast.get_docstring(tree)] == []
 
 
+def imported_names(text: str) -> list[str]:
+    """Of a file, without parsing all of it: modules, and what is imported from them, which may be modules too."""
+    found = []
+    statement = r"^[ \t]*(?:from[ ]+(\S+)[ ]+)?import[ ]+(\([^)]*\)|[^\n#;]*)"
+    for module, names in re.findall(statement, text, re.MULTILINE):
+        parts = [part.split() for part in names.strip("()").split(",")]
+        start = f"{module}." if module else ""
+        found += [module, *(start + part[0] for part in parts if part)]
+    return found
+
+
 def test_tests_share_helpers_through_support_only():
     """A test module that another one imports ties their names and fixtures together."""
     tests = ROOT / "tests"
     for path in tests.rglob("*.py"):
-        for node, _ in import_statements(ast.parse(path.read_text())):
-            start = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
-            for name in (start.rstrip("."), *(start + alias.name for alias in node.names)):
-                found = tests.joinpath(*name.split(".")).with_suffix(".py")
-                assert name.startswith("support.") or not found.is_file(), f"{path} imports {name}"
+        for name in filter(None, imported_names(path.read_text())):
+            found = tests.joinpath(*name.split(".")).with_suffix(".py")
+            assert name.startswith("support.") or not found.is_file(), f"{path} imports {name}"
+
+
+def test_imported_names_are_found():
+    text = "import a, b.c as d\nfrom e import f  # g\n    from h.i import (\n        j as k,\n        l,\n    )\n"
+    assert imported_names(text) == ["", "a", "b.c", "e", "e.f", "h.i", "h.i.j", "h.i.l"]
 
 
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
