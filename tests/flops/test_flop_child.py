@@ -225,3 +225,11 @@ def test_fork_is_not_made_where_its_warning_is_shown(first, warns, monkeypatch):
 def test_start_method_of_the_user_is_respected(monkeypatch):
     monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none: "spawn")
     assert "start method of multiprocessing is spawn" in str(reason_against_fork(torch, {}))
+
+
+@without_warnings
+def test_default_start_method_is_no_choice_of_the_user(monkeypatch):
+    """From Python 3.14 on it is `forkserver`, and is set by the first DataLoader that has workers."""
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none: "forkserver")
+    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["forkserver", "spawn", "fork"])
+    assert reason_against_fork(torch, {}) is None

@@ -14,7 +14,7 @@ PLAIN = [
 COMPILED = script_process.cases_of(f"{FOLDER}/compiled_models.py")
 CASES = [*PLAIN, *script_process.cases_of(f"{FOLDER}/model_copies.py"), *COMPILED]
 # A compiled optimizer step calls no hooks: the next batch, backward pass or zero_grad ends the step, so that without a
-# loader the last one stays open.
+# loader the last one stays open, unless Dynamo breaks the graph there, as on Python 3.13.
 LAST_STEP_OPEN = ("compile_the_whole_step", "compile_the_optimizer")
 # Dynamo sees a few frames more or less of these, and the breaks in them: frames between the graphs, of which there are
 # equally many.
@@ -54,7 +54,7 @@ def test_weights_graphs_and_steps_are_the_same(report, name):
     assert not [text for text in found["warned"][1] if "goodput" in text]
     assert len(found["warned"][1]) <= len(found["warned"][0])
     expected, steps = found["steps"]
-    assert steps == expected - (name in LAST_STEP_OPEN)
+    assert expected - (name in LAST_STEP_OPEN) <= steps <= expected
     assert found["depth"] == 0
 
 

@@ -96,8 +96,7 @@ def reason_against_fork(torch, environ) -> str | None:
         return f"a process with {private >> 20} MiB of private memory is not forked to count them"
     if torch.compiler.is_compiling():
         return "the first step was being traced by torch.compile"
-    multiprocessing = sys.modules.get("multiprocessing")
-    method = multiprocessing and multiprocessing.get_start_method(allow_none=True)
+    method = _start_method()
     if method in ("spawn", "forkserver"):
         return f"the start method of multiprocessing is {method}, so the process is not forked to count them"
     if "mpi4py.MPI" in sys.modules or any(environ.get(name) for name in _MPI_VARIABLES):
@@ -105,6 +104,18 @@ def reason_against_fork(torch, environ) -> str | None:
     if _uses_rdma() and all(environ.get(name, "0") in ("", "0") for name in _FORK_SAFE_VARIABLES):
         return "a process that uses RDMA is not forked to count them unless RDMAV_FORK_SAFE=1"
     return "warnings are set to show or to raise that of a fork" if _fork_warns() else None
+
+
+def _start_method() -> str | None:
+    """The start method of multiprocessing that the user has set, None for the default: `forkserver` from 3.14 on."""
+    multiprocessing = sys.modules.get("multiprocessing")
+    if multiprocessing is None:
+        return None
+    method, default = (
+        multiprocessing.get_start_method(allow_none=True),
+        multiprocessing.get_all_start_methods()[0],
+    )
+    return None if method == default else method
 
 
 def _private_bytes() -> int | None:
