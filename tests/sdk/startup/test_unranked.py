@@ -45,7 +45,7 @@ def identities(directory) -> list[dict]:
     return [one.identity for one in sdk_process.Outcome(directory, 0, [], "").snapshots()]
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
 def test_children_are_numbered_in_one_run(tmp_path, directory, pure, method):
     """Their parent evaluates at the end: it is in their run, under a number of its own."""
     done = run_workers(tmp_path, directory, pure, method, "test")
@@ -125,3 +125,41 @@ def test_unrelated_scripts_are_two_runs(tmp_path, directory, pure):
         run_workers(tmp_path, directory, pure, "fork")
     found = identities(directory)
     assert len({one["run"] for one in found}) == 2 and {one["attempt"] for one in found} == {1}
+
+
+NESTED = """
+import multiprocessing, os, sys
+import goodput
+
+def train(context):
+    for i in goodput.steps(range(2)): pass
+    if context:
+        start(context, None)
+
+def start(context, inner):
+    one = context.Process(target=train, args=(inner,))
+    one.start(); one.join()
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    start(context, context)
+    print(os.getpid())
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_process_of_a_process_has_the_root_of_both(tmp_path, directory, pure, method):
+    """A fork server lies between the two in the kernel's tree of processes."""
+    script = tmp_path / "train.py"
+    script.write_text(NESTED)
+    done = subprocess.run(
+        [sys.executable, str(script), method],
+        env=sdk_process.environment(directory, pure, {}),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    found = identities(directory)
+    assert [one["root_pid"] for one in found] == [int(done.stdout)] * 2
+    assert len({one["run"] for one in found}) == 1

@@ -70,14 +70,25 @@ def root_pid() -> int:
     if parent is None:
         return os.getpid()
     pid = parent.pid
-    for _ in range(len(getattr(child, "_identity", ())) - 1):
-        try:
-            with open(f"/proc/{pid}/stat") as file:
-                pid = int(file.read().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError) as error:
-            reraise_from_handler(error)
-            break
+    try:
+        for _ in range(len(getattr(child, "_identity", ())) - 1):
+            pid = _parent_pid(pid)
+            if _is_fork_server(pid):
+                pid = _parent_pid(pid)
+    except (OSError, ValueError, IndexError) as error:
+        reraise_from_handler(error)
     return pid
+
+
+def _parent_pid(pid: int) -> int:
+    with open(f"/proc/{pid}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+
+
+def _is_fork_server(pid: int) -> bool:
+    """Whether multiprocessing runs this process to fork others, which is the default from Python 3.14 on."""
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return b"multiprocessing.forkserver" in file.read()
 
 
 def number(directory: str, identity: dict) -> int:
