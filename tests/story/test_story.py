@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -232,7 +233,24 @@ def test_recording_holds_each_row_once():
     (track,) = recording.tracks.values()
     held = [track.spent, *track.parts]
     assert all(array.base is None for array in held)
-    assert sum(array.nbytes for array in held) == 8 * (50 * (3 + len(STATES)) + len(STATES))
+    assert sum(array.nbytes for array in held) == 8 * (50 * (3 + 1) + len(STATES))
+
+
+def test_recording_knows_states_that_come_late():
+    """A row has only the states that its attempt was in."""
+    steps = [{"productive": 1.0}] * 10 + [{"loader": 2.0}] * 5 + [{"evaluation": 3.0, "productive": 1.0}] * 5
+    table = np.array([states(**step) for step in steps]).T
+    attempt, ends = Attempt(0, 1, 0), np.cumsum(table.sum(axis=0))
+    for edges in ((0, 20), (0, 7, 12, 20), range(21)):
+        recording = Recording()
+        for low, high in pairwise(edges):
+            counts = np.ones(high - low, np.int64)
+            recording.add_columns("r", attempt, np.arange(low, high), counts, table[:, low:high])
+        (track,) = recording.tracks.values()
+        # The first step is left out: it has the attempt's start in it.
+        spent = np.cumsum(table, axis=1) - table[:, :1]
+        assert np.array_equal(track.at(ends)[:, 1:], spent.T)
+        assert track.rows.shape == (20, 3 + 3)
 
 
 def test_thinning_keeps_times_and_steps():

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from goodput.runlog.replay import Step
 
 Key = tuple[int, int]  # attempt number, rank
-ROWS_MAX = 400_000  # of all ranks; of each 64 + 8 * len(STATES) bytes
+ROWS_MAX = 400_000  # of all ranks; of each 24 bytes and 8 for each state that its attempt was in
 PAUSE_NS, PAUSE_TIMES, PAUSES_MAX = 60 * 10**9, 5, 4096
 SAVES_MAX = 4096  # of one attempt of a rank
 SAVE_NS_MIN = 100_000_000
+_SPENT = 3  # the first column of a track's rows that has ns of a state
 _CHECKPOINT = INDEX["checkpoint"]
 _PLANNED = [INDEX[state] for state in PLANNED]
 _UNPLANNED = [i for i, state in enumerate(STATES) if state not in PLANNED]
@@ -50,10 +51,12 @@ class Save(NamedTuple):
 
 @dataclass
 class Track:
-    """One attempt of a rank. Row i: the end of step `steps[i]`, and of all steps so far their number and ns by state."""
+    """One attempt of a rank. A row of `rows` has the end and the index of a step, and of all steps so far their number and
+    ns by state, in the order of `states`: those that it was in, of which most have a third of all."""
 
     attempt: Attempt
-    parts: list[np.ndarray] = field(default_factory=list)  # (rows, 3 + states): end, step, count, ns by state
+    states: list[int] = field(default_factory=list)
+    parts: list[np.ndarray] = field(default_factory=list)  # of `rows`
     last_end_ns: int = 0
     count: int = 0
     spent: np.ndarray = field(default_factory=lambda: np.zeros(len(STATES), np.int64))
@@ -63,15 +66,24 @@ class Track:
     def rows(self) -> np.ndarray:
         if len(self.parts) > 1:
             self.parts = [np.concatenate(self.parts)]
-        return self.parts[0] if self.parts else np.zeros((0, 3 + len(STATES)), np.int64)
+        return self.parts[0] if self.parts else np.zeros((0, _SPENT), np.int64)
+
+    def add(self, ends: np.ndarray, steps: np.ndarray, done: np.ndarray, spent: np.ndarray) -> None:
+        """Add rows; `spent` is ns of all steps so far by state, (rows, all states)."""
+        new = [at for at in np.flatnonzero(spent.any(axis=0)).tolist() if at not in self.states]
+        if new:
+            self.states += new
+            self.parts = [np.pad(part, ((0, 0), (0, len(new)))) for part in self.parts]
+        self.parts.append(np.column_stack([ends, steps, done, spent[:, self.states]]))
 
     def at(self, times_ns: np.ndarray) -> np.ndarray:
         """Steps and ns by state up to these moments (moments, 1 + states), by interpolation between rows."""
         rows = self.rows
         ends = np.maximum.accumulate(rows[:, 0]).astype(float)
-        return np.column_stack(
-            [np.interp(times_ns, ends, rows[:, column]) for column in range(2, rows.shape[1])]
-        )
+        found = np.zeros((len(times_ns), 1 + len(STATES)))
+        for column, place in enumerate([0, *(1 + state for state in self.states)], _SPENT - 1):
+            found[:, place] = np.interp(times_ns, ends, rows[:, column])
+        return found
 
     def time_of(self, step: int) -> int:
         """When the step with this index ended, by interpolation between rows."""
@@ -133,7 +145,7 @@ class Recording:
         done, spent = track.count + np.cumsum(counts), track.spent + np.cumsum(states, axis=0)
         # A copy, or all of `spent` would stay.
         track.count, track.spent = int(done[-1]), spent[-1].copy()
-        track.parts.append(np.column_stack([ends, steps, done, spent]))
+        track.add(ends, steps, done, spent)
         self._count += len(steps)
         if self._count > self._rows_max:
             self._thin()
