@@ -19,7 +19,7 @@ from support.aggregator.shapes import assert_shape
 
 from goodput.account import compute
 from goodput.account.states import INDEX, STATES
-from goodput.aggregator.accounts import result_cache, timeline
+from goodput.aggregator.accounts import result_cache, timed_columns, timeline
 from goodput.aggregator.accounts.history import History
 from goodput.aggregator.accounts.past import Past
 from goodput.aggregator.accounts.run_summaries import RunPage
@@ -199,7 +199,9 @@ def test_waiting_is_laid_as_rows_are(ledger, monkeypatch):
     found = assert_same_sums(ledger, past, (None, None), 33, monkeypatch)
     sums = [sum(values) for values in zip(*found.cells, strict=True)]
     assert sums[INDEX["straggler"]] and sums[INDEX["launch"]] and sums[INDEX["evaluation"]]
-    assert_same_sums(ledger, past, (None, None), 240, monkeypatch)
+    together = assert_same_sums(ledger, past, (None, None), 240, monkeypatch)
+    monkeypatch.setattr(timed_columns, "RANKS_AT_ONCE", 3)
+    assert timeline.sums_of(ledger, past, (None, None), 240, []).cells == together.cells
 
 
 # ---- Of big runs a part is read

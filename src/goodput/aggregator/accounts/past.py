@@ -32,7 +32,7 @@ from goodput.wire.step_columns import widened
 
 # Of an attempt's trimmed rows that end beyond its bound this many are returned; the rest become one long step.
 BEYOND_MAX = 10_000
-HELD_LEAST, PAGE_ROWS_MAX = 128, 1 << 14
+HELD_LEAST, PAGE_ROWS_MAX = 64, 1 << 14
 
 Window = tuple[int | None, int | None]  # unix ns, None for the run's own start or end
 Check = Callable[[], None]  # called between slices; raises to end the work

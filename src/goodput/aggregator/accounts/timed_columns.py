@@ -15,6 +15,7 @@ from goodput.aggregator.accounts.timed_fold import Grid, Sheet, TimedFold
 from goodput.columns.groups import ColumnGroups, Compared, Entries, Times
 
 _STRAGGLER, _BUBBLE = INDEX["straggler"], INDEX["bubble"]
+RANKS_AT_ONCE = 128  # of which waiting is moved together
 _HALF_BITS = 19
 # Longer spans are left to Python's integers: `_part` would leave int64.
 _SPAN_NS_MAX = 1 << 2 * _HALF_BITS
@@ -47,31 +48,12 @@ class TimedGroups(ColumnGroups):
         self._laid.append((np.array([self._rank[key] for key in keys])[of], compared.step, end))
 
     def move_waiting(self) -> None:
-        """Call it once, when all steps are settled."""
-        if not self._waits:
-            return
-        rank, step, length, *waits = (np.concatenate(part) for part in zip(*self._waits, strict=True))
-        end = self._ends(rank, step)
-        folds = [self.folds[key] for key in self._keys]
-        long = length >= _SPAN_NS_MAX
-        for state, ns in zip((_STRAGGLER, _BUBBLE), waits, strict=True):
-            some = (ns > 0) & (length > 0) & ~long
-            _move_many(folds, rank[some], state, ns[some], end[some] - length[some], end[some])
-            for at in np.flatnonzero((ns > 0) & long).tolist():
-                fold, until = folds[rank[at]], int(end[at])
-                span = until - int(length[at]), until
-                fold.sheet.move(COMMUNICATION, state, int(ns[at]), *span, fold.devices)
-
-    def _ends(self, rank: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """The end of each of these steps of ranks, the last one's where a rank repeated it."""
-        ranks, steps, ends = (np.concatenate(part) for part in zip(*self._laid, strict=True))
-        queried = np.repeat([False, True], [len(ranks), len(rank)])
-        both = np.concatenate((ranks, rank)), np.concatenate((steps, step))
-        order = np.lexsort((queried, both[1], both[0]))
-        last = np.maximum.accumulate(np.where(queried[order], -1, np.arange(len(order))))
-        found = np.empty_like(order)
-        found[order] = order[last]
-        return ends[found[len(ranks) :]]
+        """Call it once, when all steps are settled. For some ranks at a time: what is sorted takes as much as the steps."""
+        waits, laid = _joined(self._waits), _joined(self._laid)
+        self._waits, self._laid = [], []
+        for first in range(0, len(self._keys) if waits else 0, RANKS_AT_ONCE):
+            folds = [self.folds[key] for key in self._keys[first : first + RANKS_AT_ONCE]]
+            _move_waiting(folds, _of_some(waits, first), _of_some(laid, first))
 
     def _note_waited(self, entries: Entries, waited: np.ndarray) -> None:
         some = waited > 0
@@ -87,6 +69,43 @@ class TimedGroups(ColumnGroups):
             waits = fold.straggler_ns - straggler_ns, fold.bubble_ns - bubble_ns
             if any(waits):
                 self._waits.append(_columns((self._rank[key], step, lengths[key], *waits)))
+
+
+def _joined(parts: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
+    return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+
+
+def _of_some(columns: Sequence[np.ndarray], first: int) -> list[np.ndarray]:
+    """The entries of RANKS_AT_ONCE ranks from this one on, from which they are counted then."""
+    place, *rest = columns
+    some = (place >= first) & (place < first + RANKS_AT_ONCE)
+    return [place[some] - first, *(column[some] for column in rest)]
+
+
+def _move_waiting(
+    folds: Sequence[TimedFold], waits: Sequence[np.ndarray], laid: Sequence[np.ndarray]
+) -> None:
+    of, step, length, *own = waits
+    end, long = _ends(laid, of, step), length >= _SPAN_NS_MAX
+    for state, ns in zip((_STRAGGLER, _BUBBLE), own, strict=True):
+        some = (ns > 0) & (length > 0) & ~long
+        _move_many(folds, of[some], state, ns[some], end[some] - length[some], end[some])
+        for at in np.flatnonzero((ns > 0) & long).tolist():
+            fold, until = folds[of[at]], int(end[at])
+            span = until - int(length[at]), until
+            fold.sheet.move(COMMUNICATION, state, int(ns[at]), *span, fold.devices)
+
+
+def _ends(laid: Sequence[np.ndarray], rank: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """The end of each of these steps of ranks, the last one's where a rank repeated it."""
+    ranks, steps, ends = laid
+    queried = np.repeat([False, True], [len(ranks), len(rank)])
+    both = np.concatenate((ranks, rank)), np.concatenate((steps, step))
+    order = np.lexsort((queried, both[1], both[0]))
+    last = np.maximum.accumulate(np.where(queried[order], -1, np.arange(len(order))))
+    found = np.empty_like(order)
+    found[order] = order[last]
+    return ends[found[len(ranks) :]]
 
 
 def _columns(values: Sequence[int]) -> tuple[np.ndarray, ...]:

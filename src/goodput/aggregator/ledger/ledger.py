@@ -44,8 +44,8 @@ from goodput.wire.step_columns import StepColumns, widened
 __all__ = ["Ledger", "LedgerError"]
 
 PAGE_EVENTS = 10_000
-# How many rows of a run those who fold them should have in memory.
-ROWS_HELD = 1 << 18
+# How many rows of a run those who fold them should have in memory: some 16 MB with ten phases.
+ROWS_HELD = 1 << 16
 WRITES_AT_ONCE = 500  # rows that the driver is given together
 # Rows of one statement of SQLite, which allows a statement 999 parameters.
 STATEMENT_ROWS_MAX = 64
