@@ -60,6 +60,8 @@ class MemoryLedger:
     def processes(self, _run: str) -> list[schema.RankReport]:
         return sorted(self.reports.values(), key=lambda one: (one.identity.start_ns, one.identity.rank))
 
+    sources = processes
+
     def ends(self, _run: str) -> dict[schema.StackRequest, EndMark]:
         return self.end_marks
 

@@ -21,12 +21,12 @@ from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.aggregator.accounts.stored_states import States, begun_between
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.page_reader import PageBounds
+from goodput.aggregator.ledger.stored_process import StoredProcess
 from goodput.causes import explain
 from goodput.columns.attempts import ColumnAttempt, row_of
 from goodput.columns.engine import ColumnEngine
 from goodput.columns.fold import fold_columns
 from goodput.columns.lengths import add_lengths
-from goodput.wire import schema
 from goodput.wire.step_blocks import END, NUMBER, TOTALS
 from goodput.wire.step_columns import widened
 
@@ -38,7 +38,7 @@ Window = tuple[int | None, int | None]  # unix ns, None for the run's own start 
 Check = Callable[[], None]  # called between slices; raises to end the work
 Arrays = Iterator[np.ndarray]  # rows of an attempt in order, (columns, rows) as in wire.step_blocks
 
-Columns = Callable[[Ledger, schema.RankReport, Fold, Arrays], Arrays]
+Columns = Callable[[Ledger, StoredProcess, Fold, Arrays], Arrays]
 
 
 def never() -> None:
@@ -124,7 +124,7 @@ def _begun_windows(
 def _fold_until(ledger: Ledger, check: Check, engine: ColumnEngine, last: Mapping[Key, Fold]) -> None:
     """Fold the rows of these attempts up to the last ones of these folds."""
 
-    def until(ledger: Ledger, process: schema.RankReport, fold: Fold, pages: Arrays) -> Arrays:
+    def until(ledger: Ledger, process: StoredProcess, fold: Fold, pages: Arrays) -> Arrays:
         number = last[fold.attempt.rank, fold.attempt.attempt].number
         for values in rows_of_bound(ledger, process, fold, pages):
             count = int(np.searchsorted(values[NUMBER], number, side="right"))
@@ -162,7 +162,7 @@ def readers(
     attempt at a time, by default as many as fit.
     """
     processes = _processes(ledger, engine.run)
-    chosen: list[tuple[schema.RankReport, Fold]] = []
+    chosen: list[tuple[StoredProcess, Fold]] = []
     folds = sorted(engine.folds.items(), key=lambda item: (item[0][0], item[1].attempt.start_ns, item[0][1]))
     for key, fold in folds:
         bound, attempt = fold.bound, fold.attempt
@@ -251,8 +251,8 @@ def rows_held(ledger: Ledger, run: Run) -> int:
     return _rows_each(ledger, len(run.attempts)) * len(run.attempts)
 
 
-def _processes(ledger: Ledger, run: Run) -> dict[Key, schema.RankReport]:
-    processes = ledger.processes(run.name)
+def _processes(ledger: Ledger, run: Run) -> dict[Key, StoredProcess]:
+    processes = ledger.sources(run.name)
     if run.attempts and not processes:
         # Such as a ledger file that was replaced by a new one.
         raise LedgerError(f"ledger {ledger.url}: it has no data of run {run.name!r}")
@@ -275,7 +275,7 @@ def _needs_others(fold: Fold) -> bool:
     return not fold.steps or fold.held_back() != (-1, 0)
 
 
-def rows_of_bound(_ledger: Ledger, _process: schema.RankReport, fold: Fold, pages: Arrays) -> Arrays:
+def rows_of_bound(_ledger: Ledger, _process: StoredProcess, fold: Fold, pages: Arrays) -> Arrays:
     """Of an attempt's rows those from the start of its bound to the first row that ends beyond it.
 
     The fold begins with the row before.

@@ -13,7 +13,7 @@ from goodput.account.facts import Key
 from goodput.account.fold import state_of
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts.past import Check
-from goodput.wire import schema
+from goodput.aggregator.ledger.stored_process import StoredProcess
 from goodput.wire.step_blocks import END, NUMBER, STEP, TOTALS
 
 # The states of a rank's own work, by which ranks are compared.
@@ -33,7 +33,7 @@ def ranks_by_excess(account: Account) -> list[int]:
     return sorted(own, key=lambda rank: (culprit is None or rank != culprit[0], -excess[rank], rank))
 
 
-def key_of(process: schema.RankReport) -> Key:
+def key_of(process: StoredProcess) -> Key:
     return process.identity.rank, process.identity.attempt
 
 
@@ -46,9 +46,7 @@ class StepStates(NamedTuple):
     ends: np.ndarray
 
 
-def step_states(
-    process: schema.RankReport, pages: Iterable[np.ndarray], check: Check
-) -> Iterator[StepStates]:
+def step_states(process: StoredProcess, pages: Iterable[np.ndarray], check: Check) -> Iterator[StepStates]:
     """The steps of a process, page by page. The first one has all the time before it."""
     of_phase = [state_of(name, process.phase_states) for name in process.phases]
     before, number = np.zeros(len(of_phase), np.int64), 0

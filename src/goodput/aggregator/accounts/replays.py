@@ -131,7 +131,7 @@ def recorded(ledger: Ledger, run: Run, worst: Sequence[int], check: Check) -> Re
             # The first of the rows has all time before it, and is left out.
             after[rank, number] = max(newest.top_number - each - 1, 0)
             recorder.add_made(newest, made[rank] - min(each, newest.top_number - 1))
-    processes = [one for one in ledger.processes(run.name) if key_of(one) in after]
+    processes = [one for one in ledger.sources(run.name) if key_of(one) in after]
     tails = ledger.tails(processes, [after[key_of(one)] for one in processes])
     for key, pages in groupby(tails, key=lambda one: key_of(one[0])):
         (process, first), *rest = pages

@@ -132,7 +132,7 @@ def recorded(ledger: Ledger, run: Run, worst: Sequence[int], check: Check) -> Re
     chosen = _chosen(run, worst)
     recording = Recording(weight=max(len(worst), 1) / max(len(chosen), 1))
     attempts = {key: one for key, one in run.attempts.items() if key[0] in chosen}
-    processes = [one for one in ledger.processes(run.name) if key_of(one) in attempts]
+    processes = [one for one in ledger.sources(run.name) if key_of(one) in attempts]
     for process, pages in groupby(ledger.tails(processes, [0] * len(processes)), key=itemgetter(0)):
         attempt = attempts[key_of(process)]
         for found in step_states(process, (page.values for _, page in pages), check):

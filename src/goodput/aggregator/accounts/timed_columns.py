@@ -91,7 +91,7 @@ def _move_waiting(
         some = (ns > 0) & (length > 0) & ~long
         _move_many(folds, of[some], state, ns[some], end[some] - length[some], end[some])
         for at in np.flatnonzero((ns > 0) & long).tolist():
-            fold, until = folds[of[at]], int(end[at])
+            fold, until = folds[int(of[at])], int(end[at])
             span = until - int(length[at]), until
             fold.sheet.move(COMMUNICATION, state, int(ns[at]), *span, fold.devices)
 

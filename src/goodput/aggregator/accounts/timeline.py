@@ -37,9 +37,9 @@ from goodput.aggregator.accounts.past import (
 from goodput.aggregator.accounts.timed_columns import TimedGroups
 from goodput.aggregator.accounts.timed_fold import Grid, Own, Sheet, Span, TimedFold
 from goodput.aggregator.ledger.ledger import Ledger
+from goodput.aggregator.ledger.stored_process import StoredProcess
 from goodput.columns.engine import ColumnEngine
 from goodput.columns.fold import fold_columns
-from goodput.wire import schema
 from goodput.wire.step_blocks import NUMBER
 
 POINTS_MAX = 240
@@ -236,7 +236,7 @@ def _chosen(past: Past, facts: Facts, worst: Sequence[int]) -> _Choice:
 
 
 def _rows_at(
-    ledger: Ledger, process: schema.RankReport, fold: Fold, pages: Arrays, *, edges: list[int]
+    ledger: Ledger, process: StoredProcess, fold: Fold, pages: Arrays, *, edges: list[int]
 ) -> Arrays:
     """An attempt's first row, rows that touch an edge, and its last ones."""
     page = next(rows_of_bound(ledger, process, fold, pages), None)

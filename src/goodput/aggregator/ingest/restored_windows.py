@@ -76,7 +76,7 @@ class RestoredWindows:
             self._store.revisions[run] += 1
 
     def _read(self, run: str, state: FoldState, since: Mapping[Key, int]) -> RecentSteps:
-        keys = {(one.identity.rank, one.identity.attempt): one for one in self._ledger.processes(run)}
+        keys = {(one.identity.rank, one.identity.attempt): one for one in self._ledger.sources(run)}
         wanted = [key for key in keys if key in since]
         bounds = [PageBounds(from_ns=since[key]) for key in wanted]
         pages = self._ledger.pages([keys[key] for key in wanted], bounds, PAGE_ROWS) if wanted else []

@@ -36,6 +36,7 @@ from goodput.aggregator.ledger.blocks import COLUMNS, EVERY_ROW, as_columns, col
 from goodput.aggregator.ledger.database import LOCK_SECONDS_MAX, Database, LedgerError, insert
 from goodput.aggregator.ledger.migrations.versions import version_4, version_5
 from goodput.aggregator.ledger.page_reader import PageBounds, PageReader, ProcessRows, numbers_before
+from goodput.aggregator.ledger.stored_process import AnyProcess, ProcessKey, StoredProcess, decoded
 from goodput.aggregator.records import SCOPED_OFFSET, HealthKey, NewRecords
 from goodput.wire import schema
 from goodput.wire.step_blocks import TOTALS
@@ -237,6 +238,12 @@ class Ledger:
         with self._errors():
             return [_report_decoder.decode(report) for report in self.fetch(query).scalars()]
 
+    def sources(self, run: str) -> list[StoredProcess]:
+        """The same as those need them who read their rows."""
+        query = sql.select(_processes.c.report).where(_processes.c.run == run).order_by(*_BY_START)
+        with self._errors():
+            return decoded(self.fetch(query).scalars())
+
     def attempt_numbers(self, run: str) -> dict[int, int]:
         """The number of the attempt that each process of a run is, by its id."""
         query = sql.select(_processes.c.id, _processes.c.report).where(_processes.c.run == run)
@@ -268,7 +275,7 @@ class Ledger:
 
     def columns(
         self,
-        process: schema.RankReport,
+        process: schema.RankReport | StoredProcess,
         start_ns: int | None = None,
         end_ns: int | None = None,
         after: int = 0,
@@ -284,7 +291,9 @@ class Ledger:
             for values in read(self.fetch, key, window, width, after, page_blocks):
                 yield as_columns(values)
 
-    def rows_at(self, process: schema.RankReport, at_ns: Sequence[int], after: int = 0) -> np.ndarray:
+    def rows_at(
+        self, process: schema.RankReport | StoredProcess, at_ns: Sequence[int], after: int = 0
+    ) -> np.ndarray:
         """The rows that touch one of these times (ascending unix ns on the process's host), as columns."""
         key, width = _key(process.identity), len(process.phases)
         with self._errors():
@@ -295,8 +304,8 @@ class Ledger:
         return np.concatenate(parts, axis=1)
 
     def tails(
-        self, processes: Sequence[schema.RankReport], after: Sequence[int]
-    ) -> Iterator[tuple[schema.RankReport, StepColumns]]:
+        self, processes: Sequence[AnyProcess], after: Sequence[int]
+    ) -> Iterator[tuple[AnyProcess, StepColumns]]:
         """The rows of each of these processes of one run that have numbers above `after`, some processes at a time."""
         of = dict(zip(self._ids(processes), processes, strict=True))
         numbers = list(zip(of, after, strict=True))
@@ -312,7 +321,7 @@ class Ledger:
                         yield of[process], as_columns(values)
 
     def pages(
-        self, processes: Sequence[schema.RankReport], bounds: Sequence[PageBounds], rows: int
+        self, processes: Sequence[AnyProcess], bounds: Sequence[PageBounds], rows: int
     ) -> list[Iterator[np.ndarray]]:
         """The rows of each of these processes of one run that have numbers above those of its bounds, as columns.
 
@@ -334,7 +343,7 @@ class Ledger:
         with self._errors():
             yield from pages
 
-    def _ids(self, processes: Sequence[schema.RankReport]) -> list[int]:
+    def _ids(self, processes: Sequence[AnyProcess]) -> list[int]:
         """The ids of these processes of one run."""
         run = processes[0].identity.run if processes else ""
         columns = [_processes.c.id, *(_processes.c[name] for name in KEY)]
@@ -522,7 +531,7 @@ def _statement(
     return str(compiled), compiled.positional
 
 
-def _key(identity: schema.Identity) -> dict:
+def _key(identity: schema.Identity | ProcessKey) -> dict:
     return dict(zip(KEY, _key_values(identity), strict=True))
 
 
