@@ -55,7 +55,7 @@ from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger.compaction import Keep
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.owner import CHECK_SECONDS, LedgerOwner
-from goodput.aggregator.memory_bound import MemoryBound, Way
+from goodput.aggregator.memory_bound import MemoryBound, Way, give_back_free_memory
 from goodput.aggregator.stream.errors import Elsewhere, StreamError
 from goodput.defaults import ABANDONED_SECONDS, STALE_SECONDS, STALL_SECONDS
 from goodput.metrics.negotiation import negotiated
@@ -220,6 +220,8 @@ def _restore(
     stored = maintenance.memory.find_stored()
     startup.begin_reading(ledger.count_processes() - stored)
     ingest.restore(maintenance.restored, startup.set_restored, memory.has_room)
+    # Of what reading took glibc would keep most in its heaps.
+    give_back_free_memory()
 
 
 def _ways_of_freeing(
