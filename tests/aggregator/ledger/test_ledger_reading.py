@@ -3,11 +3,12 @@
 import random
 import tracemalloc
 
+import numpy as np
 import pytest
 import sqlalchemy as sql
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from msgspec.structs import astuple, replace
+from msgspec.structs import asdict, astuple, replace
 from support.account.account_history import Process, ns
 from support.aggregator.ledgers import NOW, database, records_of
 from support.aggregator.reports import rank_report, story
@@ -50,6 +51,26 @@ def test_runs_and_processes_are_oldest_first(ledger):
         assert ledger.events(process.identity) == [attempt.events[n] for n in sorted(attempt.events)]
         assert process.live.ended == attempt.ended
     assert ledger.processes("no such run") == []
+
+
+def test_sources_are_what_processes_reported(ledger):
+    """In the same order, with the same rows."""
+    for rank in range(3):
+        one = Process(rank, start=100 - rank).steps(2 + rank, forward=1)
+        if rank == 1:
+            one.user = {"forward": "evaluation"}
+        append(ledger, rank_report(one), rank_report(one).steps)
+    assert ledger.sources("no such run") == []
+    processes, sources = ledger.processes("r1"), ledger.sources("r1")
+    assert [one.identity.rank for one in sources] == [2, 1, 0]
+    for process, source in zip(processes, sources, strict=True):
+        key = {name: getattr(process.identity, name) for name in source.identity.__struct_fields__}
+        assert asdict(source.identity) == key
+        assert (source.phases, source.phase_states) == (process.phases, process.phase_states)
+    assert sources[0].phases is sources[1].phases
+    rows, same = (ledger.tails(of, [0, 1, 2]) for of in (processes, sources))
+    for (process, values), (source, others) in zip(rows, same, strict=True):
+        assert process.identity.rank == source.identity.rank and np.array_equal(values.values, others.values)
 
 
 def test_unknown_process_has_no_rows(ledger):
