@@ -351,6 +351,80 @@ print(subprocess.run([sys.executable, "-c", locked], capture_output=True, text=T
     assert snapshot.identity["device"] == "H100" and found.groups[0].ranks == ((0, 1, 4),)
 
 
+# A process with the SDK's page, whose words say which step runs, and calls with a kernel in one channel each.
+STEPS = """
+import goodput
+goodput.start(run="r", rank=0, world_size=2)
+from goodput.rank_page import page
+words = goodput._session.recorder.words
+context, mask = call.init(hash=1, size=2, rank=0)
+
+def begin(operation="coll", function=b"AllReduce", count=100):
+    return call.start(context, operation, None, func=function, count=count, datatype=b"ncclFloat32", nChannels=1)
+
+def end(work, first, last):
+    kernel = call.start(context, "kernelCh", work, pTimer=first)
+    call.stop(work)
+    call.state(kernel, "KernelChStop", last)
+    call.stop(kernel)
+"""
+
+
+def test_device_time_of_steps_is_apart(built, pages):
+    """The first call waits 10 s for a rank that comes late, before the first step; it ends in that step, as the second does."""
+    code = """
+first = begin()
+words[page.W_STEP_START] = 1
+second = begin()
+end(first, 1000, 10_000_001_000)
+end(second, 10_000_002_000, 10_000_002_500)
+words[page.W_STEP_START], words[page.W_STEPS] = 0, 1
+end(begin(count=50), 10_000_003_000, 10_000_003_100)
+end(begin(function=b"Broadcast"), 10_000_004_000, 10_000_004_001)
+"""
+    run(built, pages, STEPS + code)
+    _, found = only(pages)
+    sums = {one.operation: (one.calls, one.bytes, one.device_ns) for one in found.sums}
+    assert sums["all_reduce"] == (3, 1000, 10_000_000_600)
+    assert found.of_steps == {(0, "all_reduce"): (2, 600, 600), (0, "broadcast"): (1, 400, 1)}
+    assert found.hidden == {}
+
+
+def test_sends_and_receives_of_a_group_count_each_moment_once(built, pages):
+    """Three that run side by side from 1000 to 1900, then one from 2000 to 2100."""
+    code = """
+words[page.W_STEP_START] = 1
+for operation, first, last in ((b"Send", 1000, 1500), (b"Recv", 1000, 1900), (b"Send", 1200, 1800), (b"Recv", 2000, 2100)):
+    end(begin("p2p", operation), first, last)
+"""
+    run(built, pages, STEPS + code)
+    _, found = only(pages)
+    assert found.of_steps == {(0, "send"): (2, 800, 500), (0, "recv"): (2, 800, 500)}
+    assert {one.operation: one.device_ns for one in found.sums} == {"send": 1100, "recv": 1000}
+
+
+def test_without_the_sdk_no_call_is_of_a_step(built, pages):
+    run(built, pages, ALL_REDUCE + END)
+    assert only(pages)[1].of_steps == {}
+
+
+def test_device_times_have_room_for_some_operations(built, pages):
+    """Those beyond the table are in the sums alone."""
+    code = f"""
+words[page.W_STEP_START] = 1
+for i in range({collective_records.HIDDEN_MAX + 2}):
+    context, mask = call.init(hash=i + 2, size=2, rank=0)
+    end(begin(), 1000, 1100)
+    end(begin(), 2000, 2100)
+"""
+    run(built, pages, STEPS + code)
+    _, found = only(pages)
+    assert found.of_steps == {
+        (i + 1, "all_reduce"): (2, 800, 200) for i in range(collective_records.HIDDEN_MAX)
+    }
+    assert len(found.sums) == collective_records.HIDDEN_MAX + 2
+
+
 def test_restart_has_the_next_attempt_and_a_second_process_no_file(built, pages):
     launch = {"RANK": "0", "WORLD_SIZE": "2", "GOODPUT_RUN": "r"}
     second = """

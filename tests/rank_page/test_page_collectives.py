@@ -408,8 +408,8 @@ def test_hidden_time_has_room_for_some_operations(process):
 def test_hidden_time_of_a_group_that_was_added_meanwhile_waits(process):
     """A page is read in parts: its groups were counted before this one's first call."""
     words = [layout.OPERATION_SLOTS + 1 + layout.OPERATIONS.index("all_reduce"), 1, 5, 7] + 4 * [0]
-    assert layout.hidden_of(memoryview(array("Q", words)), 1) == {}
-    assert layout.hidden_of(memoryview(array("Q", words)), 2) == {(1, "all_reduce"): (1, 5, 7)}
+    assert layout.entries_of(memoryview(array("Q", words)), 1) == {}
+    assert layout.entries_of(memoryview(array("Q", words)), 2) == {(1, "all_reduce"): (1, 5, 7)}
     for at, value in ((0, 1 << 40), (0, layout.OPERATION_SLOTS), (1, 1 << 62), (3, 1 << 62)):
         with pytest.raises(ValueError, match="hidden time"):
-            layout.hidden_of(memoryview(array("Q", [*words[:at], value, *words[at + 1 :]])), 2)
+            layout.entries_of(memoryview(array("Q", [*words[:at], value, *words[at + 1 :]])), 2)

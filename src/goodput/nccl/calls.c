@@ -22,7 +22,8 @@ struct call {
     _Atomic uint32_t about;       /* communicator << 8 | operation */
     _Atomic uint32_t is_attached; /* an event of its work has come after that of the API */
     _Atomic uint32_t expected, started, stopped; /* kernels, one for each channel */
-    word device_first, device_last, network_bytes, network_ns;
+    _Atomic uint32_t is_of_steps; /* entered after the SDK's first step has begun */
+    word bytes, device_first, device_last, network_bytes, network_ns;
 } __attribute__((aligned(128)));
 
 static struct call calls[CALLS_MAX];
@@ -44,11 +45,13 @@ static word *record_of(uint64_t number) {
     return load(collectives + WRITTEN) - number < RING ? collectives + AT_RING + (number - 1) % RING * RECORD_WORDS : NULL;
 }
 
-static void raise_to(word *at, uint64_t value) {
+/* Raise a word to at least this value; returns what it was. */
+static uint64_t raise_to(word *at, uint64_t value) {
     uint64_t old = load(at);
     while (old < value && !atomic_compare_exchange_weak_explicit(at, &old, value, memory_order_relaxed,
                                                                 memory_order_relaxed)) {
     }
+    return old;
 }
 
 /* Of a word that has one writer at a time, as the calls of one communicator must have. */
@@ -155,6 +158,11 @@ static void write_record(uint64_t number, const struct description *one, uint64_
     atomic_store_explicit(record + R_SEAL, number, memory_order_release);
 }
 
+/* As of the SDK's records in sdk/recorder/collectives.py: from the first step on. Without the SDK no call counts. */
+static bool have_steps_begun(void) {
+    return sdk_page && (load(sdk_page + W_STEPS) || load(sdk_page + W_STEP_START));
+}
+
 uint64_t begin_call(const struct description *one) {
     struct communicator *by = &communicators[one->communicator];
     bool is_point_to_point = one->operation == SEND || one->operation == RECEIVE;
@@ -172,6 +180,8 @@ uint64_t begin_call(const struct description *one) {
     atomic_store_explicit(&call->expected, 0, memory_order_relaxed);
     atomic_store_explicit(&call->started, 0, memory_order_relaxed);
     atomic_store_explicit(&call->stopped, 0, memory_order_relaxed);
+    atomic_store_explicit(&call->is_of_steps, have_steps_begun(), memory_order_relaxed);
+    store(&call->bytes, one->bytes);
     store(&call->device_first, 0);
     store(&call->device_last, 0);
     store(&call->network_bytes, 0);
@@ -202,6 +212,34 @@ bool attach_call(uint64_t number, int64_t peer, unsigned channels) {
     return true;
 }
 
+/* The entry of this communicator and operation in the table of device times, NULL where it is full. */
+static word *entry_of(unsigned communicator, unsigned operation) {
+    enum { NONE, ADDING = 0xff }; /* or the entry's number, from 1 */
+    static _Atomic unsigned char places[GROUPS_MAX][OPERATION_SLOTS];
+    static _Atomic unsigned count;
+    _Atomic unsigned char *place = &places[communicator][operation];
+    unsigned char number = *place;
+    if (number == NONE && atomic_compare_exchange_strong(place, &number, ADDING)) {
+        unsigned at = count < HIDDEN_MAX ? count++ : HIDDEN_MAX;
+        if (at >= HIDDEN_MAX) return NULL; /* It stays as it is, so that nobody tries again. */
+        store(collectives + AT_HIDDEN + at * HIDDEN_WORDS, communicator * OPERATION_SLOTS + operation + 1);
+        *place = number = (unsigned char)(at + 1);
+    }
+    return number == ADDING ? NULL : collectives + AT_HIDDEN + (number - 1) * HIDDEN_WORDS;
+}
+
+/* Add a call to the device times of steps. Of calls of a communicator that run at the same time, as sends and receives
+ * of a group do, each moment counts once. */
+static void add_of_steps(struct call *call, unsigned communicator, unsigned operation, uint64_t first, uint64_t last) {
+    uint64_t until = raise_to(&communicators[communicator].device_until, last);
+    if (!atomic_load_explicit(&call->is_of_steps, memory_order_relaxed)) return;
+    word *entry = entry_of(communicator, operation);
+    if (!entry) return;
+    add(entry + 1, 1);
+    add(entry + 2, load(&call->bytes));
+    if (until < last) add(entry + 3, last - (until > first ? until : first));
+}
+
 static void end(struct call *call, uint64_t number, uint64_t at_ns) {
     uint64_t running = number << 1;
     if (!atomic_compare_exchange_strong_explicit(&call->state, &running, running | 1, memory_order_acq_rel,
@@ -216,8 +254,10 @@ static void end(struct call *call, uint64_t number, uint64_t at_ns) {
         store(record + R_EXIT, at_ns);
         store(record + R_DEVICE, device_ns);
     }
-    if (device_ns)
+    if (device_ns) {
         add(collectives + AT_SUMS + ((about >> 8) * OPERATION_SLOTS + (about & 0xff)) * SUM_WORDS + 3, device_ns);
+        add_of_steps(call, about >> 8, about & 0xff, first, last);
+    }
     note_end(&communicators[about >> 8], at_ns);
 }
 

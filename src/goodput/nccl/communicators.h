@@ -12,6 +12,7 @@
 enum { NO_COMMUNICATOR = 0xff };
 struct communicator {
     word collectives, point_to_point; /* calls */
+    word device_until;                /* the last end of a call, by the GPU's timer */
     _Atomic int64_t open;             /* calls that have not ended */
     _Atomic uint32_t size;
 } __attribute__((aligned(128))); /* Threads of different communicators share no cache line. */

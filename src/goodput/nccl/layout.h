@@ -18,7 +18,9 @@
 #define REVISION_SHIFT 12
 #define W_LAST 512
 #define W_PHASE 513
+#define W_STEPS 514
 #define W_STEP_NEXT 516
+#define W_STEP_START 517
 #define W_ENDED 518
 #define W_END 519
 #define W_REVISION 524
@@ -35,6 +37,9 @@
 #define GROUPS 1
 #define DROPPED 2
 #define LOST 3
+#define AT_HIDDEN 4
+#define HIDDEN_WORDS 4
+#define HIDDEN_MAX 31
 #define GROUPS_MAX 128
 #define GROUP_WORDS 64
 #define AT_NETWORK 128

@@ -22,8 +22,9 @@
 
 #define SUFFIX ".nccl"
 #define ATTEMPTS_MAX 1024
+#define HEAD_BYTES 8192
 
-word *page, *collectives;
+word *page, *collectives, *sdk_page;
 _Atomic int is_recording;
 
 /* -- the page of the SDK in this process */
@@ -68,6 +69,12 @@ static bool split_link(char *link, char **name) {
     return *at != '\0';
 }
 
+/* Where the steps of the SDK are; a descriptor that is mapped may be closed, and its lock stays. */
+static void map_head(int fd) {
+    void *bytes = mmap(NULL, HEAD_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+    sdk_page = bytes == MAP_FAILED ? NULL : bytes;
+}
+
 /* The page that the SDK of this process has open: fills folder, stem and text. */
 static bool find_sdk_page(struct identity *identity) {
     DIR *folder = opendir("/proc/self/fd");
@@ -81,6 +88,7 @@ static bool find_sdk_page(struct identity *identity) {
         if (strlen(link) >= sizeof identity->directory || !read_identity(atoi(entry->d_name), identity)) continue;
         snprintf(identity->directory, sizeof identity->directory, "%s", link);
         snprintf(identity->stem, sizeof identity->stem, "%s", name);
+        map_head(atoi(entry->d_name));
         is_found = true;
     }
     if (folder) closedir(folder);

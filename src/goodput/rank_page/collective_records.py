@@ -17,7 +17,7 @@ from typing import NamedTuple
 from goodput.rank_page import page
 from goodput.rank_page.records import ring_runs
 from goodput.wire.identity import clean_text
-from goodput.wire.operation_row import UNKNOWN, OperationRow
+from goodput.wire.operation_row import PROFILED, UNKNOWN, OperationRow
 
 OPERATIONS = (
     *("", "all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter"),
@@ -39,7 +39,8 @@ FLAGS = ("reducer", "functional", "coalesced", "other_thread", "raised", "future
 # of calls and transfers that were not followed any more.
 WRITTEN, GROUPS, DROPPED, LOST = 0, 1, 2, 3
 # Hidden time by group and operation, an entry for each in order of first use: group * OPERATION_SLOTS + operation + 1, calls
-# that were waited for, and ns of these at least and at most. Those beyond HIDDEN_MAX have none. See Hidden.
+# that were waited for, and ns of these at least and at most. Those beyond HIDDEN_MAX have none. See Hidden. The profiler
+# plugin, which knows nothing of waiting, has in an entry what is in OfSteps.
 AT_HIDDEN, HIDDEN_WORDS, HIDDEN_MAX = 4, 4, 31
 WAITED_NS = 100_000  # A wait of this length was for a call that was not complete yet.
 # What the transfers of a group have cost, by the profiler plugin: bytes sent, ns that sends waited for the GPU, for the
@@ -177,6 +178,17 @@ class Hidden(NamedTuple):
     most_ns: int
 
 
+class OfSteps(NamedTuple):
+    """Calls that began after the SDK's first step had, and whose time on the device is known, by the profiler plugin.
+
+    Of calls of a communicator that run at the same time, as the sends and receives of a group, each moment counts once.
+    """
+
+    calls: int
+    bytes: int
+    device_ns: int
+
+
 class Network(NamedTuple):
     """The transfers of a group's proxies so far: bytes, and ns that each waited, summed over all of them."""
 
@@ -197,7 +209,8 @@ def group_label(name: str, description: str) -> str:
 class Collectives(NamedTuple):
     """The collectives of a page. `records` are in order, those that the ring still holds of the wanted ones.
 
-    `network` has an entry for each group, all zero but for the profiler plugin's file, as is `lost`.
+    `network` has an entry for each group, all zero but for the profiler plugin's file, as is `lost`. `of_steps` is by group
+    and operation, {} but for that file, and there too where the SDK is not in the process.
     """
 
     written: int
@@ -209,16 +222,18 @@ class Collectives(NamedTuple):
     network: tuple[Network, ...] = ()
     issue_ns: Mapping[tuple[int, str], int] = {}  # of issue_times, where it was wanted
     hidden: Mapping[tuple[int, str], Hidden] = {}
+    of_steps: Mapping[tuple[int, str], OfSteps] = {}
 
 
 def operation_rows(
     found: Collectives,
     most: int = OPERATION_ROWS_MAX,
     links: Links = no_links,
+    device: Mapping[tuple[int, str], OfSteps] = {},
 ) -> list[OperationRow]:
-    """The rows with most exposed time first, at most `most`; the others are summed in a last one, ("", "other").
+    """The rows with most time first, at most `most`; the others are summed in a last one, ("", "other").
 
-    `links` is called for each group.
+    `links` is called for each group; `device` is what device_times.py has found.
     """
     rows: dict[tuple[str, str], OperationRow] = {}
     for one in found.sums:
@@ -226,11 +241,17 @@ def operation_rows(
         issue_ns = found.issue_ns.get((one.group, one.operation), 0)
         label = group_label(group.name, group.description)
         numbers = one.calls, one.bytes, one.exposed_ns, one.before_ns
-        more = issue_ns, group.size, *_hidden_ns(found, one), *links(group)
+        more = issue_ns, group.size, *_hidden_ns(found, one), *links(group), int("nccl" in group.backend)
+        times = device.get((one.group, one.operation))
+        more += (UNKNOWN, 0) if times is None else (times.device_ns, times.bytes)
         row = OperationRow(label, one.operation, *numbers, *more)
         before = rows.get(row[:2])
         rows[row[:2]] = row if before is None else _added(before, row)
-    ordered = sorted(rows.values(), key=lambda row: (-row.exposed_ns, -row.bytes, row))
+    for (group, operation), times in device.items():
+        if group < 0:
+            row = OperationRow("", operation, 0, 0, 0, 0, queued=1)
+            rows["", operation] = row._replace(device_ns=times.device_ns, device_bytes=times.bytes)
+    ordered = sorted(rows.values(), key=lambda row: (-max(row.exposed_ns, row.device_ns), -row.bytes, row))
     rest = ordered[most:]
     return ordered[:most] + (
         [reduce(_added, rest)._replace(group="", operation="other", size=0, local=0, link_rate=0)]
@@ -264,6 +285,9 @@ def _added(one: OperationRow, other: OperationRow) -> OperationRow:
         size=one.size if one.size == other.size else 0,
         local=one.local if one.local == other.local else 0,
         link_rate=max(one.link_rate, other.link_rate),
+        queued=max(one.queued, other.queued),
+        device_ns=_known_sum(one.device_ns, other.device_ns),
+        device_bytes=min(one.device_bytes + other.device_bytes, NS_MAX),
     )
 
 
@@ -330,9 +354,16 @@ def read(
     records = [record for first, last in sorted(wanted) for record in _records(words_at, first, last, groups)]
     network = network_of(words_at(page.W_COLLECTIVES + AT_NETWORK, groups * NETWORK_WORDS))
     issue_ns = issue_times(words_at(page.W_COLLECTIVES + AT_RING, RING * RECORD_WORDS)) if with_issue else {}
-    hidden = hidden_of(words_at(page.W_COLLECTIVES + AT_HIDDEN, HIDDEN_MAX * HIDDEN_WORDS), groups)
+    entries = entries_of(words_at(page.W_COLLECTIVES + AT_HIDDEN, HIDDEN_MAX * HIDDEN_WORDS), groups)
     sums = sums_of(sums, groups)
-    return Collectives(written, dropped, found, sums, tuple(records), lost, network, issue_ns, hidden)
+    hidden, of_steps = {}, {}
+    if found[0].backend == PROFILED:
+        of_steps = {key: OfSteps(*numbers) for key, numbers in entries.items()}
+    else:
+        hidden = {key: Hidden(n, least, max(least, most)) for key, (n, least, most) in entries.items()}
+    return Collectives(
+        written, dropped, found, sums, tuple(records), lost, network, issue_ns, hidden, of_steps
+    )
 
 
 def _records(words_at, first: int, last: int, groups: int) -> list[Record]:
@@ -412,8 +443,11 @@ def sums_of(words: memoryview, groups: int) -> tuple[Sums, ...]:
     return tuple(found)
 
 
-def hidden_of(words: memoryview, groups: int) -> dict[tuple[int, str], Hidden]:
-    """Hidden time by operation and the groups before this one; one may have been added since. Raises ValueError."""
+def entries_of(words: memoryview, groups: int) -> dict[tuple[int, str], tuple[int, int, int]]:
+    """The table of hidden time by operation and the groups before this one; one may have been added since.
+
+    Raises ValueError.
+    """
     found = {}
     for at in range(0, len(words), HIDDEN_WORDS):
         key, left, least, most = words[at : at + HIDDEN_WORDS]
@@ -423,7 +457,7 @@ def hidden_of(words: memoryview, groups: int) -> dict[tuple[int, str], Hidden]:
         if group >= GROUPS_MAX or operation >= len(OPERATIONS) or max(left, least, most) >= NS_MAX:
             raise ValueError(f"hidden time of operation {operation} of process group {group} is impossible")
         if group < groups:
-            found[group, OPERATIONS[operation]] = Hidden(left, least, max(least, most))
+            found[group, OPERATIONS[operation]] = left, least, most
     return found
 
 

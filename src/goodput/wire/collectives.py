@@ -66,6 +66,9 @@ class ReportedOperation(Struct, array_like=True, frozen=True, gc=False):
     hidden_max_ns: int = UNKNOWN
     local: int = 0
     link_rate: int = 0
+    queued: int = 0
+    device_ns: int = UNKNOWN
+    device_bytes: int = 0
 
 
 Operations = Annotated[tuple[ReportedOperation, ...], _FEW]
@@ -80,10 +83,10 @@ def operations_problem(rows: Sequence[ReportedOperation]) -> str:
             return f"a text of operation {row.operation[:40]!r} is too long or not printable"
         numbers = (
             *(row.calls, row.bytes, row.exposed_ns, row.before_ns, row.issue_ns, row.size),
-            *(row.local, row.link_rate),
+            *(row.local, row.link_rate, row.queued, row.device_bytes),
         )
-        hidden = row.hidden_ns, row.hidden_max_ns
-        if min(numbers) < 0 or min(hidden) < UNKNOWN or max(*numbers, *hidden) >= _NUMBER_MAX:
+        optional = row.hidden_ns, row.hidden_max_ns, row.device_ns
+        if min(numbers) < 0 or min(optional) < UNKNOWN or max(*numbers, *optional) >= _NUMBER_MAX:
             return f"operation {row.operation!r} of process group {row.group!r} has a number out of range"
     return ""
 

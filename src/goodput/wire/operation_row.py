@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 UNKNOWN = -1
+PROFILED = "nccl-profiler"  # the backend of groups, and the role of ranks, that NCCL's profiler plugin alone has recorded
 
 
 class OperationRow(NamedTuple):
@@ -15,6 +16,10 @@ class OperationRow(NamedTuple):
     are the bounds of the time in which its calls were under way and training did not wait, UNKNOWN if that is not known.
     `local` is how many of the group's ranks are on this rank's node, and `link_rate` the bytes a second that the node's links
     carry at most to the others; each is 0 if it is not known.
+    `queued` is 1 where calls return when they are queued on a device, so that `exposed_ns`, by the host's clock, lacks what
+    the device waits. `device_ns` is their time on the device from the first step on, by NCCL's profiler plugin, and
+    `device_bytes` the bytes of the calls of which it is known; UNKNOWN without the plugin. With `group` "" the group is
+    not known.
     """
 
     group: str
@@ -29,3 +34,6 @@ class OperationRow(NamedTuple):
     hidden_max_ns: int = UNKNOWN
     local: int = 0
     link_rate: int = 0
+    queued: int = 0
+    device_ns: int = UNKNOWN
+    device_bytes: int = 0

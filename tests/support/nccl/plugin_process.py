@@ -38,14 +38,17 @@ class PluginProcess:
         self.process.stdin.flush()
         assert self.process.stdout.readline() == "done\n"
 
-    def issue(self, function: str = "AllReduce", count: int = 100, *, ends: bool = True) -> None:
-        """A call of the newest communicator with one channel, which ends on the device or not."""
+    def issue(
+        self, function: str = "AllReduce", count: int = 100, *, ends: bool = True, at_seconds: int = 0
+    ) -> None:
+        """A call of the newest communicator with one channel, which ends on the device after 2 s or not."""
+        at_ns = at_seconds * 10**9 + 1000
         fields = f"func=b{function!r}, count={count}, datatype=b'ncclFloat32'"
         self.do(f"api = call.start(context, 'collApi', None, {fields}); call.stop(api)")
         self.do(f"work = call.start(context, 'coll', api, nChannels=1, {fields}); call.stop(work)")
-        self.do("kernel = call.start(context, 'kernelCh', work, pTimer=1000)")
+        self.do(f"kernel = call.start(context, 'kernelCh', work, pTimer={at_ns})")
         if ends:
-            self.do("call.state(kernel, 'KernelChStop', 2_000_001_000); call.stop(kernel)")
+            self.do(f"call.state(kernel, 'KernelChStop', {at_ns + 2 * 10**9}); call.stop(kernel)")
 
     def send(self, size: int) -> None:
         """A transfer of the newest call."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from goodput.wire.operation_row import PROFILED
+
 POINT_TO_POINT = ("send", "recv")
-# The backend of groups, and the role of ranks, that the profiler plugin alone has recorded (nccl/).
-PROFILED = "nccl-profiler"
 
 
 class Call(NamedTuple):
