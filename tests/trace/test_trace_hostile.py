@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import pickle
 import random
 
 import pytest
@@ -74,6 +75,24 @@ def test_file_of_another_tool_is_named(tmp_path, content, words):
     path.write_bytes(content)
     text = error_of(path)
     assert words in text and "torch.profiler" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (
+            pickle.dumps({"version": "2.10", "pg_config": {}, "entries": []}, 2),
+            "a dump of PyTorch's Flight Recorder",
+        ),
+        (b'{"version": "2.10", "pg_config": {}, "entries": []}', "goodput analyze --flight DIR"),
+        (pickle.dumps([1], 4), "perhaps a dump of PyTorch's Flight Recorder"),
+        (b"GOODPUT\0\4\0\0\0\0\0\0\0", "goodput report --directory DIR"),
+    ],
+)
+def test_file_for_another_option_names_it(tmp_path, content, words):
+    path = tmp_path / "other"
+    path.write_bytes(content)
+    assert words in error_of(path)
 
 
 @pytest.mark.parametrize("packed", [False, True])

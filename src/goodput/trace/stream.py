@@ -61,6 +61,9 @@ class Reader:
         except OSError as error:
             if isinstance(error, gzip.BadGzipFile):
                 raise self._error(f"broken gzip: {error}", len(self._text)) from None
+            if isinstance(error, IsADirectoryError):
+                why = "a directory, and no trace; give its files, or --flight with a directory of Flight Recorder dumps"
+                raise TraceError(f"{self.path}: {why}") from None
             raise TraceError(f"{self.path}: {error.strerror or error}") from None
 
     def _document(self) -> Iterator[object]:
