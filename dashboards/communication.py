@@ -150,11 +150,12 @@ PANELS = [
     # What the calls are like.
     panels.table(
         "Bus bandwidth against its ceiling",
-        "What the links of a rank carried at most while training waited, as the bus bandwidth of nccl-tests, since the run's "
-        "start, and what they can: as `goodput probe` reached it, or their nominal rate (link). Far below: messages too "
+        "What the links of a rank carried at most while training waited, or at least while NCCL's calls were on the device, as "
+        "the bus bandwidth of nccl-tests, since the run's start, and what they can: as `goodput probe` reached it, or their nominal rate (link). Far below: messages too "
         "small, a slow link, or sockets in place of RDMA; above: a part is hidden, or switches reduce.",
         {
             "at most": BUS,
+            "at least": _max("goodput_communication_bus_min_bytes_per_second", OPERATION),
             "ceiling": _max("goodput_communication_bus_ceiling_bytes_per_second", f"{OPERATION}, source"),
             "share": f"{BUS} / on ({OPERATION}) group_right () "
             f"{_max('goodput_communication_bus_ceiling_bytes_per_second', f'{OPERATION}, source')}",

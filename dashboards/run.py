@@ -462,13 +462,15 @@ PANELS = [
         "Communication by process group and operation",
         "Time that ranks waited in each collective, beyond what computing hid: all rows are the states communication, "
         "straggler and bubble together. Begin with the largest: fewer or larger calls, overlap with computing, or a "
-        "faster link for its group. A row without names is what no record explains. Bus: what the links of a rank carried "
-        "at most, as the bus bandwidth of nccl-tests.",
+        "faster link for its group. A row without names is what no record explains: if it is large, calls of NCCL are not "
+        "measured, which its profiler plugin does (goodput run loads it). Bus: what the links of a rank carried, as the bus "
+        "bandwidth of nccl-tests.",
         {
             "GPU hours": f"{OPERATION_SECONDS} / 3600",
             "share": f"{OPERATION_SECONDS} / on () group_left () (sum({OPERATION_SECONDS}) > 0)",
             "share of the run": f"{OPERATION_SECONDS} / on () group_left () sum({SECONDS}) > 0",
             "bus, at most": _max("goodput_communication_bus_bytes_per_second", "group, operation"),
+            "bus, at least": _max("goodput_communication_bus_min_bytes_per_second", "group, operation"),
         },
         unit="percentunit",
         no_value="no collectives are recorded",
@@ -479,6 +481,7 @@ PANELS = [
             ("GPU hours", {"decimals": 2}),
             ("share", GAUGE | {"min": 0, "max": 1}),
             series("bus, at most", "Bps"),
+            series("bus, at least", "Bps"),
             panels.link("group", "Open the communication", "goodput-communication", run="run"),
         ],
     ),

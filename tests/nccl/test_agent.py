@@ -9,8 +9,11 @@ from support.node.node_tree import samples, wait_until
 
 from goodput.account.collective_verdict import verdict
 from goodput.account.collectives.calls import Call, GroupCalls, RankCalls
+from goodput.account.collectives.operation_sums import rows_of
 from goodput.metrics import Families
 from goodput.rank_page import page
+from goodput.sdk.reports.local_accounts import runs_in
+from goodput.wire.operation_row import UNKNOWN
 from goodput_exporters.collector import Settings
 from goodput_exporters.collectors.ranks.collector import Ranks
 from goodput_exporters.collectors.ranks.reported_collectives import AFTER_NS
@@ -193,3 +196,76 @@ def test_hostile_file_is_counted(agent, start, pages, at):
     families = Families("node")
     agent.ranks.collect(families)
     assert samples(families)["goodput_node_page_errors_total", ("value",)] >= 1
+
+
+WITH_GROUP = (
+    SDK,
+    "from goodput.rank_page import collective_records as c, page",
+    "words = goodput._session.recorder.words",
+    "page.reserve(goodput._session.writer.fd, 8 * page.W_COLLECTIVES, 8 * c.WORDS)",
+    "c.write_group(words, 0, '0', 'default_pg', 'nccl', 0, [0, 1])",
+    "sums = page.W_COLLECTIVES + c.AT_SUMS + 4 * c.OPERATIONS.index('all_reduce')",
+    "context, mask = call.init(hash=1, size=2, rank=0)",
+)
+EXPECTED = ("default_pg", "all_reduce", 2, 800, 0, 2.0, 400)
+
+
+def test_device_time_reaches_the_report_and_a_local_account(agent, start, pages):
+    """A call before the first step and one in it, of 2 s on the device each; the page has both, and no exposed time."""
+    process = start(**RANK_0)
+    for line in WITH_GROUP:
+        process.do(line)
+    process.issue()
+    process.do("words[page.W_STEP_START] = 1")
+    process.issue(at_seconds=5)
+    process.do("words[sums], words[sums + 1] = 2, 800")
+    (report,) = agent.poll()
+    (row,) = report.live.operations
+    assert (
+        row.group,
+        row.operation,
+        row.calls,
+        row.bytes,
+        row.exposed_ns,
+        row.device_ns / 1e9,
+        row.device_bytes,
+    ) == EXPECTED
+    assert row.queued == 1
+    ((run,), errors) = runs_in(str(pages), time.monotonic_ns())
+    (attempt,) = run.attempts.values()
+    (local,) = rows_of(attempt.collectives)
+    assert not errors and (local.device_ns, local.device_bytes, local.queued) == (2 * 10**9, 400, 1)
+
+
+def test_report_in_the_process_keeps_the_lock(start, pages):
+    """It reads the plugin's file by the plugin's own descriptor: to close another one would drop the lock."""
+    process = start(**RANK_0)
+    for line in WITH_GROUP:
+        process.do(line)
+    process.do("words[page.W_STEP_START] = 1")
+    process.issue()
+    process.do("words[sums], words[sums + 1] = 1, 400")
+    process.do("found = goodput.report().account")
+    process.do("(row,) = [row for row in found['collectives'] if row['operation'] == 'all_reduce']")
+    process.do("assert row['device_gpu_seconds'] == 2.0, row")
+    (file,) = pages.glob("*.nccl")
+    assert page.is_locked(str(file))
+
+
+def test_file_of_an_earlier_process_is_not_joined(start, pages):
+    """Beside the page of a process lies a file of another one."""
+    process = start(**RANK_0)
+    for line in WITH_GROUP:
+        process.do(line)
+    process.do("words[page.W_STEP_START] = 1")
+    process.issue()
+    process.do("words[sums], words[sums + 1] = 1, 400")
+    process.kill()
+    (file,) = pages.glob("*.nccl")
+    data = file.read_bytes()
+    pid = str(process.process.pid).encode()
+    file.write_bytes(data.replace(b'"pid":' + pid, b'"pid":' + b"9" * len(pid), 1))
+    ((run,), _) = runs_in(str(pages), time.monotonic_ns())
+    (attempt,) = run.attempts.values()
+    (local,) = rows_of(attempt.collectives)
+    assert (local.calls, local.device_ns) == (1, UNKNOWN)

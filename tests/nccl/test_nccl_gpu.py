@@ -109,3 +109,14 @@ def test_rank_that_stopped_is_named(tmp_path):
             other.unlink()
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert "rank 1 has not come to all_reduce" in done.stdout, done.stdout + done.stderr
+
+
+def test_report_says_where_the_time_passes(trained):
+    """The host waits for next to none of it: most communication is on the device, in all-reduces."""
+    command = [sys.executable, "-m", "goodput", "report", "--json", "--directory", str(trained / "pages")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    found = json.loads(done.stdout)
+    rows = {row["operation"]: row for row in found["collectives"]}
+    exposed = sum(row["gpu_seconds"] or 0 for row in rows.values())
+    assert 0.5 * exposed < rows["all_reduce"]["gpu_seconds"] <= rows["all_reduce"]["device_gpu_seconds"]
+    assert rows["all_reduce"]["bus_bytes_per_second_min"] > 0

@@ -228,12 +228,12 @@ def test_rows_by_operation_join_labels_and_sum_the_rest(process):
     ]
     rows = layout.operation_rows(process.read()._replace(groups=tuple(groups)), 3)
     assert rows == [
-        ("h", "all_reduce", 1, 64, 8, 0, 0, 2, -1, -1, 0, 0),
-        ("g", "all_reduce", 1, 64, 7, 0, 0, 2, -1, -1, 0, 0),
-        ("f", "all_reduce", 1, 64, 6, 0, 0, 2, -1, -1, 0, 0),
-        ("", "other", 5, 5 * 64, 5 + 4 + 3 + 2 + 1, 0, 0, 0, -1, -1, 0, 0),
+        ("h", "all_reduce", 1, 64, 8, 0, 0, 2, -1, -1, 0, 0, 0, -1, 0),
+        ("g", "all_reduce", 1, 64, 7, 0, 0, 2, -1, -1, 0, 0, 0, -1, 0),
+        ("f", "all_reduce", 1, 64, 6, 0, 0, 2, -1, -1, 0, 0, 0, -1, 0),
+        ("", "other", 5, 5 * 64, 5 + 4 + 3 + 2 + 1, 0, 0, 0, -1, -1, 0, 0, 0, -1, 0),
     ]
-    assert ("dp", "all_reduce", 2, 128, 3, 0, 0, 2, -1, -1, 0, 0) in layout.operation_rows(
+    assert ("dp", "all_reduce", 2, 128, 3, 0, 0, 2, -1, -1, 0, 0, 0, -1, 0) in layout.operation_rows(
         process.read()._replace(groups=tuple(groups))
     )
 

@@ -17,6 +17,13 @@ ROWS = (
     ),
     ReportedOperation("a group with a long name <b>", "all_reduce", 20, 160, SECOND // 4, 0),
 )
+# Over NCCL, with what its plugin has measured of one of them; by the host's clock there is nothing to divide.
+ON_DEVICE = (
+    ReportedOperation(
+        "dp", "all_reduce", 20, 10**9, SECOND // 4, 0, 0, 2, queued=1, device_ns=SECOND, device_bytes=10**9
+    ),
+    ReportedOperation("dp", "all_gather", 20, 160, 0, 0, queued=1),
+)
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +33,8 @@ def served(tmp_path_factory):
         for run, rows in (("sharded", ROWS), ("plain", None)):
             reports = attempt_reports(run, 1, now_ns - 100 * SECOND, range(20), ranks=2, ended="finished")
             push(url, [replace(one, live=replace(one.live, operations=rows)) for one in reports])
+        reports = attempt_reports("queued", 1, now_ns - 100 * SECOND, range(20), ranks=2, ended="finished")
+        push(url, [replace(one, live=replace(one.live, operations=ON_DEVICE)) for one in reports])
         reports = attempt_reports("staged", 1, now_ns - 100 * SECOND, range(20), ranks=2, ended="finished")
         push(url, [of_stage(one, one.identity.rank) for one in reports])
         yield url
@@ -50,10 +59,25 @@ def test_rows_sum_to_the_states(browser, served):
         ["a group with a long name <b>", "all_reduce"],
         ["", "not recorded"],
     ]
-    assert rows[0][4:] == ["0.0 % to 13.8 %", "2.00 to 4.00", "2", "1,200", "6 GB", "21 GB/s, 42.0 % of link"]
+    assert rows[0][4:] == [
+        "0.0 % to 13.8 %",
+        "2.00 to 4.00",
+        "2",
+        "1,200",
+        "6 GB",
+        "≤ 21 GB/s, 42.0 % of link",
+    ]
     assert rows[2][5:] == ["", "", "", "", ""]
     assert sum(float(row[2]) for row in rows) == pytest.approx(waited, abs=0.02)
     assert sum(float(row[3].rstrip(" %")) for row in rows) == pytest.approx(100, abs=0.2)
+
+
+@needs_chromium
+def test_time_that_nobody_measured_is_not_known(browser, served):
+    dom = dom_of(browser, f"{served}/#run=queued")
+    rows = {row[1]: row for row in dom.table("collective-rows")}
+    assert rows["all_gather"][2:4] == ["not known", ""] and rows["all_reduce"][-1] == "≥ 1 GB/s"
+    assert "goodput run" in dom.text("collectives-note")
 
 
 @needs_chromium

@@ -475,7 +475,7 @@ def _add_attempt(result: RankAccount, attempt: Attempt, fold: Fold, restarts: di
     states = states_of(attempt, fold)
     result.states = list(map(add, result.states, states))
     unit = f"{attempt.attempt} {attempt.stage} {attempt.group_name()}"  # whose waits are compared with this one's
-    result.exposed.append(exposed_of(attempt.collectives, states, unit))
+    result.exposed.append(exposed_of(attempt.collectives, states, unit, fold.device_ns > 0))
     result.guessed_loader |= fold.has_time(attempt, ESTIMATED_LOADER)
     result.guessed_update |= fold.has_time(attempt, ESTIMATED_OPTIMIZER)
     result.sampled |= attempt.hardware.get("compute_ns", 0) > 0

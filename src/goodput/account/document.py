@@ -191,11 +191,12 @@ def _rank_operations(rank: RankAccount, account: Account) -> RankOperations:
             "operation": operation,
             "calls": row.calls if operation and not account.is_part else None,
             "bytes": row.bytes if operation and not account.is_part else None,
-            "ns": row.gpu_ns,
-            "skew_ns": row.skew_ns,
-            "transfer_ns": row.transfer_ns,
-            "hidden_ns": _hidden(row.hidden_ns, account),
-            "hidden_max_ns": _hidden(row.hidden_max_ns, account),
+            "ns": row.gpu_ns if row.is_known else None,
+            "skew_ns": row.skew_ns if row.is_known else None,
+            "transfer_ns": row.transfer_ns if row.is_known else None,
+            "device_ns": _whole(row.device_ns, account),
+            "hidden_ns": _whole(row.hidden_ns, account),
+            "hidden_max_ns": _whole(row.hidden_max_ns, account),
         }
         for (group, operation), row in rows
     ]
@@ -209,7 +210,7 @@ def _rank_operations(rank: RankAccount, account: Account) -> RankOperations:
     }
 
 
-def _hidden(ns: int, account: Account) -> int | None:
+def _whole(ns: int, account: Account) -> int | None:
     """None if it is not known, as in a part of the run's time: pages have it of whole processes."""
     return None if ns == UNKNOWN or account.is_part else ns
 
@@ -230,11 +231,12 @@ def collectives(account: Account) -> list[CollectiveTime]:
             "calls": row.calls if operation and not account.is_part else None,
             "bytes": row.bytes if operation and not account.is_part else None,
             **_bus(operation, row, account, ceiling_of),
-            "gpu_seconds": row.gpu_ns / 1e9,
-            "skew_gpu_seconds": row.skew_ns / 1e9,
-            "transfer_gpu_seconds": row.transfer_ns / 1e9,
-            "hidden_gpu_seconds": _seconds(_hidden(row.hidden_ns, account)),
-            "hidden_gpu_seconds_max": _seconds(_hidden(row.hidden_max_ns, account)),
+            "gpu_seconds": row.gpu_ns / 1e9 if row.is_known else None,
+            "skew_gpu_seconds": row.skew_ns / 1e9 if row.is_known else None,
+            "transfer_gpu_seconds": row.transfer_ns / 1e9 if row.is_known else None,
+            "device_gpu_seconds": _seconds(_whole(row.device_ns, account)),
+            "hidden_gpu_seconds": _seconds(_whole(row.hidden_ns, account)),
+            "hidden_gpu_seconds_max": _seconds(_whole(row.hidden_max_ns, account)),
         }
         for (group, operation), row in operation_sums.largest(account.operations)
     ]
@@ -246,12 +248,15 @@ def _bus(
     account: Account,
     ceiling_of: Callable[[operation_sums.OperationTime], Ceiling | None],
 ) -> BusBandwidth:
-    """What the links carried at most, and the ceiling of that; all None in a part of the run's time."""
-    rate = None if account.is_part else operation_sums.bus_rate_max(operation, row)
-    ceiling = None if rate is None else ceiling_of(row)
+    """What the links carried at most and at least, and the ceiling of that; all None in a part of the run's time."""
+    most = None if account.is_part else operation_sums.bus_rate_max(operation, row)
+    least = None if account.is_part else operation_sums.bus_rate_min(operation, row)
+    ceiling = None if most is least is None else ceiling_of(row)
     return {
-        "algorithm_bytes_per_second_max": rate / bus_factor(operation, row.size) if rate else rate,
-        "bus_bytes_per_second_max": rate,
+        "algorithm_bytes_per_second_max": most / bus_factor(operation, row.size) if most else most,
+        "algorithm_bytes_per_second_min": least / bus_factor(operation, row.size) if least else least,
+        "bus_bytes_per_second_max": most,
+        "bus_bytes_per_second_min": least,
         "bus_ceiling_bytes_per_second": ceiling.bytes_per_second if ceiling else None,
         "bus_ceiling_source": ceiling.source if ceiling else None,
     }

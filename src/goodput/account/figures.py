@@ -268,7 +268,7 @@ def summing_pipeline_waits(account: Account, microbatches: int | None) -> Slices
             continue
         steps[stage] = steps.get(stage, 0) + kept
         for (_, operation), row in operation_sums.of_rank(exposed).items():
-            if operation in _POINT_TO_POINT:
+            if operation in _POINT_TO_POINT and row.is_known:
                 key = stage, operation
                 spent[key] = spent.get(key, 0) + row.gpu_ns
     return [

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from goodput.account.account import Account
-from goodput.account.collectives.operation_sums import NOT_RECORDED, OTHER, Key, OperationTime, bus_rate_max
+from goodput.account.collectives.operation_sums import (
+    NOT_RECORDED,
+    OTHER,
+    Key,
+    OperationTime,
+    bus_rate_max,
+    bus_rate_min,
+)
 from goodput.account.collectives.slow_link import slow_link_document
 from goodput.account.document import slow_issue
 from goodput.account.figures import bus_ceilings, pipeline
@@ -25,8 +32,13 @@ SLOW_MAX = 0.5
 # Of the time in which calls were under way: below the first share training waits for all of it, above the second hardly any.
 HIDDEN_MIN, HIDDEN_WELL = 0.1, 0.5
 LATE_MIN = 0.5  # of the waiting in all operations
+UNMEASURED_MIN = 0.5  # of it in no operation, where calls wait on the device
 
 _BETWEEN_STAGES = ("send", "recv")
+_UNMEASURED = (
+    f"{ADVICE} In which operations the time passes is not known, since the device waits and not the host: start training with "
+    "goodput run, which loads NCCL's profiler plugin."
+)
 _SLOW_ISSUE = (
     "check whether that rank's threads get a core, its network interface, and what its communication hook or library does "
     "in the call."
@@ -69,6 +81,9 @@ def _by_operation(account: Account) -> str:
     """What to do about the operation with most time, "" where it is not known enough."""
     times, key = account.operations, _largest(account)
     total = sum(row.gpu_ns for row in times.values())
+    unmeasured = any(not row.is_known for row in times.values())
+    if unmeasured and NOT_RECORDED in times and times[NOT_RECORDED].gpu_ns >= UNMEASURED_MIN * total > 0:
+        return _UNMEASURED
     if key == NOT_RECORDED or not total:
         return ""
     row, (group, operation) = times[key], key
@@ -89,15 +104,21 @@ def _by_operation(account: Account) -> str:
 
 def _of_large(account: Account, operation: str, row: OperationTime) -> str:
     """What to do about large messages: by what the links carry, of what they can, and by what is hidden."""
-    rate, ceiling = bus_rate_max(operation, row), bus_ceilings(account)(row)
-    overlap = _overlap(row)
+    most, least, ceiling = (
+        bus_rate_max(operation, row),
+        bus_rate_min(operation, row),
+        bus_ceilings(account)(row),
+    )
+    overlap, rate = _overlap(row, account), most or least
     if rate is None or ceiling is None:
         return overlap or ADVICE
     reach, source = ceiling
     whose = "that goodput probe reached" if source == "probe" else "of the nodes' interfaces"
     carried = f"{bytes_text(rate)}/s of the {bytes_text(reach)}/s {whose}"
+    first = "" if source == "probe" else "see with goodput probe what this backend reaches there; "
+    if most is None:
+        return _of_device_time(carried, rate < SLOW_MAX * reach, first, overlap)
     if rate < SLOW_MAX * reach:
-        first = "" if source == "probe" else "see with goodput probe what this backend reaches there; "
         return (
             f"The links carry at most {carried}: {first}look for a slow link or NIC (errors, width, a wrong interface), or "
             "others' traffic, before changing the training."
@@ -109,11 +130,27 @@ def _of_large(account: Account, operation: str, row: OperationTime) -> str:
     return f"The links are well used (at most {carried}), and nothing hides it. {ADVICE}"
 
 
-def _overlap(row: OperationTime) -> str:
-    """What to do by how much of the operation is hidden behind other work, "" where that is not known."""
-    if row.hidden_ns < 0 or not row.gpu_ns:
+def _of_device_time(carried: str, is_slow: bool, first: str, overlap: str) -> str:
+    """What to do by the rate of the time on the device, in which ranks wait for each other too: links carried at least it."""
+    if not is_slow:
+        return f"The links are well used (at least {carried}). {overlap or ADVICE}"
+    return (
+        f"While its calls were on the device, which includes waiting for late ranks, the links carried {carried}: {first}look "
+        "for a slow link or NIC (errors, width, a wrong interface), or others' traffic, before changing the training."
+    )
+
+
+def _overlap(row: OperationTime, account: Account) -> str:
+    """What to do by how much of the operation is hidden behind other work, "" where that is not known.
+
+    Of its time on the device what is not exposed is hidden.
+    """
+    hidden = row.hidden_ns, row.hidden_max_ns
+    if row.hidden_ns < 0 and row.device_ns >= row.gpu_ns and not account.is_part:
+        hidden = (row.device_ns - row.gpu_ns,) * 2
+    if min(hidden) < 0 or not row.gpu_ns:
         return ""
-    least, most = (ns / (ns + row.gpu_ns) for ns in (row.hidden_ns, row.hidden_max_ns))
+    least, most = (ns / (ns + row.gpu_ns) for ns in hidden)
     share = between(percent(least), percent(most))
     if most < HIDDEN_MIN:
         return f"Nothing overlaps it ({share} of it is hidden behind other work). {ADVICE}"

@@ -151,8 +151,10 @@ class ExposedColumns:
 
     def lists(self) -> list[list[Exposed]]:
         made = [
-            Exposed(sums, ns, straggler_ns, unit)
-            for sums, (ns, straggler_ns), unit in zip(self._sums, self._ns.tolist(), self._units, strict=True)
+            Exposed(sums, ns, straggler_ns, unit, device_ns > 0)
+            for sums, (ns, straggler_ns, device_ns), unit in zip(
+                self._sums, self._ns.tolist(), self._units, strict=True
+            )
         ]
         return [made[begin:end] for begin, end in zip(self._begins, self._ends, strict=True)]
 
@@ -365,7 +367,8 @@ class _Sums:
         return metered
 
     def exposed(self, states: np.ndarray) -> ExposedColumns:
-        ns = np.stack((states[:, _EXPOSED].sum(axis=1), states[:, _STRAGGLER]), axis=1)
+        on_device = self.table.device_ns[self.at]
+        ns = np.stack((states[:, _EXPOSED].sum(axis=1), states[:, _STRAGGLER], on_device), axis=1)
         units = [self._known.units[at] for at in self.places.tolist()]
         counts = np.bincount(self.of, minlength=len(self.first))
         ends = np.cumsum(counts)

@@ -9,13 +9,15 @@ goodput_role_gpu_seconds{run role state}: The account of each role (trainer, gen
     like goodput_gpu_seconds; the 8 roles with the most GPU time.
 goodput_communication_gpu_seconds{run group operation}: Exposed communication by process group and operation;
     the sum is the states communication, straggler and bubble. The 16 largest, group empty for the rest: operation other,
-    or empty for what no record explains.
+    or empty for what no record explains. Absent where calls wait on the device and nobody has measured for how long.
 goodput_communication_part_gpu_seconds{run group operation part}: The same by what it was: skew (waiting for the last rank
     to arrive), transfer (what all ranks paid; of a pipeline with its bubble), unknown.
 goodput_communication_hidden_gpu_seconds{run group operation bound}: Time in which calls of the operation were under way and
     training did not wait, at least (low) and at most (high); absent where that is not known.
 goodput_communication_bus_bytes_per_second{run group operation}: What the links of a rank carried at most in this operation,
     as the bus bandwidth of nccl-tests; absent where the group's size is not known.
+goodput_communication_bus_min_bytes_per_second{run group operation}: The same, what they carried at least, by the time of the
+    calls on the device; absent without the device times of NCCL's profiler plugin.
 goodput_communication_bus_ceiling_bytes_per_second{run group operation source}: What the links reach at most in it, by
     source: probe (measured by `goodput probe`), link (the nominal rate of the nodes' links); absent where not known.
 goodput_cost_dollars{run state}: The account in dollars; absent without a price per GPU-hour.

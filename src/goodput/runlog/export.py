@@ -112,6 +112,7 @@ def _process(
                 **_hidden(one),
                 **({"local_ranks": one.local} if one.local else {}),
                 **({"link_bytes_per_second": one.link_rate} if one.link_rate else {}),
+                **_on_device(one),
             }
             for one in live.operations
         ]
@@ -125,6 +126,14 @@ def _hidden(one: ReportedOperation) -> dict[str, Raw]:
     if UNKNOWN in (one.hidden_ns, one.hidden_max_ns):
         return {}
     return {"hidden_seconds": _seconds(one.hidden_ns), "hidden_seconds_max": _seconds(one.hidden_max_ns)}
+
+
+def _on_device(one: ReportedOperation) -> dict[str, Any]:
+    """{} of calls that the host waits for."""
+    queued = {"queued": True} if one.queued else {}
+    if one.device_ns == UNKNOWN:
+        return queued
+    return {**queued, "device_seconds": _seconds(one.device_ns), "device_bytes": one.device_bytes}
 
 
 def _attempt(report: RankReport, rows_end_ns: int, end_mark: EndMark | None) -> Attempt:

@@ -68,6 +68,9 @@ class Operation(msgspec.Struct):
     hidden_seconds_max: Seconds | None = None
     local_ranks: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
     link_bytes_per_second: Annotated[int, Meta(ge=0, lt=1 << 61)] = 0
+    queued: bool = False
+    device_seconds: Seconds | None = None
+    device_bytes: Annotated[int, Meta(ge=0, lt=1 << 61)] = 0
 
 
 # Fields of our own have no name that a log uses, so that a log cannot set them.
@@ -412,6 +415,9 @@ def collectives(line: Line) -> OperationSums:
             *(UNKNOWN if s is None else round(s * 1e9) for s in (one.hidden_seconds, one.hidden_seconds_max)),
             local=one.local_ranks,
             link_rate=one.link_bytes_per_second,
+            queued=int(one.queued),
+            device_ns=UNKNOWN if one.device_seconds is None else round(one.device_seconds * 1e9),
+            device_bytes=one.device_bytes,
         )
         for one in line.collectives
     )

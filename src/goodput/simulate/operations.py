@@ -24,6 +24,8 @@ def rows(communication_ns: int, steps: int, ranks: int = 0) -> tuple[ReportedOpe
             *(int(part * communication_ns) for part in HIDDEN[names[1]]),
             local=min(ranks, LOCAL_RANKS),
             link_rate=LINK_RATE if ranks > LOCAL_RANKS else 0,
+            device_ns=int((share + HIDDEN[names[1]][1]) * communication_ns),
+            device_bytes=size * calls * steps,
         )
         for names, (share, calls, size) in OPERATIONS.items()
     )

@@ -33,7 +33,9 @@ def by_beginning(text: str) -> str | None:
             f"a {_FLIGHT}" if "pg_config" in text or "entries" in text else f"a pickle, perhaps a {_FLIGHT}"
         )
     if text.startswith("GOODPUT\0"):
-        return "a rank page of goodput, and no trace; for its directory there is goodput report --directory DIR"
+        return (
+            "a rank page of goodput, and no trace; for its directory there is goodput report --directory DIR"
+        )
     if text.startswith("SQLite format 3"):
         return f"a SQLite database, as rocprof (rocpd) and Nsight Systems write it; {RECORD}"
     if "," in line and any(

@@ -246,6 +246,7 @@ class Rank:
                 now_ns,
                 not self.alive or bool(snapshot.ended),
                 partial(self._links.of, self.identity),
+                self.plugin,
             ),
             **self._take_once(),
         )

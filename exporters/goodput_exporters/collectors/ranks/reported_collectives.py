@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from goodput.rank_page.collective_records import RING, Links, Record, no_links, operation_rows
 from goodput.rank_page.collective_records import Collectives as Found
-from goodput.rank_page.page import PageError
+from goodput.rank_page.device_times import device_times
+from goodput.rank_page.page import NS_MAX, PageError
 from goodput.rank_page.reader import Reader, Snapshot
 from goodput.wire.collectives import (
     CALLS_MAX,
@@ -77,8 +78,18 @@ class ReportedOperations:
         self.rows: Operations = ()
         self._read_ns = self._told_ns = 0
 
-    def poll(self, reader: Reader, now_ns: int, is_over: bool, links: Links = no_links) -> Operations | None:
-        """What to report at monotonic `now_ns`, None if it is as before. `links` are those of a group; see NodeLinks."""
+    def poll(
+        self,
+        reader: Reader,
+        now_ns: int,
+        is_over: bool,
+        links: Links = no_links,
+        plugin: Reader | None = None,
+    ) -> Operations | None:
+        """What to report at monotonic `now_ns`, None if it is as before.
+
+        `links` are those of a group; see NodeLinks. `plugin` is as in ReportedCollectives.
+        """
         if not is_over and self._read_ns and now_ns - self._read_ns < OPERATIONS_NS:
             return None
         self._read_ns = now_ns
@@ -87,13 +98,24 @@ class ReportedOperations:
         except PageError:
             return None
         before = self.rows
-        rows = [] if found is None else operation_rows(found, links=links)
+        rows = []
+        if found is not None:
+            times = {} if plugin in (None, reader) else device_times(found, _sums(plugin))
+            rows = operation_rows(found, links=links, device=times)
         reported = (ReportedOperation(*row) for row in rows)
         self.rows = tuple(row for row in reported if not operations_problem([row]))
         if self.rows == before and now_ns - self._told_ns < AGAIN_NS:
             return None
         self._told_ns = now_ns
         return self.rows or None
+
+
+def _sums(plugin: Reader) -> Found | None:
+    """What the plugin's file has but its records; None if it is invalid."""
+    try:
+        return plugin.collectives(since=NS_MAX - 1)
+    except PageError:
+        return None
 
 
 def _read(reader: Reader) -> tuple[Found, Found] | None:

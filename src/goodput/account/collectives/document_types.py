@@ -112,14 +112,17 @@ class RasFinding(TypedDict):
 
 
 class BusBandwidth(TypedDict):
-    """What a rank's operations, and its links in them, carried at most: algorithm and bus bandwidth, and the latter's ceiling.
+    """What a rank's operations, and its links in them, carried: algorithm and bus bandwidth, and the latter's ceiling.
 
+    `_max` is by the exposed time, `_min` by the time on the device, which includes waiting for others.
     `bus_ceiling_source` is "probe" where `goodput probe` reached the ceiling, "link" where it is the nominal rate of the
     links. Null where not known.
     """
 
     algorithm_bytes_per_second_max: float | None
+    algorithm_bytes_per_second_min: float | None
     bus_bytes_per_second_max: float | None
+    bus_bytes_per_second_min: float | None
     bus_ceiling_bytes_per_second: float | None
     bus_ceiling_source: str | None
 
@@ -127,7 +130,10 @@ class BusBandwidth(TypedDict):
 class CollectiveTime(BusBandwidth):
     """Exposed time of one operation of one process group, over all ranks; `ranks` have called it.
 
-    `operation` is "" for what no record explains, and with `group` "" it is "other" for all beyond the largest ones.
+    `operation` is "" for what no record explains, and with `group` "" it is "other" for all beyond the largest ones, or of
+    several groups that cannot be told apart. `gpu_seconds` and its parts are null where calls are waited for by a device
+    and nobody has measured for how long; `device_gpu_seconds` is how long they took there from the first step on, of whole
+    processes, null if not known.
     `calls` and `bytes` (each rank's own part) are those of whole processes, null in a part of the run's time.
     `group_size` is null where it is not known or the groups of this name differ, and the bus bandwidth likewise.
     Of `gpu_seconds`, `skew_gpu_seconds` was waiting for the last rank to arrive and `transfer_gpu_seconds` what all ranks
@@ -141,9 +147,10 @@ class CollectiveTime(BusBandwidth):
     group_size: int | None
     calls: int | None
     bytes: int | None
-    gpu_seconds: float
-    skew_gpu_seconds: float
-    transfer_gpu_seconds: float
+    gpu_seconds: float | None
+    skew_gpu_seconds: float | None
+    transfer_gpu_seconds: float | None
+    device_gpu_seconds: float | None
     hidden_gpu_seconds: float | None
     hidden_gpu_seconds_max: float | None
 
@@ -155,9 +162,10 @@ class OperationTime(TypedDict):
     operation: str
     calls: int | None
     bytes: int | None
-    ns: int
-    skew_ns: int
-    transfer_ns: int
+    ns: int | None
+    skew_ns: int | None
+    transfer_ns: int | None
+    device_ns: int | None
     hidden_ns: int | None
     hidden_max_ns: int | None
 

@@ -4,8 +4,9 @@ A rank page sums the exposed time of each operation of each group over the whole
 account has a part in other states: in `startup` what came before the first step, in `lost`, `stall` and `down` what lay in
 such time; and a window or the device's clock have another length. So what an attempt has in `communication`,
 `straggler` and `bubble` together is divided among its operations. Where their sums, without what came before the
-first step, are less, the rest is NOT_RECORDED; where they are more, each is cut in proportion, and the division is an
-estimate.
+first step, are more, each is cut in proportion, and the division is an estimate. Where they are less and the account is by
+the device's clock, the rest is divided in proportion to the times on the device beyond them, where NCCL's profiler plugin
+has these: none has more than it took on the device. What is left is NOT_RECORDED.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from goodput.wire.operation_row import UNKNOWN, OperationRow
 NOT_RECORDED: Key = ("", "")
 OTHER: Key = ("", "other")  # what a report or a table has no row for
 NUMBERS = len(OperationRow._fields) - 2
-_ISSUE = OperationRow._fields.index("issue_ns") - 2
+_ISSUE, _DEVICE = (OperationRow._fields.index(name) - 2 for name in ("issue_ns", "device_ns"))
 ROWS_MAX = 32
+_FASTEST, _UNMEASURED = 14, 16  # places in OperationTime
 STATES = ("communication", "straggler", "bubble")  # that are divided
 _EXPOSED = tuple(INDEX[state] for state in STATES)
 _STRAGGLER = INDEX["straggler"]
@@ -49,13 +51,14 @@ class Exposed(NamedTuple):
     """What one attempt has exposed: its sums, and the ns that the account has in `communication`, `straggler` and `bubble`.
 
     `straggler_ns` is the part in `straggler`. Ranks of one `unit` are compared: those of one attempt and group, in a
-    pipeline of one stage.
+    pipeline of one stage. `is_on_device`: the device's clock has divided some of its steps.
     """
 
     sums: OperationSums
     ns: int
     straggler_ns: int = 0
     unit: str = ""
+    is_on_device: bool = False
 
 
 class OperationTime(NamedTuple):
@@ -66,7 +69,9 @@ class OperationTime(NamedTuple):
     0 if it is not known or differs, and `link_rate` is the largest of their nodes' in bytes/s, 0 if none is known. Of the
     divided time `skew_ns` was waiting for other ranks and `transfer_ns` what all ranks paid; which of the two the rest
     was is not known. `hidden_ns` and `hidden_max_ns` are bounds of what was hidden behind other work, for whole
-    processes; UNKNOWN if one rank's are.
+    processes; UNKNOWN if one rank's are, as is `device_ns`, the time on the device from the first step on. `fastest_bytes`
+    and `fastest_ns` are bytes and time on the device of the rank that took least a byte. `unmeasured` ranks wait on their
+    device alone, where nobody has measured it.
     """
 
     calls: int
@@ -82,6 +87,15 @@ class OperationTime(NamedTuple):
     hidden_max_ns: int = UNKNOWN
     local: int = 0
     link_rate: int = 0
+    device_ns: int = UNKNOWN
+    fastest_bytes: int = 0
+    fastest_ns: int = 0
+    unmeasured: int = 0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its time is: 0 is no measurement where ranks that nobody has measured may have waited."""
+        return self.gpu_ns > 0 or not self.unmeasured
 
 
 Operations = dict[Key, OperationTime]  # of all ranks
@@ -108,9 +122,11 @@ def issue_times(sums: OperationSums) -> Iterable[tuple[Key, int]]:
     return zip(sums.keys, _numbers(sums)[_ISSUE::width], strict=True) if width > _ISSUE else ()
 
 
-def exposed_of(sums: OperationSums, states: Sequence[int], unit: str = "") -> Exposed:
+def exposed_of(
+    sums: OperationSums, states: Sequence[int], unit: str = "", is_on_device: bool = False
+) -> Exposed:
     """The exposed time of an attempt with these sums and these ns by state."""
-    return Exposed(sums, sum(states[i] for i in _EXPOSED), states[_STRAGGLER], intern(unit))
+    return Exposed(sums, sum(states[i] for i in _EXPOSED), states[_STRAGGLER], intern(unit), is_on_device)
 
 
 def divide(exposed: Exposed) -> tuple[list[int], int]:
@@ -118,11 +134,33 @@ def divide(exposed: Exposed) -> tuple[list[int], int]:
     parts = _parts(exposed.sums)
     known = sum(parts)
     if known <= exposed.ns:
-        return parts, exposed.ns - known
+        return _add_device(parts, exposed, exposed.ns - known)
     cut = [ns * exposed.ns // known for ns in parts]
     # What rounding leaves, less than a ns a key, goes to the largest.
     cut[parts.index(max(parts))] += exposed.ns - sum(cut)
     return cut, 0
+
+
+def _add_device(parts: list[int], exposed: Exposed, left: int) -> tuple[list[int], int]:
+    """`parts` with what is left divided among operations by their times on the device, and what is left of it then."""
+    most = _beyond(exposed, parts) if left and exposed.is_on_device else []
+    whole = sum(most)
+    if whole <= left:
+        return [ns + more for ns, more in zip(parts, most, strict=True)] if whole else parts, left - whole
+    shares = [left * more // whole for more in most]
+    shares[shares.index(max(shares))] += left - sum(shares)
+    return [ns + more for ns, more in zip(parts, shares, strict=True)], 0
+
+
+def _beyond(exposed: Exposed, parts: list[int]) -> list[int]:
+    """By how much the time of each key on the device exceeds its part; barriers are all-reduces there."""
+    keys, device = exposed.sums.keys, _device(exposed.sums)
+    most = [max(ns - part, 0) for ns, part in zip(device, parts, strict=True)] if device else []
+    for at, (group, operation) in enumerate(keys if any(most) else ()):
+        if operation == "barrier" and (group, "all_reduce") in keys:
+            other = keys.index((group, "all_reduce"))
+            most[other] = max(most[other] - parts[at], 0)
+    return most
 
 
 def is_cut(exposed: Exposed) -> bool:
@@ -185,6 +223,8 @@ def summing(
                 left[i] += ns * devices
             for row, *spent in zip(rows_of(one.sums), parts, skews, transfers, strict=False):
                 _add_row(found, mine, row, [ns * devices for ns in spent], devices)
+                if row.queued and not spent[0] and not (one.is_on_device and row.device_ns >= 0):
+                    found[row.group, row.operation][_UNMEASURED] += 1
         _add_least(found, mine)
     if not is_known:
         return {}
@@ -201,7 +241,7 @@ def _add_row(
     key = row.group, row.operation
     total = found.get(key)
     if total is None:
-        total = found[key] = [0, 0, 0, 0, row.size, 0, 0, 0, 0, 0, 0, row.local, 0]
+        total = found[key] = [0, 0, 0, 0, row.size, 0, 0, 0, 0, 0, 0, row.local, 0, 0, 0, 0, 0]
     total[0] += row.calls
     total[1] += row.bytes
     total[3] += spent[0]
@@ -210,20 +250,24 @@ def _add_row(
     total[12] = max(total[12], row.link_rate)
     total[7] += spent[1]
     total[8] += spent[2]
-    for at, ns in ((9, row.hidden_ns), (10, row.hidden_max_ns)):
+    for at, ns in ((9, row.hidden_ns), (10, row.hidden_max_ns), (13, row.device_ns)):
         total[at] = UNKNOWN if ns < 0 or total[at] < 0 else total[at] + ns * devices
-    own = mine.setdefault(key, [0, 0])
-    own[0] += row.bytes
-    own[1] += row.exposed_ns
+    own = mine.setdefault(key, [0, 0, 0, 0])
+    if not row.queued:  # Else the host does not wait for the bytes.
+        own[0] += row.bytes
+        own[1] += row.exposed_ns
+    own[2] += row.device_bytes
+    own[3] += max(row.device_ns, 0)
 
 
 def _add_least(found: dict[Key, list[int]], mine: dict[Key, list[int]]) -> None:
-    """Count a rank in the rows of its operations, and keep its bytes and time where it waited least for a byte."""
-    for key, (bytes_, ns) in mine.items():
+    """Count a rank in the rows of its operations, and keep its bytes and time where it took least for a byte."""
+    for key, own in mine.items():
         row = found[key]
         row[2] += 1
-        if bytes_ and ns and (not row[6] or ns * row[5] < row[6] * bytes_):
-            row[5], row[6] = bytes_, ns
+        for (bytes_, ns), at in ((own[:2], 5), (own[2:], _FASTEST)):
+            if bytes_ and ns and (not row[at + 1] or ns * row[at] < row[at + 1] * bytes_):
+                row[at], row[at + 1] = bytes_, ns
 
 
 def bus_rate_max(operation: str, row: OperationTime) -> float | None:
@@ -232,10 +276,17 @@ def bus_rate_max(operation: str, row: OperationTime) -> float | None:
     By the exposed time of the rank that waited least: a part of the transfer may be hidden behind compute, so it took
     at least that long.
     """
-    size = operation_bytes(operation, row.size, row.least_bytes)
-    if row.size < 2 or not size or not row.least_ns:
-        return None
-    return 1e9 * size * bus_factor(operation, row.size) / row.least_ns
+    return _bus_rate(operation, row.size, row.least_bytes, row.least_ns)
+
+
+def bus_rate_min(operation: str, row: OperationTime) -> float | None:
+    """As `bus_rate_max`, what they carried at least, by the time on the device, in which a rank waits for others too."""
+    return _bus_rate(operation, row.size, row.fastest_bytes, row.fastest_ns)
+
+
+def _bus_rate(operation: str, ranks: int, part_bytes: int, ns: int) -> float | None:
+    size = operation_bytes(operation, ranks, part_bytes)
+    return 1e9 * size * bus_factor(operation, ranks) / ns if ranks >= 2 and size and ns else None
 
 
 def largest(times: dict[Key, OperationTime], most: int = ROWS_MAX) -> list[tuple[Key, OperationTime]]:
@@ -252,6 +303,7 @@ def largest(times: dict[Key, OperationTime], most: int = ROWS_MAX) -> list[tuple
             sum(row.gpu_ns for row in rest),
             skew_ns=sum(row.skew_ns for row in rest),
             transfer_ns=sum(row.transfer_ns for row in rest),
+            unmeasured=sum(row.unmeasured for row in rest),
         )
         last.insert(0, (OTHER, summed))
     return [*named[:most], *last]
@@ -280,6 +332,12 @@ def _parts(sums: OperationSums) -> list[int]:
     """The exposed ns of each key from the first step on."""
     numbers, width = _numbers(sums), _width(sums)
     return [max(ns - before, 0) for ns, before in zip(numbers[2::width], numbers[3::width], strict=True)]
+
+
+def _device(sums: OperationSums) -> tuple[int, ...]:
+    """`device_ns` of each key, () where it was not stored."""
+    width = _width(sums)
+    return _numbers(sums)[_DEVICE::width] if width > _DEVICE else ()
 
 
 def _width(sums: OperationSums) -> int:

@@ -8,6 +8,11 @@ from typing import Any
 from goodput.account.text.formats import between, bytes_text, duration, on, percent
 
 COLLECTIVES_SHOWN = 6
+DEVICE_SHOWN_MIN = 0.005  # GPU-s
+_UNMEASURED = (
+    "    not known: the device waits for these calls, not the host. NCCL's profiler plugin measures how long, where steps are "
+    "on the device's clock: NCCL 2.27 or later, loaded by `goodput run` unless GOODPUT_NCCL=0 (docs/nccl.md)"
+)
 
 
 def collective_lines(document: Mapping[str, Any]) -> list[str]:
@@ -15,28 +20,36 @@ def collective_lines(document: Mapping[str, Any]) -> list[str]:
     rows = document.get("collectives") or []
     if not rows:
         return []
-    named = [row for row in rows if row["group"]]
+    named = [row for row in rows if row["operation"] not in ("", "other") or row["group"]]
     about = "an estimate" if document["basis"]["collectives"] == "estimated" else "GPU-seconds"
+    if any(row.get("device_gpu_seconds") for row in rows):
+        about += "; times on the device by NCCL's profiler plugin"
     lines = [f"  communication by process group and operation ({about}):"]
     for row in named[:COLLECTIVES_SHOWN]:
         calls = "" if row["calls"] is None else f"{row['calls']:,} calls"
         size = "" if row["bytes"] is None else bytes_text(row["bytes"])
+        group = row["group"][:16] or "several groups"
         lines.append(
-            f"    {row['group'][:16]:16} {row['operation']:14} {row['gpu_seconds']:12.2f} {calls:>20} {size:>9}"
+            f"    {group:16} {row['operation']:14} {_seconds(row):>12} {calls:>20} {size:>9}".rstrip()
         )
         lines += [f"      {line}" for line in _row_details(row)]
     left = sum(
-        row["gpu_seconds"] for row in rows if row["operation"] and row not in named[:COLLECTIVES_SHOWN]
+        row["gpu_seconds"] or 0 for row in rows if row["operation"] and row not in named[:COLLECTIVES_SHOWN]
     )
     unknown = sum(row["gpu_seconds"] for row in rows if not row["operation"])
     lines += [f"    {'other':31} {left:12.2f}"] if left else []
-    return lines + ([f"    {'not recorded':31} {unknown:12.2f}"] if unknown else [])
+    lines += [f"    {'not recorded':31} {unknown:12.2f}"] if unknown else []
+    return lines + ([_UNMEASURED] if any(row["gpu_seconds"] is None for row in rows) else [])
+
+
+def _seconds(row: Mapping[str, Any]) -> str:
+    return "not known" if row["gpu_seconds"] is None else f"{row['gpu_seconds']:.2f}"
 
 
 def _row_details(row: Mapping[str, Any]) -> list[str]:
     """The bus rate, what an operation's waiting was for, and what was hidden, as far as they are known."""
     parts, whole = _bus(row), row["gpu_seconds"]
-    least, transfer = row.get("skew_gpu_seconds", 0), row.get("transfer_gpu_seconds", 0)
+    least, transfer = row.get("skew_gpu_seconds") or 0, row.get("transfer_gpu_seconds") or 0
     if whole and least + transfer:
         share = between(percent(least / whole), percent(1 - transfer / whole))
         rest = "transfer and the schedule" if row["operation"] in ("send", "recv") else "transfer"
@@ -44,19 +57,24 @@ def _row_details(row: Mapping[str, Any]) -> list[str]:
     low, high = row.get("hidden_gpu_seconds"), row.get("hidden_gpu_seconds_max")
     if low is not None and high is not None:
         parts.append(f"hidden: {between(f'{low:.2f}', f'{high:.2f}')} GPU-s")
+    if (on_device := row.get("device_gpu_seconds") or 0) >= DEVICE_SHOWN_MIN:
+        parts.append(f"{on_device:.2f} GPU-s on the device")
     return ["; ".join(parts)] if parts else []
 
 
 def _bus(row: Mapping[str, Any]) -> list[str]:
-    """What the links carried at most, and of what; a document of an earlier version has neither."""
-    rate, most = row.get("bus_bytes_per_second_max"), row.get("bus_ceiling_bytes_per_second")
+    """What the links carried at most, or at least, and of what; a document of an earlier version has none of them."""
+    bound, sign = ("max", "≤") if row.get("bus_bytes_per_second_max") else ("min", "≥")
+    if bound == "min" and (row.get("device_gpu_seconds") or 0) < DEVICE_SHOWN_MIN:
+        return []  # Of a few small calls it says nothing.
+    rate, most = row.get(f"bus_bytes_per_second_{bound}"), row.get("bus_ceiling_bytes_per_second")
     if rate is None:
         return []
     whose = "goodput probe reached" if row.get("bus_ceiling_source") == "probe" else "its links can"
     of = f", {percent(rate / most)} of the {bytes_text(most)}/s that {whose}" if most else ""
-    algorithm = row.get("algorithm_bytes_per_second_max")
-    both = f"algorithm ≤ {bytes_text(algorithm)}/s, " if algorithm else ""
-    return [f"{both}bus ≤ {bytes_text(rate)}/s{of}"]
+    algorithm = row.get(f"algorithm_bytes_per_second_{bound}")
+    both = f"algorithm {sign} {bytes_text(algorithm)}/s, " if algorithm else ""
+    return [f"{both}bus {sign} {bytes_text(rate)}/s{of}"]
 
 
 def slow_issue_lines(straggler: Mapping[str, Any]) -> list[str]:

@@ -208,15 +208,18 @@ def _add_collectives(series: _Series, account: Account) -> Slices[None]:
     ceiling_of = figures.bus_ceilings(account)
     for (group, operation), row in operation_sums.largest(times, OPERATIONS_SHOWN):
         labels = {"group": group, "operation": operation}
-        series.add("goodput_communication_gpu_seconds", row.gpu_ns / 1e9, **labels)
         undivided_ns = row.gpu_ns - row.skew_ns - row.transfer_ns
-        for part, ns in (("skew", row.skew_ns), ("transfer", row.transfer_ns), ("unknown", undivided_ns)):
-            series.add("goodput_communication_part_gpu_seconds", ns / 1e9, part=part, **labels)
+        if row.is_known:
+            series.add("goodput_communication_gpu_seconds", row.gpu_ns / 1e9, **labels)
+            for part, ns in (("skew", row.skew_ns), ("transfer", row.transfer_ns), ("unknown", undivided_ns)):
+                series.add("goodput_communication_part_gpu_seconds", ns / 1e9, part=part, **labels)
         if row.hidden_ns != UNKNOWN:
             for bound, ns in (("low", row.hidden_ns), ("high", row.hidden_max_ns)):
                 series.add("goodput_communication_hidden_gpu_seconds", ns / 1e9, bound=bound, **labels)
         rate = operation_sums.bus_rate_max(operation, row)
         series.add("goodput_communication_bus_bytes_per_second", rate, **labels)
+        least = operation_sums.bus_rate_min(operation, row)
+        series.add("goodput_communication_bus_min_bytes_per_second", least, **labels)
         if ceiling := ceiling_of(row):
             reach, source = ceiling
             series.add("goodput_communication_bus_ceiling_bytes_per_second", reach, source=source, **labels)

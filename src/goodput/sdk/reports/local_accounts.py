@@ -15,6 +15,7 @@ from goodput.account import DECLARED, Attempt, Event, Row, Run
 from goodput.account.collectives.operation_sums import NO_SUMS, OperationSums, sums_of
 from goodput.rank_page import page
 from goodput.rank_page.collective_records import operation_rows
+from goodput.rank_page.device_times import device_times
 from goodput.rank_page.loader_words import figures
 from goodput.rank_page.page import PageError
 from goodput.rank_page.reader import Reader, Snapshot
@@ -49,10 +50,46 @@ def attempt_of(snapshot: Snapshot, now_mono_ns: int, alive: bool) -> Attempt:
     return attempt
 
 
-def collectives_of(reader: Reader) -> OperationSums:
-    """What the page's collectives have cost. Raises PageError."""
+def collectives_of(reader: Reader, plugin: Reader | None = None) -> OperationSums:
+    """What the page's collectives have cost, with the file of NCCL's profiler plugin in its process. Raises PageError."""
     found = reader.collectives(with_issue=True)
-    return NO_SUMS if found is None else sums_of(operation_rows(found))
+    if found is None:
+        return NO_SUMS
+    theirs = None if plugin is None else plugin.collectives(since=page.NS_MAX - 1)
+    return sums_of(operation_rows(found, device=device_times(found, theirs)))
+
+
+def _collectives_with_plugin(reader: Reader) -> OperationSums:
+    """With the plugin's file beside the page, if it is of the page's process and valid. Raises PageError."""
+    try:
+        with Reader(reader.path.removesuffix(page.SUFFIX) + page.PLUGIN_SUFFIX) as plugin:
+            if _process(plugin) == _process(reader):
+                return collectives_of(reader, plugin)
+    except PageError:
+        pass  # Most often there is none.
+    return collectives_of(reader)
+
+
+def _process(reader: Reader) -> tuple:
+    found = reader.identity
+    return reader.owner, found["host"], found["pid"], found.get("pid_start_ticks")
+
+
+def own_plugin() -> Reader | None:
+    """The file that NCCL's profiler plugin has open in this process, None without one; not to be closed.
+
+    By its descriptor: to open and close the file would drop the plugin's lock.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            link = os.readlink(f"/proc/self/fd/{name}").removesuffix(" (deleted)")
+            if link.endswith(page.PLUGIN_SUFFIX):
+                plugin = Reader(link, int(name))
+                if plugin.identity["pid"] == os.getpid():
+                    return plugin
+        except (OSError, PageError):
+            continue  # Closed since, or another file.
+    return None
 
 
 class PageRead(NamedTuple):
@@ -76,7 +113,7 @@ def read_page(path: str, now_mono_ns: int, steps_max: int = page.STEP_RING) -> P
         snapshot = reader.snapshot(since, alive=alive)
         attempt = attempt_of(snapshot, now_mono_ns, alive)
         attempt.stacks = sample_file.read(reader.path, attempt.start_ns)
-        attempt.collectives = collectives_of(reader)
+        attempt.collectives = _collectives_with_plugin(reader)
         return PageRead(snapshot.identity["run"], attempt, snapshot.identity["pid"])
 
 

@@ -56,7 +56,7 @@ def _report(session) -> Report:
     from goodput.account import Run, compute, document
     from goodput.causes import explain
     from goodput.rank_page.reader import Reader
-    from goodput.sdk.reports.local_accounts import attempt_of, collectives_of
+    from goodput.sdk.reports.local_accounts import attempt_of, collectives_of, own_plugin
 
     if session.recorder.thread == get_ident():  # Other threads' records wait for its next step.
         session.recorder.drain_background()
@@ -64,7 +64,7 @@ def _report(session) -> Report:
     reader = Reader(session.writer.path or "this process's page", session.writer.fd)
     snapshot = reader.snapshot()
     attempt = attempt_of(snapshot, now_ns, alive=not snapshot.ended)
-    attempt.collectives = collectives_of(reader)
+    attempt.collectives = collectives_of(reader, own_plugin())
     run = Run(
         snapshot.identity["run"], {(attempt.rank, attempt.attempt): attempt}, only_ranks=(attempt.rank,)
     )
