@@ -17,7 +17,7 @@ from bench.alert_replay.verdict import detections, unexplained
 from support.servers.servers import require
 
 ROOT = Path(__file__).parents[2]
-INNOCENT = {"gpus": 2, "large": 1, "days": 2.4, "base": 600, "fine": 60, "near": 300}
+INNOCENT = {"gpus": 2, "large": 1, "days": 3.0, "base": 600, "fine": 60, "near": 300}
 PLANTED = 60
 
 
