@@ -4,8 +4,6 @@ GPU-seconds, seconds, dollars and joules are floats; what is unknown is None. Pl
 trainer builds them with the standard library alone.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple, TypedDict
 
 from goodput.account.collectives.document_types import CollectiveTime, CollectiveVerdict, RasFinding, SlowLink
