@@ -1,7 +1,8 @@
 """The shape of the account document, declared once: what `document` builds and the API's schema is generated from.
 
 GPU-seconds, seconds, dollars and joules are floats; what is unknown is None. Plain typed dictionaries, since the
-trainer builds them with the standard library alone.
+trainer builds them with the standard library alone. Annotations are no strings here: from Python 3.14 on, those that
+a class in another module inherits would be looked up there.
 """
 
 from typing import NamedTuple, TypedDict
