@@ -43,7 +43,10 @@ def check_options(arguments: argparse.Namespace, host: str, *, only_metrics: boo
 
 def is_loopback(host: str) -> bool:
     try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        # IPv4 written as IPv6 is loopback from Python 3.13 on; here never.
+        return host == "localhost" or (
+            ipaddress.ip_address(host).is_loopback and not host.lower().startswith("::ffff:")
+        )
     except ValueError:
         return False
 

@@ -22,7 +22,8 @@ class Authority:
             pytest.skip("not installed: openssl")
         self._folder = folder
         self.cert, self.key = folder / f"{name}.pem", folder / f"{name}.key"
-        self._openssl(self.cert, self.key, name, "-addext", "basicConstraints=critical,CA:TRUE")
+        self._openssl(self.cert, self.key, name, "-addext", "basicConstraints=critical,CA:TRUE",
+                      "-addext", "keyUsage=critical,keyCertSign,cRLSign")  # fmt: skip
 
     def issue(self, name: str) -> tuple[Path, Path]:
         """A certificate for loopback, for servers and clients alike, and its key."""
