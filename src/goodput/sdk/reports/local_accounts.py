@@ -20,6 +20,7 @@ from goodput.rank_page.loader_words import figures
 from goodput.rank_page.page import PageError
 from goodput.rank_page.reader import Reader, Snapshot
 from goodput.stack_samples import sample_file
+from goodput.user_exceptions import reraise_from_handler
 
 
 def attempt_of(snapshot: Snapshot, now_mono_ns: int, alive: bool) -> Attempt:
@@ -87,7 +88,8 @@ def own_plugin() -> Reader | None:
                 plugin = Reader(link, int(name))
                 if plugin.identity["pid"] == os.getpid():
                     return plugin
-        except (OSError, PageError):
+        except (OSError, PageError) as error:
+            reraise_from_handler(error)
             continue  # Closed since, or another file.
     return None
 
