@@ -34,6 +34,7 @@ QUIET = {
     "goodput_gpu_fabric_problem": "the fabric has none",
     "goodput_gpu_nvlink_link_errors_total": "no single link has errors",
     "goodput_gpu_dcgm_field": "no field is named",
+    "goodput_communication_bus_min_bytes_per_second": "no rank has NCCL's profiler plugin",
     **{
         f"goodput_nvswitch_{name}": "NVML knows no switches"
         for name in (

@@ -155,7 +155,13 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE
         return self.call("squeue", "--noheader", "--states=all", f"--jobs={job}", f"--format={format}")
 
     def wait_for(self, job: str, state: str) -> None:
-        wait_until(lambda: self.shown(job, "%T") == state, STATE_SECONDS_MAX, f"job {job} that is {state}")
+        try:
+            wait_until(
+                lambda: self.shown(job, "%T") == state, STATE_SECONDS_MAX, f"job {job} that is {state}"
+            )
+        except AssertionError as error:
+            logs = "\n".join(path.read_text()[-2000:] for path in self.folder.glob("*.log"))
+            raise AssertionError(f"{error}: {self.shown(job, '%T %r')}\n{logs}") from None
 
     def hooks(self) -> int:
         """How many processes of end.sh there are."""
