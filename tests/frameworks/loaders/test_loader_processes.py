@@ -38,7 +38,8 @@ def test_every_start_method(trainer, context):
     if context != "fork":
         # Workers start while this process has no core, too.
         assert found["wait_startup_ns"] + waited_ns > found["wait_storage_ns"]
-    if context != "fork" and found["wait_startup_ns"] > found["wait_storage_ns"]:
+    # A reason is named that explains half of the waiting.
+    if context != "fork" and found["wait_startup_ns"] > max(found["wait_ns"] / 2, found["wait_storage_ns"]):
         advice = trainer.advice()
         assert "starting workers (1 time" in advice and "persistent_workers=True" in advice
     # The owner's lock is seen by other processes only.
