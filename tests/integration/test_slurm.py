@@ -40,7 +40,6 @@ def aggregator(tmp_path):
         yield client
 
 
-@pytest.mark.alone  # Beside others slurmctld has twice not started a job within a minute.
 def test_end_of_each_job_reaches_the_aggregator(tmp_path, aggregator):
     with Slurm(tmp_path, str(aggregator.base_url).rstrip("/")) as slurm:
         jobs = {

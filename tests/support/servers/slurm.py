@@ -14,6 +14,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,8 @@ class Slurm:
         require_slurm()
         self.folder = folder / "slurm"
         (self.folder / "state").mkdir(parents=True)
+        # slurmstepd makes sockets in it, whose paths have at most 107 bytes: those of a test's folder are longer.
+        self._spool = tempfile.TemporaryDirectory(prefix="slurm-")
         # Its processes are found by this path.
         self.script = self.folder / "end.sh"
         shutil.copy(REPOSITORY / "deploy" / "slurm" / "end.sh", self.script)
@@ -68,7 +71,7 @@ SlurmdUser=root
 AuthType=auth/none
 CredType=cred/none
 StateSaveLocation={self.folder}/state
-SlurmdSpoolDir={self.folder}/spool
+SlurmdSpoolDir={self._spool.name}
 SlurmctldPidFile={self.folder}/slurmctld.pid
 SlurmdPidFile={self.folder}/slurmd.pid
 ProctrackType=proctrack/linuxproc
@@ -127,6 +130,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE
             except subprocess.TimeoutExpired:
                 server.kill()
                 server.wait(60)
+        self._spool.cleanup()
 
     @staticmethod
     def _is_over(poll) -> None:
@@ -156,17 +160,12 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE
 
     def wait_for(self, job: str, state: str) -> None:
         try:
-            wait_until(lambda: self._has(job, state), STATE_SECONDS_MAX, f"job {job} that is {state}")
+            wait_until(
+                lambda: self.shown(job, "%T") == state, STATE_SECONDS_MAX, f"job {job} that is {state}"
+            )
         except AssertionError as error:
             logs = "\n".join(path.read_text()[-2000:] for path in self.folder.glob("*.log"))
             raise AssertionError(f"{error}: {self.shown(job, '%T %r')}\n{logs}") from None
-
-    def _has(self, job: str, state: str) -> bool:
-        """Whether the job is in this state; one that Slurm holds, since its slurmstepd ended beside others, goes on."""
-        found, reason = self.shown(job, "%T|%r").split("|")
-        if reason == "launch failed requeued held":
-            self.call("scontrol", "release", job)
-        return found == state
 
     def hooks(self) -> int:
         """How many processes of end.sh there are."""
