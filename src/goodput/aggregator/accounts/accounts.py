@@ -150,9 +150,8 @@ class Accounts:
         self.flush: Callable[[], Awaitable[None]] = _flushed  # waits until what was merged is in the ledger
         self._age_ns = int(age_seconds * 1e9)
         self._readers_wait_until = 0.0  # by the monotonic clock
-        self.read = (
-            -math.inf
-        )  # when a reader asked last for what is computed in the background, by the monotonic clock
+        # When a reader asked last for what is computed in the background, by the monotonic clock.
+        self.last_read = -math.inf
         self._cached: dict[str, _Cached] = {}
         self._rolling = ResultCache()
         self._lives: dict[str, IncrementalAccount] = {}
@@ -287,7 +286,7 @@ class Accounts:
         In a large installation it is the last one if computing it is costly, or if readers have had their share.
         """
         before, now_seconds = self._cached.get(name), time.monotonic()
-        self.read = now_seconds
+        self.last_read = now_seconds
         is_over_share = now_seconds < self._readers_wait_until
         if before is not None and self.is_large() and (is_over_share or before.cost_ns >= COSTLY_NS):
             return before.account

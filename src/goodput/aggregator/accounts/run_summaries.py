@@ -88,7 +88,7 @@ class RunSummaries:
         With `open_first` those in the ledger alone, which are over, come last.
         """
         store, search = self._accounts.store, search.casefold()
-        self._accounts.read = time.monotonic()
+        self._accounts.last_read = time.monotonic()
         starts = {**store.stored, **store.starts}
         names = [name for name in filter(may, starts) if search in name.casefold()]
         names.sort(key=lambda name: (open_first and name in store.stored, -starts[name], name))

@@ -185,7 +185,7 @@ class Exposition:
             return last + REFRESH_SECONDS
         now, wait = time.monotonic(), self._wait_seconds()
         due, unread = last + wait, last + max(wait, UNREAD_SECONDS)
-        if now - self._accounts.read < GONE_SECONDS:
+        if now - self._accounts.last_read < GONE_SECONDS:
             return due
         lead = LEAD_SECONDS + LEAD_TIMES * self._took_seconds
         at_scrape = self._scrapes.next_due(now, due, SOONER * wait, lead)

@@ -141,8 +141,9 @@ class Model:
         calls, self.calls, self.module = self.calls, [], None
         self.auto.roots.first_step_call.clear()
         self.auto.roots.inner_call = None
-        if self.is_known and self._dtype_of_weights() != self.dtype:
-            self._declare_dtype(self._dtype_of_weights())
+        dtype = self._dtype_of_weights()
+        if self.is_known and dtype != self.dtype:
+            self._declare_dtype(dtype)
         if module is None:
             return
         passes = max(self.auto.recorder.micro_batches, 1)
