@@ -228,3 +228,13 @@ def test_steps_across_the_bound_are_folded_together(before):
         fold_columns(engine, {key: own[:, :3] for key, own in values.items()})
         fold_columns(engine, {key: own[:, 3:] for key, own in values.items()})
         assert folded == [1, 1, 1] and differing(engine.finish(), by_rows(run, facts)) == [], tenths
+
+
+def test_totals_that_leave_int64_together_are_exact():
+    """What a rank reports since its last step may be anything, also in phases of the same state."""
+    run = run_of(*(Process(rank).steps(3, forward=1, backward=1, communication=0.5) for rank in range(2)))
+    attempt = run.attempts[0, 1]
+    computing = [attempt.phases.index(name) for name in ("forward", "backward", "optimizer")]
+    attempt.totals = tuple(total + (at in computing) * (1 << 62) for at, total in enumerate(attempt.totals))
+    attempt.seen_ns += ns(5)
+    assert_same(run, gather(run, attempt.seen_ns, ns(60)), random.Random(1))

@@ -121,6 +121,8 @@ class ColumnAttempt(Attempt):
 
     def trim(self, number: int) -> None:
         """Drop the rows up to `number`. They count as known from now on."""
+        if not self.parts or number < _first(self.parts[0]):
+            return
         left = self.parts_after(number)
         if len(left) < len(self.parts):
             self.trimmed = max(_last(self.parts[-len(left) - 1]), self.trimmed)

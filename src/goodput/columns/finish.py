@@ -27,6 +27,7 @@ from goodput.account.stall_threshold import PLANNED_LEAST_NS
 from goodput.account.states import STATES, share
 from goodput.columns.fold_table import UNKNOWN, FoldTable, RowFold
 from goodput.columns.groups import Compared
+from goodput.columns.shares import VALUES_MAX, shares
 from goodput.slices import AT_A_TIME, Slices
 
 
@@ -109,6 +110,8 @@ class _Tails:
         self._began = table.last_end_ns[at]
         self._end = np.maximum(table.end_ns[at], self._began)
         self.states = np.zeros((len(at), len(STATES)), np.int64)
+        # Where each phase is that short no sum of them can leave int64.
+        self._fits = np.ones(len(at), bool)
         alike: dict[tuple[int, ...], list[int]] = {}
         for place, to_state in enumerate(table.of("to_state", at)):
             alike.setdefault(to_state, []).append(place)
@@ -116,16 +119,19 @@ class _Tails:
             width, places = len(to_state), np.array(some)
             known = _as_rows([attempts[place].totals for place in some], width)
             grown = np.maximum(known - table.totals[at[places], :width], 0)
+            self._fits[places] = (grown <= VALUES_MAX).all(axis=1)
             for state, ns in zip(to_state, grown.T, strict=True):
                 self.states[places, state] += ns
-        # Totals below 2 ** 58 cannot leave int64 together.
-        self._fits = (self.states < 1 << 58).all(axis=1)
         length = self._end - self._began
         self._left = length - self.states.sum(axis=1)
         # Those that were seen beyond the end.
-        for place in np.flatnonzero(self._fits & (self._left < 0)).tolist():
+        is_beyond, is_small = self._fits & (self._left < 0), length - self._left <= VALUES_MAX
+        some = np.flatnonzero(is_beyond & is_small)
+        self.states[some] = shares(self.states[some], length[some], (length - self._left)[some])
+        for place in np.flatnonzero(is_beyond & ~is_small).tolist():
             states = self.states[place].tolist()
-            self.states[place], self._left[place] = share(states, int(length[place]), sum(states)), 0
+            self.states[place] = share(states, int(length[place]), sum(states))
+        self._left[is_beyond] = 0
         last: dict[tuple[str, int], int] = {}
         phases = [(one.phase, id(one.phase_states)) for one in attempts]
         for attempt, key in zip(attempts, phases, strict=True):

@@ -28,11 +28,12 @@ from goodput.account.fold import (
     padded,
 )
 from goodput.account.stall_threshold import NOTED_NS
-from goodput.account.states import INDEX, NOTHING, PLANNED, STATES, share
+from goodput.account.states import INDEX, PLANNED, STATES
 from goodput.columns.attempts import row_of
 from goodput.columns.fold_table import UNKNOWN, FoldTable, RowFold
 from goodput.columns.groups import Compared, Times
 from goodput.columns.peak_throughput import add_steps
+from goodput.columns.shares import scaled, shares
 from goodput.slices import Slices, result_of
 from goodput.wire.step_blocks import DEVICE, END, NUMBER, SAMPLES, STEP, TOTALS
 
@@ -240,7 +241,7 @@ class _Steps:
             self.inside.get(state, self.zero) for state in (COMMUNICATION, COMPILE, STALL)
         )
         own = self.length - communication - compiling - stalled
-        return Compared(self.values[STEP], communication, own, self.length)
+        return Compared(self.values[STEP], communication, own, self.length.copy())
 
 
 def latest(values: np.ndarray, begins: np.ndarray, least: np.ndarray) -> np.ndarray:
@@ -292,7 +293,7 @@ def _folding_alike(engine, to_state: tuple[int, ...], batch: Batch, at: np.ndarr
     some = np.ones(len(at), bool)
     for _ in range(PIECES_AT_ONCE):
         some = some & (low <= lasts) & (pieces.kinds[np.minimum(low, lasts)] != OTHER)
-        pieces.add_many(engine, keys, at, some, low)
+        pieces.add_many(table, at, some, low)
         low += some
     ends = (low <= lasts) & (pieces.kinds[lasts] != OTHER)
     high = lasts + ~ends
@@ -306,13 +307,14 @@ def _folding_alike(engine, to_state: tuple[int, ...], batch: Batch, at: np.ndarr
                     engine.row(keys[place], row_of(pieces.last_rows[:, piece].tolist()))
                 else:
                     pieces.add(table[keys[place]], piece)
-    pieces.add_many(engine, keys, at, ends, lasts)
+    pieces.add_many(table, at, ends, lasts)
     for place in np.flatnonzero(table.final[at]).tolist():
         step = int(pieces.last_rows[STEP, lasts[place]])
         table[keys[place]].note_exhausted(step)
-    chosen, compared = kinds == ORDINARY, steps.compared()
+    chosen, compared = kinds == ORDINARY, pieces.compared
     engine.groups.take_times(keys, steps.times(chosen), Compared(*(one[chosen] for one in compared)))
-    engine.groups.add_columns(at, tops, steps.begins, chosen, steps.count, compared)
+    chosen |= pieces.is_cut
+    engine.groups.add_columns(at, tops, steps.begins, chosen, steps.count, pieces.within, compared)
 
 
 class _Pieces:
@@ -362,45 +364,37 @@ class _Pieces:
         self._counts, self._steps = steps.count, sums(steps.count)
         self._last_counts = steps.count[bounds[1:] - 1]
         self._ratios = np.ones(len(begins))  # the part of each that lies within its attempt's bound
+        self.is_cut = np.zeros(
+            len(kinds), bool
+        )  # rows that were cut to the bound, of which a part lies within it
+        self.compared, self.within = steps.compared(), steps.inside.get(COMMUNICATION, steps.zero).copy()
 
-    def add_many(
-        self, engine, keys: Sequence[Key], at: np.ndarray, chosen: np.ndarray, pieces: np.ndarray
-    ) -> None:
+    def add_many(self, table: FoldTable, at: np.ndarray, chosen: np.ndarray, pieces: np.ndarray) -> None:
         """As `add`, or for single rows `Fold.row`, one piece of each of the chosen attempts all at once."""
         if not chosen.any():
             return
-        table, at, pieces = engine.folds, at[chosen], pieces[chosen]
-        crossing = np.flatnonzero(self.kinds[pieces] == CROSSING)
-        cuts = [self._cut(table, int(at[place]), int(pieces[place])) for place in crossing.tolist()]
+        at, pieces = at[chosen], pieces[chosen]
+        is_crossing = self.kinds[pieces] == CROSSING
+        if is_crossing.any():
+            self._cut(table, at[is_crossing], pieces[is_crossing])
         self._add_many(table, at, pieces)
-        of = np.flatnonzero(chosen)[crossing].tolist()
-        for place, piece, compared in zip(of, pieces[crossing].tolist(), cuts, strict=True):
-            if compared is not None:
-                engine.groups.add(keys[place], int(self.last_rows[STEP, piece]), 1, compared)
 
-    def _cut(self, table: FoldTable, at: int, piece: int) -> tuple[int, int, int, int] | None:
-        """Cut the row of a piece to the bound that it crosses, and add what only such rows have; returns what Fold.row does."""
-        to_ns, (end_ns, length) = table.to_ns.item(at), (self.sums[_END, piece].item(), self._length(piece))
-        began, inside = end_ns - length, self.kept[piece].tolist()
-        gap, part = self.rest[piece].tolist(), max(0, to_ns - began)
-        if began > to_ns:
-            self.rest[piece] = share(gap, to_ns - (began - sum(gap)), sum(gap))
-        communication = inside[COMMUNICATION]
-        own = length - communication - inside[COMPILE] - inside[STALL]
-        kept = share(inside, part, length)
-        self.kept[piece] = kept
-        self.sums[_KEPT, piece] = sum(kept) - kept[COMPILE] - kept[STALL]
-        device = self.sums[_DEVICE, piece].item()
-        self.sums[_DEVICE, piece] = device * part // length if device else 0
-        ratio = self._ratios[piece] = part / length if length else 0.0
-        if ratio:
-            cut = table.rare["cut"]
-            cut[at] = list(map(add, cut.get(at, NOTHING), kept))
-            table.cut_work[at] += ratio
-        return (communication, kept[COMMUNICATION], own, part) if part else None
-
-    def _length(self, piece: int) -> int:
-        return int(self._lengths[self.bounds[piece]])
+    def _cut(self, table: FoldTable, at: np.ndarray, pieces: np.ndarray) -> None:
+        """Cut rows to the bounds that they cross, and add what only such rows have, as Fold.row does."""
+        row, to_ns, end_ns = self.bounds[pieces], table.to_ns[at], self.sums[_END, pieces]
+        length, inside, gap = self._lengths[row], self.kept[pieces], self.rest[pieces]
+        began, before = end_ns - length, gap.sum(axis=1)
+        part = np.maximum(0, to_ns - began)
+        self.rest[pieces] = shares(gap, np.where(began > to_ns, to_ns - (began - before), before), before)
+        kept = self.kept[pieces] = shares(inside, part, length)
+        self.sums[_KEPT, pieces] = kept.sum(axis=1) - kept[:, COMPILE] - kept[:, STALL]
+        self.sums[_DEVICE, pieces] = scaled(self.sums[_DEVICE, pieces], part, length)
+        some = part > 0
+        ratio = self._ratios[pieces] = np.divide(part, length, out=np.zeros(len(at)), where=length > 0)
+        table.add_cut(at[some], kept[some])
+        table.cut_work[at] += ratio
+        self.is_cut[row[some]] = True
+        self.within[row], self.compared.length[row] = kept[:, COMMUNICATION], part
 
     def _add_many(self, table: FoldTable, at: np.ndarray, pieces: np.ndarray) -> None:
         rows = self.last_rows[:, pieces]

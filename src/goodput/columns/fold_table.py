@@ -40,7 +40,6 @@ _NO_OTHERS = array("I"), array("I")
 RARE: dict[str, Any] = {
     "lost_by": {},
     "stall_ns": inf,
-    "cut": NOTHING,
     "_judged": [],
     "_others": _NO_OTHERS,
 }
@@ -49,7 +48,9 @@ _FIRST = ("first_step", "first_count", "first_end_ns", "first_length", "first_sa
 _PEAK = ("steps", "samples", "ns", "last_samples", "last_ns")
 UNKNOWN = -1
 _WHOLE_MAX = 1 << 62
-_MADE = ("bound", "ending", "_first", "_usual", "throughput")
+# By state too, but no arrays until one attempt has any.
+LATER = ("ending", "cut")
+_MADE = ("bound", *LATER, "_first", "_usual", "throughput")
 # Of a fold, but for what all folds of a table share.
 _ATTRIBUTES = (*INTEGERS, *FLAGS, *FLOATS, *OBJECTS, *BY_STATE, *BY_PHASE, *RARE, *_MADE)
 _ARRAYS = (
@@ -134,6 +135,7 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
     peak: np.ndarray  # (rows, 5): the numbers of PeakThroughput
     peak_best: np.ndarray  # (rows, 2): samples and ns of the fastest stretch, or UNKNOWN
     ending: np.ndarray | None = None  # (rows, states), once one has an ending
+    cut: np.ndarray | None = None  # likewise, of steps that its bound cuts
 
     def __init__(
         self, planned: PlannedLimits, row_type: type[RowFold] | None = None, rows: int = 0, width: int = 0
@@ -215,6 +217,12 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
     def of(self, name: str, at: np.ndarray) -> list[Any]:
         """An attribute that is kept as objects, of these rows."""
         return list(map(self.objects[name].__getitem__, at.tolist()))
+
+    def add_cut(self, at: np.ndarray, states: np.ndarray) -> None:
+        """Add to `cut` of these rows, each once: (rows, states)."""
+        if self.cut is None:
+            self.cut = np.zeros_like(self.kept)
+        self.cut[at] += states
 
     def add_to(self, name: str, at: np.ndarray, more: np.ndarray) -> None:
         """Add to numbers that are kept as objects."""
@@ -300,8 +308,9 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
             values = getattr(self, name)
             more = [(0, rows), (0, phases if name in BY_PHASE else 0)][: values.ndim]
             setattr(self, name, np.pad(values, more))
-        if self.ending is not None:
-            self.ending = np.pad(self.ending, [(0, rows), (0, 0)])
+        for name in LATER:
+            if getattr(self, name) is not None:
+                setattr(self, name, np.pad(getattr(self, name), [(0, rows), (0, 0)]))
 
     def copy(self) -> FoldTable:
         """A table that goes on independently."""
@@ -311,7 +320,9 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
             setattr(other, name, getattr(self, name).copy())
         other.objects = {name: list(values) for name, values in self.objects.items()}
         other.rare = {name: dict(values) for name, values in self.rare.items()}
-        other.ending = None if self.ending is None else self.ending.copy()
+        for name in LATER:
+            values = getattr(self, name)
+            setattr(other, name, None if values is None else values.copy())
         other.attributes = {at: dict(own) for at, own in self.attributes.items()}
         other.odd_peaks = {at: peak.copy() for at, peak in self.odd_peaks.items()}
         other.places, other._lent = self.places, {}
@@ -331,6 +342,21 @@ def _by_state(name: str) -> property:
         getattr(fold.table, name)[fold.at] = value
 
     return property(lambda fold: getattr(fold.table, name)[fold.at].tolist(), set_value)
+
+
+def _later(name: str) -> property:
+    def get_value(fold: RowFold) -> list[int]:
+        values = getattr(fold.table, name)
+        return NOTHING if values is None else values[fold.at].tolist()
+
+    def set_value(fold: RowFold, value: list[int]) -> None:
+        if getattr(fold.table, name) is None and any(value):
+            setattr(fold.table, name, np.zeros_like(fold.table.kept))
+        values = getattr(fold.table, name)
+        if values is not None:
+            values[fold.at] = value
+
+    return property(get_value, set_value)
 
 
 def _by_phase(name: str) -> property:
@@ -387,17 +413,6 @@ class RowFold(Fold):
     def bound(self, bound: Bound) -> None:
         for name in _BOUND:
             getattr(self.table, name)[self.at] = getattr(bound, name)
-
-    @property
-    def ending(self) -> list[int]:
-        return NOTHING if self.table.ending is None else self.table.ending[self.at].tolist()
-
-    @ending.setter
-    def ending(self, states: list[int]) -> None:
-        if self.table.ending is None and any(states):
-            self.table.ending = np.zeros_like(self.table.kept)
-        if self.table.ending is not None:
-            self.table.ending[self.at] = states
 
     @property
     def _first(self) -> tuple | None:
@@ -462,6 +477,8 @@ for _name in (*INTEGERS, *FLAGS, *FLOATS):
     setattr(RowFold, _name, _number(_name))
 for _name in BY_STATE:
     setattr(RowFold, _name, _by_state(_name))
+for _name in LATER:
+    setattr(RowFold, _name, _later(_name))
 for _name in BY_PHASE:
     setattr(RowFold, _name, _by_phase(_name))
 for _name in OBJECTS:

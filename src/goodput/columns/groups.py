@@ -84,8 +84,9 @@ class ColumnGroups(Groups):
 
     def __init__(self, folds):
         self._columns: list[tuple[np.ndarray, Compared]] = []  # by entry the row of its attempt in the table
-        # Rows of several steps: the same, and how many steps each has.
-        self._several: list[tuple[np.ndarray, np.ndarray, Compared]] = []
+        # Rows of several steps, and steps that the bound cuts: the same, how many steps each has, and which part of its
+        # communication lies within the bound.
+        self._several: list[tuple[np.ndarray, np.ndarray, np.ndarray, Compared]] = []
         self._passed_at = np.zeros(0, np.int64)  # by row of the table the last step that was added, or -1
         self._single: list[tuple] = []  # (key, step, count, *compared)
         self._swept = np.zeros(0, np.int64)  # by group, the first step that was not passed at the last sweep
@@ -144,12 +145,13 @@ class ColumnGroups(Groups):
         begins: np.ndarray,
         chosen: np.ndarray,
         counts: np.ndarray,
+        within: np.ndarray,
         compared: Compared,
     ) -> None:
         """Add the chosen rows of the attempts in these rows of the table, in order.
 
-        `begins` has each one's first and, last, their number, `counts` the steps of each row, `tops` the attempts' highest
-        steps before these.
+        `begins` has each one's first and, last, their number, `counts` the steps of each row, `within` the part of its
+        communication within the bound, `tops` the attempts' highest steps before these.
         """
         group, steps, firsts = self._group_of[at], compared.step, begins[:-1]
         alone = self._sizes[group] < 2
@@ -169,11 +171,12 @@ class ColumnGroups(Groups):
         self._note_rows_passed(at[others], steps[last[others]])
         chosen = chosen & np.repeat(~alone, np.diff(begins))
         rows = np.repeat(at, np.diff(begins))
-        for is_several, some in enumerate((chosen & (counts == 1), chosen & (counts > 1))):
+        is_whole = (counts == 1) & (within == compared.communication)
+        for is_several, some in enumerate((chosen & is_whole, chosen & ~is_whole)):
             if some.any():
                 own = Compared(*(one[some] for one in compared))
                 if is_several:
-                    self._several.append((rows[some], counts[some], own))
+                    self._several.append((rows[some], counts[some], within[some], own))
                 else:
                     self._columns.append((rows[some], own))
         self._new += int(chosen.sum())
@@ -286,9 +289,9 @@ class ColumnGroups(Groups):
     def _gathered(self) -> Entries:
         """All entries that wait, which then wait no more."""
         parts = []
-        single = ((rows, np.ones_like(rows), own) for rows, own in self._columns)
-        for rows, counts, own in (*single, *self._several):
-            parts.append((self._rank_of[rows], own.step, counts, own.communication, *own[1:]))
+        single = ((rows, np.ones_like(rows), own.communication, own) for rows, own in self._columns)
+        for rows, counts, within, own in (*single, *self._several):
+            parts.append((self._rank_of[rows], own.step, counts, own.communication, within, *own[2:]))
         if self._single:
             single = [(self._rank[key], *rest) for key, *rest in self._single]
             parts.append(tuple(np.array(single, np.int64).T))

@@ -63,8 +63,8 @@ def summing_stragglers(groups: ColumnGroups) -> Slices[Straggler]:
     table.kept[:, _STRAGGLER] += waited
     table.kept[:, _BUBBLE] += bubble
     kept, work = table.kept[: table.used].copy(), (table.work - table.cut_work)[: table.used]
-    for at, cut in table.rare["cut"].items():
-        kept[at] -= cut
+    if table.cut is not None:
+        kept -= table.cut[: table.used]
     kept[:, list(NOT_OWN)] = 0
     alone = (table.first_length != UNKNOWN) & (table.steps == 1) & (table.first_count == 1)
     for at in np.flatnonzero((alone & (table.usual[:, 0] == UNKNOWN))[: table.used]).tolist():

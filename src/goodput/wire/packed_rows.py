@@ -32,7 +32,7 @@ class PackedRows(NamedTuple):
 
     def beyond(self, number: int) -> PackedRows:
         """Without the rows up to `number`, which is below `last`."""
-        return self._replace(first=number + 1) if number >= self.first else self
+        return PackedRows(self.block, self.width, number + 1, self.last) if number >= self.first else self
 
 
 def unpacked(parts: Sequence[PackedRows]) -> StepColumns:

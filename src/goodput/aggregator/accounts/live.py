@@ -9,6 +9,7 @@ that is right still, with the rows after it (NeedsHistory).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import numpy as np
 
@@ -238,7 +239,7 @@ class IncrementalAccount:
         for wanted in _alike(columns, tops, numbers):
             yield
             keys, begun = list(map(columns.keys.__getitem__, wanted.tolist())), numbers[wanted].tolist()
-            some = list(zip(map(self._attempt, keys), begun, strict=True))
+            some = list(zip(map(_of(columns).__getitem__, wanted.tolist()), begun, strict=True))
             batches.append(Batch(keys, *rows_after(some, len(some[0][0].phases))))
             places.append(wanted)
         rows = NewRows(batches, places)
@@ -281,8 +282,8 @@ class IncrementalAccount:
         table.exhausted[at] = is_over & (table.number[at] >= tops)
         yield
         if is_trimming:
-            for number, key in zip(table.number[at].tolist(), attempts.keys, strict=True):
-                self._attempt(key).trim(number)
+            for number, attempt in zip(table.number[at].tolist(), _of(attempts), strict=True):
+                attempt.trim(number)
         return rest
 
     def _within_bounds(self, engine: ColumnEngine, at: np.ndarray, rows: NewRows) -> np.ndarray:
@@ -313,6 +314,10 @@ def _whole(slices: Slices[None]) -> Slices[None]:
             yield
     finally:
         result_of(slices)
+
+
+def _of(columns: RunColumns) -> list[ColumnAttempt]:
+    return cast("list[ColumnAttempt]", columns.attempts)
 
 
 def kept_rows(run: Run) -> int:
