@@ -22,6 +22,10 @@ from goodput.sdk.automatic import deep_look_child
 
 # Long, since the analysis has the lowest priority: beside processes that keep every core busy it takes most of a minute.
 SLEEP_SECONDS, SECONDS_MAX = 0.004, 120
+# Between two steps once an analysis has been under way for so many: the page keeps 1 024, and the one it looked at must be
+# among them.
+PAUSE_SECONDS, STEPS_WITHOUT_PAUSE = 0.2, 256
+CORE_SECONDS = 0.002  # for which a step leaves its core to the analysis, which has none where all are busy
 CASES = {}
 torch.set_num_threads(1)
 
@@ -64,6 +68,8 @@ def train(until, loader=None, inside=None, seed=0, steps=None):
     batches = iter(loader) if loader is not None else None
     while (done < steps) if steps else not until():
         assert time.monotonic() < end, "waited in vain"
+        if deep().analysis:
+            time.sleep(CORE_SECONDS)
         loss = model(next(batches) if batches is not None else torch.ones(4, 8)).sum()
         loss.backward()
         if inside is not None:
@@ -80,6 +86,20 @@ def looked():
     return lambda: deep().looks > before
 
 
+def slowly(until):
+    """As `until`, with a pause before each step where an analysis takes long."""
+    steps = 0
+
+    def wait():
+        nonlocal steps
+        steps += deep().analysis is not None
+        if deep().analysis and steps > STEPS_WITHOUT_PAUSE:
+            time.sleep(PAUSE_SECONDS)
+        return until()
+
+    return wait
+
+
 def failed():
     before = deep().failed
     return lambda: deep().failed > before
@@ -93,10 +113,10 @@ def snapshot():
 @case
 def slow_loader():
     loader, waited = torch.utils.data.DataLoader(Slow(), batch_size=4), CoreWait()
-    train(looked(), loader)
+    train(slowly(looked()), loader)
     one, waited_seconds = deep(), waited.seconds()
     one.off = True  # One more may have begun.
-    train(lambda: not (one.wanted or one.profile or one.analysis), loader)
+    train(slowly(lambda: not (one.wanted or one.profile or one.analysis)), loader)
     train(None, loader, steps=3)
     found = snapshot()
     phases = dict(zip(found.phases, found.totals, strict=True))
