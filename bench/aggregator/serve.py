@@ -128,7 +128,8 @@ class Reads:
     """GET /metrics twice in a round, and beside it one of READS after the other, from `after_seconds` on until ended."""
 
     def __init__(self, pid: int, url: str, token: str, after_seconds: float, runs: int = 1):
-        self.cpu_seconds, self.after_seconds = 0.0, after_seconds
+        self.cpu_seconds = self.peak_mib = 0.0  # until then
+        self.after_seconds = after_seconds
         self.seconds: dict[str, list[float]] = {}
         self.failed = 0
         self._pid, self._runs, self._metrics_bytes = pid, runs, 0
@@ -150,7 +151,7 @@ class Reads:
         wait = self.after_seconds
         if self._end.wait(wait):
             return
-        self.cpu_seconds = cpu_seconds(self._pid)
+        self.cpu_seconds, self.peak_mib = cpu_seconds(self._pid), peak_of_all(self._pid)
         wait = 0.0
         while not self._end.wait(wait):
             began = time.perf_counter()
@@ -214,10 +215,12 @@ def loaded(pid: int, plan: Plan, reads: Reads | None = None) -> dict:
             result = json.loads(load.stdout.readline())
         spent = (reads.cpu_seconds if reads else cpu_seconds(pid)) - before
         _tell(load, "")
-    peak = round(peak_mib(pid) + sum(map(peak_mib, children(pid))), 1)
+    peak = {"peak_mib": peak_of_all(pid)}
+    if reads:
+        peak["peak_mib_without_reads"] = reads.peak_mib
     without = reads.after_seconds - START_SECONDS if reads else plan.rounds * ROUND_SECONDS
     figures = _figures(plan, result, spent, without)
-    return figures | {"peak_mib": peak} | (reads.figures() if reads else {})
+    return figures | peak | (reads.figures() if reads else {})
 
 
 def _tell(process, line: str) -> None:
@@ -227,6 +230,11 @@ def _tell(process, line: str) -> None:
 
 def cpu_seconds(pid: int) -> float:
     return sum(cpu_of(pid)) + sum(sum(cpu_of(child)) for child in children(pid))
+
+
+def peak_of_all(pid: int) -> float:
+    """MiB of a process and its children, each at its peak."""
+    return round(peak_mib(pid) + sum(map(peak_mib, children(pid))), 1)
 
 
 def _figures(plan: Plan, result: dict, spent: float, without_seconds: float) -> dict:

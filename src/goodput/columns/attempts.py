@@ -121,15 +121,17 @@ class ColumnAttempt(Attempt):
 
     def trim(self, number: int) -> None:
         """Drop the rows up to `number`. They count as known from now on."""
-        if not self.parts or number < _first(self.parts[0]):
-            return
-        left = self.parts_after(number)
-        if len(left) < len(self.parts):
-            self.trimmed = max(_last(self.parts[-len(left) - 1]), self.trimmed)
-        if left and number >= _first(left[0]):
-            left[0], last = _beyond(left[0], number)
+        parts, at = self.parts, 0
+        for part in parts:
+            if _last(part) > number:
+                break
+            at += 1
+        if at:
+            self.trimmed = max(_last(parts[at - 1]), self.trimmed)
+            self.parts = parts = parts[at:]
+        if parts and number >= _first(parts[0]):
+            parts[0], last = _beyond(parts[0], number)
             self.trimmed = max(last, self.trimmed)
-        self.parts = left
 
     def ordered_rows(self) -> list[Row]:
         return [row for part in self._arrays() for row in rows_of(part)]
@@ -173,11 +175,11 @@ def _rows_after(wanted: Sequence[tuple[ColumnAttempt, int]], width: int) -> tupl
 
 
 def _first(rows: np.ndarray | PackedRows) -> int:
-    return rows.first if isinstance(rows, PackedRows) else int(rows[NUMBER, 0])
+    return rows.first if type(rows) is PackedRows else int(rows[NUMBER, 0])
 
 
 def _last(rows: np.ndarray | PackedRows) -> int:
-    return rows.last if isinstance(rows, PackedRows) else int(rows[NUMBER, -1])
+    return rows.last if type(rows) is PackedRows else int(rows[NUMBER, -1])
 
 
 def _beyond(rows: np.ndarray | PackedRows, number: int) -> tuple[np.ndarray | PackedRows, int]:

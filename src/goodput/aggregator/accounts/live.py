@@ -274,7 +274,8 @@ class IncrementalAccount:
         most = min(FINISHED_ROWS_MAX * len(attempts), ROWS_MAX) if is_finished else ROWS_MAX
         # No more are in memory, but for those that were put back.
         untrimmed = sum([attempt.top_number - attempt.trimmed for attempt in attempts.attempts])
-        is_trimming = untrimmed > most and kept_rows(self.run) > most
+        missing = [high - low + 1 for attempt in attempts.attempts for low, high in attempt.holes]
+        is_trimming = untrimmed - sum(missing) > most
         # The other ranks' steps do not wait for one that ended or is behind in its reports.
         at = attempts.rows(table)
         is_over = ~table.running[at] | (table.end_ns[at] < facts.end_ns)
