@@ -175,11 +175,11 @@ def _rows_after(wanted: Sequence[tuple[ColumnAttempt, int]], width: int) -> tupl
 
 
 def _first(rows: np.ndarray | PackedRows) -> int:
-    return rows.first if type(rows) is PackedRows else int(rows[NUMBER, 0])
+    return rows.first if isinstance(rows, PackedRows) else int(rows[NUMBER, 0])
 
 
 def _last(rows: np.ndarray | PackedRows) -> int:
-    return rows.last if type(rows) is PackedRows else int(rows[NUMBER, -1])
+    return rows.last if isinstance(rows, PackedRows) else int(rows[NUMBER, -1])
 
 
 def _beyond(rows: np.ndarray | PackedRows, number: int) -> tuple[np.ndarray | PackedRows, int]:
