@@ -27,8 +27,6 @@ from goodput.wire.step_blocks import encode_rows
 ROUND_SECONDS, STEP_SECONDS = 10.0, 1.0
 START_SECONDS = 0.5  # until the first paced round begins
 STEPS = int(ROUND_SECONDS / STEP_SECONDS)  # in one push
-# That ranks have made before their first push, which has them too: a run's first steps cost more than all others.
-STEPS_BEFORE = 64
 SAMPLES = 32  # of a rank in a step
 RANKS_PER_RUN = 1000
 AHEAD_MAX, IN_FLIGHT_MAX = 500, 64
@@ -81,8 +79,7 @@ class Maker:
     def __init__(self, plan: Plan, start_ns: int):
         from goodput.wire import schema
 
-        self._schema, self._plan, self._load_ns = schema, plan, start_ns
-        self._start_ns = start_ns - int(STEPS_BEFORE * STEP_SECONDS * 1e9)
+        self._schema, self._plan, self._start_ns = schema, plan, start_ns
         chance = random.Random(1)
         # When each reporter pushes in a round.
         self.offsets = [chance.uniform(0, ROUND_SECONDS) for _ in range(plan.reporters)]
@@ -101,7 +98,7 @@ class Maker:
         if self._plan.kind == "text":
             body = "".join(_text(rank, number) for rank in ranks).encode()
         else:
-            now_ns = self._load_ns + int(((number + 1) * ROUND_SECONDS + self.offsets[reporter]) * 1e9)
+            now_ns = self._start_ns + int(((number + 1) * ROUND_SECONDS + self.offsets[reporter]) * 1e9)
             begun = self.steps_begun(reporter, number) if number else 0
             reports = [
                 self._rank(rank, begun, self.steps_begun(reporter, number + 1), now_ns) for rank in ranks
@@ -112,7 +109,7 @@ class Maker:
 
     def steps_begun(self, reporter: int, number: int) -> int:
         """How many steps a reporter's ranks have done when it pushes before round `number`: they are in the midst of one."""
-        return STEPS_BEFORE + number * STEPS + int(self.offsets[reporter] / STEP_SECONDS)
+        return number * STEPS + int(self.offsets[reporter] / STEP_SECONDS)
 
     def _rank(self, rank: int, done: int, now_done: int, now_ns: int):
         steps, totals = self._steps(done, now_done, rank % KINDS)

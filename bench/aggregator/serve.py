@@ -17,7 +17,7 @@ their number; below 100 the p99 is the longest. At the end the rows in the ledge
     victoria-metrics      peer: the same figures as text to /api/v1/import/prometheus; it answers before they are on disk
 
 With several sizes the growth of each figure is fitted: figure = a x ranks^exponent. Bars: design's section 9. The first
-round, in which every rank is new, is in memory and rows, not in CPU and latency.
+round, in which every rank is new, and WARM_ROUNDS more are in memory and rows, not in CPU and latency.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ from bench.processes import ROOT, children, cpu_of, free_port, peak_mib, running
 RANKS, RANKS_OF_NODE = 10_000, 8
 SIZES = (10_000, 100_000)
 ROUNDS, PEER_ROUNDS = 2, 1
+# Rounds before those that are measured: the first 64 steps of a run cost more than all later ones.
+WARM_ROUNDS = 6
 ONE, BARE, PEER = "one by one", "bare FastAPI, one by one", "victoria-metrics, one by one"
 # By the number of ranks, in nodes of 8.
 BARS = {
@@ -125,11 +127,16 @@ READ_PAUSE_SECONDS, READ_SECONDS_MAX = 0.1, 60.0
 
 
 class Reads:
-    """GET /metrics twice in a round, and beside it one of READS after the other, from `after_seconds` on until ended."""
+    """GET /metrics twice in a round, and beside it one of READS after the other, from `after_seconds` on until ended.
 
-    def __init__(self, pid: int, url: str, token: str, after_seconds: float, runs: int = 1):
-        self.cpu_seconds = self.peak_mib = 0.0  # until then
-        self.after_seconds = after_seconds
+    `cpu_seconds` is what the server takes from `warm_seconds` until then, `peak_mib` its memory at the end of that time.
+    """
+
+    def __init__(
+        self, pid: int, url: str, token: str, warm_seconds: float, after_seconds: float, runs: int = 1
+    ):
+        self.cpu_seconds = self.peak_mib = 0.0
+        self.warm_seconds, self.after_seconds = warm_seconds, after_seconds
         self.seconds: dict[str, list[float]] = {}
         self.failed = 0
         self._pid, self._runs, self._metrics_bytes = pid, runs, 0
@@ -148,10 +155,12 @@ class Reads:
             thread.join(READ_SECONDS_MAX)
 
     def _scrape(self) -> None:
-        wait = self.after_seconds
+        if self._end.wait(START_SECONDS + self.warm_seconds):
+            return
+        before, wait = cpu_seconds(self._pid), self.after_seconds - self.warm_seconds
         if self._end.wait(wait):
             return
-        self.cpu_seconds, self.peak_mib = cpu_seconds(self._pid), peak_of_all(self._pid)
+        self.cpu_seconds, self.peak_mib = cpu_seconds(self._pid) - before, peak_of_all(self._pid)
         wait = 0.0
         while not self._end.wait(wait):
             began = time.perf_counter()
@@ -159,7 +168,7 @@ class Reads:
             wait = max(0.0, ROUND_SECONDS / 2 - (time.perf_counter() - began))
 
     def _read(self) -> None:
-        if self._end.wait(self.after_seconds):
+        if self._end.wait(START_SECONDS + self.after_seconds):
             return
         for number, (name, path) in enumerate(cycle(READS.items())):
             if self._end.wait(READ_PAUSE_SECONDS):
@@ -213,13 +222,13 @@ def loaded(pid: int, plan: Plan, reads: Reads | None = None) -> dict:
         with reads or contextlib.nullcontext():
             _tell(load, "")
             result = json.loads(load.stdout.readline())
-        spent = (reads.cpu_seconds if reads else cpu_seconds(pid)) - before
+        spent = reads.cpu_seconds if reads else cpu_seconds(pid) - before
         _tell(load, "")
     peak = {"peak_mib": peak_of_all(pid)}
     if reads:
         peak["peak_mib_without_reads"] = reads.peak_mib
-    without = reads.after_seconds - START_SECONDS if reads else plan.rounds * ROUND_SECONDS
-    figures = _figures(plan, result, spent, without)
+    measured = (reads.warm_seconds, reads.after_seconds) if reads else (0.0, plan.rounds * ROUND_SECONDS)
+    figures = _figures(plan, result, spent, measured)
     return figures | peak | (reads.figures() if reads else {})
 
 
@@ -237,14 +246,17 @@ def peak_of_all(pid: int) -> float:
     return round(peak_mib(pid) + sum(map(peak_mib, children(pid))), 1)
 
 
-def _figures(plan: Plan, result: dict, spent: float, without_seconds: float) -> dict:
-    """`spent` is the CPU time of the first `without_seconds`, in which nothing was read."""
-    times, seconds = result.pop("milliseconds"), plan.rounds * ROUND_SECONDS
-    pushes = plan.rounds * plan.reporters
-    alone = [ms for ms, due in zip(times, result.pop("due_seconds"), strict=True) if due < without_seconds]
+def _figures(plan: Plan, result: dict, spent: float, measured: tuple[float, float]) -> dict:
+    """`spent` is the CPU time of the `measured` seconds from the first push that was due, in which nothing was read."""
+    begin, end = measured
+    all_times = list(zip(result.pop("due_seconds"), result.pop("milliseconds"), strict=True))
+    times = [ms for due, ms in all_times if due >= begin]
+    alone = [ms for due, ms in all_times if begin <= due < end]
+    seconds = plan.rounds * ROUND_SECONDS
+    pushes = round(plan.reporters * (seconds - begin) / ROUND_SECONDS)
     return {
-        "cpu_percent": round(100 * spent / without_seconds, 1),
-        "cpu_ms_per_push": round(1e3 * spent / without_seconds * ROUND_SECONDS / plan.reporters, 3),
+        "cpu_percent": round(100 * spent / (end - begin), 1),
+        "cpu_ms_per_push": round(1e3 * spent / (end - begin) * ROUND_SECONDS / plan.reporters, 3),
         "p50_ms": round(quantile(times, 0.5), 2),
         "p99_ms": round(quantile(times, 0.99), 2),
         "p99_ms_without_reads": round(quantile(alone, 0.99), 2),
@@ -275,10 +287,12 @@ def ours(plan: Plan, read_rounds: int = 1) -> dict:
         directory = Path(at)
         with serving(directory) as (pid, url, tokens):
             plan.url, plan.token = f"{url}/api/v1/ingest", tokens["ingest"]
-            after_seconds = START_SECONDS + plan.rounds * ROUND_SECONDS
-            plan.rounds += read_rounds
+            warm_seconds = WARM_ROUNDS * ROUND_SECONDS
+            after_seconds = warm_seconds + plan.rounds * ROUND_SECONDS
+            plan.rounds += WARM_ROUNDS + read_rounds
             runs = -(-plan.reporters * plan.ranks // RANKS_PER_RUN)
-            figures = loaded(pid, plan, Reads(pid, url, tokens["read"], after_seconds, runs))
+            reads = Reads(pid, url, tokens["read"], warm_seconds, after_seconds, runs)
+            figures = loaded(pid, plan, reads)
         figures["rows_lost"] = figures["rows"] - rows_of(directory / "ledger.db")
         size = sum(path.stat().st_size for path in directory.glob("ledger.db*"))
         a_row = size / figures["rows"]
@@ -391,14 +405,16 @@ def _print_table(found: dict) -> None:
         "cpu_percent",
         "cpu_ms_per_push",
         "p50_ms",
+        "p99_ms_without_reads",
         "p99_ms",
+        "peak_mib_without_reads",
         "peak_mib",
         "/metrics_seconds",
         "ledger_bytes_per_row",
     )
-    print(f"  {'':<28}" + "".join(f"{key:>22}" for key in keys))
+    print(f"  {'':<28}" + "".join(f"{key:>24}" for key in keys))
     for name, row in found.items():
-        print(f"  {name:<28}" + "".join(f"{row.get(key, ''):>22}" for key in keys))
+        print(f"  {name:<28}" + "".join(f"{row.get(key, ''):>24}" for key in keys))
     names = ["/metrics", *READS]
     print(f"\n  seconds: p50, p99, most (number){'':<3}" + "".join(f"{name:>28}" for name in names))
     for name, row in found.items():
