@@ -17,6 +17,7 @@ import heapq
 import logging
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 from goodput import __version__
@@ -35,7 +36,8 @@ from goodput.aggregator.http import limits
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store
-from goodput.aggregator.memory_bound import MemoryBound
+from goodput.aggregator.ledger.threads import NoThread, in_thread
+from goodput.aggregator.memory_bound import MemoryBound, give_back_free_memory
 from goodput.metrics import CATALOGUE, Families
 from goodput.metrics.text_format import TextWriter
 from goodput.metrics.writer import Rows, Writer
@@ -219,6 +221,9 @@ class Exposition:
             for key, before in requested.items():
                 if key.format in formats:
                     await self._assemble_again(key, before)
+            # An account's arrays lie between what stays: of ten thousand ranks 20 MiB, in 5 ms.
+            with suppress(NoThread):
+                await in_thread(give_back_free_memory)
 
     # ---- Series
 
