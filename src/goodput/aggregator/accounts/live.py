@@ -59,15 +59,17 @@ class NewRows:
         """Which rows are the first so many of their attempts."""
         return np.arange(self.begins[-1]) - self.of_attempt(self.begins[:-1]) < self.of_attempt(counts)
 
-    def part(self, chosen: np.ndarray) -> list[Batch]:
-        """The batches with some of the rows."""
-        found, at = [], 0
-        for batch in self.batches:
-            count = batch.values.shape[1]
-            own = batch.part(chosen[at : at + count])
-            found += [own] if own.keys else []
-            at += count
-        return found
+    def split(self, chosen: np.ndarray) -> tuple[list[Batch], list[Batch]]:
+        """The batches with some of the rows, and with the others; they are taken out of here one after the other."""
+        parts: tuple[list[Batch], list[Batch]] = [], []
+        at = 0
+        for batch in _taken(self.batches):
+            own = chosen[at : at + batch.values.shape[1]]
+            at += len(own)
+            for found, some in zip(parts, (own, ~own), strict=True):
+                if some.any():
+                    found.append(batch.part(some))
+        return parts
 
 
 class NeedsHistory(Exception):
@@ -156,7 +158,7 @@ class IncrementalAccount:
         engine = yield from engine.copying()
         self._comparable = comparable_sums(engine.folds)
         yield
-        yield from folding_batches(engine, rest)
+        yield from folding_batches(engine, _taken(rest))
         return engine
 
     def _behind(self, last: Account, facts: Facts, now_ns: int) -> bool:
@@ -264,12 +266,12 @@ class IncrementalAccount:
         counts = completed_by_all(engine, at, rows, within)
         yield
         is_folded = rows.first(counts)
-        parts, rest = rows.part(is_folded), rows.part(~is_folded)
+        parts, rest = rows.split(is_folded)
         some = counts > 0
         if some.any():
             columns = [column[is_folded] for column in (rows.number, rows.start, rows.end)]
             add_columns(self._lengths, columns, counts[some], table.number[at[some]])
-        yield from _whole(folding_batches(engine, parts))
+        yield from _whole(folding_batches(engine, _taken(parts)))
         is_finished = facts.status == "finished"
         most = min(FINISHED_ROWS_MAX * len(attempts), ROWS_MAX) if is_finished else ROWS_MAX
         # No more are in memory, but for those that were put back.
@@ -292,6 +294,13 @@ class IncrementalAccount:
         its first rows."""
         end = latest(rows.end, rows.begins, engine.folds.last_end_ns[at])
         return counted(end <= rows.of_attempt(engine.folds.to_ns[at]), rows.begins)
+
+
+def _taken(batches: list[Batch]) -> Iterator[Batch]:
+    """These batches, each of which can leave memory once it was used."""
+    batches.reverse()
+    while batches:
+        yield batches.pop()
 
 
 def _alike(attempts: RunColumns, tops: np.ndarray, numbers: np.ndarray) -> Iterator[np.ndarray]:
