@@ -238,3 +238,20 @@ def test_totals_that_leave_int64_together_are_exact():
     attempt.totals = tuple(total + (at in computing) * (1 << 62) for at, total in enumerate(attempt.totals))
     attempt.seen_ns += ns(5)
     assert_same(run, gather(run, attempt.seen_ns, ns(60)), random.Random(1))
+
+
+def test_rows_of_several_steps_wait_in_what_is_stored():
+    """They wait for a rank that is behind, also where the steps that all have passed are those of the last comparison."""
+    rng = random.Random(5)
+    run = run_of(*long_run(rng, 2, 120))
+    for attempt in run.attempts.values():
+        attempt.rows = {number: row for number, row in attempt.rows.items() if number == 1 or number % 3 == 0}
+    facts = gather(run, max(attempt.seen_ns for attempt in run.attempts.values()), ns(60))
+    first, second = (values_of(run.attempts[rank, 1]) for rank in range(2))
+    engine = ColumnEngine(run, facts)
+    fold_columns(engine, {(0, 1): first[:, :10], (1, 1): second[:, :10]})
+    engine.groups.sweep()
+    fold_columns(engine, {(0, 1): first[:, 10:20]})
+    engine = stored(engine)
+    fold_columns(engine, {(0, 1): first[:, 20:], (1, 1): second[:, 10:]})
+    assert differing(engine.finish(), by_rows(run, facts)) == []

@@ -268,7 +268,10 @@ class ColumnGroups(Groups):
         return taken
 
     def sweep(self) -> None:
+        """Settle what can be settled; what waits is in `_columns` and `_single` then, which are stored."""
         result_of(self._sweeping())
+        if self._several:
+            self._put_back(self._gathered())
 
     def _sweeping(self) -> Slices[None]:
         lows = self._lows()
