@@ -61,7 +61,7 @@ def stored(engine: Engine) -> Engine:
 
 
 def by_columns(run: Run, facts, rng: random.Random) -> Account:
-    """Fed in parts of any length; the engine is copied, and stored and read back, at any moment."""
+    """Fed in parts of any length; the engine is copied, compares ranks, and is stored and read back, at any moment."""
     engine = ColumnEngine(run, facts)
     keys = [(a.rank, a.attempt) for own in facts.by_rank.values() for a in own]
     left = {key: values_of(run.attempts[key]) for key in keys}
@@ -75,6 +75,8 @@ def by_columns(run: Run, facts, rng: random.Random) -> Account:
         fold_columns(engine, parts)
         if rng.random() < 0.3:
             engine.copy().finish()
+        if rng.random() < 0.3:
+            engine.groups.sweep()
         if rng.random() < 0.3:
             engine = stored(engine)
     return engine.finish()
