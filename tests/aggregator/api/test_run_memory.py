@@ -229,6 +229,24 @@ def test_runs_that_report_now_are_not_driven_out(ledger, monkeypatch):
     asyncio.run(scenario())
 
 
+def test_runs_that_are_read_are_not_driven_out(ledger, monkeypatch):
+    async def scenario():
+        one = Aggregator(ledger)
+        await one.push(*run_bodies("read"), *run_bodies("other"))
+        with one.memory.requested("read"), one.memory.requested("read"):
+            assert one.memory.make_room() == 1 and one.memory.make_room() == 0
+            with one.memory.requested("read"):
+                pass
+            monkeypatch.setattr(run_memory, "USED_SECONDS", 0.0)
+            assert one.memory.make_room() == 0 and set(one.store.runs) == {"read"}
+        monkeypatch.undo()
+        assert one.memory.make_room() == 0, "it may be read again"
+        monkeypatch.setattr(run_memory, "USED_SECONDS", 0.0)
+        assert one.memory.make_room() == 1 and not one.store.runs
+
+    asyncio.run(scenario())
+
+
 def test_runs_of_full_tokens_make_room_for_their_own(ledger, monkeypatch):
     monkeypatch.setattr(store_module, "RUNS_MAX", 8)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -330,17 +330,20 @@ def _once(work: Callable[[], object]) -> Callable[[], Slices[None]]:
 
 
 def _run_check(store: Store, memory: RunMemory, member: StreamMember | None):
-    async def check(request: Request) -> None:
-        """Runs before every route of one run. A run that the token may not see is answered as unknown."""
+    async def check(request: Request) -> AsyncIterator[None]:
+        """Around every route of one run. A run that the token may not see is answered as unknown."""
         run, access = request.path_params.get("run"), access_of(request)
         if run is None:
+            yield
             return
         if access.may(run):
             if member:
                 member.check(request, run)
-            await memory.load(run)
-            if run in store.runs:
-                return
+            with memory.requested(run):
+                await memory.load(run)
+                if run in store.runs:
+                    yield
+                    return
         if "ingest" in access.scopes and not access.may(run):
             # The same whether the run exists or not.
             raise HTTPException(403, f"token {access.name} is not for run {run[:64]!r}")

@@ -11,7 +11,8 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -56,7 +57,8 @@ class RunMemory:
         self.windows = RestoredWindows(ledger, accounts.store)
         self._flights = SingleFlight()
         self._reading = asyncio.Semaphore(READ_AT_ONCE)
-        self._used: dict[str, float] = {}  # when runs were loaded
+        self._used: dict[str, float] = {}  # when runs were loaded, or requested last
+        self._requests: Counter[str] = Counter()  # that are under way, by run
         # Of runs that left since they were over; None where the ledger has it.
         self._summaries: dict[str, RunSummary | None] = {}
         self.closed_at: Counter[str] = Counter()  # by run: its revision when it was closed
@@ -139,7 +141,7 @@ class RunMemory:
             least = seconds or (OVER_SECONDS if self._has_ended(run) else USED_SECONDS)
             is_old = now_ns - self._store.reported_ns[run] > least * 1e9
             is_asked_for = now - self._used.get(run, -least) < min(least, USED_SECONDS)
-            if is_old and not is_asked_for and run not in unwritten:
+            if is_old and not is_asked_for and run not in unwritten and run not in self._requests:
                 found.append(run)
         return found
 
@@ -174,6 +176,19 @@ class RunMemory:
         """Bring a run back that is in the ledger alone; nothing for another one. Raises LedgerError, Refusal."""
         if run in self._store.stored:
             await self._flights.run(run, lambda: self._load(run))
+
+    @contextmanager
+    def requested(self, run: str) -> Iterator[None]:
+        """Meanwhile, and for a while after it, a run stays in memory if it is there."""
+        self._requests[run] += 1
+        try:
+            yield
+        finally:
+            self._requests[run] -= 1
+            if not self._requests[run]:
+                del self._requests[run]
+            if run in self._store.runs:
+                self._used[run] = time.monotonic()
 
     async def _load(self, run: str) -> None:
         async with self._reading, self._memory.reservation() as memory:
