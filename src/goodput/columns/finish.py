@@ -110,7 +110,7 @@ class _Tails:
         self._began = table.last_end_ns[at]
         self._end = np.maximum(table.end_ns[at], self._began)
         self.states = np.zeros((len(at), len(STATES)), np.int64)
-        # Where each phase is that short no sum of them can leave int64.
+        # Whether no phase took more than VALUES_MAX: then no sum of them leaves int64.
         self._fits = np.ones(len(at), bool)
         alike: dict[tuple[int, ...], list[int]] = {}
         for place, to_state in enumerate(table.of("to_state", at)):

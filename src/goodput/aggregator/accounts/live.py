@@ -241,7 +241,7 @@ class IncrementalAccount:
         for wanted in _alike(columns, tops, numbers):
             yield
             keys, begun = list(map(columns.keys.__getitem__, wanted.tolist())), numbers[wanted].tolist()
-            some = list(zip(map(_of(columns).__getitem__, wanted.tolist()), begun, strict=True))
+            some = list(zip(map(_column_attempts(columns).__getitem__, wanted.tolist()), begun, strict=True))
             batches.append(Batch(keys, *rows_after(some, len(some[0][0].phases))))
             places.append(wanted)
         rows = NewRows(batches, places)
@@ -276,8 +276,7 @@ class IncrementalAccount:
         most = min(FINISHED_ROWS_MAX * len(attempts), ROWS_MAX) if is_finished else ROWS_MAX
         # No more are in memory, but for those that were put back.
         untrimmed = sum([attempt.top_number - attempt.trimmed for attempt in attempts.attempts])
-        missing = [high - low + 1 for attempt in attempts.attempts for low, high in attempt.holes]
-        is_trimming = untrimmed - sum(missing) > most
+        is_trimming = untrimmed > most and kept_rows(self.run) > most
         # The other ranks' steps do not wait for one that ended or is behind in its reports.
         at = attempts.rows(table)
         is_over = ~table.running[at] | (table.end_ns[at] < facts.end_ns)
@@ -285,7 +284,7 @@ class IncrementalAccount:
         table.exhausted[at] = is_over & (table.number[at] >= tops)
         yield
         if is_trimming:
-            for number, attempt in zip(table.number[at].tolist(), _of(attempts), strict=True):
+            for number, attempt in zip(table.number[at].tolist(), _column_attempts(attempts), strict=True):
                 attempt.trim(number)
         return rest
 
@@ -326,7 +325,7 @@ def _whole(slices: Slices[None]) -> Slices[None]:
         result_of(slices)
 
 
-def _of(columns: RunColumns) -> list[ColumnAttempt]:
+def _column_attempts(columns: RunColumns) -> list[ColumnAttempt]:
     return cast("list[ColumnAttempt]", columns.attempts)
 
 
