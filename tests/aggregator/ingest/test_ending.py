@@ -28,10 +28,12 @@ from goodput.aggregator.ingest import run_end
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.runlog import replay
 from goodput.runlog.export import export
+from goodput.slices import result_of
 from goodput.wire import schema
 
 RANKS = 8
 END = "/api/v1/runs/r1/end"
+IS_FRESH = Accounts._is_fresh
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +48,20 @@ def url(tmp_path):
 
 
 @pytest.fixture
-def client(url):
+def made(monkeypatch):
+    """The accounts of each app, as they are made."""
+    found, begin = [], Accounts.__init__
+
+    def begun(self, *given, **named) -> None:
+        found.append(self)
+        begin(self, *given, **named)
+
+    monkeypatch.setattr(Accounts, "__init__", begun)
+    return found
+
+
+@pytest.fixture
+def client(url, made):
     with serving(create_app(url)) as client:
         yield client
 
@@ -131,6 +146,32 @@ def test_cancelled_run_accrues_nothing_anywhere(client):
     assert found["goodput_gpu_seconds", "r1", "down"] == found["goodput_gpu_seconds", "r1", "stall"] == 0
     assert found["goodput_progress_age_seconds", "r1"] == found["goodput_hang_seconds", "r1"] == 0
     assert not any(key[0].startswith("goodput_checkpoint_age") for key in found)
+
+
+def test_end_is_seen_by_readers_while_an_account_is_computed(client, made):
+    """For the series, hangs and abandonment accounts are computed in slices, between which a run may be ended."""
+    killed(client)
+    (accounts,) = made
+    before = accounts.account("r1")
+    assert before.status != "cancelled"
+    under_way = accounts.computing("r1")
+    next(under_way)
+    end(client)
+    assert_over_everywhere(client)
+    assert series(client)["goodput_gpu_seconds", "r1", "down"] == 0
+    assert result_of(under_way).status == "cancelled", "what is computed for others goes on with the end"
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_end_is_seen_by_readers_of_a_costly_account(client, made, monkeypatch, is_large):
+    monkeypatch.setattr(Accounts, "_is_fresh", IS_FRESH)
+    killed(client)
+    (accounts,) = made
+    assert account(client)["status"] != "cancelled"
+    accounts._cached["r1"] = accounts._cached["r1"]._replace(cost_ns=60 * 10**9)
+    monkeypatch.setattr(Accounts, "is_large", lambda _: is_large)
+    end(client)
+    assert_over_everywhere(client)
 
 
 def test_end_mark_survives_repeated_pushes_and_restart(client, url):

@@ -93,6 +93,7 @@ class _Cached(NamedTuple):
     at_ns: int
     revision: int
     cost_ns: int
+    is_expired: bool = False  # no reader may be given it instead of a newer one
 
 
 async def _flushed() -> None:
@@ -165,7 +166,7 @@ class Accounts:
     def account(self, name: str, now_ns: int | None = None) -> Account:
         """The account of a run, at most `age_seconds` old while it runs, or the last one while a newer is computed."""
         cached = self._cached.get(name)
-        if cached is not None and name in self._computations:
+        if cached is not None and not cached.is_expired and name in self._computations:
             return cached.account
         return result_of(self.computing(name, now_ns))
 
@@ -272,6 +273,12 @@ class Accounts:
         """Let the account of a run that has ended stand until a report changes the run."""
         self._cached[name] = _Cached(account, account.end_ns, self.store.revisions[name], 0)
 
+    def expire(self, name: str) -> None:
+        """Let all readers from now on have an account with what is known of the run now, such as its end."""
+        self._drop_computation(name)
+        if name in self._cached:
+            self._cached[name] = self._cached[name]._replace(is_expired=True)
+
     def adopt(self, name: str, live: IncrementalAccount) -> None:
         """Continue from the account of a run that was just read from the ledger."""
         self._lives[name] = live
@@ -288,7 +295,8 @@ class Accounts:
         before, now_seconds = self._cached.get(name), time.monotonic()
         self.last_read = now_seconds
         is_over_share = now_seconds < self._readers_wait_until
-        if before is not None and self.is_large() and (is_over_share or before.cost_ns >= COSTLY_NS):
+        may_stand = self.is_large() and before is not None and not before.is_expired
+        if before is not None and may_stand and (is_over_share or before.cost_ns >= COSTLY_NS):
             return before.account
         account, cached = await in_slices(self.computing(name)), self._cached.get(name)
         if cached is not None and cached is not before:
@@ -340,6 +348,8 @@ class Accounts:
 
     def _is_fresh(self, cached: _Cached, revision: int, now_ns: int) -> bool:
         """Unchanged and recent, or so costly that recomputing it now would exceed a tenth of a core."""
+        if cached.is_expired:
+            return False
         unchanged = cached.revision == revision
         if unchanged and cached.account.status in FINAL_STATUSES:
             return True

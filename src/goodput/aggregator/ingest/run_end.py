@@ -60,8 +60,10 @@ class RunEnder:
         *,
         stale_seconds: float,
         clock_ns: Callable[[], int] = time.time_ns,
+        ended: Callable[[str], object] = lambda run: None,
     ):
-        self._store, self._ledger, self._stale_seconds = store, ledger, stale_seconds
+        """`ended(run)` is called when a run was marked, before the request is answered."""
+        self._store, self._ledger, self._stale_seconds, self._ended = store, ledger, stale_seconds, ended
         self.clock_ns = clock_ns
 
     async def end(
@@ -82,6 +84,7 @@ class RunEnder:
             await in_thread(self._ledger.end, marks, now_ns)
         for identity, mark in marks:
             self._store.end(identity, mark)
+        self._ended(run)
         ended = sum(not one.attempt.ended for one in unmarked)
         known, already = len(unmarked) - ended, len(processes) - len(unmarked)
         log.info(
@@ -100,6 +103,7 @@ class RunEnder:
         await in_thread(self._ledger.end, marks, self.clock_ns())
         for identity, mark in marks:
             self._store.end(identity, mark)
+        self._ended(run)
         log.warning("run %r is abandoned: none of its %d ranks has shown life", run, len(marks))
 
     def _is_alive(self, process: Process, now_ns: int) -> bool:
