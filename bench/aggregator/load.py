@@ -94,17 +94,22 @@ class Maker:
 
     def request(self, reporter: int, number: int) -> bytes:
         """The push of a reporter in round `number`."""
-        ranks = range(reporter * self._plan.ranks, (reporter + 1) * self._plan.ranks)
         if self._plan.kind == "text":
-            body = "".join(_text(rank, number) for rank in ranks).encode()
-        else:
-            now_ns = self._start_ns + int(((number + 1) * ROUND_SECONDS + self.offsets[reporter]) * 1e9)
-            begun = self.steps_begun(reporter, number) if number else 0
-            reports = [
-                self._rank(rank, begun, self.steps_begun(reporter, number + 1), now_ns) for rank in ranks
-            ]
-            report = self._schema.NodeReport(f"n{reporter}", now_ns, reports, version=self._plan.version)
-            body = self._schema.encode(report)
+            return self._sent("".join(_text(rank, number) for rank in self._ranks(reporter)).encode())
+        now_ns = self._start_ns + int(((number + 1) * ROUND_SECONDS + self.offsets[reporter]) * 1e9)
+        begun = self.steps_begun(reporter, number) if number else 0
+        return self.report(reporter, begun, self.steps_begun(reporter, number + 1), now_ns)
+
+    def report(self, reporter: int, done: int, now_done: int, now_ns: int) -> bytes:
+        """The push in which its ranks have done `now_done` steps at `now_ns`, and had done `done` in the one before."""
+        reports = [self._rank(rank, done, now_done, now_ns) for rank in self._ranks(reporter)]
+        report = self._schema.NodeReport(f"n{reporter}", now_ns, reports, version=self._plan.version)
+        return self._sent(self._schema.encode(report))
+
+    def _ranks(self, reporter: int) -> range:
+        return range(reporter * self._plan.ranks, (reporter + 1) * self._plan.ranks)
+
+    def _sent(self, body: bytes) -> bytes:
         return self._head + b"content-length: %d\r\n\r\n" % len(body) + body
 
     def steps_begun(self, reporter: int, number: int) -> int:
@@ -131,10 +136,12 @@ class Maker:
 
     def _steps_of(self, done: int, now_done: int, kind: int):
         """The steps and the totals of the ranks of one kind; made once, or the load would take more than the server."""
-        schema = self._schema
-        rows = [_row(schema, number, self._start_ns, kind) for number in range(done + 1, now_done + 1)]
+        rows = [self._row(number, kind) for number in range(done + 1, now_done + 1)]
         steps = {"steps": rows} if self._plan.version == 1 else {"blocks": [encode_rows(rows, len(PHASES))]}
         return steps, rows[-1].totals
+
+    def _row(self, number: int, kind: int):
+        return _row(self._schema, number, self._start_ns, kind)
 
 
 def _row(schema, number: int, start_ns: int, kind: int):
