@@ -94,11 +94,11 @@ def test_fold_of_another_table_is_taken_over_whole():
     assert engine.folds[1, 1].throughput.last_samples % 1
 
 
-def test_lent_fold_has_every_attribute():
+def test_plain_fold_has_every_attribute():
     engine = engine_of(ranks())
     fold_columns(engine, {key: rows[:, 2::3] for key, rows in rows_of(engine).items()})
     before, key = attributes(engine.folds[1, 1]), (1, 1)
-    with engine.folds.lent(key):
+    with engine.folds.as_plain_fold(key):
         lent = engine.folds[key]
         plain = Fold(engine.run.attempts[key], *engine.facts.criteria(key))
         assert type(lent) is Fold and vars(lent).keys() == vars(plain).keys()

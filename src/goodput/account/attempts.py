@@ -123,7 +123,7 @@ class Attempt:
     received_ns: int = 0  # when the aggregator last received a report of it, on the aggregator's clock
     trimmed: int = 0  # rows up to this number have been dropped
     holes: list[tuple[int, int]] = field(default_factory=list)  # (first, last) of missing row numbers
-    late: int = 0  # rows and groups that arrived out of order, after which the run must be folded anew
+    late_count: int = 0  # rows and groups that arrived out of order, after which the run must be folded anew
     top_number: int = 0
     # Known of all rows and events, also of those that are not kept.
     first_number: int = 0
@@ -149,7 +149,7 @@ class Attempt:
                 self.rows[row.number] = row
                 if row.number <= self.trimmed:
                     self._fill(row.number)
-                self.late += row.number < self.top_number
+                self.late_count += row.number < self.top_number
                 self.top_number = max(row.number, self.top_number)
                 if self.first_step is None or row.number < self.first_number:
                     self.first_number, self.first_step = row.number, row.step - row.number + 1

@@ -28,7 +28,7 @@ class Groups:
         self.members: dict[tuple[int, str], list[Key]] = {}
         self._group: dict[Key, tuple[int, str]] = {}
         self.settled: dict[tuple[int, str], int] = {}  # by group, the last compared step
-        self.late = False  # a step came after others of its group were compared
+        self.has_late = False  # a step came after others of its group were compared
         self.pipelines: dict[int, Pipeline] = {}  # by attempt number
         self.stage_caused_ns: dict[int, int] = {}
         self._waiting: dict[tuple, list[tuple]] = {}
@@ -47,7 +47,7 @@ class Groups:
                 name = "" if number in self.pipelines else attempt.group_name()
                 group = self._group[key] = names.setdefault((number, name), (number, name))
                 self.members.setdefault(group, []).append(key)
-                self.late |= not steps and group in self.settled and first <= self.settled[group]
+                self.has_late |= not steps and group in self.settled and first <= self.settled[group]
 
     def _attempts(self) -> Iterable[tuple[Key, Attempt, int]]:
         """All attempts, and how many steps of each were folded."""
@@ -62,7 +62,7 @@ class Groups:
         before = self.pipelines
         found = {number: pipeline_of(own) for number, own in attempts.items()}
         self.pipelines = {number: one for number, one in found.items() if one is not None}
-        self.late |= any(self.pipelines.get(number) != before.get(number) for number in self._taken())
+        self.has_late |= any(self.pipelines.get(number) != before.get(number) for number in self._taken())
 
     def _taken(self) -> set[int]:
         """Attempt numbers of which steps were taken."""
@@ -82,7 +82,7 @@ class Groups:
             self.settled[group] = max(step, self.settled.get(group, -1))
             return
         # A rank that repeats its own steps is not late: folding it anew would change nothing.
-        self.late |= not first and self.folds[key].top_step <= step <= self.settled.get(group, -1)
+        self.has_late |= not first and self.folds[key].top_step <= step <= self.settled.get(group, -1)
         self._wait(group, step, count, key, compared)
         if not first:
             self._note_passed(key, step)

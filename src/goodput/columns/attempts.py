@@ -70,7 +70,7 @@ class ColumnAttempt(Attempt):
                 return values
             numbers = values[NUMBER]
             early = int((numbers < self.top_number).sum())
-            self.late += early
+            self.late_count += early
             for number in numbers[:early].tolist():
                 self._fill(number)
             self.parts = [_merged([*self._arrays(), values])]

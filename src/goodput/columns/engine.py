@@ -68,7 +68,7 @@ class ColumnEngine(Engine):
 
     def following(self, facts: Facts) -> Slices[bool]:
         """As `follow`, in slices. Where it is not finished the folds may have followed, which is right too."""
-        if self.groups.late:
+        if self.groups.has_late:
             return False
         facts, known, new = in_columns(self.run, facts), [], []
         for key in facts.bounds:
@@ -83,7 +83,7 @@ class ColumnEngine(Engine):
         if self._may_regroup(facts.attempts):
             self.groups.find_members()
         yield
-        return not self.groups.late
+        return not self.groups.has_late
 
     def _may_regroup(self, attempts: RunColumns | None) -> bool:
         """Whether an attempt may have come into a group since the last time, or be late for one that has begun."""

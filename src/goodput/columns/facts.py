@@ -97,7 +97,7 @@ def gathering(
     is_stale = moments.is_stale(now_ns, stale_seconds)
     is_ordinary = run.end_ns is None and run.only_ranks is None and not all(moments.workers)
     if not is_ordinary or any(moments.end_marks) or is_stale[moments.is_open].all():
-        # It is over or nearly so, or its ranks are no ranks.
+        # Ended or ending, all silent, asked for some of its ranks, or without trainers: a case for the general code.
         facts = yield from account_facts.gathering(run, now_ns, threshold_ns, stale_seconds, known_only=True)
         yield
         return in_columns(run, facts, attempts)

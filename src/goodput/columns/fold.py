@@ -1,10 +1,10 @@
 """Steps as NumPy columns folded into the same sums as `Fold.row` has for them, to the nanosecond.
 
 Nearly all rows are ordinary: their phases fill the time since the row before, and no rule changes what it is charged to,
-whether they stand for one step or, thinned, for several. Those are added up for all attempts at once, in int64. The few others (an attempt's first step, stalls, long
-planned phases, rows that contradict each other, steps that are lost or cross a bound) are folded one by one, each at
-its place between the others. With the comparison of ranks a step costs 1.3 us where an attempt has hundreds at once, and
-4 us where it has ten.
+whether they stand for one step or, thinned, for several. Those are added up for all attempts at once, in int64. The few
+others (an attempt's first step, stalls, long planned phases, rows that contradict each other, steps that are lost) are
+folded one by one, each at its place between the others. With the comparison of ranks a step costs 1.3 us where an
+attempt has hundreds at once, and 4 us where it has ten.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from goodput.wire.step_blocks import DEVICE, END, NUMBER, SAMPLES, STEP, TOTALS
 ROWS_AT_ONCE, ATTEMPTS_AT_ONCE = 4096, 384
 # Attempts of which rows are folded one by one, between two turns.
 SINGLES_AT_ONCE = 64
-# Where an attempt has so many pieces it is cheaper to fold them outside of the table.
-LENT_PIECES = 6
+# Where an attempt has so many pieces it is cheaper to fold them as a plain Fold.
+PLAIN_PIECES = 6
 # A row with more samples, or of more time, is folded alone, so that no sum of ROWS_AT_ONCE rows can leave int64.
 _SAMPLES_MAX, _SPENT_NS_MAX = 1 << 40, 1 << 50
 # Kinds of rows, see _Steps.kinds.
@@ -301,7 +301,7 @@ def _folding_alike(engine, to_state: tuple[int, ...], batch: Batch, at: np.ndarr
         if done % SINGLES_AT_ONCE == 0:
             yield
         own = range(int(low[place]), int(high[place]))
-        with table.lent(keys[place]) if len(own) >= LENT_PIECES else nullcontext():
+        with table.as_plain_fold(keys[place]) if len(own) >= PLAIN_PIECES else nullcontext():
             for piece in own:
                 if pieces.kinds[piece] in (OTHER, CROSSING):
                     engine.row(keys[place], row_of(pieces.last_rows[:, piece].tolist()))
@@ -318,7 +318,7 @@ def _folding_alike(engine, to_state: tuple[int, ...], batch: Batch, at: np.ndarr
 
 
 class _Pieces:
-    """Stretches of ordinary rows, of those beyond the bound, each with its sums, and single other rows, in their order.
+    """Rows of attempts in pieces, in the order of the rows: consecutive rows of one kind with their sums, and each other row alone.
 
     `firsts` has the first piece of each attempt and, last, the number of pieces.
     """

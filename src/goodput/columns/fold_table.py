@@ -82,7 +82,8 @@ class CriteriaColumns(NamedTuple):
 
 
 class FoldTable(MutableMapping[Key, "RowFold"]):
-    """The folds by key, each made when it is asked for. The arrays are by row, those of `kept`, `totals` and the like as (rows, columns).
+    """The folds by key, each made when it is asked for. The arrays are by row, those of `kept`, `totals` and the like as
+    (rows, columns).
 
     Rows from `used` on are free. Of a fold without a first step `first_length` is UNKNOWN, and so is `usual` of one that
     does not know it.
@@ -144,7 +145,7 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
         self.planned, self.row_type, self.used = planned, row_type or RowFold, 0
         self.places: dict[Key, int] = {}  # the row of each key; copies share it until one has another key
         self._is_shared = False
-        self._lent: dict[Key, Any] = {}
+        self._plain: dict[Key, Any] = {}
         for name in _ARRAYS:
             wide = {
                 **dict.fromkeys((*BY_STATE, "first_inside"), (len(STATES),)),
@@ -262,7 +263,7 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
         return True
 
     def __getitem__(self, key: Key) -> RowFold:
-        return self._lent[key] if key in self._lent else self.row_type(self, self.places[key])
+        return self._plain[key] if key in self._plain else self.row_type(self, self.places[key])
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self.places)
@@ -283,19 +284,19 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
             setattr(own, name, getattr(fold, name))
 
     @contextmanager
-    def lent(self, key: Key) -> Iterator[None]:
-        """Meanwhile the fold is an object of its own, in which a step takes a third of the time."""
+    def as_plain_fold(self, key: Key) -> Iterator[None]:
+        """Within the context the fold is a plain Fold, in which a step takes a third of the time; then it is written back."""
         row = self[key]
         if type(row) is not RowFold:
             yield
             return
-        plain = self._lent[key] = Fold.__new__(Fold)
+        plain = self._plain[key] = Fold.__new__(Fold)
         for name in ("planned", *_ATTRIBUTES):
             setattr(plain, name, getattr(row, name))
         try:
             yield
         finally:
-            del self._lent[key]
+            del self._plain[key]
             self[key] = plain
 
     def widen(self, width: int) -> None:
@@ -325,7 +326,7 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
             setattr(other, name, None if values is None else values.copy())
         other.attributes = {at: dict(own) for at, own in self.attributes.items()}
         other.odd_peaks = {at: peak.copy() for at, peak in self.odd_peaks.items()}
-        other.places, other._lent = self.places, {}
+        other.places, other._plain = self.places, {}
         self._is_shared = other._is_shared = True
         return other
 

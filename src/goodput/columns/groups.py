@@ -162,7 +162,7 @@ class ColumnGroups(Groups):
             for low, high, top in zip(firsts, begins[1:], tops, strict=True):
                 step = steps[low:high]
                 tops_now = np.maximum.accumulate(np.maximum(step, top))
-                self.late |= bool((early[low:high] & (step == tops_now)).any())
+                self.has_late |= bool((early[low:high] & (step == tops_now)).any())
         last = np.maximum.reduceat(np.where(chosen, np.arange(len(steps)), -1), firsts)
         for place in np.flatnonzero(alone & (last >= 0)).tolist():
             own = slice(begins[place], begins[place + 1])
@@ -237,7 +237,7 @@ class ColumnGroups(Groups):
         self._single.append((key, step, count, *compared))
 
     def _sweep_if_due(self) -> None:
-        """Not yet: an attempt's steps before this one may not have been added."""
+        """Nothing: steps are added in bulk, those before this one perhaps not yet, and `sweeping` follows."""
 
     def _held_in(self, place: int, low: int, high: int) -> set[tuple[int, int]]:
         """(step, count) of the first steps from `low` to `high` that a group's folds hold back."""

@@ -24,7 +24,7 @@ READ_AT_A_TIME = 2048
 
 
 class RunColumns:
-    """The attempts that a run has when it is made, and what follows from which there are."""
+    """The attempts that a run has when it is made, and what only depends on which they are."""
 
     def __init__(self, run: Run, only: Mapping[Key, object] | None = None):
         """Those of `only` if it is given."""

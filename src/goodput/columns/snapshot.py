@@ -72,7 +72,7 @@ GROUPS: dict[str, Any] = {
 LENGTHS: dict[str, Any] = {"count": int, "_least_ns": int, "_bins": dict[int, list[int]]}
 FOLD_DERIVED = {"attempt", "planned"}
 GROUPS_DERIVED = {
-    *("folds", "members", "_group", "late", "_waiting", "_groups", "_place", "_keys", "_rank"),
+    *("folds", "members", "_group", "has_late", "_waiting", "_groups", "_place", "_keys", "_rank"),
     *("_row", "_rank_of", "_group_of", "_row_of_members", "_sizes", "_swept"),
     *("_several", "_passed_at"),  # put with `_single`, and as `_passed`
 }

@@ -245,4 +245,4 @@ def test_late_stage_makes_compared_steps_late():
     groups.settled[1, "stage0"] = 3
     groups.folds = engine.folds
     groups.find_members()
-    assert groups.late and groups.pipelines[1].stages == 2
+    assert groups.has_late and groups.pipelines[1].stages == 2

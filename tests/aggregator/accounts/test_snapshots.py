@@ -253,7 +253,7 @@ def test_damaged_state_is_logged_and_all_rows_are_read(ledger, url, caplog):
 @pytest.mark.parametrize("backend", ["sqlite"])
 def test_states_are_written_when_due(ledger, url, monkeypatch):
     monkeypatch.setattr(snapshots, "STEPS_MAX", 10)
-    monkeypatch.setattr(snapshots, "SHARE", 0)
+    monkeypatch.setattr(snapshots, "WAIT_TIMES", 0)
 
     async def story():
         one, processes = Aggregator(ledger), ranks(2, 40)
@@ -272,7 +272,7 @@ def test_states_are_written_when_due(ledger, url, monkeypatch):
 @pytest.mark.parametrize("backend", ["sqlite"])
 def test_interim_states_replace_each_other(ledger, url, monkeypatch):
     monkeypatch.setattr(snapshots, "STEPS_MAX", 20)
-    monkeypatch.setattr(snapshots, "SHARE", 0)
+    monkeypatch.setattr(snapshots, "WAIT_TIMES", 0)
 
     async def story():
         one, processes = Aggregator(ledger), ranks(2, 50)

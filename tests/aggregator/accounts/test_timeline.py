@@ -23,7 +23,7 @@ from goodput.aggregator.accounts import result_cache, timed_columns, timeline
 from goodput.aggregator.accounts.history import History
 from goodput.aggregator.accounts.past import Past
 from goodput.aggregator.accounts.run_summaries import RunPage
-from goodput.aggregator.accounts.timeline import Grid, Sheet, Timeline, merged
+from goodput.aggregator.accounts.timeline import BucketSums, Grid, Timeline, merged
 from goodput.aggregator.api.app import create_app
 from goodput.columns.attempts import rows_of
 
@@ -53,19 +53,19 @@ def assert_closes(found) -> None:
 def test_laid_spans_fill_their_buckets_exactly(seed):
     rng = random.Random(seed)
     grid = Grid(1000, 1000 + rng.randrange(1, 5000), rng.randrange(1, 50))
-    sheet, laid = Sheet(grid), [0] * grid.points
+    sums, laid = BucketSums(grid), [0] * grid.points
     whole = [0] * len(STATES)
     for _ in range(30):
         a, b = sorted(rng.randrange(grid.edges[0], grid.edges[-1] + 1) for _ in range(2))
         states = [0] * len(STATES)
         for _ in range(b - a):
             states[rng.randrange(3)] += 1
-        sheet.lay(states, a, b, 2)
+        sums.add_span(states, a, b, 2)
         whole = [x + 2 * y for x, y in zip(whole, states, strict=True)]
         for i, (low, high) in enumerate(pairwise(grid.edges)):
             laid[i] += 2 * max(0, min(b, high) - max(a, low))
-    assert [sum(cell) for cell in sheet.cells] == laid
-    assert [sum(values) for values in zip(*sheet.cells, strict=True)] == whole
+    assert [sum(cell) for cell in sums.cells] == laid
+    assert [sum(values) for values in zip(*sums.cells, strict=True)] == whole
 
 
 def test_grid_has_equal_parts_of_whole_nanoseconds():

@@ -48,7 +48,7 @@ log = logging.getLogger("goodput.node")
 
 WAIT_SECONDS_MIN = 0.1
 # Poll again when a quarter of the step ring will have been written.
-RING_SHARE = 4
+RING_DIVISOR = 4
 ENTRIES_PER_PAGE_MAX = 16
 DRAFTS_MAX = 256
 LOGGED_MAX = 4096
@@ -339,7 +339,7 @@ class Ranks:
     def _next_wait(self, now_ns: int) -> float:
         elapsed_seconds, self._polled_ns = (now_ns - self._polled_ns) / 1e9, now_ns
         steps = max((rank.new_steps for rank in self._ranks.values() if not rank.retired), default=0)
-        safe_seconds = elapsed_seconds * page.STEP_RING / RING_SHARE / steps if steps else math.inf
+        safe_seconds = elapsed_seconds * page.STEP_RING / RING_DIVISOR / steps if steps else math.inf
         return min(self._settings.interval_seconds, max(WAIT_SECONDS_MIN, safe_seconds))
 
     def _is_done(self, rank: Rank, now_ns: int, settled: Callable[[RankKey], bool]) -> bool:

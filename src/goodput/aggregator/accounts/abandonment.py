@@ -1,7 +1,7 @@
 """Ends runs without a report for a day: their status becomes `abandoned`, and no more time is counted.
 
 A run whose end is never declared would be down, or unobserved, for good. The mark is in the ledger and in exported run logs,
-so that every account of the run agrees; the next sign of life of any of its processes undoes it.
+so that every account of the run agrees; the next report of a live process undoes it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REPORTED_SECONDS = 900.0
 
 
 class Abandonment:
-    """Marks the runs of `accounts` that have shown no life for `seconds`."""
+    """Marks the runs of `accounts` none of whose processes was alive for `seconds`."""
 
     def __init__(self, accounts: Accounts, ender: RunEnder, seconds: float = ABANDONED_SECONDS):
         self._accounts, self._ender, self._limit_ns = accounts, ender, int(seconds * 1e9)
@@ -51,7 +51,7 @@ class Abandonment:
             with suppress(KeyError, NeedsHistory):  # It was deleted meanwhile, or has to be read first.
                 if await self._is_due(name, now_ns):
                     await self._ender.abandon(
-                        name, last_life_ns(self._accounts.store.runs[name]) + self._limit_ns
+                        name, last_alive_ns(self._accounts.store.runs[name]) + self._limit_ns
                     )
                     marked.append(name)
         return marked
@@ -60,13 +60,13 @@ class Abandonment:
         store = self._accounts.store
         if now_ns - store.reported_ns[name] < min(REPORTED_SECONDS * 1e9, self._limit_ns):
             return False
-        if now_ns - last_life_ns(store.runs[name]) < self._limit_ns:
+        if now_ns - last_alive_ns(store.runs[name]) < self._limit_ns:
             return False
         # Of a run that is over its last account, which stands.
         account = self._accounts.account_over(name) or await in_slices(self._accounts.computing(name))
         return account.status in ("down", "unobserved")
 
 
-def last_life_ns(run: Run) -> int:
+def last_alive_ns(run: Run) -> int:
     """The last moment at which a process of the run is known to have been alive, on its host's clock."""
     return max(attempt.known_end_ns() or attempt.beat_ns() for attempt in run.attempts.values())

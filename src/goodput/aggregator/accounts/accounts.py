@@ -52,8 +52,8 @@ log = logging.getLogger("goodput.aggregator")
 class LiveRank(Struct):
     """What a rank was doing when its node agent last read its page.
 
-    `gpu_activity` is the share of time in which a kernel ran, `gpu_watts` the power of its GPUs; null where they are not measured
-    them.
+    `gpu_activity` is the share of time in which a kernel ran, `gpu_watts` the power of its GPUs; null where they are
+    not measured.
     """
 
     rank: int

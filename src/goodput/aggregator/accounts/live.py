@@ -127,8 +127,8 @@ class IncrementalAccount:
             engine = yield from self._folded(engine, facts, rows)
         else:
             engine = None
-        # Late steps of a rank that was given up on are only noticed when they are folded (`groups.late`).
-        if engine is None or engine.groups.late:
+        # Late steps of a rank that was given up on are only noticed when they are folded (`groups.has_late`).
+        if engine is None or engine.groups.has_late:
             if self.last is not None and self._behind(self.last, facts, now_ns):
                 return self.last
             if self._trimmed():
@@ -212,7 +212,7 @@ class IncrementalAccount:
 
     def copy(self) -> tuple[ColumnEngine, StepLengths, int] | None:
         """The folded part and its number of late rows, None while there is none that is right."""
-        if self._is_computing or self._engine is None or self._engine.groups.late:
+        if self._is_computing or self._engine is None or self._engine.groups.has_late:
             return None
         if self._late != self._rows_late():
             return None
@@ -224,7 +224,7 @@ class IncrementalAccount:
         return attempt
 
     def _rows_late(self) -> int:
-        return sum(attempt.late for attempt in self.run.attempts.values())
+        return sum(attempt.late_count for attempt in self.run.attempts.values())
 
     def _facts(self, now_ns: int) -> Slices[tuple[ColumnFacts, NewRows]]:
         """The facts, and of each attempt the rows that are not folded yet and that the facts know of."""

@@ -99,7 +99,7 @@ def account_of(ledger: Ledger, past: Past, window: Window, check: Check = never)
     for engine, is_last in _begun_windows(ledger, past, facts, check):
         for parts in together(readers(engine, ledger), check):
             fold_columns(engine, parts)
-        if is_last or not engine.groups.late:
+        if is_last or not engine.groups.has_late:
             return engine.finish()
     raise AssertionError
 
@@ -156,10 +156,10 @@ def readers(
     only: Mapping[Key, int] | None = None,
     page_rows: int = 0,
 ) -> list[Reader]:
-    """Of the attempts that have rows in their bounds, in the order of their starts; by default of all of these rows.
+    """A reader for each attempt that has rows within its bound, in the order of their starts; by default of all those rows.
 
-    With `only` of these attempts, up to about these times; `goes_on` where other rows of them are folded afterwards. `page_rows` are read of an
-    attempt at a time, by default as many as fit.
+    With `only` those of these attempts, up to about these times; `goes_on` where other rows of them are folded
+    afterwards. `page_rows` are read of an attempt at a time, by default as many as fit.
     """
     processes = _processes(ledger, engine.run)
     chosen: list[tuple[StoredProcess, Fold]] = []
@@ -336,9 +336,9 @@ def folded(
         for parts in together(found, check):
             add_lengths(lengths, list(parts.values()), [engine.folds[key].number for key in parts])
             fold_columns(engine, parts)
-            if engine.groups.late and not is_whole:
+            if engine.groups.has_late and not is_whole:
                 break
-        if is_whole or not engine.groups.late:
+        if is_whole or not engine.groups.has_late:
             _check_trimmed(ledger, engine, beyond)
             return engine, lengths, {key: joined(parts) for key, parts in beyond.items() if parts}
     raise AssertionError

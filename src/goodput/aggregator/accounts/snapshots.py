@@ -1,9 +1,9 @@
 """Writes the state of each run's fold to the ledger from time to time, so that a fold begins there and not at the start.
 
 A run is written once ROWS_MAX rows were folded since the last time, though at least STEPS_LEAST of each of its ranks, or
-STEPS_MAX of each, and so seldom that it takes a fiftieth of a core at most. Where another aggregator may have to take it over within seconds it is written every
-INTERIM_SECONDS too; of such states the ledger keeps the last. The event loop is held up for a copy of the folds, some 20 us
-a rank.
+STEPS_MAX of each, and so seldom that it takes a fiftieth of a core at most. Where another aggregator may have to take it
+over within seconds it is written every INTERIM_SECONDS too; of such states the ledger keeps the last. The event loop is
+held up for a copy of the folds, some 20 us a rank.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("goodput.aggregator")
 EVERY_SECONDS = 5.0
 STEPS_LEAST, STEPS_MAX, ROWS_MAX = 128, 1024, 1 << 18
 INTERIM_SECONDS = 60.0
-SHARE = 50  # waits for so many times as long as a state took
+WAIT_TIMES = 50  # waits for so many times as long as a state took
 INT64_MAX = (1 << 63) - 1
 
 
@@ -69,7 +69,7 @@ class Snapshots:
             except Exception:
                 log.exception("run %r: writing the state of its account failed", run)
             self._written[run] = time.monotonic(), rows
-            self._not_before[run] = time.monotonic() + SHARE * (time.monotonic() - began)
+            self._not_before[run] = time.monotonic() + WAIT_TIMES * (time.monotonic() - began)
 
     def _is_interim_due(self, run: str, live: IncrementalAccount) -> bool:
         if self._interim_seconds is None:

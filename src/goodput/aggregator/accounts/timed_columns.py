@@ -11,7 +11,7 @@ import numpy as np
 from goodput.account.fold import COMMUNICATION, PRODUCTIVE, UNATTRIBUTED
 from goodput.account.rank_groups import Key
 from goodput.account.states import INDEX
-from goodput.aggregator.accounts.timed_fold import Grid, Sheet, TimedFold
+from goodput.aggregator.accounts.timed_fold import BucketSums, Grid, TimedFold
 from goodput.columns.groups import ColumnGroups, Compared, Entries, Times
 
 _STRAGGLER, _BUBBLE = INDEX["straggler"], INDEX["bubble"]
@@ -93,7 +93,7 @@ def _move_waiting(
         for at in np.flatnonzero((ns > 0) & long).tolist():
             fold, until = folds[int(of[at])], int(end[at])
             span = until - int(length[at]), until
-            fold.sheet.move(COMMUNICATION, state, int(ns[at]), *span, fold.devices)
+            fold.sums.move(COMMUNICATION, state, int(ns[at]), *span, fold.devices)
 
 
 def _ends(laid: Sequence[np.ndarray], rank: np.ndarray, step: np.ndarray) -> np.ndarray:
@@ -119,9 +119,9 @@ def lay_many(
     begin: np.ndarray,
     end: np.ndarray,
 ) -> None:
-    """Sheet.lay for many spans, each of the fold with the place `of`, and their compute; `states` are ns by state."""
+    """BucketSums.add_span for many spans, each of the fold with the place `of`, and their compute; `states` are ns by state."""
     names = sorted(states)
-    groups, group = _sheets(folds)
+    groups, group = _all_sums(folds)
     points = groups[0][0].grid.points
     cells = np.zeros((len(groups), points, len(names)), np.int64)
     compute = np.zeros((len(folds), points), np.int64)
@@ -135,9 +135,9 @@ def lay_many(
         np.add.at(cells, (group[of[rows]], buckets), part.T)
         if PRODUCTIVE in states:
             np.add.at(compute, (of[rows], buckets), _part(states[PRODUCTIVE][rows], ns, whole[rows]))
-    for (sheet, devices), own in zip(groups, cells, strict=True):
+    for (sums, devices), own in zip(groups, cells, strict=True):
         for bucket, at in np.argwhere(own).tolist():
-            sheet.cells[bucket][names[at]] += int(own[bucket, at]) * devices
+            sums.cells[bucket][names[at]] += int(own[bucket, at]) * devices
     for fold, own in zip(folds, compute, strict=True):
         if fold.compute is not None:
             fold.compute = array("q", map(add, fold.compute, own.tolist()))
@@ -146,10 +146,10 @@ def lay_many(
 def _move_many(
     folds: Sequence[TimedFold], of: np.ndarray, state: int, ns: np.ndarray, begin: np.ndarray, end: np.ndarray
 ) -> None:
-    """Sheet.move from `communication` for many spans."""
+    """BucketSums.move from `communication` for many spans."""
     if not len(ns):
         return
-    groups, group = _sheets(folds)
+    groups, group = _all_sums(folds)
     cells = np.zeros((len(groups), groups[0][0].grid.points), np.int64)
     done, passed = np.zeros_like(ns), np.zeros_like(ns)
     for rows, buckets, overlap in _overlaps(groups[0][0].grid, begin, end):
@@ -157,11 +157,11 @@ def _move_many(
         now = _part(ns[rows], passed[rows], (end - begin)[rows]) - done[rows]
         done[rows] += now
         np.add.at(cells, (group[of[rows]], buckets), now)
-    for (sheet, devices), own in zip(groups, cells, strict=True):
+    for (sums, devices), own in zip(groups, cells, strict=True):
         for bucket in np.flatnonzero(own).tolist():
             moved = int(own[bucket]) * devices
-            sheet.cells[bucket][COMMUNICATION] -= moved
-            sheet.cells[bucket][state] += moved
+            sums.cells[bucket][COMMUNICATION] -= moved
+            sums.cells[bucket][state] += moved
 
 
 def _add_own(folds: Sequence[TimedFold], times: Times, own: np.ndarray, begin: np.ndarray) -> None:
@@ -178,12 +178,12 @@ def _add_own(folds: Sequence[TimedFold], times: Times, own: np.ndarray, begin: n
             fold.own.steps[column] += float(steps[at, column])
 
 
-def _sheets(folds: Sequence[TimedFold]) -> tuple[list[tuple[Sheet, int]], np.ndarray]:
-    """The different sheets and numbers of devices of folds, and which of them each fold has."""
+def _all_sums(folds: Sequence[TimedFold]) -> tuple[list[tuple[BucketSums, int]], np.ndarray]:
+    """The different sums and numbers of devices of folds, and which of them each fold has."""
     places: dict[tuple[int, int], int] = {}
-    found = [places.setdefault((id(fold.sheet), fold.devices), len(places)) for fold in folds]
+    found = [places.setdefault((id(fold.sums), fold.devices), len(places)) for fold in folds]
     of = dict(zip(found, folds, strict=True))
-    return [(of[place].sheet, of[place].devices) for place in range(len(places))], np.array(found)
+    return [(of[place].sums, of[place].devices) for place in range(len(places))], np.array(found)
 
 
 def _overlaps(

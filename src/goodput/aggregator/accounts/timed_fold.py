@@ -35,14 +35,14 @@ class Grid:
             from_ns, i = until, i + 1
 
 
-class Sheet:
+class BucketSums:
     """GPU-ns by bucket and state."""
 
     def __init__(self, grid: Grid):
         self.grid = grid
         self.cells = [vector() for _ in range(grid.points)]
 
-    def lay(self, states: list[int], from_ns: int, to_ns: int, devices: int) -> None:
+    def add_span(self, states: list[int], from_ns: int, to_ns: int, devices: int) -> None:
         """Spread states that fill a span over its buckets in proportion; each bucket gets exactly its overlap."""
         left, length = states, to_ns - from_ns
         for bucket, ns in self.grid.parts(from_ns, to_ns):
@@ -80,7 +80,7 @@ class Own:
 class TimedFold(RowFold):
     """A fold that also records when each state occurred."""
 
-    sheet: Sheet
+    sums: BucketSums
     columns: Grid
     own: Own
     stalls: list[Span]
@@ -117,9 +117,9 @@ class TimedFold(RowFold):
         span = self._within(began, end_ns)
         if span[0] >= span[1]:
             return
-        self.sheet.lay(grown, *span, self.devices)
+        self.sums.add_span(grown, *span, self.devices)
         if self.compute is not None and grown[PRODUCTIVE]:
-            for bucket, ns in self.sheet.grid.parts(*span):
+            for bucket, ns in self.sums.grid.parts(*span):
                 self.compute[bucket] += grown[PRODUCTIVE] * ns // (span[1] - span[0])
         if grown[STALL] and len(self.stalls) < STALL_SPANS_MAX:
             self.stalls.append(span)

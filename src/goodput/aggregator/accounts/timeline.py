@@ -35,7 +35,7 @@ from goodput.aggregator.accounts.past import (
     together,
 )
 from goodput.aggregator.accounts.timed_columns import TimedGroups
-from goodput.aggregator.accounts.timed_fold import Grid, Own, Sheet, Span, TimedFold
+from goodput.aggregator.accounts.timed_fold import BucketSums, Grid, Own, Span, TimedFold
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.aggregator.ledger.stored_process import StoredProcess
 from goodput.columns.engine import ColumnEngine
@@ -182,7 +182,7 @@ def sums_of(
     columns = Grid(facts.start_ns, facts.end_ns, -(-grid.points // per_column))
     stalls: list[Span] = []
     own = {rank: Own.empty(columns.points) for rank in ranks}
-    sheets = [Sheet(grid), Sheet(grid)]  # of the ranks alone and spread
+    sums = [BucketSums(grid), BucketSums(grid)]  # of the ranks alone and spread
     devices = _devices(past, facts)
     chosen = {key: attempt for key, attempt in past.run.attempts.items() if key[0] in ranks}
     engine = ColumnEngine(
@@ -190,7 +190,7 @@ def sums_of(
     )
     folds = cast("dict[Key, TimedFold]", engine.folds)
     for (rank, _), fold in folds.items():
-        fold.sheet, fold.devices = sheets[rank in spread], devices[rank]
+        fold.sums, fold.devices = sums[rank in spread], devices[rank]
         fold.columns, fold.own, fold.stalls = columns, own[rank], stalls
         if fold.attempt.hardware.get("compute_ns") and fold.attempt.hardware.get("idle_ns"):
             fold.compute = array("q", bytes(8 * grid.points))
@@ -207,9 +207,9 @@ def sums_of(
             for start, end, state, _ in gaps(facts, rank):
                 states = vector()
                 states[state] = end - start
-                sheets[rank in spread].lay(states, start, end, devices.get(rank, devices[None]) * count)
+                sums[rank in spread].add_span(states, start, end, devices.get(rank, devices[None]) * count)
     gpu_ns = _allocated(facts, grid, devices)
-    cells = list(map(_closed, sheets[0].cells, sheets[1].cells, gpu_ns))
+    cells = list(map(_closed, sums[0].cells, sums[1].cells, gpu_ns))
     of, unseen = len(facts.expected), len(facts.expected) - len(seen)
     whole = all_rows and len(ranks) == len(seen)
     sampled = None if whole else Sampled(len(ranks) + unseen, of, all_rows)
@@ -257,7 +257,7 @@ def _launch(fold: TimedFold) -> None:
         return
     covered = fold.attempt.hardware["compute_ns"]
     idle, most = min(fold.attempt.hardware["idle_ns"], covered), max(covered, fold.compute_ns)
-    for cell, ns in zip(fold.sheet.cells, fold.compute, strict=True):
+    for cell, ns in zip(fold.sums.cells, fold.compute, strict=True):
         moved = ns * idle // most * fold.devices
         cell[PRODUCTIVE] -= moved
         cell[_LAUNCH] += moved

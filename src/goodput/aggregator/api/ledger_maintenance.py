@@ -34,7 +34,7 @@ log = logging.getLogger("goodput.aggregator")
 DELETIONS_EVERY_SECONDS, COMPACT_EVERY_SECONDS = 10.0, 60.0
 SEARCH_EVERY_SECONDS = 86_400.0
 CLOSED_SECONDS = 120.0
-SHARE = 9  # waits for so many times as long as a step took
+WAIT_TIMES = 9  # waits for so many times as long as a step took
 
 
 class LedgerMaintenance:
@@ -115,7 +115,7 @@ class LedgerMaintenance:
         began = time.perf_counter()
         while await in_thread(next, work, False) is None:
             self._count_compaction()
-            await asyncio.sleep(SHARE * (time.perf_counter() - began))
+            await asyncio.sleep(WAIT_TIMES * (time.perf_counter() - began))
             began = time.perf_counter()
 
     def _count_compaction(self) -> None:

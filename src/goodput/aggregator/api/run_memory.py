@@ -45,7 +45,7 @@ READ_AT_ONCE = 2
 # What a rank process takes when its run is read.
 PROCESS_BYTES = 32 << 10
 # Of a full bound so much is freed at once: looking for the oldest takes a look at all.
-FREED_SHARE = 16
+FREED_DIVISOR = 16
 
 
 class RunMemory:
@@ -95,7 +95,7 @@ class RunMemory:
     def make_room(self, token: str = "") -> int:
         """Take the oldest runs that are not in use out of memory; returns how many."""
         old = self._oldest(token)
-        some = old[: max(len(old) // FREED_SHARE, bounds.RUNS_MAX // FREED_SHARE, 1)]
+        some = old[: max(len(old) // FREED_DIVISOR, bounds.RUNS_MAX // FREED_DIVISOR, 1)]
         self._store_away(some, "full")
         if some:
             log.warning(
@@ -109,7 +109,7 @@ class RunMemory:
         """Take the oldest runs that are not in use out of memory until it is enough; returns how many."""
         left = 0
         while not is_enough() and (old := self._oldest()):
-            some = old[: -(-len(old) // FREED_SHARE)]
+            some = old[: -(-len(old) // FREED_DIVISOR)]
             self._store_away(some, "memory")
             left += len(some)
             await asyncio.sleep(0)

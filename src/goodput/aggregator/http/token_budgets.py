@@ -21,15 +21,18 @@ from goodput.aggregator.http.limits import BODIES_BYTES_MAX
 
 # What a token that was idle may take at once, in seconds of its rate.
 BURST_SECONDS = 10.0
-# Of BODIES_BYTES_MAX.
-HELD_SHARE = 4
+# One token may hold BODIES_BYTES_MAX divided by this.
+HELD_DIVISOR = 4
 RETRY_SECONDS_MAX = 60
 BUDGETS_MAX, NAMES_MAX = 10_000, 256
 OTHER = "other"
 
 
 class TokenLimits(NamedTuple):
-    """The bounds of each token that is limited to some runs; 0 is no bound. An agent with 8 ranks pushes 2 KiB a second, and takes 0.0005 s."""
+    """The bounds of each token that is limited to some runs; 0 is no bound.
+
+    An agent with 8 ranks pushes 2 KiB a second, and takes 0.0005 s.
+    """
 
     bytes_per_second: float = 4 << 20
     cpu_share: float = 0.25
@@ -136,7 +139,7 @@ class Push:
         """Count `count` more bytes of the body. Raises Refusal."""
         if self._budget is None:
             return
-        if self._budget.held_bytes + count > BODIES_BYTES_MAX // HELD_SHARE:
+        if self._budget.held_bytes + count > BODIES_BYTES_MAX // HELD_DIVISOR:
             raise self._budgets.refusal(self._access, "held", 1)
         self._read += count
         self._budget.held_bytes += count

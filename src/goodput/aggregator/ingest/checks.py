@@ -27,7 +27,7 @@ BODY_BYTES_AT_ONCE = 256 << 10
 # The bytes of their bodies are bounded before (http/limits.py), and so is their number.
 LARGE_WAITING_MAX = 4096
 # Merging takes up to so many times the bytes of the rows as columns, and so many bytes for each rank beside.
-MERGED_SHARE, RANK_BYTES = 5, 8 << 10
+MERGED_TIMES, RANK_BYTES = 5, 8 << 10
 
 
 class Checked(NamedTuple):
@@ -118,10 +118,10 @@ def rejection(identity: schema.Identity, reason: str, text: str) -> schema.Rejec
 def merged_bytes(report: AnyReport) -> int:
     """How much memory merging a report may take. A few bytes can claim many steps, which are refused later."""
     if isinstance(report, KnownPush):
-        return MERGED_SHARE * report.part.nbytes + RANK_BYTES * len(report.ranks)
+        return MERGED_TIMES * report.part.nbytes + RANK_BYTES * len(report.ranks)
     rows, width = 0, 0
     for rank in report.ranks:
         rows += len(rank.steps) + sum([min(max(block.count, 0), schema.STEPS_MAX) for block in rank.blocks])
         width = max(width, len(rank.phases))
     columns = TOTALS + 2 * min(width, schema.PHASES_MAX)
-    return MERGED_SHARE * 8 * columns * min(rows, schema.STEPS_MAX) + RANK_BYTES * len(report.ranks)
+    return MERGED_TIMES * 8 * columns * min(rows, schema.STEPS_MAX) + RANK_BYTES * len(report.ranks)

@@ -19,7 +19,7 @@ from goodput.wire import schema
 from goodput.wire.health_kinds import HEALTH_KINDS
 
 NODE_WEIGHT_MAX, WEIGHT_MAX = 2000, 50_000
-SCOPED_SHARE = 10
+SCOPED_DIVISOR = 10
 NODE_CHARS_MAX = 255
 # How far a node's clock may be ahead; an event further ahead would stay the newest for that long.
 AHEAD_NS_MAX = 5 * 60 * 10**9
@@ -46,7 +46,7 @@ class HealthLog:
 
     def used_share(self) -> float:
         """The used part of the bound, of that for tokens of some runs or the other, whichever is fuller."""
-        return max(self._weights[False] / WEIGHT_MAX, self._weights[True] / (WEIGHT_MAX // SCOPED_SHARE))
+        return max(self._weights[False] / WEIGHT_MAX, self._weights[True] / (WEIGHT_MAX // SCOPED_DIVISOR))
 
     def add(self, node: str, event: schema.Health, now_ns: int = 0, is_scoped: bool = False) -> bool:
         """Merge an event; whether it is new and kept. With `now_ns` it may be at most AHEAD_NS_MAX ahead of that."""
@@ -65,7 +65,7 @@ class HealthLog:
         self._weigh(part, event, 1)
         for run, _ in event.hits:
             self._by_run.setdefault(run, set()).add(key)
-        share = SCOPED_SHARE if is_scoped else 1
+        share = SCOPED_DIVISOR if is_scoped else 1
         while self._weights[part] > NODE_WEIGHT_MAX // share:
             self._drop_from(part)
         while self._weights[is_scoped] > WEIGHT_MAX // share:

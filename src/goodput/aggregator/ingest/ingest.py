@@ -169,7 +169,9 @@ class Ingest:
             self._segments = {run: one for run, one in self._segments.items() if not is_gone(run)}
             runs = [run for run in (*self._store.runs, *self._store.stored) if is_gone(run)]
             self._store.forget(*runs)
-            self._store.late = {run: late for run, late in self._store.late.items() if not is_gone(run)}
+            self._store.late_from = {
+                run: late for run, late in self._store.late_from.items() if not is_gone(run)
+            }
         return runs
 
     async def accept(

@@ -5,7 +5,7 @@ for byte. So these are decoded and checked once and found by their bytes from th
 which anything is unusual, unknown or wrong is left to the schema, which names what is wrong. So both accept the same.
 
 Of most ranks a push has the steps that follow the last one, and a newer live part. What `Store.merge` does with such a report
-is done here without its questions; any other report is left to it. So both leave the same in the store.
+is done here without its checks, which `_follows` makes; any other report is left to it. So both leave the same in the store.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Offset(NamedTuple):
 
 
 class _Node:
-    """The bounds of the pushes before the last HALF_WINDOW ones, and of those."""
+    """The bounds on a node's clock by its pushes: of HALF_WINDOW pushes `before`, and of those since then, `now`."""
 
     __slots__ = ("ahead_ns", "before", "heard_ns", "now", "pushes", "sent_ns")
 

@@ -42,8 +42,8 @@ PROCESSES_MAX = 1 << 20
 ATTEMPTS_MAX, WORLDS_MAX = 4096, 256
 # A process that reported within this time and did not end still owns its rank.
 OWNED_SECONDS = 30.0
-# A token for some runs may take this part of each of the two bounds.
-SCOPED_SHARE = 4
+# A token for some runs may take each of the two bounds divided by this.
+SCOPED_DIVISOR = 4
 _TEXTS = [field.name for field in fields(schema.Identity) if field.type is str]
 HARDWARE = ("compute_ns", "idle_ns", "energy_mj")
 _OWN_FIGURES = {name: f"reported_{name}" for name in HARDWARE}  # those of the current agent alone
@@ -127,7 +127,7 @@ class Store:
     taken: dict[str, Counter[tuple[str, str]]] = field(default_factory=dict)
     taken_sum: Counter[tuple[str, str]] = field(default_factory=Counter)
     # By run and attempt, the lowest number from which a fold of its rows is wrong now: see `take_late`.
-    late: dict[str, dict[Key, int]] = field(default_factory=dict)
+    late_from: dict[str, dict[Key, int]] = field(default_factory=dict)
     new: int = 0
     repeated: int = 0
     _adopted: int = 0
@@ -142,8 +142,9 @@ class Store:
     ) -> NewRecords:
         """Merge a checked rank report received at `now_ns` (our unix ns; 0 skips checks of time). Raises ReportRejected.
 
-        `read_ns` is when its page was read, on our clock; by default `now_ns`. `token` is the id of a token for some runs, whose share of the bounds is limited. `steps` has the rows of
-        `report.blocks`, decoded and checked; without, `report.steps` has them.
+        `read_ns` is when its page was read, on our clock; by default `now_ns`. `token` is the id of a token for some runs,
+        whose share of the bounds is limited. `steps` has the rows of `report.blocks`, decoded and checked; without,
+        `report.steps` has them.
         """
         steps = steps_of_rows(report.steps) if steps is None else steps
         read_ns = now_ns if read_ns is None else read_ns
@@ -155,10 +156,10 @@ class Store:
         self.worlds.setdefault(run, set()).add(report.identity.world_size)
         self.reported_ns[run] = now_ns or max(report.live.now_ns, self.reported_ns.get(run, 0))
         _extend_phases(attempt, report)
-        before, late = process.last_row, attempt.late
+        before, late = process.last_row, attempt.late_count
         block = _block_of(report, steps)
         steps = process.add_steps(steps, block)
-        if attempt.late != late:
+        if attempt.late_count != late:
             self._note_late(run, (attempt.rank, attempt.attempt), steps.first)
         events = self._add_events(process, report, read_ns)
         rows = steps.values.shape[1]
@@ -171,9 +172,9 @@ class Store:
         self.new += rows + len(events)
         self.repeated += count - rows + len(report.events) - len(events)
         attempt.received_ns = max(attempt.received_ns, now_ns)
-        late, is_newest = attempt.late, report.sequence > process.sequence
+        late, is_newest = attempt.late_count, report.sequence > process.sequence
         bare = self.add_live(process, report)
-        if attempt.late != late:
+        if attempt.late_count != late:
             # Its group is another one: no step of it was compared with the right ones.
             self._note_late(run, (attempt.rank, attempt.attempt), 0)
         is_open = process is self.newest[run][attempt.rank] and attempt.known_end_ns() is None
@@ -264,12 +265,16 @@ class Store:
         return process if is_same else None
 
     def _note_late(self, run: str, key: Key, number: int) -> None:
-        numbers = self.late.setdefault(run, {})
+        numbers = self.late_from.setdefault(run, {})
         numbers[key] = min(number, numbers.get(key, number))
 
     def late_rows(self, run: str) -> int:
         """How often a row of the run came late, or an attempt changed its group."""
-        return sum(attempt.late for attempt in self.runs[run].attempts.values()) if run in self.runs else -1
+        return (
+            sum(attempt.late_count for attempt in self.runs[run].attempts.values())
+            if run in self.runs
+            else -1
+        )
 
     def put_back_late(self, late: dict[str, dict[Key, int]]) -> None:
         for run, numbers in late.items():
@@ -278,7 +283,7 @@ class Store:
 
     def take_late(self) -> dict[str, dict[Key, int]]:
         """What came late since the last call."""
-        late, self.late = self.late, {}
+        late, self.late_from = self.late_from, {}
         return late
 
     def attempt(self, identity: schema.Identity) -> ColumnAttempt:
@@ -362,7 +367,7 @@ class Store:
 
     def _check_share(self, identity: schema.Identity, token: str, what: str, bound: int) -> None:
         """Refuse what would exceed the token's share of a bound, also without the runs that can be stored away."""
-        most = bound // SCOPED_SHARE
+        most = bound // SCOPED_DIVISOR
         if token and self.taken_sum[token, what] >= most:
             self.make_room(token)
             if self.taken_sum[token, what] >= most:
@@ -396,7 +401,7 @@ class Store:
         found = {what: used[what] / most for what, most in bounds.items()}
         for what, most in bounds.items():
             largest = max((count for (_, of), count in self.taken_sum.items() if of == what), default=0)
-            found[f"token {what}"] = largest / (most // SCOPED_SHARE)
+            found[f"token {what}"] = largest / (most // SCOPED_DIVISOR)
         return found
 
     def _take_share(self, run: str, token: str, what: str, more: int) -> None:
@@ -519,7 +524,7 @@ def _set_declared(attempt: Attempt, identity: schema.Identity) -> None:
     Prices, peaks, FLOPs and devices only weigh sums; a changed group invalidates comparisons of steps (`late`).
     """
     if (identity.group or identity.role) != attempt.group_name() and attempt.top_number:
-        attempt.late += 1
+        attempt.late_count += 1
     attempt.declared_changes += 1
     for name in DECLARED:
         setattr(attempt, name, getattr(identity, name))
