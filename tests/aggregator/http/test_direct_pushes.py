@@ -38,6 +38,7 @@ HEAD = (
     b"Connection: keep-alive\r\nUser-Agent: goodput-node\r\nContent-Length: %d\r\n"
     b"Content-Type: application/msgpack\r\nAuthorization: Bearer %s\r\n\r\n"
 )
+REFUSED = b"POST /login HTTP/1.1\r\nHost: localhost:9471\r\nOrigin: https://elsewhere.example\r\nContent-Length: %d\r\n\r\n"
 GET = b"GET /%s HTTP/1.1\r\nHost: localhost:9471\r\n\r\n"
 
 
@@ -286,6 +287,33 @@ def test_requests_behind_a_push_are_answered_in_turn(site):
         with site.leaving_to_asgi(0):
             wire.send(request)
             assert answer(wire)[0].startswith(b"HTTP/1.1 200 ")
+
+
+def test_body_of_a_refused_request_shares_a_read_with_the_next(site):
+    """Both are answered at their heads, while the body of the second is still to come."""
+    with Wire(site.client) as wire:
+        wire.send(REFUSED % 1)
+        assert answer(wire)[0].startswith(b"HTTP/1.1 403 ")
+        wire.send(b"x" + REFUSED % 3)
+        assert answer(wire)[0].startswith(b"HTTP/1.1 403 ")
+        wire.send(b"abc")
+        wire.send(GET % b"healthz")
+        assert answer(wire)[1].startswith(b"ok")
+
+
+@needs_known_ranks
+def test_push_within_the_body_of_a_refused_request_is_none(site):
+    """Behind a proxy another client may have sent that body."""
+    push, before = site.request(), site.requests("200")
+    with Wire(site.client) as wire, site.leaving_to_asgi(0):
+        wire.send(REFUSED % 1)
+        assert answer(wire)[0].startswith(b"HTTP/1.1 403 ")
+        wire.send(b"x" + REFUSED % len(push))
+        assert answer(wire)[0].startswith(b"HTTP/1.1 403 ")
+        wire.send(push)
+        wire.send(GET % b"healthz")
+        assert answer(wire)[1].startswith(b"ok")
+    assert site.requests("200") == before
 
 
 @needs_known_ranks

@@ -211,9 +211,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """Give uvicorn what was received."""
         self._is_idle = False
         if not self._is_receiving:
-            # Not in on_message_begin: a lone line end is no message yet.
-            self._is_receiving = True
-            self._set_timer(limits.REQUEST_SECONDS_MAX)
+            # Not in on_message_begin alone: a lone line end is no message yet.
+            self._begin_receiving()
         self._begun, self._non_body_bytes = 0, self._non_body_bytes + len(data)
         super().data_received(data)
         if self._transport.is_closing():
@@ -221,8 +220,14 @@ class BoundedProtocol(HttpToolsProtocol):
         elif self._non_body_bytes > limits.HEAD_BYTES_MAX:
             self._refuse("head", b"431 Request Header Fields Too Large", limits.HEAD_TOO_LARGE.encode())
 
+    def _begin_receiving(self) -> None:
+        self._is_receiving = True
+        self._set_timer(limits.REQUEST_SECONDS_MAX)
+
     def on_message_begin(self) -> None:
         self._is_in_head, self._begun = True, self._begun + 1
+        if not self._is_receiving:
+            self._begin_receiving()  # The one before ended in the same read.
         if self._begun > limits.PIPELINED_MAX:
             raise ValueError("too many pipelined requests")
         super().on_message_begin()
