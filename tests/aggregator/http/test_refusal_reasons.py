@@ -1,4 +1,4 @@
-"""The runbook's table of refused pushes has every reason, with the status that it is answered with."""
+"""The documented table of refused pushes has every reason, with the status that it is answered with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from goodput.aggregator.http.request_metrics import FAILURES, REFUSALS
 from goodput.wire.schema import REJECTED_FOR
 from goodput_exporters.push.pusher import UNUSABLE_STATUS
 
-RUNBOOK = Path(__file__).parents[3] / "deploy" / "runbooks" / "GoodputReportsRefused.md"
+TABLE = Path(__file__).parents[3] / "docs" / "operations.md"
 COUNTERS = {
     "goodput_aggregator_auth_failures_total": {*FAILURES, "scope"} - {"session"},
     # Pages of browsers alone are refused for the others.
@@ -21,7 +21,7 @@ COUNTERS = {
 
 def rows() -> list[tuple[str, list[str], str, str]]:
     """Counter, reasons, status and what becomes of the data."""
-    table = RUNBOOK.read_text().partition("## Why a push is refused")[2]
+    table = TABLE.read_text().partition("## Why a push is refused")[2]
     found, counter = [], ""
     for line in table.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
@@ -31,7 +31,7 @@ def rows() -> list[tuple[str, list[str], str, str]]:
     return found
 
 
-def test_runbook_lists_every_reason_once_with_its_status():
+def test_table_lists_every_reason_once_with_its_status():
     listed = {counter: [] for counter in COUNTERS}
     for counter, reasons, status, _ in rows():
         if counter not in COUNTERS:
@@ -45,7 +45,7 @@ def test_runbook_lists_every_reason_once_with_its_status():
         assert sorted(listed[counter]) == sorted(reasons), counter
 
 
-def test_runbook_says_what_the_agent_does_with_the_data():
+def test_table_says_what_the_agent_does_with_the_data():
     for _, reasons, status, data in rows():
         if status.isdigit() and status != "200":
             assert data.startswith("divided" if int(status) in UNUSABLE_STATUS else "kept"), reasons

@@ -228,7 +228,7 @@ def facts(store: Store):
     found = {}
     for name, run in store.runs.items():
         for key, attempt in run.attempts.items():
-            found[name, key] = dataclasses.replace(attempt, late=0)
+            found[name, key] = dataclasses.replace(attempt, late_count=0)
     return found
 
 
