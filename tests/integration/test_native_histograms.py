@@ -17,7 +17,7 @@ from support.node.node_tree import Clock, write_tree
 from support.servers.servers import Prometheus, render, require
 
 from goodput.aggregator.api.app import create_app
-from goodput.aggregator.ingest.recent_times import STEP
+from goodput.aggregator.ingest.recent.recent_times import STEP
 from goodput.histograms.native_histogram import ERROR
 from goodput_exporters.server.server import Server
 

@@ -13,7 +13,7 @@ from support.metrics import client_model
 from goodput.aggregator.accounts import accounts as accounts_module
 from goodput.aggregator.api import exposition as exposition_module
 from goodput.aggregator.api.app import create_app
-from goodput.aggregator.ingest.recent_times import STEP
+from goodput.aggregator.ingest.recent.recent_times import STEP
 from goodput.histograms.histogram import bin_of_ns
 from goodput.histograms.native_histogram import bucket_of_bin
 from goodput.metrics.negotiation import LENGTH_MAX

@@ -10,10 +10,16 @@ from support.aggregator.ledgers import NOW
 from support.aggregator.reports import body_of, rank_report
 
 from goodput.account import Row
-from goodput.aggregator.ingest import checks, recent_steps
+from goodput.aggregator.ingest import checks
 from goodput.aggregator.ingest import ingest as ingest_module
 from goodput.aggregator.ingest.ingest import Ingest
-from goodput.aggregator.ingest.step_trends import DISCRETE_SPANS, DISCRETE_WINDOWS, SLIDING_SPANS, SPAN_NS
+from goodput.aggregator.ingest.recent import recent_steps
+from goodput.aggregator.ingest.recent.step_trends import (
+    DISCRETE_SPANS,
+    DISCRETE_WINDOWS,
+    SLIDING_SPANS,
+    SPAN_NS,
+)
 from goodput.aggregator.ingest.store import Store
 from goodput.columns.attempts import columns_of
 from goodput.histograms.windows import StepSpans

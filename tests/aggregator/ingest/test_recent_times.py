@@ -12,8 +12,8 @@ from support.aggregator.step_times import START, run_of, times_of
 from support.servers.servers import Prometheus, render, require
 
 from goodput.aggregator.api.app import create_app
-from goodput.aggregator.ingest import recent_steps, recent_times
-from goodput.aggregator.ingest.recent_times import QUANTILES, STEP, RecentTimes
+from goodput.aggregator.ingest.recent import recent_steps, recent_times
+from goodput.aggregator.ingest.recent.recent_times import QUANTILES, STEP, RecentTimes
 from goodput.aggregator.ingest.store import Store
 
 EXACT = 2**-11

@@ -9,8 +9,8 @@ from support.account.account_history import Process
 from support.aggregator.reports import rank_report
 from support.aggregator.step_times import START, run_of, times_of
 
-from goodput.aggregator.ingest.recent_times import STEP
-from goodput.aggregator.ingest.run_histograms import BOUNDS
+from goodput.aggregator.ingest.recent.recent_times import STEP
+from goodput.aggregator.ingest.recent.run_histograms import BOUNDS
 from goodput.aggregator.ingest.store import Store
 from goodput.histograms.histogram import OVERFLOW_SECONDS, bin_of_ns, value_of
 from goodput.histograms.native_histogram import NativeHistogram, bucket_of_bin

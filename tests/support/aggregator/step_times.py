@@ -6,7 +6,7 @@ import random
 
 from support.account.account_history import Process
 
-from goodput.aggregator.ingest.recent_times import STEP
+from goodput.aggregator.ingest.recent.recent_times import STEP
 
 START = 1_000_020.0  # the start of a minute
 

@@ -32,7 +32,7 @@ from goodput.aggregator.ingest.connections import PackedConnections, packed_conn
 from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.node_clocks import NodeClocks
-from goodput.aggregator.ingest.step_trends import StepWindows
+from goodput.aggregator.ingest.recent.step_trends import StepWindows
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.aggregator.ledger.threads import in_thread

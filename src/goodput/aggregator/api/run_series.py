@@ -16,7 +16,7 @@ from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.recent_stragglers import RecentStragglers
 from goodput.aggregator.api.recent_links import RecentLinks
-from goodput.aggregator.ingest.recent_times import QUANTILES, STEP
+from goodput.aggregator.ingest.recent.recent_times import QUANTILES, STEP
 from goodput.causes import explain
 from goodput.histograms.native_histogram import NativeHistogram
 from goodput.metrics import Families

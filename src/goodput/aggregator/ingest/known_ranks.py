@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from goodput.aggregator.ingest.pushed_steps import PushedSteps
-from goodput.aggregator.ingest.recent_steps import RecentSteps
+from goodput.aggregator.ingest.recent.recent_steps import RecentSteps
 from goodput.aggregator.ingest.store import AHEAD_NS_MAX, Process, Store
 from goodput.aggregator.ingest.waiting_pushes import RANK_ROWS, Push
 from goodput.aggregator.records import BLOCK_ROWS_MAX, NewBlock, NewRecords

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from goodput.aggregator.ingest.recent_steps import RecentSteps
-from goodput.aggregator.ingest.step_trends import WINDOWS_NS
+from goodput.aggregator.ingest.recent.recent_steps import RecentSteps
+from goodput.aggregator.ingest.recent.step_trends import WINDOWS_NS
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.page_reader import PageBounds

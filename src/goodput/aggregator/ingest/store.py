@@ -6,7 +6,6 @@ rejected with a reason; the other ranks of its push are accepted.
 
 from __future__ import annotations
 
-import re
 import sys
 from array import array
 from collections import Counter
@@ -21,11 +20,12 @@ from goodput.account import DECLARED, Attempt, EndMark, Row, Run
 from goodput.account.collectives.operation_sums import NO_SUMS
 from goodput.account.facts import Key
 from goodput.aggregator.ingest.checkpoint_times import CheckpointTimes, ProcessCheckpoints
+from goodput.aggregator.ingest.hardware_sums import sum_hardware
 from goodput.aggregator.ingest.operation_sums import SharedKeys, reported_rows
 from goodput.aggregator.ingest.pushed_steps import PushedSteps, pushed, steps_of_rows
-from goodput.aggregator.ingest.recent_steps import RecentSteps
+from goodput.aggregator.ingest.recent.recent_steps import RecentSteps
+from goodput.aggregator.ingest.recent.step_trends import WINDOWS_NS
 from goodput.aggregator.ingest.sampled_ranks import SampledRanks, reported
-from goodput.aggregator.ingest.step_trends import WINDOWS_NS
 from goodput.aggregator.records import BLOCK_ROWS_MAX, NewBlock, NewRecords, new_blocks
 from goodput.columns.attempts import NO_ENTRIES, ColumnAttempt, row_of
 from goodput.wire import connections, schema
@@ -45,11 +45,6 @@ OWNED_SECONDS = 30.0
 # A token for some runs may take each of the two bounds divided by this.
 SCOPED_DIVISOR = 4
 _TEXTS = [field.name for field in fields(schema.Identity) if field.type is str]
-HARDWARE = ("compute_ns", "idle_ns", "energy_mj")
-_OWN_FIGURES = {name: f"reported_{name}" for name in HARDWARE}  # those of the current agent alone
-NOW = ("busy_ppm", "power_mw")  # not cumulative
-_NOT_SUMMED = ("since_ns", *NOW)
-_AGENTS_FIGURES = frozenset((*_NOT_SUMMED, *HARDWARE))
 # How far a host's clock may be ahead of ours.
 AHEAD_NS_MAX = 86_400 * 10**9
 
@@ -563,7 +558,7 @@ def _set_live(attempt: Attempt, live: schema.Live) -> None:
     attempt.totals, attempt.alive, attempt.ended = array("q", live.totals), live.alive, live.ended
     attempt.end_ns, attempt.unmeasured = live.end_ns, live.unmeasured
     attempt.loader = live.loader or NO_ENTRIES
-    attempt.hardware = _sum_hardware(attempt.hardware, live.hardware)
+    attempt.hardware = sum_hardware(attempt.hardware, live.hardware)
 
 
 def _has_more(live: schema.Live) -> bool:
@@ -575,30 +570,3 @@ def _has_more(live: schema.Live) -> bool:
         or live.connections is not None
         or live.ras is not None
     )
-
-
-def _sum_hardware(held: dict[str, int], reported: dict[str, int]) -> dict[str, int]:
-    """A rank's GPU figures summed over restarts of the agent, each of which counts from its own start, `since_ns`.
-
-    `reported_...` in the result are the current agent's own figures, so that a sum restored from the ledger can be
-    continued. Ledgers of earlier versions have them as `said_...`.
-    """
-    if not reported:
-        is_present = any(name in held for name in NOW)
-        return {name: value for name, value in held.items() if name not in NOW} if is_present else held
-    if not _AGENTS_FIGURES.issuperset(reported) and any(
-        name.startswith(("reported_", "said_")) for name in reported
-    ):
-        return {re.sub("^said_", "reported_", name): value for name, value in reported.items()}
-    is_same_agent, summed = held.get("since_ns") == reported.get("since_ns"), {}
-    for name, own in _OWN_FIGURES.items():
-        if held.get(own, 0) > reported.get(name, 0):
-            is_same_agent = False
-    for name in _NOT_SUMMED:
-        if name in reported:
-            summed[name] = reported[name]
-    for name, own in _OWN_FIGURES.items():
-        if name in reported or name in held:
-            now = summed[own] = reported.get(name, 0)
-            summed[name] = held.get(name, 0) + now - (held.get(own, 0) if is_same_agent else 0)
-    return summed

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from goodput.aggregator.ingest.run_histograms import BIN_BITS, RunHistogram, RunHistograms
+from goodput.aggregator.ingest.recent.run_histograms import BIN_BITS, RunHistogram, RunHistograms
 from goodput.columns.bins import count_bins
 from goodput.histograms.histogram import value_of
 

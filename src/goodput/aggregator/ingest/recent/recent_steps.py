@@ -11,9 +11,9 @@ import time
 
 import numpy as np
 
-from goodput.aggregator.ingest.recent_times import RecentTimes
-from goodput.aggregator.ingest.run_histograms import RunHistogram
-from goodput.aggregator.ingest.step_trends import StepWindows, Trend
+from goodput.aggregator.ingest.recent.recent_times import RecentTimes
+from goodput.aggregator.ingest.recent.run_histograms import RunHistogram
+from goodput.aggregator.ingest.recent.step_trends import StepWindows, Trend
 from goodput.wire import compiled
 from goodput.wire.step_blocks import END, NUMBER, SAMPLES, START, TOTALS
 from goodput.wire.step_columns import widened
