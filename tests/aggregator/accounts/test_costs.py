@@ -314,6 +314,45 @@ def test_new_runs_get_accounts_between_refreshes(exposition, accounts, monkeypat
     assert accounts.last_of("new") is not None and accounts.calls.keys() == {"new"}
 
 
+def test_runs_that_changed_are_rendered_between_refreshes(exposition, accounts, monkeypatch):
+    """Of a large installation all runs would cost too much; the others keep their series."""
+    monkeypatch.setattr(accounts_module, "LARGE_RANKS", 0)
+    monkeypatch.setattr(exposition_module, "REFRESH_SECONDS", 0)
+    now = 1000.0
+    monkeypatch.setattr(exposition_module.time, "monotonic", lambda: now)
+    changed = accounts.store.mixes.changed
+
+    def seconds(text: bytes, run: str) -> float:
+        series = rb'^goodput_gpu_seconds\{run="%s",state="productive"\} (\S+)' % run.encode()
+        (found,) = re.findall(series, text, re.M)
+        return float(found)
+
+    async def rendered() -> bytes:
+        accounts.calls.clear()
+        await exposition._refresh_changed()
+        return await exposition.text()
+
+    async def scenario():
+        nonlocal now
+        await exposition.text()
+        for run in ("r3", "r4"):
+            begun = accounts.store.runs[run].attempts[0, 1].start_ns / 1e9
+            accounts.store.merge(rank_report(Process(0, 1, begun).steps(7, forward=1), run), 0)
+        changed["r3"] = changed["gone"] = now
+        found = await rendered()
+        assert (seconds(found, "r3"), seconds(found, "r4")) == (7, 2) and accounts.calls.keys() == {"r3"}
+        exposition._changed_due = now + 1
+        await rendered()
+        assert not accounts.calls, "it was rendered just now"
+        now += exposition_module.CHANGED_SECONDS + 1
+        await rendered()
+        assert not accounts.calls and not changed, "it changed too long ago"
+        await exposition.refresh()
+        assert seconds(await exposition.text(), "r4") == 7
+
+    asyncio.run(scenario())
+
+
 def test_small_installation_renders_each_scrape(exposition, accounts):
     async def scrape():
         first, calls = await exposition.text(), accounts.calls["r0"]

@@ -18,6 +18,7 @@ import logging
 import time
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from goodput import __version__
@@ -51,6 +52,9 @@ REFRESH_SECONDS, REFRESH_SECONDS_MAX, UNREAD_SECONDS = 5.0, 10.0, 15.0
 # By this part of the time between two refreshes one may come sooner, to be done at a scrape; it begins so long before that
 # and as many times as long as the last one took.
 SOONER, LEAD_SECONDS, LEAD_TIMES = 0.25, 0.5, 1.5
+# For so long after the ranks of a run began to spend their time otherwise, its series are rendered every REFRESH_SECONDS,
+# or so many times as long as it took.
+CHANGED_SECONDS, CHANGED_TIMES = 20.0, 20
 # A run that has no account yet gets one within so long, and the time that it takes.
 FIRST_SECONDS = 1.0
 # An older text is not served; that happens only where nothing was scraped while the installation was small.
@@ -120,6 +124,7 @@ class Exposition:
         self._texts: dict[_Key, _Text] = {}  # the last used at the end
         self._refreshed: float | None = None  # by the monotonic clock
         self._took_seconds = self._cpu_seconds = 0.0  # by the last refresh
+        self._changed_due = 0.0  # when runs that changed may be rendered again, by the monotonic clock
         self._scrapes = ScrapeTimes()
         self._flights = SingleFlight()
         self._rendered_ns = 0  # when the series were computed, by `clock_ns`
@@ -165,7 +170,8 @@ class Exposition:
             await self._flights.run("refresh", self.refresh)
 
     async def keep_fresh(self) -> None:
-        """Refresh the series of a large installation for ever; between two times compute what has no account yet."""
+        """Refresh the series of a large installation for ever; between two times compute what has no account yet, and refresh
+        the runs of which the ranks began to spend their time otherwise."""
         last = time.monotonic()
         while True:
             await asyncio.sleep(max(0.0, min(self._due(last) - time.monotonic(), FIRST_SECONDS)))
@@ -176,10 +182,27 @@ class Exposition:
                         await self._flights.run("refresh", self.refresh)
                     else:
                         await in_slices(self._accounts.computing_first())
+                        await self._refresh_changed()
                 except Exception:
                     log.exception("the series could not be rendered; /metrics has the last ones")
             if is_due:
                 last = time.monotonic()
+
+    async def _refresh_changed(self) -> None:
+        now, changed = time.monotonic(), self._accounts.store.mixes.changed
+        for run in [run for run, since in changed.items() if now - since > CHANGED_SECONDS]:
+            del changed[run]
+        is_due = now >= max(self._changed_due, (self._refreshed or now) + REFRESH_SECONDS)
+        if changed and is_due and self._always:
+            await self._flights.run("refresh", partial(self._refresh_runs, list(changed)))
+
+    async def _refresh_runs(self, names: list[str]) -> None:
+        """Render some runs, in the formats that all have."""
+        spent, formats = CpuTime(), list(self._always)
+        found = await in_slices(spent.of(self._render_runs(names, formats)))
+        self._runs = {name: found.get(name, text) for name, text in self._runs.items()} | found
+        self._changed_due = time.monotonic() + max(REFRESH_SECONDS, CHANGED_TIMES * spent.seconds)
+        await self._replace_texts(formats)
 
     def _due(self, last: float) -> float:
         """When to refresh in the background after the `last` refresh, by the monotonic clock."""
@@ -210,20 +233,29 @@ class Exposition:
             format for format, requested in self._formats.items() if began - requested <= FORMAT_SECONDS
         ]
         formats = formats or [TextWriter]
-        runs = await in_slices(spent.of(self._render_runs(formats)))
+        self._series.keep(self._accounts.store.runs)
+        if self.stories is not None:
+            self.stories.keep(self._accounts.store.runs)
+        runs = await in_slices(spent.of(self._render_runs(list(self._accounts.store.runs), formats)))
         now_ns = self._clock_ns()
         own, always = await in_slices(spent.of(self._render_own(runs, now_ns, formats)))
         # Together, so that all of them have the same formats.
         self._runs, self._own, self._always, self._rendered_ns = runs, own, always, now_ns
-        self._refreshed, requested, self._texts = time.monotonic(), self._texts, {}
+        self._refreshed = time.monotonic()
         self._took_seconds, self._cpu_seconds = self._refreshed - began, spent.seconds
+        await self._replace_texts(formats)
+        if self._accounts.is_large():
+            # An account's arrays lie between what stays: of ten thousand ranks 20 MiB, in 5 ms.
+            with suppress(NoThread):
+                await in_thread(give_back_free_memory)
+
+    async def _replace_texts(self, formats: list[Format]) -> None:
+        """Drop the texts of the series before; a large installation has those that were requested again at once."""
+        requested, self._texts = self._texts, {}
         if self._accounts.is_large():
             for key, before in requested.items():
                 if key.format in formats:
                     await self._assemble_again(key, before)
-            # An account's arrays lie between what stays: of ten thousand ranks 20 MiB, in 5 ms.
-            with suppress(NoThread):
-                await in_thread(give_back_free_memory)
 
     # ---- Series
 
@@ -240,13 +272,10 @@ class Exposition:
             result_of(self._adding_self(families))
         return families
 
-    def _render_runs(self, formats: list[Format]) -> Slices[dict[str, _RunText]]:
-        """Yields between parts."""
-        self._series.keep(self._accounts.store.runs)
-        if self.stories is not None:
-            self.stories.keep(self._accounts.store.runs)
+    def _render_runs(self, names: list[str], formats: list[Format]) -> Slices[dict[str, _RunText]]:
+        """Those of these runs that are shown; yields between parts."""
         shown: dict[str, _RunText] = {}
-        for name in list(self._accounts.store.runs):
+        for name in names:
             yield
             if name not in self._accounts.store.runs:
                 continue

@@ -237,6 +237,7 @@ def _add_following(
         of_run.rows += rows
         width, before, process.last_row = len(known.phases), process.last_row, last_row
         attempt.add_following(PackedRows(block, width, first, last), first, last, first_step, end_ns)
+        store.mixes.add(identity.run, attempt.rank, before, last_row)
         of_run.recent.add(known.phases, values, rows, before, read_ns - live.now_ns)
         since_ns = read_ns if live.now_ns <= end_ns else read_ns - live.now_ns + end_ns
         if since_ns > of_run.since_ns:

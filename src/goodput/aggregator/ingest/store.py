@@ -23,6 +23,7 @@ from goodput.aggregator.ingest.checkpoint_times import CheckpointTimes, ProcessC
 from goodput.aggregator.ingest.hardware_sums import sum_hardware
 from goodput.aggregator.ingest.operation_sums import SharedKeys, reported_rows
 from goodput.aggregator.ingest.pushed_steps import PushedSteps, pushed, steps_of_rows
+from goodput.aggregator.ingest.recent.phase_mixes import PhaseMixes
 from goodput.aggregator.ingest.recent.recent_steps import RecentSteps
 from goodput.aggregator.ingest.recent.step_trends import WINDOWS_NS
 from goodput.aggregator.ingest.sampled_ranks import SampledRanks, reported
@@ -117,6 +118,7 @@ class Store:
     # Called with the id of a token for some runs, or "", when its bounds are full: takes old runs out of memory.
     make_room: Callable[[str], object] = lambda token: None
     sampled: SampledRanks = field(default_factory=SampledRanks)
+    mixes: PhaseMixes = field(default_factory=PhaseMixes)
     _operation_keys: SharedKeys = field(default_factory=SharedKeys)
     # What tokens for some runs take of the bounds, by run and then by (token, what).
     taken: dict[str, Counter[tuple[str, str]]] = field(default_factory=dict)
@@ -159,6 +161,7 @@ class Store:
         events = self._add_events(process, report, read_ns)
         rows = steps.values.shape[1]
         if rows:
+            self.mixes.add(run, attempt.rank, before, process.last_row)
             self._add_recent(run, attempt, steps, before, read_ns - report.live.now_ns if now_ns else None)
             # Its age by the host's clock when the agent read it, by ours since: a late report is no new progress.
             since_ns = read_ns - max(report.live.now_ns - steps.end_ns, 0)
@@ -321,6 +324,7 @@ class Store:
             self.taken_sum.subtract(self.taken.pop(run, {}))
             for held in self._by_run():
                 held.pop(run, None)
+            self.mixes.forget(run)
             self.stored.pop(run, None)
 
     def store_away(self, *runs: str) -> None:
