@@ -15,6 +15,7 @@ from goodput.access.tokens import EVERYTHING, Access
 from goodput.aggregator.ingest import checks
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.known_ranks import KnownPart, Rank
+from goodput.aggregator.ingest.recent.phase_mixes import PhaseMixes
 from goodput.aggregator.ingest.store import AHEAD_NS_MAX, Store
 from goodput.aggregator.ingest.waiting_pushes import Part
 from goodput.aggregator.records import NewRecords
@@ -32,6 +33,8 @@ class Rig:
     def __init__(self, monkeypatch):
         self.now_ns, self.known, self.records = ns(START), 0, 0
         self.batch, self.single = Store(), Store()
+        for store in (self.batch, self.single):
+            store.mixes = PhaseMixes(lambda: 0.0)  # all in one window
         self.ingest = Ingest(self.batch, self, clock_ns=lambda: self.now_ns)
         monkeypatch.setattr(self.ingest, "_merge_parts", self._merge_parts)
 
@@ -122,6 +125,9 @@ def of_store(store: Store) -> dict:
         {key: (one.rank, one.attempt) for key, one in store.sampled._holders.items()},
         store.sampled.dropped,
     )
+    found["mixes"] = {
+        (run, width): mix.now.tolist() for run, of in store.mixes._mixes.items() for width, mix in of.items()
+    }
     del found["make_room"], found["_operation_keys"]
     return found
 
