@@ -154,12 +154,16 @@ class Recorder:
             self._count -= gone
 
     def teams(self, alone: bool, threshold_ns: int) -> list[Team]:
-        """Teams with at least STEPS_MIN rows; `alone`: no rank waits for another. Stalled steps are no rows."""
+        """Teams with at least STEPS_MIN rows; `alone`: no rank waits for another. Stalled steps are no rows.
+
+        The recorded rows are given up one team after the other, as each of them takes much memory.
+        """
         found: dict[tuple, list[Team]] = {}
         for number in sorted({number for number, _ in self._rows}):
-            members = {rank: rows for (n, rank), rows in self._rows.items() if n == number and rows}
-            for ranks in self._bound(number, members, alone):
-                team = self._team(number, {rank: members[rank] for rank in sorted(ranks)}, threshold_ns)
+            keys = [key for key in self._rows if key[0] == number]
+            members = {key[1]: rows for key in keys if (rows := self._rows.pop(key))}
+            for ranks in list(self._bound(number, members, alone)):
+                team = self._team(number, {rank: members.pop(rank) for rank in sorted(ranks)}, threshold_ns)
                 if team is not None:
                     found.setdefault((team.ranks, team.hosts, team.stages, team.microbatches), []).append(
                         team
@@ -185,58 +189,75 @@ class Recorder:
         return teams
 
     def _team(self, number: int, members: dict[int, array], threshold_ns: int) -> Team | None:
-        tables = {rank: _unique(rows) for rank, rows in members.items()}
-        common = next(iter(tables.values()))[:, 0]
-        for table in tables.values():
-            common = np.intersect1d(common, table[:, 0], assume_unique=True)
-        rows = np.stack([table[np.isin(table[:, 0], common)] for table in tables.values()], axis=1)
+        ranks = list(members)
+        rows = _side_by_side([_unique(members.pop(rank)) for rank in ranks])
         # Ranks are compared where they stand for the same steps.
-        rows = rows[(rows[:, :, 1] == rows[:, :1, 1]).all(axis=1)]
-        counts = rows[:, 0, 1]
+        rows = _chosen(rows, (rows[:, :, 1] == rows[:, :1, 1]).all(axis=1))
+        counts = rows[:, 0, 1].copy()
         per_step = rows[:, :, 2:] / counts[:, None, None]
+        del rows
         unplanned = per_step.sum(axis=2) - sum(per_step[:, :, 1 + OWN.index(state)] for state in PLANNED)
         usual = (unplanned.max(axis=1) <= threshold_ns) | (counts > 1)
         measured = (per_step.sum(axis=2) > per_step[:, :, 1 + OWN.index("unattributed")]).all(axis=1)
         kept = usual & measured
-        attempts = [self._attempts[number, rank] for rank in tables]
+        per_step = _chosen(per_step, kept)
+        attempts = [self._attempts[number, rank] for rank in ranks]
         stages = [one.stage for one in attempts]
         piped = None not in stages and len(set(stages)) > 1
         host_devices: dict[str, int] = {}
         for one in attempts:
             host_devices[one.host] = host_devices.get(one.host, 0) + one.devices
         micro = {one.microbatches for one in attempts}
-        own, communication = per_step[kept, :, 1:], per_step[kept, :, 0]
+        own, communication = per_step[:, :, 1:], per_step[:, :, 0]
+        if not piped:
+            align(own, communication)
         return Team(
-            ranks=tuple(tables),
+            ranks=tuple(ranks),
             hosts=tuple(one.host for one in attempts),
             devices=round(self._weight * sum(one.devices for one in attempts)),
-            own=own if piped else aligned(own, communication),
+            own=own,
             communication=communication,
             counts=counts[kept],
-            steps=max(self._made[number, rank] for rank in tables),
+            steps=max(self._made[number, rank] for rank in ranks),
             stages=tuple(stage or 0 for stage in stages) if piped else (),
             microbatches=micro.pop() if piped and len(micro) == 1 else None,
             host_devices=host_devices,
         )
 
 
-def aligned(own: np.ndarray, communication: np.ndarray) -> np.ndarray:
-    """Own times (steps, ranks, states) with each state in the step whose waiting it explains, this or the next.
+def align(own: np.ndarray, communication: np.ndarray) -> None:
+    """Move each state's own times (steps, ranks, states) into the step whose waiting it explains, this or the next.
 
     Ranks leave an exchange together, so what they do until the end of the next one takes all of them equally long. Of
     the two places of a state the one counts for which that is so more nearly.
     """
     if own.shape[1] < 2:
-        return own
-    found = own.copy()
+        return
     late = own.sum(axis=2) + communication
     late -= late.mean(axis=1, keepdims=True)
     for state in range(own.shape[2]):
         times = own[:, :, state] - own[:, :, state].mean(axis=1, keepdims=True)
         moved = late - times + np.roll(times, 1, axis=0)
         if (moved**2).sum() < (1 - MOVED_SHARE_MIN) * (late**2).sum():
-            late, found[:, :, state] = moved, np.roll(own[:, :, state], 1, axis=0)
+            late, own[:, :, state] = moved, np.roll(own[:, :, state], 1, axis=0)
+
+
+def _side_by_side(tables: list[np.ndarray]) -> np.ndarray:
+    """(steps, ranks, columns) of the steps that all tables have, which are given up."""
+    common = tables[0][:, 0]
+    for table in tables:
+        if not np.array_equal(common, table[:, 0]):
+            common = np.intersect1d(common, table[:, 0], assume_unique=True)
+    found = np.empty((len(common), len(tables), _WIDTH), np.int64)
+    for at, table in enumerate(tables):
+        found[:, at] = _chosen(table, np.isin(table[:, 0], common))
+    tables.clear()
     return found
+
+
+def _chosen(rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Some rows, without a copy where they are all."""
+    return rows if chosen.all() else rows[chosen]
 
 
 def _rows(values: array) -> np.ndarray:
@@ -246,6 +267,8 @@ def _rows(values: array) -> np.ndarray:
 def _unique(values: array) -> np.ndarray:
     """One row per step, in the order of steps; of a step that the attempt repeats the last."""
     rows = _rows(values)
+    if (np.diff(rows[:, 0]) > 0).all():
+        return rows
     order = np.argsort(rows[:, 0], kind="stable")
     rows = rows[order]
     return rows[np.append(rows[1:, 0] != rows[:-1, 0], True)]

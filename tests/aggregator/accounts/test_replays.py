@@ -93,7 +93,7 @@ def test_newest_steps_of_some_ranks_stand_for_all(served, monkeypatch):
     account, past, ledger = requests[0]
     worst = ranks_by_excess(account)
     assert worst[0] == 2
-    whole = recorded(ledger, past.run, worst, lambda: None)
+    whole, again = (recorded(ledger, past.run, worst, lambda: None) for _ in range(2))
     for name, value in (("ROWS_MAX", 100), ("RANKS_MAX", 2), ("WORST_MAX", 1)):
         monkeypatch.setattr(replays, name, value)
     some = recorded(ledger, past.run, worst, lambda: None)
@@ -101,7 +101,7 @@ def test_newest_steps_of_some_ranks_stand_for_all(served, monkeypatch):
     (all_steps,), (newest,) = (one.teams(False, threshold_ns) for one in (whole, some))
     assert (len(newest), len(newest.ranks), 2 in newest.ranks) == (50, 2, True)
     assert (newest.steps, newest.devices) == (all_steps.steps, all_steps.devices) and len(all_steps) > 200
-    every = replayed_gains(account, whole)
+    every = replayed_gains(account, again)
     few = replays._gains_of(ledger, past, account, lambda: None)
     assert every is not None and few is not None
     for state in ("loader", "communication", "straggler"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from goodput.whatif.steps import OWN, Team, aligned
+from goodput.whatif.steps import OWN, Team, align
 
 
 def team_of(
@@ -60,7 +60,9 @@ def simulated(compute: np.ndarray, loader: np.ndarray, exchange: float = 0.01, a
         for rank in range(ranks):
             team.communication[step, rank] = (met - clock[rank]) * 1e9
             clock[rank] = met + after * compute[step, rank]
-    return replace(team, own=aligned(team.own, team.communication))
+    own = team.own.copy()
+    align(own, team.communication)
+    return replace(team, own=own)
 
 
 def write_run(path: Path, own: dict[str, np.ndarray], exchange: float = 0.01, **declared) -> str:
