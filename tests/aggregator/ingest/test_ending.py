@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import time
+from functools import partialmethod
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -22,6 +23,7 @@ from goodput.access.token_cache import TokenCache
 from goodput.access.tokens import make
 from goodput.account import FINAL_STATUSES, EndMark
 from goodput.aggregator.accounts.accounts import Accounts, RunDocument
+from goodput.aggregator.accounts.result_cache import ResultCache
 from goodput.aggregator.api.app import create_app
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.ingest import run_end
@@ -148,14 +150,16 @@ def test_cancelled_run_accrues_nothing_anywhere(client):
     assert not any(key[0].startswith("goodput_checkpoint_age") for key in found)
 
 
-def test_end_is_seen_by_readers_while_an_account_is_computed(client, made):
+@pytest.mark.parametrize("parts", [1, 5, 8, 11, 14])
+def test_end_is_seen_by_readers_while_an_account_is_computed(client, made, parts):
     """For the series, hangs and abandonment accounts are computed in slices, between which a run may be ended."""
     killed(client)
     (accounts,) = made
     before = accounts.account("r1")
     assert before.status != "cancelled"
     under_way = accounts.computing("r1")
-    next(under_way)
+    for _ in range(parts):
+        next(under_way)
     end(client)
     assert_over_everywhere(client)
     assert series(client)["goodput_gpu_seconds", "r1", "down"] == 0
@@ -165,13 +169,21 @@ def test_end_is_seen_by_readers_while_an_account_is_computed(client, made):
 @pytest.mark.parametrize("is_large", [False, True])
 def test_end_is_seen_by_readers_of_a_costly_account(client, made, monkeypatch, is_large):
     monkeypatch.setattr(Accounts, "_is_fresh", IS_FRESH)
+    monkeypatch.setattr(ResultCache, "__init__", partialmethod(ResultCache.__init__, lambda _: 600.0))
     killed(client)
     (accounts,) = made
+    accounts._rolling = ResultCache()
     assert account(client)["status"] != "cancelled"
+    for view in ("/rolling", "/timeline?points=10", "/story"):
+        account(client, view)
     accounts._cached["r1"] = accounts._cached["r1"]._replace(cost_ns=60 * 10**9)
     monkeypatch.setattr(Accounts, "is_large", lambda _: is_large)
     end(client)
+    (row,) = client.get("/api/v1/runs").json()["runs"]
+    assert row["status"] == "cancelled"
     assert_over_everywhere(client)
+    again = accounts._cached["r1"]
+    assert end(client)["ended"] == 0 and accounts._cached["r1"] is again, "nothing was marked"
 
 
 def test_end_mark_survives_repeated_pushes_and_restart(client, url):

@@ -93,7 +93,7 @@ class _Cached(NamedTuple):
     at_ns: int
     revision: int
     cost_ns: int
-    is_expired: bool = False  # no reader may be given it instead of a newer one
+    is_expired: bool = False  # it stands only until another one can be computed
 
 
 async def _flushed() -> None:
@@ -274,10 +274,17 @@ class Accounts:
         self._cached[name] = _Cached(account, account.end_ns, self.store.revisions[name], 0)
 
     def expire(self, name: str) -> None:
-        """Let all readers from now on have an account with what is known of the run now, such as its end."""
+        """Let readers from now on have an account with what is known of the run now, such as its end.
+
+        Series of a large installation follow when they are rendered next.
+        """
         self._drop_computation(name)
         if name in self._cached:
             self._cached[name] = self._cached[name]._replace(is_expired=True)
+
+    def is_expired(self, name: str) -> bool:
+        """Whether the last account of a run is one that readers should not have any more."""
+        return name in self._cached and self._cached[name].is_expired
 
     def adopt(self, name: str, live: IncrementalAccount) -> None:
         """Continue from the account of a run that was just read from the ledger."""

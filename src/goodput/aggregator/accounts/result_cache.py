@@ -74,12 +74,17 @@ class ResultCache:
             if now_seconds >= one.until_seconds and one.final_revision is None:
                 del self._cached[old]
         cached = self._cached.pop(key, None)
-        if cached is not None and (
-            now_seconds < cached.until_seconds or cached.final_revision == final_revision
+        is_of_same = cached is not None and cached.final_revision == final_revision
+        if (
+            cached is not None
+            and is_of_same
+            and (final_revision is not None or now_seconds < cached.until_seconds)
         ):
             self._cached[key] = cached
             return cached.result
-        return await self._flights.run(key, lambda: self._compute(key, compute, final_revision))
+        # Not one that began before the run ended, or went on.
+        flight = key, final_revision
+        return await self._flights.run(flight, lambda: self._compute(key, compute, final_revision))
 
     def clear(self) -> int:
         """Drop all results; returns how many there were."""

@@ -109,7 +109,7 @@ class RunSummaries:
         rows, is_large = [], self._accounts.is_large()
         for name in names:
             with suppress(KeyError):
-                if is_large:
+                if is_large and not self._accounts.is_expired(name):
                     rows.append(self._last(name))
                 else:
                     account = yield from self._accounts.computing(name)

@@ -84,7 +84,8 @@ class RunEnder:
             await in_thread(self._ledger.end, marks, now_ns)
         for identity, mark in marks:
             self._store.end(identity, mark)
-        self._ended(run)
+        if marks:
+            self._ended(run)
         ended = sum(not one.attempt.ended for one in unmarked)
         known, already = len(unmarked) - ended, len(processes) - len(unmarked)
         log.info(

@@ -520,7 +520,7 @@ def _attempt(identity: schema.Identity, number: int) -> ColumnAttempt:
 def _set_declared(attempt: Attempt, identity: schema.Identity) -> None:
     """The newest declared values apply to the whole attempt, including earlier steps.
 
-    Prices, peaks, FLOPs and devices only weigh sums; a changed group invalidates comparisons of steps (`late`).
+    Prices, peaks, FLOPs and devices only weigh sums; a changed group invalidates comparisons of steps (`late_count`).
     """
     if (identity.group or identity.role) != attempt.group_name() and attempt.top_number:
         attempt.late_count += 1
