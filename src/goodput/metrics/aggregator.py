@@ -60,8 +60,8 @@ goodput_aggregator_bound_used_ratio{bound}: Used share of each bound: runs and r
     token_push_seconds (at 1 and above its pushes are refused).
 goodput_aggregator_series{level}: Series of the aggregator's /metrics, by what there is one of: rank (slowest
     only), node (likewise), run, self.
-goodput_aggregator_series_timestamp_seconds: Unix time at which the series of this text were computed, for the
-    age of what a large installation serves from memory.
+goodput_aggregator_series_timestamp_seconds: Unix time at which all series of this text were computed, those
+    of runs that changed perhaps later: for the age of what a large installation serves from memory.
 goodput_aggregator_series_render_seconds: Duration of the last computation of all series, other requests in
     between included.
 goodput_node_clock_offset_seconds{node}: How far the clock of a node that pushes is ahead of the aggregator's,

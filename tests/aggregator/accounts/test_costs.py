@@ -318,7 +318,7 @@ def test_runs_that_changed_are_rendered_between_refreshes(exposition, accounts, 
     """Of a large installation all runs would cost too much; the others keep their series."""
     monkeypatch.setattr(accounts_module, "LARGE_RANKS", 0)
     monkeypatch.setattr(exposition_module, "REFRESH_SECONDS", 0)
-    now = 1000.0
+    now, due = 1000.0, 1010.0
     monkeypatch.setattr(exposition_module.time, "monotonic", lambda: now)
     changed = accounts.store.mixes.changed
 
@@ -329,17 +329,27 @@ def test_runs_that_changed_are_rendered_between_refreshes(exposition, accounts, 
 
     async def rendered() -> bytes:
         accounts.calls.clear()
-        await exposition._refresh_changed()
+        await exposition._refresh_changed(due)
         return await exposition.text()
 
     async def scenario():
-        nonlocal now
+        nonlocal now, due
         await exposition.text()
+        before = (await exposition.samples()).unix_ns
         for run in ("r3", "r4"):
             begun = accounts.store.runs[run].attempts[0, 1].start_ns / 1e9
             accounts.store.merge(rank_report(Process(0, 1, begun).steps(7, forward=1), run), 0)
         changed["r3"] = changed["gone"] = now
+        due = now
+        await rendered()
+        assert not accounts.calls, "all are due at once"
+        due = now + 10
+        monkeypatch.setattr(exposition, "_must_wait", lambda: True)
+        await exposition._refresh_changed(due)
+        assert not accounts.calls, "the next scrape renders all"
+        monkeypatch.setattr(exposition, "_must_wait", lambda: False)
         found = await rendered()
+        assert (await exposition.samples()).unix_ns > before
         assert (seconds(found, "r3"), seconds(found, "r4")) == (7, 2) and accounts.calls.keys() == {"r3"}
         exposition._changed_due = now + 1
         await rendered()

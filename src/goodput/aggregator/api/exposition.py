@@ -5,7 +5,8 @@ runs' series only, without the aggregator's own. The lines of each run are kept;
 changed, in slices with other requests in between, in the formats requested within FORMAT_SECONDS.
 A small installation refreshes at each scrape. A large one (accounts.LARGE_RANKS) does so in the background, and scrapes get
 the last text at once: every REFRESH_SECONDS, or a twentieth of a core's time, up to a tenth where series would be older
-than REFRESH_SECONDS_MAX. Where scrapes come regularly it does so shortly before one, and where nobody reads anything every
+than REFRESH_SECONDS_MAX. Between two times it renders runs whose ranks spend their time otherwise than before, in another
+twentieth at most. Where scrapes come regularly it does so shortly before one, and where nobody reads anything every
 UNREAD_SECONDS.
 """
 
@@ -182,27 +183,34 @@ class Exposition:
                         await self._flights.run("refresh", self.refresh)
                     else:
                         await in_slices(self._accounts.computing_first())
-                        await self._refresh_changed()
+                        await self._refresh_changed(self._due(last))
                 except Exception:
                     log.exception("the series could not be rendered; /metrics has the last ones")
             if is_due:
                 last = time.monotonic()
 
-    async def _refresh_changed(self) -> None:
+    async def _refresh_changed(self, due: float) -> None:
+        """Render the runs that changed, unless all are `due` soon."""
         now, changed = time.monotonic(), self._accounts.store.mixes.changed
         for run in [run for run, since in changed.items() if now - since > CHANGED_SECONDS]:
             del changed[run]
         is_due = now >= max(self._changed_due, (self._refreshed or now) + REFRESH_SECONDS)
-        if changed and is_due and self._always:
+        is_soon = due - now <= self._took_seconds
+        if changed and is_due and not is_soon and not self._must_wait():
             await self._flights.run("refresh", partial(self._refresh_runs, list(changed)))
 
     async def _refresh_runs(self, names: list[str]) -> None:
         """Render some runs, in the formats that all have."""
-        spent, formats = CpuTime(), list(self._always)
-        found = await in_slices(spent.of(self._render_runs(names, formats)))
-        self._runs = {name: found.get(name, text) for name, text in self._runs.items()} | found
-        self._changed_due = time.monotonic() + max(REFRESH_SECONDS, CHANGED_TIMES * spent.seconds)
-        await self._replace_texts(formats)
+        began, formats = time.monotonic(), list(self._always)
+        try:
+            found = await in_slices(self._render_runs(names, formats))
+            self._runs = {name: found.get(name, text) for name, text in self._runs.items()} | found
+            self._rendered_ns = self._clock_ns()
+            await self._replace_texts(formats)
+        finally:
+            # Of this time it computed for half.
+            spent = (time.monotonic() - began) / 2
+            self._changed_due = time.monotonic() + max(REFRESH_SECONDS, CHANGED_TIMES * spent)
 
     def _due(self, last: float) -> float:
         """When to refresh in the background after the `last` refresh, by the monotonic clock."""

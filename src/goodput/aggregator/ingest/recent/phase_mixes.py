@@ -1,7 +1,9 @@
 """Notices when the ranks of a run spend their time otherwise than before, so that its series can be rendered sooner.
 
-Of one rank in SAMPLED_EACH the time by phase is summed over windows of WINDOW_SECONDS, of whole steps, so that the phases of
-a long one are no change. Slow data or one slow rank shows in all ranks: the others wait.
+One rank in SAMPLED_EACH is compared with itself: what it spent by phase between its last two reports, and between the two
+before. Both are summed over all such ranks that report within WINDOW_SECONDS, so that it does not matter which of them do,
+and are of whole steps, so that the phases of a long one are no change. Slow data or one slow rank shows in all ranks that
+wait for each other.
 """
 
 from __future__ import annotations
@@ -17,23 +19,24 @@ SAMPLED_EACH = 8
 WINDOW_SECONDS = 5.0
 # By how much a phase's part of the time differs.
 CHANGE = 0.1
-# A window with less time than this part of the one before says nothing yet.
+# A window with fewer ranks than this part of those in the one before says nothing yet.
 ENOUGH = 0.25
 
 
 class _Mix:
-    """ns by phase of the window that began at `since`, and of the one before."""
+    """ns by phase that ranks spent `now` and `before`, in the window that began at `since`, and how many ranks."""
 
-    __slots__ = ("before", "now", "since")
+    __slots__ = ("before", "count", "last_count", "now", "since")
 
-    def __init__(self, width: int, since: float):
-        self.before, self.now, self.since = np.zeros(width), np.zeros(width), since
+    def __init__(self, width: int, since: float, last_count: int = 0):
+        self.before, self.now = np.zeros(width), np.zeros(width)
+        self.since, self.count, self.last_count = since, 0, last_count
 
     def has_changed(self) -> bool:
-        before, now = self.before.sum(), self.now.sum()
-        if now <= ENOUGH * before or not before:
+        if self.count <= ENOUGH * self.last_count:
             return False
-        return bool(np.abs(self.now / now - self.before / before).max() > CHANGE)
+        parts = self.now / self.now.sum() - self.before / self.before.sum()
+        return bool(np.abs(parts).max() > CHANGE)
 
 
 class PhaseMixes:
@@ -41,7 +44,8 @@ class PhaseMixes:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self.changed: dict[str, float] = {}
-        self._mixes: dict[str, dict[int, _Mix]] = {}  # by run and bytes of a row
+        self._spent: dict[str, dict[int, np.ndarray]] = {}  # by run and rank, between its last two reports
+        self._mixes: dict[str, dict[int, _Mix]] = {}  # by run and number of phases
         self._clock = clock
 
     def add(self, run: str, rank: int, before: bytes | None, after: bytes | None) -> None:
@@ -49,16 +53,26 @@ class PhaseMixes:
         if rank % SAMPLED_EACH or before is None or after is None or len(before) != len(after):
             return
         rows = np.frombuffer(before + after, np.int64).reshape(2, -1)[:, TOTALS::2]
-        now, mixes = self._clock(), self._mixes.setdefault(run, {})
-        mix = mixes.get(len(before))
-        if mix is None:
-            mix = mixes[len(before)] = _Mix(rows.shape[1], now)
-        elif now - mix.since >= WINDOW_SECONDS:
-            mix.before, mix.now, mix.since = mix.now, np.zeros(rows.shape[1]), now
-        mix.now += rows[1] - rows[0]
+        spent = rows[1] - rows[0]
+        if (spent < 0).any() or not spent.any():
+            return
+        of_run = self._spent.setdefault(run, {})
+        earlier = of_run.get(rank)
+        of_run[rank] = spent
+        if earlier is not None and len(earlier) == len(spent):
+            self._compare(run, earlier, spent)
+
+    def _compare(self, run: str, earlier: np.ndarray, spent: np.ndarray) -> None:
+        now, mixes, width = self._clock(), self._mixes.setdefault(run, {}), len(spent)
+        mix = mixes.get(width)
+        if mix is None or now - mix.since >= WINDOW_SECONDS:
+            mix = mixes[width] = _Mix(width, now, 0 if mix is None else mix.count)
+        mix.before += earlier
+        mix.now += spent
+        mix.count += 1
         if mix.has_changed():
             self.changed[run] = now
 
     def forget(self, run: str) -> None:
-        self._mixes.pop(run, None)
-        self.changed.pop(run, None)
+        for held in (self._mixes, self._spent, self.changed):
+            held.pop(run, None)
