@@ -13,7 +13,7 @@ disk. Then, while the run is live:
                 until the run is answered, and until its account has all steps; the account of a window must be the same as before, to the nanosecond
 
 Then the run is ended and its ledger compacted with --keep-steps 0: bytes a rank-step before and after, and the same windows of
-what is left. With `minutes` only that is measured, of a ledger that is written as compaction leaves it: half a byte of disk a
+what is left; then both again of its hours. With `minutes` only that is measured, of a ledger that is written as compaction leaves it: half a byte of disk a
 rank-step. With several sizes the growth of each figure is fitted: figure = a x rank-steps^exponent. Bars: design's section 9,
 for 10^9 rank-steps, in seconds; on a busy machine the CPU seconds beside them show what is waiting. Not part of `make bench`.
 """
@@ -66,7 +66,7 @@ _SERVE = """
 import sys
 from goodput.aggregator.accounts import snapshots
 from goodput.cli import main
-snapshots.EVERY_SECONDS, snapshots.SHARE = 0.1, 0
+snapshots.EVERY_SECONDS, snapshots.WAIT_TIMES = 0.1, 0
 sys.exit(main())
 """
 
@@ -229,12 +229,16 @@ def of_live(directory: Path, start: float, steps: int, ranks: int) -> dict:
 
 
 def of_thinned(directory: Path, start: float, steps: int, ranks: int) -> dict:
-    """The figures of the run when it is over and its steps are thinned."""
+    """The figures of the run when it is over and its steps are thinned to minutes, and then to hours."""
     thinned, found = thin(directory, start, steps)
+    hours, found_hours = compacted(directory, start, steps, ["--keep-steps", "0", "--keep-minutes", "0"])
     return {
         "bytes_a_row_thinned": round(thinned / (steps * ranks), 3),
         **windows_of(found, "thinned_"),
         "thinned": found,
+        "bytes_a_row_hours": round(hours / (steps * ranks), 4),
+        **windows_of(found_hours, "hours_"),
+        "hours": found_hours,
     }
 
 
@@ -286,7 +290,6 @@ def began_until(began: float, server: Server, path: str, is_right: Callable[[byt
 
 def thin(directory: Path, start: float, steps: int) -> tuple[int, dict]:
     """End the run, wait until it is closed, compact it: bytes of the ledger, and windows of what is left."""
-    goodput = str(Path(sys.executable).with_name("goodput"))
     ledger = f"sqlite:///{directory}/ledger.db"
     with serving(directory) as server:
         began_until(time.perf_counter(), server, f"/api/v1/runs/{RUN}", lambda body: True)
@@ -299,7 +302,13 @@ def thin(directory: Path, start: float, steps: int) -> tuple[int, dict]:
         if answer.status != 200:
             raise RuntimeError(f"the run was not ended: {answer.status}: {text[:200]!r}")
         wait("the run is closed", CURRENT_SECONDS_MAX, partial(is_closed, ledger))
-    command = [goodput, "ledger", "compact", "--keep-steps", "0", "--vacuum", "--ledger", ledger]
+    return compacted(directory, start, steps, ["--keep-steps", "0"])
+
+
+def compacted(directory: Path, start: float, steps: int, keep: list[str]) -> tuple[int, dict]:
+    """Compact the ledger: its bytes, and windows of what is left."""
+    goodput, ledger = str(Path(sys.executable).with_name("goodput")), f"sqlite:///{directory}/ledger.db"
+    command = [goodput, "ledger", "compact", *keep, "--vacuum", "--ledger", ledger]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     size = ledger_bytes(directory)
     with serving(directory) as server:

@@ -1,8 +1,7 @@
 """Reads the rows of many processes at once, each in ascending number, a page of each at a time.
 
-Pages of up to PROCESSES_AT_ONCE processes take two queries. Their blocks are decoded together, so of as many that these
-have about a quarter of the rows of all pages, or half where of each process a second block is needed. Blocks may be
-added, merged and thinned meanwhile.
+Pages of up to PROCESSES_AT_ONCE processes, or of a quarter of all, take two queries. Blocks may be added, merged and
+thinned meanwhile.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import sqlalchemy as sql
 
 from goodput.aggregator.ledger.block_reader import Fetch, stored_blocks
 from goodput.aggregator.ledger.blocks import StoredBlock, decode_columns
-from goodput.aggregator.records import BLOCK_ROWS_MAX
 from goodput.wire.step_blocks import END, NUMBER, TOTALS
 from goodput.wire.step_columns import in_order
 
@@ -75,8 +73,7 @@ class PageReader:
     def __init__(self, fetch: Fetch, wanted: Sequence[ProcessRows], rows: int):
         self._fetch, self._rows = fetch, rows
         self._wanted = list(wanted)
-        fitting = len(wanted) * rows // (4 * max(rows, BLOCK_ROWS_MAX))
-        self._at_once = min(max(fitting, PROCESSES_LEAST), PROCESSES_AT_ONCE)
+        self._at_once = min(max(len(wanted) // 4, PROCESSES_LEAST), PROCESSES_AT_ONCE)
         self._place = {one.process: at for at, one in enumerate(self._wanted)}
 
     def pages(self, of: ProcessRows) -> Iterator[np.ndarray]:
@@ -106,15 +103,12 @@ class PageReader:
             some = [one for one in some if not one.is_over]
             chosen = [_next_blocks(one, self._rows) for one in some]
             stored = {one.id: one for one in stored_blocks(self._fetch, list(chain.from_iterable(chosen)))}
-            whole: list[tuple[ProcessRows, list[StoredBlock]]] = []
             for one, ids in zip(some, chosen, strict=True):
                 if all(id in stored for id in ids):
-                    whole.append((one, [stored[id] for id in ids]))
+                    self._take(one, _decoded(one, [stored[id] for id in ids]))
                 else:
                     # Some were replaced by others meanwhile.
                     one.listed = []
-            for one, values in _decoded(whole):
-                self._take(one, values)
             some = [one for one in some if one.page is None]
 
     def _list(self, some: list[ProcessRows]) -> None:
@@ -166,16 +160,10 @@ def _next_blocks(one: ProcessRows, rows: int) -> list[int]:
     return ids
 
 
-def _decoded(whole: list[tuple[ProcessRows, list[StoredBlock]]]) -> Iterator[tuple[ProcessRows, np.ndarray]]:
-    """The rows of each process in order, decoded together."""
-    width = max((one.width for one, _ in whole), default=0)
-    columns = decode_columns(chain.from_iterable(blocks for _, blocks in whole), width)
-    at = 0
-    for one, blocks in whole:
-        begin, end = columns.begins[at], columns.begins[at + len(blocks)]
-        at += len(blocks)
-        own = max(one.width, *(block.width for block in blocks))
-        yield one, in_order(columns.values[: TOTALS + 2 * own, begin:end])
+def _decoded(of: ProcessRows, found: list[StoredBlock]) -> np.ndarray:
+    """The rows of a process in order. Blocks of several together would be decoded into memory that is in no cache."""
+    values = decode_columns(found, of.width).values
+    return in_order(values[: TOTALS + 2 * max(of.width, *(block.width for block in found))])
 
 
 def numbers_before(fetch: Fetch, at_ns: Mapping[int, int]) -> dict[int, int]:
