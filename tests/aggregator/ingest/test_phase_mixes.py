@@ -1,4 +1,4 @@
-"""Which runs began to spend their time otherwise, from the rows that their ranks report."""
+"""Which runs began to spend their time differently, from the rows that their ranks report."""
 
 from __future__ import annotations
 

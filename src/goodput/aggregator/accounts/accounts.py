@@ -302,8 +302,12 @@ class Accounts:
         before, now_seconds = self._cached.get(name), time.monotonic()
         self.last_read = now_seconds
         is_over_share = now_seconds < self._readers_wait_until
-        may_stand = self.is_large() and before is not None and not before.is_expired
-        if before is not None and may_stand and (is_over_share or before.cost_ns >= COSTLY_NS):
+        if (
+            before is not None
+            and not before.is_expired
+            and self.is_large()
+            and (is_over_share or before.cost_ns >= COSTLY_NS)
+        ):
             return before.account
         account, cached = await in_slices(self.computing(name)), self._cached.get(name)
         if cached is not None and cached is not before:

@@ -47,6 +47,12 @@ class _Cached(NamedTuple):
     final_revision: int | None
     until_seconds: float
 
+    def serves(self, final_revision: int | None, now_seconds: float) -> bool:
+        """Whether it is the result for a run that has this final revision, or, without one, is recent."""
+        if final_revision != self.final_revision:
+            return False
+        return final_revision is not None or now_seconds < self.until_seconds
+
 
 class ResultCache:
     """Results by key, computed again at `age_seconds(seconds that it took)`; RESULTS_MAX are kept, the last used.
@@ -74,12 +80,7 @@ class ResultCache:
             if now_seconds >= one.until_seconds and one.final_revision is None:
                 del self._cached[old]
         cached = self._cached.pop(key, None)
-        is_of_same = cached is not None and cached.final_revision == final_revision
-        if (
-            cached is not None
-            and is_of_same
-            and (final_revision is not None or now_seconds < cached.until_seconds)
-        ):
+        if cached is not None and cached.serves(final_revision, now_seconds):
             self._cached[key] = cached
             return cached.result
         # Not one that began before the run ended, or went on.

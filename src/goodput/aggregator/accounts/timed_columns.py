@@ -28,12 +28,12 @@ class TimedGroups(ColumnGroups):
 
     def __init__(self, folds: Mapping[Key, TimedFold]):
         super().__init__(folds)
-        # Parallel arrays: steps that were laid, as places in _keys, step indices and ends; and waiting, by steps.
-        self._laid: list[tuple[np.ndarray, ...]] = []
+        # Parallel arrays: steps that were added, as places in _keys, step indices and ends; and waiting, by steps.
+        self._added: list[tuple[np.ndarray, ...]] = []
         self._waits: list[tuple[np.ndarray, ...]] = []
 
     def add(self, key, step, count, compared, first=False):
-        self._laid.append(_columns((self._rank[key], step, self.folds[key].span[1])))
+        self._added.append(_columns((self._rank[key], step, self.folds[key].span[1])))
         super().add(key, step, count, compared, first)
 
     def take_times(self, keys: list[Key], times: Times, compared: Compared) -> None:
@@ -42,18 +42,18 @@ class TimedGroups(ColumnGroups):
         begin, gap = end - compared.length, dict(times.gap)
         # Compute outside steps belongs to no kept step.
         gap[UNATTRIBUTED] = gap.get(UNATTRIBUTED, 0) + gap.pop(PRODUCTIVE, np.zeros_like(end))
-        lay_many(folds, of, times.inside, begin, end)
-        lay_many(folds, of, gap, times.began, begin)
+        add_spans(folds, of, times.inside, begin, end)
+        add_spans(folds, of, gap, times.began, begin)
         _add_own(folds, times, compared.own, begin)
-        self._laid.append((np.array([self._rank[key] for key in keys])[of], compared.step, end))
+        self._added.append((np.array([self._rank[key] for key in keys])[of], compared.step, end))
 
     def move_waiting(self) -> None:
         """Call it once, when all steps are settled. For some ranks at a time: what is sorted takes as much as the steps."""
-        waits, laid = _joined(self._waits), _joined(self._laid)
-        self._waits, self._laid = [], []
+        waits, added = _joined(self._waits), _joined(self._added)
+        self._waits, self._added = [], []
         for first in range(0, len(self._keys) if waits else 0, RANKS_AT_ONCE):
             folds = [self.folds[key] for key in self._keys[first : first + RANKS_AT_ONCE]]
-            _move_waiting(folds, _of_some(waits, first), _of_some(laid, first))
+            _move_waiting(folds, _of_some(waits, first), _of_some(added, first))
 
     def _note_waited(self, entries: Entries, waited: np.ndarray) -> None:
         some = waited > 0
@@ -83,10 +83,10 @@ def _of_some(columns: Sequence[np.ndarray], first: int) -> list[np.ndarray]:
 
 
 def _move_waiting(
-    folds: Sequence[TimedFold], waits: Sequence[np.ndarray], laid: Sequence[np.ndarray]
+    folds: Sequence[TimedFold], waits: Sequence[np.ndarray], added: Sequence[np.ndarray]
 ) -> None:
     of, step, length, *own = waits
-    end, long = _ends(laid, of, step), length >= _SPAN_NS_MAX
+    end, long = _ends(added, of, step), length >= _SPAN_NS_MAX
     for state, ns in zip((_STRAGGLER, _BUBBLE), own, strict=True):
         some = (ns > 0) & (length > 0) & ~long
         _move_many(folds, of[some], state, ns[some], end[some] - length[some], end[some])
@@ -96,9 +96,9 @@ def _move_waiting(
             fold.sums.move(COMMUNICATION, state, int(ns[at]), *span, fold.devices)
 
 
-def _ends(laid: Sequence[np.ndarray], rank: np.ndarray, step: np.ndarray) -> np.ndarray:
+def _ends(added: Sequence[np.ndarray], rank: np.ndarray, step: np.ndarray) -> np.ndarray:
     """The end of each of these steps of ranks, the last one's where a rank repeated it."""
-    ranks, steps, ends = laid
+    ranks, steps, ends = added
     queried = np.repeat([False, True], [len(ranks), len(rank)])
     both = np.concatenate((ranks, rank)), np.concatenate((steps, step))
     order = np.lexsort((queried, both[1], both[0]))
@@ -112,7 +112,7 @@ def _columns(values: Sequence[int]) -> tuple[np.ndarray, ...]:
     return tuple(np.array([value], np.int64) for value in values)
 
 
-def lay_many(
+def add_spans(
     folds: Sequence[TimedFold],
     of: np.ndarray,
     states: Mapping[int, np.ndarray],
@@ -121,7 +121,7 @@ def lay_many(
 ) -> None:
     """BucketSums.add_span for many spans, each of the fold with the place `of`, and their compute; `states` are ns by state."""
     names = sorted(states)
-    groups, group = _all_sums(folds)
+    groups, group = _distinct_sums(folds)
     points = groups[0][0].grid.points
     cells = np.zeros((len(groups), points, len(names)), np.int64)
     compute = np.zeros((len(folds), points), np.int64)
@@ -149,7 +149,7 @@ def _move_many(
     """BucketSums.move from `communication` for many spans."""
     if not len(ns):
         return
-    groups, group = _all_sums(folds)
+    groups, group = _distinct_sums(folds)
     cells = np.zeros((len(groups), groups[0][0].grid.points), np.int64)
     done, passed = np.zeros_like(ns), np.zeros_like(ns)
     for rows, buckets, overlap in _overlaps(groups[0][0].grid, begin, end):
@@ -178,7 +178,7 @@ def _add_own(folds: Sequence[TimedFold], times: Times, own: np.ndarray, begin: n
             fold.own.steps[column] += float(steps[at, column])
 
 
-def _all_sums(folds: Sequence[TimedFold]) -> tuple[list[tuple[BucketSums, int]], np.ndarray]:
+def _distinct_sums(folds: Sequence[TimedFold]) -> tuple[list[tuple[BucketSums, int]], np.ndarray]:
     """The different sums and numbers of devices of folds, and which of them each fold has."""
     places: dict[tuple[int, int], int] = {}
     found = [places.setdefault((id(fold.sums), fold.devices), len(places)) for fold in folds]

@@ -116,7 +116,7 @@ def create_app(
     )
     reloads = _repeat(_once(authenticator.reload), FILES_EVERY_SECONDS, "reloading tokens and certificates")
     hangs = _repeat(accounts.detecting_hangs, HANGS_EVERY_SECONDS, "hang detection")
-    ender = RunEnder(store, ledger, stale_seconds=stale_seconds, clock_ns=clock, ended=accounts.expire)
+    ender = RunEnder(store, ledger, stale_seconds=stale_seconds, clock_ns=clock, on_marked=accounts.expire)
     clock_steps = _following_steps(clock, clocks, store, accounts)
     snapshots = Snapshots(accounts, ingest, INTERIM_SECONDS if stream else None)
     works = [hangs, exposition.keep_fresh, *maintenance.works(), snapshots.run, memory.run]

@@ -5,7 +5,7 @@ runs' series only, without the aggregator's own. The lines of each run are kept;
 changed, in slices with other requests in between, in the formats requested within FORMAT_SECONDS.
 A small installation refreshes at each scrape. A large one (accounts.LARGE_RANKS) does so in the background, and scrapes get
 the last text at once: every REFRESH_SECONDS, or a twentieth of a core's time, up to a tenth where series would be older
-than REFRESH_SECONDS_MAX. Between two times it renders runs whose ranks spend their time otherwise than before, in another
+than REFRESH_SECONDS_MAX. Between two times it renders runs whose ranks spend their time differently than before, in another
 twentieth at most. Where scrapes come regularly it does so shortly before one, and where nobody reads anything every
 UNREAD_SECONDS.
 """
@@ -53,7 +53,7 @@ REFRESH_SECONDS, REFRESH_SECONDS_MAX, UNREAD_SECONDS = 5.0, 10.0, 15.0
 # By this part of the time between two refreshes one may come sooner, to be done at a scrape; it begins so long before that
 # and as many times as long as the last one took.
 SOONER, LEAD_SECONDS, LEAD_TIMES = 0.25, 0.5, 1.5
-# For so long after the ranks of a run began to spend their time otherwise, its series are rendered every REFRESH_SECONDS,
+# For so long after the ranks of a run began to spend their time differently, its series are rendered every REFRESH_SECONDS,
 # or so many times as long as it took.
 CHANGED_SECONDS, CHANGED_TIMES = 20.0, 20
 # A run that has no account yet gets one within so long, and the time that it takes.
@@ -172,7 +172,7 @@ class Exposition:
 
     async def keep_fresh(self) -> None:
         """Refresh the series of a large installation for ever; between two times compute what has no account yet, and refresh
-        the runs of which the ranks began to spend their time otherwise."""
+        the runs of which the ranks began to spend their time differently."""
         last = time.monotonic()
         while True:
             await asyncio.sleep(max(0.0, min(self._due(last) - time.monotonic(), FIRST_SECONDS)))

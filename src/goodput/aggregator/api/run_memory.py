@@ -44,7 +44,7 @@ ENDED_SECONDS = 3600.0
 READ_AT_ONCE = 2
 # What a rank process takes when its run is read.
 PROCESS_BYTES = 32 << 10
-# Of a full bound so much is freed at once: looking for the oldest takes a look at all.
+# A full bound divided by this is freed at once: looking for the oldest takes a look at all.
 FREED_DIVISOR = 16
 
 

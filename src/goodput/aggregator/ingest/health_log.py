@@ -19,7 +19,7 @@ from goodput.wire import schema
 from goodput.wire.health_kinds import HEALTH_KINDS
 
 NODE_WEIGHT_MAX, WEIGHT_MAX = 2000, 50_000
-SCOPED_DIVISOR = 10
+SCOPED_DIVISOR = 10  # events of tokens for some runs may take the bounds divided by this
 NODE_CHARS_MAX = 255
 # How far a node's clock may be ahead; an event further ahead would stay the newest for that long.
 AHEAD_NS_MAX = 5 * 60 * 10**9
@@ -65,10 +65,10 @@ class HealthLog:
         self._weigh(part, event, 1)
         for run, _ in event.hits:
             self._by_run.setdefault(run, set()).add(key)
-        share = SCOPED_DIVISOR if is_scoped else 1
-        while self._weights[part] > NODE_WEIGHT_MAX // share:
+        divisor = SCOPED_DIVISOR if is_scoped else 1
+        while self._weights[part] > NODE_WEIGHT_MAX // divisor:
             self._drop_from(part)
-        while self._weights[is_scoped] > WEIGHT_MAX // share:
+        while self._weights[is_scoped] > WEIGHT_MAX // divisor:
             self._drop_from(min((one for one in self._entries if one[0] == is_scoped), key=self._first))
         if key not in self._events:
             return False

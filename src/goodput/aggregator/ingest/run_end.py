@@ -60,10 +60,11 @@ class RunEnder:
         *,
         stale_seconds: float,
         clock_ns: Callable[[], int] = time.time_ns,
-        ended: Callable[[str], object] = lambda run: None,
+        on_marked: Callable[[str], object] = lambda run: None,
     ):
-        """`ended(run)` is called when a run was marked, before the request is answered."""
-        self._store, self._ledger, self._stale_seconds, self._ended = store, ledger, stale_seconds, ended
+        """`on_marked(run)` is called when a run was marked, before the request is answered."""
+        self._store, self._ledger, self._stale_seconds = store, ledger, stale_seconds
+        self._on_marked = on_marked
         self.clock_ns = clock_ns
 
     async def end(
@@ -85,7 +86,7 @@ class RunEnder:
         for identity, mark in marks:
             self._store.end(identity, mark)
         if marks:
-            self._ended(run)
+            self._on_marked(run)
         ended = sum(not one.attempt.ended for one in unmarked)
         known, already = len(unmarked) - ended, len(processes) - len(unmarked)
         log.info(
@@ -104,8 +105,8 @@ class RunEnder:
         await in_thread(self._ledger.end, marks, self.clock_ns())
         for identity, mark in marks:
             self._store.end(identity, mark)
-        self._ended(run)
-        log.warning("run %r is abandoned: none of its %d ranks has shown life", run, len(marks))
+        self._on_marked(run)
+        log.warning("run %r is abandoned: none of its %d ranks has reported as alive", run, len(marks))
 
     def _is_alive(self, process: Process, now_ns: int) -> bool:
         attempt = process.attempt

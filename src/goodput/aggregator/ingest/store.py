@@ -268,11 +268,9 @@ class Store:
 
     def late_rows(self, run: str) -> int:
         """How often a row of the run came late, or an attempt changed its group."""
-        return (
-            sum(attempt.late_count for attempt in self.runs[run].attempts.values())
-            if run in self.runs
-            else -1
-        )
+        if run not in self.runs:
+            return -1
+        return sum(attempt.late_count for attempt in self.runs[run].attempts.values())
 
     def put_back_late(self, late: dict[str, dict[Key, int]]) -> None:
         for run, numbers in late.items():

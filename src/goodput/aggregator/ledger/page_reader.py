@@ -1,7 +1,7 @@
 """Reads the rows of many processes at once, each in ascending number, a page of each at a time.
 
-Pages of up to PROCESSES_AT_ONCE processes, or of a quarter of all, take two queries. Blocks may be added, merged and
-thinned meanwhile.
+The pages of a quarter of the processes, from PROCESSES_LEAST to PROCESSES_AT_ONCE of them, take two queries. Blocks may be
+added, merged and thinned meanwhile.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _next_blocks(one: ProcessRows, rows: int) -> list[int]:
 
 
 def _decoded(of: ProcessRows, found: list[StoredBlock]) -> np.ndarray:
-    """The rows of a process in order. Blocks of several together would be decoded into memory that is in no cache."""
+    """The rows of one process in order. Those of several together do not fit into the processor's caches and take longer."""
     values = decode_columns(found, of.width).values
     return in_order(values[: TOTALS + 2 * max(of.width, *(block.width for block in found))])
 

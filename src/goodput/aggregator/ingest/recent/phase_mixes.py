@@ -1,4 +1,4 @@
-"""Notices when the ranks of a run spend their time otherwise than before, so that its series can be rendered sooner.
+"""Notices when the ranks of a run spend their time differently than before, so that its series can be rendered sooner.
 
 One rank in SAMPLED_EACH is compared with itself: what it spent by phase between its last two reports, and between the two
 before. Both are summed over all such ranks that report within WINDOW_SECONDS, so that it does not matter which of them do,
@@ -35,8 +35,8 @@ class _Mix:
     def has_changed(self) -> bool:
         if self.count <= ENOUGH * self.last_count:
             return False
-        parts = self.now / self.now.sum() - self.before / self.before.sum()
-        return bool(np.abs(parts).max() > CHANGE)
+        differences = self.now / self.now.sum() - self.before / self.before.sum()
+        return bool(np.abs(differences).max() > CHANGE)
 
 
 class PhaseMixes:
@@ -74,5 +74,6 @@ class PhaseMixes:
             self.changed[run] = now
 
     def forget(self, run: str) -> None:
+        """Drop what is known of a run that leaves memory."""
         for held in (self._mixes, self._spent, self.changed):
             held.pop(run, None)
