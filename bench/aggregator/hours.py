@@ -14,20 +14,18 @@ import argparse
 import contextlib
 import json
 import re
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from dataclasses import asdict
 from http.client import HTTPConnection
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
 
 from bench.aggregator.load import ROUND_SECONDS, Plan
-from bench.aggregator.serve import RANKS, RANKS_OF_NODE, cpu_seconds, rows_of, serving
-from bench.processes import ROOT, children, running, say
+from bench.aggregator.serve import RANKS, RANKS_OF_NODE, cpu_seconds, loading, rows_of, serving
+from bench.processes import children, say
 
 SAMPLE_SECONDS, SCRAPE_SECONDS, READ_SECONDS = 10.0, 15.0, 60.0
 WITHIN = 0.05
@@ -134,15 +132,9 @@ def measured(hours: float, ranks: int) -> dict:
         directory = Path(at)
         with serving(directory) as (pid, url, tokens):
             plan.url, plan.token = f"{url}/api/v1/ingest", tokens["ingest"]
-            command = [sys.executable, "-m", "bench.aggregator.load"]
-            with running(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as load:
-                print(json.dumps(asdict(plan)), file=load.stdin, flush=True)
-                if load.stdout.readline() != "ready\n":
-                    raise RuntimeError("the load could not be brought in")
-                with Watch(pid, url, tokens["read"], directory) as watch:
-                    print(file=load.stdin, flush=True)
-                    result = json.loads(load.stdout.readline())
-                print(file=load.stdin, flush=True)
+            with loading(plan) as load, Watch(pid, url, tokens["read"], directory) as watch:
+                load.begin()
+                result = load.result()
         times = sorted(result.pop("milliseconds"))
         result["rows_lost"] = result["rows"] - rows_of(directory / "ledger.db")
         size = sum(path.stat().st_size for path in directory.glob("ledger.db*"))

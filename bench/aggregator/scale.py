@@ -16,13 +16,11 @@ import argparse
 import json
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
@@ -32,7 +30,8 @@ from support.servers import servers
 from support.servers.postgresql_server import PostgreSQL
 
 from bench.aggregator.load import ROUND_SECONDS, Plan
-from bench.processes import ROOT, children, cpu_of, peak_mib, running
+from bench.aggregator.serve import loading
+from bench.processes import children, cpu_of, peak_mib
 from goodput.child_processes import Child
 
 RANKS_OF_NODE = 8
@@ -90,22 +89,17 @@ def measured(make, ranks: int, rounds: int) -> dict:
     with tempfile.TemporaryDirectory() as at, PostgreSQL() as database, make(Path(at), database) as processes:
         urls = ",".join(f"{url}/api/v1/ingest" for url in processes.urls)
         plan = Plan(urls, "", ranks // RANKS_OF_NODE, RANKS_OF_NODE, rounds)
-        command = [sys.executable, "-m", "bench.aggregator.load"]
-        with running(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as load:
-            _tell(load, json.dumps(asdict(plan)))
-            if load.stdout.readline() != "ready\n":
-                raise RuntimeError("the load could not be brought in")
+        with loading(plan) as load:
             time.sleep(3.0)  # what it brought in is worked off
             before, database_before, delays = processes.cpu(), processes.database_cpu(), []
             stop = threading.Event()
             sampling = threading.Thread(target=_sample, args=(processes, delays, stop))
             sampling.start()
-            _tell(load, "")
-            result = json.loads(load.stdout.readline())
+            load.begin()
+            result = load.result()
             stop.set()
             sampling.join()
             after, database_after = processes.cpu(), processes.database_cpu()
-            _tell(load, "")
         seconds = rounds * ROUND_SECONDS
         shares = {name: 100 * (after[name] - before[name]) / seconds for name in after}
         times = sorted(result["milliseconds"])
@@ -125,11 +119,6 @@ def measured(make, ranks: int, rounds: int) -> dict:
 def _sample(processes: Processes, delays: list[float], stop: threading.Event) -> None:
     while not stop.wait(SCRAPE_SECONDS):
         delays += processes.delays()
-
-
-def _tell(process, line: str) -> None:
-    process.stdin.write(line + "\n")
-    process.stdin.flush()
 
 
 def main() -> int:

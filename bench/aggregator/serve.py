@@ -211,30 +211,57 @@ def quantile(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(ceil(share * len(values)) - 1, 0)]
 
 
+class Load:
+    """The load of a plan (load.py) in a process of its own, from the moment when the server knows all ranks."""
+
+    def __init__(self, process: subprocess.Popen, plan: Plan):
+        self._process = process
+        self._tell(json.dumps(asdict(plan)))
+        if self._line() != "ready\n":
+            raise RuntimeError("the load could not be brought in")
+
+    def begin(self) -> None:
+        """Let the reporters push on schedule."""
+        self._tell("")
+
+    def result(self) -> dict:
+        """Wait until the last push is answered: load.Result."""
+        return json.loads(self._line())
+
+    def end(self) -> None:
+        self._tell("")
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+    def _tell(self, line: str) -> None:
+        print(line, file=self._process.stdin, flush=True)
+
+
+@contextlib.contextmanager
+def loading(plan: Plan):
+    command = [sys.executable, "-m", "bench.aggregator.load"]
+    with running(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        load = Load(process, plan)
+        yield load
+        load.end()
+
+
 def loaded(pid: int, plan: Plan, reads: Reads | None = None) -> dict:
     """The figures of a server under a load, over the paced rounds."""
-    command = [sys.executable, "-m", "bench.aggregator.load"]
-    with running(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as load:
-        _tell(load, json.dumps(asdict(plan)))
-        if load.stdout.readline() != "ready\n":
-            raise RuntimeError("the load could not be brought in")
+    with loading(plan) as load:
         before = cpu_seconds(pid)
         with reads or contextlib.nullcontext():
-            _tell(load, "")
-            result = json.loads(load.stdout.readline())
+            load.begin()
+            result = load.result()
         spent = reads.cpu_seconds if reads else cpu_seconds(pid) - before
-        _tell(load, "")
     peak = {"peak_mib": peak_of_all(pid)}
     if reads:
         peak["peak_mib_without_reads"] = reads.peak_mib
     measured = (reads.warm_seconds, reads.after_seconds) if reads else (0.0, plan.rounds * ROUND_SECONDS)
     figures = _figures(plan, result, spent, measured)
     return figures | peak | (reads.figures() if reads else {})
-
-
-def _tell(process, line: str) -> None:
-    process.stdin.write(line + "\n")
-    process.stdin.flush()
 
 
 def cpu_seconds(pid: int) -> float:

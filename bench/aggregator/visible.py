@@ -15,19 +15,17 @@ import argparse
 import asyncio
 import json
 import re
-import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import httpx
 from msgspec.structs import replace
 
 from bench.aggregator.load import RANKS_PER_RUN, ROUND_SECONDS, Maker, Plan
-from bench.aggregator.serve import RANKS, RANKS_OF_NODE, quantile, serving
-from bench.processes import ROOT, running, say
+from bench.aggregator.serve import RANKS, RANKS_OF_NODE, loading, quantile, serving
+from bench.processes import say
 
 BAR_SECONDS = 15.0
 PUSH_SECONDS, SCRAPE_SECONDS = 5.0, 5.0
@@ -148,21 +146,16 @@ def _share(before: dict[str, float], after: dict[str, float]) -> float:
 
 def measured(ranks: int, faults: int) -> dict:
     seconds = WARM_SECONDS + faults * EVERY_SECONDS
-    others = ranks - RANKS_PER_RUN
-    plan = Plan("", "", others // RANKS_OF_NODE, RANKS_OF_NODE, rounds=int(seconds / ROUND_SECONDS) + 1)
+    reporters = (ranks - RANKS_PER_RUN) // RANKS_OF_NODE
+    plan = Plan("", "", reporters, RANKS_OF_NODE, rounds=int(seconds / ROUND_SECONDS) + 1)
     with tempfile.TemporaryDirectory() as at, serving(Path(at)) as (_, url, tokens):
         plan.url, plan.token = f"{url}/api/v1/ingest", tokens["ingest"]
-        command = [sys.executable, "-m", "bench.aggregator.load"]
-        with running(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as load:
-            print(json.dumps(asdict(plan)), file=load.stdin, flush=True)
-            if load.stdout.readline() != "ready\n":
-                raise RuntimeError("the load could not be brought in")
-            print(file=load.stdin, flush=True)
+        with loading(plan) as load:
+            load.begin()
             run = Visible(url, tokens, faults)
             say(f"{len(run.faults)} faults in {seconds} s ...")
             asyncio.run(run.watch())
-            lost = json.loads(load.stdout.readline())
-            print(file=load.stdin, flush=True)
+            others = load.result()
     delays = run.delays()
     seen = [seconds for seconds in delays if seconds is not None]
     return {
@@ -172,7 +165,7 @@ def measured(ranks: int, faults: int) -> dict:
         "median_seconds": round(quantile(seen, 0.5), 1) if seen else None,
         "most_seconds": round(max(seen), 1) if seen else None,
         "delays": [None if one is None else round(one, 1) for one in delays],
-        "pushes_failed": lost["failed"] + lost["unanswered"],
+        "pushes_failed": others["failed"] + others["unanswered"],
     }
 
 
