@@ -4,13 +4,14 @@ import json
 
 from support.frameworks.script_process import run_script
 from support.installed import need
+from support.mentions import mentions_goodput
 
 need("torch")
 
 
 def run(directory, *arguments: str) -> dict:
     done = run_script("device_copies.py", *arguments, forked="torch", GOODPUT_DIR=str(directory))
-    assert "goodput" not in done.stderr, done.stderr
+    assert not mentions_goodput(done.stderr), done.stderr
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.frameworks.script_process import SCRIPTS, run_script
 from support.installed import need
+from support.mentions import mentions_goodput
 from support.paths import PYTHONPATH
 from support.servers.servers import wait_until
 
@@ -28,7 +29,7 @@ def run(directory, *arguments: str, **environ) -> tuple[dict, str]:
     """The identity in the rank page, and the sum of the weights."""
     environ.update(GOODPUT_DIR=str(directory), HF_HUB_OFFLINE="1", XDG_CACHE_HOME=str(directory))
     done = run_script("model_metadata.py", *arguments, forked="torch", **environ)
-    assert "goodput" not in done.stderr, done.stderr
+    assert not mentions_goodput(done.stderr), done.stderr
     steps, weights = done.stdout.split()[-2:]
     (page,) = directory.glob("*.page")
     # The process that counts may live longer than the training.
