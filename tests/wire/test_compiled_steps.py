@@ -17,7 +17,8 @@ from goodput.aggregator.ingest.pushed_steps import decode_steps
 from goodput.aggregator.ingest.recent.recent_steps import _followed_in_numpy
 from goodput.columns.bins import count_bins
 from goodput.wire import compiled, schema
-from goodput.wire.step_blocks import BlockError, StepBlock, check_block, encode_rows
+from goodput.wire.packed_rows import pack
+from goodput.wire.step_blocks import END, NUMBER, TOTALS, BlockError, StepBlock, check_block, encode_rows
 from goodput.wire.step_columns import decode, wrong_rows
 
 pytestmark = pytest.mark.skipif(compiled.steps is None, reason="goodput.wire._steps is not compiled here")
@@ -67,6 +68,44 @@ def plain_blocks(draw):
         ]
         found.append(encode_rows(rows, PHASES))
     return found
+
+
+@given(
+    any_blocks() | plain_blocks(),
+    st.integers(-1, 9),
+    st.none() | VALUE | st.integers(0, 80),
+    st.integers(1, 6),
+)
+def test_a_page_is_a_part_of_the_decoded_rows(blocks, after, near, most):
+    assert compiled.steps is not None
+    for block in blocks:
+        values = in_python(decode, [block], PHASES).values
+        number, end = values[NUMBER], values[END]
+        from_ns = near if near is None else int(end[0]) - 5 + near if near <= 80 else near
+        found = compiled.steps.decode_page(pack(block), len(values), 100, after, from_ns, most)
+        if number[0] > MOST or (np.diff(number) < 1).any() or number.max() > MOST:
+            assert found is None
+            continue
+        begin, is_reached = int((number <= after).sum()), True
+        if from_ns is not None:
+            reached = np.flatnonzero(end[begin:] >= from_ns)
+            is_reached = bool(len(reached))
+            begin = begin + max(int(reached[0]) - 1, 0) if is_reached else max(begin, len(number) - 1)
+        want = values[:, begin : begin + most] if (number > after).any() else values[:, :0]
+        page, rows, was_reached = found
+        assert np.array_equal(np.frombuffer(page, np.int64).reshape(len(values), rows), want)
+        assert bool(was_reached) == is_reached
+
+
+@given(st.binary(max_size=200), st.integers(0, 70), st.integers(0, 3))
+def test_a_page_of_any_bytes_is_none_or_rows(block, columns, most):
+    assert compiled.steps is not None
+    assert compiled.steps.decode_page(block, columns, 100, 0, None, most) is None
+    right = pack(encode_rows([schema.StepRow(1, 0, 5, 9, 1, (2, 2, 0), (0, 0, 0))], PHASES))
+    for at in range(len(right)):
+        changed = right[:at] + block[:1] + right[at + 1 :]
+        found = compiled.steps.decode_page(changed, TOTALS + 2 * PHASES, 100, 0, None, 4)
+        assert found is None or found[1] <= 4
 
 
 @given(any_blocks() | plain_blocks())

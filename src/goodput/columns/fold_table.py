@@ -51,6 +51,7 @@ _WHOLE_MAX = 1 << 62
 # By state too, but no arrays until one attempt has any.
 LATER = ("ending", "cut")
 _MADE = ("bound", *LATER, "_first", "_usual", "throughput")
+_SIMPLE = frozenset((*INTEGERS, *FLAGS, *FLOATS, *BY_STATE))
 # Of a fold, but for what all folds of a table share.
 _ATTRIBUTES = (*INTEGERS, *FLAGS, *FLOATS, *OBJECTS, *BY_STATE, *BY_PHASE, *RARE, *_MADE)
 _ARRAYS = (
@@ -170,7 +171,7 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
     def begin(self, keys: Sequence[Key], attempts: Sequence[Attempt]) -> None:
         """Add the folds of attempts, as Fold begins them; `follow` must be called next. A row that was never used is all
         zero."""
-        rows = self._add(keys)
+        rows = self.add_all(keys)
         self.last_end_ns[rows], self.last_count[rows] = [one.start_ns for one in attempts], 1
         self.top_step[rows], self.final[rows] = -1, True
         for unknown in (self.first_length, self.usual, self.peak_best):
@@ -182,11 +183,11 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
 
     def add(self, key: Key) -> RowFold:
         """A fold whose attributes are to be set."""
-        self._add([key])
+        self.add_all([key])
         return self[key]
 
-    def _add(self, keys: Sequence[Key]) -> slice:
-        """Rows for these folds."""
+    def add_all(self, keys: Sequence[Key]) -> slice:
+        """Rows for these folds, whose attributes are to be set."""
         rows = slice(self.used, self.used + len(keys))
         if rows.stop > len(self.number):
             self._enlarge(max(self.used // 4, 16, rows.stop - len(self.number)), 0)
@@ -218,6 +219,29 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
     def of(self, name: str, at: np.ndarray) -> list[Any]:
         """An attribute that is kept as objects, of these rows."""
         return list(map(self.objects[name].__getitem__, at.tolist()))
+
+    def column(self, name: str) -> list[Any]:
+        """An attribute of all folds in the order of their rows, as Fold has it."""
+        if name in _SIMPLE:
+            return getattr(self, name)[: self.used].tolist()
+        if name in OBJECTS:
+            return list(self.objects[name])
+        return [getattr(self.row(at), name) for at in range(self.used)]
+
+    def set_column(self, name: str, rows: slice, values: Sequence[Any]) -> None:
+        """Set an attribute of these folds."""
+        if name in _SIMPLE:
+            getattr(self, name)[rows] = values
+        elif name in OBJECTS:
+            self.objects[name][rows] = values
+        elif name in BY_PHASE and len({len(one) for one in values}) == 1:
+            width = len(values[0])
+            self.widen(width)
+            own = getattr(self, name)[rows]
+            own[:, :width], own[:, width:] = values, 0
+        else:
+            for at, value in zip(range(rows.start, rows.stop), values, strict=True):
+                setattr(self.row(at), name, value)
 
     def add_cut(self, at: np.ndarray, states: np.ndarray) -> None:
         """Add to `cut` of these rows, each once: (rows, states)."""
@@ -408,7 +432,11 @@ class RowFold(Fold):
     @property
     def bound(self) -> Bound:
         """A copy: it counts once it is set again."""
-        return Bound(*(getattr(self.table, name).item(self.at) for name in _BOUND))
+        table, at = self.table, self.at
+        return Bound(
+            *(table.from_ns.item(at), table.to_ns.item(at), table.end_ns.item(at)),
+            *(table.died.item(at), table.running.item(at), table.first.item(at)),
+        )
 
     @bound.setter
     def bound(self, bound: Bound) -> None:

@@ -128,13 +128,14 @@ class FoldState(Struct, array_like=True):
             self.planned,
             FoldTable(self.planned, rows=len(self.folds)),
         )
-        for key, state in self.folds.items():
-            fold = engine.folds.add(key)
-            for name, value in zip(FOLD, _values(state, FOLD), strict=True):
-                setattr(fold, name, value)
-            fold.attempt = run.attempts[key]
-            lengths, works = (ascending(sorted(values), array("I")) for values in state._others)
-            fold._others = lengths, works
+        states = list(self.folds.values())
+        rows = engine.folds.add_all(list(self.folds))
+        for name in FOLD:
+            values = [getattr(state, name) for state in states]
+            if name == "_others":
+                values = [tuple(ascending(sorted(one), array("I")) for one in both) for both in values]
+            engine.folds.set_column(name, rows, values)
+        engine.folds.set_column("attempt", rows, [run.attempts[key] for key in self.folds])
         engine.groups = ColumnGroups(engine.folds)
         for name, value in zip(GROUPS, _values(self.groups, GROUPS), strict=True):
             setattr(engine.groups, name, value)
@@ -167,8 +168,9 @@ def encode(engine: ColumnEngine, lengths: StepLengths) -> bytes:
     Raises SnapshotError where a number does not fit.
     """
     engine.groups.sweep()
+    folds = zip(*map(engine.folds.column, FOLD), strict=True)
     state = FoldState(
-        {key: _Fold(*_values(fold, FOLD)) for key, fold in engine.folds.items()},
+        {key: _Fold(*values) for key, values in zip(engine.folds, folds, strict=True)},
         {key: _row_facts(fold) for key, fold in engine.folds.items()},
         _Groups(*_group_values(engine)),
         engine.planned,

@@ -52,31 +52,6 @@ static int read_numbers(PyObject *from, PyObject *name, int64_t *into, Py_ssize_
     return PyErr_Occurred() ? -1 : 0;
 }
 
-int block_fits(const Block *block, Py_ssize_t columns, Py_ssize_t widths_used)
-{
-    Py_ssize_t stride = 0;
-    if (widths_used != block->used || block->count < 1 || block->count > COUNT_MAX)
-        return 0;
-    for (Py_ssize_t j = 0; j < block->used; j++) {
-        if (block->widths[j] > CELL_BYTES_MAX || block->columns[j] >= columns)
-            return 0;
-        stride += block->widths[j];
-    }
-    return block->cell_bytes == (block->count - 1) * stride;
-}
-
-int block_is_accepted(const Block *block, Py_ssize_t rows_max)
-{
-    for (Py_ssize_t j = 0; j < block->used; j++) {
-        if ((j && block->columns[j] <= block->columns[j - 1]) || block->columns[j] == DEVICE + 1 ||
-            block->columns[j] == DEVICE + 2)
-            return 0;
-        if ((uint64_t)block->numbers[j] > VALUE_MAX)
-            return 0;
-    }
-    return block->count <= rows_max;
-}
-
 /* Read a block and check that it can be decoded into `columns`. */
 static int block_read(PyObject *from, Py_ssize_t columns, HeldBlock *held)
 {
@@ -126,98 +101,6 @@ static PyObject *count_rows(PyObject *self, PyObject *arguments)
         block_clear(&block);
     }
     return PyLong_FromSsize_t(total);
-}
-
-/* Decode into `values`, which has `rows` for each of `columns`, from row `at` on. `sums` has room for the block's rows. */
-static void decode_block(const Block *block, uint64_t *values, Py_ssize_t columns, Py_ssize_t rows, Py_ssize_t at,
-                         uint64_t *sums)
-{
-    Py_ssize_t count = block->count, rest = count - 1;
-    const uint8_t *plane = block->cells;
-    uint64_t *start = values + START * rows + at, *end = values + END * rows + at, *none = values + TOTALS * rows + at;
-    for (Py_ssize_t column = 0; column < columns; column++)
-        memset(values + column * rows + at, 0, sizeof(uint64_t) * (size_t)count);
-    memset(sums, 0, sizeof(uint64_t) * (size_t)count);
-    for (Py_ssize_t j = 0; j < block->used; j++) {
-        int column = block->columns[j], width = block->widths[j];
-        uint64_t *own = values + column * rows + at, least = (uint64_t)block->numbers[block->used + j];
-        own[0] = (uint64_t)block->numbers[j];
-        for (int byte = 0; byte < width; byte++, plane += rest)
-            for (Py_ssize_t i = 0; i < rest; i++)
-                own[i + 1] |= (uint64_t)plane[i] << 8 * byte;
-        if (column == START || column == END) {
-            for (Py_ssize_t i = 1; i < count; i++)
-                own[i] += least;
-            continue;
-        }
-        for (Py_ssize_t i = 1; i < count; i++)
-            own[i] += own[i - 1] + least;
-        if (column > TOTALS && column % 2 == 0)
-            for (Py_ssize_t i = 0; i < count; i++)
-                sums[i] += own[i];
-    }
-    for (Py_ssize_t i = 1; i < count; i++) {
-        start[i] += end[i - 1];
-        end[i] += start[i];
-    }
-    /* What the totals of the others lack of the time since the row before. */
-    uint64_t before = 2 * none[0] + sums[0] - end[0];
-    for (Py_ssize_t i = 0; i < count; i++)
-        none[i] = end[i] - sums[i] + before - none[i];
-}
-
-/* Whether a row is one that no rank can have recorded, as step_columns.wrong_rows. */
-static int has_wrong_row(const uint64_t *values, Py_ssize_t columns, Py_ssize_t rows, Py_ssize_t at, Py_ssize_t count,
-                         uint64_t *sums)
-{
-    const uint64_t *number = values + NUMBER * rows + at, *start = values + START * rows + at;
-    const uint64_t *end = values + END * rows + at, *device = values + DEVICE * rows + at;
-    int wrong = 0;
-    memset(sums, 0, sizeof(uint64_t) * (size_t)count);
-    for (Py_ssize_t column = 0; column < columns; column++) {
-        const uint64_t *own = values + column * rows + at;
-        for (Py_ssize_t i = 0; i < count; i++)
-            wrong |= own[i] > VALUE_MAX;
-    }
-    if (wrong)
-        return 1;
-    for (Py_ssize_t i = 0; i < count; i++)
-        wrong |= number[i] < 1 || end[i] < start[i] || (i && number[i] <= number[i - 1]);
-    for (Py_ssize_t column = TOTALS; column + 1 < columns; column += 2) {
-        const uint64_t *total = values + column * rows + at, *outside = total + rows;
-        for (Py_ssize_t i = 0; i < count; i++) {
-            wrong |= outside[i] > total[i];
-            sums[i] += total[i] - outside[i];
-            sums[i] = sums[i] > VALUE_MAX ? VALUE_MAX : sums[i]; /* No device time is more. */
-        }
-    }
-    for (Py_ssize_t i = 0; i < count; i++)
-        wrong |= device[i] > sums[i];
-    return wrong;
-}
-
-static void note_heads(Heads *heads, const uint64_t *values, Py_ssize_t rows, Py_ssize_t at, Py_ssize_t count)
-{
-    const uint64_t *start = values + START * rows + at, *end = values + END * rows + at;
-    if (at == 0) {
-        heads->first = values[NUMBER * rows];
-        heads->step = values[STEP * rows];
-        heads->start = start[0];
-        heads->end = end[0];
-    }
-    heads->last = values[NUMBER * rows + at + count - 1];
-    for (Py_ssize_t i = 0; i < count; i++) {
-        heads->start = (int64_t)start[i] < (int64_t)heads->start ? start[i] : heads->start;
-        heads->end = (int64_t)end[i] > (int64_t)heads->end ? end[i] : heads->end;
-    }
-}
-
-void block_decode(const Block *block, uint64_t *values, Py_ssize_t columns, Py_ssize_t rows, Py_ssize_t at, uint64_t *sums,
-                  Heads *heads)
-{
-    decode_block(block, values, columns, rows, at, sums);
-    heads->wrong |= has_wrong_row(values, columns, rows, at, block->count, sums);
-    note_heads(heads, values, rows, at, block->count);
 }
 
 static int decode_into(PyObject *blocks, uint64_t *values, Py_ssize_t columns, Py_ssize_t rows, Heads *heads)
@@ -307,18 +190,64 @@ static int decode_last(PyObject *packed, uint64_t *values, Py_ssize_t columns, P
         return 0;
     for (Py_ssize_t j = 0; j < block.used; j++)
         *used |= UINT64_C(1) << block.columns[j];
-    uint64_t few[SUMS_ON_STACK], *more = NULL;
-    if (block.count == wanted && wanted <= SUMS_ON_STACK) {
-        decode_block(&block, values, columns, rows, at, few);
-        return 1;
-    }
-    if ((more = PyMem_Malloc(sizeof(uint64_t) * (size_t)(block.count * (columns + 1)))) == NULL)
+    uint64_t few[SUMS_ON_STACK], *sums = few;
+    if (wanted > SUMS_ON_STACK && (sums = PyMem_Malloc(sizeof(uint64_t) * (size_t)wanted)) == NULL)
         return 0;
-    decode_block(&block, more, columns, block.count, 0, more + columns * block.count);
-    for (Py_ssize_t column = 0; column < columns; column++)
-        memcpy(values + column * rows + at, more + (column + 1) * block.count - wanted, sizeof(uint64_t) * (size_t)wanted);
-    PyMem_Free(more);
+    block_decode_rows(&block, block.count - wanted, wanted, values, columns, rows, at, sums);
+    if (sums != few)
+        PyMem_Free(sums);
     return 1;
+}
+
+/* Where the page of a block begins that `decode_page` returns, and how many rows it has; -1 for a block that is not plain. */
+static Py_ssize_t page_of(const Block *block, long long after, PyObject *from_ns, Py_ssize_t rows, Py_ssize_t *begin,
+                          int *is_reached)
+{
+    *begin = block_first_above(block, after);
+    if (*begin >= 0 && from_ns != Py_None) {
+        long long from = PyLong_AsLongLong(from_ns);
+        if (PyErr_Occurred())
+            return -1;
+        Py_ssize_t reached = block_first_reaching(block, *begin, from);
+        *is_reached = reached < block->count;
+        *begin = reached > *begin ? reached - 1 : *begin;
+    }
+    return *begin < 0 ? -1 : rows < block->count - *begin ? rows : block->count - *begin;
+}
+
+/* (values, rows, is_reached): of a block in MessagePack up to `most` rows as columns, from the first one above the number
+ * `after` on or, unless `from_ns` is None, from the one before the first of those that ends then or later, the last where
+ * that is not reached. */
+static PyObject *decode_page(PyObject *self, PyObject *arguments)
+{
+    const char *packed;
+    Py_ssize_t size, columns, rows_max, most, begin;
+    long long after;
+    PyObject *from_ns, *values;
+    int64_t numbers[2 * COLUMNS_MAX];
+    Block block = {.numbers = numbers};
+    int is_reached = 1;
+    if (!PyArg_ParseTuple(arguments, "y#nnLOn", &packed, &size, &columns, &rows_max, &after, &from_ns, &most))
+        return NULL;
+    if (columns < TOTALS + 2 || columns > COLUMNS_MAX || most < 1 ||
+        !block_of_bytes(packed, size, columns, &block) || !block_is_accepted(&block, rows_max))
+        Py_RETURN_NONE;
+    Py_ssize_t rows = page_of(&block, after, from_ns, most, &begin, &is_reached);
+    if (rows < 0) {
+        if (PyErr_Occurred())
+            return NULL;
+        Py_RETURN_NONE;
+    }
+    uint64_t *sums = PyMem_Malloc(sizeof(uint64_t) * (size_t)(rows + 1));
+    values = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)sizeof(uint64_t) * columns * rows);
+    if (values != NULL && sums != NULL && rows)
+        block_decode_rows(&block, begin, rows, (uint64_t *)PyByteArray_AS_STRING(values), columns, rows, 0, sums);
+    PyMem_Free(sums);
+    if (values == NULL || sums == NULL) {
+        Py_XDECREF(values);
+        return PyErr_NoMemory();
+    }
+    return Py_BuildValue("(Nni)", values, rows, is_reached);
 }
 
 /* (values, counts, used): the rows of attempts beyond a number as columns, how many each has, and which columns may have
@@ -526,6 +455,8 @@ static PyMethodDef functions[] = {
     {"decode", decode, METH_VARARGS,
      "decode(blocks, values): write the rows of these blocks into a (columns, rows) matrix of int64; returns (number of "
      "the first and the last row, step of the first, least start, greatest end), and whether a row is wrong."},
+    {"decode_page", decode_page, METH_VARARGS,
+     "decode_page(block, columns, rows_max, after, from_ns, rows): see ledger.blocks; None for a block that is not plain."},
     {"rows_after", rows_after, METH_VARARGS,
      "rows_after(wanted, columns): see columns.attempts; None where not all rows are packed."},
     {"followed", followed, METH_VARARGS,
@@ -540,7 +471,7 @@ static PyMethodDef functions[] = {
 };
 
 /* Grows with each change of what a function takes or returns: see compiled. */
-enum { REVISION = 4 };
+enum { REVISION = 5 };
 
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "goodput.wire._steps", "See _steps.c.", -1, functions,

@@ -1,4 +1,4 @@
-/* Step blocks, as both C files of this extension see them. */
+/* Step blocks, as the C files of this extension see them. */
 #ifndef GOODPUT_STEPS_H
 #define GOODPUT_STEPS_H
 #define PY_SSIZE_T_CLEAN
@@ -35,6 +35,14 @@ int block_of_bytes(const char *at, Py_ssize_t size, Py_ssize_t columns, Block *b
  * `sums` has room for the block's rows. */
 void block_decode(const Block *block, uint64_t *values, Py_ssize_t columns, Py_ssize_t rows, Py_ssize_t at, uint64_t *sums,
                   Heads *heads);
+
+/* Decode `count` rows from row `begin` on, likewise. */
+void block_decode_rows(const Block *block, Py_ssize_t begin, Py_ssize_t count, uint64_t *values, Py_ssize_t columns,
+                       Py_ssize_t rows, Py_ssize_t at, uint64_t *sums);
+/* The first row with a number above `after`, `count` if there is none; -1 unless the numbers ascend. */
+Py_ssize_t block_first_above(const Block *block, int64_t after);
+/* The first row from `begin` on that ends at `from_ns` or later, `count` if there is none. */
+Py_ssize_t block_first_reaching(const Block *block, Py_ssize_t begin, int64_t from_ns);
 
 PyObject *known_ranks(PyObject *self, PyObject *arguments);
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 # That of the source beside this file.
-REVISION = 4
+REVISION = 5
 
 try:
     from goodput.wire import _steps

@@ -195,8 +195,13 @@ class Reader:
     def is_empty(self) -> bool:
         return self._is_read and not self._waiting.shape[1]
 
+    def fill(self) -> None:
+        """Add the next page, unless enough of the last one is left."""
+        # Before nothing is left, or ranks whose pages end one after the other would be read one by one.
+        if not self._is_read and self._waiting.shape[1] <= self._least:
+            self._fill()
+
     def _fill(self) -> None:
-        """Add the next page."""
         page = next(self._pages, None)
         if page is None:
             self._is_read = True
@@ -212,13 +217,10 @@ class Reader:
 
     def take(self, until_ns: int | None) -> np.ndarray:
         """The rows that have ended by then, as far as they were read."""
-        most = self._waiting.shape[1]
-        count = most if until_ns is None else int(np.searchsorted(self._latest, until_ns, side="right"))
+        latest = self._latest
+        count = len(latest) if until_ns is None else int(latest.searchsorted(until_ns, side="right"))
         found = self._waiting[:, :count]
         self._waiting, self._latest = self._waiting[:, count:], self._latest[count:]
-        # Before nothing is left, or ranks whose pages end one after the other would be read one by one.
-        if not self._is_read and most - count <= self._least:
-            self._fill()
         return found
 
 
@@ -230,6 +232,7 @@ def together(readers: list[Reader], check: Check = never) -> Iterator[dict[Key, 
     while readers:
         check()
         for reader in readers:
+            reader.fill()
             # What it had was folded.
             reader.fold.exhausted |= reader.is_empty and not reader.goes_on
         readers = [reader for reader in readers if not reader.is_empty]

@@ -12,17 +12,17 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from operator import add, sub
 from typing import TypeVar
 
 import numpy as np
 
 from goodput.account import Run
 from goodput.account.facts import Facts, Key
-from goodput.account.fold import Fold, padded
+from goodput.account.fold import Fold
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.columns import snapshot
+from goodput.columns.differences import add_difference
 from goodput.columns.engine import ColumnEngine
 from goodput.columns.groups import ColumnGroups, Entries
 from goodput.columns.onsets import OnsetColumns
@@ -32,43 +32,6 @@ from goodput.slices import Slices, result_of
 log = logging.getLogger("goodput.aggregator")
 T = TypeVar("T")
 TRIES = 3
-_SUMS = (
-    *(
-        "samples",
-        "compute_ns",
-        "device_ns",
-        "steps",
-        "clamped",
-        "kept_steps",
-        "lost_steps",
-        "kept_ns",
-        "saved_ns",
-        "left_out_steps",
-    ),
-    *(
-        "work",
-        "cut_work",
-        "kept_samples",
-        "straggler_ns",
-        "bubble_ns",
-        "matched_ns",
-        "caused_ns",
-        "caused_in_group_ns",
-    ),
-)
-_LATEST = (
-    *(
-        "number",
-        "last_end_ns",
-        "last_samples",
-        "last_device_ns",
-        "totals",
-        "outside",
-        "last_count",
-        "top_step",
-    ),
-    *("calm_ns", "stall_ns", "throughput"),
-)
 # Folds the rows of these attempts up to the last ones of these folds.
 FoldUntil = Callable[[ColumnEngine, Mapping[Key, Fold]], None]
 
@@ -211,8 +174,7 @@ class _Window:
         is_complete = all(self.engine.folds[key].number == fold.number for key, fold in last.items())
         if not is_complete or not groups.settle_as(earlier.groups, beside):
             return False
-        for key in self.cut:
-            _add_difference(self.engine.folds[key], earlier.folds[key], later.folds[key])
+        add_difference(self.engine.folds, list(self.cut), earlier.folds, later.folds)
         groups.go_on_from(earlier.groups, later.groups, self.cut)
         return True
 
@@ -234,26 +196,6 @@ def _is_same(key: Key, earlier: ColumnEngine, later: ColumnEngine) -> bool:
     """Whether the later state has no more rows of an attempt."""
     first, last = earlier.folds.get(key), later.folds.get(key)
     return last is None or (first is not None and first.number == last.number)
-
-
-def _add_difference(fold: Fold, earlier: Fold, later: Fold) -> None:
-    """Add what a state has more than an earlier one, and go on from there."""
-    for name in _SUMS:
-        setattr(fold, name, getattr(fold, name) + getattr(later, name) - getattr(earlier, name))
-    for name in ("kept", "rest", "cut"):
-        grown = map(sub, getattr(later, name), getattr(earlier, name))
-        setattr(fold, name, list(map(add, getattr(fold, name), grown)))
-    width = len(later.totals)
-    mine, first, last = (padded(one.left_out, width) for one in (fold, earlier, later))
-    fold.left_out = tuple(map(add, mine, map(sub, last, first)))
-    for restart, (steps, ns) in later.lost_by.items():
-        before = earlier.lost_by.get(restart, (0, 0))
-        fold.add_cost(restart, steps - before[0], ns - before[1])
-    for name in _LATEST:
-        setattr(fold, name, getattr(later, name))
-    if fold.held_back() != (-1, 0):
-        # Its first step lies in the window, and so do those with which that is compared.
-        fold.go_on_with_others_of(later)
 
 
 class _WindowGroups(ColumnGroups):

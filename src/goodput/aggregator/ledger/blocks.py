@@ -16,7 +16,7 @@ import numpy as np
 from goodput.aggregator.records import NewBlock, new_blocks
 from goodput.wire import compiled, schema, step_columns
 from goodput.wire.packed_rows import unpack
-from goodput.wire.step_blocks import END, NUMBER, STEP, BlockError, StepBlock, check_block
+from goodput.wire.step_blocks import END, NUMBER, STEP, TOTALS, BlockError, StepBlock, check_block
 from goodput.wire.step_columns import StepColumns, in_order
 
 EVERY_ROW, MINUTES, HOURS = TIERS = (0, 60, 3600)  # seconds of which one row is kept
@@ -78,9 +78,31 @@ def decode_columns(stored: Iterable[StoredBlock], width: int = 0) -> StepColumns
     return step_columns.decode(blocks, max([width, *widths]))
 
 
+def decode_page(
+    stored: StoredBlock, width: int, after: int, from_ns: int | None, rows: int
+) -> tuple[np.ndarray, bool] | None:
+    """Up to `rows` rows of one block, of `width` phases or more: those above the number `after` or, with `from_ns`, from the
+    one before the first of them that ends then or later, and whether that one is there; where it is not, the last row.
+
+    Those before are added up, not decoded. None for a block whose rows are not in order, and where nothing is compiled.
+    """
+    if compiled.steps is None:
+        return None
+    columns, block = TOTALS + 2 * max(width, stored.width), _decompressed(stored.block)
+    found = compiled.steps.decode_page(block, columns, schema.STEPS_MAX, after, from_ns, rows)
+    if found is None:
+        return None
+    values, count, is_reached = found
+    return np.frombuffer(values, np.int64).reshape(columns, count), bool(is_reached)
+
+
 def _unpacked(block: bytes) -> StepBlock:
+    return unpack(_decompressed(block))
+
+
+def _decompressed(block: bytes) -> bytes:
     if block[:1] != _COMPRESSED:
-        return unpack(block)
+        return block
     decompressor = zlib.decompressobj()
     try:
         found = decompressor.decompress(block, _BLOCK_BYTES_MAX)
@@ -88,7 +110,7 @@ def _unpacked(block: bytes) -> StepBlock:
         raise BlockError(f"it cannot be decompressed: {error}") from None
     if not decompressor.eof:
         raise BlockError(f"it is cut off, or has more than {_BLOCK_BYTES_MAX} bytes")
-    return unpack(found)
+    return found
 
 
 def has_wrong_rows(values: np.ndarray) -> bool:

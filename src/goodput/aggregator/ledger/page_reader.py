@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
 import sqlalchemy as sql
 
 from goodput.aggregator.ledger.block_reader import Fetch, stored_blocks
-from goodput.aggregator.ledger.blocks import StoredBlock, decode_columns
+from goodput.aggregator.ledger.blocks import StoredBlock, decode_columns, decode_page
 from goodput.wire.step_blocks import END, NUMBER, TOTALS
 from goodput.wire.step_columns import in_order
 
@@ -105,7 +105,7 @@ class PageReader:
             stored = {one.id: one for one in stored_blocks(self._fetch, list(chain.from_iterable(chosen)))}
             for one, ids in zip(some, chosen, strict=True):
                 if all(id in stored for id in ids):
-                    self._take(one, _decoded(one, [stored[id] for id in ids]))
+                    self._take(one, self._page(one, [stored[id] for id in ids]))
                 else:
                     # Some were replaced by others meanwhile.
                     one.listed = []
@@ -125,14 +125,41 @@ class PageReader:
                     one.is_over, one.until_ns = one.until_ns == _MAX, _MAX
                 part = [one for one in part if not one.is_over]
 
-    def _take(self, one: ProcessRows, values: np.ndarray) -> None:
-        """Let those of the decoded rows that are new be the next page."""
-        numbers = values[NUMBER]
+    def _page(self, one: ProcessRows, found: list[StoredBlock]) -> np.ndarray:
+        """The next rows of a process, of these blocks; none where all of theirs were taken."""
+        parts = self._parts(one, found)
+        if parts:
+            return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        values = _decoded(one, found)
         begin = _begin(one, values)
-        end = min(len(numbers), begin + self._rows)
-        if begin < end:
-            # A copy, or the rows of all processes would stay in memory with these.
-            one.page, one.after = values[:, begin:end].copy(), int(numbers[end - 1])
+        # A copy, or the rows of all processes would stay in memory with these.
+        return values[:, begin : begin + self._rows].copy()
+
+    def _parts(self, one: ProcessRows, found: list[StoredBlock]) -> list[np.ndarray] | None:
+        """The same of each block, without decoding rows that are not wanted; None where blocks overlap or are not plain."""
+        if any(later[1] <= block[2] for block, later in pairwise(one.listed[: len(found)])):
+            return None
+        width, after, left = max(one.width, *(block.width for block in found)), one.after, self._rows
+        from_ns, parts = one.from_ns, []
+        for block in found:
+            part = decode_page(block, width, after, from_ns, left)
+            if part is None:
+                return None
+            values, is_reached = part
+            if values.shape[1]:
+                if from_ns is not None and values[END, 0] < from_ns:
+                    parts = []  # A later row is the one before.
+                parts.append(values)
+                from_ns = None if is_reached else from_ns
+                after, left = int(values[NUMBER, -1]), self._rows - sum(part.shape[1] for part in parts)
+            if left <= 0:
+                break
+        one.from_ns = from_ns
+        return parts
+
+    def _take(self, one: ProcessRows, page: np.ndarray) -> None:
+        if page.shape[1]:
+            one.page, one.after = page, int(page[NUMBER, -1])
         one.listed = [block for block in one.listed if block[2] > one.after]
 
 
