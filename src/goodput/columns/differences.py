@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from goodput.account.facts import Key
-from goodput.columns.fold_table import BY_PHASE, OBJECTS, UNKNOWN, FoldTable
+from goodput.columns.fold_table import OBJECTS, UNKNOWN, FoldTable
 
 _SUMS = (
     *(

@@ -204,7 +204,7 @@ class _Steps:
 
     def kinds(self) -> np.ndarray:
         """ORDINARY for rows that can be added up, since no rule moves a part of their time, BEYOND for those of them that
-        begin after their bound, CROSSING for a single step of them that it cuts, OTHER for all others."""
+        begin after their bound, CROSSING for a single step of them that it cuts at either end, OTHER for all others."""
         table, of = self.table, self.attempt
         from_ns, to_ns, threshold = (
             own[self.at][of] for own in (table.from_ns, table.to_ns, table.threshold_ns)
@@ -221,8 +221,8 @@ class _Steps:
         is_beyond = (self.began >= to_ns) & (self.end > to_ns)
         kinds = np.where(found & is_within, ORDINARY, np.where(found & is_beyond, BEYOND, OTHER))
         if table.row_type is RowFold:  # Others record each step.
-            is_crossing = found & (self.count == 1) & (self.began >= from_ns) & (self.began < to_ns)
-            kinds[is_crossing & (self.end > to_ns)] = CROSSING
+            is_touching = found & (self.count == 1) & (self.began < to_ns) & (self.end > from_ns)
+            kinds[is_touching & ~is_within] = CROSSING
         return kinds
 
     def work(self) -> np.ndarray:
@@ -326,7 +326,7 @@ class _Pieces:
     def __init__(self, steps: _Steps, kinds: np.ndarray):
         edges = np.zeros(len(kinds) + 1, bool)
         edges[steps.begins] = True
-        edges[1:-1] |= (np.diff(kinds) != 0) | (kinds[1:] == OTHER)
+        edges[1:-1] |= (np.diff(kinds) != 0) | (kinds[1:] == OTHER) | (kinds[1:] == CROSSING)
         bounds = np.flatnonzero(edges)
         begins = bounds[:-1]
         self.bounds = bounds
@@ -364,6 +364,9 @@ class _Pieces:
         self._counts, self._steps = steps.count, sums(steps.count)
         self._last_counts = steps.count[bounds[1:] - 1]
         self._ratios = np.ones(len(begins))  # the part of each that lies within its attempt's bound
+        # Whether phase_times leaves it out, and its steps that end within the bound.
+        self._is_left_out = self.kinds != ORDINARY
+        self._kept_steps = np.where(self._is_left_out, 0, self._steps)
         self.is_cut = np.zeros(
             len(kinds), bool
         )  # rows that were cut to the bound, of which a part lies within it
@@ -381,19 +384,25 @@ class _Pieces:
 
     def _cut(self, table: FoldTable, at: np.ndarray, pieces: np.ndarray) -> None:
         """Cut rows to the bounds that they cross, and add what only such rows have, as Fold.row does."""
-        row, to_ns, end_ns = self.bounds[pieces], table.to_ns[at], self.sums[_END, pieces]
-        length, inside, gap = self._lengths[row], self.kept[pieces], self.rest[pieces]
+        row, from_ns, to_ns = self.bounds[pieces], table.from_ns[at], table.to_ns[at]
+        length, inside, gap, end_ns = (
+            *(self._lengths[row], self.kept[pieces], self.rest[pieces]),
+            self.sums[_END, pieces],
+        )
         began, before = end_ns - length, gap.sum(axis=1)
-        part = np.maximum(0, to_ns - began)
-        self.rest[pieces] = shares(gap, np.where(began > to_ns, to_ns - (began - before), before), before)
+        part = np.maximum(0, np.minimum(end_ns, to_ns) - np.maximum(began, from_ns))
+        part_before = np.maximum(0, np.minimum(began, to_ns) - np.maximum(began - before, from_ns))
+        self.rest[pieces] = shares(gap, part_before, before)
         kept = self.kept[pieces] = shares(inside, part, length)
         self.sums[_KEPT, pieces] = kept.sum(axis=1) - kept[:, COMPILE] - kept[:, STALL]
         self.sums[_DEVICE, pieces] = scaled(self.sums[_DEVICE, pieces], part, length)
-        some = part > 0
-        ratio = self._ratios[pieces] = np.divide(part, length, out=np.zeros(len(at)), where=length > 0)
+        is_counted = end_ns <= to_ns
+        ratio = self._ratios[pieces] = np.divide(part, length, out=1.0 * is_counted, where=length > 0)
+        some = (ratio > 0) & (ratio < 1)
         table.add_cut(at[some], kept[some])
-        table.cut_work[at] += ratio
-        self.is_cut[row[some]] = True
+        table.cut_work[at[some]] += ratio[some]
+        self._kept_steps[pieces], self._is_left_out[pieces] = is_counted, ~is_counted | (began < from_ns)
+        self.is_cut[row[ratio > 0]] = True
         self.within[row], self.compared.length[row] = kept[:, COMMUNICATION], part
 
     def _add_many(self, table: FoldTable, at: np.ndarray, pieces: np.ndarray) -> None:
@@ -401,7 +410,7 @@ class _Pieces:
         kept_ns, saved_ns, compute_ns, device_ns, samples, calm_ns, top_step, end_ns = self.sums[:, pieces]
         begins, rows_each, steps = self.bounds[pieces], np.diff(self.bounds)[pieces], self._steps[pieces]
         kinds = self.kinds[pieces]
-        is_left_out, is_kept = kinds != ORDINARY, kinds != BEYOND
+        is_left_out, is_kept = self._is_left_out[pieces], kinds != BEYOND
         if is_left_out.any():
             self._leave_out(table, at[is_left_out], rows[:, is_left_out], steps[is_left_out])
         table.number[at], table.last_samples[at], table.last_device_ns[at] = (
@@ -420,7 +429,7 @@ class _Pieces:
         table.rest[kept] += self.rest[pieces[is_kept]]
         ratios = self._ratios[pieces]
         for name, more in (
-            *(("kept_steps", np.where(is_left_out, 0, steps)), ("work", steps * ratios)),
+            *(("kept_steps", self._kept_steps[pieces]), ("work", steps * ratios)),
             *(("kept_ns", kept_ns), ("device_ns", device_ns), ("kept_samples", samples * ratios)),
         ):
             getattr(table, name)[kept] += more[is_kept]
