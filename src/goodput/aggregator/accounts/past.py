@@ -15,7 +15,7 @@ import numpy as np
 
 from goodput.account import Account, Attempt, Run, document
 from goodput.account.document_types import AccountDocument
-from goodput.account.facts import Facts, Key, gather
+from goodput.account.facts import Bound, Facts, Key, gather
 from goodput.account.fold import OTHERS_MAX, Fold
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.aggregator.accounts.stored_states import States, begun_between
@@ -32,7 +32,7 @@ from goodput.wire.step_columns import widened
 
 # Of an attempt's trimmed rows that end beyond its bound this many are returned; the rest become one long step.
 BEYOND_MAX = 10_000
-HELD_LEAST, PAGE_ROWS_MAX = 64, 1 << 14
+HELD_LEAST, PAGE_ROWS_MAX = 32, 1 << 14
 
 Window = tuple[int | None, int | None]  # unix ns, None for the run's own start or end
 Check = Callable[[], None]  # called between slices; raises to end the work
@@ -163,6 +163,7 @@ def readers(
     """
     processes = _processes(ledger, engine.run)
     chosen: list[tuple[StoredProcess, Fold]] = []
+    bounds: list[PageBounds] = []
     folds = sorted(engine.folds.items(), key=lambda item: (item[0][0], item[1].attempt.start_ns, item[0][1]))
     for key, fold in folds:
         bound, attempt = fold.bound, fold.attempt
@@ -172,8 +173,8 @@ def readers(
         fold.final = not goes_on
         if not fold.exhausted and (only is None or key in only):
             chosen.append((processes[key], fold))
+            bounds.append(_page_bounds(fold, bound, only))
     most = page_rows or _rows_each(ledger, len(engine.folds))
-    bounds = [PageBounds(fold.number, _cut_ns(fold), _until_ns(fold, only)) for _, fold in chosen]
     pages = ledger.pages([process for process, _ in chosen], bounds, most)
     find = columns or rows_of_bound
     return [
@@ -262,15 +263,17 @@ def _processes(ledger: Ledger, run: Run) -> dict[Key, StoredProcess]:
     return {(one.identity.rank, one.identity.attempt): one for one in processes}
 
 
-def _cut_ns(fold: Fold) -> int | None:
+def _cut_ns(fold: Fold, bound: Bound) -> int | None:
     """Where the bound of an attempt begins, if that is not where the attempt does and no row was folded yet."""
-    return fold.bound.from_ns if not fold.number and fold.bound.from_ns > fold.attempt.start_ns else None
+    return bound.from_ns if not fold.number and bound.from_ns > fold.attempt.start_ns else None
 
 
-def _until_ns(fold: Fold, only: Mapping[Key, int] | None) -> int:
-    """Until when rows of an attempt are wanted: blocks that begin later need not be listed, which a long run has many of."""
-    end_ns = fold.bound.to_ns
-    return end_ns if only is None else min(end_ns, only[fold.attempt.rank, fold.attempt.attempt])
+def _page_bounds(fold: Fold, bound: Bound, only: Mapping[Key, int] | None) -> PageBounds:
+    """Blocks that begin after what is wanted need not be listed, of which a long run has many."""
+    until_ns = (
+        bound.to_ns if only is None else min(bound.to_ns, only[fold.attempt.rank, fold.attempt.attempt])
+    )
+    return PageBounds(fold.number, _cut_ns(fold, bound), until_ns)
 
 
 def _needs_others(fold: Fold) -> bool:
@@ -283,7 +286,8 @@ def rows_of_bound(_ledger: Ledger, _process: StoredProcess, fold: Fold, pages: A
 
     The fold begins with the row before.
     """
-    bound, cut_ns, before = fold.bound, _cut_ns(fold), None
+    bound = fold.bound
+    cut_ns, before = _cut_ns(fold, bound), None
     if fold.last_end_ns >= bound.to_ns and (
         fold.number > OTHERS_MAX or (fold.number and not _needs_others(fold))
     ):

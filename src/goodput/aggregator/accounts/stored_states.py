@@ -146,13 +146,14 @@ class _Window:
 
     def __init__(self, run: Run, facts: Facts, planned: PlannedLimits):
         self.engine = ColumnEngine(run, facts, planned.copy(), _WindowGroups)
-        folds = self.engine.folds.items()
-        self._alive = {
-            key
-            for key, fold in folds
-            if fold.bound.to_ns > fold.bound.from_ns and fold.attempt.first_step is not None
-        }
-        self.cut = {key for key in self._alive if not self.engine.folds[key].bound.first}
+        self._alive: set[Key] = set()
+        self.cut: set[Key] = set()
+        for key, fold in self.engine.folds.items():
+            bound = fold.bound
+            if bound.to_ns > bound.from_ns and fold.attempt.first_step is not None:
+                self._alive.add(key)
+                if not bound.first:
+                    self.cut.add(key)
 
     def is_apart(self) -> bool:
         """Whether of each group the ranks have all begun before the window, or all in it."""
