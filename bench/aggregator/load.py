@@ -226,8 +226,8 @@ class Load:
 
     def __init__(self, plan: Plan):
         self._plan, all_parts = plan, [urlsplit(url) for url in plan.url.split(",")]
-        # The steps that were done lie in the past by the end of the last round.
-        self._maker = Maker(plan, time.time_ns() - int((plan.rounds + 2) * ROUND_SECONDS * 1e9))
+        # The first round, which is sent at once, has the steps of the time before.
+        self._maker = Maker(plan, time.time_ns() - int(2 * ROUND_SECONDS * 1e9))
         addresses = [(parts.hostname, parts.port) for parts in all_parts]
         self._lines = [Line(addresses[at % len(addresses)]) for at in range(plan.reporters)]
         self._poll, self._by_file = select.epoll(), {}

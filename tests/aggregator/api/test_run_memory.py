@@ -186,6 +186,26 @@ def test_runs_that_left_stay_in_the_ledger_at_a_restart(ledger, monkeypatch):
     asyncio.run(scenario())
 
 
+def test_a_run_of_a_node_whose_clock_is_behind_is_not_looked_at_while_it_reports(ledger, monkeypatch):
+    async def scenario():
+        one = Aggregator(ledger)
+        behind = Process(start=(NOW - ns(900)) / 1e9).steps(3, forward=1)
+        await one.push(body_of(rank_report(behind)))
+        computed = []
+
+        def computing(run):
+            computed.append(run)
+            raise KeyError(run)
+
+        monkeypatch.setattr(one.accounts, "computing", computing)
+        await one.maintenance.close_runs(NOW + ns(100))
+        assert computed == []
+        await one.maintenance.close_runs(NOW + ns(121))
+        assert computed == ["r1"]
+
+    asyncio.run(scenario())
+
+
 def test_restart_reads_the_newest_runs_that_fit(ledger):
     """The others stay in the ledger, also those that are not over, and are listed and read as before."""
 

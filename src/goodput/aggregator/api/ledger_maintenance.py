@@ -146,9 +146,10 @@ class LedgerMaintenance:
     async def _close(self, run: str, before_ns: int) -> None:
         store = self._accounts.store
         attempts = store.runs[run].attempts.values()
-        if any(max(one.rows_end_ns, one.seen_ns) > before_ns for one in attempts):
+        # By our clock too: that of its nodes may be behind.
+        last_ns = max((max(one.rows_end_ns, one.seen_ns) for one in attempts), default=0)
+        if max(last_ns, store.reported_ns.get(run, 0)) > before_ns:
             return
-        newest_ns = max((max(one.rows_end_ns, one.seen_ns) for one in attempts), default=0)
         revision = store.revisions[run]
         state = await in_thread(closed_runs.state_of, self._ledger, run)
         if run not in store.runs:
@@ -159,7 +160,7 @@ class LedgerMaintenance:
         if not await in_thread(closed_runs.is_closed, self._ledger, run):
             await self._write_state(run)
             bodies = await in_thread(bodies_of, account)
-            await in_thread(closed_runs.close_run, self._ledger, run, state, newest_ns, bodies)
+            await in_thread(closed_runs.close_run, self._ledger, run, state, last_ns, bodies)
             self._counts["ledger", "runs_closed_total"] += 1
         self.memory.closed_at[run] = revision
 
