@@ -45,6 +45,9 @@ class Pair:
         assert np.array_equal(packed.after(number), want) and np.array_equal(found, want)
         assert counts.tolist() == [want.shape[1]]
         assert not found[~used].any()
+        most = rng.randrange(1, 12)
+        first, counts, _ = rows_after([(packed, number)], len(PHASES), most)
+        assert np.array_equal(first, want[:, :most]) and counts.tolist() == [first.shape[1]]
         # Both are without their parts when they are compared.
         assert packed == plain and packed.trimmed == plain.trimmed
 
@@ -102,6 +105,10 @@ def test_rows_of_many_attempts_are_those_of_each():
             some, np.split(found, np.cumsum(counts)[:-1], axis=1), strict=True
         ):
             assert np.array_equal(rows, attempt.after(number))
+        first, counts, _ = rows_after(some, len(PHASES), 3)
+        want = [attempt.after(number)[:, :3] for attempt, number in some]
+        assert np.array_equal(first, np.concatenate(want, axis=1))
+        assert counts.tolist() == [rows.shape[1] for rows in want]
 
 
 def test_packed_rows_take_a_fraction_of_columns():
@@ -120,14 +127,16 @@ def test_hostile_packed_rows_are_refused():
     height = 8 + 2 * width
     for wrong in (b"", block[:-1], block + b"x", b"\xff" * 40):
         with pytest.raises(ValueError, match="packed"):
-            compiled.steps.rows_after([([PackedRows(wrong, width, 1, 10)], 0)], height)
+            compiled.steps.rows_after([([PackedRows(wrong, width, 1, 10)], 0)], height, 99)
     with pytest.raises(ValueError, match="packed"):
-        compiled.steps.rows_after([([PackedRows(block, width, 1, 11)], 0)], height)
+        compiled.steps.rows_after([([PackedRows(block, width, 1, 11)], 0)], height, 99)
     for first, last in ((0, 10), (5, 4), (1 << 70, 1 << 71), (1, (1 << 63) - 1)):
-        assert compiled.steps.rows_after([([PackedRows(block, width, first, last)], 0)], height) is None
-    assert compiled.steps.rows_after([([values], 0)], height) is None
+        assert compiled.steps.rows_after([([PackedRows(block, width, first, last)], 0)], height, 99) is None
+    assert compiled.steps.rows_after([([values], 0)], height, 99) is None
     with pytest.raises(TypeError):
-        compiled.steps.rows_after([[[], 0]], height)
-    found, counts, _ = compiled.steps.rows_after([([PackedRows(block, width, 4, 10)], 6), ([], 0)], height)
+        compiled.steps.rows_after([[[], 0]], height, 99)
+    found, counts, _ = compiled.steps.rows_after(
+        [([PackedRows(block, width, 4, 10)], 6), ([], 0)], height, 99
+    )
     assert np.array_equal(np.frombuffer(found, np.int64).reshape(height, -1)[: len(values)], values[:, 6:])
     assert np.frombuffer(counts, np.int64).tolist() == [4, 0]

@@ -5,6 +5,7 @@ Rows that were dropped count as known, but for the newest HOLES_MAX ranges of mi
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -138,20 +139,24 @@ class ColumnAttempt(Attempt):
 
 
 def rows_after(
-    wanted: Sequence[tuple[ColumnAttempt, int]], width: int
+    wanted: Sequence[tuple[ColumnAttempt, int]], width: int, most: int = sys.maxsize
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The rows in memory of attempts of `width` phases beyond a number, side by side, how many each has, and which columns
-    may have other values than 0.
+    """The rows in memory of attempts of `width` phases beyond a number, of each the first `most`, side by side, how many
+    each has, and which columns may have other values than 0.
 
     The packed ones of all are unpacked together.
     """
     height = TOTALS + 2 * width
     if compiled.steps is not None:
-        packed = compiled.steps.rows_after([(attempt.parts, number) for attempt, number in wanted], height)
+        packed = compiled.steps.rows_after([(one.parts, number) for one, number in wanted], height, most)
         if packed is not None:
             values, counts = (np.frombuffer(one, np.int64) for one in packed[:2])
             return values.reshape(height, -1), counts, (packed[2] >> np.arange(height) & 1).astype(bool)
     values, counts = _rows_after(wanted, width)
+    if counts.max(initial=0) > most:
+        ends = np.cumsum(counts)
+        place = np.arange(values.shape[1]) - np.repeat(ends - counts, counts)
+        values, counts = values[:, place < most], np.minimum(counts, most)
     return values, counts, np.logical_or.reduce(values, axis=1)
 
 
@@ -162,14 +167,14 @@ def _rows_after(wanted: Sequence[tuple[ColumnAttempt, int]], width: int) -> tupl
     if len(packed) == sum(sizes):
         columns = unpacked(packed)
         # Blocks lie side by side, and only of the first one are there rows that are not wanted.
-        of = np.repeat(np.arange(len(parts)), sizes)
+        of = np.repeat(np.arange(len(wanted)), sizes)
         after = np.array([number for _, number in wanted], np.int64)[of]
         first, last = np.array([(part.first, part.last) for part in packed], np.int64).reshape(-1, 2).T
         left, rows = last - np.maximum(first - 1, after), np.diff(columns.begins)
         place = np.arange(len(columns)) - np.repeat(columns.begins[:-1], rows)
         is_wanted = place >= np.repeat(rows - left, rows)
         values = columns.values if is_wanted.all() else columns.values[:, is_wanted]
-        return widened(values, width), np.bincount(of, left, len(parts)).astype(np.int64)
+        return widened(values, width), np.bincount(of, left, len(wanted)).astype(np.int64)
     each = [widened(attempt.after(number), width) for attempt, number in wanted]
     return np.concatenate(each, axis=1), np.array([values.shape[1] for values in each])
 

@@ -208,6 +208,10 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
         numbers = self.number.tolist()
         return {key: numbers[at] for key, at in self.places.items()}
 
+    def count_rows(self) -> int:
+        """How many rows were folded of all attempts."""
+        return int(self.number[: self.used].sum())
+
     def count_going(self) -> int:
         """How many attempts may go on."""
         return len(self) - int(self.exhausted[: self.used].sum())

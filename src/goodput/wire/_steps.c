@@ -180,20 +180,20 @@ static Py_ssize_t rows_beyond(PyObject *part, int64_t number)
     return count > COUNT_MAX ? -1 : count > 0 ? (Py_ssize_t)count : 0;
 }
 
-/* Decode the last `wanted` rows of a packed block as block_decode does; returns 0 if it has fewer. */
-static int decode_last(PyObject *packed, uint64_t *values, Py_ssize_t columns, Py_ssize_t rows, Py_ssize_t at,
-                       Py_ssize_t wanted, uint64_t *used)
+/* Decode the first `wanted` of the last `left` rows of a packed block as block_decode does; returns 0 if it has fewer. */
+static int decode_left(PyObject *packed, uint64_t *values, Py_ssize_t columns, Py_ssize_t rows, Py_ssize_t at,
+                       Py_ssize_t left, Py_ssize_t wanted, uint64_t *used)
 {
     int64_t numbers[2 * COLUMNS_MAX];
     Block block = {.numbers = numbers};
-    if (!block_of_bytes(PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed), columns, &block) || block.count < wanted)
+    if (!block_of_bytes(PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed), columns, &block) || block.count < left)
         return 0;
     for (Py_ssize_t j = 0; j < block.used; j++)
         *used |= UINT64_C(1) << block.columns[j];
     uint64_t few[SUMS_ON_STACK], *sums = few;
     if (wanted > SUMS_ON_STACK && (sums = PyMem_Malloc(sizeof(uint64_t) * (size_t)wanted)) == NULL)
         return 0;
-    block_decode_rows(&block, block.count - wanted, wanted, values, columns, rows, at, sums);
+    block_decode_rows(&block, block.count - left, wanted, values, columns, rows, at, sums);
     if (sums != few)
         PyMem_Free(sums);
     return 1;
@@ -250,14 +250,15 @@ static PyObject *decode_page(PyObject *self, PyObject *arguments)
     return Py_BuildValue("(Nni)", values, rows, is_reached);
 }
 
-/* (values, counts, used): the rows of attempts beyond a number as columns, how many each has, and which columns may have
- * other values than 0, as bits. `wanted` are (parts, number) of each attempt. None where a part is not packed. */
+/* (values, counts, used): the rows of attempts beyond a number as columns, of each the first `most`, how many that are, and
+ * which columns may have other values than 0, as bits. `wanted` are (parts, number) of each attempt. None where a part is not
+ * packed. */
 static PyObject *rows_after(PyObject *self, PyObject *arguments)
 {
     PyObject *wanted, *values = NULL;
-    Py_ssize_t columns, total = 0, at = 0;
+    Py_ssize_t columns, most, total = 0, at = 0;
     uint64_t used = UINT64_C(1) << TOTALS | 1 << START | 1 << END;
-    if (!PyArg_ParseTuple(arguments, "O!n", &PyList_Type, &wanted, &columns))
+    if (!PyArg_ParseTuple(arguments, "O!nn", &PyList_Type, &wanted, &columns, &most))
         return NULL;
     if (columns < TOTALS + 2 || columns > COLUMNS_MAX)
         Py_RETURN_NONE;
@@ -276,16 +277,16 @@ static PyObject *rows_after(PyObject *self, PyObject *arguments)
             each[i] = 0;
             for (Py_ssize_t j = 0; j < PyList_GET_SIZE(parts); j++) {
                 PyObject *part = PyList_GET_ITEM(parts, j);
-                Py_ssize_t count = rows_beyond(part, number);
-                if (count < 0) {
+                Py_ssize_t left = rows_beyond(part, number), count = left < most - each[i] ? left : most - each[i];
+                if (left < 0) {
                     PyErr_Clear();
                     Py_XDECREF(values);
                     Py_DECREF(counts);
                     Py_RETURN_NONE;
                 }
                 if (pass && count && (count > total - at ||
-                    !decode_last(PyTuple_GET_ITEM(part, 0), (uint64_t *)PyBytes_AS_STRING(values), columns, total, at, count,
-                                 &used))) {
+                    !decode_left(PyTuple_GET_ITEM(part, 0), (uint64_t *)PyBytes_AS_STRING(values), columns, total, at, left,
+                                 count, &used))) {
                     PyErr_SetString(PyExc_ValueError, "packed rows cannot be decoded");
                     goto failed;
                 }
@@ -458,7 +459,7 @@ static PyMethodDef functions[] = {
     {"decode_page", decode_page, METH_VARARGS,
      "decode_page(block, columns, rows_max, after, from_ns, rows): see ledger.blocks; None for a block that is not plain."},
     {"rows_after", rows_after, METH_VARARGS,
-     "rows_after(wanted, columns): see columns.attempts; None where not all rows are packed."},
+     "rows_after(wanted, columns, most): see columns.attempts; None where not all rows are packed."},
     {"followed", followed, METH_VARARGS,
      "followed(before, values, rows, shift, into, at): write a row for each step of one rank that follows the row before it, "
      "from row `at` on: end, end on our clock, samples, length, and the time within the step of each phase but the first; "

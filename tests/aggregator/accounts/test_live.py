@@ -46,6 +46,7 @@ def story(rng: random.Random) -> list[tuple[int, Process]]:
 @pytest.mark.parametrize("seed", range(60))
 def test_incremental_account_equals_full_per_push(seed, rows_max, monkeypatch):
     monkeypatch.setattr(live, "ROWS_MAX", rows_max)
+    monkeypatch.setattr(live, "TOGETHER_ROWS_MAX", (1 << 18, 2, 30)[seed % 3])
     rng = random.Random(seed)
     some, whole = Store(), Store()
     folded, anew, behind = None, 0, 0

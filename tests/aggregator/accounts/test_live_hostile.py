@@ -198,6 +198,7 @@ def test_hostile_reports_keep_accounts_equal(part, monkeypatch):
     for seed in range(part, SEEDS, 4):
         rng = random.Random(seed)
         monkeypatch.setattr(live, "ROWS_MAX", rng.choice([20, 200_000]))
+        monkeypatch.setattr(live, "TOGETHER_ROWS_MAX", rng.choice([1 << 18, 2, 30]))
         # Steps that are done again and have been compared meanwhile are compared with others than in a fold of all.
         sweep = rng.choice([8, 4096])
         monkeypatch.setattr(rank_groups, "SWEEP_ENTRIES", sweep)

@@ -35,6 +35,7 @@ def play(seed: int, monkeypatch, path) -> set[str]:
     rng = random.Random(1000 + seed)
     draws, both, seen = RandomReports(rng), TwoStores(), set()
     monkeypatch.setattr(live, "ROWS_MAX", rng.choice([0, 5, 20, 200_000]))
+    monkeypatch.setattr(live, "TOGETHER_ROWS_MAX", rng.choice([1 << 18, 2, 30]))
     monkeypatch.setattr(rank_groups, "SWEEP_ENTRIES", 4096 if draws.again else rng.choice([8, 64, 4096]))
     often, now_ns = rng.choice([0.02, 0.1, 0.3]), 0
     for now_ns, report in draws.story():

@@ -35,6 +35,7 @@ def play(seed: int, monkeypatch) -> int:
     rng = random.Random(seed)
     draws, both, between = RandomReports(rng), TwoStores(), 0
     monkeypatch.setattr(live, "ROWS_MAX", rng.choice([0, 5, 200_000]))
+    monkeypatch.setattr(live, "TOGETHER_ROWS_MAX", rng.choice([1 << 18, 2, 30]))
     monkeypatch.setattr(rank_groups, "SWEEP_ENTRIES", 4096 if draws.again else rng.choice([8, 64]))
     pushes, now_ns = iter(draws.story()), 0
     for now_ns, report in pushes:

@@ -25,6 +25,7 @@ def play(seed: int, monkeypatch, path, workers: bool = False) -> None:
     rng = random.Random(seed)
     draws, both = RandomReports(rng, workers), TwoStores()
     monkeypatch.setattr(live, "ROWS_MAX", rng.choice([0, 5, 20, 100, 200_000]))
+    monkeypatch.setattr(live, "TOGETHER_ROWS_MAX", rng.choice([1 << 18, 2, 30]))
     # Steps that are done again and have been compared meanwhile are compared with others than in a fold of all.
     monkeypatch.setattr(rank_groups, "SWEEP_ENTRIES", 4096 if draws.again else rng.choice([8, 64, 4096]))
     often, now_ns = rng.choice([1, 0.3]), 0

@@ -98,6 +98,7 @@ def test_account_is_the_same_after_any_restart(new_url, part, monkeypatch):
         rng = random.Random(seed)
         draws, one = RandomReports(rng, workers=rng.random() < 0.2), Aggregator(ledger)
         monkeypatch.setattr(live, "ROWS_MAX", rng.choice([0, 20, 200_000]))
+        monkeypatch.setattr(live, "TOGETHER_ROWS_MAX", rng.choice([1 << 18, 2, 30]))
         monkeypatch.setattr(rank_groups, "SWEEP_ENTRIES", 4096 if draws.again else rng.choice([8, 64]))
         for now_ns, report in draws.story():
             await one.push(report, now_ns)
@@ -132,6 +133,31 @@ async def pushed(one: Aggregator, processes: list[Process], rows: slice) -> int:
     for process in processes:
         await one.push(rank_report(process, rows=process.rows[rows]), process.now_ns)
     return processes[0].now_ns
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_restart_unpacks_some_rows_at_a_time(ledger, monkeypatch, is_written):
+    monkeypatch.setattr(live, "TOGETHER_ROWS_MAX", 40)
+    unpacked, rows_after = [], live.rows_after
+
+    def counting(wanted, *arguments):
+        found = rows_after(wanted, *arguments)
+        unpacked.append(found[0].shape[1])
+        return found
+
+    async def scenario():
+        one, processes = Aggregator(ledger), ranks(4, 110)
+        now_ns = await pushed(one, processes, slice(0, 10))
+        await one.account(now_ns)
+        if is_written:
+            await one.write()
+        await pushed(one, processes, slice(10, 110))
+        monkeypatch.setattr(live, "rows_after", counting)
+        one.restart()
+        assert differing_fields(await one.account(now_ns), one.full(now_ns)) == []
+        assert sum(unpacked) >= 400 and max(unpacked) <= 40
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])

@@ -241,6 +241,8 @@ class Accounts:
         if state is not None:
             with suppress(SnapshotError):
                 live.begin(state.engine(live.run), state.lengths())
+        else:
+            live.begin_with_none(self.clock_ns() if now_ns is None else now_ns)
         try:
             self.account(name, now_ns)
         except NeedsHistory as needs:

@@ -8,6 +8,7 @@ that is right still, with the rows after it (NeedsHistory).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import cast
 
@@ -30,6 +31,8 @@ from goodput.wire.step_blocks import END, NUMBER, START, STEP
 
 # Above ROWS_MAX rows of a run the folded ones are dropped, of a finished one above so many of each attempt.
 ROWS_MAX, FINISHED_ROWS_MAX = 16_384, 16
+# More rows are not folded together: as columns they take some 60 MB.
+TOGETHER_ROWS_MAX = 1 << 18
 BEHIND_NS_MAX = 60 * 10**9
 
 
@@ -121,6 +124,7 @@ class IncrementalAccount:
         if engine is None and self.last is None and not self._trimmed():
             engine = yield from self._restart(now_ns)
             return (yield from self._finished(engine))
+        yield from self._catching_up(now_ns)
         facts, rows = yield from self._facts(now_ns)
         is_right = engine is not None and self._late == self._rows_late()
         if engine is not None and is_right and (yield from engine.following(facts)):
@@ -135,6 +139,21 @@ class IncrementalAccount:
                 raise NeedsHistory(facts, self._rows_late())
             engine = yield from self._restart(now_ns)
         return (yield from self._finished(engine))
+
+    def _catching_up(self, now_ns: int) -> Slices[None]:
+        """Fold most of many rows, as after a restart, some of each attempt at a time: as columns all would take six times
+        the memory that they have as blocks."""
+        while self._engine is not None and (left := self._rows_left()) > TOGETHER_ROWS_MAX:
+            facts, rows = yield from self._facts(now_ns, TOGETHER_ROWS_MAX // 2 // len(self.run.attempts) + 1)
+            if self._late != self._rows_late() or not (yield from self._engine.following(facts)):
+                return
+            yield from self._advance(self._engine, facts, rows)
+            if self._rows_left() >= left:
+                return
+
+    def _rows_left(self) -> int:
+        """How many rows wait to be folded, about: as if none of an attempt were missing."""
+        return sum([one.top_number for one in self.run.attempts.values()]) - self.rows()
 
     def _finished(self, engine: ColumnEngine) -> Slices[Account]:
         account = yield from engine.finishing()
@@ -193,6 +212,13 @@ class IncrementalAccount:
         for key, rows in (beyond or {}).items():
             self._attempt(key).put_back(rows)
 
+    def begin_with_none(self, now_ns: int) -> None:
+        """Continue from no folded rows where many are in memory, so that they are folded some at a time; the account may
+        raise NeedsHistory then."""
+        if self._rows_left() > TOGETHER_ROWS_MAX:
+            facts, _ = result_of(self._facts(now_ns, 1))
+            self.begin(ColumnEngine(self.run, facts), self._lengths)
+
     def drop_rows(self) -> int:
         """Drop the folded rows; returns how many."""
         if self._engine is None or self._is_computing:
@@ -204,7 +230,7 @@ class IncrementalAccount:
 
     def rows(self) -> int:
         """How many rows are folded."""
-        return 0 if self._engine is None else sum(self._engine.folds.numbers().values())
+        return 0 if self._engine is None else self._engine.folds.count_rows()
 
     def going(self) -> int:
         """How many attempts may go on."""
@@ -226,8 +252,8 @@ class IncrementalAccount:
     def _rows_late(self) -> int:
         return sum(attempt.late_count for attempt in self.run.attempts.values())
 
-    def _facts(self, now_ns: int) -> Slices[tuple[ColumnFacts, NewRows]]:
-        """The facts, and of each attempt the rows that are not folded yet and that the facts know of."""
+    def _facts(self, now_ns: int, most: int = sys.maxsize) -> Slices[tuple[ColumnFacts, NewRows]]:
+        """The facts, and of each attempt the rows that are not folded yet and that the facts know of, the first `most`."""
         if self._columns is None or len(self._columns) != len(self.run.attempts):
             self._columns = RunColumns(self.run)
         lengths, columns = self._lengths.copy(), self._columns
@@ -242,7 +268,7 @@ class IncrementalAccount:
             yield
             keys, begun = list(map(columns.keys.__getitem__, wanted.tolist())), numbers[wanted].tolist()
             some = list(zip(map(_column_attempts(columns).__getitem__, wanted.tolist()), begun, strict=True))
-            batches.append(Batch(keys, *rows_after(some, len(some[0][0].phases))))
+            batches.append(Batch(keys, *rows_after(some, len(some[0][0].phases), most)))
             places.append(wanted)
         rows = NewRows(batches, places)
         yield

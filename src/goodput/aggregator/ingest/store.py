@@ -292,14 +292,19 @@ class Store:
         if process.last_row is None and values[NUMBER, 0] == process.attempt.top_number:
             # The last of those that are folded already.
             process.last_row, values = values[:, 0].tobytes(), values[:, 1:]
-        before = process.last_row
-        steps = process.add_steps(pushed(values), None)
+        for at in range(0, values.shape[1], BLOCK_ROWS_MAX):
+            self._restore_block(process, values[:, at : at + BLOCK_ROWS_MAX])
+
+    def _restore_block(self, process: Process, values: np.ndarray) -> None:
+        # As a block, which takes a tenth of the columns: a large run has a million of them until they are folded.
+        before, (block,) = process.last_row, new_blocks(values)
+        steps = process.add_steps(pushed(values), block)
         is_recent = steps.values[END] > process.attempt.seen_ns - WINDOWS_NS
         if is_recent.any():
             at = int(is_recent.argmax())
             before = steps.values[:, at - 1].tobytes() if at else before
             recent = pushed(steps.values[:, at:])
-            self._add_recent(identity.run, process.attempt, recent, before, None)
+            self._add_recent(process.identity.run, process.attempt, recent, before, None)
 
     def drop_steps(self, run: str, is_thinned: bool = False) -> None:
         """Drop the rows of a run, which the ledger has; of a thinned run all that were ever reported count as known."""
