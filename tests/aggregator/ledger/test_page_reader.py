@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 
 import numpy as np
 import pytest
@@ -71,6 +72,15 @@ def test_pages_have_every_row_once(ledger, seed, monkeypatch):
             for _ in Compaction(ledger).work(0, merge_all=True):
                 pass
         assert found == want
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_nothing_holds_a_page_that_was_read(ledger):
+    """Of ten thousand ranks whose first page is read before the second of any, all would be in memory."""
+    reports = filled(ledger, random.Random(3), 3)
+    pages = ledger.pages(reports, [PageBounds()] * 3, 5)
+    read = [weakref.ref(next(of)) for of in pages]
+    assert all(page() is None for page in read)
 
 
 @pytest.mark.parametrize("seed", range(6))

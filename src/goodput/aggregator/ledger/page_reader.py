@@ -66,6 +66,12 @@ class ProcessRows:
     page: np.ndarray | None = None
     is_over: bool = False
 
+    def taken(self) -> np.ndarray:
+        """The page, which only the caller has from now on: a generator would hold what it yielded until it goes on."""
+        page, self.page = self.page, None
+        assert page is not None
+        return page
+
 
 class PageReader:
     """Pages of about `rows` rows of each process, or of one block where that has more and `rows` allows it."""
@@ -83,8 +89,7 @@ class PageReader:
                 self._load(self._lacking(of))
             if of.page is None:
                 return
-            found, of.page = of.page, None
-            yield found
+            yield of.taken()
 
     def _lacking(self, of: ProcessRows) -> list[ProcessRows]:
         """This process and those that come next and have no page either."""
