@@ -1,7 +1,7 @@
-/* Step blocks checked and decoded, and the times of their steps counted by bin: what an aggregator does with every step.
+/* Step blocks decoded for Python, and the times of their steps counted by bin: what an aggregator does with every step.
  *
- * The same results as step_blocks.check_block, step_columns and columns.bins, which replace this where it could not be
- * compiled; the same tests run on both. Nothing that Python has checked is trusted: a block that would be read or written
+ * The same results as step_columns, columns.attempts and columns.bins, which replace this where it could not be compiled;
+ * the same tests run on both. Nothing that Python has checked is trusted: a block that would be read or written
  * beyond its end raises ValueError. */
 #include "_steps.h"
 

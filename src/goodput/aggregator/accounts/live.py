@@ -141,8 +141,8 @@ class IncrementalAccount:
         return (yield from self._finished(engine))
 
     def _catching_up(self, now_ns: int) -> Slices[None]:
-        """Fold most of many rows, as after a restart, some of each attempt at a time: as columns all would take six times
-        the memory that they have as blocks."""
+        """Fold the first of many rows, such as those of a restart, some of each attempt at a time: as columns all of them
+        would take six times as much memory as they do as blocks."""
         while self._engine is not None and (left := self._rows_left()) > TOGETHER_ROWS_MAX:
             facts, rows = yield from self._facts(now_ns, TOGETHER_ROWS_MAX // 2 // len(self.run.attempts) + 1)
             if self._late != self._rows_late() or not (yield from self._engine.following(facts)):

@@ -270,9 +270,9 @@ def _cut_ns(fold: Fold, bound: Bound) -> int | None:
 
 def _page_bounds(fold: Fold, bound: Bound, only: Mapping[Key, int] | None) -> PageBounds:
     """Blocks that begin after what is wanted need not be listed, of which a long run has many."""
-    until_ns = (
-        bound.to_ns if only is None else min(bound.to_ns, only[fold.attempt.rank, fold.attempt.attempt])
-    )
+    until_ns, attempt = bound.to_ns, fold.attempt
+    if only is not None:
+        until_ns = min(until_ns, only[attempt.rank, attempt.attempt])
     return PageBounds(fold.number, _cut_ns(fold, bound), until_ns)
 
 
