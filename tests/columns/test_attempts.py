@@ -119,6 +119,17 @@ def test_packed_rows_take_a_fraction_of_columns():
     assert pair.both[1].after(0)[NUMBER].tolist() == list(range(1, 11))
 
 
+@pytest.mark.usefixtures("_decoding")
+def test_as_many_phases_as_there_may_be():
+    values = np.zeros((8 + 2 * 28, 3), np.int64)
+    values[NUMBER], values[-2:] = range(1, 4), range(3)
+    attempt = ColumnAttempt(0, 1, 0, phases=tuple(f"phase {at}" for at in range(28)))
+    attempt.add_following(PackedRows(pack(encode(values)), 28, 1, 3), 1, 3, 0, 0)
+    found, counts, used = rows_after([(attempt, 1)], 28)
+    assert np.array_equal(found, values[:, 1:]) and counts.tolist() == [2]
+    assert used[-2:].all() and not found[~used].any()
+
+
 @pytest.mark.skipif(compiled.steps is None, reason="no compiler was there")
 def test_hostile_packed_rows_are_refused():
     """Nothing is read beyond a block, and nothing written that was not asked for."""

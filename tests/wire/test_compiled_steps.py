@@ -17,7 +17,7 @@ from goodput.aggregator.ingest.pushed_steps import decode_steps
 from goodput.aggregator.ingest.recent.recent_steps import _followed_in_numpy
 from goodput.columns.bins import count_bins
 from goodput.wire import compiled, schema
-from goodput.wire.packed_rows import pack
+from goodput.wire.packed_rows import pack, unpack
 from goodput.wire.step_blocks import END, NUMBER, TOTALS, BlockError, StepBlock, check_block, encode_rows
 from goodput.wire.step_columns import decode, wrong_rows
 
@@ -82,7 +82,7 @@ def test_a_page_is_a_part_of_the_decoded_rows(blocks, after, near, most):
         values = in_python(decode, [block], PHASES).values
         number, end = values[NUMBER], values[END]
         from_ns = near if near is None else int(end[0]) - 5 + near if near <= 80 else near
-        found = compiled.steps.decode_page(pack(block), len(values), 100, after, from_ns, most)
+        found = compiled.steps.decode_page(pack(block), PHASES, len(values), 100, after, from_ns, most)
         if number[0] > MOST or (np.diff(number) < 1).any() or number.max() > MOST:
             assert found is None
             continue
@@ -97,15 +97,31 @@ def test_a_page_is_a_part_of_the_decoded_rows(blocks, after, near, most):
         assert bool(was_reached) == is_reached
 
 
-@given(st.binary(max_size=200), st.integers(0, 70), st.integers(0, 3))
-def test_a_page_of_any_bytes_is_none_or_rows(block, columns, most):
+@given(plain_blocks(), st.binary(max_size=200), st.integers(0, 300))
+def test_a_page_of_any_bytes_is_none_or_rows_of_a_block(blocks, others, at):
     assert compiled.steps is not None
-    assert compiled.steps.decode_page(block, columns, 100, 0, None, most) is None
-    right = pack(encode_rows([schema.StepRow(1, 0, 5, 9, 1, (2, 2, 0), (0, 0, 0))], PHASES))
-    for at in range(len(right)):
-        changed = right[:at] + block[:1] + right[at + 1 :]
-        found = compiled.steps.decode_page(changed, TOTALS + 2 * PHASES, 100, 0, None, 4)
-        assert found is None or found[1] <= 4
+    columns = TOTALS + 2 * PHASES
+    for phases, width in ((PHASES, columns), (0, columns), (PHASES, columns - 1), (60, 200)):
+        assert compiled.steps.decode_page(others, phases, width, 100, 0, None, 9) is None
+    right = pack(blocks[0])
+    changed = right[: at % len(right)] + others[:1] + right[at % len(right) + 1 :]
+    found = compiled.steps.decode_page(changed, PHASES, columns, 100, 0, None, 9)
+    if found is not None:
+        try:
+            block = unpack(changed)
+            check_block(block, PHASES, 100)
+        except (msgspec.DecodeError, BlockError) as error:
+            raise AssertionError(f"it is no block: {error}") from None
+        values = in_python(decode, [block], PHASES).values
+        assert np.array_equal(np.frombuffer(found[0], np.int64).reshape(columns, -1), values[:, :9])
+
+
+def test_a_page_has_no_phases_that_its_block_may_not_have():
+    assert compiled.steps is not None
+    row = schema.StepRow(1, 0, 5, 9, 1, (1, 1, 2), (0, 0, 0))
+    block = pack(encode_rows([row], PHASES))
+    assert compiled.steps.decode_page(block, PHASES, 30, 100, 0, None, 9) is not None
+    assert compiled.steps.decode_page(block, PHASES - 1, 30, 100, 0, None, 9) is None
 
 
 @given(any_blocks() | plain_blocks())

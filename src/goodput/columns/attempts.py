@@ -151,7 +151,8 @@ def rows_after(
         packed = compiled.steps.rows_after([(one.parts, number) for one, number in wanted], height, most)
         if packed is not None:
             values, counts = (np.frombuffer(one, np.int64) for one in packed[:2])
-            return values.reshape(height, -1), counts, (packed[2] >> np.arange(height) & 1).astype(bool)
+            used = np.uint64(packed[2]) >> np.arange(height, dtype=np.uint64) & np.uint64(1)
+            return values.reshape(height, -1), counts, used.astype(bool)
     values, counts = _rows_after(wanted, width)
     if counts.max(initial=0) > most:
         ends = np.cumsum(counts)

@@ -215,22 +215,22 @@ static Py_ssize_t page_of(const Block *block, long long after, PyObject *from_ns
     return *begin < 0 ? -1 : rows < block->count - *begin ? rows : block->count - *begin;
 }
 
-/* (values, rows, is_reached): of a block in MessagePack up to `most` rows as columns, from the first one above the number
+/* (values, rows, is_reached): of a block of `phases` in MessagePack up to `most` rows as columns, from the first one above the number
  * `after` on or, unless `from_ns` is None, from the one before the first of those that ends then or later, the last where
  * that is not reached. */
 static PyObject *decode_page(PyObject *self, PyObject *arguments)
 {
     const char *packed;
-    Py_ssize_t size, columns, rows_max, most, begin;
+    Py_ssize_t size, phases, columns, rows_max, most, begin;
     long long after;
     PyObject *from_ns, *values;
     int64_t numbers[2 * COLUMNS_MAX];
     Block block = {.numbers = numbers};
     int is_reached = 1;
-    if (!PyArg_ParseTuple(arguments, "y#nnLOn", &packed, &size, &columns, &rows_max, &after, &from_ns, &most))
+    if (!PyArg_ParseTuple(arguments, "y#nnnLOn", &packed, &size, &phases, &columns, &rows_max, &after, &from_ns, &most))
         return NULL;
-    if (columns < TOTALS + 2 || columns > COLUMNS_MAX || most < 1 ||
-        !block_of_bytes(packed, size, columns, &block) || !block_is_accepted(&block, rows_max))
+    if (phases < 1 || columns < TOTALS + 2 * phases || columns > COLUMNS_MAX || most < 1 ||
+        !block_of_bytes(packed, size, TOTALS + 2 * phases, &block) || !block_is_accepted(&block, rows_max))
         Py_RETURN_NONE;
     Py_ssize_t rows = page_of(&block, after, from_ns, most, &begin, &is_reached);
     if (rows < 0) {
@@ -260,7 +260,7 @@ static PyObject *rows_after(PyObject *self, PyObject *arguments)
     uint64_t used = UINT64_C(1) << TOTALS | 1 << START | 1 << END;
     if (!PyArg_ParseTuple(arguments, "O!nn", &PyList_Type, &wanted, &columns, &most))
         return NULL;
-    if (columns < TOTALS + 2 || columns > COLUMNS_MAX)
+    if (columns < TOTALS + 2 || columns > COLUMNS_MAX || most < 0)
         Py_RETURN_NONE;
     PyObject *counts = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)sizeof(int64_t) * PyList_GET_SIZE(wanted));
     if (counts == NULL)
@@ -457,7 +457,7 @@ static PyMethodDef functions[] = {
      "decode(blocks, values): write the rows of these blocks into a (columns, rows) matrix of int64; returns (number of "
      "the first and the last row, step of the first, least start, greatest end), and whether a row is wrong."},
     {"decode_page", decode_page, METH_VARARGS,
-     "decode_page(block, columns, rows_max, after, from_ns, rows): see ledger.blocks; None for a block that is not plain."},
+     "decode_page(block, phases, columns, rows_max, after, from_ns, rows): see ledger.blocks; None for a block that is not plain."},
     {"rows_after", rows_after, METH_VARARGS,
      "rows_after(wanted, columns, most): see columns.attempts; None where not all rows are packed."},
     {"followed", followed, METH_VARARGS,

@@ -15,5 +15,5 @@ def known_ranks(
     body: bytes, known: dict[bytes, Any], live_type: type, ends: tuple[str, ...], rows_max: int
 ) -> tuple | None: ...
 def decode_page(
-    block: bytes, columns: int, rows_max: int, after: int, from_ns: int | None, most: int
+    block: bytes, phases: int, columns: int, rows_max: int, after: int, from_ns: int | None, most: int
 ) -> tuple[bytearray, int, int] | None: ...

@@ -28,7 +28,9 @@ def filled(ledger, rng: random.Random, count: int) -> list:
         rows, parts = list(one.rows), []
         while rows:
             size = rng.choice([1, 3, 10, 40])
-            parts.append(rows[:size])
+            # Some blocks fill each other's holes.
+            apart = rng.choice([1, 1, 2])
+            parts += [rows[:size][at::apart] for at in range(min(apart, len(rows[:size])))]
             rows = rows[size:]
         if rng.random() < 0.5:
             rng.shuffle(parts)

@@ -34,7 +34,7 @@ from goodput.wire.collectives import Collectives
 from goodput.wire.packed_rows import PackedRows, pack
 from goodput.wire.ras import RasAnswer
 from goodput.wire.sampled_stacks import NO_STACKS
-from goodput.wire.step_blocks import END, NUMBER
+from goodput.wire.step_blocks import END, NUMBER, TOTALS, VALUE_MAX
 
 RUNS_MAX = 10_000
 # Rank processes of all runs: each restart of a rank is one more.
@@ -287,8 +287,9 @@ class Store:
         return self.processes[_key(identity)].attempt
 
     def restore_steps(self, identity: schema.Identity, values: np.ndarray) -> None:
-        """Add rows of the ledger to a process that is in the store."""
+        """Add rows of the ledger to a process that is in the store. Phases that its report does not name are left out."""
         process = self.processes[_key(identity)]
+        values = values[: TOTALS + 2 * len(process.attempt.phases)]
         if process.last_row is None and values[NUMBER, 0] == process.attempt.top_number:
             # The last of those that are folded already.
             process.last_row, values = values[:, 0].tobytes(), values[:, 1:]
@@ -296,8 +297,10 @@ class Store:
             self._restore_block(process, values[:, at : at + BLOCK_ROWS_MAX])
 
     def _restore_block(self, process: Process, values: np.ndarray) -> None:
-        # As a block, which takes a tenth of the columns: a large run has a million of them until they are folded.
-        before, (block,) = process.last_row, new_blocks(values)
+        # As a block, which takes a tenth of the columns: a large run has a million of them until they are folded. Where the
+        # ledger is damaged a block may not have them.
+        is_right = values.min() >= 0 and values.max() <= VALUE_MAX
+        before, block = process.last_row, new_blocks(values)[0] if is_right else None
         steps = process.add_steps(pushed(values), block)
         is_recent = steps.values[END] > process.attempt.seen_ns - WINDOWS_NS
         if is_recent.any():

@@ -89,7 +89,7 @@ def decode_page(
     if compiled.steps is None:
         return None
     columns, block = TOTALS + 2 * max(width, stored.width), _decompressed(stored.block)
-    found = compiled.steps.decode_page(block, columns, schema.STEPS_MAX, after, from_ns, rows)
+    found = compiled.steps.decode_page(block, stored.width, columns, schema.STEPS_MAX, after, from_ns, rows)
     if found is None:
         return None
     values, count, is_reached = found
