@@ -234,7 +234,7 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
 
     def set_column(self, name: str, rows: slice, values: Sequence[Any]) -> None:
         """Set an attribute of these folds."""
-        if name in _SIMPLE:
+        if name in _SIMPLE and values:
             getattr(self, name)[rows] = values
         elif name in OBJECTS:
             self.objects[name][rows] = values

@@ -179,3 +179,19 @@ def test_rows_before_their_attempt_are_deferred(monkeypatch):
         account = folded.account(ns(seconds))
         assert all(sum(rank.states) == rank.wall_ns for rank in account.ranks)
     assert folded._engine is not None
+
+
+def test_attempts_of_a_rank_are_folded_one_after_the_other(monkeypatch):
+    """How long its planned phases took before decides how long a later one may take."""
+    monkeypatch.setattr(live, "TOGETHER_ROWS_MAX", 100)
+    first = Process(0, 1, 1000.0).steps(90, forward=1).between(evaluation=600.0).steps(10, forward=1)
+    first.killed(after=1)
+    second = Process(0, 2, first.now_ns / 1e9 + 5).resumed(99)
+    second.steps(20, forward=1).between(evaluation=2500.0).steps(40, forward=1).silent(after=1)
+    store = Store()
+    for process in (first, second):
+        store.merge(rank_report(process), process.now_ns)
+    run, now_ns = store.runs["r1"], second.now_ns
+    folded = IncrementalAccount(run, stall_seconds=60.0, stale_seconds=STALE)
+    folded.begin_with_none(now_ns)
+    assert folded.account(now_ns) == compute(run, now_ns, stale_seconds=STALE, known_only=True)

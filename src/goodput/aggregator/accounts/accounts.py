@@ -328,6 +328,11 @@ class Accounts:
         cached = self._cached.get(name)
         return None if cached is None else cached.account
 
+    def went_on_at(self, name: str) -> int:
+        """When the last account of a run was computed that is not over, by `clock_ns`; 0 of any other run."""
+        cached = self._cached.get(name)
+        return 0 if cached is None or cached.account.status in FINAL_STATUSES else cached.at_ns
+
     def account_over(self, name: str) -> Account | None:
         """The last account of a run that is over, None if the run is not, or was reported since."""
         cached = self._cached.get(name)

@@ -253,7 +253,11 @@ class IncrementalAccount:
         return sum(attempt.late_count for attempt in self.run.attempts.values())
 
     def _facts(self, now_ns: int, most: int = sys.maxsize) -> Slices[tuple[ColumnFacts, NewRows]]:
-        """The facts, and of each attempt the rows that are not folded yet and that the facts know of, the first `most`."""
+        """The facts, and of each attempt the rows that are not folded yet and that the facts know of.
+
+        With `most` the first so many of each rank's first attempt that has any: what a rank did before decides how long its
+        planned phases may take.
+        """
         if self._columns is None or len(self._columns) != len(self.run.attempts):
             self._columns = RunColumns(self.run)
         lengths, columns = self._lengths.copy(), self._columns
@@ -264,7 +268,7 @@ class IncrementalAccount:
         tops = np.array([attempt.top_number for attempt in columns.attempts], np.int64)
         batches: list[Batch] = []
         places: list[np.ndarray] = []
-        for wanted in _alike(columns, tops, numbers):
+        for wanted in _alike(columns, tops, numbers, of_all=most == sys.maxsize):
             yield
             keys, begun = list(map(columns.keys.__getitem__, wanted.tolist())), numbers[wanted].tolist()
             some = list(zip(map(_column_attempts(columns).__getitem__, wanted.tolist()), begun, strict=True))
@@ -328,9 +332,11 @@ def _taken(batches: list[Batch]) -> Iterator[Batch]:
         yield batches.pop()
 
 
-def _alike(attempts: RunColumns, tops: np.ndarray, numbers: np.ndarray) -> Iterator[np.ndarray]:
+def _alike(
+    attempts: RunColumns, tops: np.ndarray, numbers: np.ndarray, of_all: bool = True
+) -> Iterator[np.ndarray]:
     """Places of attempts with rows beyond these numbers, some of different ranks with as many phases at a time; those of a
-    rank in the order of their starts."""
+    rank in the order of their starts or, unless `of_all`, its first alone."""
     new = np.flatnonzero(tops > numbers)
     widths = np.array([len(attempts.attempts[at].phases) for at in new.tolist()], np.int64)
     while len(new):
@@ -339,6 +345,8 @@ def _alike(attempts: RunColumns, tops: np.ndarray, numbers: np.ndarray) -> Itera
             own = new[is_first & (widths == width)]
             for some in portions((tops - numbers)[own].tolist()):
                 yield own[some.start : some.stop]
+        if not of_all:
+            return
         new, widths = new[~is_first], widths[~is_first]
 
 

@@ -146,9 +146,9 @@ class LedgerMaintenance:
     async def _close(self, run: str, before_ns: int) -> None:
         store = self._accounts.store
         attempts = store.runs[run].attempts.values()
-        # By our clock too: that of its nodes may be behind.
         last_ns = max((max(one.rows_end_ns, one.seen_ns) for one in attempts), default=0)
-        if max(last_ns, store.reported_ns.get(run, 0)) > before_ns:
+        # The clocks of its nodes may be behind, while its account says that it goes on.
+        if max(last_ns, self._accounts.went_on_at(run)) > before_ns:
             return
         revision = store.revisions[run]
         state = await in_thread(closed_runs.state_of, self._ledger, run)
