@@ -120,6 +120,20 @@ def test_windows_between_states_equal_all_rows(part, monkeypatch, used):
     assert sum(one is not None for one in used) > len(used) // 20
 
 
+def test_steps_that_were_compared_without_a_rank_before_it_was_back(monkeypatch, used):
+    """The first state has steps of rank 1 alone; in the next one they are compared with those of rank 0, also those of
+    which only rank 0's lie in the window."""
+    monkeypatch.setattr(live, "ROWS_MAX", 0)
+    monkeypatch.setattr(rank_groups, "SWEEP_ENTRIES", 8)
+    stores, now_ns = played(random.Random(1081))
+    whole, rows = stores.full(now_ns), stores.rows
+    past = Past(stores.some.runs["r1"], now_ns, whole.threshold_ns, STALE, whole.planned)
+    window = (1_075_062_093_805, 1_176_396_137_312)
+    found = account_of(rows, past, window)
+    rows.kept_segments = []
+    assert_equal(found, account_of(rows, past, window))
+
+
 @pytest.mark.parametrize("part", range(4))
 def test_windows_of_hostile_runs_equal_all_rows(part, monkeypatch, used):
     """Where states cannot be used all rows are folded."""

@@ -169,6 +169,8 @@ class _Window:
         beside = groups.members_beside(self.cut)
         if not all(_is_same(key, earlier, later) for key in beside - self.cut):
             return False
+        if _has_late(list(self.cut), earlier, later):
+            return False
         groups.compare_as(earlier.groups)
         last = {key: earlier.folds[key] for key in self.cut}
         fold_until(self.engine, last)
@@ -197,6 +199,15 @@ def _is_same(key: Key, earlier: ColumnEngine, later: ColumnEngine) -> bool:
     """Whether the later state has no more rows of an attempt."""
     first, last = earlier.folds.get(key), later.folds.get(key)
     return last is None or (first is not None and first.number == last.number)
+
+
+def _has_late(keys: list[Key], earlier: ColumnEngine, later: ColumnEngine) -> bool:
+    """Whether the later state has steps of an attempt that its group had been compared without in the earlier one, since the
+    rank was given up on. They were compared anew then, with steps that may not lie in the window."""
+    first, last, groups = earlier.folds.rows(keys), later.folds.rows(keys), earlier.groups
+    settled = np.array([groups.settled.get(groups.group_of(key), -1) for key in keys], np.int64)
+    has_more = later.folds.number[last] > earlier.folds.number[first]
+    return bool((has_more & (earlier.folds.top_step[first] < settled)).any())
 
 
 class _WindowGroups(ColumnGroups):
