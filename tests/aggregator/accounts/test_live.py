@@ -195,3 +195,18 @@ def test_attempts_of_a_rank_are_folded_one_after_the_other(monkeypatch):
     folded = IncrementalAccount(run, stall_seconds=60.0, stale_seconds=STALE)
     folded.begin_with_none(now_ns)
     assert folded.account(now_ns) == compute(run, now_ns, stale_seconds=STALE, known_only=True)
+
+
+def test_one_long_backlog_beside_many_attempts_takes_few_rounds(monkeypatch):
+    monkeypatch.setattr(live, "TOGETHER_ROWS_MAX", 100)
+    store, rounds = Store(), []
+    for rank in range(60):
+        one = Process(rank, world_size=60, group=f"g{rank}").steps(1 if rank else 400, forward=1).finished()
+        store.merge(rank_report(one), one.now_ns)
+    run, now_ns = store.runs["r1"], ns(1500)
+    folded = IncrementalAccount(run, stall_seconds=60.0, stale_seconds=STALE)
+    folded.begin_with_none(now_ns)
+    advance = folded._advance
+    monkeypatch.setattr(folded, "_advance", lambda *given: rounds.append(1) or advance(*given))
+    assert folded.account(now_ns) == compute(run, now_ns, stale_seconds=STALE, known_only=True)
+    assert len(rounds) < 15

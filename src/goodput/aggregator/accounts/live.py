@@ -144,7 +144,7 @@ class IncrementalAccount:
         """Fold the first of many rows, such as those of a restart, some of each attempt at a time: as columns all of them
         would take six times as much memory as they do as blocks."""
         while self._engine is not None and (left := self._rows_left()) > TOGETHER_ROWS_MAX:
-            facts, rows = yield from self._facts(now_ns, TOGETHER_ROWS_MAX // 2 // len(self.run.attempts) + 1)
+            facts, rows = yield from self._facts(now_ns, TOGETHER_ROWS_MAX // 2 // self._attempts_left() + 1)
             if self._late != self._rows_late() or not (yield from self._engine.following(facts)):
                 return
             yield from self._advance(self._engine, facts, rows)
@@ -154,6 +154,11 @@ class IncrementalAccount:
     def _rows_left(self) -> int:
         """How many rows wait to be folded, about: as if none of an attempt were missing."""
         return sum([one.top_number for one in self.run.attempts.values()]) - self.rows()
+
+    def _attempts_left(self) -> int:
+        """How many attempts have rows that wait to be folded, at least 1."""
+        numbers = {} if self._engine is None else self._engine.folds.numbers()
+        return max(sum([one.top_number > numbers.get(key, 0) for key, one in self.run.attempts.items()]), 1)
 
     def _finished(self, engine: ColumnEngine) -> Slices[Account]:
         account = yield from engine.finishing()
