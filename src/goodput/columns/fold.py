@@ -364,7 +364,7 @@ class _Pieces:
         self._counts, self._steps = steps.count, sums(steps.count)
         self._last_counts = steps.count[bounds[1:] - 1]
         self._ratios = np.ones(len(begins))  # the part of each that lies within its attempt's bound
-        # Whether phase_times leaves it out, and its steps that end within the bound.
+        # Whether phase_times leaves a piece out, and how many of its steps end within the bound.
         self._is_left_out = self.kinds != ORDINARY
         self._kept_steps = np.where(self._is_left_out, 0, self._steps)
         self.is_cut = np.zeros(
@@ -385,10 +385,8 @@ class _Pieces:
     def _cut(self, table: FoldTable, at: np.ndarray, pieces: np.ndarray) -> None:
         """Cut rows to the bounds that they cross, and add what only such rows have, as Fold.row does."""
         row, from_ns, to_ns = self.bounds[pieces], table.from_ns[at], table.to_ns[at]
-        length, inside, gap, end_ns = (
-            *(self._lengths[row], self.kept[pieces], self.rest[pieces]),
-            self.sums[_END, pieces],
-        )
+        length, end_ns = self._lengths[row], self.sums[_END, pieces]
+        inside, gap = self.kept[pieces], self.rest[pieces]
         began, before = end_ns - length, gap.sum(axis=1)
         part = np.maximum(0, np.minimum(end_ns, to_ns) - np.maximum(began, from_ns))
         part_before = np.maximum(0, np.minimum(began, to_ns) - np.maximum(began - before, from_ns))

@@ -51,6 +51,7 @@ _WHOLE_MAX = 1 << 62
 # By state too, but no arrays until one attempt has any.
 LATER = ("ending", "cut")
 _MADE = ("bound", *LATER, "_first", "_usual", "throughput")
+# Of these an array has what Fold has.
 _SIMPLE = frozenset((*INTEGERS, *FLAGS, *FLOATS, *BY_STATE))
 # Of a fold, but for what all folds of a table share.
 _ATTRIBUTES = (*INTEGERS, *FLAGS, *FLOATS, *OBJECTS, *BY_STATE, *BY_PHASE, *RARE, *_MADE)
@@ -436,6 +437,7 @@ class RowFold(Fold):
     @property
     def bound(self) -> Bound:
         """A copy: it counts once it is set again."""
+        # One by one, since it is read a dozen times for each rank of a window.
         table, at = self.table, self.at
         return Bound(
             *(table.from_ns.item(at), table.to_ns.item(at), table.end_ns.item(at)),

@@ -26,7 +26,7 @@ int block_is_accepted(const Block *block, Py_ssize_t rows_max)
     return block->count <= rows_max;
 }
 
-/* The sum of the differences of the rows before `row`, the first one's left out, of a column whose cells are at `plane`. */
+/* The sum of the differences of rows 1 to `row` - 1 of a column whose cells are at `plane`. */
 static uint64_t grown_before(const Block *block, Py_ssize_t j, const uint8_t *plane, Py_ssize_t row)
 {
     uint64_t found = 0;
@@ -42,7 +42,7 @@ static uint64_t grown_before(const Block *block, Py_ssize_t j, const uint8_t *pl
 void block_decode_rows(const Block *block, Py_ssize_t begin, Py_ssize_t count, uint64_t *values, Py_ssize_t columns,
                        Py_ssize_t rows, Py_ssize_t at, uint64_t *sums)
 {
-    Py_ssize_t rest = block->count - 1, own_first = begin == 0;
+    Py_ssize_t rest = block->count - 1, own_first = begin == 0; /* Row 0 has no cell. */
     const uint8_t *plane = block->cells;
     uint64_t *start = values + START * rows + at, *end = values + END * rows + at, *none = values + TOTALS * rows + at;
     uint64_t end_before = 0, lacking = 0; /* The end of the row before; what the other totals of row 0 lack of its end. */

@@ -199,7 +199,7 @@ static int decode_left(PyObject *packed, uint64_t *values, Py_ssize_t columns, P
     return 1;
 }
 
-/* Where the page of a block begins that `decode_page` returns, and how many rows it has; -1 for a block that is not plain. */
+/* Where the page of a block begins that `decode_page` returns, and how many rows it has; -1 unless its numbers ascend. */
 static Py_ssize_t page_of(const Block *block, long long after, PyObject *from_ns, Py_ssize_t rows, Py_ssize_t *begin,
                           int *is_reached)
 {
@@ -215,9 +215,9 @@ static Py_ssize_t page_of(const Block *block, long long after, PyObject *from_ns
     return *begin < 0 ? -1 : rows < block->count - *begin ? rows : block->count - *begin;
 }
 
-/* (values, rows, is_reached): of a block of `phases` in MessagePack up to `most` rows as columns, from the first one above the number
+/* (values, rows, is_reached): of a block in MessagePack up to `most` rows as columns, from the first one above the number
  * `after` on or, unless `from_ns` is None, from the one before the first of those that ends then or later, the last where
- * that is not reached. */
+ * that is not reached. `phases` are those that the block may have. None if it cannot be decoded or its numbers do not ascend. */
 static PyObject *decode_page(PyObject *self, PyObject *arguments)
 {
     const char *packed;
@@ -457,7 +457,8 @@ static PyMethodDef functions[] = {
      "decode(blocks, values): write the rows of these blocks into a (columns, rows) matrix of int64; returns (number of "
      "the first and the last row, step of the first, least start, greatest end), and whether a row is wrong."},
     {"decode_page", decode_page, METH_VARARGS,
-     "decode_page(block, phases, columns, rows_max, after, from_ns, rows): see ledger.blocks; None for a block that is not plain."},
+     "decode_page(block, phases, columns, rows_max, after, from_ns, most): see ledger.blocks; None for a block that cannot be "
+     "decoded or whose numbers do not ascend."},
     {"rows_after", rows_after, METH_VARARGS,
      "rows_after(wanted, columns, most): see columns.attempts; None where not all rows are packed."},
     {"followed", followed, METH_VARARGS,

@@ -36,7 +36,7 @@ int block_of_bytes(const char *at, Py_ssize_t size, Py_ssize_t columns, Block *b
 void block_decode(const Block *block, uint64_t *values, Py_ssize_t columns, Py_ssize_t rows, Py_ssize_t at, uint64_t *sums,
                   Heads *heads);
 
-/* Decode `count` rows from row `begin` on, likewise. */
+/* Decode `count` rows from row `begin` on, and note nothing. `sums` has room for `count`. */
 void block_decode_rows(const Block *block, Py_ssize_t begin, Py_ssize_t count, uint64_t *values, Py_ssize_t columns,
                        Py_ssize_t rows, Py_ssize_t at, uint64_t *sums);
 /* The first row with a number above `after`, `count` if there is none; -1 unless the numbers ascend. */

@@ -208,6 +208,20 @@ def test_a_run_of_a_node_whose_clock_is_behind_is_not_computed_again_each_minute
     asyncio.run(scenario())
 
 
+def test_a_run_is_closed_whose_agents_repeat_its_end(ledger):
+    async def scenario():
+        one = Aggregator(ledger)
+        ended = body_of(rank_report(Process(start=500.0).steps(3, forward=1).finished()))
+        await one.push(ended)
+        assert (await one.account("r1")).status in FINAL_STATUSES
+        one.now_ns = NOW + ns(120)
+        await one.push(ended)
+        await one.maintenance.close_runs(one.now_ns + ns(1))
+        assert one.ingest.counts["ledger", "runs_closed_total"] == 1
+
+    asyncio.run(scenario())
+
+
 def test_restart_reads_the_newest_runs_that_fit(ledger):
     """The others stay in the ledger, also those that are not over, and are listed and read as before."""
 

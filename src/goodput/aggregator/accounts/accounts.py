@@ -328,8 +328,8 @@ class Accounts:
         cached = self._cached.get(name)
         return None if cached is None else cached.account
 
-    def went_on_at(self, name: str) -> int:
-        """When the last account of a run was computed that is not over, by `clock_ns`; 0 of any other run."""
+    def not_over_at_ns(self, name: str) -> int:
+        """When a run was last found not to be over, by `clock_ns`; 0 where its last account says that it is, or there is none."""
         cached = self._cached.get(name)
         return 0 if cached is None or cached.account.status in FINAL_STATUSES else cached.at_ns
 

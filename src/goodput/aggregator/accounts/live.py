@@ -157,7 +157,8 @@ class IncrementalAccount:
 
     def _attempts_left(self) -> int:
         """How many attempts have rows that wait to be folded, at least 1."""
-        numbers = {} if self._engine is None else self._engine.folds.numbers()
+        assert self._engine is not None
+        numbers = self._engine.folds.numbers()
         return max(sum([one.top_number > numbers.get(key, 0) for key, one in self.run.attempts.items()]), 1)
 
     def _finished(self, engine: ColumnEngine) -> Slices[Account]:

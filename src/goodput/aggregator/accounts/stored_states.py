@@ -202,8 +202,8 @@ def _is_same(key: Key, earlier: ColumnEngine, later: ColumnEngine) -> bool:
 
 
 def _has_late(keys: list[Key], earlier: ColumnEngine, later: ColumnEngine) -> bool:
-    """Whether the later state has steps of an attempt that its group had been compared without in the earlier one, since the
-    rank was given up on. They were compared anew then, with steps that may not lie in the window."""
+    """Whether the later state has steps of a rank that was given up on in the earlier one, where its group's steps of the same
+    index were compared without it. In the later one they are compared with it, also those that lie before the window."""
     first, last, groups = earlier.folds.rows(keys), later.folds.rows(keys), earlier.groups
     settled = np.array([groups.settled.get(groups.group_of(key), -1) for key in keys], np.int64)
     has_more = later.folds.number[last] > earlier.folds.number[first]

@@ -147,8 +147,8 @@ class LedgerMaintenance:
         store = self._accounts.store
         attempts = store.runs[run].attempts.values()
         last_ns = max((max(one.rows_end_ns, one.seen_ns) for one in attempts), default=0)
-        # The clocks of its nodes may be behind, while its account says that it goes on.
-        if max(last_ns, self._accounts.went_on_at(run)) > before_ns:
+        # Where the clocks of its nodes are behind, its last account tells that it is not over.
+        if max(last_ns, self._accounts.not_over_at_ns(run)) > before_ns:
             return
         revision = store.revisions[run]
         state = await in_thread(closed_runs.state_of, self._ledger, run)

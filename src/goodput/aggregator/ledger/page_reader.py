@@ -141,7 +141,7 @@ class PageReader:
         return values[:, begin : begin + self._rows].copy()
 
     def _parts(self, one: ProcessRows, found: list[StoredBlock]) -> list[np.ndarray] | None:
-        """The same of each block, without decoding rows that are not wanted; None where blocks overlap or are not plain."""
+        """The same rows by block, with no others decoded; None where blocks overlap or one cannot be decoded in part."""
         if any(later[1] <= block[2] for block, later in pairwise(one.listed[: len(found)])):
             return None
         width, after, left = max(one.width, *(block.width for block in found)), one.after, self._rows
