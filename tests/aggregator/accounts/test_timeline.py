@@ -19,11 +19,12 @@ from support.aggregator.shapes import assert_shape
 
 from goodput.account import compute
 from goodput.account.states import INDEX, STATES
-from goodput.aggregator.accounts import result_cache, timed_columns, timeline
+from goodput.aggregator.accounts import result_cache
 from goodput.aggregator.accounts.history import History
 from goodput.aggregator.accounts.past import Past
 from goodput.aggregator.accounts.run_summaries import RunPage
-from goodput.aggregator.accounts.timeline import BucketSums, Grid, Timeline, merged
+from goodput.aggregator.accounts.timelines import timed_columns, timeline
+from goodput.aggregator.accounts.timelines.timeline import BucketSums, Grid, Timeline, merged
 from goodput.aggregator.api.app import create_app
 from goodput.columns.attempts import rows_of
 

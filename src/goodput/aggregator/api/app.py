@@ -25,7 +25,7 @@ from goodput.aggregator.accounts.history import ROW_BYTES, History, HistoryError
 from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.accounts.snapshots import INTERIM_SECONDS, Snapshots
 from goodput.aggregator.accounts.stories import Stories
-from goodput.aggregator.accounts.timeline_cache import TimelineCache
+from goodput.aggregator.accounts.timelines.timeline_cache import TimelineCache
 from goodput.aggregator.api import (
     access_route,
     end_route,

@@ -13,8 +13,8 @@ from goodput.aggregator.accounts.accounts import Accounts, RunDocument
 from goodput.aggregator.accounts.rolling import RollingWindows
 from goodput.aggregator.accounts.run_summaries import RunPage, RunSummaries, StoredSummaries
 from goodput.aggregator.accounts.stories import Stories
-from goodput.aggregator.accounts.timeline import POINTS_MAX, Timeline
-from goodput.aggregator.accounts.timeline_cache import TimelineCache
+from goodput.aggregator.accounts.timelines.timeline import POINTS_MAX, Timeline
+from goodput.aggregator.accounts.timelines.timeline_cache import TimelineCache
 from goodput.aggregator.api.responses import (
     BUSY,
     NOT_FOUND,

@@ -8,7 +8,7 @@ from goodput.aggregator.accounts.history import ANONYMOUS
 from goodput.aggregator.accounts.past import Check, Past, Window
 from goodput.aggregator.accounts.recorded_steps import ranks_by_excess
 from goodput.aggregator.accounts.result_cache import ResultCache
-from goodput.aggregator.accounts.timeline import RANKS_SHOWN, Mark, Timeline, timeline_of
+from goodput.aggregator.accounts.timelines.timeline import RANKS_SHOWN, Mark, Timeline, timeline_of
 from goodput.aggregator.ledger.ledger import Ledger
 
 RESTARTS_MARKED_MAX = 200

@@ -11,7 +11,7 @@ import numpy as np
 from goodput.account.fold import COMMUNICATION, PRODUCTIVE, UNATTRIBUTED
 from goodput.account.rank_groups import Key
 from goodput.account.states import INDEX
-from goodput.aggregator.accounts.timed_fold import BucketSums, Grid, TimedFold
+from goodput.aggregator.accounts.timelines.timed_fold import BucketSums, Grid, TimedFold
 from goodput.columns.groups import ColumnGroups, Compared, Entries, Times
 
 _STRAGGLER, _BUBBLE = INDEX["straggler"], INDEX["bubble"]

@@ -34,8 +34,8 @@ from goodput.aggregator.accounts.past import (
     rows_of_bound,
     together,
 )
-from goodput.aggregator.accounts.timed_columns import TimedGroups
-from goodput.aggregator.accounts.timed_fold import BucketSums, Grid, Own, Span, TimedFold
+from goodput.aggregator.accounts.timelines.timed_columns import TimedGroups
+from goodput.aggregator.accounts.timelines.timed_fold import BucketSums, Grid, Own, Span, TimedFold
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.aggregator.ledger.stored_process import StoredProcess
 from goodput.columns.engine import ColumnEngine
