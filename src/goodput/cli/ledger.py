@@ -96,8 +96,8 @@ def _show(ledger, arguments) -> int:
         print(_bold(line) if at == 0 else line)
     if found.steps_kept_longer:
         kept = (
-            f"{found.steps_kept_longer:,} steps are older than {arguments.keep_steps:g} days and kept, since the "
-            "aggregator has not closed their runs: they are running, or were not ended (goodput end RUN)"
+            f"{found.steps_kept_longer:,} steps are older than {arguments.keep_steps:g} days and not thinned: an aggregator "
+            "does so after their run's end (goodput end RUN), and before it some times in so many days"
         )
         print(wrap(kept))
     return 0

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from array import array
+from math import inf
 from typing import Any
 
 import msgspec
@@ -145,6 +146,15 @@ class FoldState(Struct, array_like=True):
         ]
         return engine
 
+    def is_judged_by(self, threshold_ns: int) -> bool:
+        """Whether all its steps would be judged as they are by this stall threshold."""
+        limit_ns = self.planned.limit_ns
+        return all(
+            fold.calm_ns <= threshold_ns < fold.stall_ns
+            and all(max(limit_ns(rank, state, at), threshold_ns) == ns for state, at, ns in fold._judged)
+            for (rank, _), fold in self.folds.items()
+        )
+
     def lengths(self) -> StepLengths:
         found = StepLengths.__new__(StepLengths)
         found.__dict__.update(zip(LENGTHS, _values(self.step_lengths, LENGTHS), strict=True))
@@ -176,6 +186,10 @@ def encode(engine: ColumnEngine, lengths: StepLengths) -> bytes:
         engine.planned,
         _Lengths(*_values(lengths, LENGTHS)),
     )
+    return _body_of(state)
+
+
+def _body_of(state: FoldState) -> bytes:
     try:
         body = _LAYOUT + zlib.compress(_encoder.encode(state), 1)
     except OverflowError as error:
@@ -186,6 +200,14 @@ def encode(engine: ColumnEngine, lengths: StepLengths) -> bytes:
 def decode(body: bytes) -> FoldState:
     """What `encode` was given. Raises SnapshotError."""
     return _decoded(_decoder, body)
+
+
+def settled(body: bytes) -> bytes:
+    """The same state, whose steps stay judged as they are whatever the stall threshold becomes. Raises SnapshotError."""
+    state = decode(body)
+    for fold in state.folds.values():
+        fold.calm_ns, fold.stall_ns, fold._judged = 0, inf, []
+    return _body_of(state)
 
 
 def ends(body: bytes) -> dict[Key, int]:

@@ -35,7 +35,7 @@ def test_show_prints_size_growth_and_tiers(filled, url, capsys):
     assert "2 runs (0 closed), 5 rank processes" in text and "a day" in text
     (steps,) = [line.split() for line in text.splitlines() if line.startswith("steps")]
     assert steps[2] == "940" and "\x1b" not in text
-    assert "940 steps are older than 7 days and kept" in text
+    assert "940 steps are older than 7 days and not thinned" in text
     assert max(map(len, text.splitlines()[1:])) <= 80, "below the address"
     assert main(["ledger", "show", "--ledger", url, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

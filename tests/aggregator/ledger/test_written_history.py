@@ -148,7 +148,7 @@ def test_written_minutes_are_those_that_compaction_leaves(tmp_path, monkeypatch)
     closed_runs.close_run(ledger, RUN, closed_runs.state_of(ledger, RUN), newest_ns, {})
     for _ in compaction.Compaction(ledger).work(newest_ns + 8 * compaction.DAY_NS):
         pass
-    assert blocks_of(written) == blocks_of(ledger) and closed_runs.is_thinned(written, RUN)
+    assert blocks_of(written) == blocks_of(ledger) and closed_runs.thinned_seconds(written, RUN)
     assert states_of(written) == states_of(ledger)
     run = whole_run().runs[RUN]
     all_rows = compute(run, newest_ns, stale_seconds=STALE, known_only=True)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from support.account.account_history import ns
-from support.aggregator.later_goodput import later_migrations
+from support.aggregator.later_goodput import HEAD, NEXT, later_migrations
 from support.aggregator.reports import story
 
 from goodput.aggregator.ingest.store import Store
@@ -43,8 +43,8 @@ def new_program(tmp_path, monkeypatch):
     def migrate(database: Database) -> str | None:
         with monkeypatch.context() as patch:
             patch.setattr(migrations.importlib.resources, "files", lambda _: copy)
-            patch.setattr(migrations, "HEAD", "7")
-            migrations.migrate(database.migrating(), "7")
+            patch.setattr(migrations, "HEAD", NEXT)
+            migrations.migrate(database.migrating(), NEXT)
         with database.inspecting().connect() as connection:
             return migrations.version(connection)
 
@@ -163,14 +163,16 @@ def test_migration_ends_the_writes_of_running_programs(servers, new_program):
         time.sleep(0.3)  # it would have been done by now
         order.append("written")
     migrating.join(60)
-    assert order == ["written", "7"]
+    assert order == ["written", NEXT]
     for write in (lambda: one.append(merged("a")), lambda: first.take(0), first.verify, second.verify):
-        with pytest.raises(LedgerTooNew, match="has version 7, this program knows up to 6"):
+        with pytest.raises(LedgerTooNew, match=f"has version {NEXT}, this program knows up to {HEAD}"):
             write()
     assert first.too_new and not first.lost
     first.drop(0)
     with pytest.raises(LedgerTooNew), one.transaction():
         pass
-    with pytest.raises(LedgerError, match="has version 7, this program knows up to 6; use the version"):
+    with pytest.raises(
+        LedgerError, match=f"has version {NEXT}, this program knows up to {HEAD}; use the version"
+    ):
         Ledger(one._database._url.render_as_string(hide_password=False))
     assert len(list(one.processes("a"))) == 2

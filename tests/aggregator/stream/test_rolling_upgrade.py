@@ -6,6 +6,7 @@ import sys
 import time
 
 import pytest
+from support.aggregator.later_goodput import HEAD, NEXT
 from support.aggregator.replicated_cluster import CURRENT, PARTITIONS, Program, PushingNode, ReplicatedCluster
 from support.aggregator.replicated_plan import current, plan
 from support.integration.stack_under_faults import record
@@ -83,7 +84,7 @@ def test_ledgers_of_two_versions(cluster, later):
     cluster.replace("aggregate-0", later("ledger"))
     served(cluster, "the ledger is migrated by one of two aggregators", "aggregate-0")
     assert cluster.served("aggregate-1") == 0
-    logged = "has version 7, this program knows up to 6; this aggregator gives its partitions away"
+    logged = f"has version {NEXT}, this program knows up to {HEAD}; this aggregator gives its partitions away"
     assert logged in cluster.log("aggregate-1")
     for node in nodes:
         node.finish()

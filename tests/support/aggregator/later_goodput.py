@@ -16,9 +16,10 @@ from goodput.aggregator.ledger import migrations
 from goodput.aggregator.stream import messages
 from goodput.cli import main
 
-VERSION_7 = """
+HEAD, NEXT = migrations.HEAD, str(int(migrations.HEAD) + 1)
+NEXT_VERSION = f"""
 import sqlalchemy as sql
-revision, down_revision = "7", "6"
+revision, down_revision = "{NEXT}", "{HEAD}"
 
 def upgrade():
     from alembic import op
@@ -30,7 +31,7 @@ def later_migrations(folder: Path) -> Path:
     """The migrations with one more."""
     if not folder.exists():
         shutil.copytree(Path(migrations.__file__).parent, folder)
-        (folder / "versions" / "version_7.py").write_text(VERSION_7)
+        (folder / "versions" / f"version_{NEXT}.py").write_text(NEXT_VERSION)
     return folder
 
 
@@ -40,7 +41,7 @@ if __name__ == "__main__":
         messages.VERSION = 2
     if "ledger" in changed:
         copy = later_migrations(folder / "migrations")
-        migrations.HEAD, migrations.EARLIER = "7", (*migrations.EARLIER, "6")
-        migrations.migrate = partial(migrations.migrate, target="7")
+        migrations.HEAD, migrations.EARLIER = NEXT, (*migrations.EARLIER, HEAD)
+        migrations.migrate = partial(migrations.migrate, target=NEXT)
         migrations.importlib.resources.files = lambda _: copy
     sys.exit(main(sys.argv[3:]))

@@ -9,8 +9,9 @@ import asyncio
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -157,7 +158,8 @@ class Accounts:
         self._rolling = ResultCache()
         self._lives: dict[str, IncrementalAccount] = {}
         self._computations: dict[str, _Computation] = {}
-        self._folding: dict[str, asyncio.Task] = {}
+        self._folding: dict[str, asyncio.Future] = {}
+        self._times_folded: Counter[str] = Counter()  # by run, again from the ledger
         self._folded: dict[
             str, tuple[int, float]
         ] = {}  # when a fold from the ledger was done, and for how long not again
@@ -361,7 +363,7 @@ class Accounts:
         self._drop_computation(name)
         self.hangs.clear(name)
         self.replays.forget(name)
-        for held in (self._cached, self._lives, self._folded, self._not_running):
+        for held in (self._cached, self._lives, self._folded, self._times_folded, self._not_running):
             held.pop(name, None)
 
     def _is_fresh(self, cached: _Cached, revision: int, now_ns: int) -> bool:
@@ -393,6 +395,7 @@ class Accounts:
                 read, _ = await self.history.run(INTERNAL, folded, run, needs.facts, self.stall_seconds)
                 self._drop_computation(name)
                 live.begin(*read, late=needs.late)
+                self._times_folded[name] += 1
                 pause_seconds = min(10 * (time.perf_counter() - began), FOLD_AGAIN_SECONDS)
             except Exception as error:
                 log.error("run %r: folding it from the ledger failed, its account is stale: %s", name, error)
@@ -401,6 +404,27 @@ class Accounts:
                 del self._folding[name]
 
         self._folding[name] = asyncio.get_running_loop().create_task(fold())
+
+    def drop_rows(self, name: str) -> int | None:
+        """Let a run be folded again from the ledger alone from now on; returns how often it was, None where that is not possible
+        at the moment."""
+        live = self._lives.get(name)
+        if live is None or not live.is_idle() or name in self._folding:
+            return None
+        live.drop_rows()
+        return self._times_folded[name]
+
+    @contextmanager
+    def unchanged(self, name: str, times: int) -> Iterator[bool]:
+        """Whether the run was folded again only so many times; if so, it is not within the context."""
+        if name in self._folding or self._times_folded[name] != times:
+            yield False
+            return
+        self._folding[name] = asyncio.get_running_loop().create_future()
+        try:
+            yield True
+        finally:
+            self._folding.pop(name).set_result(None)
 
     def hang(self, name: str, now_ns: int | None = None, account: Account | None = None) -> Hang | None:
         """The verdict on a run that hangs, None while it does not. `account` is its newest, if it is at hand."""

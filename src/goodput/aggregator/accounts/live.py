@@ -225,6 +225,10 @@ class IncrementalAccount:
             facts, _ = result_of(self._facts(now_ns, 1))
             self.begin(ColumnEngine(self.run, facts), self._lengths)
 
+    def is_idle(self) -> bool:
+        """Whether rows are folded, and no account is being computed."""
+        return self._engine is not None and not self._is_computing
+
     def drop_rows(self) -> int:
         """Drop the folded rows; returns how many."""
         if self._engine is None or self._is_computing:

@@ -37,16 +37,17 @@ FoldUntil = Callable[[ColumnEngine, Mapping[Key, Fold]], None]
 
 
 class States:
-    """The states of a run in the ledger, oldest first; each is read when it is needed, and none is held."""
+    """The states of a run in the ledger, oldest first, with so many `rows`; each is read when it is needed, and none is
+    held."""
 
     def __init__(self, ledger: Ledger, run: Run):
         self._ledger, self._run = ledger, run
-        self._rows = ledger.segment_rows(run.name)
+        self.rows = ledger.segment_rows(run.name)
         self._ends: dict[int, dict[Key, int] | None] = {}
 
     def _read(self, at: int, decoded: Callable[[bytes], T]) -> T | None:
         """A state, None for one that cannot be used."""
-        body, name = self._ledger.segment(self._run.name, self._rows[at]), self._run.name
+        body, name = self._ledger.segment(self._run.name, self.rows[at]), self._run.name
         try:
             return None if body is None else decoded(body)
         except SnapshotError as error:
@@ -68,18 +69,22 @@ class States:
         """How many of the states, from the oldest on, have no row that ends after these facts' bounds."""
         return self._first(lambda at: not self._is_within(at, facts), facts.end_ns)
 
+    def count_before(self, until_ns: int) -> int:
+        """How many of the states, from the oldest on, have no row that ends after this time."""
+        return self._first(lambda at: max((self._ends_of(at) or {}).values(), default=0) > until_ns, until_ns)
+
     def first_reaching(self, facts: Facts, keys: set[Key]) -> int:
         """The first state that has rows of all these attempts that end in their bounds."""
         return self._first(lambda at: self._reaches(at, facts, keys), facts.start_ns)
 
     def _first(self, is_right: Callable[[int], bool], near_ns: int) -> int:
         """The first of the states for which it is right, as for all later ones; few are read that are far from a time."""
-        if not self._rows:
+        if not self.rows:
             return 0
         start_ns = min(attempt.start_ns for attempt in self._run.attempts.values())
-        last_ns = max((self._ends_of(len(self._rows) - 1) or {}).values(), default=start_ns)
+        last_ns = max((self._ends_of(len(self.rows) - 1) or {}).values(), default=start_ns)
         share = (near_ns - start_ns) / max(last_ns - start_ns, 1)
-        return first_of(len(self._rows), is_right, bisect_left(self._rows, share * self._rows[-1]))
+        return first_of(len(self.rows), is_right, bisect_left(self.rows, share * self.rows[-1]))
 
     def _is_within(self, at: int, facts: Facts) -> bool:
         bounds = facts.bounds

@@ -1,7 +1,8 @@
 """The aggregator's background work on its ledger: closes runs, compacts, and forgets runs that were deleted from it.
 
 A run is closed once it has been over for CLOSED_SECONDS: its account is stored, so that it may leave memory, and its
-steps may be thinned once they are as old as they are kept. It takes a tenth of a core at most.
+steps may be thinned once they are as old as they are kept. Of a run that is not over, those may that lie before a state
+of its account. It takes a tenth of a core at most.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 
-from goodput.account import FINAL_STATUSES
+from goodput.account import FINAL_STATUSES, Account
 from goodput.aggregator.accounts.accounts import Accounts
+from goodput.aggregator.accounts.bases import Move
 from goodput.aggregator.accounts.live import NeedsHistory
 from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.accounts.snapshots import write_state
@@ -22,7 +24,8 @@ from goodput.aggregator.api.run_memory import RunMemory
 from goodput.aggregator.api.stored_accounts import bodies_of, decoded_account
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ledger import closed_runs
-from goodput.aggregator.ledger.compaction import DAY_NS, Compaction, Keep
+from goodput.aggregator.ledger.blocks import HOURS, MINUTES
+from goodput.aggregator.ledger.compaction import DAY_NS, SEGMENT_ROWS, Compaction, Keep
 from goodput.aggregator.ledger.deletion import deletions
 from goodput.aggregator.ledger.inspection import size_bytes
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
@@ -35,6 +38,7 @@ DELETIONS_EVERY_SECONDS, COMPACT_EVERY_SECONDS = 10.0, 60.0
 SEARCH_EVERY_SECONDS = 86_400.0
 CLOSED_SECONDS = 120.0
 WAIT_TIMES = 9  # waits for so many times as long as a step took
+MOVES = 28  # of a run's bases, in the time for which steps are kept
 
 
 class LedgerMaintenance:
@@ -53,6 +57,8 @@ class LedgerMaintenance:
         self.compaction = Compaction(ledger, keep)
         self._counts = ingest.counts
         self._deletions: dict[str, int] = {}
+        # When the bases of a run may be moved on again, by run and tier.
+        self._bases_due_ns: dict[tuple[str, int], int] = {}
         if not ledger.is_old:
             self.begin()
 
@@ -73,7 +79,7 @@ class LedgerMaintenance:
             return
         self._accounts.keep(run, stored)
         self.memory.closed_at[run] = self._accounts.store.revisions[run]
-        self._accounts.store.drop_steps(run, closed_runs.is_thinned(self._ledger, run))
+        self._accounts.store.drop_steps(run, bool(closed_runs.thinned_seconds(self._ledger, run)))
 
     def works(self) -> list[Callable[[], Awaitable[None]]]:
         """What is to run until it is cancelled."""
@@ -88,6 +94,7 @@ class LedgerMaintenance:
                 await self.forget_deleted()
                 if time.monotonic() - compacted > COMPACT_EVERY_SECONDS:
                     await self.close_runs(self._accounts.clock_ns())
+                    await self.move_bases(self._accounts.clock_ns())
                     is_due = time.monotonic() - searched > SEARCH_EVERY_SECONDS
                     await self.compact(self._accounts.clock_ns(), search=is_due)
                     searched = time.monotonic() if is_due else searched
@@ -111,12 +118,24 @@ class LedgerMaintenance:
 
     async def compact(self, now_ns: int, search: bool = True) -> None:
         """Thin and merge what is due; with `search` also what was left before the aggregator started."""
-        work = self.compaction.work(now_ns, search=search)
-        began = time.perf_counter()
-        while await in_thread(next, work, False) is None:
+        async for _ in _slowly(self.compaction.work(now_ns, search=search)):
             self._count_compaction()
-            await asyncio.sleep(WAIT_TIMES * (time.perf_counter() - began))
-            began = time.perf_counter()
+
+    async def move_bases(self, now_ns: int) -> None:
+        """Move the bases of runs that are not over on to states that are as old as steps are kept, some times in that time."""
+        store, keep = self._accounts.store, self.compaction.keep
+        for tier, days in ((MINUTES, keep.steps_days), (HOURS, keep.minutes_days)):
+            every_ns = max(int(days * DAY_NS) // MOVES, SEGMENT_ROWS * tier * 10**9)
+            for run in list(store.runs):
+                account = self._accounts.last_of(run)
+                if account is None or account.status in FINAL_STATUSES or run not in store.runs:
+                    continue
+                before_ns = now_ns - int(days * DAY_NS)
+                if now_ns < self._bases_due_ns.get((run, tier), account.start_ns + int(days * DAY_NS)):
+                    continue
+                if await self._move_base(account, tier, before_ns):
+                    self._bases_due_ns[run, tier] = now_ns + every_ns
+        self._bases_due_ns = {of: due for of, due in self._bases_due_ns.items() if of[0] in store.runs}
 
     def _count_compaction(self) -> None:
         counts = self.compaction.counts
@@ -127,6 +146,19 @@ class LedgerMaintenance:
             ("freed_bytes_total", counts.bytes_freed),
         ):
             self._counts["ledger", name] = count
+
+    async def _move_base(self, account: Account, tier: int, before_ns: int) -> bool:
+        """False where it has to wait."""
+        times = self._accounts.drop_rows(account.run)
+        if times is None:
+            return False
+        move = Move(self._ledger, self._accounts.past(account), tier, before_ns)
+        async for _ in _slowly(move.preparing()):
+            pass
+        with self._accounts.unchanged(account.run, times) as is_unchanged:
+            if is_unchanged:
+                await in_thread(move.finish)
+        return is_unchanged
 
     async def close_runs(self, now_ns: int) -> None:
         """Store the accounts of runs that have been over for long enough, after which they may leave memory."""
@@ -172,3 +204,12 @@ class LedgerMaintenance:
                 await write_state(self._ingest, run, live)
             except SnapshotError as error:
                 log.warning("run %r: the state of its account was not written: %s", run, error)
+
+
+async def _slowly(work: Iterator[None]) -> AsyncIterator[None]:
+    """Do work in threads, with waits between its steps."""
+    began = time.perf_counter()
+    while await in_thread(next, work, False) is None:
+        yield
+        await asyncio.sleep(WAIT_TIMES * (time.perf_counter() - began))
+        began = time.perf_counter()

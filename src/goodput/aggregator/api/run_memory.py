@@ -220,7 +220,7 @@ class RunMemory:
             return found, None, None
         account = decoded_account(self._ledger, run)
         if account is not None:
-            found.drop_steps(run, closed_runs.is_thinned(self._ledger, run))
+            found.drop_steps(run, bool(closed_runs.thinned_seconds(self._ledger, run)))
             return found, account, None
         self.windows.note(run, found.recent[run], state)
         return found, None, self._accounts.resumed_in(found, run, state)

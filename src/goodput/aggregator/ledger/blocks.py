@@ -16,7 +16,7 @@ import numpy as np
 from goodput.aggregator.records import NewBlock, new_blocks
 from goodput.wire import compiled, schema, step_columns
 from goodput.wire.packed_rows import unpack
-from goodput.wire.step_blocks import END, NUMBER, STEP, TOTALS, BlockError, StepBlock, check_block
+from goodput.wire.step_blocks import END, NUMBER, START, STEP, TOTALS, BlockError, StepBlock, check_block
 from goodput.wire.step_columns import StepColumns, in_order
 
 EVERY_ROW, MINUTES, HOURS = TIERS = (0, 60, 3600)  # seconds of which one row is kept
@@ -128,12 +128,13 @@ def thinned(
     """The rows without those for which a later one of the same minute (`seconds`) stands.
 
     Rows are cumulative, so what is lost is resolution, not time. Kept are also the rows numbered `ends`, a process's
-    first and last, those of the steps `named` by checkpoints, after which an attempt may have resumed, and those from
-    the one before the first to the last step of each of `spans`.
+    first and last, those of the steps `named` by checkpoints, after which an attempt may have resumed, those of steps of
+    a minute or longer, which may be stalls, and those from the one before the first to the last step of each of `spans`.
     """
     period = values[END] // (seconds * 10**9)
     keep = np.ones(len(period), bool)
     keep[:-1] = period[1:] != period[:-1]
+    keep |= values[END] - values[START] >= seconds * 10**9
     for column, kept in ((NUMBER, ends), (STEP, named)):
         keep |= np.isin(values[column], np.fromiter(kept, np.int64))
     lows, highs = np.array([(-1, -1), *sorted(spans)], np.int64).T

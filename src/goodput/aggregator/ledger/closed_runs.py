@@ -107,16 +107,11 @@ def summaries(ledger: Ledger, runs: Collection[str]) -> dict[str, bytes]:
 
 
 def thinned_seconds(ledger: Ledger, run: str) -> int:
-    """Of how many seconds the run's blocks have one row, 0 where they have every step."""
-    return ledger.fetch(sql.select(_closed.c.tier).where(_closed.c.run == run)).scalar() or 0
-
-
-def is_thinned(ledger: Ledger, run: str) -> bool:
-    """Whether some of the run's steps are gone."""
+    """Of how many seconds the coarsest of the run's blocks have one row, 0 where all have every step."""
     query = sql.select(sql.func.max(_blocks.c.tier)).where(
         _blocks.c.process.in_(sql.select(_processes.c.id).where(_processes.c.run == run))
     )
-    return bool(ledger.fetch(query).scalar())
+    return ledger.fetch(query).scalar() or 0
 
 
 def _replace(connection: sql.Connection, table: sql.Table, rows: list[dict]) -> None:

@@ -1,6 +1,7 @@
 """Background work on step blocks: merges small ones, and thins those of closed runs to minutes, later to hours.
 
-A run is closed when its account was stored (closed_runs.py), so thinning changes no figure of it. Blocks are read and
+A run is closed when its account was stored (closed_runs.py), so thinning changes no figure of it. Of a run that is not
+over the steps up to its bases are thinned, from which its account goes on (bases.py). Blocks are read and
 encoded without a transaction; then one short transaction replaces them, and does nothing if one of them
 is gone. So ingest hardly waits, readers see each row once, and several programs may compact at once.
 
@@ -10,14 +11,14 @@ few thinned rows beside them. Segments that are closer to each other than SEGMEN
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import chain, groupby, islice
 
 import sqlalchemy as sql
 
 from goodput.aggregator import records
-from goodput.aggregator.ledger import blocks, closed_runs, segments
+from goodput.aggregator.ledger import bases, blocks, closed_runs, segments
 from goodput.aggregator.ledger.block_reader import KEY, PROCESS_ID, listed_ids, stored_blocks
 from goodput.aggregator.ledger.database import insert
 from goodput.aggregator.ledger.ledger import Ledger
@@ -36,6 +37,7 @@ SEARCHED_MAX = 1000
 # Processes whose appended rows are counted.
 APPENDED_MAX = 1 << 17
 
+Spans = dict[int, list[tuple[int, int]]]  # steps that are kept, first and last, by attempt number
 _processes, _blocks, _closed = version_5.processes, version_5.blocks, version_5.closed_runs
 _events = version_4.events
 (_INDEX,) = _blocks.indexes
@@ -47,7 +49,7 @@ _OF_ID, _OF_KEY = (_LISTED.where(_blocks.c.process == of) for of in (sql.bindpar
 
 @dataclass
 class Keep:
-    """For how many days after their end the steps of a run are kept, and then its minutes."""
+    """For how many days the steps of a run are kept, and then its minutes."""
 
     steps_days: float = 7.0
     minutes_days: float = 90.0
@@ -74,6 +76,7 @@ class Compaction:
     ledger: Ledger
     keep: Keep = field(default_factory=Keep)
     counts: Counts = field(default_factory=Counts)
+    _thinned: set[bases.Base] = field(default_factory=set)  # up to which all is thinned
 
     def work(self, now_ns: int, merge_all: bool = False, search: bool = True) -> Iterator[None]:
         """Do all that is due. With `merge_all` also blocks of recent pushes are merged that do not fill one yet.
@@ -133,28 +136,67 @@ class Compaction:
             due = sql.select(_closed.c.run, _closed.c.state).where(_closed.c.tier < tier, is_due)
             for run, state in self.ledger.fetch(due).all():
                 yield from self._thin_run(run, state, tier)
+        found = bases.stored(self.ledger.fetch)
+        self._thinned.intersection_update(found)
+        for base in found:
+            if base not in self._thinned:
+                yield from self._thin_before(base)
+                self._thinned.add(base)
 
     def _thin_run(self, run: str, state: bytes, tier: int) -> Iterator[None]:
         if not closed_runs.is_closed(self.ledger, run):
             return
-        named = self._checkpoint_steps(run)
         spans = yield from self._thin_segments(run, tier)
-        for process, number in self.ledger.attempt_numbers(run).items():
-            due = [one for one in self._listed(process) if one.tier < tier]
-            if due:
-                ends = (min(one.first for one in due), max(one.last for one in due))
-                for part in _parts(due):
-                    self._thin(process, part, tier, named, ends, spans.get(number, []))
-                    yield
+        yield from self._thin_blocks(run, tier, spans)
         with self.ledger.transaction() as connection:
             done = _closed.update().where(_closed.c.run == run, _closed.c.state == state)
             connection.execute(done.values(tier=tier))
 
-    def _thin_segments(self, run: str, tier: int) -> Generator[None, None, dict[int, list[tuple[int, int]]]]:
+    def _thin_before(self, base: bases.Base) -> Iterator[None]:
+        """Thin blocks that have no row beyond a base."""
+        last = segments.numbers(self.ledger.fetch, base.run, base.rows)
+        if last is not None:
+            spans = yield from self._spans_before(base)
+            yield from self._thin_blocks(base.run, base.tier, spans, last)
+
+    def _spans_before(self, base: bases.Base) -> Generator[None, None, Spans]:
+        """By attempt number the steps around the ends of a base and of the segments before it, back to the first block that is
+        not thinned yet."""
+        of_run = sql.select(_processes.c.id).where(_processes.c.run == base.run)
+        oldest = sql.select(sql.func.min(_blocks.c.start_ns_first))
+        oldest = oldest.where(_blocks.c.process.in_(of_run), _blocks.c.tier < base.tier)
+        oldest_ns = self.ledger.fetch(oldest).scalar() or 0
+        spans: Spans = {}
+        for rows in reversed(self.ledger.segment_rows(base.run)):
+            body = self.ledger.segment(base.run, rows) if rows <= base.rows else None
+            border = None if body is None else segments.border_of(body)
+            yield
+            for number, span in ((border and border.spans) or {}).items():
+                spans.setdefault(number, []).append(span)
+            if border is not None and border.end_ns < oldest_ns:
+                break
+        return spans
+
+    def _thin_blocks(
+        self, run: str, tier: int, spans: Spans, last: Mapping[segments.Key, int] | None = None
+    ) -> Iterator[None]:
+        """Thin all blocks of a run, or those that have no row beyond the `last` ones."""
+        named = self._checkpoint_steps(run)
+        for process, key in self.ledger.attempt_keys(run).items():
+            until = None if last is None else last.get(key, -1)
+            due = [one for one in self._listed(process) if one.tier < tier]
+            due = [one for one in due if until is None or one.last <= until]
+            if due:
+                ends = (min(one.first for one in due), max(one.last for one in due))
+                for part in _parts(due):
+                    self._thin(process, part, tier, named, ends, spans.get(key[1], []))
+                    yield
+
+    def _thin_segments(self, run: str, tier: int) -> Generator[None, None, Spans]:
         """Drop segments that are closer to a later one than SEGMENT_ROWS rows of a tier, or at whose end ranks are too far
         apart, but not the newest, from which a run goes on. Returns by attempt number the steps around the ends of others.
         """
-        spans: dict[int, list[tuple[int, int]]] = {}
+        spans: Spans = {}
         dropped: list[int] = []
         before_ns, last = None, None
         for rows in reversed(self.ledger.segment_rows(run)):

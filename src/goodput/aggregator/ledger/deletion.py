@@ -13,7 +13,7 @@ import sqlalchemy as sql
 
 from goodput.aggregator.ledger.database import insert
 from goodput.aggregator.ledger.ledger import Ledger
-from goodput.aggregator.ledger.migrations.versions import version_4, version_5
+from goodput.aggregator.ledger.migrations.versions import version_4, version_5, version_7
 
 BLOCKS_AT_ONCE = 1000
 # A run that reported this recently is not deleted: its next push would bring it back.
@@ -21,7 +21,10 @@ REPORTING_SECONDS = 600.0
 
 _processes, _blocks = version_5.processes, version_5.blocks
 _deletions = version_5.deletions
-_OF_RUN = (version_4.events, version_5.ends, version_5.accounts, version_5.closed_runs, version_5.segments)
+_OF_RUN = (
+    *(version_4.events, version_5.ends, version_5.accounts, version_5.closed_runs, version_5.segments),
+    version_7.bases,
+)
 
 
 def reporting_ranks(ledger: Ledger, run: str, now_ns: int) -> list[int]:

@@ -53,7 +53,7 @@ class Contents(Struct):
     processes: int
     events: int
     tiers: list[Tier]
-    steps_kept_longer: int  # rows of steps past their time, of runs that are not closed
+    steps_kept_longer: int  # rows of steps past their time
 
 
 def contents(ledger: Ledger, steps_days: float, now_ns: int) -> Contents:

@@ -244,12 +244,12 @@ class Ledger:
         with self._errors():
             return decoded(self.fetch(query).scalars())
 
-    def attempt_numbers(self, run: str) -> dict[int, int]:
-        """The number of the attempt that each process of a run is, by its id."""
+    def attempt_keys(self, run: str) -> dict[int, segments.Key]:
+        """The rank and number of the attempt that each process of a run is, by its id."""
         query = sql.select(_processes.c.id, _processes.c.report).where(_processes.c.run == run)
         with self._errors():
-            found = self.fetch(query.order_by(_processes.c.id))
-            return {id: _report_decoder.decode(report).identity.attempt for id, report in found}
+            found = {id: _report_decoder.decode(report) for id, report in self.fetch(query)}
+        return {id: (one.identity.rank, one.identity.attempt) for id, one in sorted(found.items())}
 
     def ends(self, run: str) -> dict[schema.StackRequest, EndMark]:
         """The end marks of the run's processes."""

@@ -14,7 +14,7 @@ import msgspec
 import sqlalchemy as sql
 
 from goodput.aggregator.ledger.database import insert
-from goodput.aggregator.ledger.migrations.versions import version_5
+from goodput.aggregator.ledger.migrations.versions import version_5, version_7
 from goodput.columns.snapshot import SnapshotError, decode
 
 Key = tuple[int, int]  # (rank, attempt number)
@@ -23,7 +23,7 @@ BYTES_MAX, COUNT_MAX = 1 << 30, 8192
 # Steps by which ranks may differ at a segment from which windows go on where the other steps are thinned.
 SPAN_STEPS_MAX = 64
 
-_segments = version_5.segments
+_segments, _bases = version_5.segments, version_7.bases
 _encoder = msgspec.msgpack.Encoder()
 _numbers_decoder = msgspec.msgpack.Decoder(dict[Key, int])
 
@@ -77,6 +77,12 @@ def drop(connection: sql.Connection, run: str, rows: Collection[int]) -> None:
     connection.execute(_segments.delete().where(_segments.c.run == run, _segments.c.rows.in_(rows)))
 
 
+def replace(connection: sql.Connection, run: str, rows: int, body: bytes) -> bool:
+    """Store another body of a segment; False where it was dropped."""
+    of = (_segments.c.run == run, _segments.c.rows == rows)
+    return connection.execute(_segments.update().where(*of).values(body=body, bytes=len(body))).rowcount > 0
+
+
 def put(connection: sql.Connection, segment: Segment) -> None:
     """Store a segment in place of one of as many rows, and drop older ones that are too close to each other."""
     of_run = _segments.c.run == segment.run
@@ -85,24 +91,29 @@ def put(connection: sql.Connection, segment: Segment) -> None:
     sizes = {**stored, rows: len(segment.body)}
     if segment.replaces is not None and segment.replaces != rows:
         sizes.pop(segment.replaces, None)
-    gone = stored.keys() - kept(sizes) | {rows}
+    found = connection.execute(sql.select(_bases.c.rows).where(_bases.c.run == segment.run)).scalars()
+    gone = stored.keys() - kept(sizes, set(found)) | {rows}
     drop(connection, segment.run, gone)
     values = {"run": segment.run, "rows": rows, "bytes": len(segment.body)}
     values |= {"numbers": _encoder.encode(segment.numbers), "body": segment.body}
     connection.execute(insert(connection.dialect.name, _segments).on_conflict_do_nothing(), [values])
 
 
-def kept(sizes: Mapping[int, int]) -> set[int]:
+def kept(sizes: Mapping[int, int], bases: Collection[int] = ()) -> set[int]:
     """Which segments to keep, of these sizes by number of rows: all but those whose neighbours are closest together.
 
-    The two newest and the oldest are always kept.
+    The two newest, the oldest and `bases` are always kept.
     """
     found, size = sorted(sizes), sum(sizes.values())
-    while len(found) > 3 and (len(found) > COUNT_MAX or size > BYTES_MAX):
-        at = min(range(1, len(found) - 2), key=lambda at: found[at + 1] - found[at - 1])
+    while len(found) > COUNT_MAX or size > BYTES_MAX:
+        others = [at for at in range(1, len(found) - 2) if found[at] not in bases]
+        if not others:
+            break
+        at = min(others, key=lambda at: found[at + 1] - found[at - 1])
         size -= sizes[found.pop(at)]
-    while len(found) > 1 and size > BYTES_MAX:
-        size -= sizes[found.pop(0)]
+    while size > BYTES_MAX and (others := [rows for rows in found[:-1] if rows not in bases]):
+        size -= sizes[others[0]]
+        found.remove(others[0])
     return set(found)
 
 
@@ -128,6 +139,14 @@ def body(fetch, run: str, rows: int) -> bytes | None:
         sql.select(_segments.c.body).where(_segments.c.run == run, _segments.c.rows == rows)
     ).scalar()
     return None if found is None else bytes(found)
+
+
+def numbers(fetch, run: str, rows: int) -> dict[Key, int] | None:
+    """The last row of each attempt that is in a segment, None if it was dropped meanwhile."""
+    found = fetch(
+        sql.select(_segments.c.numbers).where(_segments.c.run == run, _segments.c.rows == rows)
+    ).scalar()
+    return None if found is None else _numbers_decoder.decode(found)
 
 
 def newest_first(fetch, run: str) -> Iterator[bytes]:

@@ -16,13 +16,19 @@ from collections.abc import Callable
 
 import sqlalchemy as sql
 
-from goodput.aggregator.ledger.migrations.versions import version_4, version_5
+from goodput.aggregator.ledger.migrations.versions import version_4, version_5, version_7
 
-HEAD, CONVERTING = "6", "5"
+HEAD, CONVERTING = "7", "5"
 OLDEST = version_4.revision  # that is migrated
 # The tables of this version; with a newer HEAD and none of them a new ledger is migrated from nothing.
-TABLES_OF = "6"
-TABLES = (*version_5.tables.sorted_tables, version_5.ends, version_4.events, version_4.health)
+TABLES_OF = "7"
+TABLES = (
+    *version_5.tables.sorted_tables,
+    version_5.ends,
+    version_4.events,
+    version_4.health,
+    version_7.bases,
+)
 EARLIER = tuple(map(str, range(int(OLDEST), int(HEAD))))
 Progress = Callable[[int, int], object]
 # As alembic makes it.
