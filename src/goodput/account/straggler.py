@@ -9,7 +9,7 @@ Stragglers in Large Model Training Using What-if Analysis" (2025); with one coll
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import nsmallest
@@ -278,13 +278,10 @@ class Straggler:
         sums: dict[str, float] = {}
         states: dict[str, str] = {}
         for key, peers in self._compared(rank):
-            own, beside = (
-                self._phase_means(key),
-                [found for one in peers if (found := self._phase_means(one))],
-            )
-            for phase, ns in excess(own, beside).items():
-                _add(sums, phase, self.steps[key] * ns)
-            if own:
+            own, beside = self._phase_means(key), self._known_means(peers)
+            if own is not None:
+                for phase, ns in excess(own, beside).items():
+                    _add(sums, phase, self.steps[key] * ns)
                 states.update(self.phases[key].states)
         return most_of(sums, states, state)
 
@@ -293,23 +290,19 @@ class Straggler:
         sums: dict[str, float] = {}
         states: dict[str, str] = {}
         for steps, stages, _ in self._staged:
-            usual = {one: self._usual_phases(keys) for one, keys in stages.items()}
-            own, others = usual.pop(stage, {}), [found for found in usual.values() if found]
-            for phase, ns in excess(own, others).items() if others else ():
+            known = {one: self._known_means(keys) for one, keys in stages.items()}
+            usual = {one: _usual_phases(means) for one, means in known.items() if means}
+            for phase, ns in excess(usual.pop(stage, {}), usual.values()).items():
                 _add(sums, phase, steps * ns)
             for key in stages.get(stage, ()):
                 states.update(self.phases[key].states)
         return most_of(sums, states)
 
-    def _phase_means(self, key: Key) -> dict[str, float]:
+    def _phase_means(self, key: Key) -> dict[str, float] | None:
         return mean_phases(self.phases.get(key), self.phases_before.get(key))
 
-    def _usual_phases(self, keys: list[Key]) -> dict[str, float]:
-        """By phase, the median of these ranks."""
-        known = [found for key in keys if (found := self._phase_means(key))]
-        return {
-            phase: median(one.get(phase, 0.0) for one in known) for phase in {p for one in known for p in one}
-        }
+    def _known_means(self, keys: Iterable[Key]) -> list[dict[str, float]]:
+        return [found for key in keys if (found := self._phase_means(key)) is not None]
 
     def culprit_stage(self) -> int | None:
         """The slow pipeline stage most waited for, by the rule of `culprit`: its ranks' median against other stages'.
@@ -431,3 +424,9 @@ def add_caused(result: Straggler, rank: int, attempt: Attempt, caused_ns: int, i
 
 def _add(into: dict, key, ns: float) -> None:
     into[key] = into.get(key, 0) + ns
+
+
+def _usual_phases(known: list[dict[str, float]]) -> dict[str, float]:
+    """By phase, the median of these ranks."""
+    phases = {phase for one in known for phase in one}
+    return {phase: median(one.get(phase, 0.0) for one in known) for phase in phases}

@@ -173,3 +173,32 @@ def test_run_log_has_the_phase(tmp_path, monkeypatch, columns_from):
         "forward": ns(17 * 1.0),
     }
     assert times.steps == 17
+
+
+@pytest.mark.parametrize("columns_from", [1, 10**9])
+@pytest.mark.parametrize("stages", [(None, None, None), (0, 0, 1)])
+def test_peers_without_time_in_own_phases_are_compared_with(tmp_path, monkeypatch, columns_from, stages):
+    """Their lines name `communication` alone; that they took no time in `forward` is known."""
+    monkeypatch.setattr(sys.modules["goodput.runlog.replay"], "COLUMN_STEPS_MIN", columns_from)
+    lines = []
+    for rank, stage in enumerate(stages):
+        attempt = {"kind": "attempt", "run": "r", "rank": rank, "attempt": 1, "time": 1000.0}
+        lines.append(attempt | ({} if stage is None else {"stage": stage, "group": f"g{stage}"}))
+        for step in range(20):
+            phases = {"forward": 0.9, "communication": 0.1} if rank == 2 else {"communication": 0.8}
+            line = {
+                "kind": "step",
+                "run": "r",
+                "rank": rank,
+                "attempt": 1,
+                "time": 1001.0 + step,
+                "step": step,
+            }
+            lines.append({**line, "seconds": 1.0, "phases": phases})
+    file = tmp_path / "run.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    straggler = document(replay(str(file))[0].account)["straggler"]
+    if stages[0] is None:
+        assert (straggler["culprit"], straggler["because_phase"]) == (2, "forward")
+    else:
+        assert (straggler["culprit_stage"], straggler["stage_because_phase"]) == (1, "forward")

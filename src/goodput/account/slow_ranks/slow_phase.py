@@ -46,15 +46,16 @@ class PhaseTimes(NamedTuple):
         return self._replace(totals=totals, outside=(), left_out=())
 
 
-def mean_phases(times: PhaseTimes | None, before: PhaseTimes | None = None) -> dict[str, float]:
-    """ns per step in each phase of own work, since `before`; {} where no step counts."""
+def mean_phases(times: PhaseTimes | None, before: PhaseTimes | None = None) -> dict[str, float] | None:
+    """ns per step in each phase of own work, since `before`; None where no step counts. A log lacks phases without time, so
+    {} is a known mean too."""
     if times is None:
-        return {}
+        return None
     steps, earlier = times.steps, {}
     if before is not None:
         steps, earlier = steps - before.steps, before.by_phase()
     if steps <= 0:
-        return {}
+        return None
     return {
         phase: (ns - earlier.get(phase, 0)) / steps
         for phase, ns in times.by_phase().items()
@@ -63,8 +64,10 @@ def mean_phases(times: PhaseTimes | None, before: PhaseTimes | None = None) -> d
 
 
 def excess(own: Mapping[str, float], others: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """By phase, what `own` is above the median of the others."""
+    """By phase, what `own` is above the median of the others; {} without any."""
     beside = list(others)
+    if not beside:
+        return {}
     return {phase: ns - median(one.get(phase, 0.0) for one in beside) for phase, ns in own.items()}
 
 
