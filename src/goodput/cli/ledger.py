@@ -97,7 +97,7 @@ def _show(ledger, arguments) -> int:
     if found.steps_kept_longer:
         kept = (
             f"{found.steps_kept_longer:,} steps are older than {arguments.keep_steps:g} days and not thinned: an aggregator "
-            "does so after their run's end (goodput end RUN), and before it some times in so many days"
+            "thins those of a running run some times in that many days, and others after their end (goodput end RUN)"
         )
         print(wrap(kept))
     return 0

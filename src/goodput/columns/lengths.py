@@ -30,5 +30,6 @@ def add_columns(
     before = np.empty_like(number)
     before[1:] = number[:-1]
     # The first row of an attempt follows none.
-    before[np.cumsum(counts) - counts] = np.where(after > 0, after, -1)
+    some = counts > 0
+    before[(np.cumsum(counts) - counts)[some]] = np.where(after > 0, after, -1)[some]
     lengths.add_ns((end - start)[number == before + 1])

@@ -120,6 +120,14 @@ class Running:
             if at % 2:
                 self.thinned.store_state()
 
+    def report(self, steps: int, lengths: tuple[float, float]) -> None:
+        """Steps in lock step, reported together, without an account between them."""
+        for _ in range(steps):
+            own = [round(self.rng.uniform(*lengths), 9) for _ in self.processes]
+            for one, seconds in zip(self.processes, own, strict=True):
+                one.step(forward=seconds, communication=round(max(own) - seconds + 0.125, 9), samples=3)
+        self.push(self.processes)
+
     def push(self, processes: list[Process]) -> None:
         now_ns = max(one.now_ns for one in processes)
         for one in processes:
@@ -215,23 +223,116 @@ def test_steps_before_the_base_stay_judged_by_a_later_threshold(running, seed):
             assert sum(rank.states) == rank.wall_ns and min(rank.states) >= 0
 
 
-@pytest.mark.parametrize("backend", ["sqlite"])
-def test_base_does_not_move_where_the_run_was_folded_again_meanwhile(running, monkeypatch):
-    """Its states may be of steps that are judged otherwise by now."""
-    running.start()
-    running.play(24)
-    accounts, preparing = running.thinned.accounts, Move.preparing
+def segments_of(aggregator: Aggregator) -> dict[int, bytes | None]:
+    return {rows: aggregator.ledger.segment("r1", rows) for rows in aggregator.ledger.segment_rows("r1")}
 
-    def folded_meanwhile(move):
+
+def meanwhile(monkeypatch, aggregator: Aggregator, happens) -> None:
+    """Maintain, while something happens just before a base that was found is set."""
+    preparing = Move.preparing
+
+    def with_event(move):
         yield from preparing(move)
-        accounts._times_folded["r1"] += 1
+        happens()
 
     with monkeypatch.context() as patch:
-        patch.setattr(Move, "preparing", folded_meanwhile)
-        running.thinned.maintain()
-    assert not bases.stored(running.thinned.ledger.fetch)
+        patch.setattr(Move, "preparing", with_event)
+        aggregator.maintain()
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_base_is_not_set_where_the_fold_began_again_meanwhile(running, monkeypatch):
+    """Its states may be of steps that are judged otherwise by now. None of them is changed."""
+    running.start()
+    running.play(24)
+    aggregator = running.thinned
+    before = segments_of(aggregator)
+
+    def begin_again():
+        aggregator.accounts._lives["r1"].times_begun += 1
+
+    meanwhile(monkeypatch, aggregator, begin_again)
+    assert not bases.stored(aggregator.ledger.fetch) and segments_of(aggregator) == before
+    aggregator.maintain()
+    assert bases.stored(aggregator.ledger.fetch)
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_base_is_not_set_where_the_run_left_memory_meanwhile(running, monkeypatch):
+    running.start()
+    running.play(24)
+    running.restart()
+    aggregator = running.thinned
+    aggregator.account()
+
+    async def read_again():
+        aggregator.maintenance.memory._store_away(["r1"], "full")
+        await aggregator.maintenance.memory.load("r1")
+
+    # `maintain` runs an event loop, in a thread of which the base is found.
+    meanwhile(monkeypatch, aggregator, lambda: asyncio.run(read_again()))
+    assert not bases.stored(aggregator.ledger.fetch)
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_base_is_of_an_account_of_the_present_fold(running):
+    """The run was folded again by another threshold, and no account has been computed since."""
+    running.start()
+    running.play(24)
+    running.whole.account()
+    aggregator = running.thinned
+    running.report(240, (900, 1000))
+
+    async def fold_and_move():
+        aggregator.accounts.account("r1", aggregator.now_ns)
+        await asyncio.gather(*aggregator.accounts._folding.values())
+        await aggregator.maintenance.move_bases(aggregator.now_ns)
+
+    asyncio.run(fold_and_move())
+    assert not bases.stored(aggregator.ledger.fetch)
+    assert aggregator.account() == running.whole.account()
+    aggregator.maintain()
+    running.restart()
+    assert running.thinned.account() == running.whole.account()
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_threshold_of_a_fold_over_thinned_rows(running, monkeypatch):
+    """Rows of stalls are left and those of most steps are not, but the threshold is that of all steps."""
+    monkeypatch.setitem(globals(), "STALLED", (120, 270, 420))
+    for module in (moving_bases, ledger_maintenance):
+        monkeypatch.setattr(module, "SEGMENT_ROWS", 16)
+    running.start()
+    running.play(55)
     running.thinned.maintain()
-    assert bases.stored(running.thinned.ledger.fetch)
+    running.die()
+    monkeypatch.setitem(globals(), "STALLED", (50,))
+    running.start(2, resumed=39)
+    running.play(12)
+    found, whole = running.thinned.account(), running.whole.account()
+    assert found.threshold_ns == whole.threshold_ns
+    assert [rank.states[STALL] for rank in found.ranks] == [rank.states[STALL] for rank in whole.ranks]
+    assert found.ranks[0].states[STALL] > ns(600)
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_base_is_found_beyond_many_states_that_do_not_serve(running, monkeypatch):
+    running.start()
+    running.play(30)
+    monkeypatch.setattr(moving_bases, "STATES_MAX", 1)
+    serving = running.thinned.ledger.segment_rows("r1")[1]
+    border_of = segments.border_of_state
+
+    def border(state, last=None):
+        found = border_of(state, last)
+        return found if sum(found.numbers.values()) >= serving else found._replace(spans=None)
+
+    monkeypatch.setattr(segments, "border_of_state", border)
+    running.thinned.maintain()
+    assert base_of(running.thinned.ledger).rows >= serving
+    first = base_of(running.thinned.ledger).rows
+    running.thinned.maintain()
+    assert base_of(running.thinned.ledger).rows > first, "there were more, so it moves on at once"
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])

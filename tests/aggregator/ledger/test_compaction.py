@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sql
 from msgspec.structs import replace
-from support.account.account_history import Process, assert_closes
+from support.account.account_history import Process, assert_closes, ns
 from support.aggregator.exports import STALE, with_integers
 from support.aggregator.ledgers import NOW, bodies, database, records_of, take
 from support.aggregator.old_ledgers import identity_of, report_of, rows_of
@@ -285,6 +285,28 @@ def test_closed_run_goes_on_after_a_restart(ledger, url):
     assert_closes(account)
     assert [rank.kept_steps for rank in account.ranks] == [13, 13]
     assert account.restarts[0].lost_steps == 0
+
+
+def test_closed_run_starts_again_without_a_step(ledger):
+    """Such as in its setup: until a step comes it has an account as any run."""
+    ingest, accounts, maintenance = maintained(ledger)
+    first = [Process(rank, 1, 1000.0, world_size=2).steps(9, forward=1).finished() for rank in (0, 1)]
+    take(ingest, *(body_of(rank_report(one)) for one in first))
+    accounts.account("r1")
+    asyncio.run(maintenance.close_runs(NOW + DAY_NS))
+    restarted, again, _ = maintained(ledger)
+    more = [Process(rank, 2, 1100.0, world_size=2).resumed(8).between(none=3) for rank in (0, 1)]
+    take(restarted, *(body_of(rank_report(one)) for one in more))
+
+    async def folded_again():
+        for _ in range(2):
+            account = again.account("r1", ns(1104))
+            await asyncio.gather(*again._folding.values())
+        return account
+
+    account = asyncio.run(folded_again())
+    assert_closes(account)
+    assert account.status == "running" and [rank.kept_steps for rank in account.ranks] == [9, 9]
 
 
 def test_late_rows_of_a_thinned_run_are_exact(ledger, tmp_path):

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
@@ -97,6 +96,13 @@ class _Cached(NamedTuple):
     is_expired: bool = False  # it stands only until another one can be computed
 
 
+class RightFold(NamedTuple):
+    """The fold of a run, and how often it had begun."""
+
+    live: IncrementalAccount
+    times_begun: int
+
+
 async def _flushed() -> None:
     pass
 
@@ -159,7 +165,6 @@ class Accounts:
         self._lives: dict[str, IncrementalAccount] = {}
         self._computations: dict[str, _Computation] = {}
         self._folding: dict[str, asyncio.Future] = {}
-        self._times_folded: Counter[str] = Counter()  # by run, again from the ledger
         self._folded: dict[
             str, tuple[int, float]
         ] = {}  # when a fold from the ledger was done, and for how long not again
@@ -250,7 +255,8 @@ class Accounts:
         except NeedsHistory as needs:
             # The segment is not right any more: steps were lost since.
             run = without_rows(live.run)
-            live.begin(*folded(self.history.ledger, run, needs.facts, self.stall_seconds), late=needs.late)
+            known = needs.facts, self.stall_seconds, live.known_lengths()
+            live.begin(*folded(self.history.ledger, run, *known), late=needs.late)
             self.account(name, now_ns)
 
     def resumed_in(self, store: Store, name: str, state: FoldState | None) -> IncrementalAccount:
@@ -363,7 +369,7 @@ class Accounts:
         self._drop_computation(name)
         self.hangs.clear(name)
         self.replays.forget(name)
-        for held in (self._cached, self._lives, self._folded, self._times_folded, self._not_running):
+        for held in (self._cached, self._lives, self._folded, self._not_running):
             held.pop(name, None)
 
     def _is_fresh(self, cached: _Cached, revision: int, now_ns: int) -> bool:
@@ -392,10 +398,10 @@ class Accounts:
                 run = without_rows(live.run)
                 # The rows in memory are read from the ledger, which may not have the newest yet.
                 await self.flush()
-                read, _ = await self.history.run(INTERNAL, folded, run, needs.facts, self.stall_seconds)
+                known = needs.facts, self.stall_seconds, live.known_lengths()
+                read, _ = await self.history.run(INTERNAL, folded, run, *known)
                 self._drop_computation(name)
                 live.begin(*read, late=needs.late)
-                self._times_folded[name] += 1
                 pause_seconds = min(10 * (time.perf_counter() - began), FOLD_AGAIN_SECONDS)
             except Exception as error:
                 log.error("run %r: folding it from the ledger failed, its account is stale: %s", name, error)
@@ -405,19 +411,21 @@ class Accounts:
 
         self._folding[name] = asyncio.get_running_loop().create_task(fold())
 
-    def drop_rows(self, name: str) -> int | None:
-        """Let a run be folded again from the ledger alone from now on; returns how often it was, None where that is not possible
-        at the moment."""
-        live = self._lives.get(name)
-        if live is None or not live.is_idle() or name in self._folding:
+    def right_fold(self, account: Account) -> RightFold | None:
+        """The fold of which an account was computed, if both are still right; it can be folded again from the ledger alone
+        from now on. None also while that is being done."""
+        live = self._lives.get(account.run)
+        if live is None or live.last is not account or not live.is_right() or account.run in self._folding:
             return None
         live.drop_rows()
-        return self._times_folded[name]
+        return RightFold(live, live.times_begun)
 
     @contextmanager
-    def unchanged(self, name: str, times: int) -> Iterator[bool]:
-        """Whether the run was folded again only so many times; if so, it is not within the context."""
-        if name in self._folding or self._times_folded[name] != times:
+    def holding(self, fold: RightFold) -> Iterator[bool]:
+        """Whether a fold has not begun again since; if so, it does not within the context."""
+        live, name = fold.live, fold.live.run.name
+        is_same = self._lives.get(name) is live and live.times_begun == fold.times_begun
+        if name in self._folding or not is_same:
             yield False
             return
         self._folding[name] = asyncio.get_running_loop().create_future()

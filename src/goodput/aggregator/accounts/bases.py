@@ -7,7 +7,7 @@ those that judge their steps by another threshold are dropped.
 
 from __future__ import annotations
 
-import logging
+from bisect import bisect_right
 from collections.abc import Iterator
 
 from goodput.aggregator.accounts.past import Past
@@ -16,19 +16,25 @@ from goodput.aggregator.ledger import bases, segments
 from goodput.aggregator.ledger.bases import Base
 from goodput.aggregator.ledger.compaction import SEGMENT_ROWS
 from goodput.aggregator.ledger.ledger import Ledger
-from goodput.columns.snapshot import FoldState, SnapshotError, decode, settled
+from goodput.columns.snapshot import settled
 
-log = logging.getLogger("goodput.aggregator")
+# So many are in memory until the base is set: 3 MB each with 10 000 ranks.
+STATES_MAX = 32
 
 
 class Move:
-    """Of a run's base of a tier, on to the newest state that ends before a time and serves. Methods raise LedgerError."""
+    """Of a run's base of a tier, on to the newest state that ends before a time and serves, of the next STATES_MAX ones.
+
+    Methods raise LedgerError.
+    """
 
     def __init__(self, ledger: Ledger, past: Past, tier: int, before_ns: int):
         self._ledger, self._past, self._tier, self._before_ns = ledger, past, tier, before_ns
         self._run = past.run.name
-        self._base: tuple[int, bytes] | None = None  # rows and body
+        # By rows, of the base and of states before it that serve too.
+        self._bodies: dict[int, bytes] = {}
         self._dropped: list[int] = []
+        self.has_more = False  # whether later states may serve as well
 
     def preparing(self) -> Iterator[None]:
         """Find the base; yields after each state.
@@ -38,53 +44,41 @@ class Move:
         """
         stored = bases.stored(self._ledger.fetch, self._run)
         before = max((one.rows for one in stored if one.tier == self._tier), default=0)
-        facts, states = self._past.facts((None, None)), States(self._ledger, self._past.run)
+        states = States(self._ledger, self._past.run)
+        first, count = bisect_right(states.rows, before), states.count_before(self._before_ns)
+        while first < count and not self._bodies:
+            yield from self._choose(states, range(first, min(count, first + STATES_MAX)))
+            first += STATES_MAX
+        self.has_more = first < count
+        if self._bodies:
+            yield from self._drop_later(states, bisect_right(states.rows, max(self._bodies)))
+
+    def _choose(self, states: States, places: range) -> Iterator[None]:
+        facts, next_ns = self._past.facts((None, None)), self._before_ns
         last = {key: attempt.top_number for key, attempt in self._past.run.attempts.items()}
-        count, next_ns = states.count_before(self._before_ns), self._before_ns
-        for at in reversed(range(count)):
-            rows = states.rows[at]
-            if rows <= before:
-                break
+        for at in reversed(places):
             yield
-            body = self._body(rows)
-            border = None if body is None else segments.border_of(body, last)
-            if body is None or border is None:
+            rows, state = states.rows[at], states.state(at)
+            if state is None:
                 continue
-            if border.spans is not None and border.end_ns <= next_ns and states.engine(at, facts) is not None:
+            border = segments.border_of_state(state, last)
+            serves = border.spans is not None and border.end_ns <= next_ns and states.follows(state, facts)
+            body = self._ledger.segment(self._run, rows) if serves else None
+            if body is not None:
+                self._bodies[rows] = settled(body)
                 next_ns = border.end_ns - SEGMENT_ROWS * self._tier * 10**9
-                self._settle(rows, settled(body))
-            elif self._base is not None:
+            elif self._bodies:
                 self._dropped.append(rows)
-        if self._base is not None:
-            yield from self._drop_later(states.rows[states.rows.index(self._base[0]) + 1 :])
 
-    def _settle(self, rows: int, body: bytes) -> None:
-        if self._base is None:
-            self._base = rows, body
-            return
-        with self._ledger.transaction({self._run}) as connection:
-            segments.replace(connection, self._run, rows, body)
-
-    def _drop_later(self, later: list[int]) -> Iterator[None]:
-        for rows in later:
-            state = self._state(rows)
+    def _drop_later(self, states: States, first: int) -> Iterator[None]:
+        for at in range(first, len(states.rows)):
+            state = states.state(at)
             if state is not None and not state.is_judged_by(self._past.threshold_ns):
-                self._dropped.append(rows)
+                self._dropped.append(states.rows[at])
             yield
 
     def finish(self) -> None:
-        """Set the base, if one was found. Meanwhile the run must not be folded again, nor have been since its facts."""
-        if self._base is not None:
-            rows, body = self._base
-            bases.put(self._ledger, Base(self._run, self._tier, rows), body, self._dropped)
-
-    def _body(self, rows: int) -> bytes | None:
-        return self._ledger.segment(self._run, rows)
-
-    def _state(self, rows: int) -> FoldState | None:
-        body = self._body(rows)
-        try:
-            return None if body is None else decode(body)
-        except SnapshotError as error:
-            log.warning("run %r: a segment in the ledger is not used: %s", self._run, error)
-            return None
+        """Set the base, if one was found. The fold of which the facts are needs to be the same still, and to stay it."""
+        if self._bodies:
+            base = Base(self._run, self._tier, max(self._bodies))
+            bases.put(self._ledger, base, self._bodies, self._dropped)

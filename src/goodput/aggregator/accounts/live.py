@@ -9,7 +9,7 @@ that is right still, with the rows after it (NeedsHistory).
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import cast
 
 import numpy as np
@@ -97,6 +97,8 @@ class IncrementalAccount:
         self._lengths = StepLengths.for_threshold(stall_seconds)
         self._comparable: ComparableSums | None = None
         self.last: Account | None = None
+        self.times_begun = 0
+        self._is_last_of_fold = False  # whether `last` was computed since the fold began
 
     def account(self, now_ns: int) -> Account:
         """The account at `now_ns`; see account.compute with `known_only`. Raises NeedsHistory."""
@@ -164,6 +166,7 @@ class IncrementalAccount:
     def _finished(self, engine: ColumnEngine) -> Slices[Account]:
         account = yield from engine.finishing()
         account.straggler.comparable = self._comparable
+        self._is_last_of_fold = True
         return account
 
     def _restart(self, now_ns: int) -> Slices[ColumnEngine]:
@@ -211,6 +214,7 @@ class IncrementalAccount:
         rows when the rows were read.
         """
         engine.run, self._engine, self._lengths = self.run, engine, lengths
+        self.times_begun, self._is_last_of_fold = self.times_begun + 1, False
         self._late = self._rows_late() if late is None else late
         for key, fold in engine.folds.items():
             fold.attempt = self.run.attempts[key]
@@ -225,9 +229,15 @@ class IncrementalAccount:
             facts, _ = result_of(self._facts(now_ns, 1))
             self.begin(ColumnEngine(self.run, facts), self._lengths)
 
-    def is_idle(self) -> bool:
-        """Whether rows are folded, and no account is being computed."""
-        return self._engine is not None and not self._is_computing
+    def is_right(self) -> bool:
+        """Whether `last` is of the rows that are folded, which are right by what is known, and no account is being computed."""
+        if self._engine is None or self._is_computing or not self._is_last_of_fold:
+            return False
+        return not self._engine.groups.has_late and self._late == self._rows_late()
+
+    def known_lengths(self) -> tuple[StepLengths, Mapping[Key, int]] | None:
+        """The lengths of the steps that are folded, and the last ones of these."""
+        return None if self._engine is None else (self._lengths.copy(), self._engine.folds.numbers())
 
     def drop_rows(self) -> int:
         """Drop the folded rows; returns how many."""

@@ -7,6 +7,7 @@ rows inside are read. About Ledger.rows_held rows are in memory at most, or HELD
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from operator import attrgetter
@@ -19,6 +20,8 @@ from goodput.account.facts import Bound, Facts, Key, gather
 from goodput.account.fold import OTHERS_MAX, Fold
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.aggregator.accounts.stored_states import States, begun_between
+from goodput.aggregator.ledger import bases
+from goodput.aggregator.ledger.closed_runs import thinned_seconds
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.page_reader import PageBounds
 from goodput.aggregator.ledger.stored_process import StoredProcess
@@ -27,6 +30,7 @@ from goodput.columns.attempts import ColumnAttempt, row_of
 from goodput.columns.engine import ColumnEngine
 from goodput.columns.fold import fold_columns
 from goodput.columns.lengths import add_lengths
+from goodput.columns.snapshot import SnapshotError, decode
 from goodput.wire.step_blocks import END, NUMBER, TOTALS
 from goodput.wire.step_columns import widened
 
@@ -37,6 +41,9 @@ HELD_LEAST, PAGE_ROWS_MAX = 32, 1 << 14
 Window = tuple[int | None, int | None]  # unix ns, None for the run's own start or end
 Check = Callable[[], None]  # called between slices; raises to end the work
 Arrays = Iterator[np.ndarray]  # rows of an attempt in order, (columns, rows) as in wire.step_blocks
+
+# Of the steps up to those of these numbers.
+KnownLengths = tuple[StepLengths, Mapping[Key, int]]
 
 Columns = Callable[[Ledger, StoredProcess, Fold, Arrays], Arrays]
 
@@ -316,10 +323,19 @@ def rows_of_bound(_ledger: Ledger, _process: StoredProcess, fold: Fold, pages: A
 
 
 def folded(
-    ledger: Ledger, run: Run, facts: Facts, stall_seconds: float, check: Check = never
+    ledger: Ledger,
+    run: Run,
+    facts: Facts,
+    stall_seconds: float,
+    known: KnownLengths | None = None,
+    check: Check = never,
 ) -> tuple[ColumnEngine, StepLengths, dict[Key, np.ndarray]]:
-    """From what IncrementalAccount.begin continues: a fold of all rows within the bounds, and trimmed rows beyond."""
+    """From what IncrementalAccount.begin continues: a fold of all rows within the bounds, and trimmed rows beyond.
+
+    `known` lengths count instead of those of thinned rows, of which more long ones are left than short ones.
+    """
     processes = _processes(ledger, run)
+    known = None if known is None else _known_lengths(ledger, run, known)
     most = _rows_each(ledger, len(run.attempts))
     for begun in _begun(ledger, run, facts):
         is_whole = begun is None
@@ -327,6 +343,8 @@ def folded(
             ColumnEngine(run, facts),
             StepLengths.for_threshold(stall_seconds),
         )
+        has_known = known is None or engine.folds.count_rows() >= sum(known[1].values())
+        lengths, before = (lengths, {}) if known is None or has_known else (known[0].copy(), known[1])
         chosen, beyond = [], {}
         for key, fold in engine.folds.items():
             fold.final = False
@@ -341,7 +359,7 @@ def folded(
             fold = engine.folds[key]
             found.append(Reader(fold, _within(rows, fold, beyond.setdefault(key, [])), goes_on=True))
         for parts in together(found, check):
-            add_lengths(lengths, list(parts.values()), [engine.folds[key].number for key in parts])
+            _add_lengths(lengths, engine, parts, before)
             fold_columns(engine, parts)
             if engine.groups.has_late and not is_whole:
                 break
@@ -349,6 +367,30 @@ def folded(
             _check_trimmed(ledger, engine, beyond)
             return engine, lengths, {key: joined(parts) for key, parts in beyond.items() if parts}
     raise AssertionError
+
+
+def _known_lengths(ledger: Ledger, run: Run, known: KnownLengths) -> KnownLengths | None:
+    """Those up to the run's base, else `known`; None for a run that is not thinned."""
+    if not thinned_seconds(ledger, run.name):
+        return None
+    for base in reversed(bases.stored(ledger.fetch, run.name)):
+        body = ledger.segment(run.name, base.rows)
+        with suppress(SnapshotError):
+            if body is not None:
+                state = decode(body)
+                return state.lengths(), state.numbers()
+    return known
+
+
+def _add_lengths(
+    lengths: StepLengths, engine: ColumnEngine, parts: Mapping[Key, np.ndarray], before: Mapping[Key, int]
+) -> None:
+    """Add those of rows that are folded next, without the rows up to those of the numbers `before`."""
+    after = [max(engine.folds[key].number, before.get(key, 0)) for key in parts]
+    new = [
+        values[:, values[NUMBER] > before[key]] if key in before else values for key, values in parts.items()
+    ]
+    add_lengths(lengths, new, after)
 
 
 def _check_trimmed(ledger: Ledger, engine: ColumnEngine, beyond: dict[Key, list[np.ndarray]]) -> None:

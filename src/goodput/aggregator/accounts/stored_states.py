@@ -26,7 +26,7 @@ from goodput.columns.differences import add_difference
 from goodput.columns.engine import ColumnEngine
 from goodput.columns.groups import ColumnGroups, Entries
 from goodput.columns.onsets import OnsetColumns
-from goodput.columns.snapshot import SnapshotError, decode
+from goodput.columns.snapshot import FoldState, SnapshotError, decode
 from goodput.slices import Slices, result_of
 
 log = logging.getLogger("goodput.aggregator")
@@ -56,14 +56,24 @@ class States:
 
     def engine(self, at: int, facts: Facts) -> tuple[ColumnEngine, StepLengths] | None:
         """A state's engine and step lengths, None where its sums are not right under these facts."""
-        state = self._read(at, decode)
-        if state is None:
-            return None
+        state = self.state(at)
+        engine = None if state is None else self._following(state, facts)
+        return None if state is None or engine is None else (engine, state.lengths())
+
+    def state(self, at: int) -> FoldState | None:
+        """A state, None for one that cannot be used."""
+        return self._read(at, decode)
+
+    def follows(self, state: FoldState, facts: Facts) -> bool:
+        """Whether a state's sums are right under these facts."""
+        return self._following(state, facts) is not None
+
+    def _following(self, state: FoldState, facts: Facts) -> ColumnEngine | None:
         try:
             engine = state.engine(self._run)
         except SnapshotError:
             return None
-        return (engine, state.lengths()) if engine.follow(facts) else None
+        return engine if engine.follow(facts) else None
 
     def count_within(self, facts: Facts) -> int:
         """How many of the states, from the oldest on, have no row that ends after these facts' bounds."""

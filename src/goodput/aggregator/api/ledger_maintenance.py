@@ -83,7 +83,7 @@ class LedgerMaintenance:
 
     def works(self) -> list[Callable[[], Awaitable[None]]]:
         """What is to run until it is cancelled."""
-        return [self.run, self.memory.windows.run]
+        return [self.run, self.run_moves, self.memory.windows.run]
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -94,12 +94,23 @@ class LedgerMaintenance:
                 await self.forget_deleted()
                 if time.monotonic() - compacted > COMPACT_EVERY_SECONDS:
                     await self.close_runs(self._accounts.clock_ns())
-                    await self.move_bases(self._accounts.clock_ns())
                     is_due = time.monotonic() - searched > SEARCH_EVERY_SECONDS
                     await self.compact(self._accounts.clock_ns(), search=is_due)
                     searched = time.monotonic() if is_due else searched
                     self._counts["ledger", "bytes"] = await in_thread(size_bytes, self._ledger)
                     compacted = time.monotonic()
+            except LedgerError as error:
+                self._counts["ledger", "error"] += 1
+                log.error("maintenance of the ledger: %s", error)
+            except Exception:
+                log.exception("maintenance of the ledger failed")
+
+    async def run_moves(self) -> None:
+        """Move bases until cancelled, beside the other work, since those of a large run take minutes."""
+        while True:
+            await asyncio.sleep(COMPACT_EVERY_SECONDS)
+            try:
+                await self.move_bases(self._accounts.clock_ns())
             except LedgerError as error:
                 self._counts["ledger", "error"] += 1
                 log.error("maintenance of the ledger: %s", error)
@@ -148,17 +159,17 @@ class LedgerMaintenance:
             self._counts["ledger", name] = count
 
     async def _move_base(self, account: Account, tier: int, before_ns: int) -> bool:
-        """False where it has to wait."""
-        times = self._accounts.drop_rows(account.run)
-        if times is None:
+        """False where it is to be tried again soon."""
+        fold = self._accounts.right_fold(account)
+        if fold is None:
             return False
         move = Move(self._ledger, self._accounts.past(account), tier, before_ns)
         async for _ in _slowly(move.preparing()):
             pass
-        with self._accounts.unchanged(account.run, times) as is_unchanged:
-            if is_unchanged:
+        with self._accounts.holding(fold) as is_same:
+            if is_same:
                 await in_thread(move.finish)
-        return is_unchanged
+        return is_same and not move.has_more
 
     async def close_runs(self, now_ns: int) -> None:
         """Store the accounts of runs that have been over for long enough, after which they may leave memory."""

@@ -15,7 +15,7 @@ import sqlalchemy as sql
 
 from goodput.aggregator.ledger.database import insert
 from goodput.aggregator.ledger.migrations.versions import version_5, version_7
-from goodput.columns.snapshot import SnapshotError, decode
+from goodput.columns.snapshot import FoldState, SnapshotError, decode
 
 Key = tuple[int, int]  # (rank, attempt number)
 # Of one run.
@@ -54,9 +54,12 @@ class Border(NamedTuple):
 def border_of(body: bytes, last: Mapping[Key, int] | None = None) -> Border | None:
     """Where the segment of this body ends; None for a body that cannot be used. `last` are the last numbers of the run."""
     try:
-        state = decode(body)
+        return border_of_state(decode(body), last)
     except SnapshotError:
         return None
+
+
+def border_of_state(state: FoldState, last: Mapping[Key, int] | None = None) -> Border:
     settled: dict[int, int] = {}
     for (number, _), step in cast(Any, state.groups).settled.items():
         settled[number] = min(step, settled.get(number, step))
