@@ -201,6 +201,19 @@ def test_closed_run_that_goes_on_is_not_thinned(ledger, url):
     assert list(ledger.rows(identity_of(0))) == rows
 
 
+def test_steps_of_a_run_that_goes_on_while_it_is_thinned_are_kept(ledger, url):
+    rows = filled(ledger, ranks=2, steps=600)
+    close(ledger)
+    work = Compaction(ledger).work(rows[0][-1].end_ns + 8 * DAY_NS)
+    next(work)
+    later = list(rows_of(identity_of(0), 900))[600:]
+    push(ledger, 0, later)
+    push(ledger, 1, list(rows_of(identity_of(1), 900))[600:])
+    finish(work)
+    assert sum(block_rows(url, blocks.MINUTES)) and sum(block_rows(url)) == 600
+    assert [row for row in ledger.rows(identity_of(0)) if row.number > 600] == later
+
+
 @pytest.mark.parametrize("backend", ["sqlite"])
 def test_rank_step_stays_within_its_bytes(ledger):
     """48 bytes a rank-step at rest, 1 byte after compaction to minutes, the whole file counted."""

@@ -11,7 +11,7 @@ few thinned rows beside them. Segments that are closer to each other than SEGMEN
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, fields
 from itertools import chain, groupby, islice
 
@@ -42,7 +42,9 @@ _processes, _blocks, _closed = version_5.processes, version_5.blocks, version_5.
 _events = version_4.events
 (_INDEX,) = _blocks.indexes
 # Built once: building a statement takes longer than SQLite takes to execute it.
-_LISTED = sql.select(*(_blocks.c[name] for name in ("process", "id", "first", "last", "rows", "tier")))
+_LISTED = sql.select(
+    *(_blocks.c[name] for name in ("process", "id", "first", "last", "end_ns_last", "rows", "tier"))
+)
 _LISTED = _LISTED.order_by(*list(_INDEX.columns)[1:])
 _OF_ID, _OF_KEY = (_LISTED.where(_blocks.c.process == of) for of in (sql.bindparam("of"), PROCESS_ID))
 
@@ -133,9 +135,10 @@ class Compaction:
     def _thin_due(self, now_ns: int) -> Iterator[None]:
         for tier, days in ((blocks.HOURS, self.keep.minutes_days), (blocks.MINUTES, self.keep.steps_days)):
             is_due = _closed.c.newest_ns <= now_ns - int(days * DAY_NS)
-            due = sql.select(_closed.c.run, _closed.c.state).where(_closed.c.tier < tier, is_due)
-            for run, state in self.ledger.fetch(due).all():
-                yield from self._thin_run(run, state, tier)
+            columns = _closed.c.run, _closed.c.state, _closed.c.newest_ns
+            due = sql.select(*columns).where(_closed.c.tier < tier, is_due)
+            for run, state, newest_ns in self.ledger.fetch(due).all():
+                yield from self._thin_run(run, state, newest_ns, tier)
         found = bases.stored(self.ledger.fetch)
         self._thinned.intersection_update(found)
         for base in found:
@@ -143,11 +146,12 @@ class Compaction:
                 yield from self._thin_before(base)
                 self._thinned.add(base)
 
-    def _thin_run(self, run: str, state: bytes, tier: int) -> Iterator[None]:
+    def _thin_run(self, run: str, state: bytes, newest_ns: int, tier: int) -> Iterator[None]:
         if not closed_runs.is_closed(self.ledger, run):
             return
         spans = yield from self._thin_segments(run, tier)
-        yield from self._thin_blocks(run, tier, spans)
+        # A run may go on meanwhile, with rows that end later.
+        yield from self._thin_blocks(run, tier, spans, lambda _, one: one.end_ns_last <= newest_ns)
         with self.ledger.transaction() as connection:
             done = _closed.update().where(_closed.c.run == run, _closed.c.state == state)
             connection.execute(done.values(tier=tier))
@@ -157,7 +161,9 @@ class Compaction:
         last = segments.numbers(self.ledger.fetch, base.run, base.rows)
         if last is not None:
             spans = yield from self._spans_before(base)
-            yield from self._thin_blocks(base.run, base.tier, spans, last)
+            yield from self._thin_blocks(
+                base.run, base.tier, spans, lambda key, one: one.last <= last.get(key, -1)
+            )
 
     def _spans_before(self, base: bases.Base) -> Generator[None, None, Spans]:
         """By attempt number the steps around the ends of a base and of the segments before it, back to the first block that is
@@ -178,14 +184,12 @@ class Compaction:
         return spans
 
     def _thin_blocks(
-        self, run: str, tier: int, spans: Spans, last: Mapping[segments.Key, int] | None = None
+        self, run: str, tier: int, spans: Spans, is_old: Callable[[segments.Key, sql.Row], bool]
     ) -> Iterator[None]:
-        """Thin all blocks of a run, or those that have no row beyond the `last` ones."""
+        """Thin the blocks of a run that are old, by the key of their attempt and themselves."""
         named = self._checkpoint_steps(run)
         for process, key in self.ledger.attempt_keys(run).items():
-            until = None if last is None else last.get(key, -1)
-            due = [one for one in self._listed(process) if one.tier < tier]
-            due = [one for one in due if until is None or one.last <= until]
+            due = [one for one in self._listed(process) if one.tier < tier and is_old(key, one)]
             if due:
                 ends = (min(one.first for one in due), max(one.last for one in due))
                 for part in _parts(due):
