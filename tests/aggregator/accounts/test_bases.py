@@ -424,6 +424,23 @@ def test_minutes_become_hours(running):
     assert running.thinned.account() == running.whole.account()
 
 
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_base_is_looked_for_again_soon_where_there_was_none(running):
+    """The first states of a run are younger than the steps that are kept."""
+    running.start()
+    running.play(1)
+    aggregator = running.thinned
+    aggregator.now_ns += ns(2 * KEPT_SECONDS)
+    aggregator.account()
+    aggregator.maintain()
+    assert not bases.stored(aggregator.ledger.fetch), "it has no state"
+    aggregator.store_state()
+    aggregator.now_ns += ns(120 / ledger_maintenance.MOVES + 1)
+    aggregator.account()
+    aggregator.maintain()
+    assert bases.stored(aggregator.ledger.fetch)
+
+
 def test_deleted_run_has_no_base(running):
     running.start()
     running.play(24)

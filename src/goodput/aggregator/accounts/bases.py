@@ -77,6 +77,9 @@ class Move:
                 self._dropped.append(states.rows[at])
             yield
 
+    def has_found(self) -> bool:
+        return bool(self._bodies)
+
     def finish(self) -> None:
         """Set the base, if one was found. The fold of which the facts are needs to be the same still, and to stay it."""
         if self._bodies:

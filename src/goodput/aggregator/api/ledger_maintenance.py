@@ -144,8 +144,10 @@ class LedgerMaintenance:
                 before_ns = now_ns - int(days * DAY_NS)
                 if now_ns < self._bases_due_ns.get((run, tier), account.start_ns + int(days * DAY_NS)):
                     continue
-                if await self._move_base(account, tier, before_ns):
-                    self._bases_due_ns[run, tier] = now_ns + every_ns
+                moved = await self._move_base(account, tier, before_ns)
+                if moved is not None:
+                    # Where no state serves yet, one may soon.
+                    self._bases_due_ns[run, tier] = now_ns + every_ns // (1 if moved else MOVES)
         self._bases_due_ns = {of: due for of, due in self._bases_due_ns.items() if of[0] in store.runs}
 
     def _count_compaction(self) -> None:
@@ -158,18 +160,18 @@ class LedgerMaintenance:
         ):
             self._counts["ledger", name] = count
 
-    async def _move_base(self, account: Account, tier: int, before_ns: int) -> bool:
-        """False where it is to be tried again soon."""
+    async def _move_base(self, account: Account, tier: int, before_ns: int) -> bool | None:
+        """Whether the base moved on; None where that was not possible at the moment, or there is more."""
         fold = self._accounts.right_fold(account)
         if fold is None:
-            return False
+            return None
         move = Move(self._ledger, self._accounts.past(account), tier, before_ns)
         async for _ in _slowly(move.preparing()):
             pass
         with self._accounts.holding(fold) as is_same:
             if is_same:
                 await in_thread(move.finish)
-        return is_same and not move.has_more
+        return move.has_found() if is_same and not move.has_more else None
 
     async def close_runs(self, now_ns: int) -> None:
         """Store the accounts of runs that have been over for long enough, after which they may leave memory."""
