@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 
 import pytest
 from support.account.account_history import Process, assert_closes, ns
@@ -439,6 +440,23 @@ def test_base_is_looked_for_again_soon_where_there_was_none(running):
     aggregator.account()
     aggregator.maintain()
     assert bases.stored(aggregator.ledger.fetch)
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_run_whose_base_cannot_be_moved_holds_up_no_other(running, monkeypatch):
+    running.start()
+    running.play(24)
+    aggregator, tried = running.thinned, []
+
+    async def failing(account, tier, before_ns):
+        tried.append(account.run)
+        raise ValueError("damaged")
+
+    monkeypatch.setattr(aggregator.maintenance, "_move_base", failing)
+    for _ in range(2):
+        with suppress(ValueError):
+            asyncio.run(aggregator.maintenance.move_bases(aggregator.now_ns))
+    assert tried == ["r1"], "it is not tried first each time"
 
 
 def test_deleted_run_has_no_base(running):

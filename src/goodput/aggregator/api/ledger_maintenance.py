@@ -144,10 +144,13 @@ class LedgerMaintenance:
                 before_ns = now_ns - int(days * DAY_NS)
                 if now_ns < self._bases_due_ns.get((run, tier), account.start_ns + int(days * DAY_NS)):
                     continue
+                # Where no state serves yet, one may soon. A run that fails waits as long, so that others have their turn.
+                self._bases_due_ns[run, tier] = now_ns + every_ns // MOVES
                 moved = await self._move_base(account, tier, before_ns)
-                if moved is not None:
-                    # Where no state serves yet, one may soon.
-                    self._bases_due_ns[run, tier] = now_ns + every_ns // (1 if moved else MOVES)
+                if moved is None:
+                    del self._bases_due_ns[run, tier]
+                elif moved:
+                    self._bases_due_ns[run, tier] = now_ns + every_ns
         self._bases_due_ns = {of: due for of, due in self._bases_due_ns.items() if of[0] in store.runs}
 
     def _count_compaction(self) -> None:
