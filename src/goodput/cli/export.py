@@ -63,7 +63,8 @@ def call(arguments) -> int:
         seconds = thinned_seconds(ledger, arguments.run)
         if seconds:
             message(
-                "export", f"steps of this run were thinned to one row per {seconds} s: its log is less exact"
+                "export",
+                f"old steps of this run were thinned to one row per {seconds} s: its log is less exact",
             )
         _export(ledger, arguments)
     except (LedgerError, LogError, ImportError) as error:

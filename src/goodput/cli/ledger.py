@@ -53,9 +53,9 @@ def add_keep_options(add) -> None:
     """--keep-steps and --keep-minutes, of `goodput serve` too."""
     days = number(float, 0, 36_500, " days")
     add("--keep-steps", type=days, default=KEEP_STEPS_DAYS, metavar="DAYS",
-        help="keep every step of a run until so many days after its end, then one row a minute (default: %(default)s)")  # fmt: skip
+        help="keep every step for so many days, of a run that is over from its end on, then one row a minute (default: %(default)s)")  # fmt: skip
     add("--keep-minutes", type=days, default=KEEP_MINUTES_DAYS, metavar="DAYS",
-        help="keep the minutes of a run until so many days after its end, then one row an hour (default: %(default)s)")  # fmt: skip
+        help="keep minutes for so many days, counted the same way, then one row an hour (default: %(default)s)")  # fmt: skip
 
 
 def call(arguments) -> int:

@@ -97,7 +97,7 @@ class _Cached(NamedTuple):
 
 
 class RightFold(NamedTuple):
-    """The fold of a run, and how often it had begun."""
+    """The fold of a run, and how often it had begun when it was right."""
 
     live: IncrementalAccount
     times_begun: int
@@ -412,8 +412,10 @@ class Accounts:
         self._folding[name] = asyncio.get_running_loop().create_task(fold())
 
     def right_fold(self, account: Account) -> RightFold | None:
-        """The fold of which an account was computed, if both are still right; it can be folded again from the ledger alone
-        from now on. None also while that is being done."""
+        """The fold of which an account was computed, without rows in memory, so that it is folded again from the ledger if ever.
+
+        None where the account or the fold is not right any more, or the run is being folded again.
+        """
         live = self._lives.get(account.run)
         if live is None or live.last is not account or not live.is_right() or account.run in self._folding:
             return None
@@ -422,7 +424,8 @@ class Accounts:
 
     @contextmanager
     def holding(self, fold: RightFold) -> Iterator[bool]:
-        """Whether a fold has not begun again since; if so, it does not within the context."""
+        """Within the context the run is not folded again from the ledger. Yields whether it was not since `fold` was taken
+        either; where it was, nothing is held."""
         live, name = fold.live, fold.live.run.name
         is_same = self._lives.get(name) is live and live.times_begun == fold.times_begun
         if name in self._folding or not is_same:

@@ -81,7 +81,8 @@ class Move:
         return bool(self._bodies)
 
     def finish(self) -> None:
-        """Set the base, if one was found. The fold of which the facts are needs to be the same still, and to stay it."""
+        """Set the base, if one was found. Only where the run was not folded again since `past` was taken, and is not meanwhile:
+        see Accounts.holding."""
         if self._bodies:
             base = Base(self._run, self._tier, max(self._bodies))
             bases.put(self._ledger, base, self._bodies, self._dropped)

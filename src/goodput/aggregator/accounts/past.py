@@ -371,15 +371,13 @@ def folded(
 
 def _known_lengths(ledger: Ledger, run: Run, known: KnownLengths) -> KnownLengths | None:
     """Those up to the run's base, else `known`; None for a run that is not thinned."""
-    if not thinned_seconds(ledger, run.name):
-        return None
     for base in reversed(bases.stored(ledger.fetch, run.name)):
         body = ledger.segment(run.name, base.rows)
         with suppress(SnapshotError):
             if body is not None:
                 state = decode(body)
                 return state.lengths(), state.numbers()
-    return known
+    return known if thinned_seconds(ledger, run.name) else None
 
 
 def _add_lengths(

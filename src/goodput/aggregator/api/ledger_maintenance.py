@@ -12,7 +12,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from goodput.account import FINAL_STATUSES, Account
 from goodput.aggregator.accounts.accounts import Accounts
@@ -38,7 +38,7 @@ DELETIONS_EVERY_SECONDS, COMPACT_EVERY_SECONDS = 10.0, 60.0
 SEARCH_EVERY_SECONDS = 86_400.0
 CLOSED_SECONDS = 120.0
 WAIT_TIMES = 9  # waits for so many times as long as a step took
-MOVES = 28  # of a run's bases, in the time for which steps are kept
+MOVES = 28  # of a run's base, in the time for which its steps (or its minutes) are kept
 
 
 class LedgerMaintenance:
@@ -90,7 +90,7 @@ class LedgerMaintenance:
         compacted, searched = time.monotonic(), -SEARCH_EVERY_SECONDS
         while True:
             await asyncio.sleep(DELETIONS_EVERY_SECONDS)
-            try:
+            with self._errors_logged():
                 await self.forget_deleted()
                 if time.monotonic() - compacted > COMPACT_EVERY_SECONDS:
                     await self.close_runs(self._accounts.clock_ns())
@@ -99,23 +99,23 @@ class LedgerMaintenance:
                     searched = time.monotonic() if is_due else searched
                     self._counts["ledger", "bytes"] = await in_thread(size_bytes, self._ledger)
                     compacted = time.monotonic()
-            except LedgerError as error:
-                self._counts["ledger", "error"] += 1
-                log.error("maintenance of the ledger: %s", error)
-            except Exception:
-                log.exception("maintenance of the ledger failed")
 
     async def run_moves(self) -> None:
         """Move bases until cancelled, beside the other work, since those of a large run take minutes."""
         while True:
             await asyncio.sleep(COMPACT_EVERY_SECONDS)
-            try:
+            with self._errors_logged():
                 await self.move_bases(self._accounts.clock_ns())
-            except LedgerError as error:
-                self._counts["ledger", "error"] += 1
-                log.error("maintenance of the ledger: %s", error)
-            except Exception:
-                log.exception("maintenance of the ledger failed")
+
+    @contextmanager
+    def _errors_logged(self) -> Iterator[None]:
+        try:
+            yield
+        except LedgerError as error:
+            self._counts["ledger", "error"] += 1
+            log.error("maintenance of the ledger: %s", error)
+        except Exception:
+            log.exception("maintenance of the ledger failed")
 
     async def forget_deleted(self) -> None:
         """Drop runs from memory that were deleted from the ledger since the last call."""

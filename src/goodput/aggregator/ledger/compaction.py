@@ -173,8 +173,8 @@ class Compaction:
         oldest = oldest.where(_blocks.c.process.in_(of_run), _blocks.c.tier < base.tier)
         oldest_ns = self.ledger.fetch(oldest).scalar() or 0
         spans: Spans = {}
-        for rows in reversed(self.ledger.segment_rows(base.run)):
-            body = self.ledger.segment(base.run, rows) if rows <= base.rows else None
+        for rows in reversed([rows for rows in self.ledger.segment_rows(base.run) if rows <= base.rows]):
+            body = self.ledger.segment(base.run, rows)
             border = None if body is None else segments.border_of(body)
             yield
             for number, span in ((border and border.spans) or {}).items():
