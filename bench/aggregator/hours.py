@@ -1,11 +1,12 @@
 """The aggregator for hours: is what it takes in the last quarter what it took in the second?
 
-    python -m bench.aggregator.hours [--hours N] [--ranks N] [--json]
+    python -m bench.aggregator.hours [--hours N] [--ranks N] [--keep-steps DAYS] [--json]
 
 The server and the load of bench.aggregator.serve, with a scrape of /metrics every 15 s and a read of a run's account each
 minute. CPU time (utime + stime of the server and its children) and resident memory are read every ten seconds; a quarter's
 CPU is a share of one core, its memory the mean. The bars are the design's: the last quarter within 5 % of the second. A
-line a minute goes to stderr.
+line a minute goes to stderr. With --keep-steps the server thins steps that are older; rows that are neither in the ledger nor
+counted as thinned are lost.
 """
 
 from __future__ import annotations
@@ -86,13 +87,26 @@ class Watch:
         size = sum(path.stat().st_size for path in self._directory.glob("ledger.db*")) / 2**20
         self.samples.append(Sample(seconds, cpu_seconds(self._pid), sum(map(resident_mib, pids)), size))
 
-    def _get(self, path: str) -> None:
+    def _get(self, path: str) -> str:
         with contextlib.closing(HTTPConnection(self._url, timeout=60)) as connection:
             connection.request("GET", path, headers=self._headers)
             answer = connection.getresponse()
-            answer.read()
+            body = answer.read().decode()
             if answer.status != 200:
                 raise RuntimeError(f"{path}: {answer.status}")
+            return body
+
+    def rows(self, ledger: Path) -> tuple[int, int]:
+        """Rows in the ledger, and rows that were thinned out of it, at one moment."""
+        while True:
+            before = self._thinned()
+            rows = rows_of(ledger)
+            if self._thinned() == before:
+                return rows, before
+
+    def _thinned(self) -> int:
+        found = re.search(r"^goodput_aggregator_ledger_rows_thinned_total (\S+)", self._get("/metrics"), re.M)
+        return int(float(found[1])) if found else 0
 
     def _say(self) -> None:
         last = self.samples[-1]
@@ -124,19 +138,22 @@ def quarters(samples: list[Sample]) -> list[dict]:
     return found
 
 
-def measured(hours: float, ranks: int) -> dict:
+def measured(hours: float, ranks: int, keep_steps: float | None = None) -> dict:
     plan = Plan(
         "", reporters=ranks // RANKS_OF_NODE, ranks=RANKS_OF_NODE, rounds=round(hours * 3600 / ROUND_SECONDS)
     )
     with tempfile.TemporaryDirectory() as at:
         directory = Path(at)
-        with serving(directory) as (pid, url, tokens):
+        options = [] if keep_steps is None else ["--keep-steps", str(keep_steps)]
+        with serving(directory, options) as (pid, url, tokens):
             plan.url, plan.token = f"{url}/api/v1/ingest", tokens["ingest"]
             with loading(plan) as load, Watch(pid, url, tokens["read"], directory) as watch:
                 load.begin()
                 result = load.result()
+            rows, result["rows_thinned"] = watch.rows(directory / "ledger.db")
         times = sorted(result.pop("milliseconds"))
-        result["rows_lost"] = result["rows"] - rows_of(directory / "ledger.db")
+        del result["due_seconds"]
+        result["rows_lost"] = result["rows"] - result["rows_thinned"] - rows
         size = sum(path.stat().st_size for path in directory.glob("ledger.db*"))
     found = quarters(watch.samples)
     return {
@@ -155,7 +172,7 @@ def measured(hours: float, ranks: int) -> dict:
 
 def main() -> int:
     arguments = _arguments()
-    found = measured(arguments.hours, arguments.ranks)
+    found = measured(arguments.hours, arguments.ranks, arguments.keep_steps)
     missed = [what for what, ratio in found["last_to_second"].items() if abs(ratio - 1) > WITHIN]
     missed += [what for what in ("rows_lost", "failed", "rejected_ranks", "unanswered") if found[what]]
     if arguments.json:
@@ -179,6 +196,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--hours", type=float, default=2.0, help="(%(default)s)")
     parser.add_argument("--ranks", type=int, default=RANKS, help="in nodes of 8 (%(default)s)")
+    parser.add_argument(
+        "--keep-steps", type=float, metavar="DAYS", help="of the server (as the server by default)"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     arguments = parser.parse_args()
     if arguments.hours * 3600 < 8 * SAMPLE_SECONDS or arguments.ranks < RANKS_OF_NODE:

@@ -66,8 +66,8 @@ READY_SECONDS_MAX = 30.0
 
 
 @contextlib.contextmanager
-def serving(directory: Path):
-    """`goodput serve` with tokens: its process, its address, a token that pushes and one that reads."""
+def serving(directory: Path, options: Sequence[str] = ()):
+    """`goodput serve` with tokens and options: its process, its address, a token that pushes and one that reads."""
     command = str(Path(sys.executable).with_name("goodput"))
     tokens = {}
     for scope in ("ingest", "read"):
@@ -77,7 +77,7 @@ def serving(directory: Path):
         subprocess.run(making, check=True, stdout=subprocess.DEVNULL)
         tokens[scope] = path.read_text().strip()
     serve = [command, "serve", "--listen", "127.0.0.1:0", "--tokens", str(directory / "tokens.json")]
-    serve += ["--ledger", f"sqlite:///{directory}/ledger.db"]
+    serve += ["--ledger", f"sqlite:///{directory}/ledger.db", *options]
     with running(serve, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         yield process.pid, started_address(process), tokens
 
