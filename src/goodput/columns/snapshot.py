@@ -156,9 +156,7 @@ class FoldState(Struct, array_like=True):
         )
 
     def lengths(self) -> StepLengths:
-        found = StepLengths.__new__(StepLengths)
-        found.__dict__.update(zip(LENGTHS, _values(self.step_lengths, LENGTHS), strict=True))
-        return found
+        return _step_lengths(self.step_lengths)
 
     def restore_rows(self, key: Key, attempt: ColumnAttempt) -> None:
         """Let an attempt without rows know those that were folded, as if they had been dropped."""
@@ -208,6 +206,31 @@ def settled(body: bytes) -> bytes:
     for fold in state.folds.values():
         fold.calm_ns, fold.stall_ns, fold._judged = 0, inf, []
     return _body_of(state)
+
+
+class _KnownLengths(Struct, array_like=True, forbid_unknown_fields=True):
+    step_lengths: _Lengths  # type: ignore[valid-type]
+    numbers: dict[Key, int]
+
+
+def encode_lengths(state: FoldState) -> bytes:
+    """The step lengths of a state, with the number of each attempt's last row that is in them."""
+    return _encoder.encode(_KnownLengths(state.step_lengths, state.numbers()))
+
+
+def decode_lengths(body: bytes) -> tuple[StepLengths, dict[Key, int]]:
+    """What `encode_lengths` was given. Raises SnapshotError."""
+    try:
+        known = _lengths_decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise SnapshotError(str(error)) from None
+    return _step_lengths(known.step_lengths), known.numbers
+
+
+def _step_lengths(stored: object) -> StepLengths:
+    found = StepLengths.__new__(StepLengths)
+    found.__dict__.update(zip(LENGTHS, _values(stored, LENGTHS), strict=True))
+    return found
 
 
 def ends(body: bytes) -> dict[Key, int]:
@@ -278,3 +301,4 @@ def _decode_other(kind: type, value: Any) -> object:
 _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_other)
 _decoder = msgspec.msgpack.Decoder(FoldState, dec_hook=_decode_other)
 _ends_decoder = msgspec.msgpack.Decoder(_StateEnds)
+_lengths_decoder = msgspec.msgpack.Decoder(_KnownLengths)

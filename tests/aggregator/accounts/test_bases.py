@@ -80,7 +80,7 @@ class Aggregator:
 
     def base_account(self) -> Account:
         """The account at the end of the base's rows."""
-        end_ns = segments.border_of(self.ledger.segment("r1", base_of(self.ledger).rows)).end_ns
+        end_ns = segments.border_of(segments.state(self.ledger.fetch, *base_of(self.ledger)[::2])).end_ns
         return account_of(self.ledger, self.accounts.past(self.account()), (None, end_ns))
 
     def rows(self) -> int:
@@ -94,11 +94,14 @@ class Running:
     def __init__(self, rng: random.Random, thinned: Ledger, whole: Ledger):
         self.rng, self.thinned, self.whole = rng, Aggregator(thinned), Aggregator(whole)
         self.processes: list[Process] = []
+        self.late_number: int | None = None  # of a row of the first process that `report_late` reports
 
     def start(self, number: int = 1, resumed: int | None = None) -> None:
         at = max((one.now_ns for one in self.processes), default=ns(1000)) / 1e9 + 5
+        at = max(at, self.thinned.now_ns / 1e9)
         self.processes = [Process(r, number, at, world_size=4, group=f"g{r // 2}") for r in range(4)]
         self.sent = [0] * 4
+        self.first = self.processes[0] if number == 1 else self.first
         for one in self.processes:
             one.between(none=2)
             if resumed is not None:
@@ -132,10 +135,19 @@ class Running:
     def push(self, processes: list[Process]) -> None:
         now_ns = max(one.now_ns for one in processes)
         for one in processes:
-            body = body_of(rank_report(one, rows=one.rows[self.sent[one.rank] :]))
+            rows = one.rows[self.sent[one.rank] :]
             self.sent[one.rank] = len(one.rows)
-            for to in (self.whole, self.thinned):
-                to.push(now_ns, body)
+            late = self.late_number if one is self.first else None
+            self._push(now_ns, one, [row for row in rows if row.number != late])
+
+    def report_late(self) -> None:
+        row = next(row for row in self.first.rows if row.number == self.late_number)
+        self._push(max(one.now_ns for one in self.processes), self.first, [row])
+
+    def _push(self, now_ns: int, process: Process, rows: list) -> None:
+        body = body_of(rank_report(process, rows=rows))
+        for to in (self.whole, self.thinned):
+            to.push(now_ns, body)
 
     def die(self) -> None:
         """All ranks are killed."""
@@ -316,19 +328,51 @@ def test_threshold_of_a_fold_over_thinned_rows(running, monkeypatch):
     assert found.ranks[0].states[STALL] > ns(600)
 
 
+@pytest.mark.parametrize("is_closed", [True, False])
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_threshold_where_a_late_row_makes_all_states_wrong(running, monkeypatch, is_closed):
+    """No state of the thinned steps is left, and the aggregator was started again, but the threshold is that of all steps."""
+    monkeypatch.setitem(globals(), "STALLED", (120, 270, 420))
+    for module in (moving_bases, ledger_maintenance):
+        monkeypatch.setattr(module, "SEGMENT_ROWS", 16)
+    running.late_number = 4
+    running.start()
+    running.play(55)
+    if is_closed:
+        running.push([one.finished() for one in running.processes])
+        aggregator = running.thinned
+        aggregator.now_ns += ns(KEPT_SECONDS + 100)
+        asyncio.run(aggregator.maintenance.close_runs(aggregator.now_ns))
+        assert closed_runs.is_closed(aggregator.ledger, "r1")
+    running.thinned.maintain()
+    assert closed_runs.thinned_seconds(running.thinned.ledger, "r1") == 60
+    if is_closed:
+        running.start(2, resumed=running.processes[0].step_next // 40 * 40 - 1)
+        running.play(3)
+    running.restart()
+    running.report_late()
+    assert not running.thinned.ledger.segment_rows("r1")
+    running.thinned.account()  # is folded by the threshold of before
+    running.thinned.accounts._folded.clear()  # else the next fold would wait
+    found, whole = running.thinned.account(), running.whole.account()
+    assert found.threshold_ns == pytest.approx(whole.threshold_ns, rel=0.01)
+    assert [rank.states[STALL] for rank in found.ranks] == [rank.states[STALL] for rank in whole.ranks]
+    assert found.ranks[0].states[STALL] > ns(600)
+
+
 @pytest.mark.parametrize("backend", ["sqlite"])
 def test_base_is_found_beyond_many_states_that_do_not_serve(running, monkeypatch):
     running.start()
     running.play(30)
     monkeypatch.setattr(moving_bases, "STATES_MAX", 1)
     serving = running.thinned.ledger.segment_rows("r1")[1]
-    border_of = segments.border_of_state
+    border_of = segments.border_of
 
     def border(state, last=None):
         found = border_of(state, last)
         return found if sum(found.numbers.values()) >= serving else found._replace(spans=None)
 
-    monkeypatch.setattr(segments, "border_of_state", border)
+    monkeypatch.setattr(segments, "border_of", border)
     running.thinned.maintain()
     assert base_of(running.thinned.ledger).rows >= serving
     first = base_of(running.thinned.ledger).rows
@@ -374,7 +418,7 @@ def test_windows_of_a_thinned_run(running):
     base, at = base_of(ledger), {}
     for rows in ledger.segment_rows("r1"):
         if rows <= base.rows:
-            low, high = segments.border_of(ledger.segment("r1", rows)).spans[1]
+            low, high = segments.border_of(segments.state(ledger.fetch, "r1", rows)).spans[1]
             at[rows] = ends[low], ends[high]
     assert len(at) > 3
     windows = [(one[0], other[1]) for one in at.values() for other in at.values() if one[0] < other[0]]

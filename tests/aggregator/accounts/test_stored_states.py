@@ -24,6 +24,7 @@ from goodput.aggregator.accounts.stored_states import States
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger import closed_runs, compaction, segments
+from goodput.columns.snapshot import decode
 
 # What is no sum: of the attempt since its start.
 SINCE_START = {"best_samples_per_second"}
@@ -259,9 +260,9 @@ def test_windows_between_states_stay_exact_when_thinned(ledger, used, monkeypatc
     }
     exact = []
     states, facts = States(ledger, past.run), past.facts((None, None))
-    last = segments.border_of(next(ledger.segments("r1"))).numbers
+    last = decode(next(ledger.segments("r1"))).numbers()
     for at, rows in enumerate(ledger.segment_rows("r1")):
-        border = segments.border_of(ledger.segment("r1", rows), last)
+        border = segments.border_of(segments.state(ledger.fetch, "r1", rows), last)
         if states.engine(at, facts) is not None and border.spans is not None:
             low, high = border.spans[newest := max(border.spans)]
             exact.append((rows, ends[newest, low], ends[newest, high]))

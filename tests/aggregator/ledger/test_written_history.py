@@ -154,9 +154,9 @@ def test_written_minutes_are_those_that_compaction_leaves(tmp_path, monkeypatch)
     all_rows = compute(run, newest_ns, stale_seconds=STALE, known_only=True)
     past = Past(store.runs[RUN], newest_ns, all_rows.threshold_ns, STALE, all_rows.planned)
     borders = [
-        border.end_ns
+        segments.border_of(state).end_ns
         for rows in written.segment_rows(RUN)
-        if (border := segments.border_of(written.segment(RUN, rows) or b"")) is not None
+        if (state := segments.state(written.fetch, RUN, rows)) is not None
     ]
     assert len(borders) > 8
     for window in ((borders[1], borders[2]), (borders[2], borders[-2]), (borders[4], borders[7])):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 from support.account.account_history import assert_closes
 from support.aggregator.exports import STALE, with_integers
@@ -56,6 +57,10 @@ class MemoryLedger:
             self.reports[key] = merged.report
         self.kept.setdefault(key, {}).update((row.number, row) for row in merged.rows())
         self.reported_events.setdefault(key, {}).update((event.number, event) for event in merged.events)
+
+    def fetch(self, *_) -> SimpleNamespace:
+        """Nothing is found: it has no thinned steps."""
+        return SimpleNamespace(scalar=lambda: None)
 
     def processes(self, _run: str) -> list[schema.RankReport]:
         return sorted(self.reports.values(), key=lambda one: (one.identity.start_ns, one.identity.rank))

@@ -255,8 +255,8 @@ class Accounts:
         except NeedsHistory as needs:
             # The segment is not right any more: steps were lost since.
             run = without_rows(live.run)
-            known = needs.facts, self.stall_seconds, live.known_lengths()
-            live.begin(*folded(self.history.ledger, run, *known), late=needs.late)
+            read = folded(self.history.ledger, run, needs.facts, self.stall_seconds)
+            live.begin(*read, late=needs.late)
             self.account(name, now_ns)
 
     def resumed_in(self, store: Store, name: str, state: FoldState | None) -> IncrementalAccount:
@@ -398,8 +398,7 @@ class Accounts:
                 run = without_rows(live.run)
                 # The rows in memory are read from the ledger, which may not have the newest yet.
                 await self.flush()
-                known = needs.facts, self.stall_seconds, live.known_lengths()
-                read, _ = await self.history.run(INTERNAL, folded, run, *known)
+                read, _ = await self.history.run(INTERNAL, folded, run, needs.facts, self.stall_seconds)
                 self._drop_computation(name)
                 live.begin(*read, late=needs.late)
                 pause_seconds = min(10 * (time.perf_counter() - began), FOLD_AGAIN_SECONDS)

@@ -61,7 +61,7 @@ class Move:
             rows, state = states.rows[at], states.state(at)
             if state is None:
                 continue
-            border = segments.border_of_state(state, last)
+            border = segments.border_of(state, last)
             serves = border.spans is not None and border.end_ns <= next_ns and states.follows(state, facts)
             body = self._ledger.segment(self._run, rows) if serves else None
             if body is not None:

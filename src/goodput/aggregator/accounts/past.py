@@ -7,7 +7,6 @@ rows inside are read. About Ledger.rows_held rows are in memory at most, or HELD
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from operator import attrgetter
@@ -20,8 +19,7 @@ from goodput.account.facts import Bound, Facts, Key, gather
 from goodput.account.fold import OTHERS_MAX, Fold
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.aggregator.accounts.stored_states import States, begun_between
-from goodput.aggregator.ledger import bases
-from goodput.aggregator.ledger.closed_runs import thinned_seconds
+from goodput.aggregator.ledger import step_lengths
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.page_reader import PageBounds
 from goodput.aggregator.ledger.stored_process import StoredProcess
@@ -30,7 +28,6 @@ from goodput.columns.attempts import ColumnAttempt, row_of
 from goodput.columns.engine import ColumnEngine
 from goodput.columns.fold import fold_columns
 from goodput.columns.lengths import add_lengths
-from goodput.columns.snapshot import SnapshotError, decode
 from goodput.wire.step_blocks import END, NUMBER, TOTALS
 from goodput.wire.step_columns import widened
 
@@ -41,9 +38,6 @@ HELD_LEAST, PAGE_ROWS_MAX = 32, 1 << 14
 Window = tuple[int | None, int | None]  # unix ns, None for the run's own start or end
 Check = Callable[[], None]  # called between slices; raises to end the work
 Arrays = Iterator[np.ndarray]  # rows of an attempt in order, (columns, rows) as in wire.step_blocks
-
-# Of the steps up to those of these numbers.
-KnownLengths = tuple[StepLengths, Mapping[Key, int]]
 
 Columns = Callable[[Ledger, StoredProcess, Fold, Arrays], Arrays]
 
@@ -327,15 +321,11 @@ def folded(
     run: Run,
     facts: Facts,
     stall_seconds: float,
-    known: KnownLengths | None = None,
     check: Check = never,
 ) -> tuple[ColumnEngine, StepLengths, dict[Key, np.ndarray]]:
-    """From what IncrementalAccount.begin continues: a fold of all rows within the bounds, and trimmed rows beyond.
-
-    `known` lengths count instead of those of thinned rows, of which more long ones are left than short ones.
-    """
+    """From what IncrementalAccount.begin continues: a fold of all rows within the bounds, and trimmed rows beyond."""
     processes = _processes(ledger, run)
-    known = None if known is None else _known_lengths(ledger, run, known)
+    known = step_lengths.of_thinned(ledger, run.name)
     most = _rows_each(ledger, len(run.attempts))
     for begun in _begun(ledger, run, facts):
         is_whole = begun is None
@@ -367,17 +357,6 @@ def folded(
             _check_trimmed(ledger, engine, beyond)
             return engine, lengths, {key: joined(parts) for key, parts in beyond.items() if parts}
     raise AssertionError
-
-
-def _known_lengths(ledger: Ledger, run: Run, known: KnownLengths) -> KnownLengths | None:
-    """Those up to the run's base, else `known`; None for a run that is not thinned."""
-    for base in reversed(bases.stored(ledger.fetch, run.name)):
-        body = ledger.segment(run.name, base.rows)
-        with suppress(SnapshotError):
-            if body is not None:
-                state = decode(body)
-                return state.lengths(), state.numbers()
-    return known if thinned_seconds(ledger, run.name) else None
 
 
 def _add_lengths(

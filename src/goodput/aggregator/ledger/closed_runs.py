@@ -18,7 +18,8 @@ from goodput.aggregator.ledger.database import insert
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.aggregator.ledger.migrations.versions import version_5
 
-ACCOUNT, DOCUMENT, SUMMARY = "account", "document", "summary"  # kinds of stored bytes
+# Kinds of stored bytes.
+ACCOUNT, DOCUMENT, SUMMARY = "account", "document", "summary"
 
 _processes, _blocks, _ends = version_5.processes, version_5.blocks, version_5.ends
 _accounts, _closed = version_5.accounts, version_5.closed_runs
@@ -77,10 +78,14 @@ def newest_ns(ledger: Ledger, run: str) -> int:
 def close_run(ledger: Ledger, run: str, state: bytes, newest_ns: int, bodies: Mapping[str, bytes]) -> None:
     """Store what is left of a run that is over, by kind; `state` is that of which `bodies` were computed."""
     with ledger.transaction({run}) as connection:
-        _replace(connection, _accounts, [
-            {"run": run, "kind": kind, "body": zlib.compress(body)} for kind, body in bodies.items()
-        ])  # fmt: skip
+        put_bodies(connection, run, bodies)
         _replace(connection, _closed, [{"run": run, "state": state, "newest_ns": newest_ns, "tier": 0}])
+
+
+def put_bodies(connection: sql.Connection, run: str, bodies: Mapping[str, bytes]) -> None:
+    """Store what is left of a run, by kind, in place of what is stored."""
+    rows = [{"run": run, "kind": kind, "body": zlib.compress(body)} for kind, body in bodies.items()]
+    _replace(connection, _accounts, rows)
 
 
 def is_closed(ledger: Ledger, run: str) -> bool:
@@ -91,8 +96,11 @@ def is_closed(ledger: Ledger, run: str) -> bool:
 
 def stored_account(ledger: Ledger, run: str, kind: str = DOCUMENT) -> bytes | None:
     """What was stored when the run was closed, None if it was not or has gone on since."""
-    if not is_closed(ledger, run):
-        return None
+    return stored_body(ledger, run, kind) if is_closed(ledger, run) else None
+
+
+def stored_body(ledger: Ledger, run: str, kind: str) -> bytes | None:
+    """What was stored, also of a run that has gone on since. Raises zlib.error."""
     query = sql.select(_accounts.c.body).where(_accounts.c.run == run, _accounts.c.kind == kind)
     body = ledger.fetch(query).scalar()
     return None if body is None else zlib.decompress(body)

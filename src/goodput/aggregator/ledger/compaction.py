@@ -18,7 +18,7 @@ from itertools import chain, groupby, islice
 import sqlalchemy as sql
 
 from goodput.aggregator import records
-from goodput.aggregator.ledger import bases, blocks, closed_runs, segments
+from goodput.aggregator.ledger import bases, blocks, closed_runs, segments, step_lengths
 from goodput.aggregator.ledger.block_reader import KEY, PROCESS_ID, listed_ids, stored_blocks
 from goodput.aggregator.ledger.database import insert
 from goodput.aggregator.ledger.ledger import Ledger
@@ -174,12 +174,16 @@ class Compaction:
         oldest_ns = self.ledger.fetch(oldest).scalar() or 0
         spans: Spans = {}
         for rows in reversed([rows for rows in self.ledger.segment_rows(base.run) if rows <= base.rows]):
-            body = self.ledger.segment(base.run, rows)
-            border = None if body is None else segments.border_of(body)
+            state = segments.state(self.ledger.fetch, base.run, rows)
             yield
-            for number, span in ((border and border.spans) or {}).items():
+            if state is None:
+                continue
+            if not spans:
+                step_lengths.store(self.ledger, base.run, state)
+            border = segments.border_of(state)
+            for number, span in (border.spans or {}).items():
                 spans.setdefault(number, []).append(span)
-            if border is not None and border.end_ns < oldest_ns:
+            if border.end_ns < oldest_ns:
                 break
         return spans
 
@@ -204,11 +208,13 @@ class Compaction:
         dropped: list[int] = []
         before_ns, last = None, None
         for rows in reversed(self.ledger.segment_rows(run)):
-            body = self.ledger.segment(run, rows)
-            border = None if body is None else segments.border_of(body, last)
+            state = segments.state(self.ledger.fetch, run, rows)
             yield
-            if border is None:
+            if state is None:
                 continue
+            if last is None:
+                step_lengths.store(self.ledger, run, state)
+            border = segments.border_of(state, last)
             last = last or border.numbers
             is_apart = before_ns is None or border.end_ns <= before_ns - SEGMENT_ROWS * tier * 10**9
             if is_apart and border.spans is not None:

@@ -51,15 +51,8 @@ class Border(NamedTuple):
     spans: dict[int, tuple[int, int]] | None
 
 
-def border_of(body: bytes, last: Mapping[Key, int] | None = None) -> Border | None:
-    """Where the segment of this body ends; None for a body that cannot be used. `last` are the last numbers of the run."""
-    try:
-        return border_of_state(decode(body), last)
-    except SnapshotError:
-        return None
-
-
-def border_of_state(state: FoldState, last: Mapping[Key, int] | None = None) -> Border:
+def border_of(state: FoldState, last: Mapping[Key, int] | None = None) -> Border:
+    """Where the segment of this state ends. `last` are the last numbers of the run."""
     settled: dict[int, int] = {}
     for (number, _), step in cast(Any, state.groups).settled.items():
         settled[number] = min(step, settled.get(number, step))
@@ -142,6 +135,15 @@ def body(fetch, run: str, rows: int) -> bytes | None:
         sql.select(_segments.c.body).where(_segments.c.run == run, _segments.c.rows == rows)
     ).scalar()
     return None if found is None else bytes(found)
+
+
+def state(fetch, run: str, rows: int) -> FoldState | None:
+    """The state in a segment, None if it was dropped meanwhile or cannot be used."""
+    stored = body(fetch, run, rows)
+    try:
+        return None if stored is None else decode(stored)
+    except SnapshotError:
+        return None
 
 
 def numbers(fetch, run: str, rows: int) -> dict[Key, int] | None:
