@@ -117,8 +117,11 @@ def _read(words: list[str], ledger: str | None) -> list:
 
     found = [selection.parse_run(word) for word in words]
     try:
-        with exported(ledger, list(dict.fromkeys(run for run, _ in found))) as paths:
-            return [steps.read(paths[run], run, window) for run, window in found]
+        with exported(ledger, list(dict.fromkeys(run for run, _ in found))) as logs:
+            return [
+                steps.read(logs[run].path, run, window, thinned_until_ns=logs[run].thinned_until_ns)
+                for run, window in found
+            ]
     except LedgerError as error:
         raise LogError(str(error)) from None
 
@@ -158,9 +161,13 @@ def _scaling(arguments) -> int:
 
 
 def _problems(read: list) -> int:
-    """Print the problems of each log once; returns 1 if one is incomplete."""
+    """Print what is left out of each run, and the problems of each log once; returns 1 if one is incomplete."""
     from goodput.wire.identity import clean_text
 
+    for one in read:
+        if one.whole_from is not None:
+            text = f"{one.name}: older steps were thinned, it is compared from step {one.whole_from:,} on"
+            message("compare", clean_text(text, 300))
     by_path = {one.path: one.problems for one in read}
     for path, problems in by_path.items():
         for line in problem_lines(problems):

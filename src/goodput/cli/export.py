@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from goodput.cli import fail, message
 
@@ -105,10 +106,15 @@ def _export(ledger, arguments) -> None:
             file.writelines(lines)
 
 
+class Exported(NamedTuple):
+    path: str
+    thinned_until_ns: dict[int, int]  # by rank, as closed_runs.thinned_until_ns has it
+
+
 @contextmanager
 def exported(url: str, names: list[str]):
-    """Temporary run logs of these runs of a ledger: a dictionary of paths. Raises LedgerError and OSError."""
-    from goodput.aggregator.ledger.closed_runs import thinned_seconds
+    """Temporary run logs of these runs of a ledger, by name. Raises LedgerError and OSError."""
+    from goodput.aggregator.ledger.closed_runs import thinned_until_ns
     from goodput.aggregator.ledger.ledger import Ledger, LedgerError
     from goodput.runlog.export import export
 
@@ -121,14 +127,14 @@ def exported(url: str, names: list[str]):
                 f"no run {missing[0]!r}; the last in this ledger: {', '.join(known[-10:]) or 'none'}"
             )
         with tempfile.TemporaryDirectory(prefix="goodput-") as folder:
-            paths = {name: os.path.join(folder, f"{at}.jsonl") for at, name in enumerate(names)}
-            for name, path in paths.items():
-                seconds = thinned_seconds(ledger, name)
-                if seconds:
-                    raise LedgerError(f"steps of run {name!r} were thinned to one row per {seconds} s")
+            found = {}
+            for at, name in enumerate(names):
+                path = os.path.join(folder, f"{at}.jsonl")
                 with open(path, "wb") as file:
                     file.writelines(export(ledger, name, time.time_ns()))
-            yield paths
+                # Afterwards: more may have been thinned meanwhile.
+                found[name] = Exported(path, thinned_until_ns(ledger, name))
+            yield found
     finally:
         ledger.close()
 

@@ -64,8 +64,13 @@ def _log(arguments):
     from goodput.runlog import LogError
 
     try:
-        with exported(arguments.ledger, [arguments.run]) as paths:
-            yield paths[arguments.run], arguments.run
+        with exported(arguments.ledger, [arguments.run]) as found:
+            log = found[arguments.run]
+            if log.thinned_until_ns:
+                raise LogError(
+                    f"old steps of run {arguments.run!r} were thinned, and it is replayed as a whole"
+                )
+            yield log.path, arguments.run
     except LedgerError as error:
         raise LogError(str(error)) from None
     except OSError as error:

@@ -7,7 +7,7 @@ it, and the states of all steps add up to the time of the ranks.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -58,6 +58,7 @@ class Steps:
     peak_flops_per_second: float | None = None
     whole: Whole | None = None
     has_start: bool = True  # its first step is the run's, so that a warm-up is left out
+    whole_from: int | None = None  # its steps before this one were thinned and are left out
     path: str = ""
     problems: Problems = field(default_factory=Problems)  # of the log
 
@@ -83,19 +84,23 @@ def read(
     run: str | None = None,
     window: Window | None = None,
     *,
+    thinned_until_ns: Mapping[int, int] | None = None,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Steps:
     """The only run of a log, or the one that is named, or a window of it. Raises LogError if there are too few steps.
 
-    Of standard input, which can be read once, the figures of the whole run are unknown.
+    Steps up to the last one that a rank had ended by its time in `thinned_until_ns` are left out. Of standard input, which can be read once, the figures of the whole run are unknown.
     """
     share = 1.0 if path == "-" else 0.5
     by_rank: dict[int, _Rows] = {}
     names: dict[str, None] = {}
     problems: list[Problems] = []
+    thinned, whole_from = thinned_until_ns or {}, None
     for step in read_steps(path, progress=lambda at: progress(share * at), take_problems=problems.append):
         names[step.run] = None
         if run in (None, step.run):
+            if step.end_ns <= thinned.get(step.attempt.rank, 0):
+                whole_from = max(whole_from or 0, step.step + 1)
             if step.attempt.rank not in by_rank:
                 by_rank[step.attempt.rank] = _Rows()
             by_rank[step.attempt.rank].add(step)
@@ -111,13 +116,17 @@ def read(
     attempts = [one for rows in by_rank.values() for one in rows.attempts.values()]
     _describe(found, attempts)
     bounds = None
-    if window is not None:
-        found, bounds = _within(found, window, min((one.start_ns for one in attempts), default=0))
+    if window is not None or whole_from is not None:
+        start_ns = min((one.start_ns for one in attempts), default=0)
+        found, bounds = _within(found, window or Window(STEP, None, None, ""), start_ns, whole_from)
     if len(found) < STEPS_MIN:
         within = f" in {window.text}" if window else ""
+        why = (
+            _why_few(found.problems) if whole_from is None else f"; steps before {whole_from:,} were thinned"
+        )
         raise LogError(
-            f"{path}: {len(found)} steps that can be compared{within}, at least {STEPS_MIN} are needed"
-            f"{_why_few(found.problems)}"
+            f"{path if whole_from is None else f'run {name!r}'}: {len(found)} steps that can be compared{within}, "
+            f"at least {STEPS_MIN} are needed{why}"
         )
     if found.has_start:
         found.warm_up = warm_up(found.lengths)
@@ -136,8 +145,11 @@ def _why_few(problems: Problems) -> str:
     )
 
 
-def _within(found: Steps, window: Window, start_ns: int) -> tuple[Steps, tuple[int | None, int | None]]:
-    """The steps of the window, and its time; of step numbers that from the end of the step before to the last one's."""
+def _within(
+    found: Steps, window: Window, start_ns: int, whole_from: int | None
+) -> tuple[Steps, tuple[int | None, int | None]]:
+    """The steps of the window from a step on, and its time; of step numbers that from the end of the step before to the last
+    one's."""
     if window.unit == STEP:
         place, offset = found.numbers, 0
     else:
@@ -146,16 +158,20 @@ def _within(found: Steps, window: Window, start_ns: int) -> tuple[Steps, tuple[i
     inside = np.ones(len(found), bool)
     inside &= True if low is None else place >= low
     inside &= True if high is None else place < high
+    is_cut = whole_from is not None and bool((found.numbers[inside] < whole_from).any())
+    if is_cut:
+        inside &= found.numbers >= whole_from
     at = np.flatnonzero(inside)
     if not len(at):
         return found.rows(at), (start_ns, start_ns)
     part = found.rows(at)
-    part.name, part.has_start = f"{found.name} @{window.text}", bool(at[0] == 0)
+    part.name = f"{found.name} @{window.text}" if window.text else found.name
+    part.has_start, part.whole_from = bool(at[0] == 0), whole_from if is_cut else None
     earliest = 0 if part.has_start else part.numbers[0]
     part.first = [one for one in found.first if earliest <= one <= part.numbers[-1]]
-    if window.unit != STEP:
-        return part, (low, high)
     begin_ns = start_ns if part.has_start else int(found.ends[at[0] - 1])
+    if window.unit != STEP:
+        return part, (begin_ns if is_cut else low, high)
     return part, (begin_ns, int(part.ends.max()))
 
 

@@ -177,4 +177,31 @@ def test_runs_of_a_ledger_are_compared(filled, url, capsys):
     closed_runs.close_run(filled, "long", state, closed_runs.newest_ns(filled, "long"), {})
     assert main(["ledger", "compact", "--ledger", url, "--keep-minutes", "36000"]) == 0
     assert main(["compare", "long@..100", "long@100..", "--ledger", url]) == 1
-    assert "steps of run 'long' were thinned to one row per 60 s" in capsys.readouterr().err
+    assert "run 'long': 0 steps that can be compared in ..100" in (found := capsys.readouterr().err)
+    assert "steps before 900 were thinned" in found
+    assert main(["whatif", "long", "--ledger", url]) == 1
+    assert "old steps of run 'long' were thinned" in capsys.readouterr().err
+
+
+def test_thinned_run_that_goes_on_is_compared_from_then_on(filled, url, tmp_path, capsys):
+    state = closed_runs.state_of(filled, "long")
+    closed_runs.close_run(filled, "long", state, closed_runs.newest_ns(filled, "long"), {})
+    assert main(["ledger", "compact", "--ledger", url, "--keep-minutes", "36000"]) == 0
+    rows, whole = list(rows_of(identity_of(0, "long"), 1200)), f"sqlite:///{tmp_path}/whole.db"
+    with closing(Ledger(whole)) as other:
+        for to, at in ((filled, 900), (other, 0)):
+            to.append([records_of(report_of(identity_of(0, "long"), at + 1, rows[-1].end_ns), rows[at:])])
+    capsys.readouterr()
+    for old, new in (("@950..1050", "@1050.."), ("@", "@1050.."), ("@..1050", "@1050..")):
+        begun = "@900..1050" if old == "@..1050" else "@900.." if old == "@" else old
+        assert main(["compare", f"long{begun}", f"long{new}", "--ledger", whole, "--json"]) == 0
+        want = json.loads(capsys.readouterr().out)
+        old = old if old != "@" else ""
+        assert main(["compare", f"long{old}", f"long{new}", "--ledger", url, "--json"]) == 0
+        printed = capsys.readouterr()
+        found = json.loads(printed.out)
+        is_cut = begun != old
+        assert ("compared from step 900 on" in printed.err) == is_cut
+        assert found["base"][0].pop("run") == f"long{' ' if old else ''}{old}"
+        del want["base"][0]["run"]
+        assert found == want

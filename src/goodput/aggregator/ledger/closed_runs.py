@@ -122,6 +122,14 @@ def thinned_seconds(ledger: Ledger, run: str) -> int:
     return ledger.fetch(query).scalar() or 0
 
 
+def thinned_until_ns(ledger: Ledger, run: str) -> dict[int, int]:
+    """By rank the end of the last row that may stand for thinned steps; without ranks that have every step."""
+    ends = sql.func.max(_blocks.c.end_ns_last)
+    query = sql.select(_processes.c.rank, ends).join(_blocks, _blocks.c.process == _processes.c.id)
+    thinned = query.where(_processes.c.run == run, _blocks.c.tier > 0).group_by(_processes.c.rank)
+    return dict(map(tuple, ledger.fetch(thinned)))
+
+
 def _replace(connection: sql.Connection, table: sql.Table, rows: list[dict]) -> None:
     """Write rows in place of those with the same key."""
     if not rows:
