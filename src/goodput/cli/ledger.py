@@ -84,7 +84,7 @@ def _show(ledger, arguments) -> int:
     print(
         f"{found.runs} runs ({found.closed_runs} closed), {found.processes} rank processes, {found.events} events"
     )
-    print(f"growth: about {_size(found.bytes_per_day)} a day")
+    print(f"growth: {_growth(found)}")
     rows = [("TIER", "BLOCKS", "ROWS", "SIZE", "B/STEP", "FROM", "TO")]
     for tier in found.tiers:
         a_step = f"{tier.bytes / tier.steps:.1f}" if tier.steps else "-"
@@ -101,6 +101,15 @@ def _show(ledger, arguments) -> int:
         )
         print(wrap(kept))
     return 0
+
+
+def _growth(found) -> str:
+    from goodput.account.text import duration
+
+    if found.bytes_per_day is None:
+        return "unknown: there is less than a minute of steps"
+    over = "day" if found.growth_seconds >= 86_400 else duration(found.growth_seconds)
+    return f"about {_size(found.bytes_per_day)} a day, at the rate of the last {over}"
 
 
 def _compact(ledger, arguments) -> int:

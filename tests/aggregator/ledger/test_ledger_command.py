@@ -32,7 +32,7 @@ def filled(ledger):
 def test_show_prints_size_growth_and_tiers(filled, url, capsys):
     assert main(["ledger", "show", "--ledger", url]) == 0
     text = capsys.readouterr().out
-    assert "2 runs (0 closed), 5 rank processes" in text and "a day" in text
+    assert "2 runs (0 closed), 5 rank processes" in text
     (steps,) = [line.split() for line in text.splitlines() if line.startswith("steps")]
     assert steps[2] == "940" and "\x1b" not in text
     assert "940 steps are older than 7 days and not thinned" in text
@@ -45,7 +45,28 @@ def test_show_prints_size_growth_and_tiers(filled, url, capsys):
         ("minutes", 0),
         ("hours", 0),
     ]
-    assert found["bytes"] > found["tiers"][0]["bytes"] > 900 * 20 and found["bytes_per_day"] > 0
+    assert found["bytes"] > found["tiers"][0]["bytes"] > 900 * 20
+
+
+@pytest.mark.parametrize(
+    ("backend", "hours", "rate"), [("sqlite", 0.01, None), ("sqlite", 3, 8.0), ("sqlite", 48, 1.0)]
+)
+def test_growth_is_that_of_a_day(ledger, url, capsys, hours, rate):
+    """Of a younger ledger the rate is that of its hours, of an older one that of the last day."""
+    rows = list(rows_of(identity_of(0, "long"), int(hours * 3600)))
+    for at in range(0, len(rows), 1000):
+        some = rows[at : at + 1000]
+        ledger.append([records_of(report_of(identity_of(0, "long"), at, some[-1].end_ns), some)])
+    assert main(["ledger", "show", "--ledger", url, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    if rate is None:
+        assert (found["bytes_per_day"], found["growth_seconds"]) == (None, 35)
+    else:
+        of_day = found["tiers"][0]["bytes"] * min(24 / hours, 1)
+        assert found["bytes_per_day"] == pytest.approx(rate * of_day, rel=0.02)
+    assert main(["ledger", "show", "--ledger", url]) == 0
+    over = {None: "unknown", 8.0: "at the rate of the last 3.0 h", 1.0: "at the rate of the last day"}[rate]
+    assert over in capsys.readouterr().out
 
 
 def test_compact_merges_and_reports(filled, url, capsys):

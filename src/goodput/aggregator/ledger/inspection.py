@@ -24,6 +24,8 @@ PAGE_BLOCKS = 64
 # The bytes of more blocks than this are estimated from a sample of so many.
 MEASURED_MAX, SAMPLED = 20_000, 500
 BACKUP_PAGES = 2048
+DAY_SECONDS = DAY_NS // 10**9
+GROWTH_SECONDS_LEAST = 60
 
 _processes, _blocks = version_5.processes, version_5.blocks
 _closed, _ends, _events = version_5.closed_runs, version_5.ends, version_4.events
@@ -42,12 +44,14 @@ class Tier(Struct):
 
 
 class Contents(Struct):
-    """Size and contents of a ledger. Bytes per day: of the blocks that ended in the day before the newest one."""
+    """Size and contents of a ledger. `bytes_per_day` is the rate of blocks with every step over the `growth_seconds` before the
+    newest one, a day at most; None where they are less than a minute."""
 
     ledger: str
     bytes: int  # of the database, or its tables on a server
     free_bytes: int  # of these, not used at the moment; None of it is lost: new rows go there first
-    bytes_per_day: int
+    bytes_per_day: int | None
+    growth_seconds: int
     runs: int
     closed_runs: int  # whose account is stored
     processes: int
@@ -60,15 +64,12 @@ def contents(ledger: Ledger, steps_days: float, now_ns: int) -> Contents:
     """What `goodput ledger show` prints. Reads the index of the blocks, and some blocks."""
     total, free = size_bytes(ledger), _free_bytes(ledger)
     tiers = [_tier(ledger, tier) for tier in TIERS]
-    newest_ns = ledger.fetch(sql.select(sql.func.max(_blocks.c.end_ns_last))).scalar() or 0
-    steps = tiers[0]
-    of_day = _sum(ledger, _blocks.c.tier == 0, _blocks.c.end_ns_last > newest_ns - DAY_NS)
     is_old = _blocks.c.end_ns_last < now_ns - int(steps_days * DAY_NS)
     return Contents(
         ledger.url,
         total,
         free,
-        of_day * steps.bytes // steps.rows if steps.rows else 0,
+        *_growth(ledger, tiers[0]),
         runs=_count(ledger, sql.select(_processes.c.run).distinct()),
         closed_runs=_count(ledger, sql.select(_closed.c.run)),
         processes=_count(ledger, sql.select(_processes.c.id)),
@@ -76,6 +77,16 @@ def contents(ledger: Ledger, steps_days: float, now_ns: int) -> Contents:
         tiers=tiers,
         steps_kept_longer=_sum(ledger, _blocks.c.tier == 0, is_old),
     )
+
+
+def _growth(ledger: Ledger, steps: Tier) -> tuple[int | None, int]:
+    """Bytes per day, and over how many seconds: those of the last day that are not thinned."""
+    seconds = min(int((steps.newest or 0) - (steps.oldest or 0)), DAY_SECONDS)
+    if seconds < GROWTH_SECONDS_LEAST:
+        return None, seconds
+    since_ns = int((steps.newest or 0) - seconds) * 10**9
+    rows = _sum(ledger, _blocks.c.tier == 0, _blocks.c.end_ns_last > since_ns)
+    return rows * steps.bytes // steps.rows * DAY_SECONDS // seconds, seconds
 
 
 def _tier(ledger: Ledger, tier: int) -> Tier:
