@@ -13,6 +13,7 @@ their number; below 100 the p99 is the longest. At the end the rows in the ledge
 
     nodes of 8, N ranks   N/8 reports of 8 ranks each in a round; by default 10 000 and 100 000 ranks
     one by one            10 000 pushes in a round
+    stored bodies         peer: the same nodes of 8 with 10 000 ranks, of which each push is stored undecoded (stored_bodies.py)
     bare FastAPI          peer: a handler that reads the body and answers (bare.py); it keeps nothing
     victoria-metrics      peer: the same figures as text to /api/v1/import/prometheus; it answers before they are on disk
 
@@ -53,6 +54,7 @@ ROUNDS, PEER_ROUNDS = 2, 1
 # Rounds before those that are measured: the first 64 steps of a run cost more than all later ones.
 WARM_ROUNDS = 6
 ONE, BARE, PEER = "one by one", "bare FastAPI, one by one", "victoria-metrics, one by one"
+STORED = f"stored bodies, nodes of 8, {RANKS} ranks"
 # By the number of ranks, in nodes of 8.
 BARS = {
     10_000: {"cpu_percent": 5, "p99_ms": 50, "peak_mib": 192, "/metrics_seconds": 0.3},
@@ -90,8 +92,8 @@ def started_address(process) -> str:
 
 
 @contextlib.contextmanager
-def bare():
-    command = [sys.executable, "-m", "bench.aggregator.bare"]
+def peer(module: str):
+    command = [sys.executable, "-m", f"bench.aggregator.{module}"]
     with running(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
         yield process.pid, started_address(process)
 
@@ -340,13 +342,20 @@ def parts(sizes: Sequence[int], rounds: int, read_rounds: int, version: int) -> 
     }
     found = {name: partial(ours, plan, read_rounds) for name, plan in plans.items()} | {
         ONE: lambda: ours(one, read_rounds),
+        STORED: partial(of_stored, rounds),
         BARE: of_bare,
     }
     return found | ({PEER: of_victoria} if shutil.which(VICTORIA) else {})
 
 
+def of_stored(rounds: int) -> dict:
+    with peer("stored_bodies") as (pid, url):
+        plan = Plan(f"{url}/api/v1/ingest", "x" * 80, RANKS // RANKS_OF_NODE, RANKS_OF_NODE, rounds)
+        return loaded(pid, plan)
+
+
 def of_bare() -> dict:
-    with bare() as (pid, url):
+    with peer("bare") as (pid, url):
         return loaded(pid, Plan(f"{url}/api/v1/ingest", "x" * 80, RANKS, rounds=PEER_ROUNDS))
 
 
@@ -359,7 +368,7 @@ def of_victoria() -> dict:
 def missed(found: dict) -> list[str]:
     """The bars that are missed, in words."""
     bars = [(nodes_of(ranks), what, bar) for ranks, own in BARS.items() for what, bar in own.items()]
-    for name in found.keys() - {BARE, PEER}:
+    for name in found.keys() - {STORED, BARE, PEER}:
         bars += [
             (name, what, 0)
             for what in ("rows_lost", "failed", "rejected_ranks", "unanswered", "reads_failed")
@@ -439,13 +448,13 @@ def _print_table(found: dict) -> None:
         "/metrics_seconds",
         "ledger_bytes_per_row",
     )
-    print(f"  {'':<28}" + "".join(f"{key:>24}" for key in keys))
+    print(f"  {'':<38}" + "".join(f"{key:>24}" for key in keys))
     for name, row in found.items():
-        print(f"  {name:<28}" + "".join(f"{row.get(key, ''):>24}" for key in keys))
+        print(f"  {name:<38}" + "".join(f"{row.get(key, ''):>24}" for key in keys))
     names = ["/metrics", *READS]
-    print(f"\n  seconds: p50, p99, most (number){'':<3}" + "".join(f"{name:>28}" for name in names))
+    print(f"\n  seconds: p50, p99, most (number){'':<7}" + "".join(f"{name:>28}" for name in names))
     for name, row in found.items():
-        print(f"  {name:<32}" + "".join(f"{_read_text(row, key):>28}" for key in names))
+        print(f"  {name:<38}" + "".join(f"{_read_text(row, key):>28}" for key in names))
 
 
 def _read_text(row: dict, name: str) -> str:
