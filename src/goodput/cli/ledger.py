@@ -107,7 +107,7 @@ def _growth(found) -> str:
     from goodput.account.text import duration
 
     if found.bytes_per_day is None:
-        return "unknown: there is less than a minute of steps"
+        return "unknown: less than a minute of steps is not thinned"
     over = "day" if found.growth_seconds >= 86_400 else duration(found.growth_seconds)
     return f"about {_size(found.bytes_per_day)} a day, at the rate of the last {over}"
 

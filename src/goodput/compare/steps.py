@@ -25,7 +25,7 @@ from goodput.runlog.scan_results import Problems
 STEPS_MIN = 20
 COUNT_MAX = 100_000  # steps that one line may stand for
 _COLUMNS = ("numbers", "states", "ranks", "samples", "ends")
-_LEADING = 5  # columns before those of the states
+_LEADING = 6  # columns before those of the states
 WARM_UP_SHARE_MAX = 0.25
 APART = 4.0  # standard errors by which a beginning differs
 
@@ -89,21 +89,21 @@ def read(
 ) -> Steps:
     """The only run of a log, or the one that is named, or a window of it. Raises LogError if there are too few steps.
 
-    Steps up to the last one that a rank had ended by its time in `thinned_until_ns` are left out. Of standard input, which can be read once, the figures of the whole run are unknown.
+    Of a rank's lines up to its time in `thinned_until_ns` those that stand for several steps were thinned: steps up to the last
+    of them are left out, and the figures of the whole run are unknown. Of standard input, which can be read once, the figures of the whole run are unknown.
     """
     share = 1.0 if path == "-" else 0.5
     by_rank: dict[int, _Rows] = {}
     names: dict[str, None] = {}
     problems: list[Problems] = []
-    thinned, whole_from = thinned_until_ns or {}, None
+    thinned = thinned_until_ns or {}
     for step in read_steps(path, progress=lambda at: progress(share * at), take_problems=problems.append):
         names[step.run] = None
         if run in (None, step.run):
-            if step.end_ns <= thinned.get(step.attempt.rank, 0):
-                whole_from = max(whole_from or 0, step.step + 1)
             if step.attempt.rank not in by_rank:
                 by_rank[step.attempt.rank] = _Rows()
-            by_rank[step.attempt.rank].add(step)
+            is_thinned = step.count > 1 and step.end_ns <= thinned.get(step.attempt.rank, 0)
+            by_rank[step.attempt.rank].add(step, is_thinned)
     if run is not None and run not in names:
         raise LogError(
             f"{path}: no steps of a run {run!r}; there are those of {', '.join(map(repr, names)) or 'none'}"
@@ -116,21 +116,21 @@ def read(
     attempts = [one for rows in by_rank.values() for one in rows.attempts.values()]
     _describe(found, attempts)
     bounds = None
-    if window is not None or whole_from is not None:
-        start_ns = min((one.start_ns for one in attempts), default=0)
-        found, bounds = _within(found, window or Window(STEP, None, None, ""), start_ns, whole_from)
+    if window is not None or found.whole_from is not None:
+        window = window or Window(STEP, None, None, f"{found.whole_from}..")
+        found, bounds = _within(found, window, min((one.start_ns for one in attempts), default=0))
     if len(found) < STEPS_MIN:
         within = f" in {window.text}" if window else ""
-        why = (
-            _why_few(found.problems) if whole_from is None else f"; steps before {whole_from:,} were thinned"
-        )
+        what, why = path, _why_few(found.problems)
+        if found.whole_from is not None:
+            what, why = f"run {name!r}", f"; steps before {found.whole_from:,} were thinned{why}"
         raise LogError(
-            f"{path if whole_from is None else f'run {name!r}'}: {len(found)} steps that can be compared{within}, "
-            f"at least {STEPS_MIN} are needed{why}"
+            f"{what}: {len(found)} steps that can be compared{within}, at least {STEPS_MIN} are needed{why}"
         )
     if found.has_start:
         found.warm_up = warm_up(found.lengths)
-    if path != "-":
+    # A stall threshold from thinned lines would be too high.
+    if path != "-" and not thinned:
         found.whole = _whole(path, name, bounds, lambda at: progress(0.5 + 0.5 * at))
     return found
 
@@ -145,11 +145,9 @@ def _why_few(problems: Problems) -> str:
     )
 
 
-def _within(
-    found: Steps, window: Window, start_ns: int, whole_from: int | None
-) -> tuple[Steps, tuple[int | None, int | None]]:
-    """The steps of the window from a step on, and its time; of step numbers that from the end of the step before to the last
-    one's."""
+def _within(found: Steps, window: Window, start_ns: int) -> tuple[Steps, tuple[int | None, int | None]]:
+    """The steps of the window that were not thinned, and its time; of step numbers that from the end of the step before to the
+    last one's. `whole_from` stays where it leaves out a part of the window."""
     if window.unit == STEP:
         place, offset = found.numbers, 0
     else:
@@ -158,20 +156,18 @@ def _within(
     inside = np.ones(len(found), bool)
     inside &= True if low is None else place >= low
     inside &= True if high is None else place < high
-    is_cut = whole_from is not None and bool((found.numbers[inside] < whole_from).any())
-    if is_cut:
-        inside &= found.numbers >= whole_from
-    at = np.flatnonzero(inside)
-    if not len(at):
-        return found.rows(at), (start_ns, start_ns)
+    is_whole = inside & (True if found.whole_from is None else found.numbers >= found.whole_from)
+    at = np.flatnonzero(is_whole)
     part = found.rows(at)
-    part.name = f"{found.name} @{window.text}" if window.text else found.name
-    part.has_start, part.whole_from = bool(at[0] == 0), whole_from if is_cut else None
+    part.whole_from = found.whole_from if (inside & ~is_whole).any() else None
+    if not len(at):
+        return part, (start_ns, start_ns)
+    part.name, part.has_start = f"{found.name} @{window.text}", bool(at[0] == 0)
     earliest = 0 if part.has_start else part.numbers[0]
     part.first = [one for one in found.first if earliest <= one <= part.numbers[-1]]
-    begin_ns = start_ns if part.has_start else int(found.ends[at[0] - 1])
     if window.unit != STEP:
-        return part, (begin_ns if is_cut else low, high)
+        return part, (low, high)
+    begin_ns = start_ns if part.has_start else int(found.ends[at[0] - 1])
     return part, (begin_ns, int(part.ends.max()))
 
 
@@ -192,7 +188,7 @@ class _Rows:
         self.attempts: dict[int, Attempt] = {}
         self.values = array("q")
 
-    def add(self, step: Step) -> None:
+    def add(self, step: Step, is_thinned: bool) -> None:
         count = min(step.count, COUNT_MAX)
         first, total = step.step - count + 1, sum(step.states)
         for n in range(count):
@@ -201,10 +197,12 @@ class _Rows:
             is_first = step.attempt.attempt not in self.attempts
             self.attempts[step.attempt.attempt] = step.attempt
             end_ns = step.end_ns - total * (count - 1 - n) // count
-            self.values.extend((first + n, step.attempt.attempt, is_first, samples, end_ns, *states))
+            leading = first + n, step.attempt.attempt, is_first, samples, end_ns, is_thinned
+            self.values.extend((*leading, *states))
 
     def table(self) -> np.ndarray:
-        """Columns: step, whether it is an attempt's first, samples, end, ns by state; one row for each step."""
+        """Columns: step, whether it is an attempt's first, samples, end, whether it was thinned, ns by state; one row for each
+        step."""
         rows = np.frombuffer(self.values, dtype=np.int64).reshape(-1, _LEADING + len(STATES))
         rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
         is_last = np.append(rows[1:, 0] != rows[:-1, 0], True)
@@ -215,16 +213,17 @@ def _table(name: str, by_rank: dict[int, _Rows]) -> Steps:
     rows = [one.table() for one in by_rank.values()]
     together = np.concatenate(rows) if rows else np.zeros((0, _LEADING - 1 + len(STATES)), np.int64)
     numbers, place = np.unique(together[:, 0], return_inverse=True)
-    sums = np.zeros((len(numbers), 2 + len(STATES)), np.int64)
+    sums = np.zeros((len(numbers), 3 + len(STATES)), np.int64)
     np.add.at(sums, place, np.delete(together[:, 1:], 2, axis=1))
     ends = np.full(len(numbers), np.iinfo(np.int64).min)
     np.maximum.at(ends, place, together[:, 3])
     ranks = np.bincount(place, minlength=len(numbers))
     is_first = sums[:, 0] > 0
-    kept = ~is_first
+    kept, thinned = ~is_first, numbers[sums[:, 2] > 0]
     return Steps(
-        *(name, numbers[kept], sums[kept, 2:], ranks[kept], sums[kept, 1], ends[kept]),
+        *(name, numbers[kept], sums[kept, 3:], ranks[kept], sums[kept, 1], ends[kept]),
         numbers[is_first].tolist(),
+        whole_from=int(thinned[-1]) + 1 if len(thinned) else None,
     )
 
 

@@ -24,7 +24,7 @@ from goodput.aggregator.api import ledger_maintenance
 from goodput.aggregator.api.ledger_maintenance import LedgerMaintenance
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store
-from goodput.aggregator.ledger import bases, closed_runs, segments
+from goodput.aggregator.ledger import bases, closed_runs, segments, step_lengths
 from goodput.aggregator.ledger.compaction import Keep
 from goodput.aggregator.ledger.deletion import delete
 from goodput.aggregator.ledger.ledger import Ledger
@@ -154,6 +154,13 @@ class Running:
         for one in self.processes:
             one.killed(3)
         self.push(self.processes)
+
+    def close(self) -> None:
+        """All ranks finish, and the thinned run is closed."""
+        self.push([one.finished() for one in self.processes])
+        self.thinned.now_ns += ns(KEPT_SECONDS + 100)
+        asyncio.run(self.thinned.maintenance.close_runs(self.thinned.now_ns))
+        assert closed_runs.is_closed(self.thinned.ledger, "r1")
 
     def restart(self) -> None:
         """Another aggregator over the thinned ledger takes the place of the one before."""
@@ -329,8 +336,9 @@ def test_threshold_of_a_fold_over_thinned_rows(running, monkeypatch):
 
 
 @pytest.mark.parametrize("is_closed", [True, False])
+@pytest.mark.parametrize("is_late_before", [True, False])
 @pytest.mark.parametrize("backend", ["sqlite"])
-def test_threshold_where_a_late_row_makes_all_states_wrong(running, monkeypatch, is_closed):
+def test_threshold_where_a_late_row_makes_all_states_wrong(running, monkeypatch, is_closed, is_late_before):
     """No state of the thinned steps is left, and the aggregator was started again, but the threshold is that of all steps."""
     monkeypatch.setitem(globals(), "STALLED", (120, 270, 420))
     for module in (moving_bases, ledger_maintenance):
@@ -339,23 +347,45 @@ def test_threshold_where_a_late_row_makes_all_states_wrong(running, monkeypatch,
     running.start()
     running.play(55)
     if is_closed:
-        running.push([one.finished() for one in running.processes])
-        aggregator = running.thinned
-        aggregator.now_ns += ns(KEPT_SECONDS + 100)
-        asyncio.run(aggregator.maintenance.close_runs(aggregator.now_ns))
-        assert closed_runs.is_closed(aggregator.ledger, "r1")
+        running.close()
     running.thinned.maintain()
     assert closed_runs.thinned_seconds(running.thinned.ledger, "r1") == 60
     if is_closed:
         running.start(2, resumed=running.processes[0].step_next // 40 * 40 - 1)
         running.play(3)
+    if is_late_before:
+        running.report_late()
     running.restart()
-    running.report_late()
+    if not is_late_before:
+        running.report_late()
     assert not running.thinned.ledger.segment_rows("r1")
     running.thinned.account()  # is folded by the threshold of before
     running.thinned.accounts._folded.clear()  # else the next fold would wait
     found, whole = running.thinned.account(), running.whole.account()
     assert found.threshold_ns == pytest.approx(whole.threshold_ns, rel=0.01)
+    assert [rank.states[STALL] for rank in found.ranks] == [rank.states[STALL] for rank in whole.ranks]
+    assert found.ranks[0].states[STALL] > ns(600)
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_threshold_of_a_run_that_an_earlier_version_thinned(running, monkeypatch, is_closed):
+    """Its step lengths were not kept beside the steps."""
+    monkeypatch.setitem(globals(), "STALLED", (120, 270, 420))
+    for module in (moving_bases, ledger_maintenance):
+        monkeypatch.setattr(module, "SEGMENT_ROWS", 16)
+    monkeypatch.setattr(step_lengths, "store", lambda *_: None)
+    running.start()
+    running.play(55)
+    if is_closed:
+        running.close()
+    running.thinned.maintain()
+    running.die()
+    monkeypatch.setitem(globals(), "STALLED", (50,))
+    running.start(2, resumed=39)
+    running.play(12)
+    found, whole = running.thinned.account(), running.whole.account()
+    assert found.threshold_ns == whole.threshold_ns
     assert [rank.states[STALL] for rank in found.ranks] == [rank.states[STALL] for rank in whole.ranks]
     assert found.ranks[0].states[STALL] > ns(600)
 
@@ -504,7 +534,11 @@ def test_deleted_run_has_no_base(running):
     running.start()
     running.play(24)
     running.thinned.maintain()
-    assert bases.stored(running.thinned.ledger.fetch)
-    for _ in delete(running.thinned.ledger, "r1"):
+    ledger = running.thinned.ledger
+    state = segments.state(ledger.fetch, *base_of(ledger)[::2])
+    assert step_lengths.stored(ledger, "r1")
+    for _ in delete(ledger, "r1"):
         pass
-    assert not bases.stored(running.thinned.ledger.fetch)
+    # As by a program that was thinning it.
+    step_lengths.store(ledger, "r1", state)
+    assert not bases.stored(ledger.fetch) and step_lengths.stored(ledger, "r1") is None

@@ -34,6 +34,7 @@ from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.node_clocks import NodeClocks
 from goodput.aggregator.ingest.recent.step_trends import StepWindows
 from goodput.aggregator.ingest.store import Store
+from goodput.aggregator.ledger import step_lengths
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.aggregator.ledger.threads import in_thread
 from goodput.causes import explain
@@ -245,7 +246,11 @@ class Accounts:
         """Compute the account of a run that was read from the ledger, from `state` on if it has one."""
         live = self._fold_of(name, self.store.runs[name])
         self._drop_computation(name)
-        if state is not None:
+        known = step_lengths.stored(self.history.ledger, name)
+        if known is not None and (state is None or sum(state.numbers().values()) < sum(known[1].values())):
+            # The state, or the rows, lack steps that were thinned since.
+            live.drop_all_rows()
+        elif state is not None:
             with suppress(SnapshotError):
                 live.begin(state.engine(live.run), state.lengths())
         else:
@@ -255,7 +260,7 @@ class Accounts:
         except NeedsHistory as needs:
             # The segment is not right any more: steps were lost since.
             run = without_rows(live.run)
-            read = folded(self.history.ledger, run, needs.facts, self.stall_seconds)
+            read = folded(self.history.ledger, run, needs.facts, self.stall_seconds, live.known_lengths())
             live.begin(*read, late=needs.late)
             self.account(name, now_ns)
 
@@ -398,7 +403,8 @@ class Accounts:
                 run = without_rows(live.run)
                 # The rows in memory are read from the ledger, which may not have the newest yet.
                 await self.flush()
-                read, _ = await self.history.run(INTERNAL, folded, run, needs.facts, self.stall_seconds)
+                known = needs.facts, self.stall_seconds, live.known_lengths()
+                read, _ = await self.history.run(INTERNAL, folded, run, *known)
                 self._drop_computation(name)
                 live.begin(*read, late=needs.late)
                 pause_seconds = min(10 * (time.perf_counter() - began), FOLD_AGAIN_SECONDS)

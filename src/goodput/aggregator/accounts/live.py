@@ -9,7 +9,7 @@ that is right still, with the rows after it (NeedsHistory).
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import cast
 
 import numpy as np
@@ -234,6 +234,15 @@ class IncrementalAccount:
         if self._engine is None or self._is_computing or not self._is_last_of_fold:
             return False
         return not self._engine.groups.has_late and self._late == self._rows_late()
+
+    def known_lengths(self) -> tuple[StepLengths, Mapping[Key, int]] | None:
+        """The lengths of the steps that are folded, and the last ones of these."""
+        return None if self._engine is None else (self._lengths.copy(), self._engine.folds.numbers())
+
+    def drop_all_rows(self) -> None:
+        """Drop the rows of a run of which none is folded, so that it is folded from the ledger."""
+        for key, attempt in self.run.attempts.items():
+            self._attempt(key).trim(attempt.top_number)
 
     def drop_rows(self) -> int:
         """Drop the folded rows; returns how many."""

@@ -321,11 +321,15 @@ def folded(
     run: Run,
     facts: Facts,
     stall_seconds: float,
+    known: step_lengths.KnownLengths | None = None,
     check: Check = never,
 ) -> tuple[ColumnEngine, StepLengths, dict[Key, np.ndarray]]:
-    """From what IncrementalAccount.begin continues: a fold of all rows within the bounds, and trimmed rows beyond."""
+    """From what IncrementalAccount.begin continues: a fold of all rows within the bounds, and trimmed rows beyond.
+
+    `known` lengths count instead of those of thinned rows where the ledger has none.
+    """
     processes = _processes(ledger, run)
-    known = step_lengths.of_thinned(ledger, run.name)
+    known = step_lengths.of_thinned(ledger, run.name, known)
     most = _rows_each(ledger, len(run.attempts))
     for begun in _begun(ledger, run, facts):
         is_whole = begun is None

@@ -96,14 +96,15 @@ def is_closed(ledger: Ledger, run: str) -> bool:
 
 def stored_account(ledger: Ledger, run: str, kind: str = DOCUMENT) -> bytes | None:
     """What was stored when the run was closed, None if it was not or has gone on since."""
-    return stored_body(ledger, run, kind) if is_closed(ledger, run) else None
-
-
-def stored_body(ledger: Ledger, run: str, kind: str) -> bytes | None:
-    """What was stored, also of a run that has gone on since. Raises zlib.error."""
-    query = sql.select(_accounts.c.body).where(_accounts.c.run == run, _accounts.c.kind == kind)
-    body = ledger.fetch(query).scalar()
+    body = body_of(ledger.fetch, run, kind) if is_closed(ledger, run) else None
     return None if body is None else zlib.decompress(body)
+
+
+def body_of(fetch: Callable[..., Any], run: str, kind: str) -> bytes | None:
+    """What was stored, compressed, also of a run that has gone on since."""
+    return fetch(
+        sql.select(_accounts.c.body).where(_accounts.c.run == run, _accounts.c.kind == kind)
+    ).scalar()
 
 
 def summaries(ledger: Ledger, runs: Collection[str]) -> dict[str, bytes]:

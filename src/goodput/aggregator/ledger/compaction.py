@@ -175,11 +175,11 @@ class Compaction:
         spans: Spans = {}
         for rows in reversed([rows for rows in self.ledger.segment_rows(base.run) if rows <= base.rows]):
             state = segments.state(self.ledger.fetch, base.run, rows)
+            if state is not None and not spans:
+                step_lengths.store(self.ledger, base.run, state)
             yield
             if state is None:
                 continue
-            if not spans:
-                step_lengths.store(self.ledger, base.run, state)
             border = segments.border_of(state)
             for number, span in (border.spans or {}).items():
                 spans.setdefault(number, []).append(span)
@@ -209,11 +209,11 @@ class Compaction:
         before_ns, last = None, None
         for rows in reversed(self.ledger.segment_rows(run)):
             state = segments.state(self.ledger.fetch, run, rows)
+            if state is not None and last is None:
+                step_lengths.store(self.ledger, run, state)
             yield
             if state is None:
                 continue
-            if last is None:
-                step_lengths.store(self.ledger, run, state)
             border = segments.border_of(state, last)
             last = last or border.numbers
             is_apart = before_ns is None or border.end_ns <= before_ns - SEGMENT_ROWS * tier * 10**9

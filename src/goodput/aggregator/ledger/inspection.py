@@ -69,7 +69,7 @@ def contents(ledger: Ledger, steps_days: float, now_ns: int) -> Contents:
         ledger.url,
         total,
         free,
-        *_growth(ledger, tiers[0]),
+        *_growth(ledger, tiers[0], steps_days),
         runs=_count(ledger, sql.select(_processes.c.run).distinct()),
         closed_runs=_count(ledger, sql.select(_closed.c.run)),
         processes=_count(ledger, sql.select(_processes.c.id)),
@@ -79,9 +79,10 @@ def contents(ledger: Ledger, steps_days: float, now_ns: int) -> Contents:
     )
 
 
-def _growth(ledger: Ledger, steps: Tier) -> tuple[int | None, int]:
-    """Bytes per day, and over how many seconds: those of the last day that are not thinned."""
-    seconds = min(int((steps.newest or 0) - (steps.oldest or 0)), DAY_SECONDS)
+def _growth(ledger: Ledger, steps: Tier, steps_days: float) -> tuple[int | None, int]:
+    """Bytes per day, and over how many seconds: those of the last day of which steps are kept."""
+    least = min(DAY_SECONDS, int(steps_days * DAY_SECONDS))
+    seconds = min(int((steps.newest or 0) - (steps.oldest or 0)), least)
     if seconds < GROWTH_SECONDS_LEAST:
         return None, seconds
     since_ns = int((steps.newest or 0) - seconds) * 10**9
