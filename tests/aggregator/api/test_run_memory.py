@@ -37,7 +37,7 @@ class Aggregator:
     def __init__(self, ledger: Ledger, now_ns: int = NOW):
         self.now_ns, self.store = now_ns, Store()
         self.ingest = Ingest(self.store, ledger, clock_ns=lambda: self.now_ns)
-        history = History(ledger.url)
+        history = History(ledger)
         self.accounts = Accounts(self.store, stall_seconds=60, stale_seconds=STALE, history=history)
         self.maintenance = LedgerMaintenance(ledger, self.ingest, self.accounts, Keep(7, 90))
         self.memory = self.maintenance.memory
