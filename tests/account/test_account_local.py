@@ -72,8 +72,9 @@ def test_pages_of_finished_killed_and_running_ranks(train, tmp_path):
     assert [rank.kept_steps for rank in account.ranks] == [6, 5, 6]
     assert "down" not in of_rank(account, 2) and of_rank(account, 1)["lost"] >= 0.002
     for i in range(3):
-        # Of a first step that takes longer than the others, as on a busy machine, the excess is not productive.
-        assert of_rank(account, i)["productive"] >= 4 * 0.002 and of_rank(account, i)["startup"] > 0
+        # What a first step takes longer than the others, as on a busy machine, counts as compiling.
+        states = of_rank(account, i)
+        assert states["productive"] + states.get("compile", 0.0) >= 5 * 0.002 and states["startup"] > 0
     alive.stdin.close()
     alive.wait(120)
 

@@ -90,7 +90,7 @@ def read(
     """The only run of a log, or the one that is named, or a window of it. Raises LogError if there are too few steps.
 
     Of a rank's lines up to its time in `thinned_until_ns` those that stand for several steps were thinned: steps up to the last
-    of them are left out, and the figures of the whole run are unknown. Of standard input, which can be read once, the figures of the whole run are unknown.
+    of them are left out. Then, and of standard input, which can be read once, the figures of the whole run are unknown.
     """
     share = 1.0 if path == "-" else 0.5
     by_rank: dict[int, _Rows] = {}

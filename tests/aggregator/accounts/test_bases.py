@@ -316,6 +316,18 @@ def test_base_is_of_an_account_of_the_present_fold(running):
     assert running.thinned.account() == running.whole.account()
 
 
+def resume_and_compare_stalls(running: Running, monkeypatch) -> None:
+    """After a resume from a checkpoint before the base all rows that are left are folded."""
+    running.die()
+    monkeypatch.setitem(globals(), "STALLED", (50,))
+    running.start(2, resumed=39)
+    running.play(12)
+    found, whole = running.thinned.account(), running.whole.account()
+    assert found.threshold_ns == whole.threshold_ns
+    assert [rank.states[STALL] for rank in found.ranks] == [rank.states[STALL] for rank in whole.ranks]
+    assert found.ranks[0].states[STALL] > ns(600)
+
+
 @pytest.mark.parametrize("backend", ["sqlite"])
 def test_threshold_of_a_fold_over_thinned_rows(running, monkeypatch):
     """Rows of stalls are left and those of most steps are not, but the threshold is that of all steps."""
@@ -325,14 +337,7 @@ def test_threshold_of_a_fold_over_thinned_rows(running, monkeypatch):
     running.start()
     running.play(55)
     running.thinned.maintain()
-    running.die()
-    monkeypatch.setitem(globals(), "STALLED", (50,))
-    running.start(2, resumed=39)
-    running.play(12)
-    found, whole = running.thinned.account(), running.whole.account()
-    assert found.threshold_ns == whole.threshold_ns
-    assert [rank.states[STALL] for rank in found.ranks] == [rank.states[STALL] for rank in whole.ranks]
-    assert found.ranks[0].states[STALL] > ns(600)
+    resume_and_compare_stalls(running, monkeypatch)
 
 
 @pytest.mark.parametrize("is_closed", [True, False])
@@ -380,14 +385,7 @@ def test_threshold_of_a_run_that_an_earlier_version_thinned(running, monkeypatch
     if is_closed:
         running.close()
     running.thinned.maintain()
-    running.die()
-    monkeypatch.setitem(globals(), "STALLED", (50,))
-    running.start(2, resumed=39)
-    running.play(12)
-    found, whole = running.thinned.account(), running.whole.account()
-    assert found.threshold_ns == whole.threshold_ns
-    assert [rank.states[STALL] for rank in found.ranks] == [rank.states[STALL] for rank in whole.ranks]
-    assert found.ranks[0].states[STALL] > ns(600)
+    resume_and_compare_stalls(running, monkeypatch)
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
