@@ -33,6 +33,7 @@ def test_unreported_rank_is_unobserved():
         "time": 1 - 8 / 12,
         "device_clock": 0.0,
         "phases": 1.0,
+        "compared": None,
     }
 
 

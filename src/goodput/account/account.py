@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from operator import add, mul
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from goodput.account.fold import PRODUCTIVE, Fold, PaidOnce
 from goodput.account.hardware import energy_mj, is_cut, states_of
 from goodput.account.loader_summary import LoaderSummary, summarize_loaders
 from goodput.account.mfu.peaks import peak
-from goodput.account.rank_groups import Groups
+from goodput.account.rank_groups import Groups, SummedStartGroups, summed_ends
 from goodput.account.ranks import RankAccount, chosen, sum_gpu_ns, values
 from goodput.account.sampled_stacks import sampled_ranks
 from goodput.account.slow_ranks.slow_issue import SlowIssue, slow_issue
@@ -391,7 +391,9 @@ def compute(
     for attempt in run.attempts.values():
         lengths.add_rows(attempt.ordered_rows())
     threshold = lengths.threshold_ns(stall_seconds, run.stepping())
-    engine = Engine(run, gather(run, now_ns, threshold, stale_seconds, known_only, window))
+    ends = summed_ends(run.attempts) if run.is_of_pages else {}
+    groups_type = partial(SummedStartGroups, ends=ends) if ends else Groups
+    engine = Engine(run, gather(run, now_ns, threshold, stale_seconds, known_only, window), groups_type)
     for own in engine.facts.by_rank.values():
         for attempt in own:
             for row in attempt.ordered_rows():

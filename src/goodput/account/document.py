@@ -63,6 +63,7 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
             "time": 1 - gpu_ns[INDEX["unobserved"]] / wall if wall else None,
             "device_clock": account.device_share(),
             "phases": account.phases_share(),
+            "compared": account.straggler.compared_share(),
         },
         "steps": {
             "kept": sum(account.of("kept_steps")),

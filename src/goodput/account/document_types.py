@@ -22,12 +22,16 @@ class Factors(TypedDict):
 
 
 class Coverage(TypedDict):
-    """Shares that were observed: ranks and GPU time of those expected, time on the device clock, steps with phases."""
+    """Shares that were observed: ranks and GPU time of those expected, time on the device clock, steps with phases.
+
+    `compared` is the share of the time in kept steps that was compared between ranks, None for ranks without peers.
+    """
 
     ranks: float | None
     time: float | None
     device_clock: float
     phases: float | None
+    compared: float | None
 
 
 class Steps(TypedDict):

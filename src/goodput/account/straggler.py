@@ -37,6 +37,8 @@ WAITING_SHARE_MIN = 0.05
 # loss, the first one the embedding, and layers move as a whole.
 STAGE_STEP_SHARE_MIN = 0.025
 SHARES_MAX = 16
+# Reports say how much of the time in steps was compared between ranks where it is less than this share.
+COMPARED_SHARE_MIN = 0.95
 # Detection restarts with each attempt; a rank slow within so many steps of the last attempt's end was slow before.
 NEAR_STEPS = 16
 
@@ -52,6 +54,9 @@ class Straggler:
     """
 
     length_ns: int = 0
+    all_ns: int = (
+        0  # the length of all kept steps of ranks that have peers, also of those that could not be compared
+    )
     waited_ns: int = 0
     caused_ns: dict[int, int] = field(default_factory=dict)  # by rank
     by_host_ns: dict[str, int] = field(default_factory=dict)
@@ -75,6 +80,10 @@ class Straggler:
     def slowdown(self) -> float | None:
         even = self.length_ns - self.waited_ns
         return self.length_ns / even if even > 0 else None
+
+    def compared_share(self) -> float | None:
+        """Share of the time in kept steps of ranks with peers that was compared; None without peers."""
+        return min(self.length_ns / self.all_ns, 1.0) if self.all_ns else None
 
     def shares(self) -> list[tuple[int, float]]:
         """(rank, share of the waiting it caused), largest first."""
@@ -370,6 +379,7 @@ def sum_stragglers(groups: Groups) -> Straggler:
     own_ns: dict[Key, list[int]] = {}
     phases: dict[Key, PhaseTimes] = {}
     result = Straggler(
+        all_ns=sum(sum(groups.folds[key].kept) for key in groups.with_peers()),
         own_ns=own_ns,
         phases=phases,
         onsets=groups.onsets,

@@ -14,6 +14,7 @@ from goodput.account.collectives.operation_sums import (
 from goodput.account.collectives.slow_link import slow_link_document
 from goodput.account.document import slow_issue
 from goodput.account.figures import bus_ceilings, pipeline
+from goodput.account.straggler import COMPARED_SHARE_MIN
 from goodput.account.text import between, bytes_text, percent, slow_issue_text, slow_link_text
 
 STATE = "communication"
@@ -54,7 +55,19 @@ def advise(account: Account) -> str:
     if link is not None:
         whose = slow_link_text(slow_link_document(link))
         text = f"{whose[0].upper()}{whose[1:]}: {_SLOW_LINK} {text}"
+    text = _uncompared(account) + text
     return text if slow is None else f"All ranks wait while {slow_issue_text(slow)}: {_SLOW_ISSUE} {text}"
+
+
+def _uncompared(account: Account) -> str:
+    """A warning where few of the steps could be compared between ranks, "" elsewhere."""
+    share = account.straggler.compared_share()
+    if share is None or share >= COMPARED_SHARE_MIN:
+        return ""
+    return (
+        f"Only {percent(share)} of the time in steps could be compared between ranks, so a part of this may be waiting for "
+        "a slower rank. "
+    )
 
 
 def _general(account: Account) -> str:

@@ -75,6 +75,7 @@ def summing_stragglers(groups: ColumnGroups) -> Slices[Straggler]:
     places, attempts = rows.tolist(), table.of("attempt", rows)
     result = Straggler(
         length_ns=sum(table.matched_ns.tolist()),
+        all_ns=int(table.kept[table.rows(groups.with_peers())].sum()),
         waited_ns=sum(waited.tolist()),
         own_ns=Derived(table.places, lambda _, at: kept[at].tolist()),
         steps={key: works[at] for key, at in zip(keys, places, strict=True)},

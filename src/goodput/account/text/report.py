@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from goodput.account.states import MEANINGS, STATES
+from goodput.account.straggler import COMPARED_SHARE_MIN
 from goodput.account.text.communication import collective_lines, slow_issue_lines, slow_link_lines
 from goodput.account.text.formats import (
     bytes_text,
@@ -77,8 +78,8 @@ def render(document: Mapping[str, Any]) -> str:
         for s, seconds, share, what in state_rows(document)
     ]
     lines += [f"  {'total':<14}{document['gpu_seconds']:>12.2f}{'100.0':>8}%", ""]
-    parts = (_factor_lines, _role_lines, _figure_lines, collective_lines, _straggler_lines, _restart_lines)
-    parts += (_cause_lines,)
+    parts = (_factor_lines, _role_lines, _figure_lines, collective_lines, _compared_line, _straggler_lines)
+    parts += (_restart_lines, _cause_lines)
     lines += [wrap(line) for part in parts for line in part(document)]
     # Names in it come from other programs, and a terminal acts on what is not printable.
     return "".join(one if one.isprintable() or one == "\n" else "?" for one in "\n".join(lines))
@@ -282,6 +283,17 @@ def _money_lines(document: Mapping[str, Any]) -> list[str]:
         guess = " (estimate)" if document["basis"]["energy"] == "estimated" else ""
         parts.append(f"energy {digits(energy['total'] / 3.6e6)} kWh{guess}")
     return [f"  {'; '.join(parts)}"] if parts else []
+
+
+def _compared_line(document: Mapping[str, Any]) -> list[str]:
+    """How much of the steps was compared between ranks, where a part was not."""
+    share = document["coverage"].get("compared")  # A document of an earlier version has none.
+    if share is None or share >= COMPARED_SHARE_MIN or not document["states"]["communication"]:
+        return []
+    return [
+        f"  {percent(share)} of the time in steps was compared between ranks; in the rest, waiting for a slower rank"
+        " counts as communication"
+    ]
 
 
 def _straggler_lines(document: Mapping[str, Any]) -> list[str]:

@@ -129,7 +129,7 @@ def runs_of(pages: Iterable[PageRead]) -> list[Run]:
     """The runs of these pages, by name."""
     runs: dict[str, Run] = {}
     for name, attempt, _ in pages:
-        run = runs.setdefault(name, Run(name))
+        run = runs.setdefault(name, Run(name, is_of_pages=True))
         run.attempts[attempt.rank, attempt.attempt] = attempt
     for run in runs.values():
         run.only_ranks = tuple(sorted({rank for rank, _ in run.attempts}))
