@@ -31,7 +31,7 @@ PACKAGES = {
     "rank_page": ["user_exceptions", "wire"],
     "stack_samples": ["account", "defaults", "rank_page", "wire"],
     "causes": ["account"],
-    "flops": ["account", "user_cache"],
+    "flops": ["account", "defaults", "user_cache"],
     "probe": ["account", "flops", "user_cache"],
     "web": ["account", "wire"],
     "runlog": ["account", "columns", "defaults", "histograms", "wire"],

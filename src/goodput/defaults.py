@@ -9,6 +9,9 @@ ESTIMATED_LOADER = "loader_estimated"
 # The same: a pass over the parameters that is taken to be their update, where there is no optimizer.
 ESTIMATED_OPTIMIZER = "optimizer_estimated"
 
+# How goodput.flops.cpu_peak names a CPU as a rank's device: the model, then the threads.
+CPU_NAME = r".*, (\d{1,4}) threads?$"
+
 # Why the FLOPs of a step are not known while a child process counts them.
 FLOPS_COUNTING = "a child process is counting them, or was when the training ended"
 # Days after a run's end for which the ledger keeps each of its steps, and then a row a minute.

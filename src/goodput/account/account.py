@@ -8,6 +8,7 @@ are at hand; `Engine` takes rows one by one. Cost: about 10 us per step and rank
 
 from __future__ import annotations
 
+import re
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -32,7 +33,7 @@ from goodput.account.slow_ranks.slow_issue import SlowIssue, slow_issue
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.account.states import BEGINNING, INDEX, vector
 from goodput.account.straggler import Straggler, sum_stragglers
-from goodput.defaults import ESTIMATED_LOADER, ESTIMATED_OPTIMIZER, STALL_SECONDS
+from goodput.defaults import CPU_NAME, ESTIMATED_LOADER, ESTIMATED_OPTIMIZER, STALL_SECONDS
 from goodput.slices import Slices, result_of
 from goodput.wire.sampled_stacks import SampledStacks
 
@@ -102,6 +103,7 @@ class Account:
     clamped: int
     samples: int
     device: str = ""
+    is_on_cpu: bool = False  # its ranks are known to use no GPU
     commits: int = 0  # checkpoints committed
     commit_pairs: int = 0  # commits that followed another one of the same attempt
     commit_pairs_ns: int = 0  # the time between those, summed
@@ -317,6 +319,7 @@ class Engine:
         ranks = yield from self.summing_ranks(restarts, once)
         yield
         found = self.sum_folds()
+        device = next((a.device for own in facts.by_rank.values() for a in own if a.device), "")
         result = Account(
             run=run.name,
             start_ns=facts.start_ns,
@@ -330,7 +333,8 @@ class Engine:
             last_progress_ns=facts.start_ns if found.progress_ns is None else found.progress_ns,
             clamped=facts.overlaps + found.clamped + sum(is_cut(run.attempts[key]) for key in self.folds),
             samples=found.samples,
-            device=next((a.device for own in facts.by_rank.values() for a in own if a.device), ""),
+            device=device,
+            is_on_cpu=bool(re.match(CPU_NAME, device)) if device else run.is_without_gpu,
             loader=summarize_loaders(run.attempts.values()),
             stacks=sampled_ranks(run.attempts.values()),
             allocated_ns=facts.allocated_ns(),

@@ -252,6 +252,7 @@ class Run:
     start_ns: int | None = None
     end_ns: int | None = None
     only_ranks: tuple[int, ...] | None = None  # expect only these ranks: the view of one process or host
+    is_without_gpu: bool = False  # the host of ranks that name no device is known to have no GPU
     is_of_pages: bool = False  # rows are those in the rings of pages, each beginning at a step of its own
 
     def starts(self) -> dict[int, int]:

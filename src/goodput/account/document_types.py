@@ -34,6 +34,13 @@ class Coverage(TypedDict):
     compared: float | None
 
 
+class PhaseShare(TypedDict):
+    """A compute phase: its share of the time in compute phases of whole kept steps without each attempt's first one."""
+
+    phase: str
+    share: float
+
+
 class Steps(TypedDict):
     """Steps summed over ranks."""
 
@@ -389,6 +396,9 @@ class DeviceCopies(TypedDict):
 class AccountDocument(TypedDict):
     """The account of a run: GPU-seconds by state, which sum to `gpu_seconds`.
 
+    Where `is_on_cpu` no rank has a GPU, and they are seconds of processes; false where that is not known. `phases` divides
+    compute, largest share first; [] where rows do not have phases, and beyond 4096 ranks.
+
     `causes` are largest first; `advice_order` names their states in the order in which to act: what recurs with the
     steps before what is paid once. `ranks` has the reported ranks and the first 256 others; `unseen_ranks` has the rest.
     `collectives` sum to the states `communication`, `straggler` and `bubble`; [] where no collectives are recorded.
@@ -399,6 +409,7 @@ class AccountDocument(TypedDict):
     start: float
     end: float
     world_size: int
+    is_on_cpu: bool
     gpu_seconds: float
     states: dict[str, float]
     factors: Factors
@@ -406,6 +417,7 @@ class AccountDocument(TypedDict):
     device_copies: DeviceCopies | None
     coverage: Coverage
     steps: Steps
+    phases: list[PhaseShare]
     samples: int
     stall_threshold_seconds: float
     errors: list[str]

@@ -20,6 +20,7 @@ from goodput.account.document_types import (
     Checkpoints,
     DeviceCopies,
     PerUnit,
+    PhaseShare,
     PipelineWait,
     Throughput,
     Total,
@@ -27,6 +28,7 @@ from goodput.account.document_types import (
 )
 from goodput.account.mfu.flops import too_high
 from goodput.account.ranks import RankAccount, chosen, sum_gpu_ns, values
+from goodput.account.slow_ranks.slow_phase import compute_shares
 from goodput.account.states import INDEX, STATES
 from goodput.slices import AT_A_TIME, Slices, result_of
 
@@ -38,7 +40,17 @@ INTERVAL_SOURCE = (
     "Young, A first order approximation to the optimum checkpoint interval (1974): sqrt(2 x save time x mean time "
     "between failures)"
 )
+# Phases are summed rank by rank.
+PHASES_RANKS_MAX = 4096
 _POINT_TO_POINT = ("recv", "send")
+
+
+def compute_phases(account: Account) -> list[PhaseShare]:
+    """How compute is divided into phases, see document_types.PhaseShare."""
+    times = account.straggler.phases
+    if len(times) > PHASES_RANKS_MAX:
+        return []
+    return [{"phase": phase, "share": share} for phase, share in compute_shares(times.values())]
 
 
 def checkpoints(account: Account) -> Checkpoints:

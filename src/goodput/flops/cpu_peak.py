@@ -20,6 +20,7 @@ import socket
 import time
 
 from goodput import user_cache
+from goodput.defaults import CPU_NAME
 
 FILE = "cpu-peaks.json"
 SECONDS = 1.0
@@ -29,7 +30,7 @@ SIZES = (512, 512, 1024, 2048)
 CPU_SHARE_LEAST = 0.9
 FILE_BYTES_MAX = 256 << 10
 ENTRIES_MAX = 256
-_NAME = re.compile(r".*, (\d{1,4}) threads?$")
+_NAME = re.compile(CPU_NAME)
 _DTYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 

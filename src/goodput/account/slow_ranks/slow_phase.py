@@ -63,6 +63,17 @@ def mean_phases(times: PhaseTimes | None, before: PhaseTimes | None = None) -> d
     }
 
 
+def compute_shares(every: Iterable[PhaseTimes]) -> list[tuple[str, float]]:
+    """The share of each phase of state `productive` in their time together, largest first."""
+    sums: dict[str, float] = {}
+    for times in every:
+        for phase, ns in times.by_phase().items():
+            if ns > 0 and _state_of(phase, times.states) == "productive":
+                sums[phase] = sums.get(phase, 0) + ns
+    total = sum(sums.values())
+    return sorted(((phase, ns / total) for phase, ns in sums.items()), key=lambda one: (-one[1], one[0]))
+
+
 def excess(own: Mapping[str, float], others: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """By phase, what `own` is above the median of the others; {} without any."""
     beside = list(others)

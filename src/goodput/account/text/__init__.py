@@ -15,6 +15,7 @@ from goodput.account.text.formats import (
     on,
     percent,
     tenths,
+    unit_of,
     whole,
     wrap,
 )
@@ -39,6 +40,7 @@ __all__ = (
     "slow_link_text",
     "state_rows",
     "tenths",
+    "unit_of",
     "whole",
     "wrap",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from goodput.account.text.formats import between, bytes_text, duration, on, percent
+from goodput.account.text.formats import between, bytes_text, duration, on, percent, unit_of
 
 COLLECTIVES_SHOWN = 6
 DEVICE_SHOWN_MIN = 0.005  # GPU-s
@@ -21,7 +21,9 @@ def collective_lines(document: Mapping[str, Any]) -> list[str]:
     if not rows:
         return []
     named = [row for row in rows if row["operation"] not in ("", "other") or row["group"]]
-    about = "an estimate" if document["basis"]["collectives"] == "estimated" else "GPU-seconds"
+    about = (
+        "an estimate" if document["basis"]["collectives"] == "estimated" else f"{unit_of(document)}-seconds"
+    )
     if any(row.get("device_gpu_seconds") for row in rows):
         about += "; times on the device by NCCL's profiler plugin"
     lines = [f"  communication by process group and operation ({about}):"]

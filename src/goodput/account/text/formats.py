@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 import textwrap
+from collections.abc import Mapping
+from typing import Any
 
 COLUMNS = 80
 # A figure in three digits takes a unit from here on: 999.6 kB are 1 MB, not 1e+03 kB.
@@ -30,6 +32,11 @@ def tenths(parts: list[float]) -> list[int]:
     for i in others[: abs(short)]:
         rounded[i] += sign
     return rounded
+
+
+def unit_of(document: Mapping[str, Any]) -> str:
+    """Whose seconds an account sums up: "GPU", or "process" where its ranks have none."""
+    return "process" if document.get("is_on_cpu") else "GPU"
 
 
 def percent(ratio: float | None) -> str:

@@ -20,6 +20,7 @@ from goodput.account.text.formats import (
     on,
     percent,
     tenths,
+    unit_of,
     whole,
     wrap,
 )
@@ -58,7 +59,8 @@ def more_than_rank(share: float, shares: list[tuple], count: int) -> tuple | Non
 
 def render(document: Mapping[str, Any]) -> str:
     """The whole account as text."""
-    world, wall = document["world_size"], document["end"] - document["start"]
+    world, wall, unit = document["world_size"], document["end"] - document["start"], unit_of(document)
+    width = len(f"{unit}-seconds") + 1
     head = [
         *_incomplete_lines(document),
         *_hang_lines(document),
@@ -67,18 +69,26 @@ def render(document: Mapping[str, Any]) -> str:
     ]
     lines = [
         f"run {document['run']}: {document['status']}, {world} rank{'s' * (world != 1)}, "
-        f"{wall:.1f} s, {document['gpu_seconds']:.1f} GPU-seconds",
+        f"{wall:.1f} s, {document['gpu_seconds']:.1f} {unit}-seconds",
         "",
         *map(wrap, head),
         *[""] * bool(head),
-        f"  {'state':<14}{'GPU-seconds':>12}{'percent':>9}   what it is",
+        f"  {'state':<14}{f'{unit}-seconds':>{width}}{'percent':>9}   what it is",
     ]
     lines += [
-        _row(f"  {s:<14}{seconds:>12.2f}{share:>8}%", f"{what}{_marked(document, s)}")
+        _row(f"  {s:<14}{seconds:>{width}.2f}{share:>8}%", f"{what}{_marked(document, s)}")
         for s, seconds, share, what in state_rows(document)
     ]
-    lines += [f"  {'total':<14}{document['gpu_seconds']:>12.2f}{'100.0':>8}%", ""]
-    parts = (_factor_lines, _role_lines, _figure_lines, collective_lines, _compared_line, _straggler_lines)
+    lines += [f"  {'total':<14}{document['gpu_seconds']:>{width}.2f}{'100.0':>8}%", ""]
+    parts = (
+        _factor_lines,
+        _phase_line,
+        _role_lines,
+        _figure_lines,
+        collective_lines,
+        _compared_line,
+        _straggler_lines,
+    )
     parts += (_restart_lines, _cause_lines)
     lines += [wrap(line) for part in parts for line in part(document)]
     # Names in it come from other programs, and a terminal acts on what is not printable.
@@ -154,6 +164,16 @@ def _factor_lines(document: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _phase_line(document: Mapping[str, Any]) -> list[str]:
+    """How compute is divided, where it is more than one phase; a document of an earlier version has no phases."""
+    phases = document.get("phases", ())
+    if len(phases) < 2:
+        return []
+    parts = zip(phases, tenths([one["share"] for one in phases]), strict=True)
+    shares = [f"{one['phase']} {share // 10}.{share % 10} %" for one, share in parts]
+    return [f"  compute in steps: {', '.join(shares)}"]
+
+
 def _reachable_line(document: Mapping[str, Any]) -> list[str]:
     """The compute efficiency against what the nodes reach; none if they were not probed."""
     reached = document.get("reachable")
@@ -187,7 +207,7 @@ def _role_lines(document: Mapping[str, Any]) -> list[str]:
         trains = f"goodput {percent(one['goodput'])}" if sum(one["steps"].values()) else "makes no steps"
         lines.append(
             f"  role {one['role']}: {one['ranks']} rank{'s' * (one['ranks'] != 1)}, {one['gpu_seconds']:.1f}"
-            f" GPU-seconds, {trains}: "
+            f" {unit_of(document)}-seconds, {trains}: "
             + ", ".join(f"{state} {share // 10}.{share % 10} %" for share, state in spent)
         )
     return lines
@@ -371,24 +391,24 @@ def _more_places(document: Mapping[str, Any], share: float) -> str:
 
 
 def _restart_lines(document: Mapping[str, Any]) -> list[str]:
-    lines, restarts = [], document["restarts"]
+    lines, restarts, unit = [], document["restarts"], unit_of(document)
     for restart in restarts:
         down, point = restart["down_seconds"], restart["resume_step"]
         resumed = {None: "at an unknown step", -1: "from the beginning"}.get(point, f"after step {point}")
         lines.append(
             f"  restart {restart['attempt'] - 1}: down {'unknown' if down is None else f'{down:.2f} s'}, "
-            f"{restart['lost_steps']} steps lost ({restart['lost_gpu_seconds']:.2f} GPU-seconds), "
-            f"resumed {resumed}; in all {_spent([restart])}"
+            f"{restart['lost_steps']} steps lost ({restart['lost_gpu_seconds']:.2f} {unit}-seconds), "
+            f"resumed {resumed}; in all {_spent([restart], unit)}"
         )
     if len(restarts) > 1:
-        lines.append(f"  {len(restarts)} restarts: {_spent(restarts)} in all")
+        lines.append(f"  {len(restarts)} restarts: {_spent(restarts, unit)} in all")
     return lines
 
 
-def _spent(restarts: list[dict]) -> str:
+def _spent(restarts: list[dict], unit: str) -> str:
     costs = [restart["cost"] for restart in restarts]
     money = "" if None in costs else f" ({dollars(sum(costs))})"
-    return f"{sum(restart['gpu_seconds'] for restart in restarts):.2f} GPU-seconds{money}"
+    return f"{sum(restart['gpu_seconds'] for restart in restarts):.2f} {unit}-seconds{money}"
 
 
 def _cause_lines(document: Mapping[str, Any]) -> list[str]:
@@ -413,7 +433,7 @@ def _ordered_causes(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _cause(document: Mapping[str, Any], cause: Mapping[str, Any]) -> str:
     share = next(share for state, _, share, _ in state_rows(document) if state == cause["state"])
-    return f"{cause['state']}, {share} % of all GPU time"
+    return f"{cause['state']}, {share} % of all {unit_of(document)} time"
 
 
 def _by_share(cause: Mapping[str, Any]) -> str:
@@ -446,7 +466,7 @@ def _advice_lines(document: Mapping[str, Any], cause: Mapping[str, Any]) -> list
     basis = " (a typical length, since total_steps is not declared)" if is_typical else ""
     return [
         f"    {length}{basis}: {percent(share)}, {duration(seconds)} of"
-        f" {duration(document['whole_run']['gpu_seconds'])} GPU time"
+        f" {duration(document['whole_run']['gpu_seconds'])} {unit_of(document)} time"
         f"{_faster(1 / (1 - share) if share < 1 else None, '; by that share without it')} (an estimate)",
         advice,
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from glob import glob
 from typing import NamedTuple
 
 from goodput.account import DECLARED, Attempt, Event, Row, Run
@@ -119,6 +120,15 @@ def read_page(path: str, now_mono_ns: int, steps_max: int = page.STEP_RING) -> P
         return PageRead(snapshot.identity["run"], attempt, snapshot.identity["pid"])
 
 
+# Devices of accelerators: NVIDIA's, AMD's, those of Windows' subsystem for Linux, and others by the kernel's class or VFIO.
+_GPU_DEVICES = ("nvidia[0-9]*", "nvidiactl", "kfd", "dxg", "accel*", "vfio/[0-9]*")
+
+
+def is_without_gpu(dev: str = "/dev") -> bool:
+    """Whether this machine certainly has no accelerator. Cost: some 50 us."""
+    return not any(glob(os.path.join(dev, pattern)) for pattern in _GPU_DEVICES)
+
+
 def page_paths(directory: str) -> list[str]:
     """The pages in `directory`, by name. Raises OSError."""
     names = sorted(os.listdir(directory))
@@ -128,8 +138,9 @@ def page_paths(directory: str) -> list[str]:
 def runs_of(pages: Iterable[PageRead]) -> list[Run]:
     """The runs of these pages, by name."""
     runs: dict[str, Run] = {}
+    without_gpu = is_without_gpu()
     for name, attempt, _ in pages:
-        run = runs.setdefault(name, Run(name, is_of_pages=True))
+        run = runs.setdefault(name, Run(name, is_without_gpu=without_gpu, is_of_pages=True))
         run.attempts[attempt.rank, attempt.attempt] = attempt
     for run in runs.values():
         run.only_ranks = tuple(sorted({rank for rank, _ in run.attempts}))

@@ -54,7 +54,7 @@ _RIGHT = "text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap"
 
 def report_html(account: Mapping[str, Any], notes: list[str]) -> str:
     """The account of `goodput.report()`: headline, a bar of the states, their table, and what to change first."""
-    from goodput.account.text import duration, percent, state_rows
+    from goodput.account.text import duration, percent, state_rows, unit_of
 
     if not account:
         return _whole([_line("goodput: nothing is measured in this process"), *map(_line, notes)])
@@ -85,7 +85,7 @@ def report_html(account: Mapping[str, Any], notes: list[str]) -> str:
             _line(title, escaped=True),
             f'<div style="display:flex;flex-wrap:wrap;gap:8px 28px;margin:8px 0">{"".join(head)}</div>',
             _bar(parts),
-            _table(("state", "GPU-seconds", "share", "what it is"), table),
+            _table(("state", f"{unit_of(account)}-seconds", "share", "what it is"), table),
             *_causes(account, {state: share for state, _, share, _ in rows}),
             *(_line(note.strip(), muted=True) for note in notes if note.strip()),
         ]

@@ -56,7 +56,12 @@ def _report(session) -> Report:
     from goodput.account import Run, compute, document
     from goodput.causes import explain
     from goodput.rank_page.reader import Reader
-    from goodput.sdk.reports.local_accounts import attempt_of, collectives_of, own_plugin
+    from goodput.sdk.reports.local_accounts import (
+        attempt_of,
+        collectives_of,
+        is_without_gpu,
+        own_plugin,
+    )
 
     if session.recorder.thread == get_ident():  # Other threads' records wait for its next step.
         session.recorder.drain_background()
@@ -66,7 +71,10 @@ def _report(session) -> Report:
     attempt = attempt_of(snapshot, now_ns, alive=not snapshot.ended)
     attempt.collectives = collectives_of(reader, own_plugin())
     run = Run(
-        snapshot.identity["run"], {(attempt.rank, attempt.attempt): attempt}, only_ranks=(attempt.rank,)
+        snapshot.identity["run"],
+        {(attempt.rank, attempt.attempt): attempt},
+        only_ranks=(attempt.rank,),
+        is_without_gpu=is_without_gpu(),
     )
     account = compute(run, snapshot.unix_ns(now_ns))
     notes = [*_deep_look(session), *_notes(snapshot)]

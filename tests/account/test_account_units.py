@@ -1,0 +1,46 @@
+"""Words of the place: an account of processes without a GPU is not one of GPU-seconds."""
+
+import pytest
+from support.account.account_history import Process, run_of
+
+from goodput.account import compute, document
+from goodput.account.text import render
+from goodput.sdk.reports.local_accounts import is_without_gpu
+
+
+def text_of(device: str, without_gpu: bool) -> str:
+    run = run_of(Process(0, device=device).steps(4, forward=1).finished())
+    run.is_without_gpu = without_gpu
+    return render(document(compute(run, 10 * 10**9)))
+
+
+@pytest.mark.parametrize(
+    ("device", "without_gpu", "unit"),
+    [
+        ("", False, "GPU"), ("", True, "process"), ("NVIDIA H100 80GB HBM3", True, "GPU"),
+        ("AMD EPYC 7B13, 8 threads", False, "process"),
+    ],
+)  # fmt: skip
+def test_unit_follows_the_device(device, without_gpu, unit):
+    text = text_of(device, without_gpu)
+    other = {"GPU": "process-s", "process": "GPU-s"}[unit]
+    assert f"{unit}-seconds" in text and other not in text
+
+
+@pytest.mark.parametrize("device", ["nvidia0", "nvidiactl", "kfd", "dxg", "accel0", "vfio/3"])
+def test_a_device_file_means_an_accelerator(tmp_path, device):
+    assert is_without_gpu(str(tmp_path))
+    path = tmp_path / device
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    assert not is_without_gpu(str(tmp_path))
+
+
+def test_compute_is_divided_into_phases():
+    """Steps of 6 s compute; the first step, which may compile, does not count."""
+    run = run_of(Process(0).steps(5, loader=1, forward=2, backward=3, optimizer=1).finished())
+    found = document(compute(run, 10**12))
+    assert [(one["phase"], round(one["share"], 9)) for one in found["phases"]] == [
+        ("backward", round(3 / 6, 9)), ("forward", round(2 / 6, 9)), ("optimizer", round(1 / 6, 9)),
+    ]  # fmt: skip
+    assert "compute in steps: backward 50.0 %, forward 33.3 %, optimizer 16.7 %" in render(found)
