@@ -131,13 +131,13 @@ def test_queued_work_is_idle_not_host(tmp_path):
 def test_simultaneous_work_is_queued_if_any_was(tmp_path, turned):
     events = [launch(0, 1, 1), launch(1, 1, 2), launch(30, 1, 3), kernel(2, 18, correlation=1)]
     pair = [kernel(40, 10, correlation=2), kernel(40, 5, stream=8, correlation=3)]
-    events += reversed(pair) if turned else pair
+    events += [step(1, 0, 50), *(reversed(pair) if turned else pair)]
     assert us(one(tmp_path, events)["total"]["states_ns"]) == {"compute": 28, "host": 2, "idle": 20}
 
 
 def test_empty_kernel_ends_no_gap(tmp_path):
     events = [launch(0, 1, 1), launch(1, 1, 2), launch(30, 1, 3), kernel(2, 18, correlation=1)]
-    events += [kernel(40, 0, correlation=2), kernel(40, 10, correlation=3)]
+    events += [step(1, 0, 50), kernel(40, 0, correlation=2), kernel(40, 10, correlation=3)]
     assert us(one(tmp_path, events)["total"]["states_ns"]) == {"compute": 28, "host": 22}
 
 
@@ -474,6 +474,7 @@ def test_repeated_launch_id_uses_the_last_before_the_work(tmp_path):
         kernel(60, 10, correlation=5, device=1),
         op(20, 40, pid=1),
         loader(1, 59, pid=2),
+        *(step(1, 0, 70, pid=pid) for pid in (1, 2)),
     ]
     devices = analyze([write(tmp_path / "t.json", events)])["ranks"][0]["devices"]
     assert us(devices[0]["total"]["states_ns"]) == {"compute": 10, "host": 50, "idle": 10}
@@ -592,7 +593,8 @@ def test_autograd_profiler_export(tmp_path):
     )
     (device,) = analyze([path])["ranks"][0]["devices"]
     assert device["device"] == "GPU 0"
-    assert device["total"]["states_ns"]["compute"] == 20_250 and device["total"]["states_ns"]["host"] == 9_500
+    assert device["total"]["states_ns"]["compute"] == device["total"]["wall_ns"] == 20_250
+    assert device["total"]["before_work_ns"] == 9_500
 
 
 def test_python_frames_count_as_host(tmp_path):

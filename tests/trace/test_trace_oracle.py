@@ -122,5 +122,7 @@ def test_oracle_agrees_with_a_hand_worked_trace():
             ("op", event("cpu_op", "aten::mm", 0, 4)),
         ]
     )
-    expected = {"compute": 10, "communication": 10, "copy": 0, "loader": 0, "host": 10, "idle": 0}
-    assert states(events) == {"GPU 0": [("whole trace", 30, expected, 15, 5)]}
+    expected = {"compute": 10, "communication": 10, "copy": 0, "loader": 0, "host": 0, "idle": 0}
+    assert states(events) == {"GPU 0": [("whole trace", 20, expected, 15, 5)]}
+    marked = _placed([("step", step(1, 0, 30))])
+    assert states([*events, *marked]) == {"GPU 0": [("ProfilerStep#1", 30, {**expected, "host": 10}, 15, 5)]}

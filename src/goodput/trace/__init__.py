@@ -16,10 +16,11 @@ The document:
                                        "idle"}, "communication_ns", "communication_hidden_ns", "copy_ns",
                                        "copy_hidden_ns", "kernel_ns", "h2d_ns", "h2d_bytes" (copies from host memory
                                        whose size is known), "overlap_percent" or null,
-                                       "between_steps_ns", "outside_steps_ns"},
+                                       "between_steps_ns", "outside_steps_ns", "before_work_ns", "after_work_ns"
+                                       (without a mark there)},
                              "gaps": {"count", "late_count", "longest_ns", "queued_ns", "late_ns", "unknown_ns"},
                              "long_gaps": [{"state", "during" or null, "before_graph", "count", "ns", "longest_ns"}],
-                             "steps": [{"name", "start_ns", and all of "total" but its last two}],
+                             "steps": [{"name", "start_ns", and all of "total" but its last four}],
                              "events", "launches_known" or null, "top": [{"name", "kind", "count", "ns"}]}]}],
      "total": as above, over all devices of all ranks,
      "collectives": [{"group", "operation", "size" or null, "ranks", "calls", "bytes" or null, "calls_without_size",

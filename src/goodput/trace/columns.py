@@ -106,9 +106,15 @@ class Columns:
         self.problems: dict[str, list[int]] = {}
         self.foreign: str | None = None  # which other tool wrote the trace, if that is known
         self.events = self.used = 0
-        self.first, self.last = TIME_NS_MAX, -TIME_NS_MAX  # of all events; of none until `used`
+        self._first, self._last = TIME_NS_MAX, -TIME_NS_MAX  # of the host's events
         self._ids: dict[str, int] = {}
         self._thread_ids: dict[tuple, int] = {}
+
+    def extent(self) -> tuple[int, int]:
+        """When the first event begins and the last ends."""
+        rows = [one for one in self.devices.values() if one.starts]
+        first = min([self._first, *(min(one.starts) for one in rows)])
+        return first, max([self._last, *(max(one.ends) for one in rows)])
 
     def add(self, event) -> None:
         self.events += 1
@@ -149,16 +155,16 @@ class Columns:
             name = "(no name)" if name is None else str(name)
         end = start + duration
         self.used += 1
-        if start < self.first:
-            self.first = start
-        if end > self.last:
-            self.last = end
         args = event.get("args")
         if role in (names.KERNEL, names.COPY):
             rows = self._rows(category, pid, event.get("tid"), args)
             if rows is not None:
                 self._device(rows, role, name, start, end, args)
         else:
+            if start < self._first:
+                self._first = start
+            if end > self._last:
+                self._last = end
             self._host(role, name, start, end, pid, event.get("tid"), args)
 
     def _rows(self, category, pid, tid, args) -> DeviceEvents | None:

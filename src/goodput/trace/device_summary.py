@@ -12,7 +12,7 @@ from goodput.trace.columns import Columns, DeviceEvents
 from goodput.trace.long_gaps import long_gaps
 from goodput.trace.spans import flatten, intersect, length, lengths_in, merge, subtract, union
 from goodput.trace.states import STATES, Host, Work, device_work, host_of, processor_work, split
-from goodput.trace.steps import NEVER, NO_LAUNCH, Window, bounds_of, on_device, windows
+from goodput.trace.steps import NEVER, NO_LAUNCH, Window, bounds_of, cut_to_work, host_steps, on_device
 
 PROBLEMS_LISTED_MAX = 20
 
@@ -69,20 +69,21 @@ class Launches:
 def _device(columns: Columns, device, rows: DeviceEvents, launches: Launches, about: dict) -> dict:
     launched, feeding = launches.of(rows)
     pids = {columns.threads[place].pid for place in feeding}
-    source, host_windows = windows(columns, pids)
+    steps = host_steps(columns, pids)
     # The thread with the step marks runs the loop, even if other threads launch.
     feeding |= {
         place
         for place, thread in enumerate(columns.threads)
         if not feeding or (thread.steps and (not pids or thread.pid in pids))
     }
-    found = on_device(host_windows, rows, launched, launches.first_id)
-    host = host_of(columns.threads[i] for i in feeding)
-    document = _lane(columns, feeding, device_work(rows, launched), host, found, device, rows)
+    found = on_device(steps.windows, rows, launched, launches.first_id)
+    host, work = host_of(columns.threads[i] for i in feeding), device_work(rows, launched)
+    around = cut_to_work(steps, found, work.ran)
+    document = _lane(columns, feeding, work, host, found, around, device, rows)
     return {
         "device": f"{rows.label} {device}",
         "model": _model(about, device),
-        "steps_from": source,
+        "steps_from": steps.source,
         **document,
         "events": len(rows.starts),
         "launches_known": sum(at != NO_LAUNCH for at in launched),
@@ -100,18 +101,20 @@ def _processors(columns: Columns) -> list[dict]:
         training = {i for i in own if columns.threads[i].steps or columns.threads[i].backward}
         if not any(columns.threads[i].steps for i in training):
             training = {i for i in own if names.BUSY in columns.threads[i].spans}
-        source, found = windows(columns, {pid})
+        steps = host_steps(columns, {pid})
         work, host = processor_work(
             [columns.threads[i] for i in sorted(training)],
             [columns.threads[i] for i in sorted(own - training)],
             columns.wires[pid].spans() if pid in columns.wires else array("q"),
         )
+        found = steps.windows
+        around = cut_to_work(steps, found, work.ran)
         out.append(
             {
                 "device": "CPU" if len(pids) == 1 else f"CPU of process {pid}",
                 "model": None,
-                "steps_from": source,
-                **_lane(columns, training, work, host, found, pid),
+                "steps_from": steps.source,
+                **_lane(columns, training, work, host, found, around, pid),
                 "events": sum(place in training for place in columns.op_threads),
                 "launches_known": None,
                 "top": top_operations.operators(columns, training, found),
@@ -126,10 +129,13 @@ def _lane(
     work: Work,
     host: Host,
     found: list[Window],
+    around: tuple[int, int],
     place: int | str,
     events: DeviceEvents | None = None,
 ) -> dict:
-    """Totals, gaps, steps and collectives of one device or process, `place`, fed by `threads`."""
+    """Totals, gaps, steps and collectives of one device or process, `place`, fed by `threads`.
+
+    `around` are the times cut off before the first work and after the last."""
     steps = flatten(bounds_of(found))
     states, gaps = split(work, host, steps)
     bounds = [(window.start, window.end) for window in found]
@@ -159,6 +165,7 @@ def _lane(
     total = add(rows)
     total["between_steps_ns"] = bounds[-1][1] - bounds[0][0] - total["wall_ns"] if bounds else 0
     total["outside_steps_ns"] = length(subtract(work.ran, steps))
+    total["before_work_ns"], total["after_work_ns"] = around
     longest = long_gaps(columns, threads, states, union(gaps.values()), events)
     return {
         "total": total,

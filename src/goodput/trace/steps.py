@@ -7,8 +7,8 @@ includes the copies and collectives that it launched. Without launch times the m
 belongs to none.
 
 Without marks a step lasts from one end of Optimizer.step to the next: before the first end lies set-up, after the last
-whatever follows training. With a single Optimizer.step the step begins at the first call of a loader, if there is one.
-Without those the whole trace is one step."""
+whatever follows training. With a single Optimizer.step the step begins at the first call of a loader, if there is one,
+else with the first work. Without those the trace is one step from the first work to the last, on each device."""
 
 from __future__ import annotations
 
@@ -38,16 +38,26 @@ def bounds_of(windows: Iterable[Window]) -> array:
     return array("q", [at for window in windows for at in (window.start, window.end)])
 
 
-def windows(columns: Columns, pids: set) -> tuple[str, list[Window]]:
-    """(source, windows on the host) of the processes `pids`, or of any process if these have no marks."""
+@dataclass(slots=True)
+class Steps:
+    """The windows on the host, and which ends of theirs no mark sets: these are cut to the work."""
+
+    source: str
+    windows: list[Window]
+    begins_with_work: bool = False
+    ends_with_work: bool = False
+
+
+def host_steps(columns: Columns, pids: set) -> Steps:
+    """The steps of the processes `pids`, or of any process if these have no marks."""
     for source, marks in (("ProfilerStep", columns.steps), ("Optimizer.step", columns.optimizers)):
         marks = [mark for mark in marks if mark.start < mark.end]
         own = [mark for mark in marks if columns.threads[mark.thread].pid in pids] or marks
         if own and source == "ProfilerStep":
-            return source, _marked(own)
+            return Steps(source, _marked(own))
         if own:
-            return source, _between_ends(own, columns)
-    return WHOLE, [Window(WHOLE, columns.first, columns.last)]
+            return _between_ends(own, columns)
+    return Steps(WHOLE, [Window(WHOLE, *columns.extent())], True, True)
 
 
 def _marked(marks: Iterable[Mark]) -> list[Window]:
@@ -60,27 +70,45 @@ def _marked(marks: Iterable[Mark]) -> list[Window]:
     return out
 
 
-def _between_ends(marks: list[Mark], columns: Columns) -> list[Window]:
+def _between_ends(marks: list[Mark], columns: Columns) -> Steps:
     """Steps between the ends of optimizer steps; of several, of the first optimizer, since the last is unknown."""
     first = min(marks, key=lambda mark: mark.start)
     ends = sorted({mark.end for mark in marks if mark.name == first.name})
+    begins_with_work = False
     if len(ends) == 1:
-        ends.insert(0, _first_loader_call(columns, first))
-    return [
+        call = _first_loader_call(columns, first)
+        begins_with_work = call is None
+        ends.insert(0, columns.extent()[0] if call is None else call)
+    found = [
         Window(f"{number} (to {first.name})", start, end)
         for number, (start, end) in enumerate(pairwise(ends), start=1)
     ]
+    return Steps("Optimizer.step", found, begins_with_work)
 
 
-def _first_loader_call(columns: Columns, optimizer: Mark) -> int:
-    """Where the only step begins; the begin of the trace if no loader was called before its optimizer."""
+def _first_loader_call(columns: Columns, optimizer: Mark) -> int | None:
+    """The first call of a loader before the only optimizer step, where that step begins; None without one."""
     pid = columns.threads[optimizer.thread].pid
     calls = [
         thread.spans[names.LOADER].spans()[0]
         for thread in columns.threads
         if thread.pid == pid and names.LOADER in thread.spans and thread.spans[names.LOADER].spans()
     ]
-    return min((call for call in calls if call < optimizer.start), default=columns.first)
+    return min((call for call in calls if call < optimizer.start), default=None)
+
+
+def cut_to_work(steps: Steps, found: list[Window], ran: array) -> tuple[int, int]:
+    """Cut the ends that no mark sets to the spans of work `ran`; returns the lengths cut off before and after."""
+    if not ran:
+        return 0, 0
+    before = after = 0
+    if steps.begins_with_work and ran[0] < found[0].end:
+        before = max(ran[0] - steps.windows[0].start, 0)
+        found[0].start = max(found[0].start, ran[0])
+    if steps.ends_with_work:
+        after = max(found[-1].end - ran[-1], 0)
+        found[-1].end = max(found[-1].start, ran[-1])
+    return before, after
 
 
 def on_device(host: list[Window], rows: DeviceEvents, launched: array, first_id: int) -> list[Window]:

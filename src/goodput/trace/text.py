@@ -120,6 +120,7 @@ def _figures(document: dict, lanes: list[tuple[dict, dict]]) -> list[str]:
         lines.append(
             f"  outside the steps the devices worked {duration_ns(outside)} more, which counts nowhere above"
         )
+    lines += _around_work([device["total"] for _, device in lanes])
     waits = document["waiting"]
     if waits:
         lines.append(
@@ -127,6 +128,16 @@ def _figures(document: dict, lanes: list[tuple[dict, dict]]) -> list[str]:
             f"{duration_ns(waits['waiting_ns'])} waiting for slower ranks, mostly rank {waits['waited_least']}"
         )
     return lines
+
+
+def _around_work(totals: list[dict]) -> list[str]:
+    """A line about the time before the first work and after the last, where no mark says that it is a step's."""
+    before, after = (sum(one[name] for one in totals) for name in ("before_work_ns", "after_work_ns"))
+    parts = [f"before the first work {duration_ns(before)}"] * (before > 0)
+    parts += [
+        f"after the last {duration_ns(after)}" if parts else f"after the last work {duration_ns(after)}"
+    ] * (after > 0)
+    return [f"  {', '.join(parts)}: in no step, which counts nowhere above"] if parts else []
 
 
 def _tops(devices: list[dict]) -> list[str]:
@@ -172,7 +183,7 @@ def _rank(rank: dict) -> str:
 def _steps(device: dict) -> str:
     count = len(device["steps"])
     if device["steps_from"] == "whole trace":
-        return "no step marks: the whole trace is one step"
+        return "no step marks: one step, from the first work to the last"
     counted = f"{count} step{'s' * (count != 1)} by {device['steps_from']}"
     if device["steps_from"] == "Optimizer.step":
         return f"{counted}, each to its end; the time before and after is left out"

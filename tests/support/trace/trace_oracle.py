@@ -42,6 +42,10 @@ def _device(events: list[dict], device: int) -> list:
     for (name, start, _), end in zip(windows, reach, strict=True):
         start = max(start, before)
         end = max(start, end)
+        if name == "whole trace":
+            start, end = _cut(
+                start, end, [at for e in work if e["at"] < e["until"] for at in (e["at"], e["until"])]
+            )
         out.append(_sum(name, start, end, events, lambda t: _device_state(t, work, events, threads)))
         before = end
     return out
@@ -132,7 +136,20 @@ def _processor(events: list[dict]) -> list:
         later = any(_works(after, events, threads) for after in _moments(events) if after > t)
         return ("host" if later or weak else "idle"), False, False
 
-    return [_sum(name, start, end, events, state) for name, start, end in _windows(events)]
+    windows = _windows(events)
+    if windows[0][0] == "whole trace":
+        points = sorted({at for e in events for at in (e["at"], e["until"])})
+        works = [one for one in pairwise(points) if _works(sum(one) / 2, events, threads)]
+        windows = [("whole trace", *_cut(*windows[0][1:], [at for one in works for at in one]))]
+    return [_sum(name, start, end, events, state) for name, start, end in windows]
+
+
+def _cut(start: int, end: int, points: list[int]) -> tuple[int, int]:
+    """A step without marks, cut to the first and the last of its work."""
+    if not points:
+        return start, end
+    start = max(start, min(points)) if min(points) < end else start
+    return start, max(start, max(points))
 
 
 def _works(t: float, events: list[dict], threads: set) -> bool:
