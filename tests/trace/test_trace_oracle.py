@@ -126,3 +126,21 @@ def test_oracle_agrees_with_a_hand_worked_trace():
     assert states(events) == {"GPU 0": [("whole trace", 20, expected, 15, 5)]}
     marked = _placed([("step", step(1, 0, 30))])
     assert states([*events, *marked]) == {"GPU 0": [("ProfilerStep#1", 30, {**expected, "host": 10}, 15, 5)]}
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(events=gpu_traces(), behind=st.tuples(st.integers(0, 90), st.integers(0, 90)))
+def test_clock_of_a_device_makes_no_difference(path, events, behind):
+    """Its events begin earlier by any amount: the states are those at the least shift that launches prove."""
+    launched = {e["args"]["correlation"]: e["at"] for e in events if e["what"] == "launch"}
+    for device in (0, 1):
+        own = [e for e in events if e["args"].get("device") == device]
+        lead = [
+            e["at"] - launched[e["args"]["correlation"]] for e in own if e["args"]["correlation"] in launched
+        ]
+        for e in own:
+            later = min([*lead, behind[device]]) if lead else behind[device]
+            e.update(at=e["at"] - later, until=e["until"] - later)
+            written = e["at"] - (behind[device] - later)
+            e["ts"] = Number(f"{BASE + written // 1000}.{written % 1000:03d}")
+    _check(path, events, range(len(events)))

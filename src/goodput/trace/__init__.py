@@ -12,6 +12,7 @@ The document:
      "ranks": [{"file": "rank0.json.gz", "rank": 0, "world_size": 8, "events": 109123, "used": 74937,
                 "base_time_ns": 0 or baseTimeNanoseconds, "problems": [{"what", "count", "first_event"}],
                 "devices": [{"device": "GPU 0", "model": "NVIDIA A100" or null, "steps_from": "ProfilerStep",
+                             "clock_shift_ns" (added to the device's times), "events_before_launch",
                              "total": {"wall_ns", "states_ns": {"compute", "communication", "copy", "loader", "host",
                                        "idle"}, "communication_ns", "communication_hidden_ns", "copy_ns",
                                        "copy_hidden_ns", "kernel_ns", "h2d_ns", "h2d_bytes" (copies from host memory
@@ -39,6 +40,7 @@ from collections.abc import Callable, Iterable
 
 from goodput.trace import collectives
 from goodput.trace.advice import leading
+from goodput.trace.clocks import DriftError, align
 from goodput.trace.collectives import RankCalls
 from goodput.trace.columns import Columns
 from goodput.trace.device_summary import PROBLEMS_LISTED_MAX, Launches, add, summarize_devices
@@ -68,7 +70,12 @@ def analyze_one(path, order: int = 0, progress: Callable[[float], None] | None =
         why = "; ".join(f"{count} {what}" for what, (count, _) in columns.problems.items())
         raise TraceError(f"{path}: no usable event{f' (events {why})' if why else ''}")
     about = reader.about
-    devices = summarize_devices(columns, about)
+    launches = Launches(columns)
+    try:
+        align(columns, launches)
+    except DriftError as error:
+        raise TraceError(f"{path}: {error}") from None
+    devices = summarize_devices(columns, about, launches)
     if not devices:
         raise TraceError(f"{path}: no kernels and no operators to analyze")
     place = about.get("distributedInfo")
@@ -79,7 +86,7 @@ def analyze_one(path, order: int = 0, progress: Callable[[float], None] | None =
     number = rank if type(rank) is int and rank >= 0 else order
     world = world if type(world) is int and world > 0 else None
     rows = [row for device in devices for row in device.pop("collectives")]
-    groups = collectives.comparable(columns, Launches(columns).at, about)
+    groups = collectives.comparable(columns, launches.at, about)
     return {
         "file": str(path),
         "rank": number,

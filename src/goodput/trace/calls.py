@@ -83,6 +83,14 @@ class Calls:
             return
         self._add(start, end, self._described(args), _size(args), args.get("Seq"), UNKNOWN, pid, HOST)
 
+    def move_kernels(self, device: int | str, ns: int) -> None:
+        """Move the calls of a device's kernels later."""
+        number = self._places.get(device)
+        for i, (place, source) in enumerate(zip(self.places, self.sources, strict=True)):
+            if place == number and source == KERNEL:
+                self.starts[i] += ns
+                self.ends[i] += ns
+
     def order(self) -> Sequence[int]:
         """The calls by their start."""
         starts = self.starts

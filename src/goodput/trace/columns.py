@@ -19,6 +19,7 @@ NAME_CHARACTERS_MAX = 300
 BYTES_MAX = 1 << 50  # of a copy
 LONG_GAP_NS = 1_000_000
 LONG_SPANS_MAX = 1 << 14
+WAITS_MAX = 100_000  # of the host for a device or a stream, some 100 bytes each
 OTHER_NAMES = "(other names)"
 
 
@@ -49,6 +50,8 @@ class DeviceEvents:
         self.kinds = array("B")
         # Copies from host memory whose size is known: start, end, bytes.
         self.to_device: list[tuple[int, int, int]] = []
+        # By how much the events were moved later, and how many began before their launches (clocks.py).
+        self.shift_ns = self.early = 0
 
 
 class LongSpans:
@@ -86,6 +89,16 @@ class Mark:
     thread: int
 
 
+@dataclass(slots=True)
+class Wait:
+    """A call in which the host waits for all that a device has to do, or for a stream."""
+
+    start: int
+    end: int
+    thread: int
+    for_device: bool
+
+
 class Columns:
     """The columns of one trace, filled by `add`."""
 
@@ -95,6 +108,7 @@ class Columns:
         self.wires: dict[int | str, Gathered] = {}
         self.steps: list[Mark] = []
         self.optimizers: list[Mark] = []
+        self.waits: list[Wait] = []
         self.launch_correlations, self.launch_times = array("q"), array("q")
         self.launch_threads = array("I")
         self.graph_correlations = array("q")
@@ -220,6 +234,8 @@ class Columns:
             self.calls.add_host(start, end, thread.pid, args)
         if kind == names.WEAK and name.startswith("Optimizer.step#"):
             self._mark(self.optimizers, start, end, name, place)
+        if kind == names.SYNC and len(self.waits) < WAITS_MAX and (which := names.waits_for(name)):
+            self.waits.append(Wait(start, end, place, which == names.DEVICE))
         thread.add(kind, start, end)
         if end - start >= self.long.floor_ns:
             self.long.add(start, end, self._name(name), place)

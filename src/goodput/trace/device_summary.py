@@ -17,13 +17,12 @@ from goodput.trace.steps import NEVER, NO_LAUNCH, Window, bounds_of, cut_to_work
 PROBLEMS_LISTED_MAX = 20
 
 
-def summarize_devices(columns: Columns, about: dict) -> list[dict]:
+def summarize_devices(columns: Columns, about: dict, launches: Launches) -> list[dict]:
     """The documents of a trace's devices, sorted; of its processes if it has no devices.
 
     `collectives` in them are Rows of goodput.trace.collectives."""
     if not columns.devices:
         return _processors(columns)
-    launches = Launches(columns)
     devices = sorted(
         columns.devices.items(), key=lambda item: (isinstance(item[0], str), str(item[0]).zfill(20))
     )
@@ -50,6 +49,16 @@ class Launches:
             times.append(self._times[place] if place >= 0 else NO_LAUNCH)
             if place >= 0:
                 threads.add(self._threads[place])
+        return times, threads
+
+    def earliest(self, rows: DeviceEvents) -> tuple[array, array]:
+        """(the earliest launch time with the id of each event, NO_LAUNCH if unknown; its thread)."""
+        times, threads = array("q"), array("I")
+        for correlation in rows.correlations:
+            place = bisect_left(self._ids, correlation) if correlation >= 0 else len(self._ids)
+            is_known = place < len(self._ids) and self._ids[place] == correlation
+            times.append(self._times[place] if is_known else NO_LAUNCH)
+            threads.append(self._threads[place] if is_known else 0)
         return times, threads
 
     def at(self, correlation: int, start: int) -> int:
@@ -84,6 +93,8 @@ def _device(columns: Columns, device, rows: DeviceEvents, launches: Launches, ab
         "device": f"{rows.label} {device}",
         "model": _model(about, device),
         "steps_from": steps.source,
+        "clock_shift_ns": rows.shift_ns,
+        "events_before_launch": rows.early,
         **document,
         "events": len(rows.starts),
         "launches_known": sum(at != NO_LAUNCH for at in launched),
@@ -114,6 +125,8 @@ def _processors(columns: Columns) -> list[dict]:
                 "device": "CPU" if len(pids) == 1 else f"CPU of process {pid}",
                 "model": None,
                 "steps_from": steps.source,
+                "clock_shift_ns": 0,
+                "events_before_launch": 0,
                 **_lane(columns, training, work, host, found, around, pid),
                 "events": sum(place in training for place in columns.op_threads),
                 "launches_known": None,

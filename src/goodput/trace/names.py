@@ -56,7 +56,11 @@ _COPIES = re.compile(
     r"^(__amd_rocclr_(copy|fill)|Copy(Host|Device)To(Host|Device)|FillBuffer|Memcpy|Memset)", re.IGNORECASE
 )
 _TO_DEVICE = re.compile(r"^(memcpy HtoD|CopyHostToDevice)", re.IGNORECASE)
+_TO_HOST = re.compile(r"^(memcpy DtoH|CopyDeviceToHost)", re.IGNORECASE)
+_DEVICE_WAITS = re.compile(r"(Device|Ctx)Synchronize$")
 _WAITS = re.compile(r"Synchronize|HostSynchronize|urEventWait|urQueueFinish")
+# What a call of the host waits for.
+DEVICE, STREAM = "device", "stream"
 # Runtime calls that launch device work.
 LAUNCHES = re.compile(r"Launch|Memcpy|Memset|Enqueue|Append|Submit|Dispatch", re.IGNORECASE)
 _WIRES = re.compile(r"^(gloo|mpi|ucc):")
@@ -110,6 +114,16 @@ def device_label(category) -> str:
 def is_to_device(name: str) -> bool:
     """Whether device work of this name copies from host memory to the device."""
     return _TO_DEVICE.match(name) is not None
+
+
+def is_to_host(name: str) -> bool:
+    """Whether device work of this name copies from the device to host memory."""
+    return _TO_HOST.match(name) is not None
+
+
+def waits_for(name: str) -> str | None:
+    """What a runtime call waits for: DEVICE, STREAM, or None for an event and what is not known."""
+    return DEVICE if _DEVICE_WAITS.search(name) else STREAM if name.endswith("StreamSynchronize") else None
 
 
 @lru_cache(CACHED_NAMES_MAX)

@@ -9,7 +9,7 @@ from goodput.account.text import bytes_text, duration_ns, tenths, wrap
 from goodput.trace import collectives_text
 from goodput.trace.states import STATES
 
-ROWS_MAX, TOP_MAX, BAR_CELLS = 16, 8, 72
+ROWS_MAX, TOP_MAX, BAR_CELLS, CLOCKS_MAX = 16, 8, 72, 8
 _CELLS = {"compute": "█", "communication": "▓", "copy": "▒", "loader": "◆", "host": "░", "idle": "·"}
 _COLOURS = {"compute": 32, "communication": 31, "copy": 35, "loader": 33, "host": 36, "idle": 90}
 _HEADS = ("compute", "comm", "copy", "loader", "host", "idle")
@@ -120,6 +120,7 @@ def _figures(document: dict, lanes: list[tuple[dict, dict]]) -> list[str]:
         lines.append(
             f"  outside the steps the devices worked {duration_ns(outside)} more, which counts nowhere above"
         )
+    lines += _clocks(lanes)
     lines += _around_work([device["total"] for _, device in lanes])
     waits = document["waiting"]
     if waits:
@@ -128,6 +129,27 @@ def _figures(document: dict, lanes: list[tuple[dict, dict]]) -> list[str]:
             f"{duration_ns(waits['waiting_ns'])} waiting for slower ranks, mostly rank {waits['waited_least']}"
         )
     return lines
+
+
+def _clocks(lanes: list[tuple[dict, dict]]) -> list[str]:
+    """A line for each device whose clock is known to differ from its host's."""
+    lines = []
+    for rank, device in lanes:
+        ns, early = device["clock_shift_ns"], device["events_before_launch"]
+        where = device["device"] if len(lanes) == 1 else f"rank {rank['rank']}, {device['device']}"
+        if ns > 0:
+            lines.append(
+                f"  the clock of {where} is at least {duration_ns(ns)} behind the host's: {early} of "
+                f"{device['launches_known']} events began before their launches. All are taken that much later, so gaps "
+                "may be shorter or longer by what is not known of it"
+            )
+        elif ns < 0:
+            lines.append(
+                f"  the clock of {where} is at least {duration_ns(-ns)} ahead of the host's: work ended after the host had "
+                "waited for it. All is taken that much earlier, so gaps may be shorter or longer by what is not known of it"
+            )
+    more = len(lines) - CLOCKS_MAX
+    return lines if more <= 0 else [*lines[:CLOCKS_MAX], f"  … and the clocks of {more} more devices"]
 
 
 def _around_work(totals: list[dict]) -> list[str]:
