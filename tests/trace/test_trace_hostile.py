@@ -25,6 +25,13 @@ def error_of(path) -> str:
     return text.removeprefix(f"{path}: ")
 
 
+def loss_of(path) -> str:
+    """What the analysis says of a file of which it uses a part."""
+    text = analyze([path])["errors"][-1]
+    assert text.startswith(f"{path}: ")
+    return text
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -106,7 +113,7 @@ def test_broken_json_is_located_to_the_byte(tmp_path, packed):
     assert data.index(b"5 5") > 2 * streams.CHUNK_BYTES
     path = tmp_path / "t.json"
     path.write_bytes(gzip.compress(data) if packed else data)
-    text = error_of(path)
+    text = loss_of(path)
     column = lines[17_345].index("5 5") + 3
     assert (
         f"byte {data.index(b'5 5') + 2} (line 17347, column {column}): broken JSON: Expecting ',' delimiter"
@@ -121,12 +128,12 @@ def test_truncated_gzip(tmp_path):
     )
     path = tmp_path / "t.json.gz"
     path.write_bytes(data[: len(data) // 2])
-    text = error_of(path)
+    text = loss_of(path)
     assert "the gzip file is cut off" in text and "byte " in text and "line " in text
     path.write_bytes(data[:4000] + b"\xff\xff\xff\xff\xff\xff" + data[4006:])
-    assert "broken gzip" in error_of(path)
+    assert "broken gzip" in loss_of(path)
     path.write_bytes(data[:-8] + b"\0" * 8)
-    assert "broken gzip" in error_of(path)
+    assert "broken gzip" in loss_of(path)
     path.write_bytes(b"\x1f\x8b")
     assert "gzip" in error_of(path)
 

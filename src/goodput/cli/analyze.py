@@ -12,9 +12,10 @@ HELP = "show where the time of traced steps went"
 DESCRIPTION = """Read traces of torch.profiler (Kineto; JSON or gzip), one file per rank, and split the time of
 each step on each device into computing, exposed communication, exposed copies, loader, host and idle.
 docs/analyze.md explains them. A file that cannot be read is reported on standard error with the place and
-the reason; the others are still used, and the exit status is 1. With --flight, read dumps of PyTorch's
-Flight Recorder instead: what is wrong with the collectives of a hang, and what each operation cost. With --ras, ask
-NCCL's RAS in a running job, twice in 5 s: which ranks are missing, have failed or are behind."""
+the reason; the others are still used, and so is what can be read of a broken one; the exit status is 1.
+With --flight, read dumps of PyTorch's Flight Recorder instead: what is wrong with the collectives of a
+hang, and what each operation cost. With --ras, ask NCCL's RAS in a running job, twice in 5 s: which ranks
+are missing, have failed or are behind."""
 EPILOG = """example: goodput analyze rank0.json.gz rank1.json.gz --json
          goodput analyze --flight /tmp/dumps
          goodput analyze --ras localhost:28028"""
@@ -56,6 +57,9 @@ def call(arguments) -> int:
             message("analyze", errors[-1])
             continue
         ranks.append(found)
+        found["losses"] = [clean(loss)[:500] for loss in found["losses"]]
+        for loss in found["losses"]:
+            message("analyze", loss)
         for line in _problem_lines(found):
             message("analyze", clean(line)[:300])
     if not ranks and not arguments.json:
@@ -66,7 +70,7 @@ def call(arguments) -> int:
     else:
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         print(render(document, colour=colour))
-    return 1 if errors else 0
+    return 1 if document["errors"] else 0
 
 
 def _flight(arguments) -> int:

@@ -10,6 +10,7 @@ The document:
 
     {"version": 1,
      "ranks": [{"file": "rank0.json.gz", "rank": 0, "world_size": 8, "events": 109123, "used": 74937,
+                "losses": [one message per place where the file is broken], "cut_off": whether events at the end are missing,
                 "base_time_ns": 0 or baseTimeNanoseconds, "problems": [{"what", "count", "first_event"}],
                 "devices": [{"device": "GPU 0", "model": "NVIDIA A100" or null, "steps_from": "ProfilerStep",
                              "clock_shift_ns" (added to the device's times), "events_before_launch",
@@ -30,9 +31,9 @@ The document:
                       "skew_uncertainty_ns" or null, "last_rank" or null, "last_share" or null}],
      "collectives_problem": why the calls of ranks were not compared, or null,
      "waiting": {"steps", "all_paid_ns", "waiting_ns", "waited_least"} or null,
-     "cause": {"state", "share", "ns", "gain", "advice"} or null,
+     "cause": {"state", "share", "ns", "gain", "advice"} or null (also if a file is cut off),
      "causes": ["cause", and at most two more that have at least half of its time],
-     "errors": [one message per unusable file]}"""
+     "errors": [one message per unusable file, and the `losses` of the others]}"""
 
 from __future__ import annotations
 
@@ -67,9 +68,13 @@ def analyze_one(path, order: int = 0, progress: Callable[[float], None] | None =
     if not columns.used and columns.foreign:
         raise TraceError(f"{path}: {columns.foreign}")
     if not columns.used:
+        if reader.losses:
+            raise TraceError(reader.losses[0])
         why = "; ".join(f"{count} {what}" for what, (count, _) in columns.problems.items())
         raise TraceError(f"{path}: no usable event{f' (events {why})' if why else ''}")
     about = reader.about
+    if reader.cut_off and not columns.devices and (about.get("deviceProperties") or columns.launch_times):
+        raise TraceError(f"{reader.losses[-1]}, none of which is the work of a device")
     launches = Launches(columns)
     try:
         align(columns, launches)
@@ -95,6 +100,8 @@ def analyze_one(path, order: int = 0, progress: Callable[[float], None] | None =
         "base_time_ns": base if type(base) is int else 0,
         "events": columns.events,
         "used": columns.used,
+        "losses": reader.losses,
+        "cut_off": reader.cut_off,
         "problems": [
             {"what": what, "count": count, "first_event": first}
             for what, (count, first) in listed[:PROBLEMS_LISTED_MAX]
@@ -111,7 +118,8 @@ def combine(ranks: list[dict], errors: Iterable[str] = ()) -> dict:
     ranks = [{name: value for name, value in rank.items() if name != "calls"} for rank in ranks]
     devices = [device for rank in ranks for device in rank["devices"]]
     total, waits = add([device["total"] for device in devices]), waiting(ranks)
-    causes = leading(total, devices, waits)
+    # Profilers write the work of devices last, and not by time: any step of a trace that is cut off may lack some.
+    causes = [] if any(rank["cut_off"] for rank in ranks) else leading(total, devices, waits)
     return {
         "version": 1,
         "ranks": ranks,
@@ -121,5 +129,5 @@ def combine(ranks: list[dict], errors: Iterable[str] = ()) -> dict:
         "waiting": waits,
         "cause": causes[0] if causes else None,
         "causes": causes,
-        "errors": list(errors),
+        "errors": [*errors, *(loss for rank in ranks for loss in rank["losses"])],
     }

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from goodput.trace import foreign, names
 from goodput.trace.calls import Calls
 from goodput.trace.spans import Gathered
+from goodput.trace.stream import BrokenEvent
 from goodput.trace.times import DURATION_NS_MAX, TIME_NS_MAX, to_ns
 
 THREADS_MAX, DEVICES_MAX, NAMES_MAX, MARKS_MAX, REASONS_MAX = 4096, 1024, 50_000, 10_000, 100
@@ -133,7 +134,7 @@ class Columns:
     def add(self, event) -> None:
         self.events += 1
         if type(event) is not dict:
-            self._problem("not an object")
+            self._problem("whose JSON is broken" if isinstance(event, BrokenEvent) else "not an object")
             return
         phase = event.get("ph")
         if phase != "X":

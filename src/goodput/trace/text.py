@@ -179,6 +179,8 @@ def _tops(devices: list[dict]) -> list[str]:
 
 def _causes(document: dict) -> list[str]:
     causes = document["causes"]
+    if any(rank["cut_off"] for rank in document["ranks"]):
+        return ["", "  no cause: a file is cut off, so that any of its steps may lack work"]
     if not causes:
         return ["", "  no cause above 2 %: computing takes all but that"]
     states = document["total"]["states_ns"]
