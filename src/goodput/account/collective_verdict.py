@@ -398,26 +398,25 @@ def _where(rank: int, by_rank: dict[int, RankCalls]) -> str:
     one = by_rank.get(rank)
     if one is None:
         return "it has never reported"
+    if not one.phase:
+        return _open_call_text(one) or "it is in no call that is open"
     phase = "no phase" if one.phase == "none" else one.phase
     if one.gone:
         does = {"dead": "it is dead", "silent": "it is not reported any more", "finished": "it has finished"}
         return f"{does[one.gone]}, last in {phase}"
-    last = max(
-        (
-            (call.enter_ns, group, call)
-            for group in one.groups
-            for call in group.recent
-            if is_open(group, call)
-        ),
-        key=lambda found: found[0],
-        default=None,
-    )
     if one.is_stopped:
         return f"its process is stopped, in {phase}"
-    if last is None:
-        return f"it is in {phase}"
-    _, group, call = last
-    return f"it is in {phase}, in {call.operation} {call.sequence} of {_group_text(group)}"
+    inside = _open_call_text(one)
+    return f"it is in {phase}, {inside.removeprefix('it is ')}" if inside else f"it is in {phase}"
+
+
+def _open_call_text(one: RankCalls) -> str:
+    """The call of a rank that began last and is open, "" if there is none."""
+    calls = [(call, group) for group in one.groups for call in group.recent if is_open(group, call)]
+    if not calls:
+        return ""
+    call, group = max(calls, key=lambda found: found[0].enter_ns)
+    return f"it is in {call.operation} {call.sequence} of {_group_text(group)}"
 
 
 def _call_text(call: Call) -> str:

@@ -40,7 +40,7 @@ class GroupCalls(NamedTuple):
 class RankCalls(NamedTuple):
     """A rank's newest process. `gone` is "" or one of GONE, `age_ns` the time since `seen_ns` by our clock.
 
-    `is_whole`: whether `groups` are all that it uses. `is_stopped`: its process does not run, by a signal.
+    `phase` is "" where it is not known. `is_whole`: whether `groups` are all that it uses. `is_stopped`: its process does not run, by a signal.
     """
 
     rank: int

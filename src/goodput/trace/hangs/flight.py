@@ -45,8 +45,7 @@ def analyze_flight(directory: str | os.PathLike) -> dict:
 def dump_document(dumps: list[Dump], errors: list[str]) -> dict:
     """What `analyze_flight` returns, of dumps that have been read."""
     found = verdict(_calls_of(dump, dumps) for dump in dumps)
-    # A dump does not name its host.
-    judged = found and {**found.document(), "reason": found.reason.replace(" on an unnamed host", "")}
+    judged = found and {**found.document(), "reason": _of_dumps(found.reason)}
     return {
         "version": 1,
         "ranks": [dump.rank for dump in dumps],
@@ -54,6 +53,13 @@ def dump_document(dumps: list[Dump], errors: list[str]) -> dict:
         "operations": _operations(dumps),
         "errors": errors,
     }
+
+
+def _of_dumps(reason: str) -> str:
+    """The reason without what dumps don't have: hosts, and ranks that report."""
+    return reason.replace(" on an unnamed host", "").replace(
+        "it has never reported", "there is no dump of it"
+    )
 
 
 def _dumps(directory: str | os.PathLike) -> tuple[list[Dump], list[str]]:
@@ -96,7 +102,7 @@ def _calls_of(dump: Dump, dumps: list[Dump]) -> RankCalls:
                 name, description, "", len(ranks), _runs(ranks), max(collectives, default=0), tuple(calls)
             )
         )
-    return RankCalls(dump.rank, "", "no call that is open", "", dump.written_ns, 0, tuple(found))
+    return RankCalls(dump.rank, "", "", "", dump.written_ns, 0, tuple(found))
 
 
 def _runs(ranks: list[int]) -> tuple[tuple[int, int, int], ...]:

@@ -26,7 +26,9 @@ def render(document: dict) -> str:
         skew, last = "-", "-"
         if row["skew_ns"] is not None:
             skew = duration_ns(row["skew_ns"])
-            last = f"{row['last_rank']}, {100 * row['last_share']:.0f} %"
+            # Where all come at the same time, none comes last.
+            if row["last_rank"] is not None:
+                last = f"{row['last_rank']}, {100 * row['last_share']:.0f} %"
         lines.append(
             f"  {group[:14]:<15}{row['operation'][:14]:<15}{row['ranks']:>5}{row['calls']:>8}"
             f"{bytes_text(row['bytes']):>9}{row['open']:>6}{skew:>8} {last:>11}"
