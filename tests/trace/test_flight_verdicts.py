@@ -1,5 +1,6 @@
 """Verdicts on Flight Recorder dumps: states on the device, coalesced calls, sends and receives, beside PyTorch's analysis."""
 
+import pytest
 from support.trace.flight_maker import Recorder, written
 
 from goodput.cli import main
@@ -60,3 +61,86 @@ def test_missing_rank_is_said_to_be_in_another_call(tmp_path, capsys):
     )
     out = text(tmp_path, capsys, [*ranks()[2:], first, second])
     assert "it is in no call that is open; ranks 0, 1 wait in it" in out
+
+
+# -- coalesced calls
+
+
+@pytest.mark.parametrize("end", ["nccl:coalesced", "nccl:ALLGATHER_coalesced"])
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_part_of_a_coalesced_call_of_another_size(tmp_path, end, part):
+    found = ranks()
+    for one in found:
+        sizes = [100, 200, 300]
+        sizes[part] += 7 * (one.rank == 1)
+        one.coalesced([("_all_gather_base", size) for size in sizes], end, state="started")
+    judged = verdict(tmp_path, found)
+    assert (judged["kind"], judged["culprits"], judged["sequence"]) == ("size", [1], 5)
+    assert f"this is part {part + 1} of 3 of a coalesced call" in judged["reason"]
+
+
+def test_coalesced_call_with_a_part_less(tmp_path):
+    found = ranks()
+    for one in found:
+        one.coalesced([("all_reduce", 100)] * (3 - (one.rank == 2)), state="started")
+    judged = verdict(tmp_path, found)
+    assert (judged["kind"], judged["culprits"]) == ("size", [2])
+    assert "ranks have different numbers of parts" in judged["reason"]
+
+
+def test_other_operation_within_a_coalesced_call(tmp_path):
+    found = ranks()
+    for one in found:
+        second = "reduce_scatter" if one.rank == 0 else "all_reduce"
+        one.coalesced([("all_reduce", 100), (second, 100)], state="started")
+    judged = verdict(tmp_path, found)
+    assert (judged["kind"], judged["culprits"]) == ("operation", [0])
+
+
+def test_parts_of_a_coalesced_call_end_with_it(tmp_path):
+    """A recorder leaves the parts as scheduled; what is over explains no hang, and its parts count as calls."""
+    found = ranks()
+    for one in found:
+        one.coalesced([("all_reduce", 100), ("all_reduce", 200)])
+        one.coalesced(
+            [(f"send {one.rank}->{(one.rank + 1) % 3}", 8), (f"recv {one.rank}<-{(one.rank - 1) % 3}", 8)]
+        )
+    document = analyze_flight(written(tmp_path / "dumps", found))
+    assert document["verdict"] is None
+    rows = {row["operation"]: (row["calls"], row["open"]) for row in document["operations"]}
+    assert rows == {"all_reduce": (6, 0), "send": (1, 0), "recv": (1, 0)}
+
+
+def test_missing_rank_in_a_coalesced_call(tmp_path):
+    first, second, third = ranks()
+    for one in (first, third):
+        one.coalesced([("all_reduce", 100), ("all_reduce", 200)], state="started")
+    judged = verdict(tmp_path, [first, second, third])
+    assert (judged["kind"], judged["culprits"], judged["sequence"]) == ("missing", [1], 5)
+
+
+# -- sends and receives
+
+
+@pytest.mark.parametrize(("call", "has_not"), [("send 0->1", "received"), ("recv 0<-1", "sent")])
+@pytest.mark.parametrize("coalesced", [False, True])
+def test_lone_transfer_names_its_peer(tmp_path, call, has_not, coalesced):
+    """By its number in the group, which is not its rank: number 1 of the pipeline is rank 2."""
+    found = ranks(groups=PAIRS)
+    if coalesced:
+        found[0].coalesced([(call, 64)], state="started", group="5")
+    else:
+        found[0].transfer(call, 64, group="5")
+    judged = verdict(tmp_path, found)
+    assert (judged["kind"], judged["culprits"], judged["description"]) == ("missing", [2], "pipeline")
+    assert f"rank 2 has not {has_not} the data" in judged["reason"]
+
+
+def test_transfers_in_a_ring_are_a_cycle(tmp_path):
+    """Each rank receives first, so nobody sends."""
+    found = ranks()
+    for one in found:
+        one.transfer(f"recv {one.rank}<-{(one.rank - 1) % 3}", 64)
+    judged = verdict(tmp_path, found)
+    assert judged["kind"] == "deadlock"
+    assert [(one["rank"], one["waits_for"]) for one in judged["cycle"]] == [(0, 2), (2, 1), (1, 0)]

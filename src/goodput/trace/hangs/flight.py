@@ -13,16 +13,20 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from goodput.account.collective_verdict import verdict
+from goodput.account.collective_verdict import CollectiveVerdict, verdict
 from goodput.account.collectives.calls import Call, GroupCalls, RankCalls
 from goodput.trace.arrivals import Clocks, align, skew_of
 from goodput.trace.hangs.flight_dump import Dump, Entry, read
+from goodput.trace.hangs.flight_parts import one_call_each
 from goodput.trace.operation_names import POINT_TO_POINT, TOGETHER
 from goodput.trace.stream import TraceError
 
+# Verdicts on different calls under one number.
+COMPARED = ("operation", "dtype", "size", "order")
 _RANK = re.compile(r"(?<!\d)(\d{1,9})(\.(json|pkl|pickle|sock))?$")
 
 
@@ -44,7 +48,7 @@ def analyze_flight(directory: str | os.PathLike) -> dict:
 
 def dump_document(dumps: list[Dump], errors: list[str]) -> dict:
     """What `analyze_flight` returns, of dumps that have been read."""
-    found = verdict(_calls_of(dump, dumps) for dump in dumps)
+    found = _verdict(dumps)
     judged = found and {**found.document(), "reason": _of_dumps(found.reason)}
     return {
         "version": 1,
@@ -53,6 +57,18 @@ def dump_document(dumps: list[Dump], errors: list[str]) -> dict:
         "operations": _operations(dumps),
         "errors": errors,
     }
+
+
+def _verdict(dumps: list[Dump]) -> CollectiveVerdict | None:
+    """What is wrong, with the parts of coalesced calls compared one by one."""
+    compared, parts = one_call_each(dumps)
+    found = verdict(_calls_of(dump, compared) for dump in compared)
+    if found is None:
+        return None
+    part = parts.get((found.group.name, found.group.description, found.sequence))
+    if part is not None and found.operation not in POINT_TO_POINT and found.kind in COMPARED:
+        found = replace(found, reason=f"{found.reason}; this is {part.text()}")
+    return found
 
 
 def _of_dumps(reason: str) -> str:

@@ -7,6 +7,7 @@ are read (plain_pickle.py).
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,12 @@ class Entry(NamedTuple):
     description: str
     call: Call
     is_over: bool
+    is_begun: bool = False  # on the device, as far as the recorder knows
+    is_started: bool = False  # the recorder has seen the begin itself
+    is_p2p: bool = False
+    is_end: bool = (
+        False  # of a coalesced call: it stands for no operation, but has the state of all its parts
+    )
 
 
 class Dump(NamedTuple):
@@ -44,7 +51,7 @@ def read(path: Path, rank: int) -> Dump:
     try:
         raw, written_ns = _raw(path)
         found = json.loads(raw) if raw[:1] == b"{" else plain_pickle.loads(raw)
-        entries = [_entry(one, at) for at, one in enumerate(_entries(found), 1)]
+        entries = _with_ends([_entry(one, at) for at, one in enumerate(_entries(found), 1)])
         ranks = {str(name): _ranks(one, str(name)) for name, one in found.get("pg_config", {}).items()}
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or error}") from None
@@ -99,8 +106,10 @@ def _ranks(config: dict, group: str) -> list[int]:
 
 def _entry(one: dict, at: int) -> Entry:
     name, description = (*map(str, one["process_group"]), "")[:2]
-    operation = operation_of(str(one["profiling_name"]).rpartition(":")[2].split(" ")[0])
-    number = int(one["p2p_seq_id"] if operation in POINT_TO_POINT else one["collective_seq_id"])
+    written, _, ends = str(one["profiling_name"]).rpartition(":")[2].partition(" ")
+    operation = operation_of(written)
+    is_p2p = bool(one.get("is_p2p")) or operation in POINT_TO_POINT
+    number = int(one["p2p_seq_id"] if is_p2p else one["collective_seq_id"])
     side = "output" if operation in RECEIVED else "input"
     sizes, dtypes = one.get(f"{side}_sizes") or [], one.get(f"{side}_dtypes") or []
     dtype, width = DTYPES.get(dtypes[0] if dtypes else "", (str(dtypes[0]).lower() if dtypes else "", 0))
@@ -109,9 +118,58 @@ def _entry(one: dict, at: int) -> Entry:
     if min(number, entered, left) < 0 or max(number, entered, left, size) >= _NUMBER_MAX:
         raise ValueError(f"call {at} has a number or a time out of range")
     is_over = one.get("state") == "completed" or bool(one.get("retired"))
+    is_end = written.endswith("coalesced") and not (one.get("input_sizes") or one.get("output_sizes"))
     return Entry(
-        name[:200], description[:200], Call(number, operation, dtype[:40], size, -1, entered, left), is_over
+        name[:200],
+        description[:200],
+        Call(number, operation, dtype[:40], size, _peer(operation, ends), entered, left),
+        is_over,
+        is_over or one.get("state") == "started",
+        one.get("state") == "started" or bool(one.get("time_discovered_started_ns")),
+        is_p2p,
+        is_end,
     )
+
+
+def _peer(operation: str, ends: str) -> int:
+    """The other rank of a send or receive, by its number in the group: `nccl:send 0->1`, `nccl:recv 1<-0`; -1 if unknown."""
+    other = re.fullmatch(r"\d{1,9}(?:->|<-)(\d{1,9})", ends.strip())
+    return int(other[1]) if other and operation in POINT_TO_POINT else -1
+
+
+def _with_ends(entries: list[Entry]) -> list[Entry]:
+    """The entries, each part of a coalesced call in the state of the call's end, which is left out itself.
+
+    The parts and the end have one number. A recorder follows only the end, and leaves the parts as they were scheduled."""
+    ends: dict[tuple, Entry] = {}
+    parts: set[tuple] = set()
+    for one in entries:
+        if one.is_end:
+            ends[_call_id(one)] = one
+        else:
+            parts.add(_call_id(one))
+    found = []
+    for one in entries:
+        end = ends.get(_call_id(one))
+        if end is None:
+            found.append(one)
+        elif not one.is_end:
+            call = one.call._replace(exit_ns=one.call.exit_ns or end.call.exit_ns)
+            found.append(
+                one._replace(
+                    call=call,
+                    is_over=one.is_over or end.is_over,
+                    is_begun=one.is_begun or end.is_begun,
+                    is_started=one.is_started or end.is_started,
+                )
+            )
+        elif not one.is_p2p and _call_id(one) not in parts:
+            found.append(one)  # The ring has lost the parts.
+    return found
+
+
+def _call_id(one: Entry) -> tuple:
+    return one.group, one.description, one.is_p2p, one.call.sequence
 
 
 def _elements(sizes: list, at: int) -> int:
