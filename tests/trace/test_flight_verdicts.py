@@ -63,6 +63,100 @@ def test_missing_rank_is_said_to_be_in_another_call(tmp_path, capsys):
     assert "it is in no call that is open; ranks 0, 1 wait in it" in out
 
 
+# -- states on the device
+
+
+def test_device_that_has_not_begun_the_call_is_named(tmp_path):
+    """It has been issued, so no rank is missing, and the network has nothing to do with it."""
+    found = ranks()
+    for one, state in zip(found, ("started", "scheduled", "started"), strict=True):
+        one.collective("all_reduce", state=state)
+    judged = verdict(tmp_path, found)
+    assert (judged["kind"], judged["culprits"], judged["sequence"]) == ("missing", [1], 5)
+    assert "the device of rank 1 has not begun it, while 2 of 3 have" in judged["reason"]
+    assert "look at its kernels" in judged["reason"] and "network" not in judged["reason"]
+
+
+def test_no_device_has_begun_the_call(tmp_path):
+    found = ranks()
+    for one in found:
+        one.collective("all_reduce", state="scheduled")
+    judged = verdict(tmp_path, found)
+    assert (judged["kind"], judged["culprits"]) == ("missing", [])
+    assert "the devices of ranks 0, 1, 2 have not begun it" in judged["reason"]
+
+
+def test_states_without_timing_say_nothing_of_devices(tmp_path):
+    """Without start events a call is scheduled until it is over."""
+    found = ranks(timing=False)
+    for one in found:
+        one.collective("all_reduce", state="scheduled")
+    assert verdict(tmp_path, found)["kind"] == "network"
+    found[0].entries[-1].update(state="completed", retired=True)
+    judged = verdict(tmp_path, found)
+    assert judged["kind"] == "network" and "1 of 3 have left it" in judged["reason"]
+
+
+def test_all_devices_in_the_call_blame_the_network(tmp_path):
+    found = ranks()
+    for one in found:
+        one.collective("all_reduce", state="started")
+    judged = verdict(tmp_path, found)
+    assert (judged["kind"], judged["culprits"]) == ("network", [])
+
+
+def test_device_in_a_call_of_another_group_is_told(tmp_path):
+    """Rank 2 is inside a call of a group whose other rank has no dump; it cannot begin the common one."""
+    groups = {"0": ("default_pg", [0, 1, 2]), "5": ("tensor", [2, 3])}
+    found = ranks(groups=groups)
+    found[2].collective("all_gather", state="started", group="5")
+    for one in found:
+        one.collective("all_reduce", state="scheduled" if one.rank == 2 else "started")
+    judged = verdict(tmp_path, found)
+    assert judged["kind"] == "missing" and judged["culprits"] == [3]
+    assert "rank 3 has not come to all_gather" in judged["reason"]
+
+
+def test_devices_in_calls_of_two_groups_are_a_cycle(tmp_path):
+    """Both ranks issue both calls, which their streams begin in different order."""
+    groups = {"0": ("default_pg", [0, 1]), "5": ("tensor", [0, 1])}
+    first, second = (Recorder(rank, groups=groups) for rank in (0, 1))
+    for one in (first, second):
+        one.collective("all_reduce").collective("all_gather", group="5")
+    first.collective("all_reduce", state="started").collective("all_gather", state="scheduled", group="5")
+    second.collective("all_reduce", state="scheduled").collective("all_gather", state="started", group="5")
+    judged = verdict(tmp_path, [first, second])
+    assert (judged["kind"], judged["culprits"]) == ("deadlock", [])
+    assert [(one["rank"], one["group"], one["waits_for"]) for one in judged["cycle"]] == [
+        (0, "default_pg", 1),
+        (1, "tensor", 0),
+    ]
+
+
+def test_first_call_that_hangs_is_judged(tmp_path):
+    """Hosts have issued two more calls, which no device has begun."""
+    found = ranks()
+    for one in found:
+        one.collective("all_gather", state="scheduled" if one.rank == 1 else "started")
+        one.collective("all_reduce", state="scheduled").collective("all_reduce", state="scheduled")
+    judged = verdict(tmp_path, found)
+    assert (judged["kind"], judged["culprits"]) == ("missing", [1])
+    assert (judged["sequence"], judged["operation"], judged["entered"]) == (5, "all_gather", 3)
+
+
+@pytest.mark.parametrize("issued", [2, 1, 0])
+def test_host_that_issued_less_is_not_blamed_for_the_first_hang(tmp_path, issued):
+    """All devices are inside call 5; that the host of rank 2 is behind with later calls explains nothing."""
+    found = ranks()
+    for one in found:
+        one.collective("all_gather", state="started")
+        for _ in range(issued if one.rank == 2 else 2):
+            one.collective("all_reduce", state="scheduled")
+    judged = verdict(tmp_path, found)
+    assert (judged["kind"], judged["culprits"], judged["sequence"]) == ("network", [], 5)
+    assert "all ranks have entered all_gather 5 of group default_pg, and none has left it" in judged["reason"]
+
+
 # -- coalesced calls
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from goodput.account.collective_verdict import CollectiveVerdict, verdict
 from goodput.account.collectives.calls import Call, GroupCalls, RankCalls
 from goodput.trace.arrivals import Clocks, align, skew_of
+from goodput.trace.hangs.flight_devices import on_devices
 from goodput.trace.hangs.flight_dump import Dump, Entry, read
 from goodput.trace.hangs.flight_parts import one_call_each
 from goodput.trace.operation_names import POINT_TO_POINT, TOGETHER
@@ -65,6 +66,7 @@ def _verdict(dumps: list[Dump]) -> CollectiveVerdict | None:
     found = verdict(_calls_of(dump, compared) for dump in compared)
     if found is None:
         return None
+    found = on_devices(found, compared)
     part = parts.get((found.group.name, found.group.description, found.sequence))
     if part is not None and found.operation not in POINT_TO_POINT and found.kind in COMPARED:
         found = replace(found, reason=f"{found.reason}; this is {part.text()}")
