@@ -1,6 +1,11 @@
 """Verdicts on Flight Recorder dumps: states on the device, coalesced calls, sends and receives, beside PyTorch's analysis."""
 
+import json
+import subprocess
+import sys
+
 import pytest
+from support.installed import need
 from support.trace.flight_maker import Recorder, written
 
 from goodput.cli import main
@@ -238,3 +243,100 @@ def test_transfers_in_a_ring_are_a_cycle(tmp_path):
     judged = verdict(tmp_path, found)
     assert judged["kind"] == "deadlock"
     assert [(one["rank"], one["waits_for"]) for one in judged["cycle"]] == [(0, 2), (2, 1), (1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("length", "dtype", "kind"), [(64, "Float", "network"), (65, "Float", "size"), (64, "Half", "dtype")]
+)
+@pytest.mark.parametrize("others_wait", [False, True])
+def test_send_and_its_receive_are_compared(tmp_path, length, dtype, kind, others_wait):
+    found = ranks()
+    found[0].transfer("send 0->2", 64)
+    found[2].transfer("recv 2<-0", length, dtype=dtype)
+    if others_wait:
+        found[1].collective("all_reduce", state="started")
+    judged = verdict(tmp_path, found)
+    if others_wait and kind == "network":
+        assert judged["kind"] == "missing" and set(judged["culprits"]) == {0, 2}
+        return
+    assert (judged["kind"], judged["culprits"]) == (kind, [])
+    assert "rank 0 sends 256 B float32 to rank 2" in judged["reason"]
+
+
+def test_transfer_of_an_unknown_form_names_nobody(tmp_path):
+    found = ranks()
+    found[0].transfer("send", 64)
+    assert verdict(tmp_path, found) is None
+
+
+# -- PyTorch's own analysis
+
+ANALYSIS = """
+import argparse, json, sys
+from torch.distributed.flight_recorder.components.builder import build_db
+from torch.distributed.flight_recorder.components.loader import read_dir
+
+for directory in sys.argv[1:]:
+    arguments = argparse.Namespace(
+        trace_dir=directory, prefix="nccl_trace_rank_", verbose=False, just_print_entries=False,
+        allow_incomplete_ranks=True, mismatch_cap=10,
+    )
+    details, version = read_dir(arguments)
+    bad = [one for one in build_db(details, arguments, version).collectives if not one.pass_check or one.missing_ranks]
+    wrong = {
+        (one.collective_seq_id, rank, str(found.type_of_mismatch.state.name))
+        for one in bad for rank, found in (one.mismatch_collectives or {}).items()
+    }
+    missing = {(one.collective_seq_id, rank, "MISSING") for one in bad for rank in one.missing_ranks or ()}
+    print(json.dumps(sorted(wrong | missing)), file=sys.stderr)
+"""
+
+
+def _planted() -> dict[str, tuple[list[Recorder], list]]:
+    """By name the dumps, and the first difference that PyTorch finds: number, rank, what."""
+    cases = {"healthy": (ranks(), [])}
+    cases["missing"] = (ranks(), [5, 1, "MISSING"])
+    cases["size"] = (ranks(), [5, 2, "SIZE_OR_SYNTAX_MISMATCH"])
+    cases["dtype"] = (ranks(), [5, 1, "COLLECTIVE_DTYPE_MISMATCH"])
+    cases["operation"] = (ranks(), [5, 2, "COLLECTIVE_TYPE_MISMATCH"])
+    cases["state"] = (ranks(), [5, 1, "COLLECTIVE_STATE_MISMATCH"])
+    cases["coalesced"] = (ranks(), [5, 1, "SIZE_OR_SYNTAX_MISMATCH"])
+    for name, (recorders, found) in cases.items():
+        for one in recorders if found else ():
+            is_culprit = one.rank == found[1]
+            if name == "coalesced":
+                parts = [("all_reduce", 100), ("all_reduce", 207 if is_culprit else 200), ("all_reduce", 300)]
+                one.coalesced(parts, "nccl:allreduce_coalesced", state="started")
+            elif name != "missing" or not is_culprit:
+                operation = "_reduce_scatter_base" if name == "operation" and is_culprit else "all_reduce"
+                one.collective(
+                    operation,
+                    512 if name == "size" and is_culprit else 256,
+                    dtype="Half" if name == "dtype" and is_culprit else "Float",
+                    state="scheduled" if name == "state" and is_culprit else "started",
+                )
+    return cases
+
+
+def test_analysis_of_pytorch_finds_the_same_rank(tmp_path):
+    """One process for all cases: to import torch takes seconds."""
+    need("torch")
+    cases = _planted()
+    for name, (recorders, _) in cases.items():
+        written(tmp_path / name, recorders)
+    made = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", ANALYSIS, *(str(tmp_path / name) for name in cases)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    lines = [json.loads(line) for line in made.stderr.splitlines() if line.startswith("[")]
+    assert len(lines) == len(cases), made.stderr[-3000:]
+    for (name, (_, planted)), theirs in zip(cases.items(), lines, strict=True):
+        judged = analyze_flight(tmp_path / name)["verdict"]
+        if not planted:
+            assert theirs == [] and judged is None
+            continue
+        assert theirs[0] == planted, name
+        assert (judged["sequence"], judged["culprits"]) == (planted[0], [planted[1]]), name
+        assert judged["kind"] == {"coalesced": "size", "state": "missing"}.get(name, name)

@@ -22,12 +22,14 @@ from goodput.account.collectives.calls import Call, GroupCalls, RankCalls
 from goodput.trace.arrivals import Clocks, align, skew_of
 from goodput.trace.hangs.flight_devices import on_devices
 from goodput.trace.hangs.flight_dump import Dump, Entry, read
+from goodput.trace.hangs.flight_pairs import pair_verdict
 from goodput.trace.hangs.flight_parts import one_call_each
 from goodput.trace.operation_names import POINT_TO_POINT, TOGETHER
 from goodput.trace.stream import TraceError
 
-# Verdicts on different calls under one number.
+# Verdicts on different calls under one number, and those that a broken pair of sends and receives may explain.
 COMPARED = ("operation", "dtype", "size", "order")
+UNEXPLAINED = ("missing", "deadlock", "stopped", "network")
 _RANK = re.compile(r"(?<!\d)(\d{1,9})(\.(json|pkl|pickle|sock))?$")
 
 
@@ -61,9 +63,12 @@ def dump_document(dumps: list[Dump], errors: list[str]) -> dict:
 
 
 def _verdict(dumps: list[Dump]) -> CollectiveVerdict | None:
-    """What is wrong, with the parts of coalesced calls compared one by one."""
+    """What is wrong: a difference between collectives, then one between sends and receives, then who has not come."""
     compared, parts = one_call_each(dumps)
-    found = verdict(_calls_of(dump, compared) for dump in compared)
+    calls = [_calls_of(dump, compared) for dump in compared]
+    found, pair = verdict(calls), pair_verdict(calls)
+    if pair is not None and (found is None or (found.kind in UNEXPLAINED and pair.kind != "network")):
+        return pair
     if found is None:
         return None
     found = on_devices(found, compared)
