@@ -157,3 +157,11 @@ def test_wait_of_another_device_moves_nothing(tmp_path):
     events = [step(1, 0, 100 * MS), launch(10 * MS, 5, 1), kernel(10 * MS + 10, 20 * MS, correlation=1)]
     (found,) = lanes(tmp_path, [*events, device_sync(11 * MS, 10)])
     assert found["clock_shift_ns"] == 0
+
+
+def test_impossible_difference_is_refused(tmp_path):
+    """Else times would leave 64 bits."""
+    far = 4 * 10**15
+    events = [launch(far, 1, 1), kernel(-far, 10, correlation=1), kernel(far, 10)]
+    with pytest.raises(TraceError, match="GPU 0 has events more than 70 years before their launches"):
+        analyze([write(tmp_path / "t.json", events)])

@@ -20,6 +20,7 @@ from goodput.trace.steps import NO_LAUNCH
 
 # How far after the end of a synchronization the profilers of healthy devices have put the end of work, and more.
 NOISE_NS = 100_000
+SHIFT_NS_MAX = 1 << 61
 
 
 class DriftError(Exception):
@@ -66,6 +67,10 @@ def _least(rows: DeviceEvents, launched: array) -> _Least | None:
 
 def _shift(rows: DeviceEvents, least: _Least, most: _Most) -> int:
     """By how much the device's events are moved later. Raises DriftError."""
+    if least.ns > SHIFT_NS_MAX:
+        raise DriftError(
+            f"{rows.label} {rows.device} has events more than 70 years before their launches; no share would be right"
+        )
     if least.ns > 0:
         if most.any_ns is not None and least.ns > most.any_ns + NOISE_NS:
             raise DriftError(

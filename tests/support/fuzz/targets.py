@@ -250,7 +250,10 @@ def trace_seeds() -> list[bytes]:
     events = [step(1, 0, 100), launch(0, 1, 1), kernel(10, 50, correlation=1), op(0, 10), loader(60, 5)]
     events += [copy(62, 7), sync(70, 3), kernel(72, 9, name="ncclDevKernel_AllReduce", stream=9)]
     text = dumps({"traceEvents": events, "distributedInfo": {"rank": 1}}).encode()
-    return [text, gzip.compress(text, mtime=0)]
+    early = [launch(80, 1, 2), kernel(5, 9, correlation=2), sync(90, 3)]
+    ahead = dumps({"traceEvents": [*events, *early], "traceName": "x"}).encode()
+    broken = text.replace(b'"gemm"', b'"ge"mm"')
+    return [text, gzip.compress(text, mtime=0), ahead, broken, text[:-40]]
 
 
 # -- The page of a dcgm-exporter
@@ -300,7 +303,14 @@ def flight_seeds() -> list[bytes]:
     }
     call |= {"input_sizes": [[3, 4]], "input_dtypes": ["Float"], "output_sizes": [], "retired": False}
     found = {"version": "2.10", "entries": [call], "pg_config": {"0": {"ranks": "[0, 1]"}}}
-    return [json.dumps(found).encode(), pickle.dumps(found, 2), pickle.dumps(found, 4)]
+    transfer = {**call, "profiling_name": "nccl:send 0->1", "p2p_seq_id": 1, "is_p2p": True}
+    end = {**call, "profiling_name": "nccl:coalesced", "input_sizes": [], "state": "completed"}
+    more = {**found, "entries": [call, {**call, "input_sizes": [[5]]}, end, transfer]}
+    return [
+        *(json.dumps(one).encode() for one in (found, more)),
+        pickle.dumps(found, 2),
+        pickle.dumps(found, 4),
+    ]
 
 
 def ras(data: bytes) -> bool:
