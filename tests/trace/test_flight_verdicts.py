@@ -218,6 +218,18 @@ def test_missing_rank_in_a_coalesced_call(tmp_path):
     assert (judged["kind"], judged["culprits"], judged["sequence"]) == ("missing", [1], 5)
 
 
+@pytest.mark.parametrize(("received", "kind"), [(100, "network"), (150, "size")])
+def test_all_to_all_receives_what_is_sent(tmp_path, received, kind):
+    """The sizes of ranks may differ, but not what all of them send and receive together."""
+    found = ranks()
+    for one, sent in zip(found, (100, 200, 300), strict=True):
+        one.collective("all_to_all", sent, state="started")
+        one.entries[-1]["output_sizes"] = [[received if sent == 100 else 500 - sent]]
+    judged = verdict(tmp_path, found)
+    assert (judged["kind"], judged["culprits"], judged["sequence"]) == (kind, [], 5)
+    assert ("send 2.4 kB in this all_to_all and receive 2.6 kB" in judged["reason"]) == (kind == "size")
+
+
 # -- sends and receives
 
 

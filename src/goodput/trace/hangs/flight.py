@@ -19,6 +19,7 @@ from typing import Any
 
 from goodput.account.collective_verdict import CollectiveVerdict, verdict
 from goodput.account.collectives.calls import Call, GroupCalls, RankCalls
+from goodput.account.text import bytes_text
 from goodput.trace.arrivals import Clocks, align, skew_of
 from goodput.trace.hangs.flight_devices import on_devices
 from goodput.trace.hangs.flight_dump import Dump, Entry, read
@@ -71,11 +72,33 @@ def _verdict(dumps: list[Dump]) -> CollectiveVerdict | None:
         return pair
     if found is None:
         return None
-    found = on_devices(found, compared)
+    found = _with_uneven(on_devices(found, compared), compared)
     part = parts.get((found.group.name, found.group.description, found.sequence))
     if part is not None and found.operation not in POINT_TO_POINT and found.kind in COMPARED:
         found = replace(found, reason=f"{found.reason}; this is {part.text()}")
     return found
+
+
+def _with_uneven(found: CollectiveVerdict, dumps: list[Dump]) -> CollectiveVerdict:
+    """The verdict on an all-to-all in which all ranks are: whose sizes may differ, but what is sent is received."""
+    if found.kind != "network" or found.operation != "all_to_all":
+        return found
+    group, calls = found.group, []
+    for dump in dumps:
+        for one in dump.entries:
+            name = one.group, one.description, one.call.sequence
+            if not one.is_p2p and name == (group.name, group.description, found.sequence):
+                calls.append(one)
+    sent, received = (
+        sum(sizes) for sizes in ([c.call.bytes for c in calls], [c.output_bytes for c in calls])
+    )
+    if len(calls) < group.size or sent == received or not (sent and received):
+        return found
+    reason = (
+        f"different sizes under number {found.sequence}: all ranks together send {bytes_text(sent)} in this all_to_all and "
+        f"receive {bytes_text(received)}"
+    )
+    return replace(found, kind="size", reason=reason)
 
 
 def _of_dumps(reason: str) -> str:

@@ -33,9 +33,9 @@ class Entry(NamedTuple):
     is_begun: bool = False  # on the device, as far as the recorder knows
     is_started: bool = False  # the recorder has seen the begin itself
     is_p2p: bool = False
-    is_end: bool = (
-        False  # of a coalesced call: it stands for no operation, but has the state of all its parts
-    )
+    output_bytes: int = 0  # of all tensors
+    # It ends a coalesced call: it stands for no operation, but has the state of all its parts.
+    is_end: bool = False
 
 
 class Dump(NamedTuple):
@@ -113,9 +113,11 @@ def _entry(one: dict, at: int) -> Entry:
     side = "output" if operation in RECEIVED else "input"
     sizes, dtypes = one.get(f"{side}_sizes") or [], one.get(f"{side}_dtypes") or []
     dtype, width = DTYPES.get(dtypes[0] if dtypes else "", (str(dtypes[0]).lower() if dtypes else "", 0))
+    got, got_dtypes = one.get("output_sizes") or [], one.get("output_dtypes") or []
+    output_bytes = _elements(got, at) * DTYPES.get(got_dtypes[0] if got_dtypes else "", ("", 0))[1]
     entered, left = int(one["time_created_ns"]), int(one.get("time_discovered_completed_ns") or 0)
     size = _elements(sizes, at) * width
-    if min(number, entered, left) < 0 or max(number, entered, left, size) >= _NUMBER_MAX:
+    if min(number, entered, left) < 0 or max(number, entered, left, size, output_bytes) >= _NUMBER_MAX:
         raise ValueError(f"call {at} has a number or a time out of range")
     is_over = one.get("state") == "completed" or bool(one.get("retired"))
     is_end = written.endswith("coalesced") and not (one.get("input_sizes") or one.get("output_sizes"))
@@ -127,6 +129,7 @@ def _entry(one: dict, at: int) -> Entry:
         is_over or one.get("state") == "started",
         one.get("state") == "started" or bool(one.get("time_discovered_started_ns")),
         is_p2p,
+        output_bytes,
         is_end,
     )
 
