@@ -398,15 +398,15 @@ def _where(rank: int, by_rank: dict[int, RankCalls]) -> str:
     one = by_rank.get(rank)
     if one is None:
         return "it has never reported"
-    if not one.phase:
-        return _open_call_text(one) or "it is in no call that is open"
     phase = "no phase" if one.phase == "none" else one.phase
     if one.gone:
         does = {"dead": "it is dead", "silent": "it is not reported any more", "finished": "it has finished"}
-        return f"{does[one.gone]}, last in {phase}"
+        return does[one.gone] + (f", last in {phase}" if phase else "")
     if one.is_stopped:
-        return f"its process is stopped, in {phase}"
+        return "its process is stopped" + (f", in {phase}" if phase else "")
     inside = _open_call_text(one)
+    if not phase:
+        return inside or "it is in no call that is open"
     return f"it is in {phase}, {inside.removeprefix('it is ')}" if inside else f"it is in {phase}"
 
 

@@ -248,3 +248,21 @@ def test_document_is_bounded():
     assert found is not None
     document = found.document()
     assert len(document["culprits"]) == len(document["calls"]) == 16
+
+
+@pytest.mark.parametrize(
+    ("gone", "stopped", "text"),
+    [
+        ("dead", False, "it is dead;"),
+        ("", True, "its process is stopped;"),
+        ("", False, "it is in no call that is open;"),
+    ],
+)
+def test_rank_whose_phase_is_unknown(gone, stopped, text):
+    """No half of a sentence is left where a phase would be."""
+    call = Call(1, "all_reduce", "float32", 64, -1, 10, 0)
+    group = GroupCalls("0", "default_pg", "", 2, ((0, 1, 2),), 1, (call,))
+    waits = RankCalls(0, "", "", "", 100, 0, (group,))
+    found = verdict([waits, RankCalls(1, "", "", gone, 100, 0, (), True, stopped)])
+    assert found is not None and found.culprits == (1,)
+    assert text in found.reason
