@@ -68,7 +68,7 @@ def _train(job: Job, rank: int, world_size: int, attempt: int, notes: int) -> No
     adam = Adam(model.parameters.size)
     goodput.start(
         run=job.run,
-        device="one CPU core",
+        device="one core of a CPU, 1 thread",
         flops_per_step=model.flops_per_step(),
         peak_flops_per_second=job.peak_flops_per_second,
     )
