@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import sys
 from pathlib import Path
 
 import pytest
 from support.account.account_history import each_rank
-from support.account.runlog_history import log
+from support.account.runlog_history import earlier, log
 from support.account.runlog_oracle import account
 
 from goodput.account import document
@@ -18,6 +19,9 @@ from goodput.runlog import replay
 LOGS, LOGS_PER_TEST = 400, 50
 STALL_SECONDS = 0.5
 SHARES_MOST = 16
+PATHS = sys.modules["goodput.runlog.replay"]
+# The last one gives logs that begin before time zero and end after it.
+EARLIER_SECONDS = 1_700_000_000 + 10**6, 10**6, 3
 
 
 @functools.cache
@@ -90,6 +94,22 @@ def test_generated_logs_equal_the_oracle(tmp_path, first):
             assert_agrees(replayed(tmp_path / "log", lines), expected)
         except AssertionError as error:
             raise AssertionError(f"log({seed})") from error
+
+
+@pytest.mark.parametrize("columns_from", [10**9, 0], ids=["rows", "columns"])
+def test_account_is_the_same_before_time_zero(tmp_path, monkeypatch, columns_from):
+    """The account does not depend on where a log's clock has its zero."""
+    monkeypatch.setattr(PATHS, "COLUMN_STEPS_MIN", columns_from)
+    monkeypatch.setattr(PATHS, "COLUMN_BYTES_MIN", columns_from)
+    for seed in range(48):
+        lines, expected = generated(seed)
+        ns = EARLIER_SECONDS[seed % 3] * 10**9
+        restarts = [{**one, "time": one["time"] - ns} for one in expected["restarts"]]
+        moved = {"start": expected["start"] - ns, "end": expected["end"] - ns, "restarts": restarts}
+        try:
+            assert_agrees(replayed(tmp_path / "log", earlier(lines, ns)), {**expected, **moved})
+        except AssertionError as error:
+            raise AssertionError(f"log({seed}), {ns} ns earlier") from error
 
 
 def test_generated_logs_cover_every_case():

@@ -209,7 +209,7 @@ class Attempt:
             self.committed = step if self.committed is None else max(step, self.committed)
             first_ns = self.first_commit_ns
             self.first_commit_ns = time_ns if first_ns is None else min(time_ns, first_ns)
-            self.last_commit_ns = max(time_ns, self.last_commit_ns)
+            self.last_commit_ns = time_ns if first_ns is None else max(time_ns, self.last_commit_ns)
 
     def ordered_rows(self) -> list[Row]:
         return [self.rows[number] for number in sorted(self.rows)]
@@ -240,7 +240,9 @@ class Attempt:
 
     def beat_ns(self) -> int:
         """The last moment at which the process is known to have been alive."""
-        return max(self.start_ns, self.last_ns, self.rows_end_ns, self.seen_ns if self.alive else 0)
+        return max(
+            self.start_ns, self.last_ns, self.rows_end_ns, self.seen_ns if self.alive else self.start_ns
+        )
 
 
 @dataclass

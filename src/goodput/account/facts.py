@@ -26,6 +26,7 @@ END_REASONS = ("finished", "failed", "cancelled")
 FINAL_STATUSES = (*END_REASONS, ABANDONED)
 # A submit time further back than this is a wrong number, not a wait for a scheduler.
 SUBMIT_NS_MAX = 90 * 86_400 * 10**9
+NO_WINDOW_NS = -(1 << 62)  # before every time, also the negative ones of a log
 
 _DOWN, _QUEUE, _UNOBSERVED = INDEX["down"], INDEX["queue"], INDEX["unobserved"]
 _STARTUP, _UNATTRIBUTED = INDEX["startup"], INDEX["unattributed"]
@@ -111,7 +112,7 @@ class Facts:
     limits: Mapping[Key, int]
     bounds: Mapping[Key, Bound]
     expected: ExpectedRanks
-    window_ns: int  # where the requested window begins, -1 for the run's own start
+    window_ns: int  # where the requested window begins, NO_WINDOW_NS for the run's own start
     by_rank: dict[int, list[Attempt]]
     starts: dict[int, int]  # when the first rank of each attempt number began
     last_ns: int  # the last end of an attempt, or until when one is known to be alive
@@ -235,7 +236,7 @@ def gathering(
         start = max(start, start if window[0] is None else window[0])
         end = max(start, min(end, end if window[1] is None else window[1]))
         expected = expected.within(start, end)
-    cut_ns = start if window is not None else -1
+    cut_ns = start if window is not None else NO_WINDOW_NS
     last_ns = max((own for own, _ in ends.values()), default=end)
     starts, bounds = run.starts(), dict[Key, Bound]()
     facts = Facts(
@@ -363,7 +364,7 @@ def _released(run: Run, ends: dict[Key, tuple[int, bool]]) -> dict[int, int]:
         if mark is None:
             unmarked.add(number)
         else:
-            released[number] = max(ends[rank, number][0], mark.at_ns, released.get(number, 0))
+            released[number] = max(ends[rank, number][0], mark.at_ns, released.get(number, mark.at_ns))
     return {number: ns for number, ns in released.items() if number not in unmarked}
 
 
@@ -404,7 +405,7 @@ def _window(
     finished = bool(last) and all(a.ended == "finished" for a in last)
     marks = _marks(last)
     if stale and (finished or marks):
-        ends = [a.known_end_ns() or 0 for a in attempts]
+        ends = [end_ns for a in attempts if (end_ns := a.known_end_ns()) is not None]
         status = "finished" if finished else max(mark.reason for mark in marks)
         if not finished:
             ends += [mark.at_ns for mark in marks]

@@ -73,7 +73,9 @@ class _Moments:
         self.start, self.submits = attempts.start_ns, [time for time in submits if time is not None]
         self.is_over = ~self.alive | np.array([bool(one) for one in self.ended], bool)
         self.over_ns = np.maximum(np.where(end != 0, end, last), self.start)
-        self.beat = np.maximum(np.maximum(self.start, last), np.maximum(self.rows_end, seen * self.alive))
+        self.beat = np.maximum(
+            np.maximum(self.start, last), np.maximum(self.rows_end, np.where(self.alive, seen, self.start))
+        )
         self.received = np.where(received != 0, received, seen)
         newest = int(attempts.number.max(initial=0))
         is_newest = attempts.number == newest
@@ -153,7 +155,7 @@ def _of_running(
             limits,
             Derived(places, lambda _, at: columns.bound(at)),
             expected,
-            -1,
+            account_facts.NO_WINDOW_NS,
         ),
         *(attempts.by_rank(), run.starts(), int(own.max())),
         restarts=numbers[1:],
@@ -191,7 +193,9 @@ def _placed(
         some = np.flatnonzero(attempts.turn == turn)
         of = attempts.of[some]
         before = at[of]
-        overlaps += int(((begun[some] < before) & (own[some] > begun[some]) & (before > -1)).sum())
+        overlaps += int(
+            ((begun[some] < before) & (own[some] > begun[some]) & (before > account_facts.NO_WINDOW_NS)).sum()
+        )
         low[some] = np.minimum(np.maximum(before, begun[some]), end)
         at[of] = np.maximum(before, high[some])
     beyond = 0

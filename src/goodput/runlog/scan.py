@@ -272,8 +272,8 @@ class Scan:
                 attempt.alive = False
             else:
                 attempt.ended = line.reason if line.reason in ("finished", "resumed") else "failed"
+            attempt.end_ns = max(attempt.end_ns, line.time_ns) if track.end_number else line.time_ns
             track.end_number = number
-            attempt.end_ns = max(attempt.end_ns, line.time_ns)
 
     def _set_end_mark(self, number: int, attempt: Attempt, line: Line) -> None:
         """What a beat or an end declares for the whole run: that it was declared over, or is abandoned, and since when."""
@@ -311,6 +311,8 @@ def _reason(raw: bytes, error: str) -> str:
 
 def _track(number: int, found: RunTrack, rank: int, n: int, start_ns: int) -> AttemptTrack:
     """A new attempt without fields: `complete_attempts` fills in what no line has."""
-    attempt = Attempt(rank, n, start_ns, world_size=0, devices=0, phase="")
+    attempt = Attempt(
+        rank, n, start_ns, last_ns=-TIME_NS_MAX, rows_end_ns=-TIME_NS_MAX, world_size=0, devices=0, phase=""
+    )
     track = found.tracks[rank, n] = AttemptTrack(attempt, found.lengths, number)
     return track

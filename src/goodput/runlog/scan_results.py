@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from goodput.account import Attempt, Run
 from goodput.account.document_types import StepLines
 from goodput.account.stall_threshold import StepLengths
-from goodput.runlog.lines import Line
+from goodput.runlog.lines import TIME_NS_MAX, Line
 from goodput.runlog.log_file import LogError
 
 PROBLEMS_MAX = 100
@@ -148,7 +148,7 @@ class AttemptTrack:
     step_ns: int | None = None
     last_step: int = -1
     tail: dict[str, float] | None = None  # phases after the last step, from the last beat or end
-    tail_ns: int = -1
+    tail_ns: int = -TIME_NS_MAX
     phase_ns: int | None = None  # how long it was in its phase then
 
     def step(self, line: Line) -> None:
@@ -175,7 +175,7 @@ class RunTrack:
     tracks: dict[tuple[int, int], AttemptTrack] = field(default_factory=dict)  # by (rank, attempt)
     run_lines: list[Line] = field(default_factory=list)
     look_ns: int | None = None  # the time up to which the log goes, from its `look` lines
-    high_ns: int = 0
+    high_ns: int = -TIME_NS_MAX  # the latest time so far; a log's times may all be negative
     end_number: int = 0  # of the line with the run's end
     newest: dict[int, int] = field(default_factory=dict)  # rank -> the attempt that began last
     lengths: StepLengths = field(default_factory=StepLengths)

@@ -258,7 +258,7 @@ def end(document: Mapping[str, Any], recording: Recording) -> list[Incident]:
     )
     ended = [track for track in last if track.attempt.known_end_ns() is not None]
     if ended:
-        one.time = max(track.attempt.known_end_ns() or 0 for track in ended) / 1e9
+        one.time = max(ns for track in ended if (ns := track.attempt.known_end_ns()) is not None) / 1e9
         one.measured(_ending(ended).replace("before it ", ""))
         one.ranks, one.hosts = _failed(ended)
     return [one]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import re
+from collections.abc import Iterable
+from decimal import Decimal
 
 MS = 1_000_000
 SECOND = 1000 * MS
@@ -25,6 +28,17 @@ OUTSIDE = (*PHASES, "restore", "my_own")
 def seconds(ns: int) -> str:
     """Whole ns as seconds, exactly, with as many digits as it takes."""
     return f"{'-' * (ns < 0)}{abs(ns) // SECOND}.{abs(ns) % SECOND:09d}".rstrip("0").rstrip(".")
+
+
+_MOMENT = re.compile(r'"(time|over_at|submit_time)":(-?[0-9.]+)')
+
+
+def earlier(lines: Iterable[str], ns: int) -> list[str]:
+    """The lines with all their moments this much earlier."""
+    return [
+        _MOMENT.sub(lambda at: f'"{at[1]}":{seconds(int(Decimal(at[2]) * SECOND) - ns)}', line)
+        for line in lines
+    ]
 
 
 class Raw(int):
