@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.account.run_logs import BASE
+from support.account.run_logs import BASE, HEAD, step
 
 MAIN = "import sys; from goodput.cli import main; sys.exit(main())"
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "example-run.jsonl"
@@ -20,6 +20,27 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "example-run.jsonl"
 def call(*arguments, **more) -> subprocess.CompletedProcess:
     command = [sys.executable, "-c", MAIN, "replay", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, timeout=300, **{"text": True, **more})
+
+
+def goodput(*arguments) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", MAIN, *map(str, arguments)], capture_output=True, timeout=300, text=True
+    )
+
+
+@pytest.mark.parametrize(
+    "command", ["replay FILE", "compare FILE WHOLE", "whatif FILE", "export --log FILE --perfetto TRACE"]
+)
+def test_log_cut_off_in_gzip_ends_with_status_1(tmp_path, command):
+    """What can be read is used, and all commands that read a log say what is missing."""
+    cut, whole = tmp_path / "cut.jsonl.gz", tmp_path / "whole.jsonl"
+    whole.write_bytes(HEAD + b"".join(step(i + 1, i, f',"samples":{i * i % 89}') for i in range(2000)))
+    cut.write_bytes(gzip.compress(whole.read_bytes())[:-500])
+    paths = {"FILE": cut, "WHOLE": whole, "TRACE": tmp_path / "trace"}
+    done = goodput(*(paths.get(word, word) for word in command.split()))
+    assert done.returncode == 1
+    assert "the file cannot be read after line 1" in done.stderr
+    assert done.stdout or paths["TRACE"].stat().st_size
 
 
 def test_example_of_the_definitions():

@@ -63,6 +63,27 @@ BAD_LINES = {
     ),
     "not utf-8": (b'{"kind":"beat","time":6,"host":"\xe9t\xe9"}\n', "line 8: 'utf-8' codec", 5),
     "half a pair": (b'{"kind":"beat","time":6,"host":"\\ud800"}\n', "line 8: ", 5),
+    "half a pair in a step": (
+        step(6, 5, ',"phases":{"a\\udfff":0.5},"dtype":"\\ud83d\\ude00\\ud83d"'),
+        "line 8: half of a surrogate pair is no text; it is replaced",
+        6,
+    ),
+    "half a pair after a number out of range": (
+        step(6, 5, ',"samples":1e400,"text":"\\\\\\ud800"'),
+        "line 8: `samples` is 1e400, Number out of range; it is left out",
+        6,
+    ),
+    "half a pair beside 5 000 digits": (
+        step(6, 5, ',"more":%s,"text":"\\ud800"' % ("9" * 5000)),
+        "line 8: half of a surrogate pair",
+        6,
+    ),
+    "not utf-8 in a step": (
+        step(6, 5, ',"text":"?"').replace(b"?", b"\xff"),
+        "line 8: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte; what is no",
+        6,
+    ),
+    "a control character in a text": (step(6, 5, ',"text":"a\0b"'), "line 8: JSON is malformed: inval", 6),
     "zero bytes": (b"\0\0\0\0\n" + step(6, 5), "line 8: JSON is malformed", 6),
     "2 MB in a line": (b"x" * 2_000_000 + b"\n" + step(6, 5), "line 8: ", 6),
     "2 MB of JSON": (
@@ -141,6 +162,23 @@ def test_bad_line_is_reported_and_the_rest_used(tmp_path, name):
 
 
 @pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (b"a\\ud800b", "a\ufffdb"),
+        (b"\\ude00\\ud83d", "\ufffd\ufffd"),
+        (b"\\ud83d\\ude00\\ud83d", "\U0001f600\ufffd"),
+        (b"\\\\ud800\\ud800", "\\ud800\ufffd"),
+        (b"a\0b", "a?b"),
+        (b"a\\u0000b", "a?b"),
+        (b"a\xffb", "a\ufffdb"),
+    ],
+)
+def test_only_what_is_no_text_is_replaced(written, read):
+    line = parse(b'{"kind":"beat","time":6.5,"rank":3,"phase":"forward","host":"%s"}' % written)
+    assert (line.time_ns, line.rank, line.phase, line.host) == (6_500_000_000, 3, "forward", read)
+
+
+@pytest.mark.parametrize(
     "raw",
     [
         b"\xef\xbb\xbf" + BASE,
@@ -188,6 +226,8 @@ def test_truncated_gzip_gives_its_readable_part(tmp_path):
         (b"\n\n", "in 2 lines"),
         (b'{"kind":"run","time":0}\n', "in 1 lines"),
         (b"\x1f\x8b", "cannot be read after"),
+        (b"\x28\xb5\x2f\xfd" + b"x" * 90, "compressed with zstd; unpack it first"),
+        (b"\xfd7zXZ\0" + b"x" * 90, "compressed with xz; unpack it first"),
         (b"\0" * 5000, "line 1: JSON is malformed"),
         (b"hello\nworld\n", "line 1: JSON is malformed"),
     ],

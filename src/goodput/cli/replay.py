@@ -13,7 +13,8 @@ HELP = "print the account of a run log"
 DESCRIPTION = """Compute the account of a run log: one JSON object per line, plain or gzip.
 Write one by hand, convert your own logs to it, or take one from `goodput export`.
 Problems with the file are printed on standard error, by line; the rest is still used.
-If more than 1 % of the step lines cannot be used, the account says so and the exit status is 1."""
+If more than 1 % of the step lines cannot be used, the account says so and the exit status is 1. It is 1 too for a
+gzip file that is cut off or damaged: the account is of what can be read of it."""
 EPILOG = "example: goodput replay docs/example-run.jsonl --html account.html"
 
 PROBLEMS_SHOWN = 20
@@ -149,9 +150,9 @@ def _timelines(arguments, lines: int, accounts: list, documents: list) -> dict:
 
 
 def is_incomplete(problems) -> bool:
-    """Whether so many step lines of a log cannot be used that the exit status says so."""
+    """Whether a log could not be read to its end, or so many of its step lines not be used, that the exit status is 1."""
     steps = problems.step_quality()
-    return steps is not None and steps["incomplete"]
+    return bool(problems.broken) or (steps is not None and steps["incomplete"])
 
 
 def problem_lines(problems) -> list[str]:

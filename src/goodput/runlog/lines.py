@@ -179,7 +179,7 @@ def parse(raw: bytes) -> Line:
         line = _decode_known(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         line = _parse_other(raw)
-    if b"\\" in raw or not raw.isascii():
+    if b"\\" in raw or not raw.isascii() or type(line) is not KnownLine:
         _clean_texts(line)
     kind, step, seconds = line.kind, line.step, line.seconds
     if kind not in KINDS:
@@ -222,9 +222,12 @@ def _parse_other(raw: bytes) -> Line:
     """Decode a line that has unknown or wrong fields, or is no strict JSON."""
     try:
         try:
-            return _decode(raw)
-        except msgspec.ValidationError as error:
-            return _without_wrong_fields(raw, error)
+            try:
+                return _decode(raw)
+            except msgspec.ValidationError as error:
+                return _without_wrong_fields(
+                    raw, error
+                )  # Raises again where a later field is no strict JSON.
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return _repaired_line(raw, error)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -293,7 +296,7 @@ def _usable_part(name: str, value: bytes) -> dict[str, Raw]:
 
 
 def _repaired_line(raw: bytes, error: Exception) -> Line:
-    """Decode a line that is no strict JSON: NaN and Infinity are null, bytes that are no text are replaced.
+    """Decode a line that is no strict JSON: NaN and Infinity are null, what is no text is replaced.
 
     Raises `error` where something else is wrong with it.
     """
@@ -304,21 +307,42 @@ def _repaired_line(raw: bytes, error: Exception) -> Line:
         line = _decode(repaired)
     except msgspec.ValidationError as another:
         line = _without_wrong_fields(repaired, another)
-    text = "NaN and Infinity are no JSON" if _NO_NUMBER.search(raw) else str(error)
-    line.warnings = [f"{text}; such values are left out", *(line.warnings or ())]
+    text = f"{error}; what is no text is replaced"
+    if _NO_NUMBER.search(raw):
+        text = "NaN and Infinity are no JSON; such values are left out"
+    elif any(map(_is_lone_surrogate, _ESCAPE.finditer(raw.decode(errors="replace")))):
+        text = "half of a surrogate pair is no text; it is replaced"
+    line.warnings = [text, *(line.warnings or ())]
     return line
 
 
 def _repaired(raw: bytes) -> bytes | None:
     """The line as strict JSON, with its numbers as they are written; None where it cannot be repaired."""
     try:
-        text = raw.decode(errors="replace")
+        text = _ESCAPE.sub(_without_lone_surrogate, raw.decode(errors="replace"))
         fields = json.loads(
-            text, parse_constant=lambda _: None, parse_float=lambda number: Raw(number.encode())
+            text,
+            strict=False,
+            parse_constant=lambda _: None,
+            parse_int=lambda number: Raw(number.encode()),
+            parse_float=lambda number: Raw(number.encode()),
         )
         return msgspec.json.encode(fields) if type(fields) is dict else None
     except (ValueError, TypeError, OverflowError):
         return None
+
+
+# One escape, or the two of a surrogate pair, so that an escaped backslash begins no other escape.
+_ESCAPE = re.compile(r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.)")
+_LONE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+
+
+def _is_lone_surrogate(escape: re.Match[str]) -> bool:
+    return _LONE_SURROGATE.fullmatch(escape[0]) is not None
+
+
+def _without_lone_surrogate(escape: re.Match[str]) -> str:
+    return "\\ufffd" if _is_lone_surrogate(escape) else escape[0]
 
 
 _NO_NUMBER = re.compile(rb"\b(NaN|Infinity)\b")

@@ -24,6 +24,7 @@ STREAM_BYTES_MAX = 16 << 30
 DEVICE_BYTES_MAX = LINE_BYTES_MAX
 SILENCE_SECONDS_MAX = 600
 _GZIP = b"\x1f\x8b"
+_OTHER_PACKERS = {b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2"}
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -52,9 +53,16 @@ class LogFile:
             self._file.seek(0, os.SEEK_END)
             self.size = self._file.tell()
             self._file.seek(0)
-            self.packed = self._file.read(2) == _GZIP
+            head = self._file.read(8)
+            self.packed = head.startswith(_GZIP)
         except OSError as error:
             raise LogError(f"{self.name}: {error.strerror or error}") from None
+        packer = next((name for magic, name in _OTHER_PACKERS.items() if head.startswith(magic)), None)
+        if packer is not None:
+            self.close()
+            raise LogError(
+                f"{self.name}: compressed with {packer}; unpack it first, or compress it with gzip"
+            )
 
     def __enter__(self) -> LogFile:
         return self
