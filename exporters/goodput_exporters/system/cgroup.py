@@ -1,11 +1,11 @@
 """Container, Kubernetes pod, Slurm job and step of a process, parsed from /proc/PID/cgroup.
 
 Understands control groups v1 and v2, the cgroupfs and systemd drivers, Docker, containerd, CRI-O and Podman, and
-both of Slurm's cgroup plugins. Paths are relative to the reader's own group where the reader has a cgroup
+both of Slurm's cgroup plugins, by job number and, since Slurm 26.05, by SLUID. Paths are relative to the reader's own group where the reader has a cgroup
 namespace (a container without the host's): they then begin with `/..` and may lack the pod.
 
 Sources: cgroups(7); the kubelet's cgroup names (pod<UID>, with _ for - in systemd's names); OCI runtimes' scopes
-(<runtime>-<64 hex digits>.scope); Slurm's cgroup/v1 and v2 plugins (job_N/step_N/[user/]task_N).
+(<runtime>-<64 hex digits>.scope); Slurm's cgroup/v1 and v2 plugins (job_N/step_N/[user/]task_N; SLUID/step_N/… unless cgroup.conf has CgroupJobIdPaths).
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ _CONTAINER = re.compile(r"(?:^|[-:_])([0-9a-f]{64})(?:\.scope)?$")
 _UID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
 _POD = re.compile(rf"(?:^|-)pod({_UID})(?:\.slice)?(?=$|:)")
 _JOB = re.compile(r"job_(\d{1,20})")
+# "s" and 64 bits in Crockford's base 32.
+_SLUID = re.compile(r"s[0-9A-HJKMNP-TV-Z]{13}")
 _STEP = re.compile(r"step_([0-9A-Za-z.+]{1,32})")
 
 
@@ -32,6 +34,7 @@ class Placement(NamedTuple):
     container_id: str = ""
     pod_uid: str = ""
     slurm_job: str = ""
+    slurm_sluid: str = ""  # in place of the job's number
     slurm_step: str = ""
 
 
@@ -63,11 +66,12 @@ def _pod(parts: list[str]) -> str:
     return next((match[1].replace("_", "-") for match in matches), "")
 
 
-def _slurm(parts: list[str]) -> tuple[str, str]:
-    """Job and step: `job_N` below a group with Slurm in its name, or directly above a step."""
+def _slurm(parts: list[str]) -> tuple[str, str, str]:
+    """Job, SLUID and step: `job_N` or a SLUID below a group with Slurm in its name, or directly above a step."""
     for at, part in enumerate(parts):
-        job = _JOB.fullmatch(part)
-        step = _STEP.fullmatch(parts[at + 1]) if job and at + 1 < len(parts) else None
-        if job and (step or any("slurm" in before for before in parts[:at])):
-            return job[1], step[1] if step else ""
-    return "", ""
+        job, sluid = _JOB.fullmatch(part), _SLUID.fullmatch(part)
+        found = job or sluid
+        step = _STEP.fullmatch(parts[at + 1]) if found and at + 1 < len(parts) else None
+        if found and (step or any("slurm" in before for before in parts[:at])):
+            return job[1] if job else "", sluid[0] if sluid else "", step[1] if step else ""
+    return "", "", ""

@@ -18,6 +18,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pwd
+import re
 import struct
 import time
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from typing import NamedTuple, TypeVar
 from goodput.rank_page.process_owner import owner_problem
 from goodput.wire.identity import clean_text
 from goodput_exporters.collector import CollectorError, ParseError
-from goodput_exporters.system.cgroup import parse_cgroup
+from goodput_exporters.system.cgroup import Placement, parse_cgroup
 from goodput_exporters.system.files import COUNTER_BYTES_MAX, CounterFiles, parse_count, read_text
 from goodput_exporters.system.interval import Interval
 from goodput_exporters.system.ranks import RankProcess
@@ -40,6 +41,9 @@ UNNAMED_SECONDS = 60.0
 STATUS_BYTES_MAX = 1 << 16
 OPTIONAL = ("NSpid",)  # lines of /proc/PID/status that kernels before 4.1 do not have
 TEXT_MAX = 255
+PARENTS_MAX = 64  # above a process, up to its slurmstepd
+_PARENT = re.compile(r".*\) \S (\d{1,10}) ", re.DOTALL)  # in /proc/PID/stat
+_STEPD_TITLE = re.compile(r"slurmstepd: \[(\d{1,20})[.+]")  # the job of "slurmstepd: [4711.batch]"
 ENVIRONMENT_BYTES_MAX = 1 << 20
 # Variables by what they hold; the first that is set counts. Those of pods are the names commonly given to the
 # downward API. HOSTNAME is missing on purpose: in a job, a set or on the host's network it is not the pod's name.
@@ -49,6 +53,7 @@ ENVIRONMENT = {
     "pod_uid": ("POD_UID", "K8S_POD_UID", "MY_POD_UID", "KUBERNETES_POD_UID"),
     "container": ("K8S_CONTAINER_NAME",),
     "slurm_job": ("SLURM_JOB_ID", "SLURM_JOBID"),
+    "slurm_sluid": ("SLURM_JOB_SLUID",),
     "slurm_step": ("SLURM_STEP_ID", "SLURM_STEPID"),
     "slurm_user": ("SLURM_JOB_USER",),
 }  # fmt: skip
@@ -184,9 +189,7 @@ class Processes:
         if cgroup.strip() and not group.path:
             files.problems.append(f"{self._procfs}/{pid}/cgroup: no control group in {cgroup[:40]!r}")
         declared = parse_environment(self._read(pid, "environ"))
-        # The control groups are the kernel's; a variable may be inherited from another job.
-        if group.slurm_job and group.slurm_job != declared["slurm_job"]:
-            declared["slurm_step"] = ""
+        declared |= self._slurm_of(pid, group, declared)
         pod = self._pods(group.container_id) if group.container_id else None
         name, namespace, container = pod or (declared["pod"], declared["namespace"], declared["container"])
         return Owner(
@@ -197,10 +200,38 @@ class Processes:
             pod=name,
             namespace=namespace,
             pod_uid=group.pod_uid or declared["pod_uid"],
-            slurm_job=group.slurm_job or declared["slurm_job"],
-            slurm_step=group.slurm_step or declared["slurm_step"],
+            slurm_job=declared["slurm_job"],
+            slurm_step=declared["slurm_step"],
             cgroup=group.path,
         )
+
+    def _slurm_of(self, pid: int, group: Placement, declared: dict[str, str]) -> dict[str, str]:
+        """Job, step and user as Slurm has them. Its control groups are the kernel's; a variable may be inherited from
+        another job, and then none of them counts."""
+        if group.slurm_job:
+            is_own = group.slurm_job == declared["slurm_job"]
+        elif group.slurm_sluid:
+            is_own = group.slurm_sluid == declared["slurm_sluid"]
+        else:
+            return {}
+        names = ("slurm_job", "slurm_step", "slurm_user")
+        found = {name: declared[name] if is_own else "" for name in names}
+        found["slurm_job"] = group.slurm_job or found["slurm_job"] or self._stepd_job(pid, group.slurm_sluid)
+        found["slurm_step"] = group.slurm_step or found["slurm_step"]
+        return found
+
+    def _stepd_job(self, pid: int, sluid: str) -> str:
+        """The job's number in the title of the slurmstepd above a process, in the job's group; "" where there is none."""
+        for _ in range(PARENTS_MAX):
+            title = self._read(pid, "cmdline", COUNTER_BYTES_MAX).partition("\0")[0]
+            match = _STEPD_TITLE.match(title)
+            if match and parse_cgroup(self._read(pid, "cgroup")).slurm_sluid == sluid:
+                return match[1]
+            parent = _PARENT.search(self._read(pid, "stat", COUNTER_BYTES_MAX))
+            pid = int(parent[1]) if parent else 0
+            if pid <= 1:
+                break
+        return ""
 
     def _user(self, uid: int | None, otherwise: str) -> str:
         if uid is None:

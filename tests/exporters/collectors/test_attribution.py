@@ -173,6 +173,43 @@ def test_inherited_slurm_step_is_ignored(tree, settings, ranks, rank):
     assert (labels["slurm_job"], labels["slurm_step"]) == ("4711", "")
 
 
+SLUID, SLUID_STEP = "s5K1KKYAYG5D00", PLACES["Slurm 26.05"][0]
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("declared", "stepd", "expected"),
+    [
+        (SLUID, None, ("4711", "0", "ada")),
+        ("sEKNKTV3WPV500", None, ("", "0", "3999999999")),
+        (None, None, ("", "0", "3999999999")),
+        (None, ("slurmstepd: [12.0]", SLUID), ("12", "0", "3999999999")),
+        ("sEKNKTV3WPV500", ("slurmstepd: [12.batch]", SLUID), ("12", "0", "3999999999")),
+        (None, ("slurmstepd: [12.0]", "sEKNKTV3WPV500"), ("", "0", "3999999999")),
+        (None, ("python train.py", SLUID), ("", "0", "3999999999")),
+    ],
+)
+def test_slurm_job_of_a_sluid(tree, settings, ranks, rank, declared, stepd, expected):
+    """Variables count where they are of the group's job; else its number is in the title of the slurmstepd above."""
+    os.chown(rank.path, 3_999_999_999, -1)
+    environ = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "9", "SLURM_JOB_USER": "ada"}
+    environ |= {"SLURM_JOB_SLUID": declared} if declared else {}
+    add_process(tree, PID, TICKS, uid=3_999_999_999, parent=70, cgroup=SLUID_STEP, environ=environ)
+    if stepd is not None:
+        add_process(tree, 70, TICKS - 5, comm="bash", parent=60, cgroup=SLUID_STEP)
+        title, sluid = stepd
+        group = f"0::/system.slice/slurmstepd.scope/{sluid}/step_0/slurm\n"
+        add_process(tree, 60, TICKS - 9, comm="slurmstepd", cgroup=group, cmdline=title)
+    labels = only(attribution_on(settings, ranks))
+    assert (labels["slurm_job"], labels["slurm_step"], labels["user"]) == expected
+
+
+def test_parents_in_a_circle_end(tree, settings, ranks, rank):
+    add_process(tree, PID, TICKS, parent=70, cgroup=SLUID_STEP)
+    add_process(tree, 70, TICKS, parent=PID, cgroup=SLUID_STEP)
+    assert only(attribution_on(settings, ranks))["slurm_job"] == ""
+
+
 def test_pod_from_downward_api(tree, settings, ranks, rank):
     environ = {
         "POD_NAME": "train-0",

@@ -63,6 +63,16 @@ PLACES = {
         f"0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0/libpod-{CONTAINER}.scope\n",
         CONTAINER, "", "4711", "0",
     ),
+    "Slurm 26.05": ("0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_3\n", "", "", "", "0"),
+    "Slurm 26.05, several daemons": (
+        "0::/system.slice/n7_slurmstepd.scope/sEKNKTV3WPV500/step_batch/user/task_0\n", "", "", "", "batch",
+    ),
+    "Slurm 26.05, from another namespace of groups": ("0::/../../sEKNKTV3WPV500/step_extern/user/task_0\n", "", "", "", "extern"),
+    "Slurm 26.05, the step's daemon": ("0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_7/slurm\n", "", "", "", "7"),
+    "Slurm 26.05, job numbers in paths": (
+        "0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n", "", "", "4711", "0",
+    ),
+    "Slurm's own scope": ("0::/system.slice/slurmstepd.scope/system\n", "", "", "", ""),
     "somebody else's job": ("0::/condor/job_12/x\n", "", "", "", ""),
     "a shell": ("0::/user.slice/user-1000.slice/session-2.scope\n", "", "", "", ""),
     "a short hash": ("0::/docker/0123456789ab\n", "", "", "", ""),
@@ -70,16 +80,16 @@ PLACES = {
 
 
 def add_process(root, pid: int, ticks: int, **given) -> None:
-    """Write a process into the procfs at `root`: comm, state, uid, cgroup, environ, pids, cpus, processor."""
+    """Write a process into the procfs at `root`: comm, state, parent, uid, cgroup, environ, cmdline, pids, cpus, processor."""
     folder = root / "proc" / str(pid)
     folder.mkdir(parents=True, exist_ok=True)
     output = {
-        "comm": "python (x) y", "state": "S", "uid": os.getuid(), "cgroup": "0::/\n", "environ": {}, "pids": (pid,),
+        "comm": "python (x) y", "state": "S", "uid": os.getuid(), "cgroup": "0::/\n", "environ": {}, "pids": (pid,), "parent": 1,
         "cpus": "0-1", "processor": 0, **given,
     }  # fmt: skip
     zeros = "0 " * 16
     (folder / "stat").write_text(
-        f"{pid} ({output['comm']}) {output['state']} 1 1 {zeros}{ticks} {zeros}{output['processor']} 0 0\n"
+        f"{pid} ({output['comm']}) {output['state']} {output['parent']} 1 {zeros}{ticks} {zeros}{output['processor']} 0 0\n"
     )
     if output["uid"] != os.getuid():
         os.chown(folder, output["uid"], -1)
@@ -91,3 +101,5 @@ def add_process(root, pid: int, ticks: int, **given) -> None:
     (folder / "cgroup").write_text(output["cgroup"])
     environ = b"".join(f"{name}={value}\0".encode() for name, value in output["environ"].items())
     (folder / "environ").write_bytes(environ)
+    if "cmdline" in output:
+        (folder / "cmdline").write_bytes(output["cmdline"].encode())
