@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
+from urllib.parse import urlsplit
 
 from goodput import __version__
 from goodput.metrics import Families
@@ -24,6 +25,7 @@ from goodput.metrics.text_format import TextWriter
 from goodput.metrics.writer import Writer
 from goodput.otlp.settings import OtlpSettings, Samples
 from goodput.rank_page import page
+from goodput.rank_page.removed_pages import RemovedPages
 from goodput_exporters.collector import NoData, Settings
 from goodput_exporters.collector_runner import CollectorRunner, run_collectors
 from goodput_exporters.collectors import discover
@@ -120,6 +122,9 @@ class Agent:
         self.stack_sampling = StackSampling(self.settings.procfs) if sample_stacks else None
         self.ras = RasQueries(nccl_ras) if nccl_ras else None
         self.otlp = self._otlp_exporter(otlp) if otlp else None
+        self._removed = RemovedPages(self.settings.directory)
+        parts = urlsplit(aggregator or "")
+        self._sent_to = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
         self._directory_lock = DirectoryLock(self.settings.directory)
         self._scraping = threading.Lock()
         self._writers: dict[type[Writer], Writer] = {}
@@ -194,7 +199,12 @@ class Agent:
             self._safely(lambda: ras.poll(self.ranks.followed(), self.settings.monotonic_ns()))
         self._poll_links()
         is_acknowledged = self.pusher.is_acknowledged if self.pusher else (lambda key: True)
-        for key in self._safely(lambda: self.ranks.sweep(is_acknowledged)) or ():
+        removed = self._safely(lambda: self.ranks.sweep(is_acknowledged)) or ()
+        if removed:
+            # A page is also removed unacknowledged, after a day.
+            sent = self._sent_to if self.pusher and all(map(is_acknowledged, removed)) else ""
+            self._removed.add(dict.fromkeys(key[0] for key in removed), self.settings.unix_ns(), sent)
+        for key in removed:
             self.phases.forget(key)
             if self.pusher:
                 self.pusher.forget(key)

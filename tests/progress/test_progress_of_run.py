@@ -170,7 +170,7 @@ def test_only_the_node_of_rank_0_shows_the_job(tmp_path):
 def test_more_steps_than_are_read_count(tmp_path):
     """Of a living rank the last steps are read, of one that is gone all; the account has them all."""
     rank = Rank(tmp_path, run="mine", rank=0, world_size=1, total_steps=10_000).train(STEPS_MAX + 100)
-    runs = LocalRuns(str(tmp_path), 60.0)
+    runs = LocalRuns([str(tmp_path)], 60.0)
     (one,) = runs.read("mine")
     attempt = next(iter(one.run.attempts.values()))
     assert len(attempt.rows) == STEPS_MAX

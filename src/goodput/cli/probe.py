@@ -207,18 +207,19 @@ def _loader(arguments, torch) -> int:
 def _recorded(arguments) -> int:
     """The loader of trainings by their rank pages."""
     from goodput.probe.loader import recorded, recorded_text
-    from goodput.rank_page.page import PageError, default_directory
+    from goodput.rank_page.page import PageError, existing_directories
     from goodput.sdk.reports.local_accounts import page_paths, read_page
     from goodput.wire.identity import clean_text
 
     if not (arguments.run or arguments.pid):
         message("probe", "name a loader as module:function, or a training with --run or --pid")
         return 2
-    directory, now_ns = arguments.directory or default_directory(), time.perf_counter_ns()
+    directories = [arguments.directory] if arguments.directory else existing_directories()
+    now_ns = time.perf_counter_ns()
     try:
-        paths = page_paths(directory)
+        paths = [path for directory in directories for path in page_paths(directory)]
     except OSError as error:
-        return fail("probe", f"{directory}: {error.strerror}")
+        return fail("probe", f"{error.filename or directories[0]}: {error.strerror}")
     names, seen, records = set(), {}, []
     for path in paths:
         try:
@@ -234,7 +235,7 @@ def _recorded(arguments) -> int:
     if not found:
         there = ", ".join(sorted(names)[:5]) or "none"
         why = f"fewer than {recorded.BATCHES_MIN} batches of a DataLoader" if seen else "no such training"
-        return fail("probe", f"{why} in {directory}; runs there: {there}")
+        return fail("probe", f"{why} in {' or '.join(directories)}; runs there: {there}")
     document = recorded.predict([_with_waits(one, seen[one.run, one.rank, one.attempt]) for one in found])
     print(json.dumps(document) if arguments.json else recorded_text.render(document))
     return 0

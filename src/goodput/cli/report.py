@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 import time
 from functools import cache, partial
@@ -14,13 +15,14 @@ HELP = "print the account of the runs on this machine"
 DESCRIPTION = """Read the rank pages on this machine and print the account of each run.
 Needs no agent and no aggregator. A page keeps only the last 1024 steps of its rank."""
 EPILOG = "example: goodput report --run my-run --json"
+NAMES_SHOWN = 10
 COUNT_SECONDS_MAX = 10  # that a report waits for the count of FLOPs of a training that has just ended
 
 
 def add_options(parser) -> None:
     parser.add_argument(
         "--directory",
-        help="folder of the rank pages (default: $GOODPUT_DIR, else /run/goodput if there is one, else /dev/shm/goodput)",
+        help="folder of the rank pages (default: $GOODPUT_DIR, else all of /run/goodput, /dev/shm/goodput and /tmp/goodput)",
     )
     add_account_options(parser.add_argument)
 
@@ -43,19 +45,23 @@ def call(arguments) -> int:
     from goodput.causes import explain
     from goodput.probe import reachable
     from goodput.rank_page.deep_look import looks_in
-    from goodput.rank_page.page import default_directory
+    from goodput.rank_page.page import existing_directories
     from goodput.web.timeline import timeline
     from goodput.wire.identity import clean_text
 
-    directory, began_ns = arguments.directory or default_directory(), time.time_ns()
+    directories = [arguments.directory] if arguments.directory else existing_directories()
+    began_ns, looks, refused = time.time_ns(), [], []
     try:
-        runs, errors = counted_runs_in(directory, arguments.run)
-        looks, refused = looks_in(directory)
+        runs, errors = counted_runs_in(directories, arguments.run)
+        for directory in directories:
+            seen, wrong = looks_in(directory)
+            looks, refused = looks + seen, refused + wrong
     except OSError as error:
-        return fail("report", f"{directory}: {error.strerror}")
+        return fail("report", f"{error.filename or directories[0]}: {error.strerror}")
     for text in errors + refused:
         # A file's name may have control characters.
         message("report", f"skipped {clean_text(text, 500)}")
+    removed = removed_text(directories, arguments.run, [run.name for run in runs])
     chosen = [run for run in runs if arguments.run in (None, run.name)]
     documents, timelines, stories = [], {}, {}
     if arguments.story and story_package() is None:
@@ -89,7 +95,9 @@ def call(arguments) -> int:
         else:
             print("\n".join([render(found), *_deep_looks(seen), ""]))
     if not chosen:
-        return fail("report", f"no run {arguments.run or ''} in {directory}".replace("  ", " "))
+        return fail("report", no_run_text(directories, arguments.run, [run.name for run in runs]) + removed)
+    if removed:
+        message("report", f"some processes are missing above{removed}")
     return write_html("report", arguments.html, documents, timelines, stories) if arguments.html else 0
 
 
@@ -136,13 +144,44 @@ def _replayed_gains(run, account):
     return replayed_gains(account, recorded(run))
 
 
-def counted_runs_in(directory: str, name: str | None) -> tuple[list, list[str]]:
-    """The runs in the directory; if a training has just ended, with the FLOPs that a child process still counts."""
+def no_run_text(directories: list[str], name: str | None, names: list[str]) -> str:
+    """That a run, or any, has no page in these folders, and the runs that have."""
+    from goodput.wire.identity import clean_text
+
+    wanted = f"no run {clean_text(name, 128)!r}" if name else "no run"
+    shown = ", ".join(clean_text(one, 128) for one in names[:NAMES_SHOWN])
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    there = f"; the runs there: {shown}{more}" if names else ""
+    return f"{wanted} in {' or '.join(directories)}{there}"
+
+
+def removed_text(directories: list[str], name: str | None, names: list[str]) -> str:
+    """That the agent removed pages of a run, or of the last one where no run has pages, and where its figures are; or ""."""
+    from goodput.rank_page import removed_pages
+    from goodput.wire.identity import clean_text
+
+    found = {run: one for folder in directories for run, one in removed_pages.read(folder).items()}
+    if name is None and len(names) <= 1:
+        name = names[0] if names else max(found, key=lambda run: found[run].unix_ns, default=None)
+    if name not in found:
+        return ""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found[name].unix_ns / 1e9))
+    url, run = clean_text(found[name].sent_to, 255), shlex.quote(clean_text(name, 128))
+    where = (
+        f"it had sent them to the aggregator: goodput top --url {url} --run {run}"
+        if url
+        else "no aggregator has them (goodput node --aggregator), so they are gone"
+    )
+    return f"; the agent removed pages of {run} at {at}, after their processes had ended; {where}"
+
+
+def counted_runs_in(directories: list[str], name: str | None) -> tuple[list, list[str]]:
+    """The runs in these folders; if a training has just ended, with the FLOPs that a child process still counts."""
     from goodput.sdk.reports.local_accounts import runs_in
 
     end, began_ns = time.monotonic() + COUNT_SECONDS_MAX, time.perf_counter_ns()
     while True:
-        runs, errors = runs_in(directory, began_ns)
+        runs, errors = runs_in(directories[0], began_ns, *directories[1:])
         chosen = [run for run in runs if name in (None, run.name)]
         if time.monotonic() > end or not any(
             is_counting(one) for run in chosen for one in run.attempts.values()

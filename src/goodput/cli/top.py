@@ -35,7 +35,7 @@ def add_options(parser) -> None:
         add(option, metavar="FILE", type=path, default=os.environ.get(variable) or None,
             help=f"with --url: {text.replace('scope ingest', 'scope read')} (default: ${variable})")  # fmt: skip
     add("--directory", type=path,
-        help="folder of the rank pages (default: $GOODPUT_DIR, else /run/goodput if there is one, else /dev/shm/goodput)")  # fmt: skip
+        help="folder of the rank pages (default: $GOODPUT_DIR, else all of /run/goodput, /dev/shm/goodput and /tmp/goodput)")  # fmt: skip
     add("--agent", metavar="URL", type=url, default=AGENT,
         help="this node's agent, for the activity and power of GPUs (default: %(default)s)")  # fmt: skip
     add("--run", help="open this run")
@@ -52,6 +52,7 @@ def call(arguments) -> int:
         return fail("top", "--client-cert and --client-key go together", 2)
     try:
         with loading():
+            import goodput.top.pages
             import goodput.top.printed
             import goodput.top.screen
             from goodput.top.model import SourceError
@@ -67,7 +68,12 @@ def call(arguments) -> int:
     except SourceError as error:
         return fail("top", error)
     if arguments.run and frame.opened is None:
-        return fail("top", f"no run {arguments.run} in {source.title}")
+        text = f"no run {arguments.run} in {source.title}"
+        if isinstance(source, goodput.top.pages.PageSource):
+            from goodput.cli.report import removed_text
+
+            text += removed_text(source.directories, arguments.run, [])
+        return fail("top", text)
     if arguments.json:
         print(goodput.top.printed.as_json(frame))
         return 0
@@ -78,7 +84,7 @@ def call(arguments) -> int:
 
 def _source(arguments):
     from goodput.defaults import STALL_SECONDS
-    from goodput.rank_page.page import default_directory
+    from goodput.rank_page.page import existing_directories
 
     if arguments.url:
         from goodput.top.api import ApiSource
@@ -95,7 +101,8 @@ def _source(arguments):
     from goodput.top.gpus import AgentGpus
     from goodput.top.pages import PageSource
 
-    return PageSource(arguments.directory or default_directory(), STALL_SECONDS, AgentGpus(arguments.agent))
+    directories = [arguments.directory] if arguments.directory else existing_directories()
+    return PageSource(directories, STALL_SECONDS, AgentGpus(arguments.agent))
 
 
 def _has_screen() -> bool:

@@ -66,7 +66,7 @@ class Job:
     """The progress of the run that a command trains; None while it has no rank 0 on this machine."""
 
     def __init__(self, directory: str, root: int):
-        self._root, self._runs = root, LocalRuns(directory, STALL_SECONDS)
+        self._root, self._directory, self._runs = root, directory, LocalRuns([directory], STALL_SECONDS)
         self._name: str | None = None
         self.cpu_seconds = 0.0  # of the last reading
 
@@ -84,7 +84,7 @@ class Job:
     def _find(self) -> str | None:
         """The run of a rank 0 that the command has started. Raises OSError."""
         try:
-            paths = page_paths(self._runs.directory)
+            paths = page_paths(self._directory)
         except FileNotFoundError:
             return None  # The first rank makes it.
         for path in paths:

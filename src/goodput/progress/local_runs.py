@@ -3,14 +3,16 @@
 Of a living rank's page the last STEPS_MAX steps are read each time (a rank costs some 5 ms of CPU time); the page of a
 process that is gone is read once. Ranks on other machines are not expected, so waiting for them shows as communication.
 
-    runs = LocalRuns("/dev/shm/goodput", stall_seconds=60.0)
+    runs = LocalRuns(["/dev/shm/goodput"], stall_seconds=60.0)
     for run in runs.read(): print(run.document["run"], run.pace.steps_per_second)
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from goodput.account import FINAL_STATUSES, Account, Attempt, Run, compute, document
@@ -54,11 +56,11 @@ class LocalRun(NamedTuple):
 
 
 class LocalRuns:
-    """The runs in a folder. After `read`, `pages` has the newest attempt of each (run, rank), with its path, and `notes`
+    """The runs in some folders. After `read`, `pages` has the newest attempt of each (run, rank), with its path, and `notes`
     names pages that could not be read."""
 
-    def __init__(self, directory: str, stall_seconds: float):
-        self.directory, self._stall_seconds = directory, stall_seconds
+    def __init__(self, directories: Sequence[str], stall_seconds: float):
+        self._directories, self._stall_seconds = directories, stall_seconds
         self._gone: dict[tuple[str, int], PageRead] = {}  # by path and inode
         self._known: dict[str, tuple[tuple, LocalRun]] = {}  # by run, with the attempts that it was made of
         self.pages: dict[tuple[str, int], tuple[str, PageRead]] = {}
@@ -72,10 +74,10 @@ class LocalRuns:
 
     def _read_pages(self, only: str | None) -> list[PageRead]:
         prefix = "" if only is None else file_name(only, 0, 0).removesuffix(f"0.0{SUFFIX}")
-        try:
-            paths = [p for p in page_paths(self.directory) if os.path.basename(p).startswith(prefix)]
-        except FileNotFoundError:
-            paths = []
+        paths = []
+        for directory in self._directories:
+            with contextlib.suppress(FileNotFoundError):
+                paths += [p for p in page_paths(directory) if os.path.basename(p).startswith(prefix)]
         found, gone, notes = [], {}, []
         self.pages = {}
         for path in paths:

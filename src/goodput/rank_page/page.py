@@ -139,6 +139,7 @@ FILE_BYTES = 8 * (W_COLLECTIVES + COLLECTIVES_WORDS)
 SUFFIX = ".page"
 PLUGIN_SUFFIX = ".nccl"  # of the file that NCCL's profiler plugin writes, laid out as a page (nccl/)
 SYSTEM_DIRECTORY = "/run/goodput"
+SHARED_DIRECTORY = "/dev/shm/goodput"
 ATTEMPT_MAX = 1 << 20
 # Of a file of a process in procfs, of which what is read is in the first lines.
 PROCESS_BYTES_MAX = 1 << 14
@@ -162,8 +163,26 @@ def default_directory(environ=os.environ) -> str:
         return environ["GOODPUT_DIR"]
     if os.access(SYSTEM_DIRECTORY, os.W_OK | os.X_OK):
         return SYSTEM_DIRECTORY
-    if os.access("/dev/shm", os.W_OK):
-        return "/dev/shm/goodput"
+    if os.access(os.path.dirname(SHARED_DIRECTORY), os.W_OK):
+        return SHARED_DIRECTORY
+    return _temporary_directory(environ)
+
+
+def existing_directories(environ=os.environ) -> list[str]:
+    """The folders in which this machine's pages may lie, the default first: processes that began before root made
+    /run/goodput, or may not write there, use another one. Only the default where $GOODPUT_DIR says so or none exists.
+    """
+    default = default_directory(environ)
+    others = (
+        ()
+        if environ.get("GOODPUT_DIR")
+        else (SYSTEM_DIRECTORY, SHARED_DIRECTORY, _temporary_directory(environ))
+    )
+    found = [one for one in dict.fromkeys(others) if one != default and os.access(one, os.R_OK | os.X_OK)]
+    return [*([default] if os.path.isdir(default) or not found else []), *found]
+
+
+def _temporary_directory(environ) -> str:
     return os.path.join(environ.get("TMPDIR") or "/tmp", "goodput")
 
 

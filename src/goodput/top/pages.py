@@ -12,11 +12,12 @@ from goodput.top.model import Frame, History, RankRow, SourceError, run_row, run
 
 
 class PageSource:
-    """The runs whose pages are in `directory`; `agent` adds the GPUs' figures where this machine has one."""
+    """The runs whose pages are in `directories`; `agent` adds the GPUs' figures where this machine has one."""
 
-    def __init__(self, directory: str, stall_seconds: float, agent: AgentGpus | None = None):
-        self.title = f"{os.uname().nodename} {directory}"
-        self.local = LocalRuns(directory, stall_seconds)
+    def __init__(self, directories: list[str], stall_seconds: float, agent: AgentGpus | None = None):
+        self.directories = directories
+        self.title = f"{os.uname().nodename} {', '.join(directories)}"
+        self.local = LocalRuns(directories, stall_seconds)
         self._agent, self._history = agent, History()
 
     def read(self, opened: str | None) -> Frame:
@@ -24,7 +25,7 @@ class PageSource:
         try:
             runs = self.local.read()
         except OSError as error:
-            raise SourceError(f"{self.local.directory}: {error.strerror}") from None
+            raise SourceError(f"{error.filename or self.directories[0]}: {error.strerror}") from None
         rows = [run_row(one.document) for one in runs]
         rows.sort(key=lambda row: (row.status in FINAL_STATUSES, row.run))
         living = [row.run for row in rows if row.status not in FINAL_STATUSES]

@@ -147,10 +147,10 @@ def runs_of(pages: Iterable[PageRead]) -> list[Run]:
     return [runs[name] for name in sorted(runs)]
 
 
-def runs_in(directory: str, now_mono_ns: int) -> tuple[list[Run], list[str]]:
-    """The runs with pages in `directory`, by name, and one message for each page that cannot be read."""
+def runs_in(directory: str, now_mono_ns: int, *others: str) -> tuple[list[Run], list[str]]:
+    """The runs with pages in these folders, by name, and one message for each page that cannot be read."""
     found, errors = [], []
-    for path in page_paths(directory):
+    for path in (path for one in (directory, *others) for path in page_paths(one)):
         try:
             found.append(read_page(path, now_mono_ns))
         except PageError as error:
