@@ -272,6 +272,9 @@ PANELS = [
             "{{reason}}": AGENT_ERRORS,
             "collector {{collector}}": _failed("goodput_node_collector_errors_total", "collector"),
             "calls of {{driver}}": _failed("goodput_driver_problems_total", "driver"),
+            "implausible {{quantity}} of {{driver}}": _failed(
+                "goodput_driver_implausible_readings_total", "driver, quantity"
+            ),
             "samples of {{driver}} dropped": _failed("goodput_driver_samples_dropped_total", "driver"),
             "{{driver}} replaced: {{reason}}": _failed("goodput_driver_restarts_total", "driver, reason"),
             "{{what}}": AGENT_DROPS,

@@ -169,6 +169,7 @@ class Sample(Struct, frozen=True):
     """All GPUs of one driver. Where `full` is false, only fast changing values were read: activity, power, energy.
 
     source  what the driver reads, where it has a choice: such as "sysfs (libamd_smi.so is not installed)"
+    implausible  how many readings were left out by their values, by family (plausible.py)
     """
 
     driver: str
@@ -179,6 +180,7 @@ class Sample(Struct, frozen=True):
     problems: list[str] = []
     source: str = ""
     components: list[Component] = []
+    implausible: dict[str, int] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()

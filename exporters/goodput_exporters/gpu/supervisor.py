@@ -18,6 +18,7 @@ import select
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -26,6 +27,7 @@ from msgspec import structs
 
 from goodput.wire.identity import clean_text
 from goodput_exporters.gpu.drivers import DRIVERS, Options
+from goodput_exporters.gpu.plausible import LIMITS
 from goodput_exporters.gpu.sample import Sample, SampleError, decode
 from goodput_exporters.gpu.worker import ABSENT, FAILED, FULL_SECONDS, OPENED, SAMPLE, STATUS_FAILED
 from goodput_exporters.gpu.worker_process import (
@@ -99,6 +101,7 @@ class DriverStatus:
     counts: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("samples", "dropped", "problems"), 0)
     )
+    implausible: Counter[str] = field(default_factory=Counter)  # readings left out, by family
     restarts: dict[str, int] = field(default_factory=lambda: dict.fromkeys((STUCK, DIED, GARBLED, MEMORY), 0))
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
@@ -205,6 +208,7 @@ class DriverSupervisor:
                     **known.counts,
                     "dropped": known.counts["dropped"] + (process.dropped if process else 0),
                 },
+                implausible=known.implausible.copy(),
                 restarts=dict(known.restarts),
                 cpu_seconds=known.cpu_seconds + (process.cpu_seconds if process else 0.0),
                 memory_bytes=process.memory_bytes if process else 0,
@@ -352,6 +356,8 @@ class DriverSupervisor:
                 self._status.counts["dropped"] += max(0, missed)
             process.samples += 1
             self._status.counts["samples"] += 1
+            for family in LIMITS.keys() & sample.implausible.keys():
+                self._status.implausible[family] += sample.implausible[family]
             self._expected_since_ns = self._received_ns = now_ns
             self._status.empty, self._status.settled = False, True
             setattr(self._status, "full" if sample.full else "fast", Received(sample, now_ns))

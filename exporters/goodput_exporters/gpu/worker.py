@@ -26,6 +26,7 @@ import msgspec
 
 from goodput_exporters.collector import NoData
 from goodput_exporters.gpu.drivers import Driver, Options, load
+from goodput_exporters.gpu.plausible import plausible_part
 from goodput_exporters.gpu.sample import encode, valid_part
 
 MAGIC = b"gp"
@@ -144,7 +145,7 @@ def run(driver: Driver, pipe: Pipe, interval_seconds: float) -> int:
 def send_sample(driver: Driver, pipe: Pipe, full: bool) -> bool:
     """Take and send one sample; False where the driver raised. Raises NoData where the device is gone."""
     try:
-        body = encode(valid_part(driver.sample(full)))
+        body = encode(plausible_part(valid_part(driver.sample(full))))
     except NoData:
         raise
     except Exception as error:

@@ -126,6 +126,8 @@ goodput_driver_restarts_total{driver reason}: Times the driver's process was rep
 goodput_driver_samples_total{driver}: Samples received.
 goodput_driver_samples_dropped_total{driver}: Samples that were due but not taken or not read.
 goodput_driver_problems_total{driver}: Failed driver calls.
+goodput_driver_implausible_readings_total{driver quantity}: Readings that the driver answered with values no device
+    can have, by quantity (power, temperature, clock, memory and others); they are absent.
 goodput_driver_cpu_seconds_total{driver}: CPU time of the driver's process.
 goodput_driver_processes_unkillable{driver}: Killed processes of the driver that have not ended, such as in
     uninterruptible sleep.

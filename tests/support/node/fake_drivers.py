@@ -221,3 +221,19 @@ class Scripted(Normal):
                 self.name, sample.monotonic_ns, sample.gpus, full, events=[Event("xid", "GPU-1", at, code=79)]
             )
         return sample
+
+
+class Garbage(Normal):
+    """Values that no device can have, answered with success."""
+
+    count = 1
+
+    def gpus(self, full: bool) -> list[Gpu]:
+        bad = {
+            "power": 3.7e6,
+            "temperature/core": 2e9,
+            "clock/sm": 4e15,
+            "clock/memory": 2.6e9,
+            "energy": -1.0,
+        }
+        return [gpu(0, readings=bad)]

@@ -67,6 +67,8 @@ def add_driver(families, status: DriverStatus) -> None:
     for kind in ("samples", "samples_dropped", "problems"):
         count = status.counts[kind.removeprefix("samples_")]
         families.add(f"goodput_driver_{kind}_total", driver, count)
+    for quantity, count in sorted(status.implausible.items()):
+        families.add("goodput_driver_implausible_readings_total", {**driver, "quantity": quantity}, count)
     families.add("goodput_driver_cpu_seconds_total", driver, status.cpu_seconds)
     families.add("goodput_driver_processes_unkillable", driver, status.unkillable)
     families.add("goodput_driver_memory_bytes", driver, status.memory_bytes)

@@ -6,6 +6,8 @@ permission is reported once and treated the same. Any other error costs its read
 
 from __future__ import annotations
 
+from collections import Counter
+
 from msgspec.structs import replace
 
 from goodput_exporters.gpu.nvml import queries
@@ -13,6 +15,7 @@ from goodput_exporters.gpu.nvml.gpm import Gpm
 from goodput_exporters.gpu.nvml.links import LINKS
 from goodput_exporters.gpu.nvml.queries import FIELDS, Field, Query, query_fields, throttle_fields
 from goodput_exporters.gpu.nvml.rare_queries import RARE, RARE_FIELDS
+from goodput_exporters.gpu.plausible import is_plausible
 from goodput_exporters.gpu.sample import PROCESSES_MAX, Gpu
 
 RETRY_SECONDS = 3600
@@ -49,6 +52,9 @@ class Device:
         self._retry_ns: dict[str, int] = {}  # by the name of a query or field
         self._rare: dict[str, float] = {}  # readings of the rare queries, which each full sample repeats
         self._rare_ns: int | None = None  # when they were read
+        self.implausible: Counter[str] = (
+            Counter()
+        )  # readings left out, by family, until the driver takes them
         self._pcie: dict[str, float] = {}  # by measure_pcie, which each full sample repeats
 
     @property
@@ -147,7 +153,8 @@ class Device:
         for key, value in found.items():
             if 0.0 <= value <= 1.0:  # is plausible for any key
                 readings[key] = float(value)
-            elif not queries.is_plausible(key, value):
+            elif not is_plausible(key, value):
+                self.implausible[key.partition("/")[0]] += 1
                 problems.append(f"{self.uuid}: {key} is {value}")
             else:
                 # GPM's percentages are sometimes a little above 100.

@@ -16,6 +16,7 @@ import ctypes
 import glob
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -129,7 +130,17 @@ class Nvml:
             full=full,
             events=self._events[:EVENTS_MAX],
             problems=_bounded(self._problems),
+            implausible=self._take_implausible(),
         )
+
+    def _take_implausible(self) -> dict[str, int]:
+        """How many readings were left out since the last sample, by family."""
+        found: Counter[str] = Counter()
+        for whole in self._inventory.devices:
+            for device in (whole, *whole.instances.values()):
+                found.update(device.implausible)
+                device.implausible.clear()
+        return dict(found)
 
     def _refresh_inventory(self, now_ns: int) -> None:
         """Reopen the library where GPUs came, went or are missing."""

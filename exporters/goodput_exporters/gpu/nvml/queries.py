@@ -10,7 +10,6 @@ throttle_fields knows the driver.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from functools import cached_property, lru_cache, partial
@@ -18,7 +17,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from goodput_exporters.gpu.nvidia.status_codes import bit_error_ratio, lowest, recovery_key, throttle_readings
+from goodput_exporters.gpu.nvidia.status_codes import bit_error_ratio, recovery_key, throttle_readings
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -333,12 +332,3 @@ PCIE_THROUGHPUT = tuple(
 )
 # A MIG instance has only its own memory and processes; everything else is the whole GPU's.
 MIG = (MEMORY,)
-
-
-def is_plausible(key: str, value: float) -> bool:
-    """Whether a value is finite, not negative (except temperatures and margins) and, for activity, within 0 to 1.05."""
-    if not math.isfinite(value):
-        return False
-    if key.startswith("activity/"):
-        return 0.0 <= value <= 1.05
-    return value >= lowest(key)
