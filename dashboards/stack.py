@@ -187,7 +187,8 @@ PANELS = [
     panels.lines(
         "Aggregator: errors per minute",
         "Refused and failed requests. ledger: nothing is acknowledged until it writes again; free its disk or "
-        "database. not authorized: a wrong or expired token, see the agent. 5xx: read the aggregator's log. refused: the "
+        "database. ledger refused rows: values that the database does not take, all else is stored; the aggregator's log "
+        "names the run. not authorized: a wrong or expired token, see the agent. 5xx: read the aggregator's log. refused: the "
         "named limit was reached. clamped: clocks contradict each other. stack_samples_dropped: more ranks of a run "
         "were sampled than are kept. invalid: 1 while the newest version of "
         "the file is invalid. OTLP points: the receiver did not take them (docs/otlp.md). Zero is normal.",
@@ -197,6 +198,7 @@ PANELS = [
             "refused: {{reason}}": _refused("requests_refused", "reason"),
             "refused: token {{token}} ({{bound}})": _refused("token_refusals", "token, bound"),
             "rank rejected: {{reason}}": _refused("rank_rejections", "reason"),
+            "ledger refused rows of {{table}}": _refused("ledger_refused_rows", "table"),
             "{{what}}": AGGREGATOR_ERRORS,
             "invalid: {{file}}": "max by (file) (goodput_aggregator_reload_failing) > 0",
             "clamped: {{what}}": _refused("clamped", "what"),

@@ -17,6 +17,8 @@ goodput_aggregator_health_dropped_total{reason}: Hardware events dropped: malfor
     full (memory limit; least severe first), scope (no affected run is covered by the token).
 goodput_aggregator_ingest_seconds_total: Time spent processing reports.
 goodput_aggregator_ledger_errors_total: Failed writes to the ledger.
+goodput_aggregator_ledger_refused_rows_total{table}: Rows that are not in the ledger since the database refuses
+    their values; all others are stored. The log names the run and the reason.
 goodput_aggregator_ledger_bytes: Size of the ledger's database, with its free pages.
 goodput_aggregator_ledger_blocks_compacted_total{how}: Step blocks merged with others, or thinned to minutes or
     hours.

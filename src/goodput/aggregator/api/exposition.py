@@ -388,6 +388,8 @@ class Exposition:
                 families.add("goodput_aggregator_health_events_total", labels, count)
         families.add("goodput_aggregator_ingest_seconds_total", {}, self._ingest.seconds)
         families.add("goodput_aggregator_ledger_errors_total", {}, counts["ledger", "error"])
+        for table, count in sorted(self._ingest.refused_rows().items()):
+            families.add("goodput_aggregator_ledger_refused_rows_total", {"table": table}, count)
         for name in ("bytes", "runs_closed_total", "rows_thinned_total", "freed_bytes_total"):
             families.add(f"goodput_aggregator_ledger_{name}", {}, counts["ledger", name])
         compacted = {how: counts["ledger", f"blocks_{how}"] for how in ("merged", "thinned")}

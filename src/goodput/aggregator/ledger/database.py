@@ -20,6 +20,8 @@ from contextlib import suppress
 import sqlalchemy as sql
 from sqlalchemy import event, exc
 
+from goodput.aggregator.ledger.refused_rows import is_of_values
+
 CONNECT_SECONDS_MAX = 5
 LOCK_SECONDS_MAX = 5
 STATEMENT_SECONDS_MAX = 10
@@ -37,6 +39,10 @@ _DRIVERS = {"sqlite": ("sqlite", "pysqlite"), "postgresql": ("postgresql", "psyc
 
 class LedgerError(Exception):
     """The ledger cannot be opened, read or written; the text has its URL and the reason."""
+
+
+class ValuesRefused(LedgerError):
+    """A write failed for the values of a row: repeated as a whole it would fail again."""
 
 
 class Database:
@@ -83,8 +89,22 @@ class Database:
             text = "PostgreSQL needs psycopg: pip install 'goodput-telemetry[postgresql]'"
         for secret in self._secrets:
             text = text.replace(secret, "***")
+        kind = ValuesRefused if is_of_values(error) else LedgerError
         _clear_frames(error)
-        return LedgerError(f"ledger {self.shown}: {text}")
+        return kind(f"ledger {self.shown}: {text}")
+
+    def check_encoding(self) -> None:
+        """Raise LedgerError for a database whose encoding cannot hold every text, such as the name of a run."""
+        if self.backend == "sqlite":
+            return
+        with self.inspecting().connect() as connection:
+            encoding = connection.execute(sql.text("SHOW server_encoding")).scalar_one()
+        if encoding != "UTF8":
+            name = self._url.database or self._url.username or ""
+            raise LedgerError(
+                f"ledger {self.shown}: database {name!r} has the encoding {encoding}, which cannot hold every text; "
+                f"create one with UTF8: createdb -E UTF8 -T template0 NAME (pg_dump {name} | psql NAME moves a ledger)"
+            )
 
     def _parsed(self, text: str) -> sql.URL:
         try:
@@ -138,6 +158,7 @@ class Database:
             "connect_timeout": str(CONNECT_SECONDS_MAX),
             "application_name": "goodput",
             **given,
+            "client_encoding": "utf8",  # whatever the database's encoding or the environment says
             "options": f"{options} {given.get('options', '')}".strip(),
         }
         return self._url.set(query=query)

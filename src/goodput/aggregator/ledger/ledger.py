@@ -18,10 +18,10 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from operator import attrgetter
-from typing import cast
+from typing import NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -33,9 +33,10 @@ from goodput.account import EndMark
 from goodput.aggregator.ledger import migrations, segments
 from goodput.aggregator.ledger.block_reader import KEY, PROCESS_ID, Moments, Window, read, read_tails
 from goodput.aggregator.ledger.blocks import COLUMNS, EVERY_ROW, as_columns, columns_of, step_rows
-from goodput.aggregator.ledger.database import LOCK_SECONDS_MAX, Database, LedgerError, insert
+from goodput.aggregator.ledger.database import LOCK_SECONDS_MAX, Database, LedgerError, ValuesRefused, insert
 from goodput.aggregator.ledger.migrations.versions import version_4, version_5
 from goodput.aggregator.ledger.page_reader import PageBounds, PageReader, ProcessRows, numbers_before
+from goodput.aggregator.ledger.refused_rows import RefusedRows
 from goodput.aggregator.ledger.stored_process import AnyProcess, ProcessKey, StoredProcess, decoded
 from goodput.aggregator.records import SCOPED_OFFSET, HealthKey, NewRecords
 from goodput.wire import schema
@@ -103,10 +104,14 @@ class Ledger:
         if not create and file is not None and not os.path.exists(file):
             raise LedgerError(f"there is no ledger {file}")
         self.url = self._database.shown
+        self.refused = RefusedRows(self.url)
         self.rows_held = ROWS_HELD
         self._engine = self._database.engine
         # Every read is one statement; a transaction around it would cost two more round trips.
         self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        if create:
+            with self._errors():
+                self._database.check_encoding()
         with self._errors(), self._database.inspecting().connect() as connection:
             self.is_old = not migrations.is_current(connection)
             is_convertible = migrations.version(connection) in migrations.EARLIER
@@ -177,6 +182,7 @@ class Ledger:
     ) -> None:
         """Write new records, health events and segments in one transaction. Raises LedgerError; then nothing is written.
 
+        Rows that the database refuses for their values are left out (`refused`).
         `late` has, by run and attempt, the lowest number from which segments are wrong with these records.
         """
         if self._same_file() != self._file:
@@ -195,23 +201,81 @@ class Ledger:
                 processes[process] = report
         reports = [(*key, report.sequence, _encoder.encode(report)) for key, report in processes.items()]
         health_rows = [_health_columns(key, event) for key, event in (health or {}).items()]
-        with self.transaction({key[0] for key in processes}) as connection:
-            _put(connection, _processes, _PROCESS_COLUMNS, reports, newest="sequence")
-            _put(connection, _blocks, _BLOCK_COLUMNS, blocks)
-            _put(connection, _events, _EVENT_COLUMNS, events)
-            _put(connection, _health, _HEALTH_COLUMNS, health_rows)
-            for run, numbers in (late or {}).items():
-                segments.drop_wrong(connection, run, numbers)
-            for segment in new_segments:
-                segments.put(connection, segment)
+        writes = [
+            _Write(_processes, _PROCESS_COLUMNS, reports, "sequence"),
+            _Write(_blocks, _BLOCK_COLUMNS, blocks),
+            _Write(_events, _EVENT_COLUMNS, events),
+            _Write(_health, _HEALTH_COLUMNS, health_rows),
+        ]
+        late, new_segments = late or {}, list(new_segments)
+        runs = {key[0] for key in processes}
+        try:
+            with self.transaction(runs) as connection:
+                for write in writes:
+                    _put(connection, *write)
+                for run, numbers in late.items():
+                    segments.drop_wrong(connection, run, numbers)
+                for segment in new_segments:
+                    segments.put(connection, segment)
+        except ValuesRefused:
+            self._append_apart(runs, writes, late, new_segments)
         for process, rows in appended:
             self.appended[process] += rows
+
+    def _append_apart(
+        self,
+        runs: Collection[str],
+        writes: list[_Write],
+        late: Mapping[str, Mapping[segments.Key, int]],
+        new_segments: Sequence[segments.Segment],
+    ) -> None:
+        """The same without the rows that the database refuses. Raises LedgerError; then nothing is written."""
+        with self._apart(runs) as connection:
+            gone: set[tuple] = set()
+            for table, names, rows, newest in writes:
+                if table is _events:  # They name their process, and do not need it.
+                    left = [row for row in rows if row[: len(KEY)] not in gone]
+                    self.refused.count(table.name, len(rows) - len(left))
+                    rows = left
+                put = partial(_put, connection, table, names, newest=newest)
+                refused = self.refused.put_apart(connection, table.name, rows, put)
+                if table is _processes:
+                    gone = {row[: len(KEY)] for row in refused}
+            tables = (
+                ("late", late.items(), segments.drop_wrong),
+                (
+                    "segments",
+                    ((one.run, one) for one in new_segments),
+                    lambda connection, _, one: segments.put(connection, one),
+                ),
+            )
+            for name, values, write in tables:
+                for row in values:
+                    self.refused.put_apart(
+                        connection, name, [row], lambda rows, write=write: write(connection, *rows[0])
+                    )
+
+    @contextmanager
+    def _apart(self, runs: Collection[str]) -> Iterator[sql.Connection]:
+        """A transaction with savepoints."""
+        with self.transaction(runs) as connection:
+            driver = connection.connection.driver_connection
+            if isinstance(driver, sqlite3.Connection) and not driver.in_transaction:
+                # Python's sqlite3 begins one at the first INSERT; the release of a savepoint before it would commit.
+                connection.exec_driver_sql("BEGIN")
+            yield connection
 
     def end(self, marks: list[tuple[schema.Identity, EndMark]], set_ns: int) -> None:
         """Write end marks of processes, set at `set_ns`; a later mark of a process replaces an earlier one."""
         rows = [(*_key_values(of), *mark, set_ns) for of, mark in marks]
-        with self.transaction({of.run for of, _ in marks}) as connection:
-            _put(connection, _end_marks, _END_COLUMNS, rows, newest="set_ns")
+        runs = {of.run for of, _ in marks}
+        try:
+            with self.transaction(runs) as connection:
+                _put(connection, _end_marks, _END_COLUMNS, rows, newest="set_ns")
+        except ValuesRefused:
+            with self._apart(runs) as connection:
+                put = partial(_put, connection, _end_marks, _END_COLUMNS, newest="set_ns")
+                self.refused.put_apart(connection, _end_marks.name, rows, put)
 
     # ---- Reading
 
@@ -454,8 +518,18 @@ class Ledger:
             ModuleNotFoundError,
             TypeError,
             ValueError,
+            OverflowError,
         ) as error:
             raise self._database.error(error) from None
+
+
+class _Write(NamedTuple):
+    """The arguments of _put after the connection."""
+
+    table: sql.Table
+    names: tuple[str, ...]
+    rows: list[tuple]
+    newest: str | None = None
 
 
 def _put(
