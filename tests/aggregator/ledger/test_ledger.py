@@ -24,7 +24,8 @@ from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger import database as database_module
 from goodput.aggregator.ledger import migrations
-from goodput.aggregator.ledger.ledger import STATEMENT_ROWS_MAX, Ledger, LedgerError
+from goodput.aggregator.ledger.inserts import STATEMENT_ROWS_MAX
+from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.wire import schema
 
 # ---- Round trips

@@ -99,7 +99,7 @@ def create_app(
     authenticator = authenticator or RequestAuthenticator()
     memory, clock = memory or MemoryBound(), clock or SteadyClock()
     store, ledger = Store(), Ledger(ledger_url, migrate_later=True)
-    ledger.rows_held = memory.rows_held(ROW_BYTES, ledger.rows_held)
+    ledger.rows_held, refused = memory.rows_held(ROW_BYTES, ledger.rows_held), ledger.refused
     history = History(ledger, memory)
     seconds = {"stall_seconds": stall_seconds, "stale_seconds": stale_seconds}
     clocks, health_log = NodeClocks(clock), HealthLog()
@@ -107,7 +107,7 @@ def create_app(
     health = HealthCosts(health_log, accounts)
     ingest = Ingest(store, ledger, clock, hangs=accounts.hangs, health=health_log, clocks=clocks)
     accounts.flush, accounts.always_fresh = ingest.flush, always_fresh
-    exposition = Exposition(accounts, ingest, health, authenticator, memory, clock, ranks_shown)
+    exposition = Exposition(accounts, ingest, health, authenticator, memory, clock, ranks_shown, refused)
     exposition.stories = stories = Stories(accounts, health)
     maintenance = LedgerMaintenance(ledger, ingest, accounts, keep or Keep(), memory)
 

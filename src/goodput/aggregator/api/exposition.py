@@ -38,6 +38,7 @@ from goodput.aggregator.http import limits
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store
+from goodput.aggregator.ledger.refused_rows import RefusedRows
 from goodput.aggregator.ledger.threads import NoThread, in_thread
 from goodput.aggregator.memory_bound import MemoryBound, give_back_free_memory
 from goodput.metrics import CATALOGUE, Families
@@ -113,9 +114,11 @@ class Exposition:
         memory: MemoryBound | None = None,
         clock_ns=time.time_ns,
         ranks_shown: int = RANKS_SHOWN,
+        refused: RefusedRows | None = None,
     ):
         self._accounts, self._ingest, self._clock_ns = accounts, ingest, clock_ns
         self._authenticator, self._memory = authenticator, memory or MemoryBound()
+        self._refused = refused or RefusedRows("")
         self._series = RunSeries(accounts, health, ranks_shown)
         self.stories: Stories | None = None  # without them runs have no events
         self._runs: dict[str, _RunText] = {}
@@ -388,7 +391,7 @@ class Exposition:
                 families.add("goodput_aggregator_health_events_total", labels, count)
         families.add("goodput_aggregator_ingest_seconds_total", {}, self._ingest.seconds)
         families.add("goodput_aggregator_ledger_errors_total", {}, counts["ledger", "error"])
-        for table, count in sorted(self._ingest.refused_rows().items()):
+        for table, count in sorted(self._refused.counts.items()):
             families.add("goodput_aggregator_ledger_refused_rows_total", {"table": table}, count)
         for name in ("bytes", "runs_closed_total", "rows_thinned_total", "freed_bytes_total"):
             families.add(f"goodput_aggregator_ledger_{name}", {}, counts["ledger", name])

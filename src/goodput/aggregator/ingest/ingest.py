@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Protocol
@@ -507,10 +507,6 @@ class Ingest:
         left = self._unmerged.since() + GATHER_SECONDS - time.monotonic()
         if left > 0:
             await asyncio.sleep(left)
-
-    def refused_rows(self) -> Mapping[str, int]:
-        """How many rows the ledger's database refused for their values, by table."""
-        return self._ledger.refused.counts
 
     async def _append(self) -> None:
         batch, self._unwritten = self._unwritten, []

@@ -18,10 +18,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
-from itertools import chain
+from functools import partial
 from operator import attrgetter
-from typing import NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -31,9 +29,10 @@ from sqlalchemy.sql.elements import KeyedColumnElement
 
 from goodput.account import EndMark
 from goodput.aggregator.ledger import migrations, segments
-from goodput.aggregator.ledger.block_reader import KEY, PROCESS_ID, Moments, Window, read, read_tails
+from goodput.aggregator.ledger.block_reader import KEY, Moments, Window, read, read_tails
 from goodput.aggregator.ledger.blocks import COLUMNS, EVERY_ROW, as_columns, columns_of, step_rows
-from goodput.aggregator.ledger.database import LOCK_SECONDS_MAX, Database, LedgerError, ValuesRefused, insert
+from goodput.aggregator.ledger.database import LOCK_SECONDS_MAX, Database, LedgerError, ValuesRefused
+from goodput.aggregator.ledger.inserts import Write, put
 from goodput.aggregator.ledger.migrations.versions import version_4, version_5
 from goodput.aggregator.ledger.page_reader import PageBounds, PageReader, ProcessRows, numbers_before
 from goodput.aggregator.ledger.refused_rows import RefusedRows
@@ -48,9 +47,6 @@ __all__ = ["Ledger", "LedgerError"]
 PAGE_EVENTS = 10_000
 # How many rows of a run those who fold them should have in memory: some 16 MB with ten phases.
 ROWS_HELD = 1 << 16
-WRITES_AT_ONCE = 500  # rows that the driver is given together
-# Rows of one statement of SQLite, which allows a statement 999 parameters.
-STATEMENT_ROWS_MAX = 64
 TAILS_AT_ONCE = 128  # processes
 log = logging.getLogger("goodput.aggregator")
 
@@ -66,8 +62,6 @@ _BLOCK_COLUMNS = (*KEY, *COLUMNS)
 _EVENT_COLUMNS = (*KEY, *schema.EventRow.__struct_fields__)
 _HEALTH_COLUMNS = ("node", "number", "severity", "time_ns", "event")
 _END_COLUMNS = (*KEY, *EndMark._fields, "set_ns")
-# What makes a row the same as another, of tables in which it is replaced.
-_KEYS = {_processes: KEY, _end_marks: tuple(_end_marks.primary_key.columns.keys())}
 
 
 def _of(table: sql.Table) -> list:
@@ -202,17 +196,17 @@ class Ledger:
         reports = [(*key, report.sequence, _encoder.encode(report)) for key, report in processes.items()]
         health_rows = [_health_columns(key, event) for key, event in (health or {}).items()]
         writes = [
-            _Write(_processes, _PROCESS_COLUMNS, reports, "sequence"),
-            _Write(_blocks, _BLOCK_COLUMNS, blocks),
-            _Write(_events, _EVENT_COLUMNS, events),
-            _Write(_health, _HEALTH_COLUMNS, health_rows),
+            Write(_processes, _PROCESS_COLUMNS, reports, "sequence"),
+            Write(_blocks, _BLOCK_COLUMNS, blocks),
+            Write(_events, _EVENT_COLUMNS, events),
+            Write(_health, _HEALTH_COLUMNS, health_rows),
         ]
         late, new_segments = late or {}, list(new_segments)
         runs = {key[0] for key in processes}
         try:
             with self.transaction(runs) as connection:
                 for write in writes:
-                    _put(connection, *write)
+                    put(connection, *write)
                 for run, numbers in late.items():
                     segments.drop_wrong(connection, run, numbers)
                 for segment in new_segments:
@@ -225,7 +219,7 @@ class Ledger:
     def _append_apart(
         self,
         runs: Collection[str],
-        writes: list[_Write],
+        writes: list[Write],
         late: Mapping[str, Mapping[segments.Key, int]],
         new_segments: Sequence[segments.Segment],
     ) -> None:
@@ -237,8 +231,8 @@ class Ledger:
                     left = [row for row in rows if row[: len(KEY)] not in gone]
                     self.refused.count(table.name, len(rows) - len(left))
                     rows = left
-                put = partial(_put, connection, table, names, newest=newest)
-                refused = self.refused.put_apart(connection, table.name, rows, put)
+                put_rows = partial(put, connection, table, names, newest=newest)
+                refused = self.refused.put_apart(connection, table.name, rows, put_rows)
                 if table is _processes:
                     gone = {row[: len(KEY)] for row in refused}
             tables = (
@@ -271,11 +265,11 @@ class Ledger:
         runs = {of.run for of, _ in marks}
         try:
             with self.transaction(runs) as connection:
-                _put(connection, _end_marks, _END_COLUMNS, rows, newest="set_ns")
+                put(connection, _end_marks, _END_COLUMNS, rows, newest="set_ns")
         except ValuesRefused:
             with self._apart(runs) as connection:
-                put = partial(_put, connection, _end_marks, _END_COLUMNS, newest="set_ns")
-                self.refused.put_apart(connection, _end_marks.name, rows, put)
+                put_rows = partial(put, connection, _end_marks, _END_COLUMNS, newest="set_ns")
+                self.refused.put_apart(connection, _end_marks.name, rows, put_rows)
 
     # ---- Reading
 
@@ -521,88 +515,6 @@ class Ledger:
             OverflowError,
         ) as error:
             raise self._database.error(error) from None
-
-
-class _Write(NamedTuple):
-    """The arguments of _put after the connection."""
-
-    table: sql.Table
-    names: tuple[str, ...]
-    rows: list[tuple]
-    newest: str | None = None
-
-
-def _put(
-    connection: sql.Connection,
-    table: sql.Table,
-    names: tuple[str, ...],
-    rows: list[tuple],
-    newest: str | None = None,
-) -> None:
-    """Insert rows whose key is new, with the columns `names`, which begin with the key; with `newest`, replace rows that
-    have a lower value in that column.
-
-    In order, so that two aggregators that write the same rows cannot deadlock.
-    """
-    if not rows:
-        return
-    # The driver is given the rows as they are: SQLAlchemy takes longer to bind them than SQLite to write them.
-    statement, is_positional = _statement(connection.dialect, table, newest, names)
-    rows, at = sorted(rows), 0
-    if not is_positional:
-        given = [dict(zip(names, row, strict=True)) for row in rows]
-        for at in range(0, len(given), WRITES_AT_ONCE):
-            connection.exec_driver_sql(statement, given[at : at + WRITES_AT_ONCE])
-        return
-    # One statement for many rows: Python's sqlite3 gives up the interpreter's lock for each, and waits for it again.
-    driver = cast(sqlite3.Connection, connection.connection.driver_connection)
-    while at < len(rows):
-        count = _rows_at_once(len(rows) - at)
-        values = tuple(chain.from_iterable(rows[at : at + count]))
-        driver.execute(_of_rows(statement, count), values)
-        at += count
-
-
-def _rows_at_once(left: int) -> int:
-    """How many of so many rows one statement writes: of few sizes, since SQLite keeps each prepared."""
-    if left < 8:
-        return 1 << left.bit_length() - 1
-    return min(left - left % 8, STATEMENT_ROWS_MAX)
-
-
-@cache
-def _of_rows(statement: str, count: int) -> str:
-    """An INSERT of one row as one of `count` rows."""
-    head, _, rest = statement.partition(" VALUES ")
-    row, conflict, action = rest.partition(" ON CONFLICT")
-    return f"{head} VALUES {', '.join([row] * count)}{conflict}{action}"
-
-
-@cache
-def _statement(
-    dialect: sql.Dialect, table: sql.Table, newest: str | None, names: tuple[str, ...]
-) -> tuple[str, bool]:
-    """The statement of _put as the driver takes it, and whether its parameters go by place, in the order of `names`.
-
-    Cached: building it takes as long as writing a hundred rows.
-    """
-    statement = insert(dialect.name, table).inline()
-    if table is _blocks:
-        statement = statement.values(process=PROCESS_ID)
-    if newest is None:
-        statement = statement.on_conflict_do_nothing()
-    else:
-        key, excluded = _KEYS[table], statement.excluded
-        statement = statement.on_conflict_do_update(
-            index_elements=key,
-            set_={c.name: excluded[c.name] for c in table.columns if c.name not in (*key, "id")},
-            where=table.c[newest] < excluded[newest],
-        )
-    of_process = KEY if table is _blocks else ()
-    own = [name for name in names if name not in of_process]
-    compiled = statement.compile(dialect=dialect, column_keys=own)
-    assert not compiled.positional or tuple(compiled.positiontup or ()) == names
-    return str(compiled), compiled.positional
 
 
 def _key(identity: schema.Identity | ProcessKey) -> dict:
