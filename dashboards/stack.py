@@ -187,9 +187,9 @@ PANELS = [
     panels.lines(
         "Aggregator: errors per minute",
         "Refused and failed requests. ledger: nothing is acknowledged until it writes again; free its disk or "
-        "database. ledger refused rows: values that the database does not take, all else is stored; the aggregator's log "
-        "names the run. not authorized: a wrong or expired token, see the agent. 5xx: read the aggregator's log. refused: the "
-        "named limit was reached. clamped: clocks contradict each other. stack_samples_dropped: more ranks of a run "
+        "database. ledger refused rows: the aggregator's log names the run, all else is stored. not "
+        "authorized: a wrong or expired token, see the agent. 5xx: read the aggregator's log. refused: the named "
+        "limit was reached. clamped: clocks contradict each other. stack_samples_dropped: more ranks of a run "
         "were sampled than are kept. invalid: 1 while the newest version of "
         "the file is invalid. OTLP points: the receiver did not take them (docs/otlp.md). Zero is normal.",
         {
