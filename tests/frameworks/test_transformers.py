@@ -1,7 +1,13 @@
 """Sizes of transformers' models, from which their FLOPs follow."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from support.installed import need
+
+from goodput.rank_page.reader import Reader
 
 
 def test_sizes_are_unknown_without_text_input():
@@ -39,3 +45,30 @@ def test_experts_windows_and_frozen_weights_are_counted():
     trained = 6 * found.params - 2 * found.frozen + 12 * 3 * 16 * 8
     assert found.flops(64, 32, False).model == 64 * trained
     assert found.flops(64, 32, True).hardware == 64 * (trained + 2 * 3 * layer + 4 * 3 * 16 * 8)
+
+
+def test_total_steps_without_other_calls(tmp_path):
+    """The Trainer knows them before its first step opens the page."""
+    for name in ("torch", "accelerate", "transformers"):
+        need(name)
+    script = tmp_path / "train.py"
+    script.write_text("""
+import torch, transformers
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+    def forward(self, x):
+        return {"loss": self.layer(x).sum()}
+data = [{"x": torch.ones(2)}] * 24
+options = {"output_dir": "out", "per_device_train_batch_size": 4, "report_to": [], "use_cpu": True, "save_strategy": "no"}
+transformers.Trainer(Model(), transformers.TrainingArguments(**options), train_dataset=data).train()
+""")
+    environ = dict(os.environ, GOODPUT_DIR=str(tmp_path / "pages"))
+    command = [sys.executable, "-c", "from goodput.cli import main; main()", "run", str(script)]
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    (path,) = (tmp_path / "pages").glob("*.page")
+    with Reader(str(path)) as reader:
+        assert reader.identity["total_steps"] == 18
+    assert "total_steps is not declared" not in " ".join(done.stderr.split())

@@ -50,6 +50,27 @@ def test_progress_declares_the_total(sdk):
     assert len(out.messages()) == 2 and out.errors.count("total_steps") == 2
 
 
+def test_detected_total_waits_for_its_training(sdk):
+    """It is detected before the first step opens the page, and after `stop` belongs to the next training."""
+    out = sdk("""
+        session = goodput._session
+        session.declare(total_steps=60, microbatches=2)
+        with goodput.step(): work()
+        goodput.stop()
+        session.declare(total_steps=30)
+        goodput.start(run="second")
+        with goodput.step(): work()
+        goodput.stop()
+        goodput.start(run="third")
+        with goodput.step(): work()
+    """)
+    found = [
+        page.identity["total_steps"]
+        for page in sorted(out.snapshots(), key=lambda s: s.identity["start_mono_ns"])
+    ]
+    assert found == [60, 30, None]
+
+
 def test_unchanged_fields_write_nothing(sdk):
     out = sdk("""
         from goodput.rank_page import page

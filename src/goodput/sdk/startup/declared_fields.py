@@ -29,8 +29,11 @@ class DeclaredFields:
         self._detected = {**self._detected, **valid_fields(fields, warn)}
 
     def forget_user(self) -> None:
-        """The user starts anew after `stop`: values of earlier calls and the end of an earlier training no longer hold."""
+        """The user starts anew after `stop`: values of earlier calls no longer hold."""
         self._by_user = {}
+
+    def forget_training(self) -> None:
+        """A training is over: the number of its steps is not that of the next one, which may be detected at any time."""
         self._detected.pop("total_steps", None)
 
     def values(self, world_size: int) -> dict:

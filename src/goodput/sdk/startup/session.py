@@ -97,6 +97,7 @@ class Session:
             recorder.set_state(State.STOPPED)
             if self.automatic is not None:
                 self.automatic.ended()
+            self.declared.forget_training()
 
     def resume(self, step) -> None:
         """The next step is `step + 1`. Going back over steps of this process begins a new attempt, with its own page."""
@@ -320,6 +321,10 @@ class Session:
         if not self.recorder.is_recording and self.recorder.state != State.STOPPED:
             return
         identity = {**self.identity, **self.declared.values(self.identity["world_size"])}
+        if not self.recorder.is_recording:
+            identity["total_steps"] = self.identity[
+                "total_steps"
+            ]  # A value detected since is the next training's.
         if identity == self.identity:
             return
         try:
