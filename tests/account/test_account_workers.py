@@ -40,6 +40,24 @@ def test_restart_loses_no_step_of_others():
     assert (restart.resume_step, restart.lost_steps, restart.down_gpu_ns) == (1, 2, 3 * 10**9)
 
 
+def test_failure_without_launcher_ends_the_run():
+    """Nothing restarts it: the run is not down until someone does, and then it was."""
+    failed = worker(0, "MainProcess").steps(5, forward=1).begun(forward=1).failed()
+    account = account_of(failed, now=30, elastic=True)
+    assert (account.status, account.end_ns - account.start_ns) == ("failed", 6 * 10**9)
+    assert of_rank(account, 0) == {"productive": 5, "lost": 1}
+    again = worker(0, "MainProcess", attempt=2, start=20).resumed(4).steps(5, forward=1)
+    assert of_rank(account_of(failed, again, now=25, elastic=True), 0)["down"] == 14
+
+
+def test_killed_worker_leaves_the_run_down():
+    failed = worker(0).steps(5, forward=1).failed()
+    killed = worker(1).steps(5, forward=1).killed()
+    assert account_of(failed, killed, now=30, elastic=True).status == "down"
+    assert account_of(killed, now=30, elastic=True).status == "down"
+    assert account_of(Process(0).steps(5, forward=1).failed(), now=30).status == "down"
+
+
 def test_number_of_another_worker_is_no_restart():
     """A pool's next worker has the number of one whose page is gone; it repeats no step of that one."""
     first = worker(0).steps(20, forward=1).finished()

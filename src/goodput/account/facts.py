@@ -404,9 +404,10 @@ def _window(
     stale = all(is_stale(a, now_ns, stale_seconds) for a in open_)
     finished = bool(last) and all(a.ended == "finished" for a in last)
     marks = _marks(last)
-    if stale and (finished or marks):
+    failed = _has_failed(last)
+    if stale and (finished or marks or failed):
         ends = [end_ns for a in attempts if (end_ns := a.known_end_ns()) is not None]
-        status = "finished" if finished else max(mark.reason for mark in marks)
+        status = "finished" if finished else max([mark.reason for mark in marks], default="failed")
         if not finished:
             ends += [mark.at_ns for mark in marks]
         if status == ABANDONED:
@@ -418,6 +419,15 @@ def _window(
     if run.end_ns is not None:
         return start, end, "finished"
     return start, end, "unobserved" if stale else "running"
+
+
+def _has_failed(last: list[Attempt]) -> bool:
+    """Whether the newest processes of a run without a launcher have all ended by themselves, and some have failed.
+
+    Nothing restarts them. If someone does, that is a later attempt, and the time up to it is `down`.
+    """
+    reasons = {a.ended if a.worker else "" for a in last}
+    return "failed" in reasons and reasons <= {"failed", "finished"}
 
 
 def _marks(last: list[Attempt]) -> list[EndMark]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shlex
 import socket
+import sys
 import time
 from functools import cache, partial
 
@@ -24,6 +26,8 @@ def add_options(parser) -> None:
         "--directory",
         help="folder of the rank pages (default: $GOODPUT_DIR, else all of /run/goodput, /dev/shm/goodput and /tmp/goodput)",
     )
+    # Used by the report that `goodput run` prints; what it reads is printed below the account.
+    parser.add_argument("--at-exit", action="store_true", help=argparse.SUPPRESS)
     add_account_options(parser.add_argument)
 
 
@@ -49,6 +53,7 @@ def call(arguments) -> int:
     from goodput.web.timeline import timeline
     from goodput.wire.identity import clean_text
 
+    footer = sys.stdin.read() if arguments.at_exit else ""
     directories = [arguments.directory] if arguments.directory else existing_directories()
     began_ns, looks, refused = time.time_ns(), [], []
     try:
@@ -69,10 +74,8 @@ def call(arguments) -> int:
     if not any(one.alive and not one.ended for run in runs for one in run.attempts.values()):
         measure_peaks(chosen)
     for run in chosen:
-        is_over = all(attempt.ended for attempt in run.attempts.values())
-        # What this command waits for and measures is no time without a process.
         account_of = partial(
-            compute, run, began_ns if is_over else time.time_ns(), stall_seconds=arguments.stall
+            compute, run, _moment_ns(run, began_ns, arguments.at_exit), stall_seconds=arguments.stall
         )
         account = account_of()
         account.replayed = _replayed_gains(run, account)
@@ -94,11 +97,20 @@ def call(arguments) -> int:
             print(json.dumps({**found, "deep_looks": seen} if seen else found))
         else:
             print("\n".join([render(found), *_deep_looks(seen), ""]))
+    print(footer, end="")
     if not chosen:
         return fail("report", no_run_text(directories, arguments.run, [run.name for run in runs]) + removed)
     if removed:
         message("report", f"some processes are missing above{removed}")
     return write_html("report", arguments.html, documents, timelines, stories) if arguments.html else 0
+
+
+def _moment_ns(run, began_ns: int, is_at_exit: bool) -> int:
+    """The end of the account: neither what this command waits for nor the exit of a process is time without a process."""
+    ends = [attempt.known_end_ns() for attempt in run.attempts.values()]
+    if is_at_exit and None not in ends:
+        return max(ends)
+    return began_ns if all(attempt.ended for attempt in run.attempts.values()) else time.time_ns()
 
 
 NO_STORY = "a story needs NumPy: pip install 'goodput-telemetry[compare]'"

@@ -41,6 +41,40 @@ def test_the_end_of_a_process(sdk, end, status, ended):
         assert not reader.alive()
 
 
+CAUGHT = """
+try:
+    1 / 0
+except ZeroDivisionError:
+    sys.exit(3)
+"""
+FORKED = """
+if os.fork() == 0:
+    sys.exit(1)
+os.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "ended"),
+    [
+        ("sys.exit(1)", 1, "failed"),
+        ("sys.exit('wrong configuration')", 1, "failed"),
+        ("raise SystemExit(137)", 137, "failed"),
+        (CAUGHT, 3, "failed"),
+        ("signal.signal(15, lambda *_: sys.exit(143)); os.kill(os.getpid(), 15)", 143, "failed"),
+        ("sys.exit(256)", 0, "finished"),
+        ("raise SystemExit", 0, "finished"),
+        ("threading.Thread(target=sys.exit, args=(1,)).start()", 0, "finished"),
+        ("goodput.stop(); sys.exit(1)", 1, "finished"),
+        (FORKED, 0, "finished"),
+    ],
+)
+def test_the_exit_status_decides(sdk, pure, end, status, ended):
+    """Exit functions do not see it, so the implementation in Python does not know it."""
+    snapshot = check(sdk(f"{STEPS}{end}", status=status).snapshot())
+    assert snapshot.ended == ("finished" if pure else ended)
+
+
 def test_an_exception_inside_a_step_leaves_it_unfinished(sdk):
     snapshot = check(sdk(f"{STEPS}for i in goodput.steps([1]): 1 / 0", status=1).snapshot())
     assert (snapshot.ended, snapshot.steps_done) == ("failed", 3)

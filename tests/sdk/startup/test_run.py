@@ -177,3 +177,18 @@ def test_python_flags_that_disable_goodput_are_reported(place, flags):
 def test_other_python_flags_are_accepted(place, flags):
     (place / "quiet.py").write_text("print('ran')")
     assert "measured" not in run(place, sys.executable, *flags, "quiet.py", "-E").stderr
+
+
+def test_a_failed_run_is_reported_as_failed(place):
+    """Its exit status is known only after the interpreter's exit functions, in which the report is prepared."""
+    path = script(
+        place,
+        """
+        import sys, time, goodput
+        for _ in goodput.steps(range(3)): time.sleep(0.01)
+        sys.exit("wrong")
+        """,
+    )
+    said = run(place, path, status=1).stderr
+    assert "wrong\n" in said and ": failed, 1 rank" in said and " down " not in said
+    assert said.index(": failed, 1 rank") < said.index("goodput itself cost")

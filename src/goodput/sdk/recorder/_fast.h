@@ -101,6 +101,9 @@ void goodput_drop_error(void);
 /* Prepare the types and read the constants of the rank page. */
 int goodput_init_clock(void);
 
+PyObject *goodput_fail_by_status(PyObject *module, PyObject *args);
+PyObject *goodput_wait_at_exit(PyObject *module, PyObject *args);
+
 int goodput_init_collectives(void);
 PyObject *goodput_set_collective_constants(PyObject *module, PyObject *args, PyObject *kwargs);
 

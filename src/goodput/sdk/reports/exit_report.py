@@ -6,7 +6,7 @@ import os
 import sys
 
 from goodput.rank_page import page
-from goodput.sdk.startup import unranked
+from goodput.sdk.startup import exit_status, unranked
 
 
 def print_reports(session, has_steps: bool) -> None:
@@ -20,23 +20,37 @@ def print_reports(session, has_steps: bool) -> None:
     runs = set() if is_ranked or not os.path.isdir(directory) else unranked.runs_of_children(directory)
     is_own = has_steps and path is not None and identity["run"] not in runs
     if is_own and (identity["rank"] == 0 if is_ranked else unranked.is_last(directory, identity)):
-        _print_report(session, directory, identity["run"])
-        cost_ns = session.recorder.words[page.W_COST]
-        share = 100 * cost_ns / max(session.recorder.last_ns - identity["start_mono_ns"], 1)
-        rank = identity["rank"]
-        sys.stderr.write(
-            f"  goodput itself cost {cost_ns / 1e9:.4f} s ({share:.3f} % of all time) in rank {rank}\n"
-        )
+        _print_report(session, directory, identity["run"], _cost(session))
     for run in sorted(runs):
         _print_report(session, directory, run)
 
 
-def _print_report(session, directory: str, run: str) -> None:
-    """Runs `goodput report` as a child process: importing the account here would change how an interrupt ends it."""
+def _cost(session) -> str:
+    identity, cost_ns = session.identity, session.recorder.words[page.W_COST]
+    share = 100 * cost_ns / max(session.recorder.last_ns - identity["start_mono_ns"], 1)
+    return f"  goodput itself cost {cost_ns / 1e9:.4f} s ({share:.3f} % of all time) in rank {identity['rank']}\n"
+
+
+def _print_report(session, directory: str, run: str, footer: str = "") -> None:
+    """Runs `goodput report` as a child process: importing the account here would change how an interrupt ends it.
+
+    It waits for the end of its input, which comes once this process' exit status is known, also if it is killed.
+    """
     environ = {name: value for name, value in session.environ.items() if name != "GOODPUT_AUTO"}
-    command = [sys.executable, "-m", "goodput", "report", "--directory", directory, "--run", run]
+    command = [sys.executable, "-m", "goodput", "report", "--directory", directory, "--run", run, "--at-exit"]
     sys.stdout.flush()
     sys.stderr.write("\n")
     sys.stderr.flush()
-    child = os.posix_spawn(sys.executable, command, environ, file_actions=[(os.POSIX_SPAWN_DUP2, 2, 1)])
-    os.waitpid(child, 0)
+    output, input_ = os.pipe()
+    try:
+        actions = [(os.POSIX_SPAWN_DUP2, output, 0), (os.POSIX_SPAWN_DUP2, 2, 1)]
+        child = os.posix_spawn(sys.executable, command, environ, file_actions=actions)
+        os.write(input_, footer.encode())
+    except BaseException:
+        os.close(input_)
+        raise
+    finally:
+        os.close(output)
+    if not exit_status.will_wait(child, input_):
+        os.close(input_)
+        os.waitpid(child, 0)

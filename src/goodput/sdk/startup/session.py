@@ -20,7 +20,7 @@ from collections import deque
 from goodput.rank_page import page
 from goodput.sdk.recorder.messages import Messages, short_repr
 from goodput.sdk.recorder.recorder import SAMPLES_MAX, STEP_MAX, Recorder, State, checked_int
-from goodput.sdk.startup import unranked
+from goodput.sdk.startup import exit_status, unranked
 from goodput.sdk.startup.calibration import calibrate
 from goodput.sdk.startup.declared_fields import DeclaredFields
 from goodput.sdk.startup.phase_table import PhaseTable
@@ -322,9 +322,8 @@ class Session:
             return
         identity = {**self.identity, **self.declared.values(self.identity["world_size"])}
         if not self.recorder.is_recording:
-            identity["total_steps"] = self.identity[
-                "total_steps"
-            ]  # A value detected since is the next training's.
+            # What was detected since is the next training's.
+            identity["total_steps"] = self.identity["total_steps"]
         if identity == self.identity:
             return
         try:
@@ -378,7 +377,7 @@ class Session:
             self.writer = None
 
     def at_exit(self) -> None:
-        """Close the page, as failed when the interpreter exits because of an exception."""
+        """Close the page, as failed when the interpreter exits because of an exception or with a status other than 0."""
         try:
             raised = sys.exc_info()[1]
             if raised is None:
@@ -388,8 +387,12 @@ class Session:
             succeeded = not (code or (frame is not None and frame.f_locals.get("exitcode")))
             if self.recorder.is_recording and self.recorder.thread != get_ident():
                 self.recorder.thread = get_ident()
-            steps = self.recorder.steps if self.recorder.is_recording else 0
-            self.stop("finished" if succeeded or hasattr(sys, "ps1") else "failed")
+            is_open = self.recorder.is_recording
+            steps = self.recorder.steps if is_open else 0
+            is_interactive = hasattr(sys, "ps1")
+            self.stop("finished" if succeeded or is_interactive else "failed")
+            if is_open and succeeded and frame is None and not is_interactive and self.writer is not None:
+                exit_status.fail_unless_zero(self.writer.fd)
             if self._print_reports and self.environ.get("GOODPUT_REPORT", "") not in ("", "0"):
                 self._print_reports(self, bool(steps))
         except Exception as error:
