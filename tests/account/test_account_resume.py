@@ -1,5 +1,6 @@
 """Kept and lost steps over several attempts, with hand-worked numbers."""
 
+import json
 import random
 
 import pytest
@@ -9,6 +10,7 @@ from goodput.account import Attempt, Run
 from goodput.account.facts import gather, restarts_after
 from goodput.account.resume import KEEP_ALL, kept_until
 from goodput.account.states import STATES
+from goodput.runlog import replay
 
 
 def steps_of(account):
@@ -301,3 +303,33 @@ def test_facts_of_many_restarts_stay_small():
     }
     facts = gather(Run("r", attempts), ns(2000), ns(60))
     assert sum(map(len, facts.after.values())) == 999
+
+
+def test_unknown_step_of_a_checkpoint_loses_nothing():
+    """Where one rank knows the step, that holds for all."""
+    first = [Process(rank, world_size=2).steps(5, forward=1).killed() for rank in (0, 1)]
+    second = [Process(rank, 2, start=7, world_size=2) for rank in (0, 1)]
+    for one in second:
+        one.event("restored", -1)
+    second[1].steps(3, forward=1)
+    account = account_of(*first, *second[:1], second[1], now=10)
+    assert steps_of(account) == [(5, 0), (8, 0)]
+    assert account.restarts[0].resume_step is None
+    second[0].resumed(2).steps(3, forward=1)
+    account = account_of(*first, *second, now=10)
+    assert account.restarts[0].resume_step == 2 and account.ranks[0].lost_steps == 2
+
+
+def test_log_says_that_the_step_is_unknown(tmp_path):
+    lines = [
+        {"kind": "attempt", "time": 0, "attempt": 1},
+        *({"kind": "step", "time": i + 1, "step": i, "seconds": 1, "attempt": 1} for i in range(5)),
+        {"kind": "end", "time": 5, "attempt": 1, "reason": "killed"},
+        {"kind": "attempt", "time": 6, "attempt": 2, "restored": True},
+        *({"kind": "step", "time": i + 7, "step": i, "seconds": 1, "attempt": 2} for i in range(3)),
+        {"kind": "end", "time": 9, "attempt": 2},
+    ]
+    log = tmp_path / "log"
+    log.write_text("\n".join(map(json.dumps, lines)))
+    (one,) = replay(str(log))
+    assert steps_of(one.account) == [(8, 0)] and one.account.restarts[0].resume_step is None

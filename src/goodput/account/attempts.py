@@ -132,6 +132,7 @@ class Attempt:
     has_rollout: bool = False  # in logs, whose attempts have no totals
     end_step: int = -1  # in logs, whose rows have no numbers: the highest step that ends at rows_end_ns
     declared_resume_step: int | None = None  # the lowest one that the process reported
+    restored: bool = False  # a checkpoint of an unknown step was loaded
     begun: bool = False  # a checkpoint was begun
     committed: int | None = None  # the last step that a checkpoint covers
     commits: int = 0
@@ -196,6 +197,8 @@ class Attempt:
         if kind == "resumed":
             declared = self.declared_resume_step
             self.declared_resume_step = step if declared is None else min(step, declared)
+        elif kind == "restored":
+            self.restored = True
         elif kind == "checkpoint_begun":
             self.begun = True
         elif kind == "checkpoint_committed":

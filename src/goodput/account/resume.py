@@ -2,7 +2,8 @@
 
 A step is kept unless a later attempt resumed before it. An attempt's resume point is the step it declared, else the one
 before its first step; while it has none, or the run is down, the last committed checkpoint before it. Where no
-checkpoint was ever reported nothing is declared lost, since it is unknown.
+checkpoint was ever reported nothing is declared lost, since it is unknown. Nor is it where an attempt loaded a
+checkpoint whose step nobody knows.
 """
 
 from __future__ import annotations
@@ -21,16 +22,22 @@ def resume_points(run: Run) -> dict[int, int | None]:
     """
     declared: dict[int, list[int]] = {}
     before: dict[int, list[int]] = {}
+    restored: set[int] = set()
     for (_, number), attempt in run.attempts.items():
         if attempt.declared_resume_step is not None:
             declared.setdefault(number, []).append(attempt.declared_resume_step)
+        if attempt.restored:
+            restored.add(number)
         if attempt.first_step is not None:
             before.setdefault(number, []).append(attempt.first_step - 1)
     points: dict[int, int | None] = {}
     checkpoints = _Checkpoints(run)
     for number in sorted({number for _, number in run.attempts}):
         known = declared.get(number) or before.get(number)
-        points[number] = min(known) if known else checkpoints.last
+        if number in restored and number not in declared:
+            points[number] = None
+        else:
+            points[number] = min(known) if known else checkpoints.last
         checkpoints.pass_attempt(number, points[number])
     return points
 

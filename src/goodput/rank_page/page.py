@@ -96,7 +96,9 @@ USER_ENTRY_BYTES = 64
 # Events: word 0 number, 1 kind, 2 monotonic ns, 3 step + STEP_BIAS, 4..11 text, 15 seal. A writer breaks the
 # seal, stores the content, then the number, then the seal; a reader copies upwards. So a copy whose number
 # and seal agree is whole, however the two interleave.
-EVENT_KINDS = ("", "checkpoint_begun", "checkpoint_committed", "resumed", "mark")
+# `restored` is a load of a checkpoint whose step is unknown. It and `checkpoint_committed` may have the fingerprint of
+# the file as text.
+EVENT_KINDS = ("", "checkpoint_begun", "checkpoint_committed", "resumed", "mark", "restored")
 W_EVENT_RING = 1536
 EVENT_RING, EVENT_WORDS, EVENT_TEXT_BYTES = 256, 16, 64
 

@@ -71,6 +71,8 @@ def _process(
     resumed = [event.step for event in events if event.kind == "resumed"]
     if resumed:
         fields["resume_step"] = min(resumed)
+    elif any(event.kind == "restored" for event in events):
+        fields["restored"] = True
     if report.phase_states:
         fields["phase_states"] = report.phase_states
     yield identity.start_ns, _line("attempt", identity.start_ns, **place, **fields)

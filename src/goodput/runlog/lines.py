@@ -102,6 +102,7 @@ class Line(msgspec.Struct, gc=False, rename=lambda name: f"internal {name}" if n
     over: str | None = None
     over_at: Raw = _NOTHING
     resume_step: _Step | None = None
+    restored: bool | None = None
     world_size: Annotated[int, Meta(ge=1, le=1 << 18)] | None = None
     host: Name | None = None
     device: Name | None = None

@@ -170,6 +170,8 @@ class Scan:
             attempt.phase_states = dict(line.phase_states)
         if line.resume_step is not None:
             attempt.note_event("resumed", line.resume_step, line.time_ns)
+        if line.restored:
+            attempt.note_event("restored", -1, line.time_ns)
 
     def _ordered(self, number: int, found: RunTrack, line: Line) -> None:
         """A line of an attempt's life; dropped if its time is implausible."""

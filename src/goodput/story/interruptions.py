@@ -9,7 +9,7 @@ from typing import Any
 
 from goodput.account.account import NO_FAILURE
 from goodput.account.states import INDEX, PLANNED, STATES
-from goodput.account.text import duration, on
+from goodput.account.text import UNKNOWN_STEP, duration, on
 from goodput.story.incident import Incident, hosts_of, listed, on_host
 from goodput.story.recording import Pause, Recording, Save, Track
 
@@ -37,7 +37,7 @@ def restarts(document: Mapping[str, Any], recording: Recording) -> list[Incident
             one.measured(_ending(before))
             one.ranks, one.hosts = _failed(before)
         point, lost, down = restart["resume_step"], restart["lost_steps"], restart["down_seconds"]
-        resumed = {None: "at an unknown step", -1: "from the beginning"}.get(point, f"after step {point}")
+        resumed = {None: UNKNOWN_STEP, -1: "from the beginning"}.get(point, f"after step {point}")
         one.measured(
             f"{'down for an unknown time' if down is None else f'down for {duration(down)}'}, resumed {resumed}"
         )

@@ -9,6 +9,7 @@ import pytest
 
 from goodput.rank_page import page
 from goodput.sdk.automatic import checkpoint_detection
+from goodput.sdk.automatic.checkpoint_files import EarlierAttempts
 from goodput.sdk.startup.resolve_identity import resolve_identity
 
 
@@ -54,7 +55,7 @@ def test_only_earlier_attempts_of_this_rank_count(tmp_path):
     (tmp_path / page.file_name("r/1", 0, 2)).write_bytes(b"no page")
     auto = auto_of(tmp_path, 3)
     written(tmp_path, 4, [20])
-    assert checkpoint_detection.committed_steps(auto.session) == {4}
+    assert EarlierAttempts(auto.session).steps == {4}
     assert checkpoint_detection.resumed_step(auto, {"step": 20}) == 19
     # Fabric's examples save the micro-batches beside the optimizer's steps.
     assert checkpoint_detection.resumed_step(auto, {"iter_num": 40, "step_count": 20}) == 19

@@ -4,6 +4,7 @@ from goodput.account.text.communication import slow_issue_text, slow_link_text
 from goodput.account.text.formats import (
     COLUMNS,
     THREE_DIGITS_FROM,
+    UNKNOWN_STEP,
     between,
     bytes_text,
     digits,
@@ -24,6 +25,7 @@ from goodput.account.text.report import more_than_rank, render, state_rows
 __all__ = (
     "COLUMNS",
     "THREE_DIGITS_FROM",
+    "UNKNOWN_STEP",
     "between",
     "bytes_text",
     "digits",

@@ -9,6 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 COLUMNS = 80
+# Where a restart resumed, if neither the checkpoint nor the program said it.
+UNKNOWN_STEP = (
+    "at an unknown step (goodput.resumed(step) after loading declares it; no step counts as lost by it)"
+)
 # A figure in three digits takes a unit from here on: 999.6 kB are 1 MB, not 1e+03 kB.
 THREE_DIGITS_FROM = 0.9995
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|min|h|d)(?:\W|$))")

@@ -12,6 +12,7 @@ from goodput.account.states import MEANINGS, STATES
 from goodput.account.straggler import COMPARED_SHARE_MIN
 from goodput.account.text.communication import collective_lines, slow_issue_lines, slow_link_lines
 from goodput.account.text.formats import (
+    UNKNOWN_STEP,
     bytes_text,
     digits,
     dollars,
@@ -394,7 +395,7 @@ def _restart_lines(document: Mapping[str, Any]) -> list[str]:
     lines, restarts, unit = [], document["restarts"], unit_of(document)
     for restart in restarts:
         down, point = restart["down_seconds"], restart["resume_step"]
-        resumed = {None: "at an unknown step", -1: "from the beginning"}.get(point, f"after step {point}")
+        resumed = {None: UNKNOWN_STEP, -1: "from the beginning"}.get(point, f"after step {point}")
         lines.append(
             f"  restart {restart['attempt'] - 1}: down {'unknown' if down is None else f'{down:.2f} s'}, "
             f"{restart['lost_steps']} steps lost ({restart['lost_gpu_seconds']:.2f} {unit}-seconds), "

@@ -2,8 +2,8 @@
 
 A save is a checkpoint if the saved object holds at least half as many numbers (elements of tensors) as the anchor
 optimizer trains: see `begin`, which frameworks/_checkpoint_calls.py calls for each save. Any other save is timed in the
-phase `checkpoint` without events. The step of a loaded object comes from its entry named as in STEP_NAMES. Tensors
-are recognised by their `numel`; PyTorch is not imported.
+phase `checkpoint` without events. The step of a loaded object comes from its entry named as in STEP_NAMES, else from the
+commit of the file that it was loaded from (checkpoint_files.py). Tensors are recognised by their `numel`; PyTorch is not imported.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from __future__ import annotations
 import os
 from collections import deque
 from itertools import islice
+from time import perf_counter_ns
 from typing import Any
 
-from goodput.rank_page import page
+from goodput.sdk.automatic.checkpoint_files import EarlierAttempts, fingerprint
 from goodput.sdk.recorder.checkpoints import Checkpoint
 from goodput.user_exceptions import reraise_from_handler
 
 VALUES_MAX = 20_000  # that are searched for tensors
 DEPTH_MAX = 6
-ATTEMPTS_READ_MAX = 8  # earlier attempts whose pages are read
+RESTORED_MAX = 8  # files loaded before the first step whose steps are unknown, the largest
 CHUNK = 64  # values of one container that are searched before the next container's
 # A list longer than CHUNK that begins with this many plain values is taken for one without tensors.
 PLAIN_PREFIX = 8
@@ -31,18 +32,22 @@ STEP_NAMES = ("global_step", "step_count", "step", "steps", "iteration", "iter",
 def begin(auto, saved) -> Checkpoint | None:
     """Begin a checkpoint if `saved` holds the trained parameters, else return None."""
     recorder = auto.recorder
-    try:
-        anchor = recorder.anchor()
-        groups = [{"params": anchor.parameters()}] if auto.by_hand else anchor.param_groups
-        trained = sum(p.numel() for group in groups for p in group["params"])
-    except Exception as error:
-        reraise_from_handler(error)
-        trained = 0  # There is no anchor before the first step.
-    enough = max(trained / 2, 1)
+    enough = max(trained_numbers(auto) / 2, 1)
     if not recorder.is_recording or numbers_in(saved, enough) < enough:
         return None
     running = recorder.step_start_ns and recorder.trained
     return Checkpoint(recorder, auto.checkpoint, recorder.step_next - (not running), wait=False)
+
+
+def trained_numbers(auto) -> int:
+    """How many numbers the anchor trains, 0 if that is unknown."""
+    try:
+        anchor = auto.recorder.anchor()
+        groups = [{"params": anchor.parameters()}] if auto.by_hand else anchor.param_groups
+        return sum(p.numel() for group in groups for p in group["params"])
+    except Exception as error:
+        reraise_from_handler(error)
+        return 0  # There is no anchor before the first step.
 
 
 def is_on_disk(file) -> bool:
@@ -123,26 +128,53 @@ def resumed_step(auto, loaded) -> int | None:
     if last is None:
         return None
     try:
-        committed = committed_steps(auto.session)
+        earlier = _earlier(auto)
     except Exception as error:
         reraise_from_handler(error)
         return last
+    committed = set() if earlier is None else earlier.steps
     return last + 1 if last + 1 in committed and last not in committed else last
 
 
-def committed_steps(session) -> set[int]:
-    """Steps of the checkpoints that earlier attempts of this rank committed, from the pages that still exist."""
-    from goodput.rank_page.reader import Reader  # Slow to import, needed only after a load.
+def resume_from(auto, loaded, file) -> None:
+    """Continue after the step of what was loaded from `file`: the one that it holds, else the one it was saved at.
 
-    identity, directory = session.identity, os.path.dirname(session.writer.path)
-    steps: set[int] = set()
-    before = identity["attempt"] - 1
-    for attempt in range(before, max(before - ATTEMPTS_READ_MAX, 0), -1):
-        path = os.path.join(directory, page.file_name(identity["run"], identity["rank"], attempt))
-        try:
-            with Reader(path) as reader:
-                events = reader.snapshot(since_step=page.NS_MAX, alive=False).events
-        except page.PageError:
-            continue
-        steps.update(event.step for event in events if event.kind == "checkpoint_committed")
-    return steps
+    Where both are unknown, that a checkpoint was loaded is recorded with the first step, if it holds enough numbers.
+    """
+    if auto.recorder.steps:
+        return
+    step = resumed_step(auto, loaded)
+    if step is None and (numbers := numbers_in(loaded)):
+        text = fingerprint(file)
+        earlier = _earlier(auto)
+        step = None if earlier is None else earlier.step_of(text)
+        if step is None:
+            _note_restored(auto, numbers, text)
+    auto.resume_after(step)
+
+
+def _earlier(auto) -> EarlierAttempts | None:
+    """None without a page that another attempt could have beside its own."""
+    writer = auto.session.writer
+    return None if writer is None or writer.path is None else EarlierAttempts(auto.session)
+
+
+def _note_restored(auto, numbers: int, text: str) -> None:
+    if not auto.restored:
+        auto.before_first_step.append(lambda: _record_restored(auto))
+    auto.restored[text] = numbers
+    while len(auto.restored) > RESTORED_MAX:
+        del auto.restored[min(auto.restored, key=auto.restored.__getitem__)]
+
+
+def _record_restored(auto) -> None:
+    """The model is known now, and the page is open: record what holds the model's parameters."""
+    enough, earlier = max(trained_numbers(auto) / 2, 1), _earlier(auto)
+    for text, numbers in auto.restored.items():
+        step = None if earlier is None else earlier.step_of(text)
+        if step is not None:
+            auto.resume_after(step)
+        # What an earlier attempt began with, too, such as pretrained weights, is no checkpoint of its own.
+        elif numbers >= enough and not (earlier and text in earlier.loaded):
+            auto.recorder.event("restored", perf_counter_ns(), -1, text)
+    auto.restored.clear()

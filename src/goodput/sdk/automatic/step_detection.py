@@ -108,6 +108,7 @@ class Automatic:
         self.needs_after_step = True
         self.after_step: list = []  # called after a step if `needs_after_step`
         self.before_first_step: list = []  # called once before the first step ends
+        self.restored: dict = {}  # numbers in files loaded before it whose step is unknown, by fingerprint
         self.at_end: list = []  # called when the page has its end
         self.before_compiler: list = []  # called once before a compiler traces for the first time
         self.compiled_optimizers = CompiledOptimizers(self)

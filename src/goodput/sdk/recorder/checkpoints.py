@@ -39,12 +39,12 @@ class Checkpoint:
         if kind is None:
             self.commit()
 
-    def commit(self) -> None:
+    def commit(self, fingerprint: str = "") -> None:
         """The checkpoint is complete and can be restored from. Further calls change nothing."""
         self._waits = False
         if not self._committed and self._recorder.is_recording:
             self._committed = True
-            self._recorder.event("checkpoint_committed", perf_counter_ns(), self.step)
+            self._recorder.event("checkpoint_committed", perf_counter_ns(), self.step, fingerprint)
 
     def __del__(self):
         # A bare `checkpoint(step)` statement drops the object at once: it means "saved".

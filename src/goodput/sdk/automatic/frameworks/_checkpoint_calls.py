@@ -6,11 +6,21 @@ import functools
 from _thread import get_ident
 
 from goodput.sdk.automatic import checkpoint_detection
+from goodput.sdk.automatic.checkpoint_files import fingerprint
 from goodput.user_exceptions import drop_own_frames
 
 
 def commit(begun, *_args, **_kwargs) -> None:
     begun.commit()
+
+
+def commit_file(file_of):
+    """As `commit`, of a save to the file or directory `file_of(*args, **kwargs)`."""
+
+    def done(begun, _result, *args, **kwargs) -> None:
+        begun.commit(fingerprint(file_of(*args, **kwargs)))
+
+    return done
 
 
 def as_checkpoint(auto, save, contents, done=commit):
@@ -42,10 +52,11 @@ def as_checkpoint(auto, save, contents, done=commit):
     return call
 
 
-def as_resuming_load(auto, load, contents):
+def as_resuming_load(auto, load, contents, file_of):
     """Wrap `load` as the phase `restore`, unless it is in an evaluation or in a step that has trained.
 
-    `contents(result, *args, **kwargs)` may hold the number of completed steps, which this attempt then continues.
+    `contents(result, *args, **kwargs)` may hold the number of completed steps, which this attempt then continues; else
+    it continues after the step at which the file or directory `file_of(*args, **kwargs)` was saved.
     """
     recorder = auto.recorder
 
@@ -59,14 +70,17 @@ def as_resuming_load(auto, load, contents):
         except BaseException as error:
             drop_own_frames(error)
             raise
-        auto.resume_after(checkpoint_detection.resumed_step(auto, contents(result, *args, **kwargs)))
+        auto.attempt(_resume, auto, contents, file_of, result, args, kwargs)
         return result
 
     return call
 
 
-def as_restore(auto, load):
-    """Wrap `load` as the phase `restore`; loads inside it are part of it."""
+def as_restore(auto, load, contents=None, file_of=None):
+    """Wrap `load` as the phase `restore`; loads inside it are part of it.
+
+    With `contents` and `file_of` it is continued as in `as_resuming_load`.
+    """
     recorder = auto.recorder
 
     @functools.wraps(load)
@@ -75,9 +89,17 @@ def as_restore(auto, load):
             if not auto.on_step_thread() or recorder.current == auto.restore.total:
                 return load(*args, **kwargs)
             auto.leave_step()
-            return auto.restore.run(load, *args, **kwargs)
+            result = auto.restore.run(load, *args, **kwargs)
         except BaseException as error:
             drop_own_frames(error)
             raise
+        if contents is not None and not auto.removed:
+            auto.attempt(_resume, auto, contents, file_of, result, args, kwargs)
+        return result
 
     return call
+
+
+def _resume(auto, contents, file_of, result, args, kwargs) -> None:
+    loaded, file = contents(result, *args, **kwargs), file_of(*args, **kwargs)
+    checkpoint_detection.resume_from(auto, loaded, file)

@@ -6,7 +6,7 @@ so that the copy is `h2d`. Its optimizer skips steps while gradients are accumul
 
 from __future__ import annotations
 
-from goodput.sdk.automatic.frameworks._checkpoint_calls import as_checkpoint, as_restore
+from goodput.sdk.automatic.frameworks._checkpoint_calls import as_checkpoint, as_restore, commit_file
 
 MODULE = "accelerate.accelerator"
 RELIES_ON = """accelerate/accelerator.py: Accelerator.save_state has written the models in _models, their optimizers and more
@@ -15,8 +15,19 @@ when it returns; load_state reads them, and a file whose `step` counts the batch
 
 def apply(module, auto) -> None:
     accelerator = module.Accelerator
-    save = as_checkpoint(
-        auto, accelerator.save_state, lambda self, *args, **kwargs: getattr(self, "_models", None)
-    )
+
+    def models_of(self, *_args, **_kwargs):
+        return getattr(self, "_models", None)
+
+    def directory_of(_self, directory=None, *_args, **_kwargs):
+        return directory
+
+    save = as_checkpoint(auto, accelerator.save_state, models_of, commit_file(directory_of))
     auto.patches.replace(accelerator, "save_state", save)
-    auto.patches.replace(accelerator, "load_state", as_restore(auto, accelerator.load_state))
+    auto.patches.replace(
+        accelerator,
+        "load_state",
+        as_restore(
+            auto, accelerator.load_state, lambda _result, self, *args, **kwargs: models_of(self), directory_of
+        ),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from goodput.sdk.automatic.frameworks._checkpoint_calls import as_checkpoint
+from goodput.sdk.automatic.frameworks._checkpoint_calls import as_checkpoint, commit_file
 
 MODULE, ALIAS = "lightning.fabric.fabric", "lightning_fabric.fabric"
 RELIES_ON = """lightning/fabric/fabric.py: Fabric.save(path, state) has written when it returns. It serializes to
@@ -13,4 +13,9 @@ def apply(module, auto) -> None:
     def state_of(fabric, path, state, *args, **kwargs):
         return state
 
-    auto.patches.replace(module.Fabric, "save", as_checkpoint(auto, module.Fabric.save, state_of))
+    def path_of(fabric, path, *args, **kwargs):
+        return path
+
+    auto.patches.replace(
+        module.Fabric, "save", as_checkpoint(auto, module.Fabric.save, state_of, commit_file(path_of))
+    )

@@ -9,7 +9,12 @@ from __future__ import annotations
 import functools
 from _thread import get_ident
 
-from goodput.sdk.automatic.frameworks._checkpoint_calls import as_checkpoint, as_resuming_load
+from goodput.sdk.automatic.checkpoint_files import fingerprint
+from goodput.sdk.automatic.frameworks._checkpoint_calls import (
+    as_checkpoint,
+    as_resuming_load,
+    commit_file,
+)
 from goodput.sdk.recorder.recorder import State
 from goodput.user_exceptions import drop_own_frames
 
@@ -23,7 +28,9 @@ _AsyncCheckpointProcess._checkpointing_subprocess, looked up by that name, which
 
 def apply(module, auto) -> None:
     loader = module.state_dict_loader
-    load = as_resuming_load(auto, loader.load, lambda _result, state_dict, *args, **kwargs: state_dict)
+    load = as_resuming_load(
+        auto, loader.load, lambda _result, state_dict, *args, **kwargs: state_dict, directory_of
+    )
     auto.patches.wrap("load", loader, module)(load)
     _wrap_saves(module, auto)
     process, name = module._async_process_executor._AsyncCheckpointProcess, "_checkpointing_subprocess"
@@ -35,6 +42,11 @@ def apply(module, auto) -> None:
         return serve(*args, **kwargs)
 
     auto.patches.replace(process, name, staticmethod(disabled))
+
+
+def directory_of(*_args, checkpoint_id=None, storage_writer=None, storage_reader=None, **_kwargs):
+    """The directory of a save or a load; None where it is no directory."""
+    return checkpoint_id or getattr(storage_writer or storage_reader, "path", None)
 
 
 def _wrap_saves(module, auto) -> None:
@@ -58,13 +70,15 @@ def _wrap_saves(module, auto) -> None:
     def commit_when_done(begun, response, *args, **kwargs) -> None:
         def done(future) -> None:
             if not future.cancelled() and future.exception() is None:
-                auto.attempt(begun.commit)
+                auto.attempt(begun.commit, fingerprint(directory_of(*args, **kwargs)))
 
         getattr(response, "upload_completion", response).add_done_callback(done)
 
     saver = module.state_dict_saver
     save_later = as_checkpoint(auto, saver.async_save, state_dict_of, commit_when_done)
-    auto.patches.wrap("save", saver, module)(as_checkpoint(auto, saver.save, state_dict_of))
+    auto.patches.wrap("save", saver, module)(
+        as_checkpoint(auto, saver.save, state_dict_of, commit_file(directory_of))
+    )
 
     @auto.patches.wrap("async_save", saver, module)
     def async_save(*args, **kwargs):
