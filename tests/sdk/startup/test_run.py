@@ -108,7 +108,7 @@ def test_another_sitecustomize_still_runs(place):
 def test_failing_sitecustomize_fails_as_before(place):
     (place / "own").mkdir()
     script(place, "raise KeyError('own')", "own/sitecustomize.py")
-    done = run(place, script(place, "print('on')"), PYTHONPATH=str(place / "own"))
+    done = run(place, "--quiet", script(place, "print('on')"), PYTHONPATH=str(place / "own"))
     assert done.stdout == "on\n" and "KeyError: 'own'" in done.stderr and not mentions_goodput(done.stderr)
 
 
@@ -139,7 +139,7 @@ def test_a_python_without_goodput_uses_this_one(place):
     """Without site-packages goodput is found by where sitecustomize.py lies, and sys.path stays as it was."""
     code = "import sys, sitecustomize; print('goodput.auto' in sys.modules, any('goodput' in p for p in sys.path))"
     path = script(place, f"import subprocess, sys\nsubprocess.run([sys.executable, '-S', '-c', {code!r}])")
-    done = run(place, path)
+    done = run(place, "--quiet", path)
     assert done.stdout.startswith("True ") and not done.stderr
 
 
@@ -176,7 +176,7 @@ def test_python_flags_that_disable_goodput_are_reported(place, flags):
 )
 def test_other_python_flags_are_accepted(place, flags):
     (place / "quiet.py").write_text("print('ran')")
-    assert "measured" not in run(place, sys.executable, *flags, "quiet.py", "-E").stderr
+    assert "measured" not in run(place, "--quiet", sys.executable, *flags, "quiet.py", "-E").stderr
 
 
 def test_a_failed_run_is_reported_as_failed(place):

@@ -1,4 +1,4 @@
-"""The report that `goodput run` prints when a training ends."""
+"""The report that `goodput run` prints when a training ends, or why there is none."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 
 from goodput.rank_page import page
+from goodput.sdk.reports.nothing_measured import explanation
 from goodput.sdk.startup import exit_status, unranked
 
 
@@ -23,6 +24,8 @@ def print_reports(session, has_steps: bool) -> None:
         _print_report(session, directory, identity["run"], _cost(session))
     for run in sorted(runs):
         _print_report(session, directory, run)
+    if not (has_steps or runs):
+        sys.stderr.write(explanation(session, directory))
 
 
 def _cost(session) -> str:

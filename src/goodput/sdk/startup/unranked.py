@@ -54,7 +54,7 @@ def related_run(directory: str) -> str | None:
     if parent is None:
         return min(runs_of_children(directory), default=None)
     ticks = page.process_start_ticks(parent.pid)
-    found = (one.identity for one in _pages(directory) if one.alive)
+    found = (one.identity for one in pages(directory) if one.alive)
     named = (one for one in found if one["pid"] == parent.pid and one.get("pid_start_ticks") in (None, ticks))
     return next((one["run"] for one in named if one.get("worker")), None)
 
@@ -94,7 +94,7 @@ def _is_fork_server(pid: int) -> bool:
 def number(directory: str, identity: dict) -> int:
     """The number of a process of this identity. Raises Claimed if a live process of another launch has the run."""
     newest: dict[int, Page] = {}
-    for one in _pages(directory, identity["run"]):
+    for one in pages(directory, identity["run"]):
         if one.alive and not _is_same_launch(one, identity):
             raise page.Claimed(one.path)
         known = newest.get(one.identity["rank"])
@@ -109,7 +109,7 @@ def runs_of_children(directory: str) -> set[str]:
     """The runs of processes without a rank that this program has started with multiprocessing."""
     if _parent() is not None or "multiprocessing.process" not in sys.modules:
         return set()
-    found = (one.identity for one in _pages(directory))
+    found = (one.identity for one in pages(directory))
     pid = os.getpid()
     return {one["run"] for one in found if one.get("root_pid") == pid and one["pid"] != pid}
 
@@ -118,7 +118,7 @@ def is_last(directory: str, identity: dict) -> bool:
     """Whether this process has no parent that outlives it, and every other process of its run has ended."""
     if _parent() is not None:
         return False
-    others = (one for one in _pages(directory, identity["run"]) if one.identity["pid"] != os.getpid())
+    others = (one for one in pages(directory, identity["run"]) if one.identity["pid"] != os.getpid())
     return not any(one.alive and not one.ended for one in others)
 
 
@@ -137,7 +137,7 @@ def _is_again(one: Page, identity: dict) -> bool:
     return identity["worker"] == MAIN and one.ended != "finished"
 
 
-def _pages(directory: str, run: str | None = None) -> Iterator[Page]:
+def pages(directory: str, run: str | None = None) -> Iterator[Page]:
     """This user's pages in a directory, of one run if it is given; those that cannot be read are skipped.
 
     Any user may write there, and name any process and run.
