@@ -8,6 +8,8 @@ ABANDONED_SECONDS = 86_400.0  # a run without a sign of life for this long is ab
 ESTIMATED_LOADER = "loader_estimated"
 # The same: a pass over the parameters that is taken to be their update, where there is no optimizer.
 ESTIMATED_OPTIMIZER = "optimizer_estimated"
+# The same, of state startup: a rank waits until all ranks of its process group have started.
+PEERS = "init_process_group"
 
 # How goodput.flops.cpu_peak names a CPU as a rank's device: the model, then the threads.
 CPU_NAME = r".*, (\d{1,4}) threads?$"

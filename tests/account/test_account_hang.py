@@ -9,6 +9,7 @@ from support.account.account_history import ns
 
 from goodput.account.hang import RankStatus, verdict
 from goodput.account.stall_threshold import PLANNED_LEAST_NS
+from goodput.defaults import PEERS
 
 NOW = ns(1000)
 MINUTE = ns(60)
@@ -349,3 +350,22 @@ def test_clocks_of_hosts_do_not_matter(ranks, ahead):
         )
 
     assert verdict([moved(one) for one in ranks], NOW, MINUTE) == verdict(ranks, NOW, MINUTE)
+
+
+def test_waiting_for_peers_names_who_never_reported():
+    """Before its first step a rank is excused for long, but not where it waits for others to start."""
+    second = 10**9
+
+    def rank(number: int, phase: str = PEERS, seconds: int = 100) -> RankStatus:
+        return RankStatus(*(number, "n0", 1, phase, "startup", 0, seconds * second, 1000 * second, 0, None))
+
+    threshold = 60 * second
+    found = verdict([rank(0), rank(2)], 1000 * second, threshold, unseen=2)
+    assert found is not None and found.culprit is None and found.victims == 2
+    assert found.reason == (
+        "2 ranks wait in init_process_group for the other ranks to start; ranks 1, 3 of 4 have never reported"
+    )
+    whole = verdict([rank(0), rank(1)], 1000 * second, threshold)
+    assert whole is not None and "all ranks have reported: look at the address" in whole.reason
+    assert verdict([rank(0, seconds=50)], 1000 * second, threshold, unseen=1) is None
+    assert verdict([rank(0), rank(1, phase="none")], 1000 * second, threshold) is None

@@ -29,6 +29,7 @@ from goodput.account.mfu.peaks import peak
 from goodput.account.rank_groups import Groups, SummedStartGroups, summed_ends
 from goodput.account.ranks import RankAccount, chosen, sum_gpu_ns, values
 from goodput.account.sampled_stacks import sampled_ranks
+from goodput.account.slow_ranks.peers import Peers, peers_of
 from goodput.account.slow_ranks.slow_issue import SlowIssue, slow_issue
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.account.states import BEGINNING, INDEX, vector
@@ -124,6 +125,7 @@ class Account:
     is_part: bool = False  # of a part of the run's time
     is_to_end: bool = False  # that part reaches up to what was reported last
     replayed: ReplayedGains | None = None  # where its steps were at hand
+    peers: Peers | None = None  # for which ranks waited before their first step
     slow_link: SlowLink | None = None  # now, where agents report the connections of its ranks
 
     def of(self, name: str) -> list[Any]:
@@ -346,6 +348,7 @@ class Engine:
             is_of_workers=bool(facts.own_points),
             is_part=facts.is_part,
             is_to_end=facts.is_to_end,
+            peers=peers_of(run),
         )
         yield
         result.once = once.total(result.gpu_ns())

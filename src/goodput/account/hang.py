@@ -7,7 +7,7 @@ which may be a checkpoint.
 
 Excused up to its limit (stall_threshold): a rank in a planned phase (states.PLANNED); one that was in such a phase since
 its last step and still passes phase boundaries (an evaluation with its own loader); one before its first step, unless it
-waits in communication. A silent rank that was last seen in a planned phase is excused like this unless that phase is
+waits in communication or for other ranks to start (PEERS). A silent rank that was last seen in a planned phase is excused like this unless that phase is
 over: ranks that report have completed a step since, or left the same phase after as long a time as the silent one was
 seen in it.
 
@@ -33,8 +33,10 @@ from typing import NamedTuple
 from goodput.account import document_types
 from goodput.account.collective_verdict import CollectiveVerdict
 from goodput.account.collectives.ras_finding import RasFinding
+from goodput.account.slow_ranks.peers import ranks_text
 from goodput.account.stall_threshold import PLANNED_LEAST_NS, TIMES
 from goodput.account.states import PLANNED
+from goodput.defaults import PEERS
 
 STALE_NS = 30 * 10**9
 PROFILED_NS = 600 * 10**9  # as long as NCCL's own users wait by default (PyTorch's timeout)
@@ -157,7 +159,7 @@ def verdict(
         if (kind := _kind(one, _age_ns(one, now_ns), stale_ns, begun_ns)) is not None
         and (kind != "silent" or one.rank not in cut_off)
     ]
-    waiting = [one for one in [*fresh, *hung_too] if one.state == "communication"]
+    waiting = [one for one in [*fresh, *hung_too] if _waits(one)]
     if not any(one.kind in _TRUST for one in suspects):
         suspects += [_suspect(one, now_ns, "behind") for one in _behind(waiting)]
     suspects.sort(key=_suspicion)
@@ -165,6 +167,8 @@ def verdict(
     culprit = suspects[0] if suspects and suspects[0].kind in _TRUST and not tied else None
     victims = sum(culprit is None or one.rank != culprit.rank for one in waiting)
     reason = _tie_reason(tied, victims, unseen) if tied else _reason(culprit, suspects, victims, unseen)
+    if culprit is None and not tied and all(one.phase == PEERS for one in waiting):
+        reason = _peers_reason(ranks, victims, unseen)
     return Hang(now_ns - hung_ns, hung_ns / 1e9, culprit, reason, tuple(suspects), victims)
 
 
@@ -239,7 +243,7 @@ def _is_stuck(one: RankStatus, threshold_ns: int) -> bool:
     if idle_ns > limit_ns:
         return True
     if one.step is None:
-        return one.state == "communication" and there_ns > threshold_ns
+        return _waits(one) and there_ns > threshold_ns
     return (there_ns if any(one.planned.values()) else idle_ns) > threshold_ns
 
 
@@ -262,7 +266,12 @@ def _kind(one: RankStatus, age_ns: int, stale_ns: int, begun_ns: int) -> str | N
         return "dead" if age_ns <= begun_ns else "dead before"
     if age_ns > stale_ns:
         return "silent" if age_ns <= begun_ns else "silent before"
-    return None if one.state == "communication" else "elsewhere"
+    return None if _waits(one) else "elsewhere"
+
+
+def _waits(one: RankStatus) -> bool:
+    """Whether it waits for other ranks: in a collective, or for them to start."""
+    return one.state == "communication" or one.phase == PEERS
 
 
 def _suspect(one: RankStatus, now_ns: int, kind: str) -> Suspect:
@@ -323,6 +332,17 @@ def _reason(culprit: Suspect | None, suspects: list[Suspect], victims: int, unse
             "it waits in another collective than they do"
         )
     return f"{_who(culprit)} {_does(culprit)}; {waits}"
+
+
+def _peers_reason(ranks: list[RankStatus], victims: int, unseen: int) -> str:
+    """Why ranks wait for others to start; those that never reported are named where the numbers of all are known."""
+    text = f"{_ranks(victims)} wait{'s' * (victims == 1)} in init_process_group for the other ranks to start"
+    known = {one.rank for one in ranks}
+    missing = tuple(rank for rank in range(len(known) + unseen) if rank not in known)
+    if not missing:
+        return f"{text}, and all ranks have reported: look at the address and the network of the rendezvous"
+    has = "has" if len(missing) == 1 else "have"
+    return f"{text}; {ranks_text(missing)} of {len(known) + unseen} {has} never reported"
 
 
 def _does(one: Suspect) -> str:

@@ -146,7 +146,10 @@ def _hang(run: Run, account: Account) -> dict[str, Any] | None:
         return None
     now_ns = time.time_ns()
     ranks = [rank_status(one, _last(one), account.planned, now_ns) for one in _newest(run)]
-    found = verdict(ranks, now_ns, account.threshold_ns)
+    # Other ranks may be on other machines, but those that this one waits for have no page here either.
+    waits = account.peers is not None and account.peers.is_waiting
+    unseen = len(account.peers.missing) if account.peers is not None and waits else 0
+    found = verdict(ranks, now_ns, account.threshold_ns, unseen=unseen)
     return dict(without_stack(found)) if found else None
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 from _thread import get_ident
 
+from goodput.defaults import PEERS
 from goodput.user_exceptions import drop_own_frames
 from goodput.wire.identity import from_environment
 
@@ -126,21 +127,33 @@ def backward_runs_here(torch):
 def _watch_groups(torch, auto) -> None:
     """Open the rank page when the process group is created, with the group's rank and world size."""
     package, module = torch.distributed, torch.distributed.distributed_c10d
-    init = module.init_process_group
+    init, recorder = module.init_process_group, auto.recorder
 
     @auto.patches.wrap("init_process_group", module, package)
     def init_process_group(*args, **kwargs):
-        # If the launcher names the rank, the page is open while the ranks wait for each other.
-        if not auto.removed and "rank" in from_environment(auto.session.environ):
-            auto.attempt(auto.allow_start)
+        # If the launcher or the call names the rank, the page is open while the ranks wait for each other.
+        if not auto.removed:
+            auto.attempt(start_before, kwargs)
+        waits = (
+            not auto.removed and recorder.thread == get_ident() and not recorder.depth and not recorder.steps
+        )
+        phase = auto.attempt(auto.session.phases.define, PEERS, "startup") if waits else None
         try:
-            result = init(*args, **kwargs)
+            result = init(*args, **kwargs) if phase is None else phase.run(init, *args, **kwargs)
         except BaseException as error:
             drop_own_frames(error)
             raise
         if not auto.removed:
             auto.attempt(start_session)
         return result
+
+    def start_before(kwargs: dict) -> None:
+        rank, world_size = kwargs.get("rank", -1), kwargs.get("world_size", -1)
+        if "rank" in from_environment(auto.session.environ):
+            auto.allow_start()
+        elif type(rank) is type(world_size) is int and 0 <= rank < world_size:
+            auto.session.set_rank(rank, world_size)
+            auto.allow_start()
 
     def start_session() -> None:
         auto.session.set_rank(module.get_rank(), module.get_world_size())
