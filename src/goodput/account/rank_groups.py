@@ -151,7 +151,9 @@ class Groups:
         if pipeline is None:
             least = min(communication for _, communication, *_ in members)
             last = [key for key, communication, *_ in members if communication == least]
-            self._blame(sum(self._move(member, member[1] - least) for member in members), last, in_group=True)
+            waited = sum(self._move(member, member[1] - least) for member in members)
+            self._blame(waited, last)
+            self._note_in_group(waited, last)
         else:
             self._settle_pipeline(pipeline, members)
         for key, *_, length in members:
@@ -160,39 +162,64 @@ class Groups:
             self._note_onsets(step, members, pipeline is not None)
 
     def _settle_pipeline(self, pipeline: Pipeline, members: list[tuple]) -> None:
-        """Split communication into waiting for slower ranks of the group, then for a rank or stage, bubble, the rest."""
+        """Split communication into waiting for slower ranks of the group, then for a rank or stage, bubble, the rest.
+
+        What ranks of a faster stage wait for the last of their group is waiting for the slow stage as far as that covers it.
+        """
         together: dict[tuple[int, str], list[tuple]] = {}
-        own_ns: dict[int, list[int]] = {}
+        staged: dict[int, list[tuple]] = {}
         for member in members:
             attempt = self.folds[member[0]].attempt
             stage = attempt.stage or 0  # all ranks of a pipeline declare one
             together.setdefault((stage, attempt.group_name()), []).append(member)
-            own_ns.setdefault(stage, []).append(member[3])
+            staged.setdefault(stage, []).append(member)
         units = [unit_of(stage, ranks) for (stage, _), ranks in together.items()]
-        found = waiting(pipeline, units, own_ns)
+        found = waiting(pipeline, units, {stage: [m[3] for m in ranks] for stage, ranks in staged.items()})
         parts = list(zip(units, together.values(), found.for_rank, found.for_stage, strict=True))
         total = sum(m[1] - u.least_ns + one + other for u, ranks, one, other in parts for m in ranks)
         kept = pipeline.kept_ns(total, sum(m[1] for m in members), sum(m[3] for m in members))
         by_rank = by_stage = 0
+        apart: set[int] = set()  # stages of several groups
         for unit, ranks, for_rank, for_stage in parts:
-            in_group = 0
+            in_group = covered = 0
             for member in ranks:
-                waits = [member[1] - unit.least_ns, for_rank, for_stage]
+                beyond = member[1] - unit.least_ns
+                hidden = min(found.covered_ns(unit, member[3]), beyond)
+                waits = [beyond - hidden, for_rank, for_stage, hidden]
                 if kept < total:
                     waits = [ns * kept // total for ns in waits]
                 bubble = pipeline.bubble_ns(member[1] + member[3] - kept // len(members))
                 in_group += self._move(member, waits[0], min(bubble, member[1] - sum(waits)))
                 by_rank += self._move(member, waits[1])
                 by_stage += self._move(member, waits[2])
-            self._blame(in_group, unit.last, in_group=True)
-        self._blame(by_rank, sorted(found.ranks), in_group=False)
+                covered += self._move(member, waits[3])
+            by_stage += covered
+            self._blame(in_group, unit.last)
+            if len(ranks) == len(staged[unit.stage]):
+                self._note_in_group(in_group + covered, unit.last)
+            else:
+                apart.add(unit.stage)
+        self._blame(by_rank, sorted(found.ranks))
+        for stage in sorted(apart):
+            self._compare_stage(staged[stage], kept, total)
         for stage, ns in _divided(by_stage, found.stages):
             self.stage_caused_ns[stage] = self.stage_caused_ns.get(stage, 0) + ns
 
-    def _blame(self, waited: int, last: list[Key], in_group: bool) -> None:
+    def _compare_stage(self, ranks: list[tuple], kept: int, total: int) -> None:
+        """Note what the ranks of a stage of several groups wait for its last rank: they meet in no group's collective."""
+        latest = max(own for _, _, _, own, _ in ranks)
+        waited = sum(
+            _inside(member, min(latest - member[3], member[1]) * kept // max(total, 1)) for member in ranks
+        )
+        self._note_in_group(waited, [key for key, _, _, own, _ in ranks if own == latest])
+
+    def _blame(self, waited: int, last: list[Key]) -> None:
         for key, ns in _divided(waited, last):
             self.folds[key].caused_ns += ns
-            self.folds[key].caused_in_group_ns += ns if in_group else 0
+
+    def _note_in_group(self, waited: int, last: list[Key]) -> None:
+        for key, ns in _divided(waited, last):
+            self.folds[key].caused_in_group_ns += ns
 
     def _note_onsets(self, step: int, members: list[tuple], by_stage: bool) -> None:
         """Compare own times within the group, within the stage in a pipeline."""
@@ -213,12 +240,10 @@ class Groups:
 
     def _move(self, member: tuple, straggler_ns: int, bubble_ns: int = 0) -> int:
         """Move a rank's communication to other states, in proportion if only a part of the step is in the window."""
-        key, communication, within, *_ = member
-        if within != communication:
-            straggler_ns, bubble_ns = (ns * within // communication for ns in (straggler_ns, bubble_ns))
-        fold = self.folds[key]
+        straggler_ns = _inside(member, straggler_ns)
+        fold = self.folds[member[0]]
         fold.straggler_ns += straggler_ns
-        fold.bubble_ns += bubble_ns
+        fold.bubble_ns += _inside(member, bubble_ns)
         return straggler_ns
 
 
@@ -270,6 +295,12 @@ class SummedStartGroups(Groups):
             self._settle(self._ends[group], members, noted=True)
         self._sums.clear()
         yield from super().flushing()
+
+
+def _inside(member: tuple, ns: int) -> int:
+    """The part of a rank's communication that lies in the window, in proportion."""
+    _, communication, within, *_ = member
+    return ns if within == communication else ns * within // communication
 
 
 def _divided(ns: int, among: list) -> list[tuple]:

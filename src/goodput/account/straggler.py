@@ -66,7 +66,8 @@ class Straggler:
     units: dict[Key, Unit] = field(default_factory=dict)
     groups: dict[int, str] = field(default_factory=dict)  # by rank, of its newest attempt
     stages: dict[int, int] = field(default_factory=dict)  # by rank, of a pipeline
-    caused_in_group_ns: dict[int, int] = field(default_factory=dict)  # of `caused_ns`, in its own group
+    # What its own group, or its stage of several groups, waited for it; also where a slower stage covers it.
+    caused_in_group_ns: dict[int, int] = field(default_factory=dict)
     stage_caused_ns: dict[int, int] = field(default_factory=dict)  # by a stage, not by one of its ranks
     onsets: Mapping[Key, Onset] = field(default_factory=dict)
     phases: Mapping[Key, PhaseTimes] = field(default_factory=dict)
@@ -250,15 +251,17 @@ class Straggler:
         return result
 
     def _explained(self, rank: int) -> float:
-        """The part of its group's waiting for a rank that its excess over the median of its peers explains."""
+        """The part of its group's waiting for a rank that its excess over the median of its peers explains.
+
+        In a stage of several groups that of the stage's waiting.
+        """
         own_ns = usual_ns = later_ns = 0.0
         for key, means in self._compared(rank):
             own, steps = means.pop(key), self.steps[key]
             if means:
                 own_ns += steps * own
                 usual_ns += steps * median([own, *means.values()])
-                unit = self.units[key]
-                others = sum(self.units[other] == unit for other in self._peers[self._unit_of(key)]) - 1
+                others = len(self._peers[self._unit_of(key)]) - 1
                 later_ns += steps * (own - median(means.values())) * others
         waited_for = self.caused_in_group_ns.get(rank, 0)
         if not waited_for or own_ns <= 0 or own_ns < SLOW_RATIO_MIN * usual_ns:

@@ -33,7 +33,7 @@ from goodput.columns.groups import ColumnGroups, Compared
 from goodput.columns.onsets import OnsetColumns
 
 # Raise it whenever a fold of the same rows has another result: then all rows are folded anew.
-VERSION = 1
+VERSION = 2
 _DIGEST_BYTES = 16
 _Group = tuple[int, str]
 _Compared = tuple[int, int, int, int]

@@ -28,6 +28,12 @@ class Pipeline(NamedTuple):
             return 0
         return max(step_ns, 0) * (self.stages - 1) // (self.microbatches + self.stages - 1)
 
+    def held_up_ns(self, late_ns: int) -> int:
+        """What a stage that works so much longer costs another one; all of it where microbatches are unknown."""
+        if self.microbatches is None:
+            return late_ns
+        return late_ns * (self.microbatches - 1) // self.microbatches
+
     def kept_ns(self, waited_ns: int, communication_ns: int, own_ns: int) -> int:
         """How much of the ranks' waiting for each other remains if the even schedule's bubble comes first.
 
@@ -76,12 +82,23 @@ def unit_of(stage: int, members: list[tuple]) -> Unit:
 
 @dataclass
 class Waiting:
-    """Per unit, waiting for one slow rank and for a slow stage; `ranks` and `stages` are those waited for."""
+    """Per unit, waiting for one slow rank and for a slow stage; `ranks` and `stages` are those waited for.
 
+    `slow_ns` is the usual own time of the slow stage.
+    """
+
+    pipeline: Pipeline
+    slow_ns: int
     for_rank: list[int]
     for_stage: list[int]
     ranks: list
     stages: list[int]
+
+    def covered_ns(self, unit: Unit, own_ns: int) -> int:
+        """How long a rank of a faster stage would have waited for the slow one, had its own unit's last rank been early."""
+        if unit.stage in self.stages:
+            return 0
+        return self.pipeline.held_up_ns(max(min(self.slow_ns, unit.own_ns) - own_ns, 0))
 
 
 def waiting(pipeline: Pipeline, units: list[Unit], own_ns: dict[int, list[int]]) -> Waiting:
@@ -89,12 +106,10 @@ def waiting(pipeline: Pipeline, units: list[Unit], own_ns: dict[int, list[int]])
     usual = {stage: median_low(times) for stage, times in own_ns.items()}
     slow = max(usual.values())
     longest = max(unit.own_ns for unit in units)
-    found = Waiting([], [], [], [stage for stage, ns in sorted(usual.items()) if ns == slow])
+    found = Waiting(pipeline, slow, [], [], [], [stage for stage, ns in sorted(usual.items()) if ns == slow])
     for unit in units:
         for_rank = min(max(longest - max(slow, unit.own_ns), 0), unit.least_ns)
-        late = max(slow - unit.own_ns, 0)
-        if pipeline.microbatches is not None:
-            late = late * (pipeline.microbatches - 1) // pipeline.microbatches
+        late = pipeline.held_up_ns(max(slow - unit.own_ns, 0))
         found.for_rank.append(for_rank)
         found.for_stage.append(min(late, unit.least_ns - for_rank))
         if unit.own_ns == longest:
