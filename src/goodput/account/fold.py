@@ -96,6 +96,7 @@ class Fold:
         self.lost_by: dict[int, list[int]] = {}  # restart: [steps, ns]
         self.straggler_ns = self.bubble_ns = self.matched_ns = 0
         self.caused_ns = self.caused_in_group_ns = 0  # waiting of others for this rank
+        self.compared_steps = self.last_steps = 0  # and those of them in which others waited for it
         self.throughput = PeakThroughput()
         self._first: tuple | None = None
         # Of the steps after the first: their lengths and works, each ascending, until there are enough of them.

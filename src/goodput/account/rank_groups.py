@@ -32,6 +32,7 @@ class Groups:
         self.has_late = False  # a step came after others of its group were compared
         self.pipelines: dict[int, Pipeline] = {}  # by attempt number
         self.stage_caused_ns: dict[int, int] = {}
+        self.stage_last_steps: dict[int, int] = {}  # steps in which others waited for the stage
         self._waiting: dict[tuple, list[tuple]] = {}
         self.find_members()
         self._passed: dict[Key, int] = {}
@@ -112,7 +113,7 @@ class Groups:
         yield
         held = self._held()
         for together in sorted(self._waiting):
-            self._settle(together[2], self._waiting[together], together not in held)
+            self._settle(*together[2:], self._waiting[together], together not in held)
         self._waiting.clear()
 
     def _held(self) -> set[tuple]:
@@ -138,11 +139,11 @@ class Groups:
             low = lows[together[:2]]
             if (low is None or together[2] < low) and together not in held:
                 self.settled[together[:2]] = together[2]
-                self._settle(together[2], self._waiting.pop(together), True)
+                self._settle(*together[2:], self._waiting.pop(together), True)
         self._new, self._left = 0, sum(map(len, self._waiting.values()))
 
-    def _settle(self, step: int, members: list[tuple], noted: bool) -> None:
-        """Compare one step. `noted`: it counts for onsets, unless it is a first step, which comes too late."""
+    def _settle(self, step: int, count: int, members: list[tuple], noted: bool) -> None:
+        """Compare one step, or rows of `count` steps. `noted`: it counts for onsets, unless it is a first step, which comes too late."""
         # All entries are one rank's, which repeated its own step.
         if all(member[0] == members[0][0] for member in members):
             return
@@ -154,14 +155,16 @@ class Groups:
             waited = sum(self._move(member, member[1] - least) for member in members)
             self._blame(waited, last)
             self._note_in_group(waited, last)
+            self._note_last(last if len(last) < len(members) else [], count)
         else:
-            self._settle_pipeline(pipeline, members)
+            self._settle_pipeline(pipeline, members, count)
         for key, *_, length in members:
             self.folds[key].matched_ns += length
+            self.folds[key].compared_steps += count
         if noted:
             self._note_onsets(step, members, pipeline is not None)
 
-    def _settle_pipeline(self, pipeline: Pipeline, members: list[tuple]) -> None:
+    def _settle_pipeline(self, pipeline: Pipeline, members: list[tuple], count: int) -> None:
         """Split communication into waiting for slower ranks of the group, then for a rank or stage, bubble, the rest.
 
         What ranks of a faster stage wait for the last of their group is waiting for the slow stage as far as that covers it.
@@ -178,6 +181,7 @@ class Groups:
         parts = list(zip(units, together.values(), found.for_rank, found.for_stage, strict=True))
         total = sum(m[1] - u.least_ns + one + other for u, ranks, one, other in parts for m in ranks)
         kept = pipeline.kept_ns(total, sum(m[1] for m in members), sum(m[3] for m in members))
+        last: set[Key] = set(found.ranks if any(found.for_rank) else ())
         by_rank = by_stage = 0
         apart: set[int] = set()  # stages of several groups
         for unit, ranks, for_rank, for_stage in parts:
@@ -195,6 +199,7 @@ class Groups:
                 covered += self._move(member, waits[3])
             by_stage += covered
             self._blame(in_group, unit.last)
+            last.update(unit.last if in_group else ())
             if len(ranks) == len(staged[unit.stage]):
                 self._note_in_group(in_group + covered, unit.last)
             else:
@@ -202,8 +207,11 @@ class Groups:
         self._blame(by_rank, sorted(found.ranks))
         for stage in sorted(apart):
             self._compare_stage(staged[stage], kept, total)
+        self._note_last(last, count)
         for stage, ns in _divided(by_stage, found.stages):
             self.stage_caused_ns[stage] = self.stage_caused_ns.get(stage, 0) + ns
+            if by_stage:
+                self.stage_last_steps[stage] = self.stage_last_steps.get(stage, 0) + count
 
     def _compare_stage(self, ranks: list[tuple], kept: int, total: int) -> None:
         """Note what the ranks of a stage of several groups wait for its last rank: they meet in no group's collective."""
@@ -216,6 +224,10 @@ class Groups:
     def _blame(self, waited: int, last: list[Key]) -> None:
         for key, ns in _divided(waited, last):
             self.folds[key].caused_ns += ns
+
+    def _note_last(self, last: Iterable[Key], count: int) -> None:
+        for key in last:
+            self.folds[key].last_steps += count
 
     def _note_in_group(self, waited: int, last: list[Key]) -> None:
         for key, ns in _divided(waited, last):

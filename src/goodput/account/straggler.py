@@ -33,6 +33,8 @@ SLOW_RATIO_MIN = 1.02
 EXPLAINED_RATIO_MIN = 0.5
 # ... and at least this part of all waiting.
 WAITING_SHARE_MIN = 0.05
+# A rank or stage that others wait for in fewer steps than this is slow at times, as a few long batches make one.
+LAST_SHARE_MIN = 0.1
 # A stage also only if waiting for it is this part of the steps. Stages never have quite the same work: the last one has the
 # loss, the first one the embedding, and layers move as a whole.
 STAGE_STEP_SHARE_MIN = 0.025
@@ -69,6 +71,9 @@ class Straggler:
     # What its own group, or its stage of several groups, waited for it; also where a slower stage covers it.
     caused_in_group_ns: dict[int, int] = field(default_factory=dict)
     stage_caused_ns: dict[int, int] = field(default_factory=dict)  # by a stage, not by one of its ranks
+    compared_steps: dict[int, int] = field(default_factory=dict)  # by rank
+    last_steps: dict[int, int] = field(default_factory=dict)  # of them, those in which others waited for it
+    stage_last_steps: dict[int, int] = field(default_factory=dict)
     onsets: Mapping[Key, Onset] = field(default_factory=dict)
     phases: Mapping[Key, PhaseTimes] = field(default_factory=dict)
     phases_before: Mapping[Key, PhaseTimes] = field(
@@ -109,11 +114,14 @@ class Straggler:
     def slow_rank(self) -> int | None:
         """The slow rank that is most waited for.
 
-        It must explain WAITING_SHARE_MIN of all waiting, and EXPLAINED_RATIO_MIN of what its group waits for it.
+        It must explain WAITING_SHARE_MIN of all waiting, and EXPLAINED_RATIO_MIN of what its group waits for it, and be waited
+        for in LAST_SHARE_MIN of the steps.
         """
         least_ns = max(WAITING_SHARE_MIN * self.waited_ns, 1)
         by_cause = sorted((-ns, rank) for rank, ns in self.caused_ns.items() if ns >= least_ns)
         for caused, rank in by_cause:
+            if self.last_steps.get(rank, 0) < LAST_SHARE_MIN * self.compared_steps.get(rank, 0):
+                continue
             explained = self._explained(rank)
             if explained >= EXPLAINED_RATIO_MIN and -caused * min(explained, 1.0) >= least_ns:
                 return rank
@@ -176,6 +184,9 @@ class Straggler:
             caused_ns=less(self.caused_ns, before.caused_ns),
             caused_in_group_ns=less(self.caused_in_group_ns, before.caused_in_group_ns),
             stage_caused_ns=less(self.stage_caused_ns, before.stage_caused_ns),
+            compared_steps=less(self.compared_steps, before.compared_steps),
+            last_steps=less(self.last_steps, before.last_steps),
+            stage_last_steps=less(self.stage_last_steps, before.stage_last_steps),
             own_ns=Derived(sums.own_ns, lambda key, ns: [ns - earlier.own_ns.get(key, 0)]),
             steps=steps,
             onsets={},
@@ -323,6 +334,9 @@ class Straggler:
         """
         least_ns = max(WAITING_SHARE_MIN * self.waited_ns, STAGE_STEP_SHARE_MIN * self.length_ns, 1)
         for caused, stage in sorted((-ns, stage) for stage, ns in self.stage_caused_ns.items()):
+            compared = (n for rank, n in self.compared_steps.items() if self.stages.get(rank) == stage)
+            if self.stage_last_steps.get(stage, 0) < LAST_SHARE_MIN * max(compared, default=0):
+                continue
             own_ns = usual_ns = explained_ns = 0.0
             for steps, stages, means in self._staged:
                 others = {
@@ -387,6 +401,7 @@ def sum_stragglers(groups: Groups) -> Straggler:
         phases=phases,
         onsets=groups.onsets,
         stage_caused_ns=dict(groups.stage_caused_ns),
+        stage_last_steps=dict(groups.stage_last_steps),
         by_stage_ns=dict(groups.stage_caused_ns),
     )
     end_onsets(groups, sorted(groups.folds))
@@ -404,6 +419,8 @@ def sum_stragglers(groups: Groups) -> Straggler:
         result.waited_ns += fold.straggler_ns
         if fold.caused_ns:
             add_caused(result, rank, fold.attempt, fold.caused_ns, fold.caused_in_group_ns)
+        if fold.compared_steps:
+            add_steps(result, rank, fold.compared_steps, fold.last_steps)
         # One that crosses the bound counts in part where its row is known, and not at all where it is not known yet.
         own, work = list(map(sub, kept, fold.cut)), fold.work - fold.cut_work
         for i in NOT_OWN:
@@ -433,6 +450,13 @@ def add_caused(result: Straggler, rank: int, attempt: Attempt, caused_ns: int, i
     _add(result.by_host_ns, attempt.host, caused_ns)
     if attempt.stage is not None:
         _add(result.by_stage_ns, attempt.stage, caused_ns)
+
+
+def add_steps(result: Straggler, rank: int, compared: int, last: int) -> None:
+    """Add the steps in which an attempt was compared, and those in which others waited for it."""
+    _add(result.compared_steps, rank, compared)
+    if last:
+        _add(result.last_steps, rank, last)
 
 
 def _add(into: dict, key, ns: float) -> None:

@@ -12,7 +12,8 @@ from goodput.columns.fold_table import OBJECTS, UNKNOWN, FoldTable
 _SUMS = (
     *("samples", "compute_ns", "device_ns", "steps", "clamped", "kept_steps", "lost_steps", "kept_ns"),
     *("saved_ns", "left_out_steps", "work", "cut_work", "kept_samples", "straggler_ns", "bubble_ns"),
-    *("matched_ns", "caused_ns", "caused_in_group_ns", "kept", "rest", "left_out"),
+    *("matched_ns", "caused_ns", "caused_in_group_ns", "compared_steps", "last_steps"),
+    *("kept", "rest", "left_out"),
 )
 _LATEST = (
     *("number", "last_end_ns", "last_samples", "last_device_ns", "totals", "outside", "last_count"),

@@ -26,7 +26,7 @@ from goodput.account.states import NOTHING, STATES
 INTEGERS = (
     *("limit", "number", "last_end_ns", "last_samples", "last_device_ns", "device_ns", "last_count"),
     *("left_out_steps", "steps", "clamped", "top_step", "calm_ns", "kept_steps", "lost_steps", "kept_ns"),
-    *("saved_ns", "straggler_ns", "bubble_ns", "matched_ns", "threshold_ns"),
+    *("saved_ns", "straggler_ns", "bubble_ns", "matched_ns", "compared_steps", "last_steps", "threshold_ns"),
 )
 FLAGS, FLOATS = ("exhausted", "final"), ("work", "cut_work", "kept_samples")
 BY_STATE, BY_PHASE = ("kept", "rest"), ("totals", "outside", "left_out")
@@ -108,6 +108,8 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
     straggler_ns: np.ndarray
     bubble_ns: np.ndarray
     matched_ns: np.ndarray
+    compared_steps: np.ndarray
+    last_steps: np.ndarray
     limit: np.ndarray
     threshold_ns: np.ndarray
     from_ns: np.ndarray  # this and the next five are those of account.facts.Bound

@@ -133,7 +133,8 @@ class ColumnGroups(Groups):
         """An independent copy, over a copy of the folds."""
         other = copy(self)
         other.folds, other.onsets, other._passed_at = folds, self.onsets.copy(), self._passed_at.copy()
-        other.settled, other.stage_caused_ns = dict(self.settled), dict(self.stage_caused_ns)
+        for name in ("settled", "stage_caused_ns", "stage_last_steps"):
+            setattr(other, name, dict(getattr(self, name)))
         for name in ("_columns", "_several", "_single"):
             setattr(other, name, list(getattr(self, name)))
         return other
@@ -344,11 +345,11 @@ class ColumnGroups(Groups):
 
     def _settling_pipelines(self, entries: Entries) -> Slices[None]:
         held = self._is_held(entries)[entries.begins[:-1]].tolist()
-        rank, step, _, *rest = (column.tolist() for column in entries.columns[1:])
+        rank, step, count, *rest = (column.tolist() for column in entries.columns[1:])
         members = list(zip([self._keys[one] for one in rank], *rest, strict=True))
         for (low, high), is_held in zip(pairwise(entries.begins.tolist()), held, strict=True):
             yield
-            self._settle(step[low], members[low:high], not is_held)
+            self._settle(step[low], count[low], members[low:high], not is_held)
 
     def _split(self, entries: Entries) -> None:
         """Move what is above the least communication of a step to the ranks that waited least."""
@@ -364,12 +365,15 @@ class ColumnGroups(Groups):
         before = np.cumsum(is_last) - is_last
         place = before - entries.by_step(before[begins])
         caused = np.where(is_last, total // last_ranks + (place < total % last_ranks), 0)
-        sums = np.zeros((3, len(self._keys)), np.int64)
-        for own, values in zip(sums, (waited, caused, entries.length), strict=True):
+        last = np.where(is_last & (last_ranks < entries.by_step(entries.sizes)), entries.count, 0)
+        sums = np.zeros((5, len(self._keys)), np.int64)
+        for own, values in zip(sums, (waited, caused, entries.length, entries.count, last), strict=True):
             np.add.at(own, entries.rank, values)
         at = self._row
         self.folds.straggler_ns[at] += sums[0]
         self.folds.matched_ns[at] += sums[2]
+        self.folds.compared_steps[at] += sums[3]
+        self.folds.last_steps[at] += sums[4]
         for name in ("caused_ns", "caused_in_group_ns"):
             self.folds.add_to(name, at, sums[1])
 

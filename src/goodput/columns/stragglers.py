@@ -12,7 +12,7 @@ from goodput.account.fold import COMMUNICATION
 from goodput.account.slow_ranks.comparable import ComparableSums
 from goodput.account.slow_ranks.slow_phase import NOT_OWN, PhaseTimes
 from goodput.account.states import INDEX
-from goodput.account.straggler import Straggler, Unit, add_caused, end_onsets
+from goodput.account.straggler import Straggler, Unit, add_caused, add_steps, end_onsets
 from goodput.columns.fold_table import UNKNOWN, FoldTable
 from goodput.columns.groups import ColumnGroups
 from goodput.slices import Slices
@@ -82,11 +82,13 @@ def summing_stragglers(groups: ColumnGroups) -> Slices[Straggler]:
         phases=phase_times(table),
         onsets=groups.onsets,
         stage_caused_ns=dict(groups.stage_caused_ns),
+        stage_last_steps=dict(groups.stage_last_steps),
         by_stage_ns=dict(groups.stage_caused_ns),
     )
     units: dict[tuple[str, int | None], Unit] = {}
     pipelines, caused = groups.pipelines, table.objects["caused_ns"]
     in_group = table.objects["caused_in_group_ns"]
+    compared, last = table.compared_steps.tolist(), table.last_steps.tolist()
     for key, at, one in zip(keys, places, attempts, strict=True):
         rank, number = key
         name, stage = one.group or one.role, one.stage if number in pipelines else None
@@ -96,4 +98,6 @@ def summing_stragglers(groups: ColumnGroups) -> Slices[Straggler]:
             result.stages[rank] = stage
         if caused[at]:
             add_caused(result, rank, one, caused[at], in_group[at])
+        if compared[at]:
+            add_steps(result, rank, compared[at], last[at])
     return result

@@ -10,7 +10,7 @@ from support.aggregator.live_accounts import TwoStores, live_account
 from support.aggregator.random_runs import process_after
 from support.aggregator.reports import rank_report
 
-from goodput.account import Account, compute, document
+from goodput.account import Account, Row, compute, document
 from goodput.cli import main
 
 
@@ -35,16 +35,18 @@ def write_log(ranks: list[Process], path: Path) -> str:
     lines = [{"kind": "run", "time": 0, "run": "r1"}]
     for one in ranks:
         lines.append({"kind": "attempt", "time": one.start_ns / 1e9, **_place(one), **_identity(one)})
-        before = (0,) * len(one.phases)
+        before = Row(0, -1, 0, one.start_ns, 0, (0,) * len(one.phases), ())
         for row in one.rows:
             spent = {
                 phase: (now - then) / 1e9
-                for phase, now, then in zip(one.phases, row.totals, before, strict=True)
+                for phase, now, then in zip(one.phases, row.totals, before.totals, strict=True)
                 if now > then and phase != "none"
             }
-            step = {"step": row.step, "seconds": (row.end_ns - row.start_ns) / 1e9, "phases": spent}
-            lines.append({"kind": "step", "time": row.end_ns / 1e9, **_place(one), **step})
-            before = row.totals
+            count = row.number - before.number
+            began_ns = row.start_ns if count == 1 else before.end_ns
+            step = {"step": row.step, "count": count, "seconds": (row.end_ns - began_ns) / 1e9}
+            lines.append({"kind": "step", "time": row.end_ns / 1e9, **_place(one), **step, "phases": spent})
+            before = row
         lines.append({"kind": "end", "time": one.end_ns / 1e9, **_place(one), "reason": one.ended})
     lines.append({"kind": "run_end", "time": max(one.end_ns for one in ranks) / 1e9})
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -280,9 +280,10 @@ class _WindowGroups(ColumnGroups):
 
     def go_on_from(self, earlier, later, cut: set[Key]) -> None:
         """Take over what waits in the later state, and what was compared between both."""
-        for stage, ns in later.stage_caused_ns.items():
-            grown = ns - earlier.stage_caused_ns.get(stage, 0)
-            self.stage_caused_ns[stage] = self.stage_caused_ns.get(stage, 0) + grown
+        for name in ("stage_caused_ns", "stage_last_steps"):
+            own, before = getattr(self, name), getattr(earlier, name)
+            for stage, number in getattr(later, name).items():
+                own[stage] = own.get(stage, 0) + number - before.get(stage, 0)
         entries = self._translated(later, later.folds.keys())
         groups = {self._place[self.group_of(key)] for key in cut}
         # Those that wait for a first step: those of them that lie in the window are held already.

@@ -60,9 +60,9 @@ class TimedGroups(ColumnGroups):
         columns = (entries.rank, entries.step, entries.length, waited)
         self._waits.append((*(column[some] for column in columns), np.zeros(int(some.sum()), np.int64)))
 
-    def _settle(self, step, members, noted):
+    def _settle(self, step, count, members, noted):
         before = {key: (self.folds[key].straggler_ns, self.folds[key].bubble_ns) for key, *_ in members}
-        super()._settle(step, members, noted)
+        super()._settle(step, count, members, noted)
         lengths = {key: length for key, *_, length in members}
         for key, (straggler_ns, bubble_ns) in before.items():
             fold = self.folds[key]
