@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from goodput.account.slow_ranks.onset import Onset
+from goodput.account.slow_ranks.onset import Onset, chance_beside
 from goodput.columns import onsets
 from goodput.columns.onsets import OnsetColumns
 
@@ -24,7 +24,7 @@ def test_arrays_have_what_each_onset_has(seed, at_once_least, monkeypatch):
     slow, begun = [0.0] * 12, 0
     for batch in range(60):
         many = rng.randrange(1, 12)
-        rows, steps, hit, beside, compared = [], [], [], [], []
+        rows, steps, hit, beside, compared, apart = [], [], [], [], [], []
         for rank in sorted(rng.sample(range(12), rng.randrange(1, 12))):
             slow[rank] = rng.choice([0.02, 0.05, 0.9]) if rng.random() < 0.2 else slow[rank]
             if rng.random() < 0.05:
@@ -33,16 +33,15 @@ def test_arrays_have_what_each_onset_has(seed, at_once_least, monkeypatch):
             for place in range(rng.randrange(1, many + 1)):
                 size, step = sizes[rank] if rng.random() < 0.9 else 8, 20 * batch + place
                 is_hit, is_beside = rng.random() < slow[rank], rng.random() < slow[rank]
-                few, half = max(1, size // 8), size // 2
-                chances = few / size, half / size if half > few else 1.0
-                onset.note(step, is_hit, chances[0], is_beside, chances[1])
+                others = rng.randrange(size // 2 + 1)
+                onset.note(step, is_hit, max(1, size // 8) / size, is_beside, chance_beside(size, others))
                 for column, value in zip(
-                    (rows, steps, hit, beside, compared),
-                    (places[rank, 1], step, is_hit, is_beside, size),
+                    (rows, steps, hit, beside, compared, apart),
+                    (places[rank, 1], step, is_hit, is_beside, size, others),
                     strict=True,
                 ):
                     column.append(value)
-        columns.note(np.array(rows), np.array(steps), np.array(hit), np.array(beside), np.array(compared))
+        columns.note(*map(np.array, (rows, steps, hit, beside, compared, apart)))
         assert dict(columns) == each
         assert sorted(columns.slow_keys()) == sorted(key for key, onset in each.items() if onset.slow)
         begun += any(onset.stretches for onset in each.values())

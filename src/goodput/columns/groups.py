@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from goodput.account.rank_groups import Groups, Key
-from goodput.account.slow_ranks.onset import HIT_RATIO_MIN, SPREADS_MIN
+from goodput.account.slow_ranks.onset import HIT_RATIO_MIN, LOW_SPREADS_MIN, SPREADS_MIN, low_place
 from goodput.columns.fold_table import UNKNOWN, FoldTable
 from goodput.columns.onsets import OnsetColumns
 from goodput.slices import Slices, result_of
@@ -388,7 +388,8 @@ class ColumnGroups(Groups):
         if not len(entries):
             return
         order = np.argsort(entries.rank, kind="stable")
-        columns = (entries.rank, entries.step, *_hits(entries), entries.by_step(entries.sizes))
+        slowest, beside, apart = _hits(entries)
+        columns = (entries.rank, entries.step, slowest, beside, entries.by_step(entries.sizes), apart)
         rank, *rest = (column[order] for column in columns)
         yield
         self.onsets.note(self._row[rank], *rest)
@@ -408,14 +409,18 @@ def _order(*keys: np.ndarray) -> tuple[np.ndarray, bool]:
     return order, bool(np.logical_and.reduce([np.diff(key[order]) == 0 for key in keys]).any())
 
 
-def _hits(entries: Entries) -> tuple[np.ndarray, np.ndarray]:
-    """Whether a rank was slow in a step: among the slowest few, and beside others."""
+def _hits(entries: Entries) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Whether a rank was slow in a step: among the slowest few, and beside others; and how many were beside others."""
     of = np.repeat(np.arange(len(entries.sizes)), entries.sizes)
     ordered = entries.own[np.lexsort((entries.own, of))]
     begins, ends, sizes = entries.begins[:-1], entries.begins[1:], entries.sizes
     middle, fastest = ordered[begins + (sizes - 1) // 2], ordered[begins]
     least = HIT_RATIO_MIN * middle
     apart = np.maximum(least, middle + SPREADS_MIN * (middle - fastest))
+    kinds, of_kind = np.unique(sizes, return_inverse=True)
+    low = ordered[begins + np.array([low_place(size) for size in kinds.tolist()])[of_kind]]
+    from_low = np.maximum(HIT_RATIO_MIN * low, low + LOW_SPREADS_MIN * (low - fastest))
+    apart = np.where(low < middle, np.minimum(apart, from_low), apart)
 
     def over(level: np.ndarray, most: np.ndarray) -> np.ndarray:
         """The ranks at `level` or above; none if a tie at the border makes them more than `most`."""
@@ -425,4 +430,5 @@ def _hits(entries: Entries) -> tuple[np.ndarray, np.ndarray]:
 
     few, half = np.maximum(1, sizes // 8), np.maximum(1, sizes // 2)
     slowest = over(np.maximum(least, ordered[ends - few]), few)
-    return slowest, over(np.maximum(apart, ordered[ends - half]), half)
+    beside = over(np.maximum(apart, ordered[ends - half]), half)
+    return slowest, beside, entries.by_step(np.add.reduceat(beside.astype(np.int64), begins))

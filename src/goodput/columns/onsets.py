@@ -13,7 +13,14 @@ from math import log
 import numpy as np
 
 from goodput.account.facts import Key
-from goodput.account.slow_ranks.onset import FALSE_ALARM_STEPS, Onset, Stretch, log_ratio
+from goodput.account.slow_ranks.onset import (
+    FALSE_ALARM_STEPS,
+    SLOW_SHARE_BESIDE,
+    Onset,
+    Stretch,
+    chance_beside,
+    log_ratio,
+)
 
 _NUMBERS = {"sum": float, "began": np.int64, "sum_beside": float, "began_beside": np.int64}
 _ARRAYS = {**_NUMBERS, "first": np.int64, "slow": bool, "known": bool}
@@ -106,15 +113,17 @@ class OnsetColumns(MutableMapping[Key, Onset]):
         hit: np.ndarray,
         beside: np.ndarray,
         sizes: np.ndarray,
+        apart: np.ndarray,
     ) -> None:
         """Note steps of these rows, those of each row in order, side by side.
 
-        `hit` and `beside` are those of onset.Hits, `sizes` the number of ranks that were compared, two at least.
+        `hit` and `beside` are those of onset.Hits, `sizes` the number of ranks that were compared, two at least, and `apart`
+        how many of them were beside others.
         """
         begins = np.flatnonzero(np.append(True, np.diff(at) != 0))
         rows, counts = at[begins], np.diff(np.append(begins, len(at)))
         self.known[rows] = True
-        ratios = _ratios(sizes)
+        ratios = _ratios(sizes, apart)
         if len(rows) < AT_ONCE_LEAST:
             self._note_each(rows, begins, counts, steps, hit, beside, ratios)
             return
@@ -126,27 +135,27 @@ class OnsetColumns(MutableMapping[Key, Onset]):
     def _note_each(self, rows, begins, counts, steps, hit, beside, ratios) -> None:
         for row, begin, count in zip(rows.tolist(), begins.tolist(), counts.tolist(), strict=True):
             own, onset = slice(begin, begin + count), self._of(row)
-            chances, others = ratios[4:, own].tolist()
+            chances, others = ratios[5:, own].tolist()
             edges = [0, *(i for i in range(1, count) if chances[i] != chances[i - 1]), count]
             step, hits, besides = steps[own].tolist(), hit[own].tolist(), beside[own].tolist()
             for low, high in pairwise(edges):
                 some = slice(low, high)
-                onset.note_steps(step[some], hits[some], besides[some], chances[low], others[low])
+                onset.note_steps(step[some], hits[some], besides[some], chances[low], others[some])
             self._set(row, onset)
 
     def _note_one(
         self, at: np.ndarray, step: np.ndarray, hit: np.ndarray, beside: np.ndarray, ratios: np.ndarray
     ) -> None:
         """Onset.note of one step of each of these rows."""
-        no, yes, beside_no, beside_yes, _, chance_beside = ratios
+        no, yes, beside_no, beside_yes, still_slow, _, chance = ratios
         new = self.first[at] == _NONE
         self.first[at[new]] = step[new]
         sums, began, slow = self.sum[at], self.began[at], self.slow[at]
         over = sums <= 0
         sums[over], began[over] = 0.0, step[over]
         grown = np.where(hit, yes, no)
-        sums = np.where(slow, sums - np.where(beside & ~hit, beside_yes, grown), sums + grown)
-        quiet = ~slow & (chance_beside < 1)
+        sums = np.where(slow, sums - np.where(beside & ~hit, still_slow, grown), sums + grown)
+        quiet = ~slow & (chance < 1)
         others, began_others = self.sum_beside[at], self.began_beside[at]
         over = quiet & (others <= 0)
         others[over], began_others[over] = 0.0, step[over]
@@ -160,15 +169,24 @@ class OnsetColumns(MutableMapping[Key, Onset]):
             self._set(row, onset)
 
 
-def _ratios(sizes: np.ndarray) -> np.ndarray:
-    """Of steps that so many ranks were compared in: (6, steps), the ratios of no hit and of a hit, the same for hits beside
-    others, and the chances of both."""
-    is_same = (sizes == sizes[0]).all()
-    kinds, of = (sizes[:1], np.zeros_like(sizes)) if is_same else np.unique(sizes, return_inverse=True)
+def _ratios(sizes: np.ndarray, apart: np.ndarray) -> np.ndarray:
+    """Of steps that so many ranks were compared in, of which `apart` were beside others: (7, steps), the ratios of no hit and
+    of a hit, the same for hits beside others, that of such a hit of a rank that is slow, and the chances of both."""
+    width = int(sizes.max()) + 1
+    if (sizes == sizes[0]).all():
+        # Numbers up to the group's size need no sorting.
+        present = np.bincount(apart) > 0
+        kinds, of = sizes[0] * width + np.flatnonzero(present), (np.cumsum(present) - 1)[apart]
+    else:
+        kinds, of = np.unique(sizes * width + apart, return_inverse=True)
     found = []
-    for size in kinds.tolist():
-        few, half = max(1, size // 8), size // 2
-        chance, beside = few / size, half / size if half > few else 1.0
-        others = (log_ratio(False, beside), log_ratio(True, beside)) if beside < 1 else (0.0, 0.0)
-        found.append((log_ratio(False, chance), log_ratio(True, chance), *others, chance, beside))
-    return np.array(found).reshape(-1, 6).T[:, of]
+    for size, others in (divmod(kind, width) for kind in kinds.tolist()):
+        chance, beside = max(1, size // 8) / size, chance_beside(size, others)
+        ratios = [log_ratio(False, chance), log_ratio(True, chance), 0.0, 0.0, 0.0]
+        if beside < 1:
+            ratios[2:] = (
+                *(log_ratio(hit, beside, SLOW_SHARE_BESIDE) for hit in (False, True)),
+                log_ratio(True, beside),
+            )
+        found.append((*ratios, chance, beside))
+    return np.array(found).reshape(-1, 7).T[:, of]

@@ -3,12 +3,14 @@
 In each step of a group a rank is hit if its own time exceeds that of the faster half (the lower median) by
 HIT_RATIO_MIN and is among the slowest eighth. So that several slow ranks do not hide each other it is also beside
 them if it is among the slowest half, and further from the lower median than SPREADS_MIN times the faster half's own
-spread. While nothing distinguishes a rank, it is among the k slowest of n in at most k / n of the steps, whatever the
-distribution of times, so the chance of either is bounded without estimating noise. For each a cumulative sum (Page,
-"Continuous inspection schemes", 1954) of log-likelihood ratios, against a rank that is slow in half of the remaining
-steps, must reach ln(FALSE_ALARM_STEPS); by Lorden's bound ("Procedures for reacting to a change in distribution",
-1971) each raises at most one false alarm in FALSE_ALARM_STEPS independent steps of a rank. The mirrored sum ends a
-stretch. Cost: under 2 us per rank and step.
+spread, or as far from the fastest three eighths, which a rank that is a little slow does not widen by being the lower
+median. While nothing distinguishes a rank, it is among the k slowest of n in at most k / n of the steps, whatever the
+distribution of times, also where k depends on the step's times but not on whose they are: so the chance of either is
+bounded without estimating noise, for `beside` by as many ranks as stand out in the step. For each a cumulative sum
+(Page, "Continuous inspection schemes", 1954) of log-likelihood ratios, against a rank that is slow in half of the
+remaining steps, for `beside` in three quarters of them, must reach ln(FALSE_ALARM_STEPS); by Lorden's bound
+("Procedures for reacting to a change in distribution", 1971) each raises at most one false alarm in FALSE_ALARM_STEPS
+independent steps of a rank. The mirrored sum ends a stretch. Cost: under 2 us per rank and step.
 """
 
 from __future__ import annotations
@@ -22,6 +24,13 @@ from typing import NamedTuple
 HIT_RATIO_MIN = 1.05
 # Times the distance from the fastest rank to the lower median: with equal ranks, few are further above it than this.
 SPREADS_MIN = 2
+# The same from the fastest rank to the slowest of the fastest three eighths, of which there are three at least.
+LOW_SPREADS_MIN = 3
+LOW_RANKS_MIN = 3
+# A rank that stands out alone is taken for one of a quarter of its group, since noise that lasts makes it stand out again.
+BESIDE_SHARE_MIN = 4
+# In which part of the remaining steps a slow rank is taken to be slow, among the slowest few and beside others.
+SLOW_SHARE, SLOW_SHARE_BESIDE = 0.5, 0.75
 # Steps of a rank between false alarms, on average, at least.
 FALSE_ALARM_STEPS = 10_000_000
 STRETCHES_MAX = 8
@@ -93,7 +102,7 @@ class Onset:
             if chance_beside < 1:
                 if self.sum_beside <= 0:
                     self.sum_beside, self.began_beside = 0.0, step
-                self.sum_beside += log_ratio(beside, chance_beside)
+                self.sum_beside += log_ratio(beside, chance_beside, SLOW_SHARE_BESIDE)
         self.change(alarm)
 
     def change(self, alarm: float) -> None:
@@ -108,7 +117,12 @@ class Onset:
             self._begin(self.began_beside)
 
     def note_steps(
-        self, steps: list[int], hit: list[bool], beside: list[bool], chance: float, chance_beside: float
+        self,
+        steps: list[int],
+        hit: list[bool],
+        beside: list[bool],
+        chance: float,
+        chances_beside: list[float],
     ) -> None:
         """Take steps of a group whose size does not change, in order; the same as `note` for each.
 
@@ -124,7 +138,7 @@ class Onset:
                 while hits_at[following] < at:
                     following += 1
                 at = max(at, hits_at[following] - 1)
-            self.note(steps[at], hit[at], chance, beside[at], chance_beside)
+            self.note(steps[at], hit[at], chance, beside[at], chances_beside[at])
             at += 1
 
     def _close(self, last: int) -> None:
@@ -135,9 +149,9 @@ class Onset:
         self.slow, self.sum, self.sum_beside = True, 0.0, 0.0
 
 
-def log_ratio(hit: bool, chance: float) -> float:
-    """The log-likelihood ratio of one step."""
-    slow = (1 + chance) / 2
+def log_ratio(hit: bool, chance: float, share: float = SLOW_SHARE) -> float:
+    """The log-likelihood ratio of one step, where a slow rank is slow in this share of them."""
+    slow = share + (1 - share) * chance
     return log(slow / chance) if hit else log((1 - slow) / (1 - chance))
 
 
@@ -145,14 +159,29 @@ def hits(own_ns: list[int]) -> Hits:
     """Compare the own times of a group's ranks in one step."""
     ordered = sorted(own_ns)
     count = len(ordered)
-    middle = ordered[(count - 1) // 2]
+    middle, low = ordered[(count - 1) // 2], ordered[low_place(count)]
     least = HIT_RATIO_MIN * middle
     apart = max(least, middle + SPREADS_MIN * (middle - ordered[0]))
+    if low < middle:
+        apart = min(apart, max(HIT_RATIO_MIN * low, low + LOW_SPREADS_MIN * (low - ordered[0])))
     few, half = max(1, count // 8), count // 2
+    beside = _over(own_ns, max(apart, ordered[-half]), half, middle)
     return Hits(
         *(_over(own_ns, max(least, ordered[-few]), few, middle), few / count),
-        *(_over(own_ns, max(apart, ordered[-half]), half, middle), half / count if half > few else 1.0),
+        *(beside, chance_beside(count, sum(beside))),
     )
+
+
+def low_place(count: int) -> int:
+    """Among the sorted times of so many ranks the place of the last one of the fastest three eighths."""
+    return min(max((3 * count + 7) // 8, LOW_RANKS_MIN) - 1, (count - 1) // 2)
+
+
+def chance_beside(count: int, apart: int) -> float:
+    """The chance to be one of `apart` of `count` ranks; 1 in groups where only the slowest one may be slow."""
+    if count // 2 <= max(1, count // 8):
+        return 1.0
+    return max(apart, count // BESIDE_SHARE_MIN) / count
 
 
 def _over(own_ns: list[int], least: float, most: int, middle: int) -> list[bool]:
