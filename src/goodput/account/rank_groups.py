@@ -143,7 +143,10 @@ class Groups:
         self._new, self._left = 0, sum(map(len, self._waiting.values()))
 
     def _settle(self, step: int, count: int, members: list[tuple], noted: bool) -> None:
-        """Compare one step, or rows of `count` steps. `noted`: it counts for onsets, unless it is a first step, which comes too late."""
+        """Compare one step, or rows of `count` steps.
+
+        `noted`: it counts for onsets, unless it is a first step, which comes too late.
+        """
         # All entries are one rank's, which repeated its own step.
         if all(member[0] == members[0][0] for member in members):
             return
@@ -304,7 +307,8 @@ class SummedStartGroups(Groups):
         for key, (count, *compared) in sorted(self._sums.items()):
             alike.setdefault((self.group_of(key), count), []).append((key, *compared))
         for (group, _), members in sorted(alike.items()):
-            self._settle(self._ends[group], members, noted=True)
+            # In how many of the summed steps a rank was the last one is not known: none of them counts for that.
+            self._settle(self._ends[group], 0, members, noted=True)
         self._sums.clear()
         yield from super().flushing()
 

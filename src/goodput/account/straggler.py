@@ -39,8 +39,6 @@ LAST_SHARE_MIN = 0.1
 # loss, the first one the embedding, and layers move as a whole.
 STAGE_STEP_SHARE_MIN = 0.025
 SHARES_MAX = 16
-# Reports say how much of the time in steps was compared between ranks where it is less than this share.
-COMPARED_SHARE_MIN = 0.95
 # Detection restarts with each attempt; a rank slow within so many steps of the last attempt's end was slow before.
 NEAR_STEPS = 16
 

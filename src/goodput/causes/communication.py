@@ -14,8 +14,14 @@ from goodput.account.collectives.operation_sums import (
 from goodput.account.collectives.slow_link import slow_link_document
 from goodput.account.document import slow_issue
 from goodput.account.figures import bus_ceilings, pipeline
-from goodput.account.straggler import COMPARED_SHARE_MIN
-from goodput.account.text import between, bytes_text, percent, slow_issue_text, slow_link_text
+from goodput.account.text import (
+    COMPARED_SHARE_MIN,
+    between,
+    bytes_text,
+    percent,
+    slow_issue_text,
+    slow_link_text,
+)
 
 STATE = "communication"
 ADVICE = (

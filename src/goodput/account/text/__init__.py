@@ -20,10 +20,11 @@ from goodput.account.text.formats import (
     whole,
     wrap,
 )
-from goodput.account.text.report import more_than_rank, render, state_rows
+from goodput.account.text.report import COMPARED_SHARE_MIN, more_than_rank, render, state_rows
 
 __all__ = (
     "COLUMNS",
+    "COMPARED_SHARE_MIN",
     "THREE_DIGITS_FROM",
     "UNKNOWN_STEP",
     "between",

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from goodput.account.states import MEANINGS, STATES
-from goodput.account.straggler import COMPARED_SHARE_MIN
 from goodput.account.text.communication import collective_lines, slow_issue_lines, slow_link_lines
 from goodput.account.text.formats import (
     UNKNOWN_STEP,
@@ -26,6 +25,8 @@ from goodput.account.text.formats import (
     wrap,
 )
 
+# Reports say how much of the time in steps was compared between ranks where it is less than this share.
+COMPARED_SHARE_MIN = 0.95
 STRETCHES_SHOWN = 8
 WORKERS_SHOWN = 4
 STAGES_SHOWN = 8
