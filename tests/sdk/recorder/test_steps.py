@@ -267,6 +267,28 @@ def test_loop_moved_to_another_thread_is_not_counted(sdk):
     assert snapshot.steps_done <= 2 and snapshot.drops["step"] >= 1
 
 
+def test_held_steps_are_recorded_where_they_ended(sdk):
+    """As those of an optimizer without a hook: recorded together, each with the time up to its own end."""
+    out = sdk("""
+        recorder = goodput._session.recorder
+        goodput.start()
+        recorder.begin_step(recorder.end_gap(time.perf_counter_ns()), None, 0)
+        held = []
+        for _ in range(2):
+            with goodput.phase("forward"): spin(500)
+            held.append(recorder.hold_step(5))
+        with goodput.phase("loader"): spin(2000)
+        recorder.record_steps(held)
+        recorder.end_step(time.perf_counter_ns())
+    """)
+    snapshot = check(out.snapshot())
+    assert indices(snapshot) == [0, 1, 2] and snapshot.samples == 10 and snapshot.step_next == 3
+    first, second, third = snapshot.steps
+    assert (second.start_ns, third.start_ns) == (first.end_ns, second.end_ns)
+    assert inside(second, first)[LOADER] == 0 and inside(third, second)[LOADER] >= 2_000_000
+    assert inside(second, first)[FORWARD] >= 500_000 and inside(third, second)[FORWARD] == 0
+
+
 def test_ring_keeps_the_last_steps(sdk):
     snapshot = check(sdk("for i in goodput.steps(range(3000)): pass").snapshot())
     assert [record.number for record in snapshot.steps] == list(range(3000 - page.STEP_RING + 1, 3001))

@@ -47,12 +47,19 @@ def run_implementation(
     script: str, place: Path, implementation: str, forked: str = "", **environ
 ) -> tuple[dict, str]:
     """(the JSON that the script wrote, what it printed)."""
+    return run_case(script, "", place, implementation, forked, **environ)
+
+
+def run_case(
+    script: str, name: str, place: Path, implementation: str, forked: str = "", **environ
+) -> tuple[dict, str]:
+    """The same of one case of a script, by its name."""
     if implementation == "compiled" and importlib.util.find_spec("goodput.sdk.recorder._fast") is None:
         pytest.skip("goodput.sdk.recorder._fast is not compiled here")
     environ["GOODPUT_PURE"] = "1" if implementation == "python" else ""
     environ.update(GOODPUT_DIR=str(place / "pages"), GOODPUT_BUDGET="100%")
     written = place / "found.json"
-    done = run_script(script, written, forked=forked, **environ)
+    done = run_script(script, *([name] if name else []), written, forked=forked, **environ)
     return json.loads(written.read_text()), done.stdout + done.stderr
 
 

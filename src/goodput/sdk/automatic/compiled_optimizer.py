@@ -1,18 +1,28 @@
-"""Detects steps of optimizers whose `step` a compiler has traced into a graph, where no hook is called.
+"""Detects steps of optimizers that call no hook: a compiler has traced `step` into a graph, or it has another name.
 
 An in-place change, also one made by a graph, increments a tensor's version counter; reading it does not synchronise.
-So where a batch is fetched and before each backward pass, `poll` reports a step of every optimizer whose first
-parameter has changed since a backward pass. The step's end is placed at the poll. Polling starts when a compiler is
-first used and stops at the first call of an optimizer hook; other trainings pay nothing.
+So where a batch is fetched, gradients are cleared or a backward pass begins, `poll` takes an optimizer whose parameters
+have changed since a backward pass for one that has stepped. The step's end is placed at the poll. Polling starts when
+the first optimizer is created and stops at the first call of an optimizer hook.
+
+The parameters may have changed otherwise, as in the first half of a step of sharpness-aware minimization. So the first
+ends are held back: the first call of a hook discards them; more of them, or other work than training, confirm them.
 """
 
 from __future__ import annotations
 
 import weakref
+from itertools import islice
 
 from goodput.user_exceptions import reraise_from_handler
 
 OPTIMIZERS_MAX = 16
+PARAMETERS_MAX = 4  # of an optimizer whose versions are compared
+HELD_MAX = 3  # ends that are held back; at one more, all are confirmed
+
+
+def dead_reference() -> None:
+    """Stands for a weak reference to an object that is gone."""
 
 
 class CompiledOptimizers:
@@ -21,14 +31,18 @@ class CompiledOptimizers:
     def __init__(self, auto):
         self.auto, self.recorder = auto, auto.recorder
         self._references: list = []
-        self._versions: dict[int, int | None] = {}
-        self._steps = self._passes = 0
+        self._versions: dict[int, list[int]] = {}
+        self._steps = 0  # at the last poll
+        self._passes = 0  # at the last change
+        self.held: list[tuple] = []  # of step_detection.Automatic.hold_step
+        self.is_confirmed = self._has_guessed = False
         auto.before_compiler.append(self._begin)
 
     def add(self, optimizer) -> None:
         self._versions.pop(id(optimizer), None)  # of an optimizer that is gone and had the same id
         self._references = [ref for ref in self._references if ref() is not None][1 - OPTIMIZERS_MAX :]
         self._references.append(weakref.ref(optimizer))
+        self.recorder.unhooked_steps = not self.recorder.optimizer_steps
 
     def poll(self) -> None:
         """Report the steps since the last poll."""
@@ -37,29 +51,56 @@ class CompiledOptimizers:
             recorder.unhooked_steps = False
             return
         changed = [optimizer for optimizer in self._optimizers() if self._has_changed(optimizer)]
-        is_reported = recorder.steps != self._steps or recorder.micro_batches == self._passes
-        self._steps, self._passes = recorder.steps, recorder.micro_batches
-        if not is_reported:
+        has_ended, self._steps = recorder.steps != self._steps, recorder.steps
+        if not changed or recorder.optimizer_depth:
+            return
+        has_trained, self._passes = recorder.micro_batches != self._passes, recorder.micro_batches
+        if has_trained and not has_ended:
+            self._has_guessed = True
             for optimizer in changed:
-                self.auto.optimizer_stepped(optimizer)
+                self.auto.optimizer_stepped(optimizer, True)
             self._steps = recorder.steps
+
+    def step_ended(self) -> None:
+        """The anchor's step seems to have ended."""
+        if self.is_confirmed:
+            return self.auto.end_step()
+        self.auto.hold_step()
+        if len(self.held) > HELD_MAX:
+            self.confirm()
+
+    def confirm(self) -> None:
+        """Record the steps whose ends were held back."""
+        if self.held:
+            held, self.held, self.is_confirmed = self.held, [], True
+            self.auto.record_steps(held)
+
+    def discard(self) -> None:
+        """A hook was called, so that there is no need for guesses: those that are not confirmed were none."""
+        if self._has_guessed:
+            self.recorder.batch_samples += sum(samples for _, samples, _ in self.held)
+            self.forget()
+            self.recorder.anchor = dead_reference
+
+    def forget(self) -> None:
+        self.held, self.is_confirmed, self._has_guessed = [], False, False
 
     def _begin(self) -> None:
         self.recorder.unhooked_steps = not self.recorder.optimizer_steps
         for optimizer in self._optimizers():
-            self._has_changed(optimizer)
-        # The backward pass of the running step may be over.
-        self._steps = self.recorder.steps
-        self._passes = self.recorder.micro_batches - bool(self.recorder.trained)
+            if id(optimizer) not in self._versions:
+                self._has_changed(optimizer)
 
     def _optimizers(self) -> list:
         return [optimizer for optimizer in (ref() for ref in self._references) if optimizer is not None]
 
     def _has_changed(self, optimizer) -> bool:
         try:
-            version = optimizer.param_groups[0]["params"][0]._version
+            parameters = (each for group in optimizer.param_groups for each in group["params"])
+            trained = (each for each in parameters if each.requires_grad)
+            versions = [each._version for each in islice(trained, PARAMETERS_MAX)]
         except Exception as error:
             reraise_from_handler(error)
             return False  # It has no parameters, or they have no version counter.
-        before, self._versions[id(optimizer)] = self._versions.get(id(optimizer)), version
-        return before is not None and before != version
+        before, self._versions[id(optimizer)] = self._versions.get(id(optimizer)), versions
+        return before is not None and len(before) == len(versions) and before != versions

@@ -23,9 +23,11 @@ from typing import Any
 
 from goodput.defaults import ESTIMATED_LOADER, ESTIMATED_OPTIMIZER
 from goodput.rank_page import page
-from goodput.sdk.automatic.compiled_optimizer import CompiledOptimizers
+from goodput.sdk.automatic.compiled_optimizer import CompiledOptimizers, dead_reference
 from goodput.sdk.automatic.overhead_budget import CHECK_STEPS, Budget, budget_share
 from goodput.sdk.automatic.patch import Patches
+from goodput.sdk.automatic.read_ahead import ReadAhead
+from goodput.sdk.automatic.training_thread import TrainingThread
 from goodput.sdk.recorder.messages import short_repr
 from goodput.sdk.recorder.recorder import SAMPLES_MAX, STEP_MAX, State, checked_int
 from goodput.user_exceptions import reraise_from_handler
@@ -109,9 +111,11 @@ class Automatic:
         self.after_step: list = []  # called after a step if `needs_after_step`
         self.before_first_step: list = []  # called once before the first step ends
         self.restored: dict = {}  # numbers in files loaded before it whose step is unknown, by fingerprint
+        self.first_step_held: list = []  # called where the first step may have ended, if that is not known yet
         self.at_end: list = []  # called when the page has its end
         self.before_compiler: list = []  # called once before a compiler traces for the first time
         self.compiled_optimizers = CompiledOptimizers(self)
+        self.training_thread, self.read_ahead = TrainingThread(self), ReadAhead(self.recorder)
         self.gradients: Any = None  # frameworks.torch.updates.GradientUse, if backward passes are measured
         self.budget = Budget(self, budget_share(session.environ, session.warn))
         self.last_check_step = 0
@@ -145,6 +149,10 @@ class Automatic:
             return True
         return recorder.state == State.NOT_STARTED and self.has_optimizer and self.on_step_thread()
 
+    def may_train(self, optimizer=None) -> bool:
+        """Whether a backward pass, or a step of this optimizer, runs on the step thread, which this thread may become."""
+        return self.may_start() or self.training_thread.claim(optimizer)
+
     def notify_device(self, word: int) -> None:
         """Record a boundary on the device clock only, from any thread."""
         try:
@@ -172,6 +180,7 @@ class Automatic:
     def leave_step(self) -> None:
         """Work other than training follows: drop the running step if it has not trained yet."""
         self.cancel_deep_look()
+        self.compiled_optimizers.confirm()
         self.end_step_by_hand()
         if not self.recorder.trained:
             self._abandon_step()
@@ -179,15 +188,21 @@ class Automatic:
     def _abandon_step(self) -> None:
         """Drop the running step if it was begun here."""
         recorder = self.recorder
+        self.compiled_optimizers.confirm()
         if recorder.began and recorder.is_running(recorder.began):
             recorder.abandon_step()
         recorder.began = 0
 
     @warn_on_error
-    def optimizer_stepped(self, optimizer) -> None:
-        """An optimizer has stepped, or its step was skipped for infinite gradients: the anchor's ends the step."""
+    def optimizer_stepped(self, optimizer, is_guess: bool = False) -> None:
+        """An optimizer has stepped, or its step was skipped for infinite gradients: the anchor's ends the step.
+
+        `is_guess` is whether no hook was called.
+        """
         if self.trainer_counts:
             return
+        if not is_guess:
+            self.compiled_optimizers.discard()
         recorder = self.recorder
         anchor = recorder.anchor()
         if anchor is not optimizer:
@@ -199,7 +214,32 @@ class Automatic:
                 return
             recorder.anchor, self.needs_after_step = weakref.ref(optimizer), True
         if recorder.thread == get_ident() or recorder.adopt():
-            self.end_step()
+            self.compiled_optimizers.step_ended() if is_guess else self.end_step()
+
+    def hold_step(self) -> None:
+        """The running step may have ended here: keep what `record_steps` needs, and go on as at a step's end."""
+        recorder = self.recorder
+        began, samples = recorder.step_start_ns if self.stepping else recorder.began, recorder.batch_samples
+        recorder.trained = recorder.fetched = False
+        recorder.after = NOTHING
+        if not began or not recorder.is_running(began):
+            return self.open_step()
+        recorder.began, recorder.batch_samples, recorder.batch_gap = began, 0, True
+        if not self.compiled_optimizers.held:
+            self._attempt_each(self.first_step_held)
+        self.compiled_optimizers.held.append(recorder.hold_step(samples if samples < SAMPLES_MAX else 0))
+        self._attempt_each(self.after_step)
+
+    def record_steps(self, held: list[tuple]) -> None:
+        """Record steps that ended earlier, the first of which began where the running one did."""
+        recorder = self.recorder
+        if not recorder.began or not recorder.is_running(recorder.began):
+            return
+        if self.before_first_step:
+            self.set_up(self.before_first_step)
+            self.before_first_step.clear()
+        recorder.began = recorder.record_steps(held)
+        recorder.step_ended()
 
     def end_step(self) -> None:
         """End the running step and begin the next one."""
@@ -264,7 +304,8 @@ class Automatic:
         """
         recorder = self.recorder
         is_blind = (self.device_used and recorder.device is None) or (self.by_hand and not self.update_seen)
-        if recorder.words is None or recorder.words[self.loader.total] or is_blind:
+        is_known = recorder.words is None or recorder.words[self.loader.total] or recorder.read_ahead
+        if is_known or is_blind:
             recorder.batch_word = 0
         elif not recorder.batch_word and recorder.thread == get_ident():
             phases = self.session.phases
@@ -274,6 +315,8 @@ class Automatic:
     def claim_batch(self) -> bool:
         """The time since the last boundary is the making of a batch, if nothing contradicts it."""
         recorder = self.recorder
+        if recorder.read_ahead and not (recorder.depth or recorder.phases_off):
+            recorder.charge_until(self.loader.total, min(self.read_ahead.arrived_ns(), perf_counter_ns()))
         if not recorder.batch_gap or not recorder.batch_word:
             return False
         recorder.gap = recorder.batch_word
@@ -481,7 +524,9 @@ class Automatic:
         """Called after `optimizer.step` returned, on whichever thread."""
         recorder = self.recorder
         recorder.optimizer_steps += 1
-        if recorder.optimizer_depth > 1:
+        if recorder.thread != get_ident():
+            pass  # Another thread may be inside an optimizer's step.
+        elif recorder.optimizer_depth > 1:
             recorder.optimizer_depth -= 1
             if recorder.optimizer() is optimizer:
                 return  # It called the step of its base class.
@@ -509,6 +554,8 @@ class Automatic:
         if recorder.unhooked_steps:
             self.poll_steps()
         self.attempt(self.end_step_by_hand)
+        self.attempt(self.compiled_optimizers.confirm)
+        self.compiled_optimizers.forget()
         self.attempt(self._count_all)
         if self.progress is not None:
             self.progress.end_evaluation()
@@ -533,10 +580,6 @@ class Automatic:
             self._abandon_step()
         recorder.trained = recorder.fetched = recorder.routine = False
         recorder.began, recorder.after, recorder.iterator = 0, NOTHING, None
-        recorder.batch_word = 0
+        recorder.batch_word, recorder.read_ahead = 0, False
         self.removed = True
         self.patches.restore()
-
-
-def dead_reference() -> None:
-    """Stands for a weak reference to an object that is gone."""

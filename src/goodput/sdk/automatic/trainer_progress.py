@@ -88,6 +88,7 @@ class TrainerProgress:
         """The trainer has counted `done` steps."""
         if done == self.done or self.steps is None or self.recorder.thread != get_ident():
             return
+        self.auto.compiled_optimizers.confirm()
         new, self.done = done - self.done, done
         if self.auto.trainer_counts:
             self.auto.end_step()

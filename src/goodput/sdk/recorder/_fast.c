@@ -476,6 +476,7 @@ static PyMemberDef Clock_members[] = {
     FLAG(sampling, "whether only some batches of the iterator are measured"),
     NUMBER(skips_left, "batches to skip before one is measured"),
     NUMBER(skipped_ns, "ns that the skipped quick batches took"),
+    FLAG(read_ahead, "whether another thread fetches batches"),
     FLAG(fetching, "whether a batch is being fetched"),
     OBJECT(iterator, "weak reference to the training iterator used last"),
     OBJECT(anchor, "weak reference to the optimizer that bounds steps"),

@@ -38,6 +38,7 @@ typedef struct {
     /* State of automatic instrumentation: see automatic/step_detection.py. */
     char inside, evaluating, trained, fetched, counting, routine, preparing, unhooked_steps;
     char sampling; /* Whether only some batches of the iterator are measured. */
+    char read_ahead; /* Whether another thread fetches batches. */
     char fetching; /* Whether a batch is being fetched; a fetch inside it is part of it. */
     char measuring, raised;
     char batch_gap; /* Whether the time up to the next phase may be the making of a batch. */

@@ -91,6 +91,8 @@ static int is_common(Hook *self)
         return 0;
     if (clock->unhooked_steps && (self->kind == NEXT || self->kind == BACKWARD))
         return 0;
+    if (clock->read_ahead && (self->kind == FORWARD || self->kind == ZERO_GRAD))
+        return 0;
     return self->test == NULL || is_true(self->test);
 }
 

@@ -63,7 +63,10 @@ class Phase(_Phase):
             return None
         began = self._elsewhere.get(get_ident())
         if not began:
-            return recorder.drop("phase")
+            left = recorder.left_open.pop(get_ident(), 0)
+            if left > 1:
+                recorder.left_open[get_ident()] = left - 1
+            return None if left else recorder.drop("phase")
         recorder.add_background(("phase", self.index, now - began.pop()))
         if not began:
             del self._elsewhere[get_ident()]

@@ -77,6 +77,8 @@ class Recorder(Clock):
         self.extra_cost_ns = self.micro_batches = self.skips_left = self.skipped_ns = self.batch_samples = 0
         self.fetching = self.batch_gap = False
         self.background: deque = deque(maxlen=BACKGROUND_MAX)
+        # By thread, phases whose exit is expected there although another is the step thread now.
+        self.left_open: dict[int, int] = {}
         self.state, self.thread = State.RECORDING, get_ident()
         words[page.W_DEVICE_STATE], words[page.W_DEVICE_WHY] = bool(self.device_why), self.device_why
         if self.collectives is not None:
@@ -99,18 +101,28 @@ class Recorder(Clock):
         return self.thread == get_ident()
 
     def adopt(self) -> bool:
-        """Make the calling thread the step thread, until the first step was begun or if the step thread is gone."""
+        """Make the calling thread the step thread, until that one has trained or if it is gone.
+
+        A step that automatic instrumentation has begun for a fetch is no training.
+        """
         if not self.is_recording:
             return False
-        if (self.steps or self.step_start_ns) and self.thread in sys._current_frames():
+        has_trained = self.steps or self.micro_batches or self.step_start_ns != self.began
+        if has_trained and self.thread in sys._current_frames():
             self.drop("step")
             return False
+        self.take_over()
+        return True
+
+    def take_over(self) -> None:
+        """Make the calling thread the step thread. Phases that the other one has open are closed here."""
         self.charge(perf_counter_ns())
         self.abandon_step()
         self.reset()
         self.words[page.W_PHASE] = 0
+        self.began = self.optimizer_depth = self.after = 0
+        self.evaluating = self.inside = self.fetching = self.trained = self.fetched = self.routine = False
         self.thread = get_ident()
-        return True
 
     def drop(self, what: str) -> None:
         self.words[page.W_DROPS + page.DROPS.index(what)] += 1
@@ -131,6 +143,15 @@ class Recorder(Clock):
             self.last_ns = words[page.W_LAST] = now_ns
         if self.device is not None:
             self.notify_device(word)
+
+    def charge_until(self, word: int, until_ns: int) -> None:
+        """Charge the time since the last boundary, up to an earlier moment than now, to another phase."""
+        words, last_ns = self.words, self.last_ns
+        if until_ns > last_ns:
+            words[word] += until_ns - last_ns
+            self.last_ns = words[page.W_LAST] = until_ns
+            if self.device is not None:
+                self.notify_device(word)
 
     def rename(self, phase) -> None:
         """The innermost phase turned out to be another one: charge the time since the last boundary to that, too."""
@@ -211,6 +232,34 @@ class Recorder(Clock):
         now_ns = self.close_step(now_ns)
         self.step_ended()
         return now_ns
+
+    def hold_step(self, samples: int) -> tuple[int, int, list[int]]:
+        """The running step, which handled `samples`, may have ended now: what `record_steps` needs of it."""
+        self.charge(perf_counter_ns())
+        return self.last_ns, samples, self.words[_TOTALS].tolist()
+
+    def record_steps(self, held: list[tuple[int, int, list[int]]]) -> int:
+        """Record the steps that ended where `hold_step` was called; the running one begins with the last end."""
+        words = self.words
+        for end_ns, samples, totals in held:
+            number, start_ns = self.steps + 1, self.step_start_ns
+            at = page.W_STEP_RING + (number - 1) % page.STEP_RING * page.STEP_WORDS
+            self.samples += samples
+            words[at + page.R_SEAL] = 0
+            words[at + page.R_STEP] = self.step_next + page.STEP_BIAS
+            words[at + page.R_START], words[at + page.R_END] = start_ns, end_ns
+            words[at + page.R_SAMPLES] = self.samples
+            for i in range(self.columns):
+                words[at + page.R_TOTALS + i] = totals[i]
+                words[at + page.R_OUTSIDE + i] = words[page.W_OUTSIDE + i]
+            words[at] = words[at + page.R_SEAL] = number
+            words[page.W_STEPS] = self.steps = number
+            words[page.W_SAMPLES] = self.samples
+            self.step_start_ns = self.step_end_ns = words[page.W_STEP_START] = end_ns
+            self.step_next += 1
+            words[page.W_STEP_NEXT] = self.step_next + page.STEP_BIAS
+            self.count(page.W_HISTOGRAMS + bin_of_ns(end_ns - start_ns))
+        return self.step_start_ns
 
     def step_ended(self) -> None:
         """What else is to do at a step's end."""

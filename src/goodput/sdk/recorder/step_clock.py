@@ -69,7 +69,7 @@ class Clock:
         self.optimizer_depth = self.micro_batches = self.optimizer_steps = self.reducers = 0
         self.inside = self.evaluating = self.trained = self.fetched = self.counting = self.routine = (
             self.preparing
-        ) = self.unhooked_steps = self.sampling = self.fetching = False
+        ) = self.unhooked_steps = self.sampling = self.fetching = self.read_ahead = False
         self.iterator: Any = None
         self.anchor: Any = None
         self.optimizer: Any = None

@@ -13,14 +13,21 @@ import warnings
 import torch
 import torch._dynamo
 from support.core_wait import CoreWait
-from support.frameworks.scripts.loop_variants import checkpoints, evaluation, exceptions, places, rollouts
+from support.frameworks.scripts.loop_variants import (
+    checkpoints,
+    evaluation,
+    exceptions,
+    optimizers,
+    places,
+    rollouts,
+)
 from support.frameworks.scripts.loop_variants.cases import CASES
 
 warnings.simplefilter("error")
 import goodput.auto  # noqa: E402
 from goodput.rank_page.reader import Reader  # noqa: E402
 
-assert all((checkpoints, evaluation, exceptions, places, rollouts))  # Imported for their cases.
+assert all((checkpoints, evaluation, exceptions, optimizers, places, rollouts))  # Imported for their cases.
 
 
 def state() -> dict:

@@ -47,7 +47,7 @@ def apply(torch, auto) -> None:
     def measured(function, /, *args, **kwargs):
         if gradients.watches and not recorder.inside:
             gradients.begin()
-        if recorder.inside or not auto.may_start():
+        if recorder.inside or not auto.may_train():
             return unmeasured(function, args, kwargs)
         if recorder.unhooked_steps:
             auto.poll_steps()

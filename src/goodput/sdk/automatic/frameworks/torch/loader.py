@@ -48,11 +48,11 @@ def apply(torch, auto) -> None:
     @functools.wraps(advance)
     def any_next(self):
         try:
-            if (
-                recorder.inside
-                or (recorder.thread != get_ident() and not auto.on_step_thread())
-                or recorder.fetching
-            ):
+            if recorder.thread != get_ident() and not auto.on_step_thread():
+                batch = advance(self)
+                loaders.fetched(self)
+                return batch
+            if recorder.inside or recorder.fetching:
                 return advance(self)  # A loader inside the dataset of another is part of that one's fetch.
             if recorder.unhooked_steps:
                 auto.poll_steps()
@@ -80,6 +80,8 @@ def apply(torch, auto) -> None:
                 batch = phase.run(auto.fetch_batch, advance, self)
             finally:
                 recorder.fetching = False
+            if not loaders.fetched(self):
+                return batch  # Another thread turned out to train.
             recorder.fetched = True
             if recorder.counting or not recorder.batch_samples:
                 recorder.batch_samples += size(batch)
@@ -107,15 +109,26 @@ class Loaders:
         self.used: list = []
         self._may_train, self._grad_is_on = False, grad_is_on
 
+    def loader_of(self, iterator):
+        """The loader of an iterator; the iterator itself if the loader was created for one loop alone, and is gone."""
+        loader = iterator.__dict__.get(LOADER, dead_reference)()
+        return iterator if loader is None else loader
+
+    def fetched(self, iterator) -> bool:
+        """A batch was fetched. Returns whether the calling thread is the step thread."""
+        recorder = self.recorder
+        is_step_thread = recorder.thread == get_ident()
+        if not (is_step_thread and recorder.steps) and self._grad_is_on():
+            self.auto.attempt(self.auto.read_ahead.fetched, self.loader_of(iterator))
+        return is_step_thread
+
     def is_current(self, iterator) -> bool:
         return self._current() is iterator
 
     @warn_on_error
     def change(self, iterator) -> None:
         """A batch is requested from another iterator than the last one."""
-        loader = iterator.__dict__.get(LOADER, dead_reference)()
-        if loader is None:  # The loader was created for this loop alone, and is gone.
-            loader = iterator
+        loader = self.loader_of(iterator)
         self._current, self._loader = weakref.ref(iterator), weakref.ref(loader)
         known = loader in self._training
         self.trains = known or not self._training

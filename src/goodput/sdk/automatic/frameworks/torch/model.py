@@ -30,6 +30,7 @@ def apply(torch, auto) -> None:
     auto.roots.first_call.append(model.first_call)
     auto.roots.first_step_call.append(model.training_call)
     auto.roots.inner_call = model.inner_call
+    auto.first_step_held.append(model.first_step_held)
     auto.before_first_step.append(model.first_step)
     auto.after_step.append(model.collect)
     auto.at_end.append(model.finish)
@@ -46,6 +47,8 @@ class Model:
         self.weights: Counter[str | None] = Counter()  # by dtype, of the modules that it calls
         # (weak reference, args, keywords, autocast, calls) of each root module's first training call.
         self.calls: list[list] = []
+        # (backward passes, number of calls of each of `calls`) where the first step may have ended.
+        self.held: tuple[int, list[int]] | None = None
         self.counts = auto.session.environ.get("GOODPUT_COUNT_FLOPS", "1") not in ("", "0")
 
     def first_call(self, module, args, kwargs) -> None:
@@ -135,10 +138,17 @@ class Model:
             return max(self.weights, key=self.weights.__getitem__)
         return (_dtype_of_accelerate() if self.dtype in ("fp32", "tf32") else None) or self.dtype
 
+    def first_step_held(self) -> None:
+        self.held = self.auto.recorder.micro_batches, [call[-1] for call in self.calls]
+
     def first_step(self) -> None:
         """The end of the first step, when the number of its calls is known."""
         module = self.module() if self.module is not None else None
         calls, self.calls, self.module = self.calls, [], None
+        passes = max(self.auto.recorder.micro_batches, 1)
+        if self.held is not None and self.auto.compiled_optimizers.is_confirmed:
+            passes, counts = self.held
+            calls = [[*call[:-1], count] for call, count in zip(calls, counts, strict=False)]
         self.auto.roots.first_step_call.clear()
         self.auto.roots.inner_call = None
         dtype = self._dtype_of_weights()
@@ -146,7 +156,6 @@ class Model:
             self._declare_dtype(dtype)
         if module is None:
             return
-        passes = max(self.auto.recorder.micro_batches, 1)
         flops = transformer_flops(module, self.tokens) if len(calls) < 2 else None
         if flops is not None:
             model, hardware = (float(each * passes) for each in flops)

@@ -31,7 +31,8 @@ def apply(torch, auto) -> None:
     recorder = auto.recorder
 
     def before_any(optimizer, args, kwargs) -> None:
-        if auto.may_start() and not recorder.preparing:
+        if not recorder.preparing and auto.may_train(optimizer):
+            auto.compiled_optimizers.discard()
             if not recorder.steps and recorder.anchor() is None:
                 auto.resume_after(steps_known(optimizer, torch))
             auto.optimizer_begins(optimizer)
@@ -109,12 +110,12 @@ def _watch_zero_grad(torch, auto) -> None:
             if recorder.evaluating or recorder.thread != get_ident():
                 return zero(self, *args, **kwargs)
             auto.claim_before_zero_grad()
-            # A compiled step calls no hooks: if none was ever called, the gradients that are cleared were used.
+            # A compiled step calls no hooks.
             is_first = not (recorder.optimizer_steps or recorder.inside or recorder.optimizer_depth)
-            is_step = is_first and recorder.after == BACKWARD
+            may_end_step = is_first and recorder.after == BACKWARD
             result = phase.run(zero, self, *args, **kwargs)
-            if is_step:
-                auto.optimizer_stepped(self)
+            if may_end_step:
+                auto.poll_steps()
             return result
         except BaseException as error:
             drop_own_frames(error)
