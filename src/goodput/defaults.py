@@ -4,9 +4,12 @@ STALL_SECONDS = 60.0  # the shortest stall: see account/stall_threshold.py
 STALE_SECONDS = 30.0  # a rank without a report for this long is unobserved
 ABANDONED_SECONDS = 86_400.0  # a run without a sign of life for this long is abandoned
 
-# A phase that automatic instrumentation defines: time that is taken to be the making of a batch.
+# A phase that automatic instrumentation defines: time before a forward pass where no loader is known. Making the batch,
+# logging and anything else that the loop does there look the same from inside.
+BEFORE_FORWARD = "before_forward"
+# The same time in recordings of earlier versions, which took it for the making of the batch.
 ESTIMATED_LOADER = "loader_estimated"
-# The same: a pass over the parameters that is taken to be their update, where there is no optimizer.
+# A phase: a pass over the parameters that is taken to be their update, where there is no optimizer.
 ESTIMATED_OPTIMIZER = "optimizer_estimated"
 # The same, of state startup: a rank waits until all ranks of its process group have started.
 PEERS = "init_process_group"

@@ -170,7 +170,14 @@ def test_rank_that_another_sampler_follows_waits(clock, page):
 
 def test_shares_tell_idle_time_from_other_phases():
     before = dict.fromkeys(BUILT_IN, 0)
-    after = before | {"none": 20, "loader_estimated": 10, "forward": 50, "render": 15, "evaluation": 5}
+    after = before | {
+        "none": 20,
+        "loader_estimated": 4,
+        "before_forward": 6,
+        "forward": 50,
+        "render": 15,
+        "evaluation": 5,
+    }
     assert shares(before, after) == (0.3, 0.2)
     assert shares(after, after) == (0.0, 0.0)
 

@@ -4,7 +4,8 @@ from goodput.account.sampled_stacks import where
 
 STATE = "unattributed"
 ADVICE = (
-    "Name this time: for a loop over a plain iterator or generator, write `for batch in "
+    "It is not known what this time is: making batches without a DataLoader, logging, waiting for a queue, or other work "
+    "between the calls that train. Name it: for a loop over a plain iterator or generator, write `for batch in "
     "goodput.loader(iterable)`; wrap other work between phases in goodput.phase(name, state=...)."
 )
 

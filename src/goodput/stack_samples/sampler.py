@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from goodput.defaults import ESTIMATED_LOADER, ESTIMATED_OPTIMIZER
+from goodput.defaults import BEFORE_FORWARD, ESTIMATED_LOADER, ESTIMATED_OPTIMIZER
 from goodput.rank_page import page
 from goodput.rank_page.reader import Reader, Snapshot
 from goodput.stack_samples import sample_file
@@ -29,7 +29,7 @@ STEPS_MIN, IDLE_SHARE_MIN, RANKS_MAX = 5, 0.02, 32
 PAUSE_SECONDS, PAUSE_SECONDS_MAX, POLL_SECONDS, RETRY_SECONDS = 60.0, 3600.0, 60.0, 5.0
 CPU_SHARE_MAX = 0.005
 # Phases that look like no phase in a stack: a burst with more of them is not used.
-BUILT_IN = (*page.PHASES, ESTIMATED_LOADER, ESTIMATED_OPTIMIZER)
+BUILT_IN = (*page.PHASES, BEFORE_FORWARD, ESTIMATED_LOADER, ESTIMATED_OPTIMIZER)
 OTHER_SHARE_MAX = 0.1
 TAKEN, DISCARDED, FAILED, REFUSED = "taken", "discarded", "failed", "refused"
 
@@ -150,7 +150,7 @@ def shares(before: Totals, after: Totals) -> tuple[float, float]:
     total = sum(spent.values())
     if total <= 0:
         return 0.0, 0.0
-    idle = spent["none"] + spent.get(ESTIMATED_LOADER, 0)
+    idle = spent["none"] + spent.get(BEFORE_FORWARD, 0) + spent.get(ESTIMATED_LOADER, 0)
     other = sum(ns for name, ns in spent.items() if name not in BUILT_IN)
     other += sum(spent.get(name, 0) for name in ("checkpoint", "restore", "evaluation", "compile"))
     return idle / total, other / total

@@ -8,8 +8,8 @@ An evaluation begins at a call with gradients off on a batch that is not the tra
 module that was trained, and lasts until the next training call. A rollout is the same, of a model in training mode and
 without a loader of its own, or of one that generates. This module does not import PyTorch.
 
-Where no loader is known, time in no phase before a forward pass is nearly always the making of the batch: it is charged
-to the phase ESTIMATED_LOADER, unless a phase of another kind lies in it. Where there is no optimizer, a block without
+Where no loader is known, time in no phase before a forward pass may be the making of the batch: it is charged to the
+phase BEFORE_FORWARD, unless a phase of another kind lies in it. Where there is no optimizer, a block without
 gradients or a pass over the parameters after a backward pass is nearly always their update: ESTIMATED_OPTIMIZER.
 """
 
@@ -21,7 +21,7 @@ from _thread import get_ident
 from time import perf_counter_ns
 from typing import Any
 
-from goodput.defaults import ESTIMATED_LOADER, ESTIMATED_OPTIMIZER
+from goodput.defaults import BEFORE_FORWARD, ESTIMATED_OPTIMIZER
 from goodput.rank_page import page
 from goodput.sdk.automatic.compiled_optimizer import CompiledOptimizers, dead_reference
 from goodput.sdk.automatic.overhead_budget import CHECK_STEPS, Budget, budget_share
@@ -297,7 +297,7 @@ class Automatic:
             recorder.routine = False
 
     def judge_loader(self) -> None:
-        """Decide whether the time before a forward pass counts as the making of a batch.
+        """Decide whether the time before a forward pass has a phase of its own.
 
         Not if a loader was seen, nor on the host's clock alone where a device computes: the host may wait for it there.
         Nor if the parameters are updated by hand, and no update was seen: it may be part of that time.
@@ -309,11 +309,11 @@ class Automatic:
             recorder.batch_word = 0
         elif not recorder.batch_word and recorder.thread == get_ident():
             phases = self.session.phases
-            if ESTIMATED_LOADER in phases.by_name or len(phases.states) < page.USER_PHASES_MAX:
-                recorder.batch_word = phases.define(ESTIMATED_LOADER, "loader").total
+            if BEFORE_FORWARD in phases.by_name or len(phases.states) < page.USER_PHASES_MAX:
+                recorder.batch_word = phases.define(BEFORE_FORWARD, "unattributed").total
 
     def claim_batch(self) -> bool:
-        """The time since the last boundary is the making of a batch, if nothing contradicts it."""
+        """The time since the last boundary may be the making of a batch, if nothing contradicts it."""
         recorder = self.recorder
         if recorder.read_ahead and not (recorder.depth or recorder.phases_off):
             recorder.charge_until(self.loader.total, min(self.read_ahead.arrived_ns(), perf_counter_ns()))

@@ -337,6 +337,19 @@ def data_loader():
 
 
 @case
+def slow_logging():
+    """Only the loop's own lines show that what is slow before a forward pass makes no batch."""
+    model, [optimizer], log = parts()
+    x, y = torch.randn(4, WIDTH), torch.randn(4, WIDTH)
+    for step in range(STEPS):
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        if step < STEPS - 1:
+            log.get()
+    return log.seconds
+
+
+@case
 def declared_phase():
     """A phase of the user's lies between the step's end and the forward pass."""
     model, [optimizer], batches = parts()
@@ -387,6 +400,7 @@ def main() -> None:
             "off": found.last_ns - found.identity["start_mono_ns"] - sum(found.totals),
             **{state: goodput.report().account["basis"][state] for state in ("loader", "productive")},
             "drops": sum(found.drops.values()),
+            "state_of_it": found.phase_states.get("before_forward"),
         }
         goodput.stop()
     with open(sys.argv[1], "w") as file:
