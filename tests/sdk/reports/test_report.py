@@ -232,8 +232,8 @@ def test_page_with_wrong_times_keeps_account_sums(trained):
     [
         (["--directory", "nowhere"], 1, "No such file"),
         (["--directory", __file__], 1, "Not a directory"),
-        (["--run", "nobody"], 1, "no run nobody in"),
-        (["--json", "--run", "nobody"], 1, "no run nobody in"),
+        (["--run", "nobody"], 1, "no run 'nobody' in"),
+        (["--json", "--run", "nobody"], 1, "no run 'nobody' in"),
         (["--nonsense"], 2, "unrecognized"),
         (["extra"], 2, "unrecognized"),
         (["--directory"], 2, "expected one argument"),
