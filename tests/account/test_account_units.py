@@ -44,3 +44,14 @@ def test_compute_is_divided_into_phases():
         ("backward", round(3 / 6, 9)), ("forward", round(2 / 6, 9)), ("optimizer", round(1 / 6, 9)),
     ]  # fmt: skip
     assert "compute in steps: backward 50.0 %, forward 33.3 %, optimizer 16.7 %" in render(found)
+
+
+def test_evaluation_before_the_first_step_is_said():
+    """3 s of 4 s before the first step are evaluation; the evaluation after it is a state of its own."""
+    process = (
+        Process(0).between(evaluation=3, none=1).steps(3, forward=1).between(evaluation=2).steps(1, forward=1)
+    )
+    found = document(compute(run_of(process.finished()), 10**12))
+    assert (found["states"]["startup"], found["states"]["evaluation"]) == (4.0, 2.0)
+    assert found["startup_evaluation_gpu_seconds"] == 3.0
+    assert "3.00 GPU-seconds of it are evaluation before the first step" in render(found)

@@ -32,7 +32,7 @@ from goodput.account.sampled_stacks import sampled_ranks
 from goodput.account.slow_ranks.peers import Peers, peers_of
 from goodput.account.slow_ranks.slow_issue import SlowIssue, slow_issue
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
-from goodput.account.states import BEGINNING, INDEX, vector
+from goodput.account.states import BEGINNING, INDEX, PHASE_STATES, vector
 from goodput.account.straggler import Straggler, sum_stragglers
 from goodput.defaults import CPU_NAME, ESTIMATED_LOADER, ESTIMATED_OPTIMIZER, STALL_SECONDS
 from goodput.slices import Slices, result_of
@@ -105,6 +105,7 @@ class Account:
     samples: int
     device: str = ""
     is_on_cpu: bool = False  # its ranks are known to use no GPU
+    evaluated_gpu_ns: int = 0  # time in evaluation phases up to the last reports, also before the first step
     commits: int = 0  # checkpoints committed
     commit_pairs: int = 0  # commits that followed another one of the same attempt
     commit_pairs_ns: int = 0  # the time between those, summed
@@ -349,6 +350,7 @@ class Engine:
             is_part=facts.is_part,
             is_to_end=facts.is_to_end,
             peers=peers_of(run),
+            evaluated_gpu_ns=sum(map(_evaluated_gpu_ns, run.attempts.values())),
         )
         yield
         result.once = once.total(result.gpu_ns())
@@ -470,6 +472,12 @@ def typical(run: Run) -> tuple[int, float | None]:
     attempts = list(run.attempts.values())
     peaks = {peak_of(a) for a in attempts}
     return max((a.devices for a in attempts), default=1), peaks.pop() if len(peaks) == 1 else None
+
+
+def _evaluated_gpu_ns(attempt: Attempt) -> int:
+    phases = zip(attempt.phases, attempt.totals, strict=False)
+    states = ((PHASE_STATES.get(phase) or attempt.phase_states.get(phase), ns) for phase, ns in phases)
+    return attempt.devices * sum(ns for state, ns in states if state == "evaluation")
 
 
 def _total_steps(run: Run) -> int | None:

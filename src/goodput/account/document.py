@@ -71,6 +71,7 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
             "lost": sum(account.of("lost_steps")),
         },
         "phases": figures.compute_phases(account),
+        "startup_evaluation_gpu_seconds": _seconds(figures.early_evaluation_ns(account)),
         "samples": account.samples,
         "stall_threshold_seconds": account.threshold_ns / 1e9,
         "errors": figures.input_errors(account),

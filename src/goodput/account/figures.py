@@ -53,6 +53,14 @@ def compute_phases(account: Account) -> list[PhaseShare]:
     return [{"phase": phase, "share": share} for phase, share in compute_shares(times.values())]
 
 
+def early_evaluation_ns(account: Account) -> int | None:
+    """GPU-ns of `startup` in which ranks evaluated; None where states after the first step may have moved evaluations."""
+    states = account.gpu_ns()
+    if account.is_part or states[INDEX["lost"]] or states[INDEX["stall"]]:
+        return None
+    return min(max(account.evaluated_gpu_ns - states[INDEX["evaluation"]], 0), states[INDEX["startup"]])
+
+
 def checkpoints(account: Account) -> Checkpoints:
     """The cost of saving, and the best interval between checkpoints for the observed failures.
 

@@ -4,9 +4,8 @@ from goodput.account.sampled_stacks import where
 
 STATE = "unattributed"
 ADVICE = (
-    "It is not known what this time is: making batches without a DataLoader, logging, waiting for a queue, or other work "
-    "between the calls that train. Name it: for a loop over a plain iterator or generator, write `for batch in "
-    "goodput.loader(iterable)`; wrap other work between phases in goodput.phase(name, state=...)."
+    "This time has no name yet: making batches without a DataLoader, logging, waiting for a queue, or other work. Write "
+    "`for batch in goodput.loader(iterable)` for batches, and goodput.phase(name, state=...) around other work."
 )
 
 

@@ -27,6 +27,7 @@ from goodput.account.text.formats import (
 
 # Reports say how much of the time in steps was compared between ranks where it is less than this share.
 COMPARED_SHARE_MIN = 0.95
+EARLY_EVALUATION_SHARE_MIN = 0.005
 STRETCHES_SHOWN = 8
 WORKERS_SHOWN = 4
 STAGES_SHOWN = 8
@@ -85,6 +86,7 @@ def render(document: Mapping[str, Any]) -> str:
     parts = (
         _factor_lines,
         _phase_line,
+        _early_evaluation_line,
         _role_lines,
         _figure_lines,
         collective_lines,
@@ -174,6 +176,16 @@ def _phase_line(document: Mapping[str, Any]) -> list[str]:
     parts = zip(phases, tenths([one["share"] for one in phases]), strict=True)
     shares = [f"{one['phase']} {share // 10}.{share % 10} %" for one, share in parts]
     return [f"  compute in steps: {', '.join(shares)}"]
+
+
+def _early_evaluation_line(document: Mapping[str, Any]) -> list[str]:
+    """Evaluation before the first step, which is `startup`; a document of an earlier version does not have it."""
+    seconds = document.get("startup_evaluation_gpu_seconds")
+    if not seconds or seconds < EARLY_EVALUATION_SHARE_MIN * document["gpu_seconds"]:
+        return []
+    return [
+        f"  startup: {seconds:.2f} {unit_of(document)}-seconds of it are evaluation before the first step"
+    ]
 
 
 def _reachable_line(document: Mapping[str, Any]) -> list[str]:
