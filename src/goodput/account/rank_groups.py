@@ -113,7 +113,8 @@ class Groups:
         yield
         held = self._held()
         for together in sorted(self._waiting):
-            self._settle(*together[2:], self._waiting[together], together not in held)
+            *_, step, count = together
+            self._settle(step, count, self._waiting[together], together not in held)
         self._waiting.clear()
 
     def _held(self) -> set[tuple]:
@@ -139,7 +140,8 @@ class Groups:
             low = lows[together[:2]]
             if (low is None or together[2] < low) and together not in held:
                 self.settled[together[:2]] = together[2]
-                self._settle(*together[2:], self._waiting.pop(together), True)
+                *_, step, count = together
+                self._settle(step, count, self._waiting.pop(together), True)
         self._new, self._left = 0, sum(map(len, self._waiting.values()))
 
     def _settle(self, step: int, count: int, members: list[tuple], noted: bool) -> None:
