@@ -9,7 +9,7 @@ are at hand; `Engine` takes rows one by one. Cost: about 10 us per step and rank
 from __future__ import annotations
 
 import re
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain
@@ -268,7 +268,7 @@ class Engine:
         self,
         run: Run,
         facts: Facts,
-        groups_type=Groups,
+        groups_type: Callable[[MutableMapping[Key, Any]], Groups] = Groups,
         planned: PlannedLimits | None = None,
         folds: MutableMapping[Key, Any] | None = None,
     ):
