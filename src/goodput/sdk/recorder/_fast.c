@@ -150,6 +150,11 @@ static inline long long charged_word(Clock *clock)
     return clock->phases_off ? word_totals : clock->current;
 }
 
+static inline int is_other_work(Clock *clock, long long word)
+{
+    return (clock->other_work >> (word - word_totals)) & 1;
+}
+
 #define BATCH_DIVISOR 4 /* As in step_clock.py. */
 
 /* The word that the time before an outermost phase is charged to: step_clock.Clock.take_gap. */
@@ -348,6 +353,25 @@ static PyObject *Clock_count(Clock *self, PyObject *argument)
     Py_RETURN_NONE;
 }
 
+/* Whether a call of a module is part of other work than training: see step_clock.Clock.in_other_work. */
+int goodput_in_other_work(Clock *clock)
+{
+    Py_ssize_t open;
+    if (clock->fetching)
+        return 1;
+    if (clock->depth == 0)
+        return 0;
+    open = is_other_work(clock, clock->current);
+    for (Py_ssize_t i = 1; i < clock->depth; i++)
+        open += is_other_work(clock, clock->stack[i].current);
+    return open > clock->evaluating;
+}
+
+static PyObject *Clock_get_in_other_work(Clock *self, void *unused)
+{
+    return PyBool_FromLong(goodput_in_other_work(self));
+}
+
 static PyObject *Clock_notify_device(Clock *self, PyObject *argument)
 {
     long long word = PyLong_AsLongLong(argument);
@@ -484,6 +508,7 @@ static PyMemberDef Clock_members[] = {
     NUMBER(length, "ns of the last outermost phase"),
     NUMBER(backward_length, "ns of the last backward pass"),
     NUMBER(gap, "word that the time before the next outermost phase may be charged to"),
+    NUMBER(other_work, "a bit for each phase, by index, in which calls of modules are not training"),
     NUMBER(batch_word, "word that the making of a batch is charged to, 0 where a loader is known"),
     FLAG(batch_gap, "whether the time up to the next phase may be the making of a batch"),
     OBJECT(device, "called with the charged word at each boundary, or None"),
@@ -495,6 +520,7 @@ static PyGetSetDef Clock_getset[] = {
     {"words", (getter)Clock_get_words, (setter)Clock_set_words, "the page as u64", NULL},
     {"charged", (getter)Clock_get_charged, NULL, "word that time is charged to", NULL},
     {"depth", (getter)Clock_get_depth, NULL, "phases that are open", NULL},
+    {"in_other_work", (getter)Clock_get_in_other_work, NULL, "whether calls of modules are not training now", NULL},
     {NULL},
 };
 

@@ -32,6 +32,7 @@ typedef struct {
     Py_ssize_t words_count;
     Frame *stack;
     Py_ssize_t depth, room;
+    long long other_work; /* A bit for each phase, by index, in which calls of modules are not training. */
     PyObject *device; /* Called with the charged word at each boundary, or None. */
     unsigned char *backed; /* One bit for each block of words whose memory is allocated. */
     long long hook_ns; /* Since when our own code runs, of a step whose cost is measured; 0 for no hook. */
@@ -39,7 +40,7 @@ typedef struct {
     char inside, evaluating, trained, fetched, counting, routine, preparing, unhooked_steps;
     char sampling; /* Whether only some batches of the iterator are measured. */
     char read_ahead; /* Whether another thread fetches batches. */
-    char fetching; /* Whether a batch is being fetched; a fetch inside it is part of it. */
+    char fetching; /* Whether a batch is being fetched; a fetch or another call of a module inside it is part of it. */
     char measuring, raised;
     char batch_gap; /* Whether the time up to the next phase may be the making of a batch. */
     char phases_off; /* Phases are entered and left, and all time is charged to the phase "none". */
@@ -84,6 +85,9 @@ static inline int has_device(Clock *clock)
 int goodput_enter(Phase *phase);
 int goodput_exit(Phase *phase, int raised);
 int goodput_next_step(Clock *clock, long long samples);
+
+/* Whether a phase other than training is open, or a batch is fetched: calls of modules are part of that. */
+int goodput_in_other_work(Clock *clock);
 
 /* Exit after a call in the phase that returned `result`; the call's exception, if any, stays set. */
 void goodput_exit_after(Phase *phase, PyObject *result, Py_ssize_t depth);

@@ -89,6 +89,8 @@ static int is_common(Hook *self)
         return 0;
     if (self->kind != ZERO_GRAD && (clock->inside || clock->began == 0 || clock->step_start_ns != clock->began))
         return 0;
+    if (self->kind != NEXT && (clock->depth || clock->fetching) && goodput_in_other_work(clock))
+        return 0;
     if (clock->unhooked_steps && (self->kind == NEXT || self->kind == BACKWARD))
         return 0;
     if (clock->read_ahead && (self->kind == FORWARD || self->kind == ZERO_GRAD))

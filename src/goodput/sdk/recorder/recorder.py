@@ -36,6 +36,12 @@ if not compiled:
 
 BACKGROUND_MAX = 4096  # records of other threads that may wait for the step thread's next step
 STEP_MAX = 1 << 53  # of step indices, which JSON and the ledger can hold
+# The built-in phases in which a call of a module is part of the phase: all but those of training, as bits by index.
+OTHER_WORK = sum(
+    1 << index
+    for index, name in enumerate(page.PHASES)
+    if name not in ("none", "forward", "backward", "optimizer")
+)
 SAMPLES_MAX = 1 << 40  # of one step, so that no sum of them overflows
 
 
@@ -57,6 +63,7 @@ class Recorder(Clock):
         super().__init__()
         self.state = State.NOT_STARTED
         self.columns = len(page.PHASES)
+        self.other_work = OTHER_WORK
         self.used: list[int] = [0]
         self.fd = -1
         self.starter: Callable[[], None] | None = None

@@ -48,6 +48,7 @@ class Clock:
     backward_length  ns of the last backward pass
     batch_word  word that the making of a batch is charged to, 0 where a loader is known
     batch_gap   whether the time up to the next phase may be the making of a batch
+    other_work  a bit for each phase, by index, in which calls of modules are not training
     columns   phases in use, which are copied into a step's record
     device    called with the charged word at each boundary, or None; not called again after it raised
     """
@@ -64,7 +65,7 @@ class Clock:
         self.batch_gap = False
         self.device: Any = None
         # State of automatic instrumentation between hooks: automatic/step_detection.py.
-        self.columns = 0
+        self.columns = self.other_work = 0
         self.began = self.after = self.batch_samples = 0
         self.optimizer_depth = self.micro_batches = self.optimizer_steps = self.reducers = 0
         self.inside = self.evaluating = self.trained = self.fetched = self.counting = self.routine = (
@@ -99,6 +100,20 @@ class Clock:
         while frame is not None:
             depth, frame = depth + 1, frame[0]
         return depth
+
+    @property
+    def in_other_work(self) -> bool:
+        """Whether a batch is being fetched, or a phase of `other_work` is open beside the one that `evaluating` stands for.
+
+        Forward and backward passes are part of that work then, and not of the training.
+        """
+        if self.fetching or self.stack is None:
+            return self.fetching
+        phases, word, frame = 0, self.current, self.stack
+        while frame is not None:
+            phases += self.other_work >> (word - _TOTALS) & 1
+            frame, word = frame[0], frame[1]
+        return phases > self.evaluating
 
     def reset(self) -> None:
         self.stack = None

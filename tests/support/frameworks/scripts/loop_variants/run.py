@@ -17,6 +17,7 @@ from support.frameworks.scripts.loop_variants import (
     checkpoints,
     evaluation,
     exceptions,
+    fetches,
     optimizers,
     places,
     rollouts,
@@ -27,7 +28,7 @@ warnings.simplefilter("error")
 import goodput.auto  # noqa: E402
 from goodput.rank_page.reader import Reader  # noqa: E402
 
-assert all((checkpoints, evaluation, exceptions, optimizers, places, rollouts))  # Imported for their cases.
+assert all((checkpoints, evaluation, exceptions, fetches, optimizers, places, rollouts))  # Imported for their cases.
 
 
 def state() -> dict:

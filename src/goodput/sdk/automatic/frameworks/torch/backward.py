@@ -37,7 +37,7 @@ def apply(torch, auto) -> None:
             if recorder.reducers and recorder.inside:
                 return waits.run_inner(function, args, kwargs)
             result = function(*args, **kwargs)
-            if gradients.watches and not recorder.inside:
+            if gradients.watches and not (recorder.inside or recorder.in_other_work):
                 gradients.end(function is compute_gradients, args, kwargs)
             return result
         except BaseException as error:
@@ -45,6 +45,8 @@ def apply(torch, auto) -> None:
             raise
 
     def measured(function, /, *args, **kwargs):
+        if recorder.thread == get_ident() and recorder.in_other_work:
+            return unmeasured(function, args, kwargs)
         if gradients.watches and not recorder.inside:
             gradients.begin()
         if recorder.inside or not auto.may_train():
@@ -87,7 +89,8 @@ def apply(torch, auto) -> None:
         try:
             if gradients.is_of_grad():
                 return measured(compute_gradients, *args, **kwargs)
-            if recorder.thread != get_ident() or recorder.inside or recorder.evaluating:
+            is_elsewhere = recorder.thread != get_ident() or recorder.in_other_work
+            if is_elsewhere or recorder.inside or recorder.evaluating:
                 return compute_gradients(*args, **kwargs)
             return phase.run(compute_gradients, *args, **kwargs)
         except BaseException as error:

@@ -50,7 +50,7 @@ def apply(torch, auto) -> None:
         # Called for children, too, which are not roots.
         is_root = roots.slot.is_root(self)
         is_model = is_root or ((not recorder.evaluating or mode) and roots.is_wrapped(self))
-        if is_model and recorder.thread == get_ident() and not recorder.inside:
+        if is_model and recorder.thread == get_ident() and not (recorder.inside or recorder.in_other_work):
             if not mode and self.training and recorder.steps:
                 auto.start_rollout() if auto.generates and auto.may_roll_out() else auto.start_evaluation()
             elif mode and recorder.evaluating:
@@ -185,8 +185,11 @@ class RootModules:
             if self.inner_call is not None and recorder.thread == get_ident() and self.grad_is_on():
                 self.auto.attempt(self.inner_call, module)
             return None
-        if recorder.thread != get_ident() and not self.auto.may_start():
-            return None
+        if recorder.thread != get_ident():
+            if not self.auto.may_start():
+                return None
+        elif recorder.in_other_work:
+            return None  # Such as a transform of the dataset, while a batch is fetched.
         try:
             timed = TimedForward(self, module)
             call = timed if self._traceable else timed.fast
@@ -245,7 +248,7 @@ class TimedForward:
         try:
             module, recorder = self.module(), self.recorder
             inner = module.__dict__.get(SLOT) or module._call_impl
-            if recorder.inside or recorder.thread != get_ident():
+            if recorder.inside or recorder.thread != get_ident() or recorder.in_other_work:
                 return inner(*args, **kwargs)
             auto, grad = self.auto, self.roots.grad_is_on()
             if recorder.evaluating:

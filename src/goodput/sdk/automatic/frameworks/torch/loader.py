@@ -45,6 +45,14 @@ def apply(torch, auto) -> None:
             pass  # An iterator of the user's that takes no attribute.
         return made
 
+    def fetch_outside_training(iterator):
+        """Fetch a batch of an evaluation: what the dataset calls meanwhile does not end it."""
+        try:
+            recorder.fetching = True
+            return advance(iterator)
+        finally:
+            recorder.fetching = False
+
     @functools.wraps(advance)
     def any_next(self):
         try:
@@ -64,13 +72,13 @@ def apply(torch, auto) -> None:
                 if not loaders.trains or not grad_is_on():
                     if not loaders.trains and auto.open_phase is auto.rollout:
                         auto.start_evaluation()
-                    return advance(self)
+                    return fetch_outside_training(self)
                 auto.stop_evaluation()
             elif not grad_is_on() or not loaders.trains:
                 auto.start_evaluation()
                 if recorder.evaluating:
                     auto.evaluated += 1
-                    return advance(self)
+                    return fetch_outside_training(self)
             auto.close_failed_step()
             if not recorder.step_start_ns:
                 auto.open_step()

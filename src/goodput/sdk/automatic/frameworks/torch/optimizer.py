@@ -30,15 +30,19 @@ def apply(torch, auto) -> None:
     module, is_compiling = sys.modules["torch.optim.optimizer"], torch.compiler.is_dynamo_compiling
     recorder = auto.recorder
 
+    def is_fetching() -> bool:
+        """Whether an optimizer is part of the fetch of a batch."""
+        return recorder.fetching and recorder.thread == get_ident()
+
     def before_any(optimizer, args, kwargs) -> None:
-        if not recorder.preparing and auto.may_train(optimizer):
+        if not (recorder.preparing or is_fetching()) and auto.may_train(optimizer):
             auto.compiled_optimizers.discard()
             if not recorder.steps and recorder.anchor() is None:
                 auto.resume_after(steps_known(optimizer, torch))
             auto.optimizer_begins(optimizer)
 
     def after_any(optimizer, args, kwargs) -> None:
-        if not recorder.preparing:
+        if not (recorder.preparing or is_fetching()):
             auto.optimizer_ends(optimizer)
 
     # Every optimizer step runs in a function with this code.
@@ -107,7 +111,7 @@ def _watch_zero_grad(torch, auto) -> None:
 
     def any_zero(self, *args, **kwargs):
         try:
-            if recorder.evaluating or recorder.thread != get_ident():
+            if recorder.evaluating or recorder.thread != get_ident() or recorder.in_other_work:
                 return zero(self, *args, **kwargs)
             auto.claim_before_zero_grad()
             # A compiled step calls no hooks.
@@ -137,7 +141,8 @@ def _watch_scaler(torch, auto) -> None:
         except BaseException as error:
             drop_own_frames(error)
             raise
-        if auto.recorder.optimizer_steps == before and auto.recorder.thread == get_ident():
+        is_training = auto.recorder.thread == get_ident() and not auto.recorder.fetching
+        if auto.recorder.optimizer_steps == before and is_training:
             auto.skipped_steps += 1
             auto.optimizer_stepped(optimizer)
         return result

@@ -36,7 +36,7 @@ def _watch_zero_grad(torch, auto) -> None:
     is_compiling = torch.compiler.is_dynamo_compiling
 
     def beside_optimizer(self, *args, **kwargs):
-        if recorder.thread != get_ident() or recorder.evaluating:
+        if recorder.thread != get_ident() or recorder.evaluating or recorder.in_other_work:
             return zero(self, *args, **kwargs)
         auto.claim_before_zero_grad()
         return phase.run(zero, self, *args, **kwargs)
