@@ -155,15 +155,27 @@ static inline int is_other_work(Clock *clock, long long word)
     return (clock->other_work >> (word - word_totals)) & 1;
 }
 
-#define BATCH_DIVISOR 4 /* As in step_clock.py. */
+/* As in step_clock.py. */
+#define BATCH_DIVISOR 4
+#define FORWARD_DIVISOR 4
 
-/* The word that the time before an outermost phase is charged to: step_clock.Clock.take_gap. */
-static inline long long take_gap(Clock *clock, long long now)
+long long goodput_word_forward;
+
+/* Whether what lies between two forward passes is short enough to be a part of them: step_clock.Phase.__enter__. */
+static inline int joins_forward(Clock *clock, long long gap_ns)
 {
+    return gap_ns <= clock->length && clock->gaps_ns <= clock->forward_ns / FORWARD_DIVISOR;
+}
+
+/* The word that the time before an outermost phase is charged to: step_clock.Phase.__enter__. */
+static inline long long take_gap(Phase *phase, long long now)
+{
+    Clock *clock = phase->recorder;
     long long gap = clock->gap, length = clock->length, batch = clock->batch_gap ? clock->batch_word : 0;
     clock->gap = word_totals;
     if (clock->depth != 0)
         return clock->current;
+    clock->gaps_ns += now - clock->last_ns;
     if (gap == word_totals) {
         clock->batch_gap = 0; /* Work of another kind: what surrounds it need not be the batch. */
         return clock->current;
@@ -172,7 +184,11 @@ static inline long long take_gap(Clock *clock, long long now)
         length = clock->backward_length / BATCH_DIVISOR;
     else if (length < clock->backward_length)
         length = clock->backward_length;
-    if (gap == clock->batch_word || now - clock->last_ns <= length)
+    if (gap == clock->batch_word)
+        return gap;
+    if (gap == goodput_word_forward && phase->total == gap)
+        return joins_forward(clock, now - clock->last_ns) ? gap : clock->current;
+    if (clock->gaps_ns <= length)
         return gap;
     return batch ? batch : clock->current;
 }
@@ -507,6 +523,8 @@ static PyMemberDef Clock_members[] = {
     OBJECT(optimizer, "weak reference to the optimizer whose step is running"),
     NUMBER(length, "ns of the last outermost phase"),
     NUMBER(backward_length, "ns of the last backward pass"),
+    NUMBER(forward_ns, "ns of forward passes since the last backward pass"),
+    NUMBER(gaps_ns, "ns between phases since the last backward pass, or the first forward pass after it"),
     NUMBER(gap, "word that the time before the next outermost phase may be charged to"),
     NUMBER(other_work, "a bit for each phase, by index, in which calls of modules are not training"),
     NUMBER(batch_word, "word that the making of a batch is charged to, 0 where a loader is known"),
@@ -616,7 +634,7 @@ int goodput_enter(Phase *self)
         set_current(clock, self->total, clock->child_ns);
         return 0;
     }
-    charged = take_gap(clock, now);
+    charged = take_gap(self, now);
     charge(clock, charged, now);
     clock->stack[clock->depth++] = (Frame){clock->current, now, clock->child_ns};
     set_current(clock, self->total, 0);

@@ -27,6 +27,8 @@ typedef struct {
     long long step_start_ns;
     long long gap, length; /* Word that the next gap may be charged to, and the length of the last outermost phase. */
     long long backward_length; /* The length of the last backward pass. */
+    /* Since the last backward pass, or the first forward pass after it: forward passes, and the time between phases. */
+    long long forward_ns, gaps_ns;
     long long batch_word; /* Word that the making of a batch is charged to, 0 where a loader is known. */
     uint64_t *words;
     Py_ssize_t words_count;
@@ -88,6 +90,9 @@ int goodput_next_step(Clock *clock, long long samples);
 
 /* Whether a phase other than training is open, or a batch is fetched: calls of modules are part of that. */
 int goodput_in_other_work(Clock *clock);
+
+/* The total of the phase `forward`; 0 until the hooks know it. */
+extern long long goodput_word_forward;
 
 /* Exit after a call in the phase that returned `result`; the call's exception, if any, stays set. */
 void goodput_exit_after(Phase *phase, PyObject *result, Py_ssize_t depth);

@@ -18,7 +18,6 @@ static struct {
     long long word_batches, word_inside, word_wait;
     long long samples_max;     /* recorder */
     long long batch_depth_max; /* hooks: nested containers in a batch */
-    long long word_forward;    /* The total of the phase `forward`. */
 } constants;
 
 static PyObject *set_constants(PyObject *module, PyObject *args, PyObject *kwargs)
@@ -29,7 +28,7 @@ static PyObject *set_constants(PyObject *module, PyObject *args, PyObject *kwarg
                                      &constants.after_backward, &constants.check_steps, &constants.quick_ns,
                                      &constants.word_batches, &constants.word_inside, &constants.word_wait,
                                      &constants.samples_max, &constants.batch_depth_max,
-                                     &constants.word_forward))
+                                     &goodput_word_forward))
         return NULL;
     Py_RETURN_NONE;
 }
@@ -288,16 +287,21 @@ static PyObject *pass(Hook *self, PyObject *const *args, size_t flags, PyObject 
 {
     Clock *clock = self->phase->recorder;
     PyObject *result;
-    int backward = self->kind == BACKWARD;
-    if (!((!backward || clock->after == constants.after_forward) && claim_batch(clock)) &&
-        clock->after == constants.after_forward)
+    int backward = self->kind == BACKWARD, follows = clock->after == constants.after_forward;
+    if (!((!backward || follows) && claim_batch(clock)) && follows)
         claim_gap(self);
     clock->trained = clock->inside = 1;
     clock->micro_batches += backward;
     result = timed(self, args, flags, names);
     clock->inside = 0;
-    if (backward && clock->depth == 0) /* Else `length` is of another phase. */
-        clock->backward_length = clock->length;
+    if (backward || !follows)
+        clock->forward_ns = clock->gaps_ns = 0;
+    if (clock->depth == 0) { /* Else `length` is of another phase. */
+        if (backward)
+            clock->backward_length = clock->length;
+        else
+            clock->forward_ns += clock->length;
+    }
     clock->batch_gap = result != NULL && (backward || self->returns_loss);
     clock->after = backward ? constants.after_backward : constants.after_forward;
     return result;
@@ -378,7 +382,7 @@ static PyObject *dispatch(Hook *self, PyObject *const *args, size_t flags, PyObj
                     break;
                 claim_gap(self);
             } else if (!claim_batch(clock) && clock->after == constants.after_forward)
-                clock->gap = constants.word_forward; /* The loss. */
+                clock->gap = goodput_word_forward; /* The loss. */
             return timed(self, args, flags, names);
         }
     }

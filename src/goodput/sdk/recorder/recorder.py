@@ -165,6 +165,13 @@ class Recorder(Clock):
         self.current = phase.total
         self.words[page.W_PHASE] = self.charged - page.W_TOTALS
 
+    def forward_ended(self, follows: bool) -> None:
+        """A forward pass has ended; `follows` is whether it follows another without a backward pass between them."""
+        if not follows:
+            self.forward_ns = self.gaps_ns = 0
+        if not self.depth:  # Else `length` is of another phase.
+            self.forward_ns += self.length
+
     def switch_phases(self, on: bool) -> None:
         """Charge time to phases from now on, or to none of them. What is open stays open."""
         self.charge(perf_counter_ns())

@@ -25,10 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+# The part of the forward passes of a loss that what lies between them may take, such as the code that joins two models.
+FORWARD_DIVISOR = 4
 # The part of a backward pass that other work before the optimizer may take, where the batch may be made there too.
 BATCH_DIVISOR = 4
 _BLOCK_BITS = OCTAVE.bit_length() - 1
 _LAST, _PHASE, _TOTALS, _BIAS = page.W_LAST, page.W_PHASE, page.W_TOTALS, page.STEP_BIAS
+_FORWARD = _TOTALS + page.PHASES.index("forward")
 _pack_half = struct.Struct("<e").pack_into
 _half = bytearray(2)
 _half_bits = memoryview(_half).cast("H")
@@ -46,6 +49,8 @@ class Clock:
     gap       word that the time before the next outermost phase is charged to, if it is short enough
     length    ns of the last outermost phase
     backward_length  ns of the last backward pass
+    forward_ns  ns of forward passes since the last backward pass
+    gaps_ns  ns between outermost phases since the last backward pass, or the first forward pass after it
     batch_word  word that the making of a batch is charged to, 0 where a loader is known
     batch_gap   whether the time up to the next phase may be the making of a batch
     other_work  a bit for each phase, by index, in which calls of modules are not training
@@ -62,6 +67,7 @@ class Clock:
         self._words, self._backed = None, set()
         self.thread = self.last_ns = self.child_ns = self.entries = 0
         self.length = self.backward_length = self.batch_word = 0
+        self.forward_ns = self.gaps_ns = 0
         self.batch_gap = False
         self.device: Any = None
         # State of automatic instrumentation between hooks: automatic/step_detection.py.
@@ -241,7 +247,8 @@ class Phase:
             now = last
         charged = current
         if clock.stack is None:
-            gap = clock.gap
+            gap, gaps_ns = clock.gap, clock.gaps_ns + now - last
+            clock.gaps_ns = gaps_ns
             if gap == _TOTALS:
                 clock.batch_gap = False  # Work of another kind: what surrounds it need not be the batch.
             else:
@@ -250,7 +257,11 @@ class Phase:
                     length //= BATCH_DIVISOR
                 elif length < clock.length:
                     length = clock.length
-                if gap == clock.batch_word or now - last <= length:
+                if gap == _FORWARD and self.total == gap:
+                    # Between two forward passes: also the gaps together must be short, since they may be many.
+                    if now - last <= clock.length and gaps_ns <= clock.forward_ns // FORWARD_DIVISOR:
+                        charged = gap
+                elif gap == clock.batch_word or gaps_ns <= length:
                     charged = gap
                 elif batch:
                     charged = batch

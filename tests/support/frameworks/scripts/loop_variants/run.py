@@ -18,6 +18,7 @@ from support.frameworks.scripts.loop_variants import (
     evaluation,
     exceptions,
     fetches,
+    gaps,
     optimizers,
     places,
     rollouts,
@@ -28,7 +29,8 @@ warnings.simplefilter("error")
 import goodput.auto  # noqa: E402
 from goodput.rank_page.reader import Reader  # noqa: E402
 
-assert all((checkpoints, evaluation, exceptions, fetches, optimizers, places, rollouts))  # Imported for their cases.
+# Imported for their cases.
+assert all((checkpoints, evaluation, exceptions, fetches, gaps, optimizers, places, rollouts))
 
 
 def state() -> dict:

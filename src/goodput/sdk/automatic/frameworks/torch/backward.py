@@ -75,6 +75,7 @@ def apply(torch, auto) -> None:
             recorder.after = BACKWARD
             if recorder.unhooked_steps:
                 gradients.end(function is compute_gradients, args, kwargs)
+            recorder.forward_ns = recorder.gaps_ns = 0
             if not recorder.depth:  # Else `length` is of another phase.
                 recorder.backward_length = recorder.length
 

@@ -275,13 +275,14 @@ class TimedForward:
                     auto.set_up(self.roots.first_call, module, args, kwargs)
                 for function in self.roots.first_step_call:
                     auto.attempt(function, module)
-            recorder.inside, result = True, None
+            recorder.inside, result, follows = True, None, recorder.after == FORWARD
             try:
                 result = auto.forward.run(inner, *args, **kwargs)
                 return result
             finally:
                 recorder.inside = False
                 recorder.batch_gap = self._returns_loss(result) if grad else False
+                recorder.forward_ended(follows)
                 recorder.after = FORWARD
         except BaseException as error:
             drop_own_frames(error)
