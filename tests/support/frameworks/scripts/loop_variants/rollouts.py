@@ -159,3 +159,99 @@ def evaluation_in_training_mode():
                     pause()
             seconds += time.perf_counter() - began
     return {"steps": steps, "evaluation_seconds": seconds, "rollout_seconds": 0}
+
+
+def sampled_while_trained(sample, loader=True, first=True) -> dict:
+    """Ordinary training that generates texts to look at: at the start, after some steps and after many."""
+    model, text = Tokens(), torch.randint(16, (300, 9))
+    optimizer, steps, seconds = torch.optim.SGD(model.parameters(), lr=0.01), 0, 0.0
+    rows = torch.utils.data.DataLoader(text, batch_size=4) if loader else text.split(4)
+    for number, batch in enumerate(rows):
+        if number in ((0, 2, 4, 70) if first else (3, 5, 70)):
+            began = time.perf_counter()
+            model.eval()
+            sample(model)
+            model.train()
+            seconds += time.perf_counter() - began
+            pause(3)  # In no phase: the evaluation ended with `train()`.
+        logits = model(batch[:, :-1])
+        nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        steps += 1
+    return {"steps": steps, "evaluation_seconds": seconds, "rollout_seconds": 0}
+
+
+def one_text(model):
+    generate(model, torch.randint(16, (1, 3)))
+
+
+@case
+def texts_sampled_in_a_training():
+    return sampled_while_trained(one_text, first=False)
+
+
+@case
+def texts_sampled_without_a_loader():
+    return sampled_while_trained(one_text, loader=False, first=False)
+
+
+@case
+def texts_sampled_from_the_start_on():
+    """The first before the first step, where rollouts begin."""
+    result = sampled_while_trained(one_text, loader=False)
+    return {**result, "evaluation_off": 0.01}
+
+
+@case
+def texts_sampled_between_batches():
+    """After a step and before the next batch is fetched, in rows as many and as long as those that are trained on."""
+    model, seconds, steps = Tokens(), 0.0, 0
+    optimizer = sgd(model)
+    for batch in torch.utils.data.DataLoader(torch.randint(16, (24, 13)), batch_size=4):
+        nn.functional.cross_entropy(model(batch)[:, :-1].flatten(0, 1), batch[:, 1:].flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        steps += 1
+        began = time.perf_counter()
+        model.eval()
+        generate(model, batch[:, :3])
+        model.train()
+        seconds += time.perf_counter() - began
+    return {"steps": steps, "evaluation_seconds": seconds, "rollout_seconds": 0}
+
+
+@case
+def texts_with_a_cut_context():
+    """Longer than the context, which has the length of the batches."""
+
+    def sample(model):
+        tokens = torch.randint(16, (4, 1))
+        with torch.no_grad():
+            for _ in range(14):
+                tokens = torch.cat([tokens, model(tokens[:, -8:])[:, -1].argmax(-1, keepdim=True)], 1)
+
+    return sampled_while_trained(sample, loader=False, first=False)
+
+
+@case
+def generation_with_a_cache():
+    """The prompt, then one token at a time; what was generated is trained on in two halves."""
+    model = Tokens()
+    optimizer, steps, seconds = sgd(model), 0, 0.0
+    for _ in range(4):
+        began = time.perf_counter()
+        tokens = step = torch.randint(16, (4, 3))
+        with torch.no_grad():
+            for _ in range(10):
+                step = model(step)[:, -1].argmax(-1, keepdim=True)
+                tokens = torch.cat([tokens, step], 1)
+        pause()
+        seconds += time.perf_counter() - began
+        for half in tokens.split(2):
+            logits = model(half[:, :-1])
+            nn.functional.cross_entropy(logits.flatten(0, 1), half[:, 1:].flatten()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            steps += 1
+    return {"steps": steps, "evaluation_seconds": 0, "rollout_seconds": seconds}

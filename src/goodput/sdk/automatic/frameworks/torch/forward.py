@@ -7,8 +7,8 @@ and again after a backward pass without a forward pass. Under a compiler's traci
 
 `Module.train` is wrapped too: an evaluation lasts from `eval()` of a root, or of the model that it wraps, until the next
 call that trains: where one rank evaluates alone it must not call DistributedDataParallel, but its `module`. Calls
-without gradients whose tokens grow by one from call to call are those of a rollout, and so are those in training mode
-if there were such calls before the first step.
+without gradients whose tokens grow by one from call to call generate; they are a rollout if the next training call is
+on these tokens (generation.py). Calls in training mode are a rollout too, if there were such before the first step.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def apply(torch, auto) -> None:
             if not mode and self.training and recorder.steps:
                 auto.start_rollout() if auto.generates and auto.may_roll_out() else auto.start_evaluation()
             elif mode and recorder.evaluating:
-                auto.stop_evaluation()
+                auto.evaluation_left()
         try:
             return set_mode(self, mode)
         except BaseException as error:
@@ -216,6 +216,7 @@ class TimedForward:
         "auto",
         "fast",
         "first",
+        "generating",
         "is_compiling",
         "module",
         "recorder",
@@ -229,6 +230,7 @@ class TimedForward:
         # Never dead when called: only the module itself looks this call up.
         self.module: Callable[[], Any] = weakref.ref(module)
         self.first, self.is_compiling, self.tokens = True, roots.is_compiling, (0, 0)
+        self.generating = False  # whether the last call has generated a token
         self.step_without = -2  # in which it was last called without gradients before the step had trained
         slow = self.any_call if compiled else None
         word = roots.auto.forward_word
@@ -253,10 +255,14 @@ class TimedForward:
             auto, grad = self.auto, self.roots.grad_is_on()
             if recorder.evaluating:
                 if not grad or not module.training:
-                    if not grad and self._generates(args, kwargs) and auto.open_phase is auto.evaluation:
-                        self._start_generating()
+                    auto.left_ns = 0
+                    if not grad:
+                        self._generates(args, kwargs)
+                    elif auto.generation is not None:
+                        auto.generation.match(*tokens_shape(args, kwargs))
                     auto.evaluated += 1
                     return self._evaluate(inner, args, kwargs)
+                auto.trains_on(*tokens_shape(args, kwargs))
                 auto.stop_evaluation()
             elif not grad and recorder.depth:
                 # In a phase of the user, such as evaluation or rollout.
@@ -269,6 +275,8 @@ class TimedForward:
             if not auto.claim_batch() and recorder.after == FORWARD:
                 recorder.gap = auto.forward_word
             if grad:
+                if auto.generation is not None:
+                    auto.trains_on(*tokens_shape(args, kwargs))
                 recorder.trained = self.roots.trained = True
                 if self.first:
                     self.first = False
@@ -305,8 +313,8 @@ class TimedForward:
         """Whether a call without gradients before the step has trained begins a rollout or an evaluation."""
         auto = self.auto
         if self._generates(args, kwargs):
-            self._start_generating()
-        elif auto.generates and self.tokens[0] and auto.may_roll_out():
+            return self.recorder.evaluating
+        if auto.generates and self.tokens[0] and auto.may_roll_out():
             auto.start_rollout()
         elif self._is_teacher(module) or self.recorder.fetched:
             return False  # Part of the step.
@@ -330,16 +338,24 @@ class TimedForward:
         trained = (each for group in groups or () for each in group["params"])
         return groups is not None and (parameter is None or all(each is not parameter for each in trained))
 
-    def _start_generating(self) -> None:
-        if self.auto.may_roll_out():
-            self.auto.generates = True
-            self.auto.start_rollout()
-
     def _generates(self, args, kwargs) -> bool:
         """Whether the tokens are one more than at the last call, or a single one, as where a model generates."""
-        rows, length = tokens_shape(args, kwargs)
+        auto, (rows, length) = self.auto, tokens_shape(args, kwargs)
         before, self.tokens = self.tokens, (rows, length)
-        return rows > 0 and rows == before[0] and (length == before[1] + 1 or length == 1)
+        continues, self.generating = self.generating, False
+        if not rows or rows != before[0]:
+            return False
+        if length != before[1] + 1 and length != 1:
+            if auto.generation is not None and length == before[1]:
+                auto.generation.repeats += 1
+            return False
+        if auto.observes and auto.open_phase is auto.rollout and self.recorder.evaluating:
+            if length == before[1] or auto.evaluated != 1:
+                return False  # Numbered states of an environment.
+            auto.observes = False  # It was the prompt.
+        self.generating = True
+        auto.generated(before, continues)
+        return True
 
     def _evaluate(self, inner, args, kwargs):
         """A call in an evaluation, untimed; modules called inside it are no roots either."""
