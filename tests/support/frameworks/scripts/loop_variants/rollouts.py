@@ -199,8 +199,7 @@ def texts_sampled_without_a_loader():
 @case
 def texts_sampled_from_the_start_on():
     """The first before the first step, where rollouts begin."""
-    result = sampled_while_trained(one_text, loader=False)
-    return {**result, "evaluation_off": 0.01}
+    return sampled_while_trained(one_text, loader=False)
 
 
 @case
