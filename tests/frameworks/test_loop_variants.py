@@ -10,7 +10,16 @@ need("torch", "safetensors")
 FOLDER = "loop_variants"
 CASES = [
     name
-    for file in ("exceptions", "places", "fetches", "gaps", "evaluation", "rollouts", "checkpoints", "optimizers")
+    for file in (
+        "exceptions",
+        "places",
+        "fetches",
+        "gaps",
+        "evaluation",
+        "rollouts",
+        "checkpoints",
+        "optimizers",
+    )
     for name in script_process.cases_of(f"{FOLDER}/{file}.py")
 ]
 TOLERANCE = 0.05  # of what a script measured itself

@@ -25,7 +25,7 @@ from typing import Any
 from goodput.defaults import BEFORE_FORWARD, ESTIMATED_OPTIMIZER
 from goodput.rank_page import page
 from goodput.sdk.automatic.compiled_optimizer import CompiledOptimizers, dead_reference
-from goodput.sdk.automatic.generation import Generation
+from goodput.sdk.automatic.generation import Generations
 from goodput.sdk.automatic.overhead_budget import CHECK_STEPS, Budget, budget_share
 from goodput.sdk.automatic.patch import Patches
 from goodput.sdk.automatic.read_ahead import ReadAhead
@@ -82,11 +82,8 @@ class Automatic:
         self.open_phase = self.evaluation  # the one that is open while `evaluating`
         self.evaluated = 0  # calls and batches in it
         self.steps_before = self.recorder.steps  # those before the instrumentation was installed
-        # Whether what the model generates is trained on, None if not known yet; the number of steps at the last rollout.
-        self.generates: bool | None = None
-        self.rollout_step = self.steps_before
-        self.generation: Generation | None = None  # since the last training call
-        self.left_ns = 0  # when `train()` followed a generation of which it is not known what it is for
+        self.rollout_step = self.steps_before  # the number of steps at the last rollout
+        self.generations = Generations(self)
         # Whether the model was called in training mode without gradients before the first step, as on observations.
         self.observes = False
         self.forward_word, self.optimizer_word = self.forward.total, self.optimizer.total
@@ -186,7 +183,7 @@ class Automatic:
         """Work other than training follows: drop the running step if it has not trained yet."""
         self.cancel_deep_look()
         self.compiled_optimizers.confirm()
-        if self.left_ns:
+        if self.generations.left_ns:
             self.stop_evaluation()
         self.end_step_by_hand()
         if not self.recorder.trained:
@@ -478,63 +475,11 @@ class Automatic:
         """Whether generating now feeds the next update: before the first one, or not long after the last rollout."""
         return self.recorder.steps - self.rollout_step <= GENERATES_STEPS_MAX
 
-    def generated(self, before: tuple[int, int], continues: bool) -> None:
-        """A call without gradients generates a token, after one on `before`: (rows, length)."""
-        recorder = self.recorder
-        if self.generation is None:
-            self.generation = Generation()
-            # A compiled hook would not look at the next training call.
-            self.needs_after_step, recorder.routine = True, False
-        self.generation.grow(before, continues)
-        if self.generates and self.may_roll_out():
-            self.start_rollout()
-        elif not recorder.evaluating:
-            self.start_evaluation()
-
-    def trains_on(self, rows: int, length: int) -> None:
-        """A training call on token ids of this shape, the first since tokens were generated."""
-        generation = self.generation
-        if generation is None:
-            return
-        if generation.match(rows, length):
-            self.generates, self.rollout_step = True, self.recorder.steps
-        elif generation.fetched or self.generates is None:
-            self.generates = False
-        self.stop_evaluation()
-        self.generation = None
-
-    def fetched_after_generation(self) -> None:
-        """A batch is fetched to train on: what was generated before is not what is trained on, if that follows."""
-        if self.generation is not None:
-            self.generation.fetched = True
-            self.needs_after_step, self.recorder.routine = True, False
-
-    def evaluation_left(self) -> None:
-        """The model is back in training mode: the evaluation is over, unless it turns out to be a rollout."""
-        if self.generation is not None and self.generates is None:
-            self.left_ns = self.left_ns or perf_counter_ns()
-        else:
-            self.stop_evaluation()
-
-    def _name_generation(self) -> None:
-        """The open phase ends: it is a rollout if its tokens are trained on, else an evaluation, up to `left_ns`."""
-        recorder, generation, left_ns = self.recorder, self.generation, self.left_ns
-        self.left_ns = 0
-        if generation is None or recorder.current != self.open_phase.total:
-            return
-        phase = self.rollout if self.generates or generation.matched else self.evaluation
-        if phase is not self.open_phase:
-            recorder.rename(phase)
-            self.open_phase = phase
-        if phase is self.evaluation and left_ns > recorder.last_ns and not recorder.phases_off:
-            recorder.charge(left_ns)
-            recorder.charge_last(page.W_TOTALS)
-
     def _leave_training(self, phase) -> None:
         recorder = self.recorder
         if recorder.thread != get_ident():
             return
-        self.left_ns = 0
+        self.generations.left_ns = 0
         if recorder.evaluating:
             if phase is self.open_phase or (self.progress is not None and self.progress.evaluating):
                 return
@@ -552,7 +497,7 @@ class Automatic:
     def stop_evaluation(self) -> None:
         recorder = self.recorder
         if recorder.evaluating and recorder.thread == get_ident():
-            self._name_generation()
+            self.generations.name_phase()
             self._close(self.open_phase)
             recorder.evaluating = False
 
@@ -625,7 +570,7 @@ class Automatic:
         recorder.evaluating = recorder.trained = recorder.fetched = False
         recorder.began, recorder.anchor, recorder.batch_word = 0, dead_reference, 0
         self.used_passes, self.update_seen = 0, False
-        self.generation, self.left_ns = None, 0
+        self.generations.forget()
         self.needs_after_step, recorder.routine = True, False
         if self.loaders is not None:
             self.loaders.forget()

@@ -52,9 +52,9 @@ def apply(torch, auto) -> None:
         is_model = is_root or ((not recorder.evaluating or mode) and roots.is_wrapped(self))
         if is_model and recorder.thread == get_ident() and not (recorder.inside or recorder.in_other_work):
             if not mode and self.training and recorder.steps:
-                auto.start_rollout() if auto.generates and auto.may_roll_out() else auto.start_evaluation()
+                auto.start_rollout() if auto.generations.is_rollout() else auto.start_evaluation()
             elif mode and recorder.evaluating:
-                auto.evaluation_left()
+                auto.generations.left()
         try:
             return set_mode(self, mode)
         except BaseException as error:
@@ -255,14 +255,14 @@ class TimedForward:
             auto, grad = self.auto, self.roots.grad_is_on()
             if recorder.evaluating:
                 if not grad or not module.training:
-                    auto.left_ns = 0
+                    auto.generations.left_ns = 0
                     if not grad:
                         self._generates(args, kwargs)
-                    elif auto.generation is not None:
-                        auto.generation.match(*tokens_shape(args, kwargs))
+                    elif auto.generations.current is not None:
+                        auto.generations.current.match(*tokens_shape(args, kwargs))
                     auto.evaluated += 1
                     return self._evaluate(inner, args, kwargs)
-                auto.trains_on(*tokens_shape(args, kwargs))
+                auto.generations.trains_on(*tokens_shape(args, kwargs))
                 auto.stop_evaluation()
             elif not grad and recorder.depth:
                 # In a phase of the user, such as evaluation or rollout.
@@ -275,8 +275,8 @@ class TimedForward:
             if not auto.claim_batch() and recorder.after == FORWARD:
                 recorder.gap = auto.forward_word
             if grad:
-                if auto.generation is not None:
-                    auto.trains_on(*tokens_shape(args, kwargs))
+                if auto.generations.current is not None:
+                    auto.generations.trains_on(*tokens_shape(args, kwargs))
                 recorder.trained = self.roots.trained = True
                 if self.first:
                     self.first = False
@@ -314,7 +314,7 @@ class TimedForward:
         auto = self.auto
         if self._generates(args, kwargs):
             return self.recorder.evaluating
-        if auto.generates and self.tokens[0] and auto.may_roll_out():
+        if self.tokens[0] and auto.generations.is_rollout():
             auto.start_rollout()
         elif self._is_teacher(module) or self.recorder.fetched:
             return False  # Part of the step.
@@ -346,15 +346,15 @@ class TimedForward:
         if not rows or rows != before[0]:
             return False
         if length != before[1] + 1 and length != 1:
-            if auto.generation is not None and length == before[1]:
-                auto.generation.repeats += 1
+            if auto.generations.current is not None and length == before[1]:
+                auto.generations.current.repeats += 1
             return False
         if auto.observes and auto.open_phase is auto.rollout and self.recorder.evaluating:
             if length == before[1] or auto.evaluated != 1:
                 return False  # Numbered states of an environment.
             auto.observes = False  # It was the prompt.
         self.generating = True
-        auto.generated(before, continues)
+        auto.generations.token(before, continues)
         return True
 
     def _evaluate(self, inner, args, kwargs):

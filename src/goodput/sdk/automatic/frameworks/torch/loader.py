@@ -48,7 +48,7 @@ def apply(torch, auto) -> None:
     def fetch_outside_training(iterator):
         """Fetch a batch of an evaluation: what the dataset calls meanwhile does not end it."""
         try:
-            recorder.fetching, auto.left_ns = True, 0
+            recorder.fetching, auto.generations.left_ns = True, 0
             return advance(iterator)
         finally:
             recorder.fetching = False
@@ -73,15 +73,15 @@ def apply(torch, auto) -> None:
                     if not loaders.trains and auto.open_phase is auto.rollout:
                         auto.start_evaluation()
                     return fetch_outside_training(self)
-                auto.fetched_after_generation()
+                auto.generations.fetched()
                 auto.stop_evaluation()
             elif not grad_is_on() or not loaders.trains:
                 auto.start_evaluation()
                 if recorder.evaluating:
                     auto.evaluated += 1
                     return fetch_outside_training(self)
-            elif auto.generation is not None:
-                auto.fetched_after_generation()
+            elif auto.generations.current is not None:
+                auto.generations.fetched()
             auto.close_failed_step()
             if not recorder.step_start_ns:
                 auto.open_step()
