@@ -29,7 +29,6 @@ def apply(torch, auto) -> None:
     is_compiling, phase, recorder = torch.compiler.is_dynamo_compiling, auto.backward, auto.recorder
     waits, gradients = Waits(torch, auto), GradientUse(auto, torch.nn.Parameter)
     auto.gradients = gradients
-
     function, compute_gradients = torch.autograd.backward, torch.autograd.grad
 
     def unmeasured(function, args, kwargs):
@@ -55,10 +54,9 @@ def apply(torch, auto) -> None:
             auto.poll_steps()
         if recorder.evaluating or not recorder.step_start_ns:
             auto.training_call()
-        if recorder.after == FORWARD:
-            # A model that computes its own loss leaves nothing to do here but to fetch the next batch.
-            if not auto.claim_batch():
-                recorder.gap = auto.forward_word
+        # A model that computes its own loss leaves nothing to do here but to fetch the next batch.
+        if recorder.after == FORWARD and not auto.claim_batch():
+            recorder.gap = auto.forward_word
         elif recorder.after == NOTHING:
             auto.search_roots_again()
         recorder.trained = recorder.inside = True

@@ -68,20 +68,8 @@ def apply(torch, auto) -> None:
                 loaders.change(self)
             elif loaders.used and loaders.used[-1] is loaders._loader:
                 loaders.used.pop()  # Used twice in a row, as in an evaluation.
-            if recorder.evaluating:
-                if not loaders.trains or not grad_is_on():
-                    if not loaders.trains and auto.open_phase is auto.rollout:
-                        auto.start_evaluation()
-                    return fetch_outside_training(self)
-                auto.generations.fetched()
-                auto.stop_evaluation()
-            elif not grad_is_on() or not loaders.trains:
-                auto.start_evaluation()
-                if recorder.evaluating:
-                    auto.evaluated += 1
-                    return fetch_outside_training(self)
-            elif auto.generations.current is not None:
-                auto.generations.fetched()
+            if not loaders.begin_fetch():
+                return fetch_outside_training(self)
             auto.close_failed_step()
             if not recorder.step_start_ns:
                 auto.open_step()
@@ -119,6 +107,25 @@ class Loaders:
         self._current = self._counted = self._loader = dead_reference
         self.used: list = []
         self._may_train, self._grad_is_on = False, grad_is_on
+
+    def begin_fetch(self) -> bool:
+        """Begin or end an evaluation as the next fetch shows; returns whether it is of a batch to train on."""
+        auto, recorder = self.auto, self.recorder
+        if recorder.evaluating:
+            if not self.trains or not self._grad_is_on():
+                if not self.trains and auto.open_phase is auto.rollout:
+                    auto.start_evaluation()
+                return False
+            auto.generations.fetched()
+            auto.stop_evaluation()
+        elif not self._grad_is_on() or not self.trains:
+            auto.start_evaluation()
+            if recorder.evaluating:
+                auto.evaluated += 1
+                return False
+        elif auto.generations.current is not None:
+            auto.generations.fetched()
+        return True
 
     def loader_of(self, iterator):
         """The loader of an iterator; the iterator itself if the loader was created for one loop alone, and is gone."""
