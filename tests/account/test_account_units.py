@@ -51,7 +51,9 @@ def test_evaluation_before_the_first_step_is_said():
     process = (
         Process(0).between(evaluation=3, none=1).steps(3, forward=1).between(evaluation=2).steps(1, forward=1)
     )
-    found = document(compute(run_of(process.finished()), 10**12))
+    run = run_of(process.finished())
+    run.is_of_pages = True
+    found = document(compute(run, 10**12))
     assert (found["states"]["startup"], found["states"]["evaluation"]) == (4.0, 2.0)
     assert found["startup_evaluation_gpu_seconds"] == 3.0
     assert "3.00 GPU-seconds of it are evaluation before the first step" in render(found)

@@ -101,10 +101,10 @@ class DriverStatus:
     counts: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("samples", "dropped", "problems"), 0)
     )
-    implausible: Counter[str] = field(default_factory=Counter)  # readings left out, by family
     restarts: dict[str, int] = field(default_factory=lambda: dict.fromkeys((STUCK, DIED, GARBLED, MEMORY), 0))
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
+    implausible: Counter[str] = field(default_factory=Counter)  # readings left out, by family
     unkillable: int = 0
     problem: str = ""
     empty: bool = False

@@ -105,7 +105,8 @@ class Account:
     samples: int
     device: str = ""
     is_on_cpu: bool = False  # its ranks are known to use no GPU
-    evaluated_gpu_ns: int = 0  # time in evaluation phases up to the last reports, also before the first step
+    # Of pages: time in evaluation phases up to the last reports, also before the first step. Other records do not have it.
+    evaluated_gpu_ns: int | None = None
     commits: int = 0  # checkpoints committed
     commit_pairs: int = 0  # commits that followed another one of the same attempt
     commit_pairs_ns: int = 0  # the time between those, summed
@@ -350,7 +351,7 @@ class Engine:
             is_part=facts.is_part,
             is_to_end=facts.is_to_end,
             peers=peers_of(run),
-            evaluated_gpu_ns=sum(map(_evaluated_gpu_ns, run.attempts.values())),
+            evaluated_gpu_ns=sum(map(_evaluated_gpu_ns, run.attempts.values())) if run.is_of_pages else None,
         )
         yield
         result.once = once.total(result.gpu_ns())

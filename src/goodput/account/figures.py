@@ -56,7 +56,7 @@ def compute_phases(account: Account) -> list[PhaseShare]:
 def early_evaluation_ns(account: Account) -> int | None:
     """GPU-ns of `startup` in which ranks evaluated; None where states after the first step may have moved evaluations."""
     states = account.gpu_ns()
-    if account.is_part or states[INDEX["lost"]] or states[INDEX["stall"]]:
+    if account.evaluated_gpu_ns is None or account.is_part or states[INDEX["lost"]] or states[INDEX["stall"]]:
         return None
     return min(max(account.evaluated_gpu_ns - states[INDEX["evaluation"]], 0), states[INDEX["startup"]])
 

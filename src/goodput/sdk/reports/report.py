@@ -75,6 +75,7 @@ def _report(session) -> Report:
         {(attempt.rank, attempt.attempt): attempt},
         only_ranks=(attempt.rank,),
         is_without_gpu=is_without_gpu(),
+        is_of_pages=True,
     )
     account = compute(run, snapshot.unix_ns(now_ns))
     notes = [*_deep_look(session), *_notes(snapshot)]
