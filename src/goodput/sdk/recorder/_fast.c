@@ -190,7 +190,10 @@ static inline long long take_gap(Phase *phase, long long now)
         return joins_forward(clock, now - clock->last_ns) ? gap : clock->current;
     if (clock->gaps_ns <= length)
         return gap;
-    return batch ? batch : clock->current;
+    if (!batch)
+        return clock->current;
+    clock->gaps_ns -= now - clock->last_ns; /* The making of a batch leaves the bound to the work on gradients. */
+    return batch;
 }
 
 /* Count one in a histogram's bin. */

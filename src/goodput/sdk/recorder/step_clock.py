@@ -264,7 +264,8 @@ class Phase:
                 elif gap == clock.batch_word or gaps_ns <= length:
                     charged = gap
                 elif batch:
-                    charged = batch
+                    # The making of a batch leaves the bound to the work on gradients.
+                    charged, clock.gaps_ns = batch, gaps_ns - (now - last)
         clock.gap = _TOTALS
         words[charged] += now - last
         clock.stack = (clock.stack, current, now, clock.child_ns)
