@@ -54,7 +54,7 @@ def train(place: Path, **environ: str) -> subprocess.Popen:
 
 
 def test_slow_batch_source_is_named(services):
-    """The time is the loader's, an estimate; the advice names the function and line."""
+    """What the time is for is not known; the advice names the function and line."""
     place, client, agent = services
     if find_py_spy() is None:
         pytest.skip("py-spy is not installed (the extra `stacks`)")
@@ -72,10 +72,8 @@ def test_slow_batch_source_is_named(services):
     percent = 100 * sum(one["samples"] for one in lines) / sampled["samples"]
     assert percent > 80, sampled
     assert [(one["rank"], one["samples"]) for one in sampled["ranks"]] == [(0, sampled["samples"])]
-    assert f": {percent:.0f} % in nanochat.py:documents, line " in causes["loader"]["advice"]
-    assert found["basis"]["loader"] == "estimated"
-    # A backward pass that waited for a core may be longer than the batch after it, which is then unattributed.
-    assert found["states"]["unattributed"] < found["states"]["loader"] / 5
+    assert f": {percent:.0f} % in nanochat.py:documents, line " in causes["unattributed"]["advice"]
+    assert found["states"]["loader"] == 0
 
 
 def over(client) -> dict | None:

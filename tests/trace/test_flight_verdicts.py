@@ -294,6 +294,7 @@ for directory in sys.argv[1:]:
         allow_incomplete_ranks=True, mismatch_cap=10,
     )
     details, version = read_dir(arguments)
+    details = dict(sorted(details.items()))  # The first one is what the others are compared with.
     bad = [one for one in build_db(details, arguments, version).collectives if not one.pass_check or one.missing_ranks]
     wrong = {
         (one.collective_seq_id, rank, str(found.type_of_mismatch.state.name))

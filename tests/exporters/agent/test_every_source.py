@@ -228,9 +228,9 @@ def test_dcgm(dcgm_series):
         assert differing(dcgm_series, of_gpu(instance, expected)) == {}
         assert named(dcgm_series, "goodput_gpu_info", gpu=instance, profile="3g.40gb") == [1.0]
     switch = {
-        "temperature": 858,
-        "temperature_limit/slowdown": 859,
-        "temperature_limit/shutdown": 860,
+        "temperature": 58,
+        "temperature_limit/slowdown": 90,
+        "temperature_limit/shutdown": 95,
         "power/vdd": 705,
     }
     switch |= {
@@ -238,17 +238,17 @@ def test_dcgm(dcgm_series):
         "power/hvdd": 707,
         "sxid/fatal": 856,
         "sxid/non_fatal": 857,
-        "reset_required": 864,
+        "reset_required": 1,
     }
     assert differing(dcgm_series, of_component("nvswitch", "nvswitch0", switch)) == {}
     cpu = {
         "activity/total": 0.5,
         "activity/user": 0.5,
         "activity/irq": 0.5,
-        "temperature": 1110,
+        "temperature": 61,
         "power/cpu": 1130,
     }
-    cpu |= {"temperature_limit/warning": 1111, "temperature_limit/critical": 1112, "power_limit": 1131}
+    cpu |= {"temperature_limit/warning": 95, "temperature_limit/critical": 105, "power_limit": 1131}
     cpu |= {"power/sysio": 1132, "power/module": 1133}
     assert differing(dcgm_series, of_component("cpu", "0", cpu)) == {}
 
@@ -276,7 +276,8 @@ def exporter_page(era: str) -> str:
     for field in dcgm_components.TABLE:
         of_link = 'nvlink="2",' if "{link}" in field.key else ""
         component = f'{field.kind}="0"' if not of_link else 'nvswitch="nvswitch0"'
-        lines.append(f"{field.names[at]}{{{of_link}{component}}} {0.5 if field.double else 2}")
+        value = 0.5 if field.double else 1 if field.key == "reset_required" else 2
+        lines.append(f"{field.names[at]}{{{of_link}{component}}} {value}")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -465,7 +466,7 @@ def test_documented_drivers_serve_what_the_table_says(nvml_series, dcgm_series, 
 
 
 def test_every_series_of_gpus_has_a_source(nvml_series, dcgm_series, exporter, amdsmi_series, amd_series):
-    """Those by phase need a rank, and `--dcgm-fields` a list."""
+    """Those by phase need a rank, `--dcgm-fields` a list, and implausible readings a driver that answers such."""
     served = {
         name
         for found in (nvml_series, dcgm_series, exporter[1], amdsmi_series, amd_series)
@@ -473,6 +474,8 @@ def test_every_series_of_gpus_has_a_source(nvml_series, dcgm_series, exporter, a
     }
     names = set(re.findall(r"^(goodput_\w+)\{", catalogue.SERIES, re.MULTILINE))
     rest = {
-        name for name in names - served if not re.search("phase|activity_seconds|false_zero|dcgm_field", name)
+        name
+        for name in names - served
+        if not re.search("phase|activity_seconds|false_zero|dcgm_field|implausible", name)
     }
     assert rest == set()

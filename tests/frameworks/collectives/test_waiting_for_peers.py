@@ -88,7 +88,7 @@ def test_a_rank_that_never_comes_is_named(tmp_path, is_launched):
         made.start(0, is_launched)
         account = made.wait_until(lambda: made.waits(1))
         assert account.peers.is_waiting and (account.peers.rank, account.peers.missing) == (0, (1,))
-        (local,) = LocalRuns(made.pages, stall_seconds=0.5).read()
+        (local,) = LocalRuns([made.pages], stall_seconds=0.5).read()
         hang = local.document["hang"]
         assert hang["phase"] is None and hang["victims"] == 1
         assert hang["reason"] == (

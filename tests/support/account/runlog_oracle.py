@@ -303,15 +303,21 @@ def pipelines(lives) -> set[int]:
     return {number for number, found in stages.items() if None not in found and len(found) > 1}
 
 
-def split_group(members, waits) -> tuple[int, list]:
-    """Move what each waits beyond the least to `straggler`; returns the least, and who waited so."""
+def split_group(members, waits, covered=None) -> tuple[int, list, int]:
+    """Move what each waits beyond the least to `straggler`; returns the least, who waited so, and what is covered.
+
+    `covered(step, last)` is how long a rank would have waited for a slower stage anyway: its group is not blamed for that.
+    """
     paid = {life.rank: step["in"]["communication"] for life, step in members}
     least = min(paid.values())
     last = [(life, step) for life, step in members if paid[life.rank] == least]
+    hidden = 0
     for life, step in members:
-        give(step, paid[life.rank] - least)
-    blame([life for life, _ in last], sum(paid.values()) - least * len(paid), waits)
-    return least, last
+        beyond = paid[life.rank] - least
+        hidden += min(covered(step, last), beyond) if covered else 0
+        give(step, beyond)
+    blame([life for life, _ in last], sum(paid.values()) - least * len(paid) - hidden, waits)
+    return least, last, hidden
 
 
 def split_stages(members, waits) -> None:
@@ -323,10 +329,19 @@ def split_stages(members, waits) -> None:
         times[life.declared["stage"]].append(own(step))
     usual = {stage: median_low(values) for stage, values in times.items()}
     before = {id(step): own(step) for _, step in members}
-    split = {unit: split_group(ranks, waits) for unit, ranks in units.items()}
-    ends = {unit: max(before[id(step)] for _, step in last) for unit, (_, last) in split.items()}
-    slow, longest = max(usual.values()), max(ends.values())
-    by_rank = by_stage = 0
+    slow = max(usual.values())
+    slowest = [stage for stage, ns in usual.items() if ns == slow]
+
+    def covered(step, last) -> int:
+        return max(min(slow, max(before[id(one)] for _, one in last)) - before[id(step)], 0)
+
+    split = {
+        unit: split_group(ranks, waits, None if unit[0] in slowest else covered)
+        for unit, ranks in units.items()
+    }
+    ends = {unit: max(before[id(step)] for _, step in last) for unit, (_, last, _) in split.items()}
+    longest = max(ends.values())
+    by_rank, by_stage = 0, sum(hidden for *_, hidden in split.values())
     for unit, ranks in units.items():
         for_rank = min(max(longest - max(slow, ends[unit]), 0), split[unit][0])
         for_stage = min(max(slow - ends[unit], 0), split[unit][0] - for_rank)
@@ -334,12 +349,11 @@ def split_stages(members, waits) -> None:
             give(step, for_rank + for_stage)
         by_rank, by_stage = by_rank + for_rank * len(ranks), by_stage + for_stage * len(ranks)
     blame(
-        [life for unit, (_, last) in split.items() if ends[unit] == longest for life, _ in last],
+        [life for unit, (_, last, _) in split.items() if ends[unit] == longest for life, _ in last],
         by_rank,
         waits,
     )
     waits["waited"] += by_stage
-    slowest = [stage for stage, ns in usual.items() if ns == slow]
     for stage in slowest:
         waits["stages"][stage] += Fraction(by_stage, len(slowest))
 

@@ -38,7 +38,7 @@ from goodput.aggregator.http import limits
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store
-from goodput.aggregator.ledger.refused_rows import RefusedRows
+from goodput.aggregator.ledger.refused_rows import TABLES, RefusedRows
 from goodput.aggregator.ledger.threads import NoThread, in_thread
 from goodput.aggregator.memory_bound import MemoryBound, give_back_free_memory
 from goodput.metrics import CATALOGUE, Families
@@ -391,8 +391,8 @@ class Exposition:
                 families.add("goodput_aggregator_health_events_total", labels, count)
         families.add("goodput_aggregator_ingest_seconds_total", {}, self._ingest.seconds)
         families.add("goodput_aggregator_ledger_errors_total", {}, counts["ledger", "error"])
-        for table, count in sorted(self._refused.counts.items()):
-            families.add("goodput_aggregator_ledger_refused_rows_total", {"table": table}, count)
+        refused = {**dict.fromkeys(TABLES, 0), **self._refused.counts}
+        families.add_counts("goodput_aggregator_ledger_refused_rows_total", "table", refused)
         for name in ("bytes", "runs_closed_total", "rows_thinned_total", "freed_bytes_total"):
             families.add(f"goodput_aggregator_ledger_{name}", {}, counts["ledger", name])
         compacted = {how: counts["ledger", f"blocks_{how}"] for how in ("merged", "thinned")}

@@ -15,6 +15,7 @@ import sqlalchemy as sql
 from sqlalchemy import exc
 
 LOGGED_MAX = 1000
+TABLES = ("processes", "blocks", "events", "health", "ends")  # that pushes and ends of runs write
 # SQLite's driver raises the last two where it binds a value.
 _SQLITE = (sqlite3.DataError, sqlite3.IntegrityError, OverflowError, UnicodeError)
 # Classes of SQLSTATE: data exception, integrity constraint violation, program limit exceeded.

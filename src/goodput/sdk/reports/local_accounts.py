@@ -129,7 +129,8 @@ def is_without_gpu(dev: str = "/dev") -> bool:
     try:
         names = os.listdir(dev)
         groups = os.listdir(os.path.join(dev, "vfio")) if "vfio" in names else []
-    except OSError:
+    except OSError as error:
+        reraise_from_handler(error)
         return False
     return not any(map(_GPU_DEVICE.fullmatch, names)) and not any(map(str.isdigit, groups))
 

@@ -31,6 +31,9 @@ COMPONENTS = {
     }
     for kind in ("nvswitch", "cpu")
 }
+# Values that a device can have, where the number of the field is none; the CPU's fields are in degrees and watts.
+COMPONENTS["nvswitch"] |= {858: 58, 859: 90, 860: 95, 864: 1}
+COMPONENTS["cpu"] |= {1110: 61, 1111: 95, 1112: 105}
 
 
 class ListeningEngine(Engine):
