@@ -95,6 +95,7 @@ QUIET = {
     "goodput_aggregator_audit_dropped_total": "few lines are logged",
     "goodput_aggregator_rank_rejections_total": "no rank is rejected",
     "goodput_aggregator_ledger_errors_total": "the ledger writes",
+    "goodput_aggregator_ledger_refused_rows_total": "the ledger takes every value",
     "goodput_aggregator_clamped_total": "the clocks agree",
     "goodput_aggregator_health_dropped_total": "nothing happens to the hardware",
     "goodput_health_events_total": "the same",
