@@ -27,6 +27,8 @@ CULPRIT = {"rank": "5", "host": "n0", "phase": "forward"}
 
 # Panels without data here, by the series that is the reason.
 QUIET = {
+    "goodput_aggregator_ledger_refused_rows_total": "the ledger takes every value",
+    "goodput_driver_implausible_readings_total": "the drivers answer what a device can have",
     "goodput_network_hardware_drops_total": "it comes from an ioctl, which no simulated tree has",
     "goodput_network_hardware_errors_total": "the same",
     "goodput_network_ecn_marked_packets_total": "the same",
