@@ -24,8 +24,8 @@ test: $(VENV)/.test servers  ## all tests
 test-python:  ## the tests on another version: PYTHON=python3.13, in an environment of its own inside .venv
 	$(MAKE) test PYTHON=$(PYTHON) VENV=.venv/$(notdir $(PYTHON)) ARGS="$(ARGS)"
 
-fuzz: $(VENV)/.test servers  ## rules without one clause each, then for MINUTES (10) property tests with new examples, and as long again readers under atheris
-	$(BIN)/python -m pytest -n 2 -m mutation $(ARGS) $(ALLOW_NO_TESTS)
+fuzz: $(VENV)/.test servers  ## rules without one clause each and more random cases, then for MINUTES (10) property tests with new examples, and as long again readers under atheris
+	$(BIN)/python -m pytest -n 2 -m "mutation or more_seeds" $(ARGS) $(ALLOW_NO_TESTS)
 	@end=$$(( $$(date +%s) + 60 * $(or $(MINUTES),10) )); while [ $$(date +%s) -lt $$end ]; do \
 	    GOODPUT_TEST_PROFILE=fuzz $(BIN)/python -m pytest -n 2 -m hypothesis $(ARGS) || exit 1; done
 	$(if $(ARGS),,PYTHONPATH=tests $(BIN)/python -m support.fuzz.guided .fuzz $$((60 * $(or $(MINUTES),10))))

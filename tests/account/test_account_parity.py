@@ -11,6 +11,7 @@ from random import Random
 import pytest
 from support.account.account_history import ns, of_rank, run_of
 from support.account.peer_goodput import Life, Step, ask, is_seen, mapped, moves, processes, seconds_of
+from support.seeds import cases
 
 from goodput.account import compute
 
@@ -127,7 +128,7 @@ def histories(seed: int, cache_dir):
     assert refused <= HISTORIES_PER_SEED // 5
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", cases(8))
 def test_availability_lost_and_pauses_agree(seed, tmp_path):
     for history, answer in histories(seed, tmp_path):
         lives, query_ms = history.lives, history.query_ms
@@ -160,7 +161,7 @@ def test_every_mapped_difference_occurs():
     assert sum(len(one.lives) > 2 for one in drawn) > 100
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", cases(60))
 def test_equal_definitions_need_no_mapping(seed, tmp_path):
     """Steps of one length back to back, all startup recorded, a death in the middle of a step, a finish after one:
     availability is the peer's goodput, the first step's excess its program startup, and a disruption costs the same.

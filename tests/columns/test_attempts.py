@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 from support.account.account_history import Process
+from support.seeds import cases
 
 from goodput.columns.attempts import ColumnAttempt, columns_of, rows_after
 from goodput.wire import compiled
@@ -69,7 +70,7 @@ def _decoding(request, monkeypatch):
 
 
 @pytest.mark.usefixtures("_decoding")
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", cases(40))
 def test_packed_rows_behave_as_columns(seed):
     rng, pair = random.Random(seed), Pair()
     for _ in range(25):

@@ -13,6 +13,7 @@ from support.account.account_history import Process, ns, run_of
 from support.account.near import differing, near
 from support.account.random_histories import runs
 from support.aggregator.random_runs import random_processes
+from support.seeds import cases
 
 from goodput.account import Run
 from goodput.account.account import Account, Engine
@@ -123,7 +124,7 @@ def test_columns_equal_rows_for_hostile_histories(run, now_ns, threshold_ns, rng
     assert_same(run, gather(run, now_ns, threshold_ns), rng)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", cases(60))
 def test_columns_equal_rows_for_random_runs(seed):
     rng = random.Random(seed)
     processes = random_processes(rng)
@@ -136,7 +137,7 @@ def test_columns_equal_rows_for_random_runs(seed):
     assert_same(run, gather(run, last_ns, threshold_ns, window=(low, high)), rng)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", cases(40))
 def test_columns_equal_rows_of_several_steps(seed):
     """Rows that are left of a thinned run: of all ranks the same steps, of which some are single and some lack."""
     rng = random.Random(seed)

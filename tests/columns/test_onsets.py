@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+from support.seeds import cases
 
 from goodput.account.slow_ranks.onset import Onset, chance_beside
 from goodput.columns import onsets
@@ -13,7 +14,7 @@ from goodput.columns.onsets import OnsetColumns
 
 
 @pytest.mark.parametrize("at_once_least", [1, 1000])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", cases(3))
 def test_arrays_have_what_each_onset_has(seed, at_once_least, monkeypatch):
     """Ranks that are slow at times, groups that grow and shrink, and ranks without steps in a batch."""
     monkeypatch.setattr(onsets, "AT_ONCE_LEAST", at_once_least)

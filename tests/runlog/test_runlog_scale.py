@@ -11,6 +11,7 @@ from itertools import pairwise
 import pytest
 from support.account.long_log import long_log
 from support.account.runlog_history import log
+from support.seeds import cases
 
 from goodput.account.states import INDEX, vector
 from goodput.runlog import replay
@@ -128,7 +129,7 @@ def test_windows_between_steps_sum_to_the_whole(tmp_path, width):
     assert sum(a.wall_gpu_ns() for a in found) == account.wall_gpu_ns()
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", cases(40))
 def test_windows_anywhere_close(tmp_path, seed):
     path = write(tmp_path / "log", log(seed))
     (whole,) = replay(path, stall_seconds=0.5)

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from support.seeds import cases
 
 from goodput.account import Attempt
 from goodput.account.states import INDEX, STATES
@@ -109,7 +110,7 @@ def test_single_long_steps_are_no_change_of_pace():
     assert len(levels(recorded([steps]))) == 1
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", cases(5))
 def test_noise_has_one_level(seed):
     """Steps with an autocorrelation of 0.8 and a spread of 3 %."""
     rng, noise, steps = random.Random(seed), 0.0, []

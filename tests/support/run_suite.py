@@ -37,8 +37,11 @@ MEMORY, MEMORY_BYTES_MIN = Path("/dev/shm"), 4 << 30  # The tests hold a fifth o
 
 FILES_BESIDE_EACH_OTHER = ("--dist", "loadfile", "--no-loadscope-reorder")
 STAGES = (
-    Stage("not alone and not mutation and not slow_faults", ("-n", "5", *FILES_BESIDE_EACH_OTHER)),
-    Stage("alone", ("-n", "3", *FILES_BESIDE_EACH_OTHER)),
+    Stage(
+        "not alone and not mutation and not more_seeds and not slow_faults",
+        ("-n", "5", *FILES_BESIDE_EACH_OTHER),
+    ),
+    Stage("alone and not more_seeds", ("-n", "3", *FILES_BESIDE_EACH_OTHER)),
 )
 
 

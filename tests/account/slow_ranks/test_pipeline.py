@@ -7,6 +7,7 @@ import random
 import pytest
 from support.account.account_history import Process, account_of, assert_closes, ns, run_of
 from support.account.pipeline_simulator import Training
+from support.seeds import cases
 
 from goodput.account import compute, document, rank_groups
 from goodput.account.account import Engine
@@ -93,7 +94,7 @@ def test_slow_rank_in_a_stage_is_named(schedule, stage):
 
 
 @pytest.mark.parametrize("law", ["uniform", "heavy"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", cases(3))
 def test_work_that_wanders_names_nobody(law, seed):
     """Microbatches of different lengths, the same for all stages of a replica, and a random replica's are long."""
     training, steps = Training(4, 8, 4), 43

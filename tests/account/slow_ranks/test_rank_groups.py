@@ -9,6 +9,7 @@ import random
 
 import pytest
 from support.account.account_history import Process, assert_closes, ns, run_of
+from support.seeds import cases
 
 from goodput.account import compute, rank_groups, straggler
 from goodput.account.account import Engine
@@ -102,7 +103,7 @@ def history(rng: random.Random) -> list[Process]:
     return found
 
 
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("part", cases(3))
 def test_order_of_ranks_gives_one_account(part, monkeypatch):
     for seed in range(part, 90, 3):
         rng = random.Random(seed)

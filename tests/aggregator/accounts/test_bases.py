@@ -11,6 +11,7 @@ from support.account.account_history import Process, assert_closes, ns
 from support.aggregator.exports import STALE
 from support.aggregator.ledgers import take
 from support.aggregator.reports import body_of, rank_report
+from support.seeds import cases
 
 from goodput.account import Account
 from goodput.account.states import STATES
@@ -186,7 +187,7 @@ def base_of(ledger: Ledger) -> bases.Base:
     return found
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", cases(3))
 def test_account_of_a_thinned_run_goes_on(running, seed):
     """Also after restarts of the aggregator and of the run."""
     running.start()
@@ -212,7 +213,7 @@ def test_account_of_a_thinned_run_goes_on(running, seed):
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", cases(3))
 def test_steps_before_the_base_stay_judged_by_a_later_threshold(running, seed):
     """Steps become so much longer that what was a stall would be none, but those steps are gone."""
     running.start()
@@ -409,7 +410,7 @@ def test_base_is_found_beyond_many_states_that_do_not_serve(running, monkeypatch
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", cases(3))
 def test_resume_from_a_checkpoint_before_the_base(running, seed):
     """Which steps are kept and lost is exact, since the rows of checkpoints are kept."""
     running.start()

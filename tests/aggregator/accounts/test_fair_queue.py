@@ -12,6 +12,7 @@ import httpx
 import pytest
 from support.account.account_history import Process
 from support.aggregator.reports import body_of, rank_report
+from support.seeds import cases
 
 from goodput.access import token_file
 from goodput.access.token_cache import TokenCache
@@ -109,7 +110,7 @@ def test_pending_jobs_are_bounded_except_internal():
     asyncio.run(check())
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", cases(30))
 def test_cancelled_jobs_do_not_leak_the_slot(seed):
     async def check():
         rng, jobs = random.Random(seed), Jobs(waiting_max=99)

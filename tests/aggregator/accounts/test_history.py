@@ -14,6 +14,7 @@ from support.account.account_history import ns
 from support.aggregator.ledgers import aggregator, take
 from support.aggregator.random_runs import ingested_run
 from support.aggregator.reports import body_of, rank_report
+from support.seeds import cases
 
 from goodput.account import compute, document
 from goodput.account.states import INDEX
@@ -28,7 +29,7 @@ from goodput.aggregator.memory_bound import MemoryBound
 from goodput.causes import explain
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", cases(25))
 def test_ledger_window_equals_window_of_all_rows(ledger, seed):
     ingest, now_ns = ingested_run(ledger, seed)
     run, rng = ingest._store.runs["r1"], random.Random(seed)
@@ -53,7 +54,7 @@ def test_ledger_window_equals_window_of_all_rows(ledger, seed):
             assert sum(rank.states) == rank.wall_ns and min(rank.states) >= 0
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", cases(10))
 def test_adjacent_windows_sum_to_the_whole(ledger, seed):
     """A step that crosses a border is shared in proportion, and compared among those for which it lies inside."""
     ingest, now_ns = ingested_run(ledger, seed)

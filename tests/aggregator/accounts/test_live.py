@@ -12,6 +12,7 @@ from support.aggregator.ledgers import NOW, aggregator
 from support.aggregator.live_accounts import account_or_refold
 from support.aggregator.random_runs import process_after, random_process
 from support.aggregator.reports import body_of, rank_report
+from support.seeds import cases
 
 from goodput.account import compute
 from goodput.account.account import Engine
@@ -43,7 +44,7 @@ def story(rng: random.Random) -> list[tuple[int, Process]]:
 
 
 @pytest.mark.parametrize("rows_max", [200_000, 20])
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", cases(60))
 def test_incremental_account_equals_full_per_push(seed, rows_max, monkeypatch):
     monkeypatch.setattr(live, "ROWS_MAX", rows_max)
     monkeypatch.setattr(live, "TOGETHER_ROWS_MAX", (1 << 18, 2, 30)[seed % 3])

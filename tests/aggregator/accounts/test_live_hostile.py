@@ -13,6 +13,7 @@ import pytest
 from support.account.account_history import PHASES, assert_closes, ns
 from support.aggregator.exports import STALE
 from support.aggregator.live_accounts import STALL, MemoryLedger, differing_fields, live_account
+from support.seeds import cases
 
 from goodput.account import compute, document, rank_groups
 from goodput.account.states import STATES
@@ -193,7 +194,7 @@ def play(pushes: list[tuple[int, schema.RankReport]]) -> int:
     return behind
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", cases(4))
 def test_hostile_reports_keep_accounts_equal(part, monkeypatch):
     for seed in range(part, SEEDS, 4):
         rng = random.Random(seed)

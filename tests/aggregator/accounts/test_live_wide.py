@@ -14,6 +14,7 @@ from support.account.account_history import Process, ns
 from support.aggregator.live_accounts import TwoStores
 from support.aggregator.random_reports import RandomReports
 from support.aggregator.reports import rank_report
+from support.seeds import cases
 
 from goodput.account import attempts as attempts_module
 from goodput.account import rank_groups
@@ -44,7 +45,7 @@ def play(seed: int, monkeypatch, path, workers: bool = False) -> None:
 SEEDS = 56
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", cases(4))
 def test_incremental_account_equals_full_in_any_order(part, monkeypatch, tmp_path):
     for seed in range(part, SEEDS, 4):
         try:

@@ -13,6 +13,7 @@ from support.aggregator.ledgers import database
 from support.aggregator.live_accounts import STALL, differing_fields
 from support.aggregator.random_reports import RandomReports
 from support.aggregator.reports import body_of, rank_report
+from support.seeds import cases
 
 from goodput.account import Account, compute, rank_groups
 from goodput.aggregator.accounts import live, snapshots
@@ -87,7 +88,7 @@ def segments(url: str) -> list[tuple]:
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
-@pytest.mark.parametrize("part", range(6))
+@pytest.mark.parametrize("part", cases(6))
 def test_account_is_the_same_after_any_restart(new_url, part, monkeypatch):
     """Reports in any order; the state is written and the aggregator is restarted at any moment."""
     from goodput.aggregator.ledger.ledger import Ledger

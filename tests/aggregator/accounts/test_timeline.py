@@ -16,6 +16,7 @@ from support.aggregator.random_runs import ingested_run
 from support.aggregator.reports import body_of, rank_report, story
 from support.aggregator.serve_process import serving
 from support.aggregator.shapes import assert_shape
+from support.seeds import cases
 
 from goodput.account import compute
 from goodput.account.states import INDEX, STATES
@@ -50,7 +51,7 @@ def assert_closes(found) -> None:
 # ---- The grid
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", cases(20))
 def test_laid_spans_fill_their_buckets_exactly(seed):
     rng = random.Random(seed)
     grid = Grid(1000, 1000 + rng.randrange(1, 5000), rng.randrange(1, 50))
@@ -79,7 +80,7 @@ def test_grid_has_equal_parts_of_whole_nanoseconds():
 # ---- Against the account
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", cases(12))
 def test_buckets_close_and_sum_to_the_account(ledger, seed):
     ingest, now_ns = ingested_run(ledger, seed)
     past, whole = past_of(ingest, now_ns)
@@ -92,7 +93,7 @@ def test_buckets_close_and_sum_to_the_account(ledger, seed):
     assert all(abs(a - b) <= slack for a, b in zip(sums, whole.gpu_ns(), strict=True)), seed
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", cases(6))
 def test_bucket_equals_account_of_its_window(ledger, seed):
     """But for `straggler`: in the account of a window steps are compared among those for which they lie in it."""
     ingest, now_ns = ingested_run(ledger, seed)
@@ -161,7 +162,7 @@ def assert_same_sums(ledger, past, window, points: int, monkeypatch) -> timeline
     return found
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", cases(12))
 def test_columns_are_laid_as_rows_are(ledger, seed, monkeypatch):
     """Also rows of several steps."""
     ingest, now_ns = ingested_run(ledger, seed, every=1 + seed % 3)

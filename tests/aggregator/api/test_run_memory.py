@@ -10,6 +10,7 @@ from support.account.account_history import Process, ns
 from support.aggregator.exports import STALE, with_integers
 from support.aggregator.ledgers import NOW, bodies
 from support.aggregator.reports import body_of, rank_report, story
+from support.seeds import cases
 
 from goodput.account import FINAL_STATUSES
 from goodput.aggregator.accounts.accounts import Accounts
@@ -123,7 +124,7 @@ def test_repeated_reports_of_thinned_runs_change_nothing(ledger):
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", cases(4))
 def test_runs_that_leave_at_any_moment_have_the_same_account(ledger, tmp_path, seed):
     """Reports in any order with repeats, the run stored away between any two: as if it had never left."""
     rng, pushed = random.Random(seed), bodies(*story(ranks=2))

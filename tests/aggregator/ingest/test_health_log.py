@@ -18,6 +18,7 @@ from support.aggregator.reports import body_of, health_event, rank_report
 from support.aggregator.serve_process import push, samples, serving
 from support.aggregator.shapes import assert_shape
 from support.browser import chromium, dom_of, needs_chromium
+from support.seeds import cases
 
 from goodput.account import compute
 from goodput.aggregator.accounts.health_costs import HealthEvents, RunHealthEvents, restart_costs
@@ -60,7 +61,7 @@ def test_order_and_repetition_change_nothing(given_pushes, chance):
     assert sorted(one.of_run("r1")) == sorted((k, e) for k, e in kept(one).items() if e.hits)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", cases(20))
 def test_node_bound_drops_oldest_info_first(monkeypatch, seed):
     monkeypatch.setattr(health_module, "NODE_WEIGHT_MAX", 10)
     rng, log = random.Random(seed), HealthLog()
@@ -93,7 +94,7 @@ def test_total_bound_counts_hit_processes(monkeypatch):
     assert [len(log._entries), len(log._by_run), len(log._weights)] == [10, 10, 11], "nothing else grows"
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", cases(10))
 def test_dropped_events_leave_no_index_entries(monkeypatch, seed):
     monkeypatch.setattr(health_module, "NODE_WEIGHT_MAX", 12)
     monkeypatch.setattr(health_module, "WEIGHT_MAX", 30)

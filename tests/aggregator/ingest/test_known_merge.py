@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 from support.account.account_history import Process, ns
 from support.aggregator.reports import body_of, rank_report
+from support.seeds import cases
 
 from goodput.access.tokens import EVERYTHING, Access
 from goodput.aggregator.ingest import checks
@@ -168,7 +169,7 @@ def report_of(one: Process, run: str, rng: random.Random, since: int) -> schema.
     return replace(report, live=live)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", cases(10))
 def test_pushes_of_known_ranks_leave_what_single_reports_leave(seed, monkeypatch):
     """Of two runs and two tokens, with repeats, gaps, late and rejected rows, restarts, and any live part."""
     rng, rig = random.Random(seed), Rig(monkeypatch)

@@ -13,6 +13,7 @@ from support.aggregator.live_accounts import account_or_refold
 from support.aggregator.reports import body_of, rank_report
 from support.node.node_rank import SECOND, Rank
 from support.node.node_tree import Clock, write_tree
+from support.seeds import cases
 
 from goodput.account import compute
 from goodput.aggregator.accounts import live
@@ -113,7 +114,7 @@ def test_the_order_of_reports_changes_nothing(ledger):
 
 
 @pytest.mark.parametrize("rows_max", [200_000, 20])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", cases(6))
 def test_incremental_fold_equals_full_account(seed, rows_max, monkeypatch):
     """Also a group that is declared after steps were compared, and after rows were dropped."""
     monkeypatch.setattr(live, "ROWS_MAX", rows_max)

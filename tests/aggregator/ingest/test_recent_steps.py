@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from support.account.account_history import Process, ns
 from support.aggregator.ledgers import NOW
 from support.aggregator.reports import body_of, rank_report
+from support.seeds import cases
 
 from goodput.account import Row
 from goodput.aggregator.ingest import checks
@@ -38,7 +39,7 @@ def rows_of_rank(rng: random.Random) -> list[Row]:
     return rows
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", cases(8))
 def test_windows_are_those_of_single_steps(seed, monkeypatch):
     rng = random.Random(seed)
     monkeypatch.setattr(recent_steps, "ROWS_MIN", rng.choice((1, 7, 1000)))

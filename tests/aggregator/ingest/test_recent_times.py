@@ -9,6 +9,7 @@ from support.account.account_history import Process, ns
 from support.aggregator.reports import rank_report
 from support.aggregator.serve_process import push, serving
 from support.aggregator.step_times import START, run_of, times_of
+from support.seeds import cases
 from support.servers.servers import Prometheus, render, require
 
 from goodput.aggregator.api.app import create_app
@@ -39,7 +40,7 @@ def taken(processes: list[Process], rng: random.Random, now: float) -> dict[str,
     return store.recent["r1"].quantiles(ns(now))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", cases(5))
 @pytest.mark.parametrize("fold_rows", [1, 128])
 def test_quantiles_are_those_of_numpy(seed, fold_rows, monkeypatch):
     monkeypatch.setattr(recent_steps, "ROWS_MIN", fold_rows)

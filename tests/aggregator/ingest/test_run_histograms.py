@@ -8,6 +8,7 @@ import pytest
 from support.account.account_history import Process
 from support.aggregator.reports import rank_report
 from support.aggregator.step_times import START, run_of, times_of
+from support.seeds import cases
 
 from goodput.aggregator.ingest.recent.recent_times import STEP
 from goodput.aggregator.ingest.recent.run_histograms import BOUNDS
@@ -25,7 +26,7 @@ def check(found, times: list[int]) -> None:
     assert (found.native.count, found.native.sum_seconds) == (len(times), seconds)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", cases(3))
 def test_histograms_are_those_of_brute_force(seed):
     """Steps of ten minutes, of which the last five are kept by minute; some pushes come twice."""
     rng, store = random.Random(seed), Store()

@@ -15,6 +15,7 @@ from support.aggregator.exports import STALE, with_integers
 from support.aggregator.ledgers import NOW, bodies, database, records_of, take
 from support.aggregator.old_ledgers import identity_of, report_of, rows_of
 from support.aggregator.reports import body_of, rank_report, story
+from support.seeds import cases
 
 from goodput.account import document
 from goodput.aggregator import records
@@ -103,7 +104,7 @@ def test_columns_equal_rows(ledger):
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", cases(8))
 def test_readers_see_each_row_once_during_merges(ledger, monkeypatch, seed):
     """Blocks are merged and rows pushed between any two rows that a slow reader takes."""
     rng = random.Random(seed)

@@ -13,6 +13,7 @@ from support.aggregator.exports import assert_export_equals_live, live_document
 from support.aggregator.ledgers import NOW, aggregator, take
 from support.aggregator.random_runs import random_processes
 from support.aggregator.reports import body_of, rank_report, story
+from support.seeds import cases
 
 from goodput.account.text import render
 from goodput.cli import main
@@ -27,7 +28,7 @@ def test_a_restarted_run_at_every_push(ledger, tmp_path):
     assert last["kind"] == "end", "a finished run needs no time of export"
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", cases(40))
 def test_any_run(ledger, url, tmp_path, seed):
     if seed >= 12 and url.startswith("postgresql"):
         pytest.skip("twelve have each way that rows arrive; the other histories are SQLite's")

@@ -10,6 +10,7 @@ import pytest
 from support.account.account_history import Process, ns
 from support.aggregator.ledgers import records_of
 from support.aggregator.reports import rank_report
+from support.seeds import cases
 
 from goodput.aggregator.ledger import page_reader
 from goodput.aggregator.ledger.compaction import Compaction
@@ -46,7 +47,7 @@ def numbers(pages) -> list[int]:
     return np.concatenate(found).tolist() if found else []
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", cases(8))
 def test_pages_have_every_row_once(ledger, seed, monkeypatch):
     rng = random.Random(seed)
     monkeypatch.setattr(page_reader, "PROCESSES_AT_ONCE", rng.choice([1, 3, 128]))
@@ -85,7 +86,7 @@ def test_nothing_holds_a_page_that_was_read(ledger):
     assert all(page() is None for page in read)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", cases(6))
 def test_pages_begin_with_the_row_before(ledger, seed):
     """The first row that ends at a time or later, and the one before it, are there; of much earlier ones few are."""
     rng = random.Random(seed)
