@@ -140,8 +140,8 @@ def test_unusable_files_are_listed_and_call_nothing(tmp_path, capsys):
         ({"input_sizes": [[1 << 61]]}, "a number or a time out of range"),
         ({"sequence": 1 << 90}, "a number or a time out of range"),
         ({"created": -1}, "a number or a time out of range"),
-        ({"sequence": float("inf")}, "OverflowError"),
-        ({"process_group": []}, "ValueError"),
+        ({"sequence": float("inf")}, "`collective_seq_id` of call 3 is a float, want a whole number"),
+        ({"process_group": []}, "`process_group` of call 3 is empty"),
     ],
 )
 def test_impossible_call_is_an_error_with_its_place(tmp_path, given, why):

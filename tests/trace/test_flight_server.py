@@ -81,7 +81,7 @@ def test_rank_that_has_not_come_is_named(serve, tmp_path):
         (answer(b"", length=50), "50 bytes short"),
         (answer(b"no such handler", "404 Not Found"), "answers 404: 'no such handler'"),
         (answer(b"[]"), "no dump of a Flight Recorder"),
-        (answer(b'{"entries": [{}]}'), "KeyError"),
+        (answer(b'{"entries": [{}]}'), "`process_group` of call 1 is missing"),
         (b"\x00\xff\r\n\r\n", "no answer"),
         (b"", "no answer"),
     ],

@@ -1,6 +1,7 @@
 """Verdicts on Flight Recorder dumps: states on the device, coalesced calls, sends and receives, beside PyTorch's analysis."""
 
 import json
+import pickle
 import subprocess
 import sys
 
@@ -353,3 +354,79 @@ def test_analysis_of_pytorch_finds_the_same_rank(tmp_path):
         assert theirs[0] == planted, name
         assert (judged["sequence"], judged["culprits"]) == (planted[0], [planted[1]]), name
         assert judged["kind"] == {"coalesced": "size", "state": "missing"}.get(name, name)
+
+
+# -- dumps that are damaged
+
+
+def test_rank_whose_dump_cannot_be_read_is_not_blamed(tmp_path, capsys):
+    """Its file is there; what it says is not known, also where only an old call is broken."""
+    found = ranks()
+    for one in found[:2]:
+        one.collective("all_reduce", state="started")
+    found[2].collective("all_reduce", state="started")
+    found[2].entries[0]["time_created_ns"] = None
+    assert main(["analyze", "--flight", str(written(tmp_path / "dumps", found))]) == 1
+    out, err = capsys.readouterr()
+    out = " ".join(out.split())
+    assert "2 of 3 ranks wait in all_reduce number 5; whether rank 2 came to it is unknown" in out
+    assert "has not come" not in out
+    assert "`time_created_ns` of call 1 is a NoneType, want a whole number" in " ".join(err.split())
+    judged = analyze_flight(tmp_path / "dumps")["verdict"]
+    assert (judged["kind"], judged["culprits"]) == ("missing", [])
+
+
+def nested(depth: int) -> list:
+    """Lists that share their parts: small in a pickle, 2 ** depth values to whoever prints or hashes them."""
+    found: list = []
+    for _ in range(depth):
+        found = [found, found]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("process_group", [None]),
+        ("process_group", {"a": 1}),
+        ("process_group", "default_pg"),
+        ("process_group", nested(60)),
+        ("profiling_name", None),
+        ("profiling_name", ["nccl:all_reduce"]),
+        ("profiling_name", nested(60)),
+        ("collective_seq_id", True),
+        ("collective_seq_id", 1.5),
+        ("collective_seq_id", "5"),
+        ("time_created_ns", 1.5e18),
+        ("time_discovered_completed_ns", "1"),
+        ("input_dtypes", [nested(60)]),
+        ("input_sizes", [7]),
+        ("state", 3),
+        ("is_p2p", "no"),
+    ],
+)
+def test_value_of_another_type_is_no_fact(tmp_path, name, value):
+    """The dump is refused, with the call and the field."""
+    found = ranks()
+    for one in found:
+        one.collective("all_reduce", state="started")
+    found[1].entries[-1][name] = value
+    found = analyze_flight(written(tmp_path / "dumps", found))
+    (error,) = found["errors"]
+    assert "nccl_trace_rank_1: no dump of a Flight Recorder: " in error and "call 5" in error
+    assert found["ranks"] == [0, 2] and found["verdict"]["culprits"] == []
+
+
+@pytest.mark.parametrize("place", ["version", "pg_config", "ranks", "entries"])
+def test_deep_values_around_the_calls_are_refused_at_once(tmp_path, place):
+    found = written(tmp_path / "dumps", ranks())
+    damaged = ranks()[1].dump()
+    if place == "ranks":
+        damaged["pg_config"]["0"]["ranks"] = nested(60)
+    elif place == "version":
+        damaged["version"] = nested(60)
+        del damaged["entries"][0]["p2p_seq_id"]
+    else:
+        damaged[place] = nested(60)
+    (found / "nccl_trace_rank_1").write_bytes(pickle.dumps(damaged, 2))
+    assert len(analyze_flight(found)["errors"]) == 1

@@ -165,3 +165,16 @@ def test_impossible_difference_is_refused(tmp_path):
     events = [launch(far, 1, 1), kernel(-far, 10, correlation=1), kernel(far, 10)]
     with pytest.raises(TraceError, match="GPU 0 has events more than 70 years before their launches"):
         analyze([write(tmp_path / "t.json", events)])
+
+
+@pytest.mark.parametrize("broken", ["one at 0", "all eleven days late"])
+def test_times_that_contradict_each_other_are_refused(tmp_path, broken):
+    """One kernel at time 0 among those of 2026 would move its device by years."""
+    events = [one for one in moved(healthy(), 0) if "Synchronize" not in one["name"]]
+    for one in events:
+        one["ts"] += 1.79e15
+    kernels = [one for one in events if one["cat"] == "kernel"]
+    for one in kernels[5:6] if broken == "one at 0" else kernels:
+        one["ts"] = 0 if broken == "one at 0" else one["ts"] + 1e12
+    with pytest.raises(TraceError, match=r"contradict each other.*no share would be right"):
+        lanes(tmp_path, events)

@@ -169,6 +169,9 @@ def test_file_that_cannot_be_opened(tmp_path):
         ({"cat": "surprise"}, "of an unknown category 'surprise'"),
         ({"cat": ["kernel"]}, "of an unknown category"),
         ({"ph": None}, "without `ph`"),
+        ({"ph": 5}, "with a `ph` that no trace has"),
+        ({"ph": ["X"]}, "with a `ph` that no trace has"),
+        ({"ph": "x"}, "with a `ph` that no trace has"),
         ({"ph": "B"}, "begin and end in two events"),
     ],
 )
@@ -196,7 +199,9 @@ def test_optional_fields_may_be_missing(tmp_path):
         {"ph": "X", "cat": "cpu_op", "ts": 0, "dur": 10, "name": 7, "args": 3, "pid": 1.5, "tid": None},
     ]
     found = analyze([write(tmp_path / "t.json", events)])["ranks"][0]
-    assert found["problems"] == [] and found["used"] == 4
+    # A number in place of a name is told, and the time of its event counts.
+    assert found["problems"] == [{"what": "whose `name` is no text", "count": 2, "first_event": 3}]
+    assert found["used"] == 4
     for device in found["devices"]:
         assert sum(device["total"]["states_ns"].values()) == device["total"]["wall_ns"]
     assert sorted(device["total"]["wall_ns"] for device in found["devices"]) == [10_000, 30_000]

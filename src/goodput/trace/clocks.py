@@ -17,6 +17,7 @@ from goodput.trace import names
 from goodput.trace.columns import Columns, DeviceEvents
 from goodput.trace.device_summary import Launches
 from goodput.trace.steps import NO_LAUNCH
+from goodput.trace.times import DURATION_NS_MAX
 
 # How far after the end of a synchronization the profilers of healthy devices have put the end of work, and more.
 NOISE_NS = 100_000
@@ -52,6 +53,7 @@ def align(columns: Columns, launches: Launches) -> None:
         # Which device a call waited for is not in a trace.
         most = _most(columns, rows, launched, launchers) if len(columns.devices) == 1 else _Most(None, None)
         shift_ns = _shift(rows, least, most)
+        _check_delays(rows, launched, shift_ns)
         if shift_ns:
             _move(columns, rows, shift_ns)
             rows.shift_ns, rows.early = shift_ns, least.early
@@ -81,6 +83,19 @@ def _shift(rows: DeviceEvents, least: _Least, most: _Most) -> int:
         return least.ns
     ahead = most.device_ns
     return ahead if ahead is not None and least.ns <= ahead < -NOISE_NS else 0
+
+
+def _check_delays(rows: DeviceEvents, launched: array, shift_ns: int) -> None:
+    """Raises DriftError if work would begin more than a day after its launch, which no queue of a device explains."""
+    delays = [
+        start + shift_ns - at for at, start in zip(launched, rows.starts, strict=True) if at != NO_LAUNCH
+    ]
+    late = [delay for delay in delays if delay > DURATION_NS_MAX]
+    if late:
+        raise DriftError(
+            f"the times of {rows.label} {rows.device} contradict each other: moved so that no event begins before its launch, "
+            f"{len(late)} of {len(delays)} begin up to {duration_ns(max(late))} after theirs; no share would be right"
+        )
 
 
 def _most(columns: Columns, rows: DeviceEvents, launched: array, launchers: array) -> _Most:

@@ -18,6 +18,8 @@ from goodput.trace.times import DURATION_NS_MAX, TIME_NS_MAX, to_ns
 THREADS_MAX, DEVICES_MAX, NAMES_MAX, MARKS_MAX, REASONS_MAX = 4096, 1024, 50_000, 10_000, 100
 NAME_CHARACTERS_MAX = 300
 BYTES_MAX = 1 << 50  # of a copy
+# The kinds of events in Chrome's trace format; PyTorch writes some of them.
+PHASES = frozenset("XBEbneSTpFstfiICMPNODRcVv()")
 LONG_GAP_NS = 1_000_000
 LONG_SPANS_MAX = 1 << 14
 WAITS_MAX = 100_000  # of the host for a device or a stream, some 100 bytes each
@@ -141,6 +143,8 @@ class Columns:
             # Flows, instants, counters and names have no duration and are ignored; B/E pairs would have one.
             if phase is None:
                 self._problem("without `ph`")
+            elif type(phase) is not str or phase not in PHASES:
+                self._problem("with a `ph` that no trace has")
             elif phase in ("B", "E"):
                 self._problem("begin and end in two events (B, E), which PyTorch does not write")
             return
@@ -167,7 +171,9 @@ class Columns:
             return
         name = event.get("name")
         if type(name) is not str:
-            name = "(no name)" if name is None else str(name)
+            if name is not None:
+                self._problem("whose `name` is no text")
+            name = "(no name)"
         end = start + duration
         self.used += 1
         args = event.get("args")

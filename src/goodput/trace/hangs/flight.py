@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from goodput.account.collective_verdict import CollectiveVerdict, verdict
+from goodput.account.collective_verdict import RANKS_SHOWN_MAX, CollectiveVerdict, verdict
 from goodput.account.collectives.calls import Call, GroupCalls, RankCalls
 from goodput.account.text import bytes_text
 from goodput.trace.arrivals import Clocks, align, skew_of
@@ -44,15 +44,17 @@ def analyze_flight(directory: str | os.PathLike) -> dict:
     `calls` and `bytes` are those of the rank with most, `open` counts calls of all ranks that have not ended. `skew_ns` is the
     median over calls of how much later the last rank came than the first, null where the dumps have no ends.
     """
-    dumps, errors = _dumps(directory)
+    dumps, errors, unread = _dumps(directory)
     if not dumps:
         raise TraceError(f"{directory}: no dump of a Flight Recorder{f' ({errors[0]})' if errors else ''}")
-    return dump_document(dumps, errors)
+    return dump_document(dumps, errors, unread)
 
 
-def dump_document(dumps: list[Dump], errors: list[str]) -> dict:
-    """What `analyze_flight` returns, of dumps that have been read."""
+def dump_document(dumps: list[Dump], errors: list[str], unread: frozenset[int] = frozenset()) -> dict:
+    """What `analyze_flight` returns, of dumps that have been read; those of the ranks `unread` could not be."""
     found = _verdict(dumps)
+    if found is not None and found.kind in UNEXPLAINED and unread.intersection(found.culprits):
+        found = _without_culprit(found, unread)
     judged = found and {**found.document(), "reason": _of_dumps(found.reason)}
     return {
         "version": 1,
@@ -77,6 +79,17 @@ def _verdict(dumps: list[Dump]) -> CollectiveVerdict | None:
     if part is not None and found.operation not in POINT_TO_POINT and found.kind in COMPARED:
         found = replace(found, reason=f"{found.reason}; this is {part.text()}")
     return found
+
+
+def _without_culprit(found: CollectiveVerdict, unread: frozenset[int]) -> CollectiveVerdict:
+    """The verdict on ranks of which one is named whose dump cannot be read: what it has called is not known."""
+    named = sorted(unread.intersection(found.culprits))
+    ranks = f"rank{'s' * (len(named) > 1)} {', '.join(map(str, named[:RANKS_SHOWN_MAX]))}"
+    reason = (
+        f"{found.entered} of {found.group.size} ranks wait in {found.operation} number {found.sequence}; whether {ranks} "
+        f"came to it is unknown, since the dump cannot be read"
+    )
+    return replace(found, culprits=(), reason=reason)
 
 
 def _with_uneven(found: CollectiveVerdict, dumps: list[Dump]) -> CollectiveVerdict:
@@ -108,20 +121,20 @@ def _of_dumps(reason: str) -> str:
     )
 
 
-def _dumps(directory: str | os.PathLike) -> tuple[list[Dump], list[str]]:
-    """The dumps of a folder, one a rank, and a message per unusable file. Raises TraceError."""
+def _dumps(directory: str | os.PathLike) -> tuple[list[Dump], list[str], frozenset[int]]:
+    """The dumps of a folder, one a rank, a message per unusable file, and the ranks of such files. Raises TraceError."""
     try:
         paths = sorted(path for path in Path(directory).iterdir() if path.is_file() or path.is_socket())
     except OSError as error:
         raise TraceError(f"{directory}: {error.strerror or error}") from None
     dumps: dict[int, Dump] = {}
-    errors = []
+    errors, unread = [], set()
     for path in paths:
         found = _RANK.search(path.name)
         if found is None:
             continue
+        rank = int(found[1])
         try:
-            rank = int(found[1])
             if rank in dumps:
                 raise TraceError(
                     f"{path}: {Path(dumps[rank].file).name} is of rank {rank}, too: give one dump a rank"
@@ -129,7 +142,8 @@ def _dumps(directory: str | os.PathLike) -> tuple[list[Dump], list[str]]:
             dumps[rank] = read(path, rank)
         except TraceError as error:
             errors.append(str(error))
-    return [dumps[rank] for rank in sorted(dumps)], errors
+            unread.add(rank)
+    return [dumps[rank] for rank in sorted(dumps)], errors, frozenset(unread - dumps.keys())
 
 
 def _calls_of(dump: Dump, dumps: list[Dump]) -> RankCalls:

@@ -58,7 +58,7 @@ def read(path: Path, rank: int) -> Dump:
     except TraceError:
         raise
     except Exception as error:
-        why = f"{type(error).__name__}: {error}"
+        why = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
         raise TraceError(f"{path}: no dump of a Flight Recorder: {why[:300]}") from None
     last_ns = max((entry.call.enter_ns for entry in entries), default=0)
     return Dump(rank, str(path), entries, ranks, max(written_ns, last_ns))
@@ -81,7 +81,9 @@ def _entries(found: Any) -> list:
         raise ValueError("its `pg_config` is no object")
     lacks = _lacking(found["entries"])
     if lacks:
-        raise ValueError(f"its calls have no `{lacks}`; its version is {str(found.get('version'))[:20]!r}")
+        version = found.get("version")
+        shown = repr(version[:20]) if isinstance(version, str) else "unknown"
+        raise ValueError(f"its calls have no `{lacks}`; its version is {shown}")
     return found["entries"]
 
 
@@ -92,9 +94,12 @@ def _lacking(entries: list) -> str:
     return next((name for name in needed if name not in first), "") if first else ""
 
 
-def _ranks(config: dict, group: str) -> list[int]:
-    found = config.get("ranks", "[]")
-    ranks = sorted(map(int, json.loads(found) if isinstance(found, str) else found))
+def _ranks(config: Any, group: str) -> list[int]:
+    found = config.get("ranks", "[]") if type(config) is dict else None
+    found = json.loads(found) if type(found) is str else found
+    if type(found) not in (list, tuple) or not all(type(rank) is int for rank in found):
+        raise ValueError(f"group {group[:40]!r} of `pg_config` has no list of ranks")
+    ranks = sorted(found)
     if (
         len(ranks) > RANKS_MAX
         or len(set(ranks)) < len(ranks)
@@ -104,18 +109,59 @@ def _ranks(config: dict, group: str) -> list[int]:
     return ranks
 
 
-def _entry(one: dict, at: int) -> Entry:
+# What the fields of a call have to be: other values are no facts about it, and to print or hash them may take for ever.
+_NAMES, _NUMBER, _TEXT, _LIST, _TRUTH = (
+    "a list of names",
+    "a whole number",
+    "a text",
+    "a list",
+    "true or false",
+)
+_FORMS = {
+    "process_group": _NAMES, "profiling_name": _TEXT, "collective_seq_id": _NUMBER, "p2p_seq_id": _NUMBER,
+    "time_created_ns": _NUMBER,
+}  # fmt: skip
+_OPTIONAL_FORMS = {
+    "input_sizes": _LIST, "output_sizes": _LIST, "input_dtypes": _NAMES, "output_dtypes": _NAMES, "state": _TEXT,
+    "time_discovered_started_ns": _NUMBER, "time_discovered_completed_ns": _NUMBER, "is_p2p": _TRUTH, "retired": _TRUTH,
+}  # fmt: skip
+
+
+def _has_form(value: Any, form: str) -> bool:
+    if form == _NAMES:
+        # A process group without a name of its own has its number.
+        return type(value) in (list, tuple) and all(type(one) in (str, int) for one in value)
+    return type(value) in {_NUMBER: (int,), _TEXT: (str,), _LIST: (list, tuple), _TRUTH: (bool, int)}[form]
+
+
+def _check_forms(one: Any, at: int) -> None:
+    """Raises ValueError with the call and the field that is not of its type."""
+    if type(one) is not dict:
+        raise ValueError(f"call {at} is a {type(one).__name__}, want an object")
+    for name, form in (*_FORMS.items(), *_OPTIONAL_FORMS.items()):
+        value = one.get(name)
+        if value is None and name in _OPTIONAL_FORMS:
+            continue
+        if not _has_form(value, form):
+            found = "missing" if name not in one else f"a {type(value).__name__}"
+            raise ValueError(f"`{name}` of call {at} is {found}, want {form}")
+
+
+def _entry(one: Any, at: int) -> Entry:
+    _check_forms(one, at)
+    if not one["process_group"]:
+        raise ValueError(f"`process_group` of call {at} is empty, want {_NAMES}")
     name, description = (*map(str, one["process_group"]), "")[:2]
-    written, _, ends = str(one["profiling_name"]).rpartition(":")[2].partition(" ")
+    written, _, ends = one["profiling_name"].rpartition(":")[2].partition(" ")
     operation = operation_of(written)
     is_p2p = bool(one.get("is_p2p")) or operation in POINT_TO_POINT
-    number = int(one["p2p_seq_id"] if is_p2p else one["collective_seq_id"])
+    number = one["p2p_seq_id"] if is_p2p else one["collective_seq_id"]
     side = "output" if operation in RECEIVED else "input"
     sizes, dtypes = one.get(f"{side}_sizes") or [], one.get(f"{side}_dtypes") or []
     dtype, width = DTYPES.get(dtypes[0] if dtypes else "", (str(dtypes[0]).lower() if dtypes else "", 0))
     got, got_dtypes = one.get("output_sizes") or [], one.get("output_dtypes") or []
     output_bytes = _elements(got, at) * DTYPES.get(got_dtypes[0] if got_dtypes else "", ("", 0))[1]
-    entered, left = int(one["time_created_ns"]), int(one.get("time_discovered_completed_ns") or 0)
+    entered, left = one["time_created_ns"], one.get("time_discovered_completed_ns") or 0
     size = _elements(sizes, at) * width
     if min(number, entered, left) < 0 or max(number, entered, left, size, output_bytes) >= _NUMBER_MAX:
         raise ValueError(f"call {at} has a number or a time out of range")
@@ -182,6 +228,8 @@ def _elements(sizes: list, at: int) -> int:
     total = 0
     for shape in sizes:
         count = 1
+        if type(shape) not in (list, tuple):
+            raise ValueError(f"call {at} has a tensor without a shape")
         if len(shape) > DIMENSIONS_MAX:
             raise ValueError(f"call {at} has a tensor of {len(shape)} dimensions, {DIMENSIONS_MAX} at most")
         for length in shape:
