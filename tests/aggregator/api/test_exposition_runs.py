@@ -174,6 +174,20 @@ def test_run_gpus_follow_the_world_size():
     assert board.series("goodput_checkpoint_age_seconds") is None, "a finished run has nothing to save"
 
 
+def test_only_ranks_that_reported_count_for_the_cluster():
+    """A rank may claim any world; the GPUs that its run adds to the cluster's figures are those that were seen."""
+    board = Board()
+    board.take(Process(0, 1, 1000, world_size=262_144, devices=2).steps(3, forward=1))
+    assert board.series("goodput_run_gpus") == 524_288 and board.series("goodput_run_reported_gpus") == 2
+    ranks = [Process(r, 2, 1100, world_size=2, devices=2).steps(3, forward=1) for r in (0, 1)]
+    board.take(*ranks)
+    assert board.series("goodput_run_reported_gpus") == 4
+    board.take(*(one.killed() for one in ranks))
+    assert board.series("goodput_run_reported_gpus") == 4, "a run that is down has its GPUs"
+    board.take(Process(0, 3, 1200, world_size=1, devices=2).steps(3, forward=1).finished())
+    assert board.series("goodput_run_reported_gpus") == 2
+
+
 @pytest.mark.parametrize("kinds", [("checkpoint_committed",), ("checkpoint_begun", "mark")])
 def test_unmatched_checkpoint_events_give_no_length(kinds):
     board, one = Board(), Process(0, 1, 1000).steps(3, forward=1)

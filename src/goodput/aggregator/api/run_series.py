@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from goodput.account import FINAL_STATUSES, figures
+from goodput.account import FINAL_STATUSES, Attempt, figures
 from goodput.account.account import FACTORS, Account
 from goodput.account.collective_verdict import LINKS_NAMED_MAX
 from goodput.account.collectives import operation_sums
@@ -137,6 +137,7 @@ class RunSeries:
                 series.add("goodput_hang_link_timestamp_seconds", one.time_ns / 1e9, **link)
         age_seconds = 0 if is_final else max(now_ns - self._accounts.progress_ns(account), 0) / 1e9
         series.add("goodput_progress_age_seconds", age_seconds)
+        series.add("goodput_run_reported_gpus", _reported_gpus(account, newest))
         if is_final:
             return
         series.add("goodput_run_gpus", _expected_gpus(account))
@@ -178,6 +179,12 @@ def add_events(families: Families, run: str, marks: Sequence[Mark]) -> None:
     for mark in marks:
         labels = {"kind": mark.kind, "title": mark.title, "cost": mark.cost, "claims": mark.claims}
         series.add("goodput_run_event_timestamp_seconds", mark.time, **labels)
+
+
+def _reported_gpus(account: Account, newest: Sequence[Attempt]) -> int:
+    """The devices of those expected ranks that have ever reported."""
+    beyond = None if account.is_of_workers else account.world_size
+    return sum([attempt.devices for attempt in newest if beyond is None or attempt.rank < beyond])
 
 
 def _expected_gpus(account: Account) -> int:
