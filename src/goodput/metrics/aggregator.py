@@ -64,6 +64,8 @@ goodput_aggregator_series{level}: Series of the aggregator's /metrics, by what t
     only), node (likewise), run, self.
 goodput_aggregator_series_timestamp_seconds: Unix time at which all series of this text were computed, those
     of runs that changed perhaps later: for the age of what a large installation serves from memory.
+goodput_run_series_timestamp_seconds{run}: Unix time at which the run's series of this text were computed: where there are
+    many runs, or large ones, a scrape gets each as it was last.
 goodput_aggregator_series_render_seconds: Duration of the last computation of all series, other requests in
     between included.
 goodput_node_clock_offset_seconds{node}: How far the clock of a node that pushes is ahead of the aggregator's,

@@ -73,6 +73,7 @@ class RunSeries:
     def add_present(self, families: Families, account: Account, now_ns: int) -> Slices[None]:
         """The series that change with time too, or with events that the account does not have."""
         series = _Series(families, account.run)
+        series.add("goodput_run_series_timestamp_seconds", now_ns / 1e9)
         self._add_recent_straggler(series, account, now_ns)
         yield
         self._add_slow_link(series, account, now_ns)
