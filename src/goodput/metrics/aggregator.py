@@ -58,6 +58,7 @@ goodput_aggregator_runs_moved_total{why}: Runs that left memory for the ledger b
 goodput_aggregator_bound_used_ratio{bound}: Used share of each bound: runs and rank_processes in memory (at 1
     the oldest leave it), memory (--memory), connections, bodies (bytes of reports that are being received or worked on), sessions,
     health_events and stack_samples (beyond 1 the least important, or further ranks, are dropped), history_queries,
+    named_phases (of the run that has named most phases; above 1 further ones have no series of their own),
     and of the token for some runs that uses most of its share token_runs, token_rank_processes, token_push_bytes and
     token_push_seconds (at 1 and above its pushes are refused).
 goodput_aggregator_series{level}: Series of the aggregator's /metrics, by what there is one of: rank (slowest

@@ -472,6 +472,7 @@ class Exposition:
         more = {
             "health_events": self._ingest.health.used_share(),
             "stack_samples": store.sampled.used_share(),
+            "named_phases": self._series.used_share(),
             "history_queries": self._accounts.history.used_share(),
         }
         _add_bounds(families, store, self._authenticator, self._memory, more)
