@@ -223,6 +223,8 @@ PANELS = [
             "through the stream": "max(goodput_aggregator_stream_delay_seconds)",
             "age of the series": "max(timestamp(goodput_aggregator_series_timestamp_seconds) "
             "- goodput_aggregator_series_timestamp_seconds)",
+            "age of a run's series": "max(timestamp(goodput_run_series_timestamp_seconds) "
+            "- goodput_run_series_timestamp_seconds)",
             "rendering the series": "max(goodput_aggregator_series_render_seconds)",
         },
         unit="s",

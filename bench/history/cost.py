@@ -125,7 +125,14 @@ class Server:
 def serving(directory: Path):
     """`goodput serve` over the directory's ledger, without tokens, since it listens on loopback."""
     command = [sys.executable, "-c", _SERVE, "serve", "--listen", "127.0.0.1:0"]
-    command += ["--ledger", f"sqlite:///{directory}/ledger.db", "--abandoned-after", "3e7"]
+    command += [
+        "--ledger",
+        f"sqlite:///{directory}/ledger.db",
+        "--abandoned-after",
+        "3e7",
+        "--oldest-start",
+        "365",
+    ]
     process = subprocess.Popen(
         command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )

@@ -3,6 +3,7 @@
 STALL_SECONDS = 60.0  # the shortest stall: see account/stall_threshold.py
 STALE_SECONDS = 30.0  # a rank without a report for this long is unobserved
 ABANDONED_SECONDS = 86_400.0  # a run without a sign of life for this long is abandoned
+START_DAYS_MAX = 7.0  # so long ago a rank's process may have begun that an aggregator did not know
 
 # A phase that automatic instrumentation defines: time before a forward pass where no loader is known. Making the batch,
 # logging and anything else that the loop does there look the same from inside.

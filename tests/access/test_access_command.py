@@ -39,7 +39,7 @@ def test_token_is_shown_once(token, tmp_path):
         status, shown, _ = token(*words)
         assert status == 0 and "ada" in shown and "a*" in shown
         assert out.strip() not in shown and out.strip().rpartition("_")[2] not in shown
-    assert re.search(r" ada +a\* +20\d\d-\d\d-\d\d \d\d:\d\dZ +20", token("list")[1])
+    assert re.search(r" ada +a\* +any +20\d\d-\d\d-\d\d \d\d:\d\dZ +20", token("list")[1])
     (entry,) = json.loads(token("list", "--json")[1])
     assert entry["expires"] - entry["created"] == 90 * 86_400 and "sha256" not in entry
 
@@ -74,6 +74,21 @@ def test_revoking_by_name_and_by_id(token, tmp_path):
         (("create", "--scope", "read", "--name", "a", "--run", "*a*a*a*a*a*"), 2, "at most 4 stars"),
         (("create", "--scope", "read", "--name", "a", "--expires", "soon"), 2, "such as 90d"),
         (("create", "--scope", "read", "--name", "a", "--expires", "0d"), 2, "such as 90d"),
+        (
+            ("create", "--scope", "ingest", "--name", "a", "--gpus", "8"),
+            2,
+            "of a token of scope ingest for some runs",
+        ),
+        (
+            ("create", "--scope", "read", "--name", "a", "--run", "b", "--gpus", "8"),
+            2,
+            "of scope ingest for some",
+        ),
+        (
+            ("create", "--scope", "ingest", "--name", "a", "--run", "b", "--gpus", "0"),
+            2,
+            "1 to 16777216 GPUs",
+        ),
         (("list",), 1, "No such file"),
         (("revoke",), 2, "one of the arguments"),
         (("revoke", "--name", "a"), 1, "no token"),

@@ -197,10 +197,11 @@ def test_concurrent_changes_lose_nothing(path):
 
 
 def test_token_round_trips_through_the_file(path):
-    add(path, "n", "ingest", runs=("a*", "ü[bc]"), tenant="t", created=5.0, expires=7.5)
+    add(path, "n", "ingest", runs=("a*", "ü[bc]"), tenant="t", created=5.0, expires=7.5, gpus=64)
     (token,) = token_file.read(path)
     assert (token.name, token.scope, token.runs, token.tenant) == ("n", "ingest", ("a*", "ü[bc]"), "t")
     assert (token.created, token.expires) == (5.0, 7.5)
+    assert token.gpus == TokenCache(path).gpus_max(token.id) == 64
 
 
 @pytest.mark.parametrize(
@@ -210,6 +211,7 @@ def test_token_round_trips_through_the_file(path):
         ({"scope": "root"}, "scope 'root'"), ({"runs": "*"}, "runs is"), ({"runs": [1]}, "runs is"),
         ({"runs": []}, "0 run patterns"), ({"expires": "soon"}, "expires is"), ({"expires": float("nan")}, "expires is"),
         ({"expires": True}, "expires is"), ({"name": 5}, "name is"), ({"tenant": 5}, "tenant is"),
+        ({"gpus": "8"}, "gpus is"), ({"gpus": True}, "gpus is"), ({"gpus": 8}, "gpus 8: expected"),
         ({"tenant": "*"}, "tenant '*'"),
     ],
 )  # fmt: skip

@@ -54,9 +54,10 @@ SCENARIOS = {
     ],
     "several runs at once": [
         ("ObjectiveBurn#cluster", {}, False),
-        ("ObjectiveBurn#fast", {"run": "r1"}, True),
-        ("ObjectiveBurn#fast", {"run": "r2"}, True),
-        ("UtilisationDrop", {"run": "r3"}, True),
+        # Runs of other owners may be among them, who would not be told.
+        ("ObjectiveBurn#fast", {"run": "r1"}, False),
+        ("ObjectiveBurn#fast", {"run": "r2"}, False),
+        ("UtilisationDrop", {"run": "r3"}, False),
         ("RunStalled", {"run": "r4"}, False),
         ("GpuLost#lost", {**N0, "gpu": "G0"}, False),
     ],

@@ -17,6 +17,7 @@ from support.deploy.kustomize import copied_tree, kustomize
 from support.servers import servers
 
 from goodput.access import listening
+from goodput.aggregator.ingest.store import RUNS_MAX
 from goodput.metrics import CATALOGUE
 from goodput.rank_page.page import SYSTEM_DIRECTORY
 
@@ -58,6 +59,16 @@ def built(request, tree) -> tuple[str, list[dict]]:
     return request.param, [document for document in yaml.safe_load_all(text) if document]
 
 
+# By the option of a scrape configuration, the field of a ServiceMonitor.
+LIMITS = {
+    "sample_limit": "sampleLimit",
+    "body_size_limit": "bodySizeLimit",
+    "label_limit": "labelLimit",
+    "label_name_length_limit": "labelNameLengthLimit",
+    "label_value_length_limit": "labelValueLengthLimit",
+}
+
+
 def validate(document: dict) -> None:
     if document["apiVersion"] == OPERATOR:
         check_operator(document)
@@ -79,7 +90,7 @@ def check_operator(document: dict) -> None:
                 assert ("alert" in rule) != ("record" in rule) and isinstance(rule["expr"], str)
     else:
         assert document["kind"] == "ServiceMonitor"
-        assert spec.keys() <= {"selector", "endpoints", "jobLabel", "namespaceSelector"}
+        assert spec.keys() <= {"selector", "endpoints", "jobLabel", "namespaceSelector", *LIMITS.values()}
         assert spec.get("jobLabel", "app.kubernetes.io/name") == "app.kubernetes.io/name"
         for endpoint in spec["endpoints"]:
             known = {"port", "path", "interval", "scrapeTimeout", "honorLabels", "authorization", "scheme"}
@@ -268,6 +279,41 @@ def test_monitors_find_services_and_services_find_pods(built):
             port["name"]: port["containerPort"] for c in pod["containers"] for port in c.get("ports", ())
         }
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= set(ports)
+
+
+def limits_of(jobs: list[dict]) -> dict[str, dict]:
+    return {job["job_name"]: {name: job[name] for name in LIMITS} for job in jobs}
+
+
+def test_every_scrape_is_bounded_alike():
+    """With room for what is exposed at most: beyond a limit Prometheus refuses the whole scrape."""
+    shipped = {
+        name: yaml.safe_load((DEPLOY / "prometheus" / name).read_text())
+        for name in ("prometheus.yml", "agent.yml")
+    }
+    limits = limits_of(shipped["prometheus.yml"]["scrape_configs"])
+    assert limits_of(shipped["agent.yml"]["scrape_configs"]) == limits
+    text = (servers.REPOSITORY / "docs" / "deploy.md").read_text()
+    block = "\n".join(
+        line[4:] for line in text[text.index("    scrape_configs:") :].split("\n\n")[0].splitlines()
+    )
+    assert limits_of(yaml.safe_load(block)["scrape_configs"]) == limits
+    monitors = of_kind(
+        load(KUBERNETES / "components" / "prometheus-operator" / "monitors.yaml"), "ServiceMonitor"
+    )
+    assert {
+        name: {option: monitor["spec"][field] for option, field in LIMITS.items()}
+        for name, monitor in monitors.items()
+    } == limits
+    # Nobody else's pod may set the labels of a target.
+    assert not any("namespaceSelector" in monitor["spec"] for monitor in monitors.values())
+    of_run, of_rank = 230, 900  # a run's series; a rank's, with all phases that a page may have
+    assert limits["goodput-aggregator"]["sample_limit"] >= of_run * RUNS_MAX + 100_000
+    assert limits["goodput-node"]["sample_limit"] >= 16 * of_rank + 2 * 1024 + 16 * 500
+    most = max(len(metric.labels) for metric in CATALOGUE.values())
+    assert all(one["label_limit"] >= most + 8 for one in limits.values()), (
+        "le and the labels of a target beside"
+    )
 
 
 def test_network_policy_admits_agent_pushes(built):

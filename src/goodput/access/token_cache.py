@@ -65,6 +65,11 @@ class TokenCache(ReloadedFiles):
         token, _ = self._tokens[access.token_id]
         return token.expires is None
 
+    def gpus_max(self, token_id: str) -> int | None:
+        """How many GPUs the runs of a token may have together; None if that is not limited, or there is no such token."""
+        token, _ = self._tokens.get(token_id, (None, None))
+        return None if token is None else token.gpus
+
     def count_by_scope(self) -> dict[str, int]:
         """Number of unexpired tokens by scope."""
         now = self._clock()

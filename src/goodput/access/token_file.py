@@ -203,7 +203,7 @@ def _is_time(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e11
 
 
-_DEFAULTS = {"runs": ["*"], "tenant": None, "created": 0.0, "expires": None}
+_DEFAULTS = {"runs": ["*"], "tenant": None, "created": 0.0, "expires": None, "gpus": None}
 _FIELDS: dict[str, Callable[[Any], bool]] = {
     "id": lambda value: _is_text(value) and bool(ID.fullmatch(value)),
     "name": _is_text,
@@ -213,4 +213,5 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "tenant": lambda value: value is None or _is_text(value),
     "created": _is_time,
     "expires": lambda value: value is None or _is_time(value),
+    "gpus": lambda value: value is None or (isinstance(value, int) and not isinstance(value, bool)),
 }

@@ -70,6 +70,7 @@ class Token:
     tenant: str | None = None
     created: float = 0.0
     expires: float | None = None
+    gpus: int | None = None  # that its runs may have together while they report
 
     def __post_init__(self):
         for kind, value in (("name", self.name), ("tenant", self.tenant)):
@@ -80,6 +81,10 @@ class Token:
         if self.scope == "metrics" and (self.runs != ALL or self.tenant is not None):
             raise ValueError(
                 "a token of scope metrics covers all runs: an agent's series are of all runs on its node"
+            )
+        if self.gpus is not None and (self.scope != "ingest" or self.access().is_of_all or self.gpus < 1):
+            raise ValueError(
+                f"gpus {self.gpus}: expected 1 or more, of a token of scope ingest for some runs"
             )
         if not 1 <= len(self.runs) <= RUNS_MAX:
             raise ValueError(f"{len(self.runs)} run patterns: expected 1 to {RUNS_MAX}")

@@ -21,6 +21,7 @@ EPILOG = """examples:
   goodput ledger check                  exit status 1 if something is damaged, and where
   goodput ledger backup copy.db         SQLite; for PostgreSQL use pg_dump
   goodput ledger delete my-run          asks first; --yes does not
+  goodput ledger delete --match 'sweep-*' --older-than 30 --dry-run
 
 exit status: 0 success; 1 it failed, or `check` found damage; 2 a wrong call
 """
@@ -41,12 +42,21 @@ def add_options(parser) -> None:
     actions.add_parser("check", help="decode every block and check all references")
     copy = actions.add_parser("backup", help="copy an SQLite ledger to a file, while it is in use")
     copy.add_argument("file", metavar="FILE", help="file to write, which must not exist")
-    delete = actions.add_parser("delete", help="delete a run whose processes have ended")
-    delete.add_argument("run", metavar="RUN", help="the run's name")
-    delete.add_argument("--yes", action="store_true", help="do not ask")
+    _add_delete(actions.add_parser("delete", help="delete runs whose processes have ended"))
     for action in actions.choices.values():
         action.add_argument("--ledger", metavar="URL",
             help="SQLAlchemy URL (default: SQLite file goodput-ledger.db in this folder)")  # fmt: skip
+
+
+def _add_delete(delete) -> None:
+    add = delete.add_argument
+    add("run", metavar="RUN", nargs="?", help="the run's name; without it the runs that all options choose")
+    add("--match", metavar="GLOB", help="runs whose name matches a shell pattern (* also matches slashes)")
+    add("--tenant", metavar="NAME", help="runs named NAME/…; --match then selects among those")
+    add("--older-than", metavar="DAYS", type=number(float, 0, 36_500, " days"),
+        help="runs of which no rank was seen for so many days")  # fmt: skip
+    add("--dry-run", action="store_true", help="list the runs, and delete nothing")
+    add("--yes", action="store_true", help="do not ask")
 
 
 def add_keep_options(add) -> None:
@@ -168,18 +178,25 @@ def _backup(ledger, arguments) -> int:
 
 
 def _delete(ledger, arguments) -> int:
-    from goodput.aggregator.ledger.deletion import delete, reporting_ranks
+    from goodput.aggregator.ledger.deletion import delete, life_of
     from goodput.wire.identity import clean_text
 
+    if arguments.match is not None or arguments.tenant is not None or arguments.older_than is not None:
+        return _delete_chosen(ledger, arguments)
+    if arguments.run is None:
+        return fail("ledger", "delete: name a RUN, or choose runs by --match, --tenant or --older-than", 2)
     run, shown = arguments.run, clean_text(arguments.run, 128)
     if run not in ledger.runs():
         return fail("ledger", f"no run {shown!r} in {ledger.url}")
-    ranks = reporting_ranks(ledger, run, time.time_ns())
+    ranks = life_of(ledger, run, time.time_ns()).reporting
     if ranks:
         named = ", ".join(map(str, ranks[:8])) + ", …" * (len(ranks) > 8)
         return fail(
             "ledger", f"run {shown} is running: {len(ranks)} ranks reported recently ({named}); end it first"
         )
+    if arguments.dry_run:
+        print(f"would delete run {shown}")
+        return 0
     if not arguments.yes and not _confirmed(f"delete run {shown} from {ledger.url} for good?"):
         return fail("ledger", "nothing was deleted; --yes does not ask")
     progress, deleted = _Progress("deleting"), 0
@@ -187,6 +204,41 @@ def _delete(ledger, arguments) -> int:
         progress(deleted, None)
     progress.end()
     print(f"deleted run {shown}: {deleted:,} blocks")
+    return 0
+
+
+def _delete_chosen(ledger, arguments) -> int:
+    """Delete the runs that all options choose, but for those that report."""
+    from goodput.access.tokens import make
+    from goodput.aggregator.ledger.deletion import delete, lives
+    from goodput.wire.identity import clean_text
+
+    if arguments.run is not None:
+        return fail("ledger", "delete: RUN and --match, --tenant or --older-than exclude each other", 2)
+    try:
+        # Names are chosen as the runs of a token are, within the same bounds.
+        chosen = make("delete", "read", runs=(arguments.match or "*",), tenant=arguments.tenant)[1].access()
+    except ValueError as error:
+        return fail("ledger", f"delete: {error}", 2)
+    now_ns, age_ns = time.time_ns(), int((arguments.older_than or 0) * 86_400e9)
+    found = list(lives(ledger, chosen.may, now_ns, age_ns))
+    running, over = [one for one in found if one.reporting], [one for one in found if not one.reporting]
+    for one in found:
+        seen = time.strftime("%Y-%m-%d %H:%MZ", time.gmtime(one.seen_ns / 1e9))
+        kept = "  kept: its ranks report" if one.reporting else ""
+        print(f"{clean_text(one.run, 128)}  last seen {seen}{kept}")
+    kept = f"; {len(running)} that report are kept" * bool(running)
+    if arguments.dry_run or not over:
+        print(f"would delete {len(over)} runs{kept}" if over else f"no run to delete{kept}")
+        return 0
+    if not arguments.yes and not _confirmed(f"delete {len(over)} runs from {ledger.url} for good?"):
+        return fail("ledger", "nothing was deleted; --yes does not ask")
+    progress, blocks = _Progress("deleting runs"), 0
+    for done, one in enumerate(over, 1):
+        blocks += max(delete(ledger, one.run), default=0)
+        progress(done, len(over))
+    progress.end()
+    print(f"deleted {len(over)} runs: {blocks:,} blocks{kept}")
     return 0
 
 

@@ -19,7 +19,7 @@ from goodput.cli import (
     tune_garbage_collector,
 )
 from goodput.cli.ledger import add_keep_options
-from goodput.defaults import ABANDONED_SECONDS, STALE_SECONDS, STALL_SECONDS
+from goodput.defaults import ABANDONED_SECONDS, STALE_SECONDS, STALL_SECONDS, START_DAYS_MAX
 from goodput.otlp.settings import add_otlp_options, settings_of
 
 # The interpreter's switch interval, a tenth of Python's default: a push may wait for it several times while threads that
@@ -52,6 +52,9 @@ def add_options(parser) -> None:
         default=ABANDONED_SECONDS, metavar="SECONDS",
         help="a run without a sign of life for this long is abandoned: no more time is counted and no alert fires, until "
         "it reports again; at least 600 (default: %(default)s, a day)")  # fmt: skip
+    add("--oldest-start", type=number(float, 0.01, 36_500, " days"), default=START_DAYS_MAX, metavar="DAYS",
+        help="refuse ranks that are not known and began longer ago, or before their run did if that is longer ago; raise "
+        "it where trainings go on for longer when the ledger is a new one (default: %(default)s)")  # fmt: skip
     add("--ranks-shown", type=number(int, 0, 16, " ranks"), default=16, metavar="N",
         help="how many of a run's ranks and hosts, those that others waited for most, have series of their own on "
         "/metrics, 0 to 16 (default: %(default)s)")  # fmt: skip
@@ -191,6 +194,7 @@ def _aggregator(arguments, authenticator, role, otlp):
             stall_seconds=arguments.stall,
             stale_seconds=arguments.stale,
             abandoned_seconds=arguments.abandoned,
+            start_days_max=arguments.oldest_start,
             ranks_shown=arguments.ranks_shown,
             keep=Keep(arguments.keep_steps, arguments.keep_minutes),
             owner=LedgerOwner(ledger, is_shared=role is not None),

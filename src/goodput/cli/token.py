@@ -10,7 +10,7 @@ import stat
 import sys
 import time
 
-from goodput.cli import fail, message
+from goodput.cli import fail, message, number
 
 HELP = "create, list and revoke access tokens"
 DESCRIPTION = """Maintain the token file of an aggregator or agent, which applies changes within a second. The file
@@ -20,6 +20,7 @@ EPILOG = """examples:
   goodput token create --scope read --name prometheus --file tokens.json --output read-token
   goodput token create --scope metrics --name prometheus --file node-tokens.json --output metrics-token
   goodput token create --scope read --name vision-team --tenant vision --expires 90d --file tokens.json
+  goodput token create --scope ingest --name vision-nodes --tenant vision --gpus 512 --file tokens.json
   goodput token list --file tokens.json
   goodput token revoke --name vision-team --file tokens.json
 """
@@ -39,6 +40,9 @@ def add_options(parser) -> None:
     add("--tenant", metavar="NAME", help="limit it to runs named NAME/…; --run then selects among those")
     add("--expires", metavar="TIME", type=duration,
         help="lifetime, such as 90d, 12h or 30m (default: never expires)")  # fmt: skip
+    add("--gpus", type=number(int, 1, 1 << 24, " GPUs"), metavar="N",
+        help="with --run or --tenant, of scope ingest: its runs may have so many GPUs together while they report; ranks "
+        "beyond are refused (default: no limit)")  # fmt: skip
     add("--output", metavar="FILE",
         help="write the token to this file with mode 0600 instead of printing it; an existing file is replaced and "
         "keeps its owner and group")  # fmt: skip
@@ -86,6 +90,7 @@ def _create(arguments) -> int:
         tenant=arguments.tenant,
         created=round(now),
         expires=round(now + arguments.expires) if arguments.expires else None,
+        gpus=arguments.gpus,
     )
     created = f"created token {token.id} ({token.scope}, {token.name})"
     if arguments.output:
@@ -110,13 +115,23 @@ def _list(arguments) -> int:
     tokens = read(arguments.file)
     _warn(arguments.file)
     if arguments.json:
-        shown = ("id", "name", "scope", "runs", "tenant", "created", "expires")
+        shown = ("id", "name", "scope", "runs", "tenant", "created", "expires", "gpus")
         print(json.dumps([{name: getattr(token, name) for name in shown} for token in tokens], indent=2))
         return 0
-    rows = [("ID", "SCOPE", "NAME", "RUNS", "CREATED", "EXPIRES")]
+    rows = [("ID", "SCOPE", "NAME", "RUNS", "GPUS", "CREATED", "EXPIRES")]
     for token in tokens:
         runs = " ".join(token.access().runs)
-        rows.append((token.id, token.scope, token.name, runs, _minute(token.created), _expiry(token)))
+        rows.append(
+            (
+                token.id,
+                token.scope,
+                token.name,
+                runs,
+                str(token.gpus or "any"),
+                _minute(token.created),
+                _expiry(token),
+            )
+        )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())

@@ -58,12 +58,15 @@ goodput_aggregator_runs_moved_total{why}: Runs that left memory for the ledger b
 goodput_aggregator_bound_used_ratio{bound}: Used share of each bound: runs and rank_processes in memory (at 1
     the oldest leave it), memory (--memory), connections, bodies (bytes of reports that are being received or worked on), sessions,
     health_events and stack_samples (beyond 1 the least important, or further ranks, are dropped), history_queries,
+    named_phases (of the run that has named most phases; above 1 further ones have no series of their own),
     and of the token for some runs that uses most of its share token_runs, token_rank_processes, token_push_bytes and
     token_push_seconds (at 1 and above its pushes are refused).
 goodput_aggregator_series{level}: Series of the aggregator's /metrics, by what there is one of: rank (slowest
     only), node (likewise), run, self.
 goodput_aggregator_series_timestamp_seconds: Unix time at which all series of this text were computed, those
     of runs that changed perhaps later: for the age of what a large installation serves from memory.
+goodput_run_series_timestamp_seconds{run}: Unix time at which the run's series of this text were computed: where there are
+    many runs, or large ones, a scrape gets each as it was last.
 goodput_aggregator_series_render_seconds: Duration of the last computation of all series, other requests in
     between included.
 goodput_node_clock_offset_seconds{node}: How far the clock of a node that pushes is ahead of the aggregator's,

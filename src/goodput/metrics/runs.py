@@ -22,6 +22,8 @@ goodput_communication_bus_ceiling_bytes_per_second{run group operation source}: 
     source: probe (measured by `goodput probe`), link (the nominal rate of the nodes' links); absent where not known.
 goodput_cost_dollars{run state}: The account in dollars; absent without a price per GPU-hour.
 goodput_run_gpus{run}: GPUs currently allocated to the run, observed or not; absent once it is over.
+goodput_run_reported_gpus{run}: GPUs of the run's expected ranks that have ever reported; the rules count no more GPU
+    time of it for the cluster than these have.
 goodput_availability_ratio{run}: Availability: time in kept steps / allocated time.
 goodput_step_efficiency_ratio{run}: Step efficiency: productive time / time in kept steps.
 goodput_goodput_ratio{run}: Goodput: productive time / allocated time, since the run's start.

@@ -9,6 +9,7 @@ from support.aggregator.reports import rank_report
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.history import History
+from goodput.aggregator.api import run_series
 from goodput.aggregator.api.exposition import Exposition
 from goodput.aggregator.api.run_series import RESTARTS_SHOWN
 from goodput.aggregator.ingest.health_log import HealthLog
@@ -174,6 +175,20 @@ def test_run_gpus_follow_the_world_size():
     assert board.series("goodput_checkpoint_age_seconds") is None, "a finished run has nothing to save"
 
 
+def test_only_ranks_that_reported_count_for_the_cluster():
+    """A rank may claim any world; the GPUs that its run adds to the cluster's figures are those that were seen."""
+    board = Board()
+    board.take(Process(0, 1, 1000, world_size=262_144, devices=2).steps(3, forward=1))
+    assert board.series("goodput_run_gpus") == 524_288 and board.series("goodput_run_reported_gpus") == 2
+    ranks = [Process(r, 2, 1100, world_size=2, devices=2).steps(3, forward=1) for r in (0, 1)]
+    board.take(*ranks)
+    assert board.series("goodput_run_reported_gpus") == 4
+    board.take(*(one.killed() for one in ranks))
+    assert board.series("goodput_run_reported_gpus") == 4, "a run that is down has its GPUs"
+    board.take(Process(0, 3, 1200, world_size=1, devices=2).steps(3, forward=1).finished())
+    assert board.series("goodput_run_reported_gpus") == 2
+
+
 @pytest.mark.parametrize("kinds", [("checkpoint_committed",), ("checkpoint_begun", "mark")])
 def test_unmatched_checkpoint_events_give_no_length(kinds):
     board, one = Board(), Process(0, 1, 1000).steps(3, forward=1)
@@ -182,3 +197,32 @@ def test_unmatched_checkpoint_events_give_no_length(kinds):
     board.take(one)
     assert board.series("goodput_checkpoint_last_save_seconds") is None
     assert (board.series("goodput_checkpoint_age_seconds") is None) == (kinds[0] == "checkpoint_begun")
+
+
+def phases_shown(board: Board) -> dict[str, set[str]]:
+    """Phases with series, by run."""
+    found: dict[str, set[str]] = {}
+    for family in board._exposition.families(RUNS):
+        for one in family.samples:
+            if one.name in ("goodput_run_phase_seconds", "goodput_run_phase_duration_seconds_count"):
+                found.setdefault(one.labels["run"], set()).add(one.labels["phase"])
+    return found
+
+
+def test_phases_that_runs_name_are_bounded_together(monkeypatch):
+    """2000 runs that named 27 phases each made a text of 51 MB. All runs have the same share, and our own phases theirs."""
+    monkeypatch.setattr(run_series, "NAMED_PHASES_SHOWN", 30)
+    names = [f"mine-{number}" for number in range(14)]
+    board = Board()
+    for number in range(2):
+        one = Process(0, 1, 1000, user=dict.fromkeys([*names, "before_forward"], "loader"))
+        board.take(one.steps(3, loader=1, before_forward=1, **dict.fromkeys(names, 1)), run=f"r{number}")
+    assert phases_shown(board)["r1"] >= {*names, "loader", "before_forward"}, "15 of each run"
+    assert board._exposition._series.used_share() == 14 / 15
+    for number in range(2, 10):
+        one = Process(0, 1, 1000, user=dict.fromkeys(names, "loader"))
+        board.take(one.steps(3, loader=1, **dict.fromkeys(names, 1)), run=f"r{number}")
+    shown = phases_shown(board)
+    assert {run: len(phases & set(names)) for run, phases in shown.items()} == {f"r{n}": 3 for n in range(10)}
+    assert all("loader" in phases for phases in shown.values()) and "before_forward" in shown["r0"]
+    assert board._exposition._series.used_share() == 14 / 3

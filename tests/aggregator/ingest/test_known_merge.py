@@ -17,7 +17,8 @@ from goodput.aggregator.ingest import checks
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.known_ranks import KnownPart, Rank
 from goodput.aggregator.ingest.recent.phase_mixes import PhaseMixes
-from goodput.aggregator.ingest.store import AHEAD_NS_MAX, Store
+from goodput.aggregator.ingest.report_times import AHEAD_NS_MAX
+from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ingest.waiting_pushes import Part
 from goodput.aggregator.records import NewRecords
 from goodput.wire import compiled, schema

@@ -123,7 +123,17 @@ def joined(agents: list[Agent]) -> int:
 
 
 def test_serve_refuses_an_unusable_ledger(tmp_path):
-    command = [sys.executable, "-m", "goodput", "serve", "--listen", "127.0.0.1:0", "--ledger"]
+    command = [
+        sys.executable,
+        "-m",
+        "goodput",
+        "serve",
+        "--oldest-start",
+        "36500",
+        "--listen",
+        "127.0.0.1:0",
+        "--ledger",
+    ]
     for url, words in (("nonsense", "Could not parse"), ("sqlite:////nowhere/at/all.db", "unable to open")):
         done = subprocess.run([*command, url], capture_output=True, text=True, timeout=START_SECONDS_MAX)
         assert done.returncode == 1 and words in done.stderr

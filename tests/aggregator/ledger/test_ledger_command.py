@@ -13,6 +13,8 @@ from support.aggregator.old_ledgers import identity_of, report_of, rows_of
 from support.aggregator.reports import body_of, rank_report, story
 from support.servers.postgresql_server import programs
 
+from goodput.aggregator.ingest.ingest import Ingest
+from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger import closed_runs
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.cli import main
@@ -150,6 +152,61 @@ def test_delete_asks_and_removes_one_run(filled, url, capsys):
     assert "no run 'r1'" in capsys.readouterr().err
 
 
+@pytest.fixture
+def many(ledger):
+    """Runs of two tenants, of this month and older, and one that reports."""
+    now = time.time()
+    ages = {"vision/a-1": 40, "vision/a-2": 2, "vision/b-1": 40, "speech/a-1": 40, "a-1": 40}
+    ranks = [Process(0, 1, now - days * 86_400).steps(2, forward=1).finished() for days in ages.values()]
+    ranks = [rank_report(one, run) for one, run in zip(ranks, ages, strict=True)]
+    ranks.append(rank_report(Process(0, 1, now - 3).steps(2, forward=1), "vision/a-live"))
+    ingest = Ingest(Store(), ledger)
+    take(ingest, body_of(*ranks))
+    return ledger
+
+
+@pytest.mark.parametrize(
+    ("words", "deleted"),
+    [
+        (["--match", "*a-*"], {"vision/a-1", "vision/a-2", "speech/a-1", "a-1"}),
+        (["--tenant", "vision"], {"vision/a-1", "vision/a-2", "vision/b-1"}),
+        (["--tenant", "vision", "--match", "a-*", "--older-than", "30"], {"vision/a-1"}),
+        (["--older-than", "30"], {"vision/a-1", "vision/b-1", "speech/a-1", "a-1"}),
+        (["--match", "nothing"], set()),
+    ],
+)
+def test_delete_by_pattern_tenant_and_age(many, url, capsys, words, deleted):
+    """First they are listed; nothing is deleted without a yes, and never a run that reports."""
+    command = ["ledger", "delete", "--ledger", url, *words]
+    before = set(many.runs())
+    assert len(before) == 6 and main([*command, "--dry-run"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in listed[:-1] if "kept" not in line} == deleted
+    assert listed[-1].startswith(f"would delete {len(deleted)} runs" if deleted else "no run to delete")
+    assert set(many.runs()) == before
+    if deleted:
+        assert main(command) == 1 and set(many.runs()) == before
+        assert "nothing was deleted; --yes does not ask" in capsys.readouterr().err
+    assert main([*command, "--yes"]) == 0
+    assert set(many.runs()) == before - deleted
+    assert "vision/a-live" in many.runs()
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["r1", "--match", "r*"], "exclude each other"),
+        ([], "name a RUN"),
+        (["--match", "*a*a*a*a*a*"], "at most 4 stars"),
+        (["--tenant", "a/b"], "tenant 'a/b'"),
+    ],
+)
+def test_delete_that_chooses_wrongly_deletes_nothing(many, url, capsys, words, complaint):
+    before = many.runs()
+    assert main(["ledger", "delete", "--yes", "--ledger", url, *words]) == 2
+    assert complaint in capsys.readouterr().err and many.runs() == before
+
+
 def test_delete_refuses_a_run_that_reports(ledger, url, capsys):
     running = Process(start=time.time() - 60).steps(2, forward=1)
     report = rank_report(running)
@@ -173,7 +230,7 @@ def test_export_says_that_a_run_was_thinned(filled, url, capsys):
 def test_a_missing_ledger_and_wrong_calls(tmp_path, capsys):
     assert main(["ledger", "show", "--ledger", f"sqlite:///{tmp_path}/none.db"]) == 1
     assert "there is no ledger" in capsys.readouterr().err and not list(tmp_path.iterdir())
-    for arguments in (["ledger"], ["ledger", "delete"], ["ledger", "show", "--keep-steps", "-1"]):
+    for arguments in (["ledger"], ["ledger", "show", "--keep-steps", "-1"]):
         with pytest.raises(SystemExit) as status:
             main(arguments)
         assert status.value.code == 2

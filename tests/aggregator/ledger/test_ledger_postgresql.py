@@ -197,7 +197,18 @@ def test_wrong_password_is_not_shown(postgresql, how, caplog):
     ],
 )
 def test_unreachable_url_gives_one_line_without_password(url, tmp_path):
-    command = [sys.executable, "-m", "goodput", "serve", "--listen", "127.0.0.1:0", "--ledger", url]
+    command = [
+        sys.executable,
+        "-m",
+        "goodput",
+        "serve",
+        "--oldest-start",
+        "36500",
+        "--listen",
+        "127.0.0.1:0",
+        "--ledger",
+        url,
+    ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1 and "s3cret" not in done.stdout + done.stderr
     assert len(done.stderr.splitlines()) == 1 and "ledger" in done.stderr, done.stderr

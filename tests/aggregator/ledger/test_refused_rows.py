@@ -27,7 +27,18 @@ def test_database_without_utf8_is_refused_by_name(postgresql, encoding):
     with postgresql.connect("postgres") as connection:
         connection.execute(f"create database {name} encoding '{encoding}' template template0 locale 'C'")
     url = postgresql.url(name)
-    command = [sys.executable, "-c", MAIN, "serve", "--ledger", url, "--listen", "127.0.0.1:0"]
+    command = [
+        sys.executable,
+        "-c",
+        MAIN,
+        "serve",
+        "--oldest-start",
+        "36500",
+        "--ledger",
+        url,
+        "--listen",
+        "127.0.0.1:0",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and "Traceback" not in done.stderr and PASSWORD not in done.stderr
     assert f"database '{name}' has the encoding {encoding}, which cannot hold every text" in done.stderr

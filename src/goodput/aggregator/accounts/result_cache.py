@@ -22,10 +22,14 @@ class SingleFlight:
     def __init__(self):
         self.tasks: dict[Hashable, asyncio.Task] = {}
 
+    def has(self, key: Hashable) -> bool:
+        """Whether a computation is under way for this key."""
+        return key in self.tasks and not self.tasks[key].done()
+
     async def run(self, key: Hashable, compute: Callable[[], Awaitable]):
         """The result of `compute()`, or its exception; it is called only if none is under way for this key."""
         # One that is done is removed a turn of the loop later, which awaiting it would not give.
-        if key not in self.tasks or self.tasks[key].done():
+        if not self.has(key):
             task = self.tasks[key] = asyncio.ensure_future(compute())
             task.add_done_callback(lambda done: self._remove(key, done))
         return await asyncio.shield(self.tasks[key])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 
 from goodput.slices import Slices, T
@@ -13,8 +14,9 @@ AT_A_TIME_SECONDS = 0.005
 class CpuTime:
     """The CPU time that computations take, without what runs between their slices."""
 
-    def __init__(self):
-        self.seconds = 0.0
+    def __init__(self, budget_seconds: float = math.inf, has_used_up: asyncio.Event | None = None):
+        """`has_used_up` is set once they have taken `budget_seconds`."""
+        self.seconds, self._budget_seconds, self._has_used_up = 0.0, budget_seconds, has_used_up
 
     def of(self, parts: Slices[T]) -> Slices[T]:
         """The same computation, whose CPU time is added."""
@@ -26,6 +28,8 @@ class CpuTime:
                 return over.value
             finally:
                 self.seconds += time.thread_time() - began
+                if self._has_used_up is not None and self.seconds > self._budget_seconds:
+                    self._has_used_up.set()
             yield
 
 

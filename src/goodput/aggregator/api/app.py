@@ -52,7 +52,8 @@ from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.node_clocks import SKEW_NS, NodeClocks, follow_step
 from goodput.aggregator.ingest.run_end import RunEnder
 from goodput.aggregator.ingest.store import Store
-from goodput.aggregator.ledger.compaction import Keep
+from goodput.aggregator.ingest.token_gpus import TokenGpus
+from goodput.aggregator.ledger.compaction import DAY_NS, Keep
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.owner import CHECK_SECONDS, LedgerOwner
 from goodput.aggregator.memory_bound import MemoryBound, Way, give_back_free_memory
@@ -80,6 +81,7 @@ def create_app(
     stall_seconds: float = STALL_SECONDS,
     stale_seconds: float = STALE_SECONDS,
     abandoned_seconds: float = ABANDONED_SECONDS,
+    start_days_max: float | None = None,
     keep: Keep | None = None,
     authenticator: RequestAuthenticator | None = None,
     ranks_shown: int = RANKS_SHOWN,
@@ -95,10 +97,11 @@ def create_app(
     With an `owner` it ends unless it alone serves the ledger, or with a `stream` all that do are over this one.
 
     Without an authenticator every client that names this machine as its host has full access. `always_fresh` is Accounts'.
+    A process that is not known may have begun `start_days_max` ago; None is no bound.
     """
     authenticator = authenticator or RequestAuthenticator()
     memory, clock = memory or MemoryBound(), clock or SteadyClock()
-    store, ledger = Store(), Ledger(ledger_url, migrate_later=True)
+    store, ledger = _store(start_days_max, authenticator), Ledger(ledger_url, migrate_later=True)
     ledger.rows_held, refused = memory.rows_held(ROW_BYTES, ledger.rows_held), ledger.refused
     history = History(ledger, memory)
     seconds = {"stall_seconds": stall_seconds, "stale_seconds": stale_seconds}
@@ -110,17 +113,15 @@ def create_app(
     exposition = Exposition(accounts, ingest, health, authenticator, memory, clock, ranks_shown, refused)
     exposition.stories = stories = Stories(accounts, health)
     maintenance = LedgerMaintenance(ledger, ingest, accounts, keep or Keep(), memory)
-
-    startup = Startup(
-        lambda startup: _restore(startup, ledger, owner, ingest, maintenance, memory, stream is None)
-    )
+    restoring = ledger, owner, ingest, maintenance, memory, stream is None
+    startup = Startup(lambda startup: _restore(startup, *restoring))
     reloads = _repeat(_once(authenticator.reload), FILES_EVERY_SECONDS, "reloading tokens and certificates")
     hangs = _repeat(accounts.detecting_hangs, HANGS_EVERY_SECONDS, "hang detection")
     ender = RunEnder(store, ledger, stale_seconds=stale_seconds, clock_ns=clock, on_marked=accounts.expire)
-    clock_steps = _following_steps(clock, clocks, store, accounts)
     snapshots = Snapshots(accounts, ingest, INTERIM_SECONDS if stream else None)
     works = [hangs, exposition.keep_fresh, *maintenance.works(), snapshots.run, memory.run]
-    works += [clock_steps, Abandonment(accounts, ender, abandoned_seconds).run, *_exports(exposition, otlp)]
+    works += [_following_steps(clock, clocks, store, accounts), *_exports(exposition, otlp)]
+    works += [Abandonment(accounts, ender, abandoned_seconds).run]
     works += [partial(_check_owner, owner, startup)] if owner else []
     member = stream.member(ledger, ingest, accounts, maintenance.memory, memory) if stream else None
     run_check = _run_check(store, maintenance.memory, member)
@@ -144,6 +145,14 @@ def create_app(
     _add_operations(app, exposition, startup, clocks, stream)
     add_page(app)
     return app
+
+
+def _store(start_days_max: float | None, authenticator: RequestAuthenticator) -> Store:
+    tokens = authenticator.tokens
+    return Store(
+        start_age_ns_max=None if start_days_max is None else int(start_days_max * DAY_NS),
+        token_gpus=TokenGpus(tokens.gpus_max) if tokens else TokenGpus(),
+    )
 
 
 def _following_steps(clock: SteadyClock, clocks: NodeClocks, store: Store, accounts: Accounts) -> _Work:

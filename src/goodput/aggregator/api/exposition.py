@@ -3,7 +3,8 @@
 A finished run is exposed for KEPT_SECONDS more, so that its last values are scraped. A token for some runs gets those
 runs' series only, without the aggregator's own. The lines of each run are kept; a refresh renders those of the runs that
 changed, in slices with other requests in between, in the formats requested within FORMAT_SECONDS.
-A small installation refreshes at each scrape. A large one (accounts.LARGE_RANKS) does so in the background, and scrapes get
+A small installation refreshes at each scrape. Where that takes more than SCRAPE_CPU_SECONDS, as with hundreds of runs,
+scrapes get each run as it was rendered last, with the time of that, and refreshes take a quarter of a core. A large one (accounts.LARGE_RANKS) does so in the background, and scrapes get
 the last text at once: every REFRESH_SECONDS, or a twentieth of a core's time, up to a tenth where series would be older
 than REFRESH_SECONDS_MAX. Between two times it renders runs whose ranks spend their time differently than before, in another
 twentieth at most. Where scrapes come regularly it does so shortly before one, and where nobody reads anything every
@@ -61,6 +62,11 @@ CHANGED_SECONDS, CHANGED_TIMES = 20.0, 20
 FIRST_SECONDS = 1.0
 # An older text is not served; that happens only where nothing was scraped while the installation was small.
 AGE_SECONDS_MAX = 60.0
+# A scrape waits for so much work of the first refreshes: some 0.8 s, since rendering holds the event loop for half of the
+# time.
+SCRAPE_CPU_SECONDS = 0.4
+# A refresh that took more is not repeated before so many times as long has passed since it began.
+COSTLY_TIMES = 4
 TEXTS_MAX = 16
 # Nodes with a series of their clock: those that are off most.
 NODES_SHOWN = 1024
@@ -94,6 +100,8 @@ class _RunText(NamedTuple):
     present: Bodies
     counts: Counter[str]  # series by level
     present_counts: Counter[str]
+    at_ns: int = 0  # when `present` was rendered, by the clock of the accounts
+    at: float = 0.0  # the same by the monotonic clock
 
 
 class _Text:
@@ -131,6 +139,8 @@ class Exposition:
         self._changed_due = 0.0  # when runs that changed may be rendered again, by the monotonic clock
         self._scrapes = ScrapeTimes()
         self._flights = SingleFlight()
+        self._began = 0.0  # when the last refresh did, by the monotonic clock
+        self._has_used_up = asyncio.Event()  # whether the refresh under way has taken what a scrape waits for
         self._rendered_ns = 0  # when the series were computed, by `clock_ns`
         self.otlp: Collected | None = None  # the exporter of these series, for its own
         self.stream: Collected | None = None  # this aggregator as one of several
@@ -145,33 +155,57 @@ class Exposition:
         """The series that `access` may see, of these runs or of all. Unknown runs have none."""
         key = _Key(access.runs, runs, format)
         await self._rendered(format, key)
-        text = self._texts.pop(key, None) or await self._flights.run(
-            key, lambda: self._assemble(access, runs, format)
+        texts = (
+            self._texts
+        )  # replaced by others when runs are rendered anew, also while this one is assembled
+        text = texts.pop(key, None) or await self._flights.run(
+            (id(texts), key), lambda: self._assemble(access, runs, format)
         )
-        self._texts[key] = text
-        while len(self._texts) > TEXTS_MAX:
-            del self._texts[next(iter(self._texts))]
+        texts[key] = text
+        while len(texts) > TEXTS_MAX:
+            del texts[next(iter(texts))]
         return text.plain if not compressed else await self._compressed(text)
 
     async def samples(self) -> Samples:
         """What `text` shows to a token for all runs: the aggregator's own series and those of each run."""
         await self._rendered(Rows, None)
-        runs = [one[Rows] for text in self._runs.values() for one in (text.of_account, text.present)]
+        texts = [text for text in self._runs.values() if Rows in text.present]
+        runs = [one[Rows] for text in texts for one in (text.of_account, text.present)]
         return Samples(self._rendered_ns, [self._own[Rows], self._always[Rows], *runs])
 
     async def _rendered(self, format: Format, scraper: _Key | None) -> None:
-        """Ask for a format and wait until the series have it."""
+        """Ask for a format and wait until the series have it, and are fresh or a refresh takes long."""
         now = self._formats[format] = time.monotonic()
         self._scrapes.add(scraper, now)
         if self._must_wait():
-            await self._flights.run("refresh", self.refresh)
+            await self._refresh_within_budget()
         await self._have(format)
 
+    async def _refresh_within_budget(self) -> None:
+        """Refresh, and wait until that is done or has taken SCRAPE_CPU_SECONDS, not at all where the last one took more."""
+        if not self._flights.has("refresh"):
+            self._has_used_up.clear()
+        done = asyncio.ensure_future(self._flights.run("refresh", self.refresh))
+        if self._accounts.always_fresh:
+            return await done
+        if self._refreshed is None or not self._is_costly():
+            used_up = asyncio.ensure_future(self._has_used_up.wait())
+            await asyncio.wait({done, used_up}, return_when=asyncio.FIRST_COMPLETED)
+            used_up.cancel()
+        if done.done():
+            return await done
+        done.add_done_callback(_log_failure)  # The refresh goes on.
+        # Some runs were rendered anew since these were made.
+        self._texts = {}
+
     async def _have(self, format: Format) -> None:
-        """Refresh until the series have the format: a refresh that is under way may have begun before it was requested."""
+        """Have a format rendered that was not requested before."""
+        for _ in range(2):  # A refresh that is under way may have begun before it was requested.
+            if format not in self._always:
+                await self._refresh_within_budget()
+        # Where no scrape waits until a refresh is done, runs have it from the next one on.
         while format not in self._always:
-            self._formats[format] = time.monotonic()  # Or it expires while a refresh takes long.
-            await self._flights.run("refresh", self.refresh)
+            await in_slices(self._refresh_own([*self._always, format]))
 
     async def keep_fresh(self) -> None:
         """Refresh the series of a large installation for ever; between two times compute what has no account yet, and refresh
@@ -233,13 +267,25 @@ class Exposition:
         return max(REFRESH_SECONDS, min(20 * self._cpu_seconds, most))
 
     def _must_wait(self) -> bool:
-        if self._refreshed is None or not self._accounts.is_large():
+        if self._refreshed is None or self._accounts.always_fresh:
             return True
-        return time.monotonic() - self._refreshed > AGE_SECONDS_MAX + 20 * self._took_seconds
+        now = time.monotonic()
+        if not self._accounts.is_large():
+            return not self._is_costly() or now - self._began >= COSTLY_TIMES * self._cpu_seconds
+        return now - self._refreshed > self._age_seconds_max()
+
+    def _is_costly(self) -> bool:
+        """Whether the last refresh took more than a scrape waits for."""
+        return self._cpu_seconds > SCRAPE_CPU_SECONDS
+
+    def _age_seconds_max(self) -> float:
+        """An older figure is not served."""
+        return AGE_SECONDS_MAX + 20 * self._took_seconds
 
     async def refresh(self) -> None:
         """Render what has changed, and the texts that were requested since the last time."""
-        began, spent = time.monotonic(), CpuTime()
+        began, spent = time.monotonic(), CpuTime(SCRAPE_CPU_SECONDS, self._has_used_up)
+        self._began = began
         formats = [
             format for format, requested in self._formats.items() if began - requested <= FORMAT_SECONDS
         ]
@@ -247,11 +293,12 @@ class Exposition:
         self._series.keep(self._accounts.store.runs)
         if self.stories is not None:
             self.stories.keep(self._accounts.store.runs)
-        runs = await in_slices(spent.of(self._render_runs(list(self._accounts.store.runs), formats)))
-        now_ns = self._clock_ns()
-        own, always = await in_slices(spent.of(self._render_own(runs, now_ns, formats)))
-        # Together, so that all of them have the same formats.
-        self._runs, self._own, self._always, self._rendered_ns = runs, own, always, now_ns
+        if self._is_costly() or not set(formats).issubset(self._always):
+            # For the scrapes that do not wait until all runs are rendered.
+            await in_slices(spent.of(self._refresh_own(formats)))
+        runs = await in_slices(spent.of(self._render_runs(self._oldest_first(), formats, self._runs)))
+        self._runs = {name: runs[name] for name in self._accounts.store.runs if name in runs}
+        await in_slices(spent.of(self._refresh_own(formats)))
         self._refreshed = time.monotonic()
         self._took_seconds, self._cpu_seconds = self._refreshed - began, spent.seconds
         await self._replace_texts(formats)
@@ -259,6 +306,16 @@ class Exposition:
             # An account's arrays lie between what stays: of ten thousand ranks 20 MiB, in 5 ms.
             with suppress(NoThread):
                 await in_thread(give_back_free_memory)
+
+    def _refresh_own(self, formats: list[Format]) -> Slices[None]:
+        now_ns = self._clock_ns()
+        self._own, self._always = yield from self._render_own(self._runs, now_ns, formats)
+        self._rendered_ns = now_ns
+
+    def _oldest_first(self) -> list[str]:
+        """The runs in the order of their turns: where a scrape does not wait for all, those rendered longest ago are next."""
+        at = {name: text.at for name, text in self._runs.items()}
+        return sorted(self._accounts.store.runs, key=lambda name: at.get(name, 0.0))
 
     async def _replace_texts(self, formats: list[Format]) -> None:
         """Drop the texts of the series before; a large installation has those that were requested again at once."""
@@ -283,8 +340,10 @@ class Exposition:
             result_of(self._adding_self(families))
         return families
 
-    def _render_runs(self, names: list[str], formats: list[Format]) -> Slices[dict[str, _RunText]]:
-        """Those of these runs that are shown; yields between parts."""
+    def _render_runs(
+        self, names: list[str], formats: list[Format], served: dict[str, _RunText] | None = None
+    ) -> Slices[dict[str, _RunText]]:
+        """Those of these runs that are shown, each at once in `served` too; yields between parts."""
         shown: dict[str, _RunText] = {}
         for name in names:
             yield
@@ -297,6 +356,8 @@ class Exposition:
             if _is_shown(account, self._clock_ns()):
                 try:
                     shown[name] = yield from self._render_run(account, formats)
+                    if served is not None:
+                        served[name] = shown[name]
                 except KeyError:
                     if name in self._accounts.store.runs:
                         raise
@@ -314,12 +375,13 @@ class Exposition:
             yield from self._series.add_account(families, account)
             of_account = yield from _bodies(families, formats)
             before = _RunText(account, gains, of_account, {}, families.count_by_level(), Counter())
-        families = Families("aggregator")
-        yield from self._series.add_present(families, account, self._clock_ns())
+        families, now_ns, now = Families("aggregator"), self._clock_ns(), time.monotonic()
+        yield from self._series.add_present(families, account, now_ns)
         if self.stories is not None:
             add_events(families, account.run, self.stories.marks(account.run))
         present = yield from _bodies(families, formats)
-        return before._replace(present=present, present_counts=families.count_by_level())
+        counts = families.count_by_level()
+        return before._replace(present=present, present_counts=counts, at_ns=now_ns, at=now)
 
     def computing_own(self) -> Slices[Families]:
         """The aggregator's series about itself, but for those about its series."""
@@ -338,7 +400,8 @@ class Exposition:
         yield
         families.add_counts("goodput_aggregator_series", "level", counts)
         families.add("goodput_aggregator_series_render_seconds", {}, self._took_seconds)
-        always.add("goodput_aggregator_series_timestamp_seconds", {}, now_ns / 1e9)
+        oldest_ns = min([text.at_ns for text in runs.values()], default=now_ns)
+        always.add("goodput_aggregator_series_timestamp_seconds", {}, oldest_ns / 1e9)
         own = yield from _bodies(families, formats)
         return own, {format: format.bodies(always) for format in formats}
 
@@ -348,8 +411,10 @@ class Exposition:
         await self._have(format)  # A refresh may have ended since.
         found: list[Bodies] = [self._always]
         names = self._runs if not runs else [run for run in dict.fromkeys(runs) if run in self._runs]
+        oldest = time.monotonic() - self._age_seconds_max()
         for text in map(self._runs.__getitem__, filter(access.may, names)):
-            found += (text.of_account, text.present)
+            if format in text.present and text.at > oldest:
+                found += (text.of_account, text.present)
         if access.is_of_all and not runs:
             found.append(self._own)
         out: list[bytes] = []
@@ -407,6 +472,7 @@ class Exposition:
         more = {
             "health_events": self._ingest.health.used_share(),
             "stack_samples": store.sampled.used_share(),
+            "named_phases": self._series.used_share(),
             "history_queries": self._accounts.history.used_share(),
         }
         _add_bounds(families, store, self._authenticator, self._memory, more)
@@ -430,6 +496,13 @@ class Exposition:
 
     def _clamped(self) -> int:
         return sum(account.clamped for account in self._accounts.last())
+
+
+def _log_failure(refresh: asyncio.Future) -> None:
+    if not refresh.cancelled() and refresh.exception() is not None:
+        log.error(
+            "the series could not be rendered; /metrics has the last ones", exc_info=refresh.exception()
+        )
 
 
 def _is_shown(account: Account, now_ns: int) -> bool:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from goodput.account import FINAL_STATUSES, figures
+from goodput.account import FINAL_STATUSES, Attempt, figures
 from goodput.account.account import FACTORS, Account
 from goodput.account.collective_verdict import LINKS_NAMED_MAX
 from goodput.account.collectives import operation_sums
 from goodput.account.document import slow_issue
 from goodput.account.ranks import sum_gpu_ns
-from goodput.account.states import INDEX, STATES
+from goodput.account.states import INDEX, PHASE_STATES, STATES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
 from goodput.aggregator.accounts.recent_stragglers import RecentStragglers
 from goodput.aggregator.api.recent_links import RecentLinks
 from goodput.aggregator.ingest.recent.recent_times import QUANTILES, STEP
 from goodput.causes import explain
+from goodput.defaults import BEFORE_FORWARD, ESTIMATED_LOADER, ESTIMATED_OPTIMIZER, PEERS
 from goodput.histograms.native_histogram import NativeHistogram
 from goodput.metrics import Families
 from goodput.slices import Slices
@@ -28,6 +29,9 @@ RESTARTS_SHOWN = 16
 ROLES_SHOWN = 8
 OPERATIONS_SHOWN = 16
 STAGE_WAITS_SHOWN = 128  # of the first stages, in sends and in receives
+# Series of phases that runs have named, of all runs together, at least one phase of each; and phases that we have named.
+NAMED_PHASES_SHOWN = 8192
+_OURS = {*PHASE_STATES, STEP, BEFORE_FORWARD, ESTIMATED_LOADER, ESTIMATED_OPTIMIZER, PEERS}
 # Ranks and hosts of a run with series of their own: those that its other ranks waited for most.
 RANKS_SHOWN = 16
 
@@ -53,9 +57,18 @@ class RunSeries:
     def __init__(self, accounts: Accounts, health: HealthCosts, ranks_shown: int = RANKS_SHOWN):
         self._accounts, self._health, self._ranks_shown = accounts, health, ranks_shown
         self._recent, self._links = RecentStragglers(), RecentLinks()
+        self._named: dict[str, int] = {}  # phases that a run has named
+
+    def used_share(self) -> float:
+        """Phases of the run that has named most, as a share of those that have series; above 1 others have none."""
+        return max(self._named.values(), default=0) / self._named_shown()
+
+    def _named_shown(self) -> int:
+        return max(NAMED_PHASES_SHOWN // max(len(self._accounts.store.runs), 1), 1)
 
     def keep(self, runs) -> None:
         """Forget all other runs."""
+        self._named = {run: count for run, count in self._named.items() if run in runs}
         self._recent.keep(runs)
         self._links.keep(runs)
 
@@ -73,6 +86,7 @@ class RunSeries:
     def add_present(self, families: Families, account: Account, now_ns: int) -> Slices[None]:
         """The series that change with time too, or with events that the account does not have."""
         series = _Series(families, account.run)
+        series.add("goodput_run_series_timestamp_seconds", now_ns / 1e9)
         self._add_recent_straggler(series, account, now_ns)
         yield
         self._add_slow_link(series, account, now_ns)
@@ -137,6 +151,7 @@ class RunSeries:
                 series.add("goodput_hang_link_timestamp_seconds", one.time_ns / 1e9, **link)
         age_seconds = 0 if is_final else max(now_ns - self._accounts.progress_ns(account), 0) / 1e9
         series.add("goodput_progress_age_seconds", age_seconds)
+        series.add("goodput_run_reported_gpus", _reported_gpus(account, newest))
         if is_final:
             return
         series.add("goodput_run_gpus", _expected_gpus(account))
@@ -152,12 +167,20 @@ class RunSeries:
         times = self._accounts.store.recent.get(run)
         if times is None:
             return
-        for phase, found in times.histograms().items():
+        histograms = times.histograms()
+        named = [phase for phase in histograms if phase not in _OURS]
+        self._named[run] = len(named)
+        hidden = set(named[self._named_shown() :])
+        for phase, found in histograms.items():
+            if phase in hidden:
+                continue
             if phase == STEP:
                 series.add_histogram("goodput_run_step_duration_seconds", found.native, found.buckets)
             else:
                 series.add_histogram("goodput_run_phase_duration_seconds", found.native, phase=phase)
         for phase, seconds in times.quantiles(now_ns).items():
+            if phase in hidden:
+                continue
             for q, value in zip(QUANTILES, seconds, strict=True):
                 if phase == STEP:
                     series.add("goodput_run_step_seconds", value, q=q)
@@ -178,6 +201,12 @@ def add_events(families: Families, run: str, marks: Sequence[Mark]) -> None:
     for mark in marks:
         labels = {"kind": mark.kind, "title": mark.title, "cost": mark.cost, "claims": mark.claims}
         series.add("goodput_run_event_timestamp_seconds", mark.time, **labels)
+
+
+def _reported_gpus(account: Account, newest: Sequence[Attempt]) -> int:
+    """The devices of those expected ranks that have ever reported."""
+    beyond = None if account.is_of_workers else account.world_size
+    return sum([attempt.devices for attempt in newest if beyond is None or attempt.rank < beyond])
 
 
 def _expected_gpus(account: Account) -> int:

@@ -18,7 +18,8 @@ import numpy as np
 
 from goodput.aggregator.ingest.pushed_steps import PushedSteps
 from goodput.aggregator.ingest.recent.recent_steps import RecentSteps
-from goodput.aggregator.ingest.store import AHEAD_NS_MAX, Process, Store
+from goodput.aggregator.ingest.report_times import AHEAD_NS_MAX
+from goodput.aggregator.ingest.store import Process, Store
 from goodput.aggregator.ingest.waiting_pushes import RANK_ROWS, Push
 from goodput.aggregator.records import BLOCK_ROWS_MAX, NewBlock, NewRecords
 from goodput.wire import compiled, schema

@@ -26,7 +26,9 @@ from goodput.aggregator.ingest.pushed_steps import PushedSteps, pushed, steps_of
 from goodput.aggregator.ingest.recent.phase_mixes import PhaseMixes
 from goodput.aggregator.ingest.recent.recent_steps import RecentSteps
 from goodput.aggregator.ingest.recent.step_trends import WINDOWS_NS
+from goodput.aggregator.ingest.report_times import ahead_problem, start_problem
 from goodput.aggregator.ingest.sampled_ranks import SampledRanks, reported
+from goodput.aggregator.ingest.token_gpus import TokenGpus
 from goodput.aggregator.records import BLOCK_ROWS_MAX, NewBlock, NewRecords, new_blocks
 from goodput.columns.attempts import NO_ENTRIES, ColumnAttempt, row_of
 from goodput.wire import connections, schema
@@ -46,8 +48,6 @@ OWNED_SECONDS = 30.0
 # A token for some runs may take each of the two bounds divided by this.
 SCOPED_DIVISOR = 4
 _TEXTS = [field.name for field in fields(schema.Identity) if field.type is str]
-# How far a host's clock may be ahead of ours.
-AHEAD_NS_MAX = 86_400 * 10**9
 
 
 class ReportRejected(Exception):
@@ -117,6 +117,9 @@ class Store:
     stored: dict[str, int] = field(default_factory=dict)
     # Called with the id of a token for some runs, or "", when its bounds are full: takes old runs out of memory.
     make_room: Callable[[str], object] = lambda token: None
+    # How long ago a process may have begun that is not known yet.
+    start_age_ns_max: int | None = None
+    token_gpus: TokenGpus = field(default_factory=TokenGpus)
     sampled: SampledRanks = field(default_factory=SampledRanks)
     mixes: PhaseMixes = field(default_factory=PhaseMixes)
     _operation_keys: SharedKeys = field(default_factory=SharedKeys)
@@ -146,8 +149,9 @@ class Store:
         steps = steps_of_rows(report.steps) if steps is None else steps
         read_ns = now_ns if read_ns is None else read_ns
         if now_ns:
-            _check_times(report, steps.end_ns, now_ns)
+            _raise_if("time", ahead_problem(report, steps.end_ns, now_ns))
             self._check_world(report.identity)
+            _raise_if("ranks", self.token_gpus.add(token, report.identity, now_ns) if token else None)
         process = self._process(report.identity, now_ns, token)
         attempt, run, count = process.attempt, report.identity.run, steps.values.shape[1]
         self.worlds.setdefault(run, set()).add(report.identity.world_size)
@@ -418,6 +422,9 @@ class Store:
         key = _key(identity)
         process = self.processes.get(key)
         if process is None:
+            if now_ns and self.start_age_ns_max is not None:
+                start_ns = self.starts.get(identity.run)
+                _raise_if("time", start_problem(identity, start_ns, now_ns, self.start_age_ns_max))
             identity = _interned(identity)
             key = _key(identity)
             process = self.processes[key] = Process(self._place(identity, now_ns, token), identity, key)
@@ -473,16 +480,9 @@ class Store:
         return found
 
 
-def _check_times(report: schema.RankReport, steps_end_ns: int, now_ns: int) -> None:
-    """Refuse times far ahead of our clock: they would stretch the run over years."""
-    live = report.live
-    latest_ns = max(report.identity.start_ns, live.now_ns, live.last_ns, live.end_ns, steps_end_ns)
-    if latest_ns > now_ns + AHEAD_NS_MAX:
-        raise ReportRejected(
-            "time",
-            f"run {report.identity.run!r} rank {report.identity.rank}: reports a time "
-            f"{(latest_ns - now_ns) / 8.64e13:.1f} days ahead; check the clock of {report.identity.host}",
-        )
+def _raise_if(reason: str, problem: str | None) -> None:
+    if problem is not None:
+        raise ReportRejected(reason, problem)
 
 
 def _block_of(report: schema.RankReport, steps: PushedSteps) -> NewBlock | None:

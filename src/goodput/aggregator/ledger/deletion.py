@@ -1,13 +1,14 @@
-"""Deletes a run from a ledger, which an aggregator may be using.
+"""Finds and deletes runs of a ledger, which an aggregator may be using.
 
-The run is listed in `deletions` first, so that aggregators forget it; then it is deleted in small transactions. A
+A run is listed in `deletions` first, so that aggregators forget it; then it is deleted in small transactions. A
 deletion that was interrupted is completed by deleting the run again.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import sqlalchemy as sql
 
@@ -27,18 +28,34 @@ _OF_RUN = (
 )
 
 
-def reporting_ranks(ledger: Ledger, run: str, now_ns: int) -> list[int]:
-    """Ranks of the run that have not ended and have reported recently."""
-    marked = ledger.ends(run)
+class RunLife(NamedTuple):
+    """When a run was last seen (unix ns, on its hosts' clocks), and its ranks that report now."""
+
+    run: str
+    seen_ns: int
+    reporting: list[int]
+
+
+def life_of(ledger: Ledger, run: str, now_ns: int) -> RunLife:
+    """The ranks that report are those that have not ended and have reported recently."""
+    marked, processes = ledger.ends(run), ledger.processes(run)
     recent_ns = now_ns - int(REPORTING_SECONDS * 1e9)
-    return sorted(
-        {
-            one.identity.rank
-            for one in ledger.processes(run)
-            if one.live.alive and not one.live.ended and one.live.now_ns > recent_ns
-        }
-        - {request.rank for request in marked}
-    )
+    reporting = {
+        one.identity.rank
+        for one in processes
+        if one.live.alive and not one.live.ended and one.live.now_ns > recent_ns
+    }
+    seen_ns = max((one.live.end_ns or one.live.now_ns for one in processes), default=0)
+    return RunLife(run, seen_ns, sorted(reporting - {request.rank for request in marked}))
+
+
+def lives(ledger: Ledger, chosen: Callable[[str], bool], now_ns: int, age_ns: int = 0) -> Iterator[RunLife]:
+    """The runs whose name is chosen and that were not seen for `age_ns`, by name."""
+    for run in sorted(ledger.runs()):
+        if chosen(run):
+            life = life_of(ledger, run, now_ns)
+            if now_ns - life.seen_ns >= age_ns:
+                yield life
 
 
 def delete(ledger: Ledger, run: str) -> Iterator[int]:
