@@ -95,9 +95,9 @@ def _lacking(entries: list) -> str:
 
 
 def _ranks(config: Any, group: str) -> list[int]:
-    found = config.get("ranks", "[]") if type(config) is dict else None
-    found = json.loads(found) if type(found) is str else found
-    if type(found) not in (list, tuple) or not all(type(rank) is int for rank in found):
+    found = config.get("ranks", "[]") if isinstance(config, dict) else None
+    found = json.loads(found) if isinstance(found, str) else found
+    if not isinstance(found, (list, tuple)) or not all(type(rank) is int for rank in found):
         raise ValueError(f"group {group[:40]!r} of `pg_config` has no list of ranks")
     ranks = sorted(found)
     if (
