@@ -286,6 +286,18 @@ def test_implausible_record_is_left_out(forged, word, value):
     assert read(forged.path) == "good"
 
 
+@pytest.mark.parametrize(("word", "bit"), [(page.R_END, 60), (page.R_END, 43), (page.R_START, 50)])
+def test_record_outside_of_the_page_s_time_is_left_out(forged, word, bit):
+    """One flipped bit would be years of stall."""
+    at = 8 * record_word(10, word)
+    time_ns = int.from_bytes(forged.good[at : at + 8], "little")
+    if word == page.R_START:
+        forged.word(record_word(10, word), max(time_ns - (1 << bit), 0))
+    else:
+        forged.word(record_word(10, word), time_ns ^ (1 << bit))
+    assert steps_without(forged) == [10]
+
+
 def test_record_with_another_number_is_left_out(forged):
     for word in (page.R_NUMBER, page.R_SEAL):
         forged.word(record_word(10, word), 12)

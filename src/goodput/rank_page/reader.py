@@ -37,6 +37,10 @@ from goodput.wire.identity import clean_text
 __all__ = ["EventRecord", "Reader", "Snapshot", "StepRecord"]
 
 
+# How far a step may lie outside of its page's time: a process may be killed between the stores of the two.
+STEP_SLACK_NS = 3600 * 10**9
+
+
 class PhaseTimes(NamedTuple):
     """Names of the phases and the states of a user's own, the index of the running one, and totals in ns until `last_ns`."""
 
@@ -85,7 +89,7 @@ class Reader(PageFile):
         state, why = at(page.W_DEVICE_STATE), at(page.W_DEVICE_WHY)
         if state >= len(page.DEVICE_STATES) or why >= len(page.DEVICE_WHYS):
             raise PageError("value", f"{self.path}: device clock state {state} or reason {why} out of range")
-        steps, known = self._steps(since_step, steps_done, width), None
+        steps, known = self._in_time(self._steps(since_step, steps_done, width), last), None
         if state >= _ACTIVE:
             steps, known = self._on_device(live, since_step, steps_done, width, alive)
         loader, workers, sampling = self._loader(live)
@@ -218,6 +222,14 @@ class Reader(PageFile):
                 if record and first <= record.number <= done and (record.number - 1) % page.STEP_RING == slot
             ]
         return sorted(records, key=itemgetter(0))
+
+    def _in_time(self, steps: list[StepRecord], last_ns: int) -> list[StepRecord]:
+        """Those of the steps that lie between the page's start and its last boundary, with some slack."""
+        start_ns = self.identity["start_mono_ns"]
+        if steps and max(one.end_ns for one in steps) > last_ns:  # A step may have ended since that was read.
+            last_ns = memoryview(self._read(8 * page.W_LAST, 8)).cast("Q")[0]
+        low, high = start_ns - STEP_SLACK_NS, last_ns + STEP_SLACK_NS
+        return [one for one in steps if low <= one.start_ns and one.end_ns <= high]
 
     def _on_device(
         self, live: memoryview, since: int, done: int, width: int, alive: bool | None
