@@ -47,9 +47,10 @@ from goodput.aggregator.fair_queue import QueueFull
 from goodput.aggregator.http import sign_in
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.http.middleware import RequestMiddleware
+from goodput.aggregator.ingest.clock_offset import SKEW_NS
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
-from goodput.aggregator.ingest.node_clocks import SKEW_NS, NodeClocks, follow_step
+from goodput.aggregator.ingest.node_clocks import NodeClocks, follow_step
 from goodput.aggregator.ingest.run_end import RunEnder
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ingest.token_gpus import TokenGpus

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from goodput.access.tokens import EVERYTHING, Access
 from goodput.aggregator.fair_queue import FairQueue
+from goodput.aggregator.ingest import moved_times
 from goodput.aggregator.ingest.agent_versions import AgentVersions
 from goodput.aggregator.ingest.checks import (
     BODY_BYTES_AT_ONCE,
@@ -35,6 +36,7 @@ from goodput.aggregator.ingest.checks import (
     out_of_scope,
     rejection,
 )
+from goodput.aggregator.ingest.clock_offset import Offset
 from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.health_log import NODE_WEIGHT_MAX, HealthLog
 from goodput.aggregator.ingest.known_ranks import AnyReport, KnownPart, KnownPush, KnownRanks
@@ -87,6 +89,7 @@ class Ingest:
         self._store, self._ledger, self._clock_ns, self._hangs = store, ledger, clock_ns, hangs
         self.health = HealthLog() if health is None else health
         self.clocks = NodeClocks(clock_ns) if clocks is None else clocks
+        self._scoped_clocks = NodeClocks(clock_ns)  # as tokens for some runs say
         # Brings runs of Store.stored back into memory.
         self.load: Callable[[str], Awaitable[object]] | None = None
         self.counts: Counter = Counter()
@@ -117,9 +120,7 @@ class Ingest:
     ) -> int:
         """Fill the store from the ledger, run by run, but for Store.stored; returns how many processes were restored.
 
-        Runs that reported last come first; those for which `has_room()` is false are left in the ledger.
-
-        `then(run, state)` is called when a run is complete, so that its rows can be folded before the next run is read.
+        Runs that reported last come first; those for which `has_room()` is false are left in the ledger. `then(run, state)` is called when a run is complete, so that its rows can be folded before the next run is read.
         The rows are those after `state`, the newest segment of the run, all without one. `progress(restored)` is called
         after each process.
         """
@@ -184,13 +185,10 @@ class Ingest:
     ) -> schema.Ack:
         """Accept one push. Raises SchemaError (nothing was accepted), LedgerError or QueueFull (push it again), or an unexpected error.
 
-        `arrived_ns` is when it arrived, in our unix ns, by default now.
-
-        What it takes is added to `memory`, which may raise an exception of its own; then nothing was accepted. `spent`
-        is called with the seconds of CPU time that it took.
-
-        Parts of runs that `access` does not allow are left out: their ranks are rejected, their stacks and health
-        events ignored.
+        `arrived_ns` is when it arrived, in our unix ns, by default now. What it takes is added to `memory`, which may raise
+        an exception of its own; then nothing was accepted. `spent` is called with the seconds of CPU time that it took.
+        Parts of runs that `access` does not allow are left out: their ranks are rejected, their stacks and health events
+        ignored.
         """
         owner = access.token_id or access.name
         arrived_ns = self._clock_ns() if arrived_ns is None else arrived_ns
@@ -250,8 +248,10 @@ class Ingest:
         if isinstance(report, KnownPush) or access.is_of_all:
             self._note(push, report)
         else:
+            of_token = replace(report, node=f"{push.owner}/{report.node}")
+            push.offset = self._scoped_clocks.add(of_token, push.arrived_ns)
             report, push.rejected = self._allowed_part(report, access)
-        self._add_health(report, is_scoped=not access.is_of_all)
+        self._add_health(report, push.offset, is_scoped=not access.is_of_all)
         if not isinstance(report, KnownPush):
             await self._check(push, report.ranks, len(body))
         done = asyncio.get_running_loop().create_future()
@@ -268,7 +268,7 @@ class Ingest:
     def _note(self, push: Push, report: AnyReport) -> None:
         """What a report with a token for all runs says of its node."""
         push.sent_ns = report.sent_ns
-        self.clocks.add(report, push.arrived_ns)
+        push.offset = self.clocks.add(report, push.arrived_ns)
         self.agents.add(report.node, report.agent)
 
     def _ack(self, push: Push, report: AnyReport, ranks: int) -> schema.Ack:
@@ -394,6 +394,8 @@ class Ingest:
             if isinstance(steps, Exception):
                 raise steps
             read_ns = push.read_ns(report.sequence, now_ns)
+            ns = moved_times.moved_ns(self._store, self.clocks, push, report)
+            report, steps = moved_times.moved(report, steps, ns)
             self._unwritten.append(self._store.merge(report, now_ns, push.token, steps, read_ns))
         except Exception as error:
             push.refused.add(report.identity)
@@ -431,18 +433,15 @@ class Ingest:
             self._logged.add(key)
             log.warning("%s", text)
 
-    def _add_health(self, report: AnyReport, is_scoped: bool) -> None:
+    def _add_health(self, report: AnyReport, offset: Offset | None, is_scoped: bool) -> None:
         """An event that cannot be kept is counted and skipped."""
         now_ns = self._clock_ns() if report.health else 0
-        for event in report.health:
+        for event in moved_times.moved_events(report.health, offset, self.clocks):
             if self.health.add(report.node, event, now_ns, is_scoped):
                 self._unwritten_health[health_key(report.node, event, is_scoped)] = event
 
     async def add_segment(self, segment: Segment, late: int) -> None:
-        """Write a segment of a run that had `late` late rows when it was taken. Raises LedgerError.
-
-        It is written with everything merged until now, so that the ledger has all rows that are in it.
-        """
+        """Write a segment of a run that had `late` late rows when it was taken, and its rows with it. Raises LedgerError."""
         self._segments[segment.run] = (segment, late)
         await self._write()
 
