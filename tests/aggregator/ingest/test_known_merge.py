@@ -38,6 +38,8 @@ class Rig:
         for store in (self.batch, self.single):
             store.mixes = PhaseMixes(lambda: 0.0)  # all in one window
         self.ingest = Ingest(self.batch, self, clock_ns=lambda: self.now_ns)
+        # Its processes have times of their own, whatever their node's clock says: none is to be moved.
+        monkeypatch.setattr(self.ingest.clocks, "add", lambda *_: None)
         monkeypatch.setattr(self.ingest, "_merge_parts", self._merge_parts)
 
     def append(self, *_) -> None:

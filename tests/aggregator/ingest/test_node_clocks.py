@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from support.account.account_history import Process, ns
 from support.aggregator.reports import node_report, rank_report
 
-from goodput.aggregator.clock import SteadyClock
+from goodput.aggregator.clock import WIDEST, SteadyClock
 from goodput.aggregator.ingest import node_clocks
-from goodput.aggregator.ingest.clock_offset import WIDEST
 from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.node_clocks import HALF_WINDOW, PUSH_NS_MAX, NodeClocks, follow_step
 from goodput.aggregator.ingest.store import Store

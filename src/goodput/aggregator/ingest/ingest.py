@@ -22,6 +22,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from goodput.access.tokens import EVERYTHING, Access
+from goodput.aggregator.clock import Offset
 from goodput.aggregator.fair_queue import FairQueue
 from goodput.aggregator.ingest import moved_times
 from goodput.aggregator.ingest.agent_versions import AgentVersions
@@ -36,7 +37,6 @@ from goodput.aggregator.ingest.checks import (
     out_of_scope,
     rejection,
 )
-from goodput.aggregator.ingest.clock_offset import Offset
 from goodput.aggregator.ingest.hangs import HangDetector
 from goodput.aggregator.ingest.health_log import NODE_WEIGHT_MAX, HealthLog
 from goodput.aggregator.ingest.known_ranks import AnyReport, KnownPart, KnownPush, KnownRanks
@@ -45,6 +45,7 @@ from goodput.aggregator.ingest.pushed_steps import PushedSteps
 from goodput.aggregator.ingest.store import ReportRejected, Store
 from goodput.aggregator.ingest.waiting_pushes import Part, Push, SomeRanks, WaitingPushes, call_in_turns
 from goodput.aggregator.ingest.write_failures import WriteFailures
+from goodput.aggregator.ledger.damage import without_damage
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.segments import Segment
 from goodput.aggregator.ledger.threads import in_thread
@@ -126,7 +127,7 @@ class Ingest:
         """
         restored = 0
         for run, start_ns in self._ledger.starts().items():
-            if run in self._store.stored:
+            if run in self._store.stored or run in self._store.runs:
                 continue
             if not has_room():
                 self._store.stored[run] = start_ns
@@ -137,7 +138,8 @@ class Ingest:
                 restored += 1
                 progress(restored)
 
-            state = restore_run(self._ledger, self._store, run, count)
+            read = partial(restore_run, self._ledger, self._store, run, count)
+            state = without_damage(self._ledger, read, partial(self._store.forget, run))
             if run in self._store.runs:
                 then(run, state)
         self._store.new = self._store.repeated = 0
@@ -161,10 +163,7 @@ class Ingest:
         self._store.forget(run)
 
     async def let_go(self, is_gone: Callable[[str], bool]) -> list[str]:
-        """Drop runs that another aggregator serves from now on, and what of them waits to be written; returns which.
-
-        Nothing may push them meanwhile.
-        """
+        """Drop runs that another aggregator serves now, which nothing may push meanwhile; returns which."""
         async with self._writing:
             self._unwritten = [part for part in self._unwritten if not is_gone(part.report.identity.run)]
             self._segments = {run: one for run, one in self._segments.items() if not is_gone(run)}
@@ -377,11 +376,12 @@ class Ingest:
         An unexpected error fails the push with that report alone, not those of other nodes beside it.
         """
         now_ns = self._clock_ns()
+        move = partial(moved_times.moved, self._store, self.clocks)
         steps = iter(decoded([part for _, part in taken if isinstance(part, Part)]))
         for push, part in taken:
             push.batch = self._batch
             if isinstance(part, KnownPart):
-                self._unwritten += self._known.merge(push, part, now_ns, partial(self._reject, push))
+                self._unwritten += self._known.merge(push, part, now_ns, partial(self._reject, push), move)
             elif isinstance(part, Part):
                 self._merge_part(push, part.report, next(steps), now_ns)
 
@@ -394,8 +394,7 @@ class Ingest:
             if isinstance(steps, Exception):
                 raise steps
             read_ns = push.read_ns(report.sequence, now_ns)
-            ns = moved_times.moved_ns(self._store, self.clocks, push, report)
-            report, steps = moved_times.moved(report, steps, ns)
+            report, steps = moved_times.moved(self._store, self.clocks, push, report, steps)
             self._unwritten.append(self._store.merge(report, now_ns, push.token, steps, read_ns))
         except Exception as error:
             push.refused.add(report.identity)
@@ -468,7 +467,7 @@ class Ingest:
             async with self._writing:
                 if self._was_shared:
                     await self._gather()
-                # Pushes from now on are in the next transaction.
+                # Pushes from now on are in the next one.
                 self._transaction, self._was_shared = None, len(self._waiting) > 1
                 merged = 0
                 while self._unmerged and merged < TRANSACTION_ROWS:

@@ -4,7 +4,7 @@ A process stamps everything by the clock that it read at its start, so one offse
 its node's clock is set meanwhile. It is decided at the process's first report and then kept with the process, in its field
 `clock_moved_seconds`, by which its start and all its times are moved before they are stored: the account, its windows, the
 ledger, a run log and a restart have the same times. A process whose offset is not known then, or whose clock differs by
-less than clock_offset.SKEW_NS for sure, keeps its own times.
+less than clock.SKEW_NS for sure, keeps its own times.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from goodput.aggregator.ingest.clock_offset import Offset
+from goodput.aggregator.clock import Offset
 from goodput.aggregator.ingest.node_clocks import NodeClocks
 from goodput.aggregator.ingest.pushed_steps import PushedSteps
-from goodput.aggregator.ingest.store import AHEAD_NS_MAX, Store, key_of
+from goodput.aggregator.ingest.report_times import AHEAD_NS_MAX
+from goodput.aggregator.ingest.store import Store, key_of
 from goodput.aggregator.ingest.waiting_pushes import Push
 from goodput.wire import schema
 from goodput.wire.step_blocks import END, START
@@ -41,8 +42,11 @@ def _decided(offset: Offset, clocks: NodeClocks, push: Push, report: schema.Rank
     return _correction_ns(offset.plus(apart_ns - clocks.reference_ns()))
 
 
-def moved(report: schema.RankReport, steps: PushedSteps, ns: int) -> tuple[schema.RankReport, PushedSteps]:
-    """A report, whose field no agent sets, and its steps, which are decoded, moved by so many ns."""
+def moved(
+    store: Store, clocks: NodeClocks, push: Push, report: schema.RankReport, steps: PushedSteps
+) -> tuple[schema.RankReport, PushedSteps]:
+    """A report of a push, whose field no agent sets, and its steps, which are decoded, moved where that is to be."""
+    ns = moved_ns(store, clocks, push, report)
     identity, live = report.identity, report.live
     if not ns:
         if identity.clock_moved_seconds is not None:

@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from statistics import median
 from typing import Protocol
 
-from goodput.aggregator.clock import SteadyClock
-from goodput.aggregator.ingest.clock_offset import SKEW_NS, WIDEST, Offset
+from goodput.aggregator.clock import SKEW_NS, WIDEST, Offset, SteadyClock
 from goodput.aggregator.ingest.known_ranks import AnyReport
 from goodput.wire import schema
 

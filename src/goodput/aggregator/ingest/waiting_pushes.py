@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from goodput.aggregator.ingest.clock_offset import Offset
+from goodput.aggregator.clock import Offset
 from goodput.aggregator.ingest.pushed_steps import PushedSteps
 from goodput.wire import schema
 
