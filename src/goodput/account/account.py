@@ -129,6 +129,9 @@ class Account:
     replayed: ReplayedGains | None = None  # where its steps were at hand
     peers: Peers | None = None  # for which ranks waited before their first step
     slow_link: SlowLink | None = None  # now, where agents report the connections of its ranks
+    moved_clocks: dict[str, list[float]] = field(
+        default_factory=dict
+    )  # by host: how many seconds its times were moved
 
     def of(self, name: str) -> list[Any]:
         """An attribute of each rank."""
@@ -352,6 +355,7 @@ class Engine:
             is_to_end=facts.is_to_end,
             peers=peers_of(run),
             evaluated_gpu_ns=sum(map(_evaluated_gpu_ns, run.attempts.values())) if run.is_of_pages else None,
+            moved_clocks=_moved_clocks(run),
         )
         yield
         result.once = once.total(result.gpu_ns())
@@ -473,6 +477,14 @@ def typical(run: Run) -> tuple[int, float | None]:
     attempts = list(run.attempts.values())
     peaks = {peak_of(a) for a in attempts}
     return max((a.devices for a in attempts), default=1), peaks.pop() if len(peaks) == 1 else None
+
+
+def _moved_clocks(run: Run) -> dict[str, list[float]]:
+    found: dict[str, set[float]] = {}
+    for attempt in run.attempts.values():
+        if attempt.clock_moved_seconds is not None:
+            found.setdefault(attempt.host, set()).add(attempt.clock_moved_seconds)
+    return {host: sorted(seconds) for host, seconds in sorted(found.items())}
 
 
 def _evaluated_gpu_ns(attempt: Attempt) -> int:

@@ -65,6 +65,7 @@ DECLARED = (
     *("ideal_samples_per_second", "gpu_hour_cost", "gpu_power_watts", "submit_time", "flops_unknown"),
     *("reached_flops_per_second", "reached_bus_bytes_per_second"),
     *("h2d_bytes_per_second", "reached_h2d_bytes_per_second", "core_wait_ratio"),
+    "clock_moved_seconds",
 )
 
 
@@ -102,6 +103,7 @@ class Attempt:
     h2d_bytes_per_second: float | None = None  # copies to the device in its last traced step
     reached_h2d_bytes_per_second: float | None = None  # pinned copies, as probed on its node
     core_wait_ratio: float | None = None  # of its time its main thread was ready to run without a core
+    clock_moved_seconds: float | None = None  # by which its times were moved, since its clock was off
     phases: tuple[str, ...] = ("none",)
     phase_states: dict[str, str] = field(default_factory=dict)
     rows: dict[int, Row] = field(default_factory=dict)

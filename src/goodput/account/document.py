@@ -23,6 +23,7 @@ from goodput.account.document_types import (
     AccountDocument,
     Cause,
     Factors,
+    MovedClock,
     Pipeline,
     Rank,
     Restart,
@@ -76,6 +77,9 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         "stall_threshold_seconds": account.threshold_ns / 1e9,
         "errors": figures.input_errors(account),
         "step_lines": account.step_lines,
+        "moved_clocks": [
+            MovedClock(host=host, seconds=one) for host, own in account.moved_clocks.items() for one in own
+        ],
         "mfu_unknown": figures.mfu_unknown(account),
         "basis": _basis(account, joules),
         "restarts": [_restart(restart, account.gpu_hour_cost()) for restart in account.restarts],

@@ -393,6 +393,13 @@ class DeviceCopies(TypedDict):
     reached_ratio: float | None
 
 
+class MovedClock(TypedDict):
+    """A host whose clock was off when its ranks were first reported: the aggregator has moved their times by so much."""
+
+    host: str
+    seconds: float
+
+
 class AccountDocument(TypedDict):
     """The account of a run: GPU-seconds by state, which sum to `gpu_seconds`.
 
@@ -424,6 +431,7 @@ class AccountDocument(TypedDict):
     stall_threshold_seconds: float
     errors: list[str]
     step_lines: StepLines | None
+    moved_clocks: list[MovedClock]
     mfu_unknown: str | None
     basis: dict[str, str]
     restarts: list[Restart]

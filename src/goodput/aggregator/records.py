@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from goodput.wire import schema
 from goodput.wire.packed_rows import pack, unpack
@@ -21,6 +22,16 @@ SCOPED_OFFSET = schema.TIME_NS_MAX
 
 def health_key(node: str, event: schema.Health, is_scoped: bool = False) -> HealthKey:
     return node, event.number + SCOPED_OFFSET * is_scoped
+
+
+def own_start_ns(identity: schema.Identity) -> int:
+    """The start of a process by its own clock, whose times may be moved."""
+    return identity.start_ns - round((identity.clock_moved_seconds or 0) * 1e9)
+
+
+def own_stack_request(identity: schema.Identity) -> schema.StackRequest:
+    """The process as its agent knows it."""
+    return replace(schema.stack_request(identity), start_ns=own_start_ns(identity))
 
 
 class NewBlock(NamedTuple):

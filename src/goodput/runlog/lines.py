@@ -130,6 +130,7 @@ class Line(msgspec.Struct, gc=False, rename=lambda name: f"internal {name}" if n
     core_wait_ratio: Annotated[float, Meta(gt=0, le=1)] | None = None
     # On the log's clock, where 0 and negative times are valid.
     submit_time: Annotated[float, Meta(gt=-_SECONDS_MAX, lt=_SECONDS_MAX)] | None = None
+    clock_moved_seconds: Annotated[float, Meta(gt=-_SECONDS_MAX, lt=_SECONDS_MAX)] | None = None
     phase_states: dict[str, str] | None = None
     text: str | None = None
     time_ns: int = 0

@@ -140,8 +140,7 @@ class Live(Struct, frozen=True, gc=False, omit_defaults=True):
 class Identity(Struct, frozen=True, gc=False, omit_defaults=True):
     """A rank process: its key, its placement and its declared fields.
 
-    run, rank, attempt, host, pid and start are constant for a process; of the rest the report with the highest
-    sequence applies.
+    run, rank, attempt, host, pid and start are constant for a process; of the rest the newest report applies.
     """
 
     run: str
@@ -179,6 +178,7 @@ class Identity(Struct, frozen=True, gc=False, omit_defaults=True):
     reached_h2d_bytes_per_second: float | None = None
     # The share of its time that its main thread was ready to run without a core; the agent's.
     core_wait_ratio: float | None = None
+    clock_moved_seconds: float | None = None  # how far the aggregator moved all its times
 
 
 class RankReport(Struct, frozen=True, gc=False, omit_defaults=True):

@@ -574,6 +574,7 @@ def test_all_series_are_declared(client):
         ],
         sent_ns=ns(now()),
     )
+    push(client, node="ahead", sent_ns=ns(now() + 10))
     families = list(text_string_to_metric_families(client.get("/metrics").text))
     (hung,) = [one for one in families if one.name == "goodput_hang_collective_seconds"]
     assert [one.labels for one in hung.samples] == [

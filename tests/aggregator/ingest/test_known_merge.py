@@ -16,6 +16,7 @@ from goodput.access.tokens import EVERYTHING, Access
 from goodput.aggregator.ingest import checks
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.known_ranks import KnownPart, Rank
+from goodput.aggregator.ingest.node_clocks import NodeClocks
 from goodput.aggregator.ingest.recent.phase_mixes import PhaseMixes
 from goodput.aggregator.ingest.report_times import AHEAD_NS_MAX
 from goodput.aggregator.ingest.store import Store
@@ -38,6 +39,8 @@ class Rig:
         for store in (self.batch, self.single):
             store.mixes = PhaseMixes(lambda: 0.0)  # all in one window
         self.ingest = Ingest(self.batch, self, clock_ns=lambda: self.now_ns)
+        # Its processes have times of their own, whatever their node's clock says: none is to be moved.
+        monkeypatch.setattr(NodeClocks, "add", lambda *_: None)
         monkeypatch.setattr(self.ingest, "_merge_parts", self._merge_parts)
 
     def append(self, *_) -> None:

@@ -30,6 +30,7 @@ COMPARED_SHARE_MIN = 0.95
 EARLY_EVALUATION_SHARE_MIN = 0.005
 STRETCHES_SHOWN = 8
 WORKERS_SHOWN = 4
+MOVED_SHOWN = 8  # hosts
 STAGES_SHOWN = 8
 # A host or stage is shown if waiting for it explains this much more than waiting for its slowest rank.
 MORE_SHARE_MIN = 0.05
@@ -66,6 +67,7 @@ def render(document: Mapping[str, Any]) -> str:
     width = len(f"{unit}-seconds") + 1
     head = [
         *_incomplete_lines(document),
+        *_moved_lines(document),
         *_hang_lines(document),
         *(f"  wrong input: {error}" for error in document["errors"]),
         *_worker_lines(document),
@@ -126,6 +128,14 @@ def _worker_lines(document: Mapping[str, Any]) -> list[str]:
         f"  covers {counted} process{'es' * (counted != 1)} without ranks, numbered ({', '.join(names)}),"
         f" each as one rank while it lives{more}"
     ]
+
+
+def _moved_lines(document: Mapping[str, Any]) -> list[str]:
+    """Hosts whose times were moved; a document of an earlier version does not have them."""
+    found = document.get("moved_clocks", ())
+    shown = [f"of {one['host']} by {one['seconds']:+.3f} s" for one in found[:MOVED_SHOWN]]
+    more = [f"of {len(found) - MOVED_SHOWN} more"] if len(found) > MOVED_SHOWN else []
+    return [f"  clocks were off: times {', '.join(shown + more)} were moved"] if found else []
 
 
 def _incomplete_lines(document: Mapping[str, Any]) -> list[str]:

@@ -74,7 +74,8 @@ class LiveRank(Struct):
 class SkewedClock(Struct):
     """A host whose clock is off, by so many seconds ahead of the aggregator's; negative is behind.
 
-    Its ranks' times lie that much off those of other hosts: in between they, or the others, count as unobserved.
+    Where its times were not moved (`moved_clocks`), those of its ranks lie that much off the others': in between they, or
+    the others, count as unobserved.
     """
 
     host: str
@@ -535,13 +536,17 @@ class Accounts:
         if known_ns:
             return known_ns
         # Nothing of it has been received since the start, or no step.
-        attempts, ours = self.store.runs[account.run].attempts.values(), self.clocks.ours
-        ends = [ours(one.host, one.rows_end_ns) for one in attempts if one.rows_end_ns]
-        return max(ends) if ends else min(ours(one.host, one.start_ns) for one in attempts)
+        attempts, ours = self.store.runs[account.run].attempts.values(), self._ours
+        ends = [ours(one, one.rows_end_ns) for one in attempts if one.rows_end_ns]
+        return max(ends) if ends else min(ours(one, one.start_ns) for one in attempts)
 
     def received_ns(self, attempt: Attempt) -> int:
         """When an attempt was last reported, on our clock; since a restart, when it was last seen."""
-        return attempt.received_ns or self.clocks.ours(attempt.host, attempt.seen_ns)
+        return attempt.received_ns or self._ours(attempt, attempt.seen_ns)
+
+    def _ours(self, attempt: Attempt, ns: int) -> int:
+        """A time of an attempt on our clock, to which it may have been moved before it was stored."""
+        return ns if attempt.clock_moved_seconds is not None else self.clocks.ours(attempt.host, ns)
 
     def _live(self, name: str, account: Account) -> Slices[list[LiveRank]]:
         ranks: list[LiveRank] = []

@@ -42,18 +42,19 @@ from goodput.aggregator.api.responses import REFERENCE, access_of, unavailable
 from goodput.aggregator.api.run_memory import RunMemory
 from goodput.aggregator.api.run_series import RANKS_SHOWN
 from goodput.aggregator.api.startup import WAIT_SECONDS, Startup
-from goodput.aggregator.clock import SteadyClock
+from goodput.aggregator.clock import SKEW_NS, SteadyClock
 from goodput.aggregator.fair_queue import QueueFull
 from goodput.aggregator.http import sign_in
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.http.middleware import RequestMiddleware
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.ingest import Ingest
-from goodput.aggregator.ingest.node_clocks import SKEW_NS, NodeClocks, follow_step
+from goodput.aggregator.ingest.node_clocks import NodeClocks, follow_step
 from goodput.aggregator.ingest.run_end import RunEnder
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ingest.token_gpus import TokenGpus
 from goodput.aggregator.ledger.compaction import DAY_NS, Keep
+from goodput.aggregator.ledger.damage import without_damage
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.owner import CHECK_SECONDS, LedgerOwner
 from goodput.aggregator.memory_bound import MemoryBound, Way, give_back_free_memory
@@ -226,9 +227,13 @@ def _restore(
         maintenance.begin()
     if not is_alone:
         return
-    stored = maintenance.memory.find_stored()
-    startup.begin_reading(ledger.count_processes() - stored)
-    ingest.restore(maintenance.restored, startup.set_restored, memory.has_room)
+
+    def read() -> None:
+        stored = maintenance.memory.find_stored()
+        startup.begin_reading(ledger.count_processes() - stored)
+        ingest.restore(maintenance.restored, startup.set_restored, memory.has_room)
+
+    without_damage(ledger, read)
     # Of what reading took glibc would keep most in its heaps.
     give_back_free_memory()
 

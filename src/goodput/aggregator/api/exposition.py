@@ -486,7 +486,8 @@ class Exposition:
     def _adding_clocks(self, families: Families) -> Slices[None]:
         if isinstance(self._clock_ns, SteadyClock):
             families.add("goodput_aggregator_clock_step_seconds", {}, self._clock_ns.step_ns() / 1e9)
-        offsets = [(name, offset.ns) for name, offset, _ in self._accounts.clocks.listed()]
+        listed = self._accounts.clocks.listed()
+        offsets = [(name, offset.ns) for name, offset, _ in listed if offset.is_known]
         yield
         if len(offsets) > NODES_SHOWN:
             offsets = heapq.nlargest(NODES_SHOWN, offsets, key=lambda one: abs(one[1]))

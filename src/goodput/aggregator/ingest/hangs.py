@@ -32,6 +32,7 @@ from goodput.aggregator.ingest.connections import packed_connections, unpacked
 from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.known_ranks import KnownRank
 from goodput.aggregator.ingest.store import Process, Store
+from goodput.aggregator.records import own_stack_request
 from goodput.slices import AT_A_TIME, Slices, result_of
 from goodput.wire import schema
 
@@ -111,7 +112,7 @@ class HangDetector:
             ras = ras_finding(answers, pids, len(seen) + unseen)
             found = found if ras is None else with_ras(found, ras, seen, now_ns)
         alive = [one for one in found.suspects if one.kind in ("elsewhere", "behind")][:SUSPECTS_PER_HANG]
-        self._requests[run] = [schema.stack_request(processes[one.rank].identity) for one in alive]
+        self._requests[run] = [own_stack_request(processes[one.rank].identity) for one in alive]
         # Clients identify a hang by its start, which each evaluation computes slightly differently.
         return replace(found, since_ns=self._since_ns.setdefault(run, found.since_ns))
 
@@ -177,7 +178,7 @@ class HangDetector:
         return answered_ns is None or not 0 <= now_ns - answered_ns < STACK_AGE_SECONDS * 1e9
 
     def _stack(self, run: str, suspect: Suspect) -> schema.Stack | None:
-        return self._stacks.get(schema.stack_request(self._store.newest[run][suspect.rank].identity))
+        return self._stacks.get(own_stack_request(self._store.newest[run][suspect.rank].identity))
 
     def _comparing(
         self, processes: dict[int, Process], seen: list[RankStatus], now_ns: int

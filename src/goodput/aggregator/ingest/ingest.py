@@ -22,7 +22,9 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from goodput.access.tokens import EVERYTHING, Access
+from goodput.aggregator.clock import Offset
 from goodput.aggregator.fair_queue import FairQueue
+from goodput.aggregator.ingest import moved_times
 from goodput.aggregator.ingest.agent_versions import AgentVersions
 from goodput.aggregator.ingest.checks import (
     BODY_BYTES_AT_ONCE,
@@ -43,6 +45,7 @@ from goodput.aggregator.ingest.pushed_steps import PushedSteps
 from goodput.aggregator.ingest.store import ReportRejected, Store
 from goodput.aggregator.ingest.waiting_pushes import Part, Push, SomeRanks, WaitingPushes, call_in_turns
 from goodput.aggregator.ingest.write_failures import WriteFailures
+from goodput.aggregator.ledger.damage import without_damage
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.segments import Segment
 from goodput.aggregator.ledger.threads import in_thread
@@ -87,6 +90,7 @@ class Ingest:
         self._store, self._ledger, self._clock_ns, self._hangs = store, ledger, clock_ns, hangs
         self.health = HealthLog() if health is None else health
         self.clocks = NodeClocks(clock_ns) if clocks is None else clocks
+        self._scoped_clocks = NodeClocks(clock_ns)  # as tokens for some runs say
         # Brings runs of Store.stored back into memory.
         self.load: Callable[[str], Awaitable[object]] | None = None
         self.counts: Counter = Counter()
@@ -117,15 +121,13 @@ class Ingest:
     ) -> int:
         """Fill the store from the ledger, run by run, but for Store.stored; returns how many processes were restored.
 
-        Runs that reported last come first; those for which `has_room()` is false are left in the ledger.
-
-        `then(run, state)` is called when a run is complete, so that its rows can be folded before the next run is read.
+        Runs that reported last come first; those for which `has_room()` is false are left in the ledger. `then(run, state)` is called when a run is complete, so that its rows can be folded before the next run is read.
         The rows are those after `state`, the newest segment of the run, all without one. `progress(restored)` is called
         after each process.
         """
         restored = 0
         for run, start_ns in self._ledger.starts().items():
-            if run in self._store.stored:
+            if run in self._store.stored or run in self._store.runs:
                 continue
             if not has_room():
                 self._store.stored[run] = start_ns
@@ -136,7 +138,8 @@ class Ingest:
                 restored += 1
                 progress(restored)
 
-            state = restore_run(self._ledger, self._store, run, count)
+            read = partial(restore_run, self._ledger, self._store, run, count)
+            state = without_damage(self._ledger, read, partial(self._store.forget, run))
             if run in self._store.runs:
                 then(run, state)
         self._store.new = self._store.repeated = 0
@@ -160,10 +163,7 @@ class Ingest:
         self._store.forget(run)
 
     async def let_go(self, is_gone: Callable[[str], bool]) -> list[str]:
-        """Drop runs that another aggregator serves from now on, and what of them waits to be written; returns which.
-
-        Nothing may push them meanwhile.
-        """
+        """Drop runs that another aggregator serves now, which nothing may push meanwhile; returns which."""
         async with self._writing:
             self._unwritten = [part for part in self._unwritten if not is_gone(part.report.identity.run)]
             self._segments = {run: one for run, one in self._segments.items() if not is_gone(run)}
@@ -184,13 +184,10 @@ class Ingest:
     ) -> schema.Ack:
         """Accept one push. Raises SchemaError (nothing was accepted), LedgerError or QueueFull (push it again), or an unexpected error.
 
-        `arrived_ns` is when it arrived, in our unix ns, by default now.
-
-        What it takes is added to `memory`, which may raise an exception of its own; then nothing was accepted. `spent`
-        is called with the seconds of CPU time that it took.
-
-        Parts of runs that `access` does not allow are left out: their ranks are rejected, their stacks and health
-        events ignored.
+        `arrived_ns` is when it arrived, in our unix ns, by default now. What it takes is added to `memory`, which may raise
+        an exception of its own; then nothing was accepted. `spent` is called with the seconds of CPU time that it took.
+        Parts of runs that `access` does not allow are left out: their ranks are rejected, their stacks and health events
+        ignored.
         """
         owner = access.token_id or access.name
         arrived_ns = self._clock_ns() if arrived_ns is None else arrived_ns
@@ -250,8 +247,10 @@ class Ingest:
         if isinstance(report, KnownPush) or access.is_of_all:
             self._note(push, report)
         else:
+            of_token = replace(report, node=f"{push.owner}/{report.node}")
+            push.offset = self._scoped_clocks.add(of_token, push.arrived_ns)
             report, push.rejected = self._allowed_part(report, access)
-        self._add_health(report, is_scoped=not access.is_of_all)
+        self._add_health(report, push.offset, is_scoped=not access.is_of_all)
         if not isinstance(report, KnownPush):
             await self._check(push, report.ranks, len(body))
         done = asyncio.get_running_loop().create_future()
@@ -268,7 +267,7 @@ class Ingest:
     def _note(self, push: Push, report: AnyReport) -> None:
         """What a report with a token for all runs says of its node."""
         push.sent_ns = report.sent_ns
-        self.clocks.add(report, push.arrived_ns)
+        push.offset = self.clocks.add(report, push.arrived_ns)
         self.agents.add(report.node, report.agent)
 
     def _ack(self, push: Push, report: AnyReport, ranks: int) -> schema.Ack:
@@ -377,11 +376,12 @@ class Ingest:
         An unexpected error fails the push with that report alone, not those of other nodes beside it.
         """
         now_ns = self._clock_ns()
+        move = partial(moved_times.moved, self._store, self.clocks)
         steps = iter(decoded([part for _, part in taken if isinstance(part, Part)]))
         for push, part in taken:
             push.batch = self._batch
             if isinstance(part, KnownPart):
-                self._unwritten += self._known.merge(push, part, now_ns, partial(self._reject, push))
+                self._unwritten += self._known.merge(push, part, now_ns, partial(self._reject, push), move)
             elif isinstance(part, Part):
                 self._merge_part(push, part.report, next(steps), now_ns)
 
@@ -394,6 +394,7 @@ class Ingest:
             if isinstance(steps, Exception):
                 raise steps
             read_ns = push.read_ns(report.sequence, now_ns)
+            report, steps = moved_times.moved(self._store, self.clocks, push, report, steps)
             self._unwritten.append(self._store.merge(report, now_ns, push.token, steps, read_ns))
         except Exception as error:
             push.refused.add(report.identity)
@@ -431,18 +432,15 @@ class Ingest:
             self._logged.add(key)
             log.warning("%s", text)
 
-    def _add_health(self, report: AnyReport, is_scoped: bool) -> None:
+    def _add_health(self, report: AnyReport, offset: Offset | None, is_scoped: bool) -> None:
         """An event that cannot be kept is counted and skipped."""
         now_ns = self._clock_ns() if report.health else 0
-        for event in report.health:
+        for event in moved_times.moved_events(report.health, offset, self.clocks):
             if self.health.add(report.node, event, now_ns, is_scoped):
                 self._unwritten_health[health_key(report.node, event, is_scoped)] = event
 
     async def add_segment(self, segment: Segment, late: int) -> None:
-        """Write a segment of a run that had `late` late rows when it was taken. Raises LedgerError.
-
-        It is written with everything merged until now, so that the ledger has all rows that are in it.
-        """
+        """Write a segment of a run that had `late` late rows when it was taken, and its rows with it. Raises LedgerError."""
         self._segments[segment.run] = (segment, late)
         await self._write()
 
@@ -469,7 +467,7 @@ class Ingest:
             async with self._writing:
                 if self._was_shared:
                     await self._gather()
-                # Pushes from now on are in the next transaction.
+                # Pushes from now on are in the next one.
                 self._transaction, self._was_shared = None, len(self._waiting) > 1
                 merged = 0
                 while self._unmerged and merged < TRANSACTION_ROWS:

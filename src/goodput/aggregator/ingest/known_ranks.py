@@ -167,8 +167,12 @@ class KnownRanks:
         part: KnownPart,
         now_ns: int,
         reject: Callable[[schema.RankReport, Exception], object],
+        move: Callable[[Push, schema.RankReport, PushedSteps], tuple[schema.RankReport, PushedSteps]],
     ) -> list[NewRecords]:
-        """Merge the ranks of a push at `now_ns` (our unix ns) into the store; `reject` is called with those that raise."""
+        """Merge the ranks of a push at `now_ns` (our unix ns) into the store; `reject` is called with those that raise.
+
+        `move` moves the times of one whose process is not in the store any more.
+        """
         store, found, merged = self._store, [], {}
         for rank in part.ranks:
             process = store.processes.get(rank[0].key)
@@ -182,7 +186,8 @@ class KnownRanks:
                     found.append(_add_following(store, merged, rank, process, now_ns, read_ns))
                 elif rank[0].identity not in push.refused:
                     own = Rank(*rank)
-                    found.append(store.merge(own.report(), now_ns, push.token, own.steps(), read_ns))
+                    report, steps = move(push, own.report(), own.steps())
+                    found.append(store.merge(report, now_ns, push.token, steps, read_ns))
             except Exception as error:
                 push.refused.add(rank[0].identity)
                 reject(Rank(*rank).report(), error)

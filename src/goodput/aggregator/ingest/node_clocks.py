@@ -2,11 +2,13 @@
 
 A report says when it was sent by the node's clock. It arrived later, so the node is ahead of us by at least `sent - arrived`.
 It also says how long the push before took until its answer, by the agent's monotonic clock, and that one arrived within
-this time: so the node is ahead by at most `sent - arrived + took` of that push, as in NTP. Bounds are the tightest of the
-last 8 to 16 pushes; a push that contradicts them shows that a clock was stepped, and they begin anew.
+this time: so the node is ahead by at most `sent - arrived + took` of that push, as in NTP. A push that came late widens
+nothing: it only bounds the node's clock less tightly than others do. Bounds are the tightest of the last 8 to 16 pushes; a
+push that contradicts them shows that a clock was stepped, and they begin anew.
 
-Nothing that lasts is measured with it: durations are differences of one clock. Reports of tokens for some runs are left out,
-since such a token may name any node. Cost: 4 us a push, 360 bytes a node.
+Durations are differences of one clock. The times of a process are moved by the offset that its node had when it was first
+reported (moved_times.py). Reports of tokens for some runs are left out, since such a token may name any node; their nodes'
+clocks are kept apart. Cost: 4 us a push, 360 bytes a node.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from statistics import median
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from goodput.aggregator.clock import SteadyClock
+from goodput.aggregator.clock import SKEW_NS, WIDEST, Offset, SteadyClock
 from goodput.aggregator.ingest.known_ranks import AnyReport
 from goodput.wire import schema
 
@@ -26,38 +28,14 @@ log = logging.getLogger("goodput.aggregator")
 # Nodes that are known; beyond, the one that has been silent for the longest time is forgotten.
 NODES_MAX, HOSTS_MAX, NODE_CHARS_MAX = 16_384, 65_536, 255
 HALF_WINDOW = 8  # pushes
-# A push that takes longer has failed for the agent. Agents of earlier versions do not say how long one took.
-PUSH_NS_MAX, WIDE_NS = 10 * 10**9, 10**9
+# A push that takes longer has failed for the agent.
+PUSH_NS_MAX = 10 * 10**9
 # Nodes that have pushed in this time count where a step of our wall clock is to be confirmed, and are listed.
 RECENT_NS, LISTED_NS = 60 * 10**9, 600 * 10**9
-# A clock that is off by more shows in the figures of a run; synchronised clocks differ by milliseconds.
-SKEW_NS = 5 * 10**9
 COUNTED_NS = 5 * 10**9  # any client may read the count
 STEP_NS, CONFIRMED_NS = 10**9, 2 * 10**9
-_WIDEST = (-(1 << 63), 1 << 63)
-
-
-class Offset(NamedTuple):
-    """A node's clock less ours lies between these bounds."""
-
-    low_ns: int
-    high_ns: int
-
-    @property
-    def ns(self) -> int:
-        """The estimate: the middle; of wide bounds the lower one, since the fastest push hardly took any time."""
-        is_wide = self.high_ns - self.low_ns > WIDE_NS
-        return self.low_ns if is_wide else (self.low_ns + self.high_ns) // 2
-
-    @property
-    def correction_ns(self) -> int:
-        """The estimate where the clocks surely differ, else 0."""
-        return 0 if self.low_ns <= 0 <= self.high_ns else self.ns
-
-    @property
-    def is_skewed(self) -> bool:
-        """Whether the clocks surely differ by more than SKEW_NS."""
-        return self.low_ns > SKEW_NS or self.high_ns < -SKEW_NS
+# Where so many nodes or more push and most of them agree, our own clock is wrong, and not theirs.
+AGREEING_LEAST = 3
 
 
 class _Node:
@@ -66,7 +44,7 @@ class _Node:
     __slots__ = ("ahead_ns", "before", "heard_ns", "now", "pushes", "sent_ns")
 
     def __init__(self) -> None:
-        self.before, self.now, self.pushes = _WIDEST, _WIDEST, 0
+        self.before, self.now, self.pushes = WIDEST, WIDEST, 0
         self.sent_ns = self.ahead_ns = self.heard_ns = 0  # of the last push
 
     def offset(self) -> Offset:
@@ -77,18 +55,18 @@ class _Node:
         """Add the bounds of a push; where they contradict those known a clock was stepped."""
         low, high = _both(self.offset(), bounds)
         if low > high:
-            self.before, self.now, self.pushes = _WIDEST, bounds, 0
+            self.before, self.now, self.pushes = WIDEST, bounds, 0
         else:
             self.now = _both(self.now, bounds)
 
     def end_push(self) -> None:
         self.pushes += 1
         if self.pushes == HALF_WINDOW:
-            self.before, self.now, self.pushes = self.now, _WIDEST, 0
+            self.before, self.now, self.pushes = self.now, WIDEST, 0
 
     def move(self, step_ns: int) -> None:
         self.before, self.now = (
-            (low if low == _WIDEST[0] else low + step_ns, high if high == _WIDEST[1] else high + step_ns)
+            (low if low == WIDEST[0] else low + step_ns, high if high == WIDEST[1] else high + step_ns)
             for low, high in (self.before, self.now)
         )
         self.ahead_ns += step_ns
@@ -107,14 +85,16 @@ class NodeClocks:
         self._nodes: dict[str, _Node] = {}  # the one heard last at the end
         self._of_host: dict[str, str] = {}  # the node whose agent reports a host's ranks
         self._count, self._counted_ns = 0, -COUNTED_NS
+        self._reference, self._referred_ns = 0, -COUNTED_NS
 
-    def add(self, report: AnyReport, arrived_ns: int) -> None:
-        """Take a report's times. A name that cannot be a label, or a time that no clock can have, is ignored."""
+    def add(self, report: AnyReport, arrived_ns: int) -> Offset | None:
+        """Take a report's times; returns its node's offset. A name that cannot be a label, or a time that no clock can
+        have, is ignored."""
         name = report.node
         if not 0 < len(name) <= NODE_CHARS_MAX or not name.isprintable():
-            return
+            return None
         if not 0 < report.sent_ns < schema.TIME_NS_MAX:
-            return
+            return None
         node = self._nodes.pop(name, None) or _Node()
         self._nodes[name] = node
         if len(self._nodes) > NODES_MAX:
@@ -123,9 +103,10 @@ class NodeClocks:
         ahead_ns = report.sent_ns - arrived_ns
         if report.previous_sent_ns == node.sent_ns > 0 and 0 <= report.previous_took_ns <= PUSH_NS_MAX:
             node.narrow((node.ahead_ns, node.ahead_ns + report.previous_took_ns))
-        node.narrow((ahead_ns, ahead_ns + PUSH_NS_MAX))
+        node.narrow((ahead_ns, WIDEST[1]))
         node.end_push()
         node.sent_ns, node.ahead_ns, node.heard_ns = report.sent_ns, ahead_ns, arrived_ns
+        return node.offset()
 
     def _note_hosts(self, report: AnyReport) -> None:
         """Containers have host names of their own."""
@@ -153,6 +134,17 @@ class NodeClocks:
                 return
             yield name, node.offset(), age_ns
 
+    def reference_ns(self) -> int:
+        """What offsets are counted from: 0, or where ours is the wrong clock the offset in which most nodes agree."""
+        now_ns = self._clock_ns()
+        if abs(now_ns - self._referred_ns) >= COUNTED_NS:
+            found = [one.ns for _, one, age_ns in self.listed() if one.is_known and age_ns <= RECENT_NS]
+            middle = int(median(found)) if len(found) >= AGREEING_LEAST else 0
+            agreeing = sum(abs(ns - middle) <= CONFIRMED_NS for ns in found)
+            is_ours = abs(middle) > SKEW_NS and 2 * agreeing > len(found)
+            self._reference, self._referred_ns = middle if is_ours else 0, now_ns
+        return self._reference
+
     def count_skewed(self) -> int:
         """How many nodes' clocks are off, as counted some seconds ago at most."""
         now_ns = self._clock_ns()
@@ -168,7 +160,7 @@ class NodeClocks:
 
     def confirm(self, step_ns: int) -> bool:
         """Whether the nodes' clocks agree with ours after this step: half of those that push, or more."""
-        found = [offset.ns for _, offset, age_ns in self.listed() if age_ns <= RECENT_NS]
+        found = [one.ns for _, one, age_ns in self.listed() if one.is_known and age_ns <= RECENT_NS]
         return bool(found) and abs(median(found) - step_ns) <= CONFIRMED_NS
 
     def move(self, step_ns: int) -> None:

@@ -29,7 +29,7 @@ from goodput.aggregator.ingest.recent.step_trends import WINDOWS_NS
 from goodput.aggregator.ingest.report_times import ahead_problem, start_problem
 from goodput.aggregator.ingest.sampled_ranks import SampledRanks, reported
 from goodput.aggregator.ingest.token_gpus import TokenGpus
-from goodput.aggregator.records import BLOCK_ROWS_MAX, NewBlock, NewRecords, new_blocks
+from goodput.aggregator.records import BLOCK_ROWS_MAX, NewBlock, NewRecords, new_blocks, own_start_ns
 from goodput.columns.attempts import NO_ENTRIES, ColumnAttempt, row_of
 from goodput.wire import connections, schema
 from goodput.wire.collectives import Collectives
@@ -112,6 +112,8 @@ class Store:
     numbers: dict[str, set[int]] = field(default_factory=dict)  # of its attempts
     highest: dict[str, dict[int, int]] = field(default_factory=dict)  # by rank, see `_highest_numbers`
     worlds: dict[str, set[int]] = field(default_factory=dict)  # the world sizes that its attempts reported
+    # Of processes whose times are moved (moved_times.py), by the key that their agent reports: by how many ns.
+    moved: dict[str, dict[tuple, int]] = field(default_factory=dict)
     # Runs that are in the ledger alone, with their starts in unix ns. A report of one may not be merged before its run
     # is in memory again (adopt).
     stored: dict[str, int] = field(default_factory=dict)
@@ -257,7 +259,7 @@ class Store:
 
     def accepted(self, report: schema.RankReport) -> Process | None:
         """The process of a report, where it has this identity and these phases."""
-        process = self.processes.get(_key(report.identity))
+        process = self.processes.get(key_of(report.identity))
         is_same = (
             process is not None
             and process.identity == report.identity
@@ -288,11 +290,11 @@ class Store:
 
     def attempt(self, identity: schema.Identity) -> ColumnAttempt:
         """The attempt of a process that is in the store."""
-        return self.processes[_key(identity)].attempt
+        return self.processes[key_of(identity)].attempt
 
     def restore_steps(self, identity: schema.Identity, values: np.ndarray) -> None:
         """Add rows of the ledger to a process that is in the store. Phases that its report does not name are left out."""
-        process = self.processes[_key(identity)]
+        process = self.processes[key_of(identity)]
         values = values[: TOTALS + 2 * len(process.attempt.phases)]
         if process.last_row is None and values[NUMBER, 0] == process.attempt.top_number:
             # The last of those that are folded already.
@@ -323,7 +325,7 @@ class Store:
 
     def end(self, identity: schema.Identity, mark: EndMark | None) -> None:
         """Set the end mark of a process that is in the store."""
-        self.processes[_key(identity)].attempt.end_mark = mark
+        self.processes[key_of(identity)].attempt.end_mark = mark
         self.revisions[identity.run] += 1
 
     def forget(self, *runs: str) -> None:
@@ -371,7 +373,7 @@ class Store:
         return (
             *(self.runs, self.revisions, self.recent, self.newest),
             *(self.progress_ns, self.checkpoints, self.starts, self.reported_ns),
-            *(self.numbers, self.highest, self.worlds),
+            *(self.numbers, self.highest, self.worlds, self.moved),
         )
 
     def _check_share(self, identity: schema.Identity, token: str, what: str, bound: int) -> None:
@@ -419,15 +421,19 @@ class Store:
             self.taken_sum[token, what] += more
 
     def _process(self, identity: schema.Identity, now_ns: int, token: str) -> Process:
-        key = _key(identity)
+        key = key_of(identity)
         process = self.processes.get(key)
         if process is None:
             if now_ns and self.start_age_ns_max is not None:
                 start_ns = self.starts.get(identity.run)
                 _raise_if("time", start_problem(identity, start_ns, now_ns, self.start_age_ns_max))
             identity = _interned(identity)
-            key = _key(identity)
+            key = key_of(identity)
             process = self.processes[key] = Process(self._place(identity, now_ns, token), identity, key)
+            if identity.clock_moved_seconds is not None:
+                own = own_start_ns(identity)
+                ns = identity.start_ns - own
+                self.moved.setdefault(identity.run, {})[key_of(replace(identity, start_ns=own))] = ns
             self._take_share(identity.run, token, "rank processes", 1)
             ranks = self.newest.setdefault(identity.run, {})
             before = ranks.get(identity.rank)
@@ -506,7 +512,8 @@ def _order(attempt: Attempt) -> tuple[int, int]:
     return attempt.start_ns, attempt.attempt
 
 
-def _key(identity: schema.Identity) -> tuple:
+def key_of(identity: schema.Identity) -> tuple:
+    """The key of a process in Store.processes."""
     return (identity.run, identity.rank, identity.host, identity.pid, identity.start_ns)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from goodput.aggregator.clock import Offset
 from goodput.aggregator.ingest.pushed_steps import PushedSteps
 from goodput.wire import schema
 
@@ -70,12 +71,17 @@ class Push:
     since: float = field(default_factory=time.monotonic)
     sent_ns: int = 0  # by the node's clock
     arrived_ns: int = 0  # by ours
+    offset: Offset | None = None  # of the node's clock, as known with this push
+
+    def page_age_ns(self, sequence: int) -> int | None:
+        """How old the page of a report was when it was sent, by the node's clock; None if its agent does not say."""
+        age_ns = self.sent_ns - sequence
+        return age_ns if self.sent_ns > 0 and 0 <= age_ns <= PAGE_AGE_NS_MAX else None
 
     def read_ns(self, sequence: int, now_ns: int) -> int:
         """When the agent read the page of a report, on our clock; `now_ns` if it does not say when."""
-        age_ns = self.sent_ns - sequence  # of the page when it was sent, by one clock
-        is_known = self.sent_ns > 0 and 0 <= age_ns <= PAGE_AGE_NS_MAX
-        return min(self.arrived_ns - age_ns, now_ns) if is_known else now_ns
+        age_ns = self.page_age_ns(sequence)
+        return now_ns if age_ns is None else min(self.arrived_ns - age_ns, now_ns)
 
 
 class WaitingPushes:

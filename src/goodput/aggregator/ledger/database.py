@@ -37,6 +37,14 @@ MIGRATION_WAIT_SECONDS_MAX = 120
 _DRIVERS = {"sqlite": ("sqlite", "pysqlite"), "postgresql": ("postgresql", "psycopg")}
 
 
+# What SQLite says of pages that it cannot read.
+_UNREADABLE = ("malformed", "not a database", "unsupported file format")
+_RESTORE = (
+    "The file is damaged, or its write-ahead log (-wal) is lost or of another file: `goodput ledger check` says where, and "
+    "the last backup in its place is whole"
+)
+
+
 class LedgerError(Exception):
     """The ledger cannot be opened, read or written; the text has its URL and the reason."""
 
@@ -89,6 +97,8 @@ class Database:
             text = "PostgreSQL needs psycopg: pip install 'goodput-telemetry[postgresql]'"
         for secret in self._secrets:
             text = text.replace(secret, "***")
+        if any(sign in text for sign in _UNREADABLE):
+            text = f"{text}. {_RESTORE}"
         kind = ValuesRefused if is_of_values(error) else LedgerError
         _clear_frames(error)
         return kind(f"ledger {self.shown}: {text}")

@@ -11,13 +11,12 @@ from random import Random
 import sqlalchemy as sql
 from msgspec import Struct
 
-from goodput.aggregator.ledger import blocks
+from goodput.aggregator.ledger import blocks, damage
 from goodput.aggregator.ledger.block_reader import KEY, stored_blocks
 from goodput.aggregator.ledger.compaction import DAY_NS
 from goodput.aggregator.ledger.database import make_private
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.migrations.versions import version_4, version_5
-from goodput.wire.step_blocks import END, NUMBER, START
 
 TIERS = {blocks.EVERY_ROW: "steps", blocks.MINUTES: "minutes", blocks.HOURS: "hours"}
 PAGE_BLOCKS = 64
@@ -148,13 +147,22 @@ def _count(ledger: Ledger, query: sql.Select) -> int:
 
 def damages(ledger: Ledger, progress: Callable[[int, int], object] = lambda done, of: None) -> Iterator[str]:
     """What is wrong and where, one line each; `progress(blocks done, all blocks)` is called after each page."""
-    yield from _broken_references(ledger)
+    yield from _broken_pages(ledger)
+    others = {table: check for table, check in damage.CHECKS.items() if table is not _blocks}
+    for one in damage.damaged_rows(ledger, others) if ledger.file is not None else ():
+        yield one.text()
+    aside = damage.count_set_aside(ledger)
+    if aside:
+        yield f"table {damage.DAMAGED.name}: {aside} damaged rows were set aside when an aggregator started"
+    try:
+        yield from _broken_references(ledger)
+        names = _names(ledger)
+    except LedgerError as error:  # For the texts that are listed above.
+        yield f"references were not checked: {error}"
+        names = {}
     of, done, after = _count(ledger, sql.select(_blocks.c.id)), 0, 0
     columns = [column for column in _blocks.columns if column.name not in ("block", "width")]
     page = sql.select(*columns).order_by(_blocks.c.id).limit(PAGE_BLOCKS)
-    names = {id: (run, rank, pid) for id, run, rank, pid in ledger.fetch(
-        sql.select(*(_processes.c[name] for name in ("id", "run", "rank", "pid")))
-    )}  # fmt: skip
     while found := ledger.fetch(page.where(_blocks.c.id > after)).all():
         for listed in found:
             reason = _damage(ledger, listed)
@@ -166,39 +174,35 @@ def damages(ledger: Ledger, progress: Callable[[int, int], object] = lambda done
         progress(done, max(of, done))
 
 
+def _names(ledger: Ledger) -> dict[int, tuple[str, int, int]]:
+    """Run, rank and pid of each process, by its id."""
+    columns = [_processes.c[name] for name in ("id", "run", "rank", "pid")]
+    return {id: (run, rank, pid) for id, run, rank, pid in ledger.fetch(sql.select(*columns))}
+
+
 def _damage(ledger: Ledger, listed: sql.Row) -> str:
     """What is wrong with a block, or nothing."""
     try:
         stored = stored_blocks(ledger.fetch, [listed.id])
         if not stored:
             return ""  # merged meanwhile
-        values = blocks.decode(stored)
+        row = {**listed._mapping, **stored[0]._asdict()}
+        reason = damage.check_block(row)
+        if not reason and blocks.has_wrong_rows(blocks.decode(stored)):
+            return "it has a row that no rank can have recorded, or rows out of order"
+        return reason
     except (LedgerError, ValueError, TypeError, ArithmeticError) as error:
         return f"it cannot be decoded: {error}"
-    if blocks.has_wrong_rows(values):
-        return "it has a row that no rank can have recorded, or rows out of order"
-    found = {
-        "first": values[NUMBER, 0],
-        "last": values[NUMBER, -1],
-        "rows": values.shape[1],
-        "start_ns_first": values[START].min(),
-        "end_ns_last": values[END].max(),
-    }
-    wrong = [
-        f"{name} is {getattr(listed, name)}"
-        for name, value in found.items()
-        if getattr(listed, name) != value
-    ]
-    if listed.digest != blocks.digest(stored[0].block):
-        wrong.append("the digest is another one")
-    return f"its columns do not match its rows: {', '.join(wrong)}" if wrong else ""
 
 
-def _broken_references(ledger: Ledger) -> Iterator[str]:
+def _broken_pages(ledger: Ledger) -> Iterator[str]:
     if ledger.file is not None:
         for (found,) in ledger.fetch(sql.text("PRAGMA quick_check(20)")):
             if found != "ok":
                 yield f"database: {found}"
+
+
+def _broken_references(ledger: Ledger) -> Iterator[str]:
     known = sql.select(_processes.c.id)
     query = sql.select(_blocks.c.process, sql.func.count()).where(_blocks.c.process.not_in(known))
     for process, count in ledger.fetch(query.group_by(_blocks.c.process)):
@@ -208,6 +212,17 @@ def _broken_references(ledger: Ledger) -> Iterator[str]:
         query = sql.select(table.c.run, sql.func.count()).where(~sql.exists().where(*same))
         for run, count in ledger.fetch(query.group_by(table.c.run)):
             yield f"table {table.name}: {count} rows of the run {run!r} belong to no process"
+
+
+def newest_report(ledger: Ledger) -> float | None:
+    """When the page of the newest report in the ledger was read, in unix seconds; None without one."""
+    found = ledger.fetch(sql.select(sql.func.max(_processes.c.sequence))).scalar()
+    return None if found is None else int(found) / 1e9
+
+
+def has_lost_log(file: str) -> bool:
+    """Whether the write-ahead log of an SQLite ledger that was not closed is gone; to be called before it is opened."""
+    return os.path.exists(f"{file}-shm") and not os.path.exists(f"{file}-wal")
 
 
 # ---- Copying

@@ -34,6 +34,7 @@ from goodput.aggregator.ledger.blocks import COLUMNS, EVERY_ROW, as_columns, col
 from goodput.aggregator.ledger.database import LOCK_SECONDS_MAX, Database, LedgerError, ValuesRefused
 from goodput.aggregator.ledger.inserts import Write, put
 from goodput.aggregator.ledger.migrations.versions import version_4, version_5
+from goodput.aggregator.ledger.owner import LOCK_FILE_SUFFIX
 from goodput.aggregator.ledger.page_reader import PageBounds, PageReader, ProcessRows, numbers_before
 from goodput.aggregator.ledger.refused_rows import RefusedRows
 from goodput.aggregator.ledger.stored_process import AnyProcess, ProcessKey, StoredProcess, decoded
@@ -94,10 +95,9 @@ class Ledger:
         `migrate_later` a ledger of an earlier version is left to a call of `migrate`, before which nothing else works.
         """
         self._database = Database(url)
-        file = self._database.file
-        if not create and file is not None and not os.path.exists(file):
-            raise LedgerError(f"there is no ledger {file}")
         self.url = self._database.shown
+        if self._database.file is not None:
+            _check_file(self._database.file, create)
         self.refused = RefusedRows(self.url)
         self.rows_held = ROWS_HELD
         self._engine = self._database.engine
@@ -515,6 +515,23 @@ class Ledger:
             OverflowError,
         ) as error:
             raise self._database.error(error) from None
+
+
+def _check_file(file: str, create: bool) -> None:
+    """Raise LedgerError for a file that cannot be what is wanted; SQLite takes one of 0 bytes for a new database."""
+    try:
+        is_empty = os.path.getsize(file) == 0
+    except OSError:
+        if create:
+            return
+        raise LedgerError(f"there is no ledger {file}") from None
+    traces = [name for name in (f"{file}{LOCK_FILE_SUFFIX}", f"{file}-wal") if os.path.exists(name)]
+    if is_empty and (traces or not create):
+        beside = f", though {traces[0]} says that it was a ledger" if traces else ""
+        raise LedgerError(
+            f"ledger {file} has 0 bytes{beside}: what was in it is lost. Put the last backup in its place; to begin "
+            f"with an empty one, remove {file} and all files {file}-*"
+        )
 
 
 def _key(identity: schema.Identity | ProcessKey) -> dict:

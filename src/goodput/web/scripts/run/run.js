@@ -44,12 +44,16 @@ function incomplete({ step_lines: steps }) {
     `so the figures below are wrong by as much. The first is ${steps.first}.`];
 }
 
+// That times of hosts were moved, whose clocks were off.
+const moved = ({ moved_clocks: clocks }) => (clocks ?? []).slice(0, 8).map(({ host, seconds: by }) =>
+  `The clock of ${host} was off: its times were moved by ${by > 0 ? "+" : ""}${by.toFixed(3)} s.`);
+
 export function drawRun() {
   const run = shown(view);
   $("run").classList.toggle("unpriced", run.cost === null);
   drawHead(run);
   drawHang($("hang"), run);
-  const wrong = [...incomplete(run), ...run.errors];
+  const wrong = [...incomplete(run), ...moved(run), ...run.errors];
   $("errors").hidden = wrong.length === 0;
   keyed($("errors").querySelector("ul"), "t-item", wrong, (error) => error, text);
   for (const node of document.querySelectorAll("[data-factor]")) drawFactor(node, run);
