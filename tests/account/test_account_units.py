@@ -4,7 +4,10 @@ import pytest
 from support.account.account_history import Process, run_of
 
 from goodput.account import compute, document
+from goodput.account.collectives.operation_sums import sums_of
 from goodput.account.text import render
+from goodput.causes import explain
+from goodput.rank_page.collective_records import OperationRow
 from goodput.sdk.reports.local_accounts import is_without_gpu
 
 
@@ -57,3 +60,19 @@ def test_evaluation_before_the_first_step_is_said():
     assert (found["states"]["startup"], found["states"]["evaluation"]) == (4.0, 2.0)
     assert found["startup_evaluation_gpu_seconds"] == 3.0
     assert "3.00 GPU-seconds of it are evaluation before the first step" in render(found)
+
+
+def test_view_of_one_rank_of_two_says_so():
+    """How much of its communication is waiting for the other one cannot be known, and is not said."""
+    one = Process(0, world_size=2)
+    run = run_of(one.steps(20, forward=1, communication=1).finished())
+    row = OperationRow("default_pg", "all_reduce", 20, 20 << 19, 20 * 10**9, 0, 0)
+    next(iter(run.attempts.values())).collectives = sums_of([row])
+    run.only_ranks = (0,)
+    alone = document(account := compute(run, 100 * 10**9), explain(account))
+    text = " ".join(render(alone).split())
+    assert alone["ranks_elsewhere"] == 1
+    assert "covers rank 0 alone, of 2; waiting for the others counts as communication" in text
+    assert "may be waiting for a slower one" in text and "waiting for the last rank" not in text
+    run.only_ranks = None
+    assert document(compute(run, 100 * 10**9))["ranks_elsewhere"] == 0

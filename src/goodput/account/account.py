@@ -105,6 +105,7 @@ class Account:
     samples: int
     device: str = ""
     is_on_cpu: bool = False  # its ranks are known to use no GPU
+    ranks_elsewhere: int = 0  # of the run, which the account of some ranks' pages has not
     # Of pages: time in evaluation phases up to the last reports, also before the first step. Other records do not have it.
     evaluated_gpu_ns: int | None = None
     commits: int = 0  # checkpoints committed
@@ -341,6 +342,7 @@ class Engine:
             clamped=facts.overlaps + found.clamped + sum(is_cut(run.attempts[key]) for key in self.folds),
             samples=found.samples,
             device=device,
+            ranks_elsewhere=_ranks_elsewhere(run),
             is_on_cpu=bool(re.match(CPU_NAME, device)) if device else run.is_without_gpu,
             loader=summarize_loaders(run.attempts.values()),
             stacks=sampled_ranks(run.attempts.values()),
@@ -418,6 +420,14 @@ def compute(
 def _share_of(done: list[float | None], most: float | None) -> float | None:
     known = [one for one in done if one is not None]
     return sum(known) * 1e9 / most if most and len(known) == len(done) else None
+
+
+def _ranks_elsewhere(run: Run) -> int:
+    if run.only_ranks is None:
+        return 0
+    newest = max((number for _, number in run.attempts), default=0)
+    world = max((one.world_size for (_, number), one in run.attempts.items() if number == newest), default=0)
+    return max(world - len(run.only_ranks), 0)
 
 
 def _world_size(facts: Facts) -> int:

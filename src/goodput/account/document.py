@@ -55,6 +55,7 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         "end": account.end_ns / 1e9,
         "world_size": account.world_size,
         "is_on_cpu": account.is_on_cpu,
+        "ranks_elsewhere": account.ranks_elsewhere,
         "gpu_seconds": wall / 1e9,
         "states": _states(gpu_ns),
         "factors": Factors(**{factor: account.ratio(factor) for factor in FACTORS}),

@@ -406,6 +406,7 @@ class AccountDocument(TypedDict):
     Where `is_on_cpu` no rank has a GPU, and they are seconds of processes; false where that is not known. `phases` divides
     compute, largest share first; [] where rows do not have phases, and beyond 4096 ranks. `startup_evaluation_gpu_seconds` is
     the part of `startup` in which ranks evaluated before their first step, of accounts of pages; null elsewhere.
+    `ranks_elsewhere` counts ranks of the run that an account of pages does not have; 0 in all others.
 
     `causes` are largest first; `advice_order` names their states in the order in which to act: what recurs with the
     steps before what is paid once. `ranks` has the reported ranks and the first 256 others; `unseen_ranks` has the rest.
@@ -418,6 +419,7 @@ class AccountDocument(TypedDict):
     end: float
     world_size: int
     is_on_cpu: bool
+    ranks_elsewhere: int
     gpu_seconds: float
     states: dict[str, float]
     factors: Factors

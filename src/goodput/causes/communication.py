@@ -66,7 +66,12 @@ def advise(account: Account) -> str:
 
 
 def _uncompared(account: Account) -> str:
-    """A warning where few of the steps could be compared between ranks, "" elsewhere."""
+    """A warning where few of the steps, or not all ranks, could be compared with each other, "" elsewhere."""
+    if account.ranks_elsewhere:
+        return (
+            "Not all ranks are in this account, so a part of this may be waiting for a slower one: goodput report compares "
+            "those of a node, and the aggregator all. "
+        )
     share = account.straggler.compared_share()
     if share is None or share >= COMPARED_SHARE_MIN:
         return ""

@@ -34,7 +34,7 @@ def collective_lines(document: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"    {group:16} {row['operation']:14} {_seconds(row):>12} {calls:>20} {size:>9}".rstrip()
         )
-        lines += [f"      {line}" for line in _row_details(row)]
+        lines += [f"      {line}" for line in _row_details(row, not document.get("ranks_elsewhere"))]
     left = sum(
         row["gpu_seconds"] or 0 for row in rows if row["operation"] and row not in named[:COLLECTIVES_SHOWN]
     )
@@ -48,11 +48,14 @@ def _seconds(row: Mapping[str, Any]) -> str:
     return "not known" if row["gpu_seconds"] is None else f"{row['gpu_seconds']:.2f}"
 
 
-def _row_details(row: Mapping[str, Any]) -> list[str]:
-    """The bus rate, what an operation's waiting was for, and what was hidden, as far as they are known."""
+def _row_details(row: Mapping[str, Any], has_all_ranks: bool) -> list[str]:
+    """The bus rate, what an operation's waiting was for, and what was hidden, as far as they are known.
+
+    Without all ranks it is not known which one came last.
+    """
     parts, whole = _bus(row), row["gpu_seconds"]
     least, transfer = row.get("skew_gpu_seconds") or 0, row.get("transfer_gpu_seconds") or 0
-    if whole and least + transfer:
+    if has_all_ranks and whole and least + transfer:
         share = between(percent(least / whole), percent(1 - transfer / whole))
         rest = "transfer and the schedule" if row["operation"] in ("send", "recv") else "transfer"
         parts.append(f"{share} of it waiting for the last rank, the rest {rest}")

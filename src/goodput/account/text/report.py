@@ -71,6 +71,7 @@ def render(document: Mapping[str, Any]) -> str:
         *_hang_lines(document),
         *(f"  wrong input: {error}" for error in document["errors"]),
         *_worker_lines(document),
+        *_part_lines(document),
     ]
     lines = [
         f"run {document['run']}: {document['status']}, {world} rank{'s' * (world != 1)}, "
@@ -136,6 +137,19 @@ def _moved_lines(document: Mapping[str, Any]) -> list[str]:
     shown = [f"of {one['host']} by {one['seconds']:+.3f} s" for one in found[:MOVED_SHOWN]]
     more = [f"of {len(found) - MOVED_SHOWN} more"] if len(found) > MOVED_SHOWN else []
     return [f"  clocks were off: times {', '.join(shown + more)} were moved"] if found else []
+
+
+def _part_lines(document: Mapping[str, Any]) -> list[str]:
+    """Which ranks the account of some pages covers, where the run has others."""
+    elsewhere = document.get("ranks_elsewhere")  # A document of an earlier version has none.
+    if not elsewhere:
+        return []
+    ranks = [one["rank"] for one in document["ranks"]]
+    shown = ", ".join(map(str, ranks[:WORKERS_SHOWN])) + ", ..." * (len(ranks) > WORKERS_SHOWN)
+    return [
+        f"  covers rank{'s' * (len(ranks) > 1)} {shown} alone, of {len(ranks) + elsewhere}; waiting for the others counts as "
+        "communication"
+    ]
 
 
 def _incomplete_lines(document: Mapping[str, Any]) -> list[str]:
