@@ -287,3 +287,28 @@ def test_a_live_rank_is_reported_without_disturbing_it(directory, pure):
     assert errors == [] and runs[0].attempts[0, 1].alive
     (snapshot,) = sdk_process.Outcome(directory, 0, [], "").snapshots()
     assert check(snapshot).steps_done == 21 and snapshot.ended == "finished"
+
+
+@pytest.mark.torch
+def test_backward_passes_are_those_of_now(tmp_path):
+    """The page has their number every 64 steps only."""
+    pytest.importorskip("torch")
+    code = """
+import torch, goodput.auto, goodput
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(75):
+    for _ in range(2):
+        model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print(goodput.report())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=dict(os.environ, GOODPUT_DIR=str(tmp_path)),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert "\n  2 backward passes a step" in done.stdout, done.stdout + done.stderr

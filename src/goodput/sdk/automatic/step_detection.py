@@ -123,7 +123,7 @@ class Automatic:
         self.last_check_step = 0
         self.device_used = False  # whether the model's parameters are on a device
         # Called after every CHECK_STEPS steps.
-        self.periodic: list = [self._count_all, self.budget.check, self.judge_loader]
+        self.periodic: list = [self.count_all, self.budget.check, self.judge_loader]
         self.after_step.append(self.judge_loader)
 
     def on_step_thread(self) -> bool:
@@ -372,7 +372,7 @@ class Automatic:
             word = page.W_SAMPLING + page.SAMPLING.index(what)
             words[word] = words[word] + number if add else number
 
-    def _count_all(self) -> None:
+    def count_all(self) -> None:
         self.count("micro_batches", self.recorder.micro_batches)
         self.count("skipped_steps", self.skipped_steps)
 
@@ -563,7 +563,7 @@ class Automatic:
         self.attempt(self.end_step_by_hand)
         self.attempt(self.compiled_optimizers.confirm)
         self.compiled_optimizers.forget()
-        self.attempt(self._count_all)
+        self.attempt(self.count_all)
         if self.progress is not None:
             self.progress.end_evaluation()
         self.stop_evaluation()

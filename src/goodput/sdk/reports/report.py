@@ -65,6 +65,8 @@ def _report(session) -> Report:
 
     if session.recorder.thread == get_ident():  # Other threads' records wait for its next step.
         session.recorder.drain_background()
+        if session.automatic is not None:
+            session.automatic.count_all()  # as of now, which the page has every few steps
     # The descriptor is the writer's own: opening and closing the file again would drop the owner's lock.
     reader = Reader(session.writer.path or "this process's page", session.writer.fd)
     snapshot = reader.snapshot()
