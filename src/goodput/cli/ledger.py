@@ -69,10 +69,13 @@ def add_keep_options(add) -> None:
 
 
 def call(arguments) -> int:
+    from goodput.aggregator.ledger.inspection import has_lost_log
     from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 
     actions = {"show": _show, "compact": _compact, "check": _check, "backup": _backup, "delete": _delete}
     url = arguments.ledger or f"sqlite:///{os.path.abspath('goodput-ledger.db')}"
+    # To be asked before the ledger is opened, which begins a new one.
+    arguments.has_lost_log = url.startswith("sqlite:///") and has_lost_log(url.removeprefix("sqlite:///"))
     try:
         with contextlib.closing(Ledger(url, create=False, progress=_Progress("converting"))) as ledger:
             return actions[arguments.action](ledger, arguments)
@@ -142,8 +145,8 @@ def _compact(ledger, arguments) -> int:
     return 0
 
 
-def _check(ledger, _arguments) -> int:
-    from goodput.aggregator.ledger.inspection import damages
+def _check(ledger, arguments) -> int:
+    from goodput.aggregator.ledger.inspection import damages, newest_report
 
     progress, found = _Progress("checking"), 0
     for damage in damages(ledger, progress):
@@ -154,6 +157,18 @@ def _check(ledger, _arguments) -> int:
     progress.end()
     if found > DAMAGES_SHOWN_MAX:
         print(f"and {found - DAMAGES_SHOWN_MAX} more")
+    if arguments.has_lost_log:
+        newest = newest_report(ledger)
+        until = (
+            ""
+            if newest is None
+            else f" It ends with the reports of {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime(newest))}."
+        )
+        print(
+            "its write-ahead log (-wal) is gone, and with it up to 16 MB of pushes that agents take for stored; put it back, or "
+            f"the last backup.{until}"
+        )
+        return fail("ledger", f"{ledger.url} was not closed, and its write-ahead log is gone")
     if found:
         return fail("ledger", f"{found} damaged places in {ledger.url}")
     print(f"{ledger.url} is whole")

@@ -88,3 +88,15 @@ def test_a_damaged_file_is_refused_with_what_to_do(file):
     file.write_bytes(file.read_bytes()[:50] + b"x" * 4000)
     with pytest.raises(LedgerError, match="last backup in its place"):
         Ledger(f"sqlite:///{file}")
+
+
+def test_check_says_that_the_write_ahead_log_is_gone(file, capsys):
+    """A killed aggregator leaves both files beside the ledger; here one of them was not copied along."""
+    file.with_name(f"{file.name}-shm").write_bytes(bytes(32768))
+    assert main(["ledger", "check", "--ledger", f"sqlite:///{file}"]) == 1
+    out, err = capsys.readouterr()
+    assert (
+        "up to 16 MB of pushes that agents take for stored" in out
+        and "put it back, or the last backup" in out
+    )
+    assert "It ends with the reports of" in out and "write-ahead log is gone" in err
