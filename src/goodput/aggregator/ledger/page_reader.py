@@ -16,7 +16,7 @@ import sqlalchemy as sql
 
 from goodput.aggregator.ledger.block_reader import Fetch, stored_blocks
 from goodput.aggregator.ledger.blocks import StoredBlock, decode_columns, decode_page
-from goodput.wire.step_blocks import END, NUMBER, TOTALS
+from goodput.wire.step_blocks import END, NUMBER, TOTALS, BlockError
 from goodput.wire.step_columns import in_order
 
 _MAX = (1 << 63) - 1
@@ -163,8 +163,13 @@ class PageReader:
         return parts
 
     def _take(self, one: ProcessRows, page: np.ndarray) -> None:
-        if page.shape[1]:
-            one.page, one.after = page, int(page[NUMBER, -1])
+        if not page.shape[1]:
+            # To list them again would find the same ones for ever.
+            ids = [block[0] for block in one.listed if block[2] > one.after]
+            raise BlockError(
+                f"blocks {ids[:3]} of process {one.process} have no row {one.listed[0][2]}, their last one"
+            )
+        one.page, one.after = page, int(page[NUMBER, -1])
         one.listed = [block for block in one.listed if block[2] > one.after]
 
 
