@@ -32,12 +32,12 @@ SCENARIOS = {
         ("LoaderStarved", {"run": "r1"}, True),
         ("CheckpointLate#old", {"run": "r1"}, True),
         ("StragglerRank", {"run": "r1", "rank": "3", "host": "n0"}, True),
-        ("GpuThrottled", {**N0, "run": "r1", "gpu": "G1"}, True),
-        # The cause, or what may be it, and what is of another run or of none.
-        ("AgentDown", {"instance": "n2:9470", "job": "goodput-node", "host": "n2", "run": "r1"}, False),
-        ("GpuLost#lost", {**N0, "run": "r1", "gpu": "G0"}, False),
+        # Alerts on nodes, each of which may be the cause, and what is of another run.
+        ("AgentDown", {"instance": "n2:9470", "job": "goodput-node", "host": "n2"}, False),
+        ("GpuLost#lost", {**N0, "gpu": "G0"}, False),
+        ("GpuThrottled", {**N0, "gpu": "G1"}, False),
         ("UtilisationDrop", {"run": "r2"}, False),
-        ("NetworkCongestion#retransmits", {**N0, "run": "r2"}, False),
+        ("NetworkCongestion#retransmits", N0, False),
         ("GpuXid#other", {**N1, "gpu": "G9"}, False),
     ],
     "a run that burns its budget": [
@@ -97,7 +97,7 @@ SCENARIOS = {
         ("RunStalled", {"run": "r2"}, False),
     ],
     "a node without an agent": [
-        ("AgentDown", {**N0, "job": "goodput-node", "run": "r1"}, False),
+        ("AgentDown", {**N0, "job": "goodput-node"}, False),
         ("GpuThrottled", {**N0, "gpu": "G0"}, True),
         ("HostDegraded#disk", N0, True),
         ("HostDegraded#disk", N1, False),
@@ -191,6 +191,18 @@ def test_message_has_count_examples_and_links():
     title, text = message_of([one], "resolved")
     assert title == "Resolved: GoodputGpuXid (critical), run r1, node n0"
     assert text.splitlines() == ["- Node n0", "It hangs.", "Board: /d/x", "Runbook: https://r"]
+    # Those that a run uses come first, and the text and the links are of the first.
+    for number in (7, 300):
+        alerts[number]["annotations"] = {
+            "summary": f"Node n{number} (run r{number})",
+            "description": "It hangs in a run.",
+            "dashboard_url": f"/d/{number}",
+            "runbook_url": "https://r",
+        }
+    _, text = message_of(alerts)
+    examples = ["- Node n7 (run r7)", "- Node n300 (run r300)", "- Node n0", "- Node n1", "- Node n2"]
+    lines = ["5 of 600, those that a run uses first:", *examples, "It hangs in a run."]
+    assert text.splitlines() == [*lines, "Board: /d/7", "Runbook: https://r"]
     labels = {"alertname": "GoodputLinkDown", "problem": "infiniband", "device": "mlx5_3", "port": "1"}
     rail = [
         {**one, "labels": {**labels, "switch": "leaf-3", "host": one["labels"]["host"]}}
@@ -198,50 +210,6 @@ def test_message_has_count_examples_and_links():
     ]
     title, _ = message_of(rail)
     assert title == "GoodputLinkDown (infiniband), mlx5_3 port 1, switch leaf-3: 32 firing"
-
-
-def test_shared_cause_is_one_message_for_all_nodes(tmp_path):
-    """A file system that hangs on 600 nodes, and switches that take 32 links along, one of them known, in two clusters."""
-    require("prometheus-alertmanager")
-
-    def alert(name, **labels):
-        return {
-            "labels": {"alertname": f"Goodput{name.partition('#')[0]}", **LABELS[f"Goodput{name}"], **labels}
-        }
-
-    body = [
-        alert("FilesystemNotAnswering", cluster="a", instance=f"n{n}:9470", run=f"r{n % 9}", mount="/lustre")
-        for n in range(600)
-    ]
-    body += [
-        alert(
-            "LinkDown#infiniband",
-            cluster="a",
-            instance=f"n{n}:9470",
-            run=f"r{n % 9}",
-            device=f"mlx5_{n % 8}",
-            **({"switch": "leaf-1"} if n < 8 else {}),
-        )
-        for n in range(32)
-    ]
-    body += [
-        alert("FilesystemNotAnswering", cluster="b", instance="n0:9470", run="r0", mount="/lustre"),
-        alert("GpuLost#lost", cluster="a", instance="n0:9470", run="r0", gpu="G0"),
-        alert("LinkDown#network", cluster="a", instance="n1:9470", device="eth0"),
-        alert("LinkDown#network", cluster="a", instance="n2:9470", device="eth0"),
-    ]
-    with Shipped(tmp_path) as alertmanager:
-        assert alertmanager.http.post("/api/v2/alerts", json=body).status_code == 200
-
-        def groups():
-            found = alertmanager.http.get("/api/v2/alerts/groups").json()
-            return found if sum(len(one["alerts"]) for one in found) == len(body) else None
-
-        found = wait_until(groups, 60, "every alert to be in a group")
-    assert sorted((one["receiver"]["name"], len(one["alerts"])) for one in found) == [
-        *[("page", 1), ("page", 1), ("page", 8), ("page", 24), ("page", 600)],
-        ("ticket", 2),
-    ]
 
 
 def test_names_are_no_markup_in_messages():

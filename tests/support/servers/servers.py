@@ -288,15 +288,18 @@ class Alertmanager(Server):
 
 
 class Webhook:
-    """Receives Alertmanager's notifications and records their alerts in order of arrival."""
+    """Receives Alertmanager's notifications and records them and their alerts in order of arrival."""
 
     def __init__(self):
         self.alerts: list[dict] = []
+        self.messages: list[dict] = []
         webhook = self
 
         class Handler(http_server.Handler):
             def do_POST(self):
-                webhook.alerts.extend(json.loads(self.body())["alerts"])
+                message = json.loads(self.body())
+                webhook.messages.append(message)
+                webhook.alerts.extend(message["alerts"])
                 self.answer(200)
 
         self._server = http_server.HttpServer(Handler)
