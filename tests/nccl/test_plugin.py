@@ -442,6 +442,23 @@ else:
     assert sorted(path.name for path in pages.iterdir()) == ["r.0.1.nccl", "r.0.2.nccl"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file to another user")
+def test_files_of_others_and_empty_ones_move_no_attempt(built, pages):
+    launch = {"RANK": "0", "WORLD_SIZE": "2", "GOODPUT_RUN": "r"}
+    for name in ("r.0.1.nccl", "r.0.2.nccl"):
+        (pages / name).touch()
+        os.chown(pages / name, 54_321, 54_321)
+    (pages / "r.1.1.nccl").touch()
+    initialize = "call.init(hash=1, size=2, rank=0)"
+    for variables in (launch, launch, launch | {"RANK": "1"}):
+        run(built, pages, initialize, **variables)
+    made = {path.name: path for path in pages.iterdir() if path.stat().st_size}
+    assert set(made) == {"r.0.1~0.nccl", "r.0.2~0.nccl", "r.1.1.nccl"}
+    for name, path in made.items():
+        with Reader(str(path)) as reader:
+            assert reader.identity["attempt"] == int(name[4])
+
+
 @pytest.mark.parametrize(
     ("variables", "bits"),
     [

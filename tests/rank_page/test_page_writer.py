@@ -11,7 +11,7 @@ import pytest
 from support.other_users import ATTACKER, VICTIM, as_root, run_as
 from support.rank_page.page_maker import Rank, identity
 
-from goodput.rank_page import page
+from goodput.rank_page import own_pages, page
 from goodput.rank_page.reader import Reader
 
 
@@ -105,7 +105,7 @@ def test_page_of_a_live_process_counts_the_claim(tmp_path, owner):
     with pytest.raises(page.Claimed) as claimed:
         page.Writer(str(tmp_path), identity())
     assert claimed.value.reason == "claim" and page.is_locked(claimed.value.path)
-    assert page.next_attempt(str(tmp_path), identity()) == 1
+    assert own_pages.next_attempt(str(tmp_path), identity()) == 1
     page.bump_drop(claimed.value.path, "claim")
     with Reader(claimed.value.path) as reader:
         assert reader.alive() and reader.snapshot().drops["claim"] == 1
@@ -117,7 +117,7 @@ def test_page_of_a_dead_process_is_replaced(tmp_path, owner):
     with Reader(path) as reader:
         owner()
         assert not reader.alive() and not page.is_locked(path)
-        assert page.next_attempt(str(tmp_path), identity()) == 2
+        assert own_pages.next_attempt(str(tmp_path), identity()) == 2
         inode = os.stat(path).st_ino
         writer = page.Writer(str(tmp_path), identity())
         assert os.stat(path).st_ino != inode and os.listdir(tmp_path) == ["r.0.1.page"]
@@ -126,18 +126,38 @@ def test_page_of_a_dead_process_is_replaced(tmp_path, owner):
 
 
 @pytest.mark.parametrize(
-    ("names", "attempt"),
+    ("attempts", "next"),
+    [([], 3), ([1], 3), ([3], 4), ([7, 3, 5], 8), ([(1 << 20) - 1], 1 << 20)],
+)
+def test_the_next_attempt(tmp_path, attempts, next):
+    for attempt in attempts:
+        page.Writer(str(tmp_path), identity(attempt=attempt)).close()
+    assert own_pages.next_attempt(str(tmp_path), identity(attempt=3)) == next
+
+
+@pytest.mark.parametrize(
+    "name",
     [
-        ([], 3), (["r.0.1.page"], 3), (["r.0.3.page"], 4), (["r.0.7.page", "r.0.3.page", "r.0.5.page"], 8),
-        (["r.0.x.page", "r.0..page", "r.0.page", "r.0.-9.page", "r.0.٣.page", "r.0.²2.page", "r.0.9"], 3),
-        (["r.0.1048576.page", "r.0.99999999999999999999.page"], 3), (["r.0.1048575.page"], 1 << 20),
-        (["r.1.9.page", "rr.0.9.page", ".r.0.9.page", "r.0.9.9.page"], 3),
+        *("r.0.x.page", "r.0..page", "r.0.page", "r.0.-9.page", "r.0.٣.page", "r.0.²2.page", "r.0.9"),
+        *("r.0.1048576.page", "r.0.99999999999999999999.page", ".r.0.9.page", "r.0.9.9.page"),
+        *("r.0.9.page", "r.0.9~0.page"),  # of another rank, by what is in them
     ],
-)  # fmt: skip
-def test_the_next_attempt(tmp_path, names, attempt):
-    for name in names:
-        (tmp_path / name).write_bytes(b"")
-    assert page.next_attempt(str(tmp_path), identity(attempt=3)) == attempt
+)
+def test_only_pages_of_the_rank_move_its_attempt(tmp_path, name):
+    writer = page.Writer(str(tmp_path), identity(rank=1, attempt=9))
+    writer.close()
+    os.rename(writer.path, tmp_path / name)
+    assert own_pages.next_attempt(str(tmp_path), identity(attempt=3)) == 3
+
+
+@pytest.mark.parametrize("content", [b"", b"no page", b"\0" * page.FILE_BYTES])
+def test_file_that_is_no_page_moves_no_attempt(tmp_path, content):
+    (tmp_path / "r.0.3.page").write_bytes(content)
+    (tmp_path / "r.0.5.page").write_bytes(content)
+    assert own_pages.next_attempt(str(tmp_path), identity(attempt=3)) == 3
+    writer = page.Writer(str(tmp_path), identity(attempt=3))
+    assert writer.path == str(tmp_path / "r.0.3.page")
+    writer.close()
 
 
 @pytest.mark.parametrize("state", ["Z", "X", "R", "S", "D"])
@@ -164,17 +184,61 @@ def test_directory_that_root_made_is_the_default(tmp_path, monkeypatch):
 
 
 @as_root
-def test_pages_of_other_users_keep_nobody_out(tmp_path):
-    """Another user may put files under the names of this rank's pages, and keeps them from being replaced."""
+@pytest.mark.parametrize("is_page", [False, True])
+def test_files_of_other_users_move_no_attempt(tmp_path, is_page):
+    """Another user may put anything under the names of this rank's pages, and keeps it from being replaced."""
     page.make_directory(str(tmp_path / "pages"))
     directory, mine = str(tmp_path / "pages"), identity(attempt=1)
-    names = [page.file_name(mine["run"], mine["rank"], number) for number in (1, 2, 4, page.ATTEMPT_MAX - 1)]
-    run_as(ATTACKER, lambda: [open(name, "x").close() for name in names], directory)
+    numbers = (1, 2, 4, page.ATTEMPT_MAX - 1)
+    names = [page.file_name(mine["run"], mine["rank"], number) for number in numbers]
+    names.append(f"r.0.2~{VICTIM}.page")
+
+    def squat() -> None:
+        for number in numbers if is_page else ():
+            page.Writer(".", mine | {"attempt": number}).close()
+        for name in names[is_page * len(numbers) :]:
+            open(name, "x").close()
+
+    run_as(ATTACKER, squat, directory)
+    paths = []
 
     def start() -> None:
-        for attempt in (3, 5):
-            given = mine | {"attempt": page.next_attempt(".", mine)}
+        for attempt in (1, 2, 3):
+            given = mine | {"attempt": own_pages.next_attempt(".", mine)}
             assert given["attempt"] == attempt
-            page.Writer(".", given).close()
+            writer = page.Writer(".", given)
+            with Reader(writer.path) as reader:
+                assert (reader.owner, reader.identity["attempt"]) == (VICTIM, attempt)
+            writer.close()
+        paths.extend(own_pages.paths_of(".", "r").items())
+        assert [of for of, _ in sorted(paths)] == [(0, 1), (0, 2), (0, 3)]
+        assert not own_pages.paths_of(".", "r.0")
+
+    run_as(VICTIM, start, directory)
+    found = set(os.listdir(directory)) - set(names)
+    assert {"r.0.1~54322.page", "r.0.3.page"} < found and len(found) == 3
+    assert next(name for name in found if name.startswith(f"r.0.2~{VICTIM}-"))
+
+
+@as_root
+def test_second_process_of_a_rank_is_refused_beside_a_foreign_file(tmp_path):
+    page.make_directory(str(tmp_path / "pages"))
+    directory = str(tmp_path / "pages")
+    run_as(ATTACKER, lambda: open("r.0.1.page", "x").close(), directory)
+
+    def start() -> None:
+        first = page.Writer(".", identity())
+        ready, is_ready = os.pipe()
+        child = os.fork()
+        if not child:  # The lock is the parent's: a process does not see its own.
+            try:
+                page.Writer(".", identity(attempt=own_pages.next_attempt(".", identity())))
+            except page.Claimed:
+                os.write(is_ready, b"claimed")
+            os._exit(0)
+        os.close(is_ready)
+        assert os.read(ready, 7) == b"claimed"
+        os.waitpid(child, 0)
+        first.close()
 
     run_as(VICTIM, start, directory)

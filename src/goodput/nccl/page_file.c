@@ -108,14 +108,23 @@ static void make_directory(const char *path) {
     if (!mkdir(part, 0777)) chmod(part, 01777); /* as page.make_directory: open to all users */
 }
 
-/* 1 if a living process has the file, 0 if its owner is gone, -1 if there is no such file. */
-static int is_taken(const char *path) {
+/* What is under the name of a file: nothing, a file of another user's or of another kind (which in a shared folder stays),
+ * this user's own that is no page, that of a process of this user's that is gone, or of one that lives. */
+enum found { NOTHING, FOREIGN, NO_PAGE, GONE, LIVING };
+
+static enum found look_at(const char *path) {
+    struct stat info;
+    uint64_t magic = 0;
+    if (lstat(path, &info)) return errno == ENOENT ? NOTHING : FOREIGN;
+    if (info.st_uid != geteuid() || !S_ISREG(info.st_mode)) return FOREIGN;
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) return errno == ENOENT ? -1 : 1;
+    if (fd < 0) return errno == ENOENT ? NOTHING : FOREIGN;
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    int taken = fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+    enum found found = NO_PAGE;
+    if (fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK) found = LIVING;
+    else if (pread(fd, &magic, 8, 8 * W_MAGIC) == 8 && magic == PAGE_MAGIC) found = GONE;
     close(fd);
-    return taken;
+    return found;
 }
 
 /* Beyond the limit of a file's size the kernel would send SIGXFSZ. */
@@ -170,18 +179,30 @@ static void *make_file(const struct identity *identity, const char *path, const 
     return NULL;
 }
 
-/* The name of the file: of the SDK's page, or with the next attempt that no file is there of. */
+/* The name of the file: of the SDK's page, or with the next attempt after this user's own files of this rank. Where another
+ * user's file has that name, one with this user's number. */
 static bool choose_name(struct identity *identity, bool has_sdk, char *name, size_t bytes, char *reason, size_t most) {
-    char path[2048];
-    for (int i = 0; i < ATTEMPTS_MAX; i++, identity->attempt++) {
-        if (has_sdk) snprintf(name, bytes, "%s" SUFFIX, identity->stem);
-        else snprintf(name, bytes, "%s.%lld" SUFFIX, identity->stem, (long long)identity->attempt);
+    char path[2048], stem[480];
+    int alias = 0;
+    for (int i = 0; i < ATTEMPTS_MAX;) {
+        if (has_sdk) snprintf(stem, sizeof stem, "%s", identity->stem);
+        else snprintf(stem, sizeof stem, "%s.%lld", identity->stem, (long long)identity->attempt);
+        if (alias == 0) snprintf(name, bytes, "%s" SUFFIX, stem);
+        else if (alias == 1) snprintf(name, bytes, "%s~%u" SUFFIX, stem, (unsigned)geteuid());
+        else snprintf(name, bytes, "%s~%u-%llx" SUFFIX, stem, (unsigned)geteuid(), (unsigned long long)now_ns());
         snprintf(path, sizeof path, "%s/%s", identity->directory, name);
-        int taken = is_taken(path);
-        if (taken < 0 || (has_sdk && !taken)) return true;
-        if (taken) {
+        enum found found = look_at(path);
+        if (found == LIVING) {
             snprintf(reason, most, "a living process writes %.120s", name);
             return false;
+        }
+        if (found == NOTHING || found == NO_PAGE || (has_sdk && found == GONE)) return true;
+        if (found == FOREIGN && alias < 2) {
+            alias++;
+        } else {
+            alias = 0;
+            identity->attempt++;
+            i++;
         }
     }
     snprintf(reason, most, "too many files of this rank");
@@ -214,7 +235,7 @@ bool open_page(int rank, int size, uint64_t hash, int64_t *world_size, char *rea
     snprintf(path, sizeof path, "%s/%s", identity.directory, name);
     snprintf(draft, sizeof draft, "%s/.%d.%llx.%s", identity.directory, (int)getpid(),
              (unsigned long long)now_ns(), name);
-    page = make_file(&identity, path, draft, has_sdk);
+    page = make_file(&identity, path, draft, has_sdk || look_at(path) == NO_PAGE);
     if (!page) {
         snprintf(reason, reason_bytes, "cannot write in %.120s: %s", identity.directory, strerror(errno));
         return false;

@@ -19,8 +19,8 @@ from goodput.account import FINAL_STATUSES, Account, Attempt, Run, compute, docu
 from goodput.account.hang import verdict, without_stack
 from goodput.account.rank_status import rank_status
 from goodput.causes import explain
-from goodput.rank_page.page import SUFFIX, PageError, file_name
-from goodput.sdk.reports.local_accounts import PageRead, page_paths, read_page, runs_of
+from goodput.rank_page.page import PageError, file_prefix
+from goodput.sdk.reports.local_accounts import PageRead, by_user, page_paths, read_page, runs_of
 from goodput.wire.identity import clean_text
 
 STEPS_MAX, SHOWN_STEPS, WINDOW_SECONDS = 256, 120, 60.0
@@ -73,13 +73,12 @@ class LocalRuns:
         return [self._local_run(run) for run in runs_of(pages) if only in (None, run.name)]
 
     def _read_pages(self, only: str | None) -> list[PageRead]:
-        prefix = "" if only is None else file_name(only, 0, 0).removesuffix(f"0.0{SUFFIX}")
+        prefix = "" if only is None else file_prefix(only)
         paths = []
         for directory in self._directories:
             with contextlib.suppress(FileNotFoundError):
                 paths += [p for p in page_paths(directory) if os.path.basename(p).startswith(prefix)]
-        found, gone, notes = [], {}, []
-        self.pages = {}
+        found, read_paths, gone, notes = [], [], {}, []
         for path in paths:
             try:
                 key = path, os.stat(path).st_ino
@@ -90,6 +89,9 @@ class LocalRuns:
             if not one.attempt.alive:
                 gone[key] = one
             found.append(one)
+            read_paths.append(path)
+        found, self.pages = by_user(found), {}
+        for path, one in zip(read_paths, found, strict=True):
             place = one.run, one.attempt.rank
             if place not in self.pages or self.pages[place][1].attempt.attempt < one.attempt.attempt:
                 self.pages[place] = path, one

@@ -15,6 +15,7 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 import struct
 from time import monotonic_ns
 
@@ -139,6 +140,7 @@ COLLECTIVES_WORDS = 25 * 1024
 FILE_BYTES = 8 * (W_COLLECTIVES + COLLECTIVES_WORDS)
 
 SUFFIX = ".page"
+ALIAS = "~"  # before the user's number, in the name of a page whose own name another user's file has
 PLUGIN_SUFFIX = ".nccl"  # of the file that NCCL's profiler plugin writes, laid out as a page (nccl/)
 SYSTEM_DIRECTORY = "/run/goodput"
 SHARED_DIRECTORY = "/dev/shm/goodput"
@@ -190,12 +192,17 @@ def _temporary_directory(environ) -> str:
 
 def file_name(run: str, rank: int, attempt: int) -> str:
     """A page's file name. Distinct runs give distinct names, whatever bytes the run's name has."""
+    return f"{file_prefix(run)}{rank}.{attempt}{SUFFIX}"
+
+
+def file_prefix(run: str) -> str:
+    """What the names of a run's pages begin with, and no other's."""
     safe = "".join(c if (c.isascii() and c.isalnum()) or c in "_-" else f"%{ord(c):x}," for c in run)
     if len(safe) > 160:
         from hashlib import blake2b  # Here, since such names are rare and the import is not cheap.
 
         safe = f"{safe[:120]}~{blake2b(safe.encode(), digest_size=16).hexdigest()}"
-    return f"{safe}.{rank}.{attempt}{SUFFIX}"
+    return f"{safe}."
 
 
 # ---------------------------------------------------------------------------------------------- writing
@@ -235,7 +242,7 @@ class Writer:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._map(identity)
-            publish(draft, self.path)
+            self.path = publish(draft, self.path)
             _remove(draft)
         except BaseException:
             self.discard()
@@ -294,34 +301,14 @@ def make_directory(path: str) -> None:
     os.chmod(path, 0o1777)
 
 
-def next_attempt(directory: str, identity: dict) -> int:
-    """The identity's attempt, or one more than the highest attempt of this rank whose process is dead.
-
-    The page of a live process is not skipped: taking its number raises Claimed in `Writer`. Only this user's pages count;
-    the names of others', who may have put any there, are avoided.
-    """
-    attempt, taken = identity["attempt"], set[int]()
-    prefix = file_name(identity["run"], identity["rank"], attempt)[: -len(f"{attempt}{SUFFIX}")]
-    for name in os.listdir(directory):
-        if not (name.startswith(prefix) and name.endswith(SUFFIX)):
-            continue
-        number, path = name[len(prefix) : -len(SUFFIX)], os.path.join(directory, name)
-        if number.isascii() and number.isdigit() and attempt <= int(number[:9]) < ATTEMPT_MAX:
-            if not _is_own(path):
-                taken.add(int(number))
-            else:
-                attempt = int(number) + (not is_locked(path))
-    while attempt in taken:
-        attempt += 1
-    return attempt
-
-
-def _is_own(path: str) -> bool:
+def is_of_user(path: str, user: int) -> bool:
+    """Whether it is a regular file of this user; links are not followed."""
     try:
-        return os.lstat(path).st_uid == os.geteuid()
+        info = os.lstat(path)
     except OSError as error:
         reraise_from_handler(error)
-        return True  # It is gone, and so is its name.
+        return False
+    return info.st_uid == user and stat.S_ISREG(info.st_mode)
 
 
 def rewrite_identity(words: memoryview, identity: dict) -> None:
@@ -361,17 +348,36 @@ def _write_identity(mapping, words, identity: dict) -> None:
     words[W_MAGIC] = MAGIC
 
 
-def publish(draft: str, path: str) -> None:
-    """Give the draft its final name. The page of a dead owner is replaced; that of a live one raises Claimed."""
+def publish(draft: str, path: str) -> str:
+    """Give the draft its final name, which is returned. The page of a dead owner is replaced; that of a live one raises
+    Claimed.
+
+    In a shared folder another user's file under that name stays, and the page gets a name with this user's number.
+    """
+    user, stem = os.stat(draft).st_uid, path.removesuffix(SUFFIX)
+    own = f"{stem}{ALIAS}{user}"
+    for name in (path, f"{own}{SUFFIX}"):
+        if _rename(draft, name, user):
+            return name
+    last = f"{own}-{os.urandom(8).hex()}{SUFFIX}"
+    os.link(draft, last)
+    return last
+
+
+def _rename(draft: str, path: str, user: int) -> bool:
+    """False if another user's file, or one that is no regular file, is there."""
     try:
         os.link(draft, path)
-        return
+        return True
     except FileExistsError:
         pass
+    if not is_of_user(path, user):
+        return False
     if is_locked(path):
         raise Claimed(path)
     os.replace(draft, path)
     os.link(path, draft)
+    return True
 
 
 def _remove(draft: str) -> None:

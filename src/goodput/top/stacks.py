@@ -32,7 +32,7 @@ class StackTaker:
         if found is None or not found[1].attempt.alive:
             self._texts[run, rank] = "the process is gone"
             return
-        path, (_, attempt, pid) = found
+        path, (_, attempt, pid, _) = found
         if not may_read(pid):
             self._texts[run, rank] = NOT_PERMITTED
             return

@@ -146,3 +146,24 @@ def test_attribution_leaves_another_users_process_out(tmp_path, settings, victim
     assert [one.pid for one in ranks.now()] == [0, victim.pid], "no pid to join with GPUs"
     assert held
     ranks.close()
+
+
+def refused(ranks: Ranks) -> float:
+    return collect(ranks)["goodput_node_page_errors_total", ("owner",)]
+
+
+def test_rank_of_another_users_page_is_not_followed(tmp_path):
+    """A page of any user may name any rank; a newer attempt would take the place of the rank's own."""
+    ranks = Ranks(Settings(directory=str(tmp_path), grace_seconds=0.0))
+    held = [page_of(tmp_path, VICTIM, os.getpid())]
+    assert [report.identity.attempt for report in ranks.poll()] == [1]
+    held.append(page_of(tmp_path, ATTACKER, os.getpid(), attempt=2))
+    held.append(page_of(tmp_path, ATTACKER, os.getpid(), rank=1))
+    found = [(one.identity.rank, one.identity.attempt) for one in ranks.poll()]
+    assert found == [(1, 1)], "the first has been reported"
+    assert refused(ranks) == 1
+    # The name is free once the pages of its user, who has no process, are removed.
+    assert len(ranks.sweep(settled=lambda key: key.rank == 0)) == 1
+    assert [report.identity.attempt for report in ranks.poll()] == [2]
+    assert refused(ranks) == 1 and held
+    ranks.close()

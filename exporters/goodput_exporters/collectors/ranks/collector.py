@@ -62,6 +62,7 @@ REASONS = (
     "value",
     "excess",
     "user",
+    "owner",
     "overrun",
     "look",
 )
@@ -290,9 +291,22 @@ class Ranks:
         if at in self._ranks or info.st_uid != entry.owner:
             reader.close()
             return at
-        self._ranks[at] = Rank(entry.name, reader, self._settings.procfs, self._reached, self._links)
+        rank = Rank(entry.name, reader, self._settings.procfs, self._reached, self._links)
+        other = self._other_owner(rank)
+        if other is not None:
+            reader.close()
+            text = f"{path}: of user {rank.owner}, but rank {rank.key.rank} of run {rank.key.run!r} is user {other}'s"
+            self._reject("owner", path, text)
+            return None
+        self._ranks[at] = rank
         followed[entry.owner] += 1
         return at
+
+    def _other_owner(self, new: Rank) -> int | None:
+        """Another user who has a page of this run and rank already: the name is theirs until their pages are removed."""
+        ranks = self._ranks.values()
+        same = (rank.owner for rank in ranks if not rank.retired and rank.key[:2] == new.key[:2])
+        return next((owner for owner in same if owner != new.owner), None)
 
     def _displace(self, owner: int, followed: Counter[int]) -> bool:
         """Stop following the page found last of the user with most, if that makes room for a user with fewer."""

@@ -12,6 +12,7 @@ import stat
 from collections.abc import Iterator
 
 from goodput.rank_page import page
+from goodput.rank_page.own_pages import paths_of
 from goodput.user_exceptions import reraise_from_handler
 
 SAMPLES, SAMPLE_BYTES = 16, 4096
@@ -56,7 +57,7 @@ def _digest(fd: int) -> str:
 
 
 class EarlierAttempts:
-    """What the pages of this run's earlier attempts on this machine say of their checkpoints.
+    """What this user's pages of this run's earlier attempts on this machine say of their checkpoints.
 
     steps     of the checkpoints that this rank committed
     own, any  the step of each fingerprint that this rank committed, and that any rank did
@@ -73,10 +74,11 @@ class EarlierAttempts:
         own, world = identity["rank"], identity.get("world_size", 1)
         ranks, found = [own, *(rank for rank in range(min(world, RANKS_READ_MAX)) if rank != own)], set()
         before = identity["attempt"] - 1
+        paths = paths_of(directory, identity["run"])
         for attempt in range(max(before - ATTEMPTS_READ_MAX, 0) + 1, before + 1):
             for rank in ranks if not identity.get("worker") else [own]:
-                path = os.path.join(directory, page.file_name(identity["run"], rank, attempt))
-                for event in _events_of(path, rank, found):
+                path = paths.get((rank, attempt))
+                for event in _events_of(path, rank, found) if path else ():
                     self._add(event, rank == own)
         self.complete = bool(identity.get("worker")) or len(found) >= world
 

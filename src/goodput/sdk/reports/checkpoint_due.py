@@ -19,6 +19,7 @@ from math import inf, isfinite, nan
 from time import perf_counter_ns
 
 from goodput.rank_page import page
+from goodput.rank_page.own_pages import paths_of
 from goodput.rank_page.page import PageError
 from goodput.sdk.recorder.messages import short_repr
 from goodput.sdk.reports.checkpoint_adviser import Adviser
@@ -206,19 +207,16 @@ def _limits(age: float, ends) -> tuple[float, ...]:
 
 
 def _earlier(identity: dict, path: str) -> list:
-    """Snapshots of the pages of this rank's earlier attempts, the newest HISTORY_MAX."""
+    """Snapshots of this user's pages of this rank's earlier attempts, the newest HISTORY_MAX."""
     from goodput.rank_page.reader import Reader
 
-    directory, found = os.path.dirname(path), []
-    for name in os.listdir(directory):
-        if not name.endswith(page.SUFFIX) or name.startswith("."):
+    found = []
+    for (rank, attempt), earlier in paths_of(os.path.dirname(path), identity["run"]).items():
+        if rank != identity["rank"] or attempt >= identity["attempt"]:
             continue
         try:
-            with Reader(os.path.join(directory, name)) as reader:
-                other = reader.identity
-                same = other["run"] == identity["run"] and other["rank"] == identity["rank"]
-                if same and other["attempt"] < identity["attempt"]:
-                    found.append(reader.snapshot(ALL, ALL))
+            with Reader(earlier) as reader:
+                found.append(reader.snapshot(ALL, ALL))
         except PageError:
             continue
     found.sort(key=lambda one: one.identity["attempt"])

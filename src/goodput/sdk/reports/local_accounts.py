@@ -63,12 +63,16 @@ def collectives_of(reader: Reader, plugin: Reader | None = None) -> OperationSum
 
 def _collectives_with_plugin(reader: Reader) -> OperationSums:
     """With the plugin's file beside the page, if it is of the page's process and valid. Raises PageError."""
-    try:
-        with Reader(reader.path.removesuffix(page.SUFFIX) + page.PLUGIN_SUFFIX) as plugin:
-            if _process(plugin) == _process(reader):
-                return collectives_of(reader, plugin)
-    except PageError:
-        pass  # Most often there is none.
+    stem = reader.path.removesuffix(page.SUFFIX)
+    folder, name = os.path.split(stem)
+    plain = name.rpartition(page.ALIAS)[0] if page.ALIAS in name.rpartition(".")[2] else name
+    for alias in (plain, f"{plain}{page.ALIAS}{reader.owner}"):
+        try:
+            with Reader(os.path.join(folder, alias + page.PLUGIN_SUFFIX)) as plugin:
+                if _process(plugin) == _process(reader):
+                    return collectives_of(reader, plugin)
+        except PageError:
+            pass  # Most often there is none.
     return collectives_of(reader)
 
 
@@ -96,11 +100,12 @@ def own_plugin() -> Reader | None:
 
 
 class PageRead(NamedTuple):
-    """What was read of a page: the run that it belongs to, its rank's attempt, and the process's pid."""
+    """What was read of a page: the run that it belongs to, its rank's attempt, the process's pid and the page's user."""
 
     run: str
     attempt: Attempt
     pid: int
+    owner: int
 
 
 def read_page(path: str, now_mono_ns: int, steps_max: int = page.STEP_RING) -> PageRead:
@@ -117,7 +122,7 @@ def read_page(path: str, now_mono_ns: int, steps_max: int = page.STEP_RING) -> P
         attempt = attempt_of(snapshot, now_mono_ns, alive)
         attempt.stacks = sample_file.read(reader.path, attempt.start_ns)
         attempt.collectives = _collectives_with_plugin(reader)
-        return PageRead(snapshot.identity["run"], attempt, snapshot.identity["pid"])
+        return PageRead(snapshot.identity["run"], attempt, snapshot.identity["pid"], reader.owner)
 
 
 # Devices of accelerators: NVIDIA's, AMD's, those of Windows' subsystem for Linux, and others by the kernel's class or VFIO.
@@ -141,11 +146,26 @@ def page_paths(directory: str) -> list[str]:
     return [os.path.join(directory, n) for n in names if n.endswith(page.SUFFIX) and not n.startswith(".")]
 
 
+def by_user(pages: Iterable[PageRead]) -> list[PageRead]:
+    """These pages with one run for each user: where several have pages of one name, others' than this user's get theirs."""
+    pages = list(pages)
+    owners: dict[str, set[int]] = {}
+    for one in pages:
+        owners.setdefault(one.run, set()).add(one.owner)
+    mine = os.geteuid()
+    return [
+        one
+        if one.owner == mine or len(owners[one.run]) == 1
+        else one._replace(run=f"{one.run} (user {one.owner})")
+        for one in pages
+    ]
+
+
 def runs_of(pages: Iterable[PageRead]) -> list[Run]:
     """The runs of these pages, by name."""
     runs: dict[str, Run] = {}
     without_gpu = is_without_gpu()
-    for name, attempt, _ in pages:
+    for name, attempt, *_ in pages:
         run = runs.setdefault(name, Run(name, is_without_gpu=without_gpu, is_of_pages=True))
         run.attempts[attempt.rank, attempt.attempt] = attempt
     for run in runs.values():
@@ -161,4 +181,4 @@ def runs_in(directory: str, now_mono_ns: int, *others: str) -> tuple[list[Run], 
             found.append(read_page(path, now_mono_ns))
         except PageError as error:
             errors.append(str(error))
-    return runs_of(found), errors
+    return runs_of(by_user(found)), errors

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from goodput.rank_page import page
+from goodput.rank_page import own_pages, page
 from goodput.sdk.recorder.recorder import State
 from goodput.sdk.startup import unranked
 
@@ -52,7 +52,7 @@ def _text(identity: dict) -> str:
 def _newer_pages(directory: str, since_ns: int) -> list:
     if not os.path.isdir(directory):
         return []
-    return [one for one in unranked.pages(directory) if one.identity["start_unix_ns"] >= since_ns]
+    return [one for one in own_pages.pages(directory) if one.identity["start_unix_ns"] >= since_ns]
 
 
 def _has_steps(path: str) -> bool:

@@ -17,7 +17,7 @@ import time
 from _thread import get_ident
 from collections import deque
 
-from goodput.rank_page import page
+from goodput.rank_page import own_pages, page
 from goodput.sdk.recorder.messages import Messages, short_repr
 from goodput.sdk.recorder.recorder import SAMPLES_MAX, STEP_MAX, Recorder, State, checked_int
 from goodput.sdk.startup import exit_status, unranked
@@ -280,7 +280,7 @@ class Session:
                 rank = unranked.number(directory, identity)
                 identity.update(rank=rank, world_size=max(identity["world_size"], rank + 1))
                 identity["group"] = group or (f"process {rank}" if rank else "")
-                identity["attempt"] = page.next_attempt(directory, identity)
+                identity["attempt"] = own_pages.next_attempt(directory, identity)
                 try:
                     return page.Writer(directory, identity)
                 except page.Claimed:
@@ -299,7 +299,7 @@ class Session:
             return page.Writer(None, identity)
         try:
             page.make_directory(directory)
-            identity["attempt"] = page.next_attempt(directory, identity)
+            identity["attempt"] = own_pages.next_attempt(directory, identity)
             return page.Writer(directory, identity)
         except page.Claimed as claim:
             self._warn_of_claim(claim)

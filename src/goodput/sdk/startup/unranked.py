@@ -9,23 +9,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import namedtuple
 from itertools import count
 
 from goodput.rank_page import page
+from goodput.rank_page.own_pages import Page, pages
 from goodput.user_exceptions import reraise_from_handler
 from goodput.wire.identity import clean_text
 
 MAIN = "MainProcess"
-# Of one scan of the page directory; more are left aside.
-PAGES_MAX = 1024
 _SIMPLE = (int, float, bool, str, bytes, type(None))
 _NESTED_MAX = 3
-TYPE_CHECKING = False  # See session.py.
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-Page = namedtuple("Page", "path alive identity ended")
 
 
 def describe(environ) -> dict:
@@ -135,33 +128,6 @@ def _is_again(one: Page, identity: dict) -> bool:
         return True
     # A script that a launcher starts again after a failure, often with an option to resume.
     return identity["worker"] == MAIN and one.ended != "finished"
-
-
-def pages(directory: str, run: str | None = None) -> Iterator[Page]:
-    """This user's pages in a directory, of one run if it is given; those that cannot be read are skipped.
-
-    Any user may write there, and name any process and run.
-    """
-    from goodput.rank_page.page_file import PageFile  # Here, since most processes have a rank.
-
-    prefix = "" if run is None else page.file_name(run, 0, 1).removesuffix(f"0.1{page.SUFFIX}")
-    names = [
-        name
-        for name in os.listdir(directory)
-        if name.startswith(prefix) and name.endswith(page.SUFFIX) and not name.startswith(".")
-    ]
-    for name in names[:PAGES_MAX]:
-        path = os.path.join(directory, name)
-        try:
-            with PageFile(path) as file:
-                if file.owner != os.geteuid():
-                    continue
-                found = Page(path, page.is_locked(path), file.identity, file.ended())
-            if run is None or file.identity["run"] == run:
-                yield found
-        except (page.PageError, OSError) as error:
-            reraise_from_handler(error)
-            continue
 
 
 def _child():
