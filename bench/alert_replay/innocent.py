@@ -1,8 +1,9 @@
 """The innocent scenario: ten days on which nothing happens that should page anyone.
 
 Six nodes. A large run on four of them, then the next, with ordinary restarts: a node dies and is replaced, preemption,
-a program that fails; a node is drained for maintenance, its agent gone. Beside it an elastic run whose world size
-changes, a run of one rank, fine-tunings that finish or are cancelled, a sweep of short runs. The aggregator, the agents
+a program that fails; a node is drained for maintenance, its agent gone. What dies is started again within four
+minutes. Beside it an elastic run whose world size changes, a run of one rank, fine-tunings that finish or are
+cancelled, a sweep of short runs, and on every node a job that changes every ten minutes. The aggregator, the agents
 and Prometheus itself are restarted now and then. Checkpoints take 20 s to 10 min, every 20 to 60 min. The hardware has
 the small faults that sound hardware has.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from bench.alert_replay.jobs import changing_jobs
 from bench.alert_replay.scrape import ScrapedScenario
 from bench.alert_replay.ticks import ticks
 from goodput.simulate.scenario import AttemptPlan, HardwareChange, Place, RunPlan, Workload, gpu_uuid
@@ -69,7 +71,7 @@ def innocent(
         *(span for spans in agent_outages.values() for span in spans),
     ]
     windows = [(low - near / 4, min(high, low + 2 * near) + near) for low, high in events if low < days * DAY]
-    return ScrapedScenario(
+    scenario = ScrapedScenario(
         ticks=ticks(days * DAY, base, fine, windows),
         nodes=nodes,
         runs=[run for run in runs if run.attempts[0].start < days * DAY],
@@ -78,6 +80,8 @@ def innocent(
         aggregator_outages=aggregator_outages,
         prometheus_outages=prometheus_outages,
     )
+    scenario.runs += changing_jobs(scenario, days * DAY)
+    return scenario
 
 
 def _outages(rng, days: float, every_days: float, seconds: tuple[float, float]) -> list[tuple[float, float]]:
@@ -99,10 +103,10 @@ def _large(gpus: int, rng) -> list[RunPlan]:
     runs = []
     spans = [(0.02, 2.4), (2.5, 4.9), (5.0, 7.4), (7.5, 20.0)]
     planned = [
-        [(1.5 * DAY, 420, "killed", ()), (2.2 * DAY, 600, "killed", ("n2",))],
-        [(4.1 * DAY, 1500, "failed", ())],
-        [(5.41 * DAY, 300, "killed", ())],
-        [(8.3 * DAY, 240, "failed", ())],
+        [(1.5 * DAY, 200, "killed", ()), (2.2 * DAY, 210, "killed", ("n2",))],
+        [(4.1 * DAY, 200, "failed", ())],
+        [(5.41 * DAY, 200, "killed", ())],
+        [(8.3 * DAY, 200, "failed", ())],
     ]
     for number, ((begin, end), restarts) in enumerate(zip(spans, planned, strict=True)):
         restarts = list(restarts)
@@ -110,7 +114,7 @@ def _large(gpus: int, rng) -> list[RunPlan]:
         while (at := at + rng.uniform(5, 11) * HOUR) < min(end, DAYS) * DAY - 2 * HOUR:
             if all(abs(at - one[0]) > 1.5 * HOUR for one in restarts):
                 outcome = "failed" if rng.random() < 0.3 else "killed"
-                restarts.append((at, rng.uniform(60, 420), outcome, ()))
+                restarts.append((at, rng.uniform(60, 210), outcome, ()))
         attempts = restarted(begin * DAY, end * DAY, placement, restarts, **slow)
         runs.append(RunPlan(f"pretrain-{number}", attempts, workload, seed=10 + number, flops_per_step=9e15))
     return runs
@@ -127,7 +131,7 @@ def _elastic(gpus: int) -> list[RunPlan]:
 
     restarts = [
         *((at * DAY, 90, "killed", ()) for at in (1.0, 2.0)),
-        *((at * DAY, 240, "failed", ()) for at in (0.45, 2.62, 3.3)),
+        *((at * DAY, 200, "failed", ()) for at in (0.45, 2.62, 3.3)),
     ]
     return [
         RunPlan(

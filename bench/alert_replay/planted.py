@@ -1,8 +1,8 @@
 """The planted scenario: a morning on which everything breaks, one fault for each alert, and what is expected of it.
 
 Runs of two to eight ranks, each with a fault of its own; hardware breaks on four nodes on which one run without faults
-trains, so that the right run, rank and node can be named; the faults of one device come one after the other. Towards
-noon the storage becomes slow for all runs.
+trains; the faults of one device come one after the other. Beside the runs other jobs change on every node every ten
+minutes. Towards noon the storage becomes slow for all runs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from bench.alert_replay.jobs import changing_jobs
 from bench.alert_replay.scrape import ScrapedScenario
 from bench.alert_replay.ticks import ticks
 from goodput.simulate.scenario import (
@@ -102,6 +103,7 @@ def planted(base: float = 10.0) -> tuple[ScrapedScenario, list[PlantedFault]]:
     what, end = "the storage serves a seventh", SECONDS - 25 * MINUTE
     plan.fault("GoodputObjectiveBurn#fast", what, OUTAGE_AT, end, 65 * MINUTE, run="sound")
     plan.fault("GoodputObjectiveBurn#cluster", what, OUTAGE_AT, end, 65 * MINUTE)
+    plan.scenario.runs += changing_jobs(plan.scenario, SECONDS)
     return plan.scenario, plan.faults
 
 
@@ -140,8 +142,10 @@ def _slow_runs(plan: Plan) -> None:
 def _stalled_runs(plan: Plan) -> None:
     """Runs that make no progress, restart again and again, or lack a rank."""
     start, end = 30 * MINUTE, 50 * MINUTE
-    plan.run("hangs", 70 * MINUTE, RunFault("hang", start, end, rank=1, phase="loader"))
-    plan.fault("GoodputRunStalled", "one rank hangs in its loader", start, end, 6 * MINUTE, run="hangs")
+    for run, ranks in (("hangs", 8), ("halts", 2)):
+        plan.run(run, 70 * MINUTE, RunFault("hang", start, end, rank=1, phase="loader"), ranks=ranks)
+        what = f"one of {ranks} ranks hangs in its loader"
+        plan.fault("GoodputRunStalled", what, start, end, 6 * MINUTE, run=run)
     ends = [40 * MINUTE + 5 * MINUTE * i for i in range(6)]
     attempts = [(60.0, ends[0], "killed")]
     attempts += [(low + 40, high, "failed") for low, high in itertools.pairwise(ends)]
@@ -150,9 +154,19 @@ def _stalled_runs(plan: Plan) -> None:
     end = 35 * MINUTE
     plan.run("fails", 0, ranks=8, attempts=[(60.0, end, "failed")])
     plan.scenario.declared_ends.append((end + 20, "fails", "failed"))
-    plan.fault(
-        "GoodputRunFailed", "all of its processes fail", end, end + 10 * MINUTE, 2 * MINUTE, run="fails"
-    )
+    what, until = "its scheduler reports it as failed", end + 10 * MINUTE
+    plan.fault("GoodputRunFailed", what, end, until, 4 * MINUTE, run="fails")
+    until = end + 30 * MINUTE
+    plan.run("dies", 0, ranks=8, attempts=[(60.0, end, "killed")])
+    plan.scenario.declared_ends.append((until, "dies", "cancelled"))
+    plan.fault("GoodputRunFailed", "it is killed", end, until, 4 * MINUTE, run="dies")
+    plan.run("vanishes", 0, ranks=8, attempts=[(60.0, end, "killed")])
+    plan.scenario.declared_ends.append((until, "vanishes", "cancelled"))
+    plan.fault("GoodputRunFailed", "its nodes lose power", end, until, 4 * MINUTE, run="vanishes")
+    for number in range(4):
+        node, what = f"vanishes-{number}", "its node loses power"
+        plan.scenario.agent_outages[node] = [(end, until)]
+        plan.fault("GoodputAgentDown", what, end, until, 3 * MINUTE, instance=f"{node}:9470")
     plan.run("misses", 80 * MINUTE, attempts=[(60.0, 40 * MINUTE, "finished")], world_size=3)
     what = "one of three ranks was never seen"
     plan.fault(
@@ -251,7 +265,7 @@ def _stack(plan: Plan) -> None:
 def _gpus(plan: Plan) -> None:
     """One GPU's faults, one after the other."""
     gpu = gpu_uuid("sound-0", 0)
-    rank = {"run": "sound", "rank": "0", "gpu": gpu, "instance": "sound-0:9470"}
+    rank = {"gpu": gpu, "instance": "sound-0:9470"}
     for minute, minutes, alert, what, name, how, value, labels, within in (
         (30, 10, "GoodputGpuLost#lost", "it falls off the bus", "gpu_up", "set", 0, {}, 1),
         (
@@ -306,7 +320,7 @@ def _gpus(plan: Plan) -> None:
 
 def _drivers(plan: Plan) -> None:
     """GPUs that no driver shows, and drivers that do not answer, one after the other."""
-    node = {"run": "sound", "instance": "sound-1:9470"}
+    node = {"instance": "sound-1:9470"}
     plan.hardware("sound-1", "goodput_gpus", 30 * MINUTE, 45 * MINUTE, "set", 3, kind="expected")
     plan.fault(
         "GoodputGpuLost#not_seen", "a third GPU never shows", 30 * MINUTE, 45 * MINUTE, 5 * MINUTE, **node
@@ -329,7 +343,7 @@ def _drivers(plan: Plan) -> None:
 
 def _gpu_errors(plan: Plan) -> None:
     gpu = gpu_uuid("sound-2", 1)
-    rank = {"run": "sound", "rank": "5", "gpu": gpu, "instance": "sound-2:9470"}
+    rank = {"gpu": gpu, "instance": "sound-2:9470"}
     for minute, alert, xid, kind in (
         (30, "GoodputGpuXid#critical", "79", "bus"),
         (60, "GoodputGpuXid#other", "94", "memory"),
@@ -352,7 +366,7 @@ def _gpu_errors(plan: Plan) -> None:
 
 def _links(plan: Plan) -> None:
     port = {"device": "mlx5_0", "port": "1"}
-    where = {"run": "sound", "instance": "sound-3:9470", "device": "mlx5_0"}
+    where = {"instance": "sound-3:9470", "device": "mlx5_0"}
     plan.hardware("sound-3", "goodput_infiniband_up", 30 * MINUTE, 40 * MINUTE, "set", 0, **port)
     plan.fault("GoodputLinkDown#infiniband", "a cable is out", 30 * MINUTE, 40 * MINUTE, MINUTE, **where)
     plan.hardware("sound-3", "goodput_network_up", 55 * MINUTE, 65 * MINUTE, "set", 0, device="eth0")
@@ -372,7 +386,7 @@ def _links(plan: Plan) -> None:
 
 def _traffic(plan: Plan) -> None:
     port = {"device": "mlx5_0", "port": "1"}
-    where = {"run": "sound", "instance": "sound-3:9470", "device": "mlx5_0"}
+    where = {"instance": "sound-3:9470", "device": "mlx5_0"}
     start, end, name = 155 * MINUTE, 170 * MINUTE, "goodput_infiniband_retransmits_total"
     plan.hardware("sound-3", name, start, end, "rate", 400, **port)
     plan.fault(
@@ -392,7 +406,7 @@ def _traffic(plan: Plan) -> None:
 
 
 def _machine(plan: Plan) -> None:
-    node, where = "sound-3", {"run": "sound", "instance": "sound-3:9470"}
+    node, where = "sound-3", {"instance": "sound-3:9470"}
     alert, labels = "GoodputHostDegraded#memory", {"controller": "0", "kind": "uncorrectable"}
     plan.hardware(node, "goodput_host_memory_errors_total", 20 * MINUTE, 0, "jump", 1, **labels)
     plan.fault(
@@ -427,7 +441,7 @@ def _machine(plan: Plan) -> None:
 
 
 def _host(plan: Plan) -> None:
-    node, where = "sound-1", {"run": "sound", "instance": "sound-1:9470"}
+    node, where = "sound-1", {"instance": "sound-1:9470"}
     full = {"resource": "io", "kind": "full"}
     start, end = 160 * MINUTE, 180 * MINUTE
     plan.hardware(node, "goodput_host_pressure_seconds_total", start, end, "rate", 0.5, **full)
@@ -451,7 +465,7 @@ def _host(plan: Plan) -> None:
     plan.hardware(node, name, start, end, "set", 7e10, mount="/scratch")
     where_space = {**where, "mount": "/scratch", "what": "space"}
     plan.fault("GoodputFilesystemNearlyFull", "1 % is free", start, end, 15 * MINUTE, **where_space)
-    node, where = "sound-2", {"run": "sound", "instance": "sound-2:9470"}
+    node, where = "sound-2", {"instance": "sound-2:9470"}
     start, end = 30 * MINUTE, 60 * MINUTE
     plan.hardware(node, "goodput_node_cpu_seconds_total", start, end, "rate", 0.1)
     plan.fault("GoodputOverBudget#agent", "a tenth of a core", start, end, 19 * MINUTE, **where, what="cpu")

@@ -21,6 +21,7 @@ from support.dashboards.rules_pruned import (
 from support.servers.servers import REPOSITORY, RULES, require, series_of
 
 from goodput.metrics import CATALOGUE
+from goodput_exporters.events.event_log import REMEDIES
 from goodput_exporters.gpu.nvidia.xid import XIDS
 
 FILES = {name: yaml.safe_load((RULES / name).read_text()) for name in rule_files()}
@@ -76,7 +77,7 @@ CLAUSES = {
         "and on (cluster, run) run:steady_gpu_seconds:delta_1h >= on (cluster, run) 1800 * max by (cluster, run) (goodput_run_gpus)": (
             "GoodputObjectiveBurn#fast"
         ),
-        "and on (cluster, run) max by (cluster, run) (goodput_run_gpus) >= 8": "GoodputObjectiveBurn#fast",
+        "unless on (cluster, run) run:no_page:bool": "GoodputObjectiveBurn#fast",
         "and on (cluster, run) run:expected_to_work:bool": "GoodputObjectiveBurn#fast",
         "and on (cluster, run) run:coverage:ratio_5m >= 0.95": "GoodputObjectiveBurn#fast",
         "unless on (cluster, run) goodput_rank_last_report_age_seconds > 60": "GoodputObjectiveBurn#fast",
@@ -116,7 +117,14 @@ CLAUSES = {
         ),
     },
     "run_ended_test.yml": {
-        'and on (cluster, run) max by (cluster, run) (goodput_ranks{kind="expected"}) >= 8': "GoodputRunFailed",
+        "unless on (cluster, run) goodput_rank_alive == 1": "GoodputRunFailed",
+        "unless on (cluster, run) run:no_page:bool": "GoodputRunFailed",
+        'or max by (cluster, run) (goodput_ranks{kind="expected"})': "GoodputRunFailed",
+    },
+    "run_sizes_test.yml": {
+        "unless on (cluster, run) run:no_page:bool": "GoodputRunStalled",
+        "unless on (cluster, run) run:no_alert:bool": "GoodputRunStalled",
+        '{state!~"queue|down|unobserved"}': "GoodputRunStalled",
     },
     "run_checkpoint_test.yml": {
         "and on (cluster, run) run:expected_to_work:bool": "GoodputRestartLoop",
@@ -161,8 +169,10 @@ CLAUSES |= {
         "|lost": "GoodputGpuLost#not_seen",
         "|unknown": "GoodputGpuLost#not_seen",
         '{reason!="memory"}': "GoodputGpuDriverDown#restarting",
-        "(goodput_gpu_xid_errors_total unless goodput_gpu_xid_errors_total offset 15m)\n  or ": "GoodputGpuXid#critical",
-        "or increase(goodput_gpu_xid_errors_total[15m]) > 0": "GoodputGpuXid#critical",
+        "(goodput_gpu_xid_errors_total unless goodput_gpu_xid_errors_total offset 15m)\n  or ": "GoodputGpuXid#other",
+        "or increase(goodput_gpu_xid_errors_total[15m]) > 0": "GoodputGpuXid#other",
+        "or max by (cluster, instance, gpu, xid, class) (goodput_gpu_xid_errors_total > 0)\n": "GoodputGpuXid#critical",
+        'unless on (cluster, instance, gpu) goodput_gpu_recovery_action{action="none"} == 1': "GoodputGpuXid#critical",
         'or goodput_gpu_pages_retired{kind="pending"} == 1': "GoodputGpuMemory#reset_pending",
         "|hw_thermal": "GoodputGpuThrottled",
         'and on (cluster, instance, gpu) avg_over_time(goodput_gpu_activity_ratio{unit="utilization"}[5m]) > 0.5': "GoodputGpuPcieDegraded",
@@ -357,6 +367,40 @@ def test_xid_severities_match_the_agent():
     assert named("GoodputGpuXid#other") == numbers("critical") | numbers("info")
     # None of the application's is critical, or it would fire in neither place or in both.
     assert {one.severity for one in XIDS.values() if one.kind == "application"} == {"warning"}
+
+
+def test_critical_xid_alert_says_the_remedy_of_the_agent(tmp_path):
+    """Each number, by promtool, which renders the text."""
+    critical = [one for one in XIDS.values() if one.severity == "critical"]
+    prefix = "The driver reports an error after which the GPU is unusable. First: "
+    probe = {
+        "alert": "Remedy",
+        "expr": "goodput_gpu_xid_errors_total > 0",
+        "annotations": {
+            "text": ALERTS["GoodputGpuXid#critical"]["annotations"]["description"].partition(". Keep")[0]
+        },
+    }
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "one", "rules": [probe]}]}))
+    labels = [{"xid": str(one.number)} for one in critical]
+    test = {
+        "input_series": [
+            {"series": f'goodput_gpu_xid_errors_total{{xid="{one.number}"}}', "values": "1x5"}
+            for one in critical
+        ],
+        "alert_rule_test": [
+            {
+                "alertname": "Remedy",
+                "eval_time": "2m",
+                "exp_alerts": [
+                    {"exp_labels": own, "exp_annotations": {"text": prefix + REMEDIES[one.action]}}
+                    for own, one in zip(labels, critical, strict=True)
+                ],
+            }
+        ],
+    }
+    (tmp_path / "test.yml").write_text(yaml.safe_dump({"rule_files": ["rules.yml"], "tests": [test]}))
+    done = promtool("test", "rules", "test.yml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @every_rule

@@ -45,7 +45,8 @@ HOLD = {
     one.name: "0s"
     for one in servers.expressions()
     if one.kind == "alert"
-    and one.name not in ("GoodputAgentDown", "GoodputAggregatorDown", "GoodputTelemetryMissing")
+    and one.name
+    not in ("GoodputAgentDown", "GoodputAggregatorDown", "GoodputTelemetryMissing", "GoodputRunFailed")
 }
 # Its message is sent once and is to have the culprit, which may be known later.
 HOLD["GoodputRunStalled"] = "4s"
@@ -193,6 +194,7 @@ class Cluster:
         return servers.render(
             self.folder, targets, alertmanagers=[self.alertmanager.address], scrape_seconds=SCRAPE_SECONDS,
             evaluation_seconds=EVALUATION_SECONDS, windows=WINDOWS, hold=HOLD, remote_write=self.victoria.write_url,
+            substitute={"600 * group": "1 * group"},  # The age from which a run has alerts.
         )  # fmt: skip
 
     def _start(self, name: str, *arguments: str, **environ: str) -> Child:
