@@ -397,9 +397,13 @@ PANELS = [
         "Rank pages",
         "Pages of ranks on all nodes: live, dead, and rejected; ranks whose process was not found on the node "
         "(another PID namespace). Rejected: another version of goodput, or a foreign file in the folder. Fewer "
-        "live pages than ranks: ranks that do not load goodput, or write into another folder than the agent reads.",
+        "live pages than ranks: ranks that do not load goodput, or write into another folder than the agent reads. Nodes "
+        "whose folder of pages is no mount of its own or has no bound: any user can fill what the node needs.",
         {
             "{{state}}": f"sum by (state) (goodput_node_pages{{{NODE}}})",
+            "nodes, folder without own {{problem}}": (
+                f"sum by (problem) (goodput_node_page_directory_problem{{{NODE}}}) > 0"
+            ),
             "process not found": f"count(goodput_rank_process_known{{{NODE}}} == 0) or vector(0)",
         },
         unit="short",

@@ -142,6 +142,7 @@ PACKAGES = {
     "exporters.directory_lock": [],
     "exporters.collector_runner": ["exporters.collector", "metrics"],
     "exporters.system": ["exporters.collector", "rank_page", "wire"],
+    "exporters.page_directory": ["exporters.collector", "exporters.system"],
     "exporters.gpu.nvidia": ["exporters.system"],
     "exporters.gpu": ["exporters.collector", "exporters.system", "wire"],
     "exporters.gpu.DRIVER": [
@@ -191,7 +192,7 @@ PACKAGES = {
         # The types of the collectors that it connects; it finds these by name too.
         "exporters.collectors.COLLECTOR",
         *("exporters.events", "exporters.gpu", "exporters.push", "exporters.server", "goodput", "metrics"),
-        *("exporters.nccl_ras", "exporters.stack_sampling", "otlp", "rank_page"),
+        *("exporters.nccl_ras", "exporters.page_directory", "exporters.stack_sampling", "otlp", "rank_page"),
     ],
     "simulate": ["exporters.push", "histograms", "metrics", "wire"],
     "compare": ["account", "estimates", "runlog", "web", "wire"],
@@ -427,7 +428,7 @@ def test_every_package_is_in_the_architecture_page():
         package.split(".")[1] if package.startswith(("exporters.", "aggregator.")) else package
         for package in PACKAGES
     }
-    hidden = {"__main__", "sdk", "gpu", "collector", "collector_runner", "directory_lock"}
+    hidden = {"__main__", "sdk", "gpu", "collector", "collector_runner", "directory_lock", "page_directory"}
     assert [package for package in sorted(named - hidden) if f"`{package}`" not in text] == []
 
 

@@ -145,6 +145,7 @@ def contents(name: str, staged: Path, bill: Path | None) -> list[dict]:
     found.append(file(SYSTEMD / unit, f"/usr/lib/systemd/system/{unit}"))
     found.append(file(SYSTEMD / f"{name}.default", f"/etc/default/{name}", type="config|noreplace"))
     if name == "goodput-node":
+        found.append(file(SYSTEMD / "run-goodput.mount", "/usr/lib/systemd/system/run-goodput.mount"))
         found.append(file(SYSTEMD / "goodput.tmpfiles.conf", "/usr/lib/tmpfiles.d/goodput.conf"))
         scripts = sorted(SLURM.glob("*.sh"))
         found += [file(path, f"/usr/share/goodput/slurm/{path.name}", 0o755) for path in scripts]

@@ -49,6 +49,20 @@ goodput_make_directory() (
     [ "$(id -u)" != 0 ] || chown -- "$user" .
 )
 
+# A mount of its own with bounds, as deploy/systemd/run-goodput.mount makes: any user may write there, and /run is what the
+# system needs. Not over a folder that has pages, which it would hide.
+goodput_mount() {
+    [ "$goodput_dir" = /run/goodput ] && [ "$(id -u)" = 0 ] || return 0
+    ! mountpoint -q -- "$goodput_dir" || return 0
+    [ -z "$(find "$goodput_dir" -name '*.page' -print -quit 2>/dev/null)" ] || return 0
+    if systemctl cat run-goodput.mount >/dev/null 2>&1; then
+        systemctl start run-goodput.mount
+    else
+        mkdir -p -- "$goodput_dir" &&
+            mount -t tmpfs -o mode=1777,size=1g,nr_inodes=16k,nosuid,nodev,noexec goodput "$goodput_dir"
+    fi || goodput_say "$goodput_dir could not be mounted: it has no bound of its own"
+}
+
 # What is ours alone: in a folder that others cannot enter nobody else can hold a lock.
 goodput_make_state() {
     mkdir -p -- "$goodput_state" && chmod 700 -- "$goodput_state"
@@ -100,9 +114,11 @@ goodput_launch() {
 
 # Two jobs may start on a node at once; the second waits until the first has its agent running.
 goodput_ensure_agent() {
-    goodput_make_state && goodput_make_directory || return 0
+    goodput_make_state || return 0
     {
         flock --timeout 15 9 || return 0
+        goodput_mount
+        goodput_make_directory || return 0
         if ! goodput_runs && goodput_launch; then
             tries=50
             while [ "$tries" -gt 0 ] && ! goodput_serves; do

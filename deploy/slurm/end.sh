@@ -14,6 +14,14 @@ set +a
 job=${SLURM_JOB_ID:-}
 [ -n "$job" ] || exit 0
 
+program=${GOODPUT_PROGRAM:-/opt/goodput/bin/goodput}
+if [ "${1:-}" != wait ] && [ ! -x "$program" ]; then
+    text="$program is not there or cannot be run by $(id -un): the run of job $job is not ended; set GOODPUT_PROGRAM in ${GOODPUT_DEFAULTS:-/etc/default/goodput-end}"
+    logger -t goodput-slurm -- "$text" 2>/dev/null
+    echo "goodput: $text" >&2 # Into slurmctld's log, where SlurmctldDebug shows it.
+    exit 0
+fi
+
 # The job has no final state as long as this script runs: it is COMPLETING. And slurmctld kills the script's process
 # group once it has ended. So the wait is in a session of its own, which exists when it has closed its standard output.
 if [ "${1:-}" != wait ]; then
@@ -46,6 +54,6 @@ case $state in
     *) exit 0 ;;
 esac
 # Agents notice that ranks are dead some seconds later.
-answer=$("${GOODPUT_PROGRAM:-/opt/goodput/bin/goodput}" end "$job" --reason "$reason" --at "$ended" --wait 120 2>&1)
+answer=$("$program" end "$job" --reason "$reason" --at "$ended" --wait 120 2>&1)
 logger -t goodput-slurm -- "job $job, $state: $answer"
 exit 0

@@ -34,6 +34,7 @@ from goodput_exporters.events.event_queue import EventQueue
 from goodput_exporters.events.link_monitor import LinkMonitor
 from goodput_exporters.gpu.sample import Sample
 from goodput_exporters.nccl_ras import RasQueries
+from goodput_exporters.page_directory import ADVICE, KINDS, problems
 from goodput_exporters.push.credentials import NONE_NEEDED, Credentials
 from goodput_exporters.push.pusher import Pusher
 from goodput_exporters.push.stacks import Stacks
@@ -126,6 +127,7 @@ class Agent:
         parts = urlsplit(aggregator or "")
         self._sent_to = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
         self._directory_lock = DirectoryLock(self.settings.directory)
+        self._directory_problems: dict[str, str] = {}
         self._scraping = threading.Lock()
         self._writers: dict[type[Writer], Writer] = {}
         self._parts: list[Families] = []  # of the last scrape
@@ -141,6 +143,9 @@ class Agent:
     def start(self) -> None:
         """Poll once and start the threads. Raises DirectoryInUse if another agent uses the directory."""
         self._directory_lock.hold()
+        self._check_directory()
+        for text in self._directory_warnings():
+            log.warning("%s", text)
         self.poll()
         # So that the first scrape has an earlier result for late collectors.
         run_collectors(self.runners.values(), time.monotonic_ns() + int(ONCE_SECONDS_MAX * 1e9))
@@ -219,7 +224,20 @@ class Agent:
 
     def warnings(self) -> str:
         """What the operator should know while polling works, a line each."""
-        return "\n".join([*self.ranks.refusals(), *(self.pusher.warnings() if self.pusher else ())])
+        of_directory = self._directory_warnings()
+        return "\n".join(
+            [*of_directory, *self.ranks.refusals(), *(self.pusher.warnings() if self.pusher else ())]
+        )
+
+    def _check_directory(self) -> None:
+        # The host's mounts may be seen through --procfs, but the folder is this process's.
+        self._directory_problems = problems(self.settings.directory)
+
+    def _directory_warnings(self) -> list[str]:
+        if not self._directory_problems:
+            return []
+        texts = "; ".join(self._directory_problems.values())
+        return [f"the folder of rank pages, {self.settings.directory}, {texts}. To bound it, {ADVICE}"]
 
     def _run(self) -> None:
         while not self._stopping.wait(self.ranks.wait_seconds):
@@ -296,6 +314,7 @@ class Agent:
         start_ns = time.monotonic_ns()
         parts = run_collectors(self.runners.values(), start_ns + int(seconds_max * 1e9))
         self._collected_ns = start_ns, self.settings.unix_ns()
+        self._check_directory()
         self._parts, self._bodies = [*parts, self._own_series(parts)], {}
         return start_ns
 
@@ -320,6 +339,9 @@ class Agent:
     def _own_series(self, parts: list[Families]) -> Families:
         families = Families("node")
         families.add("goodput_node_info", {"host": self.node, "version": self.version}, 1)
+        for kind in KINDS:
+            found = kind in self._directory_problems
+            families.add("goodput_node_page_directory_problem", {"problem": kind}, int(found))
         for runner in self.runners.values():
             runner.describe(families)
         own = (self.pusher, self.otlp, self.authenticator, self.stacks, self.stack_sampling, self.ras)

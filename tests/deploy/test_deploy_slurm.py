@@ -275,3 +275,30 @@ def test_no_lock_of_another_user_keeps_the_agent_away(shared):
         shared.environ["GOODPUT_USER"] = "root"
         assert shared.run("prolog.sh").returncode == 0
         servers.wait_until((shared.folder / "ran").exists, 30, "the agent to be started")
+
+
+@pytest.mark.skipif(
+    subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode != 0,
+    reason="may not mount",
+)
+@pytest.mark.parametrize(
+    ("before", "is_mounted"),
+    [("true", True), ("mkdir -m 1777 /run/goodput; touch /run/goodput/r.0.1.page", False)],
+)
+def test_prolog_mounts_the_folder_of_pages_with_bounds(before, is_mounted):
+    """In a mount namespace with a /run of its own; not over pages, which it would hide."""
+    script = f"""mount -t tmpfs run /run && {before} && . {SLURM / "agent.sh"} && goodput_mount && goodput_mount
+        mountpoint -q /run/goodput; echo $? $(stat --file-system --format '%b %S %c' /run/goodput)
+        grep -c ' /run/goodput ' /proc/self/mountinfo"""
+    environment = {"PATH": os.environ["PATH"], "GOODPUT_DEFAULTS": "/dev/null"}
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    status, blocks, block_bytes, files, mounts = done.stdout.split()
+    assert (status == "0", mounts) == (is_mounted, str(int(is_mounted))), done.stderr
+    if is_mounted:
+        assert (int(blocks) * int(block_bytes), int(files)) == (1 << 30, 16 << 10)

@@ -36,8 +36,8 @@ class Controller:
         # As slurmctld calls it: without a PATH.
         self.environ = {"GOODPUT_DEFAULTS": str(folder / "defaults"), "SLURM_JOB_ID": "4711"}
 
-    def run(self) -> None:
-        """Until what it has left in the background is over too: the end of a pipe that all of it holds."""
+    def run(self) -> str:
+        """Its standard error. Until what it has left in the background is over too: the end of a pipe that all of it holds."""
         reported, held = os.pipe()
         with os.fdopen(reported) as over:
             done = subprocess.run(
@@ -50,7 +50,8 @@ class Controller:
             )
             os.close(held)
             over.read()
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert (done.returncode, done.stdout) == (0, "")
+        return done.stderr
 
     def lines(self, name: str) -> list[str]:
         path = self.folder / name
@@ -71,7 +72,7 @@ class Controller:
 )
 def test_finished_job_is_reported(tmp_path, state, reason):
     one = Controller(tmp_path, "COMPLETING", "", "COMPLETING", state)
-    one.run()
+    assert one.run() == ""
     (output,) = one.lines("syslog")
     assert output == f"-t goodput-slurm -- job 4711, {state}: run 4711 is over"
     (call,) = one.lines("calls")
@@ -97,3 +98,18 @@ def test_wait_for_the_final_state_is_bounded(tmp_path, state, shown):
     assert sum(map(int, one.lines("sleeps"))) >= 60 and one.lines("calls") == []
     (output,) = one.lines("syslog")
     assert output.endswith(f"job 4711: no final state in time ({shown}); its run was not ended")
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_missing_program_is_reported(tmp_path, is_there):
+    """At once, and where the administrator looks: the log of the system, and slurmctld's through standard error."""
+    one = Controller(tmp_path, "COMPLETING", "FAILED")
+    (tmp_path / "goodput").unlink()
+    if is_there:
+        (tmp_path / "goodput").write_text("#!/bin/sh\n")
+    errors = one.run()
+    text = f"{tmp_path}/goodput is not there or cannot be run by "
+    assert errors.startswith(f"goodput: {text}") and "the run of job 4711 is not ended" in errors
+    assert f"set GOODPUT_PROGRAM in {tmp_path}/defaults" in errors
+    (output,) = one.lines("syslog")
+    assert output.startswith(f"-t goodput-slurm -- {text}") and one.lines("sleeps") == []

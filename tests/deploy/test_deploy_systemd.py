@@ -19,12 +19,12 @@ EXPOSURE_MAX = {"goodput-node.service": 2.6, "goodput-aggregator.service": 1.6, 
 PROGRAM = "/opt/goodput/bin/goodput"
 
 
-def unit(name: str) -> dict[str, str]:
-    """[Service] of a unit; of a key that is repeated the last value."""
+def unit(name: str, section: str = "Service") -> dict[str, str]:
+    """A section of a unit; of a key that is repeated the last value."""
     parser = configparser.RawConfigParser(strict=False, interpolation=None)
     parser.optionxform = str
     parser.read_string((DEPLOY / "systemd" / name).read_text())
-    return dict(parser["Service"])
+    return dict(parser[section])
 
 
 @pytest.fixture
@@ -107,6 +107,18 @@ def test_the_agent_sees_gpus_and_the_folders_of_pages():
     }
     assert made == {path: ["1777", "goodput", "goodput"] for path in writable}
     assert service["Environment"].removeprefix("GOODPUT_DIR=") in made
+
+
+def test_folder_of_pages_is_a_mount_with_bounds():
+    mount = unit("run-goodput.mount", "Mount")
+    folder = unit("goodput-node.service")["Environment"].removeprefix("GOODPUT_DIR=")
+    assert (mount["Where"], mount["Type"]) == (folder, "tmpfs")
+    options = mount["Options"].split(",")
+    assert {"mode=1777", "nosuid", "nodev", "noexec"} < {*options}
+    assert {option.partition("=")[0] for option in options} > {"size", "nr_inodes"}
+    assert "run-goodput.mount" in unit("goodput-node.service", "Unit")["After"].split()
+    # The prolog does the same where there is no systemd.
+    assert f"mount -t tmpfs -o {mount['Options']} " in (DEPLOY / "slurm" / "agent.sh").read_text()
 
 
 def test_systemd_accepts_users_and_folders(tmp_path):

@@ -4,6 +4,8 @@ case "${1:-}" in
     remove | 0)
         if [ -z "${DPKG_ROOT:-}" ] && [ -d /run/systemd/system ]; then
             systemctl disable --now @UNIT@ || true
+            # Not unmounted: ranks may have pages there.
+            [ @UNIT@ != goodput-node.service ] || systemctl disable run-goodput.mount || true
         fi
         ;;
 esac

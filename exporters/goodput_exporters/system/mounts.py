@@ -28,7 +28,7 @@ class Mount(NamedTuple):
     """`device` is major:minor, the same for every mount of one file system; `path` is the mount point.
 
     `is_readonly` is true of a file system that refuses writes, as after errors, not of a mount that does: to the agent all are
-    read-only, where systemd or a container protects them from it.
+    read-only, where systemd or a container protects them from it. `root` is the folder of the file system that is mounted.
     """
 
     device: str
@@ -36,6 +36,7 @@ class Mount(NamedTuple):
     fstype: str
     source: str
     is_readonly: bool = False
+    root: str = "/"
 
     @property
     def is_remote(self) -> bool:
@@ -73,7 +74,9 @@ def parse_mountinfo(text: str) -> list[Mount]:
         if not dash or len(fields) < 6 or not fstype:
             raise ParseError(f"no mount in {line[:60]!r}")
         source = _SECRET.sub("//", _unescape(source))
-        mounts.append(Mount(fields[2], _unescape(fields[4]), fstype, source, "ro" in options.split(",")))
+        is_readonly = "ro" in options.split(",")
+        path, root = _unescape(fields[4]), _unescape(fields[3])
+        mounts.append(Mount(fields[2], path, fstype, source, is_readonly, root))
     return mounts
 
 

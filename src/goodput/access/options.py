@@ -19,7 +19,8 @@ def add_access_options(add) -> None:
         help="require client certificates of this authority; with --tokens both are required, without --tokens a "
         "certificate gives full access")  # fmt: skip
     add("--insecure-http", action="store_true",
-        help="allow plain HTTP on other addresses than loopback: a proxy terminates TLS, or the network is trusted")  # fmt: skip
+        help="allow plain HTTP on other addresses than loopback: a proxy terminates TLS, or the network is trusted; "
+        "of `goodput serve` also --stream without TLS")  # fmt: skip
     add("--metrics-public", action="store_true", help="serve /metrics without a token")
 
 

@@ -7,6 +7,8 @@ goodput_node_pages{state}: Rank pages in the directory by state: live, dead, rej
 goodput_node_page_errors_total{reason}: Failed reads of rank pages, by reason; once a poll for each page that
     is refused: user (more than one user may have), excess (more than the agent follows),
     owner (of a rank of which another user has a page).
+goodput_node_page_directory_problem{problem}: 1 if the folder of rank pages, where any user may write, lacks this:
+    mount (is no mount of its own), size or inodes (has no bound on them); else 0.
 goodput_node_connection_reads_total{outcome}: Ranks that waited for communication and whose TCP connections
     were read (every 10 s) or could not be (failed).
 goodput_node_collector_up{collector}: 1 if the collector's last run succeeded or found nothing to collect, 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 _NS_MAX = 1 << 62
 
+RUN_CHARACTERS_MAX = 128
 # The variables of rank, world size and local rank: our own, torchrun, Open MPI, MVAPICH, MPICH and Intel MPI (PMI),
 # Slurm, Kubernetes indexed jobs. All are taken from the first launcher that sets the rank, so a torchrun inside a Slurm
 # allocation is torchrun's.
@@ -46,7 +47,7 @@ def from_environment(environ) -> dict:
     if name == "TORCHELASTIC_RUN_ID" and run == "none":
         run = f"torchrun-{environ.get('MASTER_PORT', '0')}"
     if run:
-        found["run"] = clean_text(run, 128)
+        found["run"] = clean_text(run, RUN_CHARACTERS_MAX)
     for name, field, first in _ATTEMPT_VARIABLES:
         value = _integer(environ, name, field, found)
         if value is not None:
@@ -91,7 +92,7 @@ BOUNDS = {  # of all numbers that a launcher or a user can set
     "restarts": (0, (1 << 20) - 1),
 }
 _STRINGS = {
-    "run": 128,
+    "run": RUN_CHARACTERS_MAX,
     "host": 255,
     "device": 128,
     "device_uuid": 128,

@@ -25,7 +25,7 @@ from goodput.wire import compiled
 from goodput.wire.collectives import Collectives, Operations, operations_problem
 from goodput.wire.collectives import problem as collective_problem
 from goodput.wire.connections import Connections, connections_problem
-from goodput.wire.identity import BOUNDS, PLACES, check_fields, clean_text
+from goodput.wire.identity import BOUNDS, PLACES, RUN_CHARACTERS_MAX, check_fields, clean_text
 from goodput.wire.ras import RasAnswer, ras_problem
 from goodput.wire.step_blocks import BlockError, StepBlock, check_block, encode_rows
 
@@ -58,7 +58,7 @@ _IDENTITY_INTEGERS = {
     **dict.fromkeys(("pid", "start_ns"), (0, TIME_NS_MAX - 1)),
 }
 _IDENTITY_TEXTS = {
-    "run": 128,
+    "run": RUN_CHARACTERS_MAX,
     **dict.fromkeys(
         ("host", "device", "device_uuid", "group", "role", "worker", "dtype", "flops_unknown"), 255
     ),

@@ -14,6 +14,7 @@ from support.aggregator.reports import body_of, rank_report
 from goodput.access.tokens import Access
 from goodput.aggregator.ingest.checks import ROWS_AT_ONCE
 from goodput.wire import schema
+from goodput.wire.identity import RUN_CHARACTERS_MAX
 
 TENANT = Access("tenant", ("ingest",), ("a/*",), "0" * 12)
 ONE = rank_report(Process(3).steps(2, forward=1), "r1", host="n7")
@@ -41,6 +42,19 @@ def test_rejected_rank_is_logged_once_with_host(ledger, caplog, reason, bodies, 
     (record,) = caplog.records
     text = record.getMessage()
     assert f"({reason})" in text and "[run 'r1' rank 3 host 'n" in text
+
+
+def test_too_long_run_name_is_malformed_for_every_token(ledger):
+    """No token is for such a run, so to be told that this one is not would lead nowhere."""
+    report = rank_report(Process(3).steps(2, forward=1), "b" * (RUN_CHARACTERS_MAX + 1), host="n7")
+    allowed = rank_report(Process(0).steps(2, forward=1), "a/1")
+    ingest = aggregator(ledger)
+    ack = asyncio.run(ingest.accept(body_of(report, ONE, allowed), TENANT))
+    assert sorted((one.rank, one.reason) for one in ack.rejected) == [(3, "malformed"), (3, "scope")]
+    (malformed,) = (one for one in ack.rejected if one.reason == "malformed")
+    assert "run" in malformed.text and str(RUN_CHARACTERS_MAX) in malformed.text
+    assert (ingest.counts["rejection", "malformed"], ingest.counts["rejection", "scope"]) == (1, 1)
+    assert ack.accepted == 1
 
 
 def test_rejected_whole_report_is_logged_with_token(ledger, caplog):

@@ -15,11 +15,31 @@ STREAM, LEDGER = ("--stream", "nats://127.0.0.1:1"), ("--ledger", "postgresql://
         ((*STREAM, "--ledger", "sqlite:///x.db"), "a ledger that several aggregators share"),
         ((*STREAM, *LEDGER, "--role", "ingest"), "--role ingest has no ledger: leave --ledger out"),
         ((*STREAM, *LEDGER, "--stream-ca", "/none"), "--stream-ca /none: cannot be read"),
+        (
+            ("--stream", "nats://10.0.0.1:4222", *LEDGER),
+            "is not loopback and nothing authenticates this process",
+        ),
+        (
+            ("--stream", "nats://127.0.0.1:1,tls://h:4222", *LEDGER),
+            "tls://h:4222 is not loopback and nothing",
+        ),
+        (
+            ("--stream", "nats://me:secret@h:1", *LEDGER),
+            "--stream nats://h:1: without TLS credentials and reports",
+        ),
     ],
 )
 def test_options_that_contradict_each_other(options, text, capsys):
     assert main(["serve", "--listen", "127.0.0.1:0", *options]) == 2
     assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["nats://me:secret@10.0.0.1:1", "tls://me:secret@10.0.0.1:1"])
+def test_trusted_network_takes_servers_without_tls(url, capsys):
+    """The options are accepted: what is refused comes after them."""
+    options = ["--stream", url, *LEDGER, "--insecure-http", "--stream-ca", "/none"]
+    assert main(["serve", "--listen", "127.0.0.1:0", *options]) == 2
+    assert "--stream-ca /none: cannot be read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from goodput.aggregator.ingest.pushed_steps import (
 )
 from goodput.aggregator.ingest.waiting_pushes import Part
 from goodput.wire import schema
+from goodput.wire.identity import RUN_CHARACTERS_MAX
 from goodput.wire.step_blocks import TOTALS
 
 # Step rows that are decoded and merged together.
@@ -94,12 +95,18 @@ def allowed_part(
 ) -> tuple[schema.NodeReport, list[schema.Identity]]:
     """The part of a report that a token for some runs may push, and the ranks that it may not.
 
-    A health event that hit none of its runs is the node's and needs a token for all runs.
+    A health event that hit none of its runs is the node's and needs a token for all runs. A rank whose run's name is too
+    long for any token is left in, for `checked` to find it malformed.
     """
     if access.is_of_all:
         return report, []
-    ranks = [rank for rank in report.ranks if access.may(rank.identity.run)]
-    refused = [rank.identity for rank in report.ranks if not access.may(rank.identity.run)]
+
+    def may(rank: schema.RankReport) -> bool:
+        run = rank.identity.run
+        return access.may(run) or len(run) > RUN_CHARACTERS_MAX
+
+    ranks = [rank for rank in report.ranks if may(rank)]
+    refused = [rank.identity for rank in report.ranks if not may(rank)]
     visible = [(event, [hit for hit in event.hits if access.may(hit[0])]) for event in report.health]
     health = [replace(event, hits=hits) for event, hits in visible if hits]
     stacks = [stack for stack in report.stacks if access.may(stack.of.run)]

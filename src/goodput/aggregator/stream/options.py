@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from goodput.access.listening import is_loopback
 from goodput.aggregator.stream.partitions import PARTITIONS, PARTITIONS_MAX
 
 ROLES = ("all", "ingest", "aggregate")
@@ -68,6 +69,7 @@ def check_stream_options(arguments: argparse.Namespace) -> None:
                     f"--{option.replace('_', '-')} needs a stream: give --stream nats://HOST:4222"
                 )
         return
+    _check_servers(arguments)
     role = arguments.role or "all"
     if role == "ingest":
         if arguments.ledger:
@@ -90,6 +92,25 @@ def check_stream_options(arguments: argparse.Namespace) -> None:
             login_of(arguments.stream_credentials)
         except (OSError, ValueError) as error:
             raise ValueError(f"--stream-credentials {arguments.stream_credentials}: {error}") from None
+
+
+def _check_servers(arguments: argparse.Namespace) -> None:
+    """Refuse servers beyond loopback without credentials or TLS, as `access.listening` does an address to listen on."""
+    for url in (one for urls in arguments.stream for one in urls):
+        parts = urlsplit(url)
+        if is_loopback(parts.hostname or ""):
+            continue
+        shown = f"--stream {parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        if not (arguments.stream_credentials or parts.username):
+            raise ValueError(
+                f"{shown} is not loopback and nothing authenticates this process there: who reaches the server could "
+                "push and read all runs. Use --stream-credentials FILE (deploy/nats/nats-users.conf has the users)"
+            )
+        if parts.scheme != "tls" and not arguments.insecure_http:
+            raise ValueError(
+                f"{shown}: without TLS credentials and reports are sent in clear text. Use tls:// (with --stream-ca "
+                "for a CA of your own); if the network is trusted, add --insecure-http"
+            )
 
 
 def login_of(file: str) -> dict[str, Any]:
