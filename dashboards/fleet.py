@@ -154,8 +154,8 @@ PANELS = [
     ),
     panels.states(
         "Status of these runs",
-        "The runs of the table over time. Dark red: down, its GPUs wait for a restart. Grey: unobserved, no "
-        "reports. Many runs that go down at one moment share a cause: network, storage or power.",
+        "The runs of the table over time. Red: hangs, no rank completes a step. Dark red: down, its GPUs wait for a "
+        "restart. Grey: unobserved, no reports. Many runs that go down at one moment share a cause: network, storage or power.",
         # Chosen at the end of the time range, so that the same twenty runs are drawn all along.
         {"{{run}}": f"{STATUS} and on (run) {WASTEFUL.replace(']', '] @ end()')}"},
         no_value="no run in this time",

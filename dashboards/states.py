@@ -59,7 +59,12 @@ STATUSES = {
     "unobserved": (6, STATE_COLOURS["unobserved"]),
     "down": (7, STATE_COLOURS["lost"]),
 }
-STATUS_MEANINGS = {number: (name, colour) for name, (number, colour) in STATUSES.items()}
+# A run that hangs is running; here it is told apart, above all others.
+HANGING = 8
+STATUS_MEANINGS = {
+    **{number: (name, colour) for name, (number, colour) in STATUSES.items()},
+    HANGING: ("hangs", RED),
+}
 # The same of every share of useful time, so that two of them in one colour are alike.
 GOOD_IS_HIGH = [(None, RED), (0.7, YELLOW), (0.85, GREEN)]
 MFU_STEPS = [(None, RED), (0.2, YELLOW), (0.35, GREEN)]
@@ -69,9 +74,10 @@ ONE_IS_GOOD = [(None, RED), (1, GREEN)]
 
 
 def status_number(aggregation: str, selector: str = "") -> str:
-    """The status of runs as its number in STATUSES; the largest where aggregators differ."""
+    """The status of runs as its number in STATUS_MEANINGS; the largest where aggregators differ."""
     more = f"{selector}," if selector else ""
     numbers = (
         f'goodput_run_info{{{more}status="{name}"}} * {number}' for name, (number, _) in STATUSES.items()
     )
-    return f"{aggregation} ({' or '.join(numbers)})"
+    hanging = f"(goodput_hang_seconds{f'{{{selector}}}' if selector else ''} > 0) * 0 + {HANGING}"
+    return f"{aggregation} ({' or '.join([*numbers, hanging])})"

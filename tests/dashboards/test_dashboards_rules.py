@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from dashboards import alert_links
+from dashboards import alert_links, fleet
+from dashboards.panels import RED
+from dashboards.states import HANGING, STATUS_MEANINGS
 from support.dashboards.rules_pruned import (
     alert_key,
     alerts_in,
@@ -570,3 +572,26 @@ def test_docs_table_lists_every_alert():
     for name, link, *_ in rows:
         path, _, section = link.partition("#")
         assert f"# {section or name}\n" in (REPOSITORY / "docs" / path).read_text(encoding="utf-8")
+
+
+def test_a_hanging_run_has_a_status_of_its_own(tmp_path):
+    """The boards draw it red, above `running`, in the table and the timeline."""
+    info = [
+        {"series": f'goodput_run_info{{run="{run}",device="H100",status="running"}}', "values": "1x9"}
+        for run in "ab"
+    ]
+    hang = [
+        {"series": f'goodput_hang_seconds{{run="{run}"}}', "values": values}
+        for run, values in (("a", "0x9"), ("b", "0x4 60x5"))
+    ]
+    cases = [
+        {"expr": fleet.STATUS, "eval_time": at, "exp_samples": [
+            {"labels": '{run="a"}', "value": 1}, {"labels": '{run="b"}', "value": value}]}
+        for at, value in (("3m", 1), ("7m", HANGING))
+    ]  # fmt: skip
+    path = tmp_path / "status_test.yml"
+    test = {"interval": "1m", "input_series": info + hang, "promql_expr_test": cases}
+    path.write_text(yaml.safe_dump({"rule_files": [], "tests": [test]}))
+    done = promtool("test", "rules", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert STATUS_MEANINGS[HANGING] == ("hangs", RED)
