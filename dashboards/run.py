@@ -324,8 +324,8 @@ PANELS = [
     panels.table(
         "Stragglers and hang culprits",
         "Ranks by the share of the waiting that they caused since the run's start, with the share of their node; how "
-        "far their own steps are above the median, at most in the time shown and now; and the rank that causes a "
-        "hang. One far ahead and slow now: look at its host (throttling, a slow NIC) or remove it. Even shares: the "
+        "far their own steps are above the median, at most in the time shown and now; the rank that causes a "
+        "hang, and ranks that report nothing. One far ahead and slow now: look at its host (throttling, a slow NIC) or remove it. Even shares: the "
         "work is uneven. Named: the account blames this rank, or a pipeline stage, in the last minutes.",
         {
             "since start": f"({SLOWEST} * {NODE_OF_HOST} or on (rank) {SLOWEST})",
@@ -336,6 +336,7 @@ PANELS = [
             "named": f"{_max('goodput_straggler_culprit_slowness_ratio', 'rank, host')} - 1",
             "slow stage": f"{_max('goodput_straggler_stage_slowness_ratio', 'stage')} - 1",
             "hangs since": _max("goodput_hang_culprit_seconds", "rank, host, phase"),
+            "no report for": _max("goodput_rank_missing_seconds", "rank, host"),
         },
         unit="percentunit",
         no_value="no rank is slower than the others",
@@ -347,6 +348,7 @@ PANELS = [
             *(series(name, "percentunit", SLOWNESS_STEPS) for name in ("most above median", "now", "named")),
             *((name, COLOUR_TEXT) for name in ("most above median", "now", "named", "hangs since")),
             series("hangs since", "s", [(None, RED)]),
+            series("no report for", "s", [(None, YELLOW)]),
             *panels.widths(rank=55, instance=110, phase=75, since_start=125, node_since_start=130),
             *panels.widths(most_above_median=155, now=65),
             panels.link("rank", "Open the rank", "goodput-rank", run="run", rank="field:rank"),

@@ -357,7 +357,7 @@ def test_panel_queries_use_the_data_source_variable(panel):
 MANY = {"rank", "instance", "host", "gpu", "run", "attempt", "worker", "pid", "mount"}
 # What bounds them: topk or bottomk, the aggregator's limit of sixteen, or that a run has one culprit.
 BOUNDED = (
-    r"\b(topk|bottomk)\(|goodput_restart_\w+|goodput_hang_culprit_seconds|node_kind:open_health"
+    r"\b(topk|bottomk)\(|goodput_restart_\w+|goodput_hang_culprit_seconds|goodput_rank_missing_seconds|node_kind:open_health"
     r"|goodput_straggler_culprit_slowness_ratio|goodput_straggler_slow_(issue|link)_\w+"
 )
 

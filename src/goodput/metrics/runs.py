@@ -35,6 +35,8 @@ goodput_input_errors{run}: Implausible inputs, such as FLOPs that give an MFU ab
 goodput_coverage_ratio{run}: Observed GPU time / expected GPU time.
 goodput_ranks{run kind}: Ranks of the run: expected, observed (ever) and alive (now).
 goodput_rank_last_report_age_seconds{run}: Age of the oldest last report among ranks that should be alive.
+goodput_rank_missing_seconds{run rank host}: Time since the last report of a rank that should be alive, or, without a
+    host, since the start of a run of which the rank never reported; of at most 5 ranks, from a minute on.
 goodput_steps{run kind}: Steps of all ranks: kept, and lost to restarts.
 goodput_run_samples{run kind}: Samples (or tokens) of kept steps, and of lost ones.
 goodput_throughput_goodput_ratio{run}: Kept samples / samples at the ideal rate (declared, or the best

@@ -226,3 +226,23 @@ def test_phases_that_runs_name_are_bounded_together(monkeypatch):
     assert {run: len(phases & set(names)) for run, phases in shown.items()} == {f"r{n}": 3 for n in range(10)}
     assert all("loader" in phases for phases in shown.values()) and "before_forward" in shown["r0"]
     assert board._exposition._series.used_share() == 14 / 3
+
+
+def test_ranks_that_report_nothing_are_named():
+    """Rank 1 is silent, rank 3 of four never reported; the others do."""
+    board, ranks = (
+        Board(),
+        [Process(rank, 1, 1000, world_size=4, host=f"n{rank}").steps(10, forward=1) for rank in range(3)],
+    )
+    board.take(*ranks, at=1010)
+    for one in (ranks[0], ranks[2]):
+        one.steps(140, forward=1)
+    board.take(ranks[0], ranks[2], at=1150)
+    families = board._exposition.families(RUNS)
+    found = {
+        (s.labels["rank"], s.labels["host"]): s.value
+        for f in families
+        for s in f.samples
+        if s.name == "goodput_rank_missing_seconds"
+    }
+    assert found == {("3", ""): 150, ("1", "n1"): 140}

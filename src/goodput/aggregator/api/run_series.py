@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections.abc import Sequence
 
@@ -34,6 +35,7 @@ NAMED_PHASES_SHOWN = 8192
 _OURS = {*PHASE_STATES, STEP, BEFORE_FORWARD, ESTIMATED_LOADER, ESTIMATED_OPTIMIZER, PEERS}
 # Ranks and hosts of a run with series of their own: those that its other ranks waited for most.
 RANKS_SHOWN = 16
+MISSING_SHOWN, MISSING_NS = 5, 60 * 10**9
 
 
 class _Series:
@@ -135,6 +137,8 @@ class RunSeries:
         series.add("goodput_ranks", len(alive), kind="alive")
         oldest_ns = min(map(self._accounts.received_ns, alive), default=now_ns)
         series.add("goodput_rank_last_report_age_seconds", max(now_ns - oldest_ns, 0) / 1e9)
+        if not is_final:
+            self._add_missing(series, account, newest, alive, now_ns)
         yield
         hang = yield from self._accounts.judging(account.run, now_ns, account)
         series.add("goodput_hang_seconds", hang.seconds if hang else 0)
@@ -161,6 +165,25 @@ class RunSeries:
             series.add("goodput_checkpoint_interval_seconds", times.interval_seconds())
             save_seconds = None if times.save_ns is None else times.save_ns / 1e9
             series.add("goodput_checkpoint_last_save_seconds", save_seconds)
+
+    def _add_missing(
+        self,
+        series: _Series,
+        account: Account,
+        newest: Sequence[Attempt],
+        alive: Sequence[Attempt],
+        now_ns: int,
+    ) -> None:
+        """The ranks that report nothing, the longest silent first, and with them those that never reported."""
+        received = ((self._accounts.received_ns(one), one) for one in alive)
+        missing = [(ns, one.rank, one.host) for ns, one in received if now_ns - ns > MISSING_NS]
+        if len(newest) < account.world_size and now_ns - account.start_ns > MISSING_NS:
+            seen = {one.rank for one in newest}
+            never = (rank for rank in range(account.world_size) if rank not in seen)
+            missing += [(account.start_ns, rank, "") for rank in itertools.islice(never, MISSING_SHOWN)]
+        for ns, rank, host in heapq.nsmallest(MISSING_SHOWN, missing):
+            labels = {"rank": str(rank), "host": host}
+            series.add("goodput_rank_missing_seconds", (now_ns - ns) / 1e9, **labels)
 
     def _add_times(self, series: _Series, run: str, now_ns: int) -> None:
         """Quantiles of the step and of each phase over the last minutes, and histograms of all."""
