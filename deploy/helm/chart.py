@@ -96,7 +96,7 @@ EDITS: dict[str, list[tuple[str, str]]] = {
               drop: [ALL]
           resources:
             requests: {cpu: 20m, memory: 96Mi}
-            limits: {cpu: 250m, memory: 512Mi}
+            limits: {memory: 512Mi}
 """,
             """\
           securityContext:

@@ -23,6 +23,7 @@ INSTRUCTIONS = {
     "ENTRYPOINT",
     "CMD",
     "ARG",
+    "LABEL",
 }
 # Nothing of the host is mounted but these.
 HOST_PATHS = {"/run/goodput", "/sys", "/proc"}
@@ -161,3 +162,30 @@ def test_containerfile_copies_what_the_build_needs(path):
     for folder in data:
         assert any(Path(folder).is_relative_to(source) for source in copied), folder
     assert {"pyproject.toml", "README.md", "src", "exporters"} <= copied
+
+
+@pytest.mark.parametrize("path", CONTAINERFILES, ids=lambda path: path.name)
+def test_an_image_says_what_it_is_and_of_which_version(path):
+    (labels,) = [text for word, text in instructions(path) if word == "LABEL"]
+    found = {
+        key.rpartition(".")[2]: value for key, _, value in (one.partition("=") for one in shlex.split(labels))
+    }
+    assert found.keys() == {"title", "description", "source", "licenses", "version", "revision"}
+    project = (servers.REPOSITORY / "pyproject.toml").read_text()
+    version, licence = (re.search(rf'^{name} = "(.*)"', project, re.M)[1] for name in ("version", "license"))
+    assert ("ARG", f"VERSION={version}") in instructions(path)
+    assert found["licenses"] == licence and found["source"] == "https://github.com/goodput-telemetry/goodput"
+
+
+def test_the_context_of_a_build_is_what_it_copies():
+    """Everything is left out but what a Containerfile copies: no history, no environment, no ledger."""
+    lines = (servers.REPOSITORY / ".dockerignore").read_text().splitlines()
+    rules = [line for line in lines if line and not line.startswith("#")]
+    copied = {
+        source.rstrip("/")
+        for path in CONTAINERFILES
+        for word, text in instructions(path)
+        if word == "COPY" and not text.startswith("--from=")
+        for source in shlex.split(text)[:-1]
+    }
+    assert rules[0] == "*" and {rule[1:] for rule in rules if rule.startswith("!")} == copied

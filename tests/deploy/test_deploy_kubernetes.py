@@ -581,7 +581,9 @@ def test_containers_have_limits_tags_and_volumes(document, pod):
         assert {"cpu", "memory"} <= resources["requests"].keys() and "memory" in resources["limits"]
         if ours:
             assert container["securityContext"]["readOnlyRootFilesystem"] is True
-            assert "cpu" in resources["limits"]
+            # A limit would stop the agent for the rest of each tenth of a second, in which its readers wait.
+            is_agent = document["metadata"]["name"] == "goodput-node" and container in pod["containers"]
+            assert ("cpu" in resources["limits"]) is not is_agent
         tag = tags.get(container["image"]) or container["image"].rpartition(":")[2]
         assert tag[0].isdigit(), container["image"]
         assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
