@@ -8,6 +8,7 @@ Any user may write there. In the system's own /run or /dev/shm one of them can f
 from __future__ import annotations
 
 import os
+import stat
 
 from goodput_exporters.collector import ParseError
 from goodput_exporters.system.mounts import parse_mountinfo
@@ -20,9 +21,11 @@ ADVICE = (
 
 
 def problems(directory: str, procfs: str = "/proc") -> dict[str, str]:
-    """What is wrong with the folder, by kind; empty also where it does not exist or mounts cannot be read."""
+    """What is wrong with the folder, by kind; empty where only its owner may write, and where it or mounts cannot be read."""
     path = os.path.realpath(directory)
     try:
+        if not os.stat(path).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return {}
         sizes = os.statvfs(path)
         with open(os.path.join(procfs, "self", "mountinfo"), encoding="utf-8", errors="replace") as file:
             mounts = parse_mountinfo(file.read())

@@ -29,7 +29,7 @@ def test_login_is_a_line_or_a_file_of_nats(tmp_path: Path):
 def test_what_is_no_login_is_refused(tmp_path: Path, content):
     file = tmp_path / "login"
     file.write_bytes(content)
-    text = refusal("--stream=nats://a", LEDGER, f"--stream-credentials={file}")
+    text = refusal("--stream=nats://127.0.0.1", LEDGER, f"--stream-credentials={file}")
     assert (
         text
         == f"--stream-credentials {file}: expected one line USER:PASSWORD, or what `nsc generate creds` writes"
@@ -38,12 +38,12 @@ def test_what_is_no_login_is_refused(tmp_path: Path, content):
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path):
     gone = tmp_path / "gone"
-    text = refusal("--stream=nats://a", LEDGER, f"--stream-credentials={gone}")
+    text = refusal("--stream=nats://127.0.0.1", LEDGER, f"--stream-credentials={gone}")
     assert text == f"--stream-credentials {gone}: No such file or directory"
-    text = refusal("--stream=tls://a", LEDGER, f"--stream-ca={gone}")
+    text = refusal("--stream=tls://127.0.0.1", LEDGER, f"--stream-ca={gone}")
     assert text == f"--stream-ca {gone}: cannot be read (No such file or directory)"
     (tmp_path / "ca").write_text("no certificate")
-    text = refusal("--stream=tls://a", LEDGER, f"--stream-ca={tmp_path / 'ca'}")
+    text = refusal("--stream=tls://127.0.0.1", LEDGER, f"--stream-ca={tmp_path / 'ca'}")
     assert text == f"--stream-ca {tmp_path / 'ca'}: has no certificates (PEM)"
 
 

@@ -23,7 +23,7 @@ mounting = pytest.mark.skipif(not CAN_MOUNT, reason="may not mount")
 
 def found(folder, commands: str) -> str:
     """The kinds of problems of `folder`/pages after these commands, in a mount namespace of their own."""
-    script = f"cd {folder} && {commands} && exec {sys.executable} -c '{CODE}' {folder}/pages"
+    script = f"cd {folder} && {commands} && chmod 1777 {folder}/pages && exec {sys.executable} -c '{CODE}' {folder}/pages"
     command = ["unshare", "--mount", "sh", "-c", script]
     environment = os.environ | {"PYTHONPATH": PYTHONPATH}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
@@ -51,10 +51,18 @@ def test_folder_that_does_not_exist_has_no_problem(tmp_path):
     assert problems(str(tmp_path / "none")) == {} and problems(str(tmp_path), str(tmp_path)) == {}
 
 
+def test_folder_of_its_owner_alone_has_no_problem(tmp_path):
+    tmp_path.chmod(0o755)
+    assert problems(str(tmp_path)) == {}
+    tmp_path.chmod(0o1777)
+    assert "mount" in problems(str(tmp_path))
+
+
 def test_agent_tells_of_a_shared_folder(tmp_path, caplog):
     """In its log, in /healthz and as a series; it runs all the same."""
     from goodput_exporters.agent import Agent
 
+    tmp_path.chmod(0o1777)
     with Agent(str(tmp_path), drivers=()) as agent:
         assert agent.health() is None
         assert "is not a mount of its own" in agent.warnings() and "run-goodput.mount" in agent.warnings()
