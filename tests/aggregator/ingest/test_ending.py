@@ -25,6 +25,7 @@ from goodput.account import FINAL_STATUSES, EndMark
 from goodput.aggregator.accounts.accounts import Accounts, RunDocument
 from goodput.aggregator.accounts.result_cache import ResultCache
 from goodput.aggregator.api.app import create_app
+from goodput.aggregator.api.exposition import Exposition
 from goodput.aggregator.http.authentication import RequestAuthenticator
 from goodput.aggregator.ingest import run_end
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
@@ -152,13 +153,17 @@ def test_cancelled_run_accrues_nothing_anywhere(client):
 
 @pytest.fixture
 def no_hangs(monkeypatch):
-    """The server looks for none, which computes accounts in its own thread."""
+    """The server looks for none, nor renders series beforehand: both compute accounts in its own thread."""
 
     def nothing(_accounts):
         return
         yield
 
+    async def never(_exposition):
+        return
+
     monkeypatch.setattr(Accounts, "detecting_hangs", nothing)
+    monkeypatch.setattr(Exposition, "keep_fresh", never)
 
 
 @pytest.mark.parametrize("parts", [1, 5, 8, 11, 14])
