@@ -5,17 +5,17 @@ An alert on hardware must not begin anew with each of them, and they are too sho
 
 from __future__ import annotations
 
-from goodput.simulate.scenario import AttemptPlan, RunPlan, Scenario, Span, Workload
+from goodput.simulate.scenario import AttemptPlan, RunFault, RunPlan, Scenario, Span, Workload
 
 JOB_SECONDS, BETWEEN_SECONDS, MARGIN_SECONDS = 600.0, 30.0, 60.0
 _WORKLOAD = Workload(step=30, checkpoint_every=1e9, evaluation_every=1e9, epoch_every=1e9)
 
 
-def changing_jobs(scenario: Scenario, seconds: float) -> list[RunPlan]:
+def changing_jobs(scenario: Scenario, seconds: float, *faults: RunFault) -> list[RunPlan]:
     """One after the other from the first minute on, each with a rank on the last GPU of every node.
 
     Nodes whose agent is away during a job are left out: it would report the job's rows when the job is long over, and
-    the replay's aggregator has no ledger to fold them from.
+    the replay's aggregator has no ledger to fold them from. `faults` are those that all jobs share.
     """
     jobs, start = [], 60.0
     while start < seconds:
@@ -25,7 +25,8 @@ def changing_jobs(scenario: Scenario, seconds: float) -> list[RunPlan]:
             (node, gpus - 1) for node, gpus in scenario.nodes.items() if not _is_away(scenario, node, span)
         ]
         attempt = AttemptPlan(start, end, places, "finished", startup=10, restore=5, compile=10)
-        jobs.append(RunPlan(f"job-{len(jobs)}", [attempt], _WORKLOAD, seed=1000 + len(jobs)))
+        name, seed = f"job-{len(jobs)}", 1000 + len(jobs)
+        jobs.append(RunPlan(name, [attempt], _WORKLOAD, seed=seed, faults=list(faults)))
         start += JOB_SECONDS
     return jobs
 

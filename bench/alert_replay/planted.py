@@ -103,7 +103,7 @@ def planted(base: float = 10.0) -> tuple[ScrapedScenario, list[PlantedFault]]:
     what, end = "the storage serves a seventh", SECONDS - 25 * MINUTE
     plan.fault("GoodputObjectiveBurn#fast", what, OUTAGE_AT, end, 65 * MINUTE, run="sound")
     plan.fault("GoodputObjectiveBurn#cluster", what, OUTAGE_AT, end, 65 * MINUTE)
-    plan.scenario.runs += changing_jobs(plan.scenario, SECONDS)
+    plan.scenario.runs += changing_jobs(plan.scenario, SECONDS, outage)
     return plan.scenario, plan.faults
 
 
@@ -170,7 +170,7 @@ def _stalled_runs(plan: Plan) -> None:
     plan.run("misses", 80 * MINUTE, attempts=[(60.0, 40 * MINUTE, "finished")], world_size=3)
     what = "one of three ranks was never seen"
     plan.fault(
-        "GoodputTelemetryMissing#ranks", what, 60.0, 40 * MINUTE, 6 * MINUTE, run="misses", missing="ranks"
+        "GoodputTelemetryMissing#ranks", what, 60.0, 40 * MINUTE, 12 * MINUTE, run="misses", missing="ranks"
     )
 
 

@@ -253,7 +253,11 @@ def test_aggregator_abandons_a_dead_run_for_good():
 def test_every_alert_has_a_planted_fault():
     _, faults = planted(30)
     found = detections(faults, [])
-    names = ("GoodputAgentDown", "GoodputAggregatorDown")  # Each has two severities, of which none has fired.
+    names = (
+        "GoodputAgentDown",
+        "GoodputAggregatorDown",
+        "GoodputRunStalled",
+    )  # Each has two severities, of which none has fired.
     unseen = [f"{name} ({severity})" for name in names for severity in ("critical", "warning")]
     assert uncovered(load(), found) == unseen
     assert uncovered(load(), found[1:]) == sorted([*unseen, faults[0].alert])
