@@ -115,6 +115,8 @@ QUIET = {
     "goodput_hang_link_timestamp_seconds": "the same",
     "goodput_straggler_slow_issue_seconds": "no rank's calls are slow to return",
     "goodput_straggler_slow_link_bytes_per_second": "the simulated ranks have no sockets",
+    "goodput_rank_missing_seconds": "every rank reports",
+    "goodput_node_page_directory_problem": "no other user may write to the folders of pages",
 }
 # The same, by chance.
 SOMETIMES = {
@@ -125,20 +127,24 @@ SOMETIMES = {
     "goodput_run_event_timestamp_seconds": "the run's story is built every five minutes",
     "goodput_aggregator_health_dropped_total": "an event is of no run of the token's only between the attempts",
 }
-# Annotations that mark nothing here.
+# Annotations that mark nothing here, and records that are of no run here.
 UNMARKED = {
+    "run:no_alert:bool": "each run is large and old enough for alerts",
+    "run:no_page:bool": "the same",
     "goodput / Run: Slower": "its steps take equally long throughout",
     "goodput / Run: Faster": "the same",
 }
 # Selectors of alerts without series here.
 ABSENT = {
     'goodput_gpu_info{parent!=""}': "no GPU is cut into MIG instances",
-    'gpu:xid_errors:increase_15m{class="link_fatal"}': "no NVLink error has a sub-code",
+    'gpu:xid_errors:unresolved{class="link_fatal"}': "no NVLink error has a sub-code",
+    "run:no_alert:bool": "each run is large and old enough for alerts",
+    "run:no_page:bool": "the same",
     "goodput_network_allowance_exceeded_total": "as above",
     'goodput_network_pause_seconds_total{direction="receive"}': "as above",
     'goodput_filesystem_info{fstype=~"squashfs|erofs|iso9660|(fuse\\\\.)?cvmfs.*"}': "no image is mounted",
     "goodput_node_clock_offset_seconds": "as above",
-    'goodput_run_info{status="failed"}': "no run fails",
+    'goodput_run_info{status=~"down|failed|unobserved"}': "the run that dies is restarted at once",
     'up{job="goodput-node",cluster!=""}': "there is one cluster, without a name",
     'up{job="goodput-aggregator",cluster!=""}': "the same",
     "goodput_node_certificate_expiry_timestamp_seconds": "there is no TLS",
@@ -185,7 +191,7 @@ def seen(tmp_path_factory):
         prometheus.wait_for("goodput_hang_culprit_seconds", 60)
         known = time.monotonic()
         cluster.webhook.wait_for("GoodputRunStalled", 60)
-        groups = servers.wait_until(lambda: settled(cluster.alertmanager.groups()), 60, "inhibitions")
+        groups = servers.wait_until(lambda: settled(cluster.alertmanager.groups()), 60, "routed alerts")
         rules, targets = prometheus.rules(), prometheus.targets()
         # A question each STEP_SECONDS has to meet it.
         time.sleep(max(0.0, known + STEP_SECONDS + 1 - time.monotonic()))
@@ -205,11 +211,11 @@ def misbehave(cluster: Cluster, seconds: float) -> None:
 
 
 def settled(groups: list[dict]) -> list[dict] | None:
-    """The groups, once the run's being stalled has silenced something."""
+    """The groups, once the run's hang is in one of them and every alert has been routed."""
     alerts = [alert for group in groups for alert in group["alerts"]]
-    stalled = {one["fingerprint"] for one in alerts if one["labels"]["alertname"] == "GoodputRunStalled"}
-    silenced = [one for one in alerts if stalled & set(one["status"]["inhibitedBy"])]
-    return groups if len(silenced) >= 3 else None
+    is_routed = all(one["status"]["state"] != "unprocessed" for one in alerts)
+    stalled = any(one["labels"]["alertname"] == "GoodputRunStalled" for one in alerts)
+    return groups if stalled and is_routed else None
 
 
 def expressions() -> list[servers.Expression]:

@@ -113,6 +113,7 @@ QUIET = {
     "goodput_node_reload_failing": "the same",
     "goodput_aggregator_reload_failing": "the same",
     "goodput_node_page_errors_total": "every page can be read",
+    "goodput_node_page_directory_problem": "no other user may write to the folders of pages",
     "goodput_network_carrier_changes_total": "no link goes down",
     "goodput_sdk_dropped_total": "nothing is dropped",
     "goodput_sdk_unmeasured_steps_total": "every step is measured",
