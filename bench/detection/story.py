@@ -75,6 +75,7 @@ EXPECTED = [
     Expected("kernels take 1.6 times as long", "wastes", "slower", 40, 85, "productive"),
     Expected("half of its time is lost, for hours", "burns", "slower", 90, 290, "communication"),
     Expected("one rank hangs in its loader", "hangs", "stall", 30, 50, "loader", rank=1),
+    Expected("one rank of two hangs in its loader", "halts", "stall", 30, 50, "loader", rank=1),
     *(Expected(f"it dies every 5 minutes, {i + 1}", "loops", "restart", 40 + 5 * i, 41 + 5 * i, "before") for i in range(6)),
     Expected("all of its processes fail", "fails", "end", 35, 36, "failed"),
     Expected("one of three ranks was never seen", "misses", "unseen", 1, 40, rank=2),

@@ -1,7 +1,8 @@
 #!/bin/sh
 # After the installation or upgrade. A unit is not started before its options are written; one that runs is restarted.
 if [ -z "${DPKG_ROOT:-}" ] && [ -d /run/systemd/system ]; then
-    if [ -e /usr/lib/systemd/system/run-goodput.mount ] && [ @UNIT@ = goodput-node.service ]; then
+    unit=@UNIT@
+    if [ -e /usr/lib/systemd/system/run-goodput.mount ] && [ "$unit" = goodput-node.service ]; then
         systemctl daemon-reload || true
         systemctl enable run-goodput.mount || true
         # It would hide the pages of ranks that run now; then it is mounted at the next boot.

@@ -5,7 +5,8 @@ case "${1:-}" in
         if [ -z "${DPKG_ROOT:-}" ] && [ -d /run/systemd/system ]; then
             systemctl disable --now @UNIT@ || true
             # Not unmounted: ranks may have pages there.
-            [ @UNIT@ != goodput-node.service ] || systemctl disable run-goodput.mount || true
+            unit=@UNIT@
+            [ "$unit" != goodput-node.service ] || systemctl disable run-goodput.mount || true
         fi
         ;;
 esac

@@ -470,7 +470,7 @@ def test_rejected_run_names_are_truncated(caplog, monkeypatch):
     def refuse(letter: str) -> None:
         report = rank_report(Process().steps(1, forward=1), letter * 10_000)
         ack = asyncio.run(ingest.accept(schema.encode(node_report(report)), nothing))
-        assert [(one.reason, one.run) for one in ack.rejected] == [("scope", letter * 128)]
+        assert [(one.reason, one.run) for one in ack.rejected] == [("malformed", letter * 128)]
 
     for letter in "abcdeab":
         refuse(letter)
@@ -482,4 +482,4 @@ def test_rejected_run_names_are_truncated(caplog, monkeypatch):
     now = 3601.0
     refuse("e")
     assert len(caplog.records) == 4 and "eeee" in caplog.records[-1].message
-    assert ingest.counts["rejection", "scope"] == 9
+    assert ingest.counts["rejection", "malformed"] == 9
