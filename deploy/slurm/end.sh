@@ -18,7 +18,7 @@ program=${GOODPUT_PROGRAM:-/opt/goodput/bin/goodput}
 if [ "${1:-}" != wait ] && [ ! -x "$program" ]; then
     text="$program is not there or cannot be run by $(id -un): the run of job $job is not ended; set GOODPUT_PROGRAM in ${GOODPUT_DEFAULTS:-/etc/default/goodput-end}"
     logger -t goodput-slurm -- "$text" 2>/dev/null
-    echo "goodput: $text" >&2 # Into slurmctld's log, where SlurmctldDebug shows it.
+    echo "goodput: $text" >&2
     exit 0
 fi
 

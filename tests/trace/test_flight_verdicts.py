@@ -371,7 +371,7 @@ def test_rank_whose_dump_cannot_be_read_is_not_blamed(tmp_path, capsys):
     out = " ".join(out.split())
     assert "2 of 3 ranks wait in all_reduce number 5; whether rank 2 came to it is unknown" in out
     assert "has not come" not in out
-    assert "`time_created_ns` of call 1 is a NoneType, want a whole number" in " ".join(err.split())
+    assert "`time_created_ns` of call 1 is null, want a whole number" in " ".join(err.split())
     judged = analyze_flight(tmp_path / "dumps")["verdict"]
     assert (judged["kind"], judged["culprits"]) == ("missing", [])
 

@@ -130,9 +130,8 @@ class Account:
     replayed: ReplayedGains | None = None  # where its steps were at hand
     peers: Peers | None = None  # for which ranks waited before their first step
     slow_link: SlowLink | None = None  # now, where agents report the connections of its ranks
-    moved_clocks: dict[str, list[float]] = field(
-        default_factory=dict
-    )  # by host: how many seconds its times were moved
+    # By host, by how many seconds the times of its processes were moved.
+    moved_clocks: dict[str, list[float]] = field(default_factory=dict)
 
     def of(self, name: str) -> list[Any]:
         """An attribute of each rank."""

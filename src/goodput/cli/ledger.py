@@ -158,21 +158,21 @@ def _check(ledger, arguments) -> int:
     if found > DAMAGES_SHOWN_MAX:
         print(f"and {found - DAMAGES_SHOWN_MAX} more")
     if arguments.has_lost_log:
-        newest = newest_report(ledger)
-        until = (
-            ""
-            if newest is None
-            else f" It ends with the reports of {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime(newest))}."
-        )
         print(
             "its write-ahead log (-wal) is gone, and with it up to 16 MB of pushes that agents take for stored; put it back, or "
-            f"the last backup.{until}"
+            f"the last backup.{_last_report(newest_report(ledger))}"
         )
         return fail("ledger", f"{ledger.url} was not closed, and its write-ahead log is gone")
     if found:
         return fail("ledger", f"{found} damaged places in {ledger.url}")
     print(f"{ledger.url} is whole")
     return 0
+
+
+def _last_report(newest: float | None) -> str:
+    if newest is None:
+        return ""
+    return f" It ends with the reports of {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime(newest))}."
 
 
 def _backup(ledger, arguments) -> int:

@@ -70,8 +70,8 @@ goodput_run_series_timestamp_seconds{run}: Unix time at which the run's series o
 goodput_aggregator_series_render_seconds: Duration of the last computation of all series, other requests in
     between included.
 goodput_node_clock_offset_seconds{node}: How far the clock of a node that pushes is ahead of the aggregator's,
-    negative where it is behind, estimated from its pushes, some milliseconds exact; the 1024 nodes that are off most. A node whose push may
-    only have come late has none.
+    negative where it is behind, estimated from its pushes, some milliseconds exact; the 1024 nodes that are off
+    most. A node whose push may only have come late has none.
 goodput_aggregator_clock_step_seconds: How far the aggregator's wall clock was set forward since its start,
     negative for back, while the clocks of the nodes do not confirm it; ages and statuses do not follow it.
 goodput_aggregator_otlp_exports_total{outcome}: Exports to the OTLP receiver (--otlp) by outcome: accepted, refused

@@ -87,14 +87,15 @@ def _shift(rows: DeviceEvents, least: _Least, most: _Most) -> int:
 
 def _check_delays(rows: DeviceEvents, launched: array, shift_ns: int) -> None:
     """Raises DriftError if work would begin more than a day after its launch, which no queue of a device explains."""
-    delays = [
-        start + shift_ns - at for at, start in zip(launched, rows.starts, strict=True) if at != NO_LAUNCH
-    ]
-    late = [delay for delay in delays if delay > DURATION_NS_MAX]
+    most = late = known = 0
+    for at, start in zip(launched, rows.starts, strict=True):
+        if at != NO_LAUNCH:
+            delay = start + shift_ns - at
+            most, late, known = max(most, delay), late + (delay > DURATION_NS_MAX), known + 1
     if late:
         raise DriftError(
             f"the times of {rows.label} {rows.device} contradict each other: moved so that no event begins before its launch, "
-            f"{len(late)} of {len(delays)} begin up to {duration_ns(max(late))} after theirs; no share would be right"
+            f"{late} of {known} begin up to {duration_ns(most)} after theirs; no share would be right"
         )
 
 

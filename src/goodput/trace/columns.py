@@ -19,7 +19,7 @@ THREADS_MAX, DEVICES_MAX, NAMES_MAX, MARKS_MAX, REASONS_MAX = 4096, 1024, 50_000
 NAME_CHARACTERS_MAX = 300
 BYTES_MAX = 1 << 50  # of a copy
 # The kinds of events in Chrome's trace format; PyTorch writes some of them.
-PHASES = frozenset("XBEbneSTpFstfiICMPNODRcVv()")
+EVENT_KINDS = frozenset("XBEbneSTpFstfiICMPNODRcVv()")
 LONG_GAP_NS = 1_000_000
 LONG_SPANS_MAX = 1 << 14
 WAITS_MAX = 100_000  # of the host for a device or a stream, some 100 bytes each
@@ -143,7 +143,7 @@ class Columns:
             # Flows, instants, counters and names have no duration and are ignored; B/E pairs would have one.
             if phase is None:
                 self._problem("without `ph`")
-            elif type(phase) is not str or phase not in PHASES:
+            elif type(phase) is not str or phase not in EVENT_KINDS:
                 self._problem("with a `ph` that no trace has")
             elif phase in ("B", "E"):
                 self._problem("begin and end in two events (B, E), which PyTorch does not write")

@@ -140,7 +140,7 @@ class Live(Struct, frozen=True, gc=False, omit_defaults=True):
 class Identity(Struct, frozen=True, gc=False, omit_defaults=True):
     """A rank process: its key, its placement and its declared fields.
 
-    run, rank, attempt, host, pid and start are constant for a process; of the rest the newest report applies.
+    run, rank, attempt, host, pid and start are constant for a process; the rest is of the report of highest sequence.
     """
 
     run: str

@@ -4,11 +4,11 @@ A finished run is exposed for KEPT_SECONDS more, so that its last values are scr
 runs' series only, without the aggregator's own. The lines of each run are kept; a refresh renders those of the runs that
 changed, in slices with other requests in between, in the formats requested within FORMAT_SECONDS.
 A small installation refreshes at each scrape. Where that takes more than SCRAPE_CPU_SECONDS, as with hundreds of runs,
-scrapes get each run as it was rendered last, with the time of that, and refreshes take a quarter of a core. A large one (accounts.LARGE_RANKS) does so in the background, and scrapes get
-the last text at once: every REFRESH_SECONDS, or a twentieth of a core's time, up to a tenth where series would be older
-than REFRESH_SECONDS_MAX. Between two times it renders runs whose ranks spend their time differently than before, in another
-twentieth at most. Where scrapes come regularly it does so shortly before one, and where nobody reads anything every
-UNREAD_SECONDS.
+scrapes get each run as it was rendered last, with the time of that, and refreshes take a quarter of a core. A large one
+(accounts.LARGE_RANKS) refreshes in the background, and scrapes get the last text at once: every REFRESH_SECONDS, or a
+twentieth of a core's time, up to a tenth where series would be older than REFRESH_SECONDS_MAX. Between two times it renders
+runs whose ranks spend their time differently than before, in another twentieth at most. Where scrapes come regularly it does
+so shortly before one, and where nobody reads anything every UNREAD_SECONDS.
 """
 
 from __future__ import annotations
@@ -155,9 +155,8 @@ class Exposition:
         """The series that `access` may see, of these runs or of all. Unknown runs have none."""
         key = _Key(access.runs, runs, format)
         await self._rendered(format, key)
-        texts = (
-            self._texts
-        )  # replaced by others when runs are rendered anew, also while this one is assembled
+        # Others take their place when runs are rendered anew, also while this one is assembled.
+        texts = self._texts
         text = texts.pop(key, None) or await self._flights.run(
             (id(texts), key), lambda: self._assemble(access, runs, format)
         )

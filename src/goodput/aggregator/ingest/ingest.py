@@ -121,7 +121,8 @@ class Ingest:
     ) -> int:
         """Fill the store from the ledger, run by run, but for Store.stored; returns how many processes were restored.
 
-        Runs that reported last come first; those for which `has_room()` is false are left in the ledger. `then(run, state)` is called when a run is complete, so that its rows can be folded before the next run is read.
+        Runs that reported last come first; those for which `has_room()` is false are left in the ledger.
+        `then(run, state)` is called when a run is complete, so that its rows can be folded before the next run is read.
         The rows are those after `state`, the newest segment of the run, all without one. `progress(restored)` is called
         after each process.
         """
@@ -467,7 +468,7 @@ class Ingest:
             async with self._writing:
                 if self._was_shared:
                     await self._gather()
-                # Pushes from now on are in the next one.
+                # Pushes from now on are in the next transaction.
                 self._transaction, self._was_shared = None, len(self._waiting) > 1
                 merged = 0
                 while self._unmerged and merged < TRANSACTION_ROWS:

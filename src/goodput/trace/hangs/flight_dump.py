@@ -109,48 +109,46 @@ def _ranks(config: Any, group: str) -> list[int]:
     return ranks
 
 
-# What the fields of a call have to be: other values are no facts about it, and to print or hash them may take for ever.
-_NAMES, _NUMBER, _TEXT, _LIST, _TRUTH = (
-    "a list of names",
-    "a whole number",
-    "a text",
-    "a list",
-    "true or false",
-)
-_FORMS = {
-    "process_group": _NAMES, "profiling_name": _TEXT, "collective_seq_id": _NUMBER, "p2p_seq_id": _NUMBER,
+# The type that each field of a call has to have, and its name: a value of another one is no fact about the call, and to print
+# or hash it may take for ever. The first ones have to be there.
+_NUMBER, _TEXT, _LIST, _TRUTH = (
+    ((int,), "a whole number"), ((str,), "a text"), ((list, tuple), "a list"), ((bool, int), "true or false"),
+)  # fmt: skip
+_REQUIRED = {
+    "process_group": _LIST, "profiling_name": _TEXT, "collective_seq_id": _NUMBER, "p2p_seq_id": _NUMBER,
     "time_created_ns": _NUMBER,
 }  # fmt: skip
-_OPTIONAL_FORMS = {
-    "input_sizes": _LIST, "output_sizes": _LIST, "input_dtypes": _NAMES, "output_dtypes": _NAMES, "state": _TEXT,
+_OPTIONAL = {
+    "input_sizes": _LIST, "output_sizes": _LIST, "input_dtypes": _LIST, "output_dtypes": _LIST, "state": _TEXT,
     "time_discovered_started_ns": _NUMBER, "time_discovered_completed_ns": _NUMBER, "is_p2p": _TRUTH, "retired": _TRUTH,
 }  # fmt: skip
+_LISTS_OF_NAMES = ("process_group", "input_dtypes", "output_dtypes")
 
 
-def _has_form(value: Any, form: str) -> bool:
-    if form == _NAMES:
-        # A process group without a name of its own has its number.
-        return type(value) in (list, tuple) and all(type(one) in (str, int) for one in value)
-    return type(value) in {_NUMBER: (int,), _TEXT: (str,), _LIST: (list, tuple), _TRUTH: (bool, int)}[form]
-
-
-def _check_forms(one: Any, at: int) -> None:
+def _check_types(one: Any, at: int) -> None:
     """Raises ValueError with the call and the field that is not of its type."""
     if type(one) is not dict:
-        raise ValueError(f"call {at} is a {type(one).__name__}, want an object")
-    for name, form in (*_FORMS.items(), *_OPTIONAL_FORMS.items()):
-        value = one.get(name)
-        if value is None and name in _OPTIONAL_FORMS:
-            continue
-        if not _has_form(value, form):
-            found = "missing" if name not in one else f"a {type(value).__name__}"
-            raise ValueError(f"`{name}` of call {at} is {found}, want {form}")
+        raise ValueError(f"call {at} is {_type_name(one)}, want an object")
+    for fields, is_required in ((_REQUIRED, True), (_OPTIONAL, False)):
+        for name, (types, what) in fields.items():
+            value = one.get(name)
+            if type(value) not in types and (is_required or value is not None):
+                found = _type_name(value) if name in one else "missing"
+                raise ValueError(f"`{name}` of call {at} is {found}, want {what}")
+    for name in _LISTS_OF_NAMES:
+        for part in one.get(name) or ():
+            if type(part) not in (str, int):  # A process group without a name has its number.
+                raise ValueError(f"`{name}` of call {at} has {_type_name(part)} in it, want names")
+
+
+def _type_name(value: Any) -> str:
+    return "null" if value is None else f"a {type(value).__name__}"
 
 
 def _entry(one: Any, at: int) -> Entry:
-    _check_forms(one, at)
+    _check_types(one, at)
     if not one["process_group"]:
-        raise ValueError(f"`process_group` of call {at} is empty, want {_NAMES}")
+        raise ValueError(f"`process_group` of call {at} is empty, want names")
     name, description = (*map(str, one["process_group"]), "")[:2]
     written, _, ends = one["profiling_name"].rpartition(":")[2].partition(" ")
     operation = operation_of(written)
