@@ -23,3 +23,5 @@ FLOPS_COUNTING = "a child process is counting them, or was when the training end
 # Days after a run's end for which the ledger keeps each of its steps, and then a row a minute.
 KEEP_STEPS_DAYS = 7.0
 KEEP_MINUTES_DAYS = 90.0
+# A cause of which less than this share of the whole run can be avoided comes after those that cannot.
+AVOIDABLE_SHARE_MIN = 0.01

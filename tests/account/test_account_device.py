@@ -74,5 +74,5 @@ def test_fold_after_begin_counts_later_rows():
 @pytest.mark.parametrize(("device", "words"), [(True, "100.0 % on the device clock"), (False, "host clock")])
 def test_text_names_the_device_clock_share(device, words):
     account = compute(run_of(Process().step(forward=1, device=device).finished()), ns(1))
-    text = " ".join(render(document(account, explain(account))).split())
+    text = " ".join(render(document(account, explain(account)), full=True).split())
     assert f"time 100.0 % ({words})" in text

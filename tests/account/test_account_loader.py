@@ -121,7 +121,7 @@ def test_time_taken_for_batches_is_marked_estimated():
     assert found["basis"]["loader"] == "estimated" and of_rank(account)["loader"] == 4
     advised = {cause["state"]: cause["advice"] for cause in found["causes"]}
     assert advised["loader"].startswith("The rank waits for its batches. No loader is known")
-    assert "waiting for the data loader (an estimate)" in " ".join(render(found).split())
+    assert "waiting for the data loader (an estimate)" in " ".join(render(found, full=True).split())
     # Declared and never used: a loader was known.
     account = account_of(Process(user=user).steps(4, loader=1, forward=3))
     assert document(account, [])["basis"]["loader"] == "measured"
@@ -134,7 +134,7 @@ def test_updates_by_hand_are_marked_estimated():
     assert (
         document(account, [])["basis"]["productive"] == "estimated" and of_rank(account)["productive"] == 16
     )
-    text = " ".join(render(document(account, explain(account))).split())
+    text = " ".join(render(document(account, explain(account)), full=True).split())
     assert "compute phases of kept steps (an estimate)" in text
     account = account_of(Process(user=user).steps(4, optimizer=1, forward=3))
     assert document(account, [])["basis"]["productive"] == "measured"

@@ -112,7 +112,9 @@ def test_unmeasured_steps_count_for_throughput():
         "samples_basis": "each rank",
         "samples_ranks": 1,
     }
-    assert "throughput goodput 20.4 %: 204 samples per second of 1,000 (the best" in render(document(account))
+    assert "throughput goodput 20.4 %: 204 samples per second of 1,000 (the best" in render(
+        document(account), full=True
+    )
     # Where the first row is one of many, as of a page whose ring has gone round, it counts too.
     assert throughput_of(quick_then_slow(), picked=picked - {1})[1][
         "ideal_samples_per_second"
@@ -162,7 +164,7 @@ def test_beaten_ideal_is_an_input_error():
     assert (found["goodput"], found["ideal_basis"], found["ideal_samples_per_second"]) == (None, "given", 5.0)
     (error,) = document(account)["errors"]
     assert error.startswith("10 samples per second are more than the ideal, 5, so an input is wrong")
-    text = render(document(account))
+    text = render(document(account), full=True)
     assert "wrong input: 10 samples per second" in text and "throughput goodput" not in text
     one.identity["ideal_samples_per_second"] = 10.0
     account, found = throughput_of(one)

@@ -33,7 +33,7 @@ def test_states_close_for_hostile_histories(run, now_ns, stale_seconds, stall_se
     found = document(account, explain(account))
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert state_rows(found) == [] or sum(round(10 * float(row[2])) for row in state_rows(found)) == 1000
-    assert "goodput" in render(found)
+    assert "goodput" in render(found, full=True)
 
 
 @settings(max_examples=50)

@@ -46,7 +46,7 @@ def test_roles_sum_to_the_run():
     for state, value in found["states"].items():
         assert value == sum(role["states"][state] for role in found["roles"])
     assert [rank["role"] for rank in found["ranks"]] == ["trainer", "trainer", "generator"]
-    text = " ".join(render(found).split())
+    text = " ".join(render(found, full=True).split())
     assert "role trainer: 2 ranks, 22.0 GPU-seconds, goodput 68.2 %: productive 68.2 %, straggler" in text
     assert "role generator: 1 rank, 11.0 GPU-seconds, makes no steps: rollout 72.7 %, startup 27.3 %" in text
 

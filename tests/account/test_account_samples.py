@@ -25,7 +25,7 @@ def ranks(samples: list[int], ideal: list[float | None] | None = None, steps: in
 
 def shown(*given, **options) -> tuple[dict, str]:
     found = document(account_of(*ranks(*given, **options), now=END))
-    return found["throughput"], " ".join(render(found).split())
+    return found["throughput"], " ".join(render(found, full=True).split())
 
 
 def test_one_rank_reports_the_whole_batch():
@@ -102,4 +102,4 @@ def test_text_without_a_rate(unknown):
     """A document of which a rate is unknown, though its ratio is known, can be shown."""
     found = document(account_of(*ranks([8] * 4), now=END))
     found["throughput"][unknown] = None
-    assert "run r1" in render(found)
+    assert "run r1" in render(found, full=True)

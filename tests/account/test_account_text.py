@@ -16,7 +16,7 @@ from goodput.causes import advisers, explain
 def text_of(*processes, now=100.0):
     account = compute(run_of(*processes), ns(now))
     found = document(account, explain(account))
-    return found, render(found)
+    return found, render(found, full=True)
 
 
 def test_tenths_round_each_part_by_itself():
@@ -126,9 +126,9 @@ def test_unknown_figures_have_no_line():
 def test_wrong_input_comes_before_the_table():
     declared = {"flops_per_step": 4e12, "peak_flops_per_second": 1e12}
     lines = text_of(Process(**declared).steps(5, forward=1).finished(), now=9)[1].splitlines()
-    assert lines[2].startswith("  wrong input: MFU of 400 % is above 100 %")
+    assert lines[4].startswith("  wrong input: MFU of 400 % is above 100 %")
     table = next(i for i, line in enumerate(lines) if "GPU-seconds" in line and "percent" in line)
-    assert table > 3 and lines[table - 1] == "" and "MFU unknown" in "".join(lines)
+    assert table > 5 and lines[table - 1] == "" and "MFU unknown" in "".join(lines)
     assert max(map(len, lines)) <= 80
 
 

@@ -14,7 +14,7 @@ from goodput.sdk.reports.local_accounts import is_without_gpu
 def text_of(device: str, without_gpu: bool) -> str:
     run = run_of(Process(0, device=device).steps(4, forward=1).finished())
     run.is_without_gpu = without_gpu
-    return render(document(compute(run, 10 * 10**9)))
+    return render(document(compute(run, 10 * 10**9)), full=True)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_compute_is_divided_into_phases():
     assert [(one["phase"], round(one["share"], 9)) for one in found["phases"]] == [
         ("backward", round(3 / 6, 9)), ("forward", round(2 / 6, 9)), ("optimizer", round(1 / 6, 9)),
     ]  # fmt: skip
-    assert "compute in steps: backward 50.0 %, forward 33.3 %, optimizer 16.7 %" in render(found)
+    assert "compute in steps: backward 50.0 %, forward 33.3 %, optimizer 16.7 %" in render(found, full=True)
 
 
 def test_evaluation_before_the_first_step_is_said():
@@ -59,7 +59,7 @@ def test_evaluation_before_the_first_step_is_said():
     found = document(compute(run, 10**12))
     assert (found["states"]["startup"], found["states"]["evaluation"]) == (4.0, 2.0)
     assert found["startup_evaluation_gpu_seconds"] == 3.0
-    assert "3.00 GPU-seconds of it are evaluation before the first step" in render(found)
+    assert "3.00 GPU-seconds of it are evaluation before the first step" in render(found, full=True)
 
 
 def test_view_of_one_rank_of_two_says_so():
@@ -70,7 +70,7 @@ def test_view_of_one_rank_of_two_says_so():
     next(iter(run.attempts.values())).collectives = sums_of([row])
     run.only_ranks = (0,)
     alone = document(account := compute(run, 100 * 10**9), explain(account))
-    text = " ".join(render(alone).split())
+    text = " ".join(render(alone, full=True).split())
     assert alone["ranks_elsewhere"] == 1
     assert "covers rank 0 alone, of 2; waiting for the others counts as communication" in text
     assert "may be waiting for a slower one" in text and "waiting for the last rank" not in text

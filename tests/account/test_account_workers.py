@@ -24,7 +24,7 @@ def test_workers_are_counted_while_they_live():
     assert of_rank(account, 1) == {"startup": 2, "productive": 8}
     found = document(account)
     assert found["gpu_seconds"] == 16 and found["workers"] == {"counted": 2, "left_out": 0}
-    text = " ".join(render(found).split())
+    text = " ".join(render(found, full=True).split())
     assert "covers 2 processes without ranks, numbered (0 is Process-1, 1 is Process-2)" in text
 
 
@@ -82,7 +82,7 @@ def test_parent_without_steps_is_left_out():
     child.steps(3, forward=1)
     account = account_of(parent, child, now=8, elastic=True)
     assert [rank.rank for rank in account.ranks] == [1] and account.left_out == 1
-    assert "1 without a step is left out" in " ".join(render(document(account)).split())
+    assert "1 without a step is left out" in " ".join(render(document(account), full=True).split())
 
 
 def test_generator_without_steps_is_counted():

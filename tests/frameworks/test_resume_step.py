@@ -108,5 +108,5 @@ def test_an_unknown_step_loses_nothing(place):
     (rank,) = found.ranks
     assert (rank.kept_steps, rank.lost_steps) == (15, 31)
     assert [restart.resume_step for restart in found.restarts] == [-1, None]
-    text = " ".join(render(document(found)).split())
+    text = " ".join(render(document(found), full=True).split())
     assert "resumed at an unknown step (goodput.resumed(step) after loading declares it" in text

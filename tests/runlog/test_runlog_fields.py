@@ -186,7 +186,7 @@ def test_lines_that_are_no_json_count_as_lost(tmp_path):
     log = tmp_path / "log"
     log.write_text(BASE.decode() + "".join(f"{dict(STEP, time=7 + i, step=5 + i)}\n" for i in range(20)))
     (found,) = replay(str(log))
-    text = render(document(found.account))
+    text = render(document(found.account), full=True)
     assert "incomplete: 20 of 25 step lines of the log (80.0 %)" in text
 
 

@@ -6,6 +6,7 @@ GPU-seconds are floats, what is unknown is None, lists are sorted by rank or by 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from goodput.account import figures, sampled_stacks
 from goodput.account.account import FACTORS, Account
@@ -35,6 +36,7 @@ from goodput.account.document_types import (
 )
 from goodput.account.ranks import RankAccount, chosen, sum_gpu_ns, values
 from goodput.account.states import INDEX, STATES
+from goodput.account.text.answer import answer
 from goodput.wire.operation_row import UNKNOWN
 
 # Unreported ranks that are listed one by one.
@@ -48,7 +50,7 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
     roles = account.by_role()
     listed, unseen = _ranks(account, bool(roles))
     reached = figures.reached_efficiency(account)
-    return {
+    found: dict[str, Any] = {
         "run": account.run,
         "status": account.status,
         "start": account.start_ns / 1e9,
@@ -105,6 +107,7 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         "ranks": listed,
         "unseen_ranks": unseen,
     }
+    return cast("AccountDocument", {**found, "answer": answer(found)})
 
 
 def _ranks(account: Account, has_roles: bool) -> tuple[list[Rank], list[UnseenRanks]]:

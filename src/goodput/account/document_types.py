@@ -257,8 +257,9 @@ class Cause(TypedDict):
     of its 95 % interval; else "share": it is 1 / (1 - share), too little where others wait for ranks
     in this state, and they are null.
 
-    `once_gpu_seconds` is the part that does not grow with the steps: that of the first start and of the run's end. The
-    figures of the whole run are estimates over the steps of `whole_run`, null where that is null.
+    `once_gpu_seconds` is the part that does not grow with the steps: that of the first start and of the run's end, and
+    `avoidable_gpu_seconds` the rest, or 0 where the schedule of the pipeline needs it. The figures of the whole run are
+    estimates over the steps of `whole_run`, null where that is null.
     """
 
     state: str
@@ -271,8 +272,32 @@ class Cause(TypedDict):
     cost: float | None
     advice: str
     once_gpu_seconds: float
+    avoidable_gpu_seconds: float
     whole_run_gpu_seconds: float | None
     whole_run_share: float | None
+
+
+class Answer(TypedDict):
+    """What a reader wants to know first: `lines` has it as text of one, two or three lines.
+
+    `state` is the loss to act on first, null where nothing was lost: the largest that is avoidable, where one is worth 1 % of
+    the run, else the largest of all. Its culprit, where there is one, is a rank with its host, a host alone or a stage;
+    `since_step` is when that became slow, `since_start` that it always was.
+    """
+
+    lost_gpu_seconds: float
+    lost_cost: float | None
+    state: str | None
+    is_avoidable: bool
+    share: float | None
+    gpu_seconds: float | None
+    cost: float | None
+    rank: int | None
+    host: str | None
+    stage: int | None
+    since_step: int | None
+    since_start: bool
+    lines: list[str]
 
 
 class WholeRun(TypedDict):
@@ -409,7 +434,7 @@ class AccountDocument(TypedDict):
     `ranks_elsewhere` counts ranks of the run that an account of pages does not have; 0 in all others.
 
     `causes` are largest first; `advice_order` names their states in the order in which to act: what recurs with the
-    steps before what is paid once. `ranks` has the reported ranks and the first 256 others; `unseen_ranks` has the rest.
+    steps and can be avoided before what is paid once or needed by the schedule. `ranks` has the reported ranks and the first 256 others; `unseen_ranks` has the rest.
     `collectives` sum to the states `communication`, `straggler` and `bubble`; [] where no collectives are recorded.
     """
 
@@ -450,6 +475,7 @@ class AccountDocument(TypedDict):
     hang: Hang | None
     causes: list[Cause]
     advice_order: list[str]
+    answer: Answer
     whole_run: WholeRun | None
     stack_samples: StackSamples | None
     collectives: list[CollectiveTime]

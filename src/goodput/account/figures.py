@@ -30,6 +30,7 @@ from goodput.account.mfu.flops import too_high
 from goodput.account.ranks import RankAccount, chosen, sum_gpu_ns, values
 from goodput.account.slow_ranks.slow_phase import compute_shares
 from goodput.account.states import INDEX, STATES
+from goodput.defaults import AVOIDABLE_SHARE_MIN
 from goodput.slices import AT_A_TIME, Slices, result_of
 
 # No process exists in these states, so nothing measures their energy.
@@ -89,8 +90,6 @@ def checkpoints(account: Account) -> Checkpoints:
 
 # Steps of a training whose total is not declared.
 TYPICAL_STEPS = 10_000
-# A cause whose recurring part is less than this share of the whole run comes after what is paid once.
-RECURRING_SHARE_MIN = 0.01
 
 
 def whole_run(account: Account) -> WholeRun | None:
@@ -123,14 +122,14 @@ def length_factor(account: Account) -> float | None:
 
 
 def advice_order(account: Account, causes: list[Cause]) -> list[str]:
-    """The causes' states in the order in which to act: by what recurs with the steps, then by what is paid once."""
+    """The causes' states in the order in which to act: by what is avoidable, then by size."""
     whole = at_full_length(account, account.wall_gpu_ns() / 1e9, sum(account.once) / 1e9)
 
-    def recurring(cause: Cause) -> float:
-        part = at_full_length(account, cause["gpu_seconds"] - cause["once_gpu_seconds"], 0.0)
-        return part if part >= RECURRING_SHARE_MIN * whole else 0.0
+    def avoidable(cause: Cause) -> float:
+        part = at_full_length(account, cause["avoidable_gpu_seconds"], 0.0)
+        return part if part >= AVOIDABLE_SHARE_MIN * whole else 0.0
 
-    ordered = sorted(causes, key=lambda cause: (-recurring(cause), -cause["gpu_seconds"]))
+    ordered = sorted(causes, key=lambda cause: (-avoidable(cause), -cause["gpu_seconds"]))
     return [cause["state"] for cause in ordered]
 
 

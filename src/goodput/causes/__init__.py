@@ -17,6 +17,7 @@ from goodput.account import figures
 from goodput.account.account import Account
 from goodput.account.document_types import Cause
 from goodput.account.states import INDEX
+from goodput.causes import bubble
 
 
 @functools.cache
@@ -59,6 +60,7 @@ def explain(account: Account, advised: bool = True) -> list[Cause]:
                 "cost": None if dollars is None else dollars["states"][state],
                 "advice": _advice(module, account) if advised else "",
                 "once_gpu_seconds": once / 1e9,
+                "avoidable_gpu_seconds": (ns - once) / 1e9 if state != bubble.STATE else 0.0,
                 "whole_run_gpu_seconds": full,
                 "whole_run_share": full / whole["gpu_seconds"] if full is not None and whole else None,
             }

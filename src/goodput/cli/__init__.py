@@ -37,6 +37,7 @@ FULL_COLLECTION_SECONDS, FULL_TIMES = 3600.0, 10_000
 # See _FreezeSurvivors.
 YOUNG_SECONDS, YOUNG_TIMES, YOUNG_GROWTH_MAX = 10.0, 100, 4
 _INDENT = " " * 6
+COLUMNS, COLUMNS_MIN, COLUMNS_MAX = 80, 60, 200
 SECONDS_MAX = 4.6e9  # 146 years, as in run logs
 
 
@@ -112,6 +113,22 @@ def message(command: str, text: object) -> None:
     """Print a message of a command on standard error."""
     shown = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in str(text))
     print(f"goodput {command}: {shown}", file=sys.stderr)
+
+
+def has_colour() -> bool:
+    """Whether standard output is a terminal that may have colours (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def terminal_columns() -> int:
+    """The width of the terminal between 60 and 200 columns; 80 where standard output is none."""
+    if not sys.stdout.isatty():
+        return COLUMNS
+    with contextlib.suppress(OSError):
+        return min(
+            max(os.get_terminal_size(sys.stdout.fileno()).columns or COLUMNS, COLUMNS_MIN), COLUMNS_MAX
+        )
+    return COLUMNS
 
 
 def os_error_text(error: OSError) -> str:

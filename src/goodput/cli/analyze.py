@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 
-from goodput.cli import message
+from goodput.cli import has_colour, message
 
 HELP = "show where the time of traced steps went"
 DESCRIPTION = """Read traces of torch.profiler (Kineto; JSON or gzip), one file per rank, and split the time of
@@ -68,8 +67,7 @@ def call(arguments) -> int:
     if arguments.json:
         print(json.dumps(document))
     else:
-        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        print(render(document, colour=colour))
+        print(render(document, colour=has_colour()))
     return 1 if document["errors"] else 0
 
 

@@ -28,6 +28,7 @@ def add_options(parser) -> None:
         help="delay of that loader per batch (default 0.02)")  # fmt: skip
     add("--kill-at", metavar="STEP", type=_step, default="auto",
         help='step in which a rank is killed, reached within 45 s or not at all, or "none" (default: middle)')  # fmt: skip
+    add("--full", action="store_true", help="print all that is known of the run")
     add("--json", metavar="FILE", nargs="?", const="-",
         help="write the planted faults and the account (default FILE: standard output)")  # fmt: skip
     add("--keep", action="store_true", help="leave the server running and print its address")
@@ -83,13 +84,14 @@ def _step(text: str) -> int | str | None:
 
 
 def _print(outcome, arguments) -> None:
-    from goodput.account.text import render, wrap
+    from goodput.account.text import wrap
+    from goodput.cli.report import account_text
 
     found = json.dumps({"planted": outcome.planted, "account": outcome.account}, indent=2)
     if arguments.json == "-":
         print(found)
     else:
-        print(render(outcome.account))
+        print(account_text(outcome.account, arguments.full))
         print(f"\n{wrap(_planted_line(outcome.planted))}")
     if arguments.json not in (None, "-"):
         with open(arguments.json, "w") as file:

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-from goodput.cli import fail, message, number
+from goodput.cli import fail, has_colour, message, number
 from goodput.defaults import KEEP_MINUTES_DAYS, KEEP_STEPS_DAYS
 
 HELP = "show, compact, check and back up the ledger, and delete runs"
@@ -289,7 +289,7 @@ class _Progress:
 
 
 def _bold(text: str) -> str:
-    return f"\x1b[1m{text}\x1b[0m" if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
+    return f"\x1b[1m{text}\x1b[0m" if has_colour() else text
 
 
 def _size(count: float) -> str:

@@ -13,6 +13,7 @@ import sys
 from goodput.access.options import add_access_options, listen_address, service_url
 from goodput.cli import (
     fail,
+    has_colour,
     loading,
     message,
     number,
@@ -289,7 +290,7 @@ def _check(agent, arguments, credentials) -> int:
     if arguments.json:
         print(json.dumps([finding._asdict() for finding in findings], indent=2))
     else:
-        print(text(findings, sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
+        print(text(findings, has_colour()))
     return 1 if any(finding.status == FAILED for finding in findings) else 0
 
 

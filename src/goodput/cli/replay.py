@@ -7,7 +7,14 @@ import sys
 from contextlib import contextmanager
 
 from goodput.cli import SECONDS_MAX, fail, message, number
-from goodput.cli.report import NO_STORY, add_account_options, print_story, story_package, write_html
+from goodput.cli.report import (
+    NO_STORY,
+    account_text,
+    add_account_options,
+    print_story,
+    story_package,
+    write_html,
+)
 
 HELP = "print the account of a run log"
 DESCRIPTION = """Compute the account of a run log: one JSON object per line, plain or gzip.
@@ -33,7 +40,7 @@ def add_options(parser) -> None:
 def call(arguments) -> int:
     from goodput.account import document
     from goodput.account.hang import without_stack
-    from goodput.account.text import render
+    from goodput.account.text.answer import with_hang
     from goodput.causes import explain
     from goodput.runlog import LogError, replay
     from goodput.web.single_file import printable
@@ -78,8 +85,10 @@ def call(arguments) -> int:
             account.replayed = recorders.gains(account)
     documents = [
         {
-            **document(one.account, explain(one.account)),
-            "hang": None if one.hang is None else without_stack(one.hang),
+            **with_hang(
+                document(one.account, explain(one.account)),
+                None if one.hang is None else without_stack(one.hang),
+            ),
             "log": log,
         }
         for one in chosen
@@ -89,7 +98,7 @@ def call(arguments) -> int:
         if arguments.story:
             print_story(printable(stories[found["run"]]), arguments.json)
             continue
-        print(json.dumps(found) if arguments.json else render(printable(found)) + "\n")
+        print(json.dumps(found) if arguments.json else account_text(printable(found), arguments.full) + "\n")
     status = int(is_incomplete(problems))
     if not arguments.html:
         return status

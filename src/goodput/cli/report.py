@@ -10,7 +10,7 @@ import sys
 import time
 from functools import cache, partial
 
-from goodput.cli import fail, message, positive_seconds
+from goodput.cli import fail, has_colour, message, positive_seconds, terminal_columns
 from goodput.defaults import FLOPS_COUNTING, STALL_SECONDS
 
 HELP = "print the account of the runs on this machine"
@@ -38,6 +38,8 @@ def add_account_options(add) -> None:
         help="shortest stall (default: %(default)g)")  # fmt: skip
     add("--story", action="store_true",
         help="print what happened when, and what it cost, instead of the account")  # fmt: skip
+    add("--full", action="store_true",
+        help="print all that is known of each run: factors, phases, collectives, pipeline, each cause with its advice")  # fmt: skip
     add("--json", action="store_true", help="print account documents, or stories, one per line")
     add("--html", metavar="OUT",
         help="write the interactive page with these accounts to one file, for a browser")  # fmt: skip
@@ -45,7 +47,6 @@ def add_account_options(add) -> None:
 
 def call(arguments) -> int:
     from goodput.account import compute, document
-    from goodput.account.text import render
     from goodput.causes import explain
     from goodput.probe import reachable
     from goodput.rank_page.deep_look import looks_in
@@ -96,13 +97,20 @@ def call(arguments) -> int:
         elif arguments.json:
             print(json.dumps({**found, "deep_looks": seen} if seen else found))
         else:
-            print("\n".join([render(found), *_deep_looks(seen), ""]))
+            print("\n".join([account_text(found, arguments.full), *_deep_looks(seen), ""]))
     print(footer, end="")
     if not chosen:
         return fail("report", no_run_text(directories, arguments.run, [run.name for run in runs]) + removed)
     if removed:
         message("report", f"some processes are missing above{removed}")
     return write_html("report", arguments.html, documents, timelines, stories) if arguments.html else 0
+
+
+def account_text(found: dict, full: bool) -> str:
+    """A document as text that fits the terminal."""
+    from goodput.account.text import render
+
+    return render(found, full=full, columns=terminal_columns(), colour=has_colour())
 
 
 def _moment_ns(run, began_ns: int, is_at_exit: bool) -> int:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from goodput.account import FINAL_STATUSES, Account, Attempt, Run, compute, document
 from goodput.account.hang import verdict, without_stack
 from goodput.account.rank_status import rank_status
+from goodput.account.text.answer import with_hang
 from goodput.causes import explain
 from goodput.rank_page.page import PageError, file_prefix
 from goodput.sdk.reports.local_accounts import PageRead, by_user, page_paths, read_page, runs_of
@@ -107,8 +108,8 @@ class LocalRuns:
         if known and known[0] == mark and known[1].document["status"] in FINAL_STATUSES:
             return known[1]
         account = compute(run, time.time_ns(), stall_seconds=self._stall_seconds)
-        more = {"live": [_live(one) for one in _newest(run)], "hang": _hang(run, account)}
-        found = LocalRun(run, {**document(account, explain(account)), **more})
+        whole = with_hang(document(account, explain(account)), _hang(run, account))
+        found = LocalRun(run, {**whole, "live": [_live(one) for one in _newest(run)]})
         self._known[run.name] = mark, found
         return found
 

@@ -53,7 +53,7 @@ def ceilings(found) -> dict[str, tuple]:
 
 def words_of(found) -> str:
     """The report without its line breaks."""
-    return " ".join(render(document(found)).split())
+    return " ".join(render(document(found), full=True).split())
 
 
 def test_links_are_the_ceiling_of_groups_between_nodes():

@@ -125,7 +125,7 @@ def test_document_and_text_of_two_ranks():
         first["bus_bytes_per_second_min"] == first["algorithm_bytes_per_second_min"] == pytest.approx(625e6)
     )
     assert found["basis"]["collectives"] == "estimated"
-    text = " ".join(render(found).split())
+    text = " ".join(render(found, full=True).split())
     assert (
         "by process group and operation (an estimate; times on the device by NCCL's profiler plugin)" in text
     )
@@ -150,7 +150,7 @@ def test_unmeasured_time_is_not_zero():
     assert (rows["broadcast"]["gpu_seconds"], rows[""]["gpu_seconds"]) == (0.1, 1.9)
     (rank,) = rank_collectives(account, 1, 0)["ranks"]
     assert {each["operation"]: each["ns"] for each in rank["operations"]}["all_reduce"] is None
-    text = " ".join(render(found).split())
+    text = " ".join(render(found, full=True).split())
     assert "dp all_reduce not known 10 calls" in text
     assert "NCCL's profiler plugin measures how long" in text and "goodput run" in text
     assert communication.advise(account).endswith("which loads NCCL's profiler plugin.")
@@ -160,7 +160,7 @@ def test_time_that_the_host_waits_for_may_be_zero():
     """With gloo a wait ends with the call, so that 0 is measured."""
     one = Process(0, sums=sums_of([OperationRow("dp", "all_reduce", 4, 100, 0, 0, 0, 2)]))
     found = document(account_of(one.steps(4, forward=1, communication=0.5).finished()))
-    assert found["collectives"][0]["gpu_seconds"] == 0 and "not known:" not in render(found)
+    assert found["collectives"][0]["gpu_seconds"] == 0 and "not known:" not in render(found, full=True)
 
 
 def test_row_of_several_groups_is_shown():
@@ -171,7 +171,7 @@ def test_row_of_several_groups_is_shown():
         ("dp", "all_reduce", None),
         ("", "", 0.5),
     ]
-    assert "several groups all_reduce 1.50" in " ".join(render(found).split())
+    assert "several groups all_reduce 1.50" in " ".join(render(found, full=True).split())
 
 
 def test_pipeline_has_no_waits_that_nobody_measured():

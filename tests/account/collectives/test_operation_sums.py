@@ -115,7 +115,7 @@ def test_devices_weigh():
 def test_without_records_there_is_no_text():
     found = document(account_of(Process(0).steps(4, forward=1, communication=0.1).finished()))
     assert found["collectives"] == [] and found["basis"]["collectives"] == "unknown"
-    assert "by process group" not in " ".join(render(found).split())
+    assert "by process group" not in " ".join(render(found, full=True).split())
 
 
 def test_rank_without_records_is_not_recorded():
@@ -282,7 +282,7 @@ def test_hidden_time_by_hand():
     bounds = ("hidden_gpu_seconds", "hidden_gpu_seconds_max")
     assert [rows["all_reduce"][name] for name in bounds] == [2, 4]
     assert [rows["broadcast"][name] for name in bounds] == [None, None]
-    assert "hidden: 2.00 to 4.00 GPU-s" in " ".join(render(found).split())
+    assert "hidden: 2.00 to 4.00 GPU-s" in " ".join(render(found, full=True).split())
     for rank in rank_collectives(account, 2, 0)["ranks"]:
         of_broadcast = known if rank["rank"] == 0 else (None, None)
         assert {row["operation"]: (row["hidden_ns"], row["hidden_max_ns"]) for row in rank["operations"]} == {

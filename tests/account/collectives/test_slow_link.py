@@ -161,7 +161,7 @@ def test_document_text_and_advice_name_the_rank():
         "rank 1 on n1 (10.0.0.1) has a slow link: it sends rank 2 on n2 (10.0.0.2) 111 MB/s while it has data to send, "
         "90.0 % of the time; other links carry 2 GB/s; 2.0 % of the segments were sent again, the round trip takes 1 ms"
     )
-    text = " ".join(render(found).split())
+    text = " ".join(render(found, full=True).split())
     assert f"slow link: {line}" in text
     advice = {cause["state"]: cause["advice"] for cause in found["causes"]}["communication"]
     assert advice.startswith(f"R{line[1:]}: look at that node's network interface")

@@ -180,7 +180,7 @@ def test_stretches_are_in_text_and_document():
         (6, 1, None, True),
     ]
     assert (found["straggler"]["culprit"], found["straggler"]["since_start"]) == (6, True)
-    text = " ".join(render(found).split())
+    text = " ".join(render(found, full=True).split())
     assert "slow rank: 6 on n6 (productive, forward) from the start, which explains" in text
     assert "slow in stretches: rank 3 steps 100 to 250; rank 1 from the start until step 213" in text
 

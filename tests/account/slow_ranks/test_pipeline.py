@@ -73,7 +73,7 @@ def test_stage_with_a_little_more_work_is_healthy(schedule, factor, named, noise
 
     account, _ = account_and_truth(Training(4, 8, 2, schedule), work)
     assert (account.straggler.culprit(), account.straggler.culprit_stage()) == (None, named)
-    assert ("slow stage:" in render(document(account))) == (named is not None)
+    assert ("slow stage:" in render(document(account), full=True)) == (named is not None)
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
@@ -108,7 +108,7 @@ def test_work_that_wanders_names_nobody(law, seed):
     assert truth > 1.2
     assert (account.straggler.culprit(), account.straggler.culprit_stage()) == (None, None)
     causes = explain(account)
-    text = render(document(account, causes))
+    text = render(document(account, causes), full=True)
     assert "slow rank:" not in text and "slow stage:" not in text
     advice = next(cause["advice"] for cause in causes if cause["state"] == "straggler")
     assert "the slowest rank changes from step to step" in advice
@@ -132,7 +132,7 @@ def test_text_and_document_name_the_slow_stage():
     found = document(account, explain(account))
     assert (found["straggler"]["culprit"], found["straggler"]["culprit_stage"]) == (None, 3)
     assert found["straggler"]["stages"] == [{"stage": 3, "share": 1.0}]
-    text = " ".join(render(found).split())
+    text = " ".join(render(found, full=True).split())
     phase = found["straggler"]["stage_because_phase"]
     assert phase in ("forward", "backward")
     explained = f"slow stage: 3 ({phase}), which explains 100.0 % of the waiting"
@@ -173,7 +173,7 @@ def test_waits_in_sends_and_receives_by_stage():
             "microbatch_seconds": pytest.approx(0.05 / 3),
         },
     ]
-    assert "stage 1 waits 0.45 s a step in recv, 0.15 s a microbatch" in render(found)
+    assert "stage 1 waits 0.45 s a step in recv, 0.15 s a microbatch" in render(found, full=True)
 
 
 def test_slower_rank_in_fast_stage_explains_too_little():

@@ -97,7 +97,7 @@ def test_document_text_and_advice_name_the_rank():
     del account.slow_issue  # The newest calls' times are no figure of an hour ago.
     assert account.slow_issue is None
     line = "rank 1 on n1 takes 0.15 s a step to start all_reduce in mesh_dp, others 1 ms"
-    assert f"slow collective: {line} " in " ".join(render(shown).split())
+    assert f"slow collective: {line} " in " ".join(render(shown, full=True).split())
     advice = {cause["state"]: cause["advice"] for cause in shown["causes"]}["communication"]
     assert advice.startswith(f"All ranks wait while {line}: check")
 

@@ -128,7 +128,9 @@ def test_phase_of_a_slow_stage_is_named():
     found = document(account)["straggler"]
     assert (found["culprit_stage"], found["stage_because_phase"]) == (2, "backward")
     assert found["culprit"] is None and found["because_phase"] is None
-    assert "slow stage: 2 (backward), which explains" in " ".join(render(found_in(account)).split())
+    assert "slow stage: 2 (backward), which explains" in " ".join(
+        render(found_in(account), full=True).split()
+    )
 
 
 def found_in(account) -> dict:
@@ -139,7 +141,7 @@ def test_people_read_the_phase():
     ranks = [Process(rank) for rank in range(4)]
     train(ranks, 20, {"backward": 0.5})
     shown = found_in(account_of(*ranks))
-    assert "slow rank: 3 on n3 (productive, backward)" in render(shown)
+    assert "slow rank: 3 on n3 (productive, backward)" in render(shown, full=True)
     advice = next(cause["advice"] for cause in shown["causes"] if cause["state"] == "straggler")
     assert "its compute is slow, mostly in backward: check" in advice
 

@@ -83,7 +83,7 @@ def test_account_is_the_one_without_offset(tmp_path, off):
         assert moved["host"] == "n1" and moved["seconds"] == pytest.approx(-off, abs=0.25)
     assert wrong.live["states"]["unobserved"] + wrong.live["states"]["down"] < 1
     assert wrong.live["states"] == wrong.restarted["states"] == pytest.approx(wrong.replayed["states"])
-    text = render(wrong.live)
+    text = render(wrong.live, full=True)
     assert (
         f"clocks were off: times of n1 by {wrong.live['moved_clocks'][0]['seconds']:+.3f} s were moved"
         in text

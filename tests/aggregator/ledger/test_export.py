@@ -62,7 +62,7 @@ def test_compute_efficiency_against_the_probed_peak(ledger, tmp_path):
         document = live_document(ingest, "r1", processes[0].now_ns)
         assert document["reachable"] == ({"compute_efficiency": pytest.approx(0.4)} if known else None)
         assert document["factors"]["compute_efficiency"] == pytest.approx(0.25)
-    assert "25.0% of the nominal peak, 40.0% of the probed peak" in render(document)
+    assert "25.0% of the nominal peak, 40.0% of the probed peak" in render(document, full=True)
     assert_export_equals_live(ledger, ingest, tmp_path, ns(8))
 
 
@@ -85,7 +85,7 @@ def test_copies_to_the_device_of_the_rank_farthest_below_its_node(ledger, tmp_pa
         "reached_bytes_per_second": 48e9,
         "reached_ratio": 0.25,
     }
-    text = " ".join(render(document).split())
+    text = " ".join(render(document, full=True).split())
     assert "copies to the device: 12 GB/s in the last traced step of rank 1 on n0, 25.0 % of what" in text
     assert "the lowest of 3 ranks" in text and "rank 1 on n0 run at 25.0 % of what its node can do" in text
     assert_export_equals_live(ledger, ingest, tmp_path, ns(8))

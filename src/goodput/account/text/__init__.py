@@ -20,7 +20,8 @@ from goodput.account.text.formats import (
     whole,
     wrap,
 )
-from goodput.account.text.report import COMPARED_SHARE_MIN, more_than_rank, render, state_rows
+from goodput.account.text.report import COMPARED_SHARE_MIN, render
+from goodput.account.text.states_table import more_than_rank, state_rows
 
 __all__ = (
     "COLUMNS",

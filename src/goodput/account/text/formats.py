@@ -43,6 +43,12 @@ def unit_of(document: Mapping[str, Any]) -> str:
     return "process" if document.get("is_on_cpu") else "GPU"
 
 
+def work_time(part: float, whole: float, unit: str) -> str:
+    """A part of the seconds that ranks have spent: "16.2 of 19.6 GPU-seconds", "7.0 of 12.3 GPU-hours"."""
+    size, name = (3600.0, "hours") if whole >= 7200 else (1.0, "seconds")
+    return f"{part / size:,.1f} of {whole / size:,.1f} {unit}-{name}"
+
+
 def percent(ratio: float | None) -> str:
     """A ratio as percent; half of a tenth is rounded up, as in the table of states."""
     return "unknown" if ratio is None else f"{math.floor(1000 * ratio + 0.5) / 10:.1f} %"
@@ -110,8 +116,8 @@ def on(host: str) -> str:
     return f" on {host}" if host else ""
 
 
-def wrap(line: str, indent: int | None = None) -> str:
-    """Wrap a line to COLUMNS; a number stays with its unit.
+def wrap(line: str, indent: int | None = None, columns: int = COLUMNS) -> str:
+    """Wrap a line to so many columns; a number stays with its unit.
 
     Continuations are indented, by default by 4 columns, or by 2 more than the line where that is more.
     """
@@ -120,6 +126,6 @@ def wrap(line: str, indent: int | None = None) -> str:
     indent = max(4, len(line) - len(line.lstrip()) + 2) if indent is None else indent
     joined = _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", line)
     filled = textwrap.fill(
-        joined, COLUMNS, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+        joined, columns, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
     )
     return filled.replace("\N{NO-BREAK SPACE}", " ")

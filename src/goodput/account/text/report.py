@@ -1,22 +1,25 @@
-"""An account as text: a table that closes to 100.0 %, the factors, what follows from them, and advice.
+"""An account as text: the answer in three lines, then a table that closes to 100.0 %.
 
-Lines have at most 80 columns, without colour. An unknown figure has no line; unknown factors say so.
+With `full` also the factors, what follows from them, and each cause's advice. An unknown figure has no line; unknown
+factors say so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from goodput.account.states import MEANINGS, STATES
+from goodput.account.states import STATES
+from goodput.account.text.causes import cause_lines
 from goodput.account.text.communication import collective_lines, slow_issue_lines, slow_link_lines
 from goodput.account.text.formats import (
+    COLUMNS,
     UNKNOWN_STEP,
     bytes_text,
     digits,
     dollars,
     duration,
-    interval,
     on,
     percent,
     tenths,
@@ -24,6 +27,7 @@ from goodput.account.text.formats import (
     whole,
     wrap,
 )
+from goodput.account.text.states_table import more_than_rank, state_rows
 
 # Reports say how much of the time in steps was compared between ranks where it is less than this share.
 COMPARED_SHARE_MIN = 0.95
@@ -32,79 +36,94 @@ STRETCHES_SHOWN = 8
 WORKERS_SHOWN = 4
 MOVED_SHOWN = 8  # hosts
 STAGES_SHOWN = 8
-# A host or stage is shown if waiting for it explains this much more than waiting for its slowest rank.
-MORE_SHARE_MIN = 0.05
-# If the largest cause lies outside the steps, the largest one inside has a line too, from this share on.
-OUTSIDE_STEPS = {"startup", "compile", "down", "queue"}
-INSIDE_STEPS = {"loader", "h2d", "communication", "straggler", "bubble", "launch", "unattributed"}
-INSIDE_SHARE_MIN = 0.01
 # For a run of a few seconds with a failure the formula gives an unusably short interval.
 BEST_INTERVAL_RUN_SECONDS_MIN, BEST_INTERVAL_SECONDS_MIN = 600.0, 10.0
 
 
-def state_rows(document: Mapping[str, Any]) -> list[tuple[str, float, str, str]]:
-    """(state, GPU-seconds, percent, meaning) of the states that have time; the percents sum to 100.0."""
-    states = [(state, document["states"][state]) for state in STATES]
-    shares = tenths([seconds for _, seconds in states])
-    return [
-        (state, seconds, f"{share // 10}.{share % 10}", MEANINGS[state])
-        for (state, seconds), share in zip(states, shares, strict=True)
-        if seconds > 0
-    ]
-
-
-def more_than_rank(share: float, shares: list[tuple], count: int) -> tuple | None:
-    """The (host or stage, share) that explains more of the waiting than the rank that explains `share` of it.
-
-    `shares` are largest first. None where `count` is 1, or where the rank alone explains as much.
-    """
-    return shares[0] if count > 1 and shares and shares[0][1] >= share + MORE_SHARE_MIN else None
-
-
-def render(document: Mapping[str, Any]) -> str:
-    """The whole account as text."""
+def render(
+    document: Mapping[str, Any],
+    *,
+    full: bool = False,
+    columns: int = COLUMNS,
+    colour: bool = False,
+    more: str = "--full",
+) -> str:
+    """The account as text of at most so many columns; `full` has what else is known of it, `more` is how to get that."""
+    wrapped = partial(wrap, columns=columns)
     world, wall, unit = document["world_size"], document["end"] - document["start"], unit_of(document)
-    width = len(f"{unit}-seconds") + 1
-    head = [
-        *_incomplete_lines(document),
+    answer = document.get("answer")  # A document of an earlier version has none.
+    lines = [
+        wrapped(
+            f"run {document['run']}: {document['status']}, {world} rank{'s' * (world != 1)}, "
+            f"{wall:.1f} s, {document['gpu_seconds']:.1f} {unit}-seconds"
+        ),
+        "",
+        *map(wrapped, _incomplete_lines(document)),
+        *(wrapped(f"  {line}") for line in (answer["lines"] if answer else ())),
+        *[""] * bool(answer),
+        *map(wrapped, head := _warnings(document, full)),
+        *[""] * bool(head),
+        *_table(document, columns),
+    ]
+    below = [wrapped(line) for part in (_PARTS if full else _FIRST_PARTS) for line in part(document)]
+    lines += ["", *below] if below else []
+    if not full:
+        lines += ["", f"  more: {more}"]
+    # Names in it come from other programs, and a terminal acts on what is not printable.
+    text = "".join(one if one.isprintable() or one == "\n" else "?" for one in "\n".join(lines))
+    return _coloured(text) if colour else text
+
+
+def _warnings(document: Mapping[str, Any], full: bool) -> list[str]:
+    """What a reader has to know before any figure. The hang is in the answer too, where there is one."""
+    return [
         *_moved_lines(document),
-        *_hang_lines(document),
+        *(_hang_lines(document) if full or "answer" not in document else []),
         *(f"  wrong input: {error}" for error in document["errors"]),
         *_worker_lines(document),
         *_part_lines(document),
     ]
-    lines = [
-        f"run {document['run']}: {document['status']}, {world} rank{'s' * (world != 1)}, "
-        f"{wall:.1f} s, {document['gpu_seconds']:.1f} {unit}-seconds",
-        "",
-        *map(wrap, head),
-        *[""] * bool(head),
-        f"  {'state':<14}{f'{unit}-seconds':>{width}}{'percent':>9}   what it is",
-    ]
-    lines += [
-        _row(f"  {s:<14}{seconds:>{width}.2f}{share:>8}%", f"{what}{_marked(document, s)}")
+
+
+def _table(document: Mapping[str, Any], columns: int) -> list[str]:
+    unit = unit_of(document)
+    width = len(f"{unit}-seconds") + 1
+    rows = [
+        _row(f"  {s:<14}{seconds:>{width}.2f}{share:>8}%", f"{what}{_marked(document, s)}", columns)
         for s, seconds, share, what in state_rows(document)
     ]
-    lines += [f"  {'total':<14}{document['gpu_seconds']:>{width}.2f}{'100.0':>8}%", ""]
-    parts = (
-        _factor_lines,
-        _phase_line,
-        _early_evaluation_line,
-        _role_lines,
-        _figure_lines,
-        collective_lines,
-        _compared_line,
-        _straggler_lines,
-    )
-    parts += (_restart_lines, _cause_lines)
-    lines += [wrap(line) for part in parts for line in part(document)]
-    # Names in it come from other programs, and a terminal acts on what is not printable.
-    return "".join(one if one.isprintable() or one == "\n" else "?" for one in "\n".join(lines))
+    return [
+        f"  {'state':<14}{f'{unit}-seconds':>{width}}{'percent':>9}   what it is",
+        *rows,
+        f"  {'total':<14}{document['gpu_seconds']:>{width}.2f}{'100.0':>8}%",
+    ]
 
 
-def _row(figures: str, meaning: str) -> str:
+BOLD, RED, YELLOW, GREEN, PLAIN = (f"\x1b[{code}m" for code in (1, 31, 33, 32, 0))
+_COLOURS = {
+    "  goodput ": BOLD,
+    "  why: ": YELLOW + BOLD,
+    "  next: ": GREEN + BOLD,
+    "  wrong input: ": YELLOW,
+    "  incomplete: ": RED,
+}
+
+
+def _coloured(text: str) -> str:
+    """With the first words of the lines that matter in colour."""
+    lines = text.split("\n")
+    for at, line in enumerate(lines):
+        for first, code in _COLOURS.items():
+            if line.startswith(first):
+                words = first.strip()
+                lines[at] = f"  {code}{words}{PLAIN}{line[2 + len(words) :]}"
+    return "\n".join(lines)
+
+
+def _row(figures: str, meaning: str, columns: int) -> str:
     """A row of the table of states; only its last column is wrapped."""
-    return figures + wrap(f"{' ' * len(figures)}   {meaning}", len(figures) + 3)[len(figures) :]
+    indent = len(figures) + 3
+    return figures + wrap(f"{' ' * indent}{meaning}", indent, columns)[len(figures) :]
 
 
 def _hang_lines(document: Mapping[str, Any]) -> list[str]:
@@ -443,94 +462,41 @@ def _restart_lines(document: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _short_restart_lines(document: Mapping[str, Any]) -> list[str]:
+    """All restarts in one line."""
+    restarts = document["restarts"]
+    return (
+        [f"  {len(restarts)} restarts: {_spent(restarts, unit_of(document))} in all"]
+        if restarts[1:]
+        else _restart_lines(document)
+    )
+
+
+def _coverage_line(document: Mapping[str, Any]) -> list[str]:
+    """How far the figures can be trusted, where not wholly."""
+    coverage = document["coverage"]
+    seen = [one for one in (coverage["ranks"], coverage["time"]) if one is not None and one < 0.9995]
+    if not seen:
+        return []
+    return [f"  ranks observed {percent(coverage['ranks'])}, time {percent(coverage['time'])}"]
+
+
 def _spent(restarts: list[dict], unit: str) -> str:
     costs = [restart["cost"] for restart in restarts]
     money = "" if None in costs else f" ({dollars(sum(costs))})"
     return f"{sum(restart['gpu_seconds'] for restart in restarts):.2f} {unit}-seconds{money}"
 
 
-def _cause_lines(document: Mapping[str, Any]) -> list[str]:
-    """The leading cause in the order of advice, the one in the steps if it is another, and what is paid once."""
-    if not document["causes"]:
-        return []
-    first, *others = _ordered_causes(document)
-    name = "largest cause" if first is document["causes"][0] else "largest recurring cause"
-    gain = _faster(first["gain"], "; without it the run would be") + (_interval(first) or _by_share(first))
-    lines = ["", f"  {name}: {_cause(document, first)}{gain}", *_advice_lines(document, first)]
-    inside = next((one for one in others if one["state"] in INSIDE_STEPS), None)
-    if first["state"] in OUTSIDE_STEPS and inside is not None and inside["share"] >= INSIDE_SHARE_MIN:
-        lines += [f"  in the steps: {_cause(document, inside)}", *_advice_lines(document, inside)]
-    return [*lines, *_once_lines(document, others)]
-
-
-def _ordered_causes(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """In the order of advice; a document of an earlier version has only the order by size."""
-    place = {state: i for i, state in enumerate(document.get("advice_order", ()))}
-    return sorted(document["causes"], key=lambda cause: place.get(cause["state"], len(place)))
-
-
-def _cause(document: Mapping[str, Any], cause: Mapping[str, Any]) -> str:
-    share = next(share for state, _, share, _ in state_rows(document) if state == cause["state"])
-    return f"{cause['state']}, {share} % of all {unit_of(document)} time"
-
-
-def _by_share(cause: Mapping[str, Any]) -> str:
-    """Where other ranks wait for those in the state, its share is not what they would gain."""
-    is_known = cause["gain"] is not None and cause.get("gain_basis") != "replay"
-    return ", by its share alone" if is_known else ""
-
-
-def _interval(cause: Mapping[str, Any]) -> str:
-    low, high = cause.get("gain_low"), cause.get("gain_high")
-    return "" if low is None or high is None else interval(low, high)
-
-
-def _faster(gain: float | None, what: str) -> str:
-    return "" if gain is None else f"{what} {gain:.2f}x as fast"
-
-
-def _advice_lines(document: Mapping[str, Any], cause: Mapping[str, Any]) -> list[str]:
-    """What a cause costs over the whole run, if the run has steps to make, and its advice.
-
-    Over a typical length its share is shown only if it differs.
-    """
-    advice, length = f"  advice: {cause['advice']}", _length(document)
-    if not length:
-        return [advice]
-    share, seconds = cause["whole_run_share"], cause["whole_run_gpu_seconds"]
-    is_typical = document["whole_run"]["basis"] == "typical"
-    if is_typical and percent(share) == percent(cause["share"]):
-        return [advice]
-    basis = " (a typical length, since total_steps is not declared)" if is_typical else ""
-    return [
-        f"    {length}{basis}: {percent(share)}, {duration(seconds)} of"
-        f" {duration(document['whole_run']['gpu_seconds'])} {unit_of(document)} time"
-        f"{_faster(1 / (1 - share) if share < 1 else None, '; by that share without it')} (an estimate)",
-        advice,
-    ]
-
-
-def _length(document: Mapping[str, Any]) -> str:
-    """The run's full length in words, "" where it is unknown or reached."""
-    found = document.get("whole_run")
-    if found is None or found["done"] >= found["steps"]:
-        return ""
-    run = "over the whole run of" if found["basis"] == "declared" else "in a run of"
-    return f"{run} {found['steps']:,} steps"
-
-
-def _once_lines(document: Mapping[str, Any], causes: list[Mapping[str, Any]]) -> list[str]:
-    """What is paid once, with advice on its largest part where that matters over the whole run."""
-    least = INSIDE_SHARE_MIN * document["gpu_seconds"]
-    once = [(cause.get("once_gpu_seconds", 0.0), cause) for cause in causes]
-    once = sorted((one for one in once if one[0] >= least), key=lambda one: -one[0])
-    if not once:
-        return []
-    parts = [f"{cause['state']} {percent(seconds / document['gpu_seconds'])}" for seconds, cause in once]
-    line, found = f"  paid once, at the run's start and end: {', '.join(parts)}", document["whole_run"]
-    if length := _length(document):
-        share = sum(seconds for seconds, _ in once) / found["gpu_seconds"]
-        line += f"; {length}, {percent(share)} (an estimate)"
-    largest, cause = once[0]
-    is_worth_it = found is not None and largest >= INSIDE_SHARE_MIN * found["gpu_seconds"]
-    return [line, f"  advice: {cause['advice']}"] if is_worth_it else [line]
+_FIRST_PARTS = (_short_restart_lines, _coverage_line, _compared_line)
+_PARTS = (
+    _factor_lines,
+    _phase_line,
+    _early_evaluation_line,
+    _role_lines,
+    _figure_lines,
+    collective_lines,
+    _compared_line,
+    _straggler_lines,
+    _restart_lines,
+    cause_lines,
+)

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from msgspec import Struct
 
@@ -20,6 +20,7 @@ from goodput.account.account import ReplayedGains
 from goodput.account.collectives.slow_link import slow_link
 from goodput.account.document_types import AccountDocument
 from goodput.account.hang import Hang
+from goodput.account.text.answer import with_hang
 from goodput.aggregator.accounts.history import ANONYMOUS, History
 from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory, kept_rows
 from goodput.aggregator.accounts.past import Check, Past, Window, folded, without_rows
@@ -490,8 +491,7 @@ class Accounts:
         live = await in_slices(self._live(name, account))
         hang = await in_slices(self.judging(name, account=account))
         return {
-            **found,
-            "hang": self.hangs.document(name, hang) if hang else None,
+            **cast("AccountDocument", with_hang(found, self.hangs.document(name, hang) if hang else None)),
             "live": live,
             "clocks": self._skewed(name),
             "windows": self.store.recent[name].windows(account.end_ns, account.world_size),

@@ -21,11 +21,19 @@ class Report:
     def __str__(self) -> str:
         if not self.account:
             return "\n".join(["goodput: nothing is measured in this process", *self.notes])
-        from goodput.account.text import render
-
-        return "\n".join([render(self.account), *self.notes])
+        return self._text(full=False)
 
     __repr__ = __str__
+
+    @property
+    def full(self) -> str:
+        """All that is known of this process as text."""
+        return self._text(full=True) if self.account else str(self)
+
+    def _text(self, full: bool) -> str:
+        from goodput.account.text import render
+
+        return "\n".join([render(self.account, full=full, more="goodput.report().full"), *self.notes])
 
     def _repr_html_(self) -> str | None:
         """For notebooks; None, which shows the text instead, where it fails."""
