@@ -117,3 +117,47 @@ def test_answer_can_be_made_of_a_stored_document():
     found = document_of(Process(0).steps(3, forward=1, loader=1).finished())
     stored = {name: value for name, value in found.items() if name != "answer"}
     assert answer(stored) == found["answer"]
+
+
+def test_crash_is_told_with_its_step_and_checkpoint():
+    """Two ranks save step 9 and make steps 10 to 14; rank 1 fails 1 s before rank 0, in step 15."""
+    ranks = [
+        Process(r, world_size=2, total_steps=1000).steps(10, forward=1).saved().steps(5, forward=1)
+        for r in (0, 1)
+    ]
+    found = document_of(
+        ranks[0].between(none=1).failed("ConnectionError: reset"), ranks[1].failed("RuntimeError: bad batch")
+    )
+    assert found["failure"] == {
+        "rank": 1, "host": "n1", "step": 15, "text": "RuntimeError: bad batch", "committed_step": 9, "steps_since_checkpoint": 5
+    }  # fmt: skip
+    lost, why, after = found["answer"]["lines"]
+    assert why == (
+        "why: failed in step 15 on rank 1 on n1: RuntimeError: bad batch; 5 steps since the last committed checkpoint"
+    )
+    assert after == "next: mend what ended it, then start it again from the checkpoint after step 9"
+
+
+def test_crash_without_checkpoint_or_steps():
+    one = document_of(Process().steps(3, forward=1).failed(""))
+    assert one["answer"]["lines"][1:] == [
+        "why: failed in step 3; no checkpoint was committed", "next: mend what ended it, then start it again"
+    ]  # fmt: skip
+    assert document_of(Process().steps(3, forward=1).finished())["failure"] is None
+
+
+def test_run_that_was_started_again_has_not_failed():
+    one = Process().steps(3, forward=1).failed("ValueError: first")
+    two = Process(attempt=2, start=9).resumed(-1).steps(3, forward=1)
+    assert document_of(one, two, now=12)["failure"] is None
+
+
+def test_failed_run_is_not_projected():
+    """Its worker has no launcher that would start it again."""
+    run = run_of(
+        Process(worker="w1", total_steps=1000).between(none=5).steps(3, forward=1, loader=1).failed("E")
+    )
+    account = compute(run, ns(100))
+    found = document(account, explain(account))
+    assert (found["status"], found["end"], found["whole_run"]) == ("failed", 11.0, None)
+    assert "over 1,000 steps" not in found["answer"]["lines"][0]

@@ -16,7 +16,7 @@ from itertools import chain
 from operator import add, mul
 from typing import Any, NamedTuple
 
-from goodput.account.attempts import Attempt, Row, Run
+from goodput.account.attempts import Attempt, Failure, Row, Run
 from goodput.account.collectives.arrival_skew import LeastWaits
 from goodput.account.collectives.operation_sums import Operations, comparing, exposed_of, summing
 from goodput.account.collectives.slow_link import SlowLink
@@ -28,6 +28,7 @@ from goodput.account.loader_summary import LoaderSummary, summarize_loaders
 from goodput.account.mfu.peaks import peak
 from goodput.account.rank_groups import Groups, SummedStartGroups, summed_ends
 from goodput.account.ranks import RankAccount, chosen, sum_gpu_ns, values
+from goodput.account.resume import KEEP_ALL, provisional_limit
 from goodput.account.sampled_stacks import sampled_ranks
 from goodput.account.slow_ranks.peers import Peers, peers_of
 from goodput.account.slow_ranks.slow_issue import SlowIssue, slow_issue
@@ -130,6 +131,10 @@ class Account:
     replayed: ReplayedGains | None = None  # where its steps were at hand
     peers: Peers | None = None  # for which ranks waited before their first step
     slow_link: SlowLink | None = None  # now, where agents report the connections of its ranks
+    failed: tuple[Attempt, Failure] | None = None  # of a run that has failed: the process that failed first
+    committed_step: int | None = (
+        None  # the last step of the newest committed checkpoint, of a run with `failed`
+    )
     # By host, by how many seconds the times of its processes were moved.
     moved_clocks: dict[str, list[float]] = field(default_factory=dict)
 
@@ -357,11 +362,15 @@ class Engine:
             peers=peers_of(run),
             evaluated_gpu_ns=sum(map(_evaluated_gpu_ns, run.attempts.values())) if run.is_of_pages else None,
             moved_clocks=_moved_clocks(run),
+            failed=_first_failure(run) if facts.status in ("failed", "down") else None,
         )
         yield
         result.once = once.total(result.gpu_ns())
         yield
         _count_failures(result, run, facts)
+        if result.failed is not None:
+            committed = provisional_limit(run, facts.points)
+            result.committed_step = committed if 0 <= committed < KEEP_ALL else None
         return result
 
     def sum_folds(self) -> FoldSums:
@@ -486,6 +495,13 @@ def typical(run: Run) -> tuple[int, float | None]:
     attempts = list(run.attempts.values())
     peaks = {peak_of(a) for a in attempts}
     return max((a.devices for a in attempts), default=1), peaks.pop() if len(peaks) == 1 else None
+
+
+def _first_failure(run: Run) -> tuple[Attempt, Failure] | None:
+    """Of the newest attempt, the process that failed first: the others may have failed because of it."""
+    newest = run.newest()
+    found = [(one, one.failure) for one in run.attempts.values() if one.attempt == newest and one.failure]
+    return min(found, key=lambda pair: (pair[1].time_ns, pair[0].rank), default=None)
 
 
 def _moved_clocks(run: Run) -> dict[str, list[float]]:

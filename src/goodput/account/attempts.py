@@ -41,6 +41,14 @@ class Event(NamedTuple):
     text: str = ""
 
 
+class Failure(NamedTuple):
+    """The exception that ended a process, "" where none is known, and the step that was running or next."""
+
+    step: int
+    time_ns: int
+    text: str
+
+
 class EndMark(NamedTuple):
     """A declaration that a process's run has ended, and why; see Attempt.valid_end_mark."""
 
@@ -135,6 +143,7 @@ class Attempt:
     end_step: int = -1  # in logs, whose rows have no numbers: the highest step that ends at rows_end_ns
     declared_resume_step: int | None = None  # the lowest one that the process reported
     restored: bool = False  # a checkpoint of an unknown step was loaded
+    failure: Failure | None = None  # what its process said when it failed
     begun: bool = False  # a checkpoint was begun
     committed: int | None = None  # the last step that a checkpoint covers
     commits: int = 0
@@ -191,12 +200,14 @@ class Attempt:
         before = len(self.events)
         for event in events:
             if self.events.setdefault(event.number, event) is event:
-                self.note_event(event.kind, event.step, event.time_ns)
+                self.note_event(event.kind, event.step, event.time_ns, event.text)
         return len(self.events) - before
 
-    def note_event(self, kind: str, step: int, time_ns: int) -> None:
+    def note_event(self, kind: str, step: int, time_ns: int, text: str = "") -> None:
         """Note what `facts` needs of an event; idempotent."""
-        if kind == "resumed":
+        if kind == "failed":
+            self.failure = Failure(step, time_ns, text)
+        elif kind == "resumed":
             declared = self.declared_resume_step
             self.declared_resume_step = step if declared is None else min(step, declared)
         elif kind == "restored":

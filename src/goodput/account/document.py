@@ -24,6 +24,7 @@ from goodput.account.document_types import (
     AccountDocument,
     Cause,
     Factors,
+    Failure,
     MovedClock,
     Pipeline,
     Rank,
@@ -98,6 +99,7 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         if account.is_of_workers
         else None,
         "roles": [_role(role, part) for role, part in roles.items()],
+        "failure": _failure(account),
         "hang": None,
         "causes": causes or [],
         "advice_order": figures.advice_order(account, causes or []),
@@ -108,6 +110,22 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         "unseen_ranks": unseen,
     }
     return cast("AccountDocument", {**found, "answer": answer(found)})
+
+
+def _failure(account: Account) -> Failure | None:
+    if account.failed is None:
+        return None
+    attempt, failure = account.failed
+    step, committed = failure.step if failure.step >= 0 else None, account.committed_step
+    since = None if step is None or committed is None else max(step - 1 - committed, 0)
+    return {
+        "rank": attempt.rank,
+        "host": attempt.host,
+        "step": step,
+        "text": failure.text,
+        "committed_step": committed,
+        "steps_since_checkpoint": since,
+    }
 
 
 def _ranks(account: Account, has_roles: bool) -> tuple[list[Rank], list[UnseenRanks]]:

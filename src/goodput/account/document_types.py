@@ -277,6 +277,21 @@ class Cause(TypedDict):
     whole_run_share: float | None
 
 
+class Failure(TypedDict):
+    """The process that failed first, in which step, and its exception's text, "" where that is not known.
+
+    `steps_since_checkpoint` were made since the last committed checkpoint of the run, whose last step is `committed_step`;
+    null where none was committed.
+    """
+
+    rank: int
+    host: str
+    step: int | None
+    text: str
+    committed_step: int | None
+    steps_since_checkpoint: int | None
+
+
 class Answer(TypedDict):
     """What a reader wants to know first: `lines` has it as text of one, two or three lines.
 
@@ -472,6 +487,7 @@ class AccountDocument(TypedDict):
     straggler: Straggler
     workers: Workers | None
     roles: list[Role]
+    failure: Failure | None
     hang: Hang | None
     causes: list[Cause]
     advice_order: list[str]

@@ -93,7 +93,7 @@ TYPICAL_STEPS = 10_000
 
 
 def whole_run(account: Account) -> WholeRun | None:
-    """The run at its full length, None before its first step and in a part of the run."""
+    """The run at its full length, None before its first step, in a part of the run, and of one that has failed."""
     done, wall = account.next_step, account.wall_gpu_ns() / 1e9
     if length_factor(account) is None or done is None or not wall:
         return None
@@ -115,7 +115,7 @@ def at_full_length(account: Account, gpu_seconds: float, once: float) -> float:
 def length_factor(account: Account) -> float | None:
     """The factor by which recurring time grows until the run has made all of its steps; None if that is unknown."""
     done = account.most_steps
-    if not done or account.next_step is None:
+    if not done or account.next_step is None or account.status == "failed":
         return None
     missing = max((account.total_steps or TYPICAL_STEPS) - account.next_step, 0)
     return (done + missing) / done

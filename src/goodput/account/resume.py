@@ -72,7 +72,7 @@ def kept_until(run: Run, points: dict[int, int | None], down: bool) -> dict[tupl
 
     A rank that is not part of a later attempt also loses its steps up to that attempt's start. Takes n log n of n attempts.
     """
-    limit = _provisional_limit(run, points) if down else KEEP_ALL
+    limit = provisional_limit(run, points) if down else KEEP_ALL
     starts, limits = run.starts(), {}
     later, own = _LowestFrom(), dict[int, int]()  # of attempts of higher number, any rank's and by rank
     numbers: dict[int, list[int]] = {}
@@ -91,7 +91,7 @@ def kept_until(run: Run, points: dict[int, int | None], down: bool) -> dict[tupl
     return {key: limits[key] for key in run.attempts}
 
 
-def _provisional_limit(run: Run, points: dict[int, int | None]) -> int:
+def provisional_limit(run: Run, points: dict[int, int | None]) -> int:
     """The last committed checkpoint of a run that is down."""
     checkpoints = _Checkpoints(run)
     for number in sorted({number for _, number in run.attempts}):

@@ -98,8 +98,8 @@ USER_ENTRY_BYTES = 64
 # seal, stores the content, then the number, then the seal; a reader copies upwards. So a copy whose number
 # and seal agree is whole, however the two interleave.
 # `restored` is a load of a checkpoint whose step is unknown. It and `checkpoint_committed` may have the fingerprint of
-# the file as text.
-EVENT_KINDS = ("", "checkpoint_begun", "checkpoint_committed", "resumed", "mark", "restored")
+# the file as text. `failed` has the exception that ended the process, in the step that was running or next.
+EVENT_KINDS = ("", "checkpoint_begun", "checkpoint_committed", "resumed", "mark", "restored", "failed")
 W_EVENT_RING = 1536
 EVENT_RING, EVENT_WORDS, EVENT_TEXT_BYTES = 256, 16, 64
 

@@ -41,6 +41,29 @@ def test_the_end_of_a_process(sdk, end, status, ended):
         assert not reader.alive()
 
 
+@pytest.mark.parametrize(
+    ("end", "step", "text"),
+    [
+        ("raise ValueError('mine')", 3, "ValueError: mine"),
+        ("for i in goodput.steps([1]): 1 / 0", 3, "ZeroDivisionError: division by zero"),
+        ("raise RuntimeError('long ' * 30)", 3, "RuntimeError: " + ("long " * 30)[: 64 - 14 - 3] + "..."),
+        ("raise RuntimeError('\x1b[31m\\nred')", 3, "RuntimeError: ?[31m?red"),
+        ("raise KeyError", 3, "KeyError"),
+        ("class Mine(Exception):\n    def __str__(self): return 1 / 0\nraise Mine", 3, "Mine"),
+    ],
+)
+def test_exception_and_step_are_recorded(sdk, end, step, text):
+    snapshot = check(sdk(f"{STEPS}{end}", status=1).snapshot())
+    (event,) = [one for one in snapshot.events if one.kind == "failed"]
+    assert (event.step, event.text) == (step, text)
+    assert not any(snapshot.drops.values())
+
+
+def test_no_failure_is_recorded_of_a_program_that_finishes(sdk):
+    snapshot = check(sdk(f"{STEPS}\ntry: 1 / 0\nexcept ZeroDivisionError: pass").snapshot())
+    assert snapshot.ended == "finished" and not [one for one in snapshot.events if one.kind == "failed"]
+
+
 CAUGHT = """
 try:
     1 / 0

@@ -90,15 +90,16 @@ class Process:
         self.event("checkpoint_begun", step)
         return self.event("checkpoint_committed", step) if committed else self
 
-    def event(self, kind: str, step: int) -> Process:
-        self.events.append(Event(len(self.events) + 1, kind, self.now_ns, step))
+    def event(self, kind: str, step: int, text: str = "") -> Process:
+        self.events.append(Event(len(self.events) + 1, kind, self.now_ns, step, text))
         return self
 
     def finished(self) -> Process:
         return self._over("finished")
 
-    def failed(self) -> Process:
-        return self._over("failed")
+    def failed(self, text: str | None = None) -> Process:
+        """With a text its exception was recorded, in the step that was running or next."""
+        return self._over("failed") if text is None else self.event("failed", self.step_next, text).failed()
 
     def killed(self, after: float = 0) -> Process:
         """Dead; it was last seen alive so long after its last boundary."""

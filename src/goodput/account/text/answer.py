@@ -146,6 +146,8 @@ def _why_lines(
     """Why, and what to do next."""
     if document["hang"]:
         yield from _hang_lines(document)
+    elif document["failure"]:
+        yield from _failure_lines(document)
     elif cause is not None:
         name = f"{cause['state']}, {percent(cause['share'])} of all {unit_of(document)} time"
         nothing = (
@@ -176,6 +178,24 @@ def _named(state: str, culprit: Culprit) -> str:
     since = " from the start" if culprit.since_start else since
     verb = "waiting for" if state == "straggler" else "nearly all on"
     return f": {verb} {who}{phase}{since}"
+
+
+def _failure_lines(document: Mapping[str, Any]) -> Iterable[str]:
+    """How the run failed, and from where it can go on."""
+    found, world = document["failure"], document["world_size"]
+    step, since, committed = found["step"], found["steps_since_checkpoint"], found["committed_step"]
+    who = f" on rank {found['rank']}{on(found['host'])}" if world > 1 else ""
+    where = "before its first step" if step is None else f"in step {step}"
+    said = f": {found['text']}" if found["text"] else ""
+    kept = "" if since is None else f"; {since} steps since the last committed checkpoint"
+    kept = "; no checkpoint was committed" if committed is None and step else kept
+    yield f"why: failed {where}{who}{said}{kept}"
+    again = (
+        "start it again"
+        if committed is None
+        else f"start it again from the checkpoint after step {committed}"
+    )
+    yield f"next: mend what ended it, then {again}"
 
 
 _TO_DO = {

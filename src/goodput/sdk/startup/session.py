@@ -38,6 +38,8 @@ CALLS_MAX = 64  # queued while one is being handled
 NUMBERINGS_MAX = 1024
 INTERRUPTS_MAX = 4  # of one call, by signal handlers
 
+_CUT = "..."  # at the end of a text that is too long
+
 
 class Session:
     """The process's recorder, its phases and its page."""
@@ -390,6 +392,9 @@ class Session:
             is_open = self.recorder.is_recording
             steps = self.recorder.steps if is_open else 0
             is_interactive = hasattr(sys, "ps1")
+            if is_open and not (succeeded or is_interactive):
+                step = self.recorder.words[page.W_STEP_NEXT] - page.STEP_BIAS
+                self.recorder.write_event("failed", time.perf_counter_ns(), max(step, -1), _raised_text())
             self.stop("finished" if succeeded or is_interactive else "failed")
             if is_open and succeeded and frame is None and not is_interactive and self.writer is not None:
                 exit_status.fail_unless_zero(self.writer.fd)
@@ -408,6 +413,23 @@ class Session:
         if processes is not None and util is not None and processes.parent_process() is not None:
             self._process_frame = _calling_frame(processes.BaseProcess._bootstrap)
             util.Finalize(None, self.at_exit, exitpriority=0)
+
+
+def _raised_text() -> str:
+    """The exception that ends the program, as much of it as an event holds; "" where none is known."""
+    raised = sys.exc_info()[1] or getattr(sys, "last_value", None)
+    if raised is None:
+        return ""
+    try:
+        said = str(raised)
+    except Exception as error:
+        reraise_from_handler(error)
+        said = ""
+    text = clean_text(f"{type(raised).__name__}: {said}" if said else type(raised).__name__, 500)
+    raw = text.encode("utf-8", "replace")
+    if len(raw) <= page.EVENT_TEXT_BYTES:
+        return text
+    return raw[: page.EVENT_TEXT_BYTES - len(_CUT)].decode("utf-8", "ignore") + _CUT
 
 
 def _calling_frame(function):
