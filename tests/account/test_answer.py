@@ -80,8 +80,8 @@ def test_all_ranks_of_a_host_are_one_culprit():
         for r in range(4)
     ]  # fmt: skip
     got = document_of(*ranks, now=23)["answer"]
-    by_state = {"evaluation": ("n1", None), "unattributed": ("n0", None)}
-    assert (got["host"], got["rank"]) == by_state[got["state"]]
+    hosts = {"evaluation": "n1", "unattributed": "n0"}
+    assert (got["host"], got["rank"]) == (hosts[got["state"] or ""], None)
     assert f"nearly all on host {got['host']}" in got["lines"][1]
 
 
@@ -131,7 +131,7 @@ def test_crash_is_told_with_its_step_and_checkpoint():
     assert found["failure"] == {
         "rank": 1, "host": "n1", "step": 15, "text": "RuntimeError: bad batch", "committed_step": 9, "steps_since_checkpoint": 5
     }  # fmt: skip
-    lost, why, after = found["answer"]["lines"]
+    _, why, after = found["answer"]["lines"]
     assert why == (
         "why: failed in step 15 on rank 1 on n1: RuntimeError: bad batch; 5 steps since the last committed checkpoint"
     )

@@ -282,7 +282,7 @@ def test_legend_has_the_largest_states_where_not_all_fit():
     states = {"productive": 5.6, "loader": 20.2, "communication": 7.2, "straggler": 3.4, "startup": 60.3}
     shown = [
         body(
-            Frame("", 0.0, [], replace(view, states={**states, "other": 3.3})),
+            Frame("", 0.0, [], replace(view, answer=[], states={**states, "other": 3.3})),
             View("r1"),
             width,
             Glyphs(False, False),
@@ -291,6 +291,15 @@ def test_legend_has_the_largest_states_where_not_all_fit():
     ]
     assert shown[0].plain == "= productive 5.6 %  L loader 20.2 %  C communication 7.2 %  I startup 60.3 %"
     assert shown[1].plain == "I startup 60.3 %"
+
+
+def test_run_begins_with_the_answer():
+    document = found()
+    view = run_view(document, Pace(1.0, [1.0], ""), History(), 0.0)
+    lines = [line.plain for line in body(Frame("", 0.0, [], view), View("r1"), 120, Glyphs(False, False))]
+    shown = " ".join(lines[2:6]).split()
+    assert shown[: len(document["answer"]["lines"][0].split())] == document["answer"]["lines"][0].split()
+    assert [word for word in ("why:", "next:") if word in shown] == ["why:", "next:"]
 
 
 def test_without_rich_the_extra_is_named(tmp_path):

@@ -4,8 +4,8 @@ from goodput.account.sampled_stacks import where
 
 STATE = "unattributed"
 ADVICE = (
-    "This time has no name yet: making batches without a DataLoader, logging, waiting for a queue, or other work. Write "
-    "`for batch in goodput.loader(iterable)` for batches, and goodput.phase(name, state=...) around other work."
+    "This time has no name yet: making batches without a DataLoader, logging, waiting for a queue, or other work. Put "
+    "goodput.loader(iterable) around what makes the batches, and goodput.phase(name, state=...) around other work."
 )
 
 

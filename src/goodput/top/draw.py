@@ -155,26 +155,35 @@ def run_lines(view: RunView, width: int, glyphs: Glyphs) -> list[Text]:
     )
     hosts = f" on {view.hosts} hosts" if view.hosts > 1 else ""
     first.append(f"  {view.world_size} rank{'s' * (view.world_size != 1)}{hosts}")
-    parts = [f"goodput {percent(progress.goodput)}"]
+    parts = [] if view.answer else [f"goodput {percent(progress.goodput)}"]
     if view.mfu is not None:
         parts.append(f"MFU {percent(view.mfu)}")
     if progress.restarts:
         parts.append(f"{progress.restarts} restart{'s' * (progress.restarts > 1)}")
     if progress.slowest_rank is not None:
         parts.append(f"slowest rank {progress.slowest_rank}")
-    first.append("  " + "  ".join(parts))
+    first.append("".join(f"  {part}" for part in parts))
     lines = [first, _progress_line(view)]
-    if view.hang:
-        lines += _wrapped(Text(f"HANG {view.hang}", style="bold red"), width, 3)
-        if view.collective:
-            lines += _wrapped(Text(f"in {view.collective}", style="bold red"), width, 2)
+    for line in view.answer:
+        if view.hang and line.startswith("why: "):
+            lines += _hang_lines(view, width)
+        else:
+            name, _, said = line.partition(" ")
+            lines += _wrapped(Text.assemble((name, "bold"), f" {said}"), width, 2)
+    if view.hang and not view.answer:
+        lines += _hang_lines(view, width)
     lines += [glyphs.bar(view.states, width), _legend(view, width, glyphs)]
     times = step_times(pace.step_seconds, pace.basis, width, glyphs)
     if times:
         lines.append(times)
-    if view.cause and not view.hang:
-        lines += _wrapped(Text(view.cause), width, 2)
     return [*lines, Text("")]
+
+
+def _hang_lines(view: RunView, width: int) -> list[Text]:
+    lines = _wrapped(Text(f"HANG {view.hang}", style="bold red"), width, 3)
+    if view.collective:
+        lines += _wrapped(Text(f"in {view.collective}", style="bold red"), width, 2)
+    return lines
 
 
 def _wrapped(text: Text, width: int, lines_max: int) -> list[Text]:

@@ -79,7 +79,7 @@ class RunView:
     hosts: int
     states: dict[str, float]
     pace: Pace
-    cause: str | None
+    answer: list[str]  # in lines: what was lost, why, what to do next
     hang: str | None
     collective: str | None  # which call hangs, and who is in it
     ranks: list[RankRow]
@@ -154,10 +154,6 @@ def run_row(document: Mapping[str, Any]) -> RunRow:
 def run_view(document: Mapping[str, Any], pace: Pace, history: History, now: float) -> RunView:
     """An opened run at `now`, monotonic seconds."""
     history.add(document, now)
-    cause = next(iter(document["advice_order"]), None)
-    text = next(
-        (f"{one['state']}: {one['advice']}" for one in document["causes"] if one["state"] == cause), None
-    )
     live = {one["rank"]: one for one in document["live"]}
     wrong, hang = troubles(document), document["hang"]
     verdict = hang.get("collective") if hang else None
@@ -186,7 +182,7 @@ def run_view(document: Mapping[str, Any], pace: Pace, history: History, now: flo
         hosts=len({rank.host for rank in ranks}),
         states={state: s for state, s in document["states"].items() if s},
         pace=pace,
-        cause=text,
+        answer=document["answer"]["lines"] if "answer" in document else [],  # An earlier aggregator has none.
         hang=hang["reason"] if hang else None,
         collective=collective.of_run(verdict) if verdict else None,
         ranks=ranks,

@@ -75,6 +75,18 @@ def test_report_has_the_account():
     assert first["advice"] in found.text and "goodput itself cost 0.1 s" in found.text
 
 
+def test_report_begins_with_the_answer():
+    found, account = Strict(report()._repr_html_()), report().account
+    text = " ".join(found.text.split())
+    at = [text.index(" ".join(line.split())) for line in account["answer"]["lines"]]
+    assert at == sorted(at) and at[-1] < text.index("steps kept") and "`" not in text
+
+
+def test_unknown_mfu_is_no_headline():
+    text = Strict(report()._repr_html_()).text
+    assert report().account["mfu_unknown"] and "MFU" not in text.partition("what it is")[0]
+
+
 def test_shares_of_bars_sum_to_one():
     for html in (report()._repr_html_(), window()._repr_html_()):
         widths = [float(width) for width in re.findall(r"width:([\d.]+)%", html)]

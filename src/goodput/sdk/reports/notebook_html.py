@@ -62,7 +62,11 @@ def report_html(account: Mapping[str, Any], notes: list[str]) -> str:
     factors, steps = account["factors"], account["steps"]
     head = [
         _figure("goodput", percent(factors["goodput"])),
-        _figure("MFU", percent(factors["mfu"])),
+        *(
+            []
+            if factors["mfu"] is None or account["mfu_unknown"]
+            else [_figure("MFU", percent(factors["mfu"]))]
+        ),
         _figure("steps kept", f"{steps['kept']:,}"),
         _figure("wall time", duration(account["end"] - account["start"])),
     ]
@@ -83,6 +87,7 @@ def report_html(account: Mapping[str, Any], notes: list[str]) -> str:
     return _whole(
         [
             _line(title, escaped=True),
+            *map(_answer_line, account["answer"]["lines"]),
             f'<div style="display:flex;flex-wrap:wrap;gap:8px 28px;margin:8px 0">{"".join(head)}</div>',
             _bar(parts),
             _table(("state", f"{unit_of(account)}-seconds", "share", "what it is"), table),
@@ -102,6 +107,11 @@ def _causes(account: Mapping[str, Any], shares: Mapping[str, str]) -> Iterable[s
         ]
         yield _line("<b>What to change first</b>", escaped=True)
         yield f'<ol style="margin:2px 0 8px 22px;padding:0;max-width:72ch">{"".join(items)}</ol>'
+
+
+def _answer_line(line: str) -> str:
+    name, _, said = line.partition(" ")
+    return _line(f"<b>{escape(name)}</b> {escape(said)}", escaped=True)
 
 
 def window_html(window: Any) -> str:
