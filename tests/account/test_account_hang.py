@@ -79,6 +79,7 @@ def test_rank_in_loader_is_the_culprit():
         "suspects": [
             {"rank": 1, "host": "n1", "phase": "loader", "seconds": 105.0, "step": 9, "kind": "elsewhere"}
         ],
+        "host_ranks": 0,
         "victims": 3,
         "collective": None,
         "ras": None,
@@ -134,6 +135,28 @@ def test_silent_rank_is_the_culprit():
     found = judged(*waiting(0, 1), rank(2, "communication", stuck=1, age=400))
     assert (found.culprit, found.suspects[0].kind) == (None, "silent before")
     assert judged(rank(0, "communication", age=40), rank(1, "loader", age=40)) is None, "silent ranks only"
+
+
+@pytest.mark.parametrize(
+    ("gone", "text"),
+    [
+        ({"alive": False}, "host h1 is dead (killed), last in backward"),
+        ({"age": 105, "stuck": 0.5}, "host h1 is not reported any more, last seen in backward"),
+    ],
+)
+def test_host_whose_ranks_are_all_gone_is_named_once(gone, text):
+    there = [rank(n, "backward", host="h1", **gone) for n in (4, 5, 6, 7)]
+    found = judged(*waiting(0, 1, 2, 3), *there)
+    assert found.reason == f"{text}: all 4 of its ranks; 4 ranks wait in communication"
+    assert (found.document()["host"], found.document()["host_ranks"]) == ("h1", 4)
+    # One of its ranks waits with the others, so it is no matter of the host.
+    found = judged(*waiting(0, 1, 2, 3), *there[:3], rank(7, "communication", host="h1"))
+    assert found.reason.startswith("rank 4 on h1") and found.document()["host_ranks"] == 0
+
+
+def test_ranks_of_the_only_host_are_named_one_by_one():
+    there = [rank(n, "backward", host="h1", alive=False) for n in (1, 2)]
+    assert judged(rank(0, "communication", host="h1"), *there).document()["host_ranks"] == 0
 
 
 def test_loader_is_blamed_before_a_silent_waiter():

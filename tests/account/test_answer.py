@@ -95,7 +95,7 @@ def test_nothing_lost_has_one_line():
     ("kind", "advice"),
     [
         ("dead", "read the log of rank 1 on n1, whose process is gone"),
-        ("silent before", "look at the node of rank 1 on n1"),
+        ("silent before", "look at rank 1 on n1, which reports nothing"),
         ("", "look at the ranks that stopped first"),
     ],
 )

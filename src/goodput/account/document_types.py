@@ -217,7 +217,10 @@ class Suspect(TypedDict):
 
 
 class HangVerdict(TypedDict):
-    """No rank completes a step, and no planned phase explains it. Without a culprit, `reason` says why."""
+    """No rank completes a step, and no planned phase explains it. Without a culprit, `reason` says why.
+
+    `host_ranks` is how many ranks the culprit's host has, where all of them are dead or silent as it is; else 0.
+    """
 
     since: float
     seconds: float
@@ -228,6 +231,7 @@ class HangVerdict(TypedDict):
     attempt: int | None
     step: int | None
     reason: str
+    host_ranks: int
     suspects: list[Suspect]
     victims: int
     collective: CollectiveVerdict | None

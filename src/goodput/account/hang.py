@@ -15,7 +15,8 @@ Ranks in communication are victims, also one that is silent and had then waited 
 with the others when its node was cut off. Ranks elsewhere, dead, or silent since the others stopped are suspects; the
 culprit is the suspect with the fewest steps, among those the one longest in its phase. If all ranks wait in
 communication, it is the only rank with fewer steps than the others, which waits in another collective. Where suspects
-tie there is none: all ranks are in one phase after one step, or two stopped there at the same time.
+tie there is none: all ranks are in one phase after one step, or two stopped there at the same time. Where all ranks of the
+culprit's host, of several, are dead or silent as it is, the host is the culprit, named once.
 
 Clocks of two hosts are never subtracted: a duration is the rank's own up to its last report, plus the time since we
 received that, on our clock. Cost: about 2 us a rank.
@@ -105,6 +106,7 @@ class Hang:
     victims: int
     collective: CollectiveVerdict | None = None
     ras: RasFinding | None = None
+    host_ranks: int = 0  # of the culprit's host, where all of them are as it is
 
     def document(self) -> document_types.HangVerdict:
         """The hang as a JSON-ready dictionary; without a culprit its fields are None."""
@@ -119,6 +121,7 @@ class Hang:
             "attempt": who.attempt if who else None,
             "step": who.step if who else None,
             "reason": self.reason,
+            "host_ranks": self.host_ranks,
             "suspects": [one.document() for one in self.suspects[:SUSPECTS_SHOWN_MAX]],
             "victims": self.victims,
             "collective": self.collective.document() if self.collective else None,
@@ -166,10 +169,24 @@ def verdict(
     tied = _tied(suspects, len(fresh))
     culprit = suspects[0] if suspects and suspects[0].kind in _TRUST and not tied else None
     victims = sum(culprit is None or one.rank != culprit.rank for one in waiting)
-    reason = _tie_reason(tied, victims, unseen) if tied else _reason(culprit, suspects, victims, unseen)
+    on_host = _host_ranks(culprit, suspects, ranks)
+    reason = (
+        _tie_reason(tied, victims, unseen) if tied else _reason(culprit, suspects, victims, unseen, on_host)
+    )
     if culprit is None and not tied and all(one.phase == PEERS for one in waiting):
         reason = _peers_reason(ranks, victims, unseen)
-    return Hang(now_ns - hung_ns, hung_ns / 1e9, culprit, reason, tuple(suspects), victims)
+    return Hang(
+        now_ns - hung_ns, hung_ns / 1e9, culprit, reason, tuple(suspects), victims, host_ranks=on_host
+    )
+
+
+def _host_ranks(culprit: Suspect | None, suspects: list[Suspect], ranks: list[RankStatus]) -> int:
+    """How many ranks the culprit's host has, if all are dead or silent as it is, and others run elsewhere; else 0."""
+    if culprit is None or culprit.kind not in ("dead", "silent") or not culprit.host:
+        return 0
+    there = {one.rank for one in ranks if one.host == culprit.host}
+    alike = {one.rank for one in suspects if one.kind == culprit.kind}
+    return len(there) if 1 < len(there) < len(ranks) and there <= alike else 0
 
 
 def with_collective(
@@ -314,7 +331,7 @@ def _behind(waiting: list[RankStatus]) -> list[RankStatus]:
     return [one for one in waiting if one.rank == steps[0][1]]
 
 
-def _reason(culprit: Suspect | None, suspects: list[Suspect], victims: int, unseen: int) -> str:
+def _reason(culprit: Suspect | None, suspects: list[Suspect], victims: int, unseen: int, on_host: int) -> str:
     if culprit is None:
         before = [one for one in suspects if one.kind not in _TRUST]
         text = f"undecided: {_ranks(victims)} wait{'s' * (victims == 1)} in communication and no rank is elsewhere, "
@@ -331,6 +348,8 @@ def _reason(culprit: Suspect | None, suspects: list[Suspect], victims: int, unse
             f"all wait in communication, but {_who(culprit)} has completed {done} and the others more: "
             "it waits in another collective than they do"
         )
+    if on_host:
+        return f"host {culprit.host} {_does(culprit)}: all {on_host} of its ranks; {waits}"
     return f"{_who(culprit)} {_does(culprit)}; {waits}"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from goodput.account.document_types import Answer
-from goodput.account.text.formats import digits, dollars, duration, interval, on, percent, unit_of, work_time
+from goodput.account.text.formats import dollars, duration, interval, on, percent, unit_of, work_time
 from goodput.account.text.states_table import more_than_rank
 from goodput.defaults import AVOIDABLE_SHARE_MIN
 
@@ -200,8 +200,9 @@ def _failure_lines(document: Mapping[str, Any]) -> Iterable[str]:
 
 _TO_DO = {
     "dead": "read the log of {who}, whose process is gone, and start the run again",
+    "dead host": "look at {who}, whose processes of this run are all gone, and start the run again",
     "elsewhere": "see in its stack where {who} is: goodput top and the page have it",
-    "silent": "look at the node of {who}, which reports nothing, and at its network",
+    "silent": "look at {who}, which reports nothing: the node, its agent and its network",
     "finished": "give all ranks the same number of steps: {who} has ended before the others",
     "behind": "compare what {who} calls with the others: it waits in another collective",
 }
@@ -213,6 +214,8 @@ def _hang_lines(document: Mapping[str, Any]) -> Iterable[str]:
     yield f"why: {what}, no step for {duration(hang['seconds'])}: {hang['reason']}"
     kinds = {one["rank"]: one["kind"] for one in hang["suspects"]}
     kind = kinds.get(hang["culprit"], "").split(" ")[0]
-    who = f"rank {digits(hang['culprit'])}{on(hang['host'] or '')}" if kind in _TO_DO else ""
+    who = f"rank {hang['culprit']}{on(hang['host'] or '')}"
+    if hang.get("host_ranks"):  # A document of an earlier version has none.
+        kind, who = ("silent" if kind == "silent" else "dead host"), f"host {hang['host']}"
     advice = _TO_DO.get(kind, "look at the ranks that stopped first: goodput top and the page list them")
     yield f"next: {advice.format(who=who)}"
