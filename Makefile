@@ -108,7 +108,7 @@ kubernetes:  ## write the rules as Kubernetes objects, for overlays with the Pro
 packages: $(VENV)/.packages  ## dist/: wheel, .deb and .rpm of agent and aggregator, bill of materials (CycloneDX)
 	$(BIN)/python deploy/packages/build.py dist
 
-chart:  ## write the Helm chart to dist/chart/goodput, from the Kubernetes objects
+chart:  ## write the Helm chart to dist/chart/goodput
 	$(PYTHON) deploy/helm/chart.py
 
 picture: $(VENV)/.test  ## docs/page.png: the built-in page of a demo run, by headless Chromium
