@@ -108,8 +108,9 @@ kubernetes:  ## write the rules as Kubernetes objects, for overlays with the Pro
 packages: $(VENV)/.packages  ## dist/: wheel, .deb and .rpm of agent and aggregator, bill of materials (CycloneDX)
 	$(BIN)/python deploy/packages/build.py dist
 
-chart:  ## write the Helm chart to dist/chart/goodput
+chart:  ## write the Helm chart to dist/chart/goodput, and the table of its values to docs/helm.md
 	$(PYTHON) deploy/helm/chart.py
+	$(PYTHON) deploy/helm/values_table.py
 
 picture: $(VENV)/.test  ## docs/page.png: the built-in page of a demo run, by headless Chromium
 	$(BIN)/python -m dashboards.render.page_picture docs/page.png
