@@ -36,6 +36,10 @@ CHOICES = {
         {"hostFiles": True, "nvidia": True, "prometheusOperator": {"enabled": True}},
         {"resources": ["../nvidia"], "components": ["../../components/host-files"]},
     ),
+    "host-tokens": (
+        {"node": {"hostTokens": "/etc/goodput/tokens"}},
+        {"resources": ["../../base"], "components": ["../../components/host-tokens"]},
+    ),
     "kernel-log": (
         {"kernelLog": True, "stackSamples": True},
         {

@@ -24,7 +24,15 @@ from goodput.rank_page.page import SYSTEM_DIRECTORY
 KUBERNETES = DEPLOY / "kubernetes"
 OVERLAYS = ("base", "overlays/prometheus-operator", "overlays/nvidia")
 # Components of patches alone, which are no whole objects.
-PATCHES = {"nvidia", "stack-samples", "host-files", "kernel-log", "closed-ingress", "postgresql"}
+PATCHES = {
+    "nvidia",
+    "stack-samples",
+    "host-files",
+    "host-tokens",
+    "kernel-log",
+    "closed-ingress",
+    "postgresql",
+}
 VERSIONS = ("1.27", "1.31", "1.34")
 FILES = sorted(
     path
