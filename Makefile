@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # With ARGS, `make fuzz` may select no test in one of its parts, for which pytest exits with 5.
 ALLOW_NO_TESTS = $(if $(ARGS),|| [ $$? -eq 5 ])
 
-.PHONY: help demo test test-python fuzz faults flapping collective-faults healthy-collectives slow-links nccl-plugin kills lint audit bench bench-scale rolling replay-alerts probe-limits replay-stories dashboards kubernetes chart packages picture pictures clean servers detection-score
+.PHONY: help demo test test-python fuzz faults flapping collective-faults healthy-collectives slow-links nccl-plugin kills lint audit lock bench bench-scale rolling replay-alerts probe-limits replay-stories dashboards kubernetes chart packages picture pictures clean servers detection-score
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do \
@@ -68,6 +68,10 @@ audit: | $(VENV)/bin/python  ## known advisories of what the extras install, by 
 	    <$(VENV)/audit/report.json >$(VENV)/audit/requirements.txt
 	$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip -r $(VENV)/audit/requirements.txt
 
+lock: | $(VENV)/bin/python  ## deploy/container/*.lock: versions and hashes of what the images install; ARGS=--upgrade for the newest; asks pypi.org
+	$(BIN)/python -m venv $(VENV)/lock && $(VENV)/lock/bin/python -m pip install --quiet uv==0.13.9
+	PATH=$(abspath $(VENV))/lock/bin:$$PATH $(BIN)/python deploy/container/lock.py $(ARGS)
+
 bench: $(VENV)/.test  ## the budgets, each as a ratio against a named peer
 	$(BIN)/python -m bench.trainer.phase
 	$(BIN)/python -m bench.trainer.automatic
@@ -108,8 +112,9 @@ kubernetes:  ## write the rules as Kubernetes objects, for overlays with the Pro
 packages: $(VENV)/.packages  ## dist/: wheel, .deb and .rpm of agent and aggregator, bill of materials (CycloneDX)
 	$(BIN)/python deploy/packages/build.py dist
 
-chart:  ## write the Helm chart to dist/chart/goodput, from the Kubernetes objects
+chart:  ## write the Helm chart to dist/chart/goodput, and the table of its values to docs/helm.md
 	$(PYTHON) deploy/helm/chart.py
+	$(PYTHON) deploy/helm/values_table.py
 
 picture: $(VENV)/.test  ## docs/page.png: the built-in page of a demo run, by headless Chromium
 	$(BIN)/python -m dashboards.render.page_picture docs/page.png

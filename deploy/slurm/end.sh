@@ -1,8 +1,9 @@
 #!/bin/sh
 # EpilogSlurmctld= of slurm.conf: as SlurmUser on the controller, once when a job has ended. Tells the aggregator that a
 # job was cancelled, ran out of its time, completed or failed, and when, so that the time of its run ends with its
-# allocation; for one that failed the alert GoodputRunFailed fires. Not for one that is requeued, whose run goes on. Always
-# ends with 0, at once.
+# allocation; for one that failed the alert GoodputRunFailed fires. Not for one that is requeued, whose run goes on. It ends
+# at once, with 0, and with 127 where its program is missing: slurmctld drops what it prints and logs its exit status,
+# which changes nothing for the job.
 #
 # In: /etc/default/goodput-end, or the file in GOODPUT_DEFAULTS: GOODPUT_AGGREGATOR, GOODPUT_TOKEN_FILE (one that SlurmUser
 # may read, of scope ingest), GOODPUT_CA_FILE; PATH and SLURM_CONF where Slurm is elsewhere, since slurmctld passes neither.
@@ -18,8 +19,8 @@ program=${GOODPUT_PROGRAM:-/opt/goodput/bin/goodput}
 if [ "${1:-}" != wait ] && [ ! -x "$program" ]; then
     text="$program is not there or cannot be run by $(id -un): the run of job $job is not ended; set GOODPUT_PROGRAM in ${GOODPUT_DEFAULTS:-/etc/default/goodput-end}"
     logger -t goodput-slurm -- "$text" 2>/dev/null
-    echo "goodput: $text" >&2
-    exit 0
+    echo "goodput: $text" >&2 # for who runs it by hand
+    exit 127
 fi
 
 # The job has no final state as long as this script runs: it is COMPLETING. And slurmctld kills the script's process

@@ -124,6 +124,10 @@ def test_services_are_hardened(services):
             assert (context / service["build"]["dockerfile"]).is_file()
 
 
+def test_agent_yields_and_is_never_throttled(services):
+    assert "cpus" not in services["node"] and services["node"]["cpu_shares"] < 1024
+
+
 def instructions(path: Path) -> list[tuple[str, str]]:
     """(instruction, its text) of a Containerfile, continued lines joined."""
     lines = [line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]

@@ -1,11 +1,15 @@
 """docs/deploy.md names files, options and addresses that exist."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 import yaml
 from support.deploy.deploy_words import DEPLOY, parsed
 from support.servers import servers
+
+from goodput.access.token_file import read
 
 TEXT = (servers.REPOSITORY / "docs" / "deploy.md").read_text()
 BLOCKS = "\n".join(line[4:] for line in TEXT.splitlines() if line.startswith("    "))
@@ -67,6 +71,36 @@ def test_group_and_program_exist_before_use():
     (mine,) = re.findall(r"(?m)^chgrp prometheus ([^#\n]+?) *(?:#.*)?$", step)
     reported = re.findall(r"credentials_file: /etc/goodput/([\w-]+)", step)
     assert set(mine.split()) == set(reported) == {"read-token", "metrics-token"}
+
+
+def test_documented_tokens_are_one_for_each_node(tmp_path):
+    """The commands of the first step as they stand, for a cluster of two nodes."""
+    begin = BLOCKS.index("install -d -m 700 /etc/goodput/ingest-tokens")
+    step = BLOCKS[begin : BLOCKS.index("deploy/certificates.sh", begin)].replace(
+        "/etc/goodput", str(tmp_path)
+    )
+    # As `sinfo -hN` does, once for each partition of a node.
+    script = f"sinfo() {{ printf 'node002\\nnode001\\nnode002\\n'; }}\ngoodput() {{ {sys.executable} -m goodput \"$@\"; }}\n"
+    subprocess.run(["sh", "-e", "-c", script + step], check=True, timeout=300)
+    tokens = read(str(tmp_path / "tokens.json"))
+    assert {token.name for token in tokens if token.scope == "ingest"} == {"node001", "node002", "slurmctld"}
+    secrets = {path.name: path.read_text() for path in (tmp_path / "ingest-tokens").iterdir()}
+    assert secrets.keys() == {"node001", "node002"} and len(set(secrets.values())) == 2
+
+
+def test_playbook_gives_each_node_its_own_token():
+    tokens, _, agents = yaml.safe_load((DEPLOY / "ansible" / "site.yml").read_text())
+    made = [task for task in tokens["tasks"] if task.get("loop") == "{{ groups['goodput_nodes'] }}"]
+    (command,) = [task["ansible.builtin.command"] for task in made]
+    assert "--name {{ item }}" in command["cmd"] and "--tenant" in command["cmd"]
+    assert command["creates"] == "{{ secrets.path }}/ingest-tokens/{{ item }}"
+    copied = [
+        one
+        for task in agents["tasks"]
+        for one in task.get("loop", ())
+        if isinstance(one, dict) and one.get("to") == "ingest-token"
+    ]
+    assert copied == [{"name": "ingest-tokens/{{ inventory_hostname }}", "to": "ingest-token"}]
 
 
 def test_documented_grafana_address_is_shipped():

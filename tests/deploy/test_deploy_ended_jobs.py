@@ -58,8 +58,9 @@ class Cluster:
     """An API server, an aggregator, and the controller at moments of the test's choice."""
 
     def __init__(self, ended_jobs, api, aggregator, account):
-        self.api, self._aggregator, self._ended_jobs, self._account = api, aggregator, ended_jobs, account
+        self.api, self._aggregator, self._ended_jobs = api, aggregator, ended_jobs
         self.jobs = ended_jobs.EndedJobs()
+        self.lists = ended_jobs.PodLists(f"https://127.0.0.1:{api.port}", account, ["ml"])
         self.client = AggregatorClient(str(aggregator.base_url))
         self.now = time.time() - 1000
 
@@ -70,8 +71,7 @@ class Cluster:
 
     def poll(self, later: float = 15.0) -> None:
         self.now += later
-        url = f"https://127.0.0.1:{self.api.port}"
-        self._ended_jobs.poll(url, self._account, self.client, self.jobs, self.now)
+        self._ended_jobs.poll(self.lists, self.client, self.jobs, self.now)
 
     def account(self, run: str) -> dict:
         return self._aggregator.get(f"/api/v1/runs/{run}").json()
@@ -155,6 +155,36 @@ def test_list_that_fails_ends_no_run(cluster, tmp_path):
     assert cluster.status("train") == "down" and cluster.jobs.runs["train"].gone == 0
 
 
+def test_only_its_namespaces_are_listed(cluster):
+    """A pod elsewhere, or without the labels of the selector, says nothing of a run."""
+    cluster.lists.selector = "team=vision"
+    cluster.api.pods["a"] = cluster.api.pod("train", "Running", team="vision")
+    cluster.api.pods["b"] = cluster.api.pod("other", "Running", team="speech")
+    cluster.api.pods["c"] = cluster.api.pod("third", "Running", namespace="web", team="vision")
+    cluster.poll()
+    assert cluster.jobs.runs.keys() == {"train"}
+
+
+def test_namespace_without_a_right_holds_back_its_own_runs_alone(cluster, caplog):
+    cluster.lists.namespaces += ["speech"]
+    cluster.api.allowed = {"ml", "speech"}
+    cluster.api.pods["a"] = cluster.api.pod("train", "Running")
+    cluster.api.pods["b"] = cluster.api.pod("talk", "Running", namespace="speech")
+    cluster.poll()
+    cluster.died("train", cluster.now), cluster.died("talk", cluster.now)
+    cluster.api.pods.clear()
+    cluster.poll()
+    cluster.api.allowed = {"ml"}
+    for _ in range(8):
+        cluster.poll()
+    assert cluster.status("train") == "cancelled"
+    assert cluster.status("talk") == "down", "new pods of it may be there"
+    assert "pods of namespace speech cannot be listed: HTTP Error 403" in caplog.text
+    cluster.api.allowed = {"ml", "speech"}
+    cluster.poll()
+    assert cluster.status("talk") == "cancelled"
+
+
 def test_end_is_tried_again(cluster, monkeypatch, ended_jobs):
     """While the aggregator does not answer, or ranks are alive as last reported."""
     cluster.api.pods["train-a"] = cluster.api.pod("train", "Running")
@@ -194,6 +224,7 @@ def test_program_ends_a_completed_job(api, aggregator, tmp_path):
     environ = {
         "GOODPUT_AGGREGATOR": str(aggregator.base_url),
         "KUBERNETES_ACCOUNT": str(tmp_path / "account"),
+        "GOODPUT_NAMESPACES": "web,ml",
     }
     environ |= {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(api.port)}
     log = (tmp_path / "log").open("wb")
@@ -209,4 +240,12 @@ def test_program_ends_a_completed_job(api, aggregator, tmp_path):
         process.kill()
         process.wait()
         log.close()
-    assert "run train, finished: HTTP 200" in (tmp_path / "log").read_text()
+    log = (tmp_path / "log").read_text()
+    assert "run train, finished: HTTP 200" in log and "pods of namespace web cannot be listed" in log
+
+
+def test_program_needs_namespaces():
+    done = subprocess.run(
+        [sys.executable, PROGRAM], env={**os.environ, "GOODPUT_NAMESPACES": " "}, capture_output=True
+    )
+    assert done.returncode == 1 and b"GOODPUT_NAMESPACES" in done.stderr

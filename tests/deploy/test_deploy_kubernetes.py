@@ -24,7 +24,15 @@ from goodput.rank_page.page import SYSTEM_DIRECTORY
 KUBERNETES = DEPLOY / "kubernetes"
 OVERLAYS = ("base", "overlays/prometheus-operator", "overlays/nvidia")
 # Components of patches alone, which are no whole objects.
-PATCHES = {"nvidia", "stack-samples", "host-files", "kernel-log", "closed-ingress", "postgresql"}
+PATCHES = {
+    "nvidia",
+    "stack-samples",
+    "host-files",
+    "host-tokens",
+    "kernel-log",
+    "closed-ingress",
+    "postgresql",
+}
 VERSIONS = ("1.27", "1.31", "1.34")
 FILES = sorted(
     path
@@ -90,11 +98,14 @@ def check_operator(document: dict) -> None:
                 assert ("alert" in rule) != ("record" in rule) and isinstance(rule["expr"], str)
     else:
         assert document["kind"] == "ServiceMonitor"
-        assert spec.keys() <= {"selector", "endpoints", "jobLabel", "namespaceSelector", *LIMITS.values()}
-        assert spec.get("jobLabel", "app.kubernetes.io/name") == "app.kubernetes.io/name"
+        assert spec.keys() <= {"selector", "endpoints", "namespaceSelector", *LIMITS.values()}
         for endpoint in spec["endpoints"]:
             known = {"port", "path", "interval", "scrapeTimeout", "honorLabels", "authorization", "scheme"}
-            assert {"port"} <= endpoint.keys() <= known | {"tlsConfig", "metricRelabelings"}
+            assert {"port"} <= endpoint.keys() <= known | {"tlsConfig", "relabelings", "metricRelabelings"}
+            # Alerts ask for these names; those of services may be others (docs/helm.md).
+            assert endpoint["relabelings"] == [
+                {"targetLabel": "job", "replacement": document["metadata"]["name"], "action": "replace"}
+            ]
             # Only these three concern TLS; skipping the check is not one of them.
             assert endpoint["tlsConfig"].keys() == {"ca", "serverName"} and endpoint["scheme"] == "https"
 
@@ -265,7 +276,6 @@ def test_overlay_adds_its_parts(built):
 def test_monitors_find_services_and_services_find_pods(built):
     _, documents = built
     services = of_kind(documents, "Service")
-    # The operator makes the service's name the job's, and alerts ask for these.
     assert set(services) == {"goodput-node", "goodput-aggregator"}
     for monitor in of_kind(documents, "ServiceMonitor").values():
         labels = monitor["spec"]["selector"]["matchLabels"].items()
@@ -405,10 +415,13 @@ def test_closed_ingress_names_nodes_and_namespaces(hardened):
 
 
 def test_ended_jobs_lists_pods_alone_and_reaches_the_aggregator(hardened):
-    (role,) = of_kind(hardened, "ClusterRole").values()
+    """In one namespace for each Role; no right holds for all namespaces."""
+    assert of_kind(hardened, "ClusterRole") == of_kind(hardened, "ClusterRoleBinding") == {}
+    (role,) = of_kind(hardened, "Role").values()
     assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
     deployment = of_kind(hardened, "Deployment")["goodput-ended-jobs"]
-    (binding,) = of_kind(hardened, "ClusterRoleBinding").values()
+    (binding,) = of_kind(hardened, "RoleBinding").values()
+    assert role["metadata"]["namespace"] == binding["metadata"]["namespace"] == "training"
     pod = deployment["spec"]["template"]
     (subject,) = binding["subjects"]
     assert (subject["name"], subject["namespace"]) == (
@@ -420,6 +433,8 @@ def test_ended_jobs_lists_pods_alone_and_reaches_the_aggregator(hardened):
     assert volumes["program"]["configMap"]["name"] == program["metadata"]["name"]
     (container,) = pod["spec"]["containers"]
     assert Path(container["command"][1]).name in program["data"]
+    environment = {one["name"]: one["value"] for one in container["env"]}
+    assert environment["GOODPUT_NAMESPACES"] == role["metadata"]["namespace"]
     policy = of_kind(hardened, "NetworkPolicy")["goodput-ended-jobs"]["spec"]
     aggregator = of_kind(hardened, "StatefulSet")["goodput-aggregator"]["spec"]["selector"]
     assert policy["podSelector"] == aggregator

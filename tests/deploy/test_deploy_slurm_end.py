@@ -36,7 +36,7 @@ class Controller:
         # As slurmctld calls it: without a PATH.
         self.environ = {"GOODPUT_DEFAULTS": str(folder / "defaults"), "SLURM_JOB_ID": "4711"}
 
-    def run(self) -> str:
+    def run(self, status: int = 0) -> str:
         """Its standard error. Until what it has left in the background is over too: the end of a pipe that all of it holds."""
         reported, held = os.pipe()
         with os.fdopen(reported) as over:
@@ -50,7 +50,7 @@ class Controller:
             )
             os.close(held)
             over.read()
-        assert (done.returncode, done.stdout) == (0, "")
+        assert (done.returncode, done.stdout) == (status, "")
         return done.stderr
 
     def lines(self, name: str) -> list[str]:
@@ -102,12 +102,12 @@ def test_wait_for_the_final_state_is_bounded(tmp_path, state, shown):
 
 @pytest.mark.parametrize("is_there", [False, True])
 def test_missing_program_is_reported(tmp_path, is_there):
-    """At once, and where the administrator looks: the log of the system, and slurmctld's through standard error."""
+    """At once, and where the administrator looks: the system's log, and slurmctld's, which has the exit status."""
     one = Controller(tmp_path, "COMPLETING", "FAILED")
     (tmp_path / "goodput").unlink()
     if is_there:
         (tmp_path / "goodput").write_text("#!/bin/sh\n")
-    errors = one.run()
+    errors = one.run(status=127)
     text = f"{tmp_path}/goodput is not there or cannot be run by "
     assert errors.startswith(f"goodput: {text}") and "the run of job 4711 is not ended" in errors
     assert f"set GOODPUT_PROGRAM in {tmp_path}/defaults" in errors

@@ -151,9 +151,8 @@ def test_workers_are_scraped_as_the_job_of_the_alerts(objects):
     wanted = monitor["selector"]["matchLabels"].items()
     found = {one["metadata"]["name"]: one for one in services if wanted <= one["metadata"]["labels"].items()}
     assert set(found) == {"goodput-aggregator", "goodput-ingest"}
-    assert {one["metadata"]["labels"][monitor["jobLabel"]] for one in found.values()} == {
-        "goodput-aggregator"
-    }
+    (endpoint,) = monitor["endpoints"]
+    assert {one["replacement"] for one in endpoint["relabelings"]} == {"goodput-aggregator"}
 
 
 def test_secrets_are_documented(objects):

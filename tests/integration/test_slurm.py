@@ -1,7 +1,10 @@
-"""deploy/slurm/end.sh on a real Slurm, with a real aggregator: which jobs end their runs, and when."""
+"""deploy/slurm on a real Slurm, with a real aggregator: jobs get an agent and are measured, and which end their runs."""
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import time
 from datetime import datetime
 
@@ -10,7 +13,7 @@ from support.account.account_history import Process
 from support.aggregator.reports import rank_report
 from support.aggregator.serve_process import push, serving
 from support.servers.servers import wait_until
-from support.servers.slurm import Slurm, require_slurm
+from support.servers.slurm import Slurm, is_alive, require_slurm
 
 from goodput.aggregator.api.app import create_app
 
@@ -65,6 +68,48 @@ def test_end_of_each_job_reaches_the_aggregator(tmp_path, aggregator):
         found = account("cancelled")
         assert found["end"] == datetime.fromisoformat(slurm.shown(jobs["cancelled"], "%e")).timestamp()
         assert found["states"]["down"] > 50, "its allocation outlived its rank"
+
+
+def test_missing_program_is_in_the_controllers_log(tmp_path):
+    """As its exit status: slurmctld drops what a script prints. The job is none the worse."""
+    with Slurm(tmp_path, "http://127.0.0.1:1") as slurm:
+        (slurm.folder / "goodput").unlink()
+        job = slurm.submit("true")
+        log = slurm.folder / "slurmctld.log"
+        told = f"error: _run_script: JobId={job} EpilogSlurmctld exit status 127:0"
+        wait_until(lambda: told in log.read_text(), 60, "exit status in the log")
+        assert "is not there or cannot be run" not in log.read_text()
+        slurm.wait_for(job, "COMPLETED")
+        again = slurm.submit("true")
+        slurm.wait_for(again, "COMPLETED")
+
+
+TRAINING = """
+import time, goodput
+while not __import__("os").path.exists("go"):
+    with goodput.step(), goodput.phase("forward"):
+        time.sleep(0.01)
+"""
+
+
+def test_job_is_measured_by_the_agent_of_its_prolog(tmp_path):
+    """The prolog starts an agent, the task prolog tells the job where its pages lie, the epilog replaces a dead agent."""
+    with Slurm(tmp_path, "http://127.0.0.1:1") as slurm:
+        (slurm.folder / "train.py").write_text(TRAINING)
+        job = slurm.submit(f"srun {sys.executable} train.py")
+        try:
+            wait_until(lambda: [*slurm.pages.glob(f"{job}.0.*.page")], 60, "page of the job's rank")
+        except AssertionError as error:
+            logs = [path.read_text()[-2000:] for path in slurm.folder.glob("*.log")]
+            raise AssertionError(f"{error}: {slurm.shown(job, '%T %r')} {logs}") from None
+        first = slurm.agent_pid()
+        assert is_alive(first) and slurm.pages.stat().st_mode & 0o7777 == 0o1777
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: not is_alive(first), 60, "death of the agent")
+        (slurm.folder / "go").touch()
+        slurm.wait_for(job, "COMPLETED")
+        wait_until(lambda: slurm.agent_pid() != first and is_alive(slurm.agent_pid()), 60, "another agent")
+        assert "idle" in slurm.call("sinfo", "--noheader", "--format=%t"), "no prolog has drained the node"
 
 
 def end_each(slurm: Slurm, jobs: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""A real Slurm of one node on loopback, as root and without munge, whose controller calls deploy/slurm/end.sh.
+"""A real Slurm of one node on loopback, as root and without munge, which calls the scripts of deploy/slurm.
 
 with Slurm(tmp_path, aggregator=url) as slurm:
     job = slurm.submit("sleep 1000")
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -33,6 +34,13 @@ def require_slurm() -> None:
         pytest.skip("slurmd starts jobs as root alone")
 
 
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 class Slurm:
     """A controller and one node with eight CPUs; `folder` gets configuration, state and logs."""
 
@@ -42,23 +50,28 @@ class Slurm:
         (self.folder / "state").mkdir(parents=True)
         # slurmstepd makes sockets in it, whose paths have at most 107 bytes: those of a test's folder are longer.
         self._spool = tempfile.TemporaryDirectory(prefix="slurm-")
-        # Its processes are found by this path.
-        self.script = self.folder / "end.sh"
-        shutil.copy(REPOSITORY / "deploy" / "slurm" / "end.sh", self.script)
-        program = f'#!/bin/sh\nexec {sys.executable} -m goodput "$@"\n'
-        # slurmctld passes no environment.
-        hook = f"#!/bin/sh\nexport GOODPUT_DEFAULTS={self.folder}/defaults\nexec {self.script}\n"
-        for name, text in {"goodput": program, "hook": hook, "defaults": self._defaults(aggregator)}.items():
-            (self.folder / name).write_text(text)
-            (self.folder / name).chmod(0o755)
+        self.scripts, self.pages = self.folder / "scripts", self.folder / "pages"
+        shutil.copytree(REPOSITORY / "deploy" / "slurm", self.scripts)
+        self._write("goodput", f'#!/bin/sh\nexec {sys.executable} -m goodput "$@"\n')
+        self._write("defaults", self._defaults(aggregator))
+        # The daemons pass no environment.
+        for name in ("prolog", "epilog", "task_prolog", "end"):
+            export = f"export GOODPUT_DEFAULTS={self.folder}/defaults"
+            self._write(name, f"#!/bin/sh\n{export}\nexec {self.scripts}/{name}.sh\n")
         (self.folder / "slurm.conf").write_text(self._configuration(*free_ports(2)))
         self.environ = {**os.environ, "SLURM_CONF": f"{self.folder}/slurm.conf"}
         self._servers: list[subprocess.Popen] = []
+
+    def _write(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text)
+        (self.folder / name).chmod(0o755)
 
     def _defaults(self, aggregator: str) -> str:
         return (
             f"GOODPUT_AGGREGATOR={aggregator}\nGOODPUT_PROGRAM={self.folder}/goodput\n"
             f"SLURM_CONF={self.folder}/slurm.conf\n"
+            f"GOODPUT_DIR={self.pages}\nGOODPUT_STATE={self.folder}/agent\nGOODPUT_USER=root\n"
+            'GOODPUT_NODE_OPTIONS="--listen 127.0.0.1:0"\n'
         )
 
     def _configuration(self, controller_port: int, node_port: int) -> str:
@@ -84,7 +97,11 @@ SlurmdParameters=config_overrides
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=0
 ReturnToService=2
 KillWait=2
-EpilogSlurmctld={self.folder}/hook
+PrologFlags=Alloc
+Prolog={self.folder}/prolog
+Epilog={self.folder}/epilog
+TaskProlog={self.folder}/task_prolog
+EpilogSlurmctld={self.folder}/end
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={node_port} CPUs=8
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE
 """
@@ -130,7 +147,17 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE
             except subprocess.TimeoutExpired:
                 server.kill()
                 server.wait(60)
+        self._end_agent()
         self._spool.cleanup()
+
+    def _end_agent(self) -> None:
+        """The agent that the prolog has started, if it has."""
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            os.kill(pid := self.agent_pid(), signal.SIGTERM)
+            self._is_over(lambda: not is_alive(pid))
+
+    def agent_pid(self) -> int:
+        return int((self.folder / "agent" / "agent.pid").read_text())
 
     @staticmethod
     def _is_over(poll) -> None:
@@ -172,7 +199,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE
         found = 0
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
-                found += str(self.script).encode() in path.read_bytes().split(b"\0")
+                found += str(self.scripts / "end.sh").encode() in path.read_bytes().split(b"\0")
             except OSError:
                 continue
         return found

@@ -1,12 +1,14 @@
 """Declares runs over whose pods were deleted or have completed, so that their down time ends with their allocation.
 
-Lists the pods with the label `goodput-run`, whose value is the run's name, and posts to the aggregator's `/end` as
+Lists the pods of its namespaces with the label `goodput-run`, whose value is the run's name, and posts to the aggregator's `/end` as
 `goodput end` does: GRACE_SECONDS after the last of a run's pods has gone, `cancelled`, or `failed` if one had failed; or
 `finished` once all of them succeeded. A run with failed pods that are still there is left alone, since its job may start
 others. Pods that went while this program did not run are not known to it; the aggregator
 takes such a run for abandoned after a day.
 
-In: GOODPUT_AGGREGATOR, GOODPUT_TOKEN_FILE (scope ingest), GOODPUT_CA_FILE, as `goodput node` has them.
+In: GOODPUT_NAMESPACES, names with commas between them, in each of which the pod's account may list pods;
+GOODPUT_SELECTOR, further labels that the pods must have, as for `kubectl get --selector`; GOODPUT_AGGREGATOR,
+GOODPUT_TOKEN_FILE (scope ingest), GOODPUT_CA_FILE, as `goodput node` has them.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import logging
 import os
 import ssl
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -39,6 +41,7 @@ class Pod(NamedTuple):
     """A pod of a run. `over` is when its containers ended, in unix seconds, 0 if that is not known."""
 
     run: str
+    namespace: str
     phase: str
     over: float
 
@@ -52,40 +55,64 @@ class Pod(NamedTuple):
 class Run:
     """What is known of a run: `gone` is when the last of its pods ended or went, 0 while one is active."""
 
+    namespaces: set[str] = field(default_factory=set)  # in which it has or had pods
     has_failed: bool = False
     has_ended: bool = False  # and the aggregator knows
     gone: float = 0.0
     first_try: float = 0.0  # when it was found to be over
 
 
-def pods(api: str, account: Path) -> list[Pod]:
-    """All pods with the label. Raises OSError, ValueError, KeyError or TypeError if the list is not whole."""
-    context = ssl.create_default_context(cafile=str(account / "ca.crt")) if api.startswith("https:") else None
-    found, query = [], {"labelSelector": LABEL, "limit": PAGE_PODS}
-    while True:
-        # Read each time: the kubelet replaces it.
-        headers = {
-            "Authorization": f"Bearer {(account / 'token').read_text().strip()}",
-            "Accept": "application/json",
-        }
-        request = Request(f"{api}/api/v1/pods?{urlencode(query)}", headers=headers)
-        with urlopen(request, timeout=TIMEOUT_SECONDS, context=context) as answer:
-            page = json.load(answer)
-        if page["kind"] != "PodList":
-            raise ValueError(f"no list of pods: {page['kind']}")
-        found += map(pod_of, page["items"] or [])
-        following = page["metadata"].get("continue")
-        if not following:
-            return found
-        query["continue"] = following
+@dataclass
+class PodLists:
+    """Where pods are listed: the API's address, the folder of the pod's account, namespaces, a selector of labels."""
+
+    api: str
+    account: Path
+    namespaces: list[str]
+    selector: str = ""
+
+    def read(self) -> tuple[list[Pod], set[str]]:
+        """(the pods of runs, the namespaces that could not be listed)."""
+        listed, unread = list[Pod](), set[str]()
+        for namespace in self.namespaces:
+            try:
+                listed += self._pods(namespace)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                log.warning("pods of namespace %s cannot be listed: %s", namespace, error)
+                unread.add(namespace)
+        return listed, unread
+
+    def _pods(self, namespace: str) -> list[Pod]:
+        """Raises OSError, ValueError, KeyError or TypeError if the list is not whole."""
+        ca_file = str(self.account / "ca.crt")
+        context = ssl.create_default_context(cafile=ca_file) if self.api.startswith("https:") else None
+        labels = ",".join(filter(None, (LABEL, self.selector)))
+        found, query = [], {"labelSelector": labels, "limit": PAGE_PODS}
+        url = f"{self.api}/api/v1/namespaces/{quote(namespace, safe='')}/pods"
+        while True:
+            # Read each time: the kubelet replaces it.
+            headers = {
+                "Authorization": f"Bearer {(self.account / 'token').read_text().strip()}",
+                "Accept": "application/json",
+            }
+            request = Request(f"{url}?{urlencode(query)}", headers=headers)
+            with urlopen(request, timeout=TIMEOUT_SECONDS, context=context) as answer:
+                page = json.load(answer)
+            if page["kind"] != "PodList":
+                raise ValueError(f"no list of pods: {page['kind']}")
+            found += [pod_of(item, namespace) for item in page["items"] or []]
+            following = page["metadata"].get("continue")
+            if not following:
+                return found
+            query["continue"] = following
 
 
-def pod_of(item: dict) -> Pod:
+def pod_of(item: dict, namespace: str) -> Pod:
     status = item.get("status", {})
     states = [one["state"] for one in status.get("containerStatuses") or []]
     ends = [at for state in states if (at := state.get("terminated", {}).get("finishedAt"))]
     over = max((datetime.fromisoformat(at.replace("Z", "+00:00")).timestamp() for at in ends), default=0.0)
-    return Pod(item["metadata"]["labels"][LABEL], status.get("phase", "Unknown"), over)
+    return Pod(item["metadata"]["labels"][LABEL], namespace, status.get("phase", "Unknown"), over)
 
 
 class EndedJobs:
@@ -94,8 +121,11 @@ class EndedJobs:
     def __init__(self):
         self.runs: dict[str, Run] = {}
 
-    def update(self, listed: list[Pod], now: float) -> dict[str, tuple[str, float]]:
-        """Take a list of all pods at `now`; returns the runs to end, by name the reason and when they were over."""
+    def update(self, listed: list[Pod], unread: set[str], now: float) -> dict[str, tuple[str, float]]:
+        """Take a list of the pods at `now`; returns the runs to end, by name the reason and when they were over.
+
+        Of a run in a namespace that could not be read, nothing is concluded.
+        """
         by_run: dict[str, list[Pod]] = {}
         for pod in listed:
             by_run.setdefault(pod.run, []).append(pod)
@@ -107,6 +137,9 @@ class EndedJobs:
         due = {}
         for name, run in list(self.runs.items()):
             own = by_run.get(name, [])
+            run.namespaces.update(pod.namespace for pod in own)
+            if run.namespaces & unread:
+                continue
             reason = _reason(run, own, now)
             run.first_try = (run.first_try or now) if reason else 0.0
             if reason and not run.has_ended and now - run.first_try > RETRY_SECONDS:
@@ -149,19 +182,20 @@ def end(client: AggregatorClient, name: str, reason: str, at: float) -> bool:
     return answer.status in (200, 404)
 
 
-def poll(api: str, account: Path, client: AggregatorClient, jobs: EndedJobs, now: float) -> None:
-    """List the pods, and declare what is over. A list that cannot be read says nothing about any run."""
-    try:
-        listed = pods(api, account)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        log.warning("pods cannot be listed: %s", error)
-        return
-    for name, (reason, at) in jobs.update(listed, now).items():
+def poll(lists: PodLists, client: AggregatorClient, jobs: EndedJobs, now: float) -> None:
+    """List the pods, and declare what is over."""
+    listed, unread = lists.read()
+    for name, (reason, at) in jobs.update(listed, unread, now).items():
         jobs.runs[name].has_ended = end(client, name, reason, at)
 
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    namespaces = [one.strip() for one in os.environ.get("GOODPUT_NAMESPACES", "").split(",") if one.strip()]
+    if not namespaces:
+        raise SystemExit(
+            "GOODPUT_NAMESPACES names no namespace: set it to those of the jobs, with commas between"
+        )
     # As the kubelet sets them; an IPv6 address needs brackets.
     host, port = (
         os.environ.get("KUBERNETES_SERVICE_HOST", ""),
@@ -169,10 +203,11 @@ def main() -> None:
     )
     api = f"https://{f'[{host}]' if ':' in host else host}:{port}"
     account = Path(os.environ.get("KUBERNETES_ACCOUNT") or ACCOUNT)
+    lists = PodLists(api, account, namespaces, os.environ.get("GOODPUT_SELECTOR", ""))
     files = (os.environ.get(name) or None for name in ("GOODPUT_TOKEN_FILE", "GOODPUT_CA_FILE"))
     client, jobs = AggregatorClient(os.environ["GOODPUT_AGGREGATOR"], Credentials(*files)), EndedJobs()
     while True:
-        poll(api, account, client, jobs, time.time())
+        poll(lists, client, jobs, time.time())
         time.sleep(EVERY_SECONDS)
 
 
