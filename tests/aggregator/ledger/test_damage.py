@@ -1,13 +1,19 @@
 """Ledgers with damaged rows: an aggregator sets them aside and serves the rest, or refuses the file and says what to do."""
 
+import asyncio
 import sqlite3
+import time
+from contextlib import closing, suppress
 
 import msgspec
 import pytest
-from support.account.account_history import Process
-from support.aggregator.reports import rank_report
-from support.aggregator.serve_process import push, serving
+from support.account.account_history import Process, ns
+from support.aggregator.full_ledgers import Aggregator
+from support.aggregator.ledgers import database, take
+from support.aggregator.reports import body_of, rank_report
+from support.aggregator.serve_process import push, samples, serving
 
+from goodput.aggregator.api import ledger_maintenance
 from goodput.aggregator.api.app import create_app
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.owner import LedgerOwner
@@ -112,3 +118,94 @@ def test_a_block_without_its_last_row_is_not_read_for_ever(file):
         found = client.get("/api/v1/runs/good/timeline")
         assert found.status_code == 503 and "have no row" in found.text
         assert client.get("/api/v1/runs").status_code == 200
+
+
+@pytest.fixture
+def often(monkeypatch):
+    monkeypatch.setattr(ledger_maintenance, "DELETIONS_EVERY_SECONDS", 0.1)
+
+
+def long_closed(url: str) -> None:
+    """A ledger of two runs that were over long ago, so that they are in the ledger alone."""
+    with serving(create_app(url)) as client:
+        for run in ("good", "bad"):
+            push(client, rank_report(Process(0, 1, 1000).steps(20, forward=1).saved().finished(), run))
+
+
+def eventually(condition) -> None:
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+BROKEN = ("processes", "report", "'\xff'"), ("blocks", "block", "'garbage'"), ("blocks", "width", "1 << 30")
+
+
+@pytest.mark.parametrize("table, column, value", BROKEN)
+def test_damage_after_the_start_is_set_aside(url, table, column, value, often, caplog):
+    """A query that meets a damaged row is refused, until the row was moved away seconds later; the other run is served."""
+    long_closed(url)
+    with serving(create_app(url)) as client:
+        with database(url) as connection:
+            of = (
+                "run = 'bad'"
+                if table == "processes"
+                else "process = (SELECT id FROM processes WHERE run = 'bad')"
+            )
+            if connection.dialect.name == "postgresql" and column != "width":
+                value = r"'\xff'"
+            connection.exec_driver_sql(f"UPDATE {table} SET {column} = {value} WHERE {of}")
+        timeline = "/api/v1/runs/bad/timeline"
+        assert client.get(timeline).status_code == 503
+        eventually(lambda: samples(client)["goodput_aggregator_runs_moved_total", "damaged"] == 1)
+        assert client.get(timeline).status_code in (200, 404)
+        assert f"damaged and set aside: table {table}" in caplog.text
+        assert client.get("/api/v1/runs/good").json()["steps"]["kept"] == 20
+        push(client, rank_report(Process(0, 1, 1000).steps(20, forward=1).saved().finished(), "bad"))
+        assert client.get("/api/v1/runs/bad").json()["steps"]["kept"] == 20
+    with serving(create_app(url)) as client:
+        assert client.get("/api/v1/runs/bad").json()["steps"]["kept"] == 20
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("table, column, value", BROKEN)
+def test_damaged_rows_are_set_aside_at_start(url, table, column, value, caplog):
+    long_closed(url)
+    with database(url) as connection:
+        of = (
+            "run = 'bad'"
+            if table == "processes"
+            else "process = (SELECT id FROM processes WHERE run = 'bad')"
+        )
+        if connection.dialect.name == "postgresql" and column != "width":
+            value = r"'\xff'"
+        connection.exec_driver_sql(f"UPDATE {table} SET {column} = {value} WHERE {of}")
+    with serving(create_app(url)) as client:
+        assert client.get("/api/v1/runs/good").json()["steps"]["kept"] == 20
+        assert client.get("/api/v1/runs/bad").status_code in (200, 404)
+    assert f"damaged and set aside: table {table}" in caplog.text
+
+
+def test_damaged_block_does_not_stop_compaction(url, caplog):
+    """Merging met it in each round, and got no further."""
+    with closing(Ledger(url)) as ledger:
+        one = Aggregator(ledger, ns(2000))
+        for run in ("bad", "good"):
+            process = Process(0, 1, 1000)
+            for _ in range(4):
+                process.steps(200, forward=1)
+                take(one.ingest, body_of(rank_report(process, run, rows=process.rows[-200:])))
+        with database(url) as connection:
+            value = r"'\xff'" if connection.dialect.name == "postgresql" else "'garbage'"
+            connection.exec_driver_sql(f"UPDATE blocks SET block = {value} WHERE first = 201 AND process = 1")
+
+        async def maintain() -> None:
+            with suppress(LedgerError):
+                await one.maintenance.compact(ns(3000))
+            await one.maintenance.set_damage_aside()
+            await one.maintenance.compact(ns(3000))
+
+        asyncio.run(maintain())
+        assert one.ingest.counts["ledger", "blocks_merged"] == 7
+    assert "damaged and set aside: table blocks" in caplog.text

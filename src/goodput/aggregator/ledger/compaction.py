@@ -125,7 +125,8 @@ class Compaction:
             return
         columns, rest = [], iter(stored)
         for group in groups:
-            values = blocks.decode(list(islice(rest, len(group))))
+            with self.ledger.errors():
+                values = blocks.decode(list(islice(rest, len(group))))
             merged = blocks.block_columns(values, group[0].tier)
             columns += [{"process": group[0].process, **one} for one in merged]
         self._replace(ids, columns, Counts(blocks_merged=len(ids), bytes_freed=_freed(stored, columns)))
@@ -158,7 +159,8 @@ class Compaction:
 
     def _thin_before(self, base: bases.Base) -> Iterator[None]:
         """Thin blocks that have no row beyond a base."""
-        last = segments.numbers(self.ledger.fetch, base.run, base.rows)
+        with self.ledger.errors():
+            last = segments.numbers(self.ledger.fetch, base.run, base.rows)
         if last is not None:
             spans = yield from self._spans_before(base)
             yield from self._thin_blocks(
@@ -240,7 +242,8 @@ class Compaction:
     ) -> None:
         stored = stored_blocks(self.ledger.fetch, [one.id for one in part])
         if len(stored) == len(part):
-            values = blocks.in_order(blocks.decode(stored))
+            with self.ledger.errors():
+                values = blocks.in_order(blocks.decode(stored))
             kept = blocks.thinned(values, tier, named, ends, spans)
             columns = blocks.block_columns(kept, tier)
             thinned = values.shape[1] - kept.shape[1]

@@ -148,12 +148,11 @@ def _count(ledger: Ledger, query: sql.Select) -> int:
 def damages(ledger: Ledger, progress: Callable[[int, int], object] = lambda done, of: None) -> Iterator[str]:
     """What is wrong and where, one line each; `progress(blocks done, all blocks)` is called after each page."""
     yield from _broken_pages(ledger)
-    others = {table: check for table, check in damage.CHECKS.items() if table is not _blocks}
-    for one in damage.damaged_rows(ledger, others) if ledger.file is not None else ():
+    for one in damage.damaged_rows(ledger, [table for table in damage.CHECKS if table is not _blocks]):
         yield one.text()
     aside = damage.count_set_aside(ledger)
     if aside:
-        yield f"table {damage.DAMAGED.name}: {aside} damaged rows were set aside when an aggregator started"
+        yield f"table {damage.DAMAGED.name}: {aside} damaged rows were set aside by an aggregator"
     try:
         yield from _broken_references(ledger)
         names = _names(ledger)

@@ -15,6 +15,7 @@ import logging
 import os
 import sqlite3
 import threading
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,7 +32,13 @@ from goodput.account import EndMark
 from goodput.aggregator.ledger import migrations, segments
 from goodput.aggregator.ledger.block_reader import KEY, Moments, Window, read, read_tails
 from goodput.aggregator.ledger.blocks import COLUMNS, EVERY_ROW, as_columns, columns_of, step_rows
-from goodput.aggregator.ledger.database import LOCK_SECONDS_MAX, Database, LedgerError, ValuesRefused
+from goodput.aggregator.ledger.database import (
+    LOCK_SECONDS_MAX,
+    DamagedData,
+    Database,
+    LedgerError,
+    ValuesRefused,
+)
 from goodput.aggregator.ledger.inserts import Write, put
 from goodput.aggregator.ledger.migrations.versions import version_4, version_5
 from goodput.aggregator.ledger.owner import LOCK_FILE_SUFFIX
@@ -100,18 +107,19 @@ class Ledger:
             _check_file(self._database.file, create)
         self.refused = RefusedRows(self.url)
         self.rows_held = ROWS_HELD
+        self.has_damage = False  # whether something was read since this was reset that cannot be decoded
         self._engine = self._database.engine
         # Every read is one statement; a transaction around it would cost two more round trips.
         self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         if create:
-            with self._errors():
+            with self.errors():
                 self._database.check_encoding()
-        with self._errors(), self._database.inspecting().connect() as connection:
+        with self.errors(), self._database.inspecting().connect() as connection:
             self.is_old = not migrations.is_current(connection)
             is_convertible = migrations.version(connection) in migrations.EARLIER
         if not (migrate_later and is_convertible):
             self.migrate(progress)
-        with self._errors(), self._engine.connect():
+        with self.errors(), self._engine.connect():
             pass  # A connection that fails should fail now.
         self._file = self._same_file()
         self._writer: sql.Connection | None = None
@@ -127,7 +135,7 @@ class Ledger:
         if not self.is_old:
             return
         try:
-            with self._errors():
+            with self.errors():
                 migrations.migrate(self._database.migrating(), progress=progress or self._log_progress)
         except migrations.TooNew as found:
             raise LedgerError(
@@ -152,7 +160,7 @@ class Ledger:
 
     def vacuum(self) -> None:
         """Give the free pages of an SQLite file back to the file system."""
-        with self._errors(), self._reading.connect() as connection:
+        with self.errors(), self._reading.connect() as connection:
             connection.execute(sql.text("VACUUM"))
 
     def _same_file(self) -> tuple[int, int] | None:
@@ -293,19 +301,19 @@ class Ledger:
     def processes(self, run: str) -> list[schema.RankReport]:
         """The processes of a run, oldest first, without steps and events."""
         query = sql.select(_processes.c.report).where(_processes.c.run == run).order_by(*_BY_START)
-        with self._errors():
+        with self.errors():
             return [_report_decoder.decode(report) for report in self.fetch(query).scalars()]
 
     def sources(self, run: str) -> list[StoredProcess]:
         """The same as those need them who read their rows."""
         query = sql.select(_processes.c.report).where(_processes.c.run == run).order_by(*_BY_START)
-        with self._errors():
+        with self.errors():
             return decoded(self.fetch(query).scalars())
 
     def attempt_keys(self, run: str) -> dict[int, segments.Key]:
         """The rank and number of the attempt that each process of a run is, by its id."""
         query = sql.select(_processes.c.id, _processes.c.report).where(_processes.c.run == run)
-        with self._errors():
+        with self.errors():
             found = {id: _report_decoder.decode(report) for id, report in self.fetch(query)}
         return {id: (one.identity.rank, one.identity.attempt) for id, one in sorted(found.items())}
 
@@ -327,7 +335,7 @@ class Ledger:
         With `start_ns` or `end_ns` (unix ns on the process's host), the rows that touch that window, ends included;
         blocks outside of it are not read. Phases that a row lacks are zero.
         """
-        with self._errors():
+        with self.errors():
             for values in read(self.fetch, _key(identity), Window(start_ns, end_ns)):
                 yield from step_rows(values)
 
@@ -344,7 +352,7 @@ class Ledger:
         Up to `page_blocks` thousand at a time.
         """
         key, width = _key(process.identity), len(process.phases)
-        with self._errors():
+        with self.errors():
             window = Window(start_ns, end_ns)
             for values in read(self.fetch, key, window, width, after, page_blocks):
                 yield as_columns(values)
@@ -354,7 +362,7 @@ class Ledger:
     ) -> np.ndarray:
         """The rows that touch one of these times (ascending unix ns on the process's host), as columns."""
         key, width = _key(process.identity), len(process.phases)
-        with self._errors():
+        with self.errors():
             # All at once: a generator would hold the blocks around its last row.
             parts = list(read(self.fetch, key, Moments(at_ns), width, after)) if at_ns else []
         width = max([width, *((len(part) - TOTALS) // 2 for part in parts)])
@@ -367,7 +375,7 @@ class Ledger:
         """The rows of each of these processes of one run that have numbers above `after`, some processes at a time."""
         of = dict(zip(self._ids(processes), processes, strict=True))
         numbers = list(zip(of, after, strict=True))
-        with self._errors():
+        with self.errors():
             for at in range(0, len(numbers), TAILS_AT_ONCE):
                 some = dict(numbers[at : at + TAILS_AT_ONCE])
                 widths = {process: len(of[process].phases) for process in some}
@@ -388,7 +396,7 @@ class Ledger:
         """
         ids = self._ids(processes)
         late = {id: one.from_ns for id, one in zip(ids, bounds, strict=True) if one.from_ns is not None}
-        with self._errors():
+        with self.errors():
             after = numbers_before(self.fetch, late)
         wanted = [
             ProcessRows(id, len(process.phases), max(one.after, after.get(id, 0)), one.until_ns, one.from_ns)
@@ -398,15 +406,22 @@ class Ledger:
         return [self._translated(reader.pages(one)) for one in wanted]
 
     def _translated(self, pages: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-        with self._errors():
+        with self.errors():
             yield from pages
 
     def _ids(self, processes: Sequence[AnyProcess]) -> list[int]:
         """The ids of these processes of one run."""
         run = processes[0].identity.run if processes else ""
         columns = [_processes.c.id, *(_processes.c[name] for name in KEY)]
-        ids = {tuple(key): id for id, *key in self.fetch(sql.select(*columns).where(_processes.c.run == run))}
-        return [ids[tuple(_key(one.identity).values())] for one in processes]
+        found = self.fetch(sql.select(*columns).where(_processes.c.run == run)).all()
+        ids = {tuple(key): id for id, *key in found}
+        for one in processes:
+            if _key_values(one.identity) not in ids:
+                self.has_damage = True
+                raise DamagedData(
+                    f"ledger {self.url}: it has no process of rank {one.identity.rank} of run {run!r} any more"
+                )
+        return [ids[_key_values(one.identity)] for one in processes]
 
     def events_of_run(self, run: str) -> dict[schema.StackRequest, list[schema.EventRow]]:
         """The events of a run's processes, each one's in ascending number."""
@@ -445,7 +460,7 @@ class Ledger:
         placed = sql.select(_health, place).subquery()
         query = sql.select(placed.c.node, placed.c.number, placed.c.event).where(placed.c.place <= per_node)
         order = [placed.c.node, placed.c.number]
-        with self._errors():
+        with self.errors():
             for found in self._pages(query.order_by(*order), order, PAGE_EVENTS):
                 yield (
                     found.node,
@@ -468,13 +483,13 @@ class Ledger:
 
     def fetch(self, query: sql.Select | sql.TextClause, key: dict | None = None) -> sql.Result:
         """The rows of a query in no transaction. Raises LedgerError."""
-        with self._errors(), self._reading.connect() as connection:
+        with self.errors(), self._reading.connect() as connection:
             return connection.execute(query, key).freeze()()
 
     @contextmanager
     def transaction(self, runs: Collection[str] = ()) -> Iterator[sql.Connection]:
         """A transaction that is committed at the end, which writes these runs. Raises LedgerError."""
-        with self._errors(), self._connection() as connection, connection.begin():
+        with self.errors(), self._connection() as connection, connection.begin():
             self.check_write(connection, runs)
             yield connection
 
@@ -502,19 +517,23 @@ class Ledger:
             self._writer = None
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def errors(self) -> Iterator[None]:
+        """Raise errors of the database, and of decoding what it has, as LedgerError."""
         try:
             yield
         except (
             exc.SQLAlchemyError,
             sqlite3.Error,
             msgspec.DecodeError,
+            zlib.error,
             ModuleNotFoundError,
             TypeError,
             ValueError,
             OverflowError,
         ) as error:
-            raise self._database.error(error) from None
+            found = self._database.error(error)
+            self.has_damage |= isinstance(found, DamagedData)
+            raise found from None
 
 
 def _check_file(file: str, create: bool) -> None:

@@ -54,7 +54,10 @@ def version(connection: sql.Connection) -> str | None:
     """The ledger's version, None for an empty database."""
     if not sql.inspect(connection).has_table(VERSIONS.name):
         return None
-    return connection.execute(sql.select(VERSIONS.c.version_num)).scalar()
+    found = connection.execute(sql.select(VERSIONS.c.version_num)).scalar()
+    if found is not None and not (found.isascii() and found.isdigit()):
+        raise ValueError(f"its version is {found!r}, which no program writes")
+    return found
 
 
 def is_current(connection: sql.Connection) -> bool:
