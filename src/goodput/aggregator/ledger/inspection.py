@@ -147,6 +147,8 @@ def _count(ledger: Ledger, query: sql.Select) -> int:
 
 def damages(ledger: Ledger, progress: Callable[[int, int], object] = lambda done, of: None) -> Iterator[str]:
     """What is wrong and where, one line each; `progress(blocks done, all blocks)` is called after each page."""
+    if ledger.lost_commits:
+        yield ledger.lost_commits
     yield from _broken_pages(ledger)
     for one in damage.damaged_rows(ledger, [table for table in damage.CHECKS if table is not _blocks]):
         yield one.text()

@@ -29,7 +29,7 @@ from sqlalchemy import exc
 from sqlalchemy.sql.elements import KeyedColumnElement
 
 from goodput.account import EndMark
-from goodput.aggregator.ledger import migrations, segments
+from goodput.aggregator.ledger import migrations, segments, write_ahead_log
 from goodput.aggregator.ledger.block_reader import KEY, Moments, Window, read, read_tails
 from goodput.aggregator.ledger.blocks import COLUMNS, EVERY_ROW, as_columns, columns_of, step_rows
 from goodput.aggregator.ledger.database import (
@@ -56,6 +56,7 @@ PAGE_EVENTS = 10_000
 # How many rows of a run those who fold them should have in memory: some 16 MB with ten phases.
 ROWS_HELD = 1 << 16
 TAILS_AT_ONCE = 128  # processes
+_LOST_COMMITS = "The last backup has what is older; ranks that still run push again what their pages have once their agents are restarted"
 log = logging.getLogger("goodput.aggregator")
 
 _processes, _blocks, _events = version_5.processes, version_5.blocks, version_4.events
@@ -105,6 +106,16 @@ class Ledger:
         self.url = self._database.shown
         if self._database.file is not None:
             _check_file(self._database.file, create)
+        # Asked before it is opened: the first program that does ends the log.
+        file = self._database.file
+        self.lost_commits = "" if file is None else write_ahead_log.problem(file)
+        if self.lost_commits:
+            log.error(
+                "ledger %s: %s, though agents take them for stored. %s",
+                self.url,
+                self.lost_commits,
+                _LOST_COMMITS,
+            )
         self.refused = RefusedRows(self.url)
         self.rows_held = ROWS_HELD
         self.has_damage = False  # whether something was read since this was reset that cannot be decoded
