@@ -1,16 +1,18 @@
 """Ledgers with a row in every table, and the accounts of their runs to the nanosecond.
 
-python -m support.aggregator.full_ledgers FOLDER    # what a release adds to tests/aggregator/ledger/releases
+cd tests && python -m support.aggregator.full_ledgers aggregator/ledger/releases    # what a release adds
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import lzma
 import sqlite3
 import sys
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from support.account.account_history import Process, ns
 from support.aggregator.exports import STALE, with_integers
@@ -119,14 +121,17 @@ def accounts_of(url: str, now_ns: int) -> dict[str, dict]:
 
 
 def write_release(folder: Path) -> None:
-    """The ledger of this version and the accounts of its runs, as `version-N.db` and `version-N.json`."""
-    file = folder / f"version-{migrations.HEAD}.db"
-    now_ns = make(f"sqlite:///{file}")
-    found = {"now_ns": now_ns, "accounts": accounts_of(f"sqlite:///{file}", now_ns)}
-    with closing(sqlite3.connect(file)) as connection:
-        connection.execute("PRAGMA journal_mode=DELETE")
-        connection.execute("VACUUM")
-    file.with_suffix(".json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    """The ledger of this version and the accounts of its runs, as `version-N.db.xz` and `version-N.json`."""
+    name = f"version-{migrations.HEAD}"
+    with TemporaryDirectory() as temporary:
+        file = Path(temporary) / "ledger.db"
+        now_ns = make(f"sqlite:///{file}")
+        found = {"now_ns": now_ns, "accounts": accounts_of(f"sqlite:///{file}", now_ns)}
+        with closing(sqlite3.connect(file)) as connection:
+            connection.execute("PRAGMA journal_mode=DELETE")
+            connection.execute("VACUUM")
+        (folder / f"{name}.db.xz").write_bytes(lzma.compress(file.read_bytes(), preset=9))
+    (folder / f"{name}.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":
