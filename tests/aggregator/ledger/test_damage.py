@@ -10,9 +10,10 @@ import pytest
 from support.account.account_history import Process, ns
 from support.aggregator.full_ledgers import Aggregator
 from support.aggregator.ledgers import database, take
-from support.aggregator.reports import body_of, rank_report
+from support.aggregator.reports import body_of, health_event, rank_report
 from support.aggregator.serve_process import push, samples, serving
 
+from goodput.account import EndMark
 from goodput.aggregator.api import ledger_maintenance
 from goodput.aggregator.api.app import create_app
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
@@ -109,9 +110,10 @@ def test_check_says_that_the_write_ahead_log_is_gone(file, capsys):
 
 
 def test_a_block_without_its_last_row_is_not_read_for_ever(file):
-    """Its number of the last row is flipped, which the start does not see: a reader looked for that row for ever."""
+    """Its number of the last row is flipped, and it has no checksum as earlier versions wrote none: a reader looked for that
+    row for ever."""
     with sqlite3.connect(file) as connection:
-        connection.execute("UPDATE blocks SET last = last + (1 << 26)")
+        connection.execute("UPDATE blocks SET checksum = NULL, last = last + (1 << 26)")
     connection.close()
     assert main(["ledger", "check", "--ledger", f"sqlite:///{file}"]) == 1
     with serving(create_app(f"sqlite:///{file}")) as client:
@@ -209,3 +211,42 @@ def test_damaged_block_does_not_stop_compaction(url, caplog):
         asyncio.run(maintain())
         assert one.ingest.counts["ledger", "blocks_merged"] == 7
     assert "damaged and set aside: table blocks" in caplog.text
+
+
+NUMBERS = [
+    ("processes", "sequence"),
+    ("blocks", "tier"),
+    ("blocks", "start_ns_first"),
+    ("events", "step"),
+    ("events", "time_ns"),
+    ("ends", "at_ns"),
+    ("ends", "until_ns"),
+    ("health", "time_ns"),
+]
+
+
+@pytest.mark.parametrize("table, column", NUMBERS)
+def test_a_flipped_bit_of_a_number_is_found_at_start(url, table, column, caplog, capsys):
+    """It contradicts nothing, so it would be served as it is; a checksum tells. The good run is as before."""
+    long_closed(url)
+    bad = rank_report(Process(0, 2, 1030).steps(4, forward=1), "bad")
+    with serving(create_app(url)) as client:
+        push(client, bad, health=[health_event(1, 1005, 0, run="bad")])
+        good = client.get("/api/v1/runs/good").json()["steps"]
+    with closing(Ledger(url)) as ledger:
+        ledger.end([(bad.identity, EndMark("killed", ns(1034), ns(1040)))], ns(1034))
+    with database(url) as connection:
+        connection.exec_driver_sql(f"UPDATE {table} SET {column} = {column} + 4")
+    assert main(["ledger", "check", "--ledger", url]) == 1
+    assert "its columns are not as they were written" in capsys.readouterr().out or column != "at_ns"
+    with database(url) as connection:  # of the bad run alone
+        if table != "health":
+            of = (
+                "run = 'good'"
+                if table != "blocks"
+                else "process = (SELECT id FROM processes WHERE run = 'good')"
+            )
+            connection.exec_driver_sql(f"UPDATE {table} SET {column} = {column} - 4 WHERE {of}")
+    with serving(create_app(url)) as client:
+        assert client.get("/api/v1/runs/good").json()["steps"] == good
+    assert f"damaged and set aside: table {table}" in caplog.text

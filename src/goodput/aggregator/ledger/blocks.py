@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from goodput.aggregator.ledger.checksums import checksum
 from goodput.aggregator.records import NewBlock, new_blocks
 from goodput.wire import compiled, schema, step_columns
 from goodput.wire.packed_rows import unpack
@@ -35,16 +36,15 @@ class StoredBlock(NamedTuple):
 # The database's columns of a block beside its process.
 COLUMNS = (
     *("first", "last", "start_ns_first", "end_ns_last", "rows", "tier"),
-    *("digest", "width", "block"),
+    *("digest", "width", "block", "checksum"),
 )
 
 
 def columns_of(new: NewBlock, tier: int) -> tuple:
     """The values of COLUMNS."""
-    return (
-        *(new.first, new.last, new.start_ns, new.end_ns, new.rows, tier),
-        *(digest(new.block), new.width, new.block),
-    )
+    numbers = new.first, new.last, new.start_ns, new.end_ns, new.rows, tier
+    values = (*numbers, digest(new.block), new.width, new.block)
+    return (*values, checksum(values))
 
 
 def block_columns(values: np.ndarray, tier: int = EVERY_ROW) -> list[dict]:

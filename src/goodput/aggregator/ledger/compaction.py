@@ -120,7 +120,8 @@ class Compaction:
     def _merge(self, groups: list[list[sql.Row]]) -> None:
         """Merge the blocks of each group, which are of one process."""
         ids = [one.id for group in groups for one in group]
-        stored = stored_blocks(self.ledger.fetch, ids)
+        with self.ledger.errors():
+            stored = stored_blocks(self.ledger.fetch, ids)
         if len(stored) < len(ids):
             return
         columns, rest = [], iter(stored)
@@ -240,7 +241,8 @@ class Compaction:
         ends: tuple[int, int],
         spans: list[tuple[int, int]],
     ) -> None:
-        stored = stored_blocks(self.ledger.fetch, [one.id for one in part])
+        with self.ledger.errors():
+            stored = stored_blocks(self.ledger.fetch, [one.id for one in part])
         if len(stored) == len(part):
             with self.ledger.errors():
                 values = blocks.in_order(blocks.decode(stored))

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import sqlalchemy as sql
 
-from goodput.aggregator.ledger import blocks
+from goodput.aggregator.ledger import blocks, checksums
+from goodput.aggregator.ledger.checksums import CHECKSUM
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.migrations.versions import version_4, version_5, version_7
 from goodput.wire import schema
@@ -78,9 +79,8 @@ def damaged_rows(ledger: Ledger, tables: Collection[sql.Table] | None = None) ->
             for one in found:
                 values = dict(one)
                 after = row = values.pop("_row")
-                reason = _reason(table, values)
-                if reason:
-                    yield DamagedRow(table, row, values, reason)
+                if why := reason(table, values):
+                    yield DamagedRow(table, row, values, why)
 
 
 def _place(ledger: Ledger) -> tuple[sql.ColumnElement, Any]:
@@ -118,7 +118,7 @@ def _rows(ledger: Ledger, table: sql.Table) -> sql.Select:
     return sql.select(_place(ledger)[0].label("_row"), *columns).select_from(table)
 
 
-def _reason(table: sql.Table, values: dict[str, Any]) -> str:
+def reason(table: sql.Table, values: dict[str, Any]) -> str:
     """What is wrong with a row, or nothing."""
     values = dict(values)
     for column in table.columns:
@@ -129,6 +129,10 @@ def _reason(table: sql.Table, values: dict[str, Any]) -> str:
                 return f"its {column.name} is no UTF-8: {error}"
     try:
         problem = CHECKS[table](values)
+        if not problem and CHECKSUM in values:
+            names = checksums.names(table)
+            is_damaged = checksums.is_damaged([values[name] for name in names], values[CHECKSUM])
+            problem = "its columns are not as they were written" if is_damaged else ""
     except (zlib.error, ValueError, TypeError, ArithmeticError, LookupError, msgspec.DecodeError) as error:
         return f"it cannot be decoded: {error}"
     return str(problem or "")

@@ -29,7 +29,7 @@ from sqlalchemy import exc
 from sqlalchemy.sql.elements import KeyedColumnElement
 
 from goodput.account import EndMark
-from goodput.aggregator.ledger import migrations, segments, write_ahead_log
+from goodput.aggregator.ledger import checksums, migrations, segments, write_ahead_log
 from goodput.aggregator.ledger.block_reader import KEY, Moments, Window, read, read_tails
 from goodput.aggregator.ledger.blocks import COLUMNS, EVERY_ROW, as_columns, columns_of, step_rows
 from goodput.aggregator.ledger.database import (
@@ -79,7 +79,7 @@ def _of(table: sql.Table) -> list:
 
 
 # Built once: building a statement takes longer than SQLite takes to execute it.
-_EVENTS_OF = sql.select(*_EVENT).where(*_of(_events)).order_by(_events.c.number)
+_EVENTS_OF = sql.select(*checksums.columns(_events)).where(*_of(_events)).order_by(_events.c.number)
 
 _key_values = attrgetter(*KEY)
 _encoder = msgspec.msgpack.Encoder()
@@ -311,15 +311,18 @@ class Ledger:
 
     def processes(self, run: str) -> list[schema.RankReport]:
         """The processes of a run, oldest first, without steps and events."""
-        query = sql.select(_processes.c.report).where(_processes.c.run == run).order_by(*_BY_START)
         with self.errors():
-            return [_report_decoder.decode(report) for report in self.fetch(query).scalars()]
+            return [_report_decoder.decode(report) for report in self._reports(run)]
 
     def sources(self, run: str) -> list[StoredProcess]:
         """The same as those need them who read their rows."""
-        query = sql.select(_processes.c.report).where(_processes.c.run == run).order_by(*_BY_START)
         with self.errors():
-            return decoded(self.fetch(query).scalars())
+            return decoded(self._reports(run))
+
+    def _reports(self, run: str) -> Iterator[bytes]:
+        query = sql.select(*checksums.columns(_processes)).where(_processes.c.run == run)
+        for row in checksums.checked(_processes, self.fetch(query.order_by(*_BY_START))):
+            yield row.report
 
     def attempt_keys(self, run: str) -> dict[int, segments.Key]:
         """The rank and number of the attempt that each process of a run is, by its id."""
@@ -330,7 +333,9 @@ class Ledger:
 
     def ends(self, run: str) -> dict[schema.StackRequest, EndMark]:
         """The end marks of the run's processes."""
-        found = self.fetch(sql.select(_end_marks).where(_end_marks.c.run == run))
+        query = sql.select(*checksums.columns(_end_marks)).where(_end_marks.c.run == run)
+        with self.errors():
+            found = checksums.checked(_end_marks, self.fetch(query))
         return {
             schema.StackRequest(*(getattr(row, name) for name in KEY)): EndMark(
                 row.reason, row.at_ns, row.until_ns
@@ -436,10 +441,11 @@ class Ledger:
 
     def events_of_run(self, run: str) -> dict[schema.StackRequest, list[schema.EventRow]]:
         """The events of a run's processes, each one's in ascending number."""
-        query = sql.select(*(_events.c[name] for name in KEY), *_EVENT).where(_events.c.run == run)
+        query = sql.select(*checksums.columns(_events)).where(_events.c.run == run)
         found: dict[schema.StackRequest, list[schema.EventRow]] = {}
-        for row in self.fetch(query.order_by(_events.c.number)):
-            values = tuple(row)
+        with self.errors():
+            rows = checksums.checked(_events, self.fetch(query.order_by(_events.c.number)))
+        for *values, _ in rows:
             key = schema.StackRequest(*values[: len(KEY)])
             found.setdefault(key, []).append(schema.EventRow(*values[len(KEY) :]))
         return found
@@ -458,7 +464,9 @@ class Ledger:
 
     def events(self, identity: schema.Identity) -> list[schema.EventRow]:
         """A process's events in ascending number."""
-        return [schema.EventRow(*event) for event in self.fetch(_EVENTS_OF, _key(identity))]
+        with self.errors():
+            rows = checksums.checked(_events, self.fetch(_EVENTS_OF, _key(identity)))
+        return [schema.EventRow(*row[len(KEY) : -1]) for row in rows]
 
     def health(self, per_node: int) -> Iterator[tuple[str, schema.Health]]:
         """(node, event) of each node's `per_node` most severe events, newest first within a severity.
@@ -469,10 +477,12 @@ class Ledger:
         parts = [_health.c.node, _health.c.number >= SCOPED_OFFSET]
         place = sql.func.row_number().over(partition_by=parts, order_by=order_by).label("place")
         placed = sql.select(_health, place).subquery()
-        query = sql.select(placed.c.node, placed.c.number, placed.c.event).where(placed.c.place <= per_node)
+        of_health = [placed.c[column.name] for column in checksums.columns(_health)]
+        query = sql.select(*of_health).where(placed.c.place <= per_node)
         order = [placed.c.node, placed.c.number]
         with self.errors():
             for found in self._pages(query.order_by(*order), order, PAGE_EVENTS):
+                checksums.checked(_health, [found])
                 yield (
                     found.node,
                     msgspec.structs.replace(_event_decoder.decode(found.event), number=found.number),
