@@ -54,7 +54,8 @@ goodput_aggregator_connections: Open connections.
 goodput_aggregator_runs: Runs in memory.
 goodput_aggregator_runs_stored: Runs that are in the ledger alone; they are read when asked for.
 goodput_aggregator_runs_moved_total{why}: Runs that left memory for the ledger because they had ended, because a
-    bound was full, or for memory (--memory), and those that were loaded again.
+    bound was full, for memory (--memory) or since damaged rows of theirs were set aside, and those that were loaded
+    again.
 goodput_aggregator_bound_used_ratio{bound}: Used share of each bound: runs and rank_processes in memory (at 1
     the oldest leave it), memory (--memory), connections, bodies (bytes of reports that are being received or worked on), sessions,
     health_events and stack_samples (beyond 1 the least important, or further ranks, are dropped), history_queries,

@@ -463,7 +463,7 @@ class Exposition:
         families.add_counts("goodput_aggregator_ledger_blocks_compacted_total", "how", compacted)
         families.add("goodput_aggregator_runs", {}, len(store.runs))
         families.add("goodput_aggregator_runs_stored", {}, len(store.stored))
-        for what in ("ended", "full", "memory", "loaded"):
+        for what in ("ended", "full", "memory", "damaged", "loaded"):
             families.add("goodput_aggregator_runs_moved_total", {"why": what}, counts["runs", what])
         families.add("goodput_aggregator_memory_limit_bytes", {}, self._memory.bytes_max)
         freed = {what.replace(" ", "_"): self._memory.freed[what] for what in self._memory.ways}

@@ -26,6 +26,7 @@ from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ledger import closed_runs
 from goodput.aggregator.ledger.blocks import HOURS, MINUTES
 from goodput.aggregator.ledger.compaction import DAY_NS, SEGMENT_ROWS, Compaction, Keep
+from goodput.aggregator.ledger.damage import log_set_aside, runs_of, set_aside
 from goodput.aggregator.ledger.deletion import deletions
 from goodput.aggregator.ledger.inspection import size_bytes
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
@@ -36,6 +37,7 @@ from goodput.columns.snapshot import FoldState, SnapshotError
 log = logging.getLogger("goodput.aggregator")
 DELETIONS_EVERY_SECONDS, COMPACT_EVERY_SECONDS = 10.0, 60.0
 SEARCH_EVERY_SECONDS = 86_400.0
+DAMAGE_EVERY_SECONDS = 60.0
 CLOSED_SECONDS = 120.0
 WAIT_TIMES = 9  # waits for so many times as long as a step took
 MOVES = 28  # of a run's base, in the time for which its steps (or its minutes) are kept
@@ -57,6 +59,8 @@ class LedgerMaintenance:
         self.compaction = Compaction(ledger, keep)
         self._counts = ingest.counts
         self._deletions: dict[str, int] = {}
+        self._damage_not_before = 0.0
+        self._to_read_again: set[str] = set()  # runs of which damaged rows were set aside
         # When the bases of a run may be moved on again, by run and tier.
         self._bases_due_ns: dict[tuple[str, int], int] = {}
         if not ledger.is_old:
@@ -91,6 +95,8 @@ class LedgerMaintenance:
         while True:
             await asyncio.sleep(DELETIONS_EVERY_SECONDS)
             with self._errors_logged():
+                await self.set_damage_aside()
+            with self._errors_logged():
                 await self.forget_deleted()
                 if time.monotonic() - compacted > COMPACT_EVERY_SECONDS:
                     await self.close_runs(self._accounts.clock_ns())
@@ -116,6 +122,24 @@ class LedgerMaintenance:
             log.error("maintenance of the ledger: %s", error)
         except Exception:
             log.exception("maintenance of the ledger failed")
+
+    async def set_damage_aside(self) -> None:
+        """Where a query found damage since the last call: move the damaged rows away, after which it is answered without them.
+
+        Runs of which rows were moved are read from the ledger again. All of the ledger is read, so not again at once.
+        """
+        if self._ledger.has_damage and time.monotonic() >= self._damage_not_before:
+            began, self._ledger.has_damage = time.monotonic(), False
+            try:
+                found = await in_thread(set_aside, self._ledger)
+            finally:
+                now = time.monotonic()
+                self._damage_not_before = now + max(DAMAGE_EVERY_SECONDS, WAIT_TIMES * (now - began))
+            if found:
+                log_set_aside(self._ledger, found)
+                self._to_read_again |= await in_thread(runs_of, self._ledger, found)
+        if self._to_read_again:
+            self._to_read_again -= self.memory.read_again(self._to_read_again)
 
     async def forget_deleted(self) -> None:
         """Drop runs from memory that were deleted from the ledger since the last call."""

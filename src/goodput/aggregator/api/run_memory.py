@@ -133,6 +133,14 @@ class RunMemory:
         self._store_away(self._unused(runs, ENDED_SECONDS), "ended")
         self._summaries = {run: one for run, one in self._summaries.items() if run in self._store.stored}
 
+    def read_again(self, runs: Collection[str]) -> set[str]:
+        """Take runs out of memory to whose rows in the ledger something happened; returns those that are not left in it."""
+        busy = self._ingest.unwritten() | set(self._requests)
+        self._store_away([run for run in runs if run in self._store.runs and run not in busy], "damaged")
+        for run in runs:
+            self._summaries.pop(run, None)
+        return {run for run in runs if run not in self._store.runs}
+
     def _unused(self, runs: Collection[str], seconds: float | None = None) -> list[str]:
         """Runs without a report for so many seconds, by default for as long as they stay where a bound is full."""
         unwritten, found = self._ingest.unwritten(), []

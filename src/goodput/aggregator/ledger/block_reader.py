@@ -13,9 +13,10 @@ from itertools import compress
 import numpy as np
 import sqlalchemy as sql
 
+from goodput.aggregator.ledger import checksums
 from goodput.aggregator.ledger.blocks import StoredBlock, decode, decode_columns
 from goodput.aggregator.ledger.migrations.versions import version_4, version_5
-from goodput.wire.step_blocks import END, NUMBER, START, TOTALS
+from goodput.wire.step_blocks import END, NUMBER, START, TOTALS, BlockError
 from goodput.wire.step_columns import in_order, widened
 
 PAGE_BLOCKS = 16
@@ -43,7 +44,9 @@ _LISTED = (
     .order_by(*list(next(iter(_blocks.indexes)).columns)[1:])  # as blocks_key has them of one process
 )
 # With the ids in the text: to bind each takes SQLAlchemy as long as it takes to decode its block.
-_STORED = f"SELECT {', '.join(StoredBlock._fields)} FROM blocks WHERE id IN ({{}})"
+_CHECKED = [f'"{name}"' for name in (*checksums.names(_blocks), checksums.CHECKSUM)]
+_STORED = f"SELECT id, {', '.join(_CHECKED)} FROM blocks WHERE id IN ({{}})"
+_WIDTH, _BLOCK = (checksums.names(_blocks).index(name) for name in StoredBlock._fields[1:])
 
 _TAILS = """
     WITH wanted(process, number) AS (VALUES {})
@@ -193,10 +196,14 @@ def _decoded_at_once(
 
 
 def stored_blocks(fetch: Fetch, ids: Sequence[int]) -> list[StoredBlock]:
-    """The blocks of these ids in the same order, without those that are gone."""
+    """The blocks of these ids in the same order, without those that are gone. Raises BlockError for a damaged one."""
     if not ids:
         return []
-    found = {row[0]: StoredBlock(*row) for row in fetch(sql.text(_STORED.format(listed_ids(ids))), {})}
+    found = {}
+    for id, *values, stored in fetch(sql.text(_STORED.format(listed_ids(ids))), {}):
+        if checksums.is_damaged(values, stored):
+            raise BlockError(f"block {id} is not as it was written")
+        found[id] = StoredBlock(id, values[_WIDTH], values[_BLOCK])
     return [found[id] for id in ids if id in found]
 
 

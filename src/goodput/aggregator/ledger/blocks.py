@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from goodput.aggregator.ledger.checksums import checksum
 from goodput.aggregator.records import NewBlock, new_blocks
 from goodput.wire import compiled, schema, step_columns
 from goodput.wire.packed_rows import unpack
@@ -35,16 +36,15 @@ class StoredBlock(NamedTuple):
 # The database's columns of a block beside its process.
 COLUMNS = (
     *("first", "last", "start_ns_first", "end_ns_last", "rows", "tier"),
-    *("digest", "width", "block"),
+    *("digest", "width", "block", "checksum"),
 )
 
 
 def columns_of(new: NewBlock, tier: int) -> tuple:
     """The values of COLUMNS."""
-    return (
-        *(new.first, new.last, new.start_ns, new.end_ns, new.rows, tier),
-        *(digest(new.block), new.width, new.block),
-    )
+    numbers = new.first, new.last, new.start_ns, new.end_ns, new.rows, tier
+    values = (*numbers, digest(new.block), new.width, new.block)
+    return (*values, checksum(values))
 
 
 def block_columns(values: np.ndarray, tier: int = EVERY_ROW) -> list[dict]:
@@ -69,6 +69,8 @@ def decode_columns(stored: Iterable[StoredBlock], width: int = 0) -> StepColumns
     """The same with where each block begins. Raises ValueError (BlockError, msgspec.DecodeError) for a damaged one."""
     found = list(stored)
     blocks, widths = [_unpacked(one.block) for one in found], [one.width for one in found]
+    if max(widths, default=0) > schema.PHASES_MAX:
+        raise BlockError(f"a width of {max(widths)} phases, of {schema.PHASES_MAX} at most")
     is_right = (
         compiled.steps and compiled.steps.count_rows(blocks, min(widths, default=0), schema.STEPS_MAX) >= 0
     )
@@ -86,7 +88,7 @@ def decode_page(
 
     Those before are added up, not decoded. None for a block whose rows are not in order, and where nothing is compiled.
     """
-    if compiled.steps is None:
+    if compiled.steps is None or stored.width > schema.PHASES_MAX:
         return None
     columns, block = TOTALS + 2 * max(width, stored.width), _decompressed(stored.block)
     found = compiled.steps.decode_page(block, stored.width, columns, schema.STEPS_MAX, after, from_ns, rows)

@@ -112,7 +112,8 @@ def summaries(ledger: Ledger, runs: Collection[str]) -> dict[str, bytes]:
     query = sql.select(_accounts.c.run, _accounts.c.body).where(
         _accounts.c.kind == SUMMARY, _accounts.c.run.in_(runs)
     )
-    return {row.run: zlib.decompress(row.body) for row in ledger.fetch(query)}
+    with ledger.errors():
+        return {row.run: zlib.decompress(row.body) for row in ledger.fetch(query)}
 
 
 def thinned_seconds(ledger: Ledger, run: str) -> int:

@@ -120,12 +120,14 @@ class Compaction:
     def _merge(self, groups: list[list[sql.Row]]) -> None:
         """Merge the blocks of each group, which are of one process."""
         ids = [one.id for group in groups for one in group]
-        stored = stored_blocks(self.ledger.fetch, ids)
+        with self.ledger.errors():
+            stored = stored_blocks(self.ledger.fetch, ids)
         if len(stored) < len(ids):
             return
         columns, rest = [], iter(stored)
         for group in groups:
-            values = blocks.decode(list(islice(rest, len(group))))
+            with self.ledger.errors():
+                values = blocks.decode(list(islice(rest, len(group))))
             merged = blocks.block_columns(values, group[0].tier)
             columns += [{"process": group[0].process, **one} for one in merged]
         self._replace(ids, columns, Counts(blocks_merged=len(ids), bytes_freed=_freed(stored, columns)))
@@ -158,7 +160,8 @@ class Compaction:
 
     def _thin_before(self, base: bases.Base) -> Iterator[None]:
         """Thin blocks that have no row beyond a base."""
-        last = segments.numbers(self.ledger.fetch, base.run, base.rows)
+        with self.ledger.errors():
+            last = segments.numbers(self.ledger.fetch, base.run, base.rows)
         if last is not None:
             spans = yield from self._spans_before(base)
             yield from self._thin_blocks(
@@ -238,9 +241,11 @@ class Compaction:
         ends: tuple[int, int],
         spans: list[tuple[int, int]],
     ) -> None:
-        stored = stored_blocks(self.ledger.fetch, [one.id for one in part])
+        with self.ledger.errors():
+            stored = stored_blocks(self.ledger.fetch, [one.id for one in part])
         if len(stored) == len(part):
-            values = blocks.in_order(blocks.decode(stored))
+            with self.ledger.errors():
+                values = blocks.in_order(blocks.decode(stored))
             kept = blocks.thinned(values, tier, named, ends, spans)
             columns = blocks.block_columns(kept, tier)
             thinned = values.shape[1] - kept.shape[1]

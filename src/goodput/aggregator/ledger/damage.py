@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import sqlalchemy as sql
 
-from goodput.aggregator.ledger import blocks
+from goodput.aggregator.ledger import blocks, checksums
+from goodput.aggregator.ledger.checksums import CHECKSUM
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.migrations.versions import version_4, version_5, version_7
 from goodput.wire import schema
@@ -24,10 +25,10 @@ from goodput.wire.step_blocks import END, NUMBER, START
 
 log = logging.getLogger("goodput.aggregator")
 PAGE_ROWS, LOGGED_MAX = 256, 100
+LARGE_ROWS = 8  # a page of segments, which may have some MB each
 Result = TypeVar("Result")
 _processes, _blocks = version_5.processes, version_5.blocks
 _KEY = [column.name for column in version_4.key_columns()]
-_row_number = sql.literal_column("rowid", sql.BigInteger)
 # Made where it is needed; no version of the ledger has it from the start.
 DAMAGED = sql.Table(
     "damaged_rows",
@@ -44,9 +45,14 @@ _numbers_decoder = msgspec.msgpack.Decoder(dict[tuple[int, int], int])
 
 class DamagedRow(NamedTuple):
     table: sql.Table
-    row: int
+    row: Any  # its place
     values: dict[str, Any]
     reason: str
+
+    def run(self) -> str | None:
+        """The run of which it was, None where that is not known."""
+        found = self.values.get("run")
+        return found.decode(errors="replace") if isinstance(found, bytes) else found
 
     def text(self) -> str:
         of = {
@@ -62,73 +68,131 @@ def _shown(value: object) -> str:
     return repr(value.decode(errors="backslashreplace")) if isinstance(value, bytes) else str(value)
 
 
-def damaged_rows(ledger: Ledger, tables: dict[sql.Table, Callable] | None = None) -> Iterator[DamagedRow]:
-    """The damaged rows of an SQLite ledger. Reads all of it, a page at a time. Raises LedgerError."""
-    for table, check in (CHECKS if tables is None else tables).items():
-        texts = [column.name for column in table.columns if isinstance(column.type, sql.String)]
-        # A text that is no UTF-8 can be read as bytes alone.
-        columns = [
-            sql.cast(column, sql.LargeBinary).label(column.name) if column.name in texts else column
-            for column in table.columns
-        ]
-        page = (
-            sql.select(_row_number.label("_row"), *columns)
-            .select_from(table)
-            .order_by(_row_number)
-            .limit(PAGE_ROWS)
-        )
-        after = -(1 << 62)
-        while found := ledger.fetch(page.where(_row_number > after)).mappings().all():
+def damaged_rows(ledger: Ledger, tables: Collection[sql.Table] | None = None) -> Iterator[DamagedRow]:
+    """The damaged rows of a ledger. Reads all of it, a page at a time. Raises LedgerError."""
+    for table in CHECKS if tables is None else tables:
+        place, begin = _place(ledger)
+        page_rows = LARGE_ROWS if "body" in table.columns else PAGE_ROWS
+        page = _rows(ledger, table).order_by(place).limit(page_rows)
+        after = begin
+        while found := ledger.fetch(page.where(place > after)).mappings().all():
             for one in found:
                 values = dict(one)
                 after = row = values.pop("_row")
-                reason = _reason(values, texts, check)
-                if reason:
-                    yield DamagedRow(table, row, values, reason)
+                if why := reason(table, values):
+                    yield DamagedRow(table, row, values, why)
 
 
-def _reason(values: dict[str, Any], texts: list[str], check: Callable[[dict], object]) -> str:
+def _place(ledger: Ledger) -> tuple[sql.ColumnElement, Any]:
+    """Where a row lies, and a place before all."""
+    if ledger.file is not None:
+        return sql.literal_column("rowid", sql.BigInteger), -(1 << 62)
+    return sql.literal_column("ctid", _TupleId), "(0,0)"
+
+
+class _TupleId(sql.types.UserDefinedType):
+    """The place of a row of PostgreSQL, as text."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_) -> str:
+        return "tid"
+
+    def bind_expression(self, bindvalue):
+        return sql.cast(sql.type_coerce(bindvalue, sql.String), _TupleId)
+
+    def column_expression(self, colexpr):
+        return sql.cast(colexpr, sql.String)
+
+
+def _rows(ledger: Ledger, table: sql.Table) -> sql.Select:
+    """All columns of a table and `_row`; texts as bytes in SQLite, which may hold some that are no UTF-8."""
+    columns: list[sql.ColumnElement] = list(table.columns)
+    if ledger.file is not None:
+        columns = [
+            sql.cast(column, sql.LargeBinary).label(column.name)
+            if isinstance(column.type, sql.String)
+            else column
+            for column in table.columns
+        ]
+    return sql.select(_place(ledger)[0].label("_row"), *columns).select_from(table)
+
+
+def reason(table: sql.Table, values: dict[str, Any]) -> str:
     """What is wrong with a row, or nothing."""
+    values = dict(values)
+    for column in table.columns:
+        if isinstance(column.type, sql.String):
+            try:
+                values[column.name] = _text(values[column.name])
+            except (UnicodeDecodeError, TypeError) as error:
+                return f"its {column.name} is no UTF-8: {error}"
     try:
-        for name in texts:
-            if not isinstance(values[name], bytes):
-                return f"its {name} is no text"
-            values[name].decode()
-    except UnicodeDecodeError as error:
-        return f"its {name} is no UTF-8: {error.reason}"
-    try:
-        problem = check({**values, **{name: values[name].decode() for name in texts}})
-    except (zlib.error, ValueError, TypeError, ArithmeticError, LookupError) as error:
+        problem = CHECKS[table](values)
+        if not problem and CHECKSUM in values:
+            names = checksums.names(table)
+            is_damaged = checksums.is_damaged([values[name] for name in names], values[CHECKSUM])
+            problem = "its columns are not as they were written" if is_damaged else ""
+    except (zlib.error, ValueError, TypeError, ArithmeticError, LookupError, msgspec.DecodeError) as error:
         return f"it cannot be decoded: {error}"
     return str(problem or "")
 
 
-def set_aside(ledger: Ledger) -> list[str]:
-    """Move the damaged rows of an SQLite ledger to `damaged_rows`; returns what they are. Raises LedgerError."""
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, bytes):
+        raise TypeError("it is no text")
+    return value.decode()
+
+
+def set_aside(ledger: Ledger) -> list[DamagedRow]:
+    """Move the damaged rows of a ledger to `damaged_rows`; returns those that were. Raises LedgerError."""
     found = list(damaged_rows(ledger))
     gone = {one.values["id"]: one for one in found if one.table is _processes}
     if gone:
-        found += _blocks_of(ledger, gone, {one.row for one in found if one.table is _blocks})
+        # First, since PostgreSQL refuses to delete a process that has blocks.
+        found = _blocks_of(ledger, gone, {one.row for one in found if one.table is _blocks}) + found
     if not found:
         return []
     with ledger.transaction() as connection:
         DAMAGED.create(connection, checkfirst=True)
-        for one in found:
-            packed = msgspec.msgpack.encode(one.values)
-            row = {"of": one.table.name, "reason": one.reason, "row": packed}
-            connection.execute(DAMAGED.insert(), row)
-            connection.execute(one.table.delete().where(_row_number == one.row))
-    return [one.text() for one in found]
+        return [
+            one
+            for one in sorted(found, key=lambda one: one.table is _processes)
+            if _move(ledger, connection, one)
+        ]
 
 
-def _blocks_of(ledger: Ledger, processes: dict[int, DamagedRow], known: set[int]) -> list[DamagedRow]:
+def _move(ledger: Ledger, connection: sql.Connection, one: DamagedRow) -> bool:
+    """False for a row that was replaced since it was read."""
+    place, _ = _place(ledger)
+    now = connection.execute(_rows(ledger, one.table).where(place == one.row)).mappings().first()
+    if now is None or dict(now) != {**one.values, "_row": one.row}:
+        return False
+    packed = msgspec.msgpack.encode(one.values)
+    connection.execute(DAMAGED.insert(), {"of": one.table.name, "reason": one.reason, "row": packed})
+    connection.execute(one.table.delete().where(place == one.row))
+    return True
+
+
+def _blocks_of(ledger: Ledger, processes: Mapping[int, DamagedRow], known: set[Any]) -> list[DamagedRow]:
     """Another process may get the number of one that is gone."""
-    found = ledger.fetch(sql.select(_blocks).where(_blocks.c.process.in_(list(processes)))).mappings()
-    return [
-        DamagedRow(_blocks, one["id"], dict(one), f"its process {one['process']} is damaged")
-        for one in found
-        if one["id"] not in known
-    ]
+    of = _rows(ledger, _blocks).where(_blocks.c.process.in_(list(processes)))
+    found = []
+    for one in map(dict, ledger.fetch(of).mappings()):
+        row = one.pop("_row")
+        if row not in known:
+            found.append(DamagedRow(_blocks, row, one, f"its process {one['process']} is damaged"))
+    return found
+
+
+def runs_of(ledger: Ledger, found: Iterable[DamagedRow]) -> set[str]:
+    """The runs of these rows, as far as that is known."""
+    runs = {run for one in found if (run := one.run()) is not None}
+    ids = {one.values["process"] for one in found if one.table is _blocks}
+    of_ids = sql.select(_processes.c.run).where(_processes.c.id.in_(ids)).distinct()
+    return runs | set(ledger.fetch(of_ids).scalars() if ids else ())
 
 
 def count_set_aside(ledger: Ledger) -> int:
@@ -149,16 +213,16 @@ def without_damage(
         raise
     except Exception:
         undo()
-        found = [] if ledger.file is None else set_aside(ledger)
+        found = set_aside(ledger)
         if not found:
             raise
-        _log(ledger, found)
+        log_set_aside(ledger, found)
         return work()
 
 
-def _log(ledger: Ledger, found: list[str]) -> None:
-    for text in found[:LOGGED_MAX]:
-        log.error("ledger %s: damaged and set aside: %s", ledger.url, text)
+def log_set_aside(ledger: Ledger, found: Sequence[DamagedRow]) -> None:
+    for one in found[:LOGGED_MAX]:
+        log.error("ledger %s: damaged and set aside: %s", ledger.url, one.text())
     log.error(
         "ledger %s: %d damaged rows are in its table %s now, and not in accounts. Agents push again what they still have; "
         "the last backup, in place of the ledger, has the others",
@@ -212,19 +276,19 @@ def _check_account(row: dict) -> str:
     return ""
 
 
-def _check_text(_row: dict) -> str:
+def _check_nothing(_row: dict) -> str:
     return ""
 
 
 CHECKS: dict[sql.Table, Callable[[dict], str]] = {
     _processes: _check_process,
     _blocks: check_block,
-    version_4.events: _check_text,
+    version_4.events: _check_nothing,
     version_4.health: _check_health,
-    version_5.ends: _check_text,
+    version_5.ends: _check_nothing,
     version_5.segments: _check_segment,
     version_5.accounts: _check_account,
-    version_5.closed_runs: _check_text,
-    version_5.deletions: _check_text,
-    version_7.bases: _check_text,
+    version_5.closed_runs: _check_nothing,
+    version_5.deletions: _check_nothing,
+    version_7.bases: _check_nothing,
 }

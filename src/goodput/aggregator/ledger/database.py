@@ -14,9 +14,11 @@ import sqlite3
 import stat
 import time
 import traceback
+import zlib
 from collections.abc import Generator
 from contextlib import suppress
 
+import msgspec
 import sqlalchemy as sql
 from sqlalchemy import event, exc
 
@@ -38,7 +40,8 @@ _DRIVERS = {"sqlite": ("sqlite", "pysqlite"), "postgresql": ("postgresql", "psyc
 
 
 # What SQLite says of pages that it cannot read.
-_UNREADABLE = ("malformed", "not a database", "unsupported file format")
+_NO_TEXT, NO_VERSION = "Could not decode to UTF-8", "which no program writes"
+_UNREADABLE = ("malformed", "not a database", "unsupported file format", _NO_TEXT, NO_VERSION)
 _RESTORE = (
     "The file is damaged, or its write-ahead log (-wal) is lost or of another file: `goodput ledger check` says where, and "
     "the last backup in its place is whole"
@@ -51,6 +54,10 @@ class LedgerError(Exception):
 
 class ValuesRefused(LedgerError):
     """A write failed for the values of a row: repeated as a whole it would fail again."""
+
+
+class DamagedData(LedgerError):
+    """What was read is nothing that was ever written."""
 
 
 class Database:
@@ -99,7 +106,10 @@ class Database:
             text = text.replace(secret, "***")
         if any(sign in text for sign in _UNREADABLE):
             text = f"{text}. {_RESTORE}"
-        kind = ValuesRefused if is_of_values(error) else LedgerError
+        if _is_of_damage(error, text):
+            kind = DamagedData
+        else:
+            kind = ValuesRefused if is_of_values(error) else LedgerError
         _clear_frames(error)
         return kind(f"ledger {self.shown}: {text}")
 
@@ -172,6 +182,22 @@ class Database:
             "options": f"{options} {given.get('options', '')}".strip(),
         }
         return self._url.set(query=query)
+
+
+def _is_of_damage(error: Exception, text: str) -> bool:
+    """Whether what a row or a page holds could not be decoded."""
+    decoding = (
+        msgspec.DecodeError,
+        zlib.error,
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        ValueError,
+        MemoryError,
+    )
+    is_of_writing = isinstance(error, OverflowError | UnicodeEncodeError)
+    is_unreadable = any(sign in text for sign in _UNREADABLE)
+    return is_unreadable or (isinstance(error, decoding) and not is_of_writing)
 
 
 def _clear_frames(error: BaseException | None) -> None:

@@ -9,7 +9,9 @@ from typing import NamedTuple, cast
 
 import sqlalchemy as sql
 
+from goodput.aggregator.ledger import checksums
 from goodput.aggregator.ledger.block_reader import KEY, PROCESS_ID
+from goodput.aggregator.ledger.checksums import CHECKSUM, checksum
 from goodput.aggregator.ledger.database import insert
 from goodput.aggregator.ledger.migrations.versions import version_5
 
@@ -44,6 +46,9 @@ def put(
     """
     if not rows:
         return
+    if table is not _blocks and CHECKSUM in table.columns:
+        assert names == checksums.names(table)
+        names, rows = (*names, CHECKSUM), [(*row, checksum(row)) for row in rows]
     # The driver is given the rows as they are: SQLAlchemy takes longer to bind them than SQLite to write them.
     statement, is_positional = _statement(connection.dialect, table, newest, names)
     rows, at = sorted(rows), 0

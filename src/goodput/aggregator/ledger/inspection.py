@@ -12,7 +12,7 @@ import sqlalchemy as sql
 from msgspec import Struct
 
 from goodput.aggregator.ledger import blocks, damage
-from goodput.aggregator.ledger.block_reader import KEY, stored_blocks
+from goodput.aggregator.ledger.block_reader import KEY
 from goodput.aggregator.ledger.compaction import DAY_NS
 from goodput.aggregator.ledger.database import make_private
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
@@ -147,13 +147,14 @@ def _count(ledger: Ledger, query: sql.Select) -> int:
 
 def damages(ledger: Ledger, progress: Callable[[int, int], object] = lambda done, of: None) -> Iterator[str]:
     """What is wrong and where, one line each; `progress(blocks done, all blocks)` is called after each page."""
+    if ledger.lost_commits:
+        yield ledger.lost_commits
     yield from _broken_pages(ledger)
-    others = {table: check for table, check in damage.CHECKS.items() if table is not _blocks}
-    for one in damage.damaged_rows(ledger, others) if ledger.file is not None else ():
+    for one in damage.damaged_rows(ledger, [table for table in damage.CHECKS if table is not _blocks]):
         yield one.text()
     aside = damage.count_set_aside(ledger)
     if aside:
-        yield f"table {damage.DAMAGED.name}: {aside} damaged rows were set aside when an aggregator started"
+        yield f"table {damage.DAMAGED.name}: {aside} damaged rows were set aside by an aggregator"
     try:
         yield from _broken_references(ledger)
         names = _names(ledger)
@@ -183,12 +184,12 @@ def _names(ledger: Ledger) -> dict[int, tuple[str, int, int]]:
 def _damage(ledger: Ledger, listed: sql.Row) -> str:
     """What is wrong with a block, or nothing."""
     try:
-        stored = stored_blocks(ledger.fetch, [listed.id])
-        if not stored:
+        row = ledger.fetch(sql.select(_blocks).where(_blocks.c.id == listed.id)).mappings().first()
+        if row is None:
             return ""  # merged meanwhile
-        row = {**listed._mapping, **stored[0]._asdict()}
-        reason = damage.check_block(row)
-        if not reason and blocks.has_wrong_rows(blocks.decode(stored)):
+        reason = damage.reason(_blocks, dict(row))
+        stored = blocks.StoredBlock(row["id"], row["width"], row["block"])
+        if not reason and blocks.has_wrong_rows(blocks.decode([stored])):
             return "it has a row that no rank can have recorded, or rows out of order"
         return reason
     except (LedgerError, ValueError, TypeError, ArithmeticError) as error:

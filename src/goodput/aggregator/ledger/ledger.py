@@ -15,6 +15,7 @@ import logging
 import os
 import sqlite3
 import threading
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,10 +29,16 @@ from sqlalchemy import exc
 from sqlalchemy.sql.elements import KeyedColumnElement
 
 from goodput.account import EndMark
-from goodput.aggregator.ledger import migrations, segments
+from goodput.aggregator.ledger import checksums, migrations, segments, write_ahead_log
 from goodput.aggregator.ledger.block_reader import KEY, Moments, Window, read, read_tails
 from goodput.aggregator.ledger.blocks import COLUMNS, EVERY_ROW, as_columns, columns_of, step_rows
-from goodput.aggregator.ledger.database import LOCK_SECONDS_MAX, Database, LedgerError, ValuesRefused
+from goodput.aggregator.ledger.database import (
+    LOCK_SECONDS_MAX,
+    DamagedData,
+    Database,
+    LedgerError,
+    ValuesRefused,
+)
 from goodput.aggregator.ledger.inserts import Write, put
 from goodput.aggregator.ledger.migrations.versions import version_4, version_5
 from goodput.aggregator.ledger.owner import LOCK_FILE_SUFFIX
@@ -49,6 +56,7 @@ PAGE_EVENTS = 10_000
 # How many rows of a run those who fold them should have in memory: some 16 MB with ten phases.
 ROWS_HELD = 1 << 16
 TAILS_AT_ONCE = 128  # processes
+_LOST_COMMITS = "The last backup has what is older; ranks that still run push again what their pages have once their agents are restarted"
 log = logging.getLogger("goodput.aggregator")
 
 _processes, _blocks, _events = version_5.processes, version_5.blocks, version_4.events
@@ -71,7 +79,7 @@ def _of(table: sql.Table) -> list:
 
 
 # Built once: building a statement takes longer than SQLite takes to execute it.
-_EVENTS_OF = sql.select(*_EVENT).where(*_of(_events)).order_by(_events.c.number)
+_EVENTS_OF = sql.select(*checksums.columns(_events)).where(*_of(_events)).order_by(_events.c.number)
 
 _key_values = attrgetter(*KEY)
 _encoder = msgspec.msgpack.Encoder()
@@ -98,20 +106,31 @@ class Ledger:
         self.url = self._database.shown
         if self._database.file is not None:
             _check_file(self._database.file, create)
+        # Asked before it is opened: the first program that does ends the log.
+        file = self._database.file
+        self.lost_commits = "" if file is None else write_ahead_log.problem(file)
+        if self.lost_commits:
+            log.error(
+                "ledger %s: %s, though agents take them for stored. %s",
+                self.url,
+                self.lost_commits,
+                _LOST_COMMITS,
+            )
         self.refused = RefusedRows(self.url)
         self.rows_held = ROWS_HELD
+        self.has_damage = False  # whether something was read since this was reset that cannot be decoded
         self._engine = self._database.engine
         # Every read is one statement; a transaction around it would cost two more round trips.
         self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         if create:
-            with self._errors():
+            with self.errors():
                 self._database.check_encoding()
-        with self._errors(), self._database.inspecting().connect() as connection:
+        with self.errors(), self._database.inspecting().connect() as connection:
             self.is_old = not migrations.is_current(connection)
             is_convertible = migrations.version(connection) in migrations.EARLIER
         if not (migrate_later and is_convertible):
             self.migrate(progress)
-        with self._errors(), self._engine.connect():
+        with self.errors(), self._engine.connect():
             pass  # A connection that fails should fail now.
         self._file = self._same_file()
         self._writer: sql.Connection | None = None
@@ -127,7 +146,7 @@ class Ledger:
         if not self.is_old:
             return
         try:
-            with self._errors():
+            with self.errors():
                 migrations.migrate(self._database.migrating(), progress=progress or self._log_progress)
         except migrations.TooNew as found:
             raise LedgerError(
@@ -152,7 +171,7 @@ class Ledger:
 
     def vacuum(self) -> None:
         """Give the free pages of an SQLite file back to the file system."""
-        with self._errors(), self._reading.connect() as connection:
+        with self.errors(), self._reading.connect() as connection:
             connection.execute(sql.text("VACUUM"))
 
     def _same_file(self) -> tuple[int, int] | None:
@@ -292,26 +311,31 @@ class Ledger:
 
     def processes(self, run: str) -> list[schema.RankReport]:
         """The processes of a run, oldest first, without steps and events."""
-        query = sql.select(_processes.c.report).where(_processes.c.run == run).order_by(*_BY_START)
-        with self._errors():
-            return [_report_decoder.decode(report) for report in self.fetch(query).scalars()]
+        with self.errors():
+            return [_report_decoder.decode(report) for report in self._reports(run)]
 
     def sources(self, run: str) -> list[StoredProcess]:
         """The same as those need them who read their rows."""
-        query = sql.select(_processes.c.report).where(_processes.c.run == run).order_by(*_BY_START)
-        with self._errors():
-            return decoded(self.fetch(query).scalars())
+        with self.errors():
+            return decoded(self._reports(run))
+
+    def _reports(self, run: str) -> Iterator[bytes]:
+        query = sql.select(*checksums.columns(_processes)).where(_processes.c.run == run)
+        for row in checksums.checked(_processes, self.fetch(query.order_by(*_BY_START))):
+            yield row.report
 
     def attempt_keys(self, run: str) -> dict[int, segments.Key]:
         """The rank and number of the attempt that each process of a run is, by its id."""
         query = sql.select(_processes.c.id, _processes.c.report).where(_processes.c.run == run)
-        with self._errors():
+        with self.errors():
             found = {id: _report_decoder.decode(report) for id, report in self.fetch(query)}
         return {id: (one.identity.rank, one.identity.attempt) for id, one in sorted(found.items())}
 
     def ends(self, run: str) -> dict[schema.StackRequest, EndMark]:
         """The end marks of the run's processes."""
-        found = self.fetch(sql.select(_end_marks).where(_end_marks.c.run == run))
+        query = sql.select(*checksums.columns(_end_marks)).where(_end_marks.c.run == run)
+        with self.errors():
+            found = checksums.checked(_end_marks, self.fetch(query))
         return {
             schema.StackRequest(*(getattr(row, name) for name in KEY)): EndMark(
                 row.reason, row.at_ns, row.until_ns
@@ -327,7 +351,7 @@ class Ledger:
         With `start_ns` or `end_ns` (unix ns on the process's host), the rows that touch that window, ends included;
         blocks outside of it are not read. Phases that a row lacks are zero.
         """
-        with self._errors():
+        with self.errors():
             for values in read(self.fetch, _key(identity), Window(start_ns, end_ns)):
                 yield from step_rows(values)
 
@@ -344,7 +368,7 @@ class Ledger:
         Up to `page_blocks` thousand at a time.
         """
         key, width = _key(process.identity), len(process.phases)
-        with self._errors():
+        with self.errors():
             window = Window(start_ns, end_ns)
             for values in read(self.fetch, key, window, width, after, page_blocks):
                 yield as_columns(values)
@@ -354,7 +378,7 @@ class Ledger:
     ) -> np.ndarray:
         """The rows that touch one of these times (ascending unix ns on the process's host), as columns."""
         key, width = _key(process.identity), len(process.phases)
-        with self._errors():
+        with self.errors():
             # All at once: a generator would hold the blocks around its last row.
             parts = list(read(self.fetch, key, Moments(at_ns), width, after)) if at_ns else []
         width = max([width, *((len(part) - TOTALS) // 2 for part in parts)])
@@ -367,7 +391,7 @@ class Ledger:
         """The rows of each of these processes of one run that have numbers above `after`, some processes at a time."""
         of = dict(zip(self._ids(processes), processes, strict=True))
         numbers = list(zip(of, after, strict=True))
-        with self._errors():
+        with self.errors():
             for at in range(0, len(numbers), TAILS_AT_ONCE):
                 some = dict(numbers[at : at + TAILS_AT_ONCE])
                 widths = {process: len(of[process].phases) for process in some}
@@ -388,7 +412,7 @@ class Ledger:
         """
         ids = self._ids(processes)
         late = {id: one.from_ns for id, one in zip(ids, bounds, strict=True) if one.from_ns is not None}
-        with self._errors():
+        with self.errors():
             after = numbers_before(self.fetch, late)
         wanted = [
             ProcessRows(id, len(process.phases), max(one.after, after.get(id, 0)), one.until_ns, one.from_ns)
@@ -398,22 +422,30 @@ class Ledger:
         return [self._translated(reader.pages(one)) for one in wanted]
 
     def _translated(self, pages: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-        with self._errors():
+        with self.errors():
             yield from pages
 
     def _ids(self, processes: Sequence[AnyProcess]) -> list[int]:
         """The ids of these processes of one run."""
         run = processes[0].identity.run if processes else ""
         columns = [_processes.c.id, *(_processes.c[name] for name in KEY)]
-        ids = {tuple(key): id for id, *key in self.fetch(sql.select(*columns).where(_processes.c.run == run))}
-        return [ids[tuple(_key(one.identity).values())] for one in processes]
+        found = self.fetch(sql.select(*columns).where(_processes.c.run == run)).all()
+        ids = {tuple(key): id for id, *key in found}
+        for one in processes:
+            if _key_values(one.identity) not in ids:
+                self.has_damage = True
+                raise DamagedData(
+                    f"ledger {self.url}: it has no process of rank {one.identity.rank} of run {run!r} any more"
+                )
+        return [ids[_key_values(one.identity)] for one in processes]
 
     def events_of_run(self, run: str) -> dict[schema.StackRequest, list[schema.EventRow]]:
         """The events of a run's processes, each one's in ascending number."""
-        query = sql.select(*(_events.c[name] for name in KEY), *_EVENT).where(_events.c.run == run)
+        query = sql.select(*checksums.columns(_events)).where(_events.c.run == run)
         found: dict[schema.StackRequest, list[schema.EventRow]] = {}
-        for row in self.fetch(query.order_by(_events.c.number)):
-            values = tuple(row)
+        with self.errors():
+            rows = checksums.checked(_events, self.fetch(query.order_by(_events.c.number)))
+        for *values, _ in rows:
             key = schema.StackRequest(*values[: len(KEY)])
             found.setdefault(key, []).append(schema.EventRow(*values[len(KEY) :]))
         return found
@@ -432,7 +464,9 @@ class Ledger:
 
     def events(self, identity: schema.Identity) -> list[schema.EventRow]:
         """A process's events in ascending number."""
-        return [schema.EventRow(*event) for event in self.fetch(_EVENTS_OF, _key(identity))]
+        with self.errors():
+            rows = checksums.checked(_events, self.fetch(_EVENTS_OF, _key(identity)))
+        return [schema.EventRow(*row[len(KEY) : -1]) for row in rows]
 
     def health(self, per_node: int) -> Iterator[tuple[str, schema.Health]]:
         """(node, event) of each node's `per_node` most severe events, newest first within a severity.
@@ -443,10 +477,12 @@ class Ledger:
         parts = [_health.c.node, _health.c.number >= SCOPED_OFFSET]
         place = sql.func.row_number().over(partition_by=parts, order_by=order_by).label("place")
         placed = sql.select(_health, place).subquery()
-        query = sql.select(placed.c.node, placed.c.number, placed.c.event).where(placed.c.place <= per_node)
+        of_health = [placed.c[column.name] for column in checksums.columns(_health)]
+        query = sql.select(*of_health).where(placed.c.place <= per_node)
         order = [placed.c.node, placed.c.number]
-        with self._errors():
+        with self.errors():
             for found in self._pages(query.order_by(*order), order, PAGE_EVENTS):
+                checksums.checked(_health, [found])
                 yield (
                     found.node,
                     msgspec.structs.replace(_event_decoder.decode(found.event), number=found.number),
@@ -468,13 +504,13 @@ class Ledger:
 
     def fetch(self, query: sql.Select | sql.TextClause, key: dict | None = None) -> sql.Result:
         """The rows of a query in no transaction. Raises LedgerError."""
-        with self._errors(), self._reading.connect() as connection:
+        with self.errors(), self._reading.connect() as connection:
             return connection.execute(query, key).freeze()()
 
     @contextmanager
     def transaction(self, runs: Collection[str] = ()) -> Iterator[sql.Connection]:
         """A transaction that is committed at the end, which writes these runs. Raises LedgerError."""
-        with self._errors(), self._connection() as connection, connection.begin():
+        with self.errors(), self._connection() as connection, connection.begin():
             self.check_write(connection, runs)
             yield connection
 
@@ -502,19 +538,23 @@ class Ledger:
             self._writer = None
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def errors(self) -> Iterator[None]:
+        """Raise errors of the database, and of decoding what it has, as LedgerError."""
         try:
             yield
         except (
             exc.SQLAlchemyError,
             sqlite3.Error,
             msgspec.DecodeError,
+            zlib.error,
             ModuleNotFoundError,
             TypeError,
             ValueError,
             OverflowError,
         ) as error:
-            raise self._database.error(error) from None
+            found = self._database.error(error)
+            self.has_damage |= isinstance(found, DamagedData)
+            raise found from None
 
 
 def _check_file(file: str, create: bool) -> None:

@@ -16,12 +16,12 @@ from collections.abc import Callable
 
 import sqlalchemy as sql
 
-from goodput.aggregator.ledger.migrations.versions import version_4, version_5, version_7
+from goodput.aggregator.ledger.migrations.versions import version_4, version_5, version_7, version_8
 
-HEAD, CONVERTING = "7", "5"
+HEAD, CONVERTING = "8", "5"
 OLDEST = version_4.revision  # that is migrated
-# The tables of this version; with a newer HEAD and none of them a new ledger is migrated from nothing.
-TABLES_OF = "7"
+# The tables of this version, to which version_8 has added columns; with a newer HEAD and none of them a new ledger is migrated from nothing.
+TABLES_OF = version_8.revision
 TABLES = (
     *version_5.tables.sorted_tables,
     version_5.ends,
@@ -54,7 +54,10 @@ def version(connection: sql.Connection) -> str | None:
     """The ledger's version, None for an empty database."""
     if not sql.inspect(connection).has_table(VERSIONS.name):
         return None
-    return connection.execute(sql.select(VERSIONS.c.version_num)).scalar()
+    found = connection.execute(sql.select(VERSIONS.c.version_num)).scalar()
+    if found is not None and not (found.isascii() and found.isdigit()):
+        raise ValueError(f"its version is {found!r}, which no program writes")
+    return found
 
 
 def is_current(connection: sql.Connection) -> bool:

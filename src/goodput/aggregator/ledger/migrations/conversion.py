@@ -17,7 +17,7 @@ import sqlalchemy as sql
 
 from goodput.aggregator.ledger.blocks import block_columns
 from goodput.aggregator.ledger.database import insert
-from goodput.aggregator.ledger.migrations.versions import version_4, version_5
+from goodput.aggregator.ledger.migrations.versions import version_4, version_5, version_8
 
 PAGE_CHUNKS = 64  # of 512 rows at most
 ROWS_AT_ONCE = 20_000
@@ -90,7 +90,8 @@ def _convert_some(connection: sql.Connection) -> int:
         # Without its process, which is written in the same transaction, no reader could have read a chunk.
         if process is not None:
             values = _values([row for _, own in parts for row in own])
-            blocks += [{"process": process, **columns} for columns in block_columns(values)]
+            new = [{"process": process, **columns} for columns in block_columns(values)]
+            blocks += [{name: one[name] for name in one.keys() - {version_8.CHECKSUM}} for one in new]
     if blocks:
         statement = insert(connection.dialect.name, version_5.blocks).on_conflict_do_nothing()
         connection.execute(statement, blocks)
