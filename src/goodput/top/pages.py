@@ -41,8 +41,8 @@ class PageSource:
         run = chosen.run.name
         gpus = self._agent.of(run) if self._agent else {}
         for row in rows:
-            place = self.local.pages.get((run, row.rank))
-            if place and place[1].attempt.alive:
-                row.pid = place[1].pid
+            page = self.local.pages.get((run, row.rank))
+            if page and page.attempt.alive:
+                row.pid = page.pid
             row.gpu, row.watts = gpus.get(row.rank, (None, None))
             row.recent = chosen.step_seconds(row.rank)
