@@ -208,6 +208,7 @@ def _recorded(arguments) -> int:
     """The loader of trainings by their rank pages."""
     from goodput.probe.loader import recorded, recorded_text
     from goodput.rank_page.page import PageError, existing_directories
+    from goodput.rank_page.shared_folders import pages_beside
     from goodput.sdk.reports.local_accounts import by_user, page_paths, read_page, without_copies
     from goodput.wire.identity import clean_text
 
@@ -229,6 +230,8 @@ def _recorded(arguments) -> int:
     pages, copies = without_copies(pages)
     for text in errors + copies:
         message("probe", f"skipped {clean_text(text, 300)}")
+    for text in [] if arguments.directory else pages_beside(directories, os.geteuid()):
+        message("probe", text)
     names, seen, records = set(), {}, []
     for page in by_user(pages):
         names.add(clean_text(page.run, 100))
