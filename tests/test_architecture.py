@@ -64,6 +64,7 @@ PACKAGES = {
         "sdk.recorder",
         "sdk.startup",
         "stack_samples",
+        "wire",
         None,
         "causes",
     ],

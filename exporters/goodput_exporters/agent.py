@@ -26,6 +26,7 @@ from goodput.metrics.writer import Writer
 from goodput.otlp.settings import OtlpSettings, Samples
 from goodput.rank_page import page
 from goodput.rank_page.removed_pages import RemovedPages
+from goodput.rank_page.shared_folders import pages_beside
 from goodput_exporters.collector import NoData, Settings
 from goodput_exporters.collector_runner import CollectorRunner, run_collectors
 from goodput_exporters.collectors import discover
@@ -144,7 +145,7 @@ class Agent:
         """Poll once and start the threads. Raises DirectoryInUse if another agent uses the directory."""
         self._directory_lock.hold()
         self._check_directory()
-        for text in self._directory_warnings():
+        for text in [*self._directory_warnings(), *pages_beside([self.settings.directory], None)]:
             log.warning("%s", text)
         self.poll()
         # So that the first scrape has an earlier result for late collectors.

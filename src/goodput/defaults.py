@@ -19,6 +19,7 @@ PEERS = "init_process_group"
 CPU_NAME = r".*, (\d{1,4}) threads?$"
 
 # Why the FLOPs of a step are not known while a child process counts them.
+FLOPS_NOT_SEEN = "goodput.auto counts them after the first step of a PyTorch model, and has seen no such step"
 FLOPS_COUNTING = "a child process is counting them, or was when the training ended"
 # Days after a run's end for which the ledger keeps each of its steps, and then a row a minute.
 KEEP_STEPS_DAYS = 7.0

@@ -128,6 +128,26 @@ def test_integral_floats_are_whole_numbers():
     assert broken.samples == 0 and "`samples` is 512.5, want a whole number" in broken.warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"samples": 512.5}, "`samples` is 512.5, want a whole number, found one with a fraction or exponent; it is left out"),
+        ({"world_size": 1.5}, "`world_size` is 1.5, want a whole number, found one with a fraction or exponent; it is left out"),
+        ({"collectives": [{"calls": 1.5}]}, '`collectives` is [{"calls": 1.5}], want a whole number, found one with a fraction or exponent at `collectives[0].calls`; it is left out'),
+        ({"device": "x" * 300}, f'`device` is "{"x" * 39} ..., want a text of length <= 255; it is left out'),
+    ],
+)  # fmt: skip
+def test_wrong_value_is_named_with_its_place(fields, text):
+    kind = "attempt" if "collectives" not in fields and "samples" not in fields else "beat"
+    base = {"kind": kind, "time": 6, "rank": 0} if kind != "beat" or "samples" not in fields else STEP
+    assert parse(line({**base, **fields})).warnings == [text]
+
+
+def test_line_that_is_no_object_is_shown():
+    with pytest.raises(LineError, match=r"it is \[1\], want an object {...}, found a list"):
+        parse(b"[1]")
+
+
 def test_wrong_phase_keeps_the_other_phases():
     found = parse(line({**STEP, "phases": {"forward": 0.5, "loader": "slow", "h2d": None, "backward": 0.25}}))
     assert found.phases == {"forward": 0.5, "backward": 0.25}

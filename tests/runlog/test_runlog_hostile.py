@@ -48,8 +48,8 @@ BAD_LINES = {
         "line 8: `world_size` is 0, want a whole number >= 1; it is left out",
         6,
     ),
-    "not an object": (b"[1,2]\n", "line 8: want an object", 5),
-    "a number": (b"7\n", "line 8: want an object", 5),
+    "not an object": (b"[1,2]\n", "line 8: it is [1,2], want an object", 5),
+    "a number": (b"7\n", "line 8: it is 7, want an object", 5),
     "no kind": (b"{}\n", "line 8: Object missing required field `kind`", 5),
     "a wrong type": (
         step(6, 5).replace(b'"step":5', b'"step":"5"'),

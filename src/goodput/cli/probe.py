@@ -208,7 +208,8 @@ def _recorded(arguments) -> int:
     """The loader of trainings by their rank pages."""
     from goodput.probe.loader import recorded, recorded_text
     from goodput.rank_page.page import PageError, existing_directories
-    from goodput.sdk.reports.local_accounts import by_user, page_paths, read_page
+    from goodput.rank_page.shared_folders import pages_beside
+    from goodput.sdk.reports.local_accounts import by_user, page_paths, read_page, without_copies
     from goodput.wire.identity import clean_text
 
     if not (arguments.run or arguments.pid):
@@ -220,18 +221,22 @@ def _recorded(arguments) -> int:
         paths = [path for directory in directories for path in page_paths(directory)]
     except OSError as error:
         return fail("probe", f"{error.filename or directories[0]}: {error.strerror}")
-    pages, read_paths = [], []
+    pages, errors = [], []
     for path in paths:
         try:
             pages.append(read_page(path, now_ns))
-            read_paths.append(path)
         except PageError as error:
-            message("probe", f"skipped {clean_text(error, 300)}")
+            errors.append(str(error))
+    pages, copies = without_copies(pages)
+    for text in errors + copies:
+        message("probe", f"skipped {clean_text(text, 300)}")
+    for text in [] if arguments.directory else pages_beside(directories, os.geteuid()):
+        message("probe", text)
     names, seen, records = set(), {}, []
-    for path, page in zip(read_paths, by_user(pages), strict=True):
+    for page in by_user(pages):
         names.add(clean_text(page.run, 100))
         if page.run in (arguments.run or ()) or page.pid in (arguments.pid or ()):
-            seen[page.run, page.attempt.rank, page.attempt.attempt] = path
+            seen[page.run, page.attempt.rank, page.attempt.attempt] = page.path
             records.append(recorded.record_of(page.run, page.attempt))
     found = recorded.waiting_most([one for one in records if one is not None])
     if not found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import socket
 import sys
@@ -51,6 +52,7 @@ def call(arguments) -> int:
     from goodput.probe import reachable
     from goodput.rank_page.deep_look import looks_in
     from goodput.rank_page.page import existing_directories
+    from goodput.rank_page.shared_folders import pages_beside
     from goodput.web.timeline import timeline
     from goodput.wire.identity import clean_text
 
@@ -67,6 +69,8 @@ def call(arguments) -> int:
     for text in errors + refused:
         # A file's name may have control characters.
         message("report", f"skipped {clean_text(text, 500)}")
+    for text in [] if arguments.directory else pages_beside(directories, os.geteuid()):
+        message("report", text)
     removed = removed_text(directories, arguments.run, [run.name for run in runs])
     chosen = [run for run in runs if arguments.run in (None, run.name)]
     documents, timelines, stories = [], {}, {}

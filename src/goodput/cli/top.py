@@ -85,6 +85,7 @@ def call(arguments) -> int:
 def _source(arguments):
     from goodput.defaults import STALL_SECONDS
     from goodput.rank_page.page import existing_directories
+    from goodput.rank_page.shared_folders import pages_beside
 
     if arguments.url:
         from goodput.top.api import ApiSource
@@ -102,7 +103,8 @@ def _source(arguments):
     from goodput.top.pages import PageSource
 
     directories = [arguments.directory] if arguments.directory else existing_directories()
-    return PageSource(directories, STALL_SECONDS, AgentGpus(arguments.agent))
+    notes = [] if arguments.directory else pages_beside(directories, os.geteuid())
+    return PageSource(directories, STALL_SECONDS, AgentGpus(arguments.agent), notes)
 
 
 def _has_screen() -> bool:

@@ -6,7 +6,7 @@ goodput_node_pages{state}: Rank pages in the directory by state: live, dead, rej
     refused (beyond a bound).
 goodput_node_page_errors_total{reason}: Failed reads of rank pages, by reason; once a poll for each page that
     is refused: user (more than one user may have), excess (more than the agent follows),
-    owner (of a rank of which another user has a page).
+    identity also a copy of a page; and once a page, owner (it names another user's run).
 goodput_node_page_directory_problem{problem}: 1 if the folder of rank pages, where any user may write, lacks this:
     mount (is no mount of its own), size or inodes (has no bound on them); else 0.
 goodput_node_connection_reads_total{outcome}: Ranks that waited for communication and whose TCP connections

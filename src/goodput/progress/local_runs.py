@@ -21,7 +21,14 @@ from goodput.account.rank_status import rank_status
 from goodput.account.text.answer import with_hang
 from goodput.causes import explain
 from goodput.rank_page.page import PageError, file_prefix
-from goodput.sdk.reports.local_accounts import PageRead, by_user, page_paths, read_page, runs_of
+from goodput.sdk.reports.local_accounts import (
+    PageRead,
+    by_user,
+    page_paths,
+    read_page,
+    runs_of,
+    without_copies,
+)
 from goodput.wire.identity import clean_text
 
 STEPS_MAX, SHOWN_STEPS, WINDOW_SECONDS = 256, 120, 60.0
@@ -64,7 +71,7 @@ class LocalRuns:
         self._directories, self._stall_seconds = directories, stall_seconds
         self._gone: dict[tuple[str, int], PageRead] = {}  # by path and inode
         self._known: dict[str, tuple[tuple, LocalRun]] = {}  # by run, with the attempts that it was made of
-        self.pages: dict[tuple[str, int], tuple[str, PageRead]] = {}
+        self.pages: dict[tuple[str, int], PageRead] = {}
         self.notes: list[str] = []
 
     def read(self, only: str | None = None) -> list[LocalRun]:
@@ -79,7 +86,7 @@ class LocalRuns:
         for directory in self._directories:
             with contextlib.suppress(FileNotFoundError):
                 paths += [p for p in page_paths(directory) if os.path.basename(p).startswith(prefix)]
-        found, read_paths, gone, notes = [], [], {}, []
+        found, gone, notes = [], {}, []
         for path in paths:
             try:
                 key = path, os.stat(path).st_ino
@@ -90,12 +97,13 @@ class LocalRuns:
             if not one.attempt.alive:
                 gone[key] = one
             found.append(one)
-            read_paths.append(path)
+        found, copies = without_copies(found)
+        notes += [f"skipped {clean_text(text, 300)}" for text in copies]
         found, self.pages = by_user(found), {}
-        for path, one in zip(read_paths, found, strict=True):
+        for one in found:
             place = one.run, one.attempt.rank
-            if place not in self.pages or self.pages[place][1].attempt.attempt < one.attempt.attempt:
-                self.pages[place] = path, one
+            if place not in self.pages or self.pages[place].attempt.attempt < one.attempt.attempt:
+                self.pages[place] = one
         if len(notes) > NOTES_MAX:
             notes[NOTES_MAX:] = [f"and {len(notes) - NOTES_MAX} more pages"]
         self._gone, self.notes = gone, notes

@@ -177,13 +177,14 @@ def existing_directories(environ=os.environ) -> list[str]:
     /run/goodput, or may not write there, use another one. Only the default where $GOODPUT_DIR says so or none exists.
     """
     default = default_directory(environ)
-    others = (
-        ()
-        if environ.get("GOODPUT_DIR")
-        else (SYSTEM_DIRECTORY, SHARED_DIRECTORY, _temporary_directory(environ))
-    )
-    found = [one for one in dict.fromkeys(others) if one != default and os.access(one, os.R_OK | os.X_OK)]
+    others = () if environ.get("GOODPUT_DIR") else default_directories(environ)
+    found = [one for one in others if one != default and os.access(one, os.R_OK | os.X_OK)]
     return [*([default] if os.path.isdir(default) or not found else []), *found]
+
+
+def default_directories(environ=os.environ) -> list[str]:
+    """The folders in which pages may lie without $GOODPUT_DIR."""
+    return list(dict.fromkeys((SYSTEM_DIRECTORY, SHARED_DIRECTORY, _temporary_directory(environ))))
 
 
 def _temporary_directory(environ) -> str:

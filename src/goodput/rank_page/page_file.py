@@ -79,6 +79,16 @@ class PageFile:
         """The user whose file it is."""
         return os.fstat(self.fd).st_uid
 
+    def standing(self) -> tuple[bool, bool]:
+        """Whether its process locks it, and whether the file has the name of its run, rank and attempt.
+
+        Of two pages of one process the higher one is its own: a copy has no lock, and most often another name.
+        """
+        found = self.identity
+        name = page.file_name(found["run"], found["rank"], found["attempt"])
+        alias = f"{name.removesuffix(page.SUFFIX)}{page.ALIAS}{self.owner}{page.SUFFIX}"
+        return owner_is_locking(self.fd), os.path.basename(self.path) in (name, alias)
+
     def process_problem(self, pid: int, procfs: str = "/proc") -> str:
         """Why a process is not the one that made this page, "" if it is: start time and user must be the page's."""
         return owner_problem(self.owner, pid, self.identity.get("pid_start_ticks"), procfs)

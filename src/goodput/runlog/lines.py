@@ -170,6 +170,7 @@ HARDWARE = (
 )
 # A line is used without its wrong fields other than these and those that its kind needs: they place it.
 _STRICT_FIELDS = ("kind", "rank", "attempt", "run")
+SHOWN_CHARS_MAX = 40  # of a wrong value, in an error
 # What stands in for a wrong value where the default would be a guess to the run's advantage.
 _CAUTIOUS = {"committed": (b"false", "counts as false"), "reason": (b'"failed"', "counts as failed")}
 _BY_PHASE = {"phases": float, "phase_states": str}
@@ -239,7 +240,7 @@ def _parse_other(raw: bytes) -> Line:
 def _without_wrong_fields(raw: bytes, error: msgspec.ValidationError) -> Line:
     """Decode a line without its wrong fields, if it can be used without them. `error` is the first of them."""
     if raw.lstrip()[:1] != b"{":
-        raise LineError(_plain(str(error)))
+        raise LineError(f"it is {_shown(raw.strip())}, {_plain(str(error))}")
     warnings: list[str] = []
     fields = _decode_keys(raw)
     kind = msgspec.json.decode(fields.get("kind", b"null"))
@@ -263,7 +264,7 @@ def _without_wrong_fields(raw: bytes, error: msgspec.ValidationError) -> Line:
         if whole is not None:
             fields[name] = Raw(whole)
         elif value != b"null":
-            text = f"`{name}` is {value[:40].decode(errors='replace')}, {_plain(str(error))}"
+            text = f"`{name}` is {_shown(value)}, {_plain(str(error))}{_within(name, error)}"
             if name in needed or (
                 name in _STRICT_FIELDS and (name != "run" or kind not in ("run", "attempt"))
             ):
@@ -350,13 +351,29 @@ def _without_lone_surrogate(escape: re.Match[str]) -> str:
 _NO_NUMBER = re.compile(rb"\b(NaN|Infinity)\b")
 
 
+def _shown(value: bytes) -> str:
+    """A value as an error shows it."""
+    text = value.decode(errors="replace")
+    return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]} ..."
+
+
+def _within(name: str, error: Exception) -> str:
+    """Where in a field's value it is wrong: " at `collectives[0].calls`"; "" of a value that is wrong as a whole."""
+    found = _PLACE.search(str(error))
+    return f" at `{found[1]}`" if found and found[1] != name else ""
+
+
 def _plain(text: str) -> str:
     """msgspec's message with JSON's terms for Python's types, without the place."""
     text = _TYPES.sub(lambda found: _WORDS.get(found[1].split(" | ")[0], found[0]), text.split(" - at ")[0])
-    return text.replace("Expected", "want").replace(", got", ", found")
+    text = text.replace("Expected", "want").replace(", got", ", found")
+    return re.sub(
+        "(want a whole number.*), found a number$", r"\1, found one with a fraction or exponent", text
+    )
 
 
 _WHERE = re.compile(r"at `\$\.(\w+)")
+_PLACE = re.compile(r"at `\$\.([^`]*)`")
 _NUMBER = re.compile(rb"[-+.0-9eE]+")  # and no list or object that has one
 _TYPES = re.compile(r"`([a-z| ]+)`")
 _WORDS = {

@@ -6,8 +6,8 @@ import re
 from collections import Counter
 
 from goodput.wire.identity import clean_text
+from goodput.wire.sampled_stacks import PLACE_CHARACTERS_MAX
 
-PLACE_CHARACTERS_MAX = 160
 # A stack with a frame in one of these is in a phase of automatic instrumentation.
 IN_A_PHASE = (
     *("torch/nn/modules/module.py", "torch/_tensor.py", "torch/autograd/", "torch/optim/"),

@@ -14,9 +14,14 @@ import stat
 from collections import Counter
 from contextlib import suppress
 
-from goodput.stack_samples.places import PLACE_CHARACTERS_MAX
 from goodput.wire.identity import clean_text
-from goodput.wire.sampled_stacks import NO_STACKS, PLACES_MAX, SAMPLES_MAX, SampledStacks
+from goodput.wire.sampled_stacks import (
+    NO_STACKS,
+    PLACE_CHARACTERS_MAX,
+    PLACES_MAX,
+    SAMPLES_MAX,
+    SampledStacks,
+)
 
 SUFFIX = ".stacks.json"
 BYTES_MAX = 16 << 10

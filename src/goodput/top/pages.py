@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 
 from goodput.account import FINAL_STATUSES
 from goodput.progress.local_runs import LocalRun, LocalRuns
@@ -12,13 +13,22 @@ from goodput.top.model import Frame, History, RankRow, SourceError, run_row, run
 
 
 class PageSource:
-    """The runs whose pages are in `directories`; `agent` adds the GPUs' figures where this machine has one."""
+    """The runs whose pages are in `directories`; `agent` adds the GPUs' figures where this machine has one.
 
-    def __init__(self, directories: list[str], stall_seconds: float, agent: AgentGpus | None = None):
+    `notes` are shown with those of pages that cannot be read.
+    """
+
+    def __init__(
+        self,
+        directories: list[str],
+        stall_seconds: float,
+        agent: AgentGpus | None = None,
+        notes: Sequence[str] = (),
+    ):
         self.directories = directories
         self.title = f"{os.uname().nodename} {', '.join(directories)}"
         self.local = LocalRuns(directories, stall_seconds)
-        self._agent, self._history = agent, History()
+        self._agent, self._history, self._notes = agent, History(), list(notes)
 
     def read(self, opened: str | None) -> Frame:
         """The runs, living ones first, and one in detail: `opened`, or the only one. Raises SourceError."""
@@ -35,14 +45,14 @@ class PageSource:
         if chosen is not None:
             view = run_view(chosen.document, chosen.pace, self._history, time.monotonic())
             self._add_processes(chosen, view.ranks)
-        return Frame(self.title, time.time(), rows, view, self.local.notes)
+        return Frame(self.title, time.time(), rows, view, self._notes + self.local.notes)
 
     def _add_processes(self, chosen: LocalRun, rows: list[RankRow]) -> None:
         run = chosen.run.name
         gpus = self._agent.of(run) if self._agent else {}
         for row in rows:
-            place = self.local.pages.get((run, row.rank))
-            if place and place[1].attempt.alive:
-                row.pid = place[1].pid
+            page = self.local.pages.get((run, row.rank))
+            if page and page.attempt.alive:
+                row.pid = page.pid
             row.gpu, row.watts = gpus.get(row.rank, (None, None))
             row.recent = chosen.step_seconds(row.rank)

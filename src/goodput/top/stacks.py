@@ -29,16 +29,16 @@ class StackTaker:
         if rank is None or self._source is None:
             return
         found = self._source.local.pages.get((run, rank))
-        if found is None or not found[1].attempt.alive:
+        if found is None or not found.attempt.alive:
             self._texts[run, rank] = "the process is gone"
             return
-        path, (_, attempt, pid, _) = found
-        if not may_read(pid):
+        attempt = found.attempt
+        if not may_read(found.pid):
             self._texts[run, rank] = NOT_PERMITTED
             return
-        process = schema.StackRequest(run, rank, attempt.host, pid, attempt.start_ns)
+        process = schema.StackRequest(run, rank, attempt.host, found.pid, attempt.start_ns)
         self._texts[run, rank] = "py-spy takes the stack ..."
-        self._asked[process], self._paths[process] = (run, rank), path
+        self._asked[process], self._paths[process] = (run, rank), found.path
         self._stacks.request([process])
 
     def text(self, run: str, rank: int) -> str | None:

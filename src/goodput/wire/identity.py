@@ -62,6 +62,12 @@ def clean_text(text: object, most: int) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
+def name_of_user(run: str, user: int) -> str:
+    """The name of a user's run that is told apart from another user's run of the same name."""
+    suffix = f" (user {user})"
+    return f"{run[: RUN_CHARACTERS_MAX - len(suffix)]}{suffix}"
+
+
 def _integer(environ, name: str, field: str, found: dict) -> int | None:
     text = environ.get(name)
     if not text:

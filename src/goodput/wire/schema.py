@@ -26,7 +26,9 @@ from goodput.wire.collectives import Collectives, Operations, operations_problem
 from goodput.wire.collectives import problem as collective_problem
 from goodput.wire.connections import Connections, connections_problem
 from goodput.wire.identity import BOUNDS, PLACES, RUN_CHARACTERS_MAX, check_fields, clean_text
+from goodput.wire.lenient_decoding import names_of, not_utf8, path_of_text, right_fields
 from goodput.wire.ras import RasAnswer, ras_problem
+from goodput.wire.sampled_stacks import stacks_problem
 from goodput.wire.step_blocks import BlockError, StepBlock, check_block, encode_rows
 
 VERSION = 2
@@ -39,7 +41,6 @@ STEPS_MAX, EVENTS_MAX, PHASES_MAX = 200_000, 20_000, 28  # of one rank; steps al
 BLOCKS_MAX = 1024  # of one rank
 DROPS_MAX, LOADER_MAX, HARDWARE_MAX = 32, 64, 32  # figures of one rank
 HITS_MAX = 256  # ranks of one health event
-PLACES_MAX, PLACE_CHARACTERS_MAX = 16, 160  # of one rank's sampled stacks
 # An account has an entry for every expected rank, so one report must not make the aggregator run out of memory.
 WORLD_SIZE_MAX = 1 << 18
 # Stacks requested in one Ack, sent in one report, and the length of one.
@@ -198,6 +199,12 @@ class RankReport(Struct, frozen=True, gc=False, omit_defaults=True):
     blocks: Annotated[list[StepBlock], msgspec.Meta(max_length=2 * BLOCKS_MAX)] = []
 
 
+class MalformedRank(RankReport, frozen=True, gc=False):
+    """Stands for a rank's part of a push that cannot be decoded, with what could be read of its name; `check` refuses it."""
+
+    problem: str = ""
+
+
 class StackRequest(Struct, frozen=True, gc=False):
     """Identifies a rank process, here the one whose stack is requested."""
 
@@ -260,9 +267,10 @@ class NodeReport(Struct, frozen=True):
 
 
 class _LooseReport(NodeReport, frozen=True):
-    """A report whose ranks and health events are not decoded yet."""
+    """A report whose ranks, stacks and health events are not decoded yet."""
 
     ranks: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=2 * RANKS_MAX)] = []
+    stacks: Annotated[list[msgspec.Raw], _FEW] = []
     health: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=2 * HEALTH_MAX)] = []
 
 
@@ -291,6 +299,7 @@ _encoder = msgspec.msgpack.Encoder()
 _report_decoder = msgspec.msgpack.Decoder(NodeReport)
 _loose_decoder = msgspec.msgpack.Decoder(_LooseReport)
 _rank_decoder = msgspec.msgpack.Decoder(RankReport)
+_stack_decoder = msgspec.msgpack.Decoder(Stack)
 _health_decoder = msgspec.msgpack.Decoder(Health)
 _ack_decoder = msgspec.msgpack.Decoder(Ack)
 
@@ -306,22 +315,27 @@ def encode(record: Struct) -> bytes:
 def decode(body: bytes) -> NodeReport:
     """A report from its bytes. Validates the envelope; `check` validates each rank report.
 
-    A malformed health event is replaced by one that `is_health` rejects.
+    A rank's part that cannot be decoded becomes a MalformedRank, a malformed health event one that `is_health` rejects,
+    and a malformed stack is left out: the others of the push are unaffected. A rank of more than RANK_BYTES_MAX refuses
+    the push, so that its steps come again in parts.
     """
     if len(body) > BODY_BYTES_MAX:
         raise SchemaError(f"report of {len(body)} bytes, {BODY_BYTES_MAX} at most")
     try:
         try:
             report = _report_decoder.decode(body) if len(body) <= _WHOLE_BYTES_MAX else None
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, UnicodeDecodeError):
             report = None
         if report is None:
             loose = _loose_decoder.decode(body)
             report = msgspec.structs.replace(
                 loose,
                 ranks=[_decode_rank(raw, at) for at, raw in enumerate(loose.ranks)],
+                stacks=[stack for raw in loose.stacks if (stack := _decode_stack(raw)) is not None],
                 health=[_decode_health(raw) for raw in loose.health],
             )
+    except UnicodeDecodeError as error:
+        raise SchemaError(f"malformed report: `$.node` or `$.agent` is {not_utf8(error)}") from None
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise SchemaError(f"malformed report: {error}") from None
     if report.version not in VERSIONS:
@@ -335,7 +349,10 @@ def decode(body: bytes) -> NodeReport:
 
 
 def _decode_rank(raw: msgspec.Raw, at: int) -> RankReport:
-    """A rank report, without optional fields of a wrong type. Raises ValueError if another one is wrong."""
+    """A rank report, without optional fields of a wrong type; a MalformedRank if another one is wrong.
+
+    Raises ValueError if it is too large.
+    """
     size = memoryview(raw).nbytes
     if size > RANK_BYTES_MAX:
         raise ValueError(
@@ -343,38 +360,33 @@ def _decode_rank(raw: msgspec.Raw, at: int) -> RankReport:
         )
     try:
         return _rank_decoder.decode(raw)
+    except UnicodeDecodeError as error:
+        where = f"`$.ranks[{at}]{path_of_text(raw)}`"
+        return _malformed_rank(raw, f"{where} is {not_utf8(error)}")
     except msgspec.ValidationError as error:
-        try:
-            fields = msgspec.msgpack.decode(raw) if size <= _UNTYPED_BYTES_MAX else None
-            if isinstance(fields, dict):
-                for name, part in (("identity", Identity), ("live", Live)):
-                    if isinstance(fields.get(name), dict):
-                        fields[name] = _right_fields(part, fields[name])
-                return msgspec.convert(_right_fields(RankReport, fields), RankReport, strict=True)
-        except msgspec.ValidationError:
-            pass
-        raise ValueError(str(error).replace("`$", f"`$.ranks[{at}]", 1)) from None
+        problem = str(error).replace("`$", f"`$.ranks[{at}]", 1)
+    try:
+        fields = msgspec.msgpack.decode(raw) if size <= _UNTYPED_BYTES_MAX else None
+        if isinstance(fields, dict):
+            for name, part in (("identity", Identity), ("live", Live)):
+                if isinstance(fields.get(name), dict):
+                    fields[name] = right_fields(part, fields[name])
+            return msgspec.convert(right_fields(RankReport, fields), RankReport, strict=True)
+    except (ValueError, RecursionError):
+        pass
+    return _malformed_rank(raw, problem)
 
 
-# Optional fields that carry a rank's record, not a description: without them its report would be wrong.
-_RECORDS = ("steps", "events", "blocks")
+def _malformed_rank(raw: msgspec.Raw, problem: str) -> MalformedRank:
+    run, rank, host = names_of(raw)
+    return MalformedRank(Identity(run, rank, 0, 0, host, 0, 0), 0, (), _PLAIN_LIVE, problem=problem)
 
 
-def _right_fields(part: type[Struct], fields: dict) -> dict:
-    """The fields without optional ones of a wrong type; whole numbers may be floats."""
-    right = dict(fields)
-    for field in msgspec.structs.fields(part):
-        if field.required or field.name not in fields or field.name in _RECORDS:
-            continue
-        try:
-            right[field.name] = msgspec.convert(_whole(fields[field.name]), field.type)
-        except msgspec.ValidationError:
-            del right[field.name]
-    return right
-
-
-def _whole(value: object) -> object:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def _decode_stack(raw: msgspec.Raw) -> Stack | None:
+    try:
+        return _stack_decoder.decode(raw)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return None
 
 
 def _decode_health(raw: msgspec.Raw) -> Health:
@@ -413,6 +425,8 @@ def check(report: RankReport, is_known: bool = False) -> None:
     The rows in its blocks are checked when these are decoded. `is_known` is for a report whose identity and phases are
     those of one that was accepted before.
     """
+    if isinstance(report, MalformedRank):
+        raise SchemaError(f"{name_of(report)}: {report.problem}")
     who, width = name_of(report), len(report.phases)
     if not is_known:
         _check_declared(report, who)
@@ -524,7 +538,8 @@ def check_live(live: Live, phases: tuple[str, ...], who: str) -> None:
             )
     if not _are_times((*live.loader.values(), *live.hardware.values())):
         raise SchemaError(f"{who}: a loader figure or GPU figure is negative or too large")
-    _check_stacks(live.stacks, who)
+    if live.stacks is not None and (problem := stacks_problem(live.stacks)):
+        raise SchemaError(f"{who}: {problem}")
     if live.collectives is not None and (problem := collective_problem(live.collectives)):
         raise SchemaError(f"{who}: {problem}")
     if live.operations is not None and (problem := operations_problem(live.operations)):
@@ -541,23 +556,6 @@ def check_live(live: Live, phases: tuple[str, ...], who: str) -> None:
 
 def _are_times(numbers: Sequence[int]) -> bool:
     return not numbers or (min(numbers) >= 0 and max(numbers) < TIME_NS_MAX)
-
-
-def _check_stacks(stacks: SampledStacks | None, who: str) -> None:
-    if stacks is None:
-        return
-    texts = (*stacks.places, stacks.reason)
-    if len(stacks.places) > PLACES_MAX or any(len(text) > PLACE_CHARACTERS_MAX for text in texts):
-        raise SchemaError(
-            f"{who}: {len(stacks.places)} places of stacks, {PLACES_MAX} at most, or a long text"
-        )
-    if not all(text.isprintable() for text in texts):
-        raise SchemaError(f"{who}: a place of stacks is not printable")
-    counts = stacks.places.values()
-    if not all(map(_is_time, (*counts, stacks.samples))) or sum(counts) > stacks.samples:
-        raise SchemaError(
-            f"{who}: a number of samples is negative, too large, or less than that of its places"
-        )
 
 
 def _count_in_blocks(blocks: list[StepBlock], width: int, who: str) -> int:

@@ -16,7 +16,7 @@ from goodput.access.tokens import EVERYTHING, Access
 from goodput.aggregator.ingest import checks
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.known_ranks import KnownPart, Rank
-from goodput.aggregator.ingest.node_clocks import NodeClocks
+from goodput.aggregator.ingest.moved_times import moved
 from goodput.aggregator.ingest.recent.phase_mixes import PhaseMixes
 from goodput.aggregator.ingest.report_times import AHEAD_NS_MAX
 from goodput.aggregator.ingest.store import Store
@@ -39,8 +39,6 @@ class Rig:
         for store in (self.batch, self.single):
             store.mixes = PhaseMixes(lambda: 0.0)  # all in one window
         self.ingest = Ingest(self.batch, self, clock_ns=lambda: self.now_ns)
-        # Its processes have times of their own, whatever their node's clock says: none is to be moved.
-        monkeypatch.setattr(NodeClocks, "add", lambda *_: None)
         monkeypatch.setattr(self.ingest, "_merge_parts", self._merge_parts)
 
     def append(self, *_) -> None:
@@ -57,6 +55,7 @@ class Rig:
                     continue
                 try:
                     read_ns = push.read_ns(report.sequence, self.now_ns)
+                    report, steps = moved(self.single, self.ingest.clocks, push, report, steps)
                     expected.append(self.single.merge(report, self.now_ns, push.token, steps, read_ns))
                 except Exception as error:
                     refused.add(report.identity)
@@ -207,3 +206,5 @@ def test_pushes_of_known_ranks_leave_what_single_reports_leave(seed, monkeypatch
         bodies += [rng.choice(repeated)] * rng.randrange(2)
         rig.push(*bodies)
     assert rig.known > 50 and rig.records > 100
+    # Of most seeds the clocks of some processes are off for sure when they are first reported.
+    assert seed != 3 or rig.batch.moved

@@ -1,12 +1,14 @@
 """A page that names another user's process: no stack, no samples, no attribution of it, and a reason for each."""
 
 import os
+from pathlib import Path
 
 import pytest
 from support.node.node_rank import Rank
 from support.node.node_tree import MS, collect, wait_until
 from support.other_users import ATTACKER, VICTIM, as_root, sleeper_of
 
+from goodput.rank_page import page
 from goodput.rank_page.page import process_start_ticks
 from goodput.rank_page.reader import Reader
 from goodput.stack_samples import sample_file
@@ -152,18 +154,66 @@ def refused(ranks: Ranks) -> float:
     return collect(ranks)["goodput_node_page_errors_total", ("owner",)]
 
 
-def test_rank_of_another_users_page_is_not_followed(tmp_path):
-    """A page of any user may name any rank; a newer attempt would take the place of the rank's own."""
+def test_no_page_takes_a_run_from_another_user(tmp_path):
+    """Whoever writes first: the other user's ranks are reported too, as a run of their own, and mixed with none."""
     ranks = Ranks(Settings(directory=str(tmp_path), grace_seconds=0.0))
-    held = [page_of(tmp_path, VICTIM, os.getpid())]
-    assert [report.identity.attempt for report in ranks.poll()] == [1]
-    held.append(page_of(tmp_path, ATTACKER, os.getpid(), attempt=2))
-    held.append(page_of(tmp_path, ATTACKER, os.getpid(), rank=1))
-    found = [(one.identity.rank, one.identity.attempt) for one in ranks.poll()]
-    assert found == [(1, 1)], "the first has been reported"
-    assert refused(ranks) == 1
-    # The name is free once the pages of its user, who has no process, are removed.
-    assert len(ranks.sweep(settled=lambda key: key.rank == 0)) == 1
-    assert [report.identity.attempt for report in ranks.poll()] == [2]
-    assert refused(ranks) == 1 and held
+    held = [page_of(tmp_path, ATTACKER, os.getpid(), attempt=9)]
+    assert [report.identity.run for report in ranks.poll()] == ["r1"]
+    held.append(page_of(tmp_path, VICTIM, os.getpid()))
+    held.append(page_of(tmp_path, VICTIM, os.getpid(), rank=1))
+    name = f"r1 (user {VICTIM})"
+
+    def found(reports):
+        return sorted((one.identity.run, one.identity.rank, one.identity.attempt) for one in reports)
+
+    assert found(ranks.poll()) == [(name, 0, 1), (name, 1, 1)]
+    assert refused(ranks) == 2, "once a page"
+    shown = collect(ranks)
+    assert shown["goodput_rank_step", ("0", name)] == shown["goodput_rank_step", ("0", "r1")] == 5
+    # It keeps that name: the ranks of a run are not divided when the other's pages are removed.
+    assert len(ranks.sweep(settled=lambda key: key.run == "r1")) == 1
+    held.append(page_of(tmp_path, VICTIM, os.getpid(), rank=2))
+    assert (name, 2, 1) in found(ranks.poll())
+    assert len(ranks.sweep(settled=lambda key: True)) == 3
+    held.append(page_of(tmp_path, VICTIM, os.getpid(), rank=3))
+    assert found(ranks.poll()) == [("r1", 3, 1)] and held
+    ranks.close()
+
+
+def test_name_apart_fits_the_longest_run(tmp_path):
+    ranks = Ranks(Settings(directory=str(tmp_path)))
+    held = [
+        page_of(tmp_path, owner, os.getpid(), run="r" * 128, rank=owner % 2) for owner in (ATTACKER, VICTIM)
+    ]
+    apart = [report for report in ranks.poll() if report.identity.run != "r" * 128]
+    names = {rank % 2: f"{'r' * 115} (user {rank})" for rank in (ATTACKER, VICTIM)}
+    assert (
+        [one.identity.run for one in apart] == [names[one.identity.rank] for one in apart]
+        and len(apart) == 1
+        and held
+    )
+    for report in apart:
+        schema.check(report)
+    ranks.close()
+
+
+@pytest.mark.parametrize("damaged_first", [True, False])
+def test_copy_of_a_page_is_not_followed(tmp_path, damaged_first):
+    """A copy that lost its steps is reported under the same rank; what its process locks, or has its name, counts."""
+    rank = page_of(tmp_path, os.getuid(), os.getpid())
+    copy = tmp_path / ("a.page" if damaged_first else "z.page")
+    damaged = bytearray(Path(rank.path).read_bytes())
+    damaged[8 * page.W_STEPS : 8 * page.W_STEPS + 8] = bytes(8)
+    ranks = Ranks(Settings(directory=str(tmp_path)))
+    if damaged_first:
+        os.rename(rank.path, tmp_path / "aside")
+        copy.write_bytes(damaged)
+        ranks.poll()
+        os.rename(tmp_path / "aside", rank.path)
+    else:
+        copy.write_bytes(damaged)
+    reports = ranks.poll()
+    assert [one.live.steps_done for one in reports] == [6]
+    errors = collect(ranks)["goodput_node_page_errors_total", ("identity",)]
+    assert errors >= 1
     ranks.close()

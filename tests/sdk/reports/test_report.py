@@ -312,3 +312,22 @@ print(goodput.report())
         timeout=300,
     )
     assert "\n  2 backward passes a step" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("first", "text"),
+    [
+        ("goodput", "; goodput.auto counts those of PyTorch models."),
+        ("goodput.auto", ": goodput.auto counts them after the first step of a PyTorch model, and has seen no such step."),
+    ],
+)  # fmt: skip
+def test_unknown_mfu_has_the_reason_of_this_run(tmp_path, first, text):
+    script = f"import {first}\nfor _ in goodput.steps(range(3)):\n    sum(range(9999))\n"
+    environ = os.environ | {"GOODPUT_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", script], env=environ, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "goodput", "report"], env=environ, capture_output=True, text=True, timeout=60
+    )
+    assert f"MFU unknown: the FLOPs of a step are not known{text}" in " ".join(done.stdout.split()), (
+        done.stderr
+    )

@@ -66,3 +66,17 @@ def test_page_of_another_user_changes_no_account(pages):
     assert list(accounts(pages, "--run", "JOB")) == ["JOB"]
     top = goodput("top", "--directory", str(pages), "--json", GOODPUT_DIR=str(pages))
     assert f"JOB (user {ATTACKER})" in top.stdout, top.stderr
+
+
+@pytest.mark.parametrize("name", ["A.page", "Z.page"])
+def test_damaged_copy_of_a_page_changes_no_account(pages, name):
+    trained(pages, run="JOB", world_size=1)
+    alone = accounts(pages)["JOB"]
+    damaged = bytearray((pages / "JOB.0.1.page").read_bytes())
+    damaged[8 * page.W_STEPS : 8 * page.W_STEPS + 8] = bytes(8)
+    (pages / name).write_bytes(damaged)
+    done = goodput("report", "--directory", str(pages), "--json")
+    assert json.loads(done.stdout)["steps"] == alone["steps"]
+    assert f"{name}: run 'JOB' rank 0 attempt 1 is read from {pages}/JOB.0.1.page" in done.stderr
+    top = goodput("top", "--directory", str(pages), "--json", GOODPUT_DIR=str(pages))
+    assert f"skipped {pages / name}" in top.stdout

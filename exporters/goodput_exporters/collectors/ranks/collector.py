@@ -27,7 +27,7 @@ from goodput.rank_page.page import PageError
 from goodput.rank_page.process_owner import ENDED
 from goodput.rank_page.reader import Reader
 from goodput.wire import schema
-from goodput.wire.identity import clean_text
+from goodput.wire.identity import clean_text, name_of_user
 from goodput_exporters.collector import CollectorError, NoData, Settings
 from goodput_exporters.collectors.ranks.deep_look_series import (
     add_look,
@@ -291,22 +291,51 @@ class Ranks:
         if at in self._ranks or info.st_uid != entry.owner:
             reader.close()
             return at
-        rank = Rank(entry.name, reader, self._settings.procfs, self._reached, self._links)
-        other = self._other_owner(rank)
-        if other is not None:
+        name = self._reported_name(reader)
+        rank = Rank(entry.name, reader, self._settings.procfs, self._reached, self._links, name)
+        if not self._is_own_page(rank):
             reader.close()
-            text = f"{path}: of user {rank.owner}, but rank {rank.key.rank} of run {rank.key.run!r} is user {other}'s"
-            self._reject("owner", path, text)
             return None
         self._ranks[at] = rank
         followed[entry.owner] += 1
         return at
 
-    def _other_owner(self, new: Rank) -> int | None:
-        """Another user who has a page of this run and rank already: the name is theirs until their pages are removed."""
-        ranks = self._ranks.values()
-        same = (rank.owner for rank in ranks if not rank.retired and rank.key[:2] == new.key[:2])
-        return next((owner for owner in same if owner != new.owner), None)
+    def _reported_name(self, reader: Reader) -> str | None:
+        """The name under which a new page's run is reported, where that is not its own.
+
+        A run is one user's. Where several users have pages that name it, the first keeps the name, and the others' pages
+        are reported apart: none keeps another user's ranks from being reported, and none is mixed with another's.
+        """
+        run, user = reader.identity["run"], reader.owner
+        same = [one for one in self._ranks.values() if not one.retired and one.reader.identity["run"] == run]
+        own = next((one for one in same if one.owner == user), None)
+        name = own.identity.run if own else name_of_user(run, user) if same else run
+        if name == run:
+            return None
+        text = (
+            f"a page of user {user} names run {run!r}, which another user has here: reported as run {name!r}"
+        )
+        self._errors["owner"] += 1
+        self._log(reader.path, text)
+        return name
+
+    def _is_own_page(self, new: Rank) -> bool:
+        """Whether no page that is followed is rather the one of its process. A lesser one is not followed any more."""
+        for at, rank in self._ranks.items():
+            if (
+                rank.retired
+                or rank.is_plugin != new.is_plugin
+                or (rank.owner, rank.key) != (new.owner, new.key)
+            ):
+                continue
+            is_better = new.reader.standing() > rank.reader.standing()
+            worse, better = (rank, new) if is_better else (new, rank)
+            text = f"{worse.reader.path}: not followed, a copy of the page of the same process, {better.reader.path}"
+            self._reject("identity", worse.reader.path, text)
+            if is_better:
+                self._ranks.pop(at).reader.close()
+            return is_better
+        return True
 
     def _displace(self, owner: int, followed: Counter[int]) -> bool:
         """Stop following the page found last of the user with most, if that makes room for a user with fewer."""

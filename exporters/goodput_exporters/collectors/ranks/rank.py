@@ -40,10 +40,19 @@ class Rank:
     """One page over its life. `poll` may raise PageError; the last good snapshot stays.
 
     `plugin` is the file of NCCL's profiler plugin in the same process: another one beside the page, which is then
-    `joined` to it and no rank by itself, or in a process without the SDK this one.
+    `joined` to it and no rank by itself, or in a process without the SDK this one. `run` is the name under which it is
+    reported where that is not the page's own.
     """
 
-    def __init__(self, name: str, reader: Reader, procfs: str, reached: ReachedPeaks, links: NodeLinks):
+    def __init__(
+        self,
+        name: str,
+        reader: Reader,
+        procfs: str,
+        reached: ReachedPeaks,
+        links: NodeLinks,
+        run: str | None = None,
+    ):
         self.name = name
         self.reader = reader
         self.owner = reader.owner  # the user whose file it is
@@ -58,7 +67,8 @@ class Rank:
         self.histograms: tuple | None = None  # (what they were computed from, buckets); see rank_series.py
         self._found, self._reached, self._links = reader.identity, reached, links
         self._copies, self._core_waits = TracedCopies(reader, reached), CoreWaits(procfs)
-        self.identity = _identity(self._found)
+        self._run = run
+        self.identity = _identity(self._found, run)
         self.key = rank_key(self.identity)
         self._procfs = procfs
         self._known_pid = 0  # the identity's, once it is known to be the page's process
@@ -103,7 +113,7 @@ class Rank:
         self.snapshot = snapshot
         if snapshot.identity is not self._found:
             self._found = snapshot.identity
-            self.identity = _identity(self._found)
+            self.identity = _identity(self._found, self._run)
         found = self.identity
         known = {
             "reached_flops_per_second": self._reached.of(found.device, found.dtype, found.devices),
@@ -276,9 +286,9 @@ def check_plausible(snapshot: Snapshot) -> None:
         raise PageError("value", f"run {snapshot.identity['run']!r}: an event's time or step is out of range")
 
 
-def _identity(found: dict[str, Any]) -> schema.Identity:
+def _identity(found: dict[str, Any], run: str | None) -> schema.Identity:
     return schema.Identity(
-        run=found["run"],
+        run=found["run"] if run is None else run,
         rank=found["rank"],
         attempt=found["attempt"],
         world_size=found["world_size"],

@@ -22,7 +22,7 @@ from _thread import get_ident
 from time import perf_counter_ns
 from typing import Any
 
-from goodput.defaults import BEFORE_FORWARD, ESTIMATED_OPTIMIZER
+from goodput.defaults import BEFORE_FORWARD, ESTIMATED_OPTIMIZER, FLOPS_NOT_SEEN
 from goodput.rank_page import page
 from goodput.sdk.automatic.compiled_optimizer import CompiledOptimizers, dead_reference
 from goodput.sdk.automatic.generation import Generations
@@ -74,6 +74,7 @@ class Automatic:
 
     def __init__(self, session, phase):
         self.session, self.recorder, self.patches = session, session.recorder, Patches()
+        session.declare(flops_unknown=FLOPS_NOT_SEEN)
         self.loader, self.h2d, self.forward = phase("loader"), phase("h2d"), phase("forward")
         self.backward, self.optimizer = phase("backward"), phase("optimizer")
         self.communication = phase("communication")

@@ -22,6 +22,7 @@ from goodput.rank_page.page import PageError
 from goodput.rank_page.reader import Reader, Snapshot
 from goodput.stack_samples import sample_file
 from goodput.user_exceptions import reraise_from_handler
+from goodput.wire.identity import name_of_user
 
 
 def attempt_of(snapshot: Snapshot, now_mono_ns: int, alive: bool) -> Attempt:
@@ -100,12 +101,17 @@ def own_plugin() -> Reader | None:
 
 
 class PageRead(NamedTuple):
-    """What was read of a page: the run that it belongs to, its rank's attempt, the process's pid and the page's user."""
+    """What was read of a page: the run that it belongs to, its rank's attempt, the process's pid and the page's user.
+
+    `standing` tells it from a copy, see PageFile.standing.
+    """
 
     run: str
     attempt: Attempt
     pid: int
     owner: int
+    path: str
+    standing: tuple[bool, bool]
 
 
 def read_page(path: str, now_mono_ns: int, steps_max: int = page.STEP_RING) -> PageRead:
@@ -122,7 +128,8 @@ def read_page(path: str, now_mono_ns: int, steps_max: int = page.STEP_RING) -> P
         attempt = attempt_of(snapshot, now_mono_ns, alive)
         attempt.stacks = sample_file.read(reader.path, attempt.start_ns)
         attempt.collectives = _collectives_with_plugin(reader)
-        return PageRead(snapshot.identity["run"], attempt, snapshot.identity["pid"], reader.owner)
+        pid = snapshot.identity["pid"]
+        return PageRead(snapshot.identity["run"], attempt, pid, reader.owner, path, reader.standing())
 
 
 # Devices of accelerators: NVIDIA's, AMD's, those of Windows' subsystem for Linux, and others by the kernel's class or VFIO.
@@ -156,9 +163,41 @@ def by_user(pages: Iterable[PageRead]) -> list[PageRead]:
     return [
         one
         if one.owner == mine or len(owners[one.run]) == 1
-        else one._replace(run=f"{one.run} (user {one.owner})")
+        else one._replace(run=name_of_user(one.run, one.owner))
         for one in pages
     ]
+
+
+def without_copies(pages: Iterable[PageRead]) -> tuple[list[PageRead], list[str]]:
+    """One page for each user's run, rank and attempt, and one message for each that is left out.
+
+    Of pages of one process its own one counts, which it locks; of those of several, in several folders, the one of the
+    process that lives or, where both do or neither, that began last.
+    """
+    kept: dict[tuple, PageRead] = {}
+    errors = []
+    for one in pages:
+        key = one.owner, one.run, one.attempt.rank, one.attempt.attempt
+        other = kept.get(key)
+        if other is None:
+            kept[key] = one
+            continue
+        kept[key], left = (one, other) if _is_before(one, other) else (other, one)
+        which = "a copy of" if one.pid == other.pid else "of another process than"
+        errors.append(
+            f"{left.path}: run {left.run!r} rank {left.attempt.rank} attempt {left.attempt.attempt} is read from "
+            f"{kept[key].path}, this is {which} that page"
+        )
+    return list(kept.values()), errors
+
+
+def _is_before(one: PageRead, other: PageRead) -> bool:
+    def order(of: PageRead) -> tuple:
+        attempt = of.attempt
+        by_process = () if one.pid == other.pid else (attempt.alive, attempt.start_ns)
+        return *by_process, *of.standing, len(attempt.rows), attempt.last_ns
+
+    return order(one) > order(other)
 
 
 def runs_of(pages: Iterable[PageRead]) -> list[Run]:
@@ -181,4 +220,5 @@ def runs_in(directory: str, now_mono_ns: int, *others: str) -> tuple[list[Run], 
             found.append(read_page(path, now_mono_ns))
         except PageError as error:
             errors.append(str(error))
-    return runs_of(by_user(found)), errors
+    pages, copies = without_copies(found)
+    return runs_of(by_user(pages)), errors + copies

@@ -160,7 +160,9 @@ class Model:
         if flops is not None:
             model, hardware = (float(each * passes) for each in flops)
             self.auto.session.declare(flops_per_step=model, hardware_flops_per_step=hardware)
-        elif self.counts and self.auto.session.identity.get("flops_per_step") is None:
+        elif not self.counts:
+            self.auto.session.declare(flops_unknown="GOODPUT_COUNT_FLOPS is off")
+        elif self.auto.session.identity.get("flops_per_step") is None:
             self._count([(reference(), *rest) for reference, *rest in calls])
 
     def _count(self, calls: list[tuple]) -> None:
