@@ -12,9 +12,12 @@ from support.aggregator.unreadable import UNREADABLE
 from support.servers.nats_server import NatsCluster
 
 from goodput.access.tokens import Access
+from goodput.aggregator.ingest.ingest import Ingest
+from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.stream import messages
 from goodput.aggregator.stream.connection import NAME, Stream, StreamSettings
 from goodput.aggregator.stream.errors import StreamError
+from goodput.aggregator.stream.ownership import note_clock
 from goodput.aggregator.stream.partitions import ANSWERS, partition_of
 from goodput.aggregator.stream.publisher import Answers, Publisher
 from goodput.aggregator.stream.reader import PartitionReader
@@ -67,6 +70,46 @@ def test_a_push_is_in_the_stream_when_it_is_acknowledged(settings):
         for run, parts in found.items()
     }
     assert ("r1", 1) in ranks["r1"] and ("other", 0) in ranks["other"]
+
+
+def test_partitions_know_a_nodes_clock_from_all_its_pushes(settings):
+    """Ten minutes behind: an aggregator sees only the push with ranks of its partition, of which nothing is known alone."""
+    behind, worker_ns = ns(600), ns(100_000)
+    began = Process(0, start=(worker_ns - behind) / 1e9, world_size=1).steps(3, forward=1)
+    report = replace(rank_report(began, "r1"), sequence=began.now_ns)
+
+    async def scenario():
+        stream, now = await connected(settings), [worker_ns]
+        publisher = Publisher(stream, lambda: now[0])
+        sent_ns = began.now_ns
+        await publisher.accept(body_of(sent_ns=sent_ns))
+        now[0] += ns(1)
+        more = {"previous_sent_ns": sent_ns, "previous_took_ns": ns(0.1)}
+        await publisher.accept(body_of(report, sent_ns=sent_ns + ns(1), **more))
+        reader = PartitionReader(stream, partition_of("r1", COUNT), 0)
+        found = [messages.decode_push(one.body) for one in await reader.next()]
+        await reader.close()
+        await stream.close()
+        return [one for one in found if schema.decode(one.report).ranks]
+
+    (message,) = asyncio.run(scenario())
+    store = Store()
+    ingest = Ingest(store, NoLedger(), clock_ns=lambda: worker_ns + ns(2))
+
+    async def take():
+        note_clock(ingest, message)
+        return await ingest.accept(message.report, message.access(), arrived_ns=message.arrived_ns)
+
+    assert asyncio.run(take()).rejected == []
+    ((_, moved_ns),) = store.moved["r1"].items()
+    assert moved_ns == pytest.approx(behind - 3e9, abs=0.2e9)
+
+
+class NoLedger:
+    """A ledger that keeps nothing."""
+
+    def append(self, *records):
+        pass
 
 
 def test_bad_ranks_are_rejected_and_others_published(settings):

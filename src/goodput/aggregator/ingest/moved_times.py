@@ -5,6 +5,11 @@ its node's clock is set meanwhile. It is decided at the process's first report a
 `clock_moved_seconds`, by which its start and all its times are moved before they are stored: the account, its windows, the
 ledger, a run log and a restart have the same times. A process whose offset is not known then, or whose clock differs by
 less than clock.SKEW_NS for sure, keeps its own times.
+
+That of a node that is behind is known from its second push on, so an agent's first one has no ranks; so is its first after
+one that failed. Not known it is where the aggregator was restarted between two pushes that were both answered (for
+processes that began in between), over a stream where an ingest worker was (an aggregator there takes the worker's
+bounds), and to clients that push ranks at once: their processes then keep their own times. No trainer pushes by itself.
 """
 
 from __future__ import annotations

@@ -108,6 +108,17 @@ class NodeClocks:
         node.sent_ns, node.ahead_ns, node.heard_ns = report.sent_ns, ahead_ns, arrived_ns
         return node.offset()
 
+    def narrow(self, name: str, bounds: Offset, arrived_ns: int) -> None:
+        """Take the bounds on a node's clock that an ingest worker knows with a push, which is to be added next.
+
+        An aggregator of a stream has only those pushes that have ranks of its partitions: often not the one before.
+        """
+        if not 0 < len(name) <= NODE_CHARS_MAX or not name.isprintable() or bounds.low_ns > bounds.high_ns:
+            return
+        node = self._nodes.setdefault(name, _Node())
+        node.narrow(bounds)
+        node.heard_ns = max(node.heard_ns, arrived_ns)
+
     def _note_hosts(self, report: AnyReport) -> None:
         """Containers have host names of their own."""
         for host in {rank.identity.host for rank in report.ranks} - {report.node}:

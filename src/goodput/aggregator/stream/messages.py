@@ -31,7 +31,8 @@ PART_BYTES = 8
 class PushMessage(msgspec.Struct, frozen=True):
     """A part of a push: the report in MessagePack, when it arrived (unix ns of the ingest worker), and by which token.
 
-    `node` is the report's. `runs` are the patterns of the token; its scope is checked, and ranks of other runs are left
+    `node` is the report's, `clock` the bounds on how far its clock is ahead of the worker's, as the worker knows them from
+    all pushes of the node: an aggregator sees those of its partitions alone. `runs` are the patterns of the token; its scope is checked, and ranks of other runs are left
     out. `version` is this record's, `report_version` the report's; the defaults stand for programs before these fields.
     """
 
@@ -43,6 +44,7 @@ class PushMessage(msgspec.Struct, frozen=True):
     runs: tuple[str, ...] = ALL
     version: int = 1
     report_version: int = 2
+    clock: tuple[int, int] | None = None
 
     def access(self) -> Access:
         if "*" in self.runs and not self.token_id:

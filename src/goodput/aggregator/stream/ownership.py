@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from goodput.access.responses import Refusal
+from goodput.aggregator.clock import Offset
 from goodput.aggregator.fair_queue import QueueFull
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ledger.fence import Fence
@@ -465,6 +466,7 @@ class Partitions:
 
     async def _accepted(self, message: messages.PushMessage) -> schema.Ack:
         """Tried until the ledger has it."""
+        note_clock(self._ingest, message)
         while True:
             try:
                 async with self._memory.reservation() as memory:
@@ -473,3 +475,9 @@ class Partitions:
                     )
             except (LedgerError, QueueFull, Refusal):
                 await asyncio.sleep(RETRY_SECONDS)
+
+
+def note_clock(ingest: Ingest, message: messages.PushMessage) -> None:
+    """Let the ingest know what the worker knew of the node's clock, before it takes the message's push."""
+    if message.clock is not None and message.access().is_of_all:
+        ingest.clocks.narrow(message.node, Offset(*message.clock), message.arrived_ns)

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from goodput.access.tokens import EVERYTHING, Access
+from goodput.aggregator.clock import Offset
 from goodput.aggregator.fair_queue import FairQueue
 from goodput.aggregator.ingest.checks import (
     BODY_BYTES_AT_ONCE,
@@ -27,6 +28,7 @@ from goodput.aggregator.ingest.checks import (
     rejection,
 )
 from goodput.aggregator.ingest.ingest import Reservation
+from goodput.aggregator.ingest.node_clocks import NodeClocks
 from goodput.aggregator.ledger.threads import in_thread
 from goodput.aggregator.stream import messages
 from goodput.aggregator.stream.connection import Stream
@@ -47,6 +49,7 @@ class Publisher:
         self.counts: Counter = Counter()
         self.seconds = 0.0
         self.answers = Answers()
+        self._clocks = NodeClocks(clock_ns)
         self._large = FairQueue(LARGE_WAITING_MAX, "large pushes")
 
     async def run(self) -> None:
@@ -82,7 +85,9 @@ class Publisher:
                     what = f"a report of {len(report.ranks)} ranks of node {report.node[:64]!r}"
                     await memory.add(merged_bytes(report), what)
                 rejected, parts = await work(self._parts, report, access)
-            await self._publish(report.node, parts, access, arrived_ns)
+            # As in Ingest, a token for some runs says nothing of a node, which it may name as it likes.
+            clock = self._clocks.add(report, arrived_ns) if access.is_of_all else None
+            await self._publish(report.node, parts, access, arrived_ns, clock)
         finally:
             self.seconds += took
             spent(took)
@@ -143,7 +148,12 @@ class Publisher:
         return rejected, parts
 
     async def _publish(
-        self, node: str, parts: Sequence[tuple[int, bytes]], access: Access, arrived_ns: int
+        self,
+        node: str,
+        parts: Sequence[tuple[int, bytes]],
+        access: Access,
+        arrived_ns: int,
+        clock: Offset | None,
     ) -> None:
         """All parts at the same time. Raises StreamError where one could not be published."""
         of = {} if access.is_of_all else {"token_id": access.token_id or access.name, "runs": access.runs}
@@ -157,6 +167,7 @@ class Publisher:
                 **of,
                 version=messages.VERSION,
                 report_version=schema.VERSION,
+                clock=clock,
             )
             body, id = messages.encoded(message), messages.message_id(report)
             publishing.append(self._stream.publish(partition, body, id))
