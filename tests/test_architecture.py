@@ -108,7 +108,14 @@ PACKAGES = {
     ],
     "aggregator.http": ["access", "histograms", "metrics", "web"],
     "aggregator.stream": [
-        *("access", "aggregator.fair_queue", "aggregator.http", "aggregator.ingest", "aggregator.ledger"),
+        *(
+            "access",
+            "aggregator.clock",
+            "aggregator.fair_queue",
+            "aggregator.http",
+            "aggregator.ingest",
+            "aggregator.ledger",
+        ),
         *("aggregator.memory_bound", "metrics", "wire"),
     ],
     "aggregator.api": [
