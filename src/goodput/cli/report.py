@@ -53,6 +53,7 @@ def call(arguments) -> int:
     from goodput.rank_page.deep_look import looks_in
     from goodput.rank_page.page import existing_directories
     from goodput.rank_page.shared_folders import pages_beside
+    from goodput.sdk.reports.local_accounts import continued_runs
     from goodput.web.timeline import timeline
     from goodput.wire.identity import clean_text
 
@@ -73,6 +74,9 @@ def call(arguments) -> int:
         message("report", text)
     removed = removed_text(directories, arguments.run, [run.name for run in runs])
     chosen = [run for run in runs if arguments.run in (None, run.name)]
+    for name, text in continued_runs(runs).items():
+        if arguments.run in (None, name):
+            message("report", clean_text(text, 500))
     documents, timelines, stories = [], {}, {}
     if arguments.story and story_package() is None:
         return fail("report", NO_STORY)

@@ -222,3 +222,26 @@ def runs_in(directory: str, now_mono_ns: int, *others: str) -> tuple[list[Run], 
             errors.append(str(error))
     pages, copies = without_copies(found)
     return runs_of(by_user(pages)), errors + copies
+
+
+def continued_runs(runs: Iterable[Run]) -> dict[str, str]:
+    """By name one message for each run that began with a checkpoint which another of these runs committed.
+
+    By the file's fingerprint, which is noted where what is loaded does not hold its step.
+    """
+    runs = list(runs)
+    committed: dict[str, tuple[str, int]] = {}
+    for run in runs:
+        for event in (event for attempt in run.attempts.values() for event in attempt.events.values()):
+            if event.kind == "checkpoint_committed" and event.text:
+                committed.setdefault(event.text, (run.name, event.step))
+    found = {}
+    for run in runs:
+        for event in (event for attempt in run.attempts.values() for event in attempt.events.values()):
+            name, step = committed.get(event.text, ("", 0)) if event.kind == "restored" else ("", 0)
+            if name not in ("", run.name):
+                found[run.name] = (
+                    f"run {run.name!r} began with the checkpoint that run {name!r} committed at step {step}; if it goes on "
+                    f"with that training, give both one name (goodput run --name {name}), and they are one run"
+                )
+    return found
