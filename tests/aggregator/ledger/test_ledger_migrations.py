@@ -134,6 +134,9 @@ def test_migrated_ledger_holds_what_the_old_one_held(new_url, monkeypatch):
     assert sum(len(report.steps) for report in want) == 2 * 20 + 1200
     found, expected = contents(old), contents(new)
     same = expected.keys() - {"blocks", "processes"}
+    assert found["events"] and all(row[-1] is None for row in found["events"])
+    for name in ("events", "health", "ends"):  # of an earlier version they have no checksum
+        found[name], expected[name] = ([row[:-1] for row in of[name]] for of in (found, expected))
     assert {name: found[name] for name in same} == {name: expected[name] for name in same}
     migrated.append(batch)
     assert list(stored_reports(migrated)) == want, "agents may repeat what they pushed to the old one"

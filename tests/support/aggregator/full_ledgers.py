@@ -15,11 +15,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from support.account.account_history import Process, ns
-from support.aggregator.exports import STALE, with_integers
+from support.aggregator.exports import STALE
 from support.aggregator.ledgers import bodies, take
 from support.aggregator.reports import body_of, health_event, rank_report, story
 
 from goodput.account import Account, EndMark
+from goodput.account.states import STATES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.history import History
 from goodput.aggregator.accounts.snapshots import Snapshots
@@ -113,11 +114,28 @@ def _report(to: Aggregator, ranks: list[Process], steps: int) -> None:
 
 
 def accounts_of(url: str, now_ns: int) -> dict[str, dict]:
-    """Each run's account as an aggregator that opens the ledger computes it, as JSON has it."""
+    """What was measured of each run, in nanoseconds, as an aggregator that opens the ledger computes it; as JSON has it.
+
+    Not what is said about it, which versions may change.
+    """
     with closing(Ledger(url)) as ledger:
         one = Aggregator(ledger, now_ns)
-        found = {run: with_integers(one.account(run)) for run in sorted(ledger.runs())}
-    return json.loads(json.dumps(found))
+        return {run: _measured(one.account(run)) for run in sorted(ledger.runs())}
+
+
+def _measured(account: Account) -> dict:
+    ranks = {
+        str(rank.rank): {
+            "states": {name: ns for name, ns in zip(STATES, rank.states, strict=True) if ns},
+            "productive_ns": rank.productive_ns,
+            "wall_ns": rank.wall_ns,
+            "kept_steps": rank.kept_steps,
+            "lost_steps": rank.lost_steps,
+        }
+        for rank in account.ranks
+    }
+    times = {name: getattr(account, name) for name in ("start_ns", "end_ns", "threshold_ns")}
+    return {"status": account.status, **times, "ranks": ranks}
 
 
 def write_release(folder: Path) -> None:

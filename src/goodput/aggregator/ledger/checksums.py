@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sql
 
-from goodput.aggregator.ledger.migrations.versions.version_8 import CHECKSUM
-
+CHECKSUM = "checksum"
 _encoder = msgspec.msgpack.Encoder()
 _NOT_IN = ("id", "process", CHECKSUM)
 

@@ -16,8 +16,9 @@ import numpy as np
 import sqlalchemy as sql
 
 from goodput.aggregator.ledger.blocks import block_columns
+from goodput.aggregator.ledger.checksums import CHECKSUM
 from goodput.aggregator.ledger.database import insert
-from goodput.aggregator.ledger.migrations.versions import version_4, version_5, version_8
+from goodput.aggregator.ledger.migrations.versions import version_4, version_5
 
 PAGE_CHUNKS = 64  # of 512 rows at most
 ROWS_AT_ONCE = 20_000
@@ -91,7 +92,7 @@ def _convert_some(connection: sql.Connection) -> int:
         if process is not None:
             values = _values([row for _, own in parts for row in own])
             new = [{"process": process, **columns} for columns in block_columns(values)]
-            blocks += [{name: one[name] for name in one.keys() - {version_8.CHECKSUM}} for one in new]
+            blocks += [{name: one[name] for name in one.keys() - {CHECKSUM}} for one in new]
     if blocks:
         statement = insert(connection.dialect.name, version_5.blocks).on_conflict_do_nothing()
         connection.execute(statement, blocks)

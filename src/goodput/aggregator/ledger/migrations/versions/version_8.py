@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sqlalchemy as sql
 
+from goodput.aggregator.ledger.checksums import CHECKSUM
 from goodput.aggregator.ledger.migrations.versions import version_4, version_5
 
 revision, down_revision = "8", "7"
 
-CHECKSUM = "checksum"
 TABLES = (version_5.processes, version_5.blocks, version_4.events, version_4.health, version_5.ends)
 
 
