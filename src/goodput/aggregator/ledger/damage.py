@@ -214,9 +214,14 @@ def without_damage(
     except Exception:
         undo()
         found = set_aside(ledger)
-        if not found:
+        if found:
+            log_set_aside(ledger, found)
+        elif ledger.file is not None and ledger.has_damage:
+            # All rows are right, so what was read of an index was not.
+            ledger.rebuild_indices()
+            log.error("ledger %s: an index was damaged, and was built anew from its table", ledger.url)
+        else:
             raise
-        log_set_aside(ledger, found)
         return work()
 
 

@@ -41,7 +41,7 @@ _DRIVERS = {"sqlite": ("sqlite", "pysqlite"), "postgresql": ("postgresql", "psyc
 
 # What SQLite says of pages that it cannot read.
 _NO_TEXT, NO_VERSION = "Could not decode to UTF-8", "which no program writes"
-_UNREADABLE = ("malformed", "not a database", "unsupported file format", _NO_TEXT, NO_VERSION)
+_UNREADABLE = ("malformed", "not a database", "unsupported file format", "is damaged", _NO_TEXT, NO_VERSION)
 _RESTORE = (
     "The file is damaged, or its write-ahead log (-wal) is lost or of another file: `goodput ledger check` says where, and "
     "the last backup in its place is whole"

@@ -198,7 +198,7 @@ def _damage(ledger: Ledger, listed: sql.Row) -> str:
 
 def _broken_pages(ledger: Ledger) -> Iterator[str]:
     if ledger.file is not None:
-        for (found,) in ledger.fetch(sql.text("PRAGMA quick_check(20)")):
+        for (found,) in ledger.fetch(sql.text("PRAGMA integrity_check(20)")):
             if found != "ok":
                 yield f"database: {found}"
 

@@ -174,6 +174,11 @@ class Ledger:
         with self.errors(), self._reading.connect() as connection:
             connection.execute(sql.text("VACUUM"))
 
+    def rebuild_indices(self) -> None:
+        """Build the indices of an SQLite file anew from its tables, which agree with them no more."""
+        with self.transaction() as connection:
+            connection.execute(sql.text("REINDEX"))
+
     def _same_file(self) -> tuple[int, int] | None:
         """Device and inode of an SQLite file. Writes to a deleted file succeed and are lost when the process ends."""
         if self._database.file is None:
