@@ -34,7 +34,8 @@ PACKAGES = {
     "flops": ["account", "defaults", "user_cache"],
     "probe": ["account", "flops", "user_cache"],
     "web": ["account", "wire"],
-    "runlog": ["account", "columns", "defaults", "histograms", "wire"],
+    "log_lines": ["account", "wire"],
+    "runlog": ["account", "columns", "defaults", "histograms", "log_lines", "wire"],
     "estimates": [],
     "story": ["account", "estimates", "runlog"],
     "sdk": [],
@@ -266,6 +267,7 @@ STANDARD = {
         "user_cache",
         "nccl",
         "progress",
+        "log_lines",
     ),
     *(
         "up",
