@@ -200,6 +200,9 @@ PACKAGES = {
     "compare": ["account", "estimates", "runlog", "web", "wire"],
     "whatif": ["account", "defaults", "estimates", "runlog"],
     "progress": ["account", "causes", "defaults", "rank_page", "sdk.reports", "stack_samples", "wire"],
+    "kept_runs": [
+        *("account", "causes", "defaults", "log_lines", "rank_page", "sdk.reports", "stack_samples", "wire"),
+    ],
     "top": ["account", "exporters.push", "progress", "rank_page", "stack_samples", "wire"],
     "perfetto": ["account", "protobuf_fields", "runlog"],
     "mcp": ["account", "exporters.push", "goodput"],
@@ -210,6 +213,7 @@ PACKAGES = {
             "access",
             "defaults",
             "goodput",
+            "kept_runs",
             "nccl",
             "otlp",
             "progress",
@@ -268,6 +272,7 @@ STANDARD = {
         "nccl",
         "progress",
         "log_lines",
+        "kept_runs",
     ),
     *(
         "up",
