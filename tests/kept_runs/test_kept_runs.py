@@ -254,3 +254,67 @@ def test_killed_writer_leaves_what_it_wrote(home):
     assert row["steps"] > 0 and row["status"] == "unknown"
     assert "its end was not seen" in home.call("runs").stdout
     assert json.loads(home.call("replay", row["run"], "--json").stdout)["steps"]["kept"] > 0
+
+
+def test_kept_run_is_found_by_every_command(home):
+    """Also when its pages are gone; an unknown name says where was looked and what there is."""
+    for name, steps in (("a", 200), ("b", 300)):
+        home.keep("--name", name, home.train, steps)
+    home.listed()
+    for page in home.pages.iterdir():
+        page.unlink()
+    assert json.loads(home.call("report", "a", "--json").stdout)["steps"]["kept"] == 200
+    assert json.loads(home.call("replay", "b", "--json").stdout)["steps"]["kept"] == 300
+    assert "199 steps" in home.call("compare", "a", "b").stdout
+    assert json.loads(home.call("whatif", "a", "--json").stdout)["run"] == "a"
+    lines = [json.loads(line) for line in home.call("export", "b").stdout.splitlines()]
+    assert sum(line["kind"] == "step" for line in lines) == 300
+    assert home.call("export").stdout.splitlines() == ["a", "b"]
+    home.call("export", "a", "--perfetto", home.path / "a.pftrace")
+    home.call("report", "a", "--html", home.path / "a.html")
+    assert "<html" in (home.path / "a.html").read_text()
+    for words in (["report", "c"], ["replay", "c"], ["whatif", "c"], ["compare", "a", "c"], ["export", "c"]):
+        said = home.call(*words, status=1).stderr
+        assert f"kept runs ({home.runs})" in said and f"pages in {home.pages}" in said, words
+        assert "no run 'c'" in said and "the runs there: b, a" in said
+
+
+def test_living_run_is_reported_of_its_pages(home):
+    command = [*GOODPUT, "run", "--quiet", "--name", "live", home.train, "1000000"]
+    with subprocess.Popen(command, env=home.environ, cwd=home.path) as process:
+        try:
+            end = time.monotonic() + WAIT_SECONDS
+            while not list(home.runs.glob("*.draft.gz")) and time.monotonic() < end:
+                time.sleep(0.1)
+            kept = [json.loads(home.call(word, "live", "--json").stdout) for word in ("replay", "report")]
+            assert [one["status"] for one in kept] == ["running", "running"]
+            assert 0 < kept[0]["steps"]["kept"] <= kept[1]["steps"]["kept"]
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("words", [["report", "--run", "old"], ["top", "--once", "--run", "old"]])
+def test_old_spellings_go_on_with_a_warning(home, words):
+    home.keep("--name", "old", home.train, 30)
+    done = home.call(*words)
+    assert "old" in done.stdout and "--run is an old spelling of RUN" in done.stderr
+    new = home.call(*[one for one in words if one != "--run"])
+    assert "old spelling" not in new.stderr
+
+
+def test_report_of_an_aggregator(home):
+    """`--url` prints the account that a server has."""
+    ledger = f"sqlite:///{home.path / 'ledger.db'}"
+    server = subprocess.Popen(
+        [*GOODPUT, "serve", "--listen", "127.0.0.1:0", "--ledger", ledger],
+        env=home.environ, cwd=home.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert server.stdout is not None
+        url = next(word for word in server.stdout.readline().split() if word.startswith("http://"))
+        said = home.call("report", "none", "--url", url, status=1).stderr
+        assert "run 'none' at http://127.0.0.1" in said and "404" in said
+        assert "one run's account" in home.call("report", "--url", url, status=2).stderr
+    finally:
+        server.kill()
+        server.communicate()

@@ -162,6 +162,18 @@ def number(kind: type[int] | type[float], minimum: float, maximum: float, unit: 
 positive_seconds = number(float, 0.001, SECONDS_MAX, " seconds")
 
 
+class OldSpelling(argparse.Action):
+    """An option that goes on under its old name, with a warning; `new` is what to write instead."""
+
+    def __init__(self, *names, new: str, **options):
+        super().__init__(*names, help=argparse.SUPPRESS, **options)
+        self._new = new
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        message(parser.prog.partition(" ")[2], f"{option_string} is an old spelling of {self._new}")
+        setattr(namespace, self.dest, values)
+
+
 def tune_garbage_collector(young_objects_max: int) -> None:
     """For servers, whose objects live for hours and are hardly ever garbage: a full collection would walk all of them.
 

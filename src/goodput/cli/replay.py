@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from contextlib import contextmanager
 
-from goodput.cli import SECONDS_MAX, fail, message, number
+from goodput.cli import SECONDS_MAX, OldSpelling, fail, message, number, os_error_text
+from goodput.cli.export import is_file, logs_of
 from goodput.cli.report import (
     NO_STORY,
     account_text,
@@ -16,8 +18,9 @@ from goodput.cli.report import (
     write_html,
 )
 
-HELP = "print the account of a run log"
-DESCRIPTION = """Compute the account of a run log: one JSON object per line, plain or gzip.
+HELP = "print the account of a kept run or of a run log"
+DESCRIPTION = """Compute the account of a run from all its steps: of a kept one (`goodput runs`), of one with pages
+on this machine, with --ledger of one of a ledger, or of a run log: one JSON object per line, plain or gzip.
 Write one by hand, convert your own logs to it, or take one from `goodput export`.
 Problems with the file are printed on standard error, by line; the rest is still used.
 If more than 1 % of the step lines cannot be used, the account says so and the exit status is 1. It is 1 too for a
@@ -31,53 +34,76 @@ clock_time = number(float, -SECONDS_MAX, SECONDS_MAX, " seconds on the log's clo
 
 def add_options(parser) -> None:
     add = parser.add_argument
-    add("file", metavar="FILE", help='the run log; "-" reads standard input')
+    add("file", metavar="RUN", help='the run\'s name, or a run log FILE[#RUN]; "-" reads standard input')
+    add("--ledger", metavar="URL", help="look for the run in this ledger first")
     add("--start", type=clock_time, metavar="SECONDS", help="account from this time on, on the log's clock")
     add("--end", type=clock_time, metavar="SECONDS", help="account up to this time")
+    add("--run", action=OldSpelling, new="FILE#RUN")
     add_account_options(add)
 
 
 def call(arguments) -> int:
+    from goodput.runlog import LogError
+    from goodput.wire.identity import clean_text
+
+    if arguments.story and story_package() is None:
+        return fail("replay", NO_STORY)
+    try:
+        if arguments.ledger is None and is_file(arguments.file):
+            path, run = arguments.file, arguments.run
+            if not os.path.exists(path):
+                path, _, named = path.partition("#")
+                run = run or named or None
+            return print_account("replay", arguments, path, run)
+        with logs_of([arguments.file], arguments.ledger) as found:
+            log = found[arguments.file]
+            if log.note:
+                message("replay", f"run {arguments.file}: {log.note}")
+            return print_account("replay", arguments, log.path, arguments.run or arguments.file)
+    except LogError as error:
+        return fail("replay", clean_text(error, 500))
+    except OSError as error:
+        if error.filename is None:
+            raise  # What is printed cannot be written.
+        return fail("replay", os_error_text(error))
+
+
+def print_account(command: str, arguments, path: str, run: str | None) -> int:
+    """Print the accounts of a run log, or of one of its runs; returns the exit status. Raises LogError."""
     from goodput.account import document
     from goodput.account.hang import without_stack
     from goodput.account.text.answer import with_hang
     from goodput.causes import explain
-    from goodput.runlog import LogError, replay
+    from goodput.runlog import replay
     from goodput.web.single_file import printable
     from goodput.wire.identity import clean_text
 
-    if None not in (arguments.start, arguments.end) and arguments.start > arguments.end:
-        return fail("replay", "--start must not be after --end", 2)
-    start_ns, end_ns = (None if at is None else round(at * 1e9) for at in (arguments.start, arguments.end))
+    start, end = getattr(arguments, "start", None), getattr(arguments, "end", None)
+    if start is not None and end is not None and start > end:
+        return fail(command, "--start must not be after --end", 2)
+    start_ns, end_ns = (None if at is None else round(at * 1e9) for at in (start, end))
     window = None if start_ns is None and end_ns is None else (start_ns, end_ns)
     if arguments.story and window is not None:
-        return fail("replay", "--story covers all of a run, without --start and --end", 2)
-    if arguments.story and story_package() is None:
-        return fail("replay", NO_STORY)
+        return fail(command, "--story covers all of a run, without --start and --end", 2)
     wanted = arguments.story or arguments.html
     recorders, recordings = (
         (_recorders(), _recordings() if wanted else None) if window is None else (None, None)
     )
-    try:
-        with progress_bar() as progress:
-            replayed = replay(
-                arguments.file,
-                stall_seconds=arguments.stall,
-                window=window,
-                progress=progress,
-                take_steps=_Several([one for one in (recorders, recordings) if one is not None]),
-            )
-    except LogError as error:
-        return fail("replay", clean_text(error, 500))
+    with progress_bar() as progress:
+        replayed = replay(
+            path,
+            stall_seconds=arguments.stall,
+            window=window,
+            progress=progress,
+            take_steps=_Several([one for one in (recorders, recordings) if one is not None]),
+        )
     problems = replayed[0].problems
     for text in problem_lines(problems):
-        message("replay", clean_text(text, 300))
-    chosen = [one for one in replayed if arguments.run in (None, one.account.run)]
+        message(command, clean_text(text, 300))
+    chosen = [one for one in replayed if run in (None, one.account.run)]
     if not chosen:
         names = ", ".join(one.account.run for one in replayed[:10])
-        return fail(
-            "replay", f"no run {clean_text(arguments.run, 128)!r}; the log has {clean_text(names, 300)}"
-        )
+        return fail(command, f"no run {clean_text(run, 128)!r}; the log has {clean_text(names, 300)}")
     log = problems.document()
     accounts = [one.account for one in chosen]
     if recorders is not None:
@@ -102,8 +128,8 @@ def call(arguments) -> int:
     status = int(is_incomplete(problems))
     if not arguments.html:
         return status
-    timelines = _timelines(arguments, problems.lines, accounts, documents)
-    return write_html("replay", arguments.html, documents, timelines, stories, log) or status
+    timelines = _timelines(path, arguments.stall, problems.lines, accounts, documents)
+    return write_html(command, arguments.html, documents, timelines, stories, log) or status
 
 
 def _recorders():
@@ -143,16 +169,16 @@ def _stories(recordings, documents: list) -> dict:
     return {found["run"]: build_story(found, recordings.of(found["run"])) for found in documents}
 
 
-def _timelines(arguments, lines: int, accounts: list, documents: list) -> dict:
+def _timelines(path: str, stall_seconds: float, lines: int, accounts: list, documents: list) -> dict:
     """The timeline of the only run, if its log can be read once per bucket; empty otherwise."""
     from goodput.runlog import replay
     from goodput.web.timeline import timeline
 
-    if len(accounts) != 1 or arguments.file == "-":
+    if len(accounts) != 1 or path == "-":
         return {}
 
     def account_of(window):
-        replayed = replay(arguments.file, stall_seconds=arguments.stall, window=window)
+        replayed = replay(path, stall_seconds=stall_seconds, window=window)
         return next(one.account for one in replayed if one.account.run == accounts[0].run)
 
     return {accounts[0].run: timeline(accounts[0], documents[0], lines, account_of)}

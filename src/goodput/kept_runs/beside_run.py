@@ -81,12 +81,21 @@ class Keeper:
             return None
         identity = page.identity
         is_root = identity["pid"] == self._root and identity.get("pid_start_ticks") in (None, self._ticks)
-        is_known = identity["run"] in self._mine and identity["start_unix_ns"] >= self._began_ns
-        if is_root or is_known or is_descendant(identity["pid"], self._root):
+        if is_root or is_descendant(identity["pid"], self._root) or self._was_ours(page):
             self._mine.setdefault(identity["run"], {})[path] = None
             return page
         page.close()
         return None
+
+    def _was_ours(self, page: Page) -> bool:
+        """Whether a process that has ended before it was seen was of the command: of its run, since its start, and of no other
+        command."""
+        identity = page.identity
+        run, start_ns = identity["run"], identity["start_unix_ns"]
+        if run not in self._writers or start_ns < self._began_ns or not _is_gone(page):
+            return False
+        parts = self._writers[run].folder.parts()
+        return not any(one.named == run and one.has(identity["rank"], start_ns) for one in parts)
 
     def _take(self, key: tuple[str, int], page: Page) -> bool:
         """Take what is new of a page; returns whether its attempt has ended since the last time."""

@@ -51,8 +51,8 @@ def kept_parts(run: str | None = None) -> list[Part]:
 
 
 @contextlib.contextmanager
-def log_of(run: str) -> Iterator[Found]:
-    """The log of a run, which may be a temporary file. Raises NotFound and OSError."""
+def log_of(run: str, elsewhere: str = "") -> Iterator[Found]:
+    """The log of a run, which may be a temporary file; `elsewhere` was looked before. Raises NotFound and OSError."""
     settings, parts = settings_of(), kept_parts(run)
     if parts and settings is not None:
         folder = Folder(settings.path)
@@ -68,7 +68,7 @@ def log_of(run: str) -> Iterator[Found]:
         return
     paths = page_paths_of(run)
     if not paths:
-        raise NotFound(not_found_text(run))
+        raise NotFound(not_found_text(run, elsewhere))
     with tempfile.TemporaryDirectory(prefix="goodput-") as temporary:
         try:
             writer = written(Settings(temporary, 1 << 50, 1e6), run, paths)
@@ -138,16 +138,17 @@ def not_found_text(run: str, elsewhere: str = "") -> str:
     kept = "" if settings is None else settings.path
     parts = [] if settings is None else Folder(settings.path).parts()
     looked = [
+        *([elsewhere] if elsewhere else []),
         *([f"the kept runs ({kept})"] if kept else ["the kept runs (turned off by GOODPUT_RUNS)"]),
         f"the pages in {' or '.join(existing_directories())}",
-        *([elsewhere] if elsewhere else []),
     ]
     names = dict.fromkeys(one.run for one in sorted(parts, key=lambda one: -one.seen_ns))
     names |= dict.fromkeys(_runs_with_pages())
     shown = ", ".join(clean_text(one, 128) for one in list(names)[:NAMES_SHOWN])
     more = f" and {len(names) - NAMES_SHOWN} more (goodput runs)" if len(names) > NAMES_SHOWN else ""
     there = f"the runs there: {shown}{more}" if names else "there is none"
-    return f"no run or file {clean_text(run, 128)!r}: looked in {', '.join(looked)}; {there}"
+    what = "file or run" if os.sep in run or "." in run else "run"
+    return f"no {what} {clean_text(run, 128)!r}: looked in {', '.join(looked)}; {there}"
 
 
 def _runs_with_pages() -> Iterator[str]:

@@ -58,9 +58,9 @@ def _status(parts: list[Part]) -> str:
     """`running`, how it ended, or `unknown` where what wrote it was killed with it."""
     if any(one.is_written() and not one.is_closed for one in parts):
         return "running"
-    last = max(parts, key=lambda one: one.seen_ns)
-    newest = [one for one in parts if one.started_ns >= last.started_ns - 60e9]
-    found = [one.summary.get("status", "") for one in newest]
+    newest = max((one[3] for part in parts for one in part.attempts), default=0)
+    last = [part for part in parts if any(one[3] == newest for one in part.attempts)]
+    found = [one.summary.get("status", "") for one in last]
     for status in ("failed", "down"):
         if status in found:
             return "failed"
