@@ -89,15 +89,23 @@ def call(arguments) -> int:
 
 def _report_of_log(arguments) -> int | None:
     """By all steps of a run that is over, or in the ledger; None where only pages have it, or say more."""
-    from goodput.kept_runs.find import kept_parts, lives
+    from goodput.kept_runs.find import kept_parts, lives, page_paths_of
 
     run = arguments.name
     if arguments.ledger is None and (not kept_parts(run) or lives(run)):
         return None
     from goodput.cli.export import logs_of
     from goodput.cli.replay import print_account
-    from goodput.runlog import LogError
     from goodput.wire.identity import clean_text
+
+    try:
+        from goodput.runlog import LogError
+    except ModuleNotFoundError as error:
+        text = f"the log of a kept run is read with {error.name}: pip install 'goodput-telemetry[compare]'"
+        if arguments.ledger is not None or not page_paths_of(run):
+            return fail("report", text)
+        message("report", f"by its pages, which have the last steps alone; {text}")
+        return None
 
     try:
         with logs_of([run], arguments.ledger) as found:

@@ -13,7 +13,6 @@ import sys
 import time
 
 from goodput.cli import fail, message, number
-from goodput.kept_runs.folder import settings_of
 from goodput.nccl.library import variables
 from goodput.progress import KUBEFLOW_URL
 
@@ -67,6 +66,8 @@ def start_sampler(environ: dict[str, str]) -> None:
 
 def start_keeper(environ: dict[str, str], is_quiet: bool) -> None:
     """Start the process that keeps the run's log."""
+    from goodput.kept_runs.folder import settings_of
+
     if settings_of(environ) is not None:
         _start_beside("goodput.kept_runs.beside_run", environ, f"{is_quiet:d}", keeps_stderr=True)
 

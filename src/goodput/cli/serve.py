@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import secrets
 import socket
 import sys
 
@@ -159,7 +158,7 @@ def _role(arguments):
         ca=arguments.stream_ca,
     )
     host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:64]
-    name = f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
+    name = f"{host}-{os.getpid()}-{os.urandom(4).hex()}"
     return StreamRole(settings, name, takes_pushes=arguments.role != "aggregate")
 
 
