@@ -8,8 +8,8 @@ import re
 import sys
 
 from goodput.cli import fail, message, os_error_text
-from goodput.cli.export import is_file, logs_of
-from goodput.cli.replay import is_incomplete, problem_lines, progress_bar
+from goodput.cli.run_logs.lookup import is_file, logs_of
+from goodput.cli.run_logs.output import is_incomplete, problem_lines, progress_bar
 
 HELP = "compare the steps of two runs, with confidence intervals"
 DESCRIPTION = """Compare the steps of runs: their length and the time in each state, with 95 % confidence

@@ -5,12 +5,10 @@ from __future__ import annotations
 import gzip
 import os
 import sys
-import tempfile
-import time
-from contextlib import ExitStack, contextmanager
-from typing import NamedTuple
+from contextlib import contextmanager
 
 from goodput.cli import fail, message
+from goodput.cli.run_logs.lookup import in_ledger, logs_of
 
 DEFAULT_LEDGER = "goodput-ledger.db"
 HELP = "write a run as a run log, Perfetto trace, or histograms"
@@ -83,7 +81,7 @@ def _list(ledger: str | None) -> int:
     if ledger is None:
         names = list(dict.fromkeys(one.run for one in kept_parts()))
     else:
-        with _in_ledger(ledger, []) as (_, names):
+        with in_ledger(ledger, []) as (_, names):
             pass
     print("\n".join(clean_text(name, 128) for name in names))
     return 0
@@ -133,75 +131,6 @@ def _export(log: str, arguments) -> None:
                 output.writelines(lines)
 
 
-class Exported(NamedTuple):
-    path: str
-    thinned_until_ns: dict[int, int]  # by rank, as closed_runs.thinned_until_ns has it
-    note: str = ""  # what the log lacks
-
-
-def is_file(word: str) -> bool:
-    """Whether a word is a log's file, and no run's name: FILE[#RUN], or standard input."""
-    return word == "-" or "#" in word or os.path.exists(word)
-
-
-@contextmanager
-def logs_of(names: list[str], ledger: str | None):
-    """Run logs of these runs, by name: of the ledger if there is one, of kept runs, or of pages. Raises LogError and OSError."""
-    from goodput.kept_runs.find import NotFound, log_of
-    from goodput.runlog import LogError
-    from goodput.wire.identity import clean_text
-
-    with ExitStack() as stack:
-        found, elsewhere = {}, ""
-        if ledger is not None:
-            found, known = stack.enter_context(_in_ledger(ledger, names))
-            last = ", ".join(clean_text(name, 128) for name in known[-10:]) or "none"
-            elsewhere = f"the ledger (the last runs there: {last})"
-        for name in names:
-            if name not in found:
-                try:
-                    log = stack.enter_context(log_of(name, elsewhere))
-                except NotFound as error:
-                    raise LogError(str(error)) from None
-                found[name] = Exported(log.path, {}, log.note)
-        try:
-            yield found
-        except LogError as error:
-            text = str(error)
-            for name, log in found.items():
-                text = text.replace(log.path, f"run {name}")
-            raise LogError(text) from None
-
-
-@contextmanager
-def _in_ledger(url: str, names: list[str]):
-    """Temporary run logs of those of these runs that are in a ledger, by name, and the names of all. Raises LogError and OSError."""
-    from goodput.aggregator.ledger.closed_runs import thinned_until_ns
-    from goodput.aggregator.ledger.ledger import Ledger, LedgerError
-    from goodput.runlog import LogError
-    from goodput.runlog.export import export
-
-    try:
-        ledger = Ledger(url, create=False)
-    except LedgerError as error:
-        raise LogError(str(error)) from None
-    try:
-        known = ledger.runs()
-        with tempfile.TemporaryDirectory(prefix="goodput-") as folder:
-            found = {}
-            for at, name in enumerate(name for name in names if name in known):
-                path = os.path.join(folder, f"{at}.jsonl")
-                with open(path, "wb") as file:
-                    file.writelines(export(ledger, name, time.time_ns()))
-                # Afterwards: more may have been thinned meanwhile.
-                found[name] = Exported(path, thinned_until_ns(ledger, name))
-            yield found, known
-    except LedgerError as error:
-        raise LogError(str(error)) from None
-    finally:
-        ledger.close()
-
-
 def _export_log(arguments) -> int:
     """The trace of a run log."""
     from goodput.runlog import LogError
@@ -220,7 +149,7 @@ def _export_log(arguments) -> int:
 
 def _write_trace(log: str, run: str | None, path: str) -> int:
     """Write the trace and print problems of the log and what was aligned how well; returns the status. Raises LogError."""
-    from goodput.cli.replay import is_incomplete, problem_lines, progress_bar
+    from goodput.cli.run_logs.output import is_incomplete, problem_lines, progress_bar
     from goodput.perfetto.timeline import write_trace
     from goodput.runlog import LogError, replay
     from goodput.wire.identity import clean_text

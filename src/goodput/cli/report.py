@@ -16,16 +16,22 @@ from typing import cast
 from goodput.cli import (
     OldSpelling,
     fail,
-    has_colour,
     loading,
     message,
     os_error_text,
-    positive_seconds,
-    terminal_columns,
 )
 from goodput.cli.node import FILES, attribute_of, path, url, variable_of
+from goodput.cli.run_logs.output import (
+    NO_STORY,
+    account_text,
+    add_account_options,
+    print_account,
+    print_story,
+    story_package,
+    write_html,
+)
 from goodput.cli.runs import keep_dead
-from goodput.defaults import FLOPS_COUNTING, STALL_SECONDS
+from goodput.defaults import FLOPS_COUNTING
 
 HELP = "print the account of the runs on this machine"
 DESCRIPTION = """Print the account of a run by its name: of a kept one (`goodput runs`) from all its steps, while it
@@ -59,21 +65,6 @@ def add_options(parser) -> None:
     add_account_options(parser.add_argument)
 
 
-def add_account_options(add) -> None:
-    """The options of `goodput report` and `goodput replay`."""
-    add("--stall", metavar="SECONDS", type=positive_seconds, default=STALL_SECONDS,
-        help="shortest stall (default: %(default)g)")  # fmt: skip
-    add("--stall-seconds", dest="stall", type=positive_seconds, action=OldSpelling, new="--stall",
-        default=argparse.SUPPRESS)  # fmt: skip
-    add("--story", action="store_true",
-        help="print what happened when, and what it cost, instead of the account")  # fmt: skip
-    add("--full", action="store_true",
-        help="print all that is known of each run: factors, phases, collectives, pipeline, each cause with its advice")  # fmt: skip
-    add("--json", action="store_true", help="print account documents, or stories, one per line")
-    add("--html", metavar="FILE",
-        help="write the interactive page with these accounts to one file, for a browser")  # fmt: skip
-
-
 def call(arguments) -> int:
     arguments.name = arguments.name or arguments.run
     if arguments.story and story_package() is None:
@@ -94,8 +85,7 @@ def _report_of_log(arguments) -> int | None:
     run = arguments.name
     if arguments.ledger is None and (not kept_parts(run) or lives(run)):
         return None
-    from goodput.cli.export import logs_of
-    from goodput.cli.replay import print_account
+    from goodput.cli.run_logs.lookup import logs_of
     from goodput.wire.identity import clean_text
 
     try:
@@ -225,31 +215,12 @@ def _report_of_pages(arguments) -> int:
     return write_html("report", arguments.html, documents, timelines, stories) if arguments.html else 0
 
 
-def account_text(found: dict, full: bool) -> str:
-    """A document as text that fits the terminal."""
-    from goodput.account.text import render
-
-    return render(found, full=full, columns=terminal_columns(), colour=has_colour())
-
-
 def _moment_ns(run, began_ns: int, is_at_exit: bool) -> int:
     """The end of the account: neither what this command waits for nor the exit of a process is time without a process."""
     ends = [attempt.known_end_ns() for attempt in run.attempts.values()]
     if is_at_exit and None not in ends:
         return max(ends)
     return began_ns if all(attempt.ended for attempt in run.attempts.values()) else time.time_ns()
-
-
-NO_STORY = "a story needs NumPy: pip install 'goodput-telemetry[compare]'"
-
-
-def story_package():
-    """The modules that record steps and build stories, None without NumPy."""
-    try:
-        from goodput.story import build, recording
-    except ModuleNotFoundError:
-        return None
-    return recording, build
 
 
 def _story(run, found: dict) -> dict:
@@ -264,13 +235,6 @@ def _story(run, found: dict) -> dict:
         for step in steps_in(run.name, attempt):
             recording.add(step)
     return {run.name: package[1].build_story(found, recording)}
-
-
-def print_story(story, as_json: bool) -> None:
-    """As text or as one line of JSON."""
-    from goodput.story.text import render
-
-    print(json.dumps(story) if as_json else f"{render(story)}\n")
 
 
 def _replayed_gains(run, account):
@@ -344,21 +308,6 @@ def measure_peaks(runs: list) -> None:
     for attempt in (one for run in runs for one in run.attempts.values()):
         if attempt.peak_flops_per_second is None and attempt.flops_per_step and attempt.device:
             attempt.peak_flops_per_second = peak_of(attempt.device, attempt.dtype)
-
-
-def write_html(
-    command: str, path: str, documents: list, timelines: dict, stories: dict, log: dict | None = None
-) -> int:
-    """Write the page with these accounts to `path`; returns the exit status."""
-    from goodput.web.single_file import render
-
-    text = render(documents, command=f"goodput {command}", log=log, timelines=timelines, stories=stories)
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        return fail(command, f"{path}: {error.strerror}")
-    return 0
 
 
 def _copies_in(looks: list[dict]) -> dict[int, tuple[float | None, str]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 
 from goodput.cli import fail, message, os_error_text
-from goodput.cli.export import is_file, logs_of
-from goodput.cli.replay import is_incomplete, problem_lines, progress_bar
+from goodput.cli.run_logs.lookup import is_file, logs_of
+from goodput.cli.run_logs.output import is_incomplete, problem_lines, progress_bar
 
 HELP = "say what each change to a run would be worth, with intervals"
 DESCRIPTION = """Replay the recorded steps of a run as if something were different: a slow rank
