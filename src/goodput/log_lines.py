@@ -161,6 +161,8 @@ class AttemptLines:
         end_ns = attempt.known_end_ns()
         kind, at_ns = ("beat", attempt.seen_ns) if end_ns is None else ("end", end_ns)
         fields: dict[str, Any] = {} if end_ns is None else {"reason": attempt.ended or "killed"}
+        if end_ns is not None and attempt.failure is not None:
+            fields |= {"step": attempt.failure.step, "text": attempt.failure.text}
         if (mark := attempt.valid_end_mark()) is not None:
             fields["over"] = mark.reason
             if mark.at_ns:

@@ -107,6 +107,8 @@ def test_what_ends_badly_is_kept(home, last, status):
     home.keep(home.train, 50, last, status=status)
     (row,) = home.listed()
     assert row["status"] == "failed" and row["steps"] == 50
+    said = home.call("replay", row["run"]).stdout
+    assert ("ZeroDivisionError" in said) == (last == "1/0") and "failed" in said
 
 
 def test_pages_of_a_plain_program_are_kept_by_the_next_command(home):

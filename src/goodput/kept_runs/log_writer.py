@@ -74,6 +74,7 @@ class LogWriter:
         self.part.steps += max(attempt.top_number - kept.attempt.top_number, 0)
         self.part.seen_ns = max(self.part.seen_ns, attempt.beat_ns())
         attempt.rows, attempt.events = {}, {}
+        attempt.failure = attempt.failure or kept.attempt.failure
         attempt.top_number = max(attempt.top_number, kept.attempt.top_number)
         self._attempts[key] = Kept(kept.lines, attempt, starts[-4:], kept.number, held)
 

@@ -56,6 +56,9 @@ def _process(
 ) -> Iterator[tuple[int, bytes]]:
     """(time, line) of one attempt."""
     attempt = _attempt(report, end_mark)
+    for event in events:
+        if event.kind == "failed":
+            attempt.note_event(event.kind, event.step, event.time_ns, event.text)
     lines = AttemptLines(attempt)
     yield lines.begin(attempt, events)
     ordered = sorted(events, key=lambda event: event.time_ns)
