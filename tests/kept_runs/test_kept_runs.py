@@ -202,9 +202,7 @@ def test_off_and_another_folder(home):
 def test_folder_that_cannot_be_written_is_said_once(home, place):
     """The training goes on."""
     said = home.keep(home.train, 300, GOODPUT_RUNS=place)
-    end = time.monotonic() + WAIT_SECONDS
-    assert time.monotonic() < end
-    assert said.count("log is not kept") <= 1 and "goodput" in said
+    assert said.count("log is not kept") == 1 and ": finished, 1 rank" in said
 
 
 def test_full_disk_is_said_once_and_training_goes_on(home):
@@ -217,7 +215,7 @@ def test_full_disk_is_said_once_and_training_goes_on(home):
     try:
         done = home.call("run", "--no-progress", home.train, 6000, GOODPUT_RUNS=str(place))
         assert done.stderr.count("log is not kept") == 1 and "No space left" in done.stderr
-        assert "6000 kept" in done.stderr.replace(",", "")
+        assert ": finished, 1 rank" in done.stderr
     finally:
         subprocess.run(["umount", str(place)], check=True)
 
