@@ -111,7 +111,8 @@ def test_what_ends_badly_is_kept(home, last, status):
     assert ("ZeroDivisionError" in said) == (last == "1/0") and "failed" in said
 
 
-def test_pages_of_a_plain_program_are_kept_by_the_next_command(home):
+@pytest.mark.parametrize("words", [["runs"], ["report"], ["top", "--once"]])
+def test_pages_of_a_plain_program_are_kept_by_the_next_command(home, words):
     """`python train.py` keeps nothing by itself; the list says how many steps its page still had."""
     done = subprocess.run(
         [sys.executable, home.train, "2000", "os.kill(os.getpid(), 9)"],
@@ -120,7 +121,7 @@ def test_pages_of_a_plain_program_are_kept_by_the_next_command(home):
         cwd=home.path,
     )
     assert done.returncode == -signal.SIGKILL and not home.runs.exists()
-    said = home.call("runs").stderr
+    said = home.call(*words).stderr
     assert "kept run train-" in said and "held the last 1,024 steps" in said
     (row,) = home.listed()
     assert (row["steps"], row["steps_kept_singly"], row["status"]) == (2000, 1023, "failed")

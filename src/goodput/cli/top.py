@@ -10,6 +10,7 @@ import sys
 
 from goodput.cli import OldSpelling, fail, loading, message, number
 from goodput.cli.node import FILES, attribute_of, path, url, variable_of
+from goodput.cli.runs import keep_dead
 
 HELP = "show runs and ranks live on a terminal"
 DESCRIPTION = """Show the runs of this node from their rank pages, or with --url those of a cluster
@@ -65,6 +66,8 @@ def call(arguments) -> int:
             raise
         return fail("top", f"{error.name} is missing: pip install 'goodput-telemetry[top]'")
     source = _source(arguments)
+    if isinstance(source, goodput.top.pages.PageSource):
+        keep_dead("top", source.directories)
     if not (arguments.once or arguments.json) and _has_screen():
         return _show(arguments, source)
     try:

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from contextlib import contextmanager
+from typing import cast
 
 from goodput.cli import OldSpelling, fail, has_colour, message, positive_seconds, terminal_columns
 from goodput.defaults import STALL_SECONDS
@@ -93,7 +94,11 @@ def print_account(command: str, arguments, path: str, run: str | None) -> int:
         if arguments.story:
             print_story(printable(stories[found["run"]]), arguments.json)
             continue
-        print(json.dumps(found) if arguments.json else account_text(printable(found), arguments.full) + "\n")
+        print(
+            json.dumps(found)
+            if arguments.json
+            else account_text(cast("dict", printable(found)), arguments.full) + "\n"
+        )
     status = int(is_incomplete(problems))
     if not arguments.html:
         return status
