@@ -66,7 +66,7 @@ def test_example_of_the_definitions():
         ((EXAMPLE, "--start", "nan"), 2, "--start"),
         ((EXAMPLE, "--end", "1e300"), 2, "--end"),
         ((EXAMPLE, "--start", "5", "--end", "4"), 2, "--start must not be after"),
-        (("no-such-file",), 1, "no-such-file: No such file"),
+        (("no-such-file",), 1, "no run 'no-such-file'"),
         (("/",), 1, "/: Is a directory"),
         ((EXAMPLE, "--run", "other"), 1, "no run 'other'; the log has example"),
         (("/dev/null",), 1, "no attempt, step or beat of any rank in 0 lines"),
@@ -110,7 +110,7 @@ def test_one_document_per_line_and_problems_on_standard_error(tmp_path):
     assert [found["run"] for found in documents] == ["r1", "r2"]
     assert all(found["log"]["problems"][0]["line"] == 8 for found in documents)
     assert done.stderr == "goodput replay: line 8: JSON is malformed: invalid character (byte 0)\n"
-    (only,) = call(path, "--json", "--run", "r2").stdout.splitlines()
+    (only,) = call(f"{path}#r2", "--json").stdout.splitlines()
     assert json.loads(only) == documents[1]
 
 

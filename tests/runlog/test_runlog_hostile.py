@@ -150,7 +150,7 @@ BAD_LINES = {
 
 @pytest.mark.parametrize("name", BAD_LINES)
 def test_bad_line_is_reported_and_the_rest_used(tmp_path, name):
-    from goodput.cli.replay import problem_lines
+    from goodput.cli.run_logs.output import problem_lines
 
     raw, message, kept = BAD_LINES[name]
     (found,) = found_in(tmp_path / "log", BASE + raw)

@@ -227,7 +227,7 @@ def test_pages_printed_once(tmp_path, capsys):
     printed = json.loads(capsys.readouterr().out)
     assert printed["opened"]["progress"]["share"] == 0.2
     assert printed["opened"]["ranks"][0]["step"] == 19 and printed["opened"]["ranks"][0]["pid"] == os.getpid()
-    assert main(["top", *options, "--once", "--run", "other"]) == 1
+    assert main(["top", *options, "--once", "other"]) == 1
     assert "no run other" in capsys.readouterr().err
 
 
@@ -269,7 +269,7 @@ def test_wrong_calls_and_dead_server(tmp_path, capsys):
 )
 def test_answers_of_another_shape_are_an_error_in_one_line(monkeypatch, capsys, answer):
     monkeypatch.setattr(ApiSource, "_get", lambda *_, **__: answer)
-    for words in ([], ["--run", "r1"]):
+    for words in ([], ["r1"]):
         assert main(["top", "--url", "http://127.0.0.1:1", "--once", *words]) == 1
         text = capsys.readouterr().err
         assert (

@@ -102,7 +102,7 @@ def test_terminal_without_utf8_or_colour(tmp_path):
     app = create_app(f"sqlite:///{tmp_path}/ledger.db")
     with serving(app) as client:
         push(client, *reports(time.time()))
-        command = [*TOP, "--url", str(client.base_url), "--run", "r1"]
+        command = [*TOP, "--url", str(client.base_url), "r1"]
         with Terminal(command, tmp_path, LANG="C", LC_ALL="C", NO_COLOR="1") as terminal:
             screen = terminal.wait_for("= productive", "L loader", " - http")
             assert screen.isascii() and not re.search(COLOUR, terminal.styled)

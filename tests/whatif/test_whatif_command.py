@@ -157,7 +157,7 @@ def test_failures_restarts_and_checkpoints(tmp_path, capsys):
         (["whatif", "none.jsonl"], 1, "none.jsonl"),
         (["whatif", "two.jsonl"], 1, "2 runs (a, b); name one as two.jsonl#RUN"),
         (["whatif", "two.jsonl#c"], 1, "no run 'c'; there are 'a', 'b'"),
-        (["whatif"], 2, "FILE"),
+        (["whatif"], 2, "RUN"),
     ],
 )
 def test_wrong_calls_say_what_is_wrong(words, status, expected, tmp_path, monkeypatch, capsys):

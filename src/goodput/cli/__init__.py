@@ -13,7 +13,6 @@ import importlib
 import itertools
 import math
 import os
-import pkgutil
 import re
 import signal
 import sys
@@ -31,6 +30,7 @@ EXTRAS = {
     "node": ("prometheus_client", "msgspec", "httpx"),
     "otlp": ("opentelemetry", "google", "requests"),
 }
+READERS = ("export", "replay")  # commands that need msgspec for run logs alone
 # A cycle of objects that was frozen before it became garbage stays for so long, or so many times as long as a full
 # collection takes.
 FULL_COLLECTION_SECONDS, FULL_TIMES = 3600.0, 10_000
@@ -86,8 +86,8 @@ def _example(line: str, width: int) -> list[str]:
     ]
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The whole command line, or where `only` is a command's name what that command needs, which is loaded sooner."""
     top = Parser(
         prog="goodput",
         description="Was every second of every GPU useful work, and if not, why, and which rank?",
@@ -95,10 +95,11 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"goodput {__version__}")
     subparsers = top.add_subparsers(metavar="COMMAND", required=True)
-    for found in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
-        command = importlib.import_module(f"{__name__}.{found.name}")
+    names = command_names()
+    for name in [only] if only in names else names:
+        command = importlib.import_module(f"{__name__}.{name}")
         added = subparsers.add_parser(
-            found.name,
+            name,
             help=command.HELP,
             description=command.DESCRIPTION,
             epilog=command.EPILOG,
@@ -107,6 +108,12 @@ def parser() -> argparse.ArgumentParser:
         added.set_defaults(call=command.call)
         command.add_options(added)
     return top
+
+
+def command_names() -> list[str]:
+    """The files of this folder."""
+    files = (name for folder in __path__ for name in os.listdir(folder))
+    return sorted(name.removesuffix(".py") for name in files if name.endswith(".py") and name[0] != "_")
 
 
 def message(command: str, text: object) -> None:
@@ -160,6 +167,18 @@ def number(kind: type[int] | type[float], minimum: float, maximum: float, unit: 
 
 
 positive_seconds = number(float, 0.001, SECONDS_MAX, " seconds")
+
+
+class OldSpelling(argparse.Action):
+    """An option that goes on under its old name, with a warning; `new` is what to write instead."""
+
+    def __init__(self, *names, new: str, **options):
+        super().__init__(*names, help=argparse.SUPPRESS, **options)
+        self._new = new
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        message(parser.prog.partition(" ")[2], f"{option_string} is an old spelling of {self._new}")
+        setattr(namespace, self.dest, values)
 
 
 def tune_garbage_collector(young_objects_max: int) -> None:
@@ -271,8 +290,9 @@ def _discard_output() -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
+    words = sys.argv[1:] if arguments is None else arguments
     with loading():
-        chosen = parser().parse_args(arguments)
+        chosen = parser(words[0] if words else None).parse_args(words)
     try:
         status = chosen.call(chosen)
         sys.stdout.flush()
@@ -293,6 +313,8 @@ def main(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         name = (error.name or "").split(".")[0]
         extra = next((extra for extra, names in EXTRAS.items() if name in names), "server")
+        if name == "msgspec" and words[0] in READERS:
+            extra = "compare"
         text = f"goodput: this command needs {name}: pip install 'goodput-telemetry[{extra}]'"
         print(text, file=sys.stderr)
         return 1

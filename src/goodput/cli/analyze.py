@@ -106,7 +106,7 @@ def _ras(arguments) -> int:
 
 def _read(analyze_one, path: str, order: int) -> dict:
     """Analyze a file, with a progress bar on a terminal if it is large."""
-    from goodput.cli.replay import progress_bar
+    from goodput.cli.run_logs.output import progress_bar
 
     try:
         large = os.path.getsize(path) >= LARGE_BYTES

@@ -8,16 +8,19 @@ import re
 import sys
 
 from goodput.cli import fail, message, os_error_text
-from goodput.cli.replay import is_incomplete, problem_lines, progress_bar
+from goodput.cli.run_logs.lookup import is_file, logs_of
+from goodput.cli.run_logs.output import is_incomplete, problem_lines, progress_bar
 
 HELP = "compare the steps of two runs, with confidence intervals"
 DESCRIPTION = """Compare the steps of runs: their length and the time in each state, with 95 % confidence
 intervals that hold for steps that are alike in a row. The states' changes add up to the step's.
 A step lasts from the end of the one before to its own. The first step of each attempt and a
-warm-up are left out; where a run changes its pace is printed. Runs are run logs (`goodput export`),
-or windows of them: @START..END in steps, in time since the run's start, or by the clock.
+warm-up are left out; where a run changes its pace is printed. Runs are kept ones (`goodput runs`), those
+with pages on this machine, run logs, with --ledger those of a ledger, or windows of these: @START..END in
+steps, in time since the run's start, or by the clock.
 With --scaling, runs of different sizes: the work per second and GPU against the smallest size."""
 EPILOG = """examples:
+  goodput compare train-4711 train-4822
   goodput compare before.jsonl after.jsonl --fail-if-slower 2%
   goodput compare a1.jsonl a2.jsonl --to b1.jsonl b2.jsonl --markdown
   goodput compare run.jsonl@..5000 run.jsonl@5000..     steps of one run
@@ -34,12 +37,13 @@ def add_options(parser) -> None:
     add(
         "runs",
         nargs="+",
-        metavar="FILE[#RUN][@START..END]",
-        help="the base and the new run; with --to, all runs of the base; with --scaling, all runs",
+        metavar="RUN[@START..END]",
+        help="the base and the new run, by name or as FILE[#RUN]; with --to, all runs of the base; with --scaling, all "
+        "runs",
     )
     add("--to", nargs="+", metavar="NEW", help="the new runs, given as those of the base are")
     add("--ledger", metavar="URL",
-        help="compare runs of this ledger: RUN[@START..END], without exporting them before")  # fmt: skip
+        help="look for runs in this ledger first, without exporting them before")  # fmt: skip
     add("--scaling", nargs="?", const="auto", choices=("auto", "strong", "weak"), metavar="KIND",
         help="how well runs of different sizes scale: strong (a step does the same work at every size), weak (a "
         "GPU's step does), by default as the samples say")  # fmt: skip
@@ -101,29 +105,38 @@ def _wrong_call(arguments) -> str:
 
 
 def _read(words: list[str], ledger: str | None) -> list:
-    """The steps that each word names, of a log or of a run in the ledger."""
+    """The steps that each word names: of a log, or of a run that is found by its name."""
     from goodput.compare import selection, steps
 
-    if ledger is None:
-        selections = [selection.parse(word) for word in words]
-        with progress_bar() as progress:
-            return [
-                steps.read(*one, progress=lambda at, n=n: progress((n + at) / len(words)))
-                for n, one in enumerate(selections)
-            ]
-    from goodput.aggregator.ledger.ledger import LedgerError
-    from goodput.cli.export import exported
-    from goodput.runlog import LogError
+    files = {word: selection.parse(word) for word in words if _is_file(word, ledger)}
+    named = {word: selection.parse_run(word) for word in words if word not in files}
+    with (
+        logs_of(list(dict.fromkeys(run for run, _ in named.values())), ledger) as logs,
+        progress_bar() as bar,
+    ):
+        read = []
+        for n, word in enumerate(words):
+            progress = lambda at, n=n: bar((n + at) / len(words))  # noqa: E731
+            if word in files:
+                read.append(steps.read(*files[word], progress=progress))
+                continue
+            run, window = named[word]
+            log = logs[run]
+            found = steps.read(
+                log.path, run, window, thinned_until_ns=log.thinned_until_ns, progress=progress
+            )
+            found.path = f"run {run}" if not log.thinned_until_ns else found.path
+            read.append(found)
+    for run, log in logs.items():
+        if log.note:
+            message("compare", f"run {run}: {log.note}")
+    return read
 
-    found = [selection.parse_run(word) for word in words]
-    try:
-        with exported(ledger, list(dict.fromkeys(run for run, _ in found))) as logs:
-            return [
-                steps.read(logs[run].path, run, window, thinned_until_ns=logs[run].thinned_until_ns)
-                for run, window in found
-            ]
-    except LedgerError as error:
-        raise LogError(str(error)) from None
+
+def _is_file(word: str, ledger: str | None) -> bool:
+    from goodput.compare import selection
+
+    return is_file(word) or (ledger is None and is_file(selection.parse_run(word)[0]))
 
 
 def _comparison(arguments) -> int:

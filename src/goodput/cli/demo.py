@@ -85,7 +85,7 @@ def _step(text: str) -> int | str | None:
 
 def _print(outcome, arguments) -> None:
     from goodput.account.text import wrap
-    from goodput.cli.report import account_text
+    from goodput.cli.run_logs.output import account_text
 
     found = json.dumps({"planted": outcome.planted, "account": outcome.account}, indent=2)
     if arguments.json == "-":

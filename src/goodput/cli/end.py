@@ -19,7 +19,7 @@ DESCRIPTION = """Tell the aggregator that a run is over. Without this a cancelle
 alert, like one that crashed. Each rank ends when it was last seen alive; a new attempt starts as
 usual. While ranks are still alive the command waits, then fails."""
 EPILOG = """examples:
-  goodput end my-run --aggregator https://goodput.internal:9471 --token-file FILE   after scancel
+  goodput end my-run --url https://goodput.internal:9471 --token-file FILE   after scancel
   goodput end my-run --reason finished                    succeeded, though its ranks did not report it
   goodput end my-run --at 2026-05-01T08:30:00Z            ranks ran until then, though unobserved
 """
@@ -43,7 +43,7 @@ def add_options(parser) -> None:
     add("--force", action="store_true",
         help="end it though ranks are alive, as a rank counts until its agent's next check; ranks that are still "
         "alive a minute later continue the run")  # fmt: skip
-    add_aggregator_options(add, "the aggregator's URL (default: $GOODPUT_AGGREGATOR)")
+    add_aggregator_options(add, "the aggregator's URL (default: $GOODPUT_AGGREGATOR)", "--url")
     add("--json", action="store_true", help="print the aggregator's response")
 
 
@@ -64,7 +64,7 @@ def moment(text: str) -> float:
 
 def call(arguments) -> int:
     if not arguments.aggregator:
-        return fail("end", "no aggregator: set --aggregator or GOODPUT_AGGREGATOR", 2)
+        return fail("end", "no aggregator: set --url or GOODPUT_AGGREGATOR", 2)
     if bool(arguments.client_cert) != bool(arguments.client_key):
         return fail("end", "--client-cert and --client-key go together", 2)
     if not 0 < len(arguments.run) <= 128 or not arguments.run.isprintable():

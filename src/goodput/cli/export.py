@@ -5,16 +5,16 @@ from __future__ import annotations
 import gzip
 import os
 import sys
-import tempfile
-import time
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from goodput.cli import fail, message
+from goodput.cli.run_logs.lookup import in_ledger, logs_of
 
-HELP = "write a run from the ledger as a run log, Perfetto trace, or histograms"
-DESCRIPTION = """Write a run from the ledger as a run log: one JSON object per line. `goodput replay` computes the
-aggregator's account from it. The aggregator may run meanwhile.
+DEFAULT_LEDGER = "goodput-ledger.db"
+HELP = "write a run as a run log, Perfetto trace, or histograms"
+DESCRIPTION = """Write a run as a run log: one JSON object per line. `goodput replay` computes its account from it.
+The run is one of the ledger that --ledger names, while the aggregator may run, else a kept one (`goodput
+runs`), one with pages on this machine, or one of the ledger goodput-ledger.db in this folder.
 With --hdr, write histograms of step and phase times by minute in hdrhistogram's log format instead.
 With --perfetto, write one timeline of all ranks for https://ui.perfetto.dev: steps and their phases,
 restarts, stalls, hangs, checkpoints. Ranks are aligned through the steps that they make together,
@@ -28,7 +28,7 @@ EPILOG = """examples: goodput export my-run --output my-run.jsonl.gz
 def add_options(parser) -> None:
     parser.add_argument("run", metavar="RUN", nargs="?", help="name of the run (default: list the names)")
     parser.add_argument("--ledger", metavar="URL",
-        help="SQLAlchemy URL (default: SQLite file goodput-ledger.db in this folder)")  # fmt: skip
+        help="look for the run in this ledger first: its SQLAlchemy URL")  # fmt: skip
     add = parser.add_mutually_exclusive_group().add_argument
     add("--output", metavar="FILE",
         help="run log to write, compressed if it ends in .gz (default: standard output)")  # fmt: skip
@@ -41,102 +41,94 @@ def add_options(parser) -> None:
 def call(arguments) -> int:
     if arguments.log is not None:
         return _export_log(arguments)
-    from goodput.aggregator.ledger.closed_runs import thinned_seconds
-    from goodput.aggregator.ledger.ledger import Ledger, LedgerError
     from goodput.runlog import LogError
-    from goodput.wire.identity import clean_text
 
+    ledger, is_there = arguments.ledger, os.path.exists(DEFAULT_LEDGER)
+    if ledger is None and is_there and (arguments.run is None or not _is_elsewhere(arguments.run)):
+        ledger = f"sqlite:///{os.path.abspath(DEFAULT_LEDGER)}"
     try:
-        url = arguments.ledger or f"sqlite:///{os.path.abspath('goodput-ledger.db')}"
-        ledger = Ledger(url, create=False)
-    except LedgerError as error:
-        return fail("export", f"{error}; name one with --ledger")
-    try:
-        names = ledger.runs()
         if arguments.run is None:
-            print("\n".join(clean_text(name, 128) for name in names))
-            return 0
-        if arguments.run not in names:
-            known = ", ".join(clean_text(name, 128) for name in names[-10:]) or "none"
-            return fail(
-                "export", f"no run {clean_text(arguments.run, 128)!r}; the last in this ledger: {known}"
-            )
-        seconds = thinned_seconds(ledger, arguments.run)
-        if seconds:
-            message(
-                "export",
-                f"old steps of this run were thinned to one row per {seconds} s: its log is less exact",
-            )
-        _export(ledger, arguments)
-    except (LedgerError, LogError, ImportError) as error:
+            return _list(ledger)
+        if ledger is not None:
+            _say_thinned(ledger, arguments.run)
+        with logs_of([arguments.run], ledger) as logs:
+            log = logs[arguments.run]
+            if log.note:
+                message("export", f"run {arguments.run}: {log.note}")
+            _export(log.path, arguments)
+    except (LogError, ImportError) as error:
         return fail("export", error)
     except BrokenPipeError:
         raise
     except OSError as error:
         to = arguments.perfetto or arguments.hdr or arguments.output or "standard output"
         return fail("export", f"{to}: {error.strerror}")
-    finally:
-        ledger.close()
     return 0
 
 
-def _export(ledger, arguments) -> None:
-    from goodput.runlog.export import export
+def _is_elsewhere(run: str) -> bool:
+    """Whether the run is kept or has pages, so that the ledger in this folder, which nobody named, is not needed."""
+    from goodput.kept_runs.find import kept_parts, page_paths_of
 
-    lines = export(ledger, arguments.run, time.time_ns())
-    if arguments.hdr is not None:
-        from goodput.histograms.hdr_log import write_log
-        from goodput.runlog.step_histograms import step_histograms
+    return bool(kept_parts(run) or page_paths_of(run))
 
-        with _replacing(arguments.hdr) as part, open(part, "w", encoding="utf-8") as file:
-            write_log(file, step_histograms(lines))
-    elif arguments.perfetto is not None:
-        # The log is read several times.
-        folder = os.path.dirname(os.path.abspath(arguments.perfetto))
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".goodput-", suffix=".jsonl") as log:
-            log.writelines(lines)
-            log.flush()
-            _write_trace(log.name, arguments.run, arguments.perfetto)
-    elif arguments.output is None:
-        sys.stdout.buffer.writelines(lines)
-        sys.stdout.buffer.flush()
+
+def _list(ledger: str | None) -> int:
+    """Print the names of a ledger's runs, or of the kept ones. Raises LogError."""
+    from goodput.kept_runs.find import kept_parts
+    from goodput.wire.identity import clean_text
+
+    if ledger is None:
+        names = list(dict.fromkeys(one.run for one in kept_parts()))
     else:
-        packed = arguments.output.endswith(".gz")
-        with _replacing(arguments.output) as part, (gzip.open if packed else open)(part, "wb") as file:
-            file.writelines(lines)
+        with in_ledger(ledger, []) as (_, names):
+            pass
+    print("\n".join(clean_text(name, 128) for name in names))
+    return 0
 
 
-class Exported(NamedTuple):
-    path: str
-    thinned_until_ns: dict[int, int]  # by rank, as closed_runs.thinned_until_ns has it
-
-
-@contextmanager
-def exported(url: str, names: list[str]):
-    """Temporary run logs of these runs of a ledger, by name. Raises LedgerError and OSError."""
-    from goodput.aggregator.ledger.closed_runs import thinned_until_ns
+def _say_thinned(url: str, run: str) -> None:
+    """Raises LogError."""
+    from goodput.aggregator.ledger.closed_runs import thinned_seconds
     from goodput.aggregator.ledger.ledger import Ledger, LedgerError
-    from goodput.runlog.export import export
+    from goodput.runlog import LogError
 
-    ledger = Ledger(url, create=False)
     try:
-        known = ledger.runs()
-        missing = [name for name in names if name not in known]
-        if missing:
-            raise LedgerError(
-                f"no run {missing[0]!r}; the last in this ledger: {', '.join(known[-10:]) or 'none'}"
-            )
-        with tempfile.TemporaryDirectory(prefix="goodput-") as folder:
-            found = {}
-            for at, name in enumerate(names):
-                path = os.path.join(folder, f"{at}.jsonl")
-                with open(path, "wb") as file:
-                    file.writelines(export(ledger, name, time.time_ns()))
-                # Afterwards: more may have been thinned meanwhile.
-                found[name] = Exported(path, thinned_until_ns(ledger, name))
-            yield found
-    finally:
-        ledger.close()
+        ledger = Ledger(url, create=False)
+        try:
+            seconds = thinned_seconds(ledger, run) if run in ledger.runs() else 0
+        finally:
+            ledger.close()
+    except LedgerError as error:
+        raise LogError(f"{error}; name one with --ledger") from None
+    if seconds:
+        message(
+            "export", f"old steps of this run were thinned to one row per {seconds} s: its log is less exact"
+        )
+
+
+def _export(log: str, arguments) -> None:
+    """Write what is wanted of a run log."""
+    from goodput.runlog.log_file import LogFile, lines_of
+
+    if arguments.perfetto is not None:
+        _write_trace(log, arguments.run, arguments.perfetto)
+        return
+    with LogFile(log) as file:
+        lines = (one for _, block in file.blocks() for one in lines_of(block))
+        if arguments.hdr is not None:
+            from goodput.histograms.hdr_log import write_log
+            from goodput.runlog.step_histograms import step_histograms
+
+            with _replacing(arguments.hdr) as part, open(part, "w", encoding="utf-8") as hdr:
+                write_log(hdr, step_histograms(lines))
+        elif arguments.output is None:
+            sys.stdout.buffer.writelines(lines)
+            sys.stdout.buffer.flush()
+        else:
+            packed = arguments.output.endswith(".gz")
+            with _replacing(arguments.output) as part, (gzip.open if packed else open)(part, "wb") as output:
+                output.writelines(lines)
 
 
 def _export_log(arguments) -> int:
@@ -157,7 +149,7 @@ def _export_log(arguments) -> int:
 
 def _write_trace(log: str, run: str | None, path: str) -> int:
     """Write the trace and print problems of the log and what was aligned how well; returns the status. Raises LogError."""
-    from goodput.cli.replay import is_incomplete, problem_lines, progress_bar
+    from goodput.cli.run_logs.output import is_incomplete, problem_lines, progress_bar
     from goodput.perfetto.timeline import write_trace
     from goodput.runlog import LogError, replay
     from goodput.wire.identity import clean_text

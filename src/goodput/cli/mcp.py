@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from contextlib import closing
 
-from goodput.cli import fail, loading, message
+from goodput.cli import OldSpelling, fail, loading, message
 from goodput.cli.node import attribute_of, path, url, variable_of
 
 HELP = "answer assistants' questions about runs, as an MCP server on stdio"
@@ -27,7 +28,8 @@ FILES = {
 
 def add_options(parser) -> None:
     add = parser.add_argument
-    add("--url", "--aggregator", dest="url", metavar="URL", type=url,
+    add("--aggregator", dest="url", type=url, action=OldSpelling, new="--url", default=argparse.SUPPRESS)
+    add("--url", metavar="URL", type=url,
         default=os.environ.get("GOODPUT_AGGREGATOR") or None,
         help="the aggregator's URL (default: $GOODPUT_AGGREGATOR)")  # fmt: skip
     for option, text in FILES.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import time
@@ -276,4 +275,6 @@ def _with_waits(record, path: str):
     if isinstance(found, str):
         message("probe", f"{who}: whether workers wait for storage or a lock is not known: {found}")
         return record
+    import dataclasses  # Here, since it takes 10 ms.
+
     return dataclasses.replace(record, lock_share=found["lock"])

@@ -9,21 +9,54 @@ import shlex
 import socket
 import sys
 import time
+from contextlib import closing
 from functools import cache, partial
+from typing import cast
 
-from goodput.cli import fail, has_colour, message, positive_seconds, terminal_columns
-from goodput.defaults import FLOPS_COUNTING, STALL_SECONDS
+from goodput.cli import (
+    OldSpelling,
+    fail,
+    loading,
+    message,
+    os_error_text,
+)
+from goodput.cli.node import FILES, attribute_of, path, url, variable_of
+from goodput.cli.run_logs.output import (
+    NO_STORY,
+    account_text,
+    add_account_options,
+    print_account,
+    print_story,
+    story_package,
+    write_html,
+)
+from goodput.cli.runs import keep_dead
+from goodput.defaults import FLOPS_COUNTING
 
 HELP = "print the account of the runs on this machine"
-DESCRIPTION = """Read the rank pages on this machine and print the account of each run.
-Needs no agent and no aggregator. A page keeps only the last 1024 steps of its rank."""
-EPILOG = "example: goodput report --run my-run --json"
+DESCRIPTION = """Print the account of a run by its name: of a kept one (`goodput runs`) from all its steps, while it
+still trains from its pages, with --ledger or --url of one of an aggregator. Without a name, of each
+run whose rank pages are on this machine; a page has only the last 1024 steps of its rank.
+Needs no agent and no aggregator."""
+EPILOG = """examples: goodput report
+          goodput report train-4711 --html report.html
+          goodput report my-run --url https://goodput.internal:9471 --token-file FILE"""
 NAMES_SHOWN = 10
+URL_SECONDS = 20.0
 COUNT_SECONDS_MAX = 10  # that a report waits for the count of FLOPs of a training that has just ended
 
 
 def add_options(parser) -> None:
-    parser.add_argument(
+    add = parser.add_argument
+    add("name", metavar="RUN", nargs="?", help="only this run (default: all with pages on this machine)")
+    add("--run", action=OldSpelling, new="RUN, without an option")
+    add("--ledger", metavar="URL", help="look for the run in this ledger first")
+    add("--url", metavar="URL", type=url, help="the run's account as this aggregator has it")
+    for option, text in FILES.items():
+        variable = variable_of(option)
+        add(option, metavar="FILE", type=path, default=os.environ.get(variable) or None,
+            help=f"with --url: {text.replace('scope ingest', 'scope read')} (default: ${variable})")  # fmt: skip
+    add(
         "--directory",
         help="folder of the rank pages (default: $GOODPUT_DIR, else all of /run/goodput, /dev/shm/goodput and /tmp/goodput)",
     )
@@ -32,23 +65,93 @@ def add_options(parser) -> None:
     add_account_options(parser.add_argument)
 
 
-def add_account_options(add) -> None:
-    """The options of `goodput report` and `goodput replay`."""
-    add("--run", help="only this run, if there are several")
-    add("--stall", "--stall-seconds", dest="stall", metavar="SECONDS", type=positive_seconds, default=STALL_SECONDS,
-        help="shortest stall (default: %(default)g)")  # fmt: skip
-    add("--story", action="store_true",
-        help="print what happened when, and what it cost, instead of the account")  # fmt: skip
-    add("--full", action="store_true",
-        help="print all that is known of each run: factors, phases, collectives, pipeline, each cause with its advice")  # fmt: skip
-    add("--json", action="store_true", help="print account documents, or stories, one per line")
-    add("--html", metavar="OUT",
-        help="write the interactive page with these accounts to one file, for a browser")  # fmt: skip
-
-
 def call(arguments) -> int:
+    arguments.name = arguments.name or arguments.run
+    if arguments.story and story_package() is None:
+        return fail("report", NO_STORY)
+    if arguments.url is not None:
+        return _report_of_aggregator(arguments)
+    if arguments.name is not None and arguments.directory is None:
+        status = _report_of_log(arguments)
+        if status is not None:
+            return status
+    return _report_of_pages(arguments)
+
+
+def _report_of_log(arguments) -> int | None:
+    """By all steps of a run that is over, or in the ledger; None where only pages have it, or say more."""
+    from goodput.kept_runs.find import kept_parts, lives, page_paths_of
+
+    run = arguments.name
+    if arguments.ledger is None and (not kept_parts(run) or lives(run)):
+        return None
+    from goodput.cli.run_logs.lookup import logs_of
+    from goodput.wire.identity import clean_text
+
+    try:
+        from goodput.runlog import LogError
+    except ModuleNotFoundError as error:
+        text = f"the log of a kept run is read with {error.name}: pip install 'goodput-telemetry[compare]'"
+        if arguments.ledger is not None or not page_paths_of(run):
+            return fail("report", text)
+        message("report", f"by its pages, which have the last steps alone; {text}")
+        return None
+
+    try:
+        with logs_of([run], arguments.ledger) as found:
+            if found[run].note:
+                message("report", f"run {run}: {found[run].note}")
+            return print_account("report", arguments, found[run].path, run)
+    except LogError as error:
+        return fail("report", clean_text(error, 500))
+    except OSError as error:
+        if error.filename is None:
+            raise  # What is printed cannot be written.
+        return fail("report", os_error_text(error))
+
+
+def _report_of_aggregator(arguments) -> int:
+    """The account that an aggregator has of the run."""
+    from goodput.web.single_file import printable
+    from goodput.wire.identity import clean_text
+
+    if arguments.name is None or arguments.html or arguments.story:
+        return fail("report", "--url prints one run's account: goodput report RUN --url URL", 2)
+    if bool(arguments.client_cert) != bool(arguments.client_key):
+        return fail("report", "--client-cert and --client-key go together", 2)
+    with loading():
+        from goodput_exporters.push.client import AggregatorClient, run_path
+        from goodput_exporters.push.credentials import Credentials, Unreachable
+    credentials = Credentials(*(getattr(arguments, attribute_of(option)) for option in FILES))
+    with closing(AggregatorClient(arguments.url.rstrip("/"), credentials)) as client:
+        if client.token_is_exposed:
+            message(
+                "report",
+                f"the token is sent in clear text to {arguments.url}: use https, or a proxy with TLS",
+            )
+        try:
+            answer = client.get(run_path(arguments.name), URL_SECONDS)
+        except Unreachable as error:
+            return fail("report", f"{arguments.url}: {client.explain(error)}")
+    found = answer.document()
+    if answer.status != 200 or not found or "factors" not in found:
+        why = clean_text(answer.detail(), 300) if answer.status != 200 else "the server is not an aggregator"
+        return fail(
+            "report",
+            f"run {clean_text(arguments.name, 128)!r} at {arguments.url}: HTTP {answer.status}: {why}",
+        )
+    print(
+        json.dumps(found)
+        if arguments.json
+        else account_text(cast("dict", printable(found)), arguments.full) + "\n"
+    )
+    return 0
+
+
+def _report_of_pages(arguments) -> int:
     from goodput.account import compute, document
     from goodput.causes import explain
+    from goodput.kept_runs.find import not_found_text
     from goodput.probe import reachable
     from goodput.rank_page.deep_look import looks_in
     from goodput.rank_page.page import existing_directories
@@ -61,7 +164,7 @@ def call(arguments) -> int:
     directories = [arguments.directory] if arguments.directory else existing_directories()
     began_ns, looks, refused = time.time_ns(), [], []
     try:
-        runs, errors = counted_runs_in(directories, arguments.run)
+        runs, errors = counted_runs_in(directories, arguments.name)
         for directory in directories:
             seen, wrong = looks_in(directory)
             looks, refused = looks + seen, refused + wrong
@@ -72,14 +175,12 @@ def call(arguments) -> int:
         message("report", f"skipped {clean_text(text, 500)}")
     for text in [] if arguments.directory else pages_beside(directories, os.geteuid()):
         message("report", text)
-    removed = removed_text(directories, arguments.run, [run.name for run in runs])
-    chosen = [run for run in runs if arguments.run in (None, run.name)]
+    removed = removed_text(directories, arguments.name, [run.name for run in runs])
+    chosen = [run for run in runs if arguments.name in (None, run.name)]
     for name, text in continued_runs(runs).items():
-        if arguments.run in (None, name):
+        if arguments.name in (None, name):
             message("report", clean_text(text, 500))
     documents, timelines, stories = [], {}, {}
-    if arguments.story and story_package() is None:
-        return fail("report", NO_STORY)
     if not any(one.alive and not one.ended for run in runs for one in run.attempts.values()):
         measure_peaks(chosen)
     for run in chosen:
@@ -107,18 +208,15 @@ def call(arguments) -> int:
         else:
             print("\n".join([account_text(found, arguments.full), *_deep_looks(seen), ""]))
     print(footer, end="")
+    if not arguments.at_exit:
+        keep_dead("report", directories)
     if not chosen:
-        return fail("report", no_run_text(directories, arguments.run, [run.name for run in runs]) + removed)
+        if arguments.name is not None and arguments.directory is None and not removed:
+            return fail("report", not_found_text(arguments.name))
+        return fail("report", no_run_text(directories, arguments.name, [run.name for run in runs]) + removed)
     if removed:
         message("report", f"some processes are missing above{removed}")
     return write_html("report", arguments.html, documents, timelines, stories) if arguments.html else 0
-
-
-def account_text(found: dict, full: bool) -> str:
-    """A document as text that fits the terminal."""
-    from goodput.account.text import render
-
-    return render(found, full=full, columns=terminal_columns(), colour=has_colour())
 
 
 def _moment_ns(run, began_ns: int, is_at_exit: bool) -> int:
@@ -127,18 +225,6 @@ def _moment_ns(run, began_ns: int, is_at_exit: bool) -> int:
     if is_at_exit and None not in ends:
         return max(ends)
     return began_ns if all(attempt.ended for attempt in run.attempts.values()) else time.time_ns()
-
-
-NO_STORY = "a story needs NumPy: pip install 'goodput-telemetry[compare]'"
-
-
-def story_package():
-    """The modules that record steps and build stories, None without NumPy."""
-    try:
-        from goodput.story import build, recording
-    except ModuleNotFoundError:
-        return None
-    return recording, build
 
 
 def _story(run, found: dict) -> dict:
@@ -153,13 +239,6 @@ def _story(run, found: dict) -> dict:
         for step in steps_in(run.name, attempt):
             recording.add(step)
     return {run.name: package[1].build_story(found, recording)}
-
-
-def print_story(story, as_json: bool) -> None:
-    """As text or as one line of JSON."""
-    from goodput.story.text import render
-
-    print(json.dumps(story) if as_json else f"{render(story)}\n")
 
 
 def _replayed_gains(run, account):
@@ -196,7 +275,7 @@ def removed_text(directories: list[str], name: str | None, names: list[str]) -> 
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found[name].unix_ns / 1e9))
     url, run = clean_text(found[name].sent_to, 255), shlex.quote(clean_text(name, 128))
     where = (
-        f"it had sent them to the aggregator: goodput top --url {url} --run {run}"
+        f"it had sent them to the aggregator: goodput top {run} --url {url}"
         if url
         else "no aggregator has them (goodput node --aggregator), so they are gone"
     )
@@ -233,21 +312,6 @@ def measure_peaks(runs: list) -> None:
     for attempt in (one for run in runs for one in run.attempts.values()):
         if attempt.peak_flops_per_second is None and attempt.flops_per_step and attempt.device:
             attempt.peak_flops_per_second = peak_of(attempt.device, attempt.dtype)
-
-
-def write_html(
-    command: str, path: str, documents: list, timelines: dict, stories: dict, log: dict | None = None
-) -> int:
-    """Write the page with these accounts to `path`; returns the exit status."""
-    from goodput.web.single_file import render
-
-    text = render(documents, command=f"goodput {command}", log=log, timelines=timelines, stories=stories)
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        return fail(command, f"{path}: {error.strerror}")
-    return 0
 
 
 def _copies_in(looks: list[dict]) -> dict[int, tuple[float | None, str]]:

@@ -50,6 +50,7 @@ def call(arguments) -> int:
         message("run", f"{flag} makes Python ignore PYTHONPATH or site packages, so nothing is measured")
     environ = environment(os.environ, arguments)
     start_sampler(environ)
+    start_keeper(environ, arguments.quiet)
     start_progress(environ, 0.0 if arguments.quiet or arguments.no_progress else arguments.progress_interval)
     sys.stdout.flush()
     try:
@@ -61,6 +62,14 @@ def call(arguments) -> int:
 def start_sampler(environ: dict[str, str]) -> None:
     """Start the process that samples stacks in time without a phase."""
     _start_beside("goodput.stack_samples.beside_run", environ)
+
+
+def start_keeper(environ: dict[str, str], is_quiet: bool) -> None:
+    """Start the process that keeps the run's log."""
+    from goodput.kept_runs.folder import settings_of
+
+    if settings_of(environ) is not None:
+        _start_beside("goodput.kept_runs.beside_run", environ, f"{is_quiet:d}", keeps_stderr=True)
 
 
 def start_progress(environ: dict[str, str], plain_seconds: float) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import secrets
 import socket
 import sys
 
 from goodput.access.options import add_access_options, listen_address
 from goodput.cli import (
+    OldSpelling,
     fail,
     number,
     positive_seconds,
@@ -44,8 +44,10 @@ def add_options(parser) -> None:
         help="address to listen on (default: %(default)s)")  # fmt: skip
     add("--ledger", metavar="URL",
         help="SQLAlchemy URL of the database (default: SQLite, goodput-ledger.db in the current folder)")  # fmt: skip
-    add("--stall", "--stall-seconds", dest="stall", type=positive_seconds, default=STALL_SECONDS, metavar="SECONDS",
+    add("--stall", type=positive_seconds, default=STALL_SECONDS, metavar="SECONDS",
         help="minimum length of a stall (default: %(default)s)")  # fmt: skip
+    add("--stall-seconds", dest="stall", type=positive_seconds, action=OldSpelling, new="--stall",
+        default=argparse.SUPPRESS)  # fmt: skip
     add("--stale", type=positive_seconds, default=STALE_SECONDS, metavar="SECONDS",
         help="a rank without a report for this long is unobserved (default: %(default)s)")  # fmt: skip
     add("--abandoned-after", dest="abandoned", type=number(float, 600, 365 * 86_400, " seconds"),
@@ -156,7 +158,7 @@ def _role(arguments):
         ca=arguments.stream_ca,
     )
     host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:64]
-    name = f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
+    name = f"{host}-{os.getpid()}-{os.urandom(4).hex()}"
     return StreamRole(settings, name, takes_pushes=arguments.role != "aggregate")
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import os
 import shutil
 import sys
 
-from goodput.cli import fail, loading, message, number
+from goodput.cli import OldSpelling, fail, loading, message, number
 from goodput.cli.node import FILES, attribute_of, path, url, variable_of
+from goodput.cli.runs import keep_dead
 
 HELP = "show runs and ranks live on a terminal"
 DESCRIPTION = """Show the runs of this node from their rank pages, or with --url those of a cluster
@@ -18,7 +20,7 @@ known. Printed once where the output is no terminal."""
 EPILOG = """examples:
   goodput top                                             this node
   goodput top --url https://goodput.internal:9471 --token-file FILE   a cluster
-  goodput top --once --run my-run                         print it once
+  goodput top my-run --once                               print it once
   goodput top --json | jq '.opened.ranks[] | select(.severity > 0)'
 
 exit status: 0, 1 if nothing can be read or there is no such run, 2 for a wrong call"""
@@ -28,7 +30,10 @@ AGENT = "http://127.0.0.1:9470"
 
 def add_options(parser) -> None:
     add = parser.add_argument
-    add("--url", "--aggregator", dest="url", metavar="URL", type=url,
+    add("name", metavar="RUN", nargs="?", help="open this run")
+    add("--run", action=OldSpelling, new="RUN, without an option")
+    add("--aggregator", dest="url", type=url, action=OldSpelling, new="--url", default=argparse.SUPPRESS)
+    add("--url", metavar="URL", type=url,
         help="read the runs of this aggregator (default: the rank pages of this node)")  # fmt: skip
     for option, text in FILES.items():
         variable = variable_of(option)
@@ -38,7 +43,6 @@ def add_options(parser) -> None:
         help="folder of the rank pages (default: $GOODPUT_DIR, else all of /run/goodput, /dev/shm/goodput and /tmp/goodput)")  # fmt: skip
     add("--agent", metavar="URL", type=url, default=AGENT,
         help="this node's agent, for the activity and power of GPUs (default: %(default)s)")  # fmt: skip
-    add("--run", help="open this run")
     add("--interval", metavar="SECONDS", type=number(float, 0.2, 3600, " seconds"), default=REFRESH_SECONDS,
         help="time between readings (default: %(default)g)")  # fmt: skip
     add("--once", action="store_true", help="print once, as where the output is no terminal")
@@ -46,6 +50,7 @@ def add_options(parser) -> None:
 
 
 def call(arguments) -> int:
+    arguments.name = arguments.name or arguments.run
     if arguments.url and arguments.directory:
         return fail("top", "--url and --directory exclude each other", 2)
     if arguments.url and bool(arguments.client_cert) != bool(arguments.client_key):
@@ -61,24 +66,26 @@ def call(arguments) -> int:
             raise
         return fail("top", f"{error.name} is missing: pip install 'goodput-telemetry[top]'")
     source = _source(arguments)
+    if isinstance(source, goodput.top.pages.PageSource):
+        keep_dead("top", source.directories)
     if not (arguments.once or arguments.json) and _has_screen():
         return _show(arguments, source)
     try:
-        frame = source.read(arguments.run)
+        frame = source.read(arguments.name)
     except SourceError as error:
         return fail("top", error)
-    if arguments.run and frame.opened is None:
-        text = f"no run {arguments.run} in {source.title}"
+    if arguments.name and frame.opened is None:
+        text = f"no run {arguments.name} in {source.title}"
         if isinstance(source, goodput.top.pages.PageSource):
             from goodput.cli.report import removed_text
 
-            text += removed_text(source.directories, arguments.run, [])
+            text += removed_text(source.directories, arguments.name, [])
         return fail("top", text)
     if arguments.json:
         print(goodput.top.printed.as_json(frame))
         return 0
     console, glyphs = _console()
-    goodput.top.printed.as_text(frame, arguments.run, console, glyphs)
+    goodput.top.printed.as_text(frame, arguments.name, console, glyphs)
     return 0
 
 
@@ -148,7 +155,7 @@ def _show(arguments, source) -> int:
     console, glyphs = _console()
     screen = None
     polling = Polling(source, arguments.interval, lambda: screen and screen.wake())
-    polling.opened = arguments.run
+    polling.opened = arguments.name
     stacks = StackTaker(source if isinstance(source, PageSource) else None)
-    screen = Screen(console, polling, View(arguments.run), glyphs, sys.stdin.fileno(), stacks)
+    screen = Screen(console, polling, View(arguments.name), glyphs, sys.stdin.fileno(), stacks)
     return screen.run()

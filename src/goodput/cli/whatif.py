@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 
 from goodput.cli import fail, message, os_error_text
-from goodput.cli.replay import is_incomplete, problem_lines, progress_bar
+from goodput.cli.run_logs.lookup import is_file, logs_of
+from goodput.cli.run_logs.output import is_incomplete, problem_lines, progress_bar
 
 HELP = "say what each change to a run would be worth, with intervals"
 DESCRIPTION = """Replay the recorded steps of a run as if something were different: a slow rank
 as fast as the median, no waiting for the loader, half of the communication
 overlapped, checkpoints at their best interval, restarts twice as fast, one node
 left out. Says how much faster the run would be, with 95 % intervals, what saves
-most GPU-hours first. The run is a run log (`goodput export`), or one of a ledger."""
+most GPU-hours first. The run is a kept one (`goodput runs`), one with pages on this
+machine, a run log, or with --ledger one of a ledger."""
 EPILOG = """examples:
-  goodput export my-run > run.jsonl; goodput whatif run.jsonl
+  goodput whatif train-4711
   goodput whatif runs.jsonl#my-run --json
   goodput whatif my-run --ledger sqlite:////var/lib/goodput/ledger.db
 
@@ -22,9 +24,10 @@ exit status: 0, 1 if the log or over 1 % of its step lines cannot be used, 2 for
 
 
 def add_options(parser) -> None:
-    parser.add_argument("run", metavar="FILE[#RUN]",
-        help="the run log, and the run if it has several; with --ledger the run")  # fmt: skip
-    parser.add_argument("--ledger", metavar="URL", help="a run of this ledger, without exporting it before")
+    parser.add_argument("run", metavar="RUN",
+        help="the run's name, or FILE[#RUN]: a run log, and the run if it has several")  # fmt: skip
+    parser.add_argument("--ledger", metavar="URL",
+        help="look for the run in this ledger first, without exporting it before")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -55,23 +58,21 @@ def call(arguments) -> int:
 @contextlib.contextmanager
 def _log(arguments):
     """The log's file, and the run in it. Raises LogError."""
-    if arguments.ledger is None:
+    from goodput.runlog import LogError
+
+    if is_file(arguments.run):
         file, _, run = arguments.run.partition("#")
         yield file, run or None
         return
-    from goodput.aggregator.ledger.ledger import LedgerError
-    from goodput.cli.export import exported
-    from goodput.runlog import LogError
-
     try:
-        with exported(arguments.ledger, [arguments.run]) as found:
+        with logs_of([arguments.run], arguments.ledger) as found:
             log = found[arguments.run]
             if log.thinned_until_ns:
                 raise LogError(
                     f"old steps of run {arguments.run!r} were thinned, and it is replayed as a whole"
                 )
+            if log.note:
+                message("whatif", f"run {arguments.run}: {log.note}")
             yield log.path, arguments.run
-    except LedgerError as error:
-        raise LogError(str(error)) from None
     except OSError as error:
         raise LogError(os_error_text(error)) from None

@@ -100,6 +100,11 @@ class PageFile:
             raise PageError("value", f"{self.path}: end reason {reason} out of range")
         return page.END_REASONS[reason]
 
+    def last_unix_ns(self) -> int:
+        """When its owner was last in another phase or step, by its clock at the start."""
+        (last_ns,) = self._words(page.W_LAST, 1)
+        return self.identity["start_unix_ns"] + last_ns - self.identity["start_mono_ns"]
+
     def _check(self) -> dict:
         info = os.fstat(self.fd)
         if not stat.S_ISREG(info.st_mode):

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Raw
 
 from goodput.account.collectives.operation_sums import NO_SUMS, OperationSums, sums_of
+from goodput.log_lines import HARDWARE
 from goodput.wire.identity import clean_text
 from goodput.wire.operation_row import UNKNOWN, OperationRow
 from goodput.wire.sampled_stacks import NO_STACKS, PLACES_MAX, SAMPLES_MAX, SampledStacks
@@ -162,12 +163,6 @@ FIELDS = frozenset(Line.__struct_fields__) - {*_OWN_FIELDS}
 _decode = msgspec.json.Decoder(Line).decode
 _decode_known = msgspec.json.Decoder(KnownLine).decode
 _decode_keys = msgspec.json.Decoder(dict[str, Raw]).decode
-# Cumulative GPU samples in a beat or an end: field, key of Attempt.hardware, digits after the point.
-HARDWARE = (
-    ("gpu_compute_seconds", "compute_ns", 9),
-    ("gpu_idle_seconds", "idle_ns", 9),
-    ("gpu_joules", "energy_mj", 3),
-)
 # A line is used without its wrong fields other than these and those that its kind needs: they place it.
 _STRICT_FIELDS = ("kind", "rank", "attempt", "run")
 SHOWN_CHARS_MAX = 40  # of a wrong value, in an error

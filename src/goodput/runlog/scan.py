@@ -270,6 +270,8 @@ class Scan:
         if line.over is not None:
             self._set_end_mark(number, attempt, line)
         if line.kind == "end":
+            if line.step is not None:
+                attempt.note_event("failed", line.step_number, line.time_ns, line.text or "")
             if line.reason == "killed":
                 attempt.alive = False
             else:

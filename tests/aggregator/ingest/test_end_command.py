@@ -173,12 +173,12 @@ def test_end_command_errors_are_one_line(site, call, arguments, status, pattern)
 def test_end_without_an_aggregator_is_a_usage_error(call, monkeypatch):
     monkeypatch.delenv("GOODPUT_AGGREGATOR")
     status, _, stderr = call("r")
-    assert status == 2 and stderr == "goodput end: no aggregator: set --aggregator or GOODPUT_AGGREGATOR\n"
+    assert status == 2 and stderr == "goodput end: no aggregator: set --url or GOODPUT_AGGREGATOR\n"
 
 
 def test_the_help_has_an_example(call):
     status, out, _ = call("--help")
-    assert status == 0 and "goodput end my-run --aggregator https" in out
+    assert status == 0 and "goodput end my-run --url https" in out
 
 
 @pytest.mark.parametrize(

@@ -65,14 +65,14 @@ def test_folders_and_runs_are_named_where_a_run_is_missing(folders, capsys):
     system, shared = folders
     stepped(shared, run="other")
     for command in (
-        ["report", "--run", "r9"],
+        ["report", "r9"],
         ["probe", "loader", "--run", "r9"],
-        ["top", "--run", "r9", "--once"],
+        ["top", "r9", "--once"],
     ):
         status, _, wrong = called(capsys, *command)
         assert status == 1 and str(system) in wrong and str(shared) in wrong, wrong
-    assert "no run 'r9'" in called(capsys, "report", "--run", "r9")[2]
-    assert "the runs there: other" in called(capsys, "report", "--run", "r9")[2]
+    assert "no run 'r9'" in called(capsys, "report", "r9")[2]
+    assert "the runs there: other" in called(capsys, "report", "r9")[2]
 
 
 def test_removed_pages_are_named_with_their_aggregator(folders, capsys, tree, clock, aggregator):
@@ -84,11 +84,11 @@ def test_removed_pages_are_named_with_their_aggregator(folders, capsys, tree, cl
     with agent_on(tree, clock, directory=str(system), aggregator=url, **given):
         clock.seconds = 100.0
         wait_until(lambda: not os.path.exists(rank.path) and read(str(system)))
-    for command in (["report"], ["report", "--run", "r1"], ["top", "--run", "r1", "--once"]):
+    for command in (["report"], ["report", "r1"], ["top", "r1", "--once"]):
         status, _, wrong = called(capsys, *command)
         assert status == 1 and "no run" in wrong and "secret" not in wrong
         assert re.search(
-            rf"the agent removed pages of r1 at \S+ \S+, after .*: goodput top --url {aggregator.url}/? --run r1",
+            rf"the agent removed pages of r1 at \S+ \S+, after .*: goodput top r1 --url {aggregator.url}/?",
             wrong,
         ), wrong
     stepped(system, attempt=2)
@@ -107,7 +107,7 @@ def test_removed_pages_without_an_aggregator_are_gone(folders, capsys, tree, clo
     assert (
         "no aggregator has them (goodput node --aggregator), so they are gone" in called(capsys, "report")[2]
     )
-    assert "removed pages" not in called(capsys, "report", "--run", "r9")[2]
+    assert "removed pages" not in called(capsys, "report", "r9")[2]
 
 
 def test_record_of_removed_pages_is_bounded_and_kept(tmp_path):

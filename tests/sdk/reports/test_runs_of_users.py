@@ -63,7 +63,7 @@ def test_page_of_another_user_changes_no_account(pages):
     both = accounts(pages)
     assert sorted(both) == ["JOB", f"JOB (user {ATTACKER})"]
     assert both["JOB"]["steps"] == alone["steps"] and both["JOB"]["restarts"] == []
-    assert list(accounts(pages, "--run", "JOB")) == ["JOB"]
+    assert list(accounts(pages, "JOB")) == ["JOB"]
     top = goodput("top", "--directory", str(pages), "--json", GOODPUT_DIR=str(pages))
     assert f"JOB (user {ATTACKER})" in top.stdout, top.stderr
 

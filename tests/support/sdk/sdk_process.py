@@ -86,6 +86,7 @@ def environment(directory, pure: bool, given: dict) -> dict:
         "PATH": os.environ.get("PATH", ""),
         "PYTHONPATH": os.pathsep.join(paths),
         "GOODPUT_DIR": str(directory),
+        "GOODPUT_RUNS": "0",
     }
     if pure:
         found["GOODPUT_PURE"] = "1"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,6 +78,8 @@ def check_stream_options(arguments: argparse.Namespace) -> None:
             "--stream needs a ledger that several aggregators share: --ledger postgresql://HOST/DATABASE"
         )
     if arguments.stream_ca:
+        import ssl  # Here, since each command's help has these options.
+
         try:
             ssl.create_default_context(cafile=arguments.stream_ca)
         except ssl.SSLError:

@@ -40,7 +40,7 @@ def _print_report(session, directory: str, run: str, footer: str = "") -> None:
     It waits for the end of its input, which comes once this process' exit status is known, also if it is killed.
     """
     environ = {name: value for name, value in session.environ.items() if name != "GOODPUT_AUTO"}
-    command = [sys.executable, "-m", "goodput", "report", "--directory", directory, "--run", run, "--at-exit"]
+    command = [sys.executable, "-m", "goodput", "report", "--directory", directory, "--at-exit", "--", run]
     sys.stdout.flush()
     sys.stderr.write("\n")
     sys.stderr.flush()

@@ -62,7 +62,7 @@ def collectives_of(reader: Reader, plugin: Reader | None = None) -> OperationSum
     return sums_of(operation_rows(found, device=device_times(found, theirs)))
 
 
-def _collectives_with_plugin(reader: Reader) -> OperationSums:
+def collectives_with_plugin(reader: Reader) -> OperationSums:
     """With the plugin's file beside the page, if it is of the page's process and valid. Raises PageError."""
     stem = reader.path.removesuffix(page.SUFFIX)
     folder, name = os.path.split(stem)
@@ -127,7 +127,7 @@ def read_page(path: str, now_mono_ns: int, steps_max: int = page.STEP_RING) -> P
         snapshot = reader.snapshot(since, alive=alive)
         attempt = attempt_of(snapshot, now_mono_ns, alive)
         attempt.stacks = sample_file.read(reader.path, attempt.start_ns)
-        attempt.collectives = _collectives_with_plugin(reader)
+        attempt.collectives = collectives_with_plugin(reader)
         pid = snapshot.identity["pid"]
         return PageRead(snapshot.identity["run"], attempt, pid, reader.owner, path, reader.standing())
 

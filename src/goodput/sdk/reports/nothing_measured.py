@@ -38,7 +38,7 @@ def _text(identity: dict) -> str:
         return (
             f"no training step was found in run {identity['run']}: steps end where an optimizer of PyTorch steps, or "
             f"where parameters are changed by hand after a backward pass. For another loop {BY_HAND}. Its time so far: "
-            f"goodput report --run {identity['run']}"
+            f"goodput report {identity['run']}"
         )
     if "jax" in sys.modules:
         what = "JAX was imported, whose steps are not found by themselves"
