@@ -1,7 +1,7 @@
 // DOM helpers that change a node only where its value changed, so that focus, selection and scrolling survive a refresh.
 // Names come from outside: they are only ever set as text or attributes, never parsed as HTML.
 
-import { count, tenths, tenthsText } from "../text/numbers.js";
+import { count, gpuTime, tenths, tenthsText } from "../text/numbers.js";
 import { MEANINGS } from "../text/states.js";
 import { localTime, utcTime } from "../text/time.js";
 
@@ -72,7 +72,7 @@ export function bar(node, states, label, marked) {
     const name = `${state} ${tenthsText(share)} %`;
     const dim = marked in MEANINGS && marked !== state ? " dim" : "";
     attribute(segment, "class", `s-${state in MEANINGS ? state : "other"}${dim}`);
-    attribute(segment, "title", `${name}: ${MEANINGS[state] ?? ""}`);
+    attribute(segment, "data-tip", `${label}\n${name}, ${gpuTime(states[state])}\n${MEANINGS[state] ?? ""}`);
     segment.style.setProperty("flex-grow", share);
     if (segment.firstElementChild) text(segment.firstElementChild, name);
   });
