@@ -615,7 +615,9 @@ def test_ten_thousand_ranks_open(tab, tmp_path, document):
     count = text_of(page, "#ranks-count")
     assert count.startswith(f"10,000 ranks; goodput {100 * min(ratios):.1f} % to {100 * max(ratios):.1f} %")
     page.click("#rank-rows tr:nth-child(2) a")
-    opened = page.evaluate("[...document.querySelectorAll('#rank-rows th')].map((cell) => Number(cell.textContent))")
+    opened = page.evaluate(
+        "[...document.querySelectorAll('#rank-rows th')].map((cell) => Number(cell.textContent))"
+    )
     assert opened[0] == 9999 and sorted(opened) == list(range(9992, 10_000))
     assert page.evaluate("document.activeElement.value") == "host node1249"
 
