@@ -73,7 +73,7 @@ def test_an_outlier_does_not_flatten_the_lines():
 
 @needs_chromium
 def test_no_text_of_a_chart_is_cut_off_or_covered(page, tmp_path):
-    page(noisy(1.9), noisy(0.001))
+    page(noisy(1.9), noisy(0.2))
     with chromium() as browser:
         opened = open_page(browser, f"file://{tmp_path}/page.html", width=1280, height=800)
         outside = opened.evaluate(
