@@ -6,6 +6,7 @@ import json
 import math
 import random
 import re
+import time
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from goodput.account.states import STATES
 from goodput.account.text import state_rows
 from goodput.causes import explain
 from goodput.cli import main
-from goodput.web import single_file
+from goodput.web import single_file, timeline
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs" / "example-run.jsonl"
@@ -199,7 +200,7 @@ def test_recurring_cause_leads_a_short_run(written):
         Process(total_steps=100).between(none=20).steps(5, forward=1, loader=0.5).finished()
     )
     cause = written([document]).text("cause")
-    assert "The largest recurring part, 9.1 % of all, went to loader" in cause
+    assert "The largest part that can be avoided, 9.1 % of all, went to loader" in cause
     assert "Over the whole run of 100 steps it would be 29.4 %, an estimate." in cause
     assert "Paid once, at the run's start and end: startup 72.7 %." in cause
     document["whole_run"] |= {"basis": "typical", "steps": 10_000}
@@ -262,10 +263,10 @@ def test_restarts_and_figures_are_the_documents(browser, example):
 def test_timeline_is_the_account_of_each_part(browser, example):
     document, path = example
     data = json.loads(re.search(r'id="data">(.*?)</script>', path.read_text(encoding="utf-8"))[1])
-    timeline = data["timelines"]["example"]
-    assert len(timeline["buckets"]) == 60
+    found = data["timelines"]["example"]
+    assert len(found["buckets"]) == 60
     for state, seconds in document["states"].items():
-        total = sum(bucket["states"].get(state, 0) for bucket in timeline["buckets"])
+        total = sum(bucket["states"].get(state, 0) for bucket in found["buckets"])
         assert total == pytest.approx(seconds, abs=1e-6), state
     dom = dom_of(browser, f"file://{path}")
     assert {found["data-area"] for _, found in dom.tags if "data-area" in found} == {
@@ -273,6 +274,79 @@ def test_timeline_is_the_account_of_each_part(browser, example):
     }
     assert sum(found.get("class") == "mark restart" for _, found in dom.tags) == 1
     assert dom.text("timeline-words").startswith("92.4 s to 94.0 s")
+
+
+def log_of(path: Path, runs: dict[str, list[float]], steps: int = 100) -> Path:
+    """A log of runs whose ranks take so many seconds of their own per step, in lock step."""
+    lines = []
+    for run, own in runs.items():
+        lines += [{"kind": "run", "time": 0, "run": run, "world_size": len(own)}]
+        lines += [
+            {"kind": "attempt", "time": 0, "run": run, "rank": rank, "attempt": 1, "host": f"n{rank // 8}"}
+            for rank in range(len(own))
+        ]
+        length = max(own) + 0.1
+        for step in range(steps):
+            lines += [
+                {"kind": "step", "time": (step + 1) * length, "run": run, "rank": rank, "attempt": 1, "step": step,
+                 "seconds": length, "phases": {"forward": seconds, "communication": length - seconds}}
+                for rank, seconds in enumerate(own)
+            ]  # fmt: skip
+        lines += [{"kind": "run_end", "time": steps * length, "run": run}]
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    return path
+
+
+def data_of(page: Path) -> dict:
+    return json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"))[1])
+
+
+@needs_chromium
+def test_heat_map_of_a_written_page_names_the_slow_rank(tab, tmp_path):
+    log, out = log_of(tmp_path / "log", {"r": [0.5, 0.5, 0.5, 1.0]}), tmp_path / "page.html"
+    assert main(["replay", str(log), "--html", str(out)]) == 0
+    heat = data_of(out)["timelines"]["r"]["heat"]
+    assert heat["others"] is None and [one["host"] for one in heat["ranks"]] == ["n0"] * 4
+    assert set(heat["median"]) == {0.5} and set(heat["ranks"][3]["own_seconds"]) == {1.0}
+    page = tab(f"file://{out}")
+    page.wait_for_selector("#heat-worst li")
+    assert text_of(page, "#heat-worst") == "rank 3 on n0 2.00× the median"
+    page.evaluate("location.hash = '#run=r&rank=3'")
+    until(page, "document.querySelector('#rank-own-picture svg') !== null")
+    assert "own time per step 2.00×" in text_of(page, "#rank-tiles")
+
+
+def test_ranks_that_do_not_stand_out_are_quantiles_in_a_file(tmp_path):
+    own = [0.5 + 0.001 * (rank % 5) for rank in range(80)]
+    own[70] = 0.9
+    log, out = log_of(tmp_path / "log", {"r": own}, steps=30), tmp_path / "page.html"
+    assert main(["replay", str(log), "--html", str(out)]) == 0
+    heat = data_of(out)["timelines"]["r"]["heat"]
+    assert len(heat["ranks"]) == 64 and 70 in {one["rank"] for one in heat["ranks"]}
+    assert heat["others"]["ranks"] == 16 and max(filter(None, heat["others"]["p100"])) < 0.51
+
+
+def test_every_run_of_a_log_has_its_timeline(tmp_path):
+    log, out = log_of(tmp_path / "log", {"a": [0.5, 0.5], "b": [0.2, 0.9]}, steps=40), tmp_path / "page.html"
+    assert main(["replay", str(log), "--html", str(out)]) == 0
+    timelines = data_of(out)["timelines"]
+    assert {name: len(one["buckets"]) >= 12 for name, one in timelines.items()} == {"a": True, "b": True}
+    # A step of a second is longer than a column, and counts in the one in which it ends.
+    assert set(timelines["b"]["heat"]["ranks"][1]["own_seconds"]) == {0.9, None}
+
+
+def test_long_logs_have_fewer_parts_and_too_long_ones_none():
+    run = run_of(Process().steps(20, forward=1).finished())
+    account = compute(run, max(attempt.seen_ns for attempt in run.attempts.values()))
+    document = json.loads(json.dumps(document_of_account(account, explain(account))))
+
+    def slow(window):
+        time.sleep(0.01)
+        return compute(run, account.end_ns, window=window)
+
+    found = timeline.timeline(account, document, slow, seconds=0.2)
+    assert found is not None and 12 <= len(found["buckets"]) <= 20
+    assert timeline.timeline(account, document, slow, seconds=0.2, seconds_max=0.05) is None
 
 
 @needs_chromium

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import contextmanager
+from functools import partial
 
 from goodput.cli import SECONDS_MAX, fail, message, number
 from goodput.cli.report import (
@@ -102,7 +103,7 @@ def call(arguments) -> int:
     status = int(is_incomplete(problems))
     if not arguments.html:
         return status
-    timelines = _timelines(arguments, problems.lines, accounts, documents)
+    timelines = _timelines(arguments, accounts, documents)
     return write_html("replay", arguments.html, documents, timelines, stories, log) or status
 
 
@@ -143,19 +144,24 @@ def _stories(recordings, documents: list) -> dict:
     return {found["run"]: build_story(found, recordings.of(found["run"])) for found in documents}
 
 
-def _timelines(arguments, lines: int, accounts: list, documents: list) -> dict:
-    """The timeline of the only run, if its log can be read once per bucket; empty otherwise."""
+def _timelines(arguments, accounts: list, documents: list) -> dict:
+    """The timelines of those runs of which the log can be read once per bucket; empty for standard input."""
     from goodput.runlog import replay
-    from goodput.web.timeline import timeline
+    from goodput.web import timeline
 
-    if len(accounts) != 1 or arguments.file == "-":
+    if arguments.file == "-":
         return {}
 
-    def account_of(window):
+    def account_of(run, window):
         replayed = replay(arguments.file, stall_seconds=arguments.stall, window=window)
-        return next(one.account for one in replayed if one.account.run == accounts[0].run)
+        return next(one.account for one in replayed if one.account.run == run)
 
-    return {accounts[0].run: timeline(accounts[0], documents[0], lines, account_of)}
+    # All runs together take no longer than one alone may.
+    allowed = timeline.SECONDS / len(accounts), timeline.SECONDS_MAX / len(accounts)
+    return {
+        account.run: timeline.timeline(account, found, partial(account_of, account.run), *allowed)
+        for account, found in zip(accounts, documents, strict=True)
+    }
 
 
 def is_incomplete(problems) -> bool:

@@ -88,8 +88,9 @@ export function paged(rows, view, button, noun) {
   return rows.slice(0, view.shown);
 }
 
-export function showTime(node, seconds) {
-  text(node, localTime(seconds));
+// With `short` without its seconds, where it has a date.
+export function showTime(node, seconds, short = false) {
+  text(node, short ? localTime(seconds).slice(0, 16) : localTime(seconds));
   attribute(node, "datetime", utcTime(seconds));
   attribute(node, "title", utcTime(seconds));
 }

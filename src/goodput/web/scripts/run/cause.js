@@ -30,13 +30,14 @@ export function drawCause(run) {
   const root = $("cause");
   field(root, "swatch").hidden = !first;
   swatch(field(root, "swatch"), first?.state);
-  putLinked(root, { sentence: sentence(run, first) }, run.run);
+  const [why, next] = hangLines(run);
+  putLinked(root, { sentence: why ?? sentence(run, first) }, run.run);
   put(root, { advice_label: first ? "What to do: " : "" });
   if (first) {
     const unit = gpuUnit(run.gpu_seconds);
     const faster = gain(first) ? `Without it the run would be ${gain(first)} as fast${basis(first)}. ` : "";
     const cost = run.cost === null ? "" : ` and ${stateCost(run, first.state)}`;
-    putLinked(root, { advice: first.advice, gain: `${faster}It has taken ${unit.text(first.gpu_seconds)} ${unit.name}${cost} so far.${wholeRun(run, first)}${once(run, others)}` }, run.run);
+    putLinked(root, { advice: next ?? first.advice, gain: `${faster}It has taken ${unit.text(first.gpu_seconds)} ${unit.name}${cost} so far.${wholeRun(run, first)}${once(run, others)}` }, run.run);
   } else {
     putLinked(root, { advice: run.gpu_seconds > 0 ? "All GPU time was productive." : "", gain: "" }, run.run);
   }
@@ -65,6 +66,15 @@ function once({ gpu_seconds: all }, causes) {
   const parts = causes.filter((cause) => share(cause) >= ONCE_SHARE_MIN).sort((a, b) => share(b) - share(a))
     .map((cause) => `${cause.state} ${percent(share(cause))}`);
   return parts.length ? ` Paid once, at the run's start and end: ${parts.join(", ")}.` : "";
+}
+
+// Of a run that hangs, what the document's answer says: why, and what to do. [] of others.
+function hangLines({ hang, answer }) {
+  const [, why, next] = hang ? answer?.lines ?? [] : [];
+  if (!why || !next) return [];
+  const plain = (line) => line.replace(/^\w+: /, "");
+  const said = plain(why);
+  return [said[0].toUpperCase() + said.slice(1), plain(next)];
 }
 
 function sentence(run, first) {

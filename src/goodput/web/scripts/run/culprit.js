@@ -27,11 +27,12 @@ function ofHang({ ranks }, { culprit, host, phase, phase_seconds: seconds, since
   return { name: `rank ${culprit}`, detail: `${onHost(host)}, ${where} for ${duration(seconds)}; hangs since ${localTime(since)}` };
 }
 
+// Where the answer of the document names a host or stage for a loss that others wait for, it knows more than the shares.
 function ofRank(run, rank) {
   const { because, because_phase: phase = null, since_step: step, since_start: fromStart, hosts, shares } = run.straggler;
   const host = shares.find((one) => one.rank === rank)?.host ?? run.ranks.find((one) => one.rank === rank)?.host;
   const since = step === null ? "" : fromStart ? ", slow from the start" : `, slow since step ${step}`;
-  const whole = wholeHost(run, hosts, shares);
+  const whole = run.answer?.state === "straggler" && run.answer.rank === null ? run.answer.host : wholeHost(run, hosts, shares);
   return { name: whole ? `host ${whole}` : `rank ${rank}`,
     detail: `${whole ? "all of its ranks" : onHost(host)}, ${phase ?? because}${since}` };
 }
