@@ -52,7 +52,7 @@ def test_first_screen_answers_what_why_and_what_to_do(one, served):
     run = document(served, "team/one")
     lost = run["cost"]["total"] - run["cost"]["states"]["productive"]
     assert text_of(one, "#run-head").startswith("team/one finished")
-    assert f"goodput {100 * run['factors']['goodput']:.1f} %" in text_of(one, ".tiles")
+    assert f"goodput {100 * run['factors']['goodput']:.1f} %" in text_of(one, "#run .tiles")
     assert text_of(one, "#tile-lost").startswith(f"lost ${lost:.2f} ")
     assert text_of(one, "#tile-culprit") == "culprit rank 3 on gpu-node-01, loader, slow from the start"
     assert run["causes"][0]["advice"] in text_of(one, "#cause")

@@ -43,7 +43,7 @@ def timeline(
         "end": document["end"],
         "buckets": [
             _bucket(edge, earlier, later)
-            for edge, (earlier, later) in zip(pairwise(edges), pairwise([None, *until]), strict=True)
+            for edge, earlier, later in zip(pairwise(edges), [None, *until[:-1]], until, strict=True)
         ],
         "marks": [
             {
