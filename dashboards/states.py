@@ -1,34 +1,14 @@
 """Colours of the account's states, of phases and of a run's statuses, and the thresholds that several boards share.
 
-Productive is blue, waiting yellow to red, planned work green and purple, down dark, unknown grey. These are the
-built-in page's colours; neighbours in a bar are distinguishable for colour-blind readers.
+The states have the project's palette, `goodput.account.text.state_colours`.
 """
 
 from __future__ import annotations
 
 from dashboards.panels import GREEN, RED, YELLOW
+from goodput.account.text.state_colours import LIGHT
 
-STATE_COLOURS = {
-    "productive": "#1261b0",
-    "checkpoint": "#86cab2",
-    "lost": "#712b2e",
-    "loader": "#e28c03",
-    "evaluation": "#4ba18c",
-    "rollout": "#7a1f5a",
-    "down": "#4f5a63",
-    "h2d": "#f7e04f",
-    "compile": "#c3a6f9",
-    "queue": "#97a9b8",
-    "communication": "#ecaa68",
-    "startup": "#a572c9",
-    "unattributed": "#c9d2de",
-    "straggler": "#af2d11",
-    "bubble": "#d3c58c",
-    "restore": "#5e248a",
-    "unobserved": "#78818c",
-    "launch": "#c07b35",
-    "stall": "#c6585c",
-}
+STATE_COLOURS = LIGHT
 # Of phases that are not states, colours that no state has.
 PHASE_COLOURS = {
     "forward": "#1261b0",

@@ -123,8 +123,8 @@ def test_run_equals_the_api_and_sums_to_100_percent(browser, served):
     assert dom.text("run-head").split()[:2] == ["llama-7b/pretrain", "finished"]
     rows = dom.table("account-rows")
     expected = [(state, f"{seconds:,.2f}", share, what) for state, seconds, share, what in state_rows(run)]
-    assert [(row[0], row[1], row[2], row[5]) for row in rows] == expected
-    assert sum(round(10 * float(row[2])) for row in rows) == 1000
+    assert [(row[0], row[2], row[3], row[6]) for row in rows] == expected
+    assert sum(round(10 * float(row[3])) for row in rows) == 1000
     assert dom.text("account-total").split()[:3] == ["total", f"{run['gpu_seconds']:,.2f}", "100.0"]
     for factor in ("goodput", "availability", "step_efficiency", "compute_efficiency", "mfu"):
         assert percent(run["factors"][factor]) in dom.text("main")

@@ -98,9 +98,9 @@ def test_figures_equal_the_api_and_name_their_basis(browser, served):
     assert (
         f"{3.6e6 * joule['samples'] / 1e3:.3g}k samples, {3.6e6 * joule['flops'] / 1e18:.3g} EFLOP." in shown
     )
-    assert f"; HFU {percent(run['factors']['hfu'])}" in dom.text("main")
+    assert f"HFU {percent(run['factors']['hfu'])}" in dom.text("main")
     rows = {row[0]: row for row in dom.table("account-rows")}
-    assert rows["loader"][3] == f"${cost['states']['loader']:.4f}"
+    assert rows["loader"][4] == f"${cost['states']['loader']:.4f}"
     assert not dom.is_shown("errors") and dom.text("errors") == ""
 
 
@@ -116,7 +116,7 @@ def test_wrong_input_is_shown_at_the_top(browser, served):
     dom = dom_of(browser, f"{served}/#run=wrong")
     assert dom.text("errors") == f"Wrong input{error}" and "261.4 % is above 100 %" in error
     (section,) = [given for _, given in dom.tags if given.get("id") == "errors"]
-    assert (section["class"], section["role"]) == ("notice bad errors", "alert")
+    assert (section["class"], section["role"]) == ("notice warn errors", "alert")
     shown = dom.text("main")
     assert shown.index("Wrong input") < shown.index("availability")
     assert "MFUunknownabove 100 %, which cannot be" in shown and "flops_per_step and peak" not in shown
@@ -135,7 +135,7 @@ def test_a_restart_says_what_it_cost_in_all(browser, served):
     assert dom.text("restarts-sum").startswith(
         f"1 restart took {restart['gpu_seconds']:.2f} GPU-seconds and ${restart['cost']:.4f}:"
     )
-    assert dom_of(browser, f"{served}/#run=wrong").text("restarts-sum") == "None."
+    assert not dom_of(browser, f"{served}/#run=wrong").is_shown("all-restarts"), "there are none"
 
 
 def test_slow_rank_shows_onset_host_and_stage(browser, served):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import httpx
@@ -68,11 +69,48 @@ def test_abandoned_runs_waste_nothing(tab, served):
     """Nobody knows when such a run ended, so its time is not in the sum."""
     page = tab(served)
     until(page, "document.querySelectorAll('#runs-rows tr').length === 6")
-    whole = text_of(page, "#runs-sum")
-    assert whole.endswith("Without 1 abandoned run.")
+    tiles = text_of(page, "#fleet-tiles")
+    assert "; without 1 abandoned run lost" in tiles
     page.fill("#runs-filter", "forgotten")
     until(page, "document.querySelectorAll('#runs-rows tr').length === 1")
-    assert text_of(page, "#runs-sum") == "", "its own row has the time, the sum has none"
+    until(page, "document.querySelector('#fleet-tiles').innerText.includes('unknown')")
+    assert "goodput unknown of 0.0 GPU-s" in text_of(page, "#fleet-tiles"), (
+        "its own row has the time, the sum has none"
+    )
+
+
+def test_tiles_are_of_all_listed_runs(tab, served):
+    runs = [run for run in httpx.get(f"{served}/api/v1/runs").json()["runs"] if run["status"] != "abandoned"]
+    page = tab(served)
+    until(page, "document.querySelectorAll('#runs-rows tr').length === 6")
+    tiles = text_of(page, "#fleet-tiles")
+    assert "hanging 1 hung" in tiles and "lost $" in tiles
+    time = sum(run["gpu_seconds"] for run in runs)
+    shown = float(re.search(r"goodput ([\d.]+) %", tiles)[1])
+    assert shown == pytest.approx(100 * (1 - sum(run["waste_gpu_seconds"] for run in runs) / time), abs=1)
+    legend = page.evaluate("[...document.querySelectorAll('#fleet-legend li')].map((one) => one.textContent)")
+    assert {"productive", "stall", "down"} <= set(legend)
+
+
+def test_each_row_has_its_culprit_with_a_link(tab, served):
+    page = tab(served)
+    until(page, "document.querySelector('#runs-rows .status')?.textContent === 'hangs'")
+    found = page.evaluate(
+        "Object.fromEntries([...document.querySelectorAll('#runs-rows tr')].map((row) => [row.querySelector('a').textContent, "
+        "[row.querySelector('.c-culprit').innerText.replace(/\\s+/g, ' ').trim(), row.querySelector('.c-culprit a').getAttribute('href')]]))"
+    )
+    assert found["hung"] == ["rank 2 gpu-node-01", "#run=hung&rank=2"]
+    assert found["finished"] == ["rank 3 gpu-node-01", "#run=finished&rank=3"]
+
+
+def test_a_column_has_one_unit(tab, served):
+    page = tab(served)
+    until(page, "document.querySelectorAll('#runs-rows tr').length === 6")
+    for column in ("time", "waste", "cost"):
+        cells = page.evaluate(
+            f"[...document.querySelectorAll('#runs-rows .c-{column}')].map((cell) => cell.textContent)"
+        )
+        assert all(re.fullmatch(r"[\d,]*(\.\d\d)?", cell) for cell in cells), cells
 
 
 @pytest.mark.parametrize("link, heading", [(SHOWN, "“ ”"), ("..", "..")])

@@ -96,49 +96,6 @@ def test_first_screen_has_cause_and_advice(one, served):
 
 
 @needs_chromium
-def test_waterfall_goes_from_allocated_to_useful_work(one, served):
-    run = document(served, "team/one")
-    rows = one.evaluate(
-        "import('./scripts/charts/waterfall.js').then((m) => import('./scripts/run/run.js').then((r) => m.chain(r.view.run)))"
-    )
-    levels = {row["name"]: row["seconds"] for row in rows if row["kind"] == "level"}
-    factors = run["factors"]
-    assert levels == pytest.approx(
-        {
-            "allocated": run["gpu_seconds"],
-            "in kept steps": factors["availability"] * run["gpu_seconds"],
-            "productive": factors["goodput"] * run["gpu_seconds"],
-            "useful work": factors["mfu"] * run["gpu_seconds"],
-        }
-    )
-    left = None
-    for row in rows:
-        if row["kind"] == "level":
-            assert left is None or row["seconds"] == pytest.approx(left, abs=1e-6), "the bars close"
-            left = row["seconds"]
-        else:
-            assert row["seconds"] > 0
-            left -= row["seconds"]
-            assert row["from"] == pytest.approx(left, abs=1e-6)
-    gaps = {row["name"]: row["seconds"] for row in rows if row["kind"] == "gap"}
-    for state in ("down", "lost", "loader", "straggler"):
-        assert gaps[state] == pytest.approx(run["states"][state])
-    # And both pictures of it say the same: GPU time, dollars, percent.
-    table = {row[0]: row for row in cells(one, "waterfall-rows")}
-    assert table["down"][1:4] == [
-        f"−{gaps['down']:,.2f}",
-        f"{100 * gaps['down'] / run['gpu_seconds']:.1f} %",
-        f"${run['cost']['states']['down']:.2f}",
-    ]
-    label = one.evaluate("document.querySelector('#waterfall svg').getAttribute('aria-label')")
-    assert "useful work" in label and label.count("%") == len(rows)
-    drawn = one.evaluate(
-        "[...document.querySelectorAll('#waterfall g')].map((g) => g.querySelector('.name').textContent)"
-    )
-    assert drawn == [row["name"] for row in rows] == list(table)
-
-
-@needs_chromium
 def test_timeline_equals_the_api_and_fills_each_bucket(one, served):
     found = msgspec.json.decode(get(served, "/api/v1/runs/team%2Fone/timeline")[2])
     there = {state for bucket in found["buckets"] for state in bucket["states"]}
@@ -270,9 +227,10 @@ def test_keys_focus_filter_help_and_content(one):
 
 # ---- On a phone and in the dark ------------------------------------------------------------------------------
 
+# Links within a sentence may be as small as its text (WCAG 2.5.8).
 SMALL = (
     FOCUSABLE
-    + """.filter((node) => node.id !== 'skip' && !['heat-picture', 'timeline-picture'].includes(node.id))
+    + """.filter((node) => !node.matches('a.rank') || node.closest('#rank-rows')).filter((node) => node.id !== 'skip' && !['heat-picture', 'timeline-picture'].includes(node.id))
   .map((node) => [node.outerHTML.slice(0, 90), node.getBoundingClientRect().height])
   .filter(([, height]) => height < 40)"""
 )
@@ -288,7 +246,7 @@ def test_phone_has_no_horizontal_scroll_and_large_targets(tab, served, address):
         until(page, "document.querySelectorAll('#timeline-rows tr').length > 0")
     assert page.evaluate("[innerWidth, document.documentElement.scrollWidth]") == [360, 360]
     beyond = page.evaluate(
-        "[...document.querySelectorAll('main *')].filter((n) => n.checkVisibility() && !n.closest('svg, .bar, pre') && "
+        "[...document.querySelectorAll('main *')].filter((n) => n.checkVisibility() && !n.closest('svg, .bar, pre, .sections') && "
         "n.getBoundingClientRect().right > 361).map((n) => n.outerHTML.slice(0, 80))"
     )
     assert beyond == []
@@ -354,7 +312,7 @@ def test_texts_have_the_contrast_of_wcag_aa(theme):
     texts += [("ink", "bad-back"), ("bad", "bad-back"), ("link", "bad-back"), ("ink", "track")]
     low = {pair: contrast(found[pair[0]], found[pair[1]]) for pair in texts}
     assert {pair: ratio for pair, ratio in low.items() if ratio < 4.5} == {}
-    # What is no text: where the focus is, and the bars of the waterfall's levels.
+    # What is no text: where the focus is, and meters.
     assert min(contrast(found["focus"], found[back]) for back in ("back", "card")) >= 3
     assert contrast(found["bar"], found["card"]) >= 3
 
@@ -413,11 +371,8 @@ def test_thousand_ranks_are_one_canvas_naming_the_slow_one(tab, served):
     assert {"238,241,244", "111,29,16"} <= set(painted)
     press(page, "PageUp")
     press(page, "Enter")
-    assert page.evaluate("[document.activeElement.id, document.activeElement.value]") == [
-        "ranks-filter",
-        "rank 613",
-    ]
-    assert page.evaluate("document.querySelectorAll('#rank-rows tr').length") == 1
+    until(page, "document.querySelector('#rank h1').checkVisibility()")
+    assert text_of(page, "#rank h1") == "Rank 613" and page.evaluate("location.hash") == "#run=big&rank=613"
 
 
 def thousand_runs(total: int):
@@ -468,7 +423,7 @@ def test_a_thousand_runs_are_sorted_filtered_and_addressed(tab, tmp_path):
         for letter in "RUN 099":
             press(page, letter if letter != " " else "Space")
         assert text_of(page, "#runs-count") == "10 of 1,000 runs"
-        assert text_of(page, "#runs-sum").startswith("Together ")
+        assert "lost $" in text_of(page, "#fleet-tiles")
         until(
             page,
             "performance.getEntriesByType('resource').filter((e) => e.name.includes('api/v1/runs')).length > 1",

@@ -6,12 +6,13 @@ import json
 import math
 import random
 import re
+import time
 from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 from support.account.account_history import Process, run_of
-from support.browser import Dom, dom_of, needs_chromium, press, text_of
+from support.browser import Dom, dom_of, needs_chromium, press, text_of, until
 from support.stories import event, with_story
 
 pytest.importorskip("msgspec")
@@ -23,7 +24,7 @@ from goodput.account.states import STATES
 from goodput.account.text import state_rows
 from goodput.causes import explain
 from goodput.cli import main
-from goodput.web import single_file
+from goodput.web import single_file, timeline
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs" / "example-run.jsonl"
@@ -142,33 +143,35 @@ def test_states_are_the_documents_and_sum_to_100(browser, example):
     document, path = example
     dom = dom_of(browser, f"file://{path}")
     rows = dom.table("account-rows")
-    assert [row[:3] for row in rows] == [
+    assert [[row[0], *row[2:4]] for row in rows] == [
         [state, f"{seconds:,.2f}", share] for state, seconds, share, _ in state_rows(document)
     ]
-    assert sum(round(10 * float(row[2])) for row in rows) == 1000
-    assert [row[3] for row in rows] == [f"${document['cost']['states'][row[0]]:.4f}" for row in rows]
-    assert [row[0] for row in rows if row[5].endswith("(an estimate)")] == ["compile"]
+    assert sum(round(10 * float(row[3])) for row in rows) == 1000
+    assert [row[4] for row in rows] == [f"${document['cost']['states'][row[0]]:.4f}" for row in rows]
+    assert [row[0] for row in rows if row[6].endswith("(an estimate)")] == ["compile"]
     assert dom.text("account-total").split() == ["total", "188.00", "100.0", "$0.1880"]
     label = next(found["aria-label"] for _, found in dom.tags if found.get("id") == "account-bar")
     assert all(f"{state} {share} %" in label for state, _, share, _ in state_rows(document))
 
 
 @needs_chromium
-def test_waterfall_goes_from_peak_to_useful_work(browser, example):
-    """Of 188 GPU-seconds 90 are in kept steps, 58.5 are productive and 40 % of these are at the peak: 23.4."""
-    rows = dom_of(browser, f"file://{example[1]}").table("waterfall-rows")
-    levels = {
-        row[0]: row[1:3]
-        for row in rows
-        if row[0] in ("allocated", "in kept steps", "productive", "useful work")
-    }
-    assert levels == {
-        "allocated": ["188.00", "100.0 %"],
-        "in kept steps": ["90.00", "47.9 %"],
-        "productive": ["58.50", "31.1 %"],
-        "useful work": ["23.40", "12.4 %"],
-    }
-    assert ["slow kernels", "−35.10", "18.7 %", "$0.0351"] in [row[:4] for row in rows]
+def test_bars_of_states_lead_from_productive_to_all(tab, example):
+    """Of 188 GPU-seconds 58.5 are productive, and 40 % of these are at the peak."""
+    page = tab(f"file://{example[1]}")
+    until(page, "document.querySelectorAll('#account-rows tr').length > 0")
+    parts = page.evaluate(
+        "[...document.querySelectorAll('.cascade')].map((row) => [row, row.firstElementChild].map((node) => {"
+        "const { left, right } = node.getBoundingClientRect(); return [left, right]; }))"
+    )
+    left, right = parts[0][0]
+    ends = [left]
+    for _, (start, end) in parts:
+        assert start == pytest.approx(ends[-1], abs=1.5)
+        ends.append(end)
+    assert ends[-1] == pytest.approx(right, abs=2)
+    assert (ends[1] - left) / (right - left) == pytest.approx(0.311, abs=0.005)
+    useful = page.evaluate("document.querySelector('.cascade b').getBoundingClientRect().right")
+    assert (useful - left) / (ends[1] - left) == pytest.approx(0.4, abs=0.01)
 
 
 @needs_chromium
@@ -183,7 +186,7 @@ def test_headline_shows_factors_cost_and_leading_cause(browser, example):
     assert "GPU-seconds188.00" in facts and "Not productive129.50, $0.1295" in facts
     assert "Start0.0 s" in facts, "the log counts from zero"
     cause, advice = dom.text("cause"), {one["state"]: one["advice"] for one in document["causes"]}
-    assert "lost 13.8 % of all GPU time" in cause and advice["lost"] in cause
+    assert "13.8 % of all, went to lost:" in cause and advice["lost"] in cause
     assert "1.16× as fast, by its share alone" in cause and "26.00 GPU-seconds and $0.0260" in cause
     others = dom.text("causes")
     assert all(text in others for state, text in advice.items() if state != "lost")
@@ -197,7 +200,7 @@ def test_recurring_cause_leads_a_short_run(written):
         Process(total_steps=100).between(none=20).steps(5, forward=1, loader=0.5).finished()
     )
     cause = written([document]).text("cause")
-    assert "The largest recurring part, 9.1 % of all, went to loader" in cause
+    assert "The largest part that can be avoided, 9.1 % of all, went to loader" in cause
     assert "Over the whole run of 100 steps it would be 29.4 %, an estimate." in cause
     assert "Paid once, at the run's start and end: startup 72.7 %." in cause
     document["whole_run"] |= {"basis": "typical", "steps": 10_000}
@@ -216,11 +219,10 @@ def test_cause_has_the_share_of_the_table_of_states(written):
     document["states"] = dict.fromkeys(STATES, 0.0) | {"productive": 4.0, "loader": 4.0, "startup": 4.0}
     document["basis"]["loader"] = "estimated"
     dom = written([document])
-    shares = {row[0]: row[2] for row in dom.table("account-rows")}
+    shares = {row[0]: row[3] for row in dom.table("account-rows")}
     assert shares == {"productive": "33.3", "loader": "33.4", "startup": "33.3"}
     cause = dom.text("cause")
     assert "33.4 % of all, went to loader: waiting for the data loader (an estimate)." in cause
-    assert "loader 33.4 % of all GPU time" in cause
 
 
 @needs_chromium
@@ -261,10 +263,10 @@ def test_restarts_and_figures_are_the_documents(browser, example):
 def test_timeline_is_the_account_of_each_part(browser, example):
     document, path = example
     data = json.loads(re.search(r'id="data">(.*?)</script>', path.read_text(encoding="utf-8"))[1])
-    timeline = data["timelines"]["example"]
-    assert len(timeline["buckets"]) == 60
+    found = data["timelines"]["example"]
+    assert len(found["buckets"]) == 60
     for state, seconds in document["states"].items():
-        total = sum(bucket["states"].get(state, 0) for bucket in timeline["buckets"])
+        total = sum(bucket["states"].get(state, 0) for bucket in found["buckets"])
         assert total == pytest.approx(seconds, abs=1e-6), state
     dom = dom_of(browser, f"file://{path}")
     assert {found["data-area"] for _, found in dom.tags if "data-area" in found} == {
@@ -272,6 +274,79 @@ def test_timeline_is_the_account_of_each_part(browser, example):
     }
     assert sum(found.get("class") == "mark restart" for _, found in dom.tags) == 1
     assert dom.text("timeline-words").startswith("92.4 s to 94.0 s")
+
+
+def log_of(path: Path, runs: dict[str, list[float]], steps: int = 100) -> Path:
+    """A log of runs whose ranks take so many seconds of their own per step, in lock step."""
+    lines = []
+    for run, own in runs.items():
+        lines += [{"kind": "run", "time": 0, "run": run, "world_size": len(own)}]
+        lines += [
+            {"kind": "attempt", "time": 0, "run": run, "rank": rank, "attempt": 1, "host": f"n{rank // 8}"}
+            for rank in range(len(own))
+        ]
+        length = max(own) + 0.1
+        for step in range(steps):
+            lines += [
+                {"kind": "step", "time": (step + 1) * length, "run": run, "rank": rank, "attempt": 1, "step": step,
+                 "seconds": length, "phases": {"forward": seconds, "communication": length - seconds}}
+                for rank, seconds in enumerate(own)
+            ]  # fmt: skip
+        lines += [{"kind": "run_end", "time": steps * length, "run": run}]
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    return path
+
+
+def data_of(page: Path) -> dict:
+    return json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"))[1])
+
+
+@needs_chromium
+def test_heat_map_of_a_written_page_names_the_slow_rank(tab, tmp_path):
+    log, out = log_of(tmp_path / "log", {"r": [0.5, 0.5, 0.5, 1.0]}), tmp_path / "page.html"
+    assert main(["replay", str(log), "--html", str(out)]) == 0
+    heat = data_of(out)["timelines"]["r"]["heat"]
+    assert heat["others"] is None and [one["host"] for one in heat["ranks"]] == ["n0"] * 4
+    assert set(heat["median"]) == {0.5} and set(heat["ranks"][3]["own_seconds"]) == {1.0}
+    page = tab(f"file://{out}")
+    page.wait_for_selector("#heat-worst li")
+    assert text_of(page, "#heat-worst") == "rank 3 on n0 2.00× the median"
+    page.evaluate("location.hash = '#run=r&rank=3'")
+    until(page, "document.querySelector('#rank-own-picture svg') !== null")
+    assert "own time per step 2.00×" in text_of(page, "#rank-tiles")
+
+
+def test_ranks_that_do_not_stand_out_are_quantiles_in_a_file(tmp_path):
+    own = [0.5 + 0.001 * (rank % 5) for rank in range(80)]
+    own[70] = 0.9
+    log, out = log_of(tmp_path / "log", {"r": own}, steps=30), tmp_path / "page.html"
+    assert main(["replay", str(log), "--html", str(out)]) == 0
+    heat = data_of(out)["timelines"]["r"]["heat"]
+    assert len(heat["ranks"]) == 64 and 70 in {one["rank"] for one in heat["ranks"]}
+    assert heat["others"]["ranks"] == 16 and max(filter(None, heat["others"]["p100"])) < 0.51
+
+
+def test_every_run_of_a_log_has_its_timeline(tmp_path):
+    log, out = log_of(tmp_path / "log", {"a": [0.5, 0.5], "b": [0.2, 0.9]}, steps=40), tmp_path / "page.html"
+    assert main(["replay", str(log), "--html", str(out)]) == 0
+    timelines = data_of(out)["timelines"]
+    assert {name: len(one["buckets"]) >= 12 for name, one in timelines.items()} == {"a": True, "b": True}
+    # A step of a second is longer than a column, and counts in the one in which it ends.
+    assert set(timelines["b"]["heat"]["ranks"][1]["own_seconds"]) == {0.9, None}
+
+
+def test_long_logs_have_fewer_parts_and_too_long_ones_none():
+    run = run_of(Process().steps(20, forward=1).finished())
+    account = compute(run, max(attempt.seen_ns for attempt in run.attempts.values()))
+    document = json.loads(json.dumps(document_of_account(account, explain(account))))
+
+    def slow(window):
+        time.sleep(0.01)
+        return compute(run, account.end_ns, window=window)
+
+    found = timeline.timeline(account, document, slow, seconds=0.2)
+    assert found is not None and 12 <= len(found["buckets"]) <= 20
+    assert timeline.timeline(account, document, slow, seconds=0.2, seconds_max=0.05) is None
 
 
 @needs_chromium
@@ -396,9 +471,9 @@ def test_unknown_is_never_0(written, document):
         assert figure(dom, name).startswith("unknown"), name
     (restart,) = dom.table("restart-rows")
     assert [restart[i] for i in (2, 3, 8)] == ["unknown"] * 3
-    assert {row[4] for row in dom.table("account-rows")} == {""}
+    assert {row[5] for row in dom.table("account-rows")} == {""}
     assert "Observedunknown" in dom.text("facts") and "Device clockunknown" in dom.text("facts")
-    assert "Samplesunknown" in dom.text("facts") and dom.text("straggler").startswith("Slow rank unknown")
+    assert "Samplesunknown" in dom.text("facts") and dom.text("tile-culprit").startswith("culpritunknown")
     assert not re.search(r"NaN|null|undefined|Infinity", main_text)
 
 
@@ -420,11 +495,11 @@ def test_no_gain_is_promised_for_unobserved_time(written, document):
 
 @needs_chromium
 def test_goodput_of_a_rank_without_reports_is_unknown(written, document):
-    many_ranks(document, 100)["straggler"]["culprit"] = None
+    many_ranks(document, 60)["straggler"]["culprit"] = None
     document["ranks"][50]["states"] = dict.fromkeys(STATES, 0.0) | {"unobserved": 94.0}
-    dom, worst = written([document]), document["ranks"][99]["states"]
+    dom, worst = written([document]), document["ranks"][59]["states"]
     goodput = f"{100 * worst['productive'] / sum(worst.values()):.1f} %"
-    assert [(row[0], row[4]) for row in dom.table("rank-rows")[:2]] == [("50", "unknown"), ("99", goodput)]
+    assert [(row[0], row[4]) for row in dom.table("rank-rows")[:2]] == [("50", "unknown"), ("59", goodput)]
     assert f"goodput {goodput} to" in dom.text("ranks-count")
 
 
@@ -608,11 +683,17 @@ def test_ten_thousand_ranks_open(tab, tmp_path, document):
     assert page.evaluate("document.querySelectorAll('*').length") < NODES_MAX + 200 * 9, "nine nodes an event"
     page.click("#story-more")
     assert page.evaluate("document.querySelectorAll('*').length") < NODES_MAX
-    # The first rows are the slow rank (a sign of trouble by itself) and the worst.
-    assert page.evaluate("document.querySelectorAll('#rank-rows th')[1].textContent") == "9999"
+    # One row a host; those of the slow rank (a sign of trouble by itself) and of the worst come first, and open.
+    assert page.evaluate("document.querySelectorAll('#rank-rows th')[1].textContent") == "8 ranks"
     ratios = [rank["states"]["productive"] / sum(rank["states"].values()) for rank in document["ranks"]]
     count = text_of(page, "#ranks-count")
     assert count.startswith(f"10,000 ranks; goodput {100 * min(ratios):.1f} % to {100 * max(ratios):.1f} %")
+    page.click("#rank-rows tr:nth-child(2) a")
+    opened = page.evaluate(
+        "[...document.querySelectorAll('#rank-rows th')].map((cell) => Number(cell.textContent))"
+    )
+    assert opened[0] == 9999 and sorted(opened) == list(range(9992, 10_000))
+    assert page.evaluate("document.activeElement.value") == "host node1249"
 
 
 def test_left_out_parts_of_a_file_are_counted(document, monkeypatch):
@@ -687,4 +768,4 @@ def test_numbers_read_as_people_write_them(tab, tmp_path):
 def test_compute_efficiency_against_the_probed_peak(written, document):
     assert "of the probed peak" not in written([document]).text("main")
     document["reachable"] = {"compute_efficiency": 0.7391}
-    assert "productive time); 73.9 % of the probed peak" in written([document]).text("main")
+    assert "73.9 % of the probed peak" in written([document]).text("main")

@@ -197,8 +197,7 @@ def _report_of_pages(arguments) -> int:
             found["reachable"] = {"compute_efficiency": reached}
         documents.append(found)
         if arguments.html:
-            rows = sum(len(attempt.rows) for attempt in run.attempts.values())
-            timelines[run.name] = timeline(account, found, rows, account_of)
+            timelines[run.name] = timeline(account, found, account_of)
         if arguments.story or arguments.html:
             stories |= _story(run, found)
         if arguments.story:

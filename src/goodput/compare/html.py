@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from goodput.account.states import INDEX
 from goodput.compare import pictures, scaling_text, text
@@ -16,12 +16,14 @@ from goodput.compare.pictures import Bar, Line, Span, escape
 from goodput.compare.scaling import Scaling, Size
 from goodput.compare.steps import Steps
 from goodput.web import FOLDER
+from goodput.wire.identity import clean_text
 
 STYLE = """
 main { padding-top: 18px; padding-bottom: 32px; max-width: 1060px; }
 h1 { margin-bottom: 14px; }
 .picture svg { width: 100%; max-width: 540px; height: auto; font-size: 15px; }
 .picture .middle { text-anchor: middle; }
+.picture .beyond { fill: var(--bad); }
 .picture .grid { stroke: var(--line); }
 .picture .axis { stroke: var(--muted); stroke-dasharray: 3 3; }
 .picture .whisker { stroke: var(--muted); stroke-width: 3; }
@@ -32,6 +34,7 @@ h1 { margin-bottom: 14px; }
 .key-0 { background: var(--muted); } .key-1 { background: var(--bar); }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 16px; list-style: none; margin: 10px 0 0; padding: 0; }
 .table { overflow-x: auto; }
+.table thead td { border-top: 0; }
 .pair { grid-template-columns: 1fr 1fr; }
 .runs { margin: 0; padding-left: 20px; overflow-wrap: anywhere; }
 .scope { color: var(--muted); font-size: .88rem; margin: 10px 0 0; }
@@ -47,14 +50,17 @@ def comparison_page(found: Comparison, base: Sequence[Steps], new: Sequence[Step
     def shown(ns: float) -> str:
         return f"{ns / unit_ns:,.1f} {unit}"
 
+    def ticks_shown(ns: float) -> str:
+        return f"{ns / unit_ns:,.4g} {unit}"
+
     changed = sorted(found.states, key=lambda one: -abs(one.change_ns))[:8]
     spans = [
         Span(one.name, 100 * one.share, 100 * one.share_low, 100 * one.share_high, text.share(one).strip())
         for one in [found.step, *changed]
     ]
     bars = [
-        Bar(name, [(one.name, getattr(one, f"{name}_ns")) for one in _in_order(found.states)])
-        for name in ("base", "new")
+        Bar(f"{side}: {name}", [(one.name, getattr(one, f"{side}_ns")) for one in _in_order(found.states)])
+        for side, name in (("base", _names(base)), ("new", _names(new)))
     ]
     paces = [Line(one.name, one.lengths) for one in (base[0], new[0])]
     rows = [
@@ -68,25 +74,39 @@ def comparison_page(found: Comparison, base: Sequence[Steps], new: Sequence[Step
         for one in text.ratios_of(found)
     ]
     body = [
-        f'<p class="card sentence">{_unbroken(text.verdict(found))}</p>',
+        f'<div class="card"><p class="sentence">{_unbroken(speed(found, shown))}</p><p>{_unbroken(text.verdict(found))}</p></div>',
         '<div class="pair">',
         _card(f"Where a {found.per}'s time goes", _picture(
-            pictures.stacked_bars(bars, shown, f"time of a {found.per} by state, base and new"), _legend(found.states))),
+            pictures.stacked_bars(bars, shown, f"time of a {found.per} by state, base and new", ticks_shown), _legend(found.states))),
         _card(f"Change, % of the base's {found.per}, with 95 % intervals", _picture(
             pictures.intervals(spans, "change of each state, in % of the base"))),
         "</div>",
         _card(f"The {found.per} by state", _table(heads, rows)),
+        '<div class="pair">' if ratios else "",
         _card("Goodput and MFU", _table(["", "base", "new", "points, 95 %"], ratios, has_total=False)
               + '<p class="scope">Of the steps: those compared. Of the run: its whole time, with starts, restarts and '
               "lost work.</p>") if ratios else "",
-        '<div class="pair">',
         _card("Length of the steps, base and new", _picture(
-            pictures.lines(paces, lambda ns: f"{ns / unit_ns:,.0f} {unit}", "length of steps over the run"),
+            pictures.lines(paces, ticks_shown, "length of steps over the run"),
             _keys([f"base: {base[0].name}", f"new: {new[0].name}"]))),
+        "</div>" if ratios else "",
         _card("Runs", _list([*text.heads(found), *text.notes(found)])),
-        "</div>",
     ]  # fmt: skip
-    return _page("comparison of runs", body)
+    return _page(f"{_names(new)} against {_names(base)}", body)
+
+
+def speed(found: Comparison, shown: Callable[[float], str]) -> str:
+    """How many times faster or slower, such as `1.93× faster: a step takes 500.1 ms instead of 965.2 ms`."""
+    base, new = found.step.base_ns, found.step.new_ns
+    times = f"a {found.per} takes {shown(new)} instead of {shown(base)}"
+    if not found.step.is_significant or not base or not new:
+        return f"No difference beyond chance: {times}"
+    return f"{max(base, new) / min(base, new):.2f}× {'faster' if new < base else 'slower'}: {times}"
+
+
+def _names(runs: Sequence[Steps]) -> str:
+    first = clean_text(runs[0].name, 200)
+    return first if len(runs) == 1 else f"{first} and {len(runs) - 1} more"
 
 
 def scaling_page(found: Scaling) -> str:
@@ -96,6 +116,9 @@ def scaling_page(found: Scaling) -> str:
 
     def shown(ns: float) -> str:
         return f"{ns / unit_ns:,.1f} {unit}"
+
+    def ticks_shown(ns: float) -> str:
+        return f"{ns / unit_ns:,.4g} {unit}"
 
     spans = [
         Span(f"{one.gpus} GPUs", one.efficiency, one.low, one.high, scaling_text.efficiency(one))
@@ -112,13 +135,13 @@ def scaling_page(found: Scaling) -> str:
         _card("Efficiency over GPUs, with 95 % intervals", _picture(
             pictures.over_sizes([one.gpus for one in found.sizes], spans, "efficiency over the number of GPUs"))),
         _card(f"GPU time of a {found.unit}, by state", _picture(
-            pictures.stacked_bars(bars, shown, f"GPU time of a {found.unit} by state and size"), _legend(states.values()))),
+            pictures.stacked_bars(bars, shown, f"GPU time of a {found.unit} by state and size", ticks_shown), _legend(states.values()))),
         "</div>",
         _card(scaling_text.KINDS[found.kind], _sizes(found)),
         *(_card(scaling_text.verdict(found, one), _parts(found, one)) for one in found.sizes[1:]),
         _card("Runs", _list([*scaling_text.heads(found), *scaling_text.notes(found)])),
     ]  # fmt: skip
-    return _page("scaling of runs", body)
+    return _page("Scaling of runs", body)
 
 
 def _sizes(found: Scaling) -> str:
@@ -186,12 +209,12 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], has_total: bool 
         return f'<tr><th scope="row">{escape(first)}</th>{values}</tr>'
 
     top = "".join(
-        f'<th scope="col"{"" if number == 0 else " class=n"}>{escape(head)}</th>'
+        f'<th scope="col"{"" if number == 0 else " class=n"}>{escape(head)}</th>' if head else "<td></td>"
         for number, head in enumerate(heads)
     )
     body, foot = (rows[:-1], rows[-1:]) if has_total else (rows, [])
     return (
-        f'<div class="table"><table><thead><tr>{top}</tr></thead><tbody>{"".join(map(row, body))}</tbody>'
+        f'<div class="table" role="region" tabindex="0" aria-label="table of {escape(rows[0][0])} and more"><table><thead><tr>{top}</tr></thead><tbody>{"".join(map(row, body))}</tbody>'
         f"<tfoot>{''.join(map(row, foot))}</tfoot></table></div>"
     )
 
@@ -210,5 +233,5 @@ def _page(title: str, body: Iterable[str]) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>goodput: {escape(title)}</title>\n<style>{style}</style>\n</head>\n"
-        f"<body>\n<main>\n<h1>{escape(title[0].upper() + title[1:])}</h1>\n<div>{chr(10).join(body)}</div>\n</main>\n</body>\n</html>\n"
+        f"<body>\n<main>\n<h1>{escape(title)}</h1>\n<div>{chr(10).join(body)}</div>\n</main>\n</body>\n</html>\n"
     )

@@ -16,7 +16,12 @@ from goodput.wire.identity import clean_text
 
 WIDTH = 420
 ROW, BAR = 34, 18
+NAMED_ROW = 48  # with the name above the bar
+AXIS = 26
 LEFT = 120
+CHARS_MAX = 52  # of a name above its bar
+# A line is cut off at this multiple of the 95th percentile of all lines, so that one long step does not flatten the rest.
+OUTLIER = 2.0
 POINTS_MAX = 140  # of a line
 
 
@@ -44,15 +49,26 @@ class Line(NamedTuple):
     values: np.ndarray
 
 
-def stacked_bars(bars: Sequence[Bar], text_of, label: str) -> str:
-    """A bar a row, all on one scale, its total as `text_of` has it."""
+def stacked_bars(bars: Sequence[Bar], text_of, label: str, tick_text_of=None) -> str:
+    """A bar a row below its name, all on one scale with an axis, its total beside it as `text_of` has it."""
     most = max((sum(length for _, length in one.segments) for one in bars), default=0) or 1.0
-    left = LEFT - 40
-    room = WIDTH - left - 92
+    room = WIDTH - 92
+    high = len(bars) * NAMED_ROW + 4
     parts = []
+    for tick in ticks(most):
+        at = room * tick / most
+        parts.append(f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="0" y2="{high}"/>')
+        parts.append(
+            _text(
+                at,
+                high + 17,
+                (tick_text_of or text_of)(tick) if tick else "0",
+                "tick middle" if tick else "tick",
+            )
+        )
     for row, one in enumerate(bars):
-        y, x = row * ROW + 8, float(left)
-        parts.append(_text(0, y + 14, one.label))
+        y, x = row * NAMED_ROW + 23, 0.0
+        parts.append(_text(0, y - 7, shortened(one.label)))
         for state, length in one.segments:
             wide = room * length / most
             parts.append(
@@ -61,7 +77,7 @@ def stacked_bars(bars: Sequence[Bar], text_of, label: str) -> str:
             )
             x += wide
         parts.append(_text(x + 6, y + 14, text_of(sum(length for _, length in one.segments))))
-    return _svg(parts, len(bars) * ROW + 6, label)
+    return _svg(parts, high + AXIS, label)
 
 
 def intervals(spans: Sequence[Span], label: str) -> str:
@@ -69,12 +85,16 @@ def intervals(spans: Sequence[Span], label: str) -> str:
     low = min([0.0, *(one.low for one in spans)])
     high = max([0.0, *(one.high for one in spans)])
     size = (high - low) or 1.0
-    left, room = LEFT + 8, WIDTH - LEFT - 118
+    left, room = LEFT + 8, WIDTH - LEFT - 134
 
     def x(value: float) -> float:
         return left + room * (value - low) / size
 
-    parts = [f'<line class="axis" x1="{x(0):.2f}" x2="{x(0):.2f}" y1="2" y2="{len(spans) * ROW}"/>']
+    high_px = len(spans) * ROW
+    parts = [f'<line class="axis" x1="{x(0):.2f}" x2="{x(0):.2f}" y1="2" y2="{high_px}"/>']
+    for end in {0.0, low, high}:
+        if end == 0.0 or abs(x(end) - x(0)) > 46:
+            parts.append(_text(x(end), high_px + 17, f"{end:+.0f} %" if end else "0", "tick middle"))
     for row, one in enumerate(spans):
         y = row * ROW + 18
         parts.append(_text(0, y + 5, one.label))
@@ -83,30 +103,39 @@ def intervals(spans: Sequence[Span], label: str) -> str:
         )
         parts.append(f'<circle class="dot" cx="{x(one.value):.2f}" cy="{y}" r="5"/>')
         parts.append(_text(WIDTH, y + 5, one.text, "figure-end"))
-    return _svg(parts, len(spans) * ROW + 6, label)
+    return _svg(parts, high_px + AXIS, label)
 
 
 def lines(series: Sequence[Line], text_of, label: str) -> str:
-    """Each series over its own steps, as medians of up to POINTS_MAX stretches, on one scale from zero."""
+    """Each series over its own steps, as medians of up to POINTS_MAX stretches, on one scale from zero.
+
+    What is longer than OUTLIER times the 95th percentile is drawn at the top, with a mark.
+    """
     drawn = [_medians(one.values) for one in series]
-    top = 1.1 * max((max(values) for values in drawn if values), default=0.0) or 1.0
-    high, left, below = 170, 72, 24
+    every = [value for values in drawn for value in values]
+    usual = OUTLIER * float(np.quantile(every, 0.95)) if every else 0.0
+    top = 1.1 * min(max(every, default=0.0), usual) or 1.0
+    high, left, below = 170, 84, 24
     parts = []
-    for share in (0.0, 0.5, 1.0):
-        y = 6 + high * (1 - share)
-        parts.append(f'<line class="grid" x1="{left}" x2="{WIDTH}" y1="{y}" y2="{y}"/>')
-        parts.append(_text(left - 6, y + 5, text_of(top * share), "figure-end"))
+    for tick in ticks(top):
+        y = 6 + high * (1 - tick / top)
+        parts.append(f'<line class="grid" x1="{left}" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(_text(left - 6, y + 5, text_of(tick), "figure-end tick"))
     for number, values in enumerate(drawn):
         wide = (WIDTH - left) / max(len(values), 1)
         dots = " ".join(
-            f"{left + wide * (i + 0.5):.1f},{6 + high * (1 - value / top):.1f}"
+            f"{left + wide * (i + 0.5):.1f},{6 + high * (1 - min(value, top) / top):.1f}"
             for i, value in enumerate(values)
         )
+        for i, value in enumerate(values):
+            if value > top:
+                x = left + wide * (i + 0.5)
+                parts.append(f'<path class="beyond" d="M{x - 5:.1f},8 h10 l-5,-8 Z"><title>{escape(text_of(value))}, beyond this scale</title></path>')  # fmt: skip
         parts.append(
             f'<polyline class="line line-{min(number, 1)}" points="{dots}"><title>{escape(series[number].name)}</title></polyline>'
         )
-    parts.append(_text(left, high + below, "first step"))
-    parts.append(_text(WIDTH, high + below, "last step", "figure-end"))
+    parts.append(_text(left, high + below, "first step", "tick"))
+    parts.append(_text(WIDTH, high + below, "last step", "figure-end tick"))
     return _svg(parts, high + below + 8, label)
 
 
@@ -144,6 +173,19 @@ def over_sizes(sizes: Sequence[int], spans: Sequence[Span], label: str) -> str:
             last = last if at == len(sizes) - 1 else x(at)
     parts.append(_text(left + (WIDTH - left) / 2, high + below + 2, "GPUs", "middle"))
     return _svg(parts, high + below + 8, label)
+
+
+def ticks(top: float) -> list[float]:
+    """Two to five round values from 0 up to `top`: multiples of 1, 2 or 5 times a power of ten."""
+    base = 10.0 ** np.floor(np.log10(top))
+    step = next(size * base for size in (0.2, 0.5, 1.0, 2.0) if top / (size * base) < 5)
+    return [float(step * i) for i in range(int(top / step * (1 + 1e-9)) + 1)]
+
+
+def shortened(name: str) -> str:
+    """A name that fits above its bar; the middle of a longer one is left out."""
+    half = CHARS_MAX // 2 - 1
+    return name if len(name) <= CHARS_MAX else f"{name[:half]} … {name[-half:]}"
 
 
 def _medians(values: np.ndarray) -> list[float]:

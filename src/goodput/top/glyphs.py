@@ -12,29 +12,32 @@ from typing import NamedTuple
 from rich.text import Text
 
 from goodput.account.states import STATES
+from goodput.account.text.state_colours import DARK
 
-# Of each state: its colour, and the letter that stands for it where there are no colours.
-LOOKS = {
-    "productive": ("green", "="),
-    "loader": ("magenta", "L"),
-    "h2d": ("bright_magenta", "H"),
-    "communication": ("blue", "C"),
-    "straggler": ("yellow", "S"),
-    "bubble": ("bright_yellow", "B"),
-    "launch": ("bright_green", "U"),
-    "checkpoint": ("cyan", "K"),
-    "evaluation": ("bright_cyan", "E"),
-    "rollout": ("bright_white", "R"),
-    "compile": ("bright_blue", "M"),
-    "startup": ("bright_blue", "I"),
-    "restore": ("bright_cyan", "O"),
-    "stall": ("bright_red", "!"),
-    "lost": ("red", "X"),
-    "down": ("bright_black", "D"),
-    "queue": ("bright_black", "Q"),
-    "unattributed": ("white", "?"),
-    "unobserved": ("bright_black", "."),
+# The letters of states where there are no colours.
+LETTERS = {
+    "productive": "=",
+    "loader": "L",
+    "h2d": "H",
+    "communication": "C",
+    "straggler": "S",
+    "bubble": "B",
+    "launch": "U",
+    "checkpoint": "K",
+    "evaluation": "E",
+    "rollout": "R",
+    "compile": "M",
+    "startup": "I",
+    "restore": "O",
+    "stall": "!",
+    "lost": "X",
+    "down": "D",
+    "queue": "Q",
+    "unattributed": "?",
+    "unobserved": ".",
 }
+# Of each state: its colour, which is brought down to what the terminal has, and its letter.
+LOOKS = {state: (DARK[state], letter) for state, letter in LETTERS.items()}
 _SPARKS, _ASCII_SPARKS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
 # Step times that differ by less than this share are drawn in the lower half.
 JITTER = 0.5

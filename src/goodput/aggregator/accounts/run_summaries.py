@@ -30,8 +30,16 @@ PENDING = "pending"
 StoredSummaries = Callable[[list[str]], Awaitable["dict[str, RunSummary]"]]
 
 
+class RunCulprit(Struct):
+    """What the others of a run wait for, in a hang or in each step: a rank and its host, or a stage of the pipeline."""
+
+    rank: int | None
+    host: str | None
+    stage: int | None
+
+
 class RunSummary(Struct):
-    """A run in one row. `states` has GPU-seconds of the states that occur; waste is what was not productive, its cost
+    """A run in one row. `culprit` is null where nothing stands out. `states` has GPU-seconds of the states that occur; waste is what was not productive, its cost
     in dollars or null without a price. `end` of a running run is the time up to which the row counts: that of one whose
     status is `pending`, since its first account is being computed, counts nothing and ends where the run starts."""
 
@@ -50,6 +58,7 @@ class RunSummary(Struct):
     waste_gpu_seconds: float
     cost: float | None
     waste_cost: float | None
+    culprit: RunCulprit | None = None
 
 
 class RunPage(Struct):
@@ -120,8 +129,13 @@ class RunSummaries:
     def summary(self, name: str, account: Account) -> RunSummary:
         """One run by its account. Its hang is evaluated each time, since that changes without a report."""
         summary = self._summary(name, account)
-        is_running = summary.status == "running"
-        return replace(summary, hang=is_running and self._accounts.hang(name, account=account) is not None)
+        hang = self._accounts.hang(name, account=account) if summary.status == "running" else None
+        if hang is None:
+            return summary
+        who = hang.culprit
+        return replace(
+            summary, hang=True, culprit=who and RunCulprit(rank=who.rank, host=who.host, stage=None)
+        )
 
     def _last(self, name: str) -> RunSummary:
         """One run by its last account and the last look for hangs."""
@@ -165,6 +179,14 @@ def _pending(run: str, start: float, world_size: int) -> RunSummary:
     )
 
 
+def _culprit(account: Account) -> RunCulprit | None:
+    """The slow rank or stage."""
+    found, stage = account.straggler.culprit(), account.straggler.culprit_stage()
+    if found is not None:
+        return RunCulprit(rank=found[0], host=account.hosts().get(found[0], ""), stage=None)
+    return None if stage is None else RunCulprit(rank=None, host=None, stage=stage)
+
+
 def summary_of(account: Account) -> RunSummary:
     gpu_ns, dollars, causes = account.gpu_ns(), figures.money(account), explain(account, advised=False)
     return RunSummary(
@@ -183,4 +205,5 @@ def summary_of(account: Account) -> RunSummary:
         waste_gpu_seconds=(account.wall_gpu_ns() - gpu_ns[INDEX["productive"]]) / 1e9,
         cost=dollars and dollars["total"],
         waste_cost=dollars and dollars["total"] - (dollars["states"]["productive"] or 0.0),
+        culprit=_culprit(account),
     )

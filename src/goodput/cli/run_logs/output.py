@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from contextlib import contextmanager
+from functools import partial
 from typing import cast
 
 from goodput.cli import OldSpelling, fail, has_colour, message, positive_seconds, terminal_columns
@@ -102,7 +103,7 @@ def print_account(command: str, arguments, path: str, run: str | None) -> int:
     status = int(is_incomplete(problems))
     if not arguments.html:
         return status
-    timelines = _timelines(path, arguments.stall, problems.lines, accounts, documents)
+    timelines = _timelines(path, arguments.stall, accounts, documents)
     return write_html(command, arguments.html, documents, timelines, stories, log) or status
 
 
@@ -174,19 +175,24 @@ def _stories(recordings, documents: list) -> dict:
     return {found["run"]: build_story(found, recordings.of(found["run"])) for found in documents}
 
 
-def _timelines(path: str, stall_seconds: float, lines: int, accounts: list, documents: list) -> dict:
-    """The timeline of the only run, if its log can be read once per bucket; empty otherwise."""
+def _timelines(path: str, stall_seconds: float, accounts: list, documents: list) -> dict:
+    """The timelines of those runs of which the log can be read once per bucket; empty for standard input."""
     from goodput.runlog import replay
-    from goodput.web.timeline import timeline
+    from goodput.web import timeline
 
-    if len(accounts) != 1 or path == "-":
+    if path == "-":
         return {}
 
-    def account_of(window):
+    def account_of(run, window):
         replayed = replay(path, stall_seconds=stall_seconds, window=window)
-        return next(one.account for one in replayed if one.account.run == accounts[0].run)
+        return next(one.account for one in replayed if one.account.run == run)
 
-    return {accounts[0].run: timeline(accounts[0], documents[0], lines, account_of)}
+    # All runs together take no longer than one alone may.
+    allowed = timeline.SECONDS / len(accounts), timeline.SECONDS_MAX / len(accounts)
+    return {
+        account.run: timeline.timeline(account, found, partial(account_of, account.run), *allowed)
+        for account, found in zip(accounts, documents, strict=True)
+    }
 
 
 def is_incomplete(problems) -> bool:

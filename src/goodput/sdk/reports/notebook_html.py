@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from html import escape
 
+from goodput.account.text.state_colours import DARK
 from goodput.sdk.recorder.messages import four_digits
 
 TYPE_CHECKING = False  # See step_clock.py.
@@ -16,27 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 CAUSES_SHOWN = 3
-COLOURS = {
-    "productive": "#2a73c4",
-    "loader": "#e28c03",
-    "h2d": "#f7e04f",
-    "communication": "#ecaa68",
-    "straggler": "#c43b1a",
-    "bubble": "#d3c58c",
-    "launch": "#c07b35",
-    "checkpoint": "#86cab2",
-    "evaluation": "#4ba18c",
-    "rollout": "#8a2a68",
-    "compile": "#c3a6f9",
-    "startup": "#b57fd6",
-    "restore": "#7a3fa8",
-    "stall": "#bd5156",
-    "lost": "#8a3a3e",
-    "down": "#5f6c77",
-    "queue": "#97a9b8",
-    "unattributed": "#c9d2de",
-    "unobserved": "#78818c",
-}
+COLOURS = DARK
 # Phases of one state have shades of their own; phases of the user have the colours that are left.
 PHASE_COLOURS = {
     **COLOURS,

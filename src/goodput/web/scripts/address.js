@@ -2,25 +2,28 @@
 //
 //   #run=NAME                      a run
 //   #run=NAME&from=SECONDS&to=SECONDS   a part of its time
+//   #run=NAME&rank=N              one of its ranks
 //   #runs&q=WORDS&sort=ORDER       the list, filtered and ordered
 //   #installation                  the aggregator and the agents themselves
 //   (nothing)                      the only run, or the list
 
 import { $ } from "./dom/nodes.js";
 import { DEFAULT_ORDER, isOrder, list } from "./runs/list.js";
+import { runAddress } from "./text/addresses.js";
 
 const isList = () => /^#runs(&|$)/.test(location.hash);
 
-// {run, window: [from, to] or null} of a run, else {list, installation}: whether these were requested.
+// {run, rank: number or null, window: [from, to] or null} of a run, else {list, installation}: whether these were requested.
 export function parseAddress() {
-  const match = /^#run=(.*?)(?:&from=([\d.]{1,20})&to=([\d.]{1,20}))?$/s.exec(location.hash);
+  const match = /^#run=(.*?)(?:&rank=(\d{1,9})|&from=([\d.]{1,20})&to=([\d.]{1,20}))?$/s.exec(location.hash);
   if (!match) return { list: isList(), installation: location.hash === "#installation" };
-  const [from, to] = [Number(match[2]), Number(match[3])];
+  const [from, to] = [Number(match[3]), Number(match[4])];
   const window = from < to ? [from, to] : null;
+  const rank = match[2] === undefined ? null : Number(match[2]);
   try {
-    return { run: decodeURIComponent(match[1]), window };
+    return { run: decodeURIComponent(match[1]), rank, window };
   } catch {
-    return { run: match[1], window };
+    return { run: match[1], rank, window };
   }
 }
 
@@ -44,6 +47,6 @@ export function writeListAddress() {
 // Shows a part [from, to] of a run's time, or with null the whole run.
 export function goToRun(name, window) {
   const part = window === null ? "" : `&from=${window[0].toFixed(3)}&to=${window[1].toFixed(3)}`;
-  const hash = `#run=${encodeURIComponent(name)}${part}`;
+  const hash = `${runAddress(name)}${part}`;
   if (location.hash !== hash) location.hash = hash;
 }

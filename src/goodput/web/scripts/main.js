@@ -5,6 +5,7 @@
 import { goToRun, parseAddress, readListAddress, writeListAddress } from "./address.js";
 import { drawHeatMap, listenToHeatMap, repaintHeatMap } from "./charts/heat_map.js";
 import { clearSelection, closeTimeline, listenToTimeline } from "./charts/timeline.js";
+import { closeTip, listenToTip } from "./charts/tip.js";
 import { Busy, runPath } from "./data/api.js";
 import { file } from "./data/file.js";
 import { get, isLive } from "./data/source.js";
@@ -13,13 +14,16 @@ import { showInstallation } from "./installation/installation.js";
 import { listenToKeyboard } from "./keyboard.js";
 import { drawLog, showMoreProblems } from "./run/log_problems.js";
 import { closeRecentWindows } from "./run/recent_windows.js";
-import { drawRun, openRun, orderRanks, showRank, view } from "./run/run.js";
+import { closeRank, drawRank } from "./rank/rank.js";
+import { drawRun, openRun, orderRanks, showHost, view } from "./run/run.js";
+import { drawSections, listenToSections } from "./run/sections.js";
 import { followSelection } from "./run/selection.js";
 import { closeStory } from "./run/story.js";
 import { drawRuns, list, sortBy } from "./runs/list.js";
 import { followNodeAlerts } from "./runs/node_alerts.js";
 import { count, duration, percent } from "./text/numbers.js";
 import { nameText } from "./text/states.js";
+import { rankAddress, runAddress } from "./text/addresses.js";
 import { zone, zonedTime } from "./text/time.js";
 
 const POLL_MS = 2000;
@@ -33,6 +37,7 @@ const RUNS_PER_REQUEST = 1000; // The API's maximum.
 
 const link = { updatedMs: null, error: null, polls: 0, timer: null, abort: null };
 let listScroll = 0;
+let runScroll = 0; // Where the open run was left for one of its ranks.
 
 async function loadRuns(signal) {
   const runs = [];
@@ -46,7 +51,7 @@ async function loadRuns(signal) {
 }
 
 async function refresh(signal) {
-  let { run, list: listed, installation = false, window = null } = parseAddress();
+  let { run, rank = null, list: listed, installation = false, window = null } = parseAddress();
   if (installation && isLive) {
     await showInstallation(signal);
     closeRun();
@@ -55,13 +60,16 @@ async function refresh(signal) {
   if (run === undefined || link.polls++ % LIST_EVERY === 0) await loadRuns(signal);
   if (run === undefined && !listed && list.runs.length === 1) {
     run = list.runs[0].run;
-    history.replaceState(null, "", `#run=${encodeURIComponent(run)}`);
+    history.replaceState(null, "", runAddress(run));
   }
   if (run === undefined) return showList();
   const account = await get(runPath(run), signal);
-  if (view.name !== run) openRun(run);
+  if (view.name !== run) {
+    runScroll = 0;
+    openRun(run);
+  }
   Object.assign(view, { run: account, window: isLive ? window : null });
-  return showRun();
+  return rank === null ? showRun() : showRank(rank);
 }
 
 async function poll() {
@@ -111,13 +119,14 @@ function show(id, title) {
   if (document.title !== title) document.title = title;
   if (!changed || link.updatedMs === null) return;
   $(id).querySelector("h1")?.focus({ preventScroll: true });
-  window.scrollTo(0, id === "runs" ? listScroll : 0);
+  window.scrollTo(0, { runs: listScroll, run: runScroll }[id] ?? 0);
 }
 
 function closeRun() {
   closeRecentWindows();
   closeStory();
   closeTimeline();
+  closeRank();
 }
 
 function showList() {
@@ -141,6 +150,12 @@ function showRun() {
   return drawRun();
 }
 
+function showRank(rank) {
+  if (view.run === null) return showRun();
+  show("rank", `rank ${rank} of ${nameText(view.run.run)} – goodput`);
+  return drawRank(view.run, rank);
+}
+
 const redraw = () => view.run && drawRun();
 const showWindow = (window) => goToRun(view.name, window);
 
@@ -149,7 +164,8 @@ const showWindow = (window) => goToRun(view.name, window);
 function listen() {
   history.scrollRestoration = "manual";
   window.addEventListener("hashchange", () => { readListAddress(); poll(); });
-  window.addEventListener("scroll", () => { if (!$("runs").hidden) listScroll = window.scrollY; }, { passive: true });
+  window.addEventListener("scroll", () => { if (!$("runs").hidden) listScroll = window.scrollY;
+    if (!$("run").hidden) runScroll = window.scrollY; }, { passive: true });
   if (isLive) document.addEventListener("visibilitychange", poll);
   document.addEventListener("theme", repaintHeatMap);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaintHeatMap);
@@ -158,7 +174,7 @@ function listen() {
   }
   listenToList();
   listenToRun();
-  listenToKeyboard(() => { if (!$("run").hidden && !clearSelection()) showWindow(null); });
+  listenToKeyboard(() => { if (!closeTip() && !$("run").hidden && !clearSelection()) showWindow(null); });
   if (isLive) setInterval(() => { if (!document.hidden) showAge(); }, 1000);
 }
 
@@ -193,14 +209,25 @@ function listenToRun() {
     const state = event.target.closest("button")?.dataset.state;
     if (state) orderRanks(view.sort === state ? "worst" : state);
   });
+  $("ranks-table").addEventListener("click", (event) => {
+    const host = event.target.closest("a[data-host]")?.dataset.host;
+    if (host === undefined) return;
+    event.preventDefault();
+    showHost(host);
+  });
   $("ranks-more").addEventListener("click", () => { view.shown += ROWS; redraw(); });
   $("story-more").addEventListener("click", () => { view.story.all = !view.story.all; redraw(); });
   $("restarts-more").addEventListener("click", () => { view.restarts.shown += ROWS; redraw(); });
   $("health-more").addEventListener("click", () => { view.health.shown += ROWS; redraw(); });
   $("log-more").addEventListener("click", () => showMoreProblems(ROWS));
   $("selection-whole").addEventListener("click", () => showWindow(null));
-  listenToTimeline(showWindow, drawHeatMap);
-  listenToHeatMap(showRank);
+  listenToTimeline(showWindow, (...drawn) => {
+    drawHeatMap(...drawn);
+    drawSections();
+  });
+  listenToHeatMap((rank) => { location.hash = rankAddress(view.name, rank); });
+  listenToSections();
+  listenToTip();
 }
 
 // Sign-out is for browsers with a session, not for clients that send a token in a header; the installation for tokens of

@@ -4,10 +4,9 @@
 
 import { svg } from "../dom/nodes.js";
 import { MEANINGS } from "../text/states.js";
-import { localTime, tickTime } from "../text/time.js";
-import { hatched } from "./waterfall.js";
+import { tickTime } from "../text/time.js";
 
-const HEIGHT = 200;
+const HEIGHT = 190;
 const MARKS_HEIGHT = 26; // Above the areas.
 const AXIS_HEIGHT = 22;
 const LEFT = 46;
@@ -23,6 +22,24 @@ export class Areas {
   bucketAt(x) {
     const n = this.data.buckets.length;
     return Math.min(Math.max(Math.floor(((x - LEFT) / (this.wide - LEFT)) * n), 0), n - 1);
+  }
+
+  // The state at a position, with its share of the bucket; null outside of the areas.
+  stateAt(x, y) {
+    const i = this.bucketAt(x);
+    const share = 1 - (y - MARKS_HEIGHT) / HEIGHT;
+    if (x < LEFT || share < 0 || share > 1) return null;
+    const found = this.areas.find(({ low, high }) => high[i] > low[i] && share >= low[i] && share <= high[i]);
+    return found === undefined ? null : { state: found.state, share: found.high[i] - found.low[i] };
+  }
+
+  // Moves the crosshair to a position, or with null hides it.
+  cross(at) {
+    if (!this.lines) return;
+    for (const line of this.lines) line.setAttribute("visibility", at === null ? "hidden" : "visible");
+    if (at === null) return;
+    for (const name of ["x1", "x2"]) this.lines[0].setAttribute(name, at.x);
+    for (const name of ["y1", "y2"]) this.lines[1].setAttribute(name, at.y);
   }
 
   draw(data, { cursor, selected }) {
@@ -49,10 +66,9 @@ export class Areas {
     const high = MARKS_HEIGHT + HEIGHT + AXIS_HEIGHT;
     const root = svg("svg", { viewBox: `0 0 ${wide} ${high}`, width: wide, height: high, role: "img",
       "aria-label": "GPU time by state over the run's life, each bucket 100 %" });
-    for (const area of stacked(data.buckets)) {
-      const path = svg("path", { d: this.outline(area), "data-area": area.state, ...hatched(area.state) });
-      path.append(svg("title", {}, `${area.state}: ${MEANINGS[area.state] ?? ""}`));
-      root.append(path);
+    this.areas = stacked(data.buckets);
+    for (const area of this.areas) {
+      root.append(svg("path", { d: this.outline(area), "data-area": area.state, ...hatched(area.state) }));
     }
     for (const share of [0, 0.5, 1]) {
       const y = MARKS_HEIGHT + HEIGHT * (1 - share);
@@ -63,7 +79,9 @@ export class Areas {
     for (const mark of data.marks) root.append(this.mark(mark));
     this.shades = [0, 1].map(() => svg("rect", { y: MARKS_HEIGHT, height: HEIGHT, class: "shade" }));
     this.cursor = svg("rect", { y: MARKS_HEIGHT, height: HEIGHT, class: "cursor" });
-    root.append(...this.shades, this.cursor);
+    const hidden = { class: "cross", visibility: "hidden" };
+    this.lines = [svg("line", { ...hidden, y1: MARKS_HEIGHT, y2: MARKS_HEIGHT + HEIGHT }), svg("line", { ...hidden, x1: LEFT, x2: wide })];
+    root.append(...this.shades, this.cursor, ...this.lines);
     this.root.replaceChildren(root);
   }
 
@@ -90,7 +108,6 @@ export class Areas {
   mark(mark) {
     const x = this.at(mark.time);
     const group = svg("g", { class: `mark ${mark.kind}` });
-    group.append(svg("title", {}, `${mark.kind}, ${localTime(mark.time)}`));
     if (mark.kind === "stall") {
       group.append(svg("rect", { x, y: MARKS_HEIGHT - 6, width: Math.max(this.at(mark.end) - x, 3), height: 5 }));
     } else if (mark.kind === "restart") {
@@ -110,6 +127,9 @@ export class Areas {
     set(this.shades[1], selected ? selected[1] + 1 : 0, selected ? this.data.buckets.length : 0);
   }
 }
+
+// Lost and unobserved time is hatched wherever it is drawn.
+const hatched = (state) => (state === "lost" || state === "unobserved" ? { fill: `url(#hatch-${state})` } : { class: `s-${state}` });
 
 // [{state, low, high}] in the order of MEANINGS, `low` and `high` by bucket; the last one ends at exactly 1.
 export function stacked(buckets) {

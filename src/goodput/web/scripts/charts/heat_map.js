@@ -5,6 +5,7 @@
 // The slowest ranks are also a list of buttons, and the cell under the cursor is described in text.
 
 import { $, attribute, keyed, put, text } from "../dom/nodes.js";
+import { followPointer } from "./tip.js";
 import { plural, stepTime, times } from "../text/numbers.js";
 import { localSpan } from "../text/time.js";
 
@@ -20,13 +21,14 @@ const QUANTILES = { p100: ["slowest", "slowest"], p90: ["p90", "90th percentile"
 const view = { heat: null, run: null, row: 0, column: 0, name: null, key: "" };
 let onRank = () => {};
 
-// `error` says why there is no heat map; without it the section is hidden.
+// `heat` is undefined while it is loading; `error` says why there is none, without it the section is then hidden.
 export function drawHeatMap(heat, run, error) {
   if (run && view.name !== run.run) Object.assign(view, { name: run.run, row: 0, column: 0, key: "" });
-  $("heat").hidden = heat === null && !error;
-  $("heat-body").hidden = heat === null;
-  text($("heat-wait"), heat === null && error ? `${error}; retrying.` : "");
-  if (heat === null) return;
+  const loading = heat === undefined && run.world_size > 1;
+  $("heat").hidden = !heat && !error && !loading;
+  $("heat-body").hidden = !heat;
+  text($("heat-wait"), heat ? "" : error ? `${error}; retrying.` : "Loading …");
+  if (!heat) return;
   const first = view.heat === null || view.key === "";
   Object.assign(view, { heat, run, rows: rowsOf(heat) });
   view.row = Math.min(view.row, view.rows.length - 1);
@@ -104,21 +106,37 @@ function drawSlowest() {
   keyed($("heat-worst"), "t-worst", slowest, (row) => row.rank, (node, row) => {
     put(node, { rank: row.name, host: row.host ? `on ${row.host}` : "", excess: `${times(row.excess)} the median` });
     node.querySelector("button").dataset.rank = row.rank;
-    attribute(node.querySelector("button"), "title", "Show this rank in the table of ranks");
+    attribute(node.querySelector("button"), "title", "Show the page of this rank");
   });
   const others = view.heat.others ? `, and ${plural(view.heat.others.ranks, "other")} as quantiles` : "";
   attribute($("heat-canvas"), "aria-label", `Own time per step of ${plural(view.heat.ranks.length, "rank")}${others}, over time; ` +
     (slowest.length ? `the slowest is ${slowest[0].name}` : "none stands out"));
 }
 
-function describeCell() {
-  const row = view.rows[view.row];
+// [rank, time, own time] of a cell as text.
+function cellText(row, column) {
   const { start, end, columns } = view.heat;
   const at = (i) => start + ((end - start) * i) / columns;
-  const value = ratio(row, view.column);
-  const own = row.own[view.column];
-  const cell = value === null ? "no step" : `${stepTime(own, 4)} of its own per step, ${value.toFixed(2)}× the median`;
-  text($("heat-words"), `${row.name}${row.host ? ` on ${row.host}` : ""} · ${localSpan(at(view.column), at(view.column + 1))} · ${cell}`);
+  const value = ratio(row, column);
+  const cell = value === null ? "no step" : `${stepTime(row.own[column], 4)} of its own per step, ${value.toFixed(2)}× the median`;
+  return [`${row.name}${row.host ? ` on ${row.host}` : ""}`, localSpan(at(column), at(column + 1)), cell];
+}
+
+function describeCell() {
+  text($("heat-words"), cellText(view.rows[view.row], view.column).join(" · "));
+}
+
+// [row, column] at a position of the pointer.
+function cellAt(event) {
+  const box = $("heat-canvas").getBoundingClientRect();
+  const cell = (view.wide - LABEL_PIXELS) / view.heat.columns;
+  return [Math.floor((event.clientY - box.top) / view.rowPixels), Math.floor((event.clientX - box.left - LABEL_PIXELS) / cell)];
+}
+
+function linesAt(event) {
+  if (!view.heat) return null;
+  const [row, column] = cellAt(event);
+  return view.rows[row] && column >= 0 && column < view.heat.columns ? cellText(view.rows[row], column) : null;
 }
 
 function moveTo(row, column) {
@@ -140,11 +158,9 @@ export function listenToHeatMap(showRank) {
   const picture = $("heat-picture");
   picture.addEventListener("keydown", onKey);
   picture.addEventListener("pointerdown", (event) => {
-    if (!view.heat) return;
-    const box = $("heat-canvas").getBoundingClientRect();
-    const cell = (view.wide - LABEL_PIXELS) / view.heat.columns;
-    moveTo(Math.floor((event.clientY - box.top) / view.rowPixels), Math.floor((event.clientX - box.left - LABEL_PIXELS) / cell));
+    if (view.heat) moveTo(...cellAt(event));
   });
+  followPointer(picture, linesAt);
   $("heat-worst").addEventListener("click", (event) => {
     const rank = event.target.closest("button")?.dataset.rank;
     if (rank !== undefined) onRank(Number(rank));

@@ -9,8 +9,10 @@ import { isLive } from "../data/source.js";
 import { $, attribute, keyed, put, showTime, text } from "../dom/nodes.js";
 import { Table, drawStateName, stateName, timeCell } from "../dom/table.js";
 import { count, duration, gpuTime, percent, plural } from "../text/numbers.js";
+import { MEANINGS } from "../text/states.js";
 import { localSpan, localTime } from "../text/time.js";
 import { Areas } from "./areas.js";
+import { followPointer } from "./tip.js";
 
 const EVERY_MS = 20_000;
 const TIMEOUT_MS = 130_000; // The aggregator gives up a little earlier.
@@ -66,7 +68,7 @@ function draw() {
   $("timeline-wait").hidden = ready;
   text($("timeline-wait"), poll.error ? `${poll.error}; retrying.` : data ? "This run has no time yet." : "Loading …");
   text($("timeline-note"), ready ? notes(data, poll) : "");
-  listeners.drawHeatMap(ready ? data.heat : null, state.run, poll.error);
+  listeners.drawHeatMap(ready ? data.heat : data ? null : undefined, state.run, poll.error);
   if (!ready) return;
   if (state.cursor === null || state.cursor >= data.buckets.length) state.cursor = data.buckets.length - 1;
   areas.draw(data, { cursor: state.cursor, selected: state.selected ?? bucketsOf(window) });
@@ -92,13 +94,28 @@ function bucketsOf(window) {
   return first < 0 ? null : [first, last < 0 ? buckets.length - 1 : last];
 }
 
+const marksIn = ({ start, end }) =>
+  state.data.marks.filter((mark) => mark.time < end && (mark.end ?? mark.time) >= start).slice(0, 3);
+
 function describe(i) {
   const bucket = state.data.buckets[i];
   const shares = Object.entries(bucket.states).sort((a, b) => b[1] - a[1]);
   const named = shares.slice(0, STATES_NAMED).map(([name, seconds]) => `${name} ${percent(seconds / bucket.gpu_seconds)}`);
-  const here = state.data.marks.filter((mark) => mark.time < bucket.end && (mark.end ?? mark.time) >= bucket.start);
   const what = bucket.gpu_seconds > 0 ? named.join(", ") : "no GPUs allocated";
-  return [localSpan(bucket.start, bucket.end), what, ...here.slice(0, 3).map(markText)].join(" · ");
+  return [localSpan(bucket.start, bucket.end), what, ...marksIn(bucket).map(markText)].join(" · ");
+}
+
+// The lines of text at a position of the pointer, which the crosshair follows.
+function linesAt(event, box) {
+  if (!state.data) return null;
+  const at = { x: event.clientX - box.left, y: event.clientY - box.top };
+  const found = areas.stateAt(at.x, at.y);
+  areas.cross(found && at);
+  if (found === null) return null;
+  const bucket = state.data.buckets[areas.bucketAt(at.x)];
+  const marks = marksIn(bucket).map(markText);
+  return [localSpan(bucket.start, bucket.end), `${found.state} ${percent(found.share)}, ${gpuTime(bucket.states[found.state] ?? 0)}`,
+    MEANINGS[found.state] ?? "", ...marks];
 }
 
 function drawWords() {
@@ -199,6 +216,8 @@ export function listenToTimeline(showWindow, drawHeatMap) {
   Object.assign(listeners, { showWindow, drawHeatMap });
   $("timeline-picture").addEventListener("keydown", onKey);
   $("timeline-picture").addEventListener("pointerdown", onPointer);
+  $("timeline-picture").addEventListener("pointerleave", () => areas.cross(null));
+  followPointer($("timeline-picture"), linesAt);
   $("timeline-show").addEventListener("click", showSelection);
   $("timeline-whole").addEventListener("click", () => { clearSelection(); showWindow(null); });
   $("timeline-details").addEventListener("toggle", () => state.data && drawTable());

@@ -22,11 +22,15 @@ export async function getFromFile(path) {
 // A row of the list of runs, as api/v1/runs has it.
 function summary(run) {
   const { productive } = run.states;
+  const { culprit, culprit_stage: stage = null } = run.straggler;
   return {
     run: run.run, status: run.status, start: run.start, end: run.end, world_size: run.world_size,
     gpu_seconds: run.gpu_seconds, goodput: run.factors.goodput, mfu: run.factors.mfu,
     restarts: run.restarts.length, leading_cause: leadingCause(run), hang: false, states: run.states,
     waste_gpu_seconds: run.gpu_seconds - productive,
+    culprit: culprit === null && stage === null ? null : { rank: culprit, stage: culprit === null ? stage : null,
+      host: run.ranks.find((one) => one.rank === culprit)?.host ?? null },
+    cost: run.cost?.total ?? null,
     waste_cost: run.cost === null ? null : run.cost.total - run.cost.states.productive,
   };
 }

@@ -1,7 +1,7 @@
 // DOM helpers that change a node only where its value changed, so that focus, selection and scrolling survive a refresh.
 // Names come from outside: they are only ever set as text or attributes, never parsed as HTML.
 
-import { count, tenths, tenthsText } from "../text/numbers.js";
+import { count, gpuTime, tenths, tenthsText } from "../text/numbers.js";
 import { MEANINGS } from "../text/states.js";
 import { localTime, utcTime } from "../text/time.js";
 
@@ -72,7 +72,7 @@ export function bar(node, states, label, marked) {
     const name = `${state} ${tenthsText(share)} %`;
     const dim = marked in MEANINGS && marked !== state ? " dim" : "";
     attribute(segment, "class", `s-${state in MEANINGS ? state : "other"}${dim}`);
-    attribute(segment, "title", `${name}: ${MEANINGS[state] ?? ""}`);
+    attribute(segment, "data-tip", `${label}\n${name}, ${gpuTime(states[state])}\n${MEANINGS[state] ?? ""}`);
     segment.style.setProperty("flex-grow", share);
     if (segment.firstElementChild) text(segment.firstElementChild, name);
   });
@@ -88,8 +88,9 @@ export function paged(rows, view, button, noun) {
   return rows.slice(0, view.shown);
 }
 
-export function showTime(node, seconds) {
-  text(node, localTime(seconds));
+// With `short` without its seconds, where it has a date.
+export function showTime(node, seconds, short = false) {
+  text(node, short ? localTime(seconds).slice(0, 16) : localTime(seconds));
   attribute(node, "datetime", utcTime(seconds));
   attribute(node, "title", utcTime(seconds));
 }

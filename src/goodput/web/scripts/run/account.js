@@ -1,8 +1,9 @@
-// Where the GPU time went: the bar and the table of states, whose percents sum to exactly 100.0.
+// Where the GPU time went: the bar and the table of states, whose percents sum to exactly 100.0. In the table the bar of
+// each state begins where the one above it ends, so that they lead from productive to all allocated time.
 
-import { $, attribute, bar, make, put, swatch, text } from "../dom/nodes.js";
+import { $, attribute, bar, make, put, swatch, text, width } from "../dom/nodes.js";
 import { Table } from "../dom/table.js";
-import { dollars, gpuUnit, tenths, tenthsText } from "../text/numbers.js";
+import { dollars, gpuTime, gpuUnit, percent, tenths, tenthsText } from "../text/numbers.js";
 import { basis, gain, meaningOf } from "./cause.js";
 import { stateCost, stateTitle } from "./figures.js";
 
@@ -10,6 +11,7 @@ let run = null;
 
 const COLUMNS = [
   { name: "state", head: "State", build: stateButton, draw: drawState },
+  { name: "bar", head: "Share of all", class: "wide", build: cascadeBar, draw: drawCascade },
   { name: "time", head: "GPU time", class: "n", build: () => [], draw: drawTime },
   { name: "percent", head: "Percent", class: "n", value: (row) => tenthsText(row.share) },
   { name: "cost", head: "Cost", class: "n costs", value: (row) => stateCost(run, row.state) },
@@ -25,12 +27,31 @@ export function drawAccount(shownRun, marked) {
   const shares = tenths(Object.values(run.states));
   const rows = Object.entries(run.states).map(([state, seconds], i) => ({ state, seconds, share: shares[i],
     cause: run.causes.find((one) => one.state === state), marked: marked === state }));
+  let from = 0;
+  for (const row of rows) [row.from, from] = [from, from + row.share];
   bar($("account-bar"), run.states, "time account", marked);
   table.setHead("time", gpuUnit(run.gpu_seconds).name);
   table.draw(rows.filter((row) => row.seconds > 0), (row) => row.state);
   const sum = shares.reduce((total, share) => total + share, 0);
   put($("account-total"), { total: gpuUnit(run.gpu_seconds).text(run.gpu_seconds), percent: tenthsText(sum),
     cost: dollars(run.cost?.total, run.cost?.total) });
+}
+
+// Useful work is the part of the productive time that the hardware would have needed at its peak.
+function cascadeBar() {
+  return [make("div", { class: "cascade", "aria-hidden": "true" }, make("i", {}, make("b")))];
+}
+
+function drawCascade(cell, row) {
+  const part = cell.firstElementChild.firstElementChild;
+  attribute(part, "class", `s-${row.state}${row.marked ? " marked" : ""}`);
+  attribute(cell.firstElementChild, "data-tip", `${row.state} ${tenthsText(row.share)} %, ${gpuTime(row.seconds)}\n${meaningOf(run, row.state)}` +
+    (row.state === "productive" && run.factors.mfu !== null ? `\n${percent(run.factors.mfu)} useful work (MFU), the rest slower than the peak` : ""));
+  part.style.setProperty("margin-left", `${row.from / 10}%`);
+  width(part, row.share / 1000);
+  const compute = row.state === "productive" ? run.factors.compute_efficiency : null;
+  part.firstElementChild.hidden = compute === null;
+  if (compute !== null) width(part.firstElementChild, compute);
 }
 
 function stateButton() {

@@ -2,6 +2,7 @@
 
 import { orderedCauses } from "../data/causes.js";
 import { $, field, keyed, put, swatch, text } from "../dom/nodes.js";
+import { putLinked } from "../dom/rank_links.js";
 import { duration, gpuUnit, percent, plural, tenths, tenthsText, times } from "../text/numbers.js";
 import { MEANINGS } from "../text/states.js";
 import { stateCost } from "./figures.js";
@@ -29,21 +30,23 @@ export function drawCause(run) {
   const root = $("cause");
   field(root, "swatch").hidden = !first;
   swatch(field(root, "swatch"), first?.state);
-  put(root, { sentence: sentence(run, first), advice_label: first ? "What to do: " : "" });
+  const [why, next] = hangLines(run);
+  putLinked(root, { sentence: why ?? sentence(run, first) }, run.run);
+  put(root, { advice_label: first ? "What to do: " : "" });
   if (first) {
     const unit = gpuUnit(run.gpu_seconds);
     const faster = gain(first) ? `Without it the run would be ${gain(first)} as fast${basis(first)}. ` : "";
     const cost = run.cost === null ? "" : ` and ${stateCost(run, first.state)}`;
-    put(root, { state: first.state, share: `${shareOf(run, first)} of all GPU time`, advice: first.advice,
-      gain: `${faster}It has taken ${unit.text(first.gpu_seconds)} ${unit.name}${cost} so far.${wholeRun(run, first)}${once(run, others)}` });
+    putLinked(root, { advice: next ?? first.advice, gain: `${faster}It has taken ${unit.text(first.gpu_seconds)} ${unit.name}${cost} so far.${wholeRun(run, first)}${once(run, others)}` }, run.run);
   } else {
-    put(root, { state: "none", share: "", advice: run.gpu_seconds > 0 ? "All GPU time was productive." : "", gain: "" });
+    putLinked(root, { advice: run.gpu_seconds > 0 ? "All GPU time was productive." : "", gain: "" }, run.run);
   }
   $("causes").hidden = others.length === 0;
   text($("causes").querySelector("summary"), `${plural(others.length, "other cause")} and advice`);
   keyed($("causes").querySelector("dl"), "t-cause", others, (cause) => cause.state, (node, cause) => {
     swatch(field(node, "swatch"), cause.state);
-    put(node, { state: `${cause.state}, ${shareOf(run, cause)}`, advice: cause.advice });
+    put(node, { state: `${cause.state}, ${shareOf(run, cause)}` });
+    putLinked(node, { advice: cause.advice }, run.run);
   });
 }
 
@@ -65,10 +68,20 @@ function once({ gpu_seconds: all }, causes) {
   return parts.length ? ` Paid once, at the run's start and end: ${parts.join(", ")}.` : "";
 }
 
+// Of a run that hangs, what the document's answer says: why, and what to do. [] of others.
+function hangLines({ hang, answer }) {
+  const [, why, next] = hang ? answer?.lines ?? [] : [];
+  if (!why || !next) return [];
+  const plain = (line) => line.replace(/^\w+: /, "");
+  const said = plain(why);
+  return [said[0].toUpperCase() + said.slice(1), plain(next)];
+}
+
 function sentence(run, first) {
   if (run.factors.goodput === null || !(run.gpu_seconds > 0)) return "No GPU time is known.";
   if (!first) return "The GPUs did not wait.";
-  const largest = first === run.causes[0] ? "The largest part of it" : "The largest recurring part";
+  const largest = first === run.causes[0] ? "The largest part of it"
+    : first.avoidable_gpu_seconds === undefined ? "The largest recurring part" : "The largest part that can be avoided";
   const waste = percent(1 - run.factors.goodput);
   const { culprit, culprit_stage: stage = null } = run.straggler;
   const host = run.ranks.find((rank) => rank.rank === culprit)?.host;

@@ -1,6 +1,7 @@
 // The hang at the top of a run: which rank, where, since when, and its stack.
 
 import { attribute, field, keyed, put, showTime, text } from "../dom/nodes.js";
+import { linkedText, putLinked } from "../dom/rank_links.js";
 import { count, duration, plural } from "../text/numbers.js";
 import { zone, zonedTime } from "../text/time.js";
 
@@ -16,32 +17,32 @@ const KINDS = {
 const phaseName = (name) => (name === "none" ? "no phase" : name);
 const hostName = (name) => name || "an unnamed host";
 
-export function drawHang(root, { hang, status }) {
+export function drawHang(root, { hang, status, run }) {
   root.hidden = !hang;
   if (!hang) return;
   const known = hang.culprit !== null;
   const verb = status === "running" ? "Hangs" : "Hung until it ended";
   const obvious = known && hang.victims > 0 && hang.suspects[0].kind === "elsewhere" && !hang.collective;
-  put(root, {
+  putLinked(root, {
     culprit: known ? `${verb}: rank ${hang.culprit} on ${hostName(hang.host)}` : `${verb}, and no rank stands out`,
     phase: known ? `in ${phaseName(hang.phase)} for ${duration(hang.phase_seconds)}` : "",
     seconds: duration(hang.seconds),
     victims: `${plural(hang.victims, "rank")} wait${hang.victims === 1 ? "s" : ""} in communication.`,
     reason: obvious ? "" : `${hang.reason}.`,
-  });
+  }, run);
   showTime(field(root, "since"), hang.since);
   put(root, { zone: zone(hang.since) });
-  drawSuspects(root.querySelector("details.suspects"), hang);
+  drawSuspects(root.querySelector("details.suspects"), hang, run);
   drawStack(root.querySelector("details.stack"), hang);
 }
 
-function drawSuspects(root, { suspects, culprit }) {
+function drawSuspects(root, { suspects, culprit }, run) {
   const others = suspects.filter((one) => one.rank !== culprit);
   root.hidden = others.length === 0;
   text(root.querySelector("summary"), plural(others.length, "other suspect"));
   keyed(root.querySelector("ul"), "t-item", others, (one) => one.rank, (node, one) => {
     const step = one.step === null ? "no step yet" : `step ${count(one.step)}`;
-    text(node, `rank ${one.rank} on ${hostName(one.host)}: ${phaseName(one.phase)} ${duration(one.seconds)}, ${step}`);
+    linkedText(node, `rank ${one.rank} on ${hostName(one.host)}: ${phaseName(one.phase)} ${duration(one.seconds)}, ${step}`, run);
     attribute(node, "title", KINDS[one.kind] ?? one.kind);
   });
 }

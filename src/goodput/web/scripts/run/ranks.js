@@ -1,33 +1,73 @@
-// The table of ranks: one bar per rank, filtered and ordered, with what a live rank is doing now.
+// The table of ranks: one bar per rank, filtered and ordered, with what a live rank is doing now. More than GROUPED_FROM
+// ranks are one row per host until the user filters them or opens a host.
 
 import { isLive } from "../data/source.js";
 import { $, attribute, bar, field, make, paged, put, text } from "../dom/nodes.js";
 import { Table, stateBar } from "../dom/table.js";
+import { rankAddress, runAddress } from "../text/addresses.js";
 import { count, duration, percent, plural } from "../text/numbers.js";
 
+const GROUPED_FROM = 64;
 const SILENT_SECONDS = 30; // A living rank without a report for so long is marked.
-let marked = null;
+let [name, marked] = [null, null];
 
 const COLUMNS = [
-  { name: "rank", head: "Rank", class: "n", value: (row) => row.rank },
+  { name: "rank", head: "Rank", class: "n", build: () => [make("a", { class: "rank" })], draw: drawNumber },
   { name: "host", head: "Host", draw: drawHost,
     build: () => [make("span", { "data-f": "host" }), " ", make("span", { class: "tag slow", "data-f": "slow" })] },
   { name: "role", head: "Role", value: (row) => row.role ?? "" },
   { name: "states", head: "Time by state", class: "wide", build: stateBar,
-    draw: (cell, row) => bar(cell.firstElementChild, row.states, `rank ${row.rank}`, marked) },
+    draw: (cell, row) => bar(cell.firstElementChild, row.states, row.rank === undefined ? `host ${row.host}` : `rank ${row.rank}`, marked) },
   { name: "productive", head: "Productive", class: "n", value: (row) => percent(row.goodput) },
-  { name: "steps", head: "Steps kept / lost", class: "n", value: (row) => `${count(row.steps.kept)} / ${count(row.steps.lost)}` },
+  { name: "steps", head: "Steps kept / lost", class: "n", value: ({ steps }) => `${count(steps.kept)} / ${count(steps.lost)}` },
   { name: "now", head: "Now, last step", title: "The phase it is in, for how long, and the last step it completed", live: true,
     build: () => [make("span", { class: "tag", "data-f": "tag" }), " ", make("span", { "data-f": "now" })], draw: drawNow },
 ];
 const table = new Table($("ranks-table"), "rank-rows", COLUMNS);
 
 export function drawRanks(run, view) {
-  marked = view.sort;
+  [name, marked] = [run.run, view.sort];
   const rows = filtered(run, view);
   drawOrders(run, view.sort);
   text($("ranks-count"), summary(run, rows));
-  table.draw(paged(rows, view, $("ranks-more"), "ranks"), (row) => row.rank);
+  const hosts = view.filter.trim() === "" && run.ranks.length > GROUPED_FROM ? byHost(rows) : rows;
+  const grouped = hosts.length < rows.length;
+  table.setHead("rank", grouped ? "Ranks" : "Rank");
+  table.draw(paged(grouped ? hosts : rows, view, $("ranks-more"), grouped ? "hosts" : "ranks"),
+    (row) => (row.rank === undefined ? `host ${row.host}` : row.rank));
+}
+
+// A rank's number with its page, or a host's number of ranks, which opens them (see main.js).
+function drawNumber(cell, { rank, ranks, host }) {
+  const link = cell.firstElementChild;
+  text(link, rank ?? plural(ranks, "rank"));
+  attribute(link, "href", rank === undefined ? runAddress(name) : rankAddress(name, rank));
+  if (rank === undefined) attribute(link, "data-host", host);
+}
+
+// One row for each host, in the order of the first of its ranks.
+function byHost(rows) {
+  const hosts = new Map();
+  for (const row of rows) hosts.set(row.host, [...(hosts.get(row.host) ?? []), row]);
+  return [...hosts.values()].map((there) => (there.length === 1 ? there[0] : hostRow(there)));
+}
+
+function hostRow(there) {
+  const [{ host }] = there;
+  const sum = (of) => there.reduce((total, row) => total + of(row), 0);
+  const states = {};
+  for (const row of there) {
+    for (const [state, seconds] of Object.entries(row.states)) states[state] = (states[state] ?? 0) + seconds;
+  }
+  const tags = new Map();
+  for (const { tag } of there) if (tag) tags.set(tag, (tags.get(tag) ?? 0) + 1);
+  const slow = there.find((row) => row.slow);
+  const [worst] = there.filter((row) => row.urgency > 0);
+  const known = there.filter((row) => row.goodput !== null);
+  return { host, states, ranks: there.length, role: "", slow: slow ? `rank ${slow.rank} slow` : "", tag: worst?.tag ?? there[0].tag,
+    now: [...tags].map(([tag, number]) => `${plural(number, "rank")} ${tag}`).join(", "),
+    goodput: known.length ? shareOf({ states })("productive") : null,
+    steps: { kept: sum((row) => row.steps.kept), lost: sum((row) => row.steps.lost) } };
 }
 
 function drawHost(cell, row) {
@@ -40,10 +80,17 @@ function drawNow(cell, row) {
   attribute(field(cell, "tag"), "class", `tag ${row.tag.replace(" ", "-")}`);
 }
 
+const totalOf = ({ states }) => Object.values(states).reduce((sum, seconds) => sum + seconds, 0);
+
+// The share of a state in a rank's time, as a function of the state.
+export function shareOf(rank) {
+  const total = totalOf(rank);
+  return (state) => (total > 0 ? (rank.states[state] ?? 0) / total : 0);
+}
+
 // A rank with its shares of time, what it does now, and how urgently it needs attention.
 function rowOf(rank, live, run) {
-  const total = Object.values(rank.states).reduce((sum, seconds) => sum + seconds, 0);
-  const share = (state) => (total > 0 ? (rank.states[state] ?? 0) / total : 0);
+  const [total, share] = [totalOf(rank), shareOf(rank)];
   // The work of a rank without any report is unknown, not 0.
   const goodput = total > (rank.states.unobserved ?? 0) ? share("productive") : null;
   const slow = rank.rank === run.straggler.culprit;
@@ -51,7 +98,8 @@ function rowOf(rank, live, run) {
   return { ...row, urgency: Math.max(row.urgency, slow ? 1 : 0) };
 }
 
-function activity(live) {
+// What a rank does now, and how urgently it needs attention.
+export function activity(live) {
   if (!isLive) return { urgency: 0, tag: "", now: "" };
   if (!live) return { urgency: 3, tag: "never seen", now: "no report yet" };
   const step = live.step === null ? "no step yet" : `step ${live.step}`;
@@ -67,7 +115,7 @@ function filtered(run, view) {
   const live = new Map((run.live ?? []).map((one) => [one.rank, one]));
   const words = view.filter.trim().toLowerCase();
   const rows = run.ranks.map((rank) => rowOf(rank, live.get(rank.rank), run)).filter((row) =>
-    words === String(row.rank) || `rank ${row.rank}` === words ||
+    words === String(row.rank) || `rank ${row.rank}` === words || `host ${row.host}`.toLowerCase() === words ||
     [row.host, row.role ?? "", row.slow, row.tag, row.now].some((value) => value.toLowerCase().includes(words)));
   // In half percents, so that rows which hardly differ do not change places at every refresh.
   const half = (row, state) => Math.round(200 * row.share(state));

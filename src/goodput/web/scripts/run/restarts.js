@@ -25,7 +25,7 @@ const table = new Table($("restarts"), "restart-rows", COLUMNS);
 export function drawRestarts(shownRun, view) {
   [run, unit] = [shownRun, gpuUnit(shownRun.gpu_seconds)];
   const rows = [...run.restarts].reverse();
-  $("restarts").hidden = rows.length === 0;
+  $("all-restarts").hidden = rows.length === 0;
   text($("restarts-sum"), rows.length === 0 ? "None." : sums(rows));
   table.setHead("total", `In all, ${unit.name}`);
   table.draw(paged(rows, view, $("restarts-more"), "restarts"), (row) => row.attempt);

@@ -3,7 +3,6 @@
 import { isLive } from "../data/source.js";
 import { $, ROWS, attribute, field, keyed, put, text } from "../dom/nodes.js";
 import { followTimeline } from "../charts/timeline.js";
-import { drawWaterfall } from "../charts/waterfall.js";
 import { count, duration, percent } from "../text/numbers.js";
 import { FACTORS, NO_FLOPS, STATUSES, nameText, statusOf } from "../text/states.js";
 import { localSpan } from "../text/time.js";
@@ -19,8 +18,10 @@ import { drawRanks } from "./ranks.js";
 import { followRecentWindows } from "./recent_windows.js";
 import { drawRestarts } from "./restarts.js";
 import { drawRoles } from "./roles.js";
+import { drawSections } from "./sections.js";
 import { drawStraggler } from "./straggler.js";
 import { followStory } from "./story.js";
+import { drawTiles } from "./tiles.js";
 
 // run: the API's document; window: the selected part [from, to] of its time; part: the account of that part.
 const fresh = () => ({ run: null, part: null, window: null, error: "", filter: "", sort: "worst", shown: ROWS,
@@ -57,6 +58,7 @@ export function drawRun() {
   $("errors").hidden = wrong.length === 0;
   keyed($("errors").querySelector("ul"), "t-item", wrong, (error) => error, text);
   for (const node of document.querySelectorAll("[data-factor]")) drawFactor(node, run);
+  drawTiles(run);
   keyed($("facts"), "t-fact", facts(run), ([name]) => name, (node, [name, value, title]) => {
     put(node, { name, value });
     attribute(node, "title", title ?? "");
@@ -64,7 +66,6 @@ export function drawRun() {
   drawSelection();
   drawCause(run);
   drawStraggler(run);
-  drawWaterfall(run);
   followTimeline(view.run, view.window);
   followStory(view.run, view.story);
   drawAccount(run, view.sort);
@@ -78,9 +79,11 @@ export function drawRun() {
   });
   drawRestarts(run, view.restarts);
   drawRanks(run, view);
-  if (!isLive) return;
-  followHardwareEvents(view.run, view.health);
-  followRecentWindows(view.run, view.sort);
+  if (isLive) {
+    followHardwareEvents(view.run, view.health);
+    followRecentWindows(view.run, view.sort);
+  }
+  drawSections();
 }
 
 function drawHead(run) {
@@ -106,13 +109,12 @@ export function orderRanks(sort) {
   drawRun();
 }
 
-// Filters the table of ranks for one rank and scrolls there.
-export function showRank(rank) {
-  Object.assign(view, { filter: `rank ${rank}`, shown: ROWS });
+// Lists the ranks of one host.
+export function showHost(host) {
+  Object.assign(view, { filter: `host ${host}`, shown: ROWS });
   $("ranks-filter").value = view.filter;
-  drawRun();
-  $("h-ranks").scrollIntoView({ block: "start" });
   $("ranks-filter").focus({ preventScroll: true });
+  drawRun();
 }
 
 function drawFactor(node, run) {
@@ -126,10 +128,10 @@ function drawFactor(node, run) {
   text(figure, percent(ratio));
   const reason = run.errors.length ? "above 100 %, which cannot be: see the top" : run.mfu_unknown ?? NO_FLOPS;
   const { hfu } = run.factors;
-  const more = factor === "mfu" && hfu !== null ? `; HFU ${percent(hfu)}`
+  const more = factor === "mfu" && hfu !== null ? `HFU ${percent(hfu)}`
     : factor === "compute_efficiency" && run.reachable
-      ? `; ${percent(run.reachable.compute_efficiency)} of the probed peak` : "";
-  text(small, "brief" in node.dataset ? "" : unknown && /mfu|compute/.test(factor) ? reason : meaning + more);
+      ? `${percent(run.reachable.compute_efficiency)} of the probed peak` : "";
+  text(small, unknown && factor === "mfu" ? reason : more);
   node.classList.toggle("unknown", unknown);
   attribute(node, "title", `${name}: ${meaning} (${run.basis[factor] ?? "unknown"})`);
 }

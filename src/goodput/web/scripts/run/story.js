@@ -5,6 +5,7 @@ import { runPath } from "../data/api.js";
 import { Poll } from "../data/poll.js";
 import { isLive } from "../data/source.js";
 import { $, attribute, field, keyed, put, showTime, text } from "../dom/nodes.js";
+import { putLinked } from "../dom/rank_links.js";
 import { count, dollars, duration, gpuTime, percent, plural } from "../text/numbers.js";
 
 const EVERY_MS = 30_000;
@@ -69,13 +70,14 @@ function drawEvent(node, event) {
   showTime(node.querySelector("time"), event.time);
   const hasLength = event.end !== null && !HAVE_LENGTH_IN_TITLE.includes(event.kind);
   const money = event.cost === null ? "" : `, ${dollars(event.cost, story.cost)}`;
-  put(node, {
+  putLinked(node, {
     title: `${event.title}${hasLength ? `, for ${duration(event.end - event.time)}` : ""}`,
     cost: event.gpu_seconds === null ? "" : `${gpuTime(event.gpu_seconds)}${money} (${event.cost_basis})`,
-  });
+  }, state.name);
   const numbered = event.claims.map((claim, at) => ({ ...claim, at }));
   keyed(node.querySelector("ul"), "t-claim", numbered, ({ at }) => at, (item, { basis, text: what }) => {
-    put(item, { basis, text: what });
+    put(item, { basis });
+    putLinked(item, { text: what }, state.name);
     attribute(field(item, "basis"), "class", `tag ${BASES.includes(basis) ? basis : ""}`);
   });
 }

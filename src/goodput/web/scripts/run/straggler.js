@@ -1,6 +1,7 @@
 // The slow rank: which rank the others wait for, since when, and how much of the waiting each rank, host and stage causes.
 
 import { $, attribute, field, keyed, put, text, width } from "../dom/nodes.js";
+import { linkedText, putLinked } from "../dom/rank_links.js";
 import { compact, count, duration, percent, plural, times } from "../text/numbers.js";
 import { MEANINGS } from "../text/states.js";
 
@@ -13,7 +14,10 @@ export function drawStraggler(run) {
   const { because_phase: phase = null, stage_because_phase: stagePhase = null, slow_issue: slow = null, slow_link: link = null } =
     run.straggler;
   const host = run.ranks.find((rank) => rank.rank === culprit)?.host;
-  put($("straggler"), culprit === null && stage !== null
+  const named = shares(run);
+  $("straggler").hidden = culprit === null && stage === null && slow === null && link === null && run.straggler.onsets.length === 0;
+  $("why").classList.toggle("alone", $("straggler").hidden);
+  putLinked($("straggler"), culprit === null && stage !== null
     ? { culprit: `stage ${stage}`, host: "", because: moreWork(stagePhase) }
     : culprit === null && slow !== null
     ? { culprit: `rank ${slow.rank}`, host: `on ${slow.host || "an unnamed host"}`, because: slowCalls("It", slow) }
@@ -28,16 +32,17 @@ export function drawStraggler(run) {
           `${phase === null || phase === because ? "" : `, mostly in ${phase},`} ` +
           `than the median of its group${since(run.straggler)}.${stage === null ? "" : ` Stage ${stage} is slow too.`}` +
           (slow === null ? "" : ` ${slowCalls(slow.rank === culprit ? "It" : `Rank ${slow.rank}`, slow)}`) +
-          (link === null ? "" : ` ${slowLink(link)}`) });
+          (link === null ? "" : ` ${slowLink(link)}`) }, run.run);
   text(field($("straggler"), "slowdown"), slowdown === null ? "" :
     `The run is ${times(slowdown)} slower than with the same work spread evenly.`);
-  keyed($("shares"), "t-share", shares(run), (share) => share.name, (node, { name, share, title, apart }) => {
-    put(node, { name, share: percent(share) });
+  keyed($("shares"), "t-share", named, (share) => share.name, (node, { name, share, title, apart }) => {
+    put(node, { share: percent(share) });
+    putLinked(node, { name }, run.run);
     attribute(node, "title", `${title} caused ${percent(share)} of the waiting`);
     node.classList.toggle("apart", apart);
     width(field(node, "meter"), share);
   });
-  drawStretches(run.straggler.onsets);
+  drawStretches(run.straggler.onsets, run.run);
 }
 
 function slowCalls(who, { operation, group, seconds, usual_seconds: usual }) {
@@ -79,7 +84,7 @@ function shares({ straggler, ranks, pipeline }) {
 }
 
 // The stretches of steps in which a rank was slow: those that go on, then the newest.
-function drawStretches(onsets) {
+function drawStretches(onsets, run) {
   const details = $("stretches");
   details.hidden = onsets.length === 0;
   if (details.hidden) return;
@@ -90,7 +95,7 @@ function drawStretches(onsets) {
   keyed(details.querySelector("ul"), "t-item", newest.slice(0, STRETCHES_SHOWN),
     (one) => `${one.rank} ${one.attempt} ${one.first_step}`, (node, { rank, first_step: first, last_step: last, from_start: fromStart }) => {
       const until = last === null ? "" : ` until step ${count(last)}`;
-      text(node, `rank ${rank}: ${fromStart ? `from the start${until}` : last === null ? `since step ${count(first)}`
-        : `steps ${count(first)} to ${count(last)}`}`);
+      linkedText(node, `rank ${rank}: ${fromStart ? `from the start${until}` : last === null ? `since step ${count(first)}`
+        : `steps ${count(first)} to ${count(last)}`}`, run);
     });
 }

@@ -1,8 +1,9 @@
 // The columns of the list of runs, and how it can be ordered by them.
 
-import { attribute, bar, field, make, put, showTime, width } from "../dom/nodes.js";
+import { attribute, bar, field, make, put, showTime, text, width } from "../dom/nodes.js";
 import { drawStateName, stateBar, stateName, timeCell } from "../dom/table.js";
-import { count, dollars, duration, gpuTime, percent, plural } from "../text/numbers.js";
+import { rankAddress, runAddress } from "../text/addresses.js";
+import { count, duration, grouped, percent, plural } from "../text/numbers.js";
 import { STATUSES, nameText, statusOf } from "../text/states.js";
 
 const TROUBLE = ["hangs", "down", "unobserved", "running"];
@@ -21,14 +22,18 @@ export const COLUMNS = [
     build: () => [make("span", { class: "meter" }, make("i", { "data-f": "meter" })), make("span", { "data-f": "goodput" })] },
   { name: "mfu", head: "MFU", class: "n", sort: (run) => run.mfu, orders: ["least MFU first", "most MFU first"],
     value: (run) => percent(run.mfu) },
-  { name: "time", head: "GPU time", class: "n", sort: (run) => run.gpu_seconds, descending: true,
-    orders: ["least GPU time first", "most GPU time first"], value: (run) => gpuTime(run.gpu_seconds) },
-  { name: "waste", head: "Wasted", class: "n", sort: (run) => run.waste_gpu_seconds, descending: true,
-    title: "GPU time that was not productive", orders: ["least waste first", "most waste first"], draw: drawWaste,
-    build: () => [make("span", { "data-f": "waste" }), " ", make("small", { class: "muted", "data-f": "cost" })] },
+  { name: "time", head: "GPU hours", class: "n", sort: (run) => run.gpu_seconds, descending: true,
+    orders: ["least GPU time first", "most GPU time first"], value: (run) => gpuHours(run.gpu_seconds) },
+  { name: "waste", head: "Lost, GPU h", class: "n", sort: (run) => run.waste_gpu_seconds, descending: true,
+    title: "GPU time that was not productive", orders: ["least lost first", "most lost first"], value: (run) => gpuHours(run.waste_gpu_seconds) },
+  { name: "cost", head: "Lost, $", class: "n", sort: (run) => run.waste_cost, descending: true,
+    title: "What the lost GPU time cost; needs gpu_hour_cost", orders: ["least money lost first", "most money lost first"],
+    value: (run) => (run.waste_cost === null ? "" : grouped(run.waste_cost, 2)) },
   { name: "cause", head: "Leading cause", sort: (run) => run.leading_cause ?? "",
     orders: ["by leading cause", "by leading cause, backwards"], build: stateName,
     draw: (cell, run) => drawStateName(cell, run.leading_cause) },
+  { name: "culprit", head: "Culprit", title: "The rank, or the stage of the pipeline, that the others wait for",
+    build: () => [make("a", { class: "rank" }), make("small", { class: "muted" })], draw: drawCulprit },
   { name: "ranks", head: "Ranks", class: "n", sort: (run) => run.world_size, descending: true,
     orders: ["fewest ranks first", "most ranks first"], value: (run) => count(run.world_size) },
   { name: "start", head: "Start", sort: (run) => run.start, descending: true, orders: ["oldest first", "newest first"],
@@ -37,7 +42,7 @@ export const COLUMNS = [
 
 function drawName(cell, run) {
   put(cell, { name: nameText(run.run), restarts: run.restarts ? plural(run.restarts, "restart") : "" });
-  attribute(field(cell, "name"), "href", `#run=${encodeURIComponent(run.run)}`);
+  attribute(field(cell, "name"), "href", runAddress(run.run));
 }
 
 function drawStatus(cell, run) {
@@ -52,12 +57,19 @@ function drawGoodput(cell, run) {
   width(field(cell, "meter"), run.goodput ?? 0);
 }
 
-function drawWaste(cell, run) {
-  put(cell, { waste: gpuTime(run.waste_gpu_seconds), cost: run.waste_cost === null ? "" : dollars(run.waste_cost, 100) });
+// One unit in the whole column, with more decimals where all is small.
+const gpuHours = (seconds) => grouped(seconds / 3600, seconds < 36_000 ? 2 : 0);
+
+function drawCulprit(cell, { run, culprit = null }) {
+  const [link, host] = cell.children;
+  const rank = culprit?.rank ?? null;
+  text(link, culprit === null ? "" : rank === null ? `stage ${culprit.stage}` : `rank ${rank}`);
+  if (culprit !== null) attribute(link, "href", rank === null ? runAddress(run) : rankAddress(run, rank));
+  text(host, rank === null ? "" : culprit.host || "unnamed host");
 }
 
 function drawStart(cell, run) {
   const [time, length] = cell.children;
-  showTime(time, run.start);
+  showTime(time, run.start, true);
   length.textContent = duration(run.end - run.start);
 }

@@ -3,9 +3,10 @@
 import { file } from "../data/file.js";
 import { $, ROWS, attribute, paged, text } from "../dom/nodes.js";
 import { Table } from "../dom/table.js";
-import { count, dollars, gpuTime, plural } from "../text/numbers.js";
+import { count, plural } from "../text/numbers.js";
 import { statusOf } from "../text/states.js";
 import { COLUMNS } from "./columns.js";
+import { drawFleet } from "./fleet.js";
 
 // runs: those loaded, `total` on the server; `target` is how many to load at least.
 export const DEFAULT_ORDER = "status"; // what is broken first
@@ -26,7 +27,7 @@ export function drawRuns() {
   drawCut();
   $("runs-none").hidden = rows.length > 0;
   text($("runs-none-text"), `No run has “${list.filter}” in its name, status or cause.`);
-  drawSums(rows);
+  drawFleet(rows);
   drawOrder();
   table.draw(paged(rows, list, $("runs-more"), "runs"), (run) => run.run);
 }
@@ -42,7 +43,7 @@ function drawCut() {
 
 function matches(run) {
   const words = list.filter.trim().toLowerCase();
-  return [run.run, statusOf(run), run.leading_cause ?? ""].some((value) => value.toLowerCase().includes(words));
+  return [run.run, statusOf(run), run.leading_cause ?? "", run.culprit?.host ?? ""].some((value) => value.toLowerCase().includes(words));
 }
 
 function sorted(rows) {
@@ -51,21 +52,6 @@ function sorted(rows) {
   const order = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
   // Unknown values come last in both directions.
   return rows.sort((a, b) => (by(a) == null) - (by(b) == null) || sign * order(by(a), by(b)) || order(b.start, a.start));
-}
-
-// GPU time and waste of all listed runs together. That of abandoned runs cannot be won back: it is unknown when they
-// ended.
-function drawSums(listed) {
-  const rows = listed.filter((run) => run.status !== "abandoned");
-  const abandoned = listed.length - rows.length;
-  const sum = (of) => rows.reduce((total, run) => total + of(run), 0);
-  const time = sum((run) => run.gpu_seconds);
-  const waste = sum((run) => run.waste_gpu_seconds);
-  const priced = rows.filter((run) => run.waste_cost !== null);
-  const cost = priced.length === 0 ? "" :
-    `, ${dollars(priced.reduce((total, run) => total + run.waste_cost, 0), 100)}${priced.length < rows.length ? " where a price is known" : ""}`;
-  text($("runs-sum"), time > 0 ? `Together ${gpuTime(time)}; ${gpuTime(waste)} of it wasted${cost}.` +
-    (abandoned ? ` Without ${plural(abandoned, "abandoned run")}.` : "") : "");
 }
 
 function drawOrder() {

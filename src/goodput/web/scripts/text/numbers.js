@@ -30,8 +30,8 @@ export const stepTime = (seconds, digits = 3) =>
 // One unit for all of a run's GPU time, so that a column can be compared by eye.
 export function gpuUnit(total) {
   return total < 7200
-    ? { name: "GPU-seconds", text: known((seconds) => grouped(seconds, 2)) }
-    : { name: "GPU-hours", text: known((seconds) => grouped(seconds / 3600, total < 3.6e6 ? 3 : 1)) };
+    ? { name: "GPU-seconds", short: "GPU-s", text: known((seconds) => grouped(seconds, 2)) }
+    : { name: "GPU-hours", short: "GPU-h", text: known((seconds) => grouped(seconds / 3600, total < 3.6e6 ? 3 : 1)) };
 }
 
 // GPU time with a unit of its own, for lists in which runs of all sizes stand.
