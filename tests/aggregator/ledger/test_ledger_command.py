@@ -242,10 +242,7 @@ def test_run_of_a_ledger_is_replayed(filled, url, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["run"] == "long" and found["steps"]
     assert main(["whatif", "other", "--ledger", url]) == 1
-    assert (
-        "no run 'other': looked in the ledger (the last runs there: r1, long)"
-        in capsys.readouterr().err
-    )
+    assert "no run 'other': looked in the ledger (the last runs there: r1, long)" in capsys.readouterr().err
 
 
 def test_runs_of_a_ledger_are_compared(filled, url, capsys):
@@ -253,10 +250,7 @@ def test_runs_of_a_ledger_are_compared(filled, url, capsys):
     found = json.loads(capsys.readouterr().out)
     assert [one["run"] for one in (*found["base"], *found["new"])] == ["long @..100", "long @100.."]
     assert main(["compare", "long", "other", "--ledger", url]) == 1
-    assert (
-        "no run 'other': looked in the ledger (the last runs there: r1, long)"
-        in capsys.readouterr().err
-    )
+    assert "no run 'other': looked in the ledger (the last runs there: r1, long)" in capsys.readouterr().err
     state = closed_runs.state_of(filled, "long")
     closed_runs.close_run(filled, "long", state, closed_runs.newest_ns(filled, "long"), {})
     assert main(["ledger", "compact", "--ledger", url, "--keep-minutes", "36000"]) == 0
