@@ -205,7 +205,8 @@ def _report_of_pages(arguments) -> int:
         elif arguments.json:
             print(json.dumps({**found, "deep_looks": seen} if seen else found))
         else:
-            print("\n".join([account_text(found, arguments.full), *_deep_looks(seen), ""]))
+            more = f"goodput report {shlex.quote(run.name)} --full" if arguments.at_exit else "--full"
+            print("\n".join([account_text(found, arguments.full, more), *_deep_looks(seen), ""]))
     print(footer, end="")
     if not arguments.at_exit:
         keep_dead("report", directories)

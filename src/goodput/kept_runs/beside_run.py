@@ -29,7 +29,6 @@ FLUSH_SECONDS, SUMMARY_SECONDS = 10.0, 60.0
 TERMINATED_SECONDS = 5.0  # that a command may take to end once this process is told to
 COUNT_SECONDS_MAX = 10.0  # for the count of a model's FLOPs after its training
 GONE_MAX = 64  # attempts that have ended, whose pages the agent may remove before the command ends
-STARTED_SLACK_SECONDS = 1.0
 
 
 class Keeper:
@@ -38,7 +37,6 @@ class Keeper:
     def __init__(self, settings: Settings, directory: str, root: int):
         self._settings, self._directory, self._root = settings, directory, root
         self._ticks = process_start_ticks(root)
-        self._began_ns = _started_ns(self._ticks)
         self._pages: dict[tuple[str, int], Page | None] = {}  # None: of no process of the command, or over
         self._mine: dict[
             str, dict[str, PageRead | None]
@@ -74,28 +72,18 @@ class Keeper:
             return []  # The first rank makes it.
 
     def _open(self, path: str) -> Page | None:
-        """The page if it is of a process of the command."""
+        """The page if it is of a process of the command. One that ended before it was seen is left to `dead_pages`."""
         try:
             page = Page(path)
         except PageError:
             return None
         identity = page.identity
         is_root = identity["pid"] == self._root and identity.get("pid_start_ticks") in (None, self._ticks)
-        if is_root or is_descendant(identity["pid"], self._root) or self._was_ours(page):
+        if is_root or is_descendant(identity["pid"], self._root):
             self._mine.setdefault(identity["run"], {})[path] = None
             return page
         page.close()
         return None
-
-    def _was_ours(self, page: Page) -> bool:
-        """Whether a process that has ended before it was seen was of the command: of its run, since its start, and of no other
-        command."""
-        identity = page.identity
-        run, start_ns = identity["run"], identity["start_unix_ns"]
-        if run not in self._writers or start_ns < self._began_ns or not _is_gone(page):
-            return False
-        parts = self._writers[run].folder.parts()
-        return not any(one.named == run and one.has(identity["rank"], start_ns) for one in parts)
 
     def _take(self, key: tuple[str, int], page: Page) -> bool:
         """Take what is new of a page; returns whether its attempt has ended since the last time."""
@@ -181,14 +169,6 @@ def _key(path: str) -> tuple[str, int] | None:
         return path, os.stat(path).st_ino
     except OSError:
         return None
-
-
-def _started_ns(ticks: int | None) -> int:
-    """When the process of these start ticks began, unix ns."""
-    if ticks is None:
-        return time.time_ns()
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    return time.time_ns() - int((age + STARTED_SLACK_SECONDS) * 1e9)
 
 
 def _say(text: str, is_quiet: bool) -> None:

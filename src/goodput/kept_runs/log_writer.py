@@ -52,7 +52,6 @@ class LogWriter:
         self.part = Part(
             *(name, run, host, os.getpid(), process_start_ticks()),
             stem=f"{file_prefix(name)}{now_ns:x}-{safe_host}-{os.getpid()}",
-            seen_ns=now_ns,
             is_from_pages=is_from_pages,
         )
         self._attempts: dict[tuple[int, int, int], Kept] = {}
@@ -95,8 +94,8 @@ class LogWriter:
         rank, used = attempt.rank, [0]
         if rank not in self._shifts:
             for part in self._others:
-                is_other = part.is_closed or part.host == self.part.host
-                used += [one[3] for one in part.attempts if is_other or one[0] == rank]
+                is_earlier = part.seen_ns <= attempt.start_ns
+                used += [one[3] for one in part.attempts if is_earlier or one[0] == rank]
             self._shifts[rank] = max(max(used) + 1 - attempt.attempt, 0)
         return attempt.attempt + self._shifts[rank]
 

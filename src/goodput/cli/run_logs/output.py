@@ -32,11 +32,11 @@ def add_account_options(add) -> None:
         help="write the interactive page with these accounts to one file, for a browser")  # fmt: skip
 
 
-def account_text(found: dict, full: bool) -> str:
-    """A document as text that fits the terminal."""
+def account_text(found: dict, full: bool, more: str = "--full") -> str:
+    """A document as text that fits the terminal; `more` is what shows the rest of it."""
     from goodput.account.text import render
 
-    return render(found, full=full, columns=terminal_columns(), colour=has_colour())
+    return render(found, full=full, more=more, columns=terminal_columns(), colour=has_colour())
 
 
 def print_account(command: str, arguments, path: str, run: str | None) -> int:
