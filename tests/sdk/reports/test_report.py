@@ -328,7 +328,11 @@ def test_unknown_mfu_has_the_reason_of_this_run(tmp_path, first, text):
     environ = os.environ | {"GOODPUT_DIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", script], env=environ, check=True, timeout=60)
     done = subprocess.run(
-        [sys.executable, "-m", "goodput", "report"], env=environ, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "goodput", "report", "--full"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert f"MFU unknown: the FLOPs of a step are not known{text}" in " ".join(done.stdout.split()), (
         done.stderr
