@@ -8,6 +8,7 @@ import time
 from urllib.parse import quote
 
 import pytest
+from msgspec.structs import replace
 from support.aggregator.page_server import (
     SECOND,
     aggregator,
@@ -192,6 +193,21 @@ Thread 0x7F12 (active): "MainThread"
     read_shard (data/shards.py:88)
     <script>document.documentElement.dataset.ran=1</script>
     main (train.py:31)"""
+
+
+@needs_chromium
+def test_hang_names_a_host_once(browser, tmp_path):
+    """Both ranks of a node are dead; the two others wait."""
+    with serving(aggregator(tmp_path)) as url:
+        reports = hung_run("hung", time.time_ns(), 200)
+        reports = [
+            replace(one, live=replace(one.live, alive=one.identity.host != "gpu-node-01")) for one in reports
+        ]
+        push(url, reports)
+        hang = document(url, "hung")["hang"]
+        shown = dom_of(browser, f"{url}/#run=hung").text("hang")
+    assert (hang["host"], hang["host_ranks"]) == ("gpu-node-01", 2)
+    assert shown.startswith("Hangs: host gpu-node-01, all 2 of its ranks") and "other suspect" not in shown
 
 
 @needs_chromium

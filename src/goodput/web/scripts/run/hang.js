@@ -24,7 +24,7 @@ export function drawHang(root, { hang, status, run }) {
   const verb = status === "running" ? "Hangs" : "Hung until it ended";
   const obvious = known && hang.victims > 0 && hang.suspects[0].kind === "elsewhere" && !hang.collective;
   putLinked(root, {
-    culprit: known ? `${verb}: rank ${hang.culprit} on ${hostName(hang.host)}` : `${verb}, and no rank stands out`,
+    culprit: known ? `${verb}: ${culpritName(hang)}` : `${verb}, and no rank stands out`,
     phase: known ? `in ${phaseName(hang.phase)} for ${duration(hang.phase_seconds)}` : "",
     seconds: duration(hang.seconds),
     victims: `${plural(hang.victims, "rank")} wait${hang.victims === 1 ? "s" : ""} in communication.`,
@@ -36,8 +36,13 @@ export function drawHang(root, { hang, status, run }) {
   drawStack(root.querySelector("details.stack"), hang);
 }
 
-function drawSuspects(root, { suspects, culprit }, run) {
-  const others = suspects.filter((one) => one.rank !== culprit);
+// A host once, where all of its ranks are dead or silent.
+function culpritName({ culprit, host, host_ranks: ranks }) {
+  return ranks ? `host ${hostName(host)}, all ${count(ranks)} of its ranks` : `rank ${culprit} on ${hostName(host)}`;
+}
+
+function drawSuspects(root, { suspects, culprit, host, host_ranks: ranks }, run) {
+  const others = suspects.filter((one) => (ranks ? one.host !== host : one.rank !== culprit));
   root.hidden = others.length === 0;
   text(root.querySelector("summary"), plural(others.length, "other suspect"));
   keyed(root.querySelector("ul"), "t-item", others, (one) => one.rank, (node, one) => {

@@ -35,7 +35,7 @@ export const NO_FLOPS = "needs flops_per_step and peak_flops_per_second in goodp
 export const STATUSES = {
   pending: "its first account is being computed",
   running: isLive ? "" : "it was running when this file was written, or its log ends while it runs",
-  hangs: "its processes are alive, and no rank completes a step",
+  hangs: "no rank completes a step",
   finished: "every rank of its last attempt ended normally",
   down: "no process of this run is alive; work after its last checkpoint counts as lost until it resumes",
   failed: "it was reported as failed; work after its last checkpoint counts as lost",
