@@ -28,6 +28,9 @@ def test_unit_follows_the_device(device, without_gpu, unit):
     text = text_of(device, without_gpu)
     other = {"GPU": "process-s", "process": "GPU-s"}[unit]
     assert f"{unit}-seconds" in text and other not in text
+    assert ("host clock" in " ".join(text.split())) == (unit == "GPU"), (
+        "there is no device with a clock of its own"
+    )
 
 
 @pytest.mark.parametrize("device", ["nvidia0", "nvidiactl", "kfd", "dxg", "accel0", "vfio/3"])

@@ -11,7 +11,7 @@ from support.compare.logs import autocorrelated, write_log
 
 from goodput.cli import main
 from goodput.compare.comparison import compare
-from goodput.compare.figures import DOLLARS, Figure
+from goodput.compare.figures import DOLLARS, GOODPUT_OF_RUN, GOODPUT_OF_STEPS, Figure
 from goodput.compare.steps import read
 from goodput.compare.text import _dollar_change, render
 
@@ -58,6 +58,23 @@ def test_changes_of_pace_fit_the_terminal(log):
     text = render(msgspec.structs.replace(found, new=sides))
     assert "+7.1 % from step 2000000, -11.2 % from step 3000000" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("steps", "of_steps", "of_run", "is_said"),
+    [(50, 0.02, -0.2, True), (300, 0.02, -0.2, False), (50, -0.1, -0.2, False), (50, 0.02, -0.005, False)],
+)
+def test_a_shorter_run_says_why_its_goodput_fell(log, steps, of_steps, of_run, is_said):
+    """Of the same length, with worse steps, or by less than a point, it has another reason or none."""
+    found = compare([read(log("before", 0.5))], [read(log("after", 0.5))])
+    figures = [
+        Figure(GOODPUT_OF_STEPS, 0.8, 0.8 + of_steps, of_steps, of_steps - 0.01, of_steps + 0.01, True),
+        Figure(GOODPUT_OF_RUN, 0.7, 0.7 + of_run, of_run, None, None, False),
+    ]
+    new = [msgspec.structs.replace(found.new[0], steps=steps)]
+    text = " ".join(render(msgspec.structs.replace(found, figures=figures, new=new)).split())
+    why = f"it made {steps} steps, the base 300, so starting up weighs more"
+    assert (why in text) == is_said
 
 
 @pytest.mark.parametrize(

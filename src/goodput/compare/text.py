@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from goodput.account.text import wrap
 from goodput.compare.comparison import Comparison, Difference, Side
-from goodput.compare.figures import DOLLARS, Figure
+from goodput.compare.figures import DOLLARS, GOODPUT_OF_RUN, GOODPUT_OF_STEPS, Figure
 
 UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+FALLEN_MIN = 0.01  # of the goodput of a run, from which a reason is given
 SHARE_SHOWN = 0.0005  # states that differ by less, and take less, of the step are one line
 
 
@@ -102,9 +103,24 @@ def notes(found: Comparison) -> Iterator[str]:
     for name, sides in (("base", found.base), ("new", found.new)):
         for one in sides:
             yield from changes_of(one, f"{name} ")
+    yield from _shorter(found)
     for one in found.figures:
         if one.name == DOLLARS:
             yield f"a thousand {found.per}s: ${one.base:,.2f}, now ${one.new:,.2f} ({_dollar_change(one)})"
+
+
+def _shorter(found: Comparison) -> Iterator[str]:
+    """That the new runs' goodput fell since they are shorter, and not because of their steps."""
+    by_name = {one.name: one for one in found.figures}
+    steps, run = by_name.get(GOODPUT_OF_STEPS), by_name.get(GOODPUT_OF_RUN)
+    made = [sum(one.steps for one in sides) / len(sides) for sides in (found.base, found.new)]
+    if steps is None or run is None or run.change > -FALLEN_MIN or made[1] >= made[0]:
+        return
+    if not (steps.is_significant and steps.change < 0):
+        yield (
+            f"the goodput of the run fell, that of its steps did not: it made {made[1]:,.0f} steps, the base {made[0]:,.0f}, "
+            "so starting up weighs more"
+        )
 
 
 def _dollar_change(one: Figure) -> str:

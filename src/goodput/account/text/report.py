@@ -192,7 +192,11 @@ def _marked(document: Mapping[str, Any], state: str) -> str:
 
 def _factor_lines(document: Mapping[str, Any]) -> list[str]:
     f, steps = document["factors"], document["steps"]
-    hfu = "" if f["hfu"] is None else f"; HFU {percent(f['hfu'])}, which counts recomputation"
+    hfu = (
+        ""
+        if f["hfu"] is None or document.get("is_on_cpu")
+        else f"; HFU {percent(f['hfu'])}, which counts recomputation"
+    )
     chain = f" = goodput x compute efficiency {percent(f['compute_efficiency'])}"
     if document.get("mfu_unknown"):
         chain = f": {document['mfu_unknown']}"
@@ -206,7 +210,7 @@ def _factor_lines(document: Mapping[str, Any]) -> list[str]:
         *_copies_line(document),
         f"  steps of all ranks: {steps['kept']} kept, {steps['lost']} lost;"
         f" ranks observed {percent(document['coverage']['ranks'])}, time {percent(document['coverage']['time'])}"
-        f" ({_clock(document['coverage'])});"
+        f"{_clock(document)};"
         f" over {duration(document['stall_threshold_seconds'])} without a step is a stall",
     ]
 
@@ -270,13 +274,14 @@ def _role_lines(document: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _clock(coverage: dict) -> str:
-    """On which clock phases are, and in how many steps they were measured."""
-    share, measured = coverage["device_clock"], coverage["phases"]
+def _clock(document: Mapping[str, Any]) -> str:
+    """On which clock phases are, where there is a device, and in how many steps they were measured."""
+    share, measured = (document["coverage"][name] for name in ("device_clock", "phases"))
     clock = f"{percent(share)} on the device clock" if share else "host clock"
-    if measured in (None, 1.0):
-        return clock
-    return f"{clock}; phases measured in {percent(measured)} of steps, off in the others (GOODPUT_BUDGET)"
+    parts = [] if document.get("is_on_cpu") else [clock]
+    if measured not in (None, 1.0):
+        parts.append(f"phases measured in {percent(measured)} of steps, off in the others (GOODPUT_BUDGET)")
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def _figure_lines(document: Mapping[str, Any]) -> list[str]:
