@@ -125,11 +125,9 @@ def test_account_shows_mfu(tmp_path):
     command = [sys.executable, "-m", "goodput", "run", *pages, str(SCRIPTS / "model_metadata.py"), "mlp"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0 and "finished, 1 rank" in done.stderr, done.stderr
-    # While other tests use all cores, the report of `goodput run` finds no moment to measure.
-    assert re.search(r"MFU ([0-9.]+ % = goodput|unknown: no peak of|unknown: the FLOPs)", done.stderr), (
-        done.stderr
-    )
-    command = [sys.executable, "-c", ON_A_BUSY_MACHINE, "report", *pages]
+    # While other tests use all cores, the report of `goodput run` may find no moment to measure, and has no line on MFU.
+    assert "MFU unknown" not in done.stderr, done.stderr
+    command = [sys.executable, "-c", ON_A_BUSY_MACHINE, "report", "--full", *pages]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0 and "MFU unknown" not in done.stdout, done.stdout + done.stderr
     assert re.search(r"MFU [0-9.]+ % = goodput x compute efficiency", done.stdout), done.stdout

@@ -192,6 +192,22 @@ def _marked(document: Mapping[str, Any], state: str) -> str:
 
 def _factor_lines(document: Mapping[str, Any]) -> list[str]:
     f, steps = document["factors"], document["steps"]
+    return [
+        f"  goodput {percent(f['goodput'])} = availability {percent(f['availability'])}"
+        f" x step efficiency {percent(f['step_efficiency'])}",
+        *_mfu_line(document),
+        *_reachable_line(document),
+        *_copies_line(document),
+        f"  steps of all ranks: {steps['kept']} kept, {steps['lost']} lost;"
+        f" ranks observed {percent(document['coverage']['ranks'])}, time {percent(document['coverage']['time'])}"
+        f"{_clock(document)};"
+        f" over {duration(document['stall_threshold_seconds'])} without a step is a stall",
+    ]
+
+
+def _mfu_line(document: Mapping[str, Any]) -> list[str]:
+    f = document["factors"]
+    # Without a device there is no recomputation to save its memory.
     hfu = (
         ""
         if f["hfu"] is None or document.get("is_on_cpu")
@@ -202,17 +218,12 @@ def _factor_lines(document: Mapping[str, Any]) -> list[str]:
         chain = f": {document['mfu_unknown']}"
     elif f["compute_efficiency"] is None:
         chain = "; compute efficiency unknown"
-    return [
-        f"  goodput {percent(f['goodput'])} = availability {percent(f['availability'])}"
-        f" x step efficiency {percent(f['step_efficiency'])}",
-        f"  MFU {percent(f['mfu'])}{chain}{hfu}",
-        *_reachable_line(document),
-        *_copies_line(document),
-        f"  steps of all ranks: {steps['kept']} kept, {steps['lost']} lost;"
-        f" ranks observed {percent(document['coverage']['ranks'])}, time {percent(document['coverage']['time'])}"
-        f"{_clock(document)};"
-        f" over {duration(document['stall_threshold_seconds'])} without a step is a stall",
-    ]
+    return [f"  MFU {percent(f['mfu'])}{chain}{hfu}"]
+
+
+def _known_mfu_line(document: Mapping[str, Any]) -> list[str]:
+    is_known = document["factors"]["mfu"] is not None and not document.get("mfu_unknown")
+    return _mfu_line(document) if is_known else []
 
 
 def _phase_line(document: Mapping[str, Any]) -> list[str]:
@@ -492,7 +503,7 @@ def _spent(restarts: list[dict], unit: str) -> str:
     return f"{sum(restart['gpu_seconds'] for restart in restarts):.2f} {unit}-seconds{money}"
 
 
-_FIRST_PARTS = (_short_restart_lines, _coverage_line, _compared_line)
+_FIRST_PARTS = (_known_mfu_line, _short_restart_lines, _coverage_line, _compared_line)
 _PARTS = (
     _factor_lines,
     _phase_line,
