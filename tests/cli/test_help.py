@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from goodput.cli import HelpFormatter, parser
+from goodput.cli import GROUPS, PURPOSE, HelpFormatter, command_names, main, parser
 
 
 def commands(found: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
@@ -56,3 +56,28 @@ def test_wrapped_calls_are_the_calls_of_the_wide_help(monkeypatch):
         ]
     narrow = [call for call in calls["80"] if call[1] != "usage:"]
     assert len(narrow) > 20 and [words for words in calls["300"] if words not in narrow] == []
+
+
+def test_goodput_alone_prints_the_commands_by_what_they_are_for(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    for words in ([], ["--help"]):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    names = command_names()
+    places = [shown.index(title) for title in GROUPS.values()]
+    assert places == sorted(places) and shown.count(PURPOSE) == 2
+    for name in names:
+        assert len(re.findall(rf"^  {name} +\w", shown, re.MULTILINE)) == 2, name
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [("reprot", "did you mean report"), ("comparé", "did you mean compare?"), ("zzz", "`goodput` alone lists the commands")],
+)  # fmt: skip
+def test_unknown_command_says_what_may_be_meant(capsys, word, hint):
+    assert main([word, "--json"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.startswith(f"goodput: there is no command '{word}'; {hint}")
+    assert shown.err.count("\n") == 1

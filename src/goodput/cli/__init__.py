@@ -1,6 +1,6 @@
 """The command `goodput`: one file per command; every file of this folder is loaded.
 
-A command is a module with HELP, DESCRIPTION and EPILOG, `add_options(parser)`, and `call(arguments)`, which returns the
+A command is a module with GROUP (one of GROUPS), HELP, DESCRIPTION and EPILOG, `add_options(parser)`, and `call(arguments)`, which returns the
 exit status: 0 success, 1 the work failed, 2 a wrong call. Ctrl-C exits with 130, without a traceback.
 """
 
@@ -19,9 +19,19 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Mapping
+from types import ModuleType
 
 from goodput import __version__
 
+PURPOSE = "Was every second of every GPU useful work, and if not, why, and which rank?"
+# What commands are for, in the order of the help.
+GROUPS = {
+    "run": "run a training:",
+    "look": "look at runs and machines:",
+    "compare": "compare and decide:",
+    "operate": "operate a cluster:",
+}
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 EXTRAS = {
@@ -88,19 +98,21 @@ def _example(line: str, width: int) -> list[str]:
 
 def parser(only: str | None = None) -> argparse.ArgumentParser:
     """The whole command line, or where `only` is a command's name what that command needs, which is loaded sooner."""
+    names = command_names()
+    chosen = {
+        name: importlib.import_module(f"{__name__}.{name}") for name in ([only] if only in names else names)
+    }
     top = Parser(
         prog="goodput",
-        description="Was every second of every GPU useful work, and if not, why, and which rank?",
-        epilog="example: goodput demo",
+        description=f"{PURPOSE}\n\n{_grouped(chosen)}",
+        epilog="example: goodput demo\n\n`goodput COMMAND --help` has a command's options and examples.",
+        formatter_class=HelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"goodput {__version__}")
-    subparsers = top.add_subparsers(metavar="COMMAND", required=True)
-    names = command_names()
-    for name in [only] if only in names else names:
-        command = importlib.import_module(f"{__name__}.{name}")
+    subparsers = top.add_subparsers(metavar="COMMAND", required=True, help="one of those above")
+    for name, command in chosen.items():
         added = subparsers.add_parser(
             name,
-            help=command.HELP,
             description=command.DESCRIPTION,
             epilog=command.EPILOG,
             formatter_class=HelpFormatter,
@@ -108,6 +120,26 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
         added.set_defaults(call=command.call)
         command.add_options(added)
     return top
+
+
+def _grouped(commands: Mapping[str, ModuleType]) -> str:
+    """The commands with what each does, by what they are for."""
+    width, lines = max(map(len, commands)), []
+    for group, title in GROUPS.items():
+        own = [name for name, command in commands.items() if group == command.GROUP]
+        lines += [title, *(f"  {name:{width}}  {commands[name].HELP}" for name in own), ""] if own else []
+    return "\n".join(lines).rstrip()
+
+
+def _unknown_command(word: str) -> int:
+    """Say which commands are meant by a word that is none."""
+    import difflib
+
+    near = difflib.get_close_matches(word, command_names(), 3, 0.6)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`goodput` alone lists the commands"
+    shown = "".join(c if c.isprintable() else "?" for c in word[:80])
+    print(f"goodput: there is no command {shown!r}; {hint}", file=sys.stderr)
+    return 2
 
 
 def command_names() -> list[str]:
@@ -291,6 +323,10 @@ def _discard_output() -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
+    if words and not words[0].startswith("-") and words[0] not in command_names():
+        return _unknown_command(words[0])
+    if not words:
+        words = ["--help"]
     with loading():
         chosen = parser(words[0] if words else None).parse_args(words)
     try:

@@ -7,6 +7,7 @@ import os
 
 from goodput.cli import has_colour, message
 
+GROUP = "look"
 HELP = "show where the time of traced steps went"
 DESCRIPTION = """Read traces of torch.profiler (Kineto; JSON or gzip), one file per rank, and split the time of
 each step on each device into computing, exposed communication, exposed copies, loader, host and idle.

@@ -11,6 +11,7 @@ from goodput.cli import fail, message, os_error_text
 from goodput.cli.run_logs.lookup import is_file, logs_of
 from goodput.cli.run_logs.output import is_incomplete, problem_lines, progress_bar
 
+GROUP = "compare"
 HELP = "compare the steps of two runs, with confidence intervals"
 DESCRIPTION = """Compare the steps of runs: their length and the time in each state, with 95 % confidence
 intervals that hold for steps that are alike in a row. The states' changes add up to the step's.

@@ -207,7 +207,6 @@ def _factor_lines(document: Mapping[str, Any]) -> list[str]:
 
 def _mfu_line(document: Mapping[str, Any]) -> list[str]:
     f = document["factors"]
-    # Without a device there is no recomputation to save its memory.
     hfu = (
         ""
         if f["hfu"] is None or document.get("is_on_cpu")
