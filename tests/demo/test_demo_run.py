@@ -112,7 +112,7 @@ def test_run_without_faults_loses_nothing_and_keeps_its_server(tmp_path):
         runs = httpx.get(f"{address}api/v1/runs", trust_env=False).json()["runs"]
         assert [run["status"] for run in runs] == ["finished"]
         assert f"run {runs[0]['run']}" in done.stdout
-        assert "100.0%" in done.stdout and "advice:" in done.stdout
+        assert "100.0%" in done.stdout and "next: " in done.stdout
         assert len(processes_of(runs[0]["run"])) == 0
     finally:
         os.kill(pid, signal.SIGTERM)

@@ -88,6 +88,6 @@ def test_report_has_it_beside_the_nominal(tmp_path, capsys):
     document = json.loads(capsys.readouterr().out)
     nominal, reached = document["factors"]["compute_efficiency"], document["reachable"]["compute_efficiency"]
     assert reached == pytest.approx(nominal * 989.4 / 701)
-    assert main(["report", "--directory", directory]) == 0
+    assert main(["report", "--directory", directory, "--full"]) == 0
     printed = capsys.readouterr().out
     assert f"{nominal:.1%} of the nominal peak, {reached:.1%} of the probed peak" in printed

@@ -84,6 +84,9 @@ def _list(ledger: str | None) -> int:
     else:
         with in_ledger(ledger, []) as (_, names):
             pass
+    if not names:
+        where = "the ledger" if ledger is not None else "the kept runs; name a ledger with --ledger"
+        return fail("export", f"there is no run in {where}")
     print("\n".join(clean_text(name, 128) for name in names))
     return 0
 

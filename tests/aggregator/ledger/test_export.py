@@ -124,8 +124,9 @@ def test_the_command(ledger, url, tmp_path, capfdbinary):
     plain = call("export", "r1", "--ledger", url)
     assert [json.loads(line)["kind"] for line in plain.stdout.splitlines()][:2] == ["run", "attempt"]
     unknown = call("export", "r2", "--ledger", url)
-    assert (unknown.returncode, unknown.stdout) == (1, "") and "in this ledger: r1" in unknown.stderr
-    assert call("export").returncode == 1
+    assert (unknown.returncode, unknown.stdout) == (1, "") and "the last runs there: r1)" in unknown.stderr
+    nothing = call("export")
+    assert (nothing.returncode, nothing.stdout) == (1, "") and "name a ledger with --ledger" in nothing.stderr
     missing = call("export", "r1", "--ledger", url, "--output", str(tmp_path / "no" / "file"))
     assert missing.returncode == 1 and "No such file" in missing.stderr
 

@@ -67,7 +67,7 @@ def test_ended_page_is_complete_and_report_names_the_clock(sdk):
         + """
 train(150, 300, 200)
 report = goodput.report()
-emit(str(report))
+emit(report.full)
 emit(report.account["coverage"]["device_clock"])
 goodput.stop()
 emit(clock.error if hasattr(clock, "error") else None)

@@ -288,7 +288,7 @@ def _clock(document: Mapping[str, Any]) -> str:
     """On which clock phases are, where there is a device, and in how many steps they were measured."""
     share, measured = (document["coverage"][name] for name in ("device_clock", "phases"))
     clock = f"{percent(share)} on the device clock" if share else "host clock"
-    parts = [] if document.get("is_on_cpu") else [clock]
+    parts = [] if document.get("is_on_cpu") and not share else [clock]
     if measured not in (None, 1.0):
         parts.append(f"phases measured in {percent(measured)} of steps, off in the others (GOODPUT_BUDGET)")
     return f" ({'; '.join(parts)})" if parts else ""
