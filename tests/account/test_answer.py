@@ -135,13 +135,13 @@ def test_crash_is_told_with_its_step_and_checkpoint():
     assert why == (
         "why: failed in step 15 on rank 1 on n1: RuntimeError: bad batch; 5 steps since the last committed checkpoint"
     )
-    assert after == "next: mend what ended it, then start it again from the checkpoint after step 9"
+    assert after == "next: fix what ended it, then start it again from the checkpoint after step 9"
 
 
 def test_crash_without_checkpoint_or_steps():
     one = document_of(Process().steps(3, forward=1).failed(""))
     assert one["answer"]["lines"][1:] == [
-        "why: failed in step 3; no checkpoint was committed", "next: mend what ended it, then start it again"
+        "why: failed in step 3; no checkpoint was committed", "next: fix what ended it, then start it again"
     ]  # fmt: skip
     assert document_of(Process().steps(3, forward=1).finished())["failure"] is None
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from support.deploy.deploy_words import DEPLOY
+from support.deploy.helm_values import EVERYTHING
 from support.deploy.kustomize import copied_tree, kustomize
 
 helm = pytest.importorskip("helm_python", reason="not installed: helm-python-sdk")
@@ -149,14 +150,6 @@ def test_chart_passes_helms_linter(folder):
     assert [message for message in report["messages"] if message["severity"] > 1] == []
 
 
-EVERYTHING = {
-    "postgresql": {"enabled": True},
-    "endedJobs": {"enabled": True, "namespaces": ["training"]},
-    "stream": {"enabled": True},
-    "otlp": {"enabled": True},
-    "certManager": {"enabled": True},
-    "prometheusOperator": {"enabled": True},
-}
 OF_ALL_NAMESPACES = ("PriorityClass",)
 OF_JOBS = ("Role", "RoleBinding")
 

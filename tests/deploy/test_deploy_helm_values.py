@@ -9,6 +9,7 @@ import sys
 import pytest
 import yaml
 from support.deploy.deploy_words import DEPLOY
+from support.deploy.helm_values import EVERYTHING
 from support.deploy.kustomize import copied_tree
 from support.servers import servers
 
@@ -16,14 +17,6 @@ helm = pytest.importorskip("helm_python", reason="not installed: helm-python-sdk
 
 VALUES = yaml.safe_load((DEPLOY / "helm" / "values.yaml").read_text())
 SCHEMA = json.loads((DEPLOY / "helm" / "values.schema.json").read_text())
-ON = {
-    "postgresql": {"enabled": True},
-    "endedJobs": {"enabled": True, "namespaces": ["training"]},
-    "stream": {"enabled": True},
-    "otlp": {"enabled": True},
-    "certManager": {"enabled": True},
-    "prometheusOperator": {"enabled": True},
-}
 # Values of each program's pods, by the path of its block, and the name of its object without the release's.
 PODS = {"node": "node", "aggregator": "aggregator", "endedJobs": "ended-jobs"}
 PODS |= {"stream.ingest": "ingest", "stream.nats": "nats"}
@@ -141,11 +134,11 @@ def test_schema_has_every_value_and_no_other():
 def test_misspelled_value_is_refused(chart, path):
     """The name with one letter more, and the right name with a value of another type."""
     wrong = {"misspelled": {"of": ["another", "type"]}}
-    typo = merged(ON, at(f"{path}x", dict(leaves(VALUES))[path]))
+    typo = merged(EVERYTHING, at(f"{path}x", dict(leaves(VALUES))[path]))
     with pytest.raises(helm.HelmError):
         chart.validate_schema(typo)
     with pytest.raises(helm.HelmError):
-        chart.validate_schema(merged(ON, at(path, wrong)))
+        chart.validate_schema(merged(EVERYTHING, at(path, wrong)))
 
 
 @pytest.mark.parametrize(
@@ -169,7 +162,7 @@ def test_misspelled_value_is_refused(chart, path):
 )
 def test_wrong_values_are_refused(chart, values):
     chart.validate_schema({})
-    chart.validate_schema(ON)
+    chart.validate_schema(EVERYTHING)
     with pytest.raises(helm.HelmError):
         chart.validate_schema(values)
 
@@ -179,7 +172,7 @@ def test_wrong_values_are_refused(chart, values):
 
 @pytest.mark.parametrize("block", PODS)
 def test_values_of_a_pod_reach_it_alone(chart, block):
-    plain, changed = rendered(chart, ON), rendered(chart, merged(ON, at(block, OF_POD)))
+    plain, changed = rendered(chart, EVERYTHING), rendered(chart, merged(EVERYTHING, at(block, OF_POD)))
     before, after = pods(plain), pods(changed)
     assert {name for name in before if before[name] != after[name]} == {PODS[block]}
     template = after[PODS[block]]
@@ -212,8 +205,10 @@ def test_existing_priority_classes_are_not_made(chart):
     both = {"node": one, "aggregator": one}
     assert of_kind(rendered(chart, both), "PriorityClass") == {}
     # Workers and NATS servers use the aggregator's, until they have their own.
-    assert of_kind(rendered(chart, merged(ON, both)), "PriorityClass").keys() == {"goodput-aggregator"}
-    every = merged(ON, {**both, "stream": {"ingest": one, "nats": one}})
+    assert of_kind(rendered(chart, merged(EVERYTHING, both)), "PriorityClass").keys() == {
+        "goodput-aggregator"
+    }
+    every = merged(EVERYTHING, {**both, "stream": {"ingest": one, "nats": one}})
     assert of_kind(rendered(chart, every), "PriorityClass") == {}
 
 
@@ -225,13 +220,13 @@ def test_service_accounts(chart, block):
         ({"annotations": {"example.com/role": "a"}}, own, {"example.com/role": "a"}),
         ({"name": "other"}, "other", None),
     ):
-        found = rendered(chart, merged(ON, at(block, {"serviceAccount": values})))
+        found = rendered(chart, merged(EVERYTHING, at(block, {"serviceAccount": values})))
         account = of_kind(found, "ServiceAccount")[name]
         assert account["metadata"].get("annotations") == annotations
         assert account["automountServiceAccountToken"] is False
         assert pods(found)[PODS[block]]["spec"]["serviceAccountName"] == name
     for values, name in (({"create": False, "name": "existing"}, "existing"), ({"create": False}, "default")):
-        found = rendered(chart, merged(ON, at(block, {"serviceAccount": values})))
+        found = rendered(chart, merged(EVERYTHING, at(block, {"serviceAccount": values})))
         assert not {own, name} & of_kind(found, "ServiceAccount").keys()
         assert pods(found)[PODS[block]]["spec"]["serviceAccountName"] == name
         if block == "endedJobs":
@@ -240,8 +235,8 @@ def test_service_accounts(chart, block):
 
 
 def test_secrets_of_other_names_are_used_everywhere(chart):
-    plain = json.dumps(rendered(chart, ON))
-    values = merged(ON, {"secrets": {key: f"mine-{key.lower()}" for key in VALUES["secrets"]}})
+    plain = json.dumps(rendered(chart, EVERYTHING))
+    values = merged(EVERYTHING, {"secrets": {key: f"mine-{key.lower()}" for key in VALUES["secrets"]}})
     changed = json.dumps(rendered(chart, values))
     for key, name in VALUES["secrets"].items():
         keys = ("secretName", "name")
@@ -264,7 +259,7 @@ def test_secrets_of_other_names_are_used_everywhere(chart):
 )
 def test_names_begin_with_the_release(chart, release, values, prefix):
     """And refer to each other; the jobs that alerts ask for stay."""
-    found = rendered(chart, merged(ON, values), release)
+    found = rendered(chart, merged(EVERYTHING, values), release)
     assert [one for one in found if not one["metadata"]["name"].startswith(f"{prefix}-")] == []
     services = of_kind(found, "Service")
     templates = pods(found, prefix)
@@ -289,7 +284,7 @@ def test_names_begin_with_the_release(chart, release, values, prefix):
 
 def test_two_releases_share_no_object(chart):
     names = [
-        {(one["kind"], one["metadata"]["name"]) for one in rendered(chart, ON, release)}
+        {(one["kind"], one["metadata"]["name"]) for one in rendered(chart, EVERYTHING, release)}
         for release in ("goodput", "goodput-two")
     ]
     assert not names[0] & names[1]
@@ -320,7 +315,7 @@ def check_certificate(spec: dict) -> None:
 
 
 def test_cert_manager_makes_what_the_pods_mount(chart):
-    found = rendered(chart, ON)
+    found = rendered(chart, EVERYTHING)
     certificates = of_kind(found, "Certificate")
     issuers = of_kind(found, "Issuer")
     for certificate in certificates.values():

@@ -133,7 +133,7 @@ class Account:
     slow_link: SlowLink | None = None  # now, where agents report the connections of its ranks
     failed: tuple[Attempt, Failure] | None = None  # of a run that has failed: the process that failed first
     committed_step: int | None = (
-        None  # the last step of the newest committed checkpoint, of a run with `failed`
+        None  # of a run with `failed`: up to which a committed checkpoint keeps its steps
     )
     # By host, by how many seconds the times of its processes were moved.
     moved_clocks: dict[str, list[float]] = field(default_factory=dict)

@@ -297,7 +297,7 @@ class Failure(TypedDict):
 
 
 class Answer(TypedDict):
-    """What a reader wants to know first: `lines` has it as text of one, two or three lines.
+    """What a reader wants to know first: `lines` has it as text, of three lines, or one where nothing was lost.
 
     `state` is the loss to act on first, null where nothing was lost: the largest that is avoidable, where one is worth 1 % of
     the run, else the largest of all. Its culprit, where there is one, is a rank with its host, a host alone or a stage;
@@ -453,7 +453,8 @@ class AccountDocument(TypedDict):
     `ranks_elsewhere` counts ranks of the run that an account of pages does not have; 0 in all others.
 
     `causes` are largest first; `advice_order` names their states in the order in which to act: what recurs with the
-    steps and can be avoided before what is paid once or needed by the schedule. `ranks` has the reported ranks and the first 256 others; `unseen_ranks` has the rest.
+    steps and can be avoided before what is paid once or needed by the schedule. `ranks` has the reported ranks and the
+    first 256 others; `unseen_ranks` has the rest.
     `collectives` sum to the states `communication`, `straggler` and `bubble`; [] where no collectives are recorded.
     """
 

@@ -547,8 +547,8 @@ def test_all_series_are_declared(client):
     for one in staged("r4", now() - 60):
         push(client, replace(one, live=replace(one.live, operations=sends)))
     push(client, *ranks_with_roles("r5", ["generator"]))
-    # Rank 1 of two never reports.
-    push(client, rank_report(Process(0, 1, now() - 90, world_size=2).steps(80, forward=1), run="r8"))
+    alone = Process(0, 1, now() - 90, world_size=2)  # Rank 1 never reports.
+    push(client, rank_report(alone.steps(80, forward=1), run="r8"))
     spent = (ReportedOperation("dp", "all_reduce", 1, 8, ns(1), 0, 0, 8, 0, ns(1), 4, 10**9, 0, ns(1), 8),)
     one = rank_report(Process(0, 1, now() - 9).steps(2, forward=1, communication=1), run="r6")
     push(client, replace(one, live=replace(one.live, operations=spent)))

@@ -141,6 +141,19 @@ def eventually(condition) -> None:
         time.sleep(0.05)
 
 
+def damage_run(url: str, table: str, column: str, value: str) -> None:
+    """Write this into all rows of the run `bad`; bytes are no text in either database."""
+    with database(url) as connection:
+        of = (
+            "run = 'bad'"
+            if table == "processes"
+            else "process = (SELECT id FROM processes WHERE run = 'bad')"
+        )
+        if connection.dialect.name == "postgresql" and column != "width":
+            value = r"'\xff'"
+        connection.exec_driver_sql(f"UPDATE {table} SET {column} = {value} WHERE {of}")
+
+
 BROKEN = ("processes", "report", "'\xff'"), ("blocks", "block", "'garbage'"), ("blocks", "width", "1 << 30")
 
 
@@ -149,15 +162,7 @@ def test_damage_after_the_start_is_set_aside(url, table, column, value, often, c
     """A query that meets a damaged row is refused, until the row was moved away seconds later; the other run is served."""
     long_closed(url)
     with serving(create_app(url)) as client:
-        with database(url) as connection:
-            of = (
-                "run = 'bad'"
-                if table == "processes"
-                else "process = (SELECT id FROM processes WHERE run = 'bad')"
-            )
-            if connection.dialect.name == "postgresql" and column != "width":
-                value = r"'\xff'"
-            connection.exec_driver_sql(f"UPDATE {table} SET {column} = {value} WHERE {of}")
+        damage_run(url, table, column, value)
         timeline = "/api/v1/runs/bad/timeline"
         assert client.get(timeline).status_code == 503
         eventually(lambda: samples(client)["goodput_aggregator_runs_moved_total", "damaged"] == 1)
@@ -174,15 +179,7 @@ def test_damage_after_the_start_is_set_aside(url, table, column, value, often, c
 @pytest.mark.parametrize("table, column, value", BROKEN)
 def test_damaged_rows_are_set_aside_at_start(url, table, column, value, caplog):
     long_closed(url)
-    with database(url) as connection:
-        of = (
-            "run = 'bad'"
-            if table == "processes"
-            else "process = (SELECT id FROM processes WHERE run = 'bad')"
-        )
-        if connection.dialect.name == "postgresql" and column != "width":
-            value = r"'\xff'"
-        connection.exec_driver_sql(f"UPDATE {table} SET {column} = {value} WHERE {of}")
+    damage_run(url, table, column, value)
     with serving(create_app(url)) as client:
         assert client.get("/api/v1/runs/good").json()["steps"]["kept"] == 20
         assert client.get("/api/v1/runs/bad").status_code in (200, 404)

@@ -18,7 +18,7 @@ from goodput.defaults import AVOIDABLE_SHARE_MIN
 OWN_SHARE_MIN = 0.8
 # A run of which this share is paid once says what it would be at its full length.
 ONCE_SHARE_MIN = 0.1
-# Others wait in these states, so those that spend time in it did not cause it.
+# Ranks wait for others in these states, so who spends time in them did not cause it.
 _CAUSED_BY_OTHERS = ("communication", "straggler", "bubble")
 
 
@@ -58,19 +58,28 @@ def answer(document: Mapping[str, Any]) -> Answer:
 
 
 def with_hang(document: Mapping[str, Any], hang: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A copy of a document with this hang, and the answer that follows."""
+    """A copy of a document, which has none yet, with this hang and the answer that follows."""
     found = {**document, "hang": hang}
-    return {**found, "answer": answer(found)}
+    return found if hang is None else {**found, "answer": answer(found)}
 
 
 def _is_avoidable(document: Mapping[str, Any], cause: Mapping[str, Any]) -> bool:
     """Whether the part of it that can be avoided is worth acting on, at the run's full length."""
-    whole, once = document["whole_run"], sum(one["once_gpu_seconds"] for one in document["causes"])
-    total, factor = document["gpu_seconds"], 1.0
-    if whole is not None and total > once:
-        factor = (whole["gpu_seconds"] - once) / (total - once)
-        total = whole["gpu_seconds"]
-    return cause["avoidable_gpu_seconds"] * factor >= AVOIDABLE_SHARE_MIN * total
+    total = (document["whole_run"] or document)["gpu_seconds"]
+    return cause["avoidable_gpu_seconds"] * _growth(document) >= AVOIDABLE_SHARE_MIN * total
+
+
+def _paid_once(document: Mapping[str, Any]) -> float:
+    """GPU-seconds."""
+    return sum(one["once_gpu_seconds"] for one in document["causes"])
+
+
+def _growth(document: Mapping[str, Any]) -> float:
+    """How many times as long all that recurs takes at the run's full length; 1.0 where that is not known."""
+    whole, recurring = document["whole_run"], document["gpu_seconds"] - _paid_once(document)
+    if whole is None or recurring <= 0:
+        return 1.0
+    return (whole["gpu_seconds"] - _paid_once(document)) / recurring
 
 
 # ---- Who
@@ -128,12 +137,10 @@ def _lost_line(document: Mapping[str, Any], lost: float) -> str:
 
 def _at_full_length(document: Mapping[str, Any]) -> str:
     """That a short run lost much in what is paid once, and its goodput without that shortness."""
-    whole, total = document["whole_run"], document["gpu_seconds"]
-    once = sum(cause["once_gpu_seconds"] for cause in document["causes"])
+    whole, total, once = document["whole_run"], document["gpu_seconds"], _paid_once(document)
     if whole is None or not total or once < ONCE_SHARE_MIN * total or whole["done"] >= whole["steps"]:
         return ""
-    factor = (whole["gpu_seconds"] - once) / (total - once) if total > once else 1.0
-    goodput = document["states"]["productive"] * factor / whole["gpu_seconds"]
+    goodput = document["states"]["productive"] * _growth(document) / whole["gpu_seconds"]
     return (
         f"; {percent(once / total)} of the time is paid once: over {whole['steps']:,} steps goodput would be"
         f" {percent(goodput)} (an estimate)"
@@ -195,7 +202,7 @@ def _failure_lines(document: Mapping[str, Any]) -> Iterable[str]:
         if committed is None
         else f"start it again from the checkpoint after step {committed}"
     )
-    yield f"next: mend what ended it, then {again}"
+    yield f"next: fix what ended it, then {again}"
 
 
 _TO_DO = {
