@@ -22,6 +22,7 @@ from goodput.cli import (
 )
 from goodput.cli.node import FILES, attribute_of, path, url, variable_of
 from goodput.cli.run_logs.output import (
+    MORE,
     NO_STORY,
     account_text,
     add_account_options,
@@ -206,7 +207,7 @@ def _report_of_pages(arguments) -> int:
         elif arguments.json:
             print(json.dumps({**found, "deep_looks": seen} if seen else found))
         else:
-            more = f"goodput report {shlex.quote(run.name)} --full" if arguments.at_exit else "--full"
+            more = f"goodput report {shlex.quote(run.name)} --full" if arguments.at_exit else MORE
             print("\n".join([account_text(found, arguments.full, more), *_deep_looks(seen), ""]))
     print(footer, end="")
     if not arguments.at_exit:

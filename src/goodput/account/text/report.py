@@ -46,7 +46,7 @@ def render(
     full: bool = False,
     columns: int = COLUMNS,
     colour: bool = False,
-    more: str = "--full",
+    more: str = "the option --full",
 ) -> str:
     """The account as text of at most so many columns; `full` has what else is known of it, `more` is how to get that."""
     wrapped = partial(wrap, columns=columns)

@@ -13,6 +13,7 @@ from goodput.cli import OldSpelling, fail, has_colour, message, positive_seconds
 from goodput.defaults import STALL_SECONDS
 
 PROBLEMS_SHOWN = 20
+MORE = "the option --full"
 GAIN_ROWS_MAX = 100_000  # steps of all ranks, the newest; with what is computed of them they take 50 MB
 NO_STORY = "a story needs NumPy: pip install 'goodput-telemetry[compare]'"
 
@@ -32,7 +33,7 @@ def add_account_options(add) -> None:
         help="write the interactive page with these accounts to one file, for a browser")  # fmt: skip
 
 
-def account_text(found: dict, full: bool, more: str = "--full") -> str:
+def account_text(found: dict, full: bool, more: str = MORE) -> str:
     """A document as text that fits the terminal; `more` is what shows the rest of it."""
     from goodput.account.text import render
 
