@@ -93,7 +93,7 @@ def _print_detections(
         if one.delay is not None:
             delay = f"{'LATE' if one.late else 'detected'} after {length(one.delay)}"
         bound = f"of {length(one.fault.within)}"
-        print(f"  {one.fault.alert:<38}{delay:<30}{bound:<18}{one.fault.what}")
+        print(f"  {one.fault.alert:<41}{delay:<30}{bound:<18}{one.fault.what}")
     for one in unexplained(faults, it.firings):
         print(f"  unexplained: {_line(one)}")
     for name in uncovered(rules, found):
