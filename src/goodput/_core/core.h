@@ -1,0 +1,166 @@
+/* The account's core: from the rows of rank processes to time in states. Plain C, no Python.
+ *
+ * A run has attempts (one rank process each) and groups (attempts whose steps are compared). What a row is charged to
+ * depends on the rows before it and on those of its group for the same steps, never on later ones, with one exception: how
+ * much of an attempt's first step was compiling is known once the next CORE_FIRST_OTHERS single steps are. All times are
+ * int64 nanoseconds. Calls return 0 or more, or one of the negative errors below; after an error nothing has changed.
+ * A run may be used by one thread at a time; runs are independent. The rules:
+ *
+ * - Time in phases is charged to their states. Between steps compute is unattributed; before the first step all is startup but
+ *   restore, compile and rollout. Rows that contradict the one before are cut to fit and counted.
+ * - A step, or the time between two, is a stall but for its planned phases (checkpoint, evaluation, rollout, restore, compile) if the
+ *   rest of it is longer than the rank's threshold then: history.c. A planned phase beyond 10 times the longest so far, at
+ *   least 30 minutes, is a stall, too.
+ * - An attempt's first step is compile beyond the median of the next 15, as far as compute and unattributed time explain it. Until
+ *   they are known, or the attempt has ended, that time is compile provisionally.
+ * - A group's steps are compared once all ranks have them, or are absent or over: what a rank spent in communication beyond the least
+ *   is waiting for the slowest (straggler); pipeline.c and onset.c have the rest. A rank that comes later is charged
+ *   communication.
+ * - Rows of several steps are compared as sums, from one step that ends a row of every rank to the next. */
+#ifndef GOODPUT_CORE_H
+#define GOODPUT_CORE_H
+
+#include <stdint.h>
+
+#define CORE_VERSION 1
+
+enum { CORE_NO_MEMORY = -1, CORE_BAD_ARGUMENT = -2, CORE_BAD_SNAPSHOT = -3 };
+
+/* The states that a row can be charged to. */
+enum {
+    PRODUCTIVE, LOADER, H2D, COMMUNICATION, CHECKPOINT, EVALUATION, ROLLOUT, COMPILE, STARTUP, RESTORE, STALL, UNATTRIBUTED,
+    ROW_STATES
+};
+
+enum {
+    CORE_VALUE_MAX_BITS = 62,  /* no time and no count is larger */
+    CORE_PHASES_MAX = 255,
+    CORE_ATTEMPTS_MAX = 1 << 24,
+    CORE_GROUPS_MAX = 1 << 24,
+    CORE_STAGES_MAX = 1 << 12,
+    CORE_WINDOW = 1024,        /* steps that a stall threshold is of */
+    CORE_FIRST_OTHERS = 15,    /* steps that a first step is compared with */
+    CORE_PENDING_MAX = 4096,   /* rows of a rank that wait for others of its group */
+    CORE_STRETCHES_MAX = 8     /* stretches of slow steps of an attempt */
+};
+
+/* A row: these, then of each phase its total so far, then of each phase the part of it outside steps. */
+enum { ROW_NUMBER, ROW_STEP, ROW_END, ROW_SAMPLES, ROW_DEVICE, ROW_TOTALS };
+
+/* Where a row went, as `core_fold` counts them. */
+typedef struct {
+    int64_t folded;
+    int64_t repeated;  /* of a number that was folded: left out */
+    int64_t wrong;     /* out of range: left out */
+} core_counts;
+
+typedef struct {
+    int64_t rank;
+    int64_t start_ns;
+    int32_t before;       /* the attempt of the rank before this one, whose step lengths it goes on with; -1 for its first */
+    int32_t group;        /* from core_group */
+    int32_t unit;         /* of a pipeline: the ranks that meet in a collective; else ignored */
+    int32_t stage;        /* of a pipeline; else ignored */
+    int32_t phases;
+    const uint8_t *states; /* of each phase, below ROW_STATES */
+} core_attempt_facts;
+
+/* What is known of an attempt, in this order, by core_read. ROW_STATES of the first two each; communication less what was
+ * moved to straggler and bubble. An unfixed first step's compute and unattributed time is in `compile`. */
+enum {
+    READ_INSIDE,
+    READ_OUTSIDE = READ_INSIDE + ROW_STATES,
+    READ_STRAGGLER = READ_OUTSIDE + ROW_STATES, /* moved out of communication: waiting for slower ranks */
+    READ_BUBBLE,
+    READ_CAUSED,           /* waiting of others for this rank */
+    READ_CAUSED_IN_GROUP,  /* the same, of its unit alone, also where a slower stage covers it */
+    READ_MATCHED,          /* length of compared steps */
+    READ_COMPARED_STEPS,
+    READ_LAST_STEPS,       /* compared steps in which others waited for it */
+    READ_LATE_ROWS,        /* rows that came after their step was compared */
+    READ_PENDING_ROWS,     /* rows whose step is not compared yet */
+    READ_STEPS,
+    READ_ROWS,
+    READ_NUMBER,           /* of the newest row */
+    READ_TOP_STEP,         /* -1 without steps */
+    READ_END,              /* of the newest row; the start without rows */
+    READ_SAMPLES,
+    READ_DEVICE,           /* length of steps that the device's clock divided */
+    READ_COMPUTE,          /* all compute, whatever its state */
+    READ_CLAMPED,          /* rows that contradicted the one before and were cut to fit */
+    READ_THRESHOLD,        /* from how long on a wait would be a stall now */
+    READ_PROVISIONAL,      /* 1 while the first step's compiling is not fixed */
+    READ_SLOW,             /* 1 while the rank is slow */
+    READ_COUNT
+};
+
+/* How `core_tail` takes the time after the last row. */
+enum { TAIL_RUNNING, TAIL_DIED, TAIL_ENDED };
+/* States of a tail beyond those of rows. */
+enum { TAIL_LOST = ROW_STATES, TAIL_STATES };
+
+/* One row as it was folded: `count` steps up to `step`, time by state inside and before them. For timelines and tests. */
+typedef struct {
+    int32_t attempt;
+    int64_t step, count, end_ns;
+    int64_t inside[ROW_STATES], outside[ROW_STATES];
+    int32_t is_first;      /* `inside` of a single first step is as it was recorded; its compiling comes later */
+} core_step;
+typedef void (*core_step_taken)(void *context, const core_step *step);
+
+typedef struct {
+    int64_t first, last; /* steps; last is -1 while it lasts */
+} core_stretch;
+
+typedef struct core_run core_run;
+
+int core_version(void);
+core_run *core_run_new(int64_t least_stall_ns);
+void core_run_free(core_run *run);
+
+/* A group of attempts whose steps are compared. With `stages` of 2 or more it is a pipeline of so many, of `microbatches`, or 0
+ * where they are not known. Returns its index. */
+int core_group(core_run *run, int32_t stages, int64_t microbatches);
+/* Returns the attempt's index. A rank takes part in the steps that are compared from now on: so the ranks of a group are added
+ * before the rows of the steps that they make together. */
+int core_attempt(core_run *run, const core_attempt_facts *facts);
+int core_attempts(const core_run *run);
+int core_phases_of(const core_run *run, int32_t attempt);
+/* More phases than before, of the same states as far as they were known. */
+int core_phases(core_run *run, int32_t attempt, int32_t phases, const uint8_t *states);
+
+/* Fold `rows` rows of one attempt, each of ROW_TOTALS + 2 * phases values, in ascending number. A number that is more than
+ * one above that before stands for several steps. */
+int core_fold(core_run *run, int32_t attempt, const int64_t *values, int64_t rows, int32_t phases, core_step_taken taken,
+              void *context, core_counts *counts);
+/* The same of blocks of several attempts, one after the other: `rows[i]` rows of `attempts[i]`, of as many phases as it has now;
+ * `size` is the number of all values. */
+int core_fold_blocks(core_run *run, const int32_t *attempts, const int64_t *rows, int64_t blocks, const int64_t *values,
+                     int64_t size, core_counts *counts);
+/* No more rows will come: the first step is fixed, and its group waits for it no longer. */
+int core_end(core_run *run, int32_t attempt);
+/* The rank was not heard of: its group goes on without it until it has rows again. */
+int core_absent(core_run *run, int32_t attempt);
+
+int core_read(const core_run *run, int32_t attempt, int64_t *values);
+/* The same of all attempts, READ_COUNT values each. */
+int core_read_all(const core_run *run, int64_t *values, int64_t attempts);
+/* The waiting for a stage of a pipeline, in ns, and in how many steps there was some. */
+int core_read_stage(const core_run *run, int32_t group, int32_t stage, int64_t *caused_ns, int64_t *steps);
+/* The newest stretches in which the rank was slow; returns how many, at most CORE_STRETCHES_MAX. */
+int core_read_stretches(const core_run *run, int32_t attempt, core_stretch *stretches);
+/* Own time per phase of whole steps without a stall and but for the first: `phases` values; returns 0. `*steps` is their number. */
+int core_read_phases(const core_run *run, int32_t attempt, int64_t *values, int32_t phases, int64_t *steps);
+/* The time from the newest row to `end_ns` by state, TAIL_STATES values, from the totals then (`phases`, or 0 where they are not
+ * known) and the state of the phase that was open. */
+int core_tail(const core_run *run, int32_t attempt, const int64_t *totals, int32_t phases, int32_t open_state, int64_t end_ns,
+              int32_t how, int64_t *values);
+
+/* The bytes that a snapshot takes; core_save writes as many. A snapshot is read by the version that wrote it alone. */
+int64_t core_saved_bytes(const core_run *run);
+int core_save(const core_run *run, uint8_t *bytes, int64_t size);
+core_run *core_restore(const uint8_t *bytes, int64_t size);
+/* The memory that a run takes now. */
+int64_t core_memory_bytes(const core_run *run);
+
+#endif
