@@ -1,0 +1,60 @@
+/* One step of a group's ranks beside each other: communication that all paid, and waiting for the slowest. */
+#include "internal.h"
+
+/* Blame ranks for waiting; a tie is shared, the rest of the division goes to the first, so the sum is exact. */
+void blame(wide waited_ns, compared *members, int32_t count, bool is_in_group)
+{
+    int32_t last = 0, at = 0;
+    for (int32_t i = 0; i < count; i++)
+        last += members[i].is_last;
+    if (!last)
+        return;
+    wide each = waited_ns / last, rest = waited_ns % last;
+    for (int32_t i = 0; i < count; i++)
+        if (members[i].is_last) {
+            attempt *one = members[i].of;
+            add_bounded(is_in_group ? &one->caused_in_group_ns : &one->caused_ns, each + (at++ < rest));
+        }
+}
+
+static void compare_group(compared *members, int32_t count, int64_t steps)
+{
+    int64_t least = members[0].step->communication;
+    int32_t last = 0;
+    wide waited = 0;
+    for (int32_t i = 1; i < count; i++)
+        least = members[i].step->communication < least ? members[i].step->communication : least;
+    for (int32_t i = 0; i < count; i++) {
+        int64_t waits = members[i].step->communication - least;
+        members[i].of->straggler_ns += waits;
+        members[i].is_last = !waits;
+        last += !waits;
+        waited += waits;
+    }
+    blame(waited, members, count, false);
+    blame(waited, members, count, true);
+    for (int32_t i = 0; i < count && last < count; i++)
+        members[i].of->last_steps += members[i].is_last ? steps : 0;
+}
+
+void compare_members(core_run *run, group *own, int32_t count)
+{
+    compared *members = run->compared;
+    bool is_beginning = false, is_single = true;
+    for (int32_t i = 0; i < count; i++) {
+        is_beginning |= members[i].step->beginning;
+        is_single &= members[i].step->first == members[i].step->last;
+    }
+    /* In how many steps of a sum a rank was the last is not known: they do not count for that. */
+    int64_t step = members[0].step->last;
+    if (own->stages)
+        compare_pipeline(run, own, count, is_single);
+    else
+        compare_group(members, count, is_single);
+    for (int32_t i = 0; i < count; i++) {
+        members[i].of->matched_ns += members[i].step->length;
+        members[i].of->compared_steps += is_single;
+    }
+    if (!is_beginning)
+        onsets_note(run, members, count, step);
+}
