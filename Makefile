@@ -136,7 +136,7 @@ clean:
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-COMPILED := $(wildcard src/goodput/sdk/recorder/*.[ch] src/goodput/wire/*.[ch] src/goodput/nccl/*.[ch])
+COMPILED := $(wildcard src/goodput/_core/*.[ch] src/goodput/sdk/recorder/*.[ch] src/goodput/wire/*.[ch] src/goodput/nccl/*.[ch])
 
 $(VENV)/.demo: pyproject.toml $(COMPILED) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'

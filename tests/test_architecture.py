@@ -13,6 +13,7 @@ SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "exporters").rglob("*.
 # Package -> packages of this project that it may import.
 # What stands after None may be imported inside functions only.
 PACKAGES = {
+    "_core": [],
     "defaults": [],
     "slices": [],
     "wire": [],

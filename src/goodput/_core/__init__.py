@@ -1,0 +1,334 @@
+"""The account's core, a library in C: from the rows of rank processes to time in states. See core.h.
+
+Loaded by ctypes, so it needs nothing of Python and a call lets other threads run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROW_STATES = (
+    *("productive", "loader", "h2d", "communication", "checkpoint", "evaluation", "rollout"),
+    *("compile", "startup", "restore", "stall", "unattributed"),
+)
+TAIL_STATES = (*ROW_STATES, "lost")
+INDEX = {state: at for at, state in enumerate(ROW_STATES)}
+# How a tail is taken: of a process that lives, that died, that ended otherwise.
+RUNNING, DIED, ENDED = range(3)
+STRETCHES_MAX = 8
+# Columns of a row before the totals of its phases, which the parts outside steps follow.
+ROW_COLUMNS = ("number", "step", "end_ns", "samples", "device_ns")
+_VERSION = 1
+_SUMS = (
+    *(
+        "straggler_ns",
+        "bubble_ns",
+        "caused_ns",
+        "caused_in_group_ns",
+        "matched_ns",
+        "compared_steps",
+        "last_steps",
+    ),
+    *("late_rows", "pending_rows", "steps", "rows", "number", "top_step", "end_ns", "samples", "device_ns"),
+    *("compute_ns", "clamped", "threshold_ns", "provisional", "slow"),
+)
+READ_COLUMNS = (*ROW_STATES, *(f"outside_{state}" for state in ROW_STATES), *_SUMS)
+READ_INDEX = {name: at for at, name in enumerate(READ_COLUMNS)}
+
+_int32, _int64 = ctypes.c_int32, ctypes.c_int64
+_pointer64 = ctypes.POINTER(_int64)
+
+
+class CoreError(Exception):
+    """A call that the core refused; the text says which and why."""
+
+
+class Counts(NamedTuple):
+    """Where rows went: folded, of a number that was folded before, out of range. The latter two are left out."""
+
+    folded: int
+    repeated: int
+    wrong: int
+
+
+class StepTaken(NamedTuple):
+    """One row as it was folded: `count` steps up to `step`; ns by state inside steps and before them."""
+
+    attempt: int
+    step: int
+    count: int
+    end_ns: int
+    inside: tuple[int, ...]
+    outside: tuple[int, ...]
+    is_first: bool
+
+
+class _Facts(ctypes.Structure):
+    _fields_ = (
+        *(("rank", _int64), ("start_ns", _int64), ("before", _int32), ("group", _int32), ("unit", _int32)),
+        *(("stage", _int32), ("phases", _int32), ("states", ctypes.c_char_p)),
+    )
+
+
+class _Counts(ctypes.Structure):
+    _fields_ = (("folded", _int64), ("repeated", _int64), ("wrong", _int64))
+
+
+class _Step(ctypes.Structure):
+    _fields_ = (
+        *(("attempt", _int32), ("step", _int64), ("count", _int64), ("end_ns", _int64)),
+        *(("inside", _int64 * len(ROW_STATES)), ("outside", _int64 * len(ROW_STATES)), ("is_first", _int32)),
+    )
+
+
+class _Stretch(ctypes.Structure):
+    _fields_ = (("first", _int64), ("last", _int64))
+
+
+_TAKEN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(_Step))
+
+
+@lru_cache(1)
+def library() -> ctypes.CDLL:
+    """The compiled core. Raises CoreError where it was not built, or is of another version."""
+    found = sorted(Path(__file__).parent.glob("_library*.so"))
+    if not found:
+        raise CoreError(
+            f"the compiled core is missing from {Path(__file__).parent}: goodput was installed without it"
+        )
+    loaded = ctypes.CDLL(str(found[0]))
+    if loaded.core_version() != _VERSION:
+        raise CoreError(f"{found[0]} has version {loaded.core_version()}, want {_VERSION}")
+    run, text = ctypes.c_void_p, ctypes.c_char_p
+    calls = {
+        "core_run_new": (run, _int64),
+        "core_run_free": (None, run),
+        "core_group": (ctypes.c_int, run, _int32, _int64),
+        "core_attempt": (ctypes.c_int, run, ctypes.POINTER(_Facts)),
+        "core_attempts": (ctypes.c_int, run),
+        "core_phases_of": (ctypes.c_int, run, _int32),
+        "core_phases": (ctypes.c_int, run, _int32, _int32, text),
+        "core_fold": (
+            ctypes.c_int,
+            run,
+            _int32,
+            _pointer64,
+            _int64,
+            _int32,
+            _TAKEN,
+            run,
+            ctypes.POINTER(_Counts),
+        ),
+        "core_fold_blocks": (
+            *(ctypes.c_int, run, ctypes.POINTER(_int32), _pointer64, _int64, _pointer64, _int64),
+            ctypes.POINTER(_Counts),
+        ),
+        "core_end": (ctypes.c_int, run, _int32),
+        "core_absent": (ctypes.c_int, run, _int32),
+        "core_read": (ctypes.c_int, run, _int32, _pointer64),
+        "core_read_all": (ctypes.c_int, run, _pointer64, _int64),
+        "core_read_stage": (ctypes.c_int, run, _int32, _int32, _pointer64, _pointer64),
+        "core_read_stretches": (ctypes.c_int, run, _int32, ctypes.POINTER(_Stretch)),
+        "core_read_phases": (ctypes.c_int, run, _int32, _pointer64, _int32, _pointer64),
+        "core_tail": (ctypes.c_int, run, _int32, _pointer64, _int32, _int32, _int64, _int32, _pointer64),
+        "core_saved_bytes": (_int64, run),
+        "core_save": (ctypes.c_int, run, ctypes.c_char_p, _int64),
+        "core_restore": (run, ctypes.c_char_p, _int64),
+        "core_memory_bytes": (_int64, run),
+    }
+    for name, (result, *arguments) in calls.items():
+        call = getattr(loaded, name)
+        call.restype, call.argtypes = result, arguments
+    return loaded
+
+
+class CoreRun:
+    """A run in the core. Attempts and groups are numbered in the order in which they are added; times are unix ns.
+
+    Use it from one thread at a time. Every method raises CoreError for what the core refuses.
+    """
+
+    def __init__(self, least_stall_ns: int = 60 * 10**9):
+        self._use(library().core_run_new(least_stall_ns))
+        self._phases: list[int] = []
+
+    def _use(self, handle: int | None) -> None:
+        self._handle = handle
+        if not handle:
+            raise CoreError("no memory for a run, or a least stall out of range")
+
+    def __del__(self):
+        handle, self._handle = getattr(self, "_handle", None), None
+        if handle:
+            library().core_run_free(handle)
+
+    def group(self, stages: int = 0, microbatches: int = 0) -> int:
+        """A group of attempts whose steps are compared; with two stages or more it is a pipeline."""
+        return _checked("core_group", self._handle, stages, microbatches)
+
+    def attempt(
+        self,
+        rank: int,
+        start_ns: int,
+        group: int,
+        states: Sequence[str],
+        *,
+        before: int = -1,
+        stage: int = 0,
+        unit: int = 0,
+    ) -> int:
+        """One rank process; `states` has the state of each of its phases, `before` is the attempt of its rank before it."""
+        phases = bytes(INDEX[state] for state in states)
+        facts = _Facts(rank, start_ns, before, group, unit, stage, len(phases), phases)
+        index = _checked("core_attempt", self._handle, ctypes.byref(facts))
+        self._phases.append(len(phases))
+        return index
+
+    def phases(self, attempt: int, states: Sequence[str]) -> None:
+        """The states of all its phases, more than before; those of known ones must not change once it has rows."""
+        _checked("core_phases", self._handle, attempt, len(states), bytes(INDEX[state] for state in states))
+        self._phases[attempt] = len(states)
+
+    def fold(self, attempt: int, rows: array, taken: Callable[[StepTaken], object] | None = None) -> Counts:
+        """Fold rows of an attempt: an array("q") of ROW_COLUMNS, the totals and the parts outside steps, row after row.
+
+        Rows ascend in number; one that is more than one above that before stands for several steps. `taken` is called
+        with each row as it was folded and must not raise.
+        """
+        phases = self._phases[attempt]
+        count, left = divmod(len(rows), len(ROW_COLUMNS) + 2 * phases)
+        if left or rows.typecode != "q":
+            raise CoreError(f"{len(rows)} values of rows with {phases} phases")
+        counts = _Counts()
+        call = _TAKEN(lambda _, step: taken(_step_taken(step.contents))) if taken else _TAKEN()
+        _checked(
+            "core_fold",
+            self._handle,
+            attempt,
+            _pointer_to(rows),
+            count,
+            phases,
+            call,
+            None,
+            ctypes.byref(counts),
+        )
+        return Counts(counts.folded, counts.repeated, counts.wrong)
+
+    def fold_blocks(self, attempts: array, rows: array, values: array) -> Counts:
+        """The same of blocks of several attempts, one after the other.
+
+        `attempts` is an array("i") of them, `rows` an array("q") of how many rows each block has, `values` the rows.
+        """
+        if (attempts.typecode, rows.typecode, values.typecode) != ("i", "q", "q") or len(attempts) != len(
+            rows
+        ):
+            raise CoreError(
+                f"{len(attempts)} attempts of type {attempts.typecode!r} with {len(rows)} numbers of rows"
+            )
+        counts, block = _Counts(), ctypes.cast(attempts.buffer_info()[0], ctypes.POINTER(_int32))
+        numbers = (_pointer_to(rows), len(rows), _pointer_to(values), len(values), ctypes.byref(counts))
+        _checked("core_fold_blocks", self._handle, block, *numbers)
+        return Counts(counts.folded, counts.repeated, counts.wrong)
+
+    def end(self, attempt: int) -> None:
+        """No more rows will come."""
+        _checked("core_end", self._handle, attempt)
+
+    def absent(self, attempt: int) -> None:
+        """It was not heard of: its group goes on without it until it has rows again."""
+        _checked("core_absent", self._handle, attempt)
+
+    def read(self, attempt: int) -> dict[str, int]:
+        """What is known of an attempt, by READ_COLUMNS."""
+        values = (_int64 * len(READ_COLUMNS))()
+        _checked("core_read", self._handle, attempt, values)
+        return dict(zip(READ_COLUMNS, values, strict=True))
+
+    def read_all(self) -> memoryview:
+        """The same of all attempts: int64, of shape (attempts, len(READ_COLUMNS))."""
+        count = len(self._phases)
+        values = (_int64 * (count * len(READ_COLUMNS)))()
+        _checked("core_read_all", self._handle, values, count)
+        flat = memoryview(values).cast("B")
+        return flat.cast("q", (count, len(READ_COLUMNS))) if count else flat.cast("q")
+
+    def read_stage(self, group: int, stage: int) -> tuple[int, int]:
+        """The waiting for a stage of a pipeline in ns, and in how many steps there was some."""
+        caused, steps = _int64(), _int64()
+        _checked("core_read_stage", self._handle, group, stage, ctypes.byref(caused), ctypes.byref(steps))
+        return caused.value, steps.value
+
+    def stretches(self, attempt: int) -> list[tuple[int, int | None]]:
+        """The stretches of steps in which the rank was slow: first and last, None while it lasts."""
+        found = (_Stretch * STRETCHES_MAX)()
+        count = _checked("core_read_stretches", self._handle, attempt, found)
+        return [(one.first, None if one.last == -1 else one.last) for one in found[:count]]
+
+    def phase_times(self, attempt: int) -> tuple[int, list[int]]:
+        """(steps, own ns by phase) of whole steps without a stall, but for the first."""
+        values, steps = (_int64 * self._phases[attempt])(), _int64()
+        _checked("core_read_phases", self._handle, attempt, values, len(values), ctypes.byref(steps))
+        return steps.value, list(values)
+
+    def tail(
+        self, attempt: int, totals: Iterable[int], open_state: str, end_ns: int, how: int
+    ) -> dict[str, int]:
+        """The time from the newest row to `end_ns` by TAIL_STATES.
+
+        `totals` are those of its phases then, or none; `open_state` that of the phase it was in; `how` is RUNNING, DIED or
+        ENDED.
+        """
+        known, values = array("q", totals), (_int64 * len(TAIL_STATES))()
+        _checked(
+            "core_tail",
+            self._handle,
+            attempt,
+            _pointer_to(known),
+            len(known),
+            INDEX[open_state],
+            end_ns,
+            how,
+            values,
+        )
+        return dict(zip(TAIL_STATES, values, strict=True))
+
+    def save(self) -> bytes:
+        """A snapshot, which the same version of the core restores."""
+        into = ctypes.create_string_buffer(_checked("core_saved_bytes", self._handle))
+        _checked("core_save", self._handle, into, len(into))
+        return into.raw
+
+    @classmethod
+    def restore(cls, snapshot: bytes) -> CoreRun:
+        """The run of a snapshot."""
+        run = cls.__new__(cls)
+        run._handle = library().core_restore(snapshot, len(snapshot))
+        if not run._handle:
+            raise CoreError(f"{len(snapshot)} bytes that are no snapshot of version {_VERSION}")
+        attempts = _checked("core_attempts", run._handle)
+        run._phases = [_checked("core_phases_of", run._handle, attempt) for attempt in range(attempts)]
+        return run
+
+    def memory_bytes(self) -> int:
+        return _checked("core_memory_bytes", self._handle)
+
+
+def _checked(call: str, *arguments) -> int:
+    found = getattr(library(), call)(*arguments)
+    if found < 0:
+        raise CoreError(f"{call}: {'no memory' if found == -1 else 'an argument out of range'}")
+    return found
+
+
+def _pointer_to(values: array):
+    return ctypes.cast(values.buffer_info()[0], _pointer64)
+
+
+def _step_taken(step: _Step) -> StepTaken:
+    numbers = step.attempt, step.step, step.count, step.end_ns
+    return StepTaken(*numbers, tuple(step.inside), tuple(step.outside), bool(step.is_first))
