@@ -1,0 +1,241 @@
+/* The core under calls at random, good and bad, for sanitizers: `wild_calls SEED CALLS`.
+ *
+ * After every call each attempt's states must sum to the time that it has, and a snapshot must restore to the same bytes. Snapshots
+ * with changed bytes are refused, or make a run that bears all calls. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core.h"
+
+#define PHASES 14
+#define WIDTH (ROW_TOTALS + 2 * PHASES)
+#define ATTEMPTS 24
+
+typedef struct {
+    uint64_t random;
+    int64_t start_ns[ATTEMPTS], now[ATTEMPTS][WIDTH];
+    int phases[ATTEMPTS], attempts, groups, folded;
+} driver;
+
+static uint64_t below(driver *my, uint64_t bound)
+{
+    my->random ^= my->random << 13;
+    my->random ^= my->random >> 7;
+    my->random ^= my->random << 17;
+    return my->random % bound;
+}
+
+static int64_t any_value(driver *my)
+{
+    static const int64_t edges[] = {0, 1, -1, INT64_MAX, INT64_MIN, (INT64_C(1) << 62) - 1, INT64_C(1) << 62, 60000000000};
+    return below(my, 2) ? edges[below(my, sizeof(edges) / sizeof(edges[0]))] : (int64_t)(my->random >> below(my, 64));
+}
+
+static int any_index(driver *my, int count)
+{
+    return below(my, 50) ? (int)below(my, (uint64_t)count + 1) : (int)any_value(my);
+}
+
+static void fail(const char *what)
+{
+    fprintf(stderr, "%s\n", what);
+    exit(1);
+}
+
+static void add_attempt(driver *my, core_run *run)
+{
+    uint8_t states[PHASES];
+    int at = my->attempts;
+    my->phases[at] = 1 + (int)below(my, PHASES);
+    for (int i = 0; i < PHASES; i++)
+        states[i] = (uint8_t)below(my, ROW_STATES + (below(my, 60) == 0));
+    core_attempt_facts facts = {.rank = (int64_t)below(my, 5), .start_ns = (int64_t)below(my, 1000000000),
+                                .before = below(my, 3) ? -1 : any_index(my, at), .group = any_index(my, my->groups),
+                                .unit = (int32_t)below(my, 3), .stage = (int32_t)below(my, 4), .phases = my->phases[at],
+                                .states = states};
+    if (core_attempt(run, &facts) < 0)
+        return;
+    my->start_ns[at] = facts.start_ns;
+    memset(my->now[at], 0, sizeof(my->now[at]));
+    my->now[at][ROW_STEP] = -1;
+    my->now[at][ROW_END] = facts.start_ns;
+    my->attempts++;
+}
+
+static void taken(void *context, const core_step *step)
+{
+    ((driver *)context)->folded += step->count > 0;
+}
+
+static void fold(driver *my, core_run *run)
+{
+    int at = (int)below(my, (uint64_t)my->attempts), rows = (int)below(my, 40), phases = my->phases[at];
+    int width = ROW_TOTALS + 2 * phases;
+    int64_t *values = malloc(sizeof(int64_t) * (size_t)(rows * width + 1)), *row = my->now[at];
+    for (int i = 0; i < rows; i++) {
+        int64_t count = below(my, 9) ? 1 : 1 + (int64_t)below(my, 4);
+        row[ROW_NUMBER] += count;
+        row[ROW_STEP] += below(my, 90) ? count : (int64_t)below(my, 50);
+        row[ROW_SAMPLES] += (int64_t)below(my, 100);
+        for (int phase = 0; phase < phases; phase++) {
+            int64_t ns = below(my, 3) ? (int64_t)below(my, 1000) : (int64_t)below(my, 70000000000);
+            row[ROW_TOTALS + phase] += ns;
+            row[ROW_TOTALS + phases + phase] += below(my, 4) ? 0 : ns;
+            row[ROW_END] += ns;
+        }
+        memcpy(values + i * width, row, sizeof(int64_t) * (size_t)width);
+        if (!below(my, 40))
+            values[i * width + (int)below(my, (uint64_t)width)] = any_value(my);
+    }
+    core_counts counts = {0};
+    core_fold(run, at, values, rows, below(my, 60) ? phases : any_index(my, PHASES), below(my, 2) ? taken : NULL, my, &counts);
+    free(values);
+}
+
+static void fold_blocks(driver *my, core_run *run)
+{
+    int32_t attempts[3];
+    int64_t rows[3], values[3 * WIDTH], size = 0;
+    core_counts counts = {0};
+    for (int i = 0; i < 3; i++) {
+        attempts[i] = any_index(my, my->attempts - 1);
+        rows[i] = below(my, 20) ? (int64_t)below(my, 2) : any_value(my);
+        size += attempts[i] >= 0 && attempts[i] < my->attempts && rows[i] == 1 ? ROW_TOTALS + 2 * my->phases[attempts[i]] : 0;
+    }
+    for (int i = 0; i < 3 * WIDTH; i++)
+        values[i] = any_value(my);
+    core_fold_blocks(run, attempts, rows, 3, values, size, &counts);
+}
+
+static void read_all(driver *my, core_run *run)
+{
+    int64_t values[READ_COUNT], tail[TAIL_STATES], totals[PHASES], phases[PHASES], steps, caused;
+    core_stretch stretches[CORE_STRETCHES_MAX];
+    for (int i = 0; i < PHASES; i++)
+        totals[i] = any_value(my);
+    for (int at = -1; at <= my->attempts; at++) {
+        if (core_read(run, at, values) < 0)
+            continue;
+        __int128 sum = values[READ_STRAGGLER] + (__int128)values[READ_BUBBLE];
+        for (int i = 0; i < 2 * ROW_STATES; i++) {
+            sum += values[i];
+            if (values[i] < 0)
+                fail("a state has less than no time");
+        }
+        if (sum != values[READ_END] - my->start_ns[at])
+            fail("the states do not sum to the time");
+        if (values[READ_STRAGGLER] < 0 || values[READ_BUBBLE] < 0 || values[READ_THRESHOLD] < 0)
+            fail("a sum is negative");
+        core_read_stretches(run, at, stretches);
+        core_read_phases(run, at, phases, my->phases[at], &steps);
+        int64_t end_ns = below(my, 2) ? any_value(my) : values[READ_END] + (int64_t)below(my, 4000000000000);
+        int how = (int)below(my, 4);
+        if (core_tail(run, at, totals, (int)below(my, PHASES), any_index(my, ROW_STATES), end_ns, how, tail) == 0) {
+            __int128 whole = 0;
+            for (int i = 0; i < TAIL_STATES; i++)
+                whole += tail[i];
+            if (whole != (end_ns > values[READ_END] ? end_ns - values[READ_END] : 0))
+                fail("the states of a tail do not sum to its time");
+        }
+    }
+    for (int at = 0; at < my->groups; at++)
+        core_read_stage(run, at, (int)below(my, 5), &caused, &steps);
+}
+
+/* Restore a snapshot, and one that was changed; returns the first. */
+static core_run *restore(driver *my, core_run *run)
+{
+    int64_t size = core_saved_bytes(run);
+    uint8_t *bytes = malloc((size_t)size + 1), *again = malloc((size_t)size + 1);
+    if (core_save(run, bytes, size))
+        fail("a run is not saved");
+    core_run *restored = core_restore(bytes, size);
+    if (!restored || core_saved_bytes(restored) != size || core_save(restored, again, size) || memcmp(bytes, again, (size_t)size))
+        fail("a snapshot does not restore to the same");
+    for (int i = 0; i < 20; i++) {
+        memcpy(again, bytes, (size_t)size);
+        for (int changes = 0; changes < 1 + (int)below(my, 3); changes++)
+            again[below(my, (uint64_t)size)] ^= (uint8_t)(1 << below(my, 8));
+        core_run *wrong = core_restore(again, below(my, 5) ? size : (int64_t)below(my, (uint64_t)size));
+        if (!wrong)
+            continue;
+        driver other = *my;
+        for (int calls = 0; calls < 5 && my->attempts; calls++) {
+            int64_t row[WIDTH];
+            core_counts counts = {0};
+            int at = (int)below(&other, (uint64_t)my->attempts), phases = core_phases_of(wrong, at);
+            for (int value = 0; value < WIDTH; value++)
+                row[value] = below(&other, 2) ? my->now[at][value] + 1 : any_value(&other);
+            if (phases > 0 && phases <= PHASES)
+                core_fold(wrong, at, row, 1, phases, NULL, NULL, &counts);
+            int64_t values[READ_COUNT];
+            core_read(wrong, at, values);
+            core_end(wrong, at);
+        }
+        core_run_free(wrong);
+    }
+    free(bytes);
+    free(again);
+    core_run_free(run);
+    return restored;
+}
+
+static void *drive(void *argument)
+{
+    const uint64_t *numbers = argument;
+    driver my = {.random = numbers[0] * 2654435761u + 1};
+    core_run *run = core_run_new(below(&my, 3) ? 60000000000 : (int64_t)below(&my, 1000));
+    for (uint64_t call = 0; call < numbers[1]; call++) {
+        switch (below(&my, 16)) {
+        case 0:
+            if (my.groups < 4 && core_group(run, (int)below(&my, 5), (int64_t)below(&my, 9)) >= 0)
+                my.groups++;
+            break;
+        case 1:
+            if (my.attempts < ATTEMPTS)
+                add_attempt(&my, run);
+            break;
+        case 2:
+            if (!below(&my, 10))
+                core_end(run, any_index(&my, my.attempts));
+            break;
+        case 3:
+            core_absent(run, any_index(&my, my.attempts));
+            break;
+        case 4:
+            read_all(&my, run);
+            break;
+        case 5:
+            run = restore(&my, run);
+            break;
+        case 6:
+            if (my.attempts)
+                fold_blocks(&my, run);
+            break;
+        default:
+            if (my.attempts)
+                fold(&my, run);
+        }
+    }
+    read_all(&my, run);
+    core_run_free(run);
+    return NULL;
+}
+
+int main(int count, char **arguments)
+{
+    uint64_t numbers[2][2] = {{0}};
+    pthread_t threads[2];
+    if (count != 3)
+        return 2;
+    for (int i = 0; i < 2; i++) {
+        numbers[i][0] = strtoull(arguments[1], NULL, 10) + (uint64_t)i * 1000003;
+        numbers[i][1] = strtoull(arguments[2], NULL, 10);
+        pthread_create(&threads[i], NULL, drive, numbers[i]);
+    }
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    return 0;
+}
