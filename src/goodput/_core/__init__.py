@@ -96,14 +96,13 @@ _TAKEN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(_Step))
 @lru_cache(1)
 def library() -> ctypes.CDLL:
     """The compiled core. Raises CoreError where it was not built, or is of another version."""
-    found = sorted(Path(__file__).parent.glob("_library*.so"))
-    if not found:
-        raise CoreError(
-            f"the compiled core is missing from {Path(__file__).parent}: goodput was installed without it"
-        )
-    loaded = ctypes.CDLL(str(found[0]))
+    path = Path(__file__).with_name("_library.so")
+    try:
+        loaded = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise CoreError(f"goodput's compiled core cannot be loaded: {error}") from error
     if loaded.core_version() != _VERSION:
-        raise CoreError(f"{found[0]} has version {loaded.core_version()}, want {_VERSION}")
+        raise CoreError(f"{path} has version {loaded.core_version()}, want {_VERSION}")
     run, text = ctypes.c_void_p, ctypes.c_char_p
     calls = {
         "core_run_new": (run, _int64),

@@ -1,0 +1,68 @@
+"""The build backend: setuptools, and a C compiler for the core where the machine has none.
+
+The core (src/goodput/_core) is a shared library without anything of Python, loaded by ctypes: it is compiled whether or not
+Python's headers are there, and one file serves every Python. Without a compiler it is compiled by zig's, which comes
+from the package index for the build alone. The other extensions stay optional.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import build_meta
+from setuptools.build_meta import *  # noqa: F403  the hooks of a backend
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
+
+CORE = "goodput._core._library"
+ZIG = "ziglang==0.15.2"
+
+
+def compiler() -> list[str] | None:
+    """The command of the machine's C compiler; None without one."""
+    for given in (os.environ.get("CC"), sysconfig.get_config_var("CC"), "cc", "gcc", "clang"):
+        command = shlex.split(given or "")
+        if command and shutil.which(command[0]):
+            return command
+    return None
+
+
+def _and_zig(requires: list[str]) -> list[str]:
+    return requires if compiler() else [*requires, ZIG]
+
+
+def get_requires_for_build_wheel(config_settings=None) -> list[str]:
+    return _and_zig(build_meta.get_requires_for_build_wheel(config_settings))
+
+
+def get_requires_for_build_editable(config_settings=None) -> list[str]:
+    return _and_zig(build_meta.get_requires_for_build_editable(config_settings))
+
+
+class BuildExt(build_ext):
+    """Builds the core by a compiler alone, the other extensions as setuptools does."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        # Without the name of a Python in it.
+        if fullname in (CORE, CORE.rsplit(".", 1)[-1]):
+            return str(Path(*fullname.split(".")).with_suffix(".so"))
+        return super().get_ext_filename(fullname)
+
+    def build_extension(self, ext) -> None:
+        if ext.name != CORE:
+            super().build_extension(ext)
+            return
+        into = Path(self.get_ext_fullpath(ext.name))
+        into.parent.mkdir(parents=True, exist_ok=True)
+        command = compiler() or [sys.executable, "-m", "ziglang", "cc"]
+        flags = ["-shared", "-fPIC", *ext.extra_compile_args, "-o", str(into), *ext.sources, "-lm"]
+        try:
+            subprocess.run([*command, *flags], check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise CompileError(f"goodput's core cannot be compiled: {error}") from error
