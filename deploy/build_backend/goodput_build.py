@@ -16,9 +16,18 @@ import sysconfig
 from pathlib import Path
 
 from setuptools import build_meta
-from setuptools.build_meta import *  # noqa: F403  the hooks of a backend
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
+
+# The other hooks of a backend.
+build_wheel, build_sdist, build_editable = (
+    build_meta.build_wheel,
+    build_meta.build_sdist,
+    build_meta.build_editable,
+)
+get_requires_for_build_sdist = build_meta.get_requires_for_build_sdist
+prepare_metadata_for_build_wheel = build_meta.prepare_metadata_for_build_wheel
+prepare_metadata_for_build_editable = build_meta.prepare_metadata_for_build_editable
 
 CORE = "goodput._core._library"
 ZIG = "ziglang==0.15.2"
@@ -61,7 +70,7 @@ class BuildExt(build_ext):
         into = Path(self.get_ext_fullpath(ext.name))
         into.parent.mkdir(parents=True, exist_ok=True)
         command = compiler() or [sys.executable, "-m", "ziglang", "cc"]
-        flags = ["-shared", "-fPIC", *ext.extra_compile_args, "-o", str(into), *ext.sources, "-lm"]
+        flags = ["-shared", "-fPIC", "-s", *ext.extra_compile_args, "-o", str(into), *ext.sources, "-lm"]
         try:
             subprocess.run([*command, *flags], check=True)
         except (OSError, subprocess.CalledProcessError) as error:

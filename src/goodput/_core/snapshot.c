@@ -4,7 +4,7 @@
 
 #include "internal.h"
 
-#define MAGIC UINT64_C(0x65726f6374646f67)
+#define MAGIC UINT64_C(0x65726f63646f6f67)
 
 typedef struct {
     uint8_t *bytes; /* NULL to count only */

@@ -1,0 +1,40 @@
+"""The build backend asks for a compiler where the machine has none, and the core's library has no name of a Python in it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+import goodput._core
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def backend(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "deploy/build_backend")
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["setup.py"])
+    return importlib.import_module("goodput_build")
+
+
+@pytest.mark.filterwarnings("ignore:.*ext-modules")
+def test_zig_is_required_only_without_a_compiler(backend, monkeypatch, tmp_path):
+    compiler = tmp_path / "mycc"
+    compiler.write_text("#!/bin/sh\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    assert backend.compiler() is None
+    assert backend.ZIG in backend.get_requires_for_build_wheel()
+    assert backend.ZIG in backend.get_requires_for_build_editable()
+    monkeypatch.setenv("CC", "mycc -m64")
+    assert backend.compiler() == ["mycc", "-m64"]
+    assert backend.ZIG not in backend.get_requires_for_build_wheel()
+
+
+def test_one_library_serves_every_python():
+    assert [one.name for one in Path(goodput._core.__file__).parent.glob("*.so")] == ["_library.so"]
