@@ -121,6 +121,25 @@ def test_first_step_is_fixed_at_the_end_of_its_attempt(alone):
     assert alone.read("provisional", "compile", "productive") == [0, 6, 12]
 
 
+def test_steps_beyond_the_limit_are_lost_by_the_first_restart_from_before_them(alone):
+    """Steps 0 to 9 of 5 s; a restart resumes at 6, a later one at 4."""
+    alone.run.limit(alone.index, 4, [6, 4])
+    alone.steps(10, productive=5)
+    assert alone.read("lost_ns", "lost_steps", "steps") == [25, 5, 10]
+    assert [alone.run.loss(alone.index, restart) for restart in (0, 1)] == [
+        (3, 15 * SECOND),
+        (2, 10 * SECOND),
+    ]
+    with pytest.raises(CoreError):
+        alone.run.limit(alone.index, 6)
+
+
+def test_row_of_several_steps_is_lost_in_part(alone):
+    alone.run.limit(alone.index, 6, [6])
+    alone.steps(of=10, productive=40, loader=10)
+    assert alone.read("lost_ns", "productive", "loader", "lost_steps") == [15, 28, 7, 3]
+
+
 def test_planned_phase_is_excused_up_to_ten_times_its_longest(alone):
     alone.steps(10, productive=1).gap(evaluation=300).steps(productive=1)
     assert alone.gap(evaluation=3100).steps(productive=1).read("outside_evaluation", "outside_stall") == [

@@ -29,10 +29,10 @@ def expected(lives: list[Life], least_ns: int) -> list[Found]:
     return found
 
 
-def ended(run: CoreRun, attempts: int) -> list[Found]:
-    for at in range(attempts):
+def ended(run: CoreRun, lives: list[Life]) -> list[Found]:
+    for at in range(len(lives)):
         run.end(at)
-    return found_of(run, attempts)
+    return found_of(run, lives)
 
 
 def test_whole_attempts(history):
@@ -41,7 +41,7 @@ def test_whole_attempts(history):
     for at, life in enumerate(lives):
         rows = array("q", [value for row in columns_of(life) for value in row])
         assert run.fold(at, rows) == (len(life.rows), 0, 0)
-    assert ended(run, len(lives)) == expected(lives, least_ns)
+    assert ended(run, lives) == expected(lives, least_ns)
 
 
 def test_rows_of_ranks_in_any_order(history):
@@ -51,7 +51,7 @@ def test_rows_of_ranks_in_any_order(history):
         assert run.fold(at, row) == (1, 0, 0)
         if not random.randrange(7):
             assert run.fold(at, row) == (0, 1, 0)
-    assert ended(run, len(lives)) == expected(lives, least_ns)
+    assert ended(run, lives) == expected(lives, least_ns)
 
 
 def test_a_snapshot_at_every_row(history):
@@ -62,7 +62,7 @@ def test_a_snapshot_at_every_row(history):
         run = CoreRun.restore(saved)
         assert run.save() == saved
         run.fold(at, row)
-    assert ended(run, len(lives)) == expected(lives, least_ns)
+    assert ended(run, lives) == expected(lives, least_ns)
 
 
 def test_every_account_on_the_way_closes(history):
@@ -73,6 +73,12 @@ def test_every_account_on_the_way_closes(history):
         before = run.read(at)
         run.fold(at, row)
         after = run.read(at)
-        states = [*ROW_STATES, *(f"outside_{state}" for state in ROW_STATES), "straggler_ns", "bubble_ns"]
+        states = [
+            *ROW_STATES,
+            *(f"outside_{state}" for state in ROW_STATES),
+            "straggler_ns",
+            "bubble_ns",
+            "lost_ns",
+        ]
         assert sum(after[state] for state in states) == after["end_ns"] - lives[at].start_ns
         assert all(after[name] >= before[name] for name in before if name.startswith("outside_"))

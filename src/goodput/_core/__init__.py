@@ -25,17 +25,20 @@ STRETCHES_MAX = 8
 ROW_COLUMNS = ("number", "step", "end_ns", "samples", "device_ns")
 _VERSION = 1
 _SUMS = (
+    *("straggler_ns", "bubble_ns", "caused_ns", "caused_in_group_ns", "matched_ns", "compared_steps"),
     *(
-        "straggler_ns",
-        "bubble_ns",
-        "caused_ns",
-        "caused_in_group_ns",
-        "matched_ns",
-        "compared_steps",
         "last_steps",
+        "late_rows",
+        "pending_rows",
+        "lost_ns",
+        "lost_steps",
+        "steps",
+        "rows",
+        "number",
+        "top_step",
     ),
-    *("late_rows", "pending_rows", "steps", "rows", "number", "top_step", "end_ns", "samples", "device_ns"),
-    *("compute_ns", "clamped", "threshold_ns", "provisional", "slow"),
+    *("end_ns", "samples", "kept_samples", "device_ns", "compute_ns", "clamped", "threshold_ns"),
+    *("provisional", "slow"),
 )
 READ_COLUMNS = (*ROW_STATES, *(f"outside_{state}" for state in ROW_STATES), *_SUMS)
 READ_INDEX = {name: at for at, name in enumerate(READ_COLUMNS)}
@@ -112,6 +115,8 @@ def library() -> ctypes.CDLL:
         "core_attempts": (ctypes.c_int, run),
         "core_phases_of": (ctypes.c_int, run, _int32),
         "core_phases": (ctypes.c_int, run, _int32, _int32, text),
+        "core_limit": (ctypes.c_int, run, _int32, _int64, _pointer64, _int32),
+        "core_read_loss": (ctypes.c_int, run, _int32, _int32, _pointer64, _pointer64),
         "core_fold": (
             ctypes.c_int,
             run,
@@ -192,6 +197,21 @@ class CoreRun:
         """The states of all its phases, more than before; those of known ones must not change once it has rows."""
         _checked("core_phases", self._handle, attempt, len(states), bytes(INDEX[state] for state in states))
         self._phases[attempt] = len(states)
+
+    def limit(self, attempt: int, last: int | None, points: Iterable[int] = ()) -> None:
+        """The last step that counts, None for all; `points` are the resume points of the restarts after it, in order.
+
+        A lost step is lost by the first of them that resumed before it. Refused once a step beyond it was folded.
+        """
+        known = array("q", points)
+        last = (1 << 63) - 1 if last is None else last
+        _checked("core_limit", self._handle, attempt, last, _pointer_to(known), len(known))
+
+    def loss(self, attempt: int, restart: int) -> tuple[int, int]:
+        """(steps, ns) that a restart, by its place in `limit`, made lost."""
+        steps, ns = _int64(), _int64()
+        _checked("core_read_loss", self._handle, attempt, restart, ctypes.byref(steps), ctypes.byref(ns))
+        return steps.value, ns.value
 
     def fold(self, attempt: int, rows: array, taken: Callable[[StepTaken], object] | None = None) -> Counts:
         """Fold rows of an attempt: an array("q") of ROW_COLUMNS, the totals and the parts outside steps, row after row.

@@ -101,6 +101,23 @@ static void divide_row(const attempt *one, const uint8_t *states, const int64_t 
     into->length = sum_of(into->inside, ROW_STATES);
 }
 
+/* Charge the steps of a row that are beyond the limit; what is left of it are those before. */
+static void lose(attempt *one, row *own)
+{
+    int64_t beyond = own->step - one->limit, lost = beyond < own->count ? beyond : own->count, kept = own->count - lost;
+    int64_t ns = own->length - scaled(own->length, kept, own->count);
+    one->lost_steps += lost;
+    one->lost_ns += ns;
+    for (int32_t i = 0; i < one->loss_count; i++)
+        if (one->losses[i].point < own->step) {
+            one->losses[i].steps += lost;
+            one->losses[i].ns += ns;
+            break;
+        }
+    share(own->inside, own->length - ns, own->length);
+}
+
+/* Take the row's cumulative values as those that the next one is compared with. */
 static void take_totals(attempt *one, const int64_t *values, const row *own, bool is_usual)
 {
     const int64_t *totals = values + ROW_TOTALS, *outside = totals + one->phases;
@@ -112,11 +129,24 @@ static void take_totals(attempt *one, const int64_t *values, const row *own, boo
         before_outside[i] = outside[i];
     }
     one->usual_steps += is_usual ? own->count : 0;
-    int64_t samples = values[ROW_SAMPLES] - one->samples_total, device_ns = values[ROW_DEVICE] - one->device_total_ns;
-    add_bounded(&one->samples, samples > 0 ? samples : 0);
     one->samples_total = values[ROW_SAMPLES];
     one->device_total_ns = values[ROW_DEVICE];
+    one->rows++;
+    one->steps += own->count;
+    one->row_number = values[ROW_NUMBER];
+    one->end_ns = own->end_ns;
+    one->step = own->step > one->step ? own->step : one->step;
+}
+
+static void count_samples(attempt *one, const int64_t *values, const row *own)
+{
+    int64_t samples = values[ROW_SAMPLES] - one->samples_total, device_ns = values[ROW_DEVICE] - one->device_total_ns;
+    int64_t beyond = own->step > one->limit ? own->step - one->limit : 0;
+    int64_t kept = beyond < own->count ? own->count - beyond : 0;
+    samples = samples > 0 ? samples : 0;
     device_ns = device_ns < 0 ? 0 : device_ns > own->length ? own->length : device_ns;
+    add_bounded(&one->samples, samples);
+    add_bounded(&one->kept_samples, scaled(samples, kept, own->count));
     one->device_ns += device_ns;
 }
 
@@ -193,6 +223,49 @@ static void settle_gap(attempt *one, row *own, int64_t threshold_ns)
     add_states(one->gaps, own->gap);
 }
 
+/* The first step waits for those that it is compared with. */
+static void hold_first(attempt *one, const row *own, int64_t threshold_ns)
+{
+    memcpy(one->first->inside, own->inside, sizeof(own->inside));
+    one->first->threshold_ns = threshold_ns;
+}
+
+/* Charge the time in steps of a row; returns whether it is a stall. */
+static bool settle_step(core_run *run, attempt *one, row *own, int64_t threshold_ns)
+{
+    int64_t stalled_ns = own->inside[STALL];
+    if (!one->rows) { /* A first row of several steps, or a lost one, is not held back. */
+        free(one->first);
+        one->first = NULL;
+    }
+    if (own->count == 1 && one->rows) {
+        note_other(one->first, own);
+        history_add(&run->histories[one->history], own->length, run->least_stall_ns);
+    }
+    if (own->count == 1)
+        stall_if_long(own->inside, threshold_ns);
+    bool is_stall = own->inside[STALL] > stalled_ns;
+    if (own->step > one->limit)
+        lose(one, own);
+    add_states(one->inside, own->inside);
+    return is_stall;
+}
+
+static void tell(const core_run *run, const attempt *one, const row *own, bool is_held, core_step_taken taken, void *context)
+{
+    core_step step = {(int32_t)(one - run->attempts), own->step, own->count, own->end_ns, {0}, {0}, is_held};
+    memcpy(step.inside, own->inside, sizeof(step.inside));
+    memcpy(step.outside, own->gap, sizeof(step.outside));
+    taken(context, &step);
+}
+
+static void wait_for_group(core_run *run, attempt *one, const row *own, bool is_first)
+{
+    int64_t first = own->step - own->count + 1, communication = own->inside[COMMUNICATION];
+    span step = {first, own->step, communication, own_ns(own->inside), own->length, is_first};
+    group_wait(run, one, &step);
+}
+
 static void fold_row(core_run *run, attempt *one, const int64_t *values, core_step_taken taken, void *context)
 {
     history *past = &run->histories[one->history];
@@ -210,38 +283,21 @@ static void fold_row(core_run *run, attempt *one, const int64_t *values, core_st
         note_planned(past, own.gap);
         note_planned(past, own.inside);
     }
-    bool is_first = !one->rows;
+    bool is_first = !one->rows, is_lost = own.step > one->limit;
+    bool is_held = is_first && own.count == 1 && !is_lost, is_stall = false;
     one->compute_ns += own.inside[PRODUCTIVE] + own.gap[PRODUCTIVE];
     one->clamped += own.is_cut;
     settle_gap(one, &own, threshold);
-    bool is_held = is_first && own.count == 1, is_stall = false;
-    if (is_held) {
-        memcpy(one->first->inside, own.inside, sizeof(own.inside));
-        one->first->threshold_ns = is_long ? threshold : VALUE_MAX;
-    } else {
-        int64_t stalled_ns = own.inside[STALL];
-        if (own.count == 1) {
-            note_other(one->first, &own);
-            stall_if_long(own.inside, threshold);
-            history_add(past, own.length, run->least_stall_ns);
-        }
-        is_stall = own.inside[STALL] > stalled_ns;
-        add_states(one->inside, own.inside);
-    }
-    take_totals(one, values, &own, !is_first && !own.is_cut && !is_stall);
-    one->rows++;
-    one->steps += own.count;
-    one->row_number = values[ROW_NUMBER];
-    one->end_ns = own.end_ns;
-    one->step = own.step > one->step ? own.step : one->step;
-    if (taken) {
-        core_step step = {(int32_t)(one - run->attempts), own.step, own.count, own.end_ns, {0}, {0}, is_first};
-        memcpy(step.inside, own.inside, sizeof(step.inside));
-        memcpy(step.outside, own.gap, sizeof(step.outside));
-        taken(context, &step);
-    }
-    span step = {own.step - own.count + 1, own.step, own.inside[COMMUNICATION], own_ns(own.inside), own.length, is_first};
-    group_wait(run, one, &step);
+    if (is_held)
+        hold_first(one, &own, is_long ? threshold : VALUE_MAX);
+    else
+        is_stall = settle_step(run, one, &own, threshold);
+    count_samples(one, values, &own);
+    take_totals(one, values, &own, !is_first && !own.is_cut && !is_stall && !is_lost);
+    if (taken)
+        tell(run, one, &own, is_held, taken, context);
+    if (!is_lost)
+        wait_for_group(run, one, &own, is_first);
     if (one->first && one->first->others == CORE_FIRST_OTHERS) {
         fix_first(run, one);
         group_settle(run, &run->groups[one->group]);
@@ -296,10 +352,6 @@ int core_fold(core_run *run, int32_t attempt_index, const int64_t *values, int64
         else if (values[ROW_NUMBER] <= one->row_number)
             counts->repeated++;
         else {
-            if (is_new && values[ROW_NUMBER] > 1) { /* A first row of several steps is not held back. */
-                free(one->first);
-                one->first = NULL;
-            }
             is_new = false;
             fold_row(run, one, values, taken, context);
             counts->folded++;

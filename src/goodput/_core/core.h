@@ -16,6 +16,8 @@
  * - A group's steps are compared once all ranks have them, or are absent or over: what a rank spent in communication beyond the least
  *   is waiting for the slowest (straggler); pipeline.c and onset.c have the rest. A rank that comes later is charged
  *   communication.
+ * - Steps beyond an attempt's limit are lost, whole, and compared with nobody's. As a later restart sets the limit, rows that were folded
+ *   before it was known are folded again from a snapshot.
  * - Rows of several steps are compared as sums, from one step that ends a row of every rank to the next. */
 #ifndef GOODPUT_CORE_H
 #define GOODPUT_CORE_H
@@ -41,7 +43,8 @@ enum {
     CORE_WINDOW = 1024,        /* steps that a stall threshold is of */
     CORE_FIRST_OTHERS = 15,    /* steps that a first step is compared with */
     CORE_PENDING_MAX = 4096,   /* rows of a rank that wait for others of its group */
-    CORE_STRETCHES_MAX = 8     /* stretches of slow steps of an attempt */
+    CORE_STRETCHES_MAX = 8,    /* stretches of slow steps of an attempt */
+    CORE_LOSSES_MAX = 1 << 16  /* restarts that may make steps of an attempt lost */
 };
 
 /* A row: these, then of each phase its total so far, then of each phase the part of it outside steps. */
@@ -79,12 +82,15 @@ enum {
     READ_LAST_STEPS,       /* compared steps in which others waited for it */
     READ_LATE_ROWS,        /* rows that came after their step was compared */
     READ_PENDING_ROWS,     /* rows whose step is not compared yet */
-    READ_STEPS,
+    READ_LOST,             /* time of lost steps, which is in no state */
+    READ_LOST_STEPS,
+    READ_STEPS,            /* lost ones among them */
     READ_ROWS,
     READ_NUMBER,           /* of the newest row */
     READ_TOP_STEP,         /* -1 without steps */
     READ_END,              /* of the newest row; the start without rows */
     READ_SAMPLES,
+    READ_KEPT_SAMPLES,     /* of kept steps */
     READ_DEVICE,           /* length of steps that the device's clock divided */
     READ_COMPUTE,          /* all compute, whatever its state */
     READ_CLAMPED,          /* rows that contradicted the one before and were cut to fit */
@@ -129,6 +135,9 @@ int core_phases_of(const core_run *run, int32_t attempt);
 /* More phases than before, of the same states as far as they were known. */
 int core_phases(core_run *run, int32_t attempt, int32_t phases, const uint8_t *states);
 
+/* The last step of an attempt that counts, and the resume points of the `count` restarts after it, in order: a lost step is lost by
+ * the first that resumed before it. Before its first row, or as long as no step beyond either limit was folded. */
+int core_limit(core_run *run, int32_t attempt, int64_t limit, const int64_t *points, int32_t count);
 /* Fold `rows` rows of one attempt, each of ROW_TOTALS + 2 * phases values, in ascending number. A number that is more than
  * one above that before stands for several steps. */
 int core_fold(core_run *run, int32_t attempt, const int64_t *values, int64_t rows, int32_t phases, core_step_taken taken,
@@ -149,7 +158,9 @@ int core_read_all(const core_run *run, int64_t *values, int64_t attempts);
 int core_read_stage(const core_run *run, int32_t group, int32_t stage, int64_t *caused_ns, int64_t *steps);
 /* The newest stretches in which the rank was slow; returns how many, at most CORE_STRETCHES_MAX. */
 int core_read_stretches(const core_run *run, int32_t attempt, core_stretch *stretches);
-/* Own time per phase of whole steps without a stall and but for the first: `phases` values; returns 0. `*steps` is their number. */
+/* By a restart of core_limit, the number of lost steps and their time. */
+int core_read_loss(const core_run *run, int32_t attempt, int32_t restart, int64_t *steps, int64_t *ns);
+/* Own time per phase of whole kept steps without a stall and but for the first: `phases` values; returns 0. `*steps` is their number. */
 int core_read_phases(const core_run *run, int32_t attempt, int64_t *values, int32_t phases, int64_t *steps);
 /* The time from the newest row to `end_ns` by state, TAIL_STATES values, from the totals then (`phases`, or 0 where they are not
  * known) and the state of the phase that was open. */

@@ -52,12 +52,20 @@ typedef struct {
     core_stretch *stretches; /* CORE_STRETCHES_MAX of them, allocated with the first */
 } onset;
 
+/* What a restart made lost of an attempt. */
+typedef struct {
+    int64_t point, steps, ns; /* the step that it resumed at */
+} loss;
+
 typedef struct {
     int64_t rank;
     int32_t group, unit, stage, layout, phases, history;
     int64_t *totals; /* by phase, of the newest row; after them the parts outside steps, then own time of usual steps */
     int64_t row_number, step, end_ns, samples, samples_total, device_total_ns;
     int64_t inside[ROW_STATES], gaps[ROW_STATES];
+    int64_t limit, lost_ns, lost_steps, kept_samples; /* the last step that counts */
+    loss *losses;
+    int32_t loss_count;
     int64_t rows, steps, usual_steps, device_ns, compute_ns, clamped;
     first_step *first;
     /* In its group: */
@@ -139,6 +147,7 @@ int64_t unplanned_ns(const int64_t *states);
 void move_to_stall(int64_t *states);
 void fit(wide *gap, wide *inside, int64_t spent_ns);
 int64_t scaled(int64_t ns, wide part, wide whole);
+void share(int64_t *states, int64_t part, int64_t whole);
 void add_bounded(int64_t *sum, wide ns);
 int64_t median_of(int64_t *values, int64_t count);
 int ascending(const void *one, const void *other);

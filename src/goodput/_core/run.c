@@ -41,6 +41,7 @@ core_run *core_run_new(int64_t least_stall_ns)
 static void free_attempt(attempt *one)
 {
     free(one->totals);
+    free(one->losses);
     free(one->first);
     free(one->waiting);
     free(one->onset.stretches);
@@ -173,7 +174,7 @@ int core_attempt(core_run *run, const core_attempt_facts *facts)
         return CORE_NO_MEMORY;
     attempt *one = &run->attempts[run->count];
     *one = (attempt){.rank = facts->rank, .group = facts->group, .unit = facts->unit, .stage = facts->stage,
-                     .step = -1, .end_ns = facts->start_ns, .onset = {.first = -1}};
+                     .step = -1, .limit = INT64_MAX, .end_ns = facts->start_ns, .onset = {.first = -1}};
     if (!set_phases(run, one, facts->phases, facts->states))
         return CORE_NO_MEMORY;
     one->history = is_new_rank ? run->history_count++ : run->attempts[facts->before].history;
@@ -199,6 +200,28 @@ int core_phases(core_run *run, int32_t index, int32_t phases, const uint8_t *sta
     if (phases < one->phases || (one->rows && memcmp(states, states_of(run, one), (size_t)one->phases)))
         return CORE_BAD_ARGUMENT;
     return set_phases(run, one, phases, states) ? 0 : CORE_NO_MEMORY;
+}
+
+int core_limit(core_run *run, int32_t index, int64_t limit, const int64_t *points, int32_t count)
+{
+    if (!run || index < 0 || index >= run->count || limit < -1 || count < 0 || count > CORE_LOSSES_MAX || (count && !points))
+        return CORE_BAD_ARGUMENT;
+    attempt *one = &run->attempts[index];
+    for (int32_t i = 0; i < count; i++)
+        if (points[i] < -1 || points[i] > VALUE_MAX)
+            return CORE_BAD_ARGUMENT;
+    if (one->step > limit || one->lost_steps)
+        return CORE_BAD_ARGUMENT;
+    loss *losses = count ? calloc((size_t)count, sizeof(*losses)) : NULL;
+    if (count && !losses)
+        return CORE_NO_MEMORY;
+    for (int32_t i = 0; i < count; i++)
+        losses[i].point = points[i];
+    free(one->losses);
+    one->losses = losses;
+    one->loss_count = count;
+    one->limit = limit;
+    return 0;
 }
 
 /* Let the group of an attempt go on without it. */
@@ -250,12 +273,15 @@ static void read_attempt(const core_run *run, const attempt *one, int64_t *value
     values[READ_LAST_STEPS] = one->last_steps;
     values[READ_LATE_ROWS] = one->late_rows;
     values[READ_PENDING_ROWS] = one->queued + one->is_taken;
+    values[READ_LOST] = one->lost_ns;
+    values[READ_LOST_STEPS] = one->lost_steps;
     values[READ_STEPS] = one->steps;
     values[READ_ROWS] = one->rows;
     values[READ_NUMBER] = one->row_number;
     values[READ_TOP_STEP] = one->step;
     values[READ_END] = one->end_ns;
     values[READ_SAMPLES] = one->samples;
+    values[READ_KEPT_SAMPLES] = one->kept_samples;
     values[READ_DEVICE] = one->device_ns;
     values[READ_COMPUTE] = one->compute_ns;
     values[READ_CLAMPED] = one->clamped;
@@ -300,6 +326,15 @@ int core_read_stretches(const core_run *run, int32_t index, core_stretch *stretc
     return (int)own->count;
 }
 
+int core_read_loss(const core_run *run, int32_t index, int32_t restart, int64_t *steps, int64_t *ns)
+{
+    if (!run || index < 0 || index >= run->count || restart < 0 || restart >= run->attempts[index].loss_count || !steps || !ns)
+        return CORE_BAD_ARGUMENT;
+    *steps = run->attempts[index].losses[restart].steps;
+    *ns = run->attempts[index].losses[restart].ns;
+    return 0;
+}
+
 int core_read_phases(const core_run *run, int32_t index, int64_t *values, int32_t phases, int64_t *steps)
 {
     if (!run || !values || !steps || index < 0 || index >= run->count || phases != run->attempts[index].phases)
@@ -323,7 +358,7 @@ int64_t core_memory_bytes(const core_run *run)
     for (int32_t i = 0; i < run->count; i++) {
         const attempt *one = &run->attempts[i];
         bytes += one->phases * 3 * (int64_t)sizeof(int64_t) + one->room * (int64_t)sizeof(span);
-        bytes += one->first ? sizeof(first_step) : 0;
+        bytes += (one->first ? sizeof(first_step) : 0) + one->loss_count * (int64_t)sizeof(loss);
         bytes += one->onset.stretches ? CORE_STRETCHES_MAX * sizeof(core_stretch) : 0;
     }
     for (int32_t i = 0; i < run->group_count; i++)

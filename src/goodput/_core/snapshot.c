@@ -142,6 +142,16 @@ static void save_onset(stream *to, onset *own)
     array_of(to, &own->stretches, own->count, own->count ? CORE_STRETCHES_MAX : 0, sizeof(*own->stretches));
 }
 
+static void save_losses(stream *to, attempt *one)
+{
+    FIELD(one->limit);
+    FIELD(one->loss_count);
+    check(to, one->limit >= -1 && one->loss_count >= 0 && one->loss_count <= CORE_LOSSES_MAX);
+    array_of(to, &one->losses, one->loss_count, one->loss_count, sizeof(*one->losses));
+    for (int32_t i = 0; to->is_reading && !to->is_bad && i < one->loss_count; i++)
+        check(to, one->losses[i].point >= -1 && one->losses[i].point <= VALUE_MAX && are_values(&one->losses[i].steps, 2));
+}
+
 static void save_sums(stream *to, attempt *one)
 {
     FIELD(one->row_number);
@@ -154,10 +164,11 @@ static void save_sums(stream *to, attempt *one)
     FIELD(one->gaps);
     int64_t *sums[] = {&one->rows, &one->steps, &one->usual_steps, &one->device_ns, &one->compute_ns, &one->clamped,
                        &one->straggler_ns, &one->bubble_ns, &one->caused_ns, &one->caused_in_group_ns, &one->matched_ns,
-                       &one->compared_steps, &one->last_steps, &one->late_rows, &one->row_number, &one->end_ns,
+                       &one->compared_steps, &one->last_steps, &one->late_rows, &one->lost_ns, &one->lost_steps,
+                       &one->kept_samples, &one->row_number, &one->end_ns,
                        &one->samples, &one->samples_total, &one->device_total_ns};
     for (size_t i = 0; i < sizeof(sums) / sizeof(sums[0]); i++) {
-        if (i < 14)
+        if (i < 17)
             FIELD(*sums[i]);
         check(to, are_values(sums[i], 1));
     }
@@ -198,6 +209,7 @@ static void save_attempt(stream *to, const core_run *run, attempt *one)
     check(to, are_values(&one->rank, 1) && one->group >= 0 && one->group < run->group_count && one->history >= 0 &&
                   one->history < run->history_count && (one->is_ended | one->is_absent | one->is_taken | 1) == 1);
     save_phases(to, run, one);
+    save_losses(to, one);
     save_sums(to, one);
     save_first(to, one);
     save_waiting(to, one);

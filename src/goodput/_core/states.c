@@ -91,6 +91,20 @@ int64_t scaled(int64_t ns, wide part, wide whole)
     return (int64_t)(ns * part / whole);
 }
 
+/* Scale states from the sum `whole` to the sum `part`; the rest of the division goes to the largest. */
+void share(int64_t *states, int64_t part, int64_t whole)
+{
+    int64_t sum = 0;
+    int largest = 0;
+    for (int i = 0; i < ROW_STATES; i++)
+        largest = states[i] > states[largest] ? i : largest;
+    for (int i = 0; i < ROW_STATES; i++) {
+        states[i] = scaled(states[i], part, whole);
+        sum += states[i];
+    }
+    states[largest] += part - sum;
+}
+
 void add_bounded(int64_t *sum, wide ns)
 {
     ns += *sum;

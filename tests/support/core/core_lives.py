@@ -52,7 +52,10 @@ def random_lives(random: Random, ranks: int = 4, rows: int = 40) -> list[Life]:
     for attempt in range(random.randint(1, 2)):
         for rank in range(random.randint(1, ranks)):
             own = random_rows(random, rows, random.choice([0, 0, 0, 3]))
-            found.append(Life(rank, random.randrange(100), f"{random.choice(groups)}{attempt}", own))
+            place = f"{random.choice(groups)}{attempt}"
+            points = tuple(random.randrange(-1, rows) for _ in range(random.choice([0, 0, 0, 2])))
+            limit = min(points) if points else random.choice([None, None, None, random.randrange(-1, rows)])
+            found.append(Life(rank, random.randrange(100), place, own, limit=limit, points=points))
     return found
 
 
@@ -103,12 +106,13 @@ def open_run(
             stage=life.stage,
             unit=life.unit,
         )
+        run.limit(newest[life.rank], life.limit, life.points)
     return run
 
 
-def found_of(run: CoreRun, attempts: int) -> list[Found]:
+def found_of(run: CoreRun, lives: list[Life]) -> list[Found]:
     result = []
-    for attempt in range(attempts):
+    for attempt, life in enumerate(lives):
         values = run.read(attempt)
         inside = Counter({state: values[state] for state in ROW_STATES if values[state]})
         inside["communication"] += values["straggler_ns"] + values["bubble_ns"]
@@ -116,5 +120,6 @@ def found_of(run: CoreRun, attempts: int) -> list[Found]:
         sums = {
             one.name: values[one.name] for one in fields(Found) if one.name.islower() and one.name in values
         }
-        result.append(Found(+inside, +outside, **sums))
+        losses = [list(run.loss(attempt, restart)) for restart in range(len(life.points))]
+        result.append(Found(+inside, +outside, **sums, losses=losses))
     return result

@@ -11,6 +11,11 @@ from dataclasses import dataclass, field
 
 PLANNED = {"checkpoint", "evaluation", "rollout", "restore", "compile"}
 STAYS_BEFORE_STEPS = {"restore", "compile", "rollout", "stall"}
+# The order of states, of which the first of equals takes the rest of a division.
+ROW_ORDER = (
+    *("productive", "loader", "h2d", "communication", "checkpoint", "evaluation", "rollout"),
+    *("compile", "startup", "restore", "stall", "unattributed"),
+)
 MINUTE = 60 * 10**9
 
 
@@ -24,6 +29,8 @@ class Life:
     rows: list[LifeRow]
     stage: int = 0
     unit: int = 0
+    limit: int | None = None  # the last step that counts
+    points: tuple[int, ...] = ()  # at which restarts resumed, in order
 
 
 @dataclass
@@ -49,6 +56,9 @@ class Found:
     matched_ns: int = 0
     compared_steps: int = 0
     last_steps: int = 0
+    lost_ns: int = 0
+    lost_steps: int = 0
+    losses: list[list[int]] = field(default_factory=list)  # steps and ns by each restart
 
 
 @dataclass
@@ -74,7 +84,7 @@ def charge(lives: list[Life], least_ns: int) -> list[Found]:
     """Lives of a rank come in the order of their starts."""
     lengths: dict[int, list[int]] = {}
     longest: dict[int, Counter] = {}
-    found = [Found() for _ in lives]
+    found = [Found(losses=[[0, 0] for _ in life.points]) for life in lives]
     charged: list[list[Charged]] = []
     for life, into in zip(lives, found, strict=True):
         past, planned = lengths.setdefault(life.rank, []), longest.setdefault(life.rank, Counter())
@@ -103,6 +113,11 @@ def charge_life(life: Life, into: Found, past: list[int], planned: Counter, leas
             if is_single:
                 gap = stalled(gap, limit)
         into.outside.update(gap)
+        if life.limit is not None and row.last > life.limit:
+            if is_single and at:
+                past.append(inside.total())
+            into.inside.update(lost(life, row, stalled(inside, limit) if is_single else inside, into))
+            continue
         if at == 0 and is_single:
             inside = compiled(inside, life.rows, limit)
         elif is_single:
@@ -111,6 +126,25 @@ def charge_life(life: Life, into: Found, past: list[int], planned: Counter, leas
         into.inside.update(inside)
         rows.append(Charged(row, inside))
     return rows
+
+
+def lost(life: Life, row: LifeRow, inside: Counter, into: Found) -> Counter:
+    """Count what is beyond the limit; returns the part of a row of several steps that is not."""
+    assert life.limit is not None
+    count, beyond = row.last - row.first + 1, row.last - max(life.limit, row.first - 1)
+    kept_ns = inside.total() * (count - beyond) // count
+    into.lost_steps += beyond
+    into.lost_ns += inside.total() - kept_ns
+    for at, point in enumerate(life.points):
+        if point < row.last:
+            into.losses[at][0] += beyond
+            into.losses[at][1] += inside.total() - kept_ns
+            break
+    part = Counter({state: ns * kept_ns // (inside.total() or 1) for state, ns in inside.items()})
+    order = list(ROW_ORDER)
+    largest = max(order, key=lambda state: (inside[state], -order.index(state)))
+    part[largest] += kept_ns - part.total()
+    return part
 
 
 def threshold(past: list[int], least_ns: int) -> int:

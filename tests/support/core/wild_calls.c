@@ -118,7 +118,7 @@ static void read_all(driver *my, core_run *run)
     for (int at = -1; at <= my->attempts; at++) {
         if (core_read(run, at, values) < 0)
             continue;
-        __int128 sum = values[READ_STRAGGLER] + (__int128)values[READ_BUBBLE];
+        __int128 sum = values[READ_STRAGGLER] + (__int128)values[READ_BUBBLE] + values[READ_LOST];
         for (int i = 0; i < 2 * ROW_STATES; i++) {
             sum += values[i];
             if (values[i] < 0)
@@ -210,6 +210,13 @@ static void *drive(void *argument)
         case 5:
             run = restore(&my, run);
             break;
+        case 7: {
+            int64_t points[3] = {any_value(&my), (int64_t)below(&my, 300), any_value(&my)}, steps, ns;
+            int at = any_index(&my, my.attempts), from = (int)below(&my, 3);
+            core_limit(run, at, below(&my, 3) ? (int64_t)below(&my, 900) : any_value(&my), points + from, (int)below(&my, 4u - (unsigned)from));
+            core_read_loss(run, at, any_index(&my, 3), &steps, &ns);
+            break;
+        }
         case 6:
             if (my.attempts)
                 fold_blocks(&my, run);
