@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 ROW_STATES = (
     *("productive", "loader", "h2d", "communication", "checkpoint", "evaluation", "rollout"),
@@ -49,6 +49,23 @@ _pointer64 = ctypes.POINTER(_int64)
 
 class CoreError(Exception):
     """A call that the core refused; the text says which and why."""
+
+
+class StepBlock(Protocol):
+    """What fold_block reads of goodput.wire.step_blocks.StepBlock."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def columns(self) -> bytes: ...
+    @property
+    def first(self) -> Sequence[int]: ...
+    @property
+    def least(self) -> Sequence[int]: ...
+    @property
+    def widths(self) -> bytes: ...
+    @property
+    def cells(self) -> bytes: ...
 
 
 class Counts(NamedTuple):
@@ -93,6 +110,18 @@ class _Stretch(ctypes.Structure):
     _fields_ = (("first", _int64), ("last", _int64))
 
 
+class _Block(ctypes.Structure):
+    _fields_ = (
+        *(("count", _int64), ("cell_bytes", _int64), ("used", _int32), ("columns", ctypes.c_char_p)),
+        *(
+            ("widths", ctypes.c_char_p),
+            ("cells", ctypes.c_char_p),
+            ("first", _pointer64),
+            ("least", _pointer64),
+        ),
+    )
+
+
 _TAKEN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(_Step))
 
 
@@ -132,6 +161,7 @@ def library() -> ctypes.CDLL:
             *(ctypes.c_int, run, ctypes.POINTER(_int32), _pointer64, _int64, _pointer64, _int64),
             ctypes.POINTER(_Counts),
         ),
+        "core_fold_block": (ctypes.c_int, run, _int32, ctypes.POINTER(_Block), ctypes.POINTER(_Counts)),
         "core_end": (ctypes.c_int, run, _int32),
         "core_absent": (ctypes.c_int, run, _int32),
         "core_read": (ctypes.c_int, run, _int32, _pointer64),
@@ -252,6 +282,23 @@ class CoreRun:
         counts, block = _Counts(), ctypes.cast(attempts.buffer_info()[0], ctypes.POINTER(_int32))
         numbers = (_pointer_to(rows), len(rows), _pointer_to(values), len(values), ctypes.byref(counts))
         _checked("core_fold_blocks", self._handle, block, *numbers)
+        return Counts(counts.folded, counts.repeated, counts.wrong)
+
+    def fold_block(self, attempt: int, block: StepBlock) -> Counts:
+        """The rows of a step block (goodput.wire.step_blocks), whose phases are those of the attempt.
+
+        Raises CoreError where it cannot be decoded; nothing of it is folded then.
+        """
+        used = len(block.columns)
+        if not used == len(block.widths) == len(block.first) == len(block.least):
+            raise CoreError(f"a block of {used} columns that are not described once each")
+        try:
+            first, least = array("q", block.first), array("q", block.least)
+        except OverflowError:
+            raise CoreError("a block with a value out of range") from None
+        sizes, places = (block.count, len(block.cells), used), (block.columns, block.widths, block.cells)
+        told, counts = _Block(*sizes, *places, _pointer_to(first), _pointer_to(least)), _Counts()
+        _checked("core_fold_block", self._handle, attempt, ctypes.byref(told), ctypes.byref(counts))
         return Counts(counts.folded, counts.repeated, counts.wrong)
 
     def end(self, attempt: int) -> None:

@@ -44,6 +44,7 @@ enum {
     CORE_FIRST_OTHERS = 15,    /* steps that a first step is compared with */
     CORE_PENDING_MAX = 4096,   /* rows of a rank that wait for others of its group */
     CORE_STRETCHES_MAX = 8,    /* stretches of slow steps of an attempt */
+    CORE_BLOCK_ROWS_MAX = 4096,
     CORE_LOSSES_MAX = 1 << 16  /* restarts that may make steps of an attempt lost */
 };
 
@@ -56,6 +57,14 @@ typedef struct {
     int64_t repeated;  /* of a number that was folded: left out */
     int64_t wrong;     /* out of range: left out */
 } core_counts;
+
+/* Rows as the wire and the ledger have them, see blocks.c: `used` columns, in ascending order. */
+typedef struct {
+    int64_t count, cell_bytes;
+    int32_t used;
+    const uint8_t *columns, *widths, *cells;
+    const int64_t *first, *least;
+} core_block;
 
 typedef struct {
     int64_t rank;
@@ -142,6 +151,8 @@ int core_limit(core_run *run, int32_t attempt, int64_t limit, const int64_t *poi
  * one above that before stands for several steps. */
 int core_fold(core_run *run, int32_t attempt, const int64_t *values, int64_t rows, int32_t phases, core_step_taken taken,
               void *context, core_counts *counts);
+/* The rows of a step block, whose phases are those of the attempt. Refused where it cannot be decoded. */
+int core_fold_block(core_run *run, int32_t attempt, const core_block *block, core_counts *counts);
 /* The same of blocks of several attempts, one after the other: `rows[i]` rows of `attempts[i]`, of as many phases as it has now;
  * `size` is the number of all values. */
 int core_fold_blocks(core_run *run, const int32_t *attempts, const int64_t *rows, int64_t blocks, const int64_t *values,

@@ -128,6 +128,8 @@ struct core_run {
     unit *units;
     int64_t *sorted;
     int32_t compared_room, unit_room, sorted_room;
+    int64_t *rows; /* of one block, decoded */
+    int32_t row_room;
 };
 
 /* run.c */

@@ -68,6 +68,7 @@ void core_run_free(core_run *run)
     free(run->compared);
     free(run->units);
     free(run->sorted);
+    free(run->rows);
     free(run);
 }
 
@@ -354,7 +355,7 @@ int64_t core_memory_bytes(const core_run *run)
     for (int32_t i = 0; i < run->layout_count; i++)
         bytes += run->layouts[i].phases;
     bytes += run->compared_room * (int64_t)sizeof(compared) + run->unit_room * (int64_t)sizeof(unit);
-    bytes += run->sorted_room * (int64_t)sizeof(int64_t);
+    bytes += ((int64_t)run->sorted_room + run->row_room) * (int64_t)sizeof(int64_t);
     for (int32_t i = 0; i < run->count; i++) {
         const attempt *one = &run->attempts[i];
         bytes += one->phases * 3 * (int64_t)sizeof(int64_t) + one->room * (int64_t)sizeof(span);

@@ -112,19 +112,25 @@ static bool is_span(const span *one)
            are_values(&one->communication, 3) && (one->beginning == 0 || one->beginning == 1);
 }
 
+/* What waits, without the place that it has in the ring, so runs in which the same waits are the same bytes. */
 static void save_waiting(stream *to, attempt *one)
 {
-    FIELD(one->room);
-    FIELD(one->head);
     FIELD(one->queued);
-    bool is_ring = one->room >= 0 && one->room <= CORE_PENDING_MAX && !(one->room & (one->room - 1));
-    check(to, is_ring && one->head >= 0 && one->head <= one->room && one->queued >= 0 && one->queued <= one->room &&
-                  (!one->room || one->head < one->room));
-    array_of(to, &one->waiting, one->room, one->room, sizeof(*one->waiting));
-    FIELD(one->taken);
+    check(to, one->queued >= 0 && one->queued <= CORE_PENDING_MAX);
+    if (to->is_reading && !to->is_bad && one->queued) {
+        for (one->room = 4; one->room < one->queued;)
+            one->room *= 2;
+        if (!(one->waiting = calloc((size_t)one->room, sizeof(*one->waiting))))
+            to->is_bad = true;
+    }
+    for (int32_t i = 0; !to->is_bad && i < one->queued; i++) {
+        span *own = &one->waiting[(one->head + i) & (one->room - 1)];
+        FIELD(*own);
+        check(to, is_span(own));
+    }
+    if (one->is_taken)
+        FIELD(one->taken);
     check(to, !one->is_taken || is_span(&one->taken));
-    for (int32_t i = 0; to->is_reading && !to->is_bad && i < one->queued; i++)
-        check(to, is_span(&one->waiting[(one->head + i) & (one->room - 1)]));
 }
 
 static void save_onset(stream *to, onset *own)

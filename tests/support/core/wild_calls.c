@@ -12,6 +12,7 @@
 #define PHASES 14
 #define WIDTH (ROW_TOTALS + 2 * PHASES)
 #define ATTEMPTS 24
+#define TOTALS_OF_BLOCK 8
 
 typedef struct {
     uint64_t random;
@@ -107,6 +108,34 @@ static void fold_blocks(driver *my, core_run *run)
     for (int i = 0; i < 3 * WIDTH; i++)
         values[i] = any_value(my);
     core_fold_blocks(run, attempts, rows, 3, values, size, &counts);
+}
+
+/* A block whose fields mostly fit each other. */
+static void fold_block(driver *my, core_run *run)
+{
+    uint8_t columns[80], widths[80], *cells;
+    int64_t first[80], least[80], stride = 0;
+    int at = any_index(my, my->attempts), used = 0;
+    core_counts counts = {0};
+    for (int column = 0; column < TOTALS_OF_BLOCK + 2 * PHASES && used < 80; column++) {
+        if (column == 6 || column == 7 ? below(my, 90) : below(my, 3) == 0)
+            continue;
+        columns[used] = (uint8_t)(below(my, 200) ? column : (int)below(my, 256));
+        widths[used] = (uint8_t)below(my, below(my, 100) ? 4 : 12);
+        first[used] = below(my, 4) ? (int64_t)below(my, 100000) : any_value(my);
+        least[used] = below(my, 4) ? 0 : any_value(my);
+        stride += widths[used++];
+    }
+    int64_t count = below(my, 30) ? 1 + (int64_t)below(my, 20) : any_value(my);
+    int64_t bytes = count > 0 && count < 100 ? (count - 1) * stride : (int64_t)below(my, 500);
+    cells = malloc((size_t)bytes + 1);
+    for (int64_t i = 0; i < bytes; i++)
+        cells[i] = (uint8_t)below(my, 256);
+    bytes = below(my, 30) ? bytes : bytes - (int64_t)below(my, 3);
+    core_block block = {.count = count, .cell_bytes = bytes, .used = used, .columns = columns, .widths = widths,
+                        .cells = cells, .first = first, .least = least};
+    core_fold_block(run, at, &block, &counts);
+    free(cells);
 }
 
 static void read_all(driver *my, core_run *run)
@@ -209,6 +238,9 @@ static void *drive(void *argument)
             break;
         case 5:
             run = restore(&my, run);
+            break;
+        case 8:
+            fold_block(&my, run);
             break;
         case 7: {
             int64_t points[3] = {any_value(&my), (int64_t)below(&my, 300), any_value(&my)}, steps, ns;
