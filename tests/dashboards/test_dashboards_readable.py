@@ -9,10 +9,11 @@ from dashboards import panels as kinds
 from dashboards.render import document, history, queries
 from dashboards.render.pictures import VIEWS
 from dashboards.render.queries import Range
+from dashboards.rows import panels_of
 from support.servers.servers import require
 
 BOARDS = {uid.removesuffix(".json"): json.loads(text) for uid, text in generate.boards().items()}
-PANELS = [(uid, panel) for uid, board in BOARDS.items() for panel in board["panels"]]
+PANELS = [(uid, panel) for uid, board in BOARDS.items() for panel in panels_of(board)]
 LINES = [(uid, panel) for uid, panel in PANELS if panel["type"] == "timeseries"]
 # Series whose values are judged alike wherever they are shown.
 QUANTITIES = {
@@ -167,7 +168,7 @@ def planted(tmp_path_factory):
         assert up["values"][0][1] == "9", "eight agents and an aggregator"
         for board, (_, chosen) in [*VIEWS.items(), ("host", (0, {"instance": ["gpu-07:9470"]}))]:
             answers = document.document_of(BOARDS[f"goodput-{board}"], url, range_, chosen)["answers"]
-            for panel in BOARDS[f"goodput-{board}"]["panels"]:
+            for panel in panels_of(BOARDS[f"goodput-{board}"]):
                 found.setdefault((board, panel["title"]), []).append(answers[str(panel["id"])])
     assert list(folder.glob("data*")) == [], "it leaves no data behind"
     return found

@@ -13,6 +13,7 @@ from bench.alert_replay import rules as alert_rules
 from bench.alert_replay.rules import Rule
 from dashboards.render import __main__ as command
 from dashboards.render import document, history, queries, variables
+from dashboards.rows import panels_of
 from dashboards.render.queries import Range
 from support.servers import http_server
 from support.servers.servers import DASHBOARDS, REPOSITORY
@@ -272,7 +273,7 @@ def test_every_board_is_queried_without_unfilled_variables(path, prometheus):
     for label in ("run", "instance", "gpu", "rank"):
         answers[f"/api/v1/label/{label}/values"] = (200, [f"{label}-1", f"{label}-2"])
     found = document.document_of(json.loads(path.read_text()), url, HOUR)
-    assert set(found["answers"]) == {str(one["id"]) for one in found["board"]["panels"]}
+    assert set(found["answers"]) == {str(one["id"]) for one in panels_of(found["board"])}
     texts = [given["query"] for _, given in requests if "query" in given]
     assert len(texts) > 10
     assert [text for text in texts if re.search(r"\$[{a-z_]", text)] == []
