@@ -91,8 +91,10 @@ def bars(title, description, queries, *, unit, no_value, steps=(), overrides=())
     return _finish(panel, title, description, targets, unit, no_value, steps, overrides)
 
 
-def lines(title, description, queries, *, unit, no_value, steps=(), overrides=()) -> timeseries.Panel:
-    """Lines over time, with the thresholds drawn where there are any."""
+def lines(
+    title, description, queries, *, unit, no_value, steps=(), overrides=(), axis=""
+) -> timeseries.Panel:
+    """Lines over time, with the thresholds drawn where there are any; `axis` says what is counted on an axis without unit."""
     style = common.GraphThresholdsStyleMode.DASHED if steps else common.GraphThresholdsStyleMode.OFF
     panel = (
         timeseries.Panel()
@@ -105,6 +107,8 @@ def lines(title, description, queries, *, unit, no_value, steps=(), overrides=()
         .color_scheme(dashboard_builders.FieldColor().mode(dashboard.FieldColorModeId.PALETTE_CLASSIC))
         .thresholds_style(common_builders.GraphThresholdsStyleConfig().mode(style))
     )
+    if axis:
+        panel.axis_label(axis)
     if unit in ("short", "cps", "reqps"):
         panel.axis_soft_max(1)  # Zero is a line at the bottom, not one on a scale to a hundred.
     overrides = [*_line_colours(queries, overrides), *overrides]
@@ -308,16 +312,19 @@ def annotation(
 # -- Overrides: settings of one series or column
 
 
-def series(name: str, unit: str, steps: Steps = (), axis: str = "") -> Override:
-    """A series or column with another unit, and its own thresholds or axis ("right", "hidden")."""
+def series(name: str, unit: str, steps: Steps = (), right: str | None = None) -> Override:
+    """A series or column with another unit, its own thresholds, and an axis on the right.
+
+    `right` is the text beside that axis: what is counted, or empty where the unit says it.
+    """
     settings: dict[str, object] = {"unit": unit}
     settings |= {"percentunit": {"decimals": 1}, "none": {"decimals": 0}}.get(unit, {})
     if steps:
         settings["thresholds"] = _thresholds(steps).build()
-    if axis:
-        settings |= OTHER_AXIS | {"custom.axisPlacement": axis}
+    if right is not None:
+        settings |= OTHER_AXIS | {"custom.axisLabel": right}
     # All zero would else be drawn on a scale to a hundred, or to 10 000 %.
-    if axis == "right" and unit in ("percentunit", "cps", "short"):
+    if right is not None and unit in ("percentunit", "cps", "short", "none"):
         settings["custom.axisSoftMax"] = 0.1 if unit == "percentunit" else 1
     return name, settings
 

@@ -228,7 +228,7 @@ PANELS = [
         no_value="no step in the last minute",
         overrides=[
             *panels.colours({"own": "#1261b0", "own, median": "text", "above the median": "#e28c03"}),
-            series("above the median", "percentunit", axis="right"),
+            series("above the median", "percentunit", right=""),
         ],
     ),
     panels.lines(
@@ -313,8 +313,9 @@ PANELS = [
             "iterators per minute": f"{_rate('goodput_loader_iterators_total')} * 60",
         },
         unit="short",
+        axis="batches, workers, iterators",
         no_value=NO_LOADER,
-        overrides=[series(name, "percentunit", axis="right") for name in ("starved", "creating iterators")],
+        overrides=[series(name, "percentunit", right="") for name in ("starved", "creating iterators")],
     ),
     panels.table(
         "Loader workers",
@@ -362,7 +363,7 @@ PANELS = [
             *panels.colours(
                 {"cost": "#1261b0", "deep looks": "#a572c9", "budget": RED, "phases measured": "text"}
             ),
-            series("phases measured", "bool_yes_no", axis="right"),
+            series("phases measured", "bool_yes_no", right=""),
         ],
     ).decimals(3),
     panels.lines(
@@ -380,8 +381,9 @@ PANELS = [
             f"({_rate('goodput_steps_total')} > 0)",
         },
         unit="short",
+        axis="in 15 minutes",
         no_value=NO_RANK,
-        overrides=[series("micro-batches per step", "short", axis="right")],
+        overrides=[series("micro-batches per step", "short", right="micro-batches")],
     ),
     # What NCCL's profiler plugin has recorded.
     panels.lines(
@@ -398,8 +400,8 @@ PANELS = [
         unit="percentunit",
         no_value=NO_NCCL,
         overrides=[
-            series("/^rate, /", "Bps", axis="right"),
-            series("/^calls, /", "cps", axis="right"),
+            series("/^rate, /", "Bps", right=""),
+            series("/^calls, /", "cps", right=""),
         ],
     ),
     panels.lines(
@@ -415,8 +417,12 @@ PANELS = [
             "dropped, {{what}}": _gained("goodput_nccl_dropped_total", "what"),
         },
         unit="short",
+        axis="transfers that wait",
         no_value=NO_NCCL,
-        overrides=[series("/^bytes, /", "Bps", axis="right"), series("/^dropped, /", "short", axis="right")],
+        overrides=[
+            series("/^bytes, /", "Bps", right=""),
+            series("/^dropped, /", "short", right="records in 15 minutes"),
+        ],
     ),
 ]
 

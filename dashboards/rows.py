@@ -1,6 +1,6 @@
 """The panels of a board's JSON, those of collapsed rows too: Grafana keeps these inside their row.
 
-    [panel["title"] for panel in panels_of(board)]
+[panel["title"] for panel in panels_of(board)]
 """
 
 from __future__ import annotations

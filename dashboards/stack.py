@@ -207,6 +207,7 @@ PANELS = [
             "health dropped: {{reason}}": _refused("health_dropped", "reason"),
         },
         unit="short",
+        axis="errors per minute",
         no_value="no error in this time",
     ),
     panels.lines(
@@ -288,6 +289,7 @@ PANELS = [
             "agents, invalid: {{file}}": f"count by (file) (goodput_node_reload_failing{{{NODE}}} > 0)",
         },
         unit="short",
+        axis="errors per minute",
         no_value="no error in this time",
     ),
     panels.lines(
@@ -323,7 +325,7 @@ PANELS = [
         no_value=NO_AGGREGATOR,
         steps=ONE_IS_BAD,
         overrides=[
-            *(series(name, "bytes", axis="right") for name in ("memory", "bound of memory")),
+            *(series(name, "bytes", right="") for name in ("memory", "bound of memory")),
         ],
     ),
     panels.lines(
@@ -338,7 +340,7 @@ PANELS = [
         },
         unit="bytes",
         no_value=NO_AGGREGATOR,
-        overrides=[series(name, "Bps", axis="right") for name in ("growth", "freed")],
+        overrides=[series(name, "Bps", right="") for name in ("growth", "freed")],
     ),
     panels.lines(
         "Aggregator: runs and blocks moved",
@@ -356,6 +358,7 @@ PANELS = [
             "partitions of {{instance}}": "max by (instance) (goodput_aggregator_partitions)",
         },
         unit="short",
+        axis="in 15 minutes",
         no_value=NO_AGGREGATOR,
     ),
     panels.lines(
@@ -373,9 +376,7 @@ PANELS = [
         unit="percentunit",
         no_value=NO_AGENT,
         steps=[(None, GREEN), (0.05, YELLOW)],
-        overrides=[
-            series(name, "bytes", axis="right") for name in ("memory of an agent", "memory of a driver")
-        ],
+        overrides=[series(name, "bytes", right="") for name in ("memory of an agent", "memory of a driver")],
     ),
     panels.lines(
         "Agents: backlog and stuck drivers",
@@ -391,6 +392,7 @@ PANELS = [
             "waiting in the stream": "sum(goodput_aggregator_stream_pending_messages)",
         },
         unit="short",
+        axis="rows, events, messages",
         no_value=NO_AGENT,
     ),
     panels.lines(
@@ -407,6 +409,7 @@ PANELS = [
             "process not found": f"count(goodput_rank_process_known{{{NODE}}} == 0) or vector(0)",
         },
         unit="short",
+        axis="pages",
         no_value=NO_AGENT,
         overrides=panels.colours(
             {"rejected": RED, "dead": STATE_COLOURS["down"], "live": STATE_COLOURS["productive"]}
@@ -440,8 +443,9 @@ PANELS = [
             "ranks without phases": f"count(goodput_sdk_phases_every{{{RUN}}} == 0) or vector(0)",
         },
         unit="short",
+        axis="per minute",
         no_value=NO_RANK,
-        overrides=[series("ranks without phases", "short", axis="right")],
+        overrides=[series("ranks without phases", "short", right="ranks")],
     ),
     panels.table(
         "Ranks with the highest overhead",

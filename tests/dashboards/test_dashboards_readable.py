@@ -9,7 +9,7 @@ from dashboards import panels as kinds
 from dashboards.render import document, history, queries
 from dashboards.render.pictures import VIEWS
 from dashboards.render.queries import Range
-from dashboards.rows import panels_of
+from dashboards.rows import collapsed_rows, panels_of
 from support.servers.servers import require
 
 BOARDS = {uid.removesuffix(".json"): json.loads(text) for uid, text in generate.boards().items()}
@@ -31,10 +31,8 @@ RARE = re.compile(r"goodput_(deep_look_cost_seconds|deep_looks|compilations|skip
 REDS = {"red", *kinds.ALARMING}
 # Red without being bad: a bound that is not to be reached.
 BOUNDS = r"limit|budget|threshold|stall|hangs|killed"
-# Panels that a cluster without such faults, devices, roles or pipelines leaves empty.
-EMPTY = {"Account by role", "NVIDIA's CPUs", "Further fields of DCGM"}
-EMPTY |= {"Rank whose calls are slow to return", "Rank with a slow link", "Collective in which the run hangs"}
-EMPTY |= {f"Pipeline: waiting per {of}, by stage" for of in ("step", "microbatch")}
+# What these are counted in has to be written beside the axis.
+WITHOUT_UNIT = {"short", "none", "sci"}
 
 
 def settings_of(panel: dict, name: str) -> dict:
@@ -115,6 +113,40 @@ def test_processors_that_idle_are_not_drawn():
     assert modes and all('mode!="idle"' in expr for expr in modes)
 
 
+def axes_of(panel: dict) -> list[tuple[str, str, str]]:
+    """(placement, unit, text beside it) of the axes of lines: the panel's own, and those of single series."""
+    defaults = panel["fieldConfig"]["defaults"]
+    custom = defaults.get("custom", {})
+    found = [("left", defaults["unit"], custom.get("axisLabel", ""))]
+    for override in panel["fieldConfig"]["overrides"]:
+        settings = {one["id"]: one["value"] for one in override["properties"]}
+        if "custom.axisPlacement" in settings or "unit" in settings:
+            placement = settings.get("custom.axisPlacement", "left")
+            label = settings.get("custom.axisLabel", custom.get("axisLabel", ""))
+            found.append((placement, settings.get("unit", defaults["unit"]), label))
+    return found
+
+
+@pytest.mark.parametrize("uid, panel", LINES, ids=lambda one: one if isinstance(one, str) else one["title"])
+def test_every_axis_has_a_unit(uid, panel):
+    """Or says what is counted; and no line is drawn on a scale that is not shown."""
+    for placement, unit, label in axes_of(panel):
+        assert placement != "hidden"
+        assert label or unit not in WITHOUT_UNIT, (placement, unit)
+
+
+@pytest.mark.parametrize("uid, panel", LINES, ids=lambda one: one if isinstance(one, str) else one["title"])
+def test_margin_and_limit_have_their_own_axes(uid, panel):
+    """Ten degrees left and a limit of ninety are no two values of one quantity."""
+    own = {True: set(), False: set()}
+    for target in panel["targets"]:
+        name = target["legendFormat"]
+        is_margin = bool(re.search(r"_margin_celsius|_limit_celsius.* - ", target["expr"]))
+        if is_margin or re.search(r"_(temperature|limit)_celsius", target["expr"]):
+            own[is_margin].add(settings_of(panel, name).get("custom.axisPlacement", "left"))
+    assert not own[True] & own[False], own
+
+
 def test_heat_maps_have_a_fixed_scale():
     """A single value far off would else leave one colour to all others."""
     for uid, panel in PANELS:
@@ -186,13 +218,21 @@ def test_no_query_fails(planted):
         assert not [one["error"] for one in answers if one["error"]], (uid, panel["title"])
 
 
-def test_no_panel_is_empty(planted):
+def test_only_collapsed_rows_have_empty_panels(planted):
+    """What this cluster has no device, role, pipeline or fault for takes no room on a board."""
     empty = {
-        title
-        for (_, title), views in planted.items()
+        (board, title)
+        for (board, title), views in planted.items()
         if not any(one["series"] for answers in views for one in answers)
     }
-    assert empty <= EMPTY
+    collapsed = {
+        (uid.removeprefix("goodput-"), panel["title"])
+        for uid, board in BOARDS.items()
+        for row in collapsed_rows(board)
+        for panel in row["panels"]
+    }
+    assert ("communication", "Rank with a slow link") in empty
+    assert empty <= collapsed
 
 
 def test_no_one_reads_a_whole_uuid(planted):
