@@ -64,6 +64,11 @@ EXPOSED = (
     f"{_rate('goodput_collective_exposed_seconds_total')} / on () group_left () "
     f"count(max by (rank) (goodput_rank_alive{{{RUN}}}))"
 )
+# Waiting that turns out to be for a late rank moves from one part to another, all at once. Neither is the parts' sum then
+# negative or too large: what they gain is scaled to what all of them gain.
+_DERIVATIVE = f"deriv(goodput_communication_part_gpu_seconds{{{RUN}}}[{RATE}])"
+PART_GAINS = f"clamp_min(sum by (part) ({_DERIVATIVE}), 0)"
+ALL_GAINS = f"clamp_min(sum({_DERIVATIVE}), 0)"
 CALLS = _rate("goodput_collective_calls_total")
 LINK = "instance, device"
 BAD_LINKS = {
@@ -155,7 +160,7 @@ PANELS = [
         "GPUs that wait, on average, by what for; unknown where ranks take turns in being late. Late ranks grow: a rank is "
         "slow, or the work is uneven. Transfer grows alone: a link, or others' traffic.",
         {
-            "{{part}}": f"clamp_min(sum by (part) (deriv(goodput_communication_part_gpu_seconds{{{RUN}}}[{RATE}])), 0)"
+            "{{part}}": f"{PART_GAINS} / on () group_left () (sum({PART_GAINS}) > 0) * on () group_left () {ALL_GAINS}"
         },
         unit="suffix: GPUs",
         no_value=NO_RECORDS,

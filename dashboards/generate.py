@@ -78,6 +78,9 @@ def _text(model) -> str:
     board = json.loads(json.dumps(model, cls=JSONEncoder))
     for number, panel in enumerate([*panels_of(board), *collapsed_rows(board)], 1):
         panel["id"] = number
+    for table in (one for one in panels_of(board) if one["type"] == "table"):
+        # Grafana 12.2 and later read it beside the footer.
+        table["options"]["enablePagination"] = table["options"]["footer"].get("enablePagination", False)
     for target in (target for panel in panels_of(board) for target in panel["targets"]):
         target["expr"] = in_cluster(target["expr"])
     for mark in (one for one in board["annotations"].get("list", []) if one.get("expr")):

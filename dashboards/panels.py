@@ -128,8 +128,13 @@ def _line_colours(legends: Iterable[str], overrides: Iterable[Override]) -> list
     return colours(dict(pairs))
 
 
-def areas(title, description, queries, *, unit, no_value, overrides=(), shares=False) -> timeseries.Panel:
-    """Areas on top of each other; with `shares` each as its share of their sum, in a panel wide enough for a table."""
+def areas(
+    title, description, queries, *, unit, no_value, overrides=(), shares=False, legend_table=False
+) -> timeseries.Panel:
+    """Areas on top of each other; with `shares` each as its share of their sum, so that they always fill 100 %.
+
+    `legend_table` has the last value and the mean of each, on the right of a panel wide enough for it.
+    """
     mode = common.StackingMode.PERCENT if shares else common.StackingMode.NORMAL
     panel = (
         lines(title, description, queries, unit=unit, no_value=no_value, overrides=overrides)
@@ -137,10 +142,11 @@ def areas(title, description, queries, *, unit, no_value, overrides=(), shares=F
         .fill_opacity(75)
         .line_width(0)
     )
-    if shares:
+    if legend_table:
         legend = common_builders.VizLegendOptions().show_legend(True).calcs(["lastNotNull", "mean"])
         legend.display_mode(common.LegendDisplayMode.TABLE).placement(common.LegendPlacement.RIGHT)
         panel.legend(legend.sort_by("Mean").sort_desc(True))
+    if shares:
         # Grafana draws 0 to 100 % by itself; with explicit limits, some versions draw nothing (grafana/grafana#95581).
         panel.min(None)
     return panel
@@ -160,12 +166,14 @@ def table(
     steps=(),
     overrides=(),
     tall=False,
+    pages=True,
 ) -> tables.Panel:
     """A table: the samples of all `columns` (name: expression) with the same labels are one row.
 
     `first` are the labels whose columns come before the values, and `last` those whose columns come after; `sort` is the
     column by which rows are sorted, the largest first, or with a minus in front the smallest, or several columns; `hide` leaves out labels
-    and columns; `tall` rows have room for two lines of text.
+    and columns; `tall` rows have room for two lines of text. A table has `pages` of as many whole rows as it has room for,
+    and says how many there are, unless its board has room for all the rows that it can have.
     """
     # Grafana's name for the values of each query.
     values = {
@@ -188,6 +196,8 @@ def table(
             for name in ((sort,) if isinstance(sort, str) else sort)
         )
     )
+    if pages:
+        panel.footer(common_builders.TableFooterOptions().show(False).enable_pagination(True))
     _transform(panel, merge={}, organize=organize)
     # A panel's unit and its text for no data would else be written into the cells of labels and into empty ones.
     for kind, settings in (("string", {"unit": "string", "noValue": "–"}), ("number", {"noValue": "–"})):
@@ -195,14 +205,14 @@ def table(
     return _finish(panel, title, description, _table_targets(columns), unit, no_value, steps, overrides)
 
 
-def heat_map(title, description, queries, *, unit, no_value, scale) -> heatmap.Panel:
-    """A line of cells per series, coloured from the lower to the upper value of `scale`: blue to red."""
+def heat_map(title, description, queries, *, unit, no_value, scale, axis) -> heatmap.Panel:
+    """A line of cells per series, coloured from the lower to the upper value of `scale`, in the orange of the web page's."""
     colour = heatmap.HeatmapColorOptions().mode(heat.HeatmapColorMode.SCHEME).steps(64)
     panel = (
         heatmap.Panel()
         .calculate(False)
         .color(
-            colour.scheme("Turbo")
+            colour.scheme("Oranges")
             .fill("dark-orange")
             .scale(heat.HeatmapColorScale.LINEAR)
             .min(scale[0])
@@ -212,7 +222,7 @@ def heat_map(title, description, queries, *, unit, no_value, scale) -> heatmap.P
         .show_value(common.VisibilityMode.NEVER)
         .show_legend()
         .filter_values(heatmap.FilterValueRange().le(1e-9))
-        .y_axis(heatmap.YAxisConfig().unit("none"))
+        .y_axis(heatmap.YAxisConfig().unit("none").axis_label(axis))
         .cell_values(heatmap.CellValues().unit(unit))
         .rows_frame(heatmap.RowsHeatmapOptions().layout(common.HeatmapCellLayout.AUTO))
     )

@@ -178,11 +178,12 @@ PANELS = [
     # Phases on both clocks. A window shorter than a step would show one phase only.
     panels.areas(
         "Phases on the host's clock",
-        "Time of the step thread in each phase, per second; 'none' is time in no phase. A phase that grows: the "
-        "code waits for it. With a device, some of this waiting did not delay the GPU: compare with the clock of "
-        "the device beside before you change anything. The gap to 100 % is a phase longer than the window.",
-        {"{{phase}}": _clock("host")},
+        "Share of the step thread's time in each phase; 'none' is time in no phase, and all add up to 100 %. A phase that "
+        "grows: the code waits for it. With a device, some of this waiting did not delay the GPU: compare with the clock "
+        "of the device beside before you change anything. A phase is counted when it ends.",
+        {"{{phase}}": f"{_clock('host')} / on () group_left () (sum({_clock('host')}) > 0)"},
         unit="percentunit",
+        shares=True,
         no_value=NO_RANK,
         overrides=panels.colours(PHASE_COLOURS),
     ).interval("1m"),
@@ -290,12 +291,12 @@ PANELS = [
     # The loader.
     panels.areas(
         "Loader waits by reason",
-        "Time that the step thread waited for a batch, per second, by what the worker did meanwhile. storage: "
+        "Milliseconds of each second that the step thread waited for a batch, by what the worker did meanwhile. storage: "
         "faster or nearer data. decode, collate: cheaper transforms or more workers. cpus: no free core; fewer "
         "threads or more CPUs. queue: the batch was ready and its transfer is slow. startup: keep workers "
         "(persistent_workers).",
-        {"{{reason}}": _rate("goodput_loader_wait_seconds_total", "reason")},
-        unit="percentunit",
+        {"{{reason}}": f"{_rate('goodput_loader_wait_seconds_total', 'reason')} * 1000"},
+        unit="suffix: ms/s",
         no_value=NO_LOADER,
         overrides=panels.colours(WAIT_COLOURS),
     ),
@@ -430,7 +431,7 @@ BOARD = build_board(
     "goodput-rank",
     "What does this rank spend its time on, what does its loader wait for, and is it slower than its group?",
     PANELS,
-    [(4, 15, 9), (9, 8, 8, 8), (9, 8, 8, 8), (7, 24), (8, 8, 8, 8), (8, 8, 8, 8), (8, 12, 12)],
+    [(4, 24), (4, 24), (9, 8, 8, 8), (9, 8, 8, 8), (7, 24), (8, 8, 8, 8), (8, 8, 8, 8), (8, 12, 12)],
     variables=[board_builder.RUN, board_builder.RANK],
     time_from="now-30m",
 )

@@ -189,6 +189,7 @@ PANELS = [
         no_value="no account in this time",
         overrides=panels.colours(STATE_COLOURS),
         shares=True,
+        legend_table=True,
     ),
     panels.table(
         "Leading causes, and what to do",
@@ -210,6 +211,7 @@ PANELS = [
         last=["advice"],
         sort="-order",
         tall=True,
+        pages=False,  # It has five rows at most.
         steps=[(None, GREEN), (0.05, YELLOW), (0.2, RED)],
         overrides=[
             series("GPU hours", "suffix: GPU h"),
@@ -319,7 +321,9 @@ PANELS = [
         {"{{rank}}": SLOW_RANKS},
         unit="suffix:×",
         no_value="no step in this time",
-        scale=(0.9, 1.3),
+        # Below the median and within its noise there is no colour.
+        scale=(0.98, 1.3),
+        axis="rank",
     ),
     panels.table(
         "Stragglers and hang culprits",
@@ -528,7 +532,7 @@ BOARD = build_board(
     "goodput-run",
     "Was every GPU-second of the run useful work, and if not, why, which rank, and what did it cost?",
     PANELS,
-    [(4, 7, 6, 11), (9, 10, 14), (8, 16, 8), (8, 8, 7, 9), (9, 9, 15), (8, 12, 12), (8, 14, 10), (9, 24)],
+    [(4, 7, 6, 11), (9, 10, 14), (10, 16, 8), (8, 8, 7, 9), (9, 9, 15), (8, 12, 12), (8, 14, 10), (9, 24)],
     rows=[
         CollapsedRow("Roles: the account of each, for runs with trainers and generators", ROLES, [(9, 24)])
     ],

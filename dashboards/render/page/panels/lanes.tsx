@@ -121,10 +121,13 @@ function rectangle(
   return [x0, y0, Math.max(0, x1 - x0), y1 - y0];
 }
 
-/** A colour scheme; Grafana reverses one that begins light in the dark theme, so that small values are dark. */
+// Those that begin light; in the dark theme Grafana reverses them, so that small values are dark.
+const BEGIN_LIGHT = ["Blues", "Greens", "Greys", "Oranges", "Purples", "Reds"];
+
+/** A colour scheme by its name in Grafana. */
 function schemeOf({ scheme, steps }: any, dark: boolean): (share: number) => string {
   const interpolate = (chromatic as any)[`interpolate${scheme}`];
-  const reversed = dark && scheme === "Blues";
+  const reversed = dark && BEGIN_LIGHT.includes(scheme);
   return (share) => {
     const quantized = Math.round(share * (steps - 1)) / (steps - 1);
     return interpolate(reversed ? 1 - quantized : quantized);
