@@ -73,6 +73,10 @@ def _shares(window: str, selector: str = "") -> str:
     return f"{_gained(window, selector)} / on () group_left () (sum({_gained(window)}) > 0)"
 
 
+# Other states of the time range would have a line of the legend each.
+OCCURS = f"(sum by (state) (sum_over_time({ALL}[$__range] @ end())) > 0)"
+
+
 def _runs(status: str) -> str:
     return f'count(group by (run) (goodput_run_info{{status="{status}"}})) or vector(0)'
 
@@ -238,7 +242,7 @@ PANELS = [
         "Share of the GPU-hours of all runs in each state; the shares add up to 100 %. Dark blue is productive. "
         "Remove the largest other colour that lasts; a spike of 'lost' is a restart, which books the steps since "
         "the last checkpoint at once. Grey is unobserved time.",
-        {"{{state}}": _shares("$__interval")},
+        {"{{state}}": f"{_shares('$__interval')} and on (state) {OCCURS}"},
         unit="percentunit",
         no_value=NO_ACCOUNT,
         overrides=panels.colours(STATE_COLOURS),

@@ -72,7 +72,7 @@ MODE_COLOURS = {
     "nice": "#7cc4f0",
     "system": "#a572c9",
     "iowait": "#e28c03",
-    "irq": "#d977b3",
+    "irq": "#f4b6dc",
     "softirq": "#d977b3",
     "steal": "#af2d11",
     "online": "text",
@@ -87,6 +87,10 @@ MEMORY_COLOURS = {
     "dirty": "#e28c03",
     "shared": "#d977b3",
 }
+# With the two sizes of x86 in words; others by their bytes.
+HUGE_PAGES_FREE = f'sum by (page_bytes) (goodput_host_huge_pages{{{NODE},kind="free"}})'
+for _pattern, _size in (("(.*)", "$1 bytes"), ("2097152", "2 MiB"), ("1073741824", "1 GiB")):
+    HUGE_PAGES_FREE = f'label_replace({HUGE_PAGES_FREE}, "size", "{_size}", "page_bytes", "{_pattern}")'
 SENSOR = "instance, device, sensor"
 # Of a memory module its slot and the kind of its errors, of an NVMe controller its model and state.
 PART = "instance, part, name, kind"
@@ -150,8 +154,7 @@ PANELS = [
         {
             "swapped {{direction}}": _rate("goodput_host_swap_bytes_total", "direction"),
             "major faults": _rate("goodput_host_major_faults_total"),
-            "free huge pages of {{page_bytes}} bytes": "sum by (page_bytes) "
-            f'(goodput_host_huge_pages{{{NODE},kind="free"}})',
+            "free huge pages of {{size}}": HUGE_PAGES_FREE,
             "killed in the last hour": f"sum(increase(goodput_host_oom_kills_total{{{NODE}}}[1h]))",
         },
         unit="cps",
@@ -207,7 +210,7 @@ PANELS = [
             series("response time", "s", ONE_IS_BAD),
             series("up", "bool_yes_no", ONE_IS_GOOD),
             series("read-only", "bool_yes_no", [(None, "text")]),
-            *panels.widths(fstype=80, source=200),
+            *panels.widths(mount=90, instance=115, fstype=75, source=170, inodes_used=110, response_time=125),
             TO_NODE,
         ],
     ),
@@ -352,7 +355,7 @@ PANELS = [
             "packets": _rate("goodput_host_softnet_packets_total"),
         },
         unit="short",
-        axis="in the last hour; packets per second",
+        axis="errors/h, packets/s",
         no_value=NO_AGENT,
         overrides=[series("packets", "cps", right="")],
     ),
@@ -482,9 +485,9 @@ BOARD = build_board(
     "goodput-host",
     "What do loaders, checkpoints and collectives wait for on a node: cores, memory, disks, file systems, links?",
     PANELS,
-    [(8, 8, 8, 8), (8, 8, 16), (9, 6, 8, 10), (8, 12, 12), (8, 12, 12), (8, 12, 12)],
+    [(8, 8, 8, 8), (8, 8, 16), (9, 6, 8, 10), (8, 12, 12), (9, 12, 12), (9, 14, 10)],
     rows=[
-        CollapsedRow("NFS and Lustre, where they are mounted", NETWORK_STORAGE, [(8, 8, 8, 8)]),
+        CollapsedRow("NFS and Lustre, where they are mounted", NETWORK_STORAGE, [(9, 8, 8, 8)]),
         CollapsedRow("RDMA ports that are not healthy", PORTS, [(8, 24)]),
     ],
     variables=[board_builder.OPTIONAL_RUN, board_builder.NODE],

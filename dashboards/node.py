@@ -299,7 +299,7 @@ PANELS = [
         },
         unit="watt",
         no_value=NO_GPU,
-        overrides=[series("total", "watt", right="all GPUs"), *panels.colours({"lowest limit": RED})],
+        overrides=[series("total", "watt", right="all GPUs"), *panels.colours({"lowest limit": "text"})],
     ),
     panels.lines(
         "Clock throttling by reason",
@@ -396,7 +396,7 @@ PANELS = [
         unit="cps",
         no_value=NO_AGENT,
         overrides=[
-            series("RDMA ticks without credit", "suffix: ticks/s", right=""),
+            series("RDMA ticks without credit", "short", right="ticks/s"),
             series("paused, worst link", "percentunit", right=""),
         ],
     ),
@@ -453,7 +453,7 @@ BOARD = build_board(
     "goodput-node",
     "What do the GPUs, links, disks and the host under a run do, and what is wrong with them?",
     PANELS,
-    [(7, 8, 8, 8), (9, 24), (9, 7, 7, 10), (8, 8, 8, 8), (8, 8, 8, 8), (9, 8, 8, 8)],
+    [(7, 8, 8, 8), (11, 24), (9, 7, 7, 10), (9, 8, 8, 8), (9, 8, 8, 8), (11, 8, 8, 8)],
     rows=[CollapsedRow("What the nodes can do, where goodput probe has measured it", CEILINGS, [(9, 24)])],
     variables=[board_builder.OPTIONAL_RUN, board_builder.NODE, board_builder.GPU],
 )

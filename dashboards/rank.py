@@ -134,6 +134,7 @@ PANELS = [
         no_value=NO_RANK,
         first=COLUMNS,
         sort="attempt",
+        pages=False,
         hide=("info", "GPU", "process", "gpu"),
         overrides=[
             *panels.widths(host=80, instance=100, index=55, pci=115, uuid=85, attempt=70, pid=60),
@@ -314,7 +315,7 @@ PANELS = [
             "iterators per minute": f"{_rate('goodput_loader_iterators_total')} * 60",
         },
         unit="short",
-        axis="batches, workers, iterators",
+        axis="batches, workers",
         no_value=NO_LOADER,
         overrides=[series(name, "percentunit", right="") for name in ("starved", "creating iterators")],
     ),
@@ -422,7 +423,7 @@ PANELS = [
         no_value=NO_NCCL,
         overrides=[
             series("/^bytes, /", "Bps", right=""),
-            series("/^dropped, /", "short", right="records in 15 minutes"),
+            series("/^dropped, /", "short", right="records in 15 min"),
         ],
     ),
 ]
@@ -431,7 +432,7 @@ BOARD = build_board(
     "goodput-rank",
     "What does this rank spend its time on, what does its loader wait for, and is it slower than its group?",
     PANELS,
-    [(4, 24), (4, 24), (9, 8, 8, 8), (9, 8, 8, 8), (7, 24), (8, 8, 8, 8), (8, 8, 8, 8), (8, 12, 12)],
+    [(5, 24), (4, 24), (9, 8, 8, 8), (10, 8, 8, 8), (7, 24), (8, 8, 8, 8), (8, 8, 8, 8), (9, 12, 12)],
     variables=[board_builder.RUN, board_builder.RANK],
     time_from="now-30m",
 )

@@ -62,7 +62,9 @@ def _gain_bound(bound: str) -> str:
 # from its first sample; delta() would not. deploy/prometheus/recording.yml does the same for fixed windows.
 _BEFORE = f"max by (state) (goodput_gpu_seconds{{{RUN}}} offset {RATE})"
 _GAINED = f"clamp_min({SECONDS} - ({_BEFORE} or {SECONDS} * 0), 0)"
-SHARES = f"{_GAINED} / on () group_left () (sum({_GAINED}) > 0)"
+_NOW = f"max by (state) (goodput_gpu_seconds{{{RUN}}} @ end())"
+# Without states that the run never had: each would have a line of the legend.
+SHARES = f"{_GAINED} / on () group_left () (sum({_GAINED}) > 0) and on (state) ({_NOW} > 0)"
 
 # -- Phases
 
@@ -321,8 +323,7 @@ PANELS = [
         {"{{rank}}": SLOW_RANKS},
         unit="suffix:×",
         no_value="no step in this time",
-        # Below the median and within its noise there is no colour.
-        scale=(0.98, 1.3),
+        scale=(0.95, 1.3),
         axis="rank",
     ),
     panels.table(
@@ -532,7 +533,7 @@ BOARD = build_board(
     "goodput-run",
     "Was every GPU-second of the run useful work, and if not, why, which rank, and what did it cost?",
     PANELS,
-    [(4, 7, 6, 11), (9, 10, 14), (10, 16, 8), (8, 8, 7, 9), (9, 9, 15), (8, 12, 12), (8, 14, 10), (9, 24)],
+    [(4, 7, 6, 11), (13, 10, 14), (10, 16, 8), (10, 8, 7, 9), (9, 9, 15), (8, 12, 12), (8, 14, 10), (9, 24)],
     rows=[
         CollapsedRow("Roles: the account of each, for runs with trainers and generators", ROLES, [(9, 24)])
     ],

@@ -392,7 +392,7 @@ PANELS = [
             "waiting in the stream": "sum(goodput_aggregator_stream_pending_messages)",
         },
         unit="short",
-        axis="rows, events, messages",
+        axis="rows, messages",
         no_value=NO_AGENT,
     ),
     panels.lines(
@@ -474,6 +474,6 @@ BOARD = build_board(
     "goodput-stack",
     "Do the aggregator and the agents accept all reports quickly and without loss, and what do they and the SDK cost?",
     PANELS,
-    [(4, 12, 12), (9, 7, 5, 5, 7), (8, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8)],
+    [(4, 12, 12), (10, 7, 5, 5, 7), (8, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8)],
     variables=[board_builder.OPTIONAL_RUN, board_builder.AGENT],
 )

@@ -6,7 +6,7 @@ The states have the project's palette, `goodput.account.text.state_colours`.
 from __future__ import annotations
 
 from dashboards.panels import GREEN, RED, YELLOW
-from goodput.account.text.state_colours import LIGHT
+from goodput.account.text.state_colours import DARK, LIGHT
 
 STATE_COLOURS = LIGHT
 # Of phases that are not states, colours that no state has.
@@ -31,9 +31,10 @@ PHASE_COLOURS = {
 }
 # Statuses as numbers, since a state timeline is drawn from numbers.
 STATUSES = {
-    "running": (1, STATE_COLOURS["productive"]),
+    # Legible as text on a dark ground.
+    "running": (1, DARK["productive"]),
     "finished": (2, STATE_COLOURS["evaluation"]),
-    "cancelled": (3, STATE_COLOURS["evaluation"]),
+    "cancelled": (3, STATE_COLOURS["queue"]),
     "failed": (4, STATE_COLOURS["stall"]),
     "abandoned": (5, STATE_COLOURS["down"]),
     "unobserved": (6, STATE_COLOURS["unobserved"]),

@@ -73,7 +73,7 @@ async function shoot(page, target, ids) {
   }
 }
 
-/** Titles of drawn panels, each with what of it would have to be scrolled: a legend, bars or rows. */
+/** Titles of drawn panels, each with what does not fit: a legend, bars, rows, or the text of a cell. */
 function cutPanels(page) {
   return page.$$eval('[id^="panel-"]', (panels) =>
     panels.flatMap((panel) => {
@@ -85,8 +85,11 @@ function cutPanels(page) {
           (hides(overflowX) && one.scrollWidth > one.clientWidth + 1)
         );
       });
+      const cells = [...panel.querySelectorAll('[role="gridcell"], [role="columnheader"] *')].filter(
+        (one) => one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).textOverflow === "ellipsis",
+      );
       const title = panel.querySelector("h2, h6")?.textContent ?? panel.id;
-      return scrolled.map((one) => {
+      return [...scrolled, ...cells].map((one) => {
         const size = `${one.scrollWidth} x ${one.scrollHeight} in ${one.clientWidth} x ${one.clientHeight} pixels`;
         return `${title}: ${size}: ${one.textContent.slice(0, 60)}`;
       });

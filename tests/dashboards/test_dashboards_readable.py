@@ -147,6 +147,48 @@ def test_margin_and_limit_have_their_own_axes(uid, panel):
     assert not own[True] & own[False], own
 
 
+# The most rows of tables whose boards have room for all of them.
+ROWS = {("goodput-run", "Leading causes, and what to do"): 5, ("goodput-rank", "Identity"): 2}
+
+
+@pytest.mark.parametrize("uid, panel", [(uid, p) for uid, p in PANELS if p["type"] == "table"])
+def test_no_table_is_cut(uid, panel):
+    """It has pages, in the options of Grafana before 12.2 and since, or its board has room for every row."""
+    options = panel["options"]
+    assert options["enablePagination"] == options["footer"].get("enablePagination", False)
+    if rows := ROWS.get((uid, panel["title"])):
+        assert not options["enablePagination"], "pages take the room of a row"
+        needs = CELL_PIXELS["sm"] + rows * CELL_PIXELS[options["cellHeight"]]
+        assert needs <= room_pixels(panel, TABLE_FRAME_PIXELS)
+    else:
+        assert options["enablePagination"]
+
+
+def test_leading_causes_are_as_many_as_have_room():
+    (panel,) = [one for _, one in PANELS if one["title"].startswith("Leading causes")]
+    assert all(" <= 5" in target["expr"] for target in panel["targets"])
+
+
+def test_stacked_shares_add_up_to_all():
+    """What is stacked in percent fills 100 %, by a sum in the query too; other stacks have the unit of what they add."""
+    for uid, panel in LINES:
+        stacking = panel["fieldConfig"]["defaults"]["custom"].get("stacking", {}).get("mode", "none")
+        if stacking == "none":
+            continue
+        is_share = panel["fieldConfig"]["defaults"]["unit"] == "percentunit"
+        assert stacking == ("percent" if is_share else "normal"), (uid, panel["title"])
+        for target in panel["targets"] if is_share else ():
+            assert re.search(r"/ on \(\) group_left \(\) \(?sum\(", target["expr"]), (uid, panel["title"])
+
+
+def test_text_beside_an_axis_fits():
+    """Along the height that a legend of three rows leaves."""
+    for uid, panel in LINES:
+        for _, _, label in axes_of(panel):
+            room = 0.65 * room_pixels(panel) - 30
+            assert CHARACTER_PIXELS * len(label) <= room, (uid, panel["title"], label)
+
+
 def test_heat_maps_have_a_fixed_scale():
     """A single value far off would else leave one colour to all others."""
     for uid, panel in PANELS:
@@ -164,21 +206,35 @@ def test_one_error_is_not_a_full_bar(uid, panel):
 
 # ---- What the pictures' cluster shows ------------------------------------------------------------------------
 
-CHARACTER_PIXELS, MARK_PIXELS, ROW_PIXELS, GRID_PIXELS = 6.6, 34, 24, 38
+# As measured in pictures: `make pictures` fails where something does not fit.
+CHARACTER_PIXELS, MARK_PIXELS, ROW_PIXELS, GRID_PIXELS = 6.6, 34, 25.5, 38
+# Around a panel: the gap, its title and its padding, which tables do not have.
+FRAME_PIXELS, TABLE_FRAME_PIXELS = 58, 41
+# Between the rows of the left axis and those of the right one, where they do not fit beside each other.
+BETWEEN_AXES_PIXELS, BAR_PIXELS, LEGEND_TABLE_ROW_PIXELS = 15, 22, 24
+CELL_PIXELS = {"sm": 36, "lg": 48}
 
 
-def legend_rows(panel: dict, names: list[str]) -> float:
-    """Rows of a legend below the panel, those of the right axis apart."""
-    width, rows = 1600 * panel["gridPos"]["w"] / 24 - 32, 0
-    groups = {True: [], False: []}
+def room_pixels(panel: dict, frame: int = FRAME_PIXELS) -> int:
+    """The height inside a panel."""
+    return GRID_PIXELS * panel["gridPos"]["h"] - frame
+
+
+def legend_pixels(panel: dict, names: list[str]) -> float:
+    """The height of a legend below the panel; the names of the right axis stand apart."""
+    width = 1600 * panel["gridPos"]["w"] / 24 - 32
+    groups: dict[bool, list[float]] = {}
     for name in names:
-        groups[settings_of(panel, name).get("custom.axisPlacement") == "right"].append(name)
+        is_right = settings_of(panel, name).get("custom.axisPlacement") == "right"
+        groups.setdefault(is_right, []).append(CHARACTER_PIXELS * len(name) + MARK_PIXELS)
+    if sum(map(sum, groups.values())) <= width:
+        return ROW_PIXELS
+    rows = 0
     for group in groups.values():
         used = width
-        for name in group:
-            pixels = CHARACTER_PIXELS * len(name) + MARK_PIXELS
+        for pixels in group:
             rows, used = (rows + 1, pixels) if used + pixels > width else (rows, used + pixels)
-    return rows
+    return rows * ROW_PIXELS + BETWEEN_AXES_PIXELS * (len(groups) - 1)
 
 
 def legends(answers: list[dict]) -> list[str]:
@@ -261,8 +317,43 @@ def test_legends_fit_below_their_panels(planted):
     cut = {}
     for uid, panel, answers in shown(planted):
         if panel["type"] == "timeseries" and panel["options"]["legend"]["placement"] == "bottom":
-            room = (GRID_PIXELS * panel["gridPos"]["h"] - 40) * 0.35
-            rows = legend_rows(panel, legends(answers))
-            if rows * ROW_PIXELS > room:
-                cut[uid, panel["title"]] = rows, room / ROW_PIXELS
+            needs, room = legend_pixels(panel, legends(answers)), 0.35 * room_pixels(panel)
+            if needs > room:
+                cut[uid, panel["title"]] = needs, room
     assert not cut
+
+
+def test_legends_beside_panels_and_bars_fit(planted):
+    cut = {}
+    for uid, panel, answers in shown(planted):
+        names, room = legends(answers), room_pixels(panel)
+        if panel["type"] == "timeseries" and panel["options"]["legend"]["placement"] == "right":
+            needs = LEGEND_TABLE_ROW_PIXELS * (len(names) + 1)
+        elif panel["type"] == "bargauge":
+            needs = BAR_PIXELS * len(names) - 8
+        else:
+            continue
+        if needs > room:
+            cut[uid, panel["title"]] = needs, room
+    assert not cut
+
+
+# In the dark theme, which Grafana has by default: its colours by name, and its palette for lines without a fixed colour.
+NAMED = {"green": "#73bf69", "semi-dark-yellow": "#f2cc0c", "red": "#f2495c", "purple": "#b877d9"}
+PALETTE = ["#73bf69", "#f2cc0c", "#5794f2", "#ff9830", "#f2495c", "#b877d9", "#37872d", "#e0b400", "#1f60c4"]
+PALETTE += ["#fa6400", "#c4162a", "#8f3bb8", "#c8f2c2", "#fff899", "#c0d8ff", "#ffcb7d", "#ffa6b0", "#deb6f2"]
+
+
+def test_lines_of_a_panel_differ_in_colour(planted):
+    """A line with a colour of its own has none that Grafana gives to another line of the panel."""
+    alike = set()
+    for uid, panel, answers in shown(planted):
+        if panel["type"] != "timeseries":
+            continue
+        of: dict[str, set[str]] = {}
+        for at, name in enumerate(legends(answers)):
+            fixed = settings_of(panel, name).get("color", {}).get("fixedColor")
+            colour = NAMED.get(fixed, fixed) if fixed else PALETTE[at % len(PALETTE)]
+            of.setdefault(colour, set()).add(name)
+        alike |= {(uid, panel["title"], *sorted(names)) for names in of.values() if len(names) > 1}
+    assert not alike

@@ -13,8 +13,8 @@ from bench.alert_replay import rules as alert_rules
 from bench.alert_replay.rules import Rule
 from dashboards.render import __main__ as command
 from dashboards.render import document, history, queries, variables
-from dashboards.rows import panels_of
 from dashboards.render.queries import Range
+from dashboards.rows import panels_of
 from support.servers import http_server
 from support.servers.servers import DASHBOARDS, REPOSITORY
 

@@ -3,16 +3,17 @@
  * (UPlotConfigBuilder), legends, and the colour and text of a value are used. Cells and bars are drawn here.
  */
 import {
+  colorManipulator,
   DataFrame,
   Field,
   FieldType,
   formattedValueToString,
   getFieldDisplayName,
   getValueFormat,
+  GrafanaTheme2,
 } from "@grafana/data";
 import { AxisPlacement, ScaleDirection, ScaleOrientation } from "@grafana/schema";
-import { UPlotChart, UPlotConfigBuilder, VizLayout } from "@grafana/ui";
-import * as chromatic from "d3-scale-chromatic";
+import { measureText, UPlotChart, UPlotConfigBuilder, VizLayout } from "@grafana/ui";
 import { useMemo } from "react";
 import type uPlot from "uplot";
 import { legendOf } from "./legend";
@@ -71,6 +72,7 @@ function configOf(
     placement: AxisPlacement.Left,
     theme,
     grid: { show: false },
+    size: () => 16 + Math.max(...names.map((name) => measureText(name, 12).width)),
     splits: (plot: uPlot) => {
       // No label closer to the next than its height.
       const every = Math.max(1, Math.ceil((names.length * 14 * devicePixelRatio) / plot.bbox.height));
@@ -121,17 +123,10 @@ function rectangle(
   return [x0, y0, Math.max(0, x1 - x0), y1 - y0];
 }
 
-// Those that begin light; in the dark theme Grafana reverses them, so that small values are dark.
-const BEGIN_LIGHT = ["Blues", "Greens", "Greys", "Oranges", "Purples", "Reds"];
-
-/** A colour scheme by its name in Grafana. */
-function schemeOf({ scheme, steps }: any, dark: boolean): (share: number) => string {
-  const interpolate = (chromatic as any)[`interpolate${scheme}`];
-  const reversed = dark && BEGIN_LIGHT.includes(scheme);
-  return (share) => {
-    const quantized = Math.round(share * (steps - 1)) / (steps - 1);
-    return interpolate(reversed ? 1 - quantized : quantized);
-  };
+/** One colour, the more opaque the larger the share, in as many steps as Grafana takes. */
+function opacityOf({ fill, steps }: any, theme: GrafanaTheme2): (share: number) => string {
+  const colour = theme.visualization.getColorByName(fill);
+  return (share) => colorManipulator.alpha(colour, Math.round(share * (steps - 1)) / (steps - 1));
 }
 
 export function HeatmapPanel(props: PanelProps) {
@@ -143,7 +138,7 @@ export function HeatmapPanel(props: PanelProps) {
   const shown = lanes.flatMap((lane) => (lane.field.values as number[]).filter(visible));
   const low: number = options.color.min ?? shown.reduce((one, other) => Math.min(one, other), Infinity);
   const high: number = options.color.max ?? shown.reduce((one, other) => Math.max(one, other), -Infinity);
-  const colour = schemeOf(options.color, theme.isDark);
+  const colour = opacityOf(options.color, theme);
   const draw = useMemo(
     () => (plot: uPlot) => {
       const gap = options.cellGap * devicePixelRatio;
