@@ -126,7 +126,10 @@ RUN = _query("run", "Run", _RUNS).sort(models.VariableSort.ALPHABETICAL_DESC).in
 OPTIONAL_RUN = _all("run", "Run", _RUNS).multi(False)
 # The chosen run's nodes; with all runs, whose pattern matches an absent label too, every node. "All" stands for the
 # listed nodes, not for every existing one, so that a run's board shows its own.
-_NODES = 'label_values({__name__=~"goodput_rank_info|goodput_node_info",run=~"$run"}, instance)'
+_OF_RUN = '__name__=~"goodput_rank_info|goodput_node_info",run=~"$run"'
+_NODES = f'label_values({{{_OF_RUN},host=~"$node"}}, instance)'
+# A node by the name of its host, as ranks report it; Prometheus's name for its agent has a port and may be an address.
+HOST = _all("node", "Host", f"label_values({{{_OF_RUN}}}, host)")
 NODE = _all("instance", "Node", _NODES).all_value("")
 AGENT = _all("instance", "Node", "label_values(goodput_node_info, instance)")
 GPU = _all("gpu", "GPU", 'label_values(goodput_gpu_up{instance=~"$instance"}, gpu)')

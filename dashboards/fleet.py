@@ -74,7 +74,8 @@ def _shares(window: str, selector: str = "") -> str:
 
 
 # Other states of the time range would have a line of the legend each.
-OCCURS = f"(sum by (state) (sum_over_time({ALL}[$__range] @ end())) > 0)"
+# The largest change and not their sum: unobserved time becomes known, and is taken away, when reports arrive late.
+OCCURS = f"(max by (state) (max_over_time({ALL}[$__range] @ end())) > 0)"
 
 
 def _runs(status: str) -> str:

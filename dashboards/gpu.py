@@ -214,5 +214,5 @@ BOARD = build_board(
             [(9, 12, 12), (9, 12, 12)],
         )
     ],
-    variables=[board_builder.OPTIONAL_RUN, board_builder.NODE, board_builder.GPU],
+    variables=[board_builder.OPTIONAL_RUN, board_builder.HOST, board_builder.NODE, board_builder.GPU],
 )

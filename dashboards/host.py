@@ -490,5 +490,5 @@ BOARD = build_board(
         CollapsedRow("NFS and Lustre, where they are mounted", NETWORK_STORAGE, [(9, 8, 8, 8)]),
         CollapsedRow("RDMA ports that are not healthy", PORTS, [(8, 24)]),
     ],
-    variables=[board_builder.OPTIONAL_RUN, board_builder.NODE],
+    variables=[board_builder.OPTIONAL_RUN, board_builder.HOST, board_builder.NODE],
 )

@@ -455,5 +455,5 @@ BOARD = build_board(
     PANELS,
     [(7, 8, 8, 8), (11, 24), (9, 7, 7, 10), (9, 8, 8, 8), (9, 8, 8, 8), (11, 8, 8, 8)],
     rows=[CollapsedRow("What the nodes can do, where goodput probe has measured it", CEILINGS, [(9, 24)])],
-    variables=[board_builder.OPTIONAL_RUN, board_builder.NODE, board_builder.GPU],
+    variables=[board_builder.OPTIONAL_RUN, board_builder.HOST, board_builder.NODE, board_builder.GPU],
 )

@@ -62,9 +62,10 @@ def _gain_bound(bound: str) -> str:
 # from its first sample; delta() would not. deploy/prometheus/recording.yml does the same for fixed windows.
 _BEFORE = f"max by (state) (goodput_gpu_seconds{{{RUN}}} offset {RATE})"
 _GAINED = f"clamp_min({SECONDS} - ({_BEFORE} or {SECONDS} * 0), 0)"
-_NOW = f"max by (state) (goodput_gpu_seconds{{{RUN}}} @ end())"
+# Also those that it had no more at the end: unobserved time becomes known when a node's reports arrive late.
+_MOST = f"max by (state) (max_over_time(goodput_gpu_seconds{{{RUN}}}[$__range] @ end()))"
 # Without states that the run never had: each would have a line of the legend.
-SHARES = f"{_GAINED} / on () group_left () (sum({_GAINED}) > 0) and on (state) ({_NOW} > 0)"
+SHARES = f"{_GAINED} / on () group_left () (sum({_GAINED}) > 0) and on (state) ({_MOST} > 0)"
 
 # -- Phases
 
@@ -323,7 +324,7 @@ PANELS = [
         {"{{rank}}": SLOW_RANKS},
         unit="suffix:×",
         no_value="no step in this time",
-        scale=(0.95, 1.3),
+        scale=(0.97, 1.2),
         axis="rank",
     ),
     panels.table(

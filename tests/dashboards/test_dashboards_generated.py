@@ -28,9 +28,9 @@ VARIABLES = {
     "goodput-fleet": ["cluster"],
     "goodput-run": ["cluster", "run"],
     "goodput-communication": ["cluster", "run"],
-    "goodput-node": ["cluster", "run", "instance", "gpu"],
-    "goodput-gpu": ["cluster", "run", "instance", "gpu"],
-    "goodput-host": ["cluster", "run", "instance"],
+    "goodput-node": ["cluster", "run", "node", "instance", "gpu"],
+    "goodput-gpu": ["cluster", "run", "node", "instance", "gpu"],
+    "goodput-host": ["cluster", "run", "node", "instance"],
     "goodput-rank": ["cluster", "run", "rank"],
     "goodput-stack": ["cluster", "run", "instance"],
 }
@@ -214,7 +214,7 @@ def test_variables_are_bounded_and_read_series_that_exist(uid):
             continue
         assert variable["type"] == "query"
         text = variable["query"]["query"]
-        assert re.search(r", (cluster|run|instance|gpu)\)$", text)
+        label = re.search(r", (cluster|run|host|instance|gpu)\)$", text)[1]
         assert set(re.findall(r"goodput_\w+", text)) <= set(CATALOGUE)
         assert set(re.findall(r"\$(\w+)", text)) <= known
         if variable.get("includeAll"):
@@ -222,14 +222,14 @@ def test_variables_are_bounded_and_read_series_that_exist(uid):
             listed = variable["name"] == "instance" and uid in ("goodput-node", "goodput-gpu", "goodput-host")
             assert (variable.get("allValue") or None) == (None if listed else ".*")
             assert variable["current"]["value"] == "$__all"
-            assert f'{variable["name"]}=~"${variable["name"]}"' in json.dumps(MODELS[uid]).replace("\\", "")
+            assert f'{label}=~"${variable["name"]}"' in json.dumps(MODELS[uid]).replace("\\", "")
 
 
 def test_node_board_variables_narrow_to_run_and_node():
     variables = {one["name"]: one for one in MODELS["goodput-node"]["templating"]["list"]}
     assert variables["instance"]["multi"] and variables["gpu"]["multi"]
     queries = [variables[name]["query"]["query"] for name in ("instance", "gpu")]
-    assert "$run" in queries[0] and "$instance" in queries[1]
+    assert "$run" in queries[0] and "$node" in queries[0] and "$instance" in queries[1]
 
 
 @pytest.mark.parametrize("uid", MODELS)

@@ -29,6 +29,7 @@ MINUTES = re.compile(
 # Once in minutes; a rate over seconds is a row of spikes.
 RARE = re.compile(r"goodput_(deep_look_cost_seconds|deep_looks|compilations|skipped_steps)_total")
 REDS = {"red", *kinds.ALARMING}
+NODES = re.compile(r'instance=~"\(?([^")]+)\)?"')
 # Red without being bad: a bound that is not to be reached.
 BOUNDS = r"limit|budget|threshold|stall|hangs|killed"
 # What these are counted in has to be written beside the axis.
@@ -246,20 +247,50 @@ def legends(answers: list[dict]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory):
-    """The answers to every panel of each board, of a quarter of an hour with all faults of the pictures' cluster."""
+def server(tmp_path_factory):
+    """A Prometheus with a quarter of an hour of the pictures' cluster, all its faults in it; and the last ten minutes."""
     require("prometheus")
-    end, found, folder = 1_767_609_000, {}, tmp_path_factory.mktemp("history")
+    end, folder = 1_767_609_000, tmp_path_factory.mktemp("history")
     with history.history(folder, seconds=900, end_seconds=end) as url:
-        range_ = Range((end - 600) * 1000, end * 1000)
-        (up,) = queries.instant_series(url, "count(up == 1)", range_)
-        assert up["values"][0][1] == "9", "eight agents and an aggregator"
-        for board, (_, chosen) in [*VIEWS.items(), ("host", (0, {"instance": ["gpu-07:9470"]}))]:
-            answers = document.document_of(BOARDS[f"goodput-{board}"], url, range_, chosen)["answers"]
-            for panel in panels_of(BOARDS[f"goodput-{board}"]):
-                found.setdefault((board, panel["title"]), []).append(answers[str(panel["id"])])
+        yield url, Range((end - 600) * 1000, end * 1000)
     assert list(folder.glob("data*")) == [], "it leaves no data behind"
+
+
+@pytest.fixture(scope="module")
+def planted(server):
+    """The answers to every panel of each board."""
+    (url, range_), found = server, {}
+    (up,) = queries.instant_series(url, "count(up == 1)", range_)
+    assert up["values"][0][1] == "9", "eight agents and an aggregator"
+    for board, (_, chosen) in [*VIEWS.items(), ("host", (0, {"instance": ["gpu-07:9470"]}))]:
+        answers = document.document_of(BOARDS[f"goodput-{board}"], url, range_, chosen)["answers"]
+        for panel in panels_of(BOARDS[f"goodput-{board}"]):
+            found.setdefault((board, panel["title"]), []).append(answers[str(panel["id"])])
     return found
+
+
+@pytest.mark.parametrize("board", ["node", "gpu", "host"])
+def test_a_host_chooses_its_agent(server, board):
+    """The web page knows the host of a rank, and links to its boards by var-run and var-node."""
+    chosen = {"run": ["llama-70b"], "node": ["gpu-02"]}
+    found = document.document_of(BOARDS[f"goodput-{board}"], *server, chosen)
+    assert {one["name"]: one["text"] for one in found["variables"]}["instance"] == "All"
+    nodes = {
+        node for one in found["answers"].values() for answer in one for node in NODES.findall(answer["expr"])
+    }
+    assert nodes == {"gpu-02:9470"}
+
+
+def test_fleet_names_the_first_cause_of_each_run(planted):
+    """Which is the first on the run's own board."""
+    (columns,) = planted["fleet", "Runs ranked by waste"]
+    labels = {answer["legend"]: [one["metric"] for one in answer["series"]] for answer in columns}
+    causes = {one["run"]: one["cause"] for one in labels["faster by"]}
+    assert set(causes) == {one["run"] for one in labels["wasted"]} and len(causes) > 3
+    (of_run,) = planted["run", "Leading causes, and what to do"]
+    (order,) = [answer["series"] for answer in of_run if answer["legend"] == "order"]
+    first = min(order, key=lambda one: float(one["values"][0][1]))
+    assert causes["llama-70b"] == first["metric"]["state"]
 
 
 def shown(planted: dict):

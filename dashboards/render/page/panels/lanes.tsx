@@ -42,7 +42,7 @@ function lanesOf(frames: DataFrame[]): Lane[] {
 /** Axes of time and lane names, the first lane at the bottom, and a hook that draws between them. */
 function configOf(
   names: string[],
-  { range, theme }: PanelProps,
+  { panel, range, theme }: PanelProps,
   draw: (plot: uPlot) => void,
 ): UPlotConfigBuilder {
   const builder = new UPlotConfigBuilder("utc");
@@ -71,6 +71,7 @@ function configOf(
     scaleKey: "y",
     placement: AxisPlacement.Left,
     theme,
+    label: panel.options.yAxis?.axisLabel,
     grid: { show: false },
     size: () => 16 + Math.max(...names.map((name) => measureText(name, 12).width)),
     splits: (plot: uPlot) => {
