@@ -10,10 +10,11 @@ from dashboards.states import ONE_IS_BAD, STATE_COLOURS
 
 RUN = 'run="$run"'
 OPERATION = "group, operation"
+# By their names in the tables.
 PARTS = {
-    "skew": STATE_COLOURS["straggler"],
+    "late ranks": STATE_COLOURS["straggler"],
     "transfer": STATE_COLOURS["communication"],
-    "unknown": STATE_COLOURS["unobserved"],
+    "not known": STATE_COLOURS["unobserved"],
 }
 NO_RECORDS = "no collectives are recorded"
 NO_STAGES = "no sends and receives of stages are recorded"
@@ -68,6 +69,8 @@ EXPOSED = (
 # negative or too large: what they gain is scaled to what all of them gain.
 _DERIVATIVE = f"deriv(goodput_communication_part_gpu_seconds{{{RUN}}}[{RATE}])"
 PART_GAINS = f"clamp_min(sum by (part) ({_DERIVATIVE}), 0)"
+for _part_is, _named in (("skew", "late ranks"), ("unknown", "not known")):
+    PART_GAINS = f'label_replace({PART_GAINS}, "part", "{_named}", "part", "{_part_is}")'
 ALL_GAINS = f"clamp_min(sum({_DERIVATIVE}), 0)"
 CALLS = _rate("goodput_collective_calls_total")
 LINK = "instance, device"

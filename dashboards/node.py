@@ -273,7 +273,7 @@ PANELS = [
         no_value="no rank has used these GPUs, or they have no such counters",
         overrides=panels.colours(
             PHASE_COLOURS
-            | {"forward, tensor": "#5794f2", "backward, tensor": "#b0dcf7", "estimated part": "text"}
+            | {"forward, tensor": "#5794f2", "backward, tensor": "#b8f9f9", "estimated part": "text"}
         ),
     ),
     # Power, and what limits it.

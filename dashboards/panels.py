@@ -41,7 +41,7 @@ OTHER_AXIS = {"custom.axisPlacement": "right", "custom.thresholdsStyle": {"mode"
 
 # Grafana's own palette begins with green and yellow, and its fifth colour is red, whatever a line stands for.
 # None of these is in it, so that a line with labels looks like no other.
-CALM = ("#8ab8ff", "#d683ce", "#6ed0e0", "#c9d2de", "#c5a880", "#4ba18c", "#9a8fd6", "#97a9b8", "#b7d36a")
+CALM = ("#89bff5", "#c587c5", "#70dbdb", "#c2e8f0", "#d6b0a9", "#4b9b8e", "#647fb4", "#e6bf99", "#cce699")
 ALARMING = ("#e02f44", "#ff7383", "#ff6f3c", "#c2185b", "#8c2f39")
 BAD = re.compile(
     r"error|fail|refused|rejected|dropped|malformed|unreachable|invalid|timeout|killed|unkillable|unauthorized"

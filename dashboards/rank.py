@@ -21,6 +21,7 @@ STEP_COLOURS = {
     "p50, all ranks": "#c9d2de",
     "p95, all ranks": "#97a9b8",
     "p99, all ranks": "#78818c",
+    "longest, this rank": "#e28c03",
     "mean, this rank": "#4ba18c",
     "mean, median rank": "#d3c58c",
     "mean, all ranks": "text",

@@ -19,7 +19,7 @@ OUTCOMES = {
     "reports accepted": GOOD,
     "reports malformed": BAD,
     "reports failed": WORSE,
-    "rows new": "#6ed0e0",
+    "rows new": "#2f9fa8",
     "rows repeated": "#ff9830",
     "stacks accepted": "#b877d9",
     "stacks ignored": "#d683ce",
@@ -29,7 +29,7 @@ PUSHES = {
     "pushes accepted": GOOD,
     "pushes rejected": BAD,
     "pushes unreachable": WORSE,
-    "samples of nvml": "#6ed0e0",
+    "samples of nvml": "#2f9fa8",
     "samples of dcgm": "#b877d9",
 }
 

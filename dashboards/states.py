@@ -12,7 +12,7 @@ STATE_COLOURS = LIGHT
 # Of phases that are not states, colours that no state has.
 PHASE_COLOURS = {
     "forward": "#1261b0",
-    "backward": "#7cc4f0",
+    "backward": "#47a3d1",
     "optimizer": "#d977b3",
     **{
         phase: STATE_COLOURS[phase]
@@ -33,9 +33,9 @@ PHASE_COLOURS = {
 STATUSES = {
     # Legible as text on a dark ground.
     "running": (1, DARK["productive"]),
-    "finished": (2, STATE_COLOURS["evaluation"]),
+    "finished": (2, STATE_COLOURS["checkpoint"]),
     "cancelled": (3, STATE_COLOURS["queue"]),
-    "failed": (4, STATE_COLOURS["stall"]),
+    "failed": (4, STATE_COLOURS["straggler"]),
     "abandoned": (5, STATE_COLOURS["down"]),
     "unobserved": (6, STATE_COLOURS["unobserved"]),
     "down": (7, STATE_COLOURS["lost"]),

@@ -53,7 +53,7 @@ JOINED = {
     "goodput_gpu_rank_info",
 }
 PARTS = {"storage", "decode", "collate", "cpus", "queue", "startup", "idle", "unknown", "none"}
-PARTS |= {"live", "dead", "rejected", "skew", "transfer"}
+PARTS |= {"live", "dead", "rejected", "late ranks", "transfer", "not known"}
 # Kinds of memory, modes of processors, routes.
 PARTS |= {"total", "available", "cached", "dirty", "shared", "ingest"}
 PARTS |= {"user", "nice", "system", "iowait", "irq", "softirq", "steal"}

@@ -1,11 +1,14 @@
 """One palette for page, boards, notebook and top, whose states differ for colour-blind readers too."""
 
+import json
 import re
 from itertools import combinations
 
 import numpy as np
 import pytest
-from dashboards.states import STATE_COLOURS
+from dashboards import generate
+from dashboards.rows import panels_of
+from dashboards.states import HANGING, STATE_COLOURS, STATUS_MEANINGS
 
 from goodput import web
 from goodput.account.states import STATES
@@ -56,6 +59,50 @@ def test_states_differ_whatever_one_sees(palette, vision):
         if distance(palette[pair[0]], palette[pair[1]], vision) < 5
     }
     assert near == {}
+
+
+PANELS = [(uid, panel) for uid, text in generate.boards().items() for panel in panels_of(json.loads(text))]
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_fixed_colours_of_a_panel_differ(vision):
+    """Of phases, statuses, reasons and whatever else the boards draw in colours of their own, not in Grafana's."""
+    near = set()
+    for uid, panel in PANELS:
+        fixed = {}
+        for override in panel["fieldConfig"]["overrides"]:
+            for one in override["properties"]:
+                if one["id"] == "color" and one["value"].get("fixedColor", "").startswith("#"):
+                    fixed[override["matcher"]["options"]] = one["value"]["fixedColor"]
+        for one, other in combinations(fixed, 2):
+            if (far := distance(fixed[one], fixed[other], vision)) < 5:
+                near.add((uid, panel["title"], one, other, round(far, 1)))
+    assert not near
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_statuses_of_runs_differ(vision):
+    colours = dict(STATUS_MEANINGS.values())
+    assert colours.pop(STATUS_MEANINGS[HANGING][0]) == "red"
+    colours["hangs"] = "#f2495c"  # Grafana's, in the dark theme.
+    near = {
+        pair: round(far, 1)
+        for pair in combinations(colours, 2)
+        if (far := distance(colours[pair[0]], colours[pair[1]], vision)) < 5
+    }
+    assert near == {}
+
+
+def test_heat_map_of_the_boards_has_a_colour_of_the_pages():
+    sheet = (web.FOLDER / "page.css").read_text()
+    page = {
+        colour
+        for found in re.findall(r"--heat-\d: light-dark\((.+?)\);", sheet)
+        for colour in found.split(", ")
+    }
+    maps = [panel for _, panel in PANELS if panel["type"] == "heatmap"]
+    assert maps and {panel["options"]["color"]["fill"] for panel in maps} <= page
+    assert {panel["options"]["color"]["mode"] for panel in maps} == {"opacity"}
 
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
