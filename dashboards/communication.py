@@ -40,9 +40,9 @@ def _hidden_share(bound: str) -> str:
     return f"{hidden} / ({hidden} + on ({OPERATION}) {SECONDS} > 0)"
 
 
-def _found(series: str, by: str) -> str:
-    """How many ranks or collectives a series names."""
-    return f"count({_max(series, by)}) or vector(0)"
+def _found(series: str) -> str:
+    """How many ranks a series names."""
+    return f"count({_max(series, 'rank')}) or vector(0)"
 
 
 def _rate(name: str) -> str:
@@ -122,12 +122,12 @@ PANELS = [
     ),
     panels.stats(
         "Delays and hangs that were found",
-        "Ranks whose calls are slow to return, ranks with a slow link, and collectives in which the run hangs. None is the "
-        "ordinary case. One or more: expand the row 'Delays and hangs' at the end of this board, which names them.",
+        "Ranks whose calls are slow to return, ranks with a slow link, and whether the run hangs. None is the ordinary case."
+        " One or more: expand the row 'Delays and hangs' at the end of this board, which names them.",
         {
-            "slow calls": _found(SLOW, "rank"),
-            "slow links": _found(SLOW_LINK, "rank"),
-            "hangs": _found("goodput_hang_collective_seconds", "kind, operation, group"),
+            "slow calls": _found(SLOW),
+            "slow links": _found(SLOW_LINK),
+            "hangs": f"count({_max('goodput_hang_seconds')} > 0) or vector(0)",
         },
         unit="none",
         no_value=NO_RECORDS,

@@ -33,7 +33,7 @@ PHASE_COLOURS = {
 STATUSES = {
     # Legible as text on a dark ground.
     "running": (1, DARK["productive"]),
-    "finished": (2, STATE_COLOURS["checkpoint"]),
+    "finished": (2, "#2e8b57"),
     "cancelled": (3, STATE_COLOURS["queue"]),
     "failed": (4, STATE_COLOURS["straggler"]),
     "abandoned": (5, STATE_COLOURS["down"]),

@@ -80,6 +80,14 @@ def test_gpus_that_wait_add_up_when_time_moves_between_parts(tmp_path, run, part
     check(tmp_path, series, expr, samples)
 
 
+@pytest.mark.parametrize("seconds, hangs", [(0, 0), (90, 1)])
+def test_a_hang_counts_without_a_known_collective(tmp_path, seconds, hangs):
+    """By two aggregators, which both have the run."""
+    series = {f'goodput_hang_seconds{{run="r",instance="a{at}"}}': f"{seconds}x10" for at in range(2)}
+    expr = expression("goodput-communication", "Delays and hangs that were found", "hangs", run="r")
+    check(tmp_path, series, expr, {"{}": hangs})
+
+
 @pytest.mark.parametrize("operation, named", [("", "not recorded"), ("all_reduce", "all_reduce")])
 def test_time_without_a_record_has_a_name(tmp_path, operation, named):
     series = {f'goodput_communication_gpu_seconds{{run="r",group="",operation="{operation}"}}': "7200x10"}
