@@ -72,6 +72,7 @@ PART_GAINS = f"clamp_min(sum by (part) ({_DERIVATIVE}), 0)"
 for _part_is, _named in (("skew", "late ranks"), ("unknown", "not known")):
     PART_GAINS = f'label_replace({PART_GAINS}, "part", "{_named}", "part", "{_part_is}")'
 ALL_GAINS = f"clamp_min(sum({_DERIVATIVE}), 0)"
+SCALED_GAINS = f"{PART_GAINS} / on () group_left () (sum({PART_GAINS}) > 0) * on () group_left () {ALL_GAINS}"
 CALLS = _rate("goodput_collective_calls_total")
 LINK = "instance, device"
 BAD_LINKS = {
@@ -162,9 +163,7 @@ PANELS = [
         "Waiting for late ranks, and transfer",
         "GPUs that wait, on average, by what for; unknown where ranks take turns in being late. Late ranks grow: a rank is "
         "slow, or the work is uneven. Transfer grows alone: a link, or others' traffic.",
-        {
-            "{{part}}": f"{PART_GAINS} / on () group_left () (sum({PART_GAINS}) > 0) * on () group_left () {ALL_GAINS}"
-        },
+        {"{{part}}": f"{SCALED_GAINS} or {PART_GAINS}"},
         unit="suffix: GPUs",
         no_value=NO_RECORDS,
         overrides=panels.colours(PARTS),

@@ -64,7 +64,12 @@ def test_culprit_of_a_run_is_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "run, parts", [("steady", {"late ranks": 2, "transfer": 6}), ("moved", {"late ranks": 8, "not known": 0})]
+    "run, parts",
+    [
+        ("steady", {"late ranks": 2, "transfer": 6}),
+        ("moved", {"late ranks": 8, "not known": 0}),
+        ("still", {"transfer": 0}),
+    ],
 )
 def test_gpus_that_wait_add_up_when_time_moves_between_parts(tmp_path, run, parts):
     """Eight GPUs wait; where time becomes known to be for a late rank, another part falls by as much."""
@@ -74,6 +79,7 @@ def test_gpus_that_wait_add_up_when_time_moves_between_parts(tmp_path, run, part
         f'{name}{{run="steady",group="g",operation="o",part="transfer"}}': "0+360x10",
         f'{name}{{run="moved",group="g",operation="o",part="skew"}}': "0+3000x10",
         f'{name}{{run="moved",group="g",operation="o",part="unknown"}}': "90000-2520x10",
+        f'{name}{{run="still",group="g",operation="o",part="transfer"}}': "7x10",
     }
     expr = expression("goodput-communication", "Waiting for late ranks, and transfer", "{{part}}", run=run)
     samples = {f'{{part="{part}"}}': gpus for part, gpus in parts.items()}
