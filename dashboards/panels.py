@@ -40,8 +40,8 @@ GAUGE = {"custom.cellOptions": {"type": "gauge", "mode": "basic"}}
 OTHER_AXIS = {"custom.axisPlacement": "right", "custom.thresholdsStyle": {"mode": "off"}}
 
 # Grafana's own palette begins with green and yellow, and its fifth colour is red, whatever a line stands for.
-# None of these is in it, so that a line with labels looks like no other.
-CALM = ("#89bff5", "#c587c5", "#70dbdb", "#c2e8f0", "#d6b0a9", "#4b9b8e", "#647fb4", "#e6bf99", "#cce699")
+# None of these is in it, so that a line with labels looks like no other; all can be seen on white and on a dark ground.
+CALM = ("#70a6db", "#b464a7", "#64b49a", "#475ed1", "#87bbc5", "#9b4b8e", "#5a73f2", "#5abff2", "#64a7b4")
 ALARMING = ("#e02f44", "#ff7383", "#ff6f3c", "#c2185b", "#8c2f39")
 BAD = re.compile(
     r"error|fail|refused|rejected|dropped|malformed|unreachable|invalid|timeout|killed|unkillable|unauthorized"

@@ -24,6 +24,7 @@ OUTCOMES = {
     "stacks accepted": "#b877d9",
     "stacks ignored": "#d683ce",
     "ingest": "#c9d2de",
+    "health events": "#64b49a",
 }
 PUSHES = {
     "pushes accepted": GOOD,
@@ -31,6 +32,7 @@ PUSHES = {
     "pushes unreachable": WORSE,
     "samples of nvml": "#2f9fa8",
     "samples of dcgm": "#b877d9",
+    "health events": "#64b49a",
 }
 
 

@@ -7,6 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 from dashboards import generate
+from dashboards.panels import CALM
 from dashboards.rows import panels_of
 from dashboards.states import HANGING, STATE_COLOURS, STATUS_MEANINGS
 
@@ -33,6 +34,14 @@ def lab(colour: str, vision: str) -> np.ndarray:
     parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
     linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
     return np.array(TO_LAB) @ np.cbrt(np.array(TO_LMS) @ np.clip(np.array(VISION[vision]) @ linear, 0, 1))
+
+
+def contrast(one: str, other: str) -> float:
+    """Of the web's guidelines, from 1 to 21."""
+    parts = np.array([[int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)] for colour in (one, other)])
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    darker, lighter = sorted(linear @ [0.2126, 0.7152, 0.0722])
+    return (lighter + 0.05) / (darker + 0.05)
 
 
 def distance(one: str, other: str, vision: str) -> float:
@@ -78,6 +87,11 @@ def test_fixed_colours_of_a_panel_differ(vision):
             if (far := distance(fixed[one], fixed[other], vision)) < 5:
                 near.add((uid, panel["title"], one, other, round(far, 1)))
     assert not near
+
+
+@pytest.mark.parametrize("colour", CALM)
+def test_lines_can_be_seen_in_both_of_grafanas_themes(colour):
+    assert contrast(colour, "#ffffff") >= 2 and contrast(colour, "#181b1f") >= 3
 
 
 @pytest.mark.parametrize("vision", VISION)
