@@ -12,6 +12,7 @@
     states.py    colours of states and statuses, and common thresholds
     board_builder.py   what every board has around its panels: layout, variables, links, time range
     render/      pictures of the boards
+    rows.py      the panels of a board's JSON, those of collapsed rows too
     generate.py  writes generated/*.json, which Grafana loads and which is under version control
 
 A board is a module with a `BOARD`, a list of panels and the layout of its rows; generate.py finds new modules itself.

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 from dashboards.generate import GENERATED
+from dashboards.rows import panels_of
 
 RULES = Path(__file__).parents[1] / "deploy" / "prometheus"
 # In rules it follows Grafana's address, from an external label of Prometheus; tests set no such label.
@@ -99,7 +100,7 @@ def panels(generated: Path = GENERATED) -> dict[str, tuple[str, dict]]:
     boards = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in generated.glob("*.json")}
     found = {}
     for (uid, title), alerts in LINKS.items():
-        by_title = {panel["title"]: panel for panel in boards[uid]["panels"]}
+        by_title = {panel["title"]: panel for panel in panels_of(boards[uid])}
         if title not in by_title:
             raise KeyError(f"{uid} has no panel {title!r}; it has {sorted(by_title)}")
         found |= {f"Goodput{name}": (uid, by_title[title]) for name in alerts}

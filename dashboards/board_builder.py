@@ -7,6 +7,7 @@ both boards have.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.models import dashboard as models
@@ -26,12 +27,24 @@ BOARDS = {
 }
 
 
+class CollapsedRow(NamedTuple):
+    """Panels that are empty in the ordinary case, under a title at the end of a board; a click on it shows them.
+
+    Grafana runs their queries only then. The title says what a run or node must have for them to have data.
+    """
+
+    title: str
+    panels: Sequence
+    layout: Sequence[tuple[int, ...]]
+
+
 def build_board(
     uid: str,
     description: str,
     panels: Sequence,
     layout: Sequence[tuple[int, ...]],
     *,
+    rows: Sequence[CollapsedRow] = (),
     variables: Sequence[builders.QueryVariable | builders.TextBoxVariable] = (),
     annotations: Sequence[builders.AnnotationQuery] = (),
     time_from: str = "now-1h",
@@ -39,7 +52,8 @@ def build_board(
 ) -> builders.Dashboard:
     """A board whose panels fill a grid of 24 columns in their order.
 
-    `layout` has a row of panels each: its height and the width of each panel. The data source and the cluster are the first variables.
+    `layout` has a row of panels each: its height and the width of each panel. The collapsed `rows` follow, one line of the
+    grid each. The data source and the cluster are the first variables.
     """
     dashboard = (
         builders.Dashboard(f"goodput / {BOARDS[uid]}")
@@ -63,11 +77,17 @@ def build_board(
         dashboard.annotation(one)
     for panel, place in zip(panels, _places(layout), strict=True):
         dashboard.with_panel(panel.grid_pos(place))
+    bottom = sum(height for height, *_ in layout)
+    for y, row in enumerate(rows, bottom):
+        built = builders.Row(row.title).grid_pos(models.GridPos(x=0, y=y, w=24, h=1))
+        for panel, place in zip(row.panels, _places(row.layout, y + 1), strict=True):
+            built.with_panel(panel.grid_pos(place))
+        dashboard.with_row(built)
     return dashboard
 
 
-def _places(layout: Sequence[tuple[int, ...]]) -> list[models.GridPos]:
-    places, y = [], 0
+def _places(layout: Sequence[tuple[int, ...]], top: int = 0) -> list[models.GridPos]:
+    places, y = [], top
     for height, *widths in layout:
         for at, width in enumerate(widths):
             places.append(models.GridPos(x=sum(widths[:at]), y=y, w=width, h=height))
@@ -106,7 +126,10 @@ RUN = _query("run", "Run", _RUNS).sort(models.VariableSort.ALPHABETICAL_DESC).in
 OPTIONAL_RUN = _all("run", "Run", _RUNS).multi(False)
 # The chosen run's nodes; with all runs, whose pattern matches an absent label too, every node. "All" stands for the
 # listed nodes, not for every existing one, so that a run's board shows its own.
-_NODES = 'label_values({__name__=~"goodput_rank_info|goodput_node_info",run=~"$run"}, instance)'
+_OF_RUN = '__name__=~"goodput_rank_info|goodput_node_info",run=~"$run"'
+_NODES = f'label_values({{{_OF_RUN},host=~"$node"}}, instance)'
+# A node by the name of its host, as ranks report it; Prometheus's name for its agent has a port and may be an address.
+HOST = _all("node", "Host", f"label_values({{{_OF_RUN}}}, host)")
 NODE = _all("instance", "Node", _NODES).all_value("")
 AGENT = _all("instance", "Node", "label_values(goodput_node_info, instance)")
 GPU = _all("gpu", "GPU", 'label_values(goodput_gpu_up{instance=~"$instance"}, gpu)')

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dashboards import board_builder, panels, promql
-from dashboards.board_builder import build_board
+from dashboards.board_builder import CollapsedRow, build_board
 from dashboards.panels import COLOUR_TEXT, GAUGE, RED, YELLOW, series
-from dashboards.promql import RATE
-from dashboards.states import STATE_COLOURS
+from dashboards.promql import RATE, named_operations
+from dashboards.states import ONE_IS_BAD, STATE_COLOURS
 
 RUN = 'run="$run"'
 OPERATION = "group, operation"
+# By their names in the tables.
 PARTS = {
-    "skew": STATE_COLOURS["straggler"],
+    "late ranks": STATE_COLOURS["straggler"],
     "transfer": STATE_COLOURS["communication"],
-    "unknown": STATE_COLOURS["unobserved"],
+    "not known": STATE_COLOURS["unobserved"],
 }
 NO_RECORDS = "no collectives are recorded"
 NO_STAGES = "no sends and receives of stages are recorded"
@@ -39,6 +40,11 @@ def _hidden_share(bound: str) -> str:
     return f"{hidden} / ({hidden} + on ({OPERATION}) {SECONDS} > 0)"
 
 
+def _found(series: str) -> str:
+    """How many ranks a series names."""
+    return f"count({_max(series, 'rank')}) or vector(0)"
+
+
 def _rate(name: str) -> str:
     return promql.rate_of(name, OPERATION, RUN)
 
@@ -59,6 +65,14 @@ EXPOSED = (
     f"{_rate('goodput_collective_exposed_seconds_total')} / on () group_left () "
     f"count(max by (rank) (goodput_rank_alive{{{RUN}}}))"
 )
+# Waiting that turns out to be for a late rank moves from one part to another, all at once. Neither is the parts' sum then
+# negative or too large: what they gain is scaled to what all of them gain.
+_DERIVATIVE = f"deriv(goodput_communication_part_gpu_seconds{{{RUN}}}[{RATE}])"
+PART_GAINS = f"clamp_min(sum by (part) ({_DERIVATIVE}), 0)"
+for _part_is, _named in (("skew", "late ranks"), ("unknown", "not known")):
+    PART_GAINS = f'label_replace({PART_GAINS}, "part", "{_named}", "part", "{_part_is}")'
+ALL_GAINS = f"clamp_min(sum({_DERIVATIVE}), 0)"
+SCALED_GAINS = f"{PART_GAINS} / on () group_left () (sum({PART_GAINS}) > 0) * on () group_left () {ALL_GAINS}"
 CALLS = _rate("goodput_collective_calls_total")
 LINK = "instance, device"
 BAD_LINKS = {
@@ -75,21 +89,50 @@ SLOW, SLOW_LINK = "goodput_straggler_slow_issue_seconds", "goodput_straggler_slo
 WHO, WHOSE_LINK = "rank, host, group, operation", "rank, host, address"
 TO_RANK = panels.link("rank", "Open the rank", "goodput-rank", run="run", rank="field:rank")
 
+BAD_LINKS_TABLE = panels.table(
+    "Links of the run's nodes",
+    "The ports and interfaces with the most retransmissions and errors per second over five minutes, and those nearest to "
+    "their line rate. Errors on one link alone: cable, transceiver or switch port; a full link: what else uses it.",
+    BAD_LINKS,
+    unit="cps",
+    no_value="no link is seen on the run's nodes",
+    first=["instance", "device"],
+    sort=("retransmissions", "link errors", "share of line rate"),
+    overrides=[
+        series("share of line rate", "percentunit", [(None, "text"), (0.8, YELLOW)]),
+        *((name, {"decimals": 2}) for name in ("retransmissions", "link errors")),
+        panels.link("instance", "Open the node", "goodput-node", run="run", instance="field:instance"),
+    ],
+)
+
 PANELS = [
     # What waiting costs, by operation and by what was waited for.
     panels.stats(
         "Waiting in communication",
         "Share of the run's GPU time since its start in which ranks waited in collectives, sends and receives; and which "
-        "part of that was for late ranks and which for transfers. Late ranks lead: see the run board for the slow rank. "
-        "Transfers lead: see below what is hidden, how large the calls are, and what the links carry.",
+        "part of that was for late ranks, which for transfers, and of which it is not known. Late ranks lead: see the run board "
+        "for the slow rank. Transfers lead: see below what is hidden, how large the calls are, and what the links carry.",
         {
             "of GPU time": f"sum({SECONDS}) / sum({_max('goodput_gpu_seconds', 'state')})",
             "for late ranks": f"sum({_part('skew')}) / (sum({SECONDS}) > 0)",
             "for transfers": f"sum({_part('transfer')}) / (sum({SECONDS}) > 0)",
+            "not known": f"sum({_part('unknown')}) / (sum({SECONDS}) > 0)",
         },
         unit="percentunit",
         no_value=NO_RECORDS,
-        trend=True,
+    ),
+    panels.stats(
+        "Delays and hangs that were found",
+        "Ranks whose calls are slow to return, ranks with a slow link, and whether the run hangs. None is the ordinary case."
+        " One or more: expand the row 'Delays and hangs' at the end of this board, which names them.",
+        {
+            "slow calls": _found(SLOW),
+            "slow links": _found(SLOW_LINK),
+            "hangs": f"count({_max('goodput_hang_seconds')} > 0) or vector(0)",
+        },
+        unit="none",
+        no_value=NO_RECORDS,
+        steps=ONE_IS_BAD,
     ),
     panels.table(
         "What the waiting was for",
@@ -97,10 +140,10 @@ PANELS = [
         "that one paid (transfer), and not known which; and what was hidden behind other work, at least and at most. Begin "
         "with the largest; late ranks: the run board names them; transfer: overlap, fewer calls or a faster link.",
         {
-            "GPU hours": f"{SECONDS} / 3600",
-            "late ranks": f"{_part('skew')} / ({SECONDS} > 0)",
-            "transfer": f"{_part('transfer')} / ({SECONDS} > 0)",
-            "not known": f"{_part('unknown')} / ({SECONDS} > 0)",
+            "GPU hours": named_operations(f"{SECONDS} / 3600"),
+            "late ranks": named_operations(f"{_part('skew')} / ({SECONDS} > 0)"),
+            "transfer": named_operations(f"{_part('transfer')} / ({SECONDS} > 0)"),
+            "not known": named_operations(f"{_part('unknown')} / ({SECONDS} > 0)"),
             "hidden ≥": f"{_hidden('low')} / 3600",
             "hidden ≤": f"{_hidden('high')} / 3600",
         },
@@ -120,10 +163,8 @@ PANELS = [
         "Waiting for late ranks, and transfer",
         "GPUs that wait, on average, by what for; unknown where ranks take turns in being late. Late ranks grow: a rank is "
         "slow, or the work is uneven. Transfer grows alone: a link, or others' traffic.",
-        {
-            "{{part}}": f"clamp_min(sum by (part) (deriv(goodput_communication_part_gpu_seconds{{{RUN}}}[{RATE}])), 0)"
-        },
-        unit="short",
+        {"{{part}}": f"{SCALED_GAINS} or {PART_GAINS}"},
+        unit="suffix: GPUs",
         no_value=NO_RECORDS,
         overrides=panels.colours(PARTS),
     ),
@@ -176,9 +217,12 @@ PANELS = [
         },
         unit="bytes",
         no_value=NO_RECORDS,
-        overrides=[series("/^calls, /", "cps", axis="right")],
+        overrides=[series("/^calls, /", "cps", right="")],
     ),
-    # Pipelines.
+    BAD_LINKS_TABLE,
+]
+
+PIPELINE = [
     panels.lines(
         "Pipeline: waiting per step, by stage",
         "How long a rank of each stage waits in its receives and its sends in a step, on average since the run's start. "
@@ -195,7 +239,10 @@ PANELS = [
         unit="s",
         no_value=NO_STAGES,
     ),
-    # Whom, and which link, all wait for.
+]
+
+# Whom, and which link, all wait for.
+CULPRITS = [
     panels.table(
         "Rank whose calls are slow to return",
         "The rank for which all others wait while it starts a collective, with the time of its calls in a step and that of "
@@ -226,21 +273,6 @@ PANELS = [
         overrides=[series("its link", "Bps", [(None, RED)]), ("its link", COLOUR_TEXT), TO_RANK],
     ),
     panels.table(
-        "Links of the run's nodes",
-        "The ports and interfaces with the most retransmissions and errors per second over five minutes, and those nearest to "
-        "their line rate. Errors on one link alone: cable, transceiver or switch port; a full link: what else uses it.",
-        BAD_LINKS,
-        unit="cps",
-        no_value="no link is seen on the run's nodes",
-        first=["instance", "device"],
-        sort=("retransmissions", "link errors", "share of line rate"),
-        overrides=[
-            series("share of line rate", "percentunit", [(None, "text"), (0.8, YELLOW)]),
-            *((name, {"decimals": 2}) for name in ("retransmissions", "link errors")),
-            panels.link("instance", "Open the node", "goodput-node", run="run", instance="field:instance"),
-        ],
-    ),
-    panels.table(
         "Collective in which the run hangs",
         "How long ranks have waited in the collective in which the run hangs and what is wrong with it, and the rank that "
         "causes it with its phase; where the network is to blame, how long ago faults of links were reported. Save that "
@@ -262,6 +294,12 @@ BOARD = build_board(
     "goodput-communication",
     "What do the run's collectives, sends and receives cost, what hides them, and whom and which link do they wait for?",
     PANELS,
-    [(8, 6, 18), (8, 8, 8, 8), (8, 12, 12), (8, 12, 12), (6, 12, 12), (8, 12, 12)],
+    [(4, 14, 10), (8, 24), (8, 8, 8, 8), (8, 12, 12), (9, 24)],
+    rows=[
+        CollapsedRow(
+            "Delays and hangs: the rank, link or collective that is named", CULPRITS, [(6, 12, 12), (7, 24)]
+        ),
+        CollapsedRow("Pipelines: waiting by stage, for runs that have several", PIPELINE, [(8, 12, 12)]),
+    ],
     variables=[board_builder.RUN],
 )

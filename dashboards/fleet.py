@@ -28,6 +28,29 @@ WASTE = "sum_over_time(run:waste_gpu_seconds:change_1m[$__range])"
 WASTEFUL = f"topk(20, {WASTE} > 0)"
 AMONG = f"and on (run) {WASTEFUL}"
 RUN_SECONDS = f"sum_over_time(run:gpu_seconds:change_1m[$__range]) {AMONG}"
+# As the page's list of runs has them: the first of the causes in the order in which to act; the rank at which the run
+# hangs, else the rank or the pipeline stage that delays it.
+CAUSE = (
+    "topk by (run) (1, max by (run, state) (goodput_cause_gain_ratio) and on (run, state) "
+    f"goodput_cause_order == 1) - 1 {AMONG}"
+)
+
+
+def _culprit(series: str, label: str, names: str) -> str:
+    """The largest of a run's series, its name as the label `culprit`."""
+    largest = f"topk by (run) (1, max by (run, {label}) ({series}))"
+    return f'label_replace({largest}, "culprit", {names})'
+
+
+_OF_RANK = "rank, host"
+_RANK = '"rank $1", "rank", "(.*)"'
+CULPRIT = " or on (run) ".join(
+    (
+        _culprit("goodput_hang_culprit_seconds", _OF_RANK, _RANK),
+        _culprit("goodput_straggler_culprit_slowness_ratio", _OF_RANK, _RANK),
+        _culprit("goodput_straggler_stage_slowness_ratio", "stage", '"stage $1", "stage", "(.*)"'),
+    )
+)
 COST = 'sum by (state) (sum_over_time(cluster_state:cost_dollars:change_1m{state!="productive"}[$__range]))'
 # Faults that are open now before the events of the last hour, which may be over.
 _OPEN = 'sum by (instance) (node_kind:open_health:count{kind=~"gpu|link"})'
@@ -48,6 +71,11 @@ def _gained(window: str, selector: str = "") -> str:
 
 def _shares(window: str, selector: str = "") -> str:
     return f"{_gained(window, selector)} / on () group_left () (sum({_gained(window)}) > 0)"
+
+
+# Other states of the time range would have a line of the legend each.
+# The largest change and not their sum: unobserved time becomes known, and is taken away, when reports arrive late.
+OCCURS = f"(max by (state) (max_over_time({ALL}[$__range] @ end())) > 0)"
 
 
 def _runs(status: str) -> str:
@@ -120,9 +148,12 @@ PANELS = [
     panels.table(
         "Runs ranked by waste",
         "The twenty runs with most GPU-hours that were not productive in the time range. Open the first one: its "
-        "board shows why, which rank, and what to do. High waste with high goodput is a large run; high waste "
+        "board shows why, which rank, and what to do. Cause: what to act on first, and how much faster the run would be "
+        "without it. Culprit: the rank or stage that delays it, or at which it hangs. High waste with high goodput is a large run; high waste "
         "with low goodput is where work pays. Coverage below 100 %: its figures lack as much.",
         {
+            "faster by": f'label_replace({CAUSE}, "cause", "$1", "state", "(.*)")',
+            "slowest": f"({CULPRIT}) {AMONG}",
             "wasted": f"{WASTEFUL} / 3600",
             "goodput": f"(1 - ({WASTE}) / ({RUN_SECONDS} > 0)) {AMONG}",
             "GPUs": f"max by (run) (goodput_run_gpus) {AMONG}",
@@ -135,16 +166,20 @@ PANELS = [
         },
         unit="short",
         no_value="no waste, or no run in this time",
-        first=["run"],
+        first=["run", "cause", "culprit", "host"],
         sort="wasted",
+        hide=("slowest", "state", "stage", "rank"),
         overrides=[
+            panels.texts("cause", {state: (state, colour) for state, colour in STATE_COLOURS.items()}),
+            series("faster by", "percentunit"),
             series("goodput", "percentunit", GOOD_IS_HIGH),
             series("MFU", "percentunit", MFU_STEPS),
             series("coverage", "percentunit", COVERAGE_STEPS),
             *((name, COLOUR_TEXT | {"decimals": 1}) for name in ("goodput", "MFU", "coverage")),
             series("wasted", "suffix: GPU h"),
             ("wasted", GAUGE | {"decimals": 1}),
-            *panels.widths(run=200, wasted=160),
+            *panels.widths(run=180, cause=125, culprit=90, wasted=160),
+            panels.link("culprit", "Open the run", "goodput-run", run="field:run"),
             series("cost", "currencyUSD"),
             panels.texts("status", STATUS_MEANINGS),
             series("hangs for", "suffix:min", [(None, RED)]),
@@ -208,11 +243,12 @@ PANELS = [
         "Share of the GPU-hours of all runs in each state; the shares add up to 100 %. Dark blue is productive. "
         "Remove the largest other colour that lasts; a spike of 'lost' is a restart, which books the steps since "
         "the last checkpoint at once. Grey is unobserved time.",
-        {"{{state}}": _shares("$__interval")},
+        {"{{state}}": f"{_shares('$__interval')} and on (state) {OCCURS}"},
         unit="percentunit",
         no_value=NO_ACCOUNT,
         overrides=panels.colours(STATE_COLOURS),
         shares=True,
+        legend_table=True,
     ).interval("1m"),
     panels.bars(
         "GPU-hours in the time shown",
@@ -279,7 +315,7 @@ BOARD = build_board(
     "goodput-fleet",
     "How many GPU-hours were useful work, what took the others, and which run or node is worth a look first?",
     PANELS,
-    [(4, 5, 4, 5, 5, 5), (7, 17, 7), (6, 17, 7), (9, 16, 8), (8, 6, 6, 6, 6)],
+    [(4, 5, 4, 5, 5, 5), (9, 24), (8, 7, 11, 6), (14, 16, 8), (8, 6, 6, 6, 6)],
     time_from="now-6h",
     refresh="1m",
 )

@@ -1,7 +1,8 @@
 """Write every board to dashboards/generated/<uid>.json, or check that these files are current.
 
 A board is a module of this package that has a `BOARD`. Its file has Grafana's classic dashboard model with sorted keys,
-so that the same code gives the same bytes, and its panels are numbered in their order.
+so that the same code gives the same bytes. Its panels are numbered in their order, and its collapsed rows after them, so
+that a new row changes no number.
 
     python -m dashboards.generate            # write
     python -m dashboards.generate --check    # exit 1 and name the files that differ
@@ -17,6 +18,7 @@ import sys
 from pathlib import Path
 
 from dashboards.clusters import in_cluster, query_in_cluster
+from dashboards.rows import collapsed_rows, panels_of
 
 GENERATED = Path(__file__).parent / "generated"
 
@@ -73,10 +75,13 @@ def main(arguments: list[str] | None = None) -> int:
 def _text(model) -> str:
     from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
-    for number, panel in enumerate(model.panels, 1):
-        panel.id_val = number
     board = json.loads(json.dumps(model, cls=JSONEncoder))
-    for target in (target for panel in board["panels"] for target in panel["targets"]):
+    for number, panel in enumerate([*panels_of(board), *collapsed_rows(board)], 1):
+        panel["id"] = number
+    for table in (one for one in panels_of(board) if one["type"] == "table"):
+        # Grafana 12.2 and later read it beside the footer.
+        table["options"]["enablePagination"] = table["options"]["footer"].get("enablePagination", False)
+    for target in (target for panel in panels_of(board) for target in panel["targets"]):
         target["expr"] = in_cluster(target["expr"])
     for mark in (one for one in board["annotations"].get("list", []) if one.get("expr")):
         mark["expr"] = in_cluster(mark["expr"])

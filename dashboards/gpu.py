@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dashboards import board_builder, panels
-from dashboards.board_builder import build_board
+from dashboards.board_builder import CollapsedRow, build_board
 from dashboards.panels import series
 from dashboards.promql import GPU_LEGEND, RATE, named_gpus, rate_of, top_over_range
 
@@ -22,38 +22,55 @@ NO_SWITCH = "no driver or dcgm-exporter reports an NVSwitch"
 PANELS = [
     # How far from their limits, and what is wearing out.
     panels.lines(
-        "Limits of heat: the six with least margin",
-        "Degrees that the GPUs have left before clocks are throttled, and the lowest limits (by some GPUs as "
-        "margins: the margin at which each is reached); on the right the fastest fan. No margin in a busy rack: "
-        "inlet air or a fan. A fan at full speed on one GPU: its heat sink.",
+        "Margin of heat: the six GPUs with least",
+        "Degrees that the GPUs have left before clocks are throttled; of GPUs that state their limits so, the margin at "
+        "which each is reached; on the right the fastest fan. No margin in a busy rack: inlet air or a fan. A fan at "
+        "full speed on one GPU: its heat sink.",
         {
             GPU_LEGEND: named_gpus(top_over_range(GPUS_SHOWN, MARGIN, "instance, gpu", "bottomk"), GPU),
-            "{{limit}} limit": f"min by (limit) (goodput_gpu_temperature_limit_celsius{{{GPU}}})",
             "{{limit}} at margin": f"max by (limit) (goodput_gpu_temperature_limit_margin_celsius{{{GPU}}})",
             "fastest fan": f"max(goodput_gpu_fan_speed_ratio{{{GPU}}})",
         },
         unit="celsius",
-        no_value="the driver reports no limits of heat",
-        overrides=[series("fastest fan", "percentunit", axis="right")],
+        no_value="the driver reports no margin of heat",
+        overrides=[series("fastest fan", "percentunit", right="")],
+        axis="left to the limit",
     ),
     panels.lines(
-        "Settings of power and clocks",
+        "Temperature against its limits",
+        "The hottest GPU by its sensors, and the lowest limit of each kind among the GPUs. At slowdown, clocks are "
+        "throttled; at shutdown the GPU switches itself off, and its run fails. Near a limit: the margins beside name "
+        "the GPU.",
+        {
+            "hottest, {{sensor}}": f"max by (sensor) (goodput_gpu_temperature_celsius{{{GPU}}})",
+            "{{limit}} limit": f"min by (limit) (goodput_gpu_temperature_limit_celsius{{{GPU}}})",
+        },
+        unit="celsius",
+        no_value="the driver reports no temperature",
+    ),
+    panels.lines(
+        "Settings of power",
         "Lowest power limit of the GPUs as requested, by default, and the least and most that may be requested; "
-        "the highest power at one moment; on the right the lowest limits of clocks. Requested below default, or "
-        "clocks of one kind below max on some GPUs: somebody set them (nvidia-smi -pl, -ac, -lgc). Slowest P-state "
-        "above 0 under load: the GPU is held down.",
+        "the highest power at one moment. Requested below default: somebody set it (nvidia-smi -pl), and that GPU is "
+        "slower than its peers.",
         {
             "{{kind}}": f"min by (kind) (goodput_gpu_power_setting_watts{{{GPU}}})",
             "highest now": f"max(goodput_gpu_power_instant_watts{{{GPU}}})",
-            "{{clock}} clock, {{kind}}": f"min by (clock, kind) (goodput_gpu_clock_limit_hertz{{{GPU}}})",
-            "slowest P-state": f"max(goodput_gpu_performance_state{{{GPU}}})",
         },
         unit="watt",
         no_value="the driver reports no limits of power",
-        overrides=[
-            series("/.* clock, .*/", "hertz", axis="right"),
-            series("slowest P-state", "none", axis="hidden"),
-        ],
+    ),
+    panels.lines(
+        "Settings of clocks",
+        "The lowest limit of each clock among the GPUs, and on the right the slowest P-state. Clocks of one kind below "
+        "max on some GPUs: somebody set them (nvidia-smi -ac, -lgc). P-state above 0 under load: the GPU is held down.",
+        {
+            "{{clock}}, {{kind}}": f"min by (clock, kind) (goodput_gpu_clock_limit_hertz{{{GPU}}})",
+            "slowest P-state": f"max(goodput_gpu_performance_state{{{GPU}}})",
+        },
+        unit="hertz",
+        no_value="the driver reports no limits of clocks",
+        overrides=[series("slowest P-state", "none", right="P-state")],
     ),
     panels.lines(
         "Memory errors by place, spare rows",
@@ -70,8 +87,9 @@ PANELS = [
             f'goodput_gpu_bar1_bytes{{{GPU},kind="total"}})',
         },
         unit="short",
+        axis="errors/h, banks, GPUs",
         no_value="the driver reports no errors by place",
-        overrides=[series("fullest BAR1", "percentunit", axis="right")],
+        overrides=[series("fullest BAR1", "percentunit", right="")],
     ),
     panels.lines(
         "NVLinks one by one",
@@ -87,8 +105,9 @@ PANELS = [
             "idlest link": f"min({LINK_TRAFFIC})",
         },
         unit="short",
+        axis="links, errors/s",
         no_value="the driver reports no NVLinks",
-        overrides=[series(f"{which} link", "Bps", axis="right") for which in ("busiest", "idlest")],
+        overrides=[series(f"{which} link", "Bps", right="") for which in ("busiest", "idlest")],
     ),
     panels.lines(
         "PCIe and chip-to-chip errors",
@@ -102,7 +121,7 @@ PANELS = [
         },
         unit="cps",
         no_value="the driver reports no errors of PCIe",
-        overrides=[series("C2C links inactive", "none", axis="hidden")],
+        overrides=[series("C2C links inactive", "none", right="links")],
     ),
     panels.lines(
         "NVLink fabric and licences",
@@ -116,9 +135,13 @@ PANELS = [
             f'goodput_gpu_vgpu_license{{{GPU},kind="licensed"}} == 1) or vector(0)',
         },
         unit="none",
+        axis="GPUs",
         no_value="the driver reports no state of a fabric",
     ),
-    # What is beside the GPUs.
+]
+
+# What is beside the GPUs.
+BESIDE = [
     panels.lines(
         "NVSwitches",
         "Hottest NVSwitch, the lowest limits of heat, switches that have to be reset; on the right the power of "
@@ -132,7 +155,7 @@ PANELS = [
         },
         unit="celsius",
         no_value=NO_SWITCH,
-        overrides=[series("to be reset", "none", axis="hidden"), series("/power .*/", "watt", axis="right")],
+        overrides=[series("to be reset", "none", right="switches"), series("/power .*/", "watt", right="")],
     ),
     panels.lines(
         "Links of NVSwitches",
@@ -144,8 +167,9 @@ PANELS = [
             "last SXid, {{class}}": f"max by (class) (goodput_nvswitch_last_sxid{{{NODE}}})",
         },
         unit="short",
+        axis="links, errors/s",
         no_value=NO_SWITCH,
-        overrides=[series("/last SXid, .*/", "none", axis="hidden")],
+        overrides=[series("/last SXid, .*/", "none", right="SXid")],
     ),
     panels.lines(
         "NVIDIA's CPUs",
@@ -162,9 +186,9 @@ PANELS = [
         unit="watt",
         no_value="neither DCGM nor a dcgm-exporter reports a Grace CPU",
         overrides=[
-            series("hottest", "celsius", axis="right"),
-            series("/.* at/", "celsius", axis="right"),
-            series("/busy, .*/", "percentunit", axis="hidden"),
+            series("hottest", "celsius", right=""),
+            series("/.* at/", "celsius", right=""),
+            series("/busy, .*/", "percentunit", right=""),
         ],
     ),
     panels.lines(
@@ -173,6 +197,7 @@ PANELS = [
         "in DCGM's unit. NVIDIA's reference of field identifiers has what each means.",
         {"{{field}}": f"topk(12, max by (field) (goodput_gpu_dcgm_field{{{GPU}}}))"},
         unit="short",
+        axis="in DCGM's unit",
         no_value="goodput node --dcgm-fields names none",
     ),
 ]
@@ -181,6 +206,13 @@ BOARD = build_board(
     "goodput-gpu",
     "How far are the GPUs from their limits, what of them wears out, and which of their links or switches fails?",
     PANELS,
-    [(9, 8, 8, 8), (9, 8, 8, 8), (9, 6, 6, 6, 6)],
-    variables=[board_builder.OPTIONAL_RUN, board_builder.NODE, board_builder.GPU],
+    [(9, 8, 8, 8), (9, 8, 8, 8), (9, 12, 12)],
+    rows=[
+        CollapsedRow(
+            "NVSwitches, NVIDIA's CPUs and further fields of DCGM, where they are reported",
+            BESIDE,
+            [(9, 12, 12), (9, 12, 12)],
+        )
+    ],
+    variables=[board_builder.OPTIONAL_RUN, board_builder.HOST, board_builder.NODE, board_builder.GPU],
 )

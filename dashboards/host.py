@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dashboards import board_builder, panels, promql
-from dashboards.board_builder import build_board
-from dashboards.panels import GREEN, OTHER_AXIS, RED, YELLOW, series
+from dashboards.board_builder import CollapsedRow, build_board
+from dashboards.panels import GREEN, RED, YELLOW, series
 from dashboards.promql import gpu_names, on_node, top_over_range
 from dashboards.states import ONE_IS_BAD, ONE_IS_GOOD
 
@@ -72,8 +72,8 @@ MODE_COLOURS = {
     "nice": "#7cc4f0",
     "system": "#a572c9",
     "iowait": "#e28c03",
-    "irq": "#d977b3",
-    "softirq": "#d977b3",
+    "irq": "#f9b8b8",
+    "softirq": "#db7094",
     "steal": "#af2d11",
     "online": "text",
     "load": "#97a9b8",
@@ -87,6 +87,10 @@ MEMORY_COLOURS = {
     "dirty": "#e28c03",
     "shared": "#d977b3",
 }
+# With the two sizes of x86 in words; others by their bytes.
+HUGE_PAGES_FREE = f'sum by (page_bytes) (goodput_host_huge_pages{{{NODE},kind="free"}})'
+for _pattern, _size in (("(.*)", "$1 bytes"), ("2097152", "2 MiB"), ("1073741824", "1 GiB")):
+    HUGE_PAGES_FREE = f'label_replace({HUGE_PAGES_FREE}, "size", "{_size}", "page_bytes", "{_pattern}")'
 SENSOR = "instance, device, sensor"
 # Of a memory module its slot and the kind of its errors, of an NVMe controller its model and state.
 PART = "instance, part, name, kind"
@@ -122,7 +126,7 @@ PANELS = [
             *panels.colours(MODE_COLOURS),
             ("online", NOT_STACKED),
             *(
-                (name, NOT_STACKED | {"custom.axisPlacement": "right", "unit": "short"})
+                (name, NOT_STACKED | dict([series(name, "short", right="load, blocked tasks")])[name])
                 for name in ("load", "blocked")
             ),
         ],
@@ -150,13 +154,16 @@ PANELS = [
         {
             "swapped {{direction}}": _rate("goodput_host_swap_bytes_total", "direction"),
             "major faults": _rate("goodput_host_major_faults_total"),
-            "free huge pages of {{page_bytes}} bytes": "sum by (page_bytes) "
-            f'(goodput_host_huge_pages{{{NODE},kind="free"}})',
+            "free huge pages of {{size}}": HUGE_PAGES_FREE,
             "killed in the last hour": f"sum(increase(goodput_host_oom_kills_total{{{NODE}}}[1h]))",
         },
-        unit="short",
+        unit="cps",
         no_value=NO_AGENT,
-        overrides=[series("killed in the last hour", "none", ONE_IS_BAD, axis="right")],
+        overrides=[
+            series("/^swapped/", "Bps", right=""),
+            series("/^free huge pages/", "none", right="pages, processes"),
+            series("killed in the last hour", "none", ONE_IS_BAD, right="pages, processes"),
+        ],
     ),
     # Disks and file systems.
     panels.lines(
@@ -173,7 +180,10 @@ PANELS = [
         },
         unit="Bps",
         no_value=NO_AGENT,
-        overrides=[series("/^latency/", "s", axis="right"), series("/^in flight/", "short", axis="right")],
+        overrides=[
+            series("/^latency/", "s", right=""),
+            series("/^in flight/", "short", right="requests in flight"),
+        ],
     ),
     panels.table(
         "File systems",
@@ -200,56 +210,9 @@ PANELS = [
             series("response time", "s", ONE_IS_BAD),
             series("up", "bool_yes_no", ONE_IS_GOOD),
             series("read-only", "bool_yes_no", [(None, "text")]),
-            *panels.widths(fstype=80, source=200),
+            *panels.widths(mount=90, instance=115, fstype=75, source=170, inodes_used=110, response_time=125),
             TO_NODE,
         ],
-    ),
-    # Storage over the network.
-    panels.lines(
-        "NFS: bytes",
-        "Bytes of the three busiest mounts: what programs read and wrote (application), and what the network "
-        "carried for it (server). Server far above application: small reads of large blocks, or several programs "
-        "that read the same data. Application above server: the page cache works.",
-        {
-            "{{mount}} {{direction}} ({{side}})": top_over_range(
-                6, _rate("goodput_nfs_bytes_total", "mount, direction, side"), "mount, direction, side"
-            )
-        },
-        unit="Bps",
-        no_value="no NFS here",
-    ),
-    panels.lines(
-        "NFS: calls",
-        "Mean time of the four slowest kinds of call, in total and queued before sending; on the right calls, "
-        "retransmissions, timeouts and errors per second. Long queue time: too few slots or connections "
-        "(nconnect). Long total time: the server. Retransmissions or timeouts: the network, or a server that does "
-        "not answer.",
-        {
-            **{f"{{{{operation}}}} {{{{mount}}}}: {part}": _nfs_latency(part) for part in ("total", "queue")},
-            "calls": NFS_CALLS,
-            "retransmitted": f"{_rate('goodput_nfs_transmissions_total')} - {NFS_CALLS}",
-            "timeouts": _rate("goodput_nfs_timeouts_total"),
-            "errors": _rate("goodput_nfs_errors_total"),
-        },
-        unit="s",
-        no_value="no NFS here",
-        overrides=[
-            series(name, "cps", axis="right") for name in ("calls", "retransmitted", "timeouts", "errors")
-        ],
-    ),
-    panels.lines(
-        "Lustre",
-        "Bytes that programs read from and wrote to each file system; on the right the mean time of the three "
-        "slowest operations; operations per second have no axis. Many slow open or stat: small files; pack them. Slow "
-        "read: a busy storage target; stripe large files over more targets.",
-        {
-            "{{filesystem}} {{direction}}": _rate("goodput_lustre_bytes_total", "filesystem, direction"),
-            "time of {{operation}} {{filesystem}}": top_over_range(3, LUSTRE_LATENCY, OPERATION),
-            "operations": f"sum({LUSTRE_OPERATIONS})",
-        },
-        unit="Bps",
-        no_value="no Lustre here",
-        overrides=[series("/^time of/", "s", axis="right"), series("operations", "cps", axis="hidden")],
     ),
     # NUMA, and what runs on the node.
     panels.lines(
@@ -264,7 +227,7 @@ PANELS = [
         },
         unit="bytes",
         no_value="one memory node, or no agent",
-        overrides=[("/^misplaced/", {"unit": "percentunit"} | OTHER_AXIS)],
+        overrides=[series("/^misplaced/", "percentunit", right="")],
     ),
     panels.table(
         "Ranks and their processors",
@@ -354,32 +317,13 @@ PANELS = [
         unit="Bps",
         no_value="no RDMA device here",
         overrides=[
-            series("/^packets/", "cps", axis="right"),
-            series("age of drivers' counters", "s", axis="right"),
+            series("/^packets/", "cps", right=""),
+            series("age of drivers' counters", "s", right=""),
         ],
     ),
-    panels.table(
-        "Unhealthy RDMA ports",
-        "Ports that are not active, with their state, and ports with saturated counters, which no longer count "
-        "until they are cleared (perfquery -R). A port that was active and is not: cable, transceiver, switch or "
-        "subnet manager.",
-        {
-            "not active": f"topk(20, max by ({DEVICE_PORT}, state) ({PORT_DOWN}))",
-            "full counters": f"topk(20, max by ({DEVICE_PORT}) "
-            f"(goodput_infiniband_saturated_counters{{{NODE}}}) > 0)",
-            "full": f"topk(20, max by ({DEVICE_PORT}, kind) (goodput_infiniband_saturated{{{NODE}}}))",
-        },
-        unit="none",
-        no_value="every port is healthy",
-        first=["device", "port", "instance", "state", "kind"],
-        sort="-device",
-        hide=("not active", "full"),
-        overrides=[TO_NODE],
-    ),
-    # The machine itself.
     panels.lines(
         "Temperatures",
-        "Of the four hottest sensors, and how far the one closest to its critical limit is from it. Few degrees left, or "
+        "Of the four hottest sensors, and on the right how far the one closest to its critical limit is from it. Few degrees left, or "
         "an alarm: processors and NVMe slow down, NICs and their transceivers fail. Fans, filters, inlet air; other "
         "nodes of the rack?",
         {
@@ -392,7 +336,10 @@ PANELS = [
         },
         unit="celsius",
         no_value="no sensor, as in most virtual machines",
-        overrides=[series("alarms", "none", ONE_IS_BAD, axis="right")],
+        overrides=[
+            series("left to a limit", "celsius", right="left to the limit"),
+            series("alarms", "none", ONE_IS_BAD, right="alarms"),
+        ],
     ),
     panels.lines(
         "Memory errors, throttling, packets",
@@ -408,8 +355,9 @@ PANELS = [
             "packets": _rate("goodput_host_softnet_packets_total"),
         },
         unit="short",
+        axis="errors/h, packets/s",
         no_value=NO_AGENT,
-        overrides=[series("packets", "cps", axis="right")],
+        overrides=[series("packets", "cps", right="")],
     ),
     panels.table(
         "Memory modules with errors, NVMe",
@@ -451,15 +399,85 @@ PANELS = [
             "not synchronised": f"count(goodput_host_clock_synchronised{{{NODE}}} == 0) or vector(0)",
             "processor, {{kind}}": "max by (kind) "
             f"(rate(goodput_host_processor_seconds_total{{{NODE}}}[{promql.RATE}]))",
-            "since boot": f"time() - max(goodput_host_boot_timestamp_seconds{{{NODE}}})",
+            "days since boot": f"(time() - max(goodput_host_boot_timestamp_seconds{{{NODE}}})) / 86400",
         },
         unit="s",
         no_value=NO_AGENT,
         overrides=[
-            series("not synchronised", "none", ONE_IS_BAD, axis="hidden"),
-            series("/^processor/", "percentunit", axis="right"),
-            series("since boot", "s", axis="hidden"),
+            series("not synchronised", "none", ONE_IS_BAD, right="nodes"),
+            series("/^processor/", "percentunit", right=""),
+            series("days since boot", "suffix: d", right=""),
         ],
+    ),
+]
+
+NETWORK_STORAGE = [
+    panels.lines(
+        "NFS: bytes",
+        "Bytes of the three busiest mounts: what programs read and wrote (application), and what the network "
+        "carried for it (server). Server far above application: small reads of large blocks, or several programs "
+        "that read the same data. Application above server: the page cache works.",
+        {
+            "{{mount}} {{direction}} ({{side}})": top_over_range(
+                6, _rate("goodput_nfs_bytes_total", "mount, direction, side"), "mount, direction, side"
+            )
+        },
+        unit="Bps",
+        no_value="no NFS here",
+    ),
+    panels.lines(
+        "NFS: calls",
+        "Mean time of the four slowest kinds of call, in total and queued before sending; on the right calls, "
+        "retransmissions, timeouts and errors per second. Long queue time: too few slots or connections "
+        "(nconnect). Long total time: the server. Retransmissions or timeouts: the network, or a server that does "
+        "not answer.",
+        {
+            **{f"{{{{operation}}}} {{{{mount}}}}: {part}": _nfs_latency(part) for part in ("total", "queue")},
+            "calls": NFS_CALLS,
+            "retransmitted": f"{_rate('goodput_nfs_transmissions_total')} - {NFS_CALLS}",
+            "timeouts": _rate("goodput_nfs_timeouts_total"),
+            "errors": _rate("goodput_nfs_errors_total"),
+        },
+        unit="s",
+        no_value="no NFS here",
+        overrides=[
+            series(name, "cps", right="") for name in ("calls", "retransmitted", "timeouts", "errors")
+        ],
+    ),
+    panels.lines(
+        "Lustre",
+        "Bytes that programs read from and wrote to each file system; on the right the mean time of the three "
+        "slowest operations; the operations per second stand there too. Many slow open or stat: small files; pack them. Slow "
+        "read: a busy storage target; stripe large files over more targets.",
+        {
+            "{{filesystem}} {{direction}}": _rate("goodput_lustre_bytes_total", "filesystem, direction"),
+            "time of {{operation}} {{filesystem}}": top_over_range(3, LUSTRE_LATENCY, OPERATION),
+            "operations": f"sum({LUSTRE_OPERATIONS})",
+        },
+        unit="Bps",
+        no_value="no Lustre here",
+        overrides=[series("/^time of/", "s", right=""), series("operations", "cps", right="")],
+    ),
+]
+
+PORTS = [
+    panels.table(
+        "Unhealthy RDMA ports",
+        "Ports that are not active, with their state, and ports with saturated counters, which no longer count "
+        "until they are cleared (perfquery -R). A port that was active and is not: cable, transceiver, switch or "
+        "subnet manager.",
+        {
+            "not active": f"topk(20, max by ({DEVICE_PORT}, state) ({PORT_DOWN}))",
+            "full counters": f"topk(20, max by ({DEVICE_PORT}) "
+            f"(goodput_infiniband_saturated_counters{{{NODE}}}) > 0)",
+            "full": f"topk(20, max by ({DEVICE_PORT}, kind) (goodput_infiniband_saturated{{{NODE}}}))",
+        },
+        unit="none",
+        no_value="every port is healthy",
+        first=["device", "port", "instance", "state", "kind"],
+        sort="-device",
+        hide=("not active", "full"),
+        overrides=[TO_NODE],
     ),
 ]
 
@@ -467,6 +485,10 @@ BOARD = build_board(
     "goodput-host",
     "What do loaders, checkpoints and collectives wait for on a node: cores, memory, disks, file systems, links?",
     PANELS,
-    [(8, 8, 8, 8), (8, 8, 16), (8, 8, 8, 8), (8, 6, 8, 10), (8, 8, 8, 8), (8, 12, 12), (8, 12, 12)],
-    variables=[board_builder.OPTIONAL_RUN, board_builder.NODE],
+    [(8, 8, 8, 8), (8, 8, 16), (9, 6, 8, 10), (8, 12, 12), (9, 12, 12), (9, 14, 10)],
+    rows=[
+        CollapsedRow("NFS and Lustre, where they are mounted", NETWORK_STORAGE, [(9, 8, 8, 8)]),
+        CollapsedRow("RDMA ports that are not healthy", PORTS, [(8, 24)]),
+    ],
+    variables=[board_builder.OPTIONAL_RUN, board_builder.HOST, board_builder.NODE],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dashboards import board_builder, panels
-from dashboards.board_builder import build_board
+from dashboards.board_builder import CollapsedRow, build_board
 from dashboards.panels import COLOUR_TEXT, GREEN, RED, YELLOW, series
 from dashboards.promql import GPU_LEGEND, RATE, gpu_names, named_gpus, on_node, rate_of, top_over_range
 from dashboards.states import ONE_IS_BAD, ONE_IS_GOOD, PHASE_COLOURS
@@ -244,7 +244,7 @@ PANELS = [
         },
         unit="percentunit",
         no_value=NO_GPU,
-        overrides=[series("GPUs with false zeros", "none", axis="hidden")],
+        overrides=[series("GPUs with false zeros", "none", right="GPUs")],
     ),
     panels.lines(
         "The six least active GPUs",
@@ -273,7 +273,7 @@ PANELS = [
         no_value="no rank has used these GPUs, or they have no such counters",
         overrides=panels.colours(
             PHASE_COLOURS
-            | {"forward, tensor": "#5794f2", "backward, tensor": "#b0dcf7", "estimated part": "text"}
+            | {"forward, tensor": "#5794f2", "backward, tensor": "#b8f9f9", "estimated part": "text"}
         ),
     ),
     # Power, and what limits it.
@@ -299,7 +299,7 @@ PANELS = [
         },
         unit="watt",
         no_value=NO_GPU,
-        overrides=[series("total", "watt", axis="right"), *panels.colours({"lowest limit": RED})],
+        overrides=[series("total", "watt", right="all GPUs"), *panels.colours({"lowest limit": "text"})],
     ),
     panels.lines(
         "Clock throttling by reason",
@@ -315,7 +315,7 @@ PANELS = [
         },
         unit="percentunit",
         no_value="the driver reports no reasons",
-        overrides=[series(name, "hertz", axis="right") for name in ("mean clock", "slowest clock")],
+        overrides=[series(name, "hertz", right="") for name in ("mean clock", "slowest clock")],
     ),
     # Heat, memory, links.
     panels.lines(
@@ -356,8 +356,8 @@ PANELS = [
         unit="Bps",
         no_value="no driver reports the traffic of links",
         overrides=[
-            series("NVLink errors", "cps", axis="right"),
-            series("NVLink bit error ratio", "sci", axis="right"),
+            series("NVLink errors", "cps", right=""),
+            series("NVLink bit error ratio", "sci", right="bit error ratio"),
         ],
     ),
     # What the GPUs wait for.
@@ -375,7 +375,7 @@ PANELS = [
         unit="percentunit",
         no_value=NO_AGENT,
         steps=[(None, GREEN), (0.9, YELLOW)],
-        overrides=[series("links down", "none", axis="hidden")],
+        overrides=[series("links down", "none", right="links down")],
     ),
     panels.lines(
         "Network errors per second",
@@ -393,11 +393,11 @@ PANELS = [
             "interface drops": rate_of("goodput_network_drops_total", "", NODE),
             "paused, worst link": f"max({PAUSED}) or vector(0)",
         },
-        unit="short",
+        unit="cps",
         no_value=NO_AGENT,
         overrides=[
-            series("RDMA ticks without credit", "suffix: ticks", axis="hidden"),
-            series("paused, worst link", "percentunit", axis="right"),
+            series("RDMA ticks without credit", "short", right="ticks/s"),
+            series("paused, worst link", "percentunit", right=""),
         ],
     ),
     panels.lines(
@@ -417,11 +417,14 @@ PANELS = [
         unit="percentunit",
         no_value=NO_AGENT,
         overrides=[
-            series("file systems down", "none", axis="hidden"),
-            series("slowest response", "s", axis="right"),
+            series("file systems down", "none", right="file systems"),
+            series("slowest response", "s", right=""),
         ],
     ),
-    # The ceilings of measured figures.
+]
+
+# The ceilings of measured figures.
+CEILINGS = [
     panels.table(
         "What the nodes can do",
         "What `goodput probe` last measured on the chosen nodes, and how long ago: matrix products by dtype, copies, "
@@ -450,6 +453,7 @@ BOARD = build_board(
     "goodput-node",
     "What do the GPUs, links, disks and the host under a run do, and what is wrong with them?",
     PANELS,
-    [(7, 8, 8, 8), (9, 24), (9, 7, 7, 10), (8, 8, 8, 8), (8, 8, 8, 8), (9, 8, 8, 8), (8, 24)],
-    variables=[board_builder.OPTIONAL_RUN, board_builder.NODE, board_builder.GPU],
+    [(7, 8, 8, 8), (11, 24), (9, 7, 7, 10), (9, 8, 8, 8), (9, 8, 8, 8), (11, 8, 8, 8)],
+    rows=[CollapsedRow("What the nodes can do, where goodput probe has measured it", CEILINGS, [(9, 24)])],
+    variables=[board_builder.OPTIONAL_RUN, board_builder.HOST, board_builder.NODE, board_builder.GPU],
 )

@@ -40,8 +40,9 @@ GAUGE = {"custom.cellOptions": {"type": "gauge", "mode": "basic"}}
 OTHER_AXIS = {"custom.axisPlacement": "right", "custom.thresholdsStyle": {"mode": "off"}}
 
 # Grafana's own palette begins with green and yellow, and its fifth colour is red, whatever a line stands for.
-CALM = ("#5794f2", "#b877d9", "#6ed0e0", "#ff9830", "#8ab8ff", "#d683ce", "#3f86cf", "#c9d2de", "#a352cc")
-ALARMING = ("#e02f44", "#ff7383", "#fa6400")
+# None of these is in it, so that a line with labels looks like no other; all can be seen on white and on a dark ground.
+CALM = ("#70a6db", "#b464a7", "#64b49a", "#475ed1", "#87bbc5", "#9b4b8e", "#5a73f2", "#5abff2", "#64a7b4")
+ALARMING = ("#e02f44", "#ff7383", "#ff6f3c", "#c2185b", "#8c2f39")
 BAD = re.compile(
     r"error|fail|refused|rejected|dropped|malformed|unreachable|invalid|timeout|killed|unkillable|unauthorized"
     r"|\bdown\b|\blost\b|not (accepted|measured|authorized)|false zero|retransm|left out"
@@ -91,8 +92,10 @@ def bars(title, description, queries, *, unit, no_value, steps=(), overrides=())
     return _finish(panel, title, description, targets, unit, no_value, steps, overrides)
 
 
-def lines(title, description, queries, *, unit, no_value, steps=(), overrides=()) -> timeseries.Panel:
-    """Lines over time, with the thresholds drawn where there are any."""
+def lines(
+    title, description, queries, *, unit, no_value, steps=(), overrides=(), axis=""
+) -> timeseries.Panel:
+    """Lines over time, with the thresholds drawn where there are any; `axis` says what is counted on an axis without unit."""
     style = common.GraphThresholdsStyleMode.DASHED if steps else common.GraphThresholdsStyleMode.OFF
     panel = (
         timeseries.Panel()
@@ -105,6 +108,8 @@ def lines(title, description, queries, *, unit, no_value, steps=(), overrides=()
         .color_scheme(dashboard_builders.FieldColor().mode(dashboard.FieldColorModeId.PALETTE_CLASSIC))
         .thresholds_style(common_builders.GraphThresholdsStyleConfig().mode(style))
     )
+    if axis:
+        panel.axis_label(axis)
     if unit in ("short", "cps", "reqps"):
         panel.axis_soft_max(1)  # Zero is a line at the bottom, not one on a scale to a hundred.
     overrides = [*_line_colours(queries, overrides), *overrides]
@@ -124,8 +129,13 @@ def _line_colours(legends: Iterable[str], overrides: Iterable[Override]) -> list
     return colours(dict(pairs))
 
 
-def areas(title, description, queries, *, unit, no_value, overrides=(), shares=False) -> timeseries.Panel:
-    """Areas on top of each other; with `shares` each as its share of their sum, in a panel wide enough for a table."""
+def areas(
+    title, description, queries, *, unit, no_value, overrides=(), shares=False, legend_table=False
+) -> timeseries.Panel:
+    """Areas on top of each other; with `shares` each as its share of their sum, so that they always fill 100 %.
+
+    `legend_table` has the last value and the mean of each, on the right of a panel wide enough for it.
+    """
     mode = common.StackingMode.PERCENT if shares else common.StackingMode.NORMAL
     panel = (
         lines(title, description, queries, unit=unit, no_value=no_value, overrides=overrides)
@@ -133,10 +143,11 @@ def areas(title, description, queries, *, unit, no_value, overrides=(), shares=F
         .fill_opacity(75)
         .line_width(0)
     )
-    if shares:
+    if legend_table:
         legend = common_builders.VizLegendOptions().show_legend(True).calcs(["lastNotNull", "mean"])
         legend.display_mode(common.LegendDisplayMode.TABLE).placement(common.LegendPlacement.RIGHT)
         panel.legend(legend.sort_by("Mean").sort_desc(True))
+    if shares:
         # Grafana draws 0 to 100 % by itself; with explicit limits, some versions draw nothing (grafana/grafana#95581).
         panel.min(None)
     return panel
@@ -156,12 +167,14 @@ def table(
     steps=(),
     overrides=(),
     tall=False,
+    pages=True,
 ) -> tables.Panel:
     """A table: the samples of all `columns` (name: expression) with the same labels are one row.
 
     `first` are the labels whose columns come before the values, and `last` those whose columns come after; `sort` is the
     column by which rows are sorted, the largest first, or with a minus in front the smallest, or several columns; `hide` leaves out labels
-    and columns; `tall` rows have room for two lines of text.
+    and columns; `tall` rows have room for two lines of text. A table has `pages` of as many whole rows as it has room for,
+    and says how many there are, unless its board has room for all the rows that it can have.
     """
     # Grafana's name for the values of each query.
     values = {
@@ -184,6 +197,8 @@ def table(
             for name in ((sort,) if isinstance(sort, str) else sort)
         )
     )
+    if pages:
+        panel.footer(common_builders.TableFooterOptions().show(False).enable_pagination(True))
     _transform(panel, merge={}, organize=organize)
     # A panel's unit and its text for no data would else be written into the cells of labels and into empty ones.
     for kind, settings in (("string", {"unit": "string", "noValue": "–"}), ("number", {"noValue": "–"})):
@@ -191,24 +206,21 @@ def table(
     return _finish(panel, title, description, _table_targets(columns), unit, no_value, steps, overrides)
 
 
-def heat_map(title, description, queries, *, unit, no_value, scale) -> heatmap.Panel:
-    """A line of cells per series, coloured from the lower to the upper value of `scale`: blue to red."""
-    colour = heatmap.HeatmapColorOptions().mode(heat.HeatmapColorMode.SCHEME).steps(64)
+HOT = "#dd7f35"  # Of a slow rank in the heat map of the web page.
+
+
+def heat_map(title, description, queries, *, unit, no_value, scale, axis) -> heatmap.Panel:
+    """A line of cells per series, coloured from the lower value of `scale`, without colour, to the upper one."""
+    colour = heatmap.HeatmapColorOptions().mode(heat.HeatmapColorMode.OPACITY).steps(64)
     panel = (
         heatmap.Panel()
         .calculate(False)
-        .color(
-            colour.scheme("Turbo")
-            .fill("dark-orange")
-            .scale(heat.HeatmapColorScale.LINEAR)
-            .min(scale[0])
-            .max(scale[1])
-        )
+        .color(colour.fill(HOT).scale(heat.HeatmapColorScale.LINEAR).min(scale[0]).max(scale[1]))
         .cell_gap(1)
         .show_value(common.VisibilityMode.NEVER)
         .show_legend()
         .filter_values(heatmap.FilterValueRange().le(1e-9))
-        .y_axis(heatmap.YAxisConfig().unit("none"))
+        .y_axis(heatmap.YAxisConfig().unit("none").axis_label(axis))
         .cell_values(heatmap.CellValues().unit(unit))
         .rows_frame(heatmap.RowsHeatmapOptions().layout(common.HeatmapCellLayout.AUTO))
     )
@@ -308,16 +320,19 @@ def annotation(
 # -- Overrides: settings of one series or column
 
 
-def series(name: str, unit: str, steps: Steps = (), axis: str = "") -> Override:
-    """A series or column with another unit, and its own thresholds or axis ("right", "hidden")."""
+def series(name: str, unit: str, steps: Steps = (), right: str | None = None) -> Override:
+    """A series or column with another unit, its own thresholds, and an axis on the right.
+
+    `right` is the text beside that axis: what is counted, or empty where the unit says it.
+    """
     settings: dict[str, object] = {"unit": unit}
     settings |= {"percentunit": {"decimals": 1}, "none": {"decimals": 0}}.get(unit, {})
     if steps:
         settings["thresholds"] = _thresholds(steps).build()
-    if axis:
-        settings |= OTHER_AXIS | {"custom.axisPlacement": axis}
+    if right is not None:
+        settings |= OTHER_AXIS | {"custom.axisLabel": right}
     # All zero would else be drawn on a scale to a hundred, or to 10 000 %.
-    if axis == "right" and unit in ("percentunit", "cps", "short"):
+    if right is not None and unit in ("percentunit", "cps", "short", "none"):
         settings["custom.axisSoftMax"] = 0.1 if unit == "percentunit" else 1
     return name, settings
 

@@ -31,6 +31,11 @@ def on_node(expr: str) -> str:
     return f"label_replace({expr}, {NODE_NAME})"
 
 
+def named_operations(expr: str) -> str:
+    """Of time by group and operation, with a name for what no record explains, whose two labels are empty."""
+    return f'label_replace({expr}, "operation", "not recorded", "operation", "")'
+
+
 def rate_of(series: str, by: str = "", selector: str = "", window: str = RATE) -> str:
     """The sum of a counter's rates, by these labels."""
     braces = f"{{{selector}}}" if selector else ""

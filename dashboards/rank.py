@@ -21,6 +21,7 @@ STEP_COLOURS = {
     "p50, all ranks": "#c9d2de",
     "p95, all ranks": "#97a9b8",
     "p99, all ranks": "#78818c",
+    "longest, this rank": "#e28c03",
     "mean, this rank": "#4ba18c",
     "mean, median rank": "#d3c58c",
     "mean, all ranks": "text",
@@ -134,6 +135,7 @@ PANELS = [
         no_value=NO_RANK,
         first=COLUMNS,
         sort="attempt",
+        pages=False,
         hide=("info", "GPU", "process", "gpu"),
         overrides=[
             *panels.widths(host=80, instance=100, index=55, pci=115, uuid=85, attempt=70, pid=60),
@@ -178,11 +180,12 @@ PANELS = [
     # Phases on both clocks. A window shorter than a step would show one phase only.
     panels.areas(
         "Phases on the host's clock",
-        "Time of the step thread in each phase, per second; 'none' is time in no phase. A phase that grows: the "
-        "code waits for it. With a device, some of this waiting did not delay the GPU: compare with the clock of "
-        "the device beside before you change anything. The gap to 100 % is a phase longer than the window.",
-        {"{{phase}}": _clock("host")},
+        "Share of the step thread's time in each phase; 'none' is time in no phase, and all add up to 100 %. A phase that "
+        "grows: the code waits for it. With a device, some of this waiting did not delay the GPU: compare with the clock "
+        "of the device beside before you change anything. A phase is counted when it ends.",
+        {"{{phase}}": f"{_clock('host')} / on () group_left () (sum({_clock('host')}) > 0)"},
         unit="percentunit",
+        shares=True,
         no_value=NO_RANK,
         overrides=panels.colours(PHASE_COLOURS),
     ).interval("1m"),
@@ -228,7 +231,7 @@ PANELS = [
         no_value="no step in the last minute",
         overrides=[
             *panels.colours({"own": "#1261b0", "own, median": "text", "above the median": "#e28c03"}),
-            series("above the median", "percentunit", axis="right"),
+            series("above the median", "percentunit", right=""),
         ],
     ),
     panels.lines(
@@ -290,12 +293,12 @@ PANELS = [
     # The loader.
     panels.areas(
         "Loader waits by reason",
-        "Time that the step thread waited for a batch, per second, by what the worker did meanwhile. storage: "
+        "Milliseconds of each second that the step thread waited for a batch, by what the worker did meanwhile. storage: "
         "faster or nearer data. decode, collate: cheaper transforms or more workers. cpus: no free core; fewer "
         "threads or more CPUs. queue: the batch was ready and its transfer is slow. startup: keep workers "
         "(persistent_workers).",
-        {"{{reason}}": _rate("goodput_loader_wait_seconds_total", "reason")},
-        unit="percentunit",
+        {"{{reason}}": f"{_rate('goodput_loader_wait_seconds_total', 'reason')} * 1000"},
+        unit="suffix: ms/s",
         no_value=NO_LOADER,
         overrides=panels.colours(WAIT_COLOURS),
     ),
@@ -313,8 +316,9 @@ PANELS = [
             "iterators per minute": f"{_rate('goodput_loader_iterators_total')} * 60",
         },
         unit="short",
+        axis="batches, workers",
         no_value=NO_LOADER,
-        overrides=[series(name, "percentunit", axis="right") for name in ("starved", "creating iterators")],
+        overrides=[series(name, "percentunit", right="") for name in ("starved", "creating iterators")],
     ),
     panels.table(
         "Loader workers",
@@ -362,7 +366,7 @@ PANELS = [
             *panels.colours(
                 {"cost": "#1261b0", "deep looks": "#a572c9", "budget": RED, "phases measured": "text"}
             ),
-            series("phases measured", "bool_yes_no", axis="right"),
+            series("phases measured", "bool_yes_no", right=""),
         ],
     ).decimals(3),
     panels.lines(
@@ -380,8 +384,9 @@ PANELS = [
             f"({_rate('goodput_steps_total')} > 0)",
         },
         unit="short",
+        axis="in 15 minutes",
         no_value=NO_RANK,
-        overrides=[series("micro-batches per step", "short", axis="right")],
+        overrides=[series("micro-batches per step", "short", right="micro-batches")],
     ),
     # What NCCL's profiler plugin has recorded.
     panels.lines(
@@ -398,8 +403,8 @@ PANELS = [
         unit="percentunit",
         no_value=NO_NCCL,
         overrides=[
-            series("/^rate, /", "Bps", axis="right"),
-            series("/^calls, /", "cps", axis="right"),
+            series("/^rate, /", "Bps", right=""),
+            series("/^calls, /", "cps", right=""),
         ],
     ),
     panels.lines(
@@ -415,8 +420,12 @@ PANELS = [
             "dropped, {{what}}": _gained("goodput_nccl_dropped_total", "what"),
         },
         unit="short",
+        axis="transfers that wait",
         no_value=NO_NCCL,
-        overrides=[series("/^bytes, /", "Bps", axis="right"), series("/^dropped, /", "short", axis="right")],
+        overrides=[
+            series("/^bytes, /", "Bps", right=""),
+            series("/^dropped, /", "short", right="records in 15 min"),
+        ],
     ),
 ]
 
@@ -424,7 +433,7 @@ BOARD = build_board(
     "goodput-rank",
     "What does this rank spend its time on, what does its loader wait for, and is it slower than its group?",
     PANELS,
-    [(4, 15, 9), (9, 8, 8, 8), (9, 8, 8, 8), (7, 24), (8, 8, 8, 8), (8, 8, 8, 8), (8, 12, 12)],
+    [(5, 24), (4, 24), (9, 8, 8, 8), (10, 8, 8, 8), (7, 24), (8, 8, 8, 8), (8, 8, 8, 8), (9, 12, 12)],
     variables=[board_builder.RUN, board_builder.RANK],
     time_from="now-30m",
 )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dashboards import board_builder, panels
-from dashboards.board_builder import build_board
+from dashboards.board_builder import CollapsedRow, build_board
 from dashboards.panels import COLOUR_TEXT, GAUGE, GREEN, RED, YELLOW, series
-from dashboards.promql import RATE, quantiles, top_over_range
+from dashboards.promql import RATE, named_operations, quantiles, top_over_range
 from dashboards.states import (
     COVERAGE_STEPS,
     GOOD_IS_HIGH,
@@ -62,7 +62,10 @@ def _gain_bound(bound: str) -> str:
 # from its first sample; delta() would not. deploy/prometheus/recording.yml does the same for fixed windows.
 _BEFORE = f"max by (state) (goodput_gpu_seconds{{{RUN}}} offset {RATE})"
 _GAINED = f"clamp_min({SECONDS} - ({_BEFORE} or {SECONDS} * 0), 0)"
-SHARES = f"{_GAINED} / on () group_left () (sum({_GAINED}) > 0)"
+# Also those that it had no more at the end: unobserved time becomes known when a node's reports arrive late.
+_MOST = f"max by (state) (max_over_time(goodput_gpu_seconds{{{RUN}}}[$__range] @ end()))"
+# Without states that the run never had: each would have a line of the legend.
+SHARES = f"{_GAINED} / on () group_left () (sum({_GAINED}) > 0) and on (state) ({_MOST} > 0)"
 
 # -- Phases
 
@@ -189,6 +192,7 @@ PANELS = [
         no_value="no account in this time",
         overrides=panels.colours(STATE_COLOURS),
         shares=True,
+        legend_table=True,
     ),
     panels.table(
         "Leading causes, and what to do",
@@ -210,6 +214,7 @@ PANELS = [
         last=["advice"],
         sort="-order",
         tall=True,
+        pages=False,  # It has five rows at most.
         steps=[(None, GREEN), (0.05, YELLOW), (0.2, RED)],
         overrides=[
             series("GPU hours", "suffix: GPU h"),
@@ -278,7 +283,7 @@ PANELS = [
         no_value="no step in the last minute",
         overrides=[
             *panels.colours({"mean": "#3f86cf"}),
-            series("samples", "suffix: samples/s", axis="right"),
+            series("samples", "suffix: samples/s", right=""),
         ],
     ),
     panels.table(
@@ -319,7 +324,8 @@ PANELS = [
         {"{{rank}}": SLOW_RANKS},
         unit="suffix:×",
         no_value="no step in this time",
-        scale=(0.9, 1.3),
+        scale=(0.97, 1.2),
+        axis="rank",
     ),
     panels.table(
         "Stragglers and hang culprits",
@@ -374,7 +380,7 @@ PANELS = [
         no_value="no step yet",
         overrides=[
             *panels.colours({"stall threshold": RED, "hangs": STATE_COLOURS["stall"]}),
-            series("steps", "suffix: steps/s", axis="right"),
+            series("steps", "suffix: steps/s", right=""),
         ],
     ),
     panels.lines(
@@ -440,6 +446,40 @@ PANELS = [
         below=True,
     ),
     panels.table(
+        "Communication by process group and operation",
+        "Time that ranks waited in each collective, beyond what computing hid: all rows are the states communication, "
+        "straggler and bubble together. Begin with the largest: fewer or larger calls, overlap with computing, or a "
+        "faster link for its group. 'not recorded' is what no record explains: if it is large, calls of NCCL are not "
+        "measured, which its profiler plugin does (goodput run loads it). Bus: what the links of a rank carried, as the bus "
+        "bandwidth of nccl-tests.",
+        {
+            "GPU hours": named_operations(f"{OPERATION_SECONDS} / 3600"),
+            "share": named_operations(
+                f"{OPERATION_SECONDS} / on () group_left () (sum({OPERATION_SECONDS}) > 0)"
+            ),
+            "share of the run": named_operations(
+                f"{OPERATION_SECONDS} / on () group_left () sum({SECONDS}) > 0"
+            ),
+            "bus, at most": _max("goodput_communication_bus_bytes_per_second", "group, operation"),
+            "bus, at least": _max("goodput_communication_bus_min_bytes_per_second", "group, operation"),
+        },
+        unit="percentunit",
+        no_value="no collectives are recorded",
+        first=["group", "operation"],
+        sort="GPU hours",
+        overrides=[
+            series("GPU hours", "suffix: GPU h"),
+            ("GPU hours", {"decimals": 2}),
+            ("share", GAUGE | {"min": 0, "max": 1}),
+            series("bus, at most", "Bps"),
+            series("bus, at least", "Bps"),
+            panels.link("group", "Open the communication", "goodput-communication", run="run"),
+        ],
+    ),
+]
+
+ROLES = [
+    panels.table(
         "Account by role",
         "GPU time of each role by state, where a run has several (trainer, generator): the shares of a role add up to "
         "100 %. What helps a trainer is 'productive', what helps a generator 'rollout'; begin with the largest other "
@@ -458,33 +498,6 @@ PANELS = [
             ("GPU hours", {"decimals": 2}),
             ("share of the role", GAUGE | {"min": 0, "max": 1}),
             STATES,
-        ],
-    ),
-    panels.table(
-        "Communication by process group and operation",
-        "Time that ranks waited in each collective, beyond what computing hid: all rows are the states communication, "
-        "straggler and bubble together. Begin with the largest: fewer or larger calls, overlap with computing, or a "
-        "faster link for its group. A row without names is what no record explains: if it is large, calls of NCCL are not "
-        "measured, which its profiler plugin does (goodput run loads it). Bus: what the links of a rank carried, as the bus "
-        "bandwidth of nccl-tests.",
-        {
-            "GPU hours": f"{OPERATION_SECONDS} / 3600",
-            "share": f"{OPERATION_SECONDS} / on () group_left () (sum({OPERATION_SECONDS}) > 0)",
-            "share of the run": f"{OPERATION_SECONDS} / on () group_left () sum({SECONDS}) > 0",
-            "bus, at most": _max("goodput_communication_bus_bytes_per_second", "group, operation"),
-            "bus, at least": _max("goodput_communication_bus_min_bytes_per_second", "group, operation"),
-        },
-        unit="percentunit",
-        no_value="no collectives are recorded",
-        first=["group", "operation"],
-        sort="GPU hours",
-        overrides=[
-            series("GPU hours", "suffix: GPU h"),
-            ("GPU hours", {"decimals": 2}),
-            ("share", GAUGE | {"min": 0, "max": 1}),
-            series("bus, at most", "Bps"),
-            series("bus, at least", "Bps"),
-            panels.link("group", "Open the communication", "goodput-communication", run="run"),
         ],
     ),
 ]
@@ -521,7 +534,10 @@ BOARD = build_board(
     "goodput-run",
     "Was every GPU-second of the run useful work, and if not, why, which rank, and what did it cost?",
     PANELS,
-    [(4, 7, 6, 11), (9, 10, 14), (8, 16, 8), (8, 8, 7, 9), (9, 9, 15), (8, 12, 12), (8, 8, 6, 10), (7, 24)],
+    [(4, 7, 6, 11), (13, 10, 14), (10, 16, 8), (10, 8, 7, 9), (9, 9, 15), (8, 12, 12), (8, 14, 10), (9, 24)],
+    rows=[
+        CollapsedRow("Roles: the account of each, for runs with trainers and generators", ROLES, [(9, 24)])
+    ],
     variables=[board_builder.RUN],
     annotations=[
         panels.annotation(name, expr, title, STATE_COLOURS[state]) for name, expr, title, state in ANNOTATIONS

@@ -19,18 +19,20 @@ OUTCOMES = {
     "reports accepted": GOOD,
     "reports malformed": BAD,
     "reports failed": WORSE,
-    "rows new": "#6ed0e0",
+    "rows new": "#2f9fa8",
     "rows repeated": "#ff9830",
     "stacks accepted": "#b877d9",
     "stacks ignored": "#d683ce",
     "ingest": "#c9d2de",
+    "health events": "#64b49a",
 }
 PUSHES = {
     "pushes accepted": GOOD,
     "pushes rejected": BAD,
     "pushes unreachable": WORSE,
-    "samples of nvml": "#6ed0e0",
+    "samples of nvml": "#2f9fa8",
     "samples of dcgm": "#b877d9",
+    "health events": "#64b49a",
 }
 
 
@@ -207,6 +209,7 @@ PANELS = [
             "health dropped: {{reason}}": _refused("health_dropped", "reason"),
         },
         unit="short",
+        axis="errors per minute",
         no_value="no error in this time",
     ),
     panels.lines(
@@ -288,6 +291,7 @@ PANELS = [
             "agents, invalid: {{file}}": f"count by (file) (goodput_node_reload_failing{{{NODE}}} > 0)",
         },
         unit="short",
+        axis="errors per minute",
         no_value="no error in this time",
     ),
     panels.lines(
@@ -323,7 +327,7 @@ PANELS = [
         no_value=NO_AGGREGATOR,
         steps=ONE_IS_BAD,
         overrides=[
-            *(series(name, "bytes", axis="right") for name in ("memory", "bound of memory")),
+            *(series(name, "bytes", right="") for name in ("memory", "bound of memory")),
         ],
     ),
     panels.lines(
@@ -338,7 +342,7 @@ PANELS = [
         },
         unit="bytes",
         no_value=NO_AGGREGATOR,
-        overrides=[series(name, "Bps", axis="right") for name in ("growth", "freed")],
+        overrides=[series(name, "Bps", right="") for name in ("growth", "freed")],
     ),
     panels.lines(
         "Aggregator: runs and blocks moved",
@@ -356,6 +360,7 @@ PANELS = [
             "partitions of {{instance}}": "max by (instance) (goodput_aggregator_partitions)",
         },
         unit="short",
+        axis="in 15 minutes",
         no_value=NO_AGGREGATOR,
     ),
     panels.lines(
@@ -373,9 +378,7 @@ PANELS = [
         unit="percentunit",
         no_value=NO_AGENT,
         steps=[(None, GREEN), (0.05, YELLOW)],
-        overrides=[
-            series(name, "bytes", axis="right") for name in ("memory of an agent", "memory of a driver")
-        ],
+        overrides=[series(name, "bytes", right="") for name in ("memory of an agent", "memory of a driver")],
     ),
     panels.lines(
         "Agents: backlog and stuck drivers",
@@ -391,6 +394,7 @@ PANELS = [
             "waiting in the stream": "sum(goodput_aggregator_stream_pending_messages)",
         },
         unit="short",
+        axis="rows, messages",
         no_value=NO_AGENT,
     ),
     panels.lines(
@@ -407,6 +411,7 @@ PANELS = [
             "process not found": f"count(goodput_rank_process_known{{{NODE}}} == 0) or vector(0)",
         },
         unit="short",
+        axis="pages",
         no_value=NO_AGENT,
         overrides=panels.colours(
             {"rejected": RED, "dead": STATE_COLOURS["down"], "live": STATE_COLOURS["productive"]}
@@ -440,8 +445,9 @@ PANELS = [
             "ranks without phases": f"count(goodput_sdk_phases_every{{{RUN}}} == 0) or vector(0)",
         },
         unit="short",
+        axis="per minute",
         no_value=NO_RANK,
-        overrides=[series("ranks without phases", "short", axis="right")],
+        overrides=[series("ranks without phases", "short", right="ranks")],
     ),
     panels.table(
         "Ranks with the highest overhead",
@@ -470,6 +476,6 @@ BOARD = build_board(
     "goodput-stack",
     "Do the aggregator and the agents accept all reports quickly and without loss, and what do they and the SDK cost?",
     PANELS,
-    [(4, 12, 12), (9, 7, 5, 5, 7), (8, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8)],
+    [(4, 12, 12), (10, 7, 5, 5, 7), (8, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8), (8, 8, 8, 8)],
     variables=[board_builder.OPTIONAL_RUN, board_builder.AGENT],
 )

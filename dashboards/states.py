@@ -6,13 +6,13 @@ The states have the project's palette, `goodput.account.text.state_colours`.
 from __future__ import annotations
 
 from dashboards.panels import GREEN, RED, YELLOW
-from goodput.account.text.state_colours import LIGHT
+from goodput.account.text.state_colours import DARK, LIGHT
 
 STATE_COLOURS = LIGHT
 # Of phases that are not states, colours that no state has.
 PHASE_COLOURS = {
     "forward": "#1261b0",
-    "backward": "#7cc4f0",
+    "backward": "#47a3d1",
     "optimizer": "#d977b3",
     **{
         phase: STATE_COLOURS[phase]
@@ -31,10 +31,11 @@ PHASE_COLOURS = {
 }
 # Statuses as numbers, since a state timeline is drawn from numbers.
 STATUSES = {
-    "running": (1, STATE_COLOURS["productive"]),
-    "finished": (2, STATE_COLOURS["evaluation"]),
-    "cancelled": (3, STATE_COLOURS["evaluation"]),
-    "failed": (4, STATE_COLOURS["stall"]),
+    # Legible as text on a dark ground.
+    "running": (1, DARK["productive"]),
+    "finished": (2, "#2e8b57"),
+    "cancelled": (3, STATE_COLOURS["queue"]),
+    "failed": (4, STATE_COLOURS["straggler"]),
     "abandoned": (5, STATE_COLOURS["down"]),
     "unobserved": (6, STATE_COLOURS["unobserved"]),
     "down": (7, STATE_COLOURS["lost"]),

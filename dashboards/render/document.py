@@ -18,6 +18,7 @@ from dashboards.render.queries import (
     step_ms,
 )
 from dashboards.render.variables import Variable, fill, resolve
+from dashboards.rows import panels_of
 
 WIDTH_PIXELS = 1600
 COLUMNS = 24
@@ -40,7 +41,7 @@ def document_of(
         str(panel["id"]): query_panel(
             panel, prometheus, range_, variables, int(width * panel["gridPos"]["w"] / COLUMNS)
         )
-        for panel in board["panels"]
+        for panel in panels_of(board)
     }
     annotations = board.get("annotations", {}).get("list") or []
     return {

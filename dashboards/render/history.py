@@ -4,7 +4,7 @@ The series of scenario.py's cluster, and the results of the shipped recording ru
 by remote write, as in the replay of the alerts (bench/alert_replay). Two and a half hours of 48 GPUs take about a
 minute and 0.5 GB.
 
-    with history(Path("/tmp/history"), seconds=9000, end_seconds=1_767_609_120) as url: ...
+    with history(Path("/tmp/history"), seconds=9000, end_seconds=1_767_609_480) as url: ...
 """
 
 from __future__ import annotations

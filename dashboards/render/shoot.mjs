@@ -73,6 +73,30 @@ async function shoot(page, target, ids) {
   }
 }
 
+/** Titles of drawn panels, each with what does not fit: a legend, bars, rows, or the text of a cell. */
+function cutPanels(page) {
+  return page.$$eval('[id^="panel-"]', (panels) =>
+    panels.flatMap((panel) => {
+      const scrolled = [...panel.querySelectorAll("*")].filter((one) => {
+        const { overflowX, overflowY } = getComputedStyle(one);
+        const hides = (overflow) => ["auto", "scroll"].includes(overflow);
+        return (
+          (hides(overflowY) && one.scrollHeight > one.clientHeight + 1) ||
+          (hides(overflowX) && one.scrollWidth > one.clientWidth + 1)
+        );
+      });
+      const cells = [...panel.querySelectorAll('[role="gridcell"], [role="columnheader"] *')].filter(
+        (one) => one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).textOverflow === "ellipsis",
+      );
+      const title = panel.querySelector("h2, h6")?.textContent ?? panel.id;
+      return [...scrolled, ...cells].map((one) => {
+        const size = `${one.scrollWidth} x ${one.scrollHeight} in ${one.clientWidth} x ${one.clientHeight} pixels`;
+        return `${title}: ${size}: ${one.textContent.slice(0, 60)}`;
+      });
+    }),
+  );
+}
+
 async function main([documentPath, target, ...ids]) {
   const { width, to } = JSON.parse(await readFile(documentPath, "utf8"));
   const server = await serve(documentPath);
@@ -101,6 +125,9 @@ async function main([documentPath, target, ...ids]) {
     await page.goto(`http://127.0.0.1:${server.address().port}/`);
     await page.waitForFunction("window.drawn === true", { timeout: 60_000 });
     await shoot(page, target, ids);
+    const cut = await cutPanels(page);
+    cut.forEach((one) => process.stderr.write(`page: cut: ${one}\n`));
+    process.exitCode = cut.length ? 1 : 0;
   } finally {
     await browser.close();
     server.close();

@@ -12,6 +12,7 @@ import yaml
 from dashboards import generate
 from dashboards import panels as kinds
 from dashboards.clusters import MATCHER, in_cluster
+from dashboards.rows import collapsed_rows, panels_of
 from support.servers.servers import DASHBOARDS, REPOSITORY, RULES, expressions, series_of
 
 from goodput.account import FINAL_STATUSES
@@ -27,9 +28,9 @@ VARIABLES = {
     "goodput-fleet": ["cluster"],
     "goodput-run": ["cluster", "run"],
     "goodput-communication": ["cluster", "run"],
-    "goodput-node": ["cluster", "run", "instance", "gpu"],
-    "goodput-gpu": ["cluster", "run", "instance", "gpu"],
-    "goodput-host": ["cluster", "run", "instance"],
+    "goodput-node": ["cluster", "run", "node", "instance", "gpu"],
+    "goodput-gpu": ["cluster", "run", "node", "instance", "gpu"],
+    "goodput-host": ["cluster", "run", "node", "instance"],
     "goodput-rank": ["cluster", "run", "rank"],
     "goodput-stack": ["cluster", "run", "instance"],
 }
@@ -52,7 +53,7 @@ JOINED = {
     "goodput_gpu_rank_info",
 }
 PARTS = {"storage", "decode", "collate", "cpus", "queue", "startup", "idle", "unknown", "none"}
-PARTS |= {"live", "dead", "rejected", "skew", "transfer"}
+PARTS |= {"live", "dead", "rejected", "late ranks", "transfer", "not known"}
 # Kinds of memory, modes of processors, routes.
 PARTS |= {"total", "available", "cached", "dirty", "shared", "ingest"}
 PARTS |= {"user", "nice", "system", "iowait", "irq", "softirq", "steal"}
@@ -75,7 +76,7 @@ STATES = {
 
 def panels():
     for uid, board in MODELS.items():
-        for panel in board["panels"]:
+        for panel in panels_of(board):
             yield pytest.param({**panel, "board": uid}, id=f"{uid}-{panel['title'].replace(' ', '_')}")
 
 
@@ -189,10 +190,10 @@ def test_board_is_whole(uid):
     board = MODELS[uid]
     assert board["uid"] == uid
     assert board["refresh"] in ("10s", "1m")
-    assert 1 <= len(board["panels"]) <= 18
-    numbers = [panel["id"] for panel in board["panels"]]
-    assert len(set(numbers)) == len(numbers)
-    assert len({panel["title"] for panel in board["panels"]}) == len(numbers)
+    assert 1 <= len(board["panels"]) <= 18, "without those of collapsed rows"
+    panels_and_rows = [*panels_of(board), *collapsed_rows(board)]
+    assert [one["id"] for one in panels_and_rows] == list(range(1, len(panels_and_rows) + 1))
+    assert len({one["title"] for one in panels_and_rows}) == len(panels_and_rows)
     variables = {variable["name"]: variable for variable in board["templating"]["list"]}
     assert list(variables) == ["datasource", *VARIABLES[uid]]
     assert (
@@ -213,7 +214,7 @@ def test_variables_are_bounded_and_read_series_that_exist(uid):
             continue
         assert variable["type"] == "query"
         text = variable["query"]["query"]
-        assert re.search(r", (cluster|run|instance|gpu)\)$", text)
+        label = re.search(r", (cluster|run|host|instance|gpu)\)$", text)[1]
         assert set(re.findall(r"goodput_\w+", text)) <= set(CATALOGUE)
         assert set(re.findall(r"\$(\w+)", text)) <= known
         if variable.get("includeAll"):
@@ -221,14 +222,14 @@ def test_variables_are_bounded_and_read_series_that_exist(uid):
             listed = variable["name"] == "instance" and uid in ("goodput-node", "goodput-gpu", "goodput-host")
             assert (variable.get("allValue") or None) == (None if listed else ".*")
             assert variable["current"]["value"] == "$__all"
-            assert f'{variable["name"]}=~"${variable["name"]}"' in json.dumps(MODELS[uid]).replace("\\", "")
+            assert f'{label}=~"${variable["name"]}"' in json.dumps(MODELS[uid]).replace("\\", "")
 
 
 def test_node_board_variables_narrow_to_run_and_node():
     variables = {one["name"]: one for one in MODELS["goodput-node"]["templating"]["list"]}
     assert variables["instance"]["multi"] and variables["gpu"]["multi"]
     queries = [variables[name]["query"]["query"] for name in ("instance", "gpu")]
-    assert "$run" in queries[0] and "$instance" in queries[1]
+    assert "$run" in queries[0] and "$node" in queries[0] and "$instance" in queries[1]
 
 
 @pytest.mark.parametrize("uid", MODELS)
@@ -294,7 +295,7 @@ def test_links_of_alerts_resolve():
         given = re.findall(r"([\w-]+)=", re.sub(r"\{\{.*?\}\}", "", query))
         assert {name.removeprefix("var-") for name in given} <= {*VARIABLES[uid], "viewPanel"}, url
         (number,) = re.findall(r"viewPanel=(\d+)", url)
-        (panel,) = [one for one in MODELS[uid]["panels"] if one["id"] == int(number)]
+        (panel,) = [one for one in panels_of(MODELS[uid]) if one["id"] == int(number)]
         shown = set().union(*(series_of(target["expr"]) for target in panel["targets"]))
         about = roots(series_of(rule["expr"])) - JOINED
         # Faults of GPUs and links are also events.
@@ -309,10 +310,10 @@ def test_drill_down_from_fleet_to_rank_and_node():
     assert {("goodput-node", "goodput-rank"), ("goodput-rank", "goodput-node")} <= ways
 
 
-@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
-def test_panels_fill_the_grid_without_overlap(path):
+def assert_no_holes(panels, top):
+    """The panels' places, from the line `top` of the grid on, fill whole lines and do not overlap."""
     taken = {}
-    for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
+    for panel in panels:
         place = panel["gridPos"]
         assert place["w"] > 0 and place["h"] > 0 and place["x"] + place["w"] <= 24
         for x in range(place["x"], place["x"] + place["w"]):
@@ -320,8 +321,17 @@ def test_panels_fill_the_grid_without_overlap(path):
                 assert taken.setdefault((x, y), panel["title"]) == panel["title"], (
                     f"{panel['title']} at {x}, {y}"
                 )
-    height = max(y for _, y in taken) + 1
-    assert len(taken) == 24 * height, "the board has holes"
+    assert min(y for _, y in taken) == top
+    assert len(taken) == 24 * (max(y for _, y in taken) + 1 - top), "the board has holes"
+
+
+@pytest.mark.parametrize("uid", MODELS)
+def test_panels_fill_the_grid_without_overlap(uid):
+    """The panels of a collapsed row take no place until they are shown, and then begin below its title."""
+    assert_no_holes(MODELS[uid]["panels"], 0)
+    for row in collapsed_rows(MODELS[uid]):
+        assert row["collapsed"] is True and row["gridPos"]["h"] == 1
+        assert_no_holes(row["panels"], row["gridPos"]["y"] + 1)
 
 
 @pytest.mark.parametrize("panel", list(panels()))
@@ -433,7 +443,7 @@ def test_columns_of_tables_come_from_their_queries():
 
 def test_waterfall_bars_join():
     """Each lost bar ends where the bar above it ends, and begins where the one below ends."""
-    (panel,) = [one for one in MODELS["goodput-run"]["panels"] if one["type"] == "barchart"]
+    (panel,) = [one for one in panels_of(MODELS["goodput-run"]) if one["type"] == "barchart"]
     bars = {}
     for target in panel["targets"]:
         for expr, order, step in re.findall(
@@ -461,7 +471,7 @@ def test_waterfall_bars_join():
 
 
 def test_every_cause_has_its_advice_on_the_run_board():
-    (panel,) = [one for one in MODELS["goodput-run"]["panels"] if one["title"].startswith("Leading causes")]
+    (panel,) = [one for one in panels_of(MODELS["goodput-run"]) if one["title"].startswith("Leading causes")]
     (override,) = [o for o in panel["fieldConfig"]["overrides"] if o["matcher"]["options"] == "advice"]
     (mapping,) = next(one["value"] for one in override["properties"] if one["id"] == "mappings")
     advice = {state: result["text"] for state, result in mapping["options"].items()}
@@ -471,7 +481,7 @@ def test_every_cause_has_its_advice_on_the_run_board():
 
 
 def test_leading_causes_stand_in_the_pages_order():
-    (panel,) = [one for one in MODELS["goodput-run"]["panels"] if one["title"].startswith("Leading causes")]
+    (panel,) = [one for one in panels_of(MODELS["goodput-run"]) if one["title"].startswith("Leading causes")]
     assert panel["options"]["sortBy"] == [{"displayName": "order", "desc": False}]
     (order,) = [one for one in panel["targets"] if one["legendFormat"] == "order"]
     assert order["expr"].startswith('max by (state) (goodput_cause_order{run="$run",cluster=~"$cluster"})')
@@ -513,10 +523,10 @@ def test_run_board_shows_the_story_with_costs_and_claims():
 def test_step_times_of_a_rank_show_exemplars():
     """Those of the agent's histogram, which is the only one that has some."""
     for board in MODELS.values():
-        for target in (one for panel in board["panels"] for one in panel["targets"]):
+        for target in (one for panel in panels_of(board) for one in panel["targets"]):
             has_some = "goodput_step_duration_seconds_bucket" in target["expr"]
             assert target.get("exemplar", False) == has_some
-    (panel,) = [p for p in MODELS["goodput-rank"]["panels"] if p["title"].startswith("Step time: this rank")]
+    (panel,) = [p for p in panels_of(MODELS["goodput-rank"]) if p["title"].startswith("Step time: this rank")]
     assert any(target.get("exemplar") for target in panel["targets"])
 
 

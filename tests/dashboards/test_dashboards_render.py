@@ -14,6 +14,7 @@ from bench.alert_replay.rules import Rule
 from dashboards.render import __main__ as command
 from dashboards.render import document, history, queries, variables
 from dashboards.render.queries import Range
+from dashboards.rows import panels_of
 from support.servers import http_server
 from support.servers.servers import DASHBOARDS, REPOSITORY
 
@@ -272,7 +273,7 @@ def test_every_board_is_queried_without_unfilled_variables(path, prometheus):
     for label in ("run", "instance", "gpu", "rank"):
         answers[f"/api/v1/label/{label}/values"] = (200, [f"{label}-1", f"{label}-2"])
     found = document.document_of(json.loads(path.read_text()), url, HOUR)
-    assert set(found["answers"]) == {str(one["id"]) for one in found["board"]["panels"]}
+    assert set(found["answers"]) == {str(one["id"]) for one in panels_of(found["board"])}
     texts = [given["query"] for _, given in requests if "query" in given]
     assert len(texts) > 10
     assert [text for text in texts if re.search(r"\$[{a-z_]", text)] == []
@@ -391,28 +392,48 @@ def test_lock_file_has_exact_versions_and_no_registry():
     assert json.loads(lock)["packages"][""]["dependencies"] == package["dependencies"]
 
 
-def test_a_board_becomes_a_picture(tmp_path, prometheus):
-    """With npm's packages only, which `make pictures` installs: half a gigabyte, too much for every test run."""
+def require_page() -> None:
+    """Skip without npm's packages, which `make pictures` installs: half a gigabyte, too much for every test run."""
     if not (RENDER / "node_modules").exists() or not (RENDER / "dist" / "main.js").exists():
         pytest.skip("the page is not built (`make pictures` installs and builds it)")
     for programs in (("node",), command.BROWSERS):
         if not any(map(shutil.which, programs)):
             pytest.skip(f"not installed: {' or '.join(programs)}")
+
+
+def take_picture(folder: Path, prometheus, jobs: list[str]) -> int:
+    """The command's exit status for b.png in the folder: lines of these jobs, a number, and a collapsed row."""
     url, _, answers = prometheus
     values = [[HOUR.from_ms // 1000 + 15 * at, str(at % 7)] for at in range(240)]
-    answers["up"] = (200, {"resultType": "matrix", "result": [{"metric": {"job": "a"}, "values": values}]})
-    generated = json.loads((DASHBOARDS / "goodput-fleet.json").read_text())["panels"]
-    one_of = {one["type"]: one for one in generated}
-    common = {"targets": panel({"expr": "up"})["targets"]}
+    result = [{"metric": {"job": job}, "values": values} for job in jobs]
+    answers["up"] = (200, {"resultType": "matrix", "result": result})
+    of_fleet = json.loads((DASHBOARDS / "goodput-fleet.json").read_text())["panels"]
+    one_of = {one["type"]: one for one in of_fleet if one["title"] != "GPU-hours by state"}
+    common = {"targets": panel({"expr": "up", "legendFormat": "{{job}}"})["targets"]}
     panels = [
         {**one_of[kind], **common, "id": at, "gridPos": {"x": 12 * at, "y": 0, "w": 12, "h": 8}}
         for at, kind in enumerate(("timeseries", "stat"))
     ]
-    file = tmp_path / "b.json"
-    file.write_text(json.dumps(board(panels=panels, title="Board")))
+    inside = {**panels[0], "id": 2, "gridPos": {"x": 0, "y": 9, "w": 24, "h": 8}}
+    place = {"x": 0, "y": 8, "w": 24, "h": 1}
+    row = {"type": "row", "id": 3, "title": "Row", "collapsed": True, "panels": [inside], "gridPos": place}
+    file = folder / "b.json"
+    file.write_text(json.dumps(board(panels=[*panels, row], title="Board")))
     times = ["--from", str(HOUR.from_ms // 1000), "--to", str(HOUR.to_ms // 1000)]
-    call = [str(file), "--prometheus", url, "--out", str(tmp_path), *times, "--width", "800"]
-    assert command.main(call) == 0
+    return command.main([str(file), "--prometheus", url, "--out", str(folder), *times, "--width", "800"])
+
+
+def test_a_board_becomes_a_picture(tmp_path, prometheus):
+    """A collapsed row takes one line of it."""
+    require_page()
+    assert take_picture(tmp_path, prometheus, ["a"]) == 0
     picture = (tmp_path / "b.png").read_bytes()
     assert picture[:8] == b"\x89PNG\r\n\x1a\n" and struct.unpack(">I", picture[16:20])[0] == 800
-    assert len(set(Path(tmp_path / "b.png").read_bytes())) > 200 and len(picture) > 8000, "not one colour"
+    assert 8 * 38 < struct.unpack(">I", picture[20:24])[0] < 13 * 38
+    assert len(set(picture)) > 200 and len(picture) > 8000, "not one colour"
+
+
+def test_a_cut_legend_fails_its_picture(tmp_path, prometheus, capfd):
+    require_page()
+    assert take_picture(tmp_path, prometheus, [f"a job with a long name {at}" for at in range(12)]) == 1
+    assert "page: cut: " in capfd.readouterr().err

@@ -1,11 +1,15 @@
 """One palette for page, boards, notebook and top, whose states differ for colour-blind readers too."""
 
+import json
 import re
 from itertools import combinations
 
 import numpy as np
 import pytest
-from dashboards.states import STATE_COLOURS
+from dashboards import generate
+from dashboards.panels import CALM
+from dashboards.rows import panels_of
+from dashboards.states import HANGING, STATE_COLOURS, STATUS_MEANINGS
 
 from goodput import web
 from goodput.account.states import STATES
@@ -32,6 +36,14 @@ def lab(colour: str, vision: str) -> np.ndarray:
     return np.array(TO_LAB) @ np.cbrt(np.array(TO_LMS) @ np.clip(np.array(VISION[vision]) @ linear, 0, 1))
 
 
+def contrast(one: str, other: str) -> float:
+    """Of the web's guidelines, from 1 to 21."""
+    parts = np.array([[int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)] for colour in (one, other)])
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    darker, lighter = sorted(linear @ [0.2126, 0.7152, 0.0722])
+    return (lighter + 0.05) / (darker + 0.05)
+
+
 def distance(one: str, other: str, vision: str) -> float:
     return 100 * float(np.linalg.norm(lab(one, vision) - lab(other, vision)))
 
@@ -56,6 +68,55 @@ def test_states_differ_whatever_one_sees(palette, vision):
         if distance(palette[pair[0]], palette[pair[1]], vision) < 5
     }
     assert near == {}
+
+
+PANELS = [(uid, panel) for uid, text in generate.boards().items() for panel in panels_of(json.loads(text))]
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_fixed_colours_of_a_panel_differ(vision):
+    """Of phases, statuses, reasons and whatever else the boards draw in colours of their own, not in Grafana's."""
+    near = set()
+    for uid, panel in PANELS:
+        fixed = {}
+        for override in panel["fieldConfig"]["overrides"]:
+            for one in override["properties"]:
+                if one["id"] == "color" and one["value"].get("fixedColor", "").startswith("#"):
+                    fixed[override["matcher"]["options"]] = one["value"]["fixedColor"]
+        for one, other in combinations(fixed, 2):
+            if (far := distance(fixed[one], fixed[other], vision)) < 5:
+                near.add((uid, panel["title"], one, other, round(far, 1)))
+    assert not near
+
+
+@pytest.mark.parametrize("colour", CALM)
+def test_lines_can_be_seen_in_both_of_grafanas_themes(colour):
+    assert contrast(colour, "#ffffff") >= 2 and contrast(colour, "#181b1f") >= 3
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_statuses_of_runs_differ(vision):
+    colours = dict(STATUS_MEANINGS.values())
+    assert colours.pop(STATUS_MEANINGS[HANGING][0]) == "red"
+    colours["hangs"] = "#f2495c"  # Grafana's, in the dark theme.
+    near = {
+        pair: round(far, 1)
+        for pair in combinations(colours, 2)
+        if (far := distance(colours[pair[0]], colours[pair[1]], vision)) < 5
+    }
+    assert near == {}
+
+
+def test_heat_map_of_the_boards_has_a_colour_of_the_pages():
+    sheet = (web.FOLDER / "page.css").read_text()
+    page = {
+        colour
+        for found in re.findall(r"--heat-\d: light-dark\((.+?)\);", sheet)
+        for colour in found.split(", ")
+    }
+    maps = [panel for _, panel in PANELS if panel["type"] == "heatmap"]
+    assert maps and {panel["options"]["color"]["fill"] for panel in maps} <= page
+    assert {panel["options"]["color"]["mode"] for panel in maps} == {"opacity"}
 
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])

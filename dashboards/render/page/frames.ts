@@ -139,7 +139,8 @@ function registryOf(defaults: any, overrides: any[]): FieldConfigOptionsRegistry
     isCustom,
     name: id,
     process: (value: any) => (id === "thresholds" && value ? withoutNull(value) : value),
-    shouldApply: () => true,
+    // The text beside an axis is of the values', not of the time's.
+    shouldApply: (field: any) => id !== "custom.axisLabel" || field.type !== FieldType.time,
   });
   return new Registry(() => [
     ...STANDARD.map((id) => item(id, id, false)),

@@ -7,7 +7,7 @@ import "@fontsource/roboto-mono/latin-400.css";
 import "@fontsource/roboto-mono/latin-500.css";
 import "uplot/dist/uPlot.min.css";
 import { createTheme, dateTime, DataFrame, GrafanaTheme2, ThemeContext } from "@grafana/data";
-import { GlobalStyles, PanelChrome } from "@grafana/ui";
+import { GlobalStyles, Icon, PanelChrome, useTheme2 } from "@grafana/ui";
 import { useEffect, useState } from "react";
 import { createRoot } from "react-dom/client";
 import { BoardDocument } from "./document";
@@ -83,9 +83,24 @@ function Panel({ panel, document, theme, width, height, onReady }: Props) {
   );
 }
 
+/** The title of a collapsed row, as Grafana shows it: its panels are drawn only after a click on it. */
+function CollapsedRow({ row }: { row: any }) {
+  const { colors } = useTheme2();
+  return (
+    <div style={{ display: "flex", alignItems: "center", gap: 8, height: "100%", fontWeight: 500 }}>
+      <Icon name="angle-right" /> {row.title}
+      <span style={{ color: colors.text.secondary, fontWeight: 400 }}>
+        ({row.panels.length} {row.panels.length === 1 ? "panel" : "panels"})
+      </span>
+    </div>
+  );
+}
+
 function Board({ document }: { document: BoardDocument }) {
   const [theme] = useState(() => createTheme({ colors: { mode: document.theme } }));
-  const panels = document.board.panels;
+  const all = document.board.panels;
+  const rows = all.filter((one: any) => one.type === "row");
+  const panels = all.filter((one: any) => one.type !== "row");
   const [ready, setReady] = useState(0);
   useEffect(() => {
     if (ready >= panels.length) {
@@ -100,7 +115,7 @@ function Board({ document }: { document: BoardDocument }) {
     width: w * column + (w - 1) * GAP,
     height: h * CELL + (h - 1) * GAP,
   });
-  const bottom = Math.max(...panels.map((panel: any) => panel.gridPos.y + panel.gridPos.h));
+  const bottom = Math.max(...all.map((one: any) => one.gridPos.y + one.gridPos.h));
   const { background, text } = theme.colors;
   return (
     <ThemeContext.Provider value={theme}>
@@ -111,6 +126,11 @@ function Board({ document }: { document: BoardDocument }) {
       >
         <Header document={document} />
         <div style={{ position: "relative", height: bottom * (CELL + GAP) + MARGIN }}>
+          {rows.map((row: any) => (
+            <div key={row.id} id={`row-${row.id}`} style={{ position: "absolute", ...box(row.gridPos) }}>
+              <CollapsedRow row={row} />
+            </div>
+          ))}
           {panels.map((panel: any) => {
             const place = box(panel.gridPos);
             return (

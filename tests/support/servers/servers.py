@@ -29,6 +29,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 import yaml
+from dashboards.rows import panels_of
 from support.paths import ROOT
 from support.servers import http_server
 
@@ -410,7 +411,7 @@ def expressions(
         board = json.loads(path.read_text(encoding="utf-8"))
         queries = [
             ("panel", f"{panel['title']} {target['refId']}", target["expr"])
-            for panel in board["panels"]
+            for panel in panels_of(board)
             for target in panel["targets"]
         ]
         queries += [

@@ -3,16 +3,17 @@
  * (UPlotConfigBuilder), legends, and the colour and text of a value are used. Cells and bars are drawn here.
  */
 import {
+  colorManipulator,
   DataFrame,
   Field,
   FieldType,
   formattedValueToString,
   getFieldDisplayName,
   getValueFormat,
+  GrafanaTheme2,
 } from "@grafana/data";
 import { AxisPlacement, ScaleDirection, ScaleOrientation } from "@grafana/schema";
-import { UPlotChart, UPlotConfigBuilder, VizLayout } from "@grafana/ui";
-import * as chromatic from "d3-scale-chromatic";
+import { measureText, UPlotChart, UPlotConfigBuilder, VizLayout } from "@grafana/ui";
 import { useMemo } from "react";
 import type uPlot from "uplot";
 import { legendOf } from "./legend";
@@ -41,7 +42,7 @@ function lanesOf(frames: DataFrame[]): Lane[] {
 /** Axes of time and lane names, the first lane at the bottom, and a hook that draws between them. */
 function configOf(
   names: string[],
-  { range, theme }: PanelProps,
+  { panel, range, theme }: PanelProps,
   draw: (plot: uPlot) => void,
 ): UPlotConfigBuilder {
   const builder = new UPlotConfigBuilder("utc");
@@ -70,7 +71,9 @@ function configOf(
     scaleKey: "y",
     placement: AxisPlacement.Left,
     theme,
+    label: panel.options.yAxis?.axisLabel,
     grid: { show: false },
+    size: () => 16 + Math.max(...names.map((name) => measureText(name, 12).width)),
     splits: (plot: uPlot) => {
       // No label closer to the next than its height.
       const every = Math.max(1, Math.ceil((names.length * 14 * devicePixelRatio) / plot.bbox.height));
@@ -121,14 +124,10 @@ function rectangle(
   return [x0, y0, Math.max(0, x1 - x0), y1 - y0];
 }
 
-/** A colour scheme; Grafana reverses one that begins light in the dark theme, so that small values are dark. */
-function schemeOf({ scheme, steps }: any, dark: boolean): (share: number) => string {
-  const interpolate = (chromatic as any)[`interpolate${scheme}`];
-  const reversed = dark && scheme === "Blues";
-  return (share) => {
-    const quantized = Math.round(share * (steps - 1)) / (steps - 1);
-    return interpolate(reversed ? 1 - quantized : quantized);
-  };
+/** One colour, the more opaque the larger the share, in as many steps as Grafana takes. */
+function opacityOf({ fill, steps }: any, theme: GrafanaTheme2): (share: number) => string {
+  const colour = theme.visualization.getColorByName(fill);
+  return (share) => colorManipulator.alpha(colour, Math.round(share * (steps - 1)) / (steps - 1));
 }
 
 export function HeatmapPanel(props: PanelProps) {
@@ -140,7 +139,7 @@ export function HeatmapPanel(props: PanelProps) {
   const shown = lanes.flatMap((lane) => (lane.field.values as number[]).filter(visible));
   const low: number = options.color.min ?? shown.reduce((one, other) => Math.min(one, other), Infinity);
   const high: number = options.color.max ?? shown.reduce((one, other) => Math.max(one, other), -Infinity);
-  const colour = schemeOf(options.color, theme.isDark);
+  const colour = opacityOf(options.color, theme);
   const draw = useMemo(
     () => (plot: uPlot) => {
       const gap = options.cellGap * devicePixelRatio;

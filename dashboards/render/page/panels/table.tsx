@@ -14,7 +14,7 @@ export function TablePanel({ panel, frames, width, height, range }: PanelProps) 
       noHeader={false}
       sortBy={panel.options.sortBy}
       cellHeight={panel.options.cellHeight}
-      enablePagination={false}
+      enablePagination={Boolean(panel.options.enablePagination)}
       fieldConfig={fieldConfigOf(panel)}
       timeRange={range}
       structureRev={1}
