@@ -6,7 +6,8 @@ import shlex
 
 import pytest
 
-from goodput.cli import GROUPS, PURPOSE, HelpFormatter, command_names, main, parser
+from goodput.cli import GROUPS, PURPOSE, command_names, main, parser
+from goodput.cli.parsing.parser import HelpFormatter
 
 
 def commands(found: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
@@ -81,3 +82,32 @@ def test_unknown_command_says_what_may_be_meant(capsys, word, hint):
     shown = capsys.readouterr()
     assert shown.out == "" and shown.err.startswith(f"goodput: there is no command '{word}'; {hint}")
     assert shown.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["serve", "--lissten", "127.0.0.1:0"], "goodput serve: error: unrecognized option --lissten; did you mean --listen?"),
+        (["node", "--push-intervall=3"], "goodput node: error: unrecognized option --push-intervall; did you mean --push-interval"),
+        (["token", "list", "--fil", "x", "--jsn"], "goodput token list: error: unrecognized option --jsn; did you mean --json?"),
+        (["run", "--nmae", "x", "train.py"], "goodput run: error: unrecognized option --nmae; did you mean --name?"),
+        (["top", "--\x1b[2Jzzz"], "goodput top: error: unrecognized option --?[2Jzzz\n"),
+    ],
+)  # fmt: skip
+def test_unknown_option_says_what_may_be_meant(capsys, words, said):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_options_of_the_script_are_not_checked(capsys):
+    """What follows SCRIPT is the script's."""
+    found = parser("run").parse_args(["run", "train.py", "--nmae", "x"])
+    assert found.arguments == ["--nmae", "x"]
+
+
+def test_old_spellings_are_not_suggested(capsys):
+    with pytest.raises(SystemExit):
+        main(["serve", "--stall-secnds", "3"])
+    assert "--stall-seconds" not in capsys.readouterr().err.splitlines()[-1]

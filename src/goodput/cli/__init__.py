@@ -10,19 +10,17 @@ import argparse
 import contextlib
 import errno
 import importlib
-import itertools
 import math
 import os
-import re
 import signal
 import sys
-import textwrap
 import threading
 import time
 from collections.abc import Mapping
 from types import ModuleType
 
 from goodput import __version__
+from goodput.cli.parsing.parser import HelpFormatter, Parser, nearest, printable
 
 PURPOSE = "Was every second of every GPU useful work, and if not, why, and which rank?"
 # What commands are for, in the order of the help.
@@ -46,54 +44,8 @@ READERS = ("export", "replay")  # commands that need msgspec for run logs alone
 FULL_COLLECTION_SECONDS, FULL_TIMES = 3600.0, 10_000
 # See _FreezeSurvivors.
 YOUNG_SECONDS, YOUNG_TIMES, YOUNG_GROWTH_MAX = 10.0, 100, 4
-_INDENT = " " * 6
 COLUMNS, COLUMNS_MIN, COLUMNS_MAX = 80, 60, 200
 SECONDS_MAX = 4.6e9  # 146 years, as in run logs
-
-
-class Parser(argparse.ArgumentParser):
-    """Rejects empty option values, which come from unset shell variables. Positional arguments may be empty."""
-
-    def _get_values(self, action, arg_strings):
-        if action.option_strings and "" in arg_strings:
-            # Omitting an option without a default may weaken the command: --tokens.
-            has_default = not action.required and action.default is not None
-            advice = "omit it for its default" if has_default else "is a variable unset?"
-            raise argparse.ArgumentError(action, f"empty value; {advice}")
-        return super()._get_values(action, arg_strings)
-
-
-class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Wraps the prose of descriptions and epilogs to the terminal; indented lines, such as examples, stay lines.
-
-    Of an example that is too long, what it is for goes on a line of its own.
-    """
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        lines = []
-        for is_prose, group in itertools.groupby(
-            text.splitlines(), lambda line: bool(line) and not line[0].isspace()
-        ):
-            if is_prose:
-                lines += textwrap.wrap(" ".join(group), width, break_on_hyphens=False)
-            else:
-                lines += itertools.chain.from_iterable(_example(line, width) for line in group)
-        return "\n".join(indent + line for line in lines)
-
-
-def _example(line: str, width: int) -> list[str]:
-    """A call, and after two spaces what it does, in lines that a shell takes too."""
-    if len(line) <= width:
-        return [line]
-    found = re.fullmatch(r"(\s*\S.*?)\s{2,}(\S.*)", line)
-    call, *does = [line] if found is None else [found[1], f"{_INDENT}{found[2]}"]
-    options = {"subsequent_indent": _INDENT, "break_long_words": False, "break_on_hyphens": False}
-    *first, last = textwrap.wrap(call, width - len(" \\"), **options)
-    return [
-        *(f"{one} \\" for one in first),
-        last,
-        *(one for text in does for one in textwrap.wrap(text, width, **options)),
-    ]
 
 
 def parser(only: str | None = None) -> argparse.ArgumentParser:
@@ -133,12 +85,9 @@ def _grouped(commands: Mapping[str, ModuleType]) -> str:
 
 def _unknown_command(word: str) -> int:
     """Say which commands are meant by a word that is none."""
-    import difflib
-
-    near = difflib.get_close_matches(word, command_names(), 3, 0.6)
-    hint = f"did you mean {' or '.join(near)}?" if near else "`goodput` alone lists the commands"
-    shown = "".join(c if c.isprintable() else "?" for c in word[:80])
-    print(f"goodput: there is no command {shown!r}; {hint}", file=sys.stderr)
+    near = nearest(word, command_names())
+    meant = f"did you mean {' or '.join(near)}?" if near else "`goodput` alone lists the commands"
+    print(f"goodput: there is no command {printable(word)!r}; {meant}", file=sys.stderr)
     return 2
 
 

@@ -8,8 +8,9 @@ import os
 import time
 
 import goodput
-from goodput.cli import HelpFormatter, fail, message, number, os_error_text
+from goodput.cli import fail, message, number, os_error_text
 from goodput.cli.compare import share
+from goodput.cli.parsing.parser import HelpFormatter
 
 FILE_BYTES_MAX = 64 << 20
 # Workers that are blocked for less of a batch's time need not be sampled.
