@@ -14,8 +14,6 @@ from datetime import datetime
 from goodput.cli import fail, loading, message
 from goodput.cli.node import FILES, add_aggregator_options, attribute_of, seconds
 
-GROUP = "operate"
-HELP = "tell the aggregator that a run is over"
 DESCRIPTION = """Tell the aggregator that a run is over. Without this a cancelled run counts as down and raises an
 alert, like one that crashed. Each rank ends when it was last seen alive; a new attempt starts as
 usual. While ranks are still alive the command waits, then fails."""

@@ -11,8 +11,6 @@ from goodput.cli import fail, message
 from goodput.cli.run_logs.lookup import in_ledger, logs_of
 
 DEFAULT_LEDGER = "goodput-ledger.db"
-GROUP = "look"
-HELP = "write a run as a run log, Perfetto trace, or histograms"
 DESCRIPTION = """Write a run as a run log: one JSON object per line. `goodput replay` computes its account from it.
 The run is one of the ledger that --ledger names, while the aggregator may run, else a kept one (`goodput
 runs`), one with pages on this machine, or one of the ledger goodput-ledger.db in this folder.

@@ -24,8 +24,6 @@ from goodput.cli import (
 from goodput.otlp.settings import add_otlp_options, settings_of
 from goodput.rank_page import page
 
-GROUP = "operate"
-HELP = "run the agent of this node"
 DESCRIPTION = """Read this node's rank pages and counters, serve them to Prometheus, and push them to the
 aggregator."""
 EPILOG = """examples:

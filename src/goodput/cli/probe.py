@@ -16,8 +16,6 @@ FILE_BYTES_MAX = 64 << 20
 # Workers that are blocked for less of a batch's time need not be sampled.
 BLOCKED_MIN = 0.1
 
-GROUP = "look"
-HELP = "measure what this machine, or a data loader, can do"
 DESCRIPTION = """Measure what this machine can do: matrix products by dtype, copies to and from
 GPUs, memory, storage, all-reduce. Not while a training uses it. Results are kept
 in ~/.cache/goodput/probe, where `goodput report` finds them. Under torchrun each

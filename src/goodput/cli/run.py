@@ -16,8 +16,6 @@ from goodput.cli import fail, message, number
 from goodput.nccl.library import variables
 from goodput.progress import KUBEFLOW_URL
 
-GROUP = "run"
-HELP = "run a training script with automatic measurement"
 DESCRIPTION = """Run a Python script (or -m MODULE, or a launcher such as torchrun) with PyTorch measured
 automatically in every Python process that it starts. The command replaces this process (exec).
 On the node of rank 0 one line shows the progress of the job, where the number of steps is known

@@ -26,8 +26,6 @@ from goodput.otlp.settings import add_otlp_options, settings_of
 # read the ledger compute.
 SWITCH_SECONDS = 0.0005
 
-GROUP = "operate"
-HELP = "run the aggregator: accounts, API, page and series of all runs"
 DESCRIPTION = """Receive the reports of node agents and serve the account of every run:
 the page at /, the JSON API at /api/v1/runs, Prometheus series at /metrics."""
 EPILOG = """examples:
