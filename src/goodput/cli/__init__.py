@@ -311,7 +311,9 @@ def main(arguments: list[str] | None = None) -> int:
         _discard_output()
         return 1
     except OSError as error:
-        if error.errno not in NOT_WRITTEN or error.filename is not None:
+        if error.filename is not None:
+            return fail(words[0], os_error_text(error))
+        if error.errno not in NOT_WRITTEN:
             raise
         _discard_output()
         print(f"goodput: cannot write: {error.strerror}", file=sys.stderr)

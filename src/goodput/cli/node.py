@@ -308,7 +308,8 @@ def _run(agent, arguments) -> int:
     try:
         server = Server(agent.exposition, agent.health, arguments.listen, agent.authenticator, agent.warnings)
     except (OSError, OverflowError) as error:
-        return fail("node", f"cannot listen on {arguments.listen[0]}:{arguments.listen[1]}: {error}")
+        why = getattr(error, "strerror", None) or error
+        return fail("node", f"cannot listen on {arguments.listen[0]}:{arguments.listen[1]}: {why}")
     try:
         agent.start()
         server.start()

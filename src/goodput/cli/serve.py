@@ -13,6 +13,7 @@ from goodput.cli import (
     OldSpelling,
     fail,
     number,
+    os_error_text,
     positive_seconds,
     raise_file_limit,
     share_memory_arena,
@@ -243,7 +244,7 @@ def _memory_bound(given: int | None):
         limit = cgroup_limit_bytes()
         return MemoryBound(None if limit is None else int(CGROUP_SHARE * limit))
     except OSError as error:
-        raise TooSmall(f"resident memory cannot be read here: {error}") from None
+        raise TooSmall(f"resident memory cannot be read here: {os_error_text(error)}") from None
     except TooSmall as error:
         if given is not None:
             raise

@@ -307,7 +307,8 @@ class Session:
             self._warn_of_claim(claim)
         except Exception as error:
             reraise_from_handler(error)
-            text = f"cannot write a page in {short_repr(directory)}: {short_repr(error)}"
+            why = getattr(error, "strerror", None) or short_repr(error)
+            text = f"cannot write a page in {short_repr(directory)}: {why}"
             self.warn(f"{text}; only goodput.report() will see this process")
         return page.Writer(None, identity)
 
