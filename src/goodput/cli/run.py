@@ -79,7 +79,7 @@ def start_progress(environ: dict[str, str], plain_seconds: float) -> None:
 
 def _start_beside(module: str, environ: dict[str, str], *arguments: str, keeps_stderr: bool = False) -> None:
     """Run a module with the folder of the pages and this process's pid; it is no child of the command."""
-    if environ.get("GOODPUT_DISABLE") or not os.path.isdir("/proc"):
+    if environ.get("GOODPUT_DISABLE", "") not in ("", "0") or not os.path.isdir("/proc"):
         return
     from goodput.rank_page.page import default_directory
 
