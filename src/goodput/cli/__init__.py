@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import errno
 import importlib
-import math
 import os
 import signal
 import sys
@@ -19,7 +18,7 @@ import time
 from collections.abc import Iterable
 
 from goodput import __version__
-from goodput.cli.parsing.parser import HelpFormatter, Parser, nearest, printable
+from goodput.cli.parsing.parser import HelpFormatter, Number, Parser, nearest, printable
 
 PURPOSE = "Was every second of every GPU useful work, and if not, why, and which rank?"
 # What commands are for, in the order of the help, and what each does. The help does not load the commands, which takes
@@ -152,20 +151,9 @@ def fail(command: str, problem: object, status: int = 1) -> int:
     return status
 
 
-def number(kind: type[int] | type[float], minimum: float, maximum: float, unit: str = ""):
+def number(kind: type[int] | type[float], minimum: float, maximum: float, unit: str = "") -> Number:
     """An argparse type: a number within these bounds."""
-
-    def parse(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = math.nan
-        if not minimum <= value <= maximum:
-            bounds = f"{minimum} to {maximum}" if kind is int else f"{minimum:g} to {maximum:g}"
-            raise argparse.ArgumentTypeError(f"{text!r}: expected {bounds}{unit}")
-        return value
-
-    return parse
+    return Number(kind, minimum, maximum, unit)
 
 
 positive_seconds = number(float, 0.001, SECONDS_MAX, " seconds")

@@ -21,6 +21,7 @@ from goodput.cli import (
     share_memory_arena,
     tune_garbage_collector,
 )
+from goodput.cli.parsing.config_file import add_config_option
 from goodput.otlp.settings import add_otlp_options, settings_of
 from goodput.rank_page import page
 
@@ -52,6 +53,7 @@ FILES = {
 
 
 def add_options(parser) -> None:
+    add_config_option(parser)
     add = parser.add_argument
     add("--directory", type=path, default=page.default_directory(),
         help="folder of the rank pages (default: %(default)s)")  # fmt: skip

@@ -20,6 +20,7 @@ from goodput.cli import (
     tune_garbage_collector,
 )
 from goodput.cli.ledger import add_keep_options
+from goodput.cli.parsing.config_file import add_config_option
 from goodput.defaults import ABANDONED_SECONDS, STALE_SECONDS, STALL_SECONDS, START_DAYS_MAX
 from goodput.otlp.settings import add_otlp_options, settings_of
 
@@ -32,6 +33,7 @@ the page at /, the JSON API at /api/v1/runs, Prometheus series at /metrics."""
 EPILOG = """examples:
   goodput serve --listen 127.0.0.1:9471 --ledger sqlite:////var/lib/goodput/ledger.db
   goodput serve --listen 0.0.0.0:9471 --tokens tokens.json --tls-cert cert.pem --tls-key key.pem
+  goodput serve --config /etc/goodput/serve.toml
   goodput serve --stream nats://n1:4222,nats://n2:4222,nats://n3:4222 --ledger postgresql://db/goodput
 """
 
@@ -39,6 +41,7 @@ EPILOG = """examples:
 def add_options(parser) -> None:
     from goodput.aggregator.stream.options import add_stream_options
 
+    add_config_option(parser)
     add = parser.add_argument
     add("--listen", type=listen_address, default="127.0.0.1:9471", metavar="ADDRESS:PORT",
         help="address to listen on (default: %(default)s)")  # fmt: skip
