@@ -32,7 +32,7 @@ COMMANDS = {
     "look at runs and machines": {
         "analyze": "show where the time of traced steps went",
         "export": "write a run as a run log, Perfetto trace, or histograms",
-        "mcp": "answer assistants' questions about runs, as an MCP server on stdio",
+        "mcp": "answer assistants' questions about runs, by MCP on stdio",
         "probe": "measure what this machine, or a data loader, can do",
         "replay": "print the account of a kept run or of a run log",
         "report": "print the account of the runs on this machine",
@@ -44,6 +44,7 @@ COMMANDS = {
         "whatif": "say what each change to a run would be worth, with intervals",
     },
     "operate a cluster": {
+        "completion": "print the shell's completion of these commands",
         "end": "tell the aggregator that a run is over",
         "ledger": "show, compact, check and back up the ledger, and delete runs",
         "node": "run the agent of this node",
