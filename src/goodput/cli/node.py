@@ -120,10 +120,10 @@ def add_options(parser) -> None:
     add_access_options(parser.add_argument_group("access to /metrics").add_argument)
 
 
-def add_aggregator_options(add, help: str, *names: str) -> None:
-    """--aggregator, also by these names, and the files with the credentials for it."""
+def add_aggregator_options(add, help: str, name: str = "--aggregator") -> None:
+    """The aggregator's URL, by this name, and the files with the credentials for it."""
     aggregator = os.environ.get("GOODPUT_AGGREGATOR") or None
-    add(*names, "--aggregator", dest="aggregator", metavar="URL", type=url, default=aggregator, help=help)
+    add(name, dest="aggregator", metavar="URL", type=url, default=aggregator, help=help)
     for option, text in FILES.items():
         variable = variable_of(option)
         add(option, metavar="FILE", type=path, default=os.environ.get(variable) or None,

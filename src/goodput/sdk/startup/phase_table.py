@@ -12,7 +12,7 @@ from goodput.user_exceptions import reraise_from_handler
 
 LOCK_SECONDS_MAX = 0.1
 # States of the built-in phases that are not called as they are.
-BUILT_IN = dict.fromkeys(("forward", "backward", "optimizer"), "productive")
+BUILT_IN: dict[str, str] = dict.fromkeys(("forward", "backward", "optimizer"), "productive")
 
 
 class PhaseTable:
