@@ -130,7 +130,13 @@ def file(source: Path, target: str, mode: int = 0o644, **more) -> dict:
     return {"src": str(source), "dst": target, "file_info": {"mode": mode}, **more}
 
 
-def contents(name: str, staged: Path, bill: Path | None) -> list[dict]:
+def write_man_pages(folder: Path) -> None:
+    """One for each command, by the sources of this checkout."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    run(sys.executable, Path(__file__).with_name("man_pages.py"), folder, env=environment)
+
+
+def contents(name: str, staged: Path, bill: Path | None, man: Path) -> list[dict]:
     """What a package installs, as nfpm takes it."""
     found = [file(ROOT / "LICENSE", f"/usr/share/doc/{name}/copyright")]
     if staged.is_dir():
@@ -140,6 +146,7 @@ def contents(name: str, staged: Path, bill: Path | None) -> list[dict]:
     if name == "goodput":
         found.append({"src": f"/{PREFIX}/bin/goodput", "dst": "/usr/bin/goodput", "type": "symlink"})
         found.append(file(SYSTEMD / "goodput.sysusers.conf", "/usr/lib/sysusers.d/goodput.conf"))
+        found += [file(path, f"/usr/share/man/man1/{path.name}") for path in sorted(man.glob("*.1"))]
         return found
     unit = f"{name}.service"
     found.append(file(SYSTEMD / unit, f"/usr/lib/systemd/system/{unit}"))
@@ -161,7 +168,7 @@ def configuration(name: str, staged: Path, bill: Path | None, scripts: Path) -> 
     given |= {"maintainer": "The goodput authors", "description": DESCRIPTIONS[name]}
     given |= {"homepage": "https://github.com/goodput-telemetry/goodput", "mtime": build_time()}
     given["overrides"] = {"deb": {"depends": [own]}, "rpm": {"depends": [rpm_own]}}
-    given["contents"] = contents(name, staged, bill)
+    given["contents"] = contents(name, staged, bill, scripts / "man")
     given["rpm"] = {"buildhost": "localhost"}
     if name == "goodput":
         return given | {"scripts": {"postinstall": str(SCRIPTS / "program.sh")}}
@@ -189,6 +196,7 @@ def build_packages(folder: Path, wheel: Path, scratch: Path, *, libraries: bool)
             write_bill(folder / f"{name}-{version()}.cdx.json", environment)
             finish_environment(environment, f"/{PREFIX}", compiled=libraries)
     take_away(server, program)
+    write_man_pages(scratch / "man")
     nfpm = Path(sysconfig.get_path("scripts")) / "nfpm"
     for name in DESCRIPTIONS:
         found = configuration(name, scratch / name / PREFIX, bills[name], scratch)

@@ -221,7 +221,8 @@ def _listen(address: tuple[str, int]) -> Finding:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trial.bind(address)
     except (OSError, OverflowError) as error:
-        return Finding("listen", FAILED, f"{address[0]}:{address[1]}: {error}")
+        why = getattr(error, "strerror", None) or error
+        return Finding("listen", FAILED, f"{address[0]}:{address[1]}: {why}")
     return Finding("listen", OK, f"{address[0]}:{address[1]} is free")
 
 

@@ -140,9 +140,12 @@ def phase(name: str, state: str | None = None):
     Phases nest: time in an inner phase does not count for the outer one.
     """
     try:
-        return _phases[name]
+        found = _phases[name]
     except Exception:
         return _session.phases.define(name, state)
+    if state is not None:
+        _session.phases.check_state(name, state)
+    return found
 
 
 def progress(total_steps: int) -> None:
@@ -152,6 +155,8 @@ def progress(total_steps: int) -> None:
     nothing for it but to write the number into its rank page. The same as `goodput.start(total_steps=...)`: call
     `goodput.start` first where you name the run or the rank. The Trainers of transformers and Lightning need no call.
     """
+    if total_steps is None:
+        return _session.warn("progress(None): want the number of steps of the training; ignored")
     _session.start(total_steps=total_steps)
 
 
@@ -179,7 +184,7 @@ def step(index: int | None = None, samples: int = 0):
     number of samples (or tokens) of the step.
     """
     _by_hand()
-    return _Step(_session.recorder, index, _session.samples(samples))
+    return _Step(_session.recorder, _session.step_index(index), _session.samples(samples))
 
 
 def _by_hand() -> None:

@@ -159,6 +159,8 @@ def check_installed(root: Path) -> None:
     assert (root / "usr/bin/goodput").readlink() == Path("/opt/goodput/bin/goodput")
     assert (root / "opt/goodput/bin/python").readlink() == Path(f"/usr/bin/{PYTHON}")
     assert (root / "etc/default/goodput-aggregator").is_file()
+    manual = (root / "usr/share/man/man1/goodput-serve.1").read_text()
+    assert manual.startswith('.TH "GOODPUT-SERVE"') and (root / "usr/share/man/man1/goodput.1").is_file()
     assert (root / "usr/share/goodput/slurm/prolog.sh").stat().st_mode & 0o111
     assert (root / "opt/goodput/share/goodput/deploy/prometheus/alerts_runs.yml").is_file()
     script = "import sys, goodput_exporters.agent, goodput.cli; print(goodput.__file__); goodput.cli.main(['--version'])"

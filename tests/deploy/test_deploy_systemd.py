@@ -143,14 +143,16 @@ def test_systemd_accepts_users_and_folders(tmp_path):
         assert (tmp_path / folder).stat().st_mode & 0o7777 == 0o1777
 
 
-def test_defaults_parse_alike_in_systemd_and_shell():
+def test_defaults_parse_alike_in_systemd_and_shell(tmp_path):
     """systemd takes quotes off as a shell does; without them a shell would run the second word."""
     files = [DEPLOY / "systemd" / f"goodput-{name}.default" for name in ("node", "aggregator", "ingest")]
     options = [line for file in files for line in re.findall(r"^#?(GOODPUT_\w+=.*)$", file.read_text(), re.M)]
-    assert len(options) == 12
+    (tmp_path / "options.toml").write_text("")
+    assert len(options) == 14
     for line in options:
         assert len(shlex.split(line)) == 1, line
         name, _, value = shlex.split(line)[0].partition("=")
+        value = re.sub(r"/etc/goodput/\w+\.toml", str(tmp_path / "options.toml"), value)
         if name == "GOODPUT_NODE_OPTIONS":
             arguments = parsed("node", *value.split())
             listening.check_options(arguments, arguments.listen[0], only_metrics=True)

@@ -205,7 +205,7 @@ def test_random_runs_give_valid_traces(tmp_path, seed):
 
 def test_command_reads_a_log_and_compresses(tmp_path, capsys):
     made, out = world(tmp_path / "run.jsonl", offsets=[0.0, 12.0], steps=20), tmp_path / "run.pftrace.gz"
-    assert main(["export", "--log", made.path, "--perfetto", str(out)]) == 0
+    assert main(["export", made.path, "--perfetto", str(out)]) == 0
     trace = read_trace(gzip.decompress(out.read_bytes()))
     assert len(trace.slices["rank 1 on n1/steps"]) == 20 * 4
     text = capsys.readouterr().err
@@ -262,7 +262,7 @@ def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path):
     log, text = _written(tmp_path, STORY), []
     reader = threading.Thread(target=lambda: text.append(pipe.read_bytes()), daemon=True)
     reader.start()
-    assert main(["export", "--log", log, "--perfetto", str(pipe)]) == 0
+    assert main(["export", log, "--perfetto", str(pipe)]) == 0
     reader.join(30)
     assert pipe.is_fifo() and read_trace(text[0]).slices
 
@@ -272,7 +272,7 @@ def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path):
 def test_trace_processor_opens_it(tmp_path):
     """Perfetto's own importer reads the same slices and counters, and finds no error."""
     out = tmp_path / "run.pftrace"
-    assert main(["export", "--log", _written(tmp_path, STORY), "--perfetto", str(out)]) == 0
+    assert main(["export", _written(tmp_path, STORY), "--perfetto", str(out)]) == 0
     content = out.read_bytes()
     trace = read_trace(content)
     statements = [

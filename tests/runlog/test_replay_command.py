@@ -29,7 +29,7 @@ def goodput(*arguments) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize(
-    "command", ["replay FILE", "compare FILE WHOLE", "whatif FILE", "export --log FILE --perfetto TRACE"]
+    "command", ["replay FILE", "compare FILE WHOLE", "whatif FILE", "export FILE --perfetto TRACE"]
 )
 def test_log_cut_off_in_gzip_ends_with_status_1(tmp_path, command):
     """What can be read is used, and all commands that read a log say what is missing."""

@@ -104,7 +104,7 @@ class AggregatorClient:
         except (httpx.HTTPError, OSError) as error:
             if is_late():
                 raise Unreachable(f"no whole answer within {seconds:g} s", "timeout") from error
-            raise Unreachable(str(error) or type(error).__name__, _reason_of(error)) from error
+            raise Unreachable(_text_of(error), _reason_of(error)) from error
         text = content
         if location := response.headers.get("location"):
             address = location.partition("?")[0].removesuffix(path)
@@ -216,6 +216,11 @@ def _read_refusal(response: httpx.Response, deadline_ns: int) -> bytes:
                 if len(content) > REFUSAL_BYTES_MAX or time.monotonic_ns() > deadline_ns:
                     break
     return bytes(content[:REFUSAL_BYTES_MAX])
+
+
+def _text_of(error: Exception) -> str:
+    """Without the number that the system gave it: "Connection refused"."""
+    return re.sub(r"\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
 
 
 def _reason_of(error: Exception) -> str:

@@ -1,7 +1,7 @@
-"""The command `goodput`: one file per command; every file of this folder is loaded.
+"""The command `goodput`: one file per command, with its line in COMMANDS.
 
-A command is a module with GROUP (one of GROUPS), HELP, DESCRIPTION and EPILOG, `add_options(parser)`, and `call(arguments)`, which returns the
-exit status: 0 success, 1 the work failed, 2 a wrong call. Ctrl-C exits with 130, without a traceback.
+A command is a module with DESCRIPTION and EPILOG, `add_options(parser)`, and `call(arguments)`, which returns the exit
+status: 0 success, 1 the work failed, 2 a wrong call. Ctrl-C exits with 130, without a traceback.
 """
 
 from __future__ import annotations
@@ -10,28 +10,50 @@ import argparse
 import contextlib
 import errno
 import importlib
-import itertools
-import math
 import os
-import re
 import signal
 import sys
-import textwrap
 import threading
 import time
-from collections.abc import Mapping
-from types import ModuleType
+from collections.abc import Iterable
 
 from goodput import __version__
+from goodput.cli.parsing.parser import HelpFormatter, Number, Parser, nearest, printable
 
 PURPOSE = "Was every second of every GPU useful work, and if not, why, and which rank?"
-# What commands are for, in the order of the help.
-GROUPS = {
-    "run": "run a training:",
-    "look": "look at runs and machines:",
-    "compare": "compare and decide:",
-    "operate": "operate a cluster:",
+# What commands are for, in the order of the help, and what each does. The help does not load the commands, which takes
+# longer than all else.
+COMMANDS = {
+    "run a training": {
+        "demo": "train a small model with planted faults and account for it",
+        "run": "run a training script with automatic measurement",
+        "up": "run the whole stack on this machine; Ctrl-C ends it",
+    },
+    "look at runs and machines": {
+        "analyze": "show where the time of traced steps went",
+        "export": "write a run as a run log, Perfetto trace, or histograms",
+        "mcp": "answer assistants' questions about runs, by MCP on stdio",
+        "probe": "measure what this machine, or a data loader, can do",
+        "replay": "print the account of a kept run or of a run log",
+        "report": "print the account of the runs on this machine",
+        "runs": "list the runs that are kept on this machine",
+        "top": "show runs and ranks live on a terminal",
+    },
+    "compare and decide": {
+        "compare": "compare the steps of two runs, with confidence intervals",
+        "whatif": "say what each change to a run would be worth, with intervals",
+    },
+    "operate a cluster": {
+        "completion": "print the shell's completion of these commands",
+        "end": "tell the aggregator that a run is over",
+        "ledger": "show, compact, check and back up the ledger, and delete runs",
+        "node": "run the agent of this node",
+        "serve": "run the aggregator: accounts, API, page and series of all runs",
+        "simulate": "simulate a cluster with planted faults, and check the account",
+        "token": "create, list and revoke access tokens",
+    },
 }
+ALONE = ("-h", "--help", "--version")  # options of goodput itself, for which no command is loaded
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 EXTRAS = {
@@ -46,71 +68,22 @@ READERS = ("export", "replay")  # commands that need msgspec for run logs alone
 FULL_COLLECTION_SECONDS, FULL_TIMES = 3600.0, 10_000
 # See _FreezeSurvivors.
 YOUNG_SECONDS, YOUNG_TIMES, YOUNG_GROWTH_MAX = 10.0, 100, 4
-_INDENT = " " * 6
 COLUMNS, COLUMNS_MIN, COLUMNS_MAX = 80, 60, 200
 SECONDS_MAX = 4.6e9  # 146 years, as in run logs
 
 
-class Parser(argparse.ArgumentParser):
-    """Rejects empty option values, which come from unset shell variables. Positional arguments may be empty."""
-
-    def _get_values(self, action, arg_strings):
-        if action.option_strings and "" in arg_strings:
-            # Omitting an option without a default may weaken the command: --tokens.
-            has_default = not action.required and action.default is not None
-            advice = "omit it for its default" if has_default else "is a variable unset?"
-            raise argparse.ArgumentError(action, f"empty value; {advice}")
-        return super()._get_values(action, arg_strings)
-
-
-class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Wraps the prose of descriptions and epilogs to the terminal; indented lines, such as examples, stay lines.
-
-    Of an example that is too long, what it is for goes on a line of its own.
-    """
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        lines = []
-        for is_prose, group in itertools.groupby(
-            text.splitlines(), lambda line: bool(line) and not line[0].isspace()
-        ):
-            if is_prose:
-                lines += textwrap.wrap(" ".join(group), width, break_on_hyphens=False)
-            else:
-                lines += itertools.chain.from_iterable(_example(line, width) for line in group)
-        return "\n".join(indent + line for line in lines)
-
-
-def _example(line: str, width: int) -> list[str]:
-    """A call, and after two spaces what it does, in lines that a shell takes too."""
-    if len(line) <= width:
-        return [line]
-    found = re.fullmatch(r"(\s*\S.*?)\s{2,}(\S.*)", line)
-    call, *does = [line] if found is None else [found[1], f"{_INDENT}{found[2]}"]
-    options = {"subsequent_indent": _INDENT, "break_long_words": False, "break_on_hyphens": False}
-    *first, last = textwrap.wrap(call, width - len(" \\"), **options)
-    return [
-        *(f"{one} \\" for one in first),
-        last,
-        *(one for text in does for one in textwrap.wrap(text, width, **options)),
-    ]
-
-
-def parser(only: str | None = None) -> argparse.ArgumentParser:
-    """The whole command line, or where `only` is a command's name what that command needs, which is loaded sooner."""
-    names = command_names()
-    chosen = {
-        name: importlib.import_module(f"{__name__}.{name}") for name in ([only] if only in names else names)
-    }
+def parser(names: Iterable[str] | None = None) -> argparse.ArgumentParser:
+    """The command line with these commands, by default with all; others are not loaded, but the help has their lines."""
     top = Parser(
         prog="goodput",
-        description=f"{PURPOSE}\n\n{_grouped(chosen)}",
+        description=f"{PURPOSE}\n\n{_grouped()}",
         epilog="example: goodput demo\n\n`goodput COMMAND --help` has a command's options and examples.",
         formatter_class=HelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"goodput {__version__}")
     subparsers = top.add_subparsers(metavar="COMMAND", required=True, help="one of those above")
-    for name, command in chosen.items():
+    for name in command_names() if names is None else names:
+        command = importlib.import_module(f"{__name__}.{name}")
         added = subparsers.add_parser(
             name,
             description=command.DESCRIPTION,
@@ -122,30 +95,27 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
     return top
 
 
-def _grouped(commands: Mapping[str, ModuleType]) -> str:
+def _grouped() -> str:
     """The commands with what each does, by what they are for."""
-    width, lines = max(map(len, commands)), []
-    for group, title in GROUPS.items():
-        own = [name for name, command in commands.items() if group == command.GROUP]
-        lines += [title, *(f"  {name:{width}}  {commands[name].HELP}" for name in own), ""] if own else []
+    width, lines = max(map(len, command_names())), []
+    for title, commands in COMMANDS.items():
+        lines += [f"{title}:", *(f"  {name:{width}}  {does}" for name, does in commands.items()), ""]
     return "\n".join(lines).rstrip()
 
 
-def _unknown_command(word: str) -> int:
+def _wrong_first_word(word: str) -> int:
     """Say which commands are meant by a word that is none."""
-    import difflib
-
-    near = difflib.get_close_matches(word, command_names(), 3, 0.6)
-    hint = f"did you mean {' or '.join(near)}?" if near else "`goodput` alone lists the commands"
-    shown = "".join(c if c.isprintable() else "?" for c in word[:80])
-    print(f"goodput: there is no command {shown!r}; {hint}", file=sys.stderr)
+    near = nearest(word, command_names())
+    meant = f"did you mean {' or '.join(near)}?" if near else "`goodput` alone lists the commands"
+    text = f"there is no command {printable(word)!r}; {meant}"
+    if word.startswith("-"):
+        text = f"unrecognized option {printable(word)}; a command comes first, then its options"
+    print(f"goodput: {text}", file=sys.stderr)
     return 2
 
 
 def command_names() -> list[str]:
-    """The files of this folder."""
-    files = (name for folder in __path__ for name in os.listdir(folder))
-    return sorted(name.removesuffix(".py") for name in files if name.endswith(".py") and name[0] != "_")
+    return sorted(name for commands in COMMANDS.values() for name in commands)
 
 
 def message(command: str, text: object) -> None:
@@ -182,20 +152,9 @@ def fail(command: str, problem: object, status: int = 1) -> int:
     return status
 
 
-def number(kind: type[int] | type[float], minimum: float, maximum: float, unit: str = ""):
+def number(kind: type[int] | type[float], minimum: float, maximum: float, unit: str = "") -> Number:
     """An argparse type: a number within these bounds."""
-
-    def parse(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = math.nan
-        if not minimum <= value <= maximum:
-            bounds = f"{minimum} to {maximum}" if kind is int else f"{minimum:g} to {maximum:g}"
-            raise argparse.ArgumentTypeError(f"{text!r}: expected {bounds}{unit}")
-        return value
-
-    return parse
+    return Number(kind, minimum, maximum, unit)
 
 
 positive_seconds = number(float, 0.001, SECONDS_MAX, " seconds")
@@ -323,12 +282,12 @@ def _discard_output() -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
-    if words and not words[0].startswith("-") and words[0] not in command_names():
-        return _unknown_command(words[0])
-    if not words:
-        words = ["--help"]
+    words = words or ["--help"]
+    is_alone = words[0] in ALONE
+    if not is_alone and words[0] not in command_names():
+        return _wrong_first_word(words[0])
     with loading():
-        chosen = parser(words[0] if words else None).parse_args(words)
+        chosen = parser([] if is_alone else words[:1]).parse_args(words)
     try:
         status = chosen.call(chosen)
         sys.stdout.flush()
@@ -341,7 +300,9 @@ def main(arguments: list[str] | None = None) -> int:
         _discard_output()
         return 1
     except OSError as error:
-        if error.errno not in NOT_WRITTEN or error.filename is not None:
+        if error.filename is not None:
+            return fail(words[0], os_error_text(error))
+        if error.errno not in NOT_WRITTEN:
             raise
         _discard_output()
         print(f"goodput: cannot write: {error.strerror}", file=sys.stderr)

@@ -7,8 +7,6 @@ import os
 
 from goodput.cli import has_colour, message
 
-GROUP = "look"
-HELP = "show where the time of traced steps went"
 DESCRIPTION = """Read traces of torch.profiler (Kineto; JSON or gzip), one file per rank, and split the time of
 each step on each device into computing, exposed communication, exposed copies, loader, host and idle.
 docs/analyze.md explains them. A file that cannot be read is reported on standard error with the place and

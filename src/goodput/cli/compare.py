@@ -11,8 +11,6 @@ from goodput.cli import fail, message, os_error_text
 from goodput.cli.run_logs.lookup import is_file, logs_of
 from goodput.cli.run_logs.output import is_incomplete, problem_lines, progress_bar
 
-GROUP = "compare"
-HELP = "compare the steps of two runs, with confidence intervals"
 DESCRIPTION = """Compare the steps of runs: their length and the time in each state, with 95 % confidence
 intervals that hold for steps that are alike in a row. The states' changes add up to the step's.
 A step lasts from the end of the one before to its own. The first step of each attempt and a

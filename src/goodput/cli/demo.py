@@ -9,8 +9,6 @@ import sys
 
 from goodput.cli import fail, number
 
-GROUP = "run"
-HELP = "train a small model with planted faults and account for it"
 DESCRIPTION = """Train a small language model on a few processes with a slow loader on one rank, kill one rank in
 the middle, restart from the checkpoint, and print where the time went. Needs no GPU and no server."""
 EPILOG = """example:

@@ -11,11 +11,9 @@ import time
 from contextlib import closing
 from datetime import datetime
 
-from goodput.cli import fail, loading, message
-from goodput.cli.node import FILES, add_aggregator_options, attribute_of, seconds
+from goodput.cli import OldSpelling, fail, loading, message
+from goodput.cli.node import FILES, add_aggregator_options, attribute_of, seconds, url
 
-GROUP = "operate"
-HELP = "tell the aggregator that a run is over"
 DESCRIPTION = """Tell the aggregator that a run is over. Without this a cancelled run counts as down and raises an
 alert, like one that crashed. Each rank ends when it was last seen alive; a new attempt starts as
 usual. While ranks are still alive the command waits, then fails."""
@@ -45,6 +43,7 @@ def add_options(parser) -> None:
         help="end it though ranks are alive, as a rank counts until its agent's next check; ranks that are still "
         "alive a minute later continue the run")  # fmt: skip
     add_aggregator_options(add, "the aggregator's URL (default: $GOODPUT_AGGREGATOR)", "--url")
+    add("--aggregator", type=url, action=OldSpelling, new="--url", default=argparse.SUPPRESS)
     add("--json", action="store_true", help="print the aggregator's response")
 
 
@@ -74,20 +73,20 @@ def call(arguments) -> int:
         from goodput_exporters.push.client import AggregatorClient
         from goodput_exporters.push.credentials import Credentials, Unreachable
     credentials = Credentials(*(getattr(arguments, attribute_of(option)) for option in FILES))
-    url = arguments.aggregator.rstrip("/")
-    with closing(AggregatorClient(url, credentials)) as client:
+    address = arguments.aggregator.rstrip("/")
+    with closing(AggregatorClient(address, credentials)) as client:
         if client.token_is_exposed:
-            message("end", f"the token is sent in clear text to {url}: use https, or a proxy with TLS")
+            message("end", f"the token is sent in clear text to {address}: use https, or a proxy with TLS")
         try:
             answer = _post(client, arguments)
         except Unreachable as error:
-            return fail("end", f"{url}: {client.explain(error)}")
+            return fail("end", f"{address}: {client.explain(error)}")
     if answer.status != 200:
         advice = "; --force ends it now" if answer.status == ALIVE else ""
-        return fail("end", f"{url}: HTTP {answer.status}: {answer.detail()[:500]}{advice}")
+        return fail("end", f"{address}: HTTP {answer.status}: {answer.detail()[:500]}{advice}")
     found = answer.document() or {}
     if not all(type(found.get(name)) is int for name in COUNTS):
-        return fail("end", f"{url}: the server at this address is not an aggregator")
+        return fail("end", f"{address}: the server at this address is not an aggregator")
     print(json.dumps(found) if arguments.json else _text(arguments, found))
     return 0
 

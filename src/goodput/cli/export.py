@@ -7,12 +7,10 @@ import os
 import sys
 from contextlib import contextmanager
 
-from goodput.cli import fail, message
-from goodput.cli.run_logs.lookup import in_ledger, logs_of
+from goodput.cli import OldSpelling, fail, message
+from goodput.cli.run_logs.lookup import in_ledger, is_file, logs_of
 
 DEFAULT_LEDGER = "goodput-ledger.db"
-GROUP = "look"
-HELP = "write a run as a run log, Perfetto trace, or histograms"
 DESCRIPTION = """Write a run as a run log: one JSON object per line. `goodput replay` computes its account from it.
 The run is one of the ledger that --ledger names, while the aggregator may run, else a kept one (`goodput
 runs`), one with pages on this machine, or one of the ledger goodput-ledger.db in this folder.
@@ -23,11 +21,16 @@ whatever their clocks; how well is printed."""
 EPILOG = """examples: goodput export my-run --output my-run.jsonl.gz
           goodput export my-run --hdr my-run.hlog
           goodput export my-run --perfetto my-run.pftrace
-          goodput export --log my-run.jsonl.gz --perfetto my-run.pftrace.gz"""
+          goodput export my-run.jsonl.gz --perfetto my-run.pftrace.gz"""
 
 
 def add_options(parser) -> None:
-    parser.add_argument("run", metavar="RUN", nargs="?", help="name of the run (default: list the names)")
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        nargs="?",
+        help="the run's name, or with --perfetto a run log FILE[#RUN] (default: list the names)",
+    )
     parser.add_argument("--ledger", metavar="URL",
         help="look for the run in this ledger first: its SQLAlchemy URL")  # fmt: skip
     add = parser.add_mutually_exclusive_group().add_argument
@@ -35,11 +38,15 @@ def add_options(parser) -> None:
         help="run log to write, compressed if it ends in .gz (default: standard output)")  # fmt: skip
     add("--hdr", metavar="FILE", help="histogram log to write, one tag for steps and for each phase")
     add("--perfetto", metavar="FILE", help="trace to write, compressed if it ends in .gz")
-    parser.add_argument("--log", metavar="FILE",
-        help="with --perfetto: a run log to read instead of a ledger")  # fmt: skip
+    parser.add_argument("--log", action=OldSpelling, new="RUN, as FILE[#RUN]")
 
 
 def call(arguments) -> int:
+    run = arguments.run
+    is_trace_of_log = arguments.perfetto is not None and arguments.ledger is None and arguments.log is None
+    if run is not None and is_trace_of_log and is_file(run):
+        file, _, name = (run, "", "") if os.path.exists(run) else run.partition("#")
+        arguments.log, arguments.run = file, name or None
     if arguments.log is not None:
         return _export_log(arguments)
     from goodput.runlog import LogError

@@ -11,8 +11,6 @@ import time
 from goodput.cli import fail, has_colour, message, number
 from goodput.defaults import KEEP_MINUTES_DAYS, KEEP_STEPS_DAYS
 
-GROUP = "operate"
-HELP = "show, compact, check and back up the ledger, and delete runs"
 DESCRIPTION = """Look after a ledger, also while an aggregator uses it: show its size, growth and contents, compact it,
 check it, back it up, and delete a run."""
 EPILOG = """examples:

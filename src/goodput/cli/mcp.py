@@ -9,8 +9,6 @@ from contextlib import closing
 from goodput.cli import OldSpelling, fail, loading, message
 from goodput.cli.node import attribute_of, path, url, variable_of
 
-GROUP = "look"
-HELP = "answer assistants' questions about runs, as an MCP server on stdio"
 DESCRIPTION = """Answer questions about runs over the Model Context Protocol (MCP) on standard input and output:
 which runs there are, where their GPU time went, what to change, which rank is slow or hangs.
 Tools only read; they see what the token may see. An assistant starts this command itself."""

@@ -21,11 +21,10 @@ from goodput.cli import (
     share_memory_arena,
     tune_garbage_collector,
 )
+from goodput.cli.parsing.config_file import add_config_option
 from goodput.otlp.settings import add_otlp_options, settings_of
 from goodput.rank_page import page
 
-GROUP = "operate"
-HELP = "run the agent of this node"
 DESCRIPTION = """Read this node's rank pages and counters, serve them to Prometheus, and push them to the
 aggregator."""
 EPILOG = """examples:
@@ -54,6 +53,7 @@ FILES = {
 
 
 def add_options(parser) -> None:
+    add_config_option(parser)
     add = parser.add_argument
     add("--directory", type=path, default=page.default_directory(),
         help="folder of the rank pages (default: %(default)s)")  # fmt: skip
@@ -120,10 +120,10 @@ def add_options(parser) -> None:
     add_access_options(parser.add_argument_group("access to /metrics").add_argument)
 
 
-def add_aggregator_options(add, help: str, *names: str) -> None:
-    """--aggregator, also by these names, and the files with the credentials for it."""
+def add_aggregator_options(add, help: str, name: str = "--aggregator") -> None:
+    """The aggregator's URL, by this name, and the files with the credentials for it."""
     aggregator = os.environ.get("GOODPUT_AGGREGATOR") or None
-    add(*names, "--aggregator", dest="aggregator", metavar="URL", type=url, default=aggregator, help=help)
+    add(name, dest="aggregator", metavar="URL", type=url, default=aggregator, help=help)
     for option, text in FILES.items():
         variable = variable_of(option)
         add(option, metavar="FILE", type=path, default=os.environ.get(variable) or None,
@@ -310,7 +310,8 @@ def _run(agent, arguments) -> int:
     try:
         server = Server(agent.exposition, agent.health, arguments.listen, agent.authenticator, agent.warnings)
     except (OSError, OverflowError) as error:
-        return fail("node", f"cannot listen on {arguments.listen[0]}:{arguments.listen[1]}: {error}")
+        why = getattr(error, "strerror", None) or error
+        return fail("node", f"cannot listen on {arguments.listen[0]}:{arguments.listen[1]}: {why}")
     try:
         agent.start()
         server.start()

@@ -8,15 +8,14 @@ import os
 import time
 
 import goodput
-from goodput.cli import HelpFormatter, fail, message, number, os_error_text
+from goodput.cli import fail, message, number, os_error_text
 from goodput.cli.compare import share
+from goodput.cli.parsing.parser import HelpFormatter
 
 FILE_BYTES_MAX = 64 << 20
 # Workers that are blocked for less of a batch's time need not be sampled.
 BLOCKED_MIN = 0.1
 
-GROUP = "look"
-HELP = "measure what this machine, or a data loader, can do"
 DESCRIPTION = """Measure what this machine can do: matrix products by dtype, copies to and from
 GPUs, memory, storage, all-reduce. Not while a training uses it. Results are kept
 in ~/.cache/goodput/probe, where `goodput report` finds them. Under torchrun each

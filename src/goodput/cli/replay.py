@@ -8,8 +8,6 @@ from goodput.cli import SECONDS_MAX, OldSpelling, fail, message, number, os_erro
 from goodput.cli.run_logs.lookup import is_file, logs_of
 from goodput.cli.run_logs.output import NO_STORY, add_account_options, print_account, story_package
 
-GROUP = "look"
-HELP = "print the account of a kept run or of a run log"
 DESCRIPTION = """Compute the account of a run from all its steps: of a kept one (`goodput runs`), of one with pages
 on this machine, with --ledger of one of a ledger, or of a run log: one JSON object per line, plain or gzip.
 Write one by hand, convert your own logs to it, or take one from `goodput export`.

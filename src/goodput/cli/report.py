@@ -34,8 +34,6 @@ from goodput.cli.run_logs.output import (
 from goodput.cli.runs import keep_dead
 from goodput.defaults import FLOPS_COUNTING
 
-GROUP = "look"
-HELP = "print the account of the runs on this machine"
 DESCRIPTION = """Print the account of a run by its name: of a kept one (`goodput runs`) from all its steps, while it
 still trains from its pages, with --ledger or --url of one of an aggregator. Without a name, of each
 run whose rank pages are on this machine; a page has only the last 1024 steps of its rank.

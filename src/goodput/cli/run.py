@@ -16,8 +16,6 @@ from goodput.cli import fail, message, number
 from goodput.nccl.library import variables
 from goodput.progress import KUBEFLOW_URL
 
-GROUP = "run"
-HELP = "run a training script with automatic measurement"
 DESCRIPTION = """Run a Python script (or -m MODULE, or a launcher such as torchrun) with PyTorch measured
 automatically in every Python process that it starts. The command replaces this process (exec).
 On the node of rank 0 one line shows the progress of the job, where the number of steps is known
@@ -81,7 +79,7 @@ def start_progress(environ: dict[str, str], plain_seconds: float) -> None:
 
 def _start_beside(module: str, environ: dict[str, str], *arguments: str, keeps_stderr: bool = False) -> None:
     """Run a module with the folder of the pages and this process's pid; it is no child of the command."""
-    if environ.get("GOODPUT_DISABLE") or not os.path.isdir("/proc"):
+    if environ.get("GOODPUT_DISABLE", "") not in ("", "0") or not os.path.isdir("/proc"):
         return
     from goodput.rank_page.page import default_directory
 

@@ -6,8 +6,6 @@ import json
 
 from goodput.cli import fail, message, number
 
-GROUP = "look"
-HELP = "list the runs that are kept on this machine"
 DESCRIPTION = """List the runs that are kept, the newest first. `goodput run` keeps all steps of a run in a folder of
 yours ($GOODPUT_RUNS, default ~/.local/share/goodput/runs); of other runs this command, `goodput report` and `goodput
 top` keep what the pages of their ended processes hold, the last 1024 steps of each rank. A run's name is what `goodput

@@ -13,12 +13,14 @@ from goodput.cli import (
     OldSpelling,
     fail,
     number,
+    os_error_text,
     positive_seconds,
     raise_file_limit,
     share_memory_arena,
     tune_garbage_collector,
 )
 from goodput.cli.ledger import add_keep_options
+from goodput.cli.parsing.config_file import add_config_option
 from goodput.defaults import ABANDONED_SECONDS, STALE_SECONDS, STALL_SECONDS, START_DAYS_MAX
 from goodput.otlp.settings import add_otlp_options, settings_of
 
@@ -26,13 +28,12 @@ from goodput.otlp.settings import add_otlp_options, settings_of
 # read the ledger compute.
 SWITCH_SECONDS = 0.0005
 
-GROUP = "operate"
-HELP = "run the aggregator: accounts, API, page and series of all runs"
 DESCRIPTION = """Receive the reports of node agents and serve the account of every run:
 the page at /, the JSON API at /api/v1/runs, Prometheus series at /metrics."""
 EPILOG = """examples:
   goodput serve --listen 127.0.0.1:9471 --ledger sqlite:////var/lib/goodput/ledger.db
   goodput serve --listen 0.0.0.0:9471 --tokens tokens.json --tls-cert cert.pem --tls-key key.pem
+  goodput serve --config /etc/goodput/serve.toml
   goodput serve --stream nats://n1:4222,nats://n2:4222,nats://n3:4222 --ledger postgresql://db/goodput
 """
 
@@ -40,6 +41,7 @@ EPILOG = """examples:
 def add_options(parser) -> None:
     from goodput.aggregator.stream.options import add_stream_options
 
+    add_config_option(parser)
     add = parser.add_argument
     add("--listen", type=listen_address, default="127.0.0.1:9471", metavar="ADDRESS:PORT",
         help="address to listen on (default: %(default)s)")  # fmt: skip
@@ -245,7 +247,7 @@ def _memory_bound(given: int | None):
         limit = cgroup_limit_bytes()
         return MemoryBound(None if limit is None else int(CGROUP_SHARE * limit))
     except OSError as error:
-        raise TooSmall(f"resident memory cannot be read here: {error}") from None
+        raise TooSmall(f"resident memory cannot be read here: {os_error_text(error)}") from None
     except TooSmall as error:
         if given is not None:
             raise

@@ -9,8 +9,6 @@ import time
 from goodput.cli import fail, message, number
 from goodput.cli.node import FILES, add_aggregator_options, url
 
-GROUP = "operate"
-HELP = "simulate a cluster with planted faults, and check the account"
 DESCRIPTION = """Push the reports of a simulated cluster to an aggregator: runs with loader waits, slow ranks and stages,
 hangs, kills, restarts, and reports that are lost, late or repeated, as a scenario file says or made from a seed.
 With --check compare what the aggregator reports with what was planted; the exit status is 1 outside of the tolerances."""

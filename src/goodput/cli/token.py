@@ -12,8 +12,6 @@ import time
 
 from goodput.cli import fail, message, number
 
-GROUP = "operate"
-HELP = "create, list and revoke access tokens"
 DESCRIPTION = """Maintain the token file of an aggregator or agent, which applies changes within a second. The file
 stores hashes only: a token is shown once. To rotate, create a second token, distribute it, revoke the first."""
 EPILOG = """examples:

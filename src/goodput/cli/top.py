@@ -12,8 +12,6 @@ from goodput.cli import OldSpelling, fail, loading, message, number
 from goodput.cli.node import FILES, attribute_of, path, url, variable_of
 from goodput.cli.runs import keep_dead
 
-GROUP = "look"
-HELP = "show runs and ranks live on a terminal"
 DESCRIPTION = """Show the runs of this node from their rank pages, or with --url those of a cluster
 from its aggregator: ranks sorted by trouble, where each is and for how long, its
 time by state, step times, hangs, and the time left where the number of steps is

@@ -10,8 +10,6 @@ from pathlib import Path
 from goodput.cli import fail
 from goodput.rank_page import page
 
-GROUP = "run"
-HELP = "run the whole stack on this machine; Ctrl-C ends it"
 DESCRIPTION = """Start the aggregator, this machine's agent, Prometheus with the shipped rules, Alertmanager and, if
 installed, Grafana with the shipped dashboards, all on loopback. Print their addresses when all are ready;
 Ctrl-C ends them all."""

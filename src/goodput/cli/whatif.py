@@ -8,8 +8,6 @@ from goodput.cli import fail, message, os_error_text
 from goodput.cli.run_logs.lookup import is_file, logs_of
 from goodput.cli.run_logs.output import is_incomplete, problem_lines, progress_bar
 
-GROUP = "compare"
-HELP = "say what each change to a run would be worth, with intervals"
 DESCRIPTION = """Replay the recorded steps of a run as if something were different: a slow rank
 as fast as the median, no waiting for the loader, half of the communication
 overlapped, checkpoints at their best interval, restarts twice as fast, one node

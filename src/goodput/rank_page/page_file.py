@@ -52,7 +52,8 @@ class PageFile:
         try:
             self.fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except (OSError, ValueError) as error:
-            raise PageError("unreadable", f"{path!r}: {error}") from None
+            why = getattr(error, "strerror", None) or error
+            raise PageError("unreadable", f"{path!r}: {why}") from None
         try:
             self.identity = self._check()
         except BaseException:

@@ -101,7 +101,8 @@ class LogFile:
             if left:
                 yield number, _without_mark(number, left)
         except (EOFError, zlib.error, gzip.BadGzipFile, OSError) as error:
-            self.broken = f"the file cannot be read after line {number - 1}: {error}"
+            why = getattr(error, "strerror", None) or error
+            self.broken = f"the file cannot be read after line {number - 1}: {why}"
         finally:
             self.position = self.size
 

@@ -17,4 +17,4 @@ except ImportError:
     steps = None
 else:
     is_same = getattr(_steps, "REVISION", 0) == REVISION
-    steps = _steps if is_same and not os.environ.get("GOODPUT_PURE") else None
+    steps = _steps if is_same and os.environ.get("GOODPUT_PURE", "") in ("", "0") else None

@@ -83,7 +83,7 @@ def pair() -> list[Process]:
 def test_end_command_ends_a_cancelled_run(site):
     site.push(*[one.killed() for one in pair()], run="vision/a b")
     assert site.status("vision%2Fa%20b") == "down"
-    command = [sys.executable, "-m", "goodput", "end", "vision/a b", "--aggregator", site.serve.url]
+    command = [sys.executable, "-m", "goodput", "end", "vision/a b", "--url", site.serve.url]
     command += ["--token-file", site.files["nodes"]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
@@ -149,12 +149,12 @@ def test_by_force_it_does_not_wait(site, call):
             r"HTTP 403: token others is not for run 'r'",
         ),
         (("r", "--token-file", "/nowhere"), 1, r"token file /nowhere: No such file"),
-        (("r", "--aggregator", "http://127.0.0.1:{closed}"), 1, r"127.0.0.1:\d+: .*[Rr]efused"),
-        (("r", "--aggregator", "https://127.0.0.1:{port}"), 1, r"begin with http://\?"),
+        (("r", "--url", "http://127.0.0.1:{closed}"), 1, r"127.0.0.1:\d+: .*[Rr]efused"),
+        (("r", "--url", "https://127.0.0.1:{port}"), 1, r"begin with http://\?"),
         (("r", "--at", "tomorrow"), 2, r"'tomorrow': want a time as 2026"),
         (("r", "--at", "3999999999"), 1, r"HTTP 422: at 3999999999.0: want unix seconds in the past"),
         (("r", "--reason", "because"), 2, r"invalid choice: 'because'"),
-        (("r", "--aggregator", "goodput.internal"), 2, r"expected a URL such as http"),
+        (("r", "--url", "goodput.internal"), 2, r"expected a URL such as http"),
         (("r", "--wait", "-1"), 2, r"expected 0 to 86400 seconds"),
         (("r", "--client-cert", "a.pem"), 2, r"--client-cert and --client-key go together"),
         (("",), 2, r"RUN must be 1 to 128"),

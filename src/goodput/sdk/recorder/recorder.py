@@ -25,7 +25,7 @@ TYPE_CHECKING = False  # See step_clock.py.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-compiled = not os.environ.get("GOODPUT_PURE")
+compiled = os.environ.get("GOODPUT_PURE", "") in ("", "0")
 try:
     if compiled:
         from goodput.sdk.recorder._fast import Clock

@@ -11,6 +11,8 @@ from goodput.sdk.recorder.recorder import Recorder
 from goodput.user_exceptions import reraise_from_handler
 
 LOCK_SECONDS_MAX = 0.1
+# States of the built-in phases that are not called as they are.
+BUILT_IN: dict[str, str] = dict.fromkeys(("forward", "backward", "optimizer"), "productive")
 
 
 class PhaseTable:
@@ -39,6 +41,17 @@ class PhaseTable:
         finally:
             self._lock.release()
 
+    def check_state(self, name, state) -> None:
+        """Report a state that the phase `name`, which is known, does not get: it has one already."""
+        if type(name) is str and type(state) is str and self.states.get(name) == state:
+            return
+        try:
+            own = self.states.get(name) or BUILT_IN.get(name, name)
+            if state != own and name != "none":
+                self._warn(f"phase({name!r}, state={short_repr(state)}): its state is {own}, which stays")
+        except Exception as error:
+            reraise_from_handler(error)
+
     def switch_page(self, words: memoryview, switch) -> None:
         """Enter the user's phases in a new page, then call `switch`, with no definition in between."""
         locked = self._lock.acquire(True, LOCK_SECONDS_MAX)
@@ -55,6 +68,8 @@ class PhaseTable:
         if known is not None:
             return known
         if isinstance(name, str) and name in page.PHASES[1:]:
+            if state is not None:
+                self.check_state(name, state)
             return self._add(name, page.PHASES.index(name))
         raw = name.encode("utf-8", "replace") if isinstance(name, str) else b""
         if not 0 < len(raw) <= page.NAME_BYTES_MAX or not name.isprintable() or name == "none":

@@ -20,7 +20,7 @@ from collections import deque
 from goodput.rank_page import own_pages, page
 from goodput.sdk.recorder.messages import Messages, short_repr
 from goodput.sdk.recorder.recorder import SAMPLES_MAX, STEP_MAX, Recorder, State, checked_int
-from goodput.sdk.startup import exit_status, unranked
+from goodput.sdk.startup import exit_status, unranked, variables
 from goodput.sdk.startup.calibration import calibrate
 from goodput.sdk.startup.declared_fields import DeclaredFields
 from goodput.sdk.startup.phase_table import PhaseTable
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 CALLS_MAX = 64  # queued while one is being handled
 # Processes that start at once may choose the same number; all but one choose again.
 NUMBERINGS_MAX = 1024
+ENDS = ("finished", "failed")
 INTERRUPTS_MAX = 4  # of one call, by signal handlers
 
 _CUT = "..."  # at the end of a text that is too long
@@ -91,6 +92,8 @@ class Session:
     def stop(self, reason) -> None:
         """Close the page with this reason; phases record nothing until the next `start`."""
         recorder = self.recorder
+        if type(reason) is not str or reason not in ENDS:
+            self.warn(f'stop({short_repr(reason)}): want "finished" or "failed"; taken as finished')
         if recorder.is_recording:
             if self.automatic is not None:
                 self.automatic.end()
@@ -136,10 +139,12 @@ class Session:
         if not recorder.ready() and not recorder.is_recording:
             return None
         try:
-            text = clean_text(text, page.EVENT_TEXT_BYTES + 1)
+            given, text = type(text), clean_text(text, page.EVENT_TEXT_BYTES + 1)
         except Exception as error:
             reraise_from_handler(error)
             return self.warn(f"mark: the argument has no text: {type(error).__name__}")
+        if not issubclass(given, str):
+            self.warn(f"mark: want text, not {given.__name__}; str() of it is recorded")
         recorder.event("mark", time.perf_counter_ns(), max(recorder.step_next - 1, -1), text)
 
     # -- one call at a time
@@ -187,6 +192,7 @@ class Session:
 
     def _start_again(self, given: dict) -> None:
         """`start` while the page is open: take what may still change, and report what may not."""
+        _check_again(given, self.warn)
         other = contradicts(given, self.identity, self.writer and self.writer.path)
         given = {**given, "world_size": None} if other else given
         self.declared.declare(given, self.warn)
@@ -227,6 +233,8 @@ class Session:
     # -- the page
 
     def _open_first(self, given: dict) -> None:
+        for text in variables.problems(self.environ):
+            self.warn(text)
         fresh = self.recorder.state != State.STOPPED
         identity = resolve_identity(given, self.environ, self.warn, fresh, self.group_rank)
         self._is_rank_given = given.get("rank") is not None or identity["launcher"] != "none"
@@ -307,7 +315,8 @@ class Session:
             self._warn_of_claim(claim)
         except Exception as error:
             reraise_from_handler(error)
-            text = f"cannot write a page in {short_repr(directory)}: {short_repr(error)}"
+            why = getattr(error, "strerror", None) or short_repr(error)
+            text = f"cannot write a page in {short_repr(directory)}: {why}"
             self.warn(f"{text}; only goodput.report() will see this process")
         return page.Writer(None, identity)
 
@@ -340,6 +349,12 @@ class Session:
         self.recorder.set_state(State.DISABLED)
 
     # -- arguments and warnings
+
+    def step_index(self, value) -> int | None:
+        """The argument `index` of a step; what is none is reported, and counted where the step begins."""
+        if value is not None and checked_int(value, 0, STEP_MAX) is None:
+            self.warn(f"step({short_repr(value)}): want a whole number from 0; taken as the next step")
+        return value
 
     def samples(self, value) -> int:
         """The argument `samples=` as a count, 0 if it is none."""
@@ -381,6 +396,8 @@ class Session:
     def at_exit(self) -> None:
         """Close the page, as failed when the interpreter exits because of an exception or with a status other than 0."""
         try:
+            if self.recorder.state == State.DISABLED:
+                self._say_why_disabled()
             raised = sys.exc_info()[1]
             if raised is None:
                 raised = getattr(sys, "last_type", None)
@@ -403,6 +420,12 @@ class Session:
         except Exception as error:
             reraise_from_handler(error)
 
+    def _say_why_disabled(self) -> None:
+        """A value such as "no" turns measuring off, where `warn` says nothing."""
+        text = variables.value_problem(self.environ, "GOODPUT_DISABLE")
+        if text:
+            self.messages.write(text)
+
     def _close_before_exit(self) -> None:
         """A child of multiprocessing ends without the interpreter's exit functions, but runs its own finalizers.
 
@@ -413,6 +436,14 @@ class Session:
         if processes is not None and util is not None and processes.parent_process() is not None:
             self._process_frame = _calling_frame(processes.BaseProcess._bootstrap)
             util.Finalize(None, self.at_exit, exitpriority=0)
+
+
+def _check_again(given: dict, warn) -> None:
+    """Report ranks and attempts of a later `start` that are none; only valid ones can contradict the page's."""
+    for name in ("rank", "attempt"):
+        value = given.get(name)
+        if value is not None and checked_int(value, 0, page.NS_MAX) is None:
+            warn(f"start({name}={short_repr(value)}): want a whole number; ignored")
 
 
 def _raised_text() -> str:
