@@ -25,7 +25,6 @@ from typing import Any, NamedTuple, Protocol
 
 from goodput import __version__
 from goodput.access.tokens import EVERYTHING, Access
-from goodput.account import FINAL_STATUSES
 from goodput.account.account import Account, ReplayedGains
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
@@ -506,7 +505,7 @@ def _log_failure(refresh: asyncio.Future) -> None:
 
 
 def _is_shown(account: Account, now_ns: int) -> bool:
-    return account.status not in FINAL_STATUSES or now_ns - account.end_ns <= KEPT_SECONDS * 1e9
+    return not account.is_settled() or now_ns - account.end_ns <= KEPT_SECONDS * 1e9
 
 
 def _bodies(families: Families, formats: list[Format]) -> Slices[Bodies]:
