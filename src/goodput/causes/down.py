@@ -3,5 +3,5 @@
 STATE = "down"
 ADVICE = (
     "Restart faster: keep spare nodes and a warm image, restart in place where the node is healthy, and set "
-    "an alert for a run that has failed."
+    "an alert for a run that is down."
 )
