@@ -53,7 +53,10 @@ def test_failure_without_launcher_ends_the_run():
 def test_killed_worker_ends_the_run_too():
     failed = worker(0).steps(5, forward=1).failed()
     killed = worker(1).steps(5, forward=1).killed()
-    for account in (account_of(failed, killed, now=30, elastic=True), account_of(killed, now=30, elastic=True)):
+    for account in (
+        account_of(failed, killed, now=30, elastic=True),
+        account_of(killed, now=30, elastic=True),
+    ):
         assert (account.status, account.end_ns) == ("failed", 5 * 10**9)
 
 

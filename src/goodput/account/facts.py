@@ -276,7 +276,9 @@ def _place(facts: Facts, bounds: dict, spans: list[Span], attempts: list[Attempt
         at = max(at, min(own, facts.end_ns))
 
 
-def _resume_each(run: Run, own_points: dict, has_failed: bool) -> tuple[dict[int, int | None], dict[Key, int]]:
+def _resume_each(
+    run: Run, own_points: dict, has_failed: bool
+) -> tuple[dict[int, int | None], dict[Key, int]]:
     """Resume points and limits of a run of workers, none of which makes another's steps lost.
 
     A restart's point is the lowest of those workers that restart with it.
@@ -400,9 +402,7 @@ class _Window(NamedTuple):
     may_restart: bool = False
 
 
-def _window(
-    run: Run, by_rank, open_: list[Attempt], now_ns: int, stale_seconds: float | None
-) -> _Window:
+def _window(run: Run, by_rank, open_: list[Attempt], now_ns: int, stale_seconds: float | None) -> _Window:
     """The run's time and status. A rank's earlier attempts have ended, whether that was reported or not.
 
     Once all of the newest processes are known to have ended, and not all have finished, the run has failed, at the last
