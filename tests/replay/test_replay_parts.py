@@ -257,6 +257,7 @@ def test_every_alert_has_a_planted_fault():
     names = (
         "GoodputAgentDown",
         "GoodputAggregatorDown",
+        "GoodputRunFailed",
         "GoodputRunStalled",
     )  # Each has two severities, of which none has fired.
     unseen = [f"{name} ({severity})" for name in names for severity in ("critical", "warning")]
