@@ -1,9 +1,9 @@
 """What the aggregator's /metrics answers: the accounts of its runs, and its own state.
 
 A finished run is exposed for KEPT_SECONDS more, so that its last values are scraped, and one that may be restarted until it
-is marked as abandoned. A token for some runs gets those
-runs' series only, without the aggregator's own. The lines of each run are kept; a refresh renders those of the runs that
-changed, in slices with other requests in between, in the formats requested within FORMAT_SECONDS.
+is marked as abandoned. A token for some runs gets those runs' series only, without the aggregator's own. The lines of each
+run are kept; a refresh renders those of the runs that changed, in slices with other requests in between, in the formats
+requested within FORMAT_SECONDS.
 A small installation refreshes at each scrape. Where that takes more than SCRAPE_CPU_SECONDS, as with hundreds of runs,
 scrapes get each run as it was rendered last, with the time of that, and refreshes take a quarter of a core. A large one
 (accounts.LARGE_RANKS) refreshes in the background, and scrapes get the last text at once: every REFRESH_SECONDS, or a
